@@ -39,8 +39,10 @@ GROUPS: Final = {
     "Outboxes": ("outbox", "Outbox AsyncOutbox DeadLetter"),
     "The current execution, and errors": (
         "python-errors",
-        "current Current Error Invalid Conflict QueueFull NotFound WorkflowFailed WorkflowCancelled Parked "
-        "Unavailable Corrupt EncodeError DecodeError StepfastWarning",
+        "current current_or_none Current Error InvalidArgument Conflict WorkflowIdConflict QueueConflict "
+        "DedupConflict QueueFull NotFound WorkflowFailed WorkflowCancelled WorkflowParked ResultTimeout "
+        "Unavailable StoreUnavailable EngineClosed StoreCorrupt SchemaMismatch EncodeError DecodeError "
+        "RemoteError StepfastWarning",
     ),
 }
 #: They are called exceptions, and not classes.

@@ -1,4 +1,4 @@
-//! `bench backlog`: what a backlog in a queue costs those who take from it, and those who come behind it.
+//! `bench backlog`: the cost of a backlog in a queue, for claims from it and for later starts.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
@@ -10,66 +10,67 @@ use stepfast::{Engine, Error, Workflow};
 use tokio::time::Instant;
 
 use crate::measure::{Samples, ascending, median};
-use crate::queue::{Ran, now, workflow};
+use crate::queue::{RunCounter, now_micros, workflow};
 use crate::report::{Figure, Row};
-use crate::target::{Place, Target, unanswered};
+use crate::target::{TargetLocation, Target, postgres_error};
 
-/// The target: at most so much slower behind a backlog, in percent.
-const SLOWER: f64 = 10.0;
-/// The target: a few of another key begin within so many milliseconds.
-const SOON: f64 = 1_000.0;
-/// So many of them.
-const FEW: usize = 10;
-/// The queue.
-const NAME: &str = "bench";
-/// So many are put into it by one call.
-const PORTION: usize = 50_000;
+/// The target: the maximum slowdown by a backlog, in percent.
+const MAX_SLOWDOWN_PERCENT: f64 = 10.0;
+/// The target: the maximum time until starts of another key begin, in milliseconds.
+const MAX_WAIT_MS: f64 = 1_000.0;
+/// The number of starts of another key in each run.
+const OTHER_KEY_STARTS: usize = 10;
+/// The name of the queue.
+const QUEUE_NAME: &str = "bench";
+/// The number of executions that one call enqueues.
+const STARTS_PER_CALL: usize = 50_000;
 
-/// One sweep.
-pub struct Sweep {
-    /// How many executions wait at each step behind those that are run.
+/// The parameters of a sweep over sizes of the backlog.
+pub struct BacklogSweep {
+    /// The numbers of executions that wait behind those that a run executes, one for each step.
     pub backlog: Vec<usize>,
-    /// How many are run each time.
+    /// The number of executions in each run.
     pub iterations: usize,
-    /// Runs at each step, in turns with an empty queue beside it, of which the median counts.
+    /// The number of runs in each step. They alternate with runs on an empty queue, and the median counts.
     pub runs: usize,
 }
 
-impl Sweep {
-    /// How much is to be done: executions that are put into queues or run.
+impl BacklogSweep {
+    /// The number of executions that the sweep enqueues or runs, for the display of progress.
     pub fn total(&self) -> u64 {
         let steps = ascending(&self.backlog);
         (steps.last().copied().unwrap_or(0) + 4 * steps.len() * self.runs.max(1) * self.iterations) as u64
     }
 }
 
-/// Fills a queue step by step. At each the queue is let go until so many have run, in turns with a queue in which no more
-/// than those wait; and while it goes, a few of another key are put behind all of it.
+/// Fills a queue step by step. In each step, resumes the queue until the given number of executions have run. Such runs
+/// alternate with runs of a queue that contains only that number. During each run, some starts of another key are enqueued
+/// behind the backlog.
 pub async fn run(
-    place: &Place,
-    sweep: &Sweep,
+    place: &TargetLocation,
+    sweep: &BacklogSweep,
     progress: &dyn Fn(u64, &str),
 ) -> Result<(Vec<Row>, Vec<Figure>), Error> {
-    let target = place.fresh().await?;
-    let beside = place.beside(&target).fresh().await?;
-    let measured = on(&target, &beside, sweep, progress).await;
+    let target = place.open_fresh().await?;
+    let beside = place.beside(&target).open_fresh().await?;
+    let measured = measure(&target, &beside, sweep, progress).await;
     beside.close().await?;
     target.close().await?;
     measured
 }
 
-async fn on(
+async fn measure(
     target: &Target,
     beside: &Target,
-    sweep: &Sweep,
+    sweep: &BacklogSweep,
     progress: &dyn Fn(u64, &str),
 ) -> Result<(Vec<Row>, Vec<Figure>), Error> {
-    let (mut full, mut empty) = (Site::open(target).await?, Site::open(beside).await?);
+    let (mut full, mut empty) = (QueueStore::open(target).await?, QueueStore::open(beside).await?);
     let (mut rows, mut figures, mut done) = (Vec::new(), Vec::new(), 0);
-    // a warm-up, counted by nobody
+    // a warm-up, not measured
     for site in [&mut full, &mut empty] {
         site.fill(sweep.iterations / 10).await?;
-        site.drain(sweep.iterations / 10, false).await?;
+        site.run_executions(sweep.iterations / 10, false).await?;
     }
     for step in ascending(&sweep.backlog) {
         let (mut slower, mut filled, mut waits) = (Vec::new(), Vec::new(), Samples::default());
@@ -81,17 +82,17 @@ async fn on(
                 done += missing as u64;
                 progress(done, &format!("{step} waiting"));
             }
-            // neither is always the one that comes after the other
+            // the order alternates, so that neither always runs second
             let (on_full, on_empty) = if round.is_multiple_of(2) {
-                let on_full = full.drain(sweep.iterations, true).await?;
-                (on_full, empty.drain(sweep.iterations, false).await?)
+                let on_full = full.run_executions(sweep.iterations, true).await?;
+                (on_full, empty.run_executions(sweep.iterations, false).await?)
             } else {
-                let on_empty = empty.drain(sweep.iterations, false).await?;
-                (full.drain(sweep.iterations, true).await?, on_empty)
+                let on_empty = empty.run_executions(sweep.iterations, false).await?;
+                (full.run_executions(sweep.iterations, true).await?, on_empty)
             };
             done += 2 * sweep.iterations as u64;
             slower.push((1.0 - on_full.per_second / on_empty.per_second.max(1e-9)) * 100.0);
-            on_full.few.iter().for_each(|ms| waits.push(*ms));
+            on_full.other_key_waits_ms.iter().for_each(|ms| waits.push(*ms));
             filled.push(on_full.per_second);
         }
         let row = Row { queues: Some(1), workers: Some(0), stored: Some(step), ..Row::default() };
@@ -106,11 +107,11 @@ async fn on(
                 median(&slower).unwrap_or_default(),
                 "%",
             )
-            .at_most(SLOWER),
+            .at_most(MAX_SLOWDOWN_PERCENT),
         );
         figures.push(
             Figure::new(format!("{step} waiting: the last of ten of another key begins"), few.max_ms, "ms")
-                .at_most(SOON),
+                .at_most(MAX_WAIT_MS),
         );
         rows.push(Row { queues: Some(1), workers: Some(0), stored: Some(step), ..few });
     }
@@ -119,83 +120,84 @@ async fn on(
     Ok((rows, figures))
 }
 
-/// A store with a queue that is paused.
-struct Site<'t> {
+/// A store with a paused queue.
+struct QueueStore<'t> {
     target: &'t Target,
     engine: Engine,
     workflow: Workflow<u32, i64>,
-    ran: Arc<Ran>,
-    /// How many have been put into the queue.
-    put: usize,
+    ran: Arc<RunCounter>,
+    /// The number of executions enqueued so far.
+    enqueued: usize,
 }
 
-/// What has come of letting the queue go.
-struct Drained {
+/// The figures of one run of a queue.
+struct QueueRun {
     per_second: f64,
-    /// What each of another key had to wait until it began, in milliseconds.
-    few: Vec<f64>,
+    /// The times from enqueueing to begin of the starts of another key, in milliseconds.
+    other_key_waits_ms: Vec<f64>,
 }
 
-impl<'t> Site<'t> {
+impl<'t> QueueStore<'t> {
     async fn open(target: &'t Target) -> Result<Self, Error> {
-        let ran = Arc::new(Ran::default());
+        let ran = Arc::new(RunCounter::default());
         let workflow = workflow(&ran);
-        let builder = Engine::builder(target.store().await?).register(&workflow).queue(Queue::new(NAME));
+        let builder = Engine::builder(target.store().await?).register(&workflow).queue(Queue::new(QUEUE_NAME));
         let engine = builder.open().await?;
-        engine.pause_queue(NAME).await?;
-        Ok(Self { target, engine, workflow, ran, put: 0 })
+        engine.pause_queue(QUEUE_NAME).await?;
+        Ok(Self { target, engine, workflow, ran, enqueued: 0 })
     }
 
     fn waiting(&self) -> usize {
-        self.put - self.ran.count.load(SeqCst) as usize
+        self.enqueued - self.ran.count.load(SeqCst) as usize
     }
 
-    /// Puts so many more into the queue, and lets the database tidy up.
+    /// Enqueues `missing` executions, and lets the database vacuum its tables.
     async fn fill(&mut self, mut missing: usize) -> Result<(), Error> {
         if missing == 0 {
             return Ok(());
         }
         while missing > 0 {
-            let portion = missing.min(PORTION);
+            let portion = missing.min(STARTS_PER_CALL);
             let inputs = std::iter::repeat_n(0, portion);
-            self.engine.start_many(&self.workflow, inputs).queue(NAME).key("many").await?;
-            self.put += portion;
+            self.engine.start_many(&self.workflow, inputs).queue(QUEUE_NAME).key("many").await?;
+            self.enqueued += portion;
             missing -= portion;
         }
         if let Some(client) = self.target.postgres() {
-            client.batch_execute("VACUUM (ANALYZE)").await.map_err(unanswered)?;
+            client.batch_execute("VACUUM (ANALYZE)").await.map_err(postgres_error)?;
         }
         Ok(())
     }
 
-    /// Lets it go until so many have run; if `with_few`, some of another key come when half of them have.
-    async fn drain(&mut self, count: usize, with_few: bool) -> Result<Drained, Error> {
+    /// Resumes the queue until `count` executions have run. With `with_other_key`, enqueues starts of another key when half of
+    /// them have run.
+    async fn run_executions(&mut self, count: usize, with_few: bool) -> Result<QueueRun, Error> {
         let before = self.ran.count.load(SeqCst);
         let begun = Instant::now();
-        self.engine.resume_queue(NAME).await?;
+        self.engine.resume_queue(QUEUE_NAME).await?;
         let mut few = Vec::new();
         if with_few {
-            self.until(before + count as u64 / 2).await;
-            few = try_join_all((0..FEW).map(|_| self.one_of_few())).await?;
-            self.put += FEW;
+            self.wait_for_runs(before + count as u64 / 2).await;
+            few = try_join_all((0..OTHER_KEY_STARTS).map(|_| self.run_with_other_key())).await?;
+            self.enqueued += OTHER_KEY_STARTS;
         }
-        self.until(before + count as u64).await;
+        self.wait_for_runs(before + count as u64).await;
         let (seconds, ran) = (begun.elapsed().as_secs_f64(), self.ran.count.load(SeqCst) - before);
-        self.engine.pause_queue(NAME).await?;
-        // what was taken before the pause comes to its end
-        while self.engine.running() > 0 {
+        self.engine.pause_queue(QUEUE_NAME).await?;
+        // executions that were claimed before the pause run to their end
+        while self.engine.running_count() > 0 {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
-        Ok(Drained { per_second: ran as f64 / seconds.max(1e-9), few })
+        Ok(QueueRun { per_second: ran as f64 / seconds.max(1e-9), other_key_waits_ms: few })
     }
 
-    async fn one_of_few(&self) -> Result<f64, Error> {
-        let at = now();
-        let began = self.engine.start(&self.workflow, 0).queue(NAME).key("few").await?.result().await?;
+    async fn run_with_other_key(&self) -> Result<f64, Error> {
+        let at = now_micros();
+        let began = self.engine.start(&self.workflow, 0).queue(QUEUE_NAME).key("few").await?.result().await?;
         Ok((began - at).max(0) as f64 / 1_000.0)
     }
 
-    async fn until(&self, count: u64) {
+    async fn wait_for_runs(&self, count: u64) {
         while self.ran.count.load(SeqCst) < count {
             self.ran.changed.notified().await;
         }

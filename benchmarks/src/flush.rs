@@ -8,15 +8,15 @@ use stepfast::Error;
 use stepfast::key::Key;
 use tokio::time::Instant;
 
-use crate::measure::{Latencies, bytes_written_here};
+use crate::measure::{Latencies, own_bytes_written};
 use crate::report::Row;
-use crate::target::{Target, io};
+use crate::target::{Target, io_error};
 
 /// A raw write of `size` bytes with `fdatasync`, `iterations` times over the same place.
-pub fn raw(target: &Target, size: usize, iterations: usize) -> Result<Row, Error> {
-    let mut file = file_beside(target)?;
+pub fn measure_device(target: &Target, size: usize, iterations: usize) -> Result<Row, Error> {
+    let mut file = create_file(target)?;
     let block = vec![7u8; size];
-    let bytes = bytes_written_here();
+    let bytes = own_bytes_written();
     let latencies = Latencies::new(iterations);
     while let Some(n) = latencies.next() {
         let begun = Instant::now();
@@ -24,31 +24,31 @@ pub fn raw(target: &Target, size: usize, iterations: usize) -> Result<Row, Error
             .seek(SeekFrom::Start(0))
             .and_then(|_| file.write_all(&block))
             .and_then(|()| file.sync_data());
-        latencies.note(n, begun, result.is_ok());
+        latencies.record(n, begun, result.is_ok());
     }
     let mut row = Row { mode: Some("write".into()), size: Some(size), ..Row::default() };
     latencies.fill(&mut row);
     row.flushes = row.completed;
     row.writes_per_flush = 1.0;
-    row.bytes_written = bytes_written_here() - bytes;
+    row.bytes_written = own_bytes_written() - bytes;
     Ok(row)
 }
 
 /// A transaction that inserts one row of `size` bytes, `iterations` times; `None` for a store in memory.
-pub async fn commit(
+pub async fn measure_commit(
     target: &Target,
     durability: &str,
     size: usize,
     iterations: usize,
 ) -> Result<Option<Row>, Error> {
     let bytes = target.bytes_written().await;
-    let Some(mut bare) = Bare::open(target, durability).await? else { return Ok(None) };
+    let Some(mut bare) = BareStore::open(target, durability).await? else { return Ok(None) };
     let data = vec![7u8; size];
     let latencies = Latencies::new(iterations);
     while let Some(n) = latencies.next() {
         let begun = Instant::now();
         let result = bare.commit(&data).await;
-        latencies.note(n, begun, result.is_ok());
+        latencies.record(n, begun, result.is_ok());
     }
     let mut row = Row { mode: Some("commit".into()), size: Some(size), ..Row::default() };
     latencies.fill(&mut row);
@@ -60,41 +60,41 @@ pub async fn commit(
 }
 
 /// A file that grows by what is appended, each time synchronised.
-pub struct Appended(File);
+pub struct AppendFile(File);
 
-impl Appended {
+impl AppendFile {
     /// An empty one beside the database, which goes away with this.
     pub fn open(target: &Target) -> Result<Self, Error> {
-        file_beside(target).map(Self)
+        create_file(target).map(Self)
     }
 
     /// Appends `block`, and waits until the device has it.
     pub fn append(&mut self, block: &[u8]) -> Result<(), Error> {
         let result = self.0.write_all(block).and_then(|()| self.0.sync_data());
-        result.map_err(|error| io("append to a file", &error))
+        result.map_err(|error| io_error("append to a file", &error))
     }
 }
 
-fn file_beside(target: &Target) -> Result<File, Error> {
-    tempfile::tempfile_in(target.folder()).map_err(|error| io("make a file", &error))
+fn create_file(target: &Target) -> Result<File, Error> {
+    tempfile::tempfile_in(target.folder()).map_err(|error| io_error("make a file", &error))
 }
 
 /// The store's database without an engine: a table of its own.
-pub enum Bare<'t> {
+pub enum BareStore<'t> {
     /// A file beside the engine's, with the same settings.
     Sqlite(rusqlite::Connection),
     /// The engine's database, and the statement that inserts.
     Postgres(&'t tokio_postgres::Client, tokio_postgres::Statement),
 }
 
-impl<'t> Bare<'t> {
+impl<'t> BareStore<'t> {
     /// Makes the table; `None` for a store in memory.
     pub async fn open(target: &'t Target, durability: &str) -> Result<Option<Self>, Error> {
         match (target.path(), target.postgres()) {
-            (Some(path), _) => sqlite(&path, durability).map(|db| Some(Bare::Sqlite(db))).map_err(on_sqlite),
+            (Some(path), _) => open_sqlite(&path, durability).map(|db| Some(BareStore::Sqlite(db))).map_err(sqlite_error),
             (None, Some(client)) => {
-                let insert = postgres(client, durability).await.map_err(on_postgres)?;
-                Ok(Some(Bare::Postgres(client, insert)))
+                let insert = prepare_postgres(client, durability).await.map_err(postgres_error)?;
+                Ok(Some(BareStore::Postgres(client, insert)))
             }
             (None, None) => Ok(None),
         }
@@ -103,15 +103,15 @@ impl<'t> Bare<'t> {
     /// Inserts a row, in a transaction of its own.
     pub async fn commit(&mut self, data: &[u8]) -> Result<(), Error> {
         match self {
-            Bare::Sqlite(db) => {
+            BareStore::Sqlite(db) => {
                 let insert = db.prepare_cached("INSERT INTO bare VALUES (?1, ?2)");
                 let inserted =
                     insert.and_then(|mut it| it.execute((Key::mint(0).as_bytes().as_slice(), data)));
-                inserted.map(drop).map_err(on_sqlite)
+                inserted.map(drop).map_err(sqlite_error)
             }
-            Bare::Postgres(client, insert) => {
+            BareStore::Postgres(client, insert) => {
                 let inserted = client.execute(&*insert, &[&Key::mint(0).to_string(), &data]).await;
-                inserted.map(drop).map_err(on_postgres)
+                inserted.map(drop).map_err(postgres_error)
             }
         }
     }
@@ -119,25 +119,25 @@ impl<'t> Bare<'t> {
     /// Removes the table from a database that was there before.
     pub async fn close(self) -> Result<(), Error> {
         match self {
-            Bare::Sqlite(db) => db.execute_batch("DROP TABLE bare").map_err(on_sqlite),
-            Bare::Postgres(client, _) => {
-                client.batch_execute("DROP TABLE stepfast_bare").await.map_err(on_postgres)
+            BareStore::Sqlite(db) => db.execute_batch("DROP TABLE bare").map_err(sqlite_error),
+            BareStore::Postgres(client, _) => {
+                client.batch_execute("DROP TABLE stepfast_bare").await.map_err(postgres_error)
             }
         }
     }
 }
 
 #[allow(clippy::needless_pass_by_value)] // for map_err
-fn on_sqlite(error: rusqlite::Error) -> Error {
+fn sqlite_error(error: rusqlite::Error) -> Error {
     Error::Unavailable(format!("a bare commit on SQLite failed: {error}"))
 }
 
 #[allow(clippy::needless_pass_by_value)] // for map_err
-fn on_postgres(error: tokio_postgres::Error) -> Error {
+fn postgres_error(error: tokio_postgres::Error) -> Error {
     Error::Unavailable(format!("a bare commit on Postgres failed: {error}"))
 }
 
-fn sqlite(path: &std::path::Path, durability: &str) -> Result<rusqlite::Connection, rusqlite::Error> {
+fn open_sqlite(path: &std::path::Path, durability: &str) -> Result<rusqlite::Connection, rusqlite::Error> {
     let db = rusqlite::Connection::open(path.with_extension("flush.db"))?;
     db.pragma_update(None, "journal_mode", "WAL")?;
     db.pragma_update(None, "synchronous", if durability == "full" { "FULL" } else { "NORMAL" })?;
@@ -148,7 +148,7 @@ fn sqlite(path: &std::path::Path, durability: &str) -> Result<rusqlite::Connecti
     Ok(db)
 }
 
-async fn postgres(
+async fn prepare_postgres(
     client: &tokio_postgres::Client,
     durability: &str,
 ) -> Result<tokio_postgres::Statement, tokio_postgres::Error> {

@@ -1,4 +1,4 @@
-//! `bench idle`: what an engine costs that has nothing to do, and how long a workflow takes then.
+//! `bench idle`: the cost of an idle engine, and the duration of a workflow on it.
 
 use std::time::Duration;
 
@@ -10,36 +10,37 @@ use tokio::time::{Instant, timeout};
 use crate::bound::cpu_seconds;
 use crate::measure::{Samples, ms_since};
 use crate::report::{Figure, Row};
-use crate::target::{Place, Target, unanswered};
-use crate::worker::{What, Worker};
-use crate::workflows::{self, Ids, Mode};
+use crate::target::{TargetLocation, Target, postgres_error};
+use crate::worker::{WorkerEventKind, Worker};
+use crate::workflows::{self, IdSource, Mode};
 
-/// From so many seconds on the target applies.
-const ENOUGH: u64 = 20;
-/// What an engine does when it opens is over by then, and counted: a server counts what idle sessions did within ten seconds.
-pub const SETTLED: Duration = Duration::from_secs(12);
-/// Limit against hanging.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// The duration in seconds from which on the target applies.
+const MIN_SECONDS_FOR_TARGET: u64 = 20;
+/// The time after which the work of opening an engine is done and in the server's statistics. A server counts the work of
+/// idle sessions within ten seconds.
+pub const SETTLE_TIME: Duration = Duration::from_secs(12);
+/// The time limit of a single workflow, and of the start of a worker.
+const TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Is told what goes on, and how far it is: in seconds, then in workflows on top.
+/// A progress callback: the current activity, and the progress in seconds, then in workflows on top.
 type Progress<'a> = &'a dyn Fn(&'static str, u64);
 
-/// An engine that is idle for so many seconds, after as many as it takes to settle ([`SETTLED`]), with so many queues that
-/// are empty; then so many workflows, one at a time: in one process, and by a worker that is another process.
+/// Measures an engine with empty queues that is idle for `seconds`, after the time that it needs to settle
+/// ([`SETTLE_TIME`]). Then runs `many` workflows, one at a time: in this process, and on a worker in another process.
 pub async fn run(
-    place: &Place,
+    place: &TargetLocation,
     seconds: u64,
     queues: usize,
     many: usize,
     progress: Progress<'_>,
 ) -> Result<(Vec<Row>, Vec<Figure>), Error> {
-    let target = place.fresh().await?;
-    let measured = on(&target, seconds, queues, many, progress).await;
+    let target = place.open_fresh().await?;
+    let measured = measure(&target, seconds, queues, many, progress).await;
     target.close().await?;
     measured
 }
 
-async fn on(
+async fn measure(
     target: &Target,
     seconds: u64,
     queues: usize,
@@ -50,26 +51,26 @@ async fn on(
     for n in 0..queues {
         engine.set_queue(&Queue::new(format!("queue {n}"))).await?;
     }
-    let mut figures = nothing(target, seconds, progress).await?;
-    let waited = SETTLED.as_secs() + seconds;
+    let mut figures = measure_idle_engine(target, seconds, progress).await?;
+    let waited = SETTLE_TIME.as_secs() + seconds;
     progress("workflow by workflow, in one process", waited);
     let mut here = Samples::default();
     for _ in 0..many {
         let begun = Instant::now();
-        workflows::call(&engine, &workflow, Mode::Start, Ids::Minted, 0).await?;
+        workflows::call(&engine, &workflow, Mode::Start, IdSource::Minted, 0).await?;
         here.push(ms_since(begun));
     }
     engine.shutdown(Duration::from_secs(10)).await?;
     let told = |done| progress("workflow by workflow, across processes", waited + done);
     let across = across_processes(target, many, &told).await?;
     let (here, across) = (here.row("in one process"), across.row("across processes"));
-    let limit = (seconds >= ENOUGH).then_some(5.0);
+    let limit = (seconds >= MIN_SECONDS_FOR_TARGET).then_some(5.0);
     figures.push(Figure::new("start to result across processes, median", across.p50_ms, "ms").at_most(limit));
     Ok((vec![here, across], figures))
 }
 
-/// What it costs to do nothing.
-async fn nothing(target: &Target, seconds: u64, progress: Progress<'_>) -> Result<Vec<Figure>, Error> {
+/// Measures the cost of an idle engine.
+async fn measure_idle_engine(target: &Target, seconds: u64, progress: Progress<'_>) -> Result<Vec<Figure>, Error> {
     let wait = async |doing, from: Duration, so_long| {
         let (begun, end) = (Instant::now(), Instant::now() + so_long);
         while Instant::now() < end {
@@ -77,19 +78,19 @@ async fn nothing(target: &Target, seconds: u64, progress: Progress<'_>) -> Resul
             tokio::time::sleep_until(end.min(Instant::now() + Duration::from_secs(1))).await;
         }
     };
-    wait("until the engine has settled", Duration::ZERO, SETTLED).await;
-    let asks = Asks::of(target).await?;
+    wait("until the engine has settled", Duration::ZERO, SETTLE_TIME).await;
+    let asks = ServerActivity::detect(target).await?;
     let (begun, processor) = (Instant::now(), cpu_seconds());
     let before = asks.count(target).await?;
-    wait("doing nothing", SETTLED, Duration::from_secs(seconds)).await;
+    wait("doing nothing", SETTLE_TIME, Duration::from_secs(seconds)).await;
     let after = asks.count(target).await?;
     let (took, processor) = (begun.elapsed().as_secs_f64(), cpu_seconds() - processor);
     let mut figures = Vec::new();
     if let Some((before, after)) = before.zip(after) {
-        // the first count counts itself
+        // the first query counts itself
         let asked = (after - before - 1).max(0) as f64;
         let name = format!("{} of an idle engine at the server", asks.as_str());
-        let limit = (seconds >= ENOUGH).then_some(2.0);
+        let limit = (seconds >= MIN_SECONDS_FOR_TARGET).then_some(2.0);
         figures.push(Figure::new(name, asked / took, "per second").at_most(limit));
     }
     figures.push(Figure::new(
@@ -100,67 +101,67 @@ async fn nothing(target: &Target, seconds: u64, progress: Progress<'_>) -> Resul
     Ok(figures)
 }
 
-/// What the server can tell of what it was asked in this database.
-enum Asks {
-    /// Each statement: the extension `pg_stat_statements` is loaded.
+/// The server's statistics of its activity in this database.
+enum ServerActivity {
+    /// Statements: the extension `pg_stat_statements` is loaded.
     Statements,
-    /// Each transaction: outside of transactions a statement is one, too.
+    /// Transactions: a statement outside of a transaction counts as one, too.
     Transactions,
-    /// There is no server.
-    Nothing,
+    /// None, without a server.
+    NoServer,
 }
 
-impl Asks {
-    async fn of(target: &Target) -> Result<Self, Error> {
-        let Some(client) = target.postgres() else { return Ok(Asks::Nothing) };
+impl ServerActivity {
+    async fn detect(target: &Target) -> Result<Self, Error> {
+        let Some(client) = target.postgres() else { return Ok(ServerActivity::NoServer) };
         let there =
             "CREATE EXTENSION IF NOT EXISTS pg_stat_statements; SELECT count(*) FROM pg_stat_statements";
         match client.batch_execute(there).await {
-            Ok(()) => Ok(Asks::Statements),
-            Err(error) if error.is_closed() => Err(unanswered(error)),
-            Err(_) => Ok(Asks::Transactions),
+            Ok(()) => Ok(ServerActivity::Statements),
+            Err(error) if error.is_closed() => Err(postgres_error(error)),
+            Err(_) => Ok(ServerActivity::Transactions),
         }
     }
 
     fn as_str(&self) -> &'static str {
-        if matches!(self, Asks::Statements) { "statements" } else { "transactions" }
+        if matches!(self, ServerActivity::Statements) { "statements" } else { "transactions" }
     }
 
     async fn count(&self, target: &Target) -> Result<Option<i64>, Error> {
         let sql = match self {
-            Asks::Statements => {
+            ServerActivity::Statements => {
                 "SELECT coalesce(sum(calls), 0)::bigint FROM pg_stat_statements
                  WHERE dbid = (SELECT oid FROM pg_database WHERE datname = current_database())"
             }
-            Asks::Transactions => {
+            ServerActivity::Transactions => {
                 "SELECT xact_commit + xact_rollback FROM pg_stat_database WHERE datname = current_database()"
             }
-            Asks::Nothing => return Ok(None),
+            ServerActivity::NoServer => return Ok(None),
         };
         let Some(client) = target.postgres() else { return Ok(None) };
-        client.query_one(sql, &[]).await.map(|row| Some(row.get(0))).map_err(unanswered)
+        client.query_one(sql, &[]).await.map(|row| Some(row.get(0))).map_err(postgres_error)
     }
 }
 
-/// No-op workflows, started here one at a time, and run by a worker that is another process.
+/// Measures no-op workflows that this process starts one at a time, and a worker in another process runs.
 async fn across_processes(target: &Target, many: usize, progress: &dyn Fn(u64)) -> Result<Samples, Error> {
     let client = Client::open(target.store().await?).await?;
     let workflow = workflows::workflow();
     let (tell, mut told) = mpsc::unbounded_channel();
     let mut worker = Worker::start(&target.url, 0, tell)?;
-    let ready = timeout(PATIENCE, told.recv()).await.ok().flatten();
-    if ready.map(|told| told.what) != Some(What::Ready) {
+    let ready = timeout(TIMEOUT, told.recv()).await.ok().flatten();
+    if ready.map(|told| told.kind) != Some(WorkerEventKind::Ready) {
         return Err(Error::Unavailable("the worker did not start; its messages are above".into()));
     }
     let mut samples = Samples::default();
-    // the first ones find cold caches, and a worker that has not yet seen that it has company
+    // the first ones find cold caches, and a worker that has not yet noticed the other process
     for n in 0..many + 3 {
         if n == 3 {
-            tokio::time::sleep(SETTLED).await;
+            tokio::time::sleep(SETTLE_TIME).await;
         }
         let begun = Instant::now();
         let result = async { client.start(&workflow, 0).await?.result().await };
-        let result = timeout(PATIENCE, result).await;
+        let result = timeout(TIMEOUT, result).await;
         result
             .map_err(|_| Error::Unavailable("a worker took more than a minute for a workflow".into()))??;
         if n >= 3 {
@@ -169,7 +170,7 @@ async fn across_processes(target: &Target, many: usize, progress: &dyn Fn(u64)) 
         progress(n as u64);
     }
     worker.kill()?;
-    worker.ended().await?;
+    worker.wait().await?;
     client.shutdown(Duration::from_secs(10)).await?;
     Ok(samples)
 }

@@ -1,8 +1,8 @@
-//! The experiments that `stepfast bench` runs, and what they report.
+//! The experiments of `stepfast bench`, and their reports.
 //!
 //! [`workflows`](workflows::run), [`steps`](workflows::run), [`payload`], [`memory`], [`history`], [`queue`], [`rate`] and [`backlog`] drive an engine,
-//! from Rust or from [`python`]; [`flush`] and [`writes`] measure what the device and the database allow without one;
-//! [`idle`] and [`takeover`] start [workers](worker) that are processes of their own. [`bound`] tells what bounds a run.
+//! from Rust or from [`python`]. [`flush`] and [`writes`] measure the limits of the device and the database without an
+//! engine. [`idle`] and [`takeover`] start [workers](worker) as separate processes. [`bound`] finds out what bounds a run.
 
 pub mod backlog;
 pub mod bound;

@@ -44,7 +44,7 @@ impl Latencies {
     }
 
     /// Notes that operation number `n` ended, and how.
-    pub fn note(&self, n: usize, begun: Instant, is_ok: bool) {
+    pub fn record(&self, n: usize, begun: Instant, is_ok: bool) {
         self.micros[n].store(u32::try_from(begun.elapsed().as_micros()).unwrap_or(u32::MAX), Relaxed);
         self.done.fetch_add(1, Relaxed);
         if !is_ok {
@@ -53,7 +53,7 @@ impl Latencies {
     }
 
     /// The time since it began.
-    pub fn wall(&self) -> Duration {
+    pub fn elapsed(&self) -> Duration {
         self.begun.elapsed()
     }
 
@@ -64,11 +64,11 @@ impl Latencies {
 
     /// Fills in the time and latencies of `row`.
     pub fn fill(&self, row: &mut Row) {
-        self.fill_after(self.begun.elapsed(), row);
+        self.fill_with_elapsed(self.begun.elapsed(), row);
     }
 
     /// The same with a wall time taken elsewhere.
-    pub fn fill_after(&self, wall: Duration, row: &mut Row) {
+    pub fn fill_with_elapsed(&self, wall: Duration, row: &mut Row) {
         row.failed = self.failed.load(Relaxed);
         row.completed = self.done() - row.failed;
         row.seconds = wall.as_secs_f64();
@@ -139,7 +139,7 @@ pub fn ms_since(begun: Instant) -> f64 {
 }
 
 /// Bytes that this process has had written to disk.
-pub fn bytes_written_here() -> u64 {
+pub fn own_bytes_written() -> u64 {
     let io = std::fs::read_to_string("/proc/self/io").unwrap_or_default();
     io.lines()
         .find_map(|line| line.strip_prefix("write_bytes: "))

@@ -1,4 +1,4 @@
-//! `bench memory`: what an execution costs in memory while it waits in a step, and a burst of starts.
+//! `bench memory`: the memory of an execution that waits in a step, and of a burst of starts.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -13,28 +13,28 @@ use tokio::time::Instant;
 use crate::measure::Latencies;
 use crate::python::Python;
 use crate::report::{Figure, Row};
-use crate::target::{Place, Target};
+use crate::target::{TargetLocation, Target};
 
-/// So many are there before the growth is looked at: what all of them share is there then.
-const FEW: usize = 1_000;
-/// From so many on the targets apply: for those that wait, and for a burst.
-const ENOUGH: (usize, usize) = (10_000, 100_000);
+/// The number of executions before the growth is measured: what all executions share is allocated by then.
+const BASELINE_EXECUTIONS: usize = 1_000;
+/// The numbers of executions from which on the targets apply: for waiting executions, and for a burst.
+const MIN_EXECUTIONS_FOR_TARGET: (usize, usize) = (10_000, 100_000);
 
-/// The rows and figures for `many` executions, with Rust's API in this process.
-pub async fn run(place: &Place, many: usize) -> Result<(Vec<Row>, Vec<Figure>), Error> {
-    // first, while the allocator keeps nothing that it could give them
-    let (each, blocked) = blocked(&place.target().await?, FEW, many).await?;
-    let burst = burst(&place.target().await?, many).await?;
+/// Measures `many` executions with Rust's API in this process. Returns the rows and figures.
+pub async fn run(place: &TargetLocation, many: usize) -> Result<(Vec<Row>, Vec<Figure>), Error> {
+    // first, while the allocator holds no free memory
+    let (each, blocked) = blocked(&place.open_target().await?, BASELINE_EXECUTIONS, many).await?;
+    let burst = burst(&place.open_target().await?, many).await?;
     let figures = vec![
         Figure::new("an execution that waits in a step", each, "bytes"),
-        Figure::new(format!("resident at most, {many} started at once"), peak() as f64 / 1e6, "MB"),
+        Figure::new(format!("resident at most, {many} started at once"), peak_bytes() as f64 / 1e6, "MB"),
     ];
     Ok((vec![blocked, burst], figures))
 }
 
-/// What Python tells of one kind; not all of it is there for each.
+/// The figures of one kind from Python. Not every kind has all of them.
 #[derive(Deserialize)]
-struct Told {
+struct PythonFigures {
     each_bytes: Option<f64>,
     peak_bytes: Option<f64>,
     longest_gap_ms: Option<f64>,
@@ -43,52 +43,52 @@ struct Told {
     without_engine_ms: Option<f64>,
 }
 
-/// The rows and figures for `many` executions in Python, each kind in a process of its own, and what those had to say
-/// to people.
+/// Measures `many` executions in Python, each kind in its own process. Returns the rows, the figures, and the messages of
+/// the processes for the user.
 ///
-/// A burst is started in two ways. `burst` makes all tasks at once, as `asyncio.gather` does: it has the most in
-/// flight, so the memory counts; but asyncio itself keeps the loop for as long as so many tasks take to be made and
-/// begun. `fed` makes a hundred in each turn of the loop, so that what keeps the loop is the engine: there the
-/// heartbeat counts. `tuned` is that with Python's garbage collector set as the guide advises for programs in
-/// which very many executions wait: by default it goes through all of their objects now and then.
+/// A burst is started in two ways. `burst` creates all tasks at once, as `asyncio.gather` does. It has the most tasks in
+/// flight, so its memory is the target's figure; but asyncio itself blocks the loop while it creates and starts that many
+/// tasks. `fed` creates a hundred tasks in each iteration of the loop, so that only the engine blocks the loop: the gaps of
+/// its heartbeat are the target's figure. `tuned` is `fed` with Python's garbage collector set as the guide advises for
+/// programs with very many waiting executions: by default it scans all of their objects from time to time.
 pub async fn run_in_python(
     python: &Path,
-    place: &Place,
+    place: &TargetLocation,
     many: usize,
     progress: &dyn Fn(u64),
 ) -> anyhow::Result<(Vec<Row>, Vec<Figure>, String)> {
     let (mut rows, mut figures, mut said) = (Vec::new(), Vec::new(), String::new());
     for kind in ["blocked", "burst", "fed", "tuned"] {
-        let target = place.target().await?;
+        let target = place.open_target().await?;
         let mut asked = json!({ "kind": kind, "url": target.url, "many": many });
         if kind == "blocked" {
-            asked["few"] = FEW.into();
+            asked["few"] = BASELINE_EXECUTIONS.into();
         }
         let mut running = Python::start(python, "memory", asked)?;
         let bytes = target.bytes_written().await;
-        let (told, mut row): (Told, Row) = running.go("measured", progress)?;
+        let (told, mut row): (PythonFigures, Row) = running.resume_until("measured", progress)?;
         if target.postgres().is_some() {
             row.bytes_written = target.bytes_written().await - bytes;
         }
-        said += &running.end()?;
+        said += &running.finish()?;
         rows.push(row);
         let counts = |enough: usize, limit: f64| (many >= enough).then_some(limit);
         figures.extend(told.each_bytes.map(|bytes| {
             let name = "an async workflow that waits in a step: 10 KB";
-            Figure::new(name, bytes, "bytes").at_most(counts(ENOUGH.0, 10_000.0))
+            Figure::new(name, bytes, "bytes").at_most(counts(MIN_EXECUTIONS_FOR_TARGET.0, 10_000.0))
         }));
-        // of the other way the peak is not that of as many as were asked for
+        // with the other kinds, fewer executions than `many` are in flight at the peak
         figures.extend(told.peak_bytes.filter(|_| kind == "burst").map(|bytes| {
             let name = format!("resident at most, {many} started at once: 2 GB");
-            Figure::new(name, bytes / 1e6, "MB").at_most(counts(ENOUGH.1, 2_000.0))
+            Figure::new(name, bytes / 1e6, "MB").at_most(counts(MIN_EXECUTIONS_FOR_TARGET.1, 2_000.0))
         }));
         figures.extend(told.longest_gap_ms.map(|ms| {
             match kind {
                 "fed" => Figure::new("event loop kept, started 100 in a turn: 20 ms", ms, "ms")
-                    .at_most(counts(ENOUGH.1, 20.0)),
+                    .at_most(counts(MIN_EXECUTIONS_FOR_TARGET.1, 20.0)),
                 "tuned" => {
                     Figure::new("the same with a collector that leaves the old alone: 20 ms", ms, "ms")
-                        .at_most(counts(ENOUGH.1, 20.0))
+                        .at_most(counts(MIN_EXECUTIONS_FOR_TARGET.1, 20.0))
                 }
                 _ => Figure::new("event loop kept, all tasks made at once", ms, "ms"),
             }
@@ -103,32 +103,32 @@ pub async fn run_in_python(
     Ok((rows, figures, said))
 }
 
-/// Memory of this process now, in bytes.
-fn resident() -> u64 {
-    status("VmRSS:")
+/// Returns the resident memory of this process, in bytes.
+fn resident_bytes() -> u64 {
+    status_bytes("VmRSS:")
 }
 
-/// The most memory that this process has had, in bytes.
-fn peak() -> u64 {
-    status("VmHWM:")
+/// Returns the peak of this process's resident memory, in bytes.
+fn peak_bytes() -> u64 {
+    status_bytes("VmHWM:")
 }
 
-fn status(name: &str) -> u64 {
+fn status_bytes(name: &str) -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix(name)).unwrap_or_default();
     line.split_whitespace().next().and_then(|kib| kib.parse::<u64>().ok()).unwrap_or(0) * 1024
 }
 
-/// Starts `few`, then `many` executions that all wait in a step for a channel: bytes per execution of the
-/// growth between, and the row of the run.
+/// Starts executions that wait in a step, up to `many`. Returns the growth in bytes per execution since the first `few`, and
+/// the row of the run.
 async fn blocked(target: &Target, few: usize, many: usize) -> Result<(f64, Row), Error> {
-    let gate = Arc::new(Semaphore::new(0));
-    let held = gate.clone();
+    let release = Arc::new(Semaphore::new(0));
+    let shared = release.clone();
     let workflow = Workflow::new("blocked", move |mut cx: Context, (): ()| {
-        let gate = held.clone();
+        let release = shared.clone();
         async move {
             cx.step("wait", || async {
-                let _ = gate.acquire().await;
+                let _ = release.acquire().await;
                 Ok::<(), Failure>(())
             })
             .await
@@ -141,17 +141,17 @@ async fn blocked(target: &Target, few: usize, many: usize) -> Result<(f64, Row),
     let mut before = 0;
     while handles.len() < many {
         let batch = (0..1_000).map(|_| std::future::IntoFuture::into_future(engine.start(&workflow, ())));
-        for handle in all(batch).await {
+        for handle in poll_all(batch).await {
             let (n, begun) = (latencies.next().unwrap_or(0), Instant::now());
             handles.push(handle?);
-            latencies.note(n, begun, true);
+            latencies.record(n, begun, true);
         }
         if handles.len() == few {
-            before = resident();
+            before = resident_bytes();
         }
     }
-    let each = resident().saturating_sub(before) as f64 / (many - few) as f64;
-    gate.close();
+    let each = resident_bytes().saturating_sub(before) as f64 / (many - few) as f64;
+    release.close();
     for handle in &handles {
         handle.result().await?;
     }
@@ -161,7 +161,7 @@ async fn blocked(target: &Target, few: usize, many: usize) -> Result<(f64, Row),
     Ok((each, row))
 }
 
-/// Starts `burst` no-op executions at once and waits for all: the row of the run.
+/// Starts `burst` no-op executions at once, waits for all of them, and returns the row of the run.
 async fn burst(target: &Target, burst: usize) -> Result<Row, Error> {
     let workflow = crate::workflows::workflow();
     let engine = Engine::builder(target.store().await?).register(&workflow).open().await?;
@@ -172,7 +172,7 @@ async fn burst(target: &Target, burst: usize) -> Result<Row, Error> {
             tokio::spawn(async move {
                 let (n, begun) = (latencies.next().unwrap_or(0), Instant::now());
                 let result = async { engine.start(&workflow, 1).await?.result().await }.await;
-                latencies.note(n, begun, result.is_ok());
+                latencies.record(n, begun, result.is_ok());
             })
         })
         .collect();
@@ -185,8 +185,8 @@ async fn burst(target: &Target, burst: usize) -> Result<Row, Error> {
     Ok(row)
 }
 
-/// Polls all of them side by side; their outputs in order.
-async fn all<F: Future + Unpin>(futures: impl Iterator<Item = F>) -> Vec<F::Output> {
+/// Polls all futures concurrently. Returns their outputs in order.
+async fn poll_all<F: Future + Unpin>(futures: impl Iterator<Item = F>) -> Vec<F::Output> {
     let mut futures: Vec<_> = futures.map(Some).collect();
     let mut outputs: Vec<Option<F::Output>> = futures.iter().map(|_| None).collect();
     std::future::poll_fn(move |cx| {

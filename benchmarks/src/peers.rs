@@ -7,13 +7,13 @@ use std::path::Path;
 use serde::Deserialize;
 
 use crate::measure::median;
-use crate::readme::{grouped, reports, within};
+use crate::readme::{group_digits, read_reports, replace_between};
 use crate::report::{Report, Row};
 
 /// The line before the table.
-pub const BEGIN: &str = "<!-- peers: written by `make bench-peers`, do not edit -->";
+pub const BEGIN_MARKER: &str = "<!-- peers: written by `make bench-peers`, do not edit -->";
 /// The line behind it.
-pub const END: &str = "<!-- end of peers -->";
+pub const END_MARKER: &str = "<!-- end of peers -->";
 
 /// Where the page is, seen from the folder of this package.
 pub const PAGE: &str = "peers/README.md";
@@ -22,7 +22,7 @@ pub const RESULTS: &str = "peers/results";
 
 /// One line of a peer's results; see `peers/dbos/bench.py`.
 #[derive(Clone, Debug, Default, Deserialize)]
-pub struct Line {
+pub struct PeerResult {
     peer: String,
     experiment: String,
     version: Option<String>,
@@ -42,7 +42,7 @@ pub struct Line {
 /// The results of one date: the peer's, and ours.
 #[derive(Debug, Default)]
 pub struct Results {
-    lines: Vec<Line>,
+    lines: Vec<PeerResult>,
     reports: Vec<Report>,
 }
 
@@ -70,30 +70,30 @@ impl Results {
                 }
             }
         }
-        let ours = reports(folder)?.into_iter().filter(|(name, _)| name.starts_with(&newest));
+        let ours = read_reports(folder)?.into_iter().filter(|(name, _)| name.starts_with(&newest));
         Ok(Self { lines, reports: ours.map(|(_, report)| report).collect() })
     }
 }
 
 /// `text` with the table between its markers; an error if they are not there.
-pub fn update(text: &str, results: &Results) -> Result<String, String> {
-    within(text, BEGIN, END, &table(results))
+pub fn update_page(text: &str, results: &Results) -> Result<String, String> {
+    replace_between(text, BEGIN_MARKER, END_MARKER, &results_table(results))
 }
 
 /// A row of the table: what it is, and the cells.
-type Cells = (String, [Option<String>; 3]);
+type TableRow = (String, [Option<String>; 3]);
 
-fn table(results: &Results) -> String {
+fn results_table(results: &Results) -> String {
     // the first has all experiments
-    let peers = peers(results);
+    let peers = peer_columns(results);
     let Some((_, peer)) = peers.first() else { return "run `make bench-peers`\n".to_owned() };
     let mut text = format!("| | {peer} | Stepfast, Python | Stepfast, Rust |\n|---|---:|---:|---:|\n");
-    for (name, cells) in workflows(results).into_iter().chain(payload(results)).chain(takeover(results)) {
+    for (name, cells) in workflow_rows(results).into_iter().chain(payload_rows(results)).chain(takeover_row(results)) {
         let [theirs, python, rust] = cells.map(Option::unwrap_or_default);
         // writing to a String does not fail
         let _ = writeln!(text, "| {name} | {theirs} | {python} | {rust} |");
     }
-    text += &queues(results, &peers);
+    text += &queue_table(results, &peers);
     if let Some(Report { machine, store, version, .. }) = results.reports.first() {
         let (cores, processor) = (machine.cores, &machine.processor);
         let _ = writeln!(
@@ -105,7 +105,7 @@ fn table(results: &Results) -> String {
 }
 
 /// The peers, with the names of their columns.
-fn peers(results: &Results) -> Vec<(&str, String)> {
+fn peer_columns(results: &Results) -> Vec<(&str, String)> {
     let mut peers = Vec::new();
     for line in results.lines.iter().filter(|line| line.experiment == "about") {
         let column = format!("{} {}, Python", line.peer, line.version.as_deref().unwrap_or_default());
@@ -117,14 +117,14 @@ fn peers(results: &Results) -> Vec<(&str, String)> {
 }
 
 /// A figure: of a line of a peer, and of a row of ours.
-type Of = (fn(&Line) -> Option<f64>, fn(&Row) -> Option<f64>);
-const RATE: Of = (|line| line.per_second, |row| Some(row.per_second));
-const TIME: Of = (|line| line.p50_ms, |row| Some(row.p50_ms));
-const BYTES: Of = (|line| line.bytes_each, |row| each(row, row.bytes_written));
-const FLUSHES: Of = (|line| line.flushes_each, |row| each(row, row.flushes));
+type MetricReaders = (fn(&PeerResult) -> Option<f64>, fn(&Row) -> Option<f64>);
+const RATE: MetricReaders = (|line| line.per_second, |row| Some(row.per_second));
+const TIME: MetricReaders = (|line| line.p50_ms, |row| Some(row.p50_ms));
+const BYTES: MetricReaders = (|line| line.bytes_each, |row| per_workflow(row, row.bytes_written));
+const FLUSHES: MetricReaders = (|line| line.flushes_each, |row| per_workflow(row, row.flushes));
 
 /// A table of no-op workflows by way of a queue, in one process that puts them in and runs them.
-fn queues(results: &Results, peers: &[(&str, String)]) -> String {
+fn queue_table(results: &Results, peers: &[(&str, String)]) -> String {
     let columns: Vec<&str> = peers.iter().map(|(_, column)| &**column).collect();
     let mut text = format!("\n| through a queue | {} |", columns.join(" | "));
     text += " Stepfast, Python | Stepfast, Rust |\n|---|";
@@ -141,17 +141,17 @@ fn queues(results: &Results, peers: &[(&str, String)]) -> String {
     ] {
         let mut cells = Vec::new();
         for (peer, _) in peers {
-            let is_it = |line: &&Line| {
+            let is_it = |line: &&PeerResult| {
                 line.peer == *peer && line.experiment == "queue" && line.mode.as_deref() == Some(mode)
             };
             cells.push(median(&results.lines.iter().filter(is_it).filter_map(theirs).collect::<Vec<_>>()));
         }
         for sdk in ["python", "rust"] {
-            let rows = of(results, sdk, "queue").filter(|row| row.mode.as_deref() == Some(mode));
+            let rows = rows_of(results, sdk, "queue").filter(|row| row.mode.as_deref() == Some(mode));
             cells.push(median(&rows.filter_map(ours).collect::<Vec<_>>()));
         }
         let shown = |value: &Option<f64>| match value {
-            Some(value) if digits == 0 => grouped(*value as u64),
+            Some(value) if digits == 0 => group_digits(*value as u64),
             Some(value) => format!("{value:.digits$}"),
             None => String::new(),
         };
@@ -161,11 +161,11 @@ fn queues(results: &Results, peers: &[(&str, String)]) -> String {
     text
 }
 
-fn each(row: &Row, count: u64) -> Option<f64> {
+fn per_workflow(row: &Row, count: u64) -> Option<f64> {
     (count > 0).then(|| count as f64 / row.completed.max(1) as f64)
 }
 
-fn workflows(results: &Results) -> Vec<Cells> {
+fn workflow_rows(results: &Results) -> Vec<TableRow> {
     type Kind = (usize, Option<String>);
     let mut theirs: BTreeMap<Kind, Vec<(f64, f64)>> = BTreeMap::new();
     for line in &results.lines {
@@ -178,28 +178,28 @@ fn workflows(results: &Results) -> Vec<Cells> {
     let ours = |sdk: &str, kind: &Kind| {
         let is_it = |row: &&Row| row.concurrency == Some(kind.0) && row.callers == kind.1;
         let runs: Vec<_> =
-            of(results, sdk, "workflows").filter(is_it).map(|it| (it.per_second, it.p50_ms)).collect();
-        rate(&runs)
+            rows_of(results, sdk, "workflows").filter(is_it).map(|it| (it.per_second, it.p50_ms)).collect();
+        rate_text(&runs)
     };
-    let mut cells: Vec<Cells> = Vec::new();
+    let mut cells: Vec<TableRow> = Vec::new();
     for (kind, runs) in &theirs {
         let callers = kind.1.as_deref().unwrap_or(if kind.0 == 1 { "task" } else { "tasks" });
         let name = format!("workflows per second (p50), {} {callers}", kind.0);
-        cells.push((name, [rate(runs), ours("python", kind), ours("rust", kind)]));
+        cells.push((name, [rate_text(runs), ours("python", kind), ours("rust", kind)]));
     }
     cells
 }
 
-fn payload(results: &Results) -> Vec<Cells> {
+fn payload_rows(results: &Results) -> Vec<TableRow> {
     let theirs = |mode: &str, size: Option<usize>| {
-        let is_it = |line: &&Line| {
+        let is_it = |line: &&PeerResult| {
             line.experiment == "payload" && line.mode.as_deref() == Some(mode) && line.size == size
         };
-        milliseconds(results.lines.iter().filter(is_it).filter_map(|line| line.p50_ms))
+        milliseconds_text(results.lines.iter().filter(is_it).filter_map(|line| line.p50_ms))
     };
     let ours = |mode: &str, size: Option<usize>| {
         let is_it = |row: &&Row| row.mode.as_deref() == Some(mode) && row.size == size;
-        milliseconds(of(results, "python", "payload").filter(is_it).map(|row| row.p50_ms))
+        milliseconds_text(rows_of(results, "python", "payload").filter(is_it).map(|row| row.p50_ms))
     };
     let mut cells = Vec::new();
     for (size, name) in [(1, "1 byte"), (1_000, "1 kB"), (1_000_000, "1 MB")] {
@@ -213,29 +213,29 @@ fn payload(results: &Results) -> Vec<Cells> {
     cells
 }
 
-fn takeover(results: &Results) -> Option<Cells> {
+fn takeover_row(results: &Results) -> Option<TableRow> {
     let line = results.lines.iter().find(|line| line.experiment == "takeover")?;
     let waited = line.after_seconds.unwrap_or_default();
     let theirs = match line.steps_begun_meanwhile {
         Some(0) => format!("none of {} within {waited:.0} s", line.killed_with.unwrap_or_default()),
         begun => format!("{} steps within {waited:.0} s", begun.unwrap_or_default()),
     };
-    let ours: Vec<f64> = of(results, "rust", "takeover").map(|row| row.p99_ms / 1e3).collect();
+    let ours: Vec<f64> = rows_of(results, "rust", "takeover").map(|row| row.p99_ms / 1e3).collect();
     let ours = median(&ours).map(|seconds| format!("{seconds:.2} s"));
     Some(("a killed process's workflows go on in another (p99)".to_owned(), [Some(theirs), None, ours]))
 }
 
-fn of<'r>(results: &'r Results, sdk: &'r str, experiment: &'r str) -> impl Iterator<Item = &'r Row> {
+fn rows_of<'r>(results: &'r Results, sdk: &'r str, experiment: &'r str) -> impl Iterator<Item = &'r Row> {
     let reports = results.reports.iter();
     reports.filter(move |it| it.sdk == sdk && it.experiment == experiment).flat_map(|report| &report.rows)
 }
 
-fn rate(runs: &[(f64, f64)]) -> Option<String> {
+fn rate_text(runs: &[(f64, f64)]) -> Option<String> {
     let (rates, times): (Vec<f64>, Vec<f64>) = runs.iter().copied().unzip();
-    Some(format!("{} ({:.1} ms)", grouped(median(&rates)? as u64), median(&times)?))
+    Some(format!("{} ({:.1} ms)", group_digits(median(&rates)? as u64), median(&times)?))
 }
 
-fn milliseconds(times: impl Iterator<Item = f64>) -> Option<String> {
+fn milliseconds_text(times: impl Iterator<Item = f64>) -> Option<String> {
     median(&times.collect::<Vec<_>>()).map(|ms| format!("{ms:.2} ms"))
 }
 
@@ -251,24 +251,24 @@ mod tests {
     fn the_page_holds_the_newest_figures() {
         let text = std::fs::read_to_string(home().join(PAGE)).unwrap();
         let results = Results::newest(&home().join(RESULTS)).unwrap();
-        let updated = update(&text, &results).unwrap();
+        let updated = update_page(&text, &results).unwrap();
         assert_eq!(text, updated, "run `cargo run -p stepfast-benchmarks --bin readme-table`");
     }
 
     #[test]
     fn rounds_become_medians_side_by_side() {
-        let line = |per_second| Line {
+        let line = |per_second| PeerResult {
             peer: "other".into(),
             experiment: "workflows".into(),
             concurrency: Some(32),
             callers: Some("tasks".into()),
             per_second: Some(per_second),
             p50_ms: Some(2.0),
-            ..Line::default()
+            ..PeerResult::default()
         };
-        let about = Line { experiment: "about".into(), version: Some("1.2".into()), ..line(0.0) };
-        let queue = Line { experiment: "queue".into(), mode: Some("both".into()), ..line(44.0) };
-        let lost = Line {
+        let about = PeerResult { experiment: "about".into(), version: Some("1.2".into()), ..line(0.0) };
+        let queue = PeerResult { experiment: "queue".into(), mode: Some("both".into()), ..line(44.0) };
+        let lost = PeerResult {
             experiment: "takeover".into(),
             killed_with: Some(10),
             steps_begun_meanwhile: Some(0),
@@ -289,7 +289,7 @@ mod tests {
         };
         let lines = vec![about, line(30.0), line(900.0), line(80.0), queue, lost];
         let results = Results { lines, reports: vec![report] };
-        let table = table(&results);
+        let table = results_table(&results);
         assert!(table.contains("| | other 1.2, Python |"), "{table}");
         let workflows = "| workflows per second (p50), 32 tasks | 80 (2.0 ms) |  | 12,345 (1.0 ms) |";
         assert!(table.contains(workflows), "{table}");

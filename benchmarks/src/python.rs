@@ -1,7 +1,7 @@
-//! [`Python`]: an experiment whose code is Python's, in a process of its own that speaks lines of JSON.
+//! [`Python`]: an experiment in a Python process, which exchanges lines of JSON with this program.
 //!
-//! The code is in the package (`stepfast.bench`), not in this program: it runs wherever the package is installed, is
-//! checked with it, and a version that does not fit is noticed before anything is measured.
+//! The Python code is in the package (`stepfast.bench`), not in this program: it runs wherever the package is installed and
+//! is checked with it. A version that does not match is reported before anything is measured.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::path::{Path, PathBuf};
@@ -12,9 +12,9 @@ use anyhow::{Context, Result, bail};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
-/// The Python that is meant by `--python`; by default the one beside this program, as in `.venv/bin`, else the
-/// one on the path.
-pub fn find(named: Option<&Path>) -> PathBuf {
+/// Returns the Python that `--python` names. The default is the one in this program's directory, such as `.venv/bin`, or
+/// else the one on the path.
+pub fn find_python(named: Option<&Path>) -> PathBuf {
     let beside = || Some(std::env::current_exe().ok()?.parent()?.join("python"));
     match named {
         Some(path) => path.to_owned(),
@@ -22,7 +22,7 @@ pub fn find(named: Option<&Path>) -> PathBuf {
     }
 }
 
-/// A process that runs one experiment. It ends with this.
+/// A process that runs one experiment. Dropping it kills the process.
 pub struct Python {
     program: PathBuf,
     child: Child,
@@ -39,11 +39,11 @@ impl Drop for Python {
 }
 
 impl Python {
-    /// Starts `experiment`, and waits until it is ready to be measured.
+    /// Starts `experiment`, and waits until it is ready.
     pub fn start(program: &Path, experiment: &str, mut parameters: Value) -> Result<Self> {
         let spawned = Command::new(program)
             .args(["-m", "stepfast.bench"])
-            // not what happens to lie in the current directory
+            // modules in the current directory must not be imported
             .env("PYTHONSAFEPATH", "1")
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
@@ -66,14 +66,14 @@ impl Python {
         let mut python = Self { program: program.to_owned(), child, input, output, errors: Some(errors) };
         python.check_version()?;
         parameters["experiment"] = experiment.into();
-        python.tell(&parameters)?;
-        let _: Value = python.hear("ready", &|_| {})?;
+        python.send(&parameters)?;
+        let _: Value = python.receive("ready", &|_| {})?;
         Ok(python)
     }
 
     fn check_version(&mut self) -> Result<()> {
         let ours = env!("CARGO_PKG_VERSION");
-        let said = self.line()?;
+        let said = self.read_line()?;
         match said.as_ref().map(|said| said["stepfast"].as_str()) {
             Some(Some(version)) if version == ours => Ok(()),
             Some(Some(version)) => bail!(
@@ -81,9 +81,9 @@ impl Python {
                  build, or name another Python with --python PATH",
                 self.program.display()
             ),
-            Some(None) => bail!("{} is no Python: name one with --python PATH", self.program.display()),
+            Some(None) => bail!("{} is not a Python interpreter: name one with --python PATH", self.program.display()),
             None => {
-                let said = self.said();
+                let said = self.wait_for_error_text();
                 bail!(
                     "{} cannot run stepfast.bench ({}): install the package stepfast {ours} there, or name \
                      another Python with --python PATH",
@@ -94,11 +94,11 @@ impl Python {
         }
     }
 
-    /// Tells it something; it goes on from there.
-    pub fn tell(&mut self, what: &Value) -> Result<()> {
+    /// Sends a message, which lets the process continue.
+    pub fn send(&mut self, what: &Value) -> Result<()> {
         let told =
-            self.input.as_mut().context("it was told to end")?.write_all(format!("{what}\n").as_bytes());
-        // if it has ended, that shows when it is listened to
+            self.input.as_mut().context("its input is closed")?.write_all(format!("{what}\n").as_bytes());
+        // if the process has ended, the next `receive` reports that
         if let Err(error) = told
             && error.kind() != std::io::ErrorKind::BrokenPipe
         {
@@ -107,11 +107,11 @@ impl Python {
         Ok(())
     }
 
-    /// Waits until it tells its `what`; `progress` hears how far it is meanwhile.
-    pub fn hear<T: DeserializeOwned>(&mut self, what: &str, progress: &dyn Fn(u64)) -> Result<T> {
+    /// Waits for a message with the key `what`. `progress` receives the progress until then.
+    pub fn receive<T: DeserializeOwned>(&mut self, what: &str, progress: &dyn Fn(u64)) -> Result<T> {
         loop {
-            let Some(mut said) = self.line()? else {
-                let said = self.said();
+            let Some(mut said) = self.read_line()? else {
+                let said = self.wait_for_error_text();
                 bail!("the benchmark in {} has failed: {said}", self.program.display())
             };
             if let Some(done) = said["done"].as_u64() {
@@ -122,14 +122,14 @@ impl Python {
         }
     }
 
-    /// Tells it to go on, and waits for its `what`.
-    pub fn go<T: DeserializeOwned>(&mut self, what: &str, progress: &dyn Fn(u64)) -> Result<T> {
-        self.tell(&json!({}))?;
-        self.hear(what, progress)
+    /// Lets the process continue, and waits for a message with the key `what`.
+    pub fn resume_until<T: DeserializeOwned>(&mut self, what: &str, progress: &dyn Fn(u64)) -> Result<T> {
+        self.send(&json!({}))?;
+        self.receive(what, progress)
     }
 
-    /// Lets it end; what it had to say to people.
-    pub fn end(mut self) -> Result<String> {
+    /// Waits for the end of the process. Returns its messages for the user.
+    pub fn finish(mut self) -> Result<String> {
         self.input = None;
         let ended = self.child.wait()?;
         let said = self.errors.take().and_then(|errors| errors.join().ok()).unwrap_or_default();
@@ -139,10 +139,10 @@ impl Python {
         Ok(said)
     }
 
-    /// Its next line; `None` if there is none.
-    fn line(&mut self) -> Result<Option<Value>> {
+    /// Reads the next line. `None` means that the output is closed.
+    fn read_line(&mut self) -> Result<Option<Value>> {
         let mut line = String::new();
-        // others of this program go on meanwhile
+        // other tasks of this program must not be blocked
         let read = tokio::task::block_in_place(|| self.output.read_line(&mut line));
         match read {
             Ok(0) => Ok(None),
@@ -152,8 +152,8 @@ impl Python {
         }
     }
 
-    /// Waits for its end: what it had to say to people, or how it ended if that is nothing.
-    fn said(&mut self) -> String {
+    /// Waits for the end of the process. Returns its error output, or its exit status if it has written none.
+    fn wait_for_error_text(&mut self) -> String {
         self.input = None;
         let ended = self.child.wait().map_or_else(|error| error.to_string(), |status| status.to_string());
         let said = self.errors.take().and_then(|errors| errors.join().ok()).unwrap_or_default();

@@ -1,4 +1,4 @@
-//! `bench queue`: callers put no-op workflows into queues, and workers run them.
+//! `bench queue`: callers enqueue no-op workflows, and workers run them.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -17,60 +17,60 @@ use crate::measure::{Latencies, Samples, ms_since};
 use crate::python::Python;
 use crate::report::Row;
 use crate::target::Target;
-use crate::worker::{Told, What, Worker};
-use crate::writes::until_all;
+use crate::worker::{WorkerEvent, WorkerEventKind, Worker};
+use crate::writes::wait_for_all;
 
-/// What is measured.
+/// The measured operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Mode {
-    /// Putting workflows into queues that are paused.
+pub enum QueueMode {
+    /// Enqueueing workflows into paused queues.
     Enqueue,
-    /// Running what waits in the queues.
+    /// Running the workflows that wait in the queues.
     Drain,
-    /// Both at once.
+    /// Both at the same time.
     Both,
 }
 
-impl Mode {
-    /// The word for it.
+impl QueueMode {
+    /// The mode's name in reports.
     pub fn as_str(self) -> &'static str {
         match self {
-            Mode::Enqueue => "enqueue",
-            Mode::Drain => "drain",
-            Mode::Both => "both",
+            QueueMode::Enqueue => "enqueue",
+            QueueMode::Drain => "drain",
+            QueueMode::Both => "both",
         }
     }
 }
 
-/// One combination of parameters.
+/// The parameters of an experiment.
 #[derive(Clone, Copy, Debug)]
-pub struct Parameters {
-    /// Queues.
+pub struct QueueParameters {
+    /// The number of queues.
     pub queues: usize,
-    /// Worker processes beside this one; 0 if this one works itself.
+    /// The number of worker processes. With 0, this process runs the workflows itself.
     pub workers: usize,
-    /// Concurrent callers that put workflows into them.
+    /// The number of concurrent callers that enqueue workflows.
     pub concurrency: usize,
-    /// Workflows in all.
+    /// The number of workflows in all.
     pub iterations: usize,
-    /// Most that run at a time, in each queue; none for no limit.
+    /// The concurrency limit of each queue. `None` means no limit.
     pub limit: Option<u32>,
 }
 
-/// What has run.
+/// A counter of workflows that have begun in this process.
 #[derive(Default)]
-pub struct Ran {
+pub struct RunCounter {
     pub(crate) count: AtomicU64,
     pub(crate) changed: Notify,
 }
 
-/// The workflow: it returns when it began, in microseconds.
-pub fn workflow(ran: &Arc<Ran>) -> Workflow<u32, i64> {
+/// Returns a workflow whose output is the time at which it began, in microseconds.
+pub fn workflow(ran: &Arc<RunCounter>) -> Workflow<u32, i64> {
     let ran = ran.clone();
     Workflow::new("bench queued", move |_: Context, _: u32| {
         let ran = ran.clone();
         async move {
-            let at = now();
+            let at = now_micros();
             ran.count.fetch_add(1, SeqCst);
             ran.changed.notify_one();
             Ok::<i64, Failure>(at)
@@ -78,16 +78,16 @@ pub fn workflow(ran: &Arc<Ran>) -> Workflow<u32, i64> {
     })
 }
 
-pub(crate) fn now() -> i64 {
+pub(crate) fn now_micros() -> i64 {
     SystemClock.now().as_micros()
 }
 
-/// Whoever runs what is put into queues.
+/// The processes that run the enqueued workflows.
 pub(crate) enum Runners {
     /// This process.
-    Here(Arc<Ran>),
-    /// Other processes, and how many each has run.
-    There { workers: Vec<Worker>, told: mpsc::UnboundedReceiver<Told>, ran: Vec<u64> },
+    ThisProcess(Arc<RunCounter>),
+    /// Other processes, with the number of workflows that each has run.
+    OtherProcesses { workers: Vec<Worker>, told: mpsc::UnboundedReceiver<WorkerEvent>, ran: Vec<u64> },
 }
 
 impl Runners {
@@ -96,30 +96,30 @@ impl Runners {
         let start = |number| Worker::start(url, number, tell.clone());
         let workers = (0..count).map(start).collect::<Result<Vec<_>, Error>>()?;
         for _ in 0..count {
-            if told.recv().await.is_none_or(|told| told.what == What::Ended) {
+            if told.recv().await.is_none_or(|told| told.kind == WorkerEventKind::Ended) {
                 return Err(Error::Unavailable("a worker did not start; its messages are above".into()));
             }
         }
-        Ok(Runners::There { workers, told, ran: vec![0; count] })
+        Ok(Runners::OtherProcesses { workers, told, ran: vec![0; count] })
     }
 
-    /// Waits until so many have run since the beginning, and their ends are durable.
-    async fn until(&mut self, total: u64, engine: &Engine, progress: &dyn Fn(u64)) -> Result<(), Error> {
+    /// Waits until `total` workflows have run since the start, and their ends are durable.
+    async fn wait_for_runs(&mut self, total: u64, engine: &Engine, progress: &dyn Fn(u64)) -> Result<(), Error> {
         match self {
-            Runners::Here(all) => {
+            Runners::ThisProcess(all) => {
                 while all.count.load(SeqCst) < total {
                     all.changed.notified().await;
                     progress(all.count.load(SeqCst));
                 }
-                while engine.running() > 0 {
+                while engine.running_count() > 0 {
                     tokio::time::sleep(Duration::from_millis(1)).await;
                 }
             }
-            Runners::There { told, ran, .. } => {
+            Runners::OtherProcesses { told, ran, .. } => {
                 while ran.iter().sum::<u64>() < total {
                     match told.recv().await {
-                        Some(Told { worker, what: What::Ran(count), .. }) => ran[worker] = count,
-                        Some(Told { what: What::Ended, .. }) | None => {
+                        Some(WorkerEvent { worker, kind: WorkerEventKind::Ran(count), .. }) => ran[worker] = count,
+                        Some(WorkerEvent { kind: WorkerEventKind::Ended, .. }) | None => {
                             return Err(Error::Unavailable("a worker has ended by itself".into()));
                         }
                         _ => {}
@@ -131,25 +131,25 @@ impl Runners {
         Ok(())
     }
 
-    pub(crate) async fn end(self) -> Result<(), Error> {
-        if let Runners::There { workers, .. } = self {
+    pub(crate) async fn wait_for_end(self) -> Result<(), Error> {
+        if let Runners::OtherProcesses { workers, .. } = self {
             for worker in workers {
-                worker.ended().await?;
+                worker.wait().await?;
             }
         }
         Ok(())
     }
 }
 
-/// Puts workflows into queues and runs them: first one after the other, then both at once, then one at a time.
-pub async fn run(target: &Target, parameters: Parameters, progress: &dyn Fn(u64)) -> Result<Vec<Row>, Error> {
-    let ran = Arc::new(Ran::default());
+/// Enqueues workflows and runs them: first one after the other, then both at the same time, then one workflow at a time.
+pub async fn run(target: &Target, parameters: QueueParameters, progress: &dyn Fn(u64)) -> Result<Vec<Row>, Error> {
+    let ran = Arc::new(RunCounter::default());
     let workflow = workflow(&ran);
     let names: Vec<String> = (0..parameters.queues).map(|n| format!("bench {n}")).collect();
     let mut builder = Engine::builder(target.store().await?).register(&workflow);
     if parameters.workers > 0 {
-        // this process puts in, and does not run
-        builder = builder.serve(["bench none"]);
+        // this process enqueues workflows and does not run them
+        builder = builder.serve_queues(["bench none"]);
     }
     for name in &names {
         let queue = Queue::new(name);
@@ -160,24 +160,24 @@ pub async fn run(target: &Target, parameters: Parameters, progress: &dyn Fn(u64)
     }
     let engine = builder.open().await?;
     let runners = match parameters.workers {
-        0 => Runners::Here(ran),
+        0 => Runners::ThisProcess(ran),
         workers => Runners::start(&target.url, workers).await?,
     };
-    let mut bench = Bench { target, parameters, engine, workflow, names, runners, put: 0 };
+    let mut bench = QueueBench { target, parameters, engine, workflow, names, runners, enqueued: 0 };
     let rows = bench.run(progress).await;
     bench.engine.shutdown(Duration::from_secs(10)).await?;
-    bench.runners.end().await?;
+    bench.runners.wait_for_end().await?;
     rows
 }
 
-/// The same in one process of Python, which puts in and runs.
+/// Runs the same experiment in one process of Python, which enqueues and runs the workflows.
 pub async fn run_in_python(
     python: &Path,
     target: &Target,
-    parameters: Parameters,
+    parameters: QueueParameters,
     progress: &dyn Fn(u64),
 ) -> anyhow::Result<(Vec<Row>, String)> {
-    let Parameters { queues, concurrency, iterations, limit, .. } = parameters;
+    let QueueParameters { queues, concurrency, iterations, limit, .. } = parameters;
     let asked = json!({
         "url": target.url,
         "queues": queues,
@@ -187,99 +187,99 @@ pub async fn run_in_python(
     });
     let mut python = Python::start(python, "queue", asked)?;
     let mut measured = Vec::new();
-    for mode in [Mode::Enqueue, Mode::Drain, Mode::Both] {
+    for mode in [QueueMode::Enqueue, QueueMode::Drain, QueueMode::Both] {
         let probe = Probe::start(target, None).await?;
-        let row: Row = python.go("row", progress)?;
-        measured.push((mode, row, probe.stop(None).await?.by_another_process()));
+        let row: Row = python.resume_until("row", progress)?;
+        measured.push((mode, row, probe.stop(None).await?.of_other_process()));
     }
-    let told: Vec<(f64, f64)> = python.go("waits", &|_| {})?;
-    let mut waits = Waits::default();
+    let told: Vec<(f64, f64)> = python.resume_until("waits", &|_| {})?;
+    let mut waits = WaitTimes::default();
     for (start, result) in told {
         waits.starts.push(start);
         waits.results.push(result);
     }
-    let said = python.end()?;
+    let said = python.finish()?;
     let mut rows = Vec::new();
     for (mode, row, seen) in measured {
-        let mut row = Row { concurrency: Some(concurrency), ..in_queues(row, mode.as_str(), parameters) };
+        let mut row = Row { concurrency: Some(concurrency), ..with_queue_columns(row, mode.as_str(), parameters) };
         seen.fill(target, &mut row).await?;
         rows.push(row);
     }
-    rows.extend(latencies("one at a time", &waits, parameters));
+    rows.extend(latency_rows("one at a time", &waits, parameters));
     Ok((rows, said))
 }
 
-fn in_queues(row: Row, mode: &str, parameters: Parameters) -> Row {
-    let Parameters { queues, workers, .. } = parameters;
+fn with_queue_columns(row: Row, mode: &str, parameters: QueueParameters) -> Row {
+    let QueueParameters { queues, workers, .. } = parameters;
     Row { mode: Some(mode.to_owned()), queues: Some(queues), workers: Some(workers), ..row }
 }
 
-fn latencies(mode: &str, waits: &Waits, parameters: Parameters) -> [Row; 2] {
+fn latency_rows(mode: &str, waits: &WaitTimes, parameters: QueueParameters) -> [Row; 2] {
     let row = |samples: &Samples, what: &str| {
         let mode = format!("{mode}, {what}");
-        Row { concurrency: Some(1), ..in_queues(samples.row(&mode), &mode, parameters) }
+        Row { concurrency: Some(1), ..with_queue_columns(samples.row(&mode), &mode, parameters) }
     };
     [row(&waits.starts, "to start"), row(&waits.results, "to result")]
 }
 
-struct Bench<'t> {
+struct QueueBench<'t> {
     target: &'t Target,
-    parameters: Parameters,
+    parameters: QueueParameters,
     engine: Engine,
     workflow: Workflow<u32, i64>,
     names: Vec<String>,
     runners: Runners,
-    /// How many have been put into queues since the beginning.
-    put: u64,
+    /// The number of workflows enqueued so far.
+    enqueued: u64,
 }
 
-impl Bench<'_> {
+impl QueueBench<'_> {
     async fn run(&mut self, progress: &dyn Fn(u64)) -> Result<Vec<Row>, Error> {
-        // a warm-up, counted by nobody
+        // a warm-up, not measured
         let few = (self.parameters.iterations / 20).clamp(1, 2_000);
         self.enqueue(64, few, &|_| {}).await;
-        self.all_ran(&|_| {}).await?;
+        self.wait_for_runs(&|_| {}).await?;
         let mut rows = Vec::new();
         self.set_paused(true).await?;
-        rows.push(self.measured(Mode::Enqueue, progress).await?.0);
-        rows.push(self.measured(Mode::Drain, progress).await?.0);
-        let (row, under_load) = self.measured(Mode::Both, progress).await?;
+        rows.push(self.measure(QueueMode::Enqueue, progress).await?.0);
+        rows.push(self.measure(QueueMode::Drain, progress).await?.0);
+        let (row, under_load) = self.measure(QueueMode::Both, progress).await?;
         rows.push(row);
-        rows.extend(latencies("under load", &under_load, self.parameters));
-        // one at a time, with nothing else to do
+        rows.extend(latency_rows("under load", &under_load, self.parameters));
+        // one at a time, without other load
         let alone = self.one_by_one(200, &AtomicBool::new(false)).await?;
-        rows.extend(latencies("one at a time", &alone, self.parameters));
+        rows.extend(latency_rows("one at a time", &alone, self.parameters));
         Ok(rows)
     }
 
-    /// One mode; for both at once, also what some of the callers had to wait.
-    async fn measured(&mut self, mode: Mode, progress: &dyn Fn(u64)) -> Result<(Row, Waits), Error> {
-        let Parameters { concurrency, iterations, .. } = self.parameters;
+    /// Measures one mode. For `Both`, also returns the wait times of one caller.
+    async fn measure(&mut self, mode: QueueMode, progress: &dyn Fn(u64)) -> Result<(Row, WaitTimes), Error> {
+        let QueueParameters { concurrency, iterations, .. } = self.parameters;
         let row = Row { concurrency: Some(concurrency), ..Row::default() };
-        let mut row = in_queues(row, mode.as_str(), self.parameters);
+        let mut row = with_queue_columns(row, mode.as_str(), self.parameters);
         let probe = Probe::start(self.target, Some(self.engine.store())).await?;
         let counted = self.engine.store().counters().snapshot();
         let bytes = self.target.bytes_written().await;
-        let mut waits = Waits::default();
+        let mut waits = WaitTimes::default();
         let begun = Instant::now();
         match mode {
-            Mode::Enqueue => self.enqueue(concurrency, iterations, progress).await.fill(&mut row),
-            Mode::Drain => {
+            QueueMode::Enqueue => self.enqueue(concurrency, iterations, progress).await.fill(&mut row),
+            QueueMode::Drain => {
                 self.set_paused(false).await?;
-                self.all_ran(progress).await?;
+                self.wait_for_runs(progress).await?;
                 row.completed = iterations as u64;
                 row.seconds = begun.elapsed().as_secs_f64();
                 row.per_second = row.completed as f64 / row.seconds.max(1e-9);
             }
-            Mode::Both => {
+            QueueMode::Both => {
                 let is_over = Arc::new(AtomicBool::new(false));
-                let sampler = self.sampler(is_over.clone());
+                let sampler = self.spawn_sampler(is_over.clone());
                 let latencies = self.enqueue(concurrency, iterations, progress).await;
                 is_over.store(true, SeqCst);
                 waits = sampler.await.map_err(|_| Error::Shutdown)??;
-                self.put += waits.results.len() as u64;
-                self.all_ran(progress).await?;
-                latencies.fill_after(begun.elapsed(), &mut row);
+                self.enqueued += waits.results.len() as u64;
+                self.wait_for_runs(progress).await?;
+                latencies.fill_with_elapsed(begun.elapsed(), &mut row);
             }
         }
         let seen = probe.stop(Some(self.engine.store())).await?;
@@ -291,15 +291,15 @@ impl Bench<'_> {
         Ok((row, waits))
     }
 
-    /// A caller beside the others, who waits for each of his.
-    fn sampler(&self, is_over: Arc<AtomicBool>) -> tokio::task::JoinHandle<Result<Waits, Error>> {
+    /// Starts an additional caller, which waits for the result of each of its workflows.
+    fn spawn_sampler(&self, is_over: Arc<AtomicBool>) -> tokio::task::JoinHandle<Result<WaitTimes, Error>> {
         let (engine, workflow, name) = (self.engine.clone(), self.workflow.clone(), self.names[0].clone());
         tokio::spawn(async move { one_by_one(&engine, &workflow, &name, usize::MAX, &is_over).await })
     }
 
-    async fn one_by_one(&mut self, most: usize, is_over: &AtomicBool) -> Result<Waits, Error> {
-        let waits = one_by_one(&self.engine, &self.workflow, &self.names[0], most, is_over).await?;
-        self.put += waits.results.len() as u64;
+    async fn one_by_one(&mut self, limit: usize, is_over: &AtomicBool) -> Result<WaitTimes, Error> {
+        let waits = one_by_one(&self.engine, &self.workflow, &self.names[0], limit, is_over).await?;
+        self.enqueued += waits.results.len() as u64;
         Ok(waits)
     }
 
@@ -315,39 +315,39 @@ impl Bench<'_> {
     }
 
     async fn enqueue(&mut self, callers: usize, total: usize, progress: &dyn Fn(u64)) -> Arc<Latencies> {
-        self.put += total as u64;
+        self.enqueued += total as u64;
         enqueue(&self.engine, &self.workflow, &self.names, callers, total, progress).await
     }
 
-    async fn all_ran(&mut self, progress: &dyn Fn(u64)) -> Result<(), Error> {
-        let before = self.put - (self.parameters.iterations as u64).min(self.put);
-        self.runners.until(self.put, &self.engine, &|ran| progress(ran.saturating_sub(before))).await
+    async fn wait_for_runs(&mut self, progress: &dyn Fn(u64)) -> Result<(), Error> {
+        let before = self.enqueued - (self.parameters.iterations as u64).min(self.enqueued);
+        self.runners.wait_for_runs(self.enqueued, &self.engine, &|ran| progress(ran.saturating_sub(before))).await
     }
 }
 
-/// What callers had to wait, from putting something into a queue.
+/// The times that callers have waited after they enqueued a workflow.
 #[derive(Default)]
-struct Waits {
-    /// Until it began.
+struct WaitTimes {
+    /// The times until the workflow began.
     starts: Samples,
-    /// Until they had its result.
+    /// The times until the caller had its result.
     results: Samples,
 }
 
-/// Puts one into a queue, waits for its result, and so on.
+/// Enqueues workflows one after the other, and waits for the result of each.
 async fn one_by_one(
     engine: &Engine,
     workflow: &Workflow<u32, i64>,
     name: &str,
-    most: usize,
+    limit: usize,
     is_over: &AtomicBool,
-) -> Result<Waits, Error> {
-    let mut waits = Waits::default();
-    for _ in 0..most {
+) -> Result<WaitTimes, Error> {
+    let mut waits = WaitTimes::default();
+    for _ in 0..limit {
         if is_over.load(SeqCst) {
             break;
         }
-        let (begun, at) = (Instant::now(), now());
+        let (begun, at) = (Instant::now(), now_micros());
         let began = engine.run(workflow, 0).queue(name).await?;
         waits.results.push(ms_since(begun));
         waits.starts.push((began - at).max(0) as f64 / 1000.0);
@@ -373,11 +373,11 @@ async fn enqueue(
                 while let Some(n) = latencies.next() {
                     let begun = Instant::now();
                     let started = engine.start(&workflow, 0).queue(&names[n % names.len()]).await;
-                    latencies.note(n, begun, started.is_ok());
+                    latencies.record(n, begun, started.is_ok());
                 }
             })
         })
         .collect();
-    until_all(callers, &latencies, progress).await;
+    wait_for_all(callers, &latencies, progress).await;
     latencies
 }

@@ -1,4 +1,4 @@
-//! `bench rate`: how evenly what a rate spaces begins.
+//! `bench rate`: the evenness of the starts of a queue whose rate spaces them.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,43 +8,43 @@ use stepfast::queue::rate::Rate;
 use stepfast::{Engine, Error};
 
 use crate::measure::Samples;
-use crate::queue::{Ran, Runners, workflow};
+use crate::queue::{RunCounter, Runners, workflow};
 use crate::report::{Figure, Row};
 use crate::target::Target;
 
-/// The target: so much off its interval, in percent.
-const OFF: f64 = 5.0;
-/// The queue.
-const NAME: &str = "bench rated";
+/// The target: the maximum deviation from the interval, in percent.
+const MAX_DEVIATION_PERCENT: f64 = 5.0;
+/// The name of the queue.
+const QUEUE_NAME: &str = "bench rated";
 
-/// One combination of parameters.
+/// The parameters of an experiment.
 #[derive(Clone, Copy, Debug)]
-pub struct Parameters {
-    /// How many begin in a second, evenly.
+pub struct RateParameters {
+    /// The rate of the queue: evenly spaced starts per second.
     pub per_second: u32,
-    /// Worker processes beside this one; 0 if this one works itself.
+    /// The number of worker processes. With 0, this process runs the workflows itself.
     pub workers: usize,
-    /// Workflows in all.
+    /// The number of workflows in all.
     pub iterations: usize,
 }
 
-/// Puts workflows into a queue that is spaced evenly; the times from the beginning of each to that of the next.
-pub async fn run(target: &Target, parameters: Parameters) -> Result<(Row, Vec<Figure>), Error> {
-    let Parameters { per_second, workers, iterations } = parameters;
-    let ran = Arc::new(Ran::default());
+/// Enqueues workflows into a queue with an evenly spaced rate, and measures the times between the begin of one and the next.
+pub async fn run(target: &Target, parameters: RateParameters) -> Result<(Row, Vec<Figure>), Error> {
+    let RateParameters { per_second, workers, iterations } = parameters;
+    let ran = Arc::new(RunCounter::default());
     let workflow = workflow(&ran);
-    let queue = Queue::new(NAME).rate(Rate::new(per_second, Duration::from_secs(1)).evenly());
+    let queue = Queue::new(QUEUE_NAME).rate(Rate::new(per_second, Duration::from_secs(1)).evenly());
     let mut builder = Engine::builder(target.store().await?).register(&workflow).queue(queue);
     if workers > 0 {
-        // this process puts in, and does not run
-        builder = builder.serve(["bench none"]);
+        // this process enqueues workflows and does not run them
+        builder = builder.serve_queues(["bench none"]);
     }
     let engine = builder.open().await?;
     let runners = match workers {
         0 => None,
         workers => Some(Runners::start(&target.url, workers).await?),
     };
-    let handles = engine.start_many(&workflow, std::iter::repeat_n(0, iterations)).queue(NAME).await?;
+    let handles = engine.start_many(&workflow, std::iter::repeat_n(0, iterations)).queue(QUEUE_NAME).await?;
     let mut begun = Vec::with_capacity(iterations);
     for handle in handles {
         begun.push(handle.result().await?);
@@ -56,7 +56,7 @@ pub async fn run(target: &Target, parameters: Parameters) -> Result<(Row, Vec<Fi
     }
     engine.shutdown(Duration::from_secs(10)).await?;
     if let Some(runners) = runners {
-        runners.end().await?;
+        runners.wait_for_end().await?;
     }
     let interval = 1_000.0 / f64::from(per_second);
     let name = format!("every {interval} ms, {workers} workers");
@@ -64,8 +64,8 @@ pub async fn run(target: &Target, parameters: Parameters) -> Result<(Row, Vec<Fi
     let mean = row.seconds * 1_000.0 / between.len().max(1) as f64;
     let off = |ms: f64| (ms / interval - 1.0).abs() * 100.0;
     let figures = vec![
-        Figure::new(format!("{name}: the mean is off"), off(mean), "%").at_most(OFF),
-        Figure::new(format!("{name}: the median is off"), off(between.median()), "%").at_most(OFF),
+        Figure::new(format!("{name}: the mean is off"), off(mean), "%").at_most(MAX_DEVIATION_PERCENT),
+        Figure::new(format!("{name}: the median is off"), off(between.median()), "%").at_most(MAX_DEVIATION_PERCENT),
     ];
     Ok((row, figures))
 }

@@ -8,12 +8,12 @@ use crate::report::{Report, Row};
 use crate::table;
 
 /// The line before the table.
-pub const BEGIN: &str = "<!-- benchmarks: written by `make bench`, do not edit -->";
+pub const BEGIN_MARKER: &str = "<!-- benchmarks: written by `make bench`, do not edit -->";
 /// The line behind it.
-pub const END: &str = "<!-- end of benchmarks -->";
+pub const END_MARKER: &str = "<!-- end of benchmarks -->";
 
 /// What stands there while there are no figures.
-const NONE: &str = "run `make bench`\n";
+const NO_FIGURES: &str = "run `make bench`\n";
 
 /// A page with figures.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,7 +38,7 @@ impl Page {
 }
 
 /// The reports in `folder`, each with the name of its file, oldest first.
-pub fn reports(folder: &Path) -> std::io::Result<Vec<(String, Report)>> {
+pub fn read_reports(folder: &Path) -> std::io::Result<Vec<(String, Report)>> {
     let mut found = Vec::new();
     if !folder.exists() {
         return Ok(found);
@@ -58,12 +58,12 @@ pub fn reports(folder: &Path) -> std::io::Result<Vec<(String, Report)>> {
 }
 
 /// `text` with the table of the newest reports between its markers; an error if they are not there.
-pub fn update(page: Page, text: &str, reports: &[(String, Report)]) -> Result<String, String> {
-    within(text, BEGIN, END, &table(page, reports))
+pub fn update_page(page: Page, text: &str, reports: &[(String, Report)]) -> Result<String, String> {
+    replace_between(text, BEGIN_MARKER, END_MARKER, &page_tables(page, reports))
 }
 
 /// `text` with `table` between the lines `begin` and `end`; an error if they are not there.
-pub(crate) fn within(text: &str, begin: &str, end: &str, table: &str) -> Result<String, String> {
+pub(crate) fn replace_between(text: &str, begin: &str, end: &str, table: &str) -> Result<String, String> {
     let missing = |marker: &str| format!("the line {marker:?} is missing");
     let (before, rest) = text.split_once(begin).ok_or_else(|| missing(begin))?;
     let (_, after) = rest.split_once(end).ok_or_else(|| missing(end))?;
@@ -71,9 +71,9 @@ pub(crate) fn within(text: &str, begin: &str, end: &str, table: &str) -> Result<
 }
 
 /// A report, with the name of its file.
-type Found<'r> = &'r (&'r String, &'r Report);
+type NamedReport<'r> = &'r (&'r String, &'r Report);
 
-fn table(page: Page, reports: &[(String, Report)]) -> String {
+fn page_tables(page: Page, reports: &[(String, Report)]) -> String {
     // later ones replace earlier ones
     let newest: BTreeMap<_, _> = reports
         .iter()
@@ -84,7 +84,7 @@ fn table(page: Page, reports: &[(String, Report)]) -> String {
     let mut text = String::new();
     let mut last = None;
     for (sdk, language) in [("rust", "Rust"), ("python", "Python, in one process")] {
-        let of = |experiments: &[&str]| -> Vec<Found<'_>> {
+        let of = |experiments: &[&str]| -> Vec<NamedReport<'_>> {
             let is_wanted = |it: &Report| it.sdk == sdk && experiments.contains(&&*it.experiment);
             newest.values().filter(|(_, report)| is_wanted(report)).collect()
         };
@@ -94,7 +94,7 @@ fn table(page: Page, reports: &[(String, Report)]) -> String {
         let (payload, memory) = (of(&["payload"]), of(&["memory"]));
         // writing to a String does not fail
         if !sweeps.is_empty() {
-            let _ = write!(text, "**{language}**\n\n{}\n", sweep(&sweeps));
+            let _ = write!(text, "**{language}**\n\n{}\n", sweep_table(&sweeps));
         }
         if page == Page::Readme {
             last = sweeps.last().copied().or(last);
@@ -103,7 +103,7 @@ fn table(page: Page, reports: &[(String, Report)]) -> String {
         for (_, Report { store, durability, rows, .. }) in
             sweeps.iter().filter(|it| it.1.experiment == "workflows")
         {
-            if let Some(bounds) = table::bounds(rows) {
+            if let Some(bounds) = table::bound_table(rows) {
                 let _ = write!(
                     text,
                     "**{language}: what bounds workflows**, {store}, durability {durability}\n\n{bounds}\n\n"
@@ -111,20 +111,20 @@ fn table(page: Page, reports: &[(String, Report)]) -> String {
             }
         }
         for (_, Report { store, durability, rows, figures, .. }) in &payload {
-            let (sizes, figures) = (table::sizes(rows), table::figures(figures));
+            let (sizes, figures) = (table::size_table(rows), table::figure_table(figures));
             let _ = write!(
                 text,
                 "**{language}: the size of values**, {store}, durability {durability}\n\n{sizes}\n\n{figures}\n\n"
             );
         }
         for (_, Report { store, durability, figures, .. }) in &memory {
-            let figures = table::figures(figures);
+            let figures = table::figure_table(figures);
             let _ = write!(text, "**{language}: memory**, {store}, durability {durability}\n\n{figures}\n\n");
         }
-        let others = others(&of, &mut text);
+        let others = other_tables(&of, &mut text);
         last = sweeps.last().or(others.as_ref()).or(payload.last()).or(memory.last()).copied().or(last);
     }
-    let Some((name, Report { machine, version, .. })) = last else { return NONE.to_owned() };
+    let Some((name, Report { machine, version, .. })) = last else { return NO_FIGURES.to_owned() };
     let gib = machine.memory_bytes >> 30;
     let (cores, processor, system) = (machine.cores, &machine.processor, &machine.system);
     let _ = write!(text, "Stepfast {version} on {cores} cores ({processor}), {gib} GiB, {system}. ");
@@ -139,7 +139,7 @@ fn table(page: Page, reports: &[(String, Report)]) -> String {
 }
 
 /// The experiments that have no table of their own: writes, history, queues, idle engines, takeover. Returns one of them.
-fn others<'r>(of: &dyn Fn(&[&str]) -> Vec<Found<'r>>, text: &mut String) -> Option<Found<'r>> {
+fn other_tables<'r>(of: &dyn Fn(&[&str]) -> Vec<NamedReport<'r>>, text: &mut String) -> Option<NamedReport<'r>> {
     const TITLES: [(&str, &str); 8] = [
         ("writes", "Rows one by one, and by an engine"),
         ("history", "With finished executions stored"),
@@ -156,13 +156,13 @@ fn others<'r>(of: &dyn Fn(&[&str]) -> Vec<Found<'r>>, text: &mut String) -> Opti
             let Report { sdk, store, durability, rows, figures, .. } = found.1;
             let language = if sdk == "python" { ", from Python" } else { "" };
             let rows = if matches!(experiment, "writes" | "history" | "queue" | "backlog") {
-                table::rows(rows)
+                table::row_table(rows)
             } else {
-                table::times(rows)
+                table::time_table(rows)
             };
             let _ = write!(text, "**{title}{language}**, {store}, durability {durability}\n\n{rows}\n\n");
             if !figures.is_empty() {
-                let _ = write!(text, "{}\n\n", table::figures(figures));
+                let _ = write!(text, "{}\n\n", table::figure_table(figures));
             }
             last = Some(found);
         }
@@ -171,7 +171,7 @@ fn others<'r>(of: &dyn Fn(&[&str]) -> Vec<Found<'r>>, text: &mut String) -> Opti
 }
 
 /// Workflows by callers, `start` beside `run`.
-fn sweep(reports: &[&(&String, &Report)]) -> String {
+fn sweep_table(reports: &[&(&String, &Report)]) -> String {
     let mut text = String::from(
         "| store | durability | steps | callers | start: per second | p50 ms | p99 ms | run: per second | p50 ms \
          | p99 ms |\n|---|---|---:|---:|---:|---:|---:|---:|---:|---:|\n",
@@ -183,10 +183,10 @@ fn sweep(reports: &[&(&String, &Report)]) -> String {
             line[usize::from(row.mode.as_deref() == Some("run"))] = Some(row);
         }
         for ((steps, kind, callers), figures) in lines {
-            let number = |n: Option<usize>| n.map_or(String::new(), |n| grouped(n as u64));
+            let number = |n: Option<usize>| n.map_or(String::new(), |n| group_digits(n as u64));
             let [start, run] = figures.map(|row| {
                 row.map_or("n/a | n/a | n/a".to_owned(), |row| {
-                    format!("{} | {:.2} | {:.2}", grouped(row.per_second as u64), row.p50_ms, row.p99_ms)
+                    format!("{} | {:.2} | {:.2}", group_digits(row.per_second as u64), row.p50_ms, row.p99_ms)
                 })
             });
             let (store, durability) = (&report.store, &report.durability);
@@ -200,7 +200,7 @@ fn sweep(reports: &[&(&String, &Report)]) -> String {
 }
 
 /// A number with its thousands apart.
-pub(crate) fn grouped(n: u64) -> String {
+pub(crate) fn group_digits(n: u64) -> String {
     let digits = n.to_string();
     let mut text = String::new();
     for (i, digit) in digits.chars().enumerate() {
@@ -241,10 +241,10 @@ mod tests {
     #[test]
     fn the_pages_hold_the_newest_figures() {
         let home = Path::new(env!("CARGO_MANIFEST_DIR"));
-        let reports = reports(&home.join("results")).unwrap();
+        let reports = read_reports(&home.join("results")).unwrap();
         for page in Page::ALL {
             let text = std::fs::read_to_string(home.join(page.path())).unwrap();
-            let updated = update(page, &text, &reports).unwrap();
+            let updated = update_page(page, &text, &reports).unwrap();
             assert_eq!(
                 text, updated,
                 "run `make bench`, or `cargo run -p stepfast-benchmarks --bin readme-table`"
@@ -255,23 +255,23 @@ mod tests {
     #[test]
     fn the_readme_has_workflows_per_second_and_no_more() {
         let reports = [report("workflows", 99.0), report("writes", 55.0), report("memory", 1.0)];
-        let table = table(Page::Readme, &reports.map(|it| ("1.json".to_owned(), it)));
+        let table = page_tables(Page::Readme, &reports.map(|it| ("1.json".to_owned(), it)));
         assert!(table.contains("| 2,048 | 99 |") && !table.contains("one by one"), "{table}");
         assert!(!table.contains("memory") && table.ends_with("and what bounds these.\n"), "{table}");
     }
 
     #[test]
     fn only_what_is_between_the_markers_changes_and_the_newest_report_counts() {
-        let text = format!("before\n{BEGIN}\nold\n{END}\nafter\n");
+        let text = format!("before\n{BEGIN_MARKER}\nold\n{END_MARKER}\nafter\n");
         assert_eq!(
-            update(Page::Readme, &text, &[]).unwrap(),
-            format!("before\n{BEGIN}\n{NONE}{END}\nafter\n")
+            update_page(Page::Readme, &text, &[]).unwrap(),
+            format!("before\n{BEGIN_MARKER}\n{NO_FIGURES}{END_MARKER}\nafter\n")
         );
         let reports = [
             ("1.json".to_owned(), report("steps", 1.0)),
             ("2.json".to_owned(), report("steps", 1_234_567.0)),
         ];
-        let updated = update(Page::Readme, &text, &reports).unwrap();
+        let updated = update_page(Page::Readme, &text, &reports).unwrap();
         assert!(
             updated.contains("| SQLite | full | 3 | 2,048 | 1,234,567 | 0.00 | 0.00 | 1,234,567 |"),
             "{updated}"
@@ -279,8 +279,8 @@ mod tests {
         assert!(
             updated.starts_with("before\n") && updated.ends_with("\nafter\n") && !updated.contains("| 1 |")
         );
-        assert_eq!(update(Page::Readme, &updated, &reports).unwrap(), updated);
-        assert!(update(Page::Readme, "no markers", &[]).is_err());
+        assert_eq!(update_page(Page::Readme, &updated, &reports).unwrap(), updated);
+        assert!(update_page(Page::Readme, "no markers", &[]).is_err());
     }
 
     #[test]
@@ -293,7 +293,7 @@ mod tests {
         let takeover = Report { figures: vec![limit], ..report("takeover", 1.0) };
         let reports = [report("workflows", 99.0), server, report("writes", 55.0), takeover]
             .map(|it| ("1.json".to_owned(), it));
-        let table = table(Page::Results, &reports);
+        let table = page_tables(Page::Results, &reports);
         assert!(table.contains("| PostgreSQL 17 | full | 3 | 2,048 | 41 |"), "{table}");
         assert!(table.contains("| SQLite | full | 3 | 2,048 | 99 |"), "{table}");
         let (_, bounds) = table.split_once("**Rust: what bounds workflows**, PostgreSQL 17").unwrap();
@@ -333,7 +333,7 @@ mod tests {
         let payload = Report { rows: vec![row("ordinary", Some(1_000_000), 2.0)], ..of("payload") };
         let reports =
             [report("workflows", 99.0), python, payload, memory].map(|it| ("1.json".to_owned(), it));
-        let table = table(Page::Results, &reports);
+        let table = page_tables(Page::Results, &reports);
         let (rust, rest) = table.split_once("**Python, in one process**").unwrap();
         assert!(rust.starts_with("**Rust**\n") && rust.contains("| 2,048 | 99 |") && !rust.contains("77"));
         let (sweep, rest) = rest.split_once("**Python, in one process: the size of values**").unwrap();

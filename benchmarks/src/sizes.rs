@@ -11,11 +11,11 @@ use crate::bound::Probe;
 use crate::measure::Latencies;
 use crate::report::Row;
 use crate::target::Target;
-use crate::workflows::{Mode, Parameters};
-use crate::writes::until_all;
+use crate::workflows::{Mode, WorkflowParameters};
+use crate::writes::wait_for_all;
 
 /// Random bytes of which every value is a part: nothing on the way can compress them.
-static RANDOM: LazyLock<Bytes> = LazyLock::new(|| {
+static RANDOM_BYTES: LazyLock<Bytes> = LazyLock::new(|| {
     let mut bytes = vec![0; 8 << 20];
     fastrand::Rng::with_seed(1).fill(&mut bytes);
     bytes.into()
@@ -23,9 +23,9 @@ static RANDOM: LazyLock<Bytes> = LazyLock::new(|| {
 
 /// A value of `size` bytes; neighbours differ.
 fn value(n: usize, size: usize) -> Bytes {
-    let size = size.min(RANDOM.len());
-    let from = n.wrapping_mul(4_099) % (RANDOM.len() - size + 1);
-    RANDOM.slice(from..from + size)
+    let size = size.min(RANDOM_BYTES.len());
+    let from = n.wrapping_mul(4_099) % (RANDOM_BYTES.len() - size + 1);
+    RANDOM_BYTES.slice(from..from + size)
 }
 
 /// The workflow: as many steps as asked for, each of which returns a value. Without steps it returns its input.
@@ -45,11 +45,11 @@ fn workflow(steps: usize, size: usize) -> Workflow<Bytes, Bytes> {
 /// Runs one combination on a fresh engine: its row, with the bytes that a workflow takes on the disk.
 pub async fn run(
     target: &Target,
-    parameters: Parameters,
+    parameters: WorkflowParameters,
     size: usize,
     progress: &dyn Fn(u64),
 ) -> Result<Row, Error> {
-    let Parameters { mode, concurrency, steps, .. } = parameters;
+    let WorkflowParameters { mode, concurrency, steps, .. } = parameters;
     let workflow = workflow(steps, size);
     // closed once, so that the schema is in the file, and not in the log
     drop(target.store().await?);
@@ -57,13 +57,13 @@ pub async fn run(
     let builder = Engine::builder(target.store().await?).register(&workflow);
     let engine = builder.max_running(concurrency.max(10_000) + 1).open().await?;
     let input = if steps == 0 { size } else { 0 };
-    let (total, warm) = (parameters.total(), parameters.warm_up());
-    drive(&engine, &workflow, mode, concurrency.min(64), (warm, input), &|_| {}).await;
+    let (total, warm) = (parameters.total(), parameters.warm_up_total());
+    run_callers(&engine, &workflow, mode, concurrency.min(64), (warm, input), &|_| {}).await;
     let store = engine.store().clone();
     let probe = Probe::start(target, Some(&store)).await?;
     let counted = store.counters().snapshot();
     let bytes = target.bytes_written().await;
-    let (latencies, wall) = drive(&engine, &workflow, mode, concurrency, (total, input), progress).await;
+    let (latencies, wall) = run_callers(&engine, &workflow, mode, concurrency, (total, input), progress).await;
     let seen = probe.stop(Some(&store)).await?;
     let mut row = Row {
         mode: Some(mode.as_str().to_owned()),
@@ -72,7 +72,7 @@ pub async fn run(
         size: Some(size),
         ..Row::default()
     };
-    latencies.fill_after(wall, &mut row);
+    latencies.fill_with_elapsed(wall, &mut row);
     let counted = store.counters().snapshot().since(&counted);
     row.flushes = counted.flushes;
     row.writes_per_flush = counted.writes as f64 / counted.flushes.max(1) as f64;
@@ -80,16 +80,16 @@ pub async fn run(
     engine.shutdown(Duration::from_secs(10)).await?;
     drop((engine, store));
     seen.fill(target, &mut row).await?;
-    row.disk_bytes_each = each(before, target.bytes_stored().await?, total + warm);
+    row.disk_bytes_each = bytes_each(before, target.bytes_stored().await?, total + warm);
     Ok(row)
 }
 
 /// What each of `workflows` takes, if the store told its size before and after them.
-pub(crate) fn each(before: Option<u64>, after: Option<u64>, workflows: usize) -> Option<f64> {
+pub(crate) fn bytes_each(before: Option<u64>, after: Option<u64>, workflows: usize) -> Option<f64> {
     Some(after?.saturating_sub(before?) as f64 / workflows.max(1) as f64)
 }
 
-async fn drive(
+async fn run_callers(
     engine: &Engine,
     workflow: &Workflow<Bytes, Bytes>,
     mode: Mode,
@@ -106,12 +106,12 @@ async fn drive(
                 while let Some(n) = latencies.next() {
                     let (begun, input) = (Instant::now(), value(n, input));
                     let output = call(&engine, &workflow, mode, input.clone()).await;
-                    latencies.note(n, begun, output.is_ok_and(|output| output == input));
+                    latencies.record(n, begun, output.is_ok_and(|output| output == input));
                 }
             })
         })
         .collect();
-    until_all(callers, &latencies, progress).await;
+    wait_for_all(callers, &latencies, progress).await;
     (latencies, begun.elapsed())
 }
 

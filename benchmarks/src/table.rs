@@ -6,14 +6,14 @@ use comfy_table::presets::ASCII_MARKDOWN;
 use crate::payload;
 use crate::report::{Figure, Row};
 
-fn table<const N: usize>(header: [&str; N]) -> Table {
+fn new_table<const N: usize>(header: [&str; N]) -> Table {
     let mut table = Table::new();
     table.load_style(ASCII_MARKDOWN).set_header(header);
     table
 }
 
 /// A line for each row.
-pub fn rows(rows: &[Row]) -> Table {
+pub fn row_table(rows: &[Row]) -> Table {
     let has_queues = rows.iter().any(|row| row.queues.is_some());
     let varied = if has_queues { ["queues", "workers"] } else { ["steps", "size"] };
     let has_disk = rows.iter().any(|row| row.disk_bytes_each.is_some());
@@ -39,7 +39,7 @@ pub fn rows(rows: &[Row]) -> Table {
         let number = |n: Option<usize>| n.map_or(String::new(), |n| n.to_string());
         let callers = row.callers.as_deref().map_or(String::new(), |callers| format!(" {callers}"));
         let mut cells = vec![
-            row.mode.clone().unwrap_or_default() + &stored(row),
+            row.mode.clone().unwrap_or_default() + &stored_suffix(row),
             number(row.concurrency) + &callers,
             number(if has_queues { row.queues } else { row.steps }),
             number(if has_queues { row.workers } else { row.size }),
@@ -62,7 +62,7 @@ pub fn rows(rows: &[Row]) -> Table {
 }
 
 /// A line for each row of which times are all that matters.
-pub fn times(rows: &[Row]) -> Table {
+pub fn time_table(rows: &[Row]) -> Table {
     let has_late = rows.iter().any(|row| row.late.is_some());
     let mut header = vec!["mode", "times", "failed", "p50 ms", "p99 ms", "max ms"];
     header.extend(has_late.then_some("above 5 s"));
@@ -84,7 +84,7 @@ pub fn times(rows: &[Row]) -> Table {
 }
 
 /// What bounds each row, where that was watched: the parts of its time, and what it wrote. They are of one store.
-pub fn bounds(rows: &[Row]) -> Option<Table> {
+pub fn bound_table(rows: &[Row]) -> Option<Table> {
     let watched: Vec<_> = rows.iter().filter_map(|row| Some((row, row.bound.as_ref()?))).collect();
     let (_, first) = watched.first()?;
     let is_server = first.samples.is_some();
@@ -101,7 +101,7 @@ pub fn bounds(rows: &[Row]) -> Option<Table> {
         let each = |bytes: u64| format!("{:.0}", bytes as f64 / row.completed.max(1) as f64);
         let processors = |used: Option<f64>| used.map_or(String::new(), |used| format!("{used:.2}"));
         let mut cells = vec![
-            format!("{}{}", row.mode.as_deref().unwrap_or_default(), stored(row)),
+            format!("{}{}", row.mode.as_deref().unwrap_or_default(), stored_suffix(row)),
             row.concurrency.map_or(String::new(), |n| n.to_string()),
         ];
         cells.extend(bound.shares.iter().map(|share| format!("{:.1}", share.percent)));
@@ -127,16 +127,16 @@ pub fn bounds(rows: &[Row]) -> Option<Table> {
 }
 
 /// How full the store, or its queue, was, where that was varied.
-fn stored(row: &Row) -> String {
+fn stored_suffix(row: &Row) -> String {
     let word = if row.queues.is_some() { "waiting" } else { "stored" };
     row.stored.map_or(String::new(), |stored| format!(", {stored} {word}"))
 }
 
 /// A line for each figure, and whether its target was met.
-pub fn figures(figures: &[Figure]) -> Table {
-    let mut table = table(["figure", "measured", "at most", "target"]);
+pub fn figure_table(figures: &[Figure]) -> Table {
+    let mut table = new_table(["figure", "measured", "at most", "target"]);
     for figure in figures {
-        let shown = |value: f64| format!("{} {}", digits(value), figure.unit);
+        let shown = |value: f64| format!("{} {}", three_digits(value), figure.unit);
         let met = match figure.is_met() {
             None => "",
             Some(true) => "met",
@@ -153,8 +153,8 @@ pub fn figures(figures: &[Figure]) -> Table {
 }
 
 /// What was published, and beside it what was measured of each arm: median, smallest and largest.
-pub fn sizes(rows: &[Row]) -> Table {
-    let mut table = table([
+pub fn size_table(rows: &[Row]) -> Table {
+    let mut table = new_table([
         "milliseconds",
         "published",
         "ordinary steps",
@@ -171,15 +171,15 @@ pub fn sizes(rows: &[Row]) -> Table {
         let published = columns.iter().flatten().find_map(|row| row.published_ms);
         let mut cells = vec![name, published.map_or(String::new(), |ms| format!("{ms:.2}"))];
         for row in columns {
-            cells.push(row.map_or(String::new(), spread));
+            cells.push(row.map_or(String::new(), median_and_range));
             let times = row.and_then(|row| Some(row.published_ms? / row.p50_ms.max(1e-9)));
-            cells.push(times.map_or(String::new(), |times| digits(times) + "x"));
+            cells.push(times.map_or(String::new(), |times| three_digits(times) + "x"));
         }
         table.add_row(cells);
     };
     line("1 B, first call".into(), [find("first call", Some(1), Some(7)), None, None]);
     let arms = ["ordinary", "durable", "speculative"];
-    for (size, name) in payload::SIZES.into_iter().zip(NAMES) {
+    for (size, name) in payload::SIZES.into_iter().zip(SIZE_NAMES) {
         line(name.into(), arms.map(|arm| find(arm, Some(size), Some(7))));
     }
     line("seven steps".into(), arms.map(|arm| find(arm, None, Some(7))));
@@ -198,15 +198,15 @@ pub fn sizes(rows: &[Row]) -> Table {
 }
 
 /// As people write the seven sizes.
-const NAMES: [&str; 7] = ["1 B", "10 B", "100 B", "1 KB", "10 KB", "100 KB", "1 MB"];
+const SIZE_NAMES: [&str; 7] = ["1 B", "10 B", "100 B", "1 KB", "10 KB", "100 KB", "1 MB"];
 
-fn spread(row: &Row) -> String {
+fn median_and_range(row: &Row) -> String {
     let smallest = row.min_ms.unwrap_or_default();
     format!("{:.3} [{:.3}..{:.3}]", row.p50_ms, smallest, row.max_ms)
 }
 
 /// Three digits at least.
-fn digits(value: f64) -> String {
+fn three_digits(value: f64) -> String {
     match value.abs() {
         ..10.0 => format!("{value:.3}"),
         10.0..100.0 => format!("{value:.1}"),

@@ -6,10 +6,10 @@ use std::sync::Arc;
 use stepfast::{Error, PostgresStore, Store};
 use tempfile::TempDir;
 
-use crate::measure::bytes_written_here;
+use crate::measure::own_bytes_written;
 
 /// Where targets are made, as people say it.
-pub struct Place {
+pub struct TargetLocation {
     /// A URL, or just `sqlite` (a fresh file each time), `memory`.
     pub store: String,
     /// `full` or `relaxed`.
@@ -18,27 +18,27 @@ pub struct Place {
     pub directory: Option<PathBuf>,
 }
 
-impl Place {
+impl TargetLocation {
     /// A target.
-    pub async fn target(&self) -> Result<Target, Error> {
+    pub async fn open_target(&self) -> Result<Target, Error> {
         Target::open(&self.store, &self.durability, self.directory.as_ref()).await
     }
 
     /// A target in which nothing is stored yet, which other processes can open: on Postgres a database that is made
     /// on the server, and goes when the target is [closed](Target::close).
-    pub async fn fresh(&self) -> Result<Target, Error> {
-        let there = self.target().await?;
+    pub async fn open_fresh(&self) -> Result<Target, Error> {
+        let there = self.open_target().await?;
         if there.postgres().is_some() {
-            return there.made_anew(&self.durability).await;
+            return there.in_new_database(&self.durability).await;
         }
         if self.store == "memory" || self.store.starts_with("memory:") {
             let reason = "other processes cannot see it; measure sqlite, or a URL";
-            return Err(Error::Invalid { what: "store", reason: format!("memory: {reason}") });
+            return Err(Error::Invalid { input: "store", reason: format!("memory: {reason}") });
         }
         if there.path().is_some_and(|path| path.exists()) {
             let reason =
                 format!("{} is there already; say sqlite for a fresh file, or another path", self.store);
-            return Err(Error::Invalid { what: "store", reason });
+            return Err(Error::Invalid { input: "store", reason });
         }
         Ok(there)
     }
@@ -56,15 +56,15 @@ impl Place {
     /// checkpoints.
     pub(crate) async fn empty(&self, target: &mut Target) -> Result<(), Error> {
         if let Some(client) = target.postgres() {
-            return client.batch_execute(EMPTY).await.map_err(unanswered);
+            return client.batch_execute(TRUNCATE_TABLES).await.map_err(postgres_error);
         }
-        *target = self.fresh().await?;
+        *target = self.open_fresh().await?;
         Ok(())
     }
 }
 
 /// Empties all tables of a database except those that describe the database: the version of its schema, and its shard.
-const EMPTY: &str = "DO $$ DECLARE names text; BEGIN \
+const TRUNCATE_TABLES: &str = "DO $$ DECLARE names text; BEGIN \
     SELECT string_agg(format('%I.%I', schemaname, tablename), ', ') INTO names FROM pg_tables \
     WHERE schemaname NOT IN ('pg_catalog', 'information_schema') \
     AND tablename NOT LIKE '%schema%' AND tablename <> 'shard'; \
@@ -72,11 +72,11 @@ const EMPTY: &str = "DO $$ DECLARE names text; BEGIN \
 
 /// A connection to the Postgres database at `url`.
 pub(crate) async fn connect(url: &str, name: &str) -> Result<tokio_postgres::Client, Error> {
-    Ok(PostgresStore::beside(&without(url, "durability"), name).await?)
+    Ok(PostgresStore::raw_client(&without_option(url, "durability"), name).await?)
 }
 
 /// The URL without one of its options.
-fn without(url: &str, name: &str) -> String {
+fn without_option(url: &str, name: &str) -> String {
     let Some((address, query)) = url.split_once('?') else { return url.to_owned() };
     let is_other = |option: &&str| option.split_once('=').is_none_or(|(other, _)| other != name);
     let rest: Vec<_> = query.split('&').filter(is_other).collect();
@@ -85,14 +85,14 @@ fn without(url: &str, name: &str) -> String {
 
 /// An error of Postgres, said in our words.
 #[allow(clippy::needless_pass_by_value)] // for map_err
-pub(crate) fn unanswered(error: tokio_postgres::Error) -> Error {
+pub(crate) fn postgres_error(error: tokio_postgres::Error) -> Error {
     Error::Unavailable(format!(
         "the Postgres server did not do what the benchmark asked for: {}",
-        chain(&error)
+        error_chain(&error)
     ))
 }
 
-fn chain(error: &tokio_postgres::Error) -> String {
+fn error_chain(error: &tokio_postgres::Error) -> String {
     let cause = std::error::Error::source(error).map_or(String::new(), |cause| format!(": {cause}"));
     format!("{error}{cause}")
 }
@@ -104,21 +104,21 @@ pub struct Target {
     postgres: Option<tokio_postgres::Client>,
     directory: Option<TempDir>,
     /// A database of its own, and a connection to the one from which it was made.
-    made: Option<(String, tokio_postgres::Client)>,
+    created_database: Option<(String, tokio_postgres::Client)>,
 }
 
 impl Target {
     /// The target for `--store` (a URL, or just `sqlite`, `memory`), `--durability`, and the directory for
     /// a fresh file.
     pub async fn open(store: &str, durability: &str, directory: Option<&PathBuf>) -> Result<Self, Error> {
-        let mut target = Self { url: store.to_owned(), postgres: None, directory: None, made: None };
+        let mut target = Self { url: store.to_owned(), postgres: None, directory: None, created_database: None };
         match store {
             "sqlite" => {
                 let made = match directory {
                     Some(directory) => TempDir::with_prefix_in("stepfast-bench-", directory),
                     None => TempDir::with_prefix("stepfast-bench-"),
                 };
-                let made = made.map_err(|error| io("make a temporary directory", &error))?;
+                let made = made.map_err(|error| io_error("make a temporary directory", &error))?;
                 target.url = format!("sqlite:{}", made.path().join("bench.db").display());
                 target.directory = Some(made);
             }
@@ -127,7 +127,7 @@ impl Target {
         }
         if target.is_postgres() {
             // what bounds a run is told by the names of its sessions
-            target.url = without(store, "application_name");
+            target.url = without_option(store, "application_name");
             target.postgres = Some(connect(&target.url, "stepfast-bench").await?);
         }
         if durability != "full" {
@@ -142,14 +142,14 @@ impl Target {
     }
 
     /// A target in a new database on the same server.
-    async fn made_anew(mut self, durability: &str) -> Result<Self, Error> {
+    async fn in_new_database(mut self, durability: &str) -> Result<Self, Error> {
         let Some(maker) = self.postgres.take() else { return Ok(self) };
         let name = format!("stepfast_bench_{}_{:08x}", std::process::id(), fastrand::u32(..));
         maker.batch_execute(&format!("CREATE DATABASE {name}")).await.map_err(|error| Error::Open {
             store: "a database of its own for this experiment".to_owned(),
-            reason: format!("{}; does the role have CREATEDB?", chain(&error)),
+            reason: format!("{}; does the role have CREATEDB?", error_chain(&error)),
         })?;
-        let url = in_database(&self.url, &name);
+        let url = with_database(&self.url, &name);
         let opened = Box::pin(Self::open(&url, "full", None)).await;
         if opened.is_err() {
             let _ = maker.batch_execute(&format!("DROP DATABASE {name} WITH (FORCE)")).await;
@@ -159,15 +159,15 @@ impl Target {
             let separator = if target.url.contains('?') { '&' } else { '?' };
             target.url = format!("{}{separator}durability={durability}", target.url);
         }
-        target.made = Some((name, maker));
+        target.created_database = Some((name, maker));
         Ok(target)
     }
 
     /// Removes what was made for it.
     pub async fn close(mut self) -> Result<(), Error> {
         self.postgres = None;
-        let Some((name, maker)) = self.made.take() else { return Ok(()) };
-        maker.batch_execute(&format!("DROP DATABASE {name} WITH (FORCE)")).await.map_err(unanswered)
+        let Some((name, maker)) = self.created_database.take() else { return Ok(()) };
+        maker.batch_execute(&format!("DROP DATABASE {name} WITH (FORCE)")).await.map_err(postgres_error)
     }
 
     /// Opens the store.
@@ -202,7 +202,7 @@ impl Target {
     pub async fn bytes_stored(&self) -> Result<Option<u64>, Error> {
         if let Some(client) = &self.postgres {
             let asked = client.query_one("SELECT pg_database_size(current_database())", &[]).await;
-            return Ok(Some(asked.map_err(unanswered)?.get::<_, i64>(0) as u64));
+            return Ok(Some(asked.map_err(postgres_error)?.get::<_, i64>(0) as u64));
         }
         let Some(path) = self.path() else { return Ok(None) };
         let len = |path: PathBuf| std::fs::metadata(path).map_or(0, |found| found.len());
@@ -213,7 +213,7 @@ impl Target {
     /// Bytes written so far; only differences mean something.
     pub async fn bytes_written(&self) -> u64 {
         match &self.postgres {
-            None => bytes_written_here(),
+            None => own_bytes_written(),
             Some(client) => client
                 .query_one("SELECT pg_wal_lsn_diff(pg_current_wal_insert_lsn(), '0/0')::bigint", &[])
                 .await
@@ -223,7 +223,7 @@ impl Target {
 }
 
 /// The URL of another database on the same server.
-fn in_database(url: &str, name: &str) -> String {
+fn with_database(url: &str, name: &str) -> String {
     let (address, query) =
         url.split_once('?').map_or((url, String::new()), |(it, rest)| (it, format!("?{rest}")));
     let (scheme, place) = address.split_once("://").unwrap_or(("postgres", address));
@@ -232,7 +232,7 @@ fn in_database(url: &str, name: &str) -> String {
 }
 
 /// An error of the file system, said in our words.
-pub(crate) fn io(what: &str, error: &std::io::Error) -> Error {
+pub(crate) fn io_error(what: &str, error: &std::io::Error) -> Error {
     Error::Open { store: "the benchmark's files".into(), reason: format!("could not {what}: {error}") }
 }
 
@@ -242,7 +242,7 @@ mod tests {
 
     #[test]
     fn files_are_beside_the_database_however_its_url_counts_slashes() {
-        let target = |url: &str| Target { url: url.to_owned(), postgres: None, directory: None, made: None };
+        let target = |url: &str| Target { url: url.to_owned(), postgres: None, directory: None, created_database: None };
         for (url, path, folder) in [
             ("sqlite:shop.db", "shop.db", "."),
             ("sqlite://shop.db", "shop.db", "."),
@@ -261,14 +261,14 @@ mod tests {
                 "postgresql://host/other?sslmode=disable&durability=relaxed",
             ),
         ] {
-            assert_eq!(in_database(url, "other"), there);
+            assert_eq!(with_database(url, "other"), there);
         }
         for (url, known) in [
             ("postgres://host/shop", "postgres://host/shop"),
             ("postgres://host/shop?durability=relaxed", "postgres://host/shop"),
             ("postgres://host/shop?a=b&durability=full&c=d", "postgres://host/shop?a=b&c=d"),
         ] {
-            assert_eq!(without(url, "durability"), known);
+            assert_eq!(without_option(url, "durability"), known);
         }
         assert_eq!(target("memory:").path(), None);
         assert_eq!(target("postgres://host/shop").folder(), std::env::temp_dir());

@@ -1,5 +1,5 @@
-//! [`Worker`]: a worker that is a process of its own: this program, started again. It does what its standard input
-//! says, tells on its standard output what it does, and ends when its standard input is closed.
+//! [`Worker`]: a worker process, which is this program, started again. It reads commands from its standard input, writes
+//! events to its standard output, and ends when its standard input is closed.
 
 use std::io::Write;
 use std::process::Stdio;
@@ -13,54 +13,54 @@ use tokio::process::{Child, ChildStdin, Command};
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
-use crate::queue::Ran;
-use crate::target::io;
+use crate::queue::RunCounter;
+use crate::target::io_error;
 
-/// What the program is called with to be a worker; the URL of the store follows.
+/// The program's arguments for a worker. The URL of the store follows them.
 pub const COMMAND: [&str; 2] = ["bench", "worker"];
 
-/// A worker tells how many it has run every so often.
-const TELL_EVERY: Duration = Duration::from_millis(2);
-/// A step of a long execution takes so long.
-const STEP: Duration = Duration::from_millis(100);
-/// So many steps it has: more than any benchmark waits for.
-const STEPS: u32 = 1_000_000;
+/// The minimum interval between reports of the number of executions run.
+const REPORT_INTERVAL: Duration = Duration::from_millis(2);
+/// The duration of a step of a long execution.
+const STEP_DURATION: Duration = Duration::from_millis(100);
+/// The number of steps of a long execution: more than any benchmark waits for.
+const STEPS_PER_EXECUTION: u32 = 1_000_000;
 
-/// A worker, from outside.
+/// A worker process, seen from its parent.
 pub struct Worker {
-    /// Its number.
+    /// The worker's number.
     pub number: usize,
     child: Child,
     input: ChildStdin,
 }
 
-/// What a worker has told, and when it was heard.
-pub struct Told {
-    /// Which worker.
+/// An event of a worker.
+pub struct WorkerEvent {
+    /// The worker's number.
     pub worker: usize,
-    /// What.
-    pub what: What,
-    /// When.
+    /// The kind of event.
+    pub kind: WorkerEventKind,
+    /// The time at which the event was received.
     pub at: Instant,
 }
 
-/// What a worker tells.
+/// The kind of a worker's event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum What {
-    /// It works.
+pub enum WorkerEventKind {
+    /// The worker is ready.
     Ready,
-    /// It has begun the body of a step of this long execution.
+    /// The worker has begun the body of a step of this long execution.
     Begun(u32),
-    /// So many of what was put into queues it has run, since its beginning.
+    /// The number of enqueued executions that the worker has run since its start.
     Ran(u64),
-    /// It is gone.
+    /// The worker has ended.
     Ended,
 }
 
 impl Worker {
-    /// Starts a worker on the store at `url`; what it tells goes to `tell`, and to people what it says to them.
-    pub fn start(url: &str, number: usize, tell: mpsc::UnboundedSender<Told>) -> Result<Self, Error> {
-        let program = std::env::current_exe().map_err(|error| io("find this program", &error))?;
+    /// Starts a worker on the store at `url`. Its events go to `events`; its standard error is inherited.
+    pub fn start(url: &str, number: usize, tell: mpsc::UnboundedSender<WorkerEvent>) -> Result<Self, Error> {
+        let program = std::env::current_exe().map_err(|error| io_error("find this program", &error))?;
         let mut child = Command::new(program)
             .args(COMMAND)
             .arg("--store")
@@ -69,60 +69,60 @@ impl Worker {
             .stdout(Stdio::piped())
             .kill_on_drop(true)
             .spawn()
-            .map_err(|error| io("start a worker", &error))?;
+            .map_err(|error| io_error("start a worker", &error))?;
         let (Some(input), Some(output)) = (child.stdin.take(), child.stdout.take()) else {
             return Err(Error::Unavailable("a worker has no standard input or output".into()));
         };
         tokio::spawn(async move {
             let mut lines = BufReader::new(output).lines();
-            let send = |what| tell.send(Told { worker: number, what, at: Instant::now() });
+            let send = |what| tell.send(WorkerEvent { worker: number, kind: what, at: Instant::now() });
             while let Ok(Some(line)) = lines.next_line().await {
                 let (word, number) = line.split_once(' ').unwrap_or((&line, ""));
                 let _ = match (word, number.parse()) {
-                    ("begun", Ok(execution)) => send(What::Begun(execution as u32)),
-                    ("ran", Ok(count)) => send(What::Ran(count)),
-                    ("ready", _) => send(What::Ready),
+                    ("begun", Ok(execution)) => send(WorkerEventKind::Begun(execution as u32)),
+                    ("ran", Ok(count)) => send(WorkerEventKind::Ran(count)),
+                    ("ready", _) => send(WorkerEventKind::Ready),
                     _ => continue,
                 };
             }
-            let _ = send(What::Ended);
+            let _ = send(WorkerEventKind::Ended);
         });
         Ok(Self { number, child, input })
     }
 
-    /// Lets it start long executions with these numbers.
+    /// Makes the worker start `count` long executions, numbered from `first`.
     pub async fn start_long(&mut self, first: u32, count: u32) -> Result<(), Error> {
         let command = format!("start {first} {count}\n");
-        self.input.write_all(command.as_bytes()).await.map_err(|error| io("tell a worker what to do", &error))
+        self.input.write_all(command.as_bytes()).await.map_err(|error| io_error("tell a worker what to do", &error))
     }
 
-    /// Kills it: `SIGKILL`.
+    /// Kills the worker by `SIGKILL`.
     pub fn kill(&mut self) -> Result<(), Error> {
-        self.child.start_kill().map_err(|error| io("kill a worker", &error))
+        self.child.start_kill().map_err(|error| io_error("kill a worker", &error))
     }
 
-    /// Asks it to end in peace: `SIGTERM`.
+    /// Stops the worker gracefully by `SIGTERM`.
     pub fn drain(&self) -> Result<(), Error> {
         let id = self.child.id().and_then(|id| rustix::process::Pid::from_raw(id as i32));
         let gone = || Error::Unavailable("a worker has ended by itself".into());
         rustix::process::kill_process(id.ok_or_else(gone)?, rustix::process::Signal::TERM)
-            .map_err(|error| io("send a signal to a worker", &error.into()))
+            .map_err(|error| io_error("send a signal to a worker", &error.into()))
     }
 
-    /// Waits until it is gone.
-    pub async fn ended(mut self) -> Result<(), Error> {
+    /// Closes the worker's standard input, and waits until the process has ended.
+    pub async fn wait(mut self) -> Result<(), Error> {
         drop(self.input);
-        self.child.wait().await.map(drop).map_err(|error| io("wait for a worker", &error))
+        self.child.wait().await.map(drop).map_err(|error| io_error("wait for a worker", &error))
     }
 }
 
-/// A workflow of very many short steps.
-fn long() -> Workflow<u32, ()> {
+/// Returns a workflow of very many short steps.
+fn long_workflow() -> Workflow<u32, ()> {
     Workflow::new("bench long", |mut cx: Context, number: u32| async move {
-        for _ in 0..STEPS {
+        for _ in 0..STEPS_PER_EXECUTION {
             let body = || async {
-                say(&format!("begun {number}"));
-                tokio::time::sleep(STEP).await;
+                print_line(&format!("begun {number}"));
+                tokio::time::sleep(STEP_DURATION).await;
                 Ok::<(), Failure>(())
             };
             cx.step("short", body).await?;
@@ -131,52 +131,52 @@ fn long() -> Workflow<u32, ()> {
     })
 }
 
-fn say(line: &str) {
+fn print_line(line: &str) {
     let mut output = std::io::stdout().lock();
-    // whoever listens may be gone
+    // the reader may be gone
     let _ = writeln!(output, "{line}").and_then(|()| output.flush());
 }
 
-/// Is a worker on the store at `url`, until standard input is closed (it then ends at once) or it is asked to end by
-/// `SIGTERM` (it then hands back what runs).
-pub async fn work(url: &str) -> Result<(), Error> {
-    let ran = Arc::new(Ran::default());
-    let (noop, long, queued) = (crate::workflows::workflow(), long(), crate::queue::workflow(&ran));
+/// Runs a worker on the store at `url`, until its standard input is closed (the process then exits at once) or until
+/// `SIGTERM` (the worker then requeues its executions).
+pub async fn run_worker(url: &str) -> Result<(), Error> {
+    let ran = Arc::new(RunCounter::default());
+    let (noop, long, queued) = (crate::workflows::workflow(), long_workflow(), crate::queue::workflow(&ran));
     let store = stepfast::connect(url).await?;
     let engine = Engine::builder(store).register(&noop).register(&long).register(&queued).open().await?;
-    tokio::spawn(tell_ran(engine.clone(), ran));
+    tokio::spawn(report_runs(engine.clone(), ran));
     let mut asked = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate())
-        .map_err(|error| io("listen to signals", &error))?;
-    say("ready");
+        .map_err(|error| io_error("listen to signals", &error))?;
+    print_line("ready");
     let mut commands = BufReader::new(tokio::io::stdin()).lines();
     loop {
         tokio::select! {
             _ = asked.recv() => return engine.drain(Duration::ZERO).await,
             command = commands.next_line() => match command {
-                Ok(Some(command)) => obey(&engine, &long, &command).await?,
+                Ok(Some(command)) => execute_command(&engine, &long, &command).await?,
                 _ => std::process::exit(0),
             }
         }
     }
 }
 
-/// Tells how many of what was put into queues have run, and have ended for good.
-async fn tell_ran(engine: Engine, ran: Arc<Ran>) {
+/// Reports the number of enqueued executions that have run and whose ends are durable.
+async fn report_runs(engine: Engine, ran: Arc<RunCounter>) {
     let mut told = 0;
     loop {
         if told == ran.count.load(SeqCst) {
             ran.changed.notified().await;
         }
-        let ended = ran.count.load(SeqCst).saturating_sub(engine.running() as u64);
+        let ended = ran.count.load(SeqCst).saturating_sub(engine.running_count() as u64);
         if ended > told {
             told = ended;
-            say(&format!("ran {told}"));
+            print_line(&format!("ran {told}"));
         }
-        tokio::time::sleep(TELL_EVERY).await;
+        tokio::time::sleep(REPORT_INTERVAL).await;
     }
 }
 
-async fn obey(engine: &Engine, long: &Workflow<u32, ()>, command: &str) -> Result<(), Error> {
+async fn execute_command(engine: &Engine, long: &Workflow<u32, ()>, command: &str) -> Result<(), Error> {
     let words: Vec<_> = command.split_whitespace().collect();
     let ["start", first, count] = words[..] else { return Ok(()) };
     let (first, count) = (first.parse().unwrap_or(0), count.parse::<u32>().unwrap_or(0));

@@ -13,16 +13,16 @@ use stepfast::{Context, Engine, Error, Failure, Workflow};
 use tokio::time::Instant;
 use uuid::Uuid;
 
-use crate::bound::{Probe, Writer};
+use crate::bound::{Probe, WriterProbe};
 use crate::measure::Latencies;
 use crate::report::Row;
-use crate::target::{Target, connect, unanswered};
+use crate::target::{Target, connect, postgres_error};
 
 /// What is written, beside a UUIDv7 and the time.
-const TEXT: &str = "a row as a web application would write it";
+const ROW_TEXT: &str = "a row as a web application would write it";
 
 /// How long SQLite tries for its lock.
-const BUSY: Duration = Duration::from_mins(10);
+const BUSY_TIMEOUT: Duration = Duration::from_mins(10);
 
 /// How many rows are written by so many clients, each in its own transaction, unless people say it.
 pub fn one_by_one_total(clients: usize) -> usize {
@@ -50,9 +50,9 @@ pub async fn one_by_one(
         ..Row::default()
     };
     if target.postgres().is_some() {
-        on_postgres(target, durability, clients, &latencies, &mut row, progress).await?;
+        write_to_postgres(target, durability, clients, &latencies, &mut row, progress).await?;
     } else if let Some(path) = target.path() {
-        on_sqlite(
+        write_to_sqlite(
             target,
             &path.with_extension("points.db"),
             durability,
@@ -68,7 +68,7 @@ pub async fn one_by_one(
     Ok(Some(row))
 }
 
-async fn on_postgres(
+async fn write_to_postgres(
     target: &Target,
     durability: &str,
     clients: usize,
@@ -79,16 +79,16 @@ async fn on_postgres(
     let owner = connect(&target.url, "stepfast-bench points").await?;
     let table = "DROP TABLE IF EXISTS stepfast_points;
         CREATE TABLE stepfast_points (id uuid PRIMARY KEY, body text NOT NULL, at timestamptz NOT NULL)";
-    owner.batch_execute(table).await.map_err(unanswered)?;
+    owner.batch_execute(table).await.map_err(postgres_error)?;
     let mut connected = Vec::new();
     let commit = if durability == "full" { "on" } else { "off" };
     for _ in 0..clients {
         let client = connect(&target.url, "stepfast bench").await?;
-        client.batch_execute(&format!("SET synchronous_commit TO {commit}")).await.map_err(unanswered)?;
+        client.batch_execute(&format!("SET synchronous_commit TO {commit}")).await.map_err(postgres_error)?;
         let insert = client.prepare("INSERT INTO stepfast_points VALUES ($1, $2, $3)").await;
-        let insert = insert.map_err(unanswered)?;
+        let insert = insert.map_err(postgres_error)?;
         // what a connection does for the first time is slower
-        point(&client, &insert).await.map_err(unanswered)?;
+        insert_into_postgres(&client, &insert).await.map_err(postgres_error)?;
         connected.push((client, insert));
     }
     let probe = Probe::start(target, None).await?;
@@ -98,29 +98,29 @@ async fn on_postgres(
         tokio::spawn(async move {
             while let Some(n) = latencies.next() {
                 let begun = Instant::now();
-                let written = point(&client, &insert).await;
-                latencies.note(n, begun, written.is_ok());
+                let written = insert_into_postgres(&client, &insert).await;
+                latencies.record(n, begun, written.is_ok());
             }
         })
     });
-    until_all(tasks.collect(), latencies, progress).await;
-    latencies.fill_after(begun.elapsed(), row);
+    wait_for_all(tasks.collect(), latencies, progress).await;
+    latencies.fill_with_elapsed(begun.elapsed(), row);
     let seen = probe.stop(None).await?;
     row.flushes = row.completed;
     seen.fill(target, row).await?;
-    owner.batch_execute("DROP TABLE stepfast_points").await.map_err(unanswered)
+    owner.batch_execute("DROP TABLE stepfast_points").await.map_err(postgres_error)
 }
 
-async fn point(
+async fn insert_into_postgres(
     client: &tokio_postgres::Client,
     insert: &tokio_postgres::Statement,
 ) -> Result<u64, tokio_postgres::Error> {
     let at = SystemTime::UNIX_EPOCH + Duration::from_micros(SystemClock.now().as_micros() as u64);
-    client.execute(insert, &[&Uuid::from_bytes(*Key::mint(0).as_bytes()), &TEXT, &at]).await
+    client.execute(insert, &[&Uuid::from_bytes(*Key::mint(0).as_bytes()), &ROW_TEXT, &at]).await
 }
 
 /// SQLite has no async interface: each client is a thread that waits for the database's lock as SQLite itself does.
-async fn on_sqlite(
+async fn write_to_sqlite(
     target: &Target,
     path: &Path,
     durability: &str,
@@ -132,34 +132,34 @@ async fn on_sqlite(
     let failed = |error: rusqlite::Error| Error::Unavailable(format!("SQLite did not write a row: {error}"));
     let mut connected = Vec::new();
     for n in 0..clients {
-        let db = open(path, durability, n == 0).map_err(failed)?;
+        let db = open_sqlite(path, durability, n == 0).map_err(failed)?;
         connected.push(db);
     }
     let counters = Arc::new(Counters::default());
     let bytes = target.bytes_written().await;
-    let probe = Probe::start(target, None).await?.on_writer(Writer::of(counters.clone()));
+    let probe = Probe::start(target, None).await?.with_writer(WriterProbe::from_counters(counters.clone()));
     let begun = Instant::now();
     let tasks = connected.into_iter().map(|db| {
         let (latencies, counters) = (latencies.clone(), counters.clone());
         tokio::task::spawn_blocking(move || {
             while let Some(n) = latencies.next() {
                 let begun = Instant::now();
-                let written = write(&db, &counters);
-                latencies.note(n, begun, written.is_ok());
+                let written = insert_into_sqlite(&db, &counters);
+                latencies.record(n, begun, written.is_ok());
             }
         })
     });
-    until_all(tasks.collect(), latencies, progress).await;
-    latencies.fill_after(begun.elapsed(), row);
+    wait_for_all(tasks.collect(), latencies, progress).await;
+    latencies.fill_with_elapsed(begun.elapsed(), row);
     let seen = probe.stop(None).await?;
     row.flushes = row.completed;
     row.bytes_written = target.bytes_written().await - bytes;
     seen.fill(target, row).await
 }
 
-fn open(path: &Path, durability: &str, is_first: bool) -> Result<Connection, rusqlite::Error> {
+fn open_sqlite(path: &Path, durability: &str, is_first: bool) -> Result<Connection, rusqlite::Error> {
     let db = Connection::open(path)?;
-    db.busy_timeout(BUSY)?;
+    db.busy_timeout(BUSY_TIMEOUT)?;
     db.pragma_update(None, "journal_mode", "WAL")?;
     db.pragma_update(None, "synchronous", if durability == "full" { "FULL" } else { "NORMAL" })?;
     if is_first {
@@ -171,7 +171,7 @@ fn open(path: &Path, durability: &str, is_first: bool) -> Result<Connection, rus
     Ok(db)
 }
 
-fn write(db: &Connection, counters: &Counters) -> Result<(), rusqlite::Error> {
+fn insert_into_sqlite(db: &Connection, counters: &Counters) -> Result<(), rusqlite::Error> {
     let run = |sql: &str| db.prepare_cached(sql)?.execute([]);
     let asked_at = Instant::now();
     run("BEGIN IMMEDIATE")?;
@@ -179,7 +179,7 @@ fn write(db: &Connection, counters: &Counters) -> Result<(), rusqlite::Error> {
     let (id, at) = (Key::mint(0), SystemClock.now().as_micros());
     let inserted = db.prepare_cached("INSERT INTO points VALUES (?1, ?2, ?3)")?.execute((
         id.as_bytes().as_slice(),
-        TEXT,
+        ROW_TEXT,
         at,
     ));
     let ended_at = Instant::now();
@@ -207,16 +207,16 @@ pub async fn by_lane(
     let builder = Engine::builder(target.store().await?).register(&workflow);
     let engine = builder.max_running(callers.max(10_000) + 1).open().await?;
     let warm = Arc::new(Latencies::new((total / 20).clamp(1, 2_000)));
-    call(&engine, &workflow, callers.min(64), &warm, &|_| {}).await;
+    run_callers(&engine, &workflow, callers.min(64), &warm, &|_| {}).await;
     let store = engine.store().clone();
     let probe = Probe::start(target, Some(&store)).await?;
     let counted = store.counters().snapshot();
     let bytes = target.bytes_written().await;
     let latencies = Arc::new(Latencies::new(total));
     let begun = Instant::now();
-    call(&engine, &workflow, callers, &latencies, progress).await;
+    run_callers(&engine, &workflow, callers, &latencies, progress).await;
     let mut row = Row { mode: Some("lane".into()), concurrency: Some(callers), ..Row::default() };
-    latencies.fill_after(begun.elapsed(), &mut row);
+    latencies.fill_with_elapsed(begun.elapsed(), &mut row);
     let seen = probe.stop(Some(&store)).await?;
     let counted = store.counters().snapshot().since(&counted);
     row.flushes = counted.flushes;
@@ -227,7 +227,7 @@ pub async fn by_lane(
     Ok(row)
 }
 
-async fn call(
+async fn run_callers(
     engine: &Engine,
     workflow: &Workflow<String, ()>,
     callers: usize,
@@ -239,16 +239,16 @@ async fn call(
         tokio::spawn(async move {
             while let Some(n) = latencies.next() {
                 let begun = Instant::now();
-                let written = engine.run(&workflow, TEXT.to_owned()).await;
-                latencies.note(n, begun, written.is_ok());
+                let written = engine.run(&workflow, ROW_TEXT.to_owned()).await;
+                latencies.record(n, begun, written.is_ok());
             }
         })
     });
-    until_all(tasks.collect(), latencies, progress).await;
+    wait_for_all(tasks.collect(), latencies, progress).await;
 }
 
 /// Waits for all `tasks`; `progress` hears how many operations have ended.
-pub(crate) async fn until_all(
+pub(crate) async fn wait_for_all(
     tasks: Vec<tokio::task::JoinHandle<()>>,
     latencies: &Latencies,
     progress: &dyn Fn(u64),

@@ -1,8 +1,9 @@
-//! The end of the program, as threads see it that Python does not wait for.
+//! The end of the program, for threads for which Python does not wait.
 //!
-//! The interpreter ends such a thread where that comes back for it, by unwinding its stack; with native code on that
-//! stack the process aborts. So threads count themselves while they are on their way back, and while native code
-//! calls Python. The end waits until none of them is, and whichever comes later never comes back.
+//! The interpreter ends such a thread when it takes the interpreter's lock again, by unwinding its stack. With native
+//! code on that stack the process aborts. So threads count themselves while they return to the interpreter, and while
+//! native code calls Python. The end of the program waits until no thread is counted. A thread that arrives later
+//! never returns.
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
@@ -13,114 +14,119 @@ use pyo3::prelude::*;
 use stepfast::sync::Condvar;
 
 use crate::lock::Mutex;
-use crate::thread::thread_here;
+use crate::thread::current_thread_id;
 
-/// The end waits no longer for a thread that native code has let into Python code, unless threads come to their end
-/// meanwhile.
+/// How long the end waits for a thread that native code has let into Python code, unless other threads finish in that
+/// time.
 const GUARD_WAIT_TIMEOUT: Duration = Duration::from_secs(1);
-/// Most times that the end waits so long.
+/// Maximum number of such waits.
 const MAX_GUARD_WAITS: usize = 10;
 
 static IS_EXITING: AtomicBool = AtomicBool::new(false);
-/// Threads inside, each as often as it has entered.
-static GUARD_COUNT: AtomicUsize = AtomicUsize::new(0);
-/// The thread that ends the program, which goes on.
+/// The number of guards of all threads.
+static GUARDS: AtomicUsize = AtomicUsize::new(0);
+/// The thread that ends the program, which continues.
 static EXITING_THREAD: Mutex<Option<ThreadId>> = Mutex::new(None);
 static GUARDS_RELEASED: Condvar = Condvar::new();
 
 thread_local! {
-    /// How often this thread is inside.
-    static DEPTH: Cell<usize> = const { Cell::new(0) };
+    /// The number of guards of this thread.
+    static THREAD_GUARDS: Cell<usize> = const { Cell::new(0) };
 }
 
-/// While it lives, its thread needs the interpreter, with native code on its stack.
+/// Marks that its thread needs the interpreter, with native code on its stack.
 pub(crate) struct InterpreterGuard(());
 
 impl InterpreterGuard {
-    /// Enters, in a thread that has the interpreter. Does not return once the program ends.
+    /// Creates a guard in a thread that has the interpreter. Does not return once the program ends.
     pub(crate) fn enter(py: Python<'_>) -> Self {
-        let inside = Self::acquire();
+        let guard = Self::acquire();
         if must_park() {
             py.detach(park_forever);
         }
-        inside
+        guard
     }
 
     fn acquire() -> Self {
-        DEPTH.set(DEPTH.get() + 1);
-        GUARD_COUNT.fetch_add(1, SeqCst);
+        THREAD_GUARDS.set(THREAD_GUARDS.get() + 1);
+        GUARDS.fetch_add(1, SeqCst);
         Self(())
     }
 }
 
-/// True in every thread but the one that ends the program, once it ends.
+/// Returns true once the program ends, in every thread but the one that ends it.
 fn must_park() -> bool {
-    IS_EXITING.load(SeqCst) && EXITING_THREAD.with(|ending| *ending) != Some(thread_here())
+    IS_EXITING.load(SeqCst) && EXITING_THREAD.with(|thread| *thread) != Some(current_thread_id())
 }
 
 impl Drop for InterpreterGuard {
     fn drop(&mut self) {
-        DEPTH.set(DEPTH.get() - 1);
+        THREAD_GUARDS.set(THREAD_GUARDS.get() - 1);
         release_guards(1);
     }
 }
 
 /// Calls `function` without the interpreter. Does not return once the program ends.
 pub(crate) fn without_interpreter<R: Send>(py: Python<'_>, function: impl FnOnce() -> R + Send) -> R {
-    // meanwhile nothing of this thread is on its way
-    let depth = DEPTH.replace(0);
-    if depth > 0 {
-        release_guards(depth);
+    // during the call this thread does not need the interpreter
+    let held = THREAD_GUARDS.replace(0);
+    if held > 0 {
+        release_guards(held);
     }
     let returned = py.detach(|| {
         let returned = function();
-        DEPTH.set(depth);
-        GUARD_COUNT.fetch_add(depth, SeqCst);
-        let back = InterpreterGuard::acquire();
+        THREAD_GUARDS.set(held);
+        GUARDS.fetch_add(held, SeqCst);
+        let guard = InterpreterGuard::acquire();
         if must_park() {
             park_forever();
         }
-        // left once the thread has the interpreter
-        std::mem::forget(back);
+        // dropped below, once the thread has the interpreter
+        std::mem::forget(guard);
         returned
     });
     drop(InterpreterGuard(()));
     returned
 }
 
-/// So many entries are over.
-fn release_guards(entries: usize) {
-    GUARD_COUNT.fetch_sub(entries, SeqCst);
+/// Releases guards of this thread.
+fn release_guards(count: usize) {
+    GUARDS.fetch_sub(count, SeqCst);
     if IS_EXITING.load(SeqCst) {
         EXITING_THREAD.with(|_| ());
         GUARDS_RELEASED.notify_all();
     }
 }
 
-/// Never returns: its thread ends with the process.
+/// Parks the thread until the process ends.
 fn park_forever() {
-    release_guards(DEPTH.replace(0));
+    release_guards(THREAD_GUARDS.replace(0));
     loop {
         std::thread::park();
     }
 }
 
-/// Ends all threads but this one, where they need the interpreter the next time. Called last, when the program ends.
+/// Parks all other threads as soon as they need the interpreter. Called last when the program ends.
 #[pyfunction]
 pub(crate) fn park_other_threads(py: Python<'_>) {
-    let here = thread_here();
+    let here = current_thread_id();
     let _ = EXITING_THREAD.replace(Some(here));
     IS_EXITING.store(true, SeqCst);
-    let own = DEPTH.get();
+    let own_guards = THREAD_GUARDS.get();
     py.detach(|| {
-        // on a busy machine threads take their time one after the other
+        // on a busy machine threads finish slowly, one after another
         for _ in 0..MAX_GUARD_WAITS {
-            let inside = GUARD_COUNT.load(SeqCst);
-            if inside <= own {
+            let guards = GUARDS.load(SeqCst);
+            if guards <= own_guards {
                 return;
             }
-            EXITING_THREAD.when_within(&GUARDS_RELEASED, GUARD_WAIT_TIMEOUT, |_| GUARD_COUNT.load(SeqCst) <= own, |_| ());
-            if GUARD_COUNT.load(SeqCst) >= inside {
+            EXITING_THREAD.wait_until_within(
+                &GUARDS_RELEASED,
+                GUARD_WAIT_TIMEOUT,
+                |_| GUARDS.load(SeqCst) <= own_guards,
+                |_| (),
+            );
+            if GUARDS.load(SeqCst) >= guards {
                 return;
             }
         }
@@ -128,7 +134,7 @@ pub(crate) fn park_other_threads(py: Python<'_>) {
 }
 
 pub(crate) fn after_fork_in_child() {
-    // of all threads only this one is left
-    GUARD_COUNT.store(DEPTH.get(), SeqCst);
+    // the child has only this thread
+    GUARDS.store(THREAD_GUARDS.get(), SeqCst);
     IS_EXITING.store(false, SeqCst);
 }

@@ -1,25 +1,25 @@
-//! What the interpreter can do at once, and pyo3 only in steps: the way of a coroutine through a call is the
-//! hottest there is. With `tests/src/vfs.rs` the only `unsafe` code.
+//! Operations of the interpreter that pyo3 offers only in several steps. A coroutine's way through a call is the
+//! hottest path of the bridge. Together with `tests/src/vfs.rs` this is the only `unsafe` code.
 
-#![allow(unsafe_code)] // functions of the C API, each with objects that live and the interpreter's lock held
+#![allow(unsafe_code)] // functions of the C API, each with live objects and the interpreter's lock held
 
 use pyo3::exceptions::{PyBaseException, PyStopIteration};
 use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
 
-/// How far a coroutine came.
+/// The result of resuming a coroutine.
 pub(crate) enum SendOutcome<'py> {
-    /// It waits for this.
+    /// The coroutine waits for this object.
     Yielded(Bound<'py, PyAny>),
     Returned(Bound<'py, PyAny>),
 }
 
-/// Lets a coroutine, or any other iterator, go on.
+/// Resumes a coroutine, or any other iterator.
 pub(crate) fn send<'py>(code: &Bound<'py, PyAny>) -> PyResult<SendOutcome<'py>> {
     let py = code.py();
     let mut result = std::ptr::null_mut();
-    // SAFETY: both objects live, and the lock is held; a result that is not an error is ours
+    // SAFETY: both objects live, and the lock is held; a result that is not an error is owned
     unsafe {
         match ffi::PyIter_Send(code.as_ptr(), ffi::Py_None(), &raw mut result) {
             ffi::PySendResult::PYGEN_NEXT => Ok(SendOutcome::Yielded(Bound::from_owned_ptr(py, result))),
@@ -29,7 +29,7 @@ pub(crate) fn send<'py>(code: &Bound<'py, PyAny>) -> PyResult<SendOutcome<'py>> 
     }
 }
 
-/// Ends an iterator with a value, as `return` does.
+/// Returns the exception that ends an iterator with a value, as `return` does.
 fn stop_iteration(value: Bound<'_, PyAny>) -> PyErr {
     if is_unpacked_by_stop_iteration(&value) {
         return PyStopIteration::new_err((value.unbind(),));
@@ -37,7 +37,7 @@ fn stop_iteration(value: Bound<'_, PyAny>) -> PyErr {
     PyStopIteration::new_err(value.unbind())
 }
 
-/// True if the value would be taken for the arguments of StopIteration, or for one.
+/// Returns true if `StopIteration` would take the value for its arguments, or for an exception.
 fn is_unpacked_by_stop_iteration(value: &Bound<'_, PyAny>) -> bool {
     value.is_instance_of::<PyTuple>() || value.is_instance_of::<PyBaseException>()
 }
@@ -58,13 +58,15 @@ pub(crate) fn throw<'py>(
 }
 
 impl<'py> SendOutcome<'py> {
-    /// As `__next__` of an iterator says it.
+    /// Returns the result in the form of an iterator's `__next__`.
     pub(crate) fn into_next(self) -> PyResult<Option<Bound<'py, PyAny>>> {
         match self {
             SendOutcome::Yielded(awaited) => Ok(Some(awaited)),
-            SendOutcome::Returned(value) if is_unpacked_by_stop_iteration(&value) => Err(stop_iteration(value)),
+            SendOutcome::Returned(value) if is_unpacked_by_stop_iteration(&value) => {
+                Err(stop_iteration(value))
+            }
             SendOutcome::Returned(value) => {
-                // the exception is not made, as few ever look at it
+                // no exception object is created, because it is rarely inspected
                 // SAFETY: both objects live, and the lock is held
                 unsafe { ffi::PyErr_SetObject(ffi::PyExc_StopIteration, value.as_ptr()) };
                 Ok(None)
@@ -72,7 +74,7 @@ impl<'py> SendOutcome<'py> {
         }
     }
 
-    /// As `send` of a coroutine says it.
+    /// Returns the result in the form of a coroutine's `send`.
     pub(crate) fn into_sent(self) -> PyResult<Bound<'py, PyAny>> {
         match self {
             SendOutcome::Yielded(awaited) => Ok(awaited),
@@ -81,18 +83,21 @@ impl<'py> SendOutcome<'py> {
     }
 }
 
-/// Sets a context variable; what resets it.
-pub(crate) fn set_context_var<'py>(variable: &Bound<'py, PyAny>, value: &Bound<'py, PyAny>) -> PyResult<Py<PyAny>> {
+/// Sets a context variable; returns the token that resets it.
+pub(crate) fn set_context_var<'py>(
+    variable: &Bound<'py, PyAny>,
+    value: &Bound<'py, PyAny>,
+) -> PyResult<Py<PyAny>> {
     let py = variable.py();
-    // SAFETY: both objects live, and the lock is held; a token is ours
+    // SAFETY: both objects live, and the lock is held; a token is owned
     unsafe {
         let token = ffi::PyContextVar_Set(variable.as_ptr(), value.as_ptr());
         Bound::from_owned_ptr_or_err(py, token).map(Bound::unbind)
     }
 }
 
-/// Resets a context variable. False in another context than that in which it was set.
-pub(crate) fn reset(variable: &Bound<'_, PyAny>, token: &Py<PyAny>) -> bool {
+/// Resets a context variable; returns false in another context than that in which it was set.
+pub(crate) fn reset_context_var(variable: &Bound<'_, PyAny>, token: &Py<PyAny>) -> bool {
     // SAFETY: both objects live, and the lock is held
     let is_reset = unsafe { ffi::PyContextVar_Reset(variable.as_ptr(), token.as_ptr()) == 0 };
     if !is_reset {
@@ -102,13 +107,13 @@ pub(crate) fn reset(variable: &Bound<'_, PyAny>, token: &Py<PyAny>) -> bool {
 }
 
 /// Calls a function with one argument in a context, as `Context.run` does.
-pub(crate) fn call_in(
+pub(crate) fn call_in_context(
     context: &Bound<'_, PyAny>,
     function: &Bound<'_, PyAny>,
     argument: &Bound<'_, PyAny>,
 ) -> PyResult<()> {
     let py = context.py();
-    // SAFETY: all three objects live, and the lock is held; the context that is entered is left again
+    // SAFETY: all three objects live, and the lock is held; the entered context is left again
     unsafe {
         if ffi::PyContext_Enter(context.as_ptr()) != 0 {
             return Err(PyErr::fetch(py));
@@ -122,8 +127,8 @@ pub(crate) fn call_in(
     }
 }
 
-/// The exception that the running code, or whoever has called it, handles. Asked at every durable call.
-pub(crate) fn handled(py: Python<'_>) -> Option<Bound<'_, PyAny>> {
-    // SAFETY: the lock is held; what it answers is null, or ours
+/// Returns the exception that the running code, or one of its callers, handles. Called at every durable call.
+pub(crate) fn handled_exception(py: Python<'_>) -> Option<Bound<'_, PyAny>> {
+    // SAFETY: the lock is held; the result is null, or owned
     unsafe { Bound::from_owned_ptr_or_opt(py, ffi::PyErr_GetHandledException()) }
 }

@@ -1,5 +1,5 @@
-//! `stepfast._native`: what the Python package is built on. Bytes in, bytes out; everything that people import
-//! is in the package beside it.
+//! `stepfast._native`: the native part of the Python package. It exchanges bytes; everything for programs is in the
+//! package around it.
 
 mod bridge;
 mod convert;
@@ -36,19 +36,19 @@ mod _native {
     #[pymodule_export]
     use crate::bridge::port::Port;
     #[pymodule_export]
-    use crate::bridge::task_code::Code;
+    use crate::bridge::task_code::BranchCoroutine;
     #[pymodule_export]
-    use crate::convert::outbox::{hint_channel, letter};
+    use crate::convert::outbox::{encode_start, hint_channel};
     #[pymodule_export]
     use crate::convert::signature::Signature;
     #[pymodule_export]
-    use crate::convert::start_options::Order;
+    use crate::convert::start_options::StartOptions;
     #[pymodule_export]
     use crate::convert::step_settings::StepSettings;
     #[pymodule_export]
     use crate::exit::park_other_threads;
     #[pymodule_export]
-    use crate::log::{close_log, next_log_lines};
+    use crate::log::{next_log_lines, set_log_closed};
 
     #[pymodule_init]
     fn init(module: &pyo3::Bound<'_, pyo3::types::PyModule>) -> pyo3::PyResult<()> {

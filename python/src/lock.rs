@@ -1,11 +1,11 @@
 //! [`Mutex`]: a lock under which no Python code can run.
 //!
-//! Python code may let another thread have the interpreter. A thread that holds the interpreter and waits for a lock
-//! then stands in the way of the thread that holds the lock, for good. So there are no guards here: a closure sees the
-//! value, and `Send` keeps everything out of it that proves possession of the interpreter. What goes away may run
-//! Python code, too: whatever held an object is returned, and the caller drops it.
+//! Python code may let another thread take the interpreter. A thread that holds the interpreter and waits for a lock
+//! then blocks the thread that holds the lock, forever. So there are no guards here: only a closure gets the value,
+//! and `Send` keeps every proof of holding the interpreter out of it. Dropping a value may run Python code, too:
+//! values that may hold objects are returned, and the caller drops them.
 
-#![allow(clippy::disallowed_types)] // of the lock that it wraps
+#![allow(clippy::disallowed_types)] // this lock wraps that type
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use pyo3::PyTraverseError;
 use pyo3::prelude::*;
 use stepfast::sync::{Condvar, Mutex as Inner};
 
-/// A lock around a value, which only closures see that cannot call Python.
+/// A lock around a value. Only closures that cannot call Python get the value.
 #[derive(Debug, Default)]
 pub(crate) struct Mutex<T>(Inner<T>);
 
@@ -22,40 +22,40 @@ impl<T> Mutex<T> {
         Self(Inner::new(value))
     }
 
-    /// Returns what `look` makes of the value.
-    pub(crate) fn with<R: Send>(&self, look: impl FnOnce(&mut T) -> R + Send) -> R {
-        look(&mut self.0.lock())
+    /// Calls `access` with the value; returns its result.
+    pub(crate) fn with<R: Send>(&self, access: impl FnOnce(&mut T) -> R + Send) -> R {
+        access(&mut self.0.lock())
     }
 
-    /// Replaces the value; returns the one before.
+    /// Replaces the value; returns the previous one.
     #[must_use = "what goes away may run Python code: the caller drops it, after the lock"]
     pub(crate) fn replace(&self, value: T) -> T {
         std::mem::replace(&mut self.0.lock(), value)
     }
 
-    /// Waits until `is_over` for the value, then returns what `look` makes of it. For threads without the interpreter.
-    pub(crate) fn when<R: Send>(
+    /// Waits until `is_ready` returns true for the value, then calls `access`. For threads without the interpreter.
+    pub(crate) fn wait_until<R: Send>(
         &self,
         changed: &Condvar,
-        is_over: impl Fn(&T) -> bool + Send,
-        look: impl FnOnce(&mut T) -> R + Send,
+        is_ready: impl Fn(&T) -> bool + Send,
+        access: impl FnOnce(&mut T) -> R + Send,
     ) -> R {
-        look(&mut changed.wait_while(self.0.lock(), |value| !is_over(value)))
+        access(&mut changed.wait_while(self.0.lock(), |value| !is_ready(value)))
     }
 
-    /// The same, for so long at most.
-    pub(crate) fn when_within<R: Send>(
+    /// Waits like [`Self::wait_until`], but at most for `timeout`.
+    pub(crate) fn wait_until_within<R: Send>(
         &self,
         changed: &Condvar,
-        patience: Duration,
-        is_over: impl Fn(&T) -> bool + Send,
-        look: impl FnOnce(&mut T) -> R + Send,
+        timeout: Duration,
+        is_ready: impl Fn(&T) -> bool + Send,
+        access: impl FnOnce(&mut T) -> R + Send,
     ) -> R {
-        look(&mut changed.wait_while_for(self.0.lock(), patience, |value| !is_over(value)))
+        access(&mut changed.wait_while_for(self.0.lock(), timeout, |value| !is_ready(value)))
     }
 
-    /// Visits the objects in the value, for the collector: no Python code runs meanwhile. Does nothing if the lock is
-    /// held, as its holder keeps what is inside alive.
+    /// Visits the objects in the value, for the garbage collector; no Python code runs during the visit. Does nothing
+    /// if the lock is held, because its holder keeps the objects alive.
     pub(crate) fn traverse(
         &self,
         visit: impl FnOnce(&T) -> Result<(), PyTraverseError>,
@@ -63,14 +63,14 @@ impl<T> Mutex<T> {
         self.0.try_lock().map_or(Ok(()), |value| visit(&value))
     }
 
-    /// The value, which nobody else can have.
+    /// Returns the value without locking: the caller has exclusive access.
     pub(crate) fn get_mut(&mut self) -> &mut T {
         self.0.get_mut()
     }
 }
 
 impl<T: Default> Mutex<T> {
-    /// Takes the value out.
+    /// Takes the value, and leaves the default.
     #[must_use = "what goes away may run Python code: the caller drops it, after the lock"]
     pub(crate) fn take(&self) -> T {
         self.replace(T::default())
@@ -78,8 +78,12 @@ impl<T: Default> Mutex<T> {
 }
 
 impl<T> Mutex<T> {
-    /// Returns a further reference to the object that `find` finds, which runs no Python code.
-    pub(crate) fn object<O>(&self, py: Python<'_>, find: impl FnOnce(&T) -> Option<&Py<O>>) -> Option<Py<O>> {
+    /// Returns a new reference to the object that `find` selects. `find` must not run Python code.
+    pub(crate) fn clone_object<O>(
+        &self,
+        py: Python<'_>,
+        find: impl FnOnce(&T) -> Option<&Py<O>>,
+    ) -> Option<Py<O>> {
         find(&self.0.lock()).map(|object| object.clone_ref(py))
     }
 }

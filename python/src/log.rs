@@ -1,7 +1,7 @@
-//! What the engine logs, on its way to the `logging` of Python.
+//! Passes the engine's log lines to the `logging` of Python.
 //!
-//! It is told in the engine's own threads, lanes among them, which must wait neither for the interpreter nor for
-//! whatever a program's handlers do. So lines are only put in line here, and a thread of Python's takes them out.
+//! Lines are logged in the engine's own threads, lanes among them, which must wait neither for the interpreter nor
+//! for log handlers. So lines are only queued here, and a thread of Python takes them.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use pyo3::prelude::*;
 use stepfast::clock::{Clock, SystemClock};
 
-// whoever holds it runs no Python code: the thread that forks keeps its guard
+// the holder runs no Python code: the forking thread keeps the guard
 #[allow(clippy::disallowed_types)]
 use stepfast::sync::{Condvar, Mutex};
 use tracing::field::{Field, Visit};
@@ -21,79 +21,81 @@ use tracing::{Event, Level, Metadata, Subscriber};
 
 use crate::exit::without_interpreter;
 
-/// So many lines wait at most; what comes then is counted.
-const MOST: usize = 1_000;
-/// Of those for debugging so many: there may be thousands at once, and nobody misses them.
-const MOST_DEBUG: usize = 100;
+/// Maximum number of queued lines. Further lines are only counted.
+const MAX_QUEUED_LINES: usize = 1_000;
+/// Maximum number of queued lines at which debug lines are still added. Thousands may arrive at once, and they are
+/// dispensable.
+const MAX_QUEUED_DEBUG_LINES: usize = 100;
 
-/// A line: the number of its level, its text, when it was told (seconds since 1970).
-type Line = (u8, String, f64);
+/// A log line: the number of its level, its text, its time in seconds since 1970.
+type LogLine = (u8, String, f64);
 
-struct Queue {
-    lines: VecDeque<Line>,
+struct LogQueue {
+    lines: VecDeque<LogLine>,
     dropped: u64,
     is_closed: bool,
 }
 
 #[allow(clippy::disallowed_types)]
-static QUEUE: Mutex<Queue> = Mutex::new(Queue { lines: VecDeque::new(), dropped: 0, is_closed: false });
-static CAME: Condvar = Condvar::new();
+static LOG_QUEUE: Mutex<LogQueue> =
+    Mutex::new(LogQueue { lines: VecDeque::new(), dropped: 0, is_closed: false });
+static LINES_ADDED: Condvar = Condvar::new();
 
 thread_local! {
-    /// Held by the thread that forks, as in `runtime`.
-    static HELD: RefCell<Option<std::sync::MutexGuard<'static, Queue>>> = const { RefCell::new(None) };
+    /// Held by the forking thread, as in `runtime`.
+    static FORK_LOCK: RefCell<Option<std::sync::MutexGuard<'static, LogQueue>>> = const { RefCell::new(None) };
 }
 
-/// Has all that this program's engines log put in line, from here on.
+/// Begins to queue the log lines of this program's engines.
 pub(crate) fn install() {
-    // fails if somebody else listens already: then that is where it goes
-    let _ = tracing::subscriber::set_global_default(Listener { spans: AtomicU64::new(1) });
+    // fails if another subscriber is installed, which then receives the lines
+    let _ = tracing::subscriber::set_global_default(LogSubscriber { next_span_id: AtomicU64::new(1) });
 }
 
 pub(crate) fn before_fork() {
-    HELD.set(Some(QUEUE.lock()));
+    FORK_LOCK.set(Some(LOG_QUEUE.lock()));
 }
 
 pub(crate) fn after_fork_in_parent() {
-    drop(HELD.take());
+    drop(FORK_LOCK.take());
 }
 
-/// The parent tells what is in line.
+/// Empties the queue in a forked child: the parent logs its lines.
 pub(crate) fn after_fork_in_child() {
-    if let Some(mut queue) = HELD.take() {
-        *queue = Queue { lines: VecDeque::new(), dropped: 0, is_closed: false };
+    if let Some(mut queue) = FORK_LOCK.take() {
+        *queue = LogQueue { lines: VecDeque::new(), dropped: 0, is_closed: false };
     }
 }
 
-/// Waits for lines, and takes them out; none once there will be no more.
+/// Waits for lines and takes them; returns `None` once the log is closed.
 #[pyfunction]
-pub(crate) fn next_log_lines(py: Python<'_>) -> Option<Vec<Line>> {
+pub(crate) fn next_log_lines(py: Python<'_>) -> Option<Vec<LogLine>> {
     without_interpreter(py, || {
-        let guard = QUEUE.lock();
-        let mut queue = CAME.wait_while(guard, |queue| queue.lines.is_empty() && !queue.is_closed);
+        let guard = LOG_QUEUE.lock();
+        let mut queue = LINES_ADDED.wait_while(guard, |queue| queue.lines.is_empty() && !queue.is_closed);
         if queue.lines.is_empty() {
             return None;
         }
-        let mut lines: Vec<Line> = queue.lines.drain(..).collect();
+        let mut lines: Vec<LogLine> = queue.lines.drain(..).collect();
         if queue.dropped > 0 {
-            let text = format!("{} lines of the log are left out: they came too fast", queue.dropped);
-            lines.push(line(Level::WARN, text));
+            let text = format!("{} log lines were dropped: they arrived too fast", queue.dropped);
+            lines.push(log_line(Level::WARN, text));
             queue.dropped = 0;
         }
         Some(lines)
     })
 }
 
-/// There will be no more lines after those that are in line, until it is opened again.
+/// Closes the log after the queued lines, or opens it again.
 #[pyfunction]
-pub(crate) fn close_log(py: Python<'_>, is_closed: bool) {
-    // whoever holds it may be about to fork, and wait for the interpreter
-    without_interpreter(py, || QUEUE.lock().is_closed = is_closed);
-    CAME.notify_all();
+pub(crate) fn set_log_closed(py: Python<'_>, is_closed: bool) {
+    // the holder may be about to fork, and may wait for the interpreter
+    without_interpreter(py, || LOG_QUEUE.lock().is_closed = is_closed);
+    LINES_ADDED.notify_all();
 }
 
-fn line(level: Level, text: String) -> Line {
-    // the numbers of `logging`
+fn log_line(level: Level, text: String) -> LogLine {
+    // the level numbers of `logging`
     let number = match level {
         Level::ERROR => 40,
         Level::WARN => 30,
@@ -103,12 +105,12 @@ fn line(level: Level, text: String) -> Line {
     (number, text, SystemClock.now().as_micros() as f64 / 1e6)
 }
 
-/// Listens to what is traced.
-struct Listener {
-    spans: AtomicU64,
+/// Receives the events of `tracing`.
+struct LogSubscriber {
+    next_span_id: AtomicU64,
 }
 
-impl Subscriber for Listener {
+impl Subscriber for LogSubscriber {
     fn enabled(&self, metadata: &Metadata<'_>) -> bool {
         metadata.is_event() && metadata.target().starts_with("stepfast") && *metadata.level() <= Level::DEBUG
     }
@@ -118,26 +120,26 @@ impl Subscriber for Listener {
     }
 
     fn event(&self, event: &Event<'_>) {
-        let mut text = Text::default();
+        let mut text = EventText::default();
         event.record(&mut text);
-        let line = line(*event.metadata().level(), text.shown());
-        let mut queue = QUEUE.lock();
+        let line = log_line(*event.metadata().level(), text.into_line());
+        let mut queue = LOG_QUEUE.lock();
         let is_debug = *event.metadata().level() >= Level::DEBUG;
-        if queue.is_closed || (is_debug && queue.lines.len() >= MOST_DEBUG) {
+        if queue.is_closed || (is_debug && queue.lines.len() >= MAX_QUEUED_DEBUG_LINES) {
             return;
         }
-        if queue.lines.len() >= MOST {
+        if queue.lines.len() >= MAX_QUEUED_LINES {
             queue.dropped += 1;
             return;
         }
         queue.lines.push_back(line);
         drop(queue);
-        CAME.notify_one();
+        LINES_ADDED.notify_one();
     }
 
-    // of spans nothing is told
+    // spans are not logged
     fn new_span(&self, _: &Attributes<'_>) -> Id {
-        Id::from_u64(self.spans.fetch_add(1, Relaxed))
+        Id::from_u64(self.next_span_id.fetch_add(1, Relaxed))
     }
 
     fn record(&self, _: &Id, _: &Record<'_>) {}
@@ -149,19 +151,19 @@ impl Subscriber for Listener {
     fn exit(&self, _: &Id) {}
 }
 
-/// An event as text: what happened, then its fields.
+/// An event as text: the message, then the fields.
 #[derive(Default)]
-struct Text {
+struct EventText {
     message: String,
     fields: String,
 }
 
-impl Text {
-    fn shown(self) -> String {
+impl EventText {
+    fn into_line(self) -> String {
         if self.fields.is_empty() { self.message } else { format!("{} ({})", self.message, self.fields) }
     }
 
-    fn field(&mut self, field: &Field, value: &dyn std::fmt::Display) {
+    fn append(&mut self, field: &Field, value: &dyn std::fmt::Display) {
         if field.name() == "message" {
             let _ = write!(self.message, "{value}");
             return;
@@ -171,12 +173,12 @@ impl Text {
     }
 }
 
-impl Visit for Text {
+impl Visit for EventText {
     fn record_debug(&mut self, field: &Field, value: &dyn Debug) {
-        self.field(field, &format_args!("{value:?}"));
+        self.append(field, &format_args!("{value:?}"));
     }
 
     fn record_str(&mut self, field: &Field, value: &str) {
-        self.field(field, &value);
+        self.append(field, &value);
     }
 }

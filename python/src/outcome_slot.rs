@@ -1,4 +1,4 @@
-//! [`Slot`]: where the code of an execution leaves what it came to.
+//! [`OutcomeSlot`]: the place where the code of an execution leaves its outcome.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -10,55 +10,55 @@ use crate::lock::Mutex;
 
 type Outcome = Result<Payload, Failure>;
 
-/// Between a future of the engine, which waits for the code, and Python, where that runs.
+/// Passes an outcome from Python, where the code runs, to a future of the engine that waits for the code.
 #[derive(Default)]
-pub(crate) struct Slot(Mutex<Inner>);
+pub(crate) struct OutcomeSlot(Mutex<SlotState>);
 
 #[derive(Default)]
-struct Inner {
+struct SlotState {
     outcome: Option<Outcome>,
     waker: Option<Waker>,
 }
 
-impl Slot {
-    /// The code came to `outcome`.
+impl OutcomeSlot {
+    /// Stores the outcome, and wakes the future.
     pub(crate) fn fill(&self, outcome: Outcome) {
-        let waker = self.0.with(|inner| {
-            inner.outcome = Some(outcome);
-            inner.waker.take()
+        let waker = self.0.with(|state| {
+            state.outcome = Some(outcome);
+            state.waker.take()
         });
         if let Some(waker) = waker {
             waker.wake();
         }
     }
 
-    /// The same for somebody who polls the future by himself.
-    pub(crate) fn fill_quietly(&self, outcome: Outcome) {
-        let waker = self.0.with(|inner| {
-            inner.outcome = Some(outcome);
-            inner.waker.take()
+    /// Stores the outcome without waking the future, for a caller that polls it itself.
+    pub(crate) fn fill_without_wake(&self, outcome: Outcome) {
+        let waker = self.0.with(|state| {
+            state.outcome = Some(outcome);
+            state.waker.take()
         });
         drop(waker);
     }
 
-    /// Waits for the outcome.
-    pub(crate) fn body(self: Arc<Self>) -> Body {
-        Body(self)
+    /// Returns a future of the outcome.
+    pub(crate) fn future(self: Arc<Self>) -> OutcomeFuture {
+        OutcomeFuture(self)
     }
 }
 
-/// Resolves when the code has come to its outcome.
-pub(crate) struct Body(Arc<Slot>);
+/// Resolves when the outcome is stored.
+pub(crate) struct OutcomeFuture(Arc<OutcomeSlot>);
 
-impl Future for Body {
+impl Future for OutcomeFuture {
     type Output = Outcome;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Outcome> {
         let waker = cx.waker();
-        self.0.0.with(|inner| match inner.outcome.take() {
+        self.0.0.with(|state| match state.outcome.take() {
             Some(outcome) => Poll::Ready(outcome),
             None => {
-                inner.waker = Some(waker.clone());
+                state.waker = Some(waker.clone());
                 Poll::Pending
             }
         })

@@ -1,16 +1,16 @@
-//! Turns: whose turn it is, as Python knows it by number (`stepfast.branch`).
+//! State codes of calls, as in `stepfast._runtime.branch`.
 
-/// Not yet: wait.
+/// The call is not finished: wait.
 pub(crate) const PENDING: u8 = 0;
-/// The body is to be run, once; then `succeed` or `fail`.
-pub(crate) const BODY: u8 = 1;
-/// It is over, and went well.
+/// The caller has to run the body once, then call `succeed` or `fail`.
+pub(crate) const RUN_BODY: u8 = 1;
+/// The call has succeeded.
 pub(crate) const DONE: u8 = 2;
-/// It is over with a failure of the user's code.
+/// The call has ended with a failure of the user's code.
 pub(crate) const FAILED: u8 = 3;
-/// It is over with an error of the engine.
+/// The call has ended with an error of the engine.
 pub(crate) const ERROR: u8 = 4;
 /// The code has to unwind.
 pub(crate) const STOPPED: u8 = 5;
-/// A child begins that this thread is to run: `offered`.
-pub(crate) const CHILD: u8 = 6;
+/// A child begins that this thread is to run: call `take_offered_run`.
+pub(crate) const RUN_CHILD: u8 = 6;

@@ -1,35 +1,41 @@
-//! [`Package`]: what the native side has of the package.
+//! [`PythonFunctions`]: the objects of the Python package that the bridge uses.
 
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 
-/// Found once: it is asked for at every step.
-pub(crate) struct Package {
-    pub(crate) here_var: Py<PyAny>,
-    pub(crate) failed: Py<PyAny>,
-    pub(crate) interrupted: Py<PyAny>,
-    pub(crate) over: Py<PyAny>,
-    /// Of code in a task of its own.
-    pub(crate) ended: Py<PyAny>,
-    /// Of code that its caller runs.
-    pub(crate) thrown: Py<PyAny>,
-    pub(crate) raised: Py<PyAny>,
-    pub(crate) left: Py<PyAny>,
+/// The objects, looked up once because every step needs them.
+pub(crate) struct PythonFunctions {
+    pub(crate) current_code: Py<PyAny>,
+    pub(crate) body_raised: Py<PyAny>,
+    pub(crate) call_interrupted: Py<PyAny>,
+    pub(crate) error_of: Py<PyAny>,
+    /// Called for code in a task of its own.
+    pub(crate) code_raised_in_task: Py<PyAny>,
+    /// Called for code that its caller runs.
+    pub(crate) exception_thrown: Py<PyAny>,
+    pub(crate) code_raised_in_caller: Py<PyAny>,
+    pub(crate) caller_finished: Py<PyAny>,
 }
 
-pub(crate) fn package(py: Python<'_>) -> PyResult<&'static Package> {
-    static PACKAGE: PyOnceLock<Package> = PyOnceLock::new();
-    PACKAGE.get_or_try_init(py, || {
-        let found = |module: &str, name: &str| PyResult::Ok(py.import(module)?.getattr(name)?.unbind());
-        Ok(Package {
-            here_var: found("stepfast._runtime.branch", "here_var")?,
-            failed: found("stepfast._runtime.event_loop.native_callbacks", "failed")?,
-            interrupted: found("stepfast._runtime.event_loop.native_callbacks", "interrupted")?,
-            over: found("stepfast._runtime.event_loop.native_callbacks", "error_of")?,
-            ended: found("stepfast._runtime.event_loop.native_callbacks", "ended")?,
-            thrown: found("stepfast._runtime.event_loop.native_callbacks", "thrown")?,
-            raised: found("stepfast._runtime.event_loop.native_callbacks", "raised")?,
-            left: found("stepfast._runtime.event_loop.native_callbacks", "left")?,
+pub(crate) fn python_functions(py: Python<'_>) -> PyResult<&'static PythonFunctions> {
+    static FUNCTIONS: PyOnceLock<PythonFunctions> = PyOnceLock::new();
+    FUNCTIONS.get_or_try_init(py, || {
+        let find = |module: &str, name: &str| PyResult::Ok(py.import(module)?.getattr(name)?.unbind());
+        Ok(PythonFunctions {
+            current_code: find("stepfast._runtime.branch", "current_code")?,
+            body_raised: find("stepfast._runtime.event_loop.native_callbacks", "body_raised")?,
+            call_interrupted: find("stepfast._runtime.event_loop.native_callbacks", "call_interrupted")?,
+            error_of: find("stepfast._runtime.event_loop.native_callbacks", "error_of")?,
+            code_raised_in_task: find(
+                "stepfast._runtime.event_loop.native_callbacks",
+                "code_raised_in_task",
+            )?,
+            exception_thrown: find("stepfast._runtime.event_loop.native_callbacks", "exception_thrown")?,
+            code_raised_in_caller: find(
+                "stepfast._runtime.event_loop.native_callbacks",
+                "code_raised_in_caller",
+            )?,
+            caller_finished: find("stepfast._runtime.event_loop.native_callbacks", "caller_finished")?,
         })
     })
 }

@@ -3,11 +3,12 @@
 use std::thread::ThreadId;
 
 thread_local! {
-    /// Kept, as every call needs the identity: the standard library counts a reference for each copy of a thread's handle.
-    static THREAD: ThreadId = std::thread::current().id();
+    /// Kept because every call needs the identity, and the standard library counts a reference for each copy of a
+    /// thread's handle.
+    static THREAD_ID: ThreadId = std::thread::current().id();
 }
 
 /// Returns the identity of the calling thread.
-pub(crate) fn thread_here() -> ThreadId {
-    THREAD.with(|thread| *thread)
+pub(crate) fn current_thread_id() -> ThreadId {
+    THREAD_ID.with(|thread| *thread)
 }

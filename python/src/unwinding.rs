@@ -1,32 +1,32 @@
-//! Code that is to unwind, or does so because the program is to end.
+//! Code that has to unwind, or that unwinds because the program ends.
 
 use pyo3::exceptions::{PyKeyboardInterrupt, PySystemExit};
 use pyo3::prelude::*;
-use stepfast::guest::{Gate, Stopped};
+use stepfast::guest::{RunControl, StopReason};
 
 use crate::exit::InterpreterGuard;
-use crate::interpreter::handled;
+use crate::interpreter::handled_exception;
 
-/// What the code of an execution handles, if that ends the program: a durable call that it makes meanwhile is not
-/// made. A replay, which has no reason to unwind, would not make it.
-pub(crate) fn ending(py: Python<'_>) -> PyResult<Option<PyErr>> {
-    let Some(handled) = handled(py) else { return Ok(None) };
+/// Returns the exception that ends the program, if the code of an execution handles one now. A durable call is then
+/// not made: a replay, which has no such exception, would not make it.
+pub(crate) fn exit_exception(py: Python<'_>) -> PyResult<Option<PyErr>> {
+    let Some(handled) = handled_exception(py) else { return Ok(None) };
     if !handled.is_instance_of::<PyKeyboardInterrupt>() && !handled.is_instance_of::<PySystemExit>() {
         return Ok(None);
     }
-    let _inside = InterpreterGuard::enter(py);
-    // what the caller handles meanwhile is none of this code's business
+    let _guard = InterpreterGuard::enter(py);
+    // an exception that the caller handles does not concern this code
     let is_here =
-        py.import("stepfast._runtime.exceptions_here")?.getattr("is_raised_here")?.call1((&handled,))?;
+        py.import("stepfast._runtime.exceptions_here")?.getattr("is_handled_here")?.call1((&handled,))?;
     Ok(is_here.is_truthy()?.then(|| PyErr::from_value(handled)))
 }
 
-/// 0 while code may go on, 1 if the execution is suspended, 2 if it is cancelled, 3 if it has ended.
-pub(crate) fn stopped(gate: &Gate) -> u8 {
-    match gate.stopped() {
+/// Returns why the code has to unwind: 0 not at all, 1 the execution is suspended, 2 cancelled, 3 ended.
+pub(crate) fn stop_code(control: &RunControl) -> u8 {
+    match control.stop_reason() {
         None => 0,
-        Some(Stopped::Suspended) => 1,
-        Some(Stopped::Cancelled) => 2,
-        Some(Stopped::Ended) => 3,
+        Some(StopReason::Suspended) => 1,
+        Some(StopReason::Cancelled) => 2,
+        Some(StopReason::Ended) => 3,
     }
 }

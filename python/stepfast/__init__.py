@@ -19,7 +19,8 @@ from stepfast._runtime.current import Current, current
 from stepfast._runtime.log import ReplayFilter
 from stepfast._values.references import class_of_name
 from stepfast._workflow.child import AsyncChild, Child
-from stepfast._workflow.gather import as_completed, gather, map
+from stepfast._workflow.gather import as_completed, gather
+from stepfast._workflow.gather import map as map
 from stepfast._workflow.instance import Instance
 from stepfast._workflow.sleep import sleep
 from stepfast._workflow.step import BoundStep, Step
@@ -27,17 +28,24 @@ from stepfast._workflow.timeout import timeout, wait_for
 from stepfast._workflow.workflow import BoundWorkflow, PlacedWorkflow, Workflow, workflow
 from stepfast.errors import (
     Conflict,
-    Corrupt,
+    DedupConflict,
+    EngineClosed,
     Error,
-    Invalid,
+    InvalidArgument,
     NotFound,
-    Parked,
     ProcessDied,
+    QueueConflict,
     QueueFull,
+    ResultTimeout,
+    SchemaMismatch,
     StepfastWarning,
+    StoreCorrupt,
+    StoreUnavailable,
     Unavailable,
     WorkflowCancelled,
     WorkflowFailed,
+    WorkflowIdConflict,
+    WorkflowParked,
 )
 from stepfast.values import DecodeError, EncodeError, RemoteError
 
@@ -59,33 +67,39 @@ __all__ = [
     "Client",
     "ClientOptions",
     "Conflict",
-    "Corrupt",
     "Current",
     "DeadLetter",
     "DecodeError",
+    "DedupConflict",
     "EncodeError",
     "Engine",
+    "EngineClosed",
     "Error",
     "Execution",
     "Filter",
     "Handle",
     "Instance",
-    "Invalid",
+    "InvalidArgument",
     "NotFound",
     "Options",
     "Outbox",
-    "Parked",
     "PlacedWorkflow",
     "ProcessDied",
     "ProcessStep",
     "Queue",
+    "QueueConflict",
     "QueueFull",
     "QueueInfo",
     "Rate",
     "Record",
+    "RemoteError",
     "ReplayFilter",
+    "ResultTimeout",
+    "SchemaMismatch",
     "Step",
     "StepfastWarning",
+    "StoreCorrupt",
+    "StoreUnavailable",
     "Survey",
     "Unavailable",
     "Unclaimable",
@@ -93,10 +107,11 @@ __all__ = [
     "Workflow",
     "WorkflowCancelled",
     "WorkflowFailed",
+    "WorkflowIdConflict",
+    "WorkflowParked",
     "as_completed",
     "current",
     "gather",
-    "map",
     "sleep",
     "step",
     "timeout",
@@ -104,21 +119,30 @@ __all__ = [
     "workflow",
 ]
 
-for _name in __all__:
+for _name in (*__all__, "map"):
     # classes are recorded under the names by which programs import them
     if globals()[_name].__module__.startswith("stepfast._"):
         globals()[_name].__module__ = __name__
 
 # names under which earlier programs have recorded these classes
-for _module, _classes in {
-    "current": (Current,),
-    "dead_letters": (DeadLetter,),
-    "filter": (Answers,),
-    "queue": (Queue, QueueInfo, Rate),
-    "records": (Attempt, Checkpoint, Execution, Record),
-    "survey": (Survey, Unclaimable, Worker),
-    "values.errors": (DecodeError, EncodeError),
-    "values.exceptions": (RemoteError,),
-}.items():
-    for _class in _classes:
-        class_of_name[f"stepfast.{_module}:{_class.__qualname__}"] = _class
+class_of_name |= {
+    "stepfast.current:Current": Current,
+    "stepfast.dead_letters:DeadLetter": DeadLetter,
+    "stepfast.errors:Corrupt": StoreCorrupt,
+    "stepfast.errors:Invalid": InvalidArgument,
+    "stepfast.errors:Parked": WorkflowParked,
+    "stepfast.filter:Answers": Answers,
+    "stepfast.queue:Queue": Queue,
+    "stepfast.queue:QueueInfo": QueueInfo,
+    "stepfast.queue:Rate": Rate,
+    "stepfast.records:Attempt": Attempt,
+    "stepfast.records:Checkpoint": Checkpoint,
+    "stepfast.records:Execution": Execution,
+    "stepfast.records:Record": Record,
+    "stepfast.survey:Survey": Survey,
+    "stepfast.survey:Unclaimable": Unclaimable,
+    "stepfast.survey:Worker": Worker,
+    "stepfast.values.errors:DecodeError": DecodeError,
+    "stepfast.values.errors:EncodeError": EncodeError,
+    "stepfast.values.exceptions:RemoteError": RemoteError,
+}

@@ -87,7 +87,7 @@ def step(
             raises one itself, the step fails with that.
 
     Raises:
-        Invalid: It is no function, or an option is out of its bounds.
+        InvalidArgument: It is no function, or an option is out of its bounds.
     """
 
     bounds.check_flag("process", process)

@@ -8,18 +8,25 @@ from typing import Final
 __all__ = [
     "Cancelled",
     "Conflict",
-    "Corrupt",
+    "DedupConflict",
+    "EngineClosed",
     "Error",
-    "Invalid",
+    "InvalidArgument",
     "NotFound",
-    "Parked",
     "ProcessDied",
+    "QueueConflict",
     "QueueFull",
+    "ResultTimeout",
+    "SchemaMismatch",
     "StepfastWarning",
+    "StoreCorrupt",
+    "StoreUnavailable",
     "Suspended",
     "Unavailable",
     "WorkflowCancelled",
     "WorkflowFailed",
+    "WorkflowIdConflict",
+    "WorkflowParked",
 ]
 
 
@@ -38,20 +45,32 @@ class Error(Exception):
         self.code = code
 
 
-class Invalid(Error):
+class InvalidArgument(Error, ValueError):
     """The call is wrong: correct it and call again."""
 
 
 class Conflict(Error):
-    """The workflow_id belongs to another workflow, or to another input; or a queue is stored with limits that
-    differ from those in the code, and must not be changed."""
+    """Something that is stored rules the call out. Base of `WorkflowIdConflict`, `QueueConflict`,
+    `DedupConflict` and `QueueFull`."""
+
+
+class WorkflowIdConflict(Conflict):
+    """The workflow_id belongs to an execution of another workflow, or with other arguments."""
+
+
+class QueueConflict(Conflict):
+    """The queue is stored with limits that differ from those in the code, and must not be changed."""
+
+
+class DedupConflict(Conflict):
+    """The queue already has an unfinished execution with this dedup_id. Nothing was started."""
 
 
 class QueueFull(Conflict):
     """The queue is full: as many executions wait in it as its `max_depth` allows. Nothing was started."""
 
 
-class NotFound(Error):
+class NotFound(Error, LookupError):
     """The execution, workflow or queue does not exist."""
 
 
@@ -71,16 +90,40 @@ class WorkflowCancelled(Error):
     """
 
 
-class Parked(Error):
+class WorkflowParked(Error):
     """The execution is parked: it continues when it is resumed, after a fix."""
 
 
 class Unavailable(Error):
-    """The database was unreachable, or the engine has ended. The call may be repeated."""
+    """The call got no reply. Base of `StoreUnavailable` and `EngineClosed`."""
 
 
-class Corrupt(Error):
+class StoreUnavailable(Unavailable):
+    """The database is unreachable. The outcome of the call is unknown; with the same workflow_id the call may
+    be repeated."""
+
+
+class EngineClosed(Unavailable):
+    """The engine is closed. Another engine continues the executions that it has accepted."""
+
+
+class StoreCorrupt(Error):
     """The recorded data cannot be read."""
+
+
+class SchemaMismatch(Error):
+    """The database has, or is about to get, the schema of a newer version of Stepfast: upgrade this
+    program."""
+
+
+class ResultTimeout(Error, TimeoutError):
+    """The execution has not ended within the `timeout` of `result`. The execution continues.
+
+    A `TimeoutError` that is no `ResultTimeout` was raised by the workflow itself.
+    """
+
+    def __init__(self, message: str, code: str = "SF-0041") -> None:
+        super().__init__(message, code)
 
 
 class ProcessDied(Error):
@@ -99,7 +142,8 @@ class ProcessDied(Error):
 
 
 class StepfastWarning(UserWarning):
-    """Code of a workflow does something that a replay may not be able to repeat."""
+    """Code does something that is probably not intended: it is not durable, it blocks an event loop, or a
+    replay may not be able to repeat it."""
 
 
 class Suspended(BaseException):
@@ -110,22 +154,22 @@ class Cancelled(BaseException):
     """Unwinds the code of an execution that was cancelled. Do not suppress it."""
 
 
-def forked_process_error() -> Invalid:
+def forked_process_error() -> InvalidArgument:
     """Returns the error for an engine or a handle that is used in a process forked from its own."""
-    return Invalid(
+    return InvalidArgument(
         "this belongs to the process that this one was forked from, and cannot be used here: open an engine "
         "in this process, or start a new process (multiprocessing: spawn)",
         "SF-0034",
     )
 
 
-def other_loop_error(what: str) -> Invalid:
+def other_loop_error(what: str) -> InvalidArgument:
     """Returns the error for an object of an event loop that is used on another loop, or on none.
 
     Args:
         what: The object, for the message.
     """
-    return Invalid(
+    return InvalidArgument(
         f"{what} belongs to the event loop on which it was opened, and this is another one, or none: use it "
         "in coroutines of that loop only; for threads there is asyncio.run_coroutine_threadsafe, and Engine",
         "SF-0033",
@@ -134,15 +178,22 @@ def other_loop_error(what: str) -> Invalid:
 
 #: The exception class for each kind of error of the engine.
 KINDS: Final[dict[str, type[Error]]] = {
-    "Invalid": Invalid,
+    "Invalid": InvalidArgument,
     "Conflict": Conflict,
     "NotFound": NotFound,
     "Failed": WorkflowFailed,
     "Cancelled": WorkflowCancelled,
-    "Parked": Parked,
-    "Unavailable": Unavailable,
-    "Corrupt": Corrupt,
+    "Parked": WorkflowParked,
+    "Unavailable": StoreUnavailable,
+    "Corrupt": StoreCorrupt,
 }
 
-#: The exception classes of single error codes.
-CODES: Final[dict[str, type[Error]]] = {"SF-0040": QueueFull}
+#: The exception classes of single error codes. All other codes have the class of their kind.
+CODES: Final[dict[str, type[Error]]] = {
+    "SF-0003": WorkflowIdConflict,
+    "SF-0012": EngineClosed,
+    "SF-0014": SchemaMismatch,
+    "SF-0038": QueueConflict,
+    "SF-0039": DedupConflict,
+    "SF-0040": QueueFull,
+}

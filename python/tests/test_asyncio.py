@@ -12,7 +12,7 @@ import threading
 import programs
 import pytest
 
-from stepfast import AsyncEngine, Engine, Invalid, Workflow, WorkflowCancelled, sleep, step, workflow
+from stepfast import AsyncEngine, Engine, InvalidArgument, Workflow, WorkflowCancelled, sleep, step, workflow
 
 ALL = [*programs.PLAIN, *programs.PAIRS, programs.nested]
 PROGRAMS = pathlib.Path(__file__).with_name("programs.py")
@@ -355,7 +355,7 @@ def test_sync_code_never_blocks_the_loop(url: str) -> None:
             assert await engine.run(threaded, 3) == [3, True]
             assert await engine.run(parent_of_sync, 4) == [4, True]
             for blocking in (would_block, blocking_parent):
-                with pytest.raises(Invalid, match="in_thread"):
+                with pytest.raises(InvalidArgument, match="in_thread"):
                     await engine.run(blocking, 5)
 
     asyncio.run(main())
@@ -372,7 +372,7 @@ def test_a_sync_engine_leaves_async_workflows_to_others(url: str) -> None:
 
     asyncio.run(begin())
     with Engine(url) as engine:
-        with pytest.raises(Invalid, match="AsyncEngine"):
+        with pytest.raises(InvalidArgument, match="AsyncEngine"):
             engine.start(slowly, 3)
         assert engine.run(sync_child, 1)[0] == 1
     asyncio.run(end())

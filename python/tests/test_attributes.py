@@ -16,7 +16,7 @@ from stepfast import (
     Answers,
     AsyncEngine,
     Engine,
-    Invalid,
+    InvalidArgument,
     Queue,
     WorkflowCancelled,
     WorkflowFailed,
@@ -135,11 +135,11 @@ def test_attributes_that_cannot_be_are_refused(file: str) -> None:
     ]
     with Engine(file, queues=[Queue("mails")]) as engine:
         for given, says in cases:
-            with pytest.raises(Invalid, match=says):
+            with pytest.raises(InvalidArgument, match=says):
                 engine.options(attributes=given)
-        with pytest.raises(Invalid, match="debounce does not go with attributes"):
+        with pytest.raises(InvalidArgument, match="debounce does not go with attributes"):
             engine.options(queue="mails", debounce="x", delay=1, attributes=ACME)
-        with pytest.raises(Invalid, match="must be a dict of texts"):
+        with pytest.raises(InvalidArgument, match="must be a dict of texts"):
             engine.list(attributes=["a"])  # type: ignore[arg-type]
 
 
@@ -147,15 +147,15 @@ def test_filters_that_cannot_be_are_refused(file: str) -> None:
     with Engine(file) as engine:
         with pytest.raises(TypeError, match="'colour' is none of the conditions that there are: status, "):
             engine.list(colour="red")  # type: ignore[call-arg]
-        with pytest.raises(Invalid, match="status"):
+        with pytest.raises(InvalidArgument, match="status"):
             engine.count(status="ready")
-        with pytest.raises(Invalid, match="is no workflow"):
+        with pytest.raises(InvalidArgument, match="is no workflow"):
             engine.count(workflow=print)  # type: ignore[arg-type]
-        with pytest.raises(Invalid, match="give a condition at least"):
+        with pytest.raises(InvalidArgument, match="give a condition at least"):
             engine.cancel_all()
-        with pytest.raises(Invalid, match="give a condition at least"):
+        with pytest.raises(InvalidArgument, match="give a condition at least"):
             engine.cancel_all(queue=None, attributes={})
-        with pytest.raises(Invalid, match="say what is to be continued"):
+        with pytest.raises(InvalidArgument, match="say what is to be continued"):
             engine.resume_all(queue="mails")
 
 

@@ -99,9 +99,9 @@ def test_a_call_is_awaited_once(url: str) -> None:
     async def main() -> None:
         async with AsyncEngine(url) as engine:
             for run in (await engine.start(awaits_twice, 1)).result, lambda: engine.run(awaits_twice, 1):
-                assert await run() == "a call can be awaited once only: make a task of it"
+                assert await run() == "a call can be awaited only once: create a task for it"
             said = await engine.run(is_awaited_by_two, 1)
-            assert said == ["2", "a call can be awaited once only: make a task of it"]
+            assert said == ["2", "a call can be awaited only once: create a task for it"]
 
     asyncio.run(main())
 

@@ -13,7 +13,7 @@ import stepfast
 from stepfast import (
     AsyncEngine,
     Engine,
-    Invalid,
+    InvalidArgument,
     Queue,
     Step,
     Workflow,
@@ -82,7 +82,7 @@ async def is_late(seconds: float) -> str:
 def test_what_is_one_already_is_not_made_another() -> None:
     for make in step, workflow:
         for made in square, squares, square_async:
-            with pytest.raises(Invalid, match="is a step or a workflow already"):
+            with pytest.raises(InvalidArgument, match="is a step or a workflow already"):
                 make(made)
 
         async def numbers() -> AsyncIterator[int]:
@@ -91,14 +91,14 @@ def test_what_is_one_already_is_not_made_another() -> None:
         def letters() -> Iterator[str]:
             yield "a"
 
-        with pytest.raises(Invalid, match="is an async generator, which cannot be a"):
+        with pytest.raises(InvalidArgument, match="is an async generator, which cannot be a"):
             make(numbers)
-        with pytest.raises(Invalid, match="is a generator, which cannot be a"):
+        with pytest.raises(InvalidArgument, match="is a generator, which cannot be a"):
             make(letters)
 
 
 def test_a_timeout_in_sync_code_says_what_to_write() -> None:
-    with pytest.raises(Invalid, match=r"async with stepfast.timeout"), stepfast.timeout(1):  # type: ignore[attr-defined] # pyright: ignore
+    with pytest.raises(InvalidArgument, match=r"async with stepfast.timeout"), stepfast.timeout(1):  # type: ignore[attr-defined] # pyright: ignore
         pass
 
 
@@ -124,7 +124,7 @@ OF_ENGINES = [
 @pytest.mark.parametrize("engine", [Engine, AsyncEngine])
 @pytest.mark.parametrize(("options", "says"), OF_ENGINES)
 def test_of_engines(engine: Callable[..., Any], options: dict[str, Any], says: str) -> None:
-    with pytest.raises(Invalid, match=says):
+    with pytest.raises(InvalidArgument, match=says):
         engine(**{"url": "memory:", **options})
 
 
@@ -153,12 +153,12 @@ OF_STEPS = [
 @pytest.mark.parametrize("process", [False, True])
 @pytest.mark.parametrize(("options", "says"), OF_STEPS)
 def test_of_steps(process: bool, options: dict[str, Any], says: str) -> None:
-    with pytest.raises(Invalid, match=says):
+    with pytest.raises(InvalidArgument, match=says):
         step(process=process, **options)(nothing)
 
 
 def test_a_step_runs_in_a_process_or_not() -> None:
-    with pytest.raises(Invalid, match="process is 2, and must be True or False"):
+    with pytest.raises(InvalidArgument, match="process is 2, and must be True or False"):
         step(process=2)(nothing)  # type: ignore[call-overload]
 
 
@@ -173,7 +173,7 @@ def test_a_step_runs_in_a_process_or_not() -> None:
     ],
 )
 def test_of_workflows(options: dict[str, Any], says: str) -> None:
-    with pytest.raises(Invalid, match=says):
+    with pytest.raises(InvalidArgument, match=says):
         workflow(**options)(nothing)
 
 
@@ -189,30 +189,30 @@ OF_ORDERS = [
 
 @pytest.mark.parametrize(("options", "says"), OF_ORDERS)
 def test_of_starts(options: dict[str, Any], says: str) -> None:
-    with Engine("memory:") as engine, pytest.raises(Invalid, match=says):
+    with Engine("memory:") as engine, pytest.raises(InvalidArgument, match=says):
         engine.options(**options)
-    with pytest.raises(Invalid, match=says):
+    with pytest.raises(InvalidArgument, match=says):
         AsyncEngine("memory:").options(**options)
 
 
 def test_of_other_calls_of_engines() -> None:
     with Engine("memory:") as engine:
         for call in (engine.start, engine.run):
-            with pytest.raises(Invalid, match="workflow_id is 7, and must be text"):
+            with pytest.raises(InvalidArgument, match="workflow_id is 7, and must be text"):
                 call(squares, 1, workflow_id=7)  # type: ignore[call-overload]
-        with pytest.raises(Invalid, match="limit is 0, and must be at least 1"):
+        with pytest.raises(InvalidArgument, match="limit is 0, and must be at least 1"):
             engine.list(limit=0)
-        with pytest.raises(Invalid, match="grace is -1, and must be at least 0"):
+        with pytest.raises(InvalidArgument, match="grace is -1, and must be at least 0"):
             engine.close(grace=-1)
 
     async def main() -> None:
         async with AsyncEngine("memory:") as engine:
             for call in (engine.start, engine.run):
-                with pytest.raises(Invalid, match="workflow_id is 7, and must be text"):
+                with pytest.raises(InvalidArgument, match="workflow_id is 7, and must be text"):
                     await call(squares, 1, workflow_id=7)
-            with pytest.raises(Invalid, match="limit is 0, and must be at least 1"):
+            with pytest.raises(InvalidArgument, match="limit is 0, and must be at least 1"):
                 await engine.list(limit=0)
-            with pytest.raises(Invalid, match="grace is -1, and must be at least 0"):
+            with pytest.raises(InvalidArgument, match="grace is -1, and must be at least 0"):
                 await engine.close(grace=-1)
 
     asyncio.run(main())
@@ -232,18 +232,18 @@ def test_of_other_calls_of_engines() -> None:
 def test_of_sleeps(options: dict[str, Any], says: str) -> None:
     if options.get("minutes", 1) is None:
         options = {"hours": 1, **options}
-    with pytest.raises(Invalid, match=says):
+    with pytest.raises(InvalidArgument, match=says):
         sleep(**options)
 
 
 def test_of_timeouts() -> None:
-    with pytest.raises(Invalid, match="seconds is nan, and must be a number"):
+    with pytest.raises(InvalidArgument, match="seconds is nan, and must be a number"):
         stepfast.timeout(math.nan)
-    with pytest.raises(Invalid, match="seconds is '5', and must be a number"):
+    with pytest.raises(InvalidArgument, match="seconds is '5', and must be a number"):
         stepfast.timeout("5")  # type: ignore[arg-type]
 
     async def main() -> None:
-        with pytest.raises(Invalid, match="timeout is nan, and must be a number"):
+        with pytest.raises(InvalidArgument, match="timeout is nan, and must be a number"):
             await wait_for(asyncio.get_running_loop().create_future(), math.nan)
 
     asyncio.run(main())
@@ -252,21 +252,21 @@ def test_of_timeouts() -> None:
 def test_of_waits() -> None:
     with Engine("memory:") as engine:
         handle = engine.start(squares, 2)
-        with pytest.raises(Invalid, match="timeout is '5', and must be a number of seconds"):
+        with pytest.raises(InvalidArgument, match="timeout is '5', and must be a number of seconds"):
             handle.result(timeout="5")  # type: ignore[arg-type]
-        with pytest.raises(Invalid, match="timeout is -1, and must be at least 0"):
+        with pytest.raises(InvalidArgument, match="timeout is -1, and must be at least 0"):
             handle.result(timeout=-1)
         assert handle.result(timeout=60) == 4
 
 
 def test_of_maps() -> None:
-    with pytest.raises(Invalid, match="concurrency is 0, and must be at least 1"):
+    with pytest.raises(InvalidArgument, match="concurrency is 0, and must be at least 1"):
         stepfast.map(square, [1], concurrency=0)
-    with pytest.raises(Invalid, match="concurrency is 1.5, and must be a whole number"):
+    with pytest.raises(InvalidArgument, match="concurrency is 1.5, and must be a whole number"):
         stepfast.map(square, [1], concurrency=1.5)  # type: ignore[call-overload]
 
     async def main() -> None:
-        with pytest.raises(Invalid, match="concurrency is -1, and must be at least 1"):
+        with pytest.raises(InvalidArgument, match="concurrency is -1, and must be at least 1"):
             await stepfast.map(square_async, [1], concurrency=-1)
 
     asyncio.run(main())
@@ -332,19 +332,23 @@ async def gathers_numbers() -> Any:
 def test_gather_takes_calls_and_not_their_values(url: str) -> None:
     instead = r"gather\(lambda: reserve\(1\), lambda: charge\(2\)\)"
     with Engine(url) as engine:
-        with pytest.raises(Invalid, match=rf"argument 1 of gather has the type int, .*{instead}"):
+        with pytest.raises(InvalidArgument, match=rf"argument 1 of gather has the type int, .*{instead}"):
             engine.run(gathers_values)
-        with pytest.raises(Invalid, match=rf"argument 2 of gather has the type coroutine, .*{instead}"):
+        with pytest.raises(
+            InvalidArgument, match=rf"argument 2 of gather has the type coroutine, .*{instead}"
+        ):
             engine.run(gathers_awaitables)
-    with pytest.raises(Invalid, match="argument 1 of gather has the type int"):
+    with pytest.raises(InvalidArgument, match="argument 1 of gather has the type int"):
         gather(square(1), square(2))  # type: ignore[call-overload]
 
     async def main() -> None:
         instead = r"await gather\(reserve\(1\), charge\(2\)\)"
         async with AsyncEngine(url) as engine:
-            with pytest.raises(Invalid, match=rf"argument 2 of gather has the type function, .*{instead}"):
+            with pytest.raises(
+                InvalidArgument, match=rf"argument 2 of gather has the type function, .*{instead}"
+            ):
                 await engine.run(gathers_functions)
-            with pytest.raises(Invalid, match=rf"argument 2 of gather has the type int, .*{instead}"):
+            with pytest.raises(InvalidArgument, match=rf"argument 2 of gather has the type int, .*{instead}"):
                 await engine.run(gathers_numbers)
 
     asyncio.run(main())
@@ -361,7 +365,7 @@ class AsksElsewhere:
 
 @pytest.mark.parametrize("retry_if", [asks_elsewhere, AsksElsewhere()])
 def test_an_async_retry_if_is_refused(retry_if: Any) -> None:
-    with pytest.raises(Invalid, match="retry_if is .* must be a sync function"):
+    with pytest.raises(InvalidArgument, match="retry_if is .* must be a sync function"):
         step(retries=1, retry_if=retry_if)(nothing)
 
 
@@ -377,7 +381,7 @@ MEANINGLESS = [
 
 @pytest.mark.parametrize(("options", "says"), MEANINGLESS)
 def test_options_that_mean_nothing_are_refused(options: dict[str, Any], says: str) -> None:
-    with Engine("memory:", queues=[Queue("a")]) as engine, pytest.raises(Invalid, match=says):
+    with Engine("memory:", queues=[Queue("a")]) as engine, pytest.raises(InvalidArgument, match=says):
         engine.options(**options)
 
 
@@ -385,6 +389,6 @@ def test_options_that_mean_nothing_are_refused(options: dict[str, Any], says: st
 def test_a_time_of_a_filter_is_a_datetime(what: str) -> None:
     with (
         Engine("memory:") as engine,
-        pytest.raises(Invalid, match=f"{what} is 'yesterday', and must be a datetime"),
+        pytest.raises(InvalidArgument, match=f"{what} is 'yesterday', and must be a datetime"),
     ):
         engine.list(**{what: "yesterday"})  # type: ignore[arg-type]

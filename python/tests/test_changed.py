@@ -11,42 +11,45 @@ import sys
 import changed
 import pytest
 
-from stepfast import AsyncEngine, Engine, Parked
+from stepfast import AsyncEngine, Engine, WorkflowParked
 
 CHANGED = pathlib.Path(changed.__file__)
 
 #: What the message says for each change, beside the position.
 SAID = {
-    "replaced": ['the record has step "charge"', 'now calls step "refund"'],
-    "renamed": ['the record has step "charge"', 'now calls step "charge_card"'],
+    "replaced": ['the record has step "charge"', 'but the code calls step "refund"'],
+    "renamed": ['the record has step "charge"', 'but the code calls step "charge_card"'],
     "swapped": [
         'the record has step "charge"',
-        'now calls step "label"',
+        'but the code calls step "label"',
         'the nearest recorded "label" is at position 2',
     ],
-    "removed": ['the record has step "charge"', 'now calls step "label"'],
+    "removed": ['the record has step "charge"', 'but the code calls step "label"'],
     "added before": [
         'the record has step "charge"',
-        'now calls step "refund"',
+        'but the code calls step "refund"',
     ],
     "other arguments": ['step "charge" was recorded with other arguments'],
-    "other kind": ['the record has step "charge"', 'now calls sleep "sleep"'],
-    "ends early": ['the record goes on with step "label" at position 2', "now returns before it"],
+    "other kind": ['the record has step "charge"', 'but the code calls sleep "sleep"'],
+    "ends early": ['the record continues with step "label" at position 2', "but the code returns before it"],
     "gathered": [
-        'the record goes on with step "charge" at position 1',
-        'it waits for step "charge"',
+        'the record continues with step "charge" at position 1',
+        'the code waits for step "charge"',
         '"label"',
     ],
     "in a group": [
-        'the record goes on with step "charge" at position 1',
-        'it waits for step "charge"',
+        'the record continues with step "charge" at position 1',
+        'the code waits for step "charge"',
         '"label"',
     ],
-    "in a task": ['the record goes on with step "charge" at position 1', 'it waits for step "charge"'],
+    "in a task": [
+        'the record continues with step "charge" at position 1',
+        'the code waits for step "charge"',
+    ],
     "not awaited": [
-        'the record goes on with step "charge" at position 1',
+        'the record continues with step "charge" at position 1',
         "does not call it",
-        'it waits for step "label"',
+        'the code waits for step "label"',
     ],
 }
 ASYNC_ONLY = {"gathered", "in a group", "in a task", "not awaited"}
@@ -87,7 +90,7 @@ def test_changed_code_is_parked_and_says_why(url: str, monkeypatch: pytest.Monke
                 # it stays as it is until somebody resumes it
                 assert engine.resume("order-7")
             handle = engine.start(changed.sync_order, 7, workflow_id="order-7")
-            with pytest.raises(Parked) as parked:
+            with pytest.raises(WorkflowParked) as parked:
                 handle.result()
             check(change, str(parked.value))
         # all of them have left the record as it was
@@ -108,7 +111,7 @@ def test_changed_async_code_is_parked_and_says_why(url: str, monkeypatch: pytest
                 if handle is not None:
                     assert await engine.resume("order-7")
                 handle = await engine.start(changed.async_order, 7, workflow_id="order-7")
-                with pytest.raises(Parked) as parked:
+                with pytest.raises(WorkflowParked) as parked:
                     await handle
                 check(change, str(parked.value))
             monkeypatch.setattr(changed, "CODE", "first")
@@ -121,11 +124,11 @@ def test_changed_async_code_is_parked_and_says_why(url: str, monkeypatch: pytest
 def test_a_parked_execution_is_resumed_by_the_next_process(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     killed("sync", url)
     monkeypatch.setattr(changed, "CODE", "renamed")
-    with Engine(url) as engine, pytest.raises(Parked):
+    with Engine(url) as engine, pytest.raises(WorkflowParked):
         engine.start(changed.sync_order, 7, workflow_id="order-7").result()
     monkeypatch.setattr(changed, "CODE", "first")
     with Engine(url) as engine:
         handle = engine.get("order-7")
-        with pytest.raises(Parked):
+        with pytest.raises(WorkflowParked):
             handle.result()
         assert engine.resume("order-7") and handle.result() == RESTORED

@@ -17,9 +17,9 @@ from stepfast import (
     Client,
     Engine,
     Error,
-    Parked,
     WorkflowCancelled,
     WorkflowFailed,
+    WorkflowParked,
     sleep,
     step,
     workflow,
@@ -143,7 +143,7 @@ def test_what_parks_has_its_own_code(url: str) -> None:
     NAMES[0] = "second"
     with Engine(url) as engine:
         handle = engine.get("x")
-        with pytest.raises(Parked) as raised:
+        with pytest.raises(WorkflowParked) as raised:
             handle.result()
         assert code_of(raised) == "SF-0023"
 
@@ -169,7 +169,7 @@ def test_an_input_that_cannot_be_read_has_its_own_code(url: str, monkeypatch: py
         with monkeypatch.context() as program:
             program.delattr(sys.modules[__name__], "Order")
             with Engine(url):
-                with pytest.raises(Parked) as raised:
+                with pytest.raises(WorkflowParked) as raised:
                     handle.result()
                 assert code_of(raised) == "SF-0026"
         with Engine(url):

@@ -13,7 +13,7 @@ import pytest
 from fastapi import BackgroundTasks
 from starlette._utils import is_async_callable
 
-from stepfast import Instance, Invalid, step, workflow
+from stepfast import Instance, InvalidArgument, step, workflow
 
 NOTES: list[str] = []
 
@@ -79,5 +79,5 @@ def test_a_framework_awaits_them() -> None:
 
 @pytest.mark.parametrize("retry_if", [notes_async, SEEN.async_step, functools.partial(notes_async.function)])
 def test_one_is_refused_where_nothing_awaits_it(retry_if: Any) -> None:
-    with pytest.raises(Invalid, match="retry_if"):
+    with pytest.raises(InvalidArgument, match="retry_if"):
         step(retry_if=retry_if)(lambda: None)

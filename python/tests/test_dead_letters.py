@@ -16,7 +16,7 @@ import pytest
 from test_outbox import by_psycopg, outbox_greet, outcome, prepare, ways
 from watched import HANGS
 
-from stepfast import AsyncClient, AsyncEngine, Client, Conflict, Engine, Invalid, Outbox
+from stepfast import AsyncClient, AsyncEngine, Client, Conflict, Engine, InvalidArgument, Outbox
 
 ROOT = pathlib.Path(__file__).parents[2]
 
@@ -61,12 +61,12 @@ def test_what_cannot_become_an_execution_is_a_dead_letter(url: str, caplog: pyte
         ends_at = time.monotonic() + HANGS
         lines: list[str] = []
         while len(lines) < len(letters) and time.monotonic() < ends_at:
-            lines = [it.getMessage() for it in caplog.records if "becomes a dead letter" in it.getMessage()]
+            lines = [it.getMessage() for it in caplog.records if "to the dead letters" in it.getMessage()]
         assert len(lines) == len(letters), lines
         assert not [char for char in "".join(lines) if category(char) == "Cc"], lines
         for letter in letters:
             assert any(re.search(rf"(id|letter): {letter.id}\b", line) for line in lines), (letter.id, lines)
-        with pytest.raises(Invalid, match="limit is 0, and must be at least 1"):
+        with pytest.raises(InvalidArgument, match="limit is 0, and must be at least 1"):
             engine.dead_letters(limit=0)
         with Client(url) as client:
             assert client.dead_letters() == letters
@@ -75,7 +75,7 @@ def test_what_cannot_become_an_execution_is_a_dead_letter(url: str, caplog: pyte
             async with AsyncEngine(url) as engine, AsyncClient(url) as client:
                 assert await engine.dead_letters() == letters
                 assert await client.dead_letters(limit=1) == letters[:1]
-                with pytest.raises(Invalid, match="limit is 0, and must be at least 1"):
+                with pytest.raises(InvalidArgument, match="limit is 0, and must be at least 1"):
                     await engine.dead_letters(limit=0)
 
         asyncio.run(main())

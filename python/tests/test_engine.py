@@ -13,7 +13,7 @@ from stepfast import (
     Engine,
     Error,
     Execution,
-    Invalid,
+    InvalidArgument,
     NotFound,
     ReplayFilter,
     WorkflowCancelled,
@@ -106,7 +106,7 @@ def test_executions_are_listed_and_counted(url: str) -> None:
         oldest = min(execution.created_at for execution in listed)
         assert engine.list(created_before=oldest) == []
         assert len(engine.list(created_from=oldest)) == 6
-        with pytest.raises(Invalid, match="finished.*is not a status"):
+        with pytest.raises(InvalidArgument, match="finished.*is not a status"):
             engine.list(status="finished")
 
 
@@ -181,22 +181,22 @@ def test_engines_do_not_start_anything_in_workflows(url: str) -> None:
         return engine.run(doubles, n)
 
     with Engine(url) as engine:
-        with pytest.raises(Invalid, match=r"write doubles\.start\(\.\.\.\)"):
+        with pytest.raises(InvalidArgument, match=r"write doubles\.start\(\.\.\.\)"):
             engine.run(starts, 1)
-        with pytest.raises(Invalid, match=r"write doubles\(\.\.\.\)"):
+        with pytest.raises(InvalidArgument, match=r"write doubles\(\.\.\.\)"):
             engine.run(runs, 1)
 
 
 def test_what_is_called_instead_of_given_is_refused() -> None:
     async def main() -> None:
         async with AsyncEngine("memory:") as engine:
-            with pytest.raises(Invalid, match=r"is no workflow: give a workflow, then its arguments"):
+            with pytest.raises(InvalidArgument, match=r"is no workflow: give a workflow, then its arguments"):
                 await engine.start(sleeps_long())  # type: ignore[call-overload]
-            with pytest.raises(Invalid, match=r"is no workflow: give a workflow, then its arguments"):
+            with pytest.raises(InvalidArgument, match=r"is no workflow: give a workflow, then its arguments"):
                 await engine.run(sleeps_long())  # type: ignore[call-overload]
 
     asyncio.run(main())
-    with Engine("memory:") as engine, pytest.raises(Invalid, match=r"^3 is no workflow"):
+    with Engine("memory:") as engine, pytest.raises(InvalidArgument, match=r"^3 is no workflow"):
         engine.start(doubles(1))  # type: ignore[call-overload]
 
 
@@ -330,13 +330,13 @@ def test_a_workflow_id_beside_options_is_refused(url: str) -> None:
         options = engine.options(patience=60)
         for call in [options.start, options.run]:
             with pytest.raises(
-                Invalid, match=r"doubles here, which has no such parameter.*options\(workflow_id"
+                InvalidArgument, match=r"doubles here, which has no such parameter.*options\(workflow_id"
             ):
                 call(doubles, 1, workflow_id="twice")  # type: ignore[call-arg]
 
     async def main() -> None:
         async with AsyncEngine("memory:") as other:
-            with pytest.raises(Invalid, match="no such parameter"):
+            with pytest.raises(InvalidArgument, match="no such parameter"):
                 await other.options(timeout=60).run(doubles, 1, workflow_id="twice")  # type: ignore[call-arg]
 
     asyncio.run(main())

@@ -82,7 +82,7 @@ def test_an_engine_tells_whom_it_takes_over(url: str, lines: Lines, tmp_path: pa
                 worker.kill()
     assert worker.returncode == -signal.SIGKILL
     with Engine(url):
-        lines.until("a worker was lost", f"(worker: 2, host: {socket.gethostname()}, pid: {worker.pid})")
+        lines.until("a worker is dead", f"(worker: 2, host: {socket.gethostname()}, pid: {worker.pid})")
         lines.until("can be claimed again", "recovered: 1")
 
 
@@ -92,7 +92,7 @@ def test_who_handles_lines_does_not_hold_up_the_engine(lines: Lines) -> None:
         with Engine("memory:") as engine:
             assert engine.run(engine_log_doubles, 4) == 8
     lines.goes_on.set()
-    assert lines.until("left out").levelname == "WARNING"
+    assert lines.until("were dropped").levelname == "WARNING"
 
 
 ENDING = """

@@ -87,7 +87,7 @@ import asyncio
 
 import pytest
 
-from stepfast import AsyncEngine, Invalid, sleep, step, workflow
+from stepfast import AsyncEngine, InvalidArgument, sleep, step, workflow
 
 @step
 async def checked_step(n: int) -> int:
@@ -125,7 +125,7 @@ async def test_shared(shared, n):
     assert await shared.count() == n
 
 async def test_elsewhere(shared):
-    with pytest.raises(Invalid, match="event loop on which it was opened"):
+    with pytest.raises(InvalidArgument, match="event loop on which it was opened"):
         await shared.run(checked_workflow, 1)
 """
 

@@ -11,7 +11,7 @@ import stepfast
 from stepfast import (
     AsyncEngine,
     Engine,
-    Invalid,
+    InvalidArgument,
     Queue,
     as_completed,
     gather,
@@ -295,7 +295,7 @@ async def limited() -> None:
 
 
 def test_sync_workflows_have_no_timeout(url: str) -> None:
-    with Engine(url) as engine, pytest.raises(Invalid, match=r"@step\(timeout=\.\.\.\)"):
+    with Engine(url) as engine, pytest.raises(InvalidArgument, match=r"@step\(timeout=\.\.\.\)"):
         engine.run(limits_in_vain)
 
 
@@ -324,7 +324,7 @@ def test_children_are_awaited_later_or_not_at_all(url: str) -> None:
         assert (second, first) == (10, 5)
         assert engine.get(str(workflow_id)).result() == 5
         assert engine.get(str(detached)).result() == 17
-    with pytest.raises(Invalid, match="engine.start"):
+    with pytest.raises(InvalidArgument, match="engine.start"):
         child_of.start(1)
 
     async def main() -> None:

@@ -10,7 +10,7 @@ import sys
 from typing import Any
 
 PROGRAM = pathlib.Path(__file__).with_name("forks.py")
-FORKED = "Invalid SF-0034"
+FORKED = "InvalidArgument SF-0034"
 
 
 def played(scene: str, url: str, says: str = "") -> Any:
@@ -71,7 +71,7 @@ def test_a_child_keeps_nobody_from_taking_over(url: str) -> None:
         assert parent.wait(60) == -signal.SIGKILL
         try:
             place = f"worker: 1, host: {socket.gethostname()}, pid: {parent.pid}"
-            says = f"a worker was lost; what it ran is made claimable ({place})\n"
+            says = f"a worker is dead; its executions are being requeued ({place})\n"
             assert played("takes_over", url, says) == "done"
         finally:
             os.kill(child, signal.SIGKILL)

@@ -27,7 +27,7 @@ from stepfast import (
     Engine,
     Error,
     Instance,
-    Invalid,
+    InvalidArgument,
     NotFound,
     Outbox,
     Queue,
@@ -408,7 +408,7 @@ def test_a_value_works_or_is_refused_by_name(store: Store, door: str) -> None:
         shown = f"{door}={value!r:.60}"
         try:
             DOORS[door](store, value)
-        except Invalid as error:
+        except InvalidArgument as error:
             said = str(error)
             if not any(name in said for name in names):
                 wrong.append(f"{shown} is refused without the name: {said:.200}")

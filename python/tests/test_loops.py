@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from stepfast import AsyncEngine, AsyncHandle, Error, Invalid, Unavailable, sleep, step, workflow
+from stepfast import AsyncEngine, AsyncHandle, Error, InvalidArgument, Unavailable, sleep, step, workflow
 
 
 @step
@@ -51,7 +51,7 @@ async def uses(engine: AsyncEngine, handle: AsyncHandle[int]) -> list[str]:
     return codes
 
 
-ELSEWHERE = "Invalid SF-0033"
+ELSEWHERE = "InvalidArgument SF-0033"
 
 
 def test_another_thread_is_told_whose_it_is(url: str) -> None:
@@ -75,7 +75,7 @@ def test_a_thread_without_a_loop_is_told_too(url: str) -> None:
         async with AsyncEngine(url) as engine:
 
             def step_by_hand() -> None:
-                with pytest.raises(Invalid, match="run_coroutine_threadsafe"):
+                with pytest.raises(InvalidArgument, match="run_coroutine_threadsafe"):
                     engine.run(ones_on_a_loop, 1).send(None)
 
             await asyncio.to_thread(step_by_hand)
@@ -113,11 +113,11 @@ def test_the_next_loop_is_told(url: str) -> None:
 def test_it_has_to_be_open(url: str) -> None:
     async def main() -> None:
         engine = AsyncEngine(url)
-        with pytest.raises(Invalid, match="not open"):
+        with pytest.raises(InvalidArgument, match="not open"):
             await engine.run(ones_on_a_loop, 1)
         await engine.close()
         async with engine:
-            with pytest.raises(Invalid, match="open already"):
+            with pytest.raises(InvalidArgument, match="open already"):
                 await engine.open()
             assert await engine.run(ones_on_a_loop, 1) == 1
         with pytest.raises(Unavailable, match="closed") as raised:
@@ -129,7 +129,7 @@ def test_it_has_to_be_open(url: str) -> None:
 
 
 def test_a_program_without_a_loop_is_told(url: str) -> None:
-    with pytest.raises(Invalid, match=r"needs a running event loop of asyncio"):
+    with pytest.raises(InvalidArgument, match=r"needs a running event loop of asyncio"):
         AsyncEngine(url).open().send(None)
 
 

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from stepfast import Engine, Instance, Invalid, step, workflow
+from stepfast import Engine, Instance, InvalidArgument, step, workflow
 
 
 class Shop(Instance):
@@ -87,29 +87,29 @@ def test_steps_and_workflows_are_methods(url: str) -> None:
         assert [each.workflow for each in engine.list(workflow=Shop.opening)] == ["Shop.opening"]
         assert engine.count(workflow=eu.checkout) == engine.count(workflow=Shop.checkout) == 3
         others.append(engine)
-        with pytest.raises(Invalid, match=r"write self\.checkout\.start\(\.\.\.\)"):
+        with pytest.raises(InvalidArgument, match=r"write self\.checkout\.start\(\.\.\.\)"):
             engine.run(eu.in_vain, 6)
     # outside of workflows they are plain methods
     assert eu.price(1) == "1 EUR" and Shop.tax(2) == "Shop 2" and eu.checkout(3) == "eu: 3 EUR"
 
 
 def test_decorators_in_the_wrong_order_are_told() -> None:
-    with pytest.raises(Invalid, match="write @classmethod above @step or @workflow"):
+    with pytest.raises(InvalidArgument, match="write @classmethod above @step or @workflow"):
 
         class Wrong:
             @step  # type: ignore[arg-type]
             @classmethod
             def odd(cls) -> None: ...
 
-    with pytest.raises(Invalid, match="needs a name"):
+    with pytest.raises(InvalidArgument, match="needs a name"):
         Shop("", "EUR")
-    with Engine("memory:") as engine, pytest.raises(Invalid, match="is no workflow"):
+    with Engine("memory:") as engine, pytest.raises(InvalidArgument, match="is no workflow"):
         engine.count(workflow=Shop.price)  # type: ignore[arg-type]
 
 
 PROGRAM = """
 import sys
-from stepfast import Engine, Instance, Parked, sleep, step, workflow
+from stepfast import Engine, Instance, WorkflowParked, sleep, step, workflow
 
 class Mill(Instance):
     @step
@@ -129,7 +129,7 @@ with Engine(sys.argv[1], suspend_after=0.01) as engine:
     else:
         try:
             print(engine.get("w").result())
-        except Parked as parked:
+        except WorkflowParked as parked:
             print("parked:", parked)
         if sys.argv[2] == "resume":
             engine.resume("w")

@@ -23,7 +23,7 @@ import sqlalchemy.ext.asyncio as sqlalchemy_async
 import sqlalchemy.orm
 from watched import HANGS
 
-from stepfast import AsyncOutbox, Engine, Error, Invalid, NotFound, Outbox, Queue, workflow
+from stepfast import AsyncOutbox, Engine, Error, InvalidArgument, NotFound, Outbox, Queue, workflow
 
 
 @workflow
@@ -35,7 +35,7 @@ def outbox_greet(name: str, *, loudly: bool = False) -> str:
 def outbox_misuses() -> str:
     try:
         Outbox().start(None, outbox_greet, "ann")
-    except Invalid as error:
+    except InvalidArgument as error:
         return str(error)
     return ""
 
@@ -245,9 +245,9 @@ def test_a_sqlite_file_that_an_engine_has_open_is_refused(tmp_path: pathlib.Path
     for url in (f"sqlite:{file}", f"sqlite:///{file}", f"sqlite:{os.path.relpath(file)}"):
         connection = sqlite3.connect(file)
         with Engine(url):
-            with pytest.raises(Invalid, match=said):
+            with pytest.raises(InvalidArgument, match=said):
                 Outbox().start(connection, outbox_greet, "ann")
-            with by_alchemy(f"sqlite:{file}") as alchemy, pytest.raises(Invalid, match=said):
+            with by_alchemy(f"sqlite:{file}") as alchemy, pytest.raises(InvalidArgument, match=said):
                 Outbox().start(alchemy, outbox_greet, "ann")
         connection.close()
 
@@ -326,7 +326,7 @@ def test_what_cannot_be_is_refused(tmp_path: pathlib.Path) -> None:
         ]:
             with pytest.raises(Error, match=says):
                 call()
-        with pytest.raises(Invalid, match="is for an Outbox"):
+        with pytest.raises(InvalidArgument, match="is for an Outbox"):
             asyncio.run(AsyncOutbox().start(connection, outbox_greet, "x"))
     with Engine(file) as engine:
         assert "in the code of a workflow" in engine.run(outbox_misuses)

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from stepfast import AsyncEngine, AsyncHandle, Engine, Handle, Invalid, Queue, step, workflow
+from stepfast import AsyncEngine, AsyncHandle, Engine, Handle, InvalidArgument, Queue, step, workflow
 
 SYNC: dict[str, Callable[[Engine, Handle[int]], Any]] = {
     "engine.get": lambda engine, handle: engine.get("a"),
@@ -57,7 +57,7 @@ def asks_outside() -> list[str]:
     for ask in SYNC.values():
         try:
             ask(*HERE)
-        except Invalid as error:
+        except InvalidArgument as error:
             said.append(str(error))
     for what in SYNC:
         asked_in_a_step(what)
@@ -70,7 +70,7 @@ async def asks_outside_async() -> list[str]:
     for ask in ASYNC.values():
         try:
             await ask(*HERE)
-        except Invalid as error:
+        except InvalidArgument as error:
             said.append(str(error))
     for what in ASYNC:
         await asked_in_an_async_step(what)

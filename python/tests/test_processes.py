@@ -12,7 +12,16 @@ import bodies
 import pytest
 from watched import HANGS, Pipe, Watched, children
 
-from stepfast import AsyncEngine, Current, Engine, Invalid, ProcessDied, Workflow, WorkflowCancelled, step
+from stepfast import (
+    AsyncEngine,
+    Current,
+    Engine,
+    InvalidArgument,
+    ProcessDied,
+    Workflow,
+    WorkflowCancelled,
+    step,
+)
 from stepfast._processes import child
 from stepfast.values import EncodeError, RemoteError
 
@@ -85,7 +94,7 @@ def test_bodies_run_side_by_side_in_at_most_so_many_processes(tmp_path: pathlib.
     assert 1 <= len(set(run(url, bodies.fan_out, 12, processes=3))) <= 3
     for engine in (Engine(url), Engine(url, processes=1)):
         engine.close()
-    with pytest.raises(Invalid, match="processes is 0"):
+    with pytest.raises(InvalidArgument, match="processes is 0"):
         Engine(url, processes=0)
 
 
@@ -261,9 +270,9 @@ def test_outside_of_workflows_they_are_plain_calls() -> None:
 def test_a_call_that_would_block_the_loop_is_refused(tmp_path: pathlib.Path) -> None:
     url = f"sqlite:{tmp_path}/a.db"
     for workflow in (bodies.calls_it_as_it_is, bodies.calls_it_in_a_thread):
-        with pytest.raises(Invalid, match=r"write await process_id\.in_process"):
+        with pytest.raises(InvalidArgument, match=r"write await process_id\.in_process"):
             run(url, workflow)
-    with pytest.raises(Invalid, match="call it as it is"):
+    with pytest.raises(InvalidArgument, match="call it as it is"):
         run(url, bodies.calls_it_in_a_process)
 
 
@@ -271,15 +280,15 @@ def test_a_step_that_another_process_cannot_find_is_refused() -> None:
     def inner() -> None:
         pass
 
-    with pytest.raises(Invalid, match=r"step '.*inner' is defined inside a function"):
+    with pytest.raises(InvalidArgument, match=r"step '.*inner' is defined inside a function"):
         step(process=True)(inner)
-    with pytest.raises(Invalid, match="or as a lambda"):
+    with pytest.raises(InvalidArgument, match="or as a lambda"):
         step(process=True, name="short")(lambda: None)
 
     async def waits() -> None:
         pass
 
-    with pytest.raises(Invalid, match="process=True is for sync functions"):
+    with pytest.raises(InvalidArgument, match="process=True is for sync functions"):
         step(process=True)(waits)
 
 

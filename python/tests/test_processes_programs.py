@@ -76,8 +76,10 @@ def test_a_program_that_would_start_again_in_the_child_is_refused(tmp_path: path
     program = ended("shop.py", folder=tmp_path)
     assert program.returncode == 1
     said = program.stderr.splitlines()[-1]
-    assert said.startswith("stepfast.errors.Invalid: step 'process_of' cannot run in a process: importing ")
-    assert "raised Invalid: an engine is opened while" in said
+    assert said.startswith(
+        "stepfast.errors.InvalidArgument: step 'process_of' cannot run in a process: importing "
+    )
+    assert "raised InvalidArgument: an engine is opened while" in said
     assert said.endswith('put the code that starts the program under `if __name__ == "__main__":`')
 
 
@@ -107,7 +109,7 @@ def test_a_program_without_a_file_is_refused(command: list[str], tmp_path: pathl
     program = ended(*command, folder=tmp_path, given=PROGRAM + GUARDED)
     assert program.returncode == 1
     said = program.stderr.splitlines()[-1]
-    assert said.startswith("stepfast.errors.Invalid: step 'process_of' is defined in a notebook, ")
+    assert said.startswith("stepfast.errors.InvalidArgument: step 'process_of' is defined in a notebook, ")
     assert said.endswith("move it to a module (a .py file) and import it")
 
 
@@ -130,7 +132,7 @@ def test_a_program_that_is_another_one_in_the_child_is_an_error(
     )
     program = ended("shop.py", folder=tmp_path)
     said = program.stderr.splitlines()[-1]
-    assert said.startswith("stepfast.errors.Invalid: step 'process_of' cannot run in a process: ")
+    assert said.startswith("stepfast.errors.InvalidArgument: step 'process_of' cannot run in a process: ")
     assert says in said
 
 

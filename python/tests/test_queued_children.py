@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import pytest
 from watched import HANGS
 
-from stepfast import AsyncEngine, Engine, Error, Invalid, Queue, WorkflowCancelled, sleep, workflow
+from stepfast import AsyncEngine, Engine, Error, InvalidArgument, Queue, WorkflowCancelled, sleep, workflow
 
 
 @workflow
@@ -115,14 +115,14 @@ def test_what_cannot_be_is_an_outcome(url: str) -> None:
             ({"delay": -1}, "delay"),
             ({"run_timeout": -1}, "run_timeout"),
         ]:
-            with pytest.raises(Invalid, match=says):
+            with pytest.raises(InvalidArgument, match=says):
                 queued_double.options(**options)  # type: ignore[arg-type]
 
 
 def test_options_are_for_children(url: str) -> None:
     with Engine(url, queues=[Queue("jobs")]):
         for call in (queued_double.options(queue="jobs"), queued_double.options(queue="jobs").start):
-            with pytest.raises(Invalid, match="use engine.start"):
+            with pytest.raises(InvalidArgument, match="use engine.start"):
                 call(1)
 
 

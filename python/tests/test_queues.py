@@ -22,7 +22,7 @@ from stepfast import (
     Conflict,
     Engine,
     Error,
-    Invalid,
+    InvalidArgument,
     NotFound,
     Queue,
     QueueFull,
@@ -188,7 +188,7 @@ def test_a_key_has_as_many_turns_as_its_weight(file: str) -> None:
     ],
 )
 def test_weights_that_cannot_be_are_refused(weights: Any, says: str) -> None:
-    with pytest.raises(Invalid, match=says):
+    with pytest.raises(InvalidArgument, match=says):
         Queue("emails", key_weights=weights)
 
 
@@ -283,9 +283,9 @@ async def everything_async(url: str) -> None:
             assert await late == 12
             assert (await client.set_queue(Queue("mail"))).version == 1
             assert [queue.name for queue in await client.queues()] == ["emails", "mail"]
-        with pytest.raises(NotFound, match="there is no queue"):
+        with pytest.raises(NotFound, match="does not exist"):
             await engine.enqueue("post", queue_awaits, 1)
-        with pytest.raises(NotFound, match="there is no queue"):
+        with pytest.raises(NotFound, match="does not exist"):
             await engine.pause_queue("post")
 
 
@@ -311,7 +311,7 @@ def test_what_is_not_there_is_told(file: str) -> None:
 def test_a_workflow_starts_children_and_enqueues_nothing(file: str) -> None:
     with Engine(file, queues=[Queue("emails")]) as engine:
         engines[:] = [engine]
-        with pytest.raises(Invalid, match="called in the code of a workflow"):
+        with pytest.raises(InvalidArgument, match="called in the code of a workflow"):
             engine.run(queue_enqueues)
 
 
@@ -332,7 +332,7 @@ def test_a_workflow_starts_children_and_enqueues_nothing(file: str) -> None:
     ],
 )
 def test_queues_that_cannot_be_are_refused(given: dict[str, Any], told: str) -> None:
-    with pytest.raises(Invalid, match=told):
+    with pytest.raises(InvalidArgument, match=told):
         Queue(**{"name": "a", **given})
 
 
@@ -350,7 +350,7 @@ def test_queues_that_cannot_be_are_refused(given: dict[str, Any], told: str) -> 
     ],
 )
 def test_options_that_cannot_be_are_refused(file: str, given: dict[str, Any], told: str) -> None:
-    with Engine(file) as engine, pytest.raises(Invalid, match=told):
+    with Engine(file) as engine, pytest.raises(InvalidArgument, match=told):
         engine.options(**given)
 
 
@@ -370,23 +370,25 @@ def test_options_that_cannot_be_are_refused(file: str, given: dict[str, Any], to
 def test_engines_that_cannot_be_are_refused(
     file: str, kind: type[Engine | AsyncEngine], given: dict[str, Any], told: str
 ) -> None:
-    with pytest.raises(Invalid, match=told):
+    with pytest.raises(InvalidArgument, match=told):
         kind(file, **given)
 
 
 def test_what_else_cannot_be_is_refused(file: str) -> None:
     asked: Any
     with Engine(file) as asked:
-        with pytest.raises(Invalid, match="'emails' is no queue"):
+        with pytest.raises(InvalidArgument, match="'emails' is no queue"):
             asked.set_queue("emails")
-        with pytest.raises(Invalid, match="name is None, and must be text"):
+        with pytest.raises(InvalidArgument, match="name is None, and must be text"):
             asked.enqueue(None, queue_measured, "a")
-        with pytest.raises(Invalid, match=r"engine\.options\(workflow_id=…"):
+        with pytest.raises(InvalidArgument, match=r"engine\.options\(workflow_id=…"):
             asked.enqueue("emails", queue_measured, "a", workflow_id="w")
-        with pytest.raises(Invalid, match="is no workflow"):
+        with pytest.raises(InvalidArgument, match="is no workflow"):
             asked.enqueue("emails", "queue_measured", "a")
         for change in (asked.pause_queue, asked.resume_queue):
-            with pytest.raises(Invalid, match="is what has no queue, and cannot be paused"):
+            with pytest.raises(
+                InvalidArgument, match="holds the executions without a queue, and cannot be paused"
+            ):
                 change("default")
 
 
@@ -439,7 +441,7 @@ def test_a_rate_holds(url: str) -> None:
     ],
 )
 def test_rates_that_cannot_be_are_refused(make: Callable[[], object], says: str) -> None:
-    with pytest.raises(Invalid, match=says):
+    with pytest.raises(InvalidArgument, match=says):
         make()
 
 
@@ -452,7 +454,7 @@ def test_times_that_cannot_be_are_refused(file: str) -> None:
             ({"start_at": datetime(2030, 1, 1)}, "datetime with a time zone"),
             ({"delay": 1, "start_at": datetime.now(UTC)}, "give one of them"),
         ]:
-            with pytest.raises(Invalid, match=says):
+            with pytest.raises(InvalidArgument, match=says):
                 engine.options(**options)  # type: ignore[arg-type]
 
 
@@ -483,7 +485,7 @@ def test_dedup_ids_that_cannot_be_are_refused(file: str) -> None:
             ({"queue": "a", "dedup_id": 5}, "dedup_id"),
             ({"queue": "a", "on_duplicate": "ignore"}, 'must be "reject" or "return_existing"'),
         ]:
-            with pytest.raises(Invalid, match=says):
+            with pytest.raises(InvalidArgument, match=says):
                 engine.options(**options)  # type: ignore[arg-type]
 
 
@@ -500,7 +502,7 @@ def test_many_are_started_in_one_call(url: str) -> None:
             ({"workflow_id": "w"}, [("a",)], "leave it out"),
             ({"queue": "jobs", "dedup_id": "w"}, [("a",)], "dedup_id is of one execution"),
             ({"queue": "jobs"}, ["a"], "is no tuple of arguments"),
-            ({"queue": "nowhere"}, [("a",)], "there is no queue"),
+            ({"queue": "nowhere"}, [("a",)], "does not exist"),
         ]:
             with pytest.raises(Error, match=says):
                 engine.options(**options).start_many(queue_measured, items)  # type: ignore[arg-type]
@@ -540,17 +542,17 @@ def test_debounces_that_cannot_be_are_refused(file: str) -> None:
             ({"queue": "a", "debounce": ""}, "debounce"),
             ({"queue": "a", "debounce": "x", "delay": 1, "max_delay": "1"}, "max_delay"),
         ]:
-            with pytest.raises(Invalid, match=says):
+            with pytest.raises(InvalidArgument, match=says):
                 engine.options(**options)  # type: ignore[arg-type]
         for options, says in [
             ({"queue": "a", "debounce": "x"}, "needs a delay"),
             ({"queue": "a", "debounce": "x", "delay": 1, "workflow_id": "w"}, "does not go with workflow_id"),
             ({"queue": "a", "debounce": "x", "delay": 2, "max_delay": 1}, "shorter than the delay"),
         ]:
-            with pytest.raises(Invalid, match=says):
+            with pytest.raises(InvalidArgument, match=says):
                 engine.options(**options).start(queue_measured, "1")  # type: ignore[arg-type]
         long = engine.options(queue="a", debounce="x", delay=1)
-        with pytest.raises(Invalid, match="65536|64") as raised:
+        with pytest.raises(InvalidArgument, match="65536|64") as raised:
             long.start(queue_measured, "x" * 70_000)
         assert raised.value.code == "SF-0007"
 
@@ -589,9 +591,12 @@ def test_a_coroutine_waits_for_room(url: str) -> None:
 
 
 def test_depths_that_cannot_be_are_refused(file: str) -> None:
-    with pytest.raises(Invalid, match="max_depth of queue 'a' is 0"):
+    with pytest.raises(InvalidArgument, match="max_depth of queue 'a' is 0"):
         Queue("a", max_depth=0)
-    with Engine(file, queues=[Queue("a")]) as engine, pytest.raises(Invalid, match='"reject" or "wait"'):
+    with (
+        Engine(file, queues=[Queue("a")]) as engine,
+        pytest.raises(InvalidArgument, match='"reject" or "wait"'),
+    ):
         engine.options(queue="a", on_full="drop")  # type: ignore[arg-type]
 
 
@@ -610,7 +615,7 @@ def test_a_timeout_may_begin_with_the_execution(url: str) -> None:
         assert row.deadline_at is not None
         with pytest.raises(WorkflowCancelled):
             engine.options(run_timeout=0.05).run(queue_sleeps, 3600)
-        with pytest.raises(Invalid, match="run_timeout"):
+        with pytest.raises(InvalidArgument, match="run_timeout"):
             engine.options(run_timeout=-1)
 
 

@@ -8,7 +8,7 @@ import uuid
 
 import pytest
 
-from stepfast import AsyncEngine, Client, Engine, Invalid, Parked, Workflow, workflow
+from stepfast import AsyncEngine, Client, Engine, InvalidArgument, Workflow, WorkflowParked, workflow
 
 FIRST = """
 from stepfast import step, workflow
@@ -108,7 +108,7 @@ first_step = named_at_first
     # a sleep that is not over at once ends in a replay
     with Engine(url, suspend_after=0.0) as engine:
         handle = engine.start(code.mended, workflow_id="a")
-        with pytest.raises(Parked, match="named_at_first"):
+        with pytest.raises(WorkflowParked, match="named_at_first"):
             handle.result()
         module(source)
         handle.resume()
@@ -121,11 +121,11 @@ def test_other_kinds_of_code_want_another_engine(module, url: str) -> None:
     async def main() -> None:
         async with AsyncEngine(url) as engine:
             second = module(FIRST.replace("def redefined()", "async def redefined()"))
-            with pytest.raises(Invalid, match="close the engine, and open it again"):
+            with pytest.raises(InvalidArgument, match="close the engine, and open it again"):
                 await engine.run(second.redefined)
             name = f"new_{uuid.uuid4().hex}"
             new = module(FIRST + f"\n@workflow(name='{name}')\ndef new() -> str:\n    return 'new'\n")
-            with pytest.raises(Invalid, match="close the engine, and open it again"):
+            with pytest.raises(InvalidArgument, match="close the engine, and open it again"):
                 await engine.run(new.new)
         async with AsyncEngine(url) as engine:
             assert await engine.run(new.new) == "new"
@@ -163,13 +163,13 @@ def test_workflows_of_a_factory_need_names_of_their_own(url: str) -> None:
         with Engine(url) as engine, Client(url) as client:
             assert engine.run(second) == 2
             for start in (engine.start, engine.run, client.start):
-                with pytest.raises(Invalid, match="has taken its place") as raised:
+                with pytest.raises(InvalidArgument, match="has taken its place") as raised:
                     start(first)
                 assert "@workflow(name=" in str(raised.value) and "opened" not in str(raised.value)
             assert engine.count() == 1
             engine.run(second)
             # executions of the second one would go on with the code of a third
-            with pytest.raises(Invalid, match="while an engine is open"):
+            with pytest.raises(InvalidArgument, match="while an engine is open"):
                 make(3)
             assert engine.run(second) == 2
         assert make(4)() == 4

@@ -42,7 +42,7 @@ def test_every_name_is_in_it() -> None:
             "Parameter 'weeks'",
         ),
         ("_engine/records.py", "        ended_at: When it ended.\n", "", "Execution: its attribute ended_at"),
-        ("errors.py", '    """The recorded data cannot be read."""', "    ...", "Corrupt: a docstring"),
+        ("errors.py", '    """The recorded data cannot be read."""', "    ...", "StoreCorrupt: a docstring"),
         (
             "_engine/handle.py",
             '        """The execution\'s workflow_id."""\n',

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from replaying import hold, is_replay, replayed, run_to_hold, warned
 
-from stepfast import AsyncEngine, Invalid, Parked, Workflow, sleep, step, workflow
+from stepfast import AsyncEngine, InvalidArgument, Workflow, WorkflowParked, sleep, step, workflow
 
 
 class Blind:
@@ -319,7 +319,7 @@ async def as_calls_complete(n: int) -> list[str]:
 def test_as_completed_makes_no_branches_in_the_order_of_a_set(url: str) -> None:
     async def main() -> None:
         async with AsyncEngine(url) as engine:
-            with pytest.raises(Invalid, match="order of a set"):
+            with pytest.raises(InvalidArgument, match="order of a set"):
                 await engine.run(as_coroutines_complete, 3)
         names = await replayed(url, as_calls_complete, 6)
         assert sorted(names[:-1]) == [f"{i}" for i in range(6)] and names[-1] == "after " + names[0]
@@ -409,7 +409,7 @@ def test_a_limit_that_is_not_durable_parks_in_a_replay(way: str, url: str) -> No
         await run_to_hold(url, limits_a_call, way)
         async with AsyncEngine(url) as engine:
             handle = await engine.start(limits_a_call, way, workflow_id="it")
-            with pytest.raises(Parked) as parked:
+            with pytest.raises(WorkflowParked) as parked:
                 await handle
         said = str(parked.value)
         name = "did" if way == "wait" else "work"

@@ -18,8 +18,8 @@ from stepfast import (
     Conflict,
     Engine,
     Instance,
-    Invalid,
-    Parked,
+    InvalidArgument,
+    WorkflowParked,
     step,
     workflow,
 )
@@ -277,13 +277,13 @@ def test_code_in_which_a_call_is_spelled_anew_goes_on(
         if is_same:
             assert handle.result() == ["tea eur 2", "tea False", 42, 42]
         else:
-            with pytest.raises(Parked, match="recorded with other arguments"):
+            with pytest.raises(WorkflowParked, match="recorded with other arguments"):
                 handle.result()
 
 
 def test_a_refused_call_is_no_invalid() -> None:
     # as of any function of Python: who catches what an engine refuses does not hide a wrong call
-    assert not issubclass(TypeError, Invalid)
+    assert not issubclass(TypeError, InvalidArgument)
     with pytest.raises(TypeError):
         spelled()  # type: ignore[call-arg]
     assert step(lambda n=1: n)(n=2) == 2

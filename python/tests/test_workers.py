@@ -21,7 +21,7 @@ from stepfast import (
     Client,
     Conflict,
     Engine,
-    Invalid,
+    InvalidArgument,
     Unclaimable,
     WorkflowCancelled,
     step,
@@ -191,7 +191,7 @@ def test_only_the_main_thread_works(url: str) -> None:
     def work(engine: Engine) -> None:
         try:
             engine.work()
-        except Invalid as error:
+        except InvalidArgument as error:
             raised.append(error)
 
     with Engine(url) as engine:
@@ -254,17 +254,17 @@ def test_a_worker_leaves_to_others_what_its_threads_cannot_run(url: str) -> None
 
 @pytest.mark.parametrize("name", ["", 7, None, "a\nb"])
 def test_a_client_refuses_what_is_no_workflow(url: str, name: object) -> None:
-    with Client(url) as client, pytest.raises(Invalid):
+    with Client(url) as client, pytest.raises(InvalidArgument):
         client.start(name)  # type: ignore[call-overload]
 
 
 def test_a_client_does_not_work(url: str) -> None:
-    with Client(url) as client, pytest.raises(Invalid, match="a worker is an Engine"):
+    with Client(url) as client, pytest.raises(InvalidArgument, match="a worker is an Engine"):
         client.work()
 
     async def main() -> None:
         async with AsyncClient(url) as client:
-            with pytest.raises(Invalid, match="a worker is an Engine"):
+            with pytest.raises(InvalidArgument, match="a worker is an Engine"):
                 await client.work()
 
     asyncio.run(main())
@@ -282,9 +282,9 @@ def test_what_is_pinned_waits_for_its_version(url: str) -> None:
         assert client.show(any_version.workflow_id).execution.app_version is None
         assert (client.count(app_version="1"), client.count(app_version="2")) == (1, 0)
     for version, message in [("", "empty"), (7, "text"), ("a\nb", "printable"), ("x" * 256, "255")]:
-        with pytest.raises(Invalid, match=message):
+        with pytest.raises(InvalidArgument, match=message):
             Engine(url, app_version=version)  # type: ignore[arg-type]
-    with pytest.raises(Invalid, match="max_recoveries"):
+    with pytest.raises(InvalidArgument, match="max_recoveries"):
         Engine(url, max_recoveries=-1)
 
 

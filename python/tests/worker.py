@@ -7,7 +7,7 @@ import pathlib
 import sys
 import time
 
-from stepfast import AsyncEngine, Corrupt, Engine, step, workflow
+from stepfast import AsyncEngine, Engine, StoreCorrupt, step, workflow
 
 
 def tell(what: str) -> None:
@@ -60,6 +60,6 @@ if __name__ == "__main__":
         else:
             in_threads()
         tell("drained")
-    except Corrupt as error:
+    except StoreCorrupt as error:
         tell(error.code)
         raise

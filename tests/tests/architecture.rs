@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use cargo_metadata::MetadataCommand;
-use stepfast_tests::crash_points::{ENGINE, POSTGRES, SQLITE};
+use stepfast_tests::crash::crash_points::{ENGINE, POSTGRES, SQLITE};
 use stepfast_tests::rooms::ModuleGraph;
 
 /// Every allowed dependency between packages of this workspace: from, to.
@@ -32,8 +32,8 @@ const ALLOWED: &[(&str, &str)] = &[
 type Rooms = &'static [(&'static str, &'static [&'static str])];
 
 /// The rooms of the packages that have them, lowest first. A room may use what its list names, and what those may use.
-/// A file beside `lib.rs` that the list names is a room of its own; all others together are the room "", which every room
-/// may use.
+/// A file beside `lib.rs` that the list names is a room of its own; all others together are the room "", which every
+/// room may use.
 const ROOMS: &[(&str, Rooms)] = &[
     (
         "crates/core",
@@ -216,7 +216,7 @@ fn unsafe_code_is_confined_to_two_files() {
     // split, so that this file does not match itself
     let permit = concat!("allow(", "unsafe_code)");
     let found: BTreeSet<_> = files(&["rs"]).into_iter().filter(|path| read(path).contains(permit)).collect();
-    let needed = ["python/src/interpreter.rs", "tests/src/vfs.rs"].map(|path| home().join(path));
+    let needed = ["python/src/interpreter.rs", "tests/src/crash/vfs.rs"].map(|path| home().join(path));
     assert_eq!(found, BTreeSet::from(needed));
 }
 
@@ -232,8 +232,8 @@ fn crash_points_are_listed_once() {
     }
     let listed: Vec<&str> = [ENGINE, SQLITE, POSTGRES].into_iter().flatten().map(|(name, _)| *name).collect();
     let unique: BTreeSet<String> = listed.iter().map(ToString::to_string).collect();
-    assert_eq!(unique.len(), listed.len(), "tests/src/crash_points.rs lists a point twice");
-    assert_eq!(found, unique, "the source on the left, tests/src/crash_points.rs on the right");
+    assert_eq!(unique.len(), listed.len(), "tests/src/crash/crash_points.rs lists a point twice");
+    assert_eq!(found, unique, "the source on the left, tests/src/crash/crash_points.rs on the right");
 }
 
 /// Cargo unites the features of packages that it builds together: a program that is built alone has none of the tests.

@@ -1,9 +1,9 @@
-//! Chaos: worker processes under load on real stores, faults from outside, and the same promises after each.
-//! What is done is in `src/chaos`.
+//! Chaos: worker processes under load on real stores, external faults, and checks of the promises after each fault. The
+//! scenarios are in `src/chaos`.
 //!
-//! `STEPFAST_CHAOS=long` asks for the long form, in which the pace is judged, too; `STEPFAST_CHAOS_ONLY` names
-//! scenarios, separated by commas; `STEPFAST_CHAOS_SEED` repeats the choices of a run. With
-//! `STEPFAST_CHAOS_TAKEOVERS=N` only that is measured: how long takeovers take, N times each.
+//! `STEPFAST_CHAOS=long` runs the long form, which also judges the throughput; `STEPFAST_CHAOS_ONLY` names scenarios,
+//! separated by commas; `STEPFAST_CHAOS_SEED` repeats the choices of a run. `STEPFAST_CHAOS_TAKEOVERS=N` only measures
+//! the duration of takeovers, N times per store.
 
 #![allow(clippy::unwrap_used, clippy::print_stdout)] // a test with a main of its own
 
@@ -14,13 +14,13 @@ use std::sync::Mutex;
 
 use stepfast_tests::chaos::report::{HEAD, Report};
 use stepfast_tests::chaos::{Form, SCENARIOS, Scenario, measure_takeovers, worker, write_if_asked};
-use stepfast_tests::postgres_server::PostgresServer;
+use stepfast_tests::fixtures::postgres_server::PostgresServer;
 use tokio::runtime::Runtime;
 
-/// Scenarios that run at once in the short form: most of them wait most of the time.
+/// Number of scenarios that run concurrently in the short form: most of them wait most of the time.
 const AT_ONCE: usize = 4;
 
-/// Violations of a scenario that are shown.
+/// Maximum number of violations shown per scenario.
 const SHOWN: usize = 20;
 
 fn main() -> ExitCode {
@@ -68,7 +68,7 @@ fn variable(name: &str) -> Option<String> {
     std::env::var(name).ok().filter(|value| !value.is_empty())
 }
 
-/// What is to be run: what was asked for, else all of the form.
+/// Returns the scenarios to run: the requested ones, or all of the form.
 fn chosen(form: Form) -> Vec<&'static Scenario> {
     let Some(names) = variable("STEPFAST_CHAOS_ONLY") else {
         return SCENARIOS.iter().filter(|it| it.is_short || form == Form::Long).collect();
@@ -85,18 +85,18 @@ fn runtime() -> Runtime {
     tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap()
 }
 
-/// Runs them; what they came to, and how many panicked.
+/// Runs the scenarios. Returns their reports, and the number that panicked.
 fn run(form: Form, seed: u64, chosen: Vec<&'static Scenario>) -> (Vec<Report>, usize) {
     let queue: Mutex<VecDeque<_>> = Mutex::new((0..).zip(chosen).collect());
     let reports = Mutex::new(Vec::new());
     let failed = Mutex::new(0);
     std::thread::scope(|scope| {
-        // where the pace is judged nobody disturbs anybody
+        // scenarios run one by one if the throughput is judged
         for _ in 0..form.pick(AT_ONCE, 1) {
             scope.spawn(|| {
                 loop {
                     let Some((n, scenario)) = queue.lock().unwrap().pop_front() else { return };
-                    // the same choices whether it runs alone or with others
+                    // the same choices, independent of the other scenarios
                     let salt =
                         scenario.name.bytes().fold(0u64, |sum, byte| sum.wrapping_mul(31) ^ u64::from(byte));
                     let rng = fastrand::Rng::with_seed(seed.wrapping_add(salt));
@@ -105,7 +105,8 @@ fn run(form: Form, seed: u64, chosen: Vec<&'static Scenario>) -> (Vec<Report>, u
                     let done = catch_unwind(AssertUnwindSafe(|| {
                         runtime().block_on(async {
                             let run = tokio::time::timeout(limit, (scenario.run)(form, rng));
-                            run.await.unwrap_or_else(|_| panic!("it is not over after {limit:?}"))
+                            run.await
+                                .unwrap_or_else(|_| panic!("the scenario has not finished after {limit:?}"))
                         })
                     }));
                     let Ok(report) = done else {

@@ -1,10 +1,10 @@
-//! Crashes: processes that run workflows are killed with SIGKILL again and again, at random and at named
-//! points, and started again on the same database, until all is done; and the power is cut below SQLite. What
-//! was acknowledged is compared with the record, on the way and at the end.
+//! Crashes: processes that run workflows are killed with SIGKILL repeatedly, at random and at named points, and
+//! restarted on the same database until all work is done. Below SQLite, the power is cut. Acknowledged results are
+//! compared with the record, in between and at the end.
 //!
-//! `STEPFAST_CRASH_KILLS` says about how often (20 by default; with 200 or more, more passages of the crash
-//! points are tried); `STEPFAST_CRASH_SEED` repeats the choices of a run; `STEPFAST_CRASH_POINT` names a crash point
-//! that alone is tried then.
+//! `STEPFAST_CRASH_KILLS` is the approximate number of kills (20 by default; from 200 on, more passages of the crash
+//! points are tried); `STEPFAST_CRASH_SEED` repeats the choices of a run; `STEPFAST_CRASH_POINT` restricts the run to
+//! one crash point.
 
 #![allow(clippy::unwrap_used, clippy::print_stdout)] // a test with a main of its own
 
@@ -15,26 +15,26 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 
 use stepfast::store::Durability;
-use stepfast_tests::crash_points::{ENGINE, POSTGRES, SQLITE, at_point};
-use stepfast_tests::postgres_server::PostgresServer;
-use stepfast_tests::power;
-use stepfast_tests::rig::{Kind, Tally, at_random};
-use stepfast_tests::victim;
+use stepfast_tests::crash::child;
+use stepfast_tests::crash::crash_points::{ENGINE, POSTGRES, SQLITE, at_point};
+use stepfast_tests::crash::harness::{Kind, Tally, at_random};
+use stepfast_tests::crash::power;
+use stepfast_tests::fixtures::postgres_server::PostgresServer;
 
-/// Jobs that run at once: those on Postgres wait for leases most of the time.
+/// Number of concurrent jobs per store: jobs on Postgres wait for leases most of the time.
 const AT_ONCE: [(Kind, usize); 2] = [(Kind::Sqlite, 2), (Kind::Postgres, 6)];
 
-/// What a job does; it calls its argument after each kill.
+/// The work of a job. It calls its argument after each kill.
 type Work = Box<dyn Fn(&dyn Fn()) -> Tally + Send>;
 
-/// Work for a line of the closing table.
+/// Work for a row of the result table.
 struct Job {
     row: usize,
     kind: Kind,
     work: Work,
 }
 
-/// A line of the closing table.
+/// A row of the result table.
 struct Row {
     what: &'static str,
     store: &'static str,
@@ -43,7 +43,7 @@ struct Row {
 }
 
 fn main() -> ExitCode {
-    if victim::run_if_asked() {
+    if child::run_if_asked() {
         return ExitCode::SUCCESS;
     }
     let seed = variable("STEPFAST_CRASH_SEED").unwrap_or_else(|| fastrand::u64(..));
@@ -62,7 +62,7 @@ fn variable(name: &str) -> Option<u64> {
     std::env::var(name).ok().map(|value| value.parse().unwrap_or_else(|_| panic!("{name} is a number")))
 }
 
-/// What is done, for about so many kills.
+/// Plans the rows and jobs for about `kills` kills.
 fn plan(kills: u64, seed: u64) -> (Vec<Row>, Vec<Job>) {
     let mut rng = fastrand::Rng::with_seed(seed);
     let mut rows = Vec::new();
@@ -72,7 +72,7 @@ fn plan(kills: u64, seed: u64) -> (Vec<Row>, Vec<Job>) {
         assert!(!jobs.is_empty(), "there is no crash point {only:?}");
         return (rows, jobs);
     }
-    // on Postgres a lease has to run out after each kill: that takes seconds, and several wait side by side
+    // on Postgres a lease must expire after each kill: that takes seconds, and several jobs wait concurrently
     let random = [
         (Kind::Sqlite, "sqlite", 1, "1", kills * 3 / 10, 20),
         (Kind::Sqlite, "sqlite", 2, "2", kills * 3 / 10, 20),
@@ -92,12 +92,12 @@ fn plan(kills: u64, seed: u64) -> (Vec<Row>, Vec<Job>) {
     }
     plan_points(&mut rows, &mut jobs, kills, &mut rng, None);
     plan_cuts(&mut rows, &mut jobs, kills, &mut rng);
-    // the long ones first
+    // the long jobs first
     jobs.reverse();
     (rows, jobs)
 }
 
-/// The power is cut under the file; and nothing is acknowledged before its sync.
+/// Plans power cuts below the database file, and checks that nothing is acknowledged before its sync.
 fn plan_cuts(rows: &mut Vec<Row>, jobs: &mut Vec<Job>, kills: u64, rng: &mut fastrand::Rng) {
     let store = "sqlite";
     let mut row = |what| {
@@ -120,7 +120,7 @@ fn plan_cuts(rows: &mut Vec<Row>, jobs: &mut Vec<Job>, kills: u64, rng: &mut fas
     job(relaxed_log, Box::new(move |_| power::log(Durability::Relaxed, 300, seed)));
 }
 
-/// A victim kills itself at each crash point; the more kills are asked for, the more passages are tried.
+/// Plans jobs in which a process kills itself at each crash point. More requested kills mean more passages.
 fn plan_points(
     rows: &mut Vec<Row>,
     jobs: &mut Vec<Job>,
@@ -147,7 +147,7 @@ fn plan_points(
     }
 }
 
-/// Does all jobs; how many panicked.
+/// Runs all jobs. Returns the number that panicked.
 fn run(rows: &mut [Row], jobs: Vec<Job>) -> usize {
     let kills = AtomicU64::new(0);
     let failed = Mutex::new(0);

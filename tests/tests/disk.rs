@@ -1,4 +1,4 @@
-//! A disk whose syncs fail below SQLite: what is acknowledged is durable all the same, when the power is cut.
+//! A disk below SQLite whose syncs fail: acknowledged data survives power cuts nevertheless.
 
 #![allow(clippy::unwrap_used)]
 
@@ -9,22 +9,23 @@ use stepfast::store::StoreError;
 use stepfast::{SqliteOptions, SqliteStore, Store};
 use stepfast_core::key::Key;
 use stepfast_core::store::{Detail, ExecutionId, Flush, State, Write};
-use stepfast_tests::disk::{Cut, Disk};
-use stepfast_tests::vfs;
-use stepfast_tests::worker::Worker;
-use stepfast_tests::{leftovers, make};
+use stepfast_tests::crash::disk::{Cut, Disk};
+use stepfast_tests::crash::leftovers;
+use stepfast_tests::crash::vfs;
+use stepfast_tests::fixtures::builders;
+use stepfast_tests::fixtures::registration::Worker;
 use tempfile::TempDir;
 
-/// A database on a disk whose syncs may fail.
-struct Place {
+/// A database on a disk whose syncs can fail.
+struct FaultyDisk {
     directory: TempDir,
     disk: Arc<Disk>,
     vfs: &'static str,
-    /// Executions that were acknowledged.
+    /// Keys of the acknowledged executions.
     acknowledged: Vec<Key>,
 }
 
-impl Place {
+impl FaultyDisk {
     fn new() -> Self {
         let disk = Arc::new(Disk::default());
         let vfs = vfs::register(disk.clone());
@@ -40,10 +41,10 @@ impl Place {
         Ok(Arc::new(SqliteStore::open(self.path(), options)?))
     }
 
-    /// Commits a start in this state, and sends it again until the store has an answer. Returns how often it was sent.
+    /// Commits a start in this state, and resends it until the outcome is known. Returns how often it was sent.
     async fn start(&mut self, worker: &mut Worker, state: State) -> usize {
         let key = Key::mint(0);
-        let mut flush = worker.flush(vec![Write::Start(Box::new(make::start(key, state)))]);
+        let mut flush = worker.flush(vec![Write::Start(Box::new(builders::start(key, state)))]);
         for sent in 1..99 {
             match worker.store.commit(&flush).await {
                 Ok(outcomes) => {
@@ -56,10 +57,10 @@ impl Place {
                 Err(error) => panic!("{error}"),
             }
         }
-        panic!("the disk was mended long ago");
+        panic!("the disk was repaired long ago");
     }
 
-    /// Cuts the power, and looks for what was acknowledged in what is left.
+    /// Cuts the power, and checks that the remaining data contains all acknowledged executions.
     async fn check(&self, rng: &mut fastrand::Rng) {
         for cut in Cut::ALL {
             let after = TempDir::new().unwrap();
@@ -80,41 +81,41 @@ async fn check(path: &Path, acknowledged: &[Key]) {
 }
 
 fn running() -> State {
-    State::Running { armed: Vec::new() }
+    State::Running { pending_sleeps: Vec::new() }
 }
 
 fn queued() -> State {
-    State::Queued { armed: Vec::new() }
+    State::Queued { pending_sleeps: Vec::new() }
 }
 
 #[tokio::test]
 async fn flush_with_failed_log_sync_is_durable_once_acknowledged() {
-    let mut place = Place::new();
-    let mut worker = Worker::register(&place.open().unwrap()).await;
-    place.start(&mut worker, running()).await;
-    // that of COMMIT, and that of the connection as it is closed: what the log has is read from memory then
-    place.disk.fail_syncs("-wal", 0, 2);
-    assert_eq!(place.start(&mut worker, running()).await, 2);
-    assert_eq!(place.start(&mut worker, running()).await, 1);
-    place.check(&mut fastrand::Rng::with_seed(7)).await;
+    let mut database = FaultyDisk::new();
+    let mut worker = Worker::register(&database.open().unwrap()).await;
+    database.start(&mut worker, running()).await;
+    // the syncs of COMMIT and of closing the connection; afterwards, the log is read from memory
+    database.disk.fail_syncs("-wal", 0, 2);
+    assert_eq!(database.start(&mut worker, running()).await, 2);
+    assert_eq!(database.start(&mut worker, running()).await, 1);
+    database.check(&mut fastrand::Rng::with_seed(7)).await;
 }
 
 #[tokio::test]
 async fn unsynced_log_of_dead_process_is_rewritten() {
-    let mut place = Place::new();
-    let store = place.open().unwrap();
+    let mut database = FaultyDisk::new();
+    let store = database.open().unwrap();
     let mut worker = Worker::register(&store).await;
-    place.start(&mut worker, running()).await;
-    // all that a killed process could do after it
-    place.disk.fail_syncs("-wal", 0, 9);
-    let lost = worker.flush(vec![Write::Start(Box::new(make::start(Key::mint(0), running())))]);
+    database.start(&mut worker, running()).await;
+    // all later syncs of a process that is killed
+    database.disk.fail_syncs("-wal", 0, 9);
+    let lost = worker.flush(vec![Write::Start(Box::new(builders::start(Key::mint(0), running())))]);
     assert!(matches!(worker.store.commit(&lost).await, Err(StoreError::Unavailable(_))));
     drop((worker, store));
-    place.disk.mend();
-    let mut worker = Worker::register(&place.open().unwrap()).await;
-    // a peer that never saw the error goes on behind what is not on the disk
-    place.start(&mut worker, running()).await;
-    place.check(&mut fastrand::Rng::with_seed(7)).await;
+    database.disk.mend();
+    let mut worker = Worker::register(&database.open().unwrap()).await;
+    // a peer that never saw the error continues after data that is not on the disk
+    database.start(&mut worker, running()).await;
+    database.check(&mut fastrand::Rng::with_seed(7)).await;
 }
 
 #[tokio::test]
@@ -124,36 +125,36 @@ async fn acknowledged_starts_survive_any_failed_sync() {
     let mut rng = fastrand::Rng::with_seed(seed);
     let mut failures = 0;
     for _ in 0..40 {
-        let mut place = Place::new();
-        let mut store = place.open().unwrap();
+        let mut database = FaultyDisk::new();
+        let mut store = database.open().unwrap();
         let mut worker = Worker::register(&store).await;
         for _ in 0..rng.usize(1..12) {
             match rng.u8(0..6) {
                 0 => {
-                    place.disk.fail_syncs("-wal", rng.u32(0..3), rng.u32(1..4));
+                    database.disk.fail_syncs("-wal", rng.u32(0..3), rng.u32(1..4));
                 }
                 1 => {
-                    place.disk.fail_syncs(".db", rng.u32(0..2), rng.u32(1..3));
+                    database.disk.fail_syncs(".db", rng.u32(0..2), rng.u32(1..3));
                 }
                 2 => {
-                    // the last connection folds the log into the database, or fails to
+                    // closing the last connection writes the log into the database, or fails
                     drop((worker, store));
                     store = loop {
-                        match place.open() {
+                        match database.open() {
                             Ok(store) => break store,
                             Err(_) => failures += 1,
                         }
                     };
-                    place.disk.mend();
+                    database.disk.mend();
                     worker = Worker::register(&store).await;
                 }
                 n => {
                     let state = if n == 3 { queued() } else { running() };
-                    failures += place.start(&mut worker, state).await - 1;
+                    failures += database.start(&mut worker, state).await - 1;
                 }
             }
         }
-        place.check(&mut rng).await;
+        database.check(&mut rng).await;
     }
     assert!(failures > 0, "no sync failed: the test proves nothing");
 }

@@ -1,4 +1,4 @@
-//! Every example runs on every store, and prints what is kept beside it.
+//! Every example runs on every store, and prints its expected output.
 
 #![allow(clippy::unwrap_used)]
 
@@ -6,9 +6,10 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
 
-use stepfast_tests::postgres_server::PostgresServer;
+use stepfast_tests::fixtures::postgres_server::PostgresServer;
 
-/// Where the examples are, built once. Built as the whole workspace is, so that nothing else is built anew.
+/// Builds the examples once, and returns their folder. The build covers the workspace, so that no other package is
+/// rebuilt.
 fn programs() -> &'static Path {
     static PROGRAMS: OnceLock<PathBuf> = OnceLock::new();
     PROGRAMS.get_or_init(|| {
@@ -38,7 +39,7 @@ fn run(example: &str, url: &str) {
     let output = Command::new(programs().join(example)).arg(url).output().expect("the example starts");
     assert!(output.status.success(), "{}\n{}", output.status, String::from_utf8_lossy(&output.stderr));
     let printed = String::from_utf8(output.stdout).expect("text");
-    assert_eq!(printed, expected, "what {example} prints on {url} is not what is kept in expected/");
+    assert_eq!(printed, expected, "the output of {example} on {url} differs from that in expected/");
 }
 
 fn run_on_sqlite(example: &str) {
@@ -46,7 +47,7 @@ fn run_on_sqlite(example: &str) {
     run(example, &format!("sqlite:{}", directory.path().join("example.db").display()));
 }
 
-/// On a database of its own, as other tests use the server at the same time.
+/// Runs an example on a database of its own, because other tests use the server at the same time.
 fn run_on_postgres(example: &str) {
     let server = PostgresServer::shared();
     let name = format!("{}_{example}", server.schema());
@@ -111,6 +112,6 @@ examples! {
     sleep on memory sqlite postgres;
     children on memory sqlite postgres;
     queue on memory sqlite postgres;
-    // memory does not outlive a process
+    // the memory store does not survive a process
     crash on sqlite postgres;
 }

@@ -1,16 +1,16 @@
 //! Runs the cases with faults on every store: one test per store and case, named `store::behaviour`.
 
 use libtest_mimic::{Arguments, Trial};
-use stepfast_tests::{GOING, scenarios};
+use stepfast_tests::{GOING, engine};
 
 fn main() {
     let mut arguments = Arguments::from_args();
     arguments.test_threads.get_or_insert(6);
     let mut trials = Vec::new();
     for (store, fresh) in GOING {
-        for (behaviour, run) in scenarios::faults() {
+        for (behaviour, run) in engine::faults() {
             trials.push(Trial::test(format!("{store}::{behaviour}"), move || {
-                scenarios::on_fresh(*fresh, run).map_err(Into::into)
+                engine::on_fresh(*fresh, run).map_err(Into::into)
             }));
         }
     }

@@ -6,17 +6,18 @@
 use std::time::Duration;
 
 use libtest_mimic::{Arguments, Trial};
-use stepfast_tests::{GOING, interleaving, scenarios};
+use stepfast_tests::model::interleavings;
+use stepfast_tests::{GOING, engine};
 
-/// Worlds of each store; `STEPFAST_WORLDS` says otherwise.
+/// Number of worlds per store, unless `STEPFAST_WORLDS` sets another.
 const WORLDS: u64 = 3;
-const PATIENCE: Duration = Duration::from_mins(3);
+const WORLD_TIMEOUT: Duration = Duration::from_mins(3);
 
 fn main() {
     let worlds = std::env::var("STEPFAST_WORLDS")
         .map_or(WORLDS, |worlds| worlds.parse().expect("STEPFAST_WORLDS is a number"));
     let mut arguments = Arguments::from_args();
-    // they wait for each other's looks far more than they work
+    // worlds wait for heartbeats far more than they compute
     arguments.test_threads.get_or_insert(6);
     let seed =
         std::env::var("STEPFAST_SEED").ok().map(|seed| seed.parse().expect("STEPFAST_SEED is a number"));
@@ -27,10 +28,11 @@ fn main() {
         for n in 0..worlds {
             let world = move || {
                 let run = move |runtime: tokio::runtime::Runtime| {
-                    runtime
-                        .block_on(async { interleaving::check(&*fresh().await, seed.wrapping_add(n)).await });
+                    runtime.block_on(async {
+                        interleavings::check(&*fresh().await, seed.wrapping_add(n)).await
+                    });
                 };
-                scenarios::within(PATIENCE, run)
+                engine::within(WORLD_TIMEOUT, run)
                     .map_err(|error| format!("STEPFAST_SEED={seed}: {error}").into())
             };
             trials.push(Trial::test(format!("{store}::{n}"), world));

@@ -1,4 +1,4 @@
-//! Promises that hold over the SIGKILL of one process, on SQLite and Postgres. The processes are this test binary,
+//! Promises that survive the SIGKILL of one process, on SQLite and Postgres. The processes are this test binary,
 //! started again with a role.
 
 #![allow(clippy::unwrap_used, clippy::print_stdout)] // children print for the test
@@ -12,18 +12,18 @@ use std::time::Duration;
 use rustix::process::{Signal, getpid, kill_process};
 use stepfast::store::{RequestResult, Status};
 use stepfast::{Context, Engine, EngineBuilder, Error, Failure, Workflow};
-use stepfast_tests::rig::fresh_database;
-use stepfast_tests::scenarios::kit::{Count, Latch, Returns, fresh_number, stop_here};
-use stepfast_tests::scenarios::within;
+use stepfast_tests::crash::harness::fresh_database;
+use stepfast_tests::engine::support::{Count, Latch, Returns, fresh_number, stop_here};
+use stepfast_tests::engine::within;
 use tempfile::TempDir;
 use tokio::sync::watch;
 
 const ROLE: &str = "STEPFAST_KILLS_ROLE";
 const URL: &str = "STEPFAST_KILLS_URL";
-const PATIENCE: Duration = Duration::from_mins(3);
-const GRACE: Duration = Duration::from_secs(20);
-/// Most that a takeover by a living process may take on SQLite, where the promise is a second or so.
-const GENEROUS: Duration = Duration::from_secs(15);
+const TEST_TIMEOUT: Duration = Duration::from_mins(3);
+const SHUTDOWN_GRACE: Duration = Duration::from_secs(20);
+/// Maximum duration of a takeover by a live process on SQLite, where about a second is promised.
+const SQLITE_TAKEOVER_TIMEOUT: Duration = Duration::from_secs(15);
 
 /// A child process, killed when it is dropped.
 struct Peer {
@@ -45,12 +45,12 @@ impl Peer {
         Self { process, lines }
     }
 
-    /// Returns the next line of the child.
+    /// Returns the next line that the child prints.
     fn line(&mut self) -> String {
         loop {
             let line = self.lines.next().expect("the child has ended").unwrap();
-            if let Some((_, said)) = line.split_once("child: ") {
-                return said.to_owned();
+            if let Some((_, text)) = line.split_once("child: ") {
+                return text.to_owned();
             }
         }
     }
@@ -78,12 +78,12 @@ async fn engine(url: &str, with: impl FnOnce(EngineBuilder) -> EngineBuilder) ->
     with(Engine::builder(stepfast::connect(url).await.unwrap())).open().await.unwrap()
 }
 
-/// The body of each child process; it does nothing when the suite runs it.
+/// The entry point of child processes. Does nothing when the suite runs it.
 #[test]
 fn child() {
     let Ok(role) = std::env::var(ROLE) else { return };
     let url = std::env::var(URL).unwrap();
-    let run = within(PATIENCE, move |runtime| {
+    let run = within(TEST_TIMEOUT, move |runtime| {
         runtime.block_on(async {
             match &*role {
                 "resumes" => resumes(&url).await,
@@ -98,7 +98,7 @@ fn child() {
 /// Runs a test on an empty database of each store.
 fn on_each(test: impl AsyncFn(&str, bool) + Copy + Send + 'static) {
     for is_sqlite in [true, false] {
-        let run = within(PATIENCE, move |runtime| {
+        let run = within(TEST_TIMEOUT, move |runtime| {
             let directory = TempDir::new().unwrap();
             runtime.block_on(async {
                 let url = if is_sqlite {
@@ -113,7 +113,7 @@ fn on_each(test: impl AsyncFn(&str, bool) + Copy + Send + 'static) {
     }
 }
 
-/// How the second step of the workflow `w` ends.
+/// The behaviour of the second step of the workflow `w`.
 #[derive(Clone)]
 enum Second {
     Fails,
@@ -121,7 +121,7 @@ enum Second {
     Ends,
 }
 
-/// The workflow `w`: a step with a fresh number, which is the output, and a second step.
+/// Returns the workflow `w`: a step that returns a fresh number, which is also the output, and a second step.
 fn workflow(first: &'static str, second: Second) -> Workflow<(), usize> {
     Workflow::new("w", move |mut cx: Context, (): ()| {
         let second = second.clone();
@@ -137,16 +137,16 @@ fn workflow(first: &'static str, second: Second) -> Workflow<(), usize> {
     })
 }
 
-/// Resumes `x`, and is killed by itself as soon as that is acknowledged.
+/// Resumes `x`, and kills its own process as soon as that is acknowledged.
 async fn resumes(url: &str) {
-    // the resumed execution may begin here, and cannot end
+    // the resumed execution may begin in this process, but cannot finish
     let workflow = workflow("first", Second::Waits(Count::new()));
     let engine = engine(url, |b| b.register(&workflow)).await;
     assert_eq!(engine.resume("x").await.unwrap(), RequestResult::Done);
     kill_process(getpid(), Signal::KILL).unwrap();
 }
 
-/// Makes of `x` an execution that has failed, is cancelled or parked.
+/// Makes `x` a failed, cancelled or parked execution.
 async fn make(url: &str, status: &str) -> usize {
     let count = Count::new();
     let second = if status == "failed" { Second::Fails } else { Second::Waits(count.clone()) };
@@ -164,13 +164,13 @@ async fn make(url: &str, status: &str) -> usize {
         assert!(matches!(error, Error::Failed(_) | Error::Cancelled(_)), "{error}");
     }
     let number = one.show("x").await.unwrap().checkpoints[0].outcome.decode().unwrap();
-    one.shutdown(GRACE).await.unwrap();
+    one.shutdown(SHUTDOWN_GRACE).await.unwrap();
     if status == "parked" {
         let changed = workflow("other", Second::Ends);
         let two = engine(url, |b| b.register(&changed)).await;
         let error = two.get::<usize>("x").await.unwrap().result().await.unwrap_err();
         assert!(matches!(error, Error::Parked { .. }), "{error}");
-        two.shutdown(GRACE).await.unwrap();
+        two.shutdown(SHUTDOWN_GRACE).await.unwrap();
     }
     number
 }
@@ -181,7 +181,7 @@ fn check_resume_survives_kill(status: &'static str) {
         let before = {
             let idle = engine(url, |b| b).await;
             let execution = idle.show("x").await.unwrap().execution;
-            idle.shutdown(GRACE).await.unwrap();
+            idle.shutdown(SHUTDOWN_GRACE).await.unwrap();
             execution
         };
         let expected = match status {
@@ -194,8 +194,8 @@ fn check_resume_survives_kill(status: &'static str) {
         let mended = workflow("first", Second::Ends);
         let engine = engine(url, |b| b.register(&mended)).await;
         let output = engine.get::<usize>("x").await.unwrap().result().await.unwrap();
-        assert_eq!(output, number, "what was recorded is kept");
-        engine.shutdown(GRACE).await.unwrap();
+        assert_eq!(output, number, "the recorded step is kept");
+        engine.shutdown(SHUTDOWN_GRACE).await.unwrap();
     });
 }
 
@@ -214,19 +214,19 @@ fn resume_of_parked_execution_survives_kill() {
     check_resume_survives_kill("parked");
 }
 
-/// Receives the idempotency key of each body that begins.
-type Ear = Arc<dyn Fn(String) + Send + Sync>;
+/// A callback for the idempotency key of each body that begins.
+type KeyCallback = Arc<dyn Fn(String) + Send + Sync>;
 
-/// The workflow `pays`: one step, with the key that the guide recommends, which ends if `ends`.
-fn pays(ear: Ear, ends: bool) -> Workflow<(), String> {
+/// Returns the workflow `pays`: one step that uses the key that the guide recommends, and finishes if `ends`.
+fn pays(on_body: KeyCallback, ends: bool) -> Workflow<(), String> {
     Workflow::new("pays", move |mut cx: Context, (): ()| {
-        let ear = ear.clone();
+        let on_body = on_body.clone();
         async move {
             let key = format!("{}/charge", cx.execution_key());
             let body = || {
-                let (ear, key) = (ear.clone(), key.clone());
+                let (on_body, key) = (on_body.clone(), key.clone());
                 async move {
-                    ear(key.clone());
+                    on_body(key.clone());
                     if !ends {
                         std::future::pending::<()>().await;
                     }
@@ -238,7 +238,7 @@ fn pays(ear: Ear, ends: bool) -> Workflow<(), String> {
     })
 }
 
-/// Runs `x`, prints the key of its body, and waits to be killed.
+/// Runs `x`, prints the key of its body, and waits for being killed.
 async fn runs(url: &str) {
     let pays = pays(Arc::new(|key| println!("child: {key}")), false);
     let engine = engine(url, |b| b.register(&pays)).await;
@@ -256,7 +256,7 @@ fn idempotency_key_is_unchanged_after_crash() {
         assert_eq!(engine.get::<String>("x").await.unwrap().result().await.unwrap(), key);
         let record = engine.show("x").await.unwrap();
         assert_eq!((record.execution.recoveries, record.attempts.len()), (1, 0));
-        engine.shutdown(GRACE).await.unwrap();
+        engine.shutdown(SHUTDOWN_GRACE).await.unwrap();
     });
 }
 
@@ -266,16 +266,16 @@ fn live_process_takes_over_with_same_idempotency_key() {
         let mut peer = Peer::start("runs", url);
         let key = peer.line();
         let taken = watch::Sender::new(None);
-        let ear = taken.clone();
-        let pays = pays(Arc::new(move |key| drop(ear.send_replace(Some(key)))), true);
+        let on_body = taken.clone();
+        let pays = pays(Arc::new(move |key| drop(on_body.send_replace(Some(key)))), true);
         let engine = engine(url, |b| b.register(&pays)).await;
-        // no question is asked from here on, and no call is made
+        // no call is made from here on
         let mut taken = taken.subscribe();
         assert_eq!(*taken.borrow(), None);
         peer.kill();
-        let limit = if is_sqlite { GENEROUS } else { PATIENCE };
+        let limit = if is_sqlite { SQLITE_TAKEOVER_TIMEOUT } else { TEST_TIMEOUT };
         let taken = tokio::time::timeout(limit, taken.wait_for(Option::is_some)).await;
-        assert_eq!(*taken.expect("nothing was taken over").unwrap(), Some(key));
-        engine.shutdown(GRACE).await.unwrap();
+        assert_eq!(*taken.expect("no execution was taken over").unwrap(), Some(key));
+        engine.shutdown(SHUTDOWN_GRACE).await.unwrap();
     });
 }

@@ -1,5 +1,5 @@
-//! Postgres away for real: a server that is not there, one that crashes and comes back, and a network that
-//! stands still. What must be true of any store whose calls fail is in the suite of faults.
+//! Real outages of Postgres: an unreachable server, a server that crashes and returns, and a stalled network. Promises
+//! about any store whose calls fail are in the suite of faults.
 
 #![allow(clippy::unwrap_used)] // this is test code
 
@@ -7,26 +7,26 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use stepfast::store::{RequestResult, Filter};
+use stepfast::store::{Filter, RequestResult};
 use stepfast::{Context, Engine, Error, ErrorKind, Handle, PostgresOptions, PostgresStore, Workflow};
-use stepfast_tests::clock::TestClock;
-use stepfast_tests::fault_store::{Call, FaultStore};
-use stepfast_tests::fixture::EPOCH;
-use stepfast_tests::postgres_server::PostgresServer;
-use stepfast_tests::scenarios::kit::{Count, Latch, Returns, open, record, row, shut_down};
-use stepfast_tests::scenarios::within;
-use stepfast_tests::standing_proxy::StandingProxy;
+use stepfast_tests::engine::support::{Count, Latch, Returns, open, record, row, shut_down};
+use stepfast_tests::engine::within;
+use stepfast_tests::faults::fault_store::{Call, FaultStore};
+use stepfast_tests::faults::stalling_proxy::StandingProxy;
+use stepfast_tests::fixtures::clock::TestClock;
+use stepfast_tests::fixtures::postgres_server::PostgresServer;
+use stepfast_tests::fixtures::stores::EPOCH;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
-const PATIENCE: Duration = Duration::from_secs(120);
-/// Says for how many seconds a server is away that is really stopped, instead of five: at most 90.
+const TEST_TIMEOUT: Duration = Duration::from_secs(120);
+/// Names the variable with the seconds for which a server is really stopped: 5 by default, at most 90.
 const AWAY_VARIABLE: &str = "STEPFAST_TEST_OUTAGE_SECONDS";
-/// A lease that runs out in no test on a machine that is not out of its mind.
-const LONG: Duration = Duration::from_secs(1000);
+/// A lease that expires in no test.
+const LONG_LEASE: Duration = Duration::from_secs(1000);
 
 fn case<F: Future<Output = ()>>(run: impl FnOnce() -> F + Send + 'static) {
-    if let Err(error) = within(PATIENCE, |runtime| runtime.block_on(run())) {
+    if let Err(error) = within(TEST_TIMEOUT, |runtime| runtime.block_on(run())) {
         panic!("{error}");
     }
 }
@@ -35,16 +35,15 @@ async fn store(url: &str, options: PostgresOptions) -> Arc<FaultStore> {
     FaultStore::wrap(Arc::new(PostgresStore::open_with(url, options).await.unwrap()))
 }
 
-/// How often the body of each step has begun, by input and number.
+/// The number of bodies that have begun, by input and number of the step.
 type Bodies = Arc<Mutex<BTreeMap<(u32, u32), u32>>>;
 
-/// A workflow with steps in a row, each of which counts its bodies, waits for the latch, and returns its own
-/// number.
+/// A workflow with sequential steps. Each body is counted, waits for the latch, and returns the number of its step.
 #[derive(Clone)]
 struct Load {
     workflow: Workflow<(u32, u32), Vec<u32>>,
     bodies: Bodies,
-    begun: Count,
+    begun_bodies: Count,
     latch: Latch,
 }
 
@@ -54,17 +53,17 @@ impl Load {
     }
 
     fn counting(bodies: Bodies) -> Self {
-        let (begun, latch) = (Count::new(), Latch::new());
-        let counted = (bodies.clone(), begun.clone(), latch.clone());
+        let (begun_bodies, latch) = (Count::new(), Latch::new());
+        let counted = (bodies.clone(), begun_bodies.clone(), latch.clone());
         let workflow = Workflow::new("load", move |mut cx: Context, (n, steps): (u32, u32)| {
             let counted = counted.clone();
             async move {
                 let mut values = Vec::new();
                 for i in 0..steps {
                     let value = cx.step(format!("step {i}"), async || {
-                        let (bodies, begun, latch) = &counted;
+                        let (bodies, begun_bodies, latch) = &counted;
                         *bodies.lock().unwrap().entry((n, i)).or_default() += 1;
-                        begun.more();
+                        begun_bodies.more();
                         latch.passed().await;
                         Returns::Ok(i)
                     });
@@ -73,7 +72,7 @@ impl Load {
                 Returns::Ok(values)
             }
         });
-        Self { workflow, bodies, begun, latch }
+        Self { workflow, bodies, begun_bodies, latch }
     }
 
     fn run(&self, engine: &Engine, n: u32, steps: u32) -> JoinHandle<Result<Vec<u32>, Error>> {
@@ -81,7 +80,7 @@ impl Load {
         tokio::spawn(async move { engine.run(&workflow, (n, steps)).workflow_id(n.to_string()).await })
     }
 
-    /// All of `runs` have ended well, each step has one outcome, and one body if its execution was not
+    /// Checks that all of `runs` completed, and that each step has one outcome, and one body if its execution was not
     /// recovered.
     async fn check(&self, engine: &Engine, runs: Vec<JoinHandle<Result<Vec<u32>, Error>>>, steps: u32) {
         let expected: Vec<u32> = (0..steps).collect();
@@ -99,8 +98,8 @@ impl Load {
     }
 }
 
-/// Waits until the engine on `store` has looked so many times more.
-async fn looks(store: &FaultStore, times: usize) {
+/// Waits until the engine on `store` has sent `times` more heartbeats.
+async fn wait_for_heartbeats(store: &FaultStore, times: usize) {
     store.until_called(Call::Look, store.called(Call::Look) + times).await;
 }
 
@@ -131,7 +130,7 @@ fn unusable_server_is_named_with_advice() {
         assert!(text.contains("asks for a password") && text.contains("user:password@host"), "{text}");
         let text = error(format!("postgres://stepfast:secret@{at}/shop"), ErrorKind::Invalid).await;
         assert!(text.contains(&format!("{at}/shop")) && text.contains("create the database"), "{text}");
-        // a role that may do nothing here
+        // a role without privileges
         let text = error(format!("postgres://clerk:right@{at}/postgres"), ErrorKind::Invalid).await;
         assert!(
             text.contains("permission denied") && text.contains("stepfast db migrate --role clerk"),
@@ -145,14 +144,14 @@ fn unusable_server_is_named_with_advice() {
         server.stop();
         let text = error(format!("postgres://stepfast:secret@{at}/shop"), ErrorKind::Unavailable).await;
         assert!(text.contains(&format!("{at}/shop")) && text.contains("is the server running"), "{text}");
-        assert!(text.starts_with("cannot reach") && !text.contains("not known"), "{text}");
-        // it was there when the store was opened
+        assert!(text.starts_with("cannot reach") && !text.contains("is unknown"), "{text}");
+        // the server was reachable when the store was opened
         let error = Engine::builder(opened).open().await.map(drop).unwrap_err();
         assert_eq!((error.kind(), error.code()), (ErrorKind::Unavailable, "SF-0035"), "{error}");
-        assert!(error.to_string().contains(&at) && !error.to_string().contains("not known"), "{error}");
-        // somebody takes the connection and never says a word
-        let deaf = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-        let at = deaf.local_addr().unwrap();
+        assert!(error.to_string().contains(&at) && !error.to_string().contains("is unknown"), "{error}");
+        // a listener that accepts the connection and never replies
+        let silent_listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let at = silent_listener.local_addr().unwrap();
         let error = stepfast::connect(&format!("postgres://me@{at}/shop?connect_timeout=1")).await;
         let error = error.map(drop).unwrap_err();
         assert_eq!((error.kind(), error.code()), (ErrorKind::Unavailable, "SF-0035"), "{error}");
@@ -164,7 +163,7 @@ fn unusable_server_is_named_with_advice() {
 fn server_crash_under_load_loses_nothing() {
     case(async || {
         let server = Arc::new(PostgresServer::start());
-        let tell = async |what: fn(&PostgresServer)| {
+        let control_server = async |what: fn(&PostgresServer)| {
             let server = server.clone();
             tokio::task::spawn_blocking(move || what(&server)).await.unwrap();
         };
@@ -175,19 +174,19 @@ fn server_crash_under_load_loses_nothing() {
         let mut runs = Vec::new();
         for round in 0..3 {
             runs.extend((0..100).map(|n| load.run(&engine, round * 100 + n, 4)));
-            load.begun.reaches((round * 400 + 150) as usize).await;
-            tell(PostgresServer::stop).await;
-            // callers without patience get their error, the others wait
+            load.begun_bodies.reaches((round * 400 + 150) as usize).await;
+            control_server(PostgresServer::stop).await;
+            // callers with a short timeout get an error, the others wait
             let start = engine.start(&load.workflow, (1000 + round, 1)).workflow_id(format!("in {round}"));
-            let error = start.wait_at_most(Duration::from_millis(20)).await.map(drop).unwrap_err();
+            let error = start.wait_timeout(Duration::from_millis(20)).await.map(drop).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
             store.until_called(Call::Commit, store.called(Call::Commit) + 3).await;
-            looks(&store, 2).await;
-            tell(PostgresServer::start_again).await;
+            wait_for_heartbeats(&store, 2).await;
+            control_server(PostgresServer::start_again).await;
         }
         load.check(&engine, runs, 4).await;
         for round in 0..3 {
-            // the same start again finds what was staged although its caller had given up
+            // a repeated start finds the execution that was staged although its caller had timed out
             let start = engine.start(&load.workflow, (1000 + round, 1)).workflow_id(format!("in {round}"));
             assert_eq!(start.await.unwrap().result().await.unwrap(), [0]);
         }
@@ -205,18 +204,18 @@ fn workers_survive_outage_longer_than_lease() {
         let load = Load::new();
         let proxy = StandingProxy::to(server.url()).await;
         let url = proxy.url(server.url());
-        let options = PostgresOptions::default().lease(LONG);
+        let options = PostgresOptions::default().lease(LONG_LEASE);
         let (one, two) = (store(&url, options.clone()).await, store(&url, options).await);
         let engines = [
             open(one.clone(), |b| b.register(&load.workflow)).await,
             open(two.clone(), |b| b.register(&load.workflow)).await,
         ];
         let runs: Vec<_> = (0..20).map(|n| load.run(&engines[n as usize % 2], n, 2)).collect();
-        load.begun.reaches(20).await;
+        load.begun_bodies.reaches(20).await;
         proxy.cut();
-        looks(&one, 2).await;
-        looks(&two, 2).await;
-        // the lease of everybody is long over when the server comes back
+        wait_for_heartbeats(&one, 2).await;
+        wait_for_heartbeats(&two, 2).await;
+        // all leases have long expired when the server returns
         let (sql, connection) = tokio_postgres::connect(server.url(), tokio_postgres::NoTls).await.unwrap();
         let connection = tokio::spawn(connection);
         let past = "UPDATE stepfast.workers SET lease_expires_at = '2000-01-01 00:00:00Z'";
@@ -229,16 +228,16 @@ fn workers_survive_outage_longer_than_lease() {
         .await
         .unwrap();
         let _ = connection.await;
-        // one is back long before the other
+        // one worker is back long before the other
         two.hold(&[Call::Look]);
         proxy.open();
-        looks(&one, 5).await;
+        wait_for_heartbeats(&one, 5).await;
         two.release();
-        looks(&two, 3).await;
+        wait_for_heartbeats(&two, 3).await;
         load.latch.open();
         load.check(&engines[0], runs, 2).await;
         for n in 0..20 {
-            assert_eq!(row(&engines[1], &n.to_string()).await.recoveries, 0, "nobody was lost");
+            assert_eq!(row(&engines[1], &n.to_string()).await.recoveries, 0, "no worker was taken over");
         }
         for engine in engines {
             shut_down(engine).await;
@@ -254,13 +253,13 @@ fn stopped_server_costs_no_execution_beyond_lease() {
         let options = PostgresOptions::default();
         assert!(away > options.lease);
         let server = Arc::new(PostgresServer::start());
-        let tell = async |what: fn(&PostgresServer)| {
+        let control_server = async |what: fn(&PostgresServer)| {
             let server = server.clone();
             tokio::task::spawn_blocking(move || what(&server)).await.unwrap();
         };
         let load = Load::new();
         let nap = Workflow::new("nap", |mut cx: Context, (): ()| async move {
-            // over while the server is away
+            // due while the server is away
             cx.sleep(Duration::from_secs(2)).await;
             cx.step("after", async || Returns::Ok(())).await
         });
@@ -270,30 +269,31 @@ fn stopped_server_costs_no_execution_beyond_lease() {
         };
         let engines = [open(stores[0].clone(), with).await, open(stores[1].clone(), with).await];
         let mut runs: Vec<_> = (0..40).map(|n| load.run(&engines[n as usize % 2], n, 3)).collect();
-        load.begun.reaches(40).await;
+        load.begun_bodies.reaches(40).await;
         let naps = [engines[0].start(&nap, ()).await.unwrap(), engines[1].start(&nap, ()).await.unwrap()];
         let registered = stores.each_ref().map(|store| store.called(Call::Register));
-        tell(PostgresServer::stop).await;
+        control_server(PostgresServer::stop).await;
         let began = Instant::now();
-        // what callers bring meanwhile waits, and so does what the bodies bring
+        // starts of callers and results of bodies wait during the outage
         runs.extend((40..60).map(|n| load.run(&engines[n as usize % 2], n, 3)));
         load.latch.open();
-        let mut refused = 0;
+        let mut timed_out_starts = 0;
         while began.elapsed() <= away {
             for engine in &engines {
-                let start =
-                    engine.start(&load.workflow, (100 + refused, 1)).workflow_id(format!("in {refused}"));
-                let error = start.wait_at_most(Duration::from_millis(200)).await.map(drop).unwrap_err();
+                let start = engine
+                    .start(&load.workflow, (100 + timed_out_starts, 1))
+                    .workflow_id(format!("in {timed_out_starts}"));
+                let error = start.wait_timeout(Duration::from_millis(200)).await.map(drop).unwrap_err();
                 assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
-                refused += 1;
+                timed_out_starts += 1;
             }
-            looks(&stores[0], 1).await;
+            wait_for_heartbeats(&stores[0], 1).await;
             assert!(runs.iter().all(|run| !run.is_finished()));
         }
-        tell(PostgresServer::start_again).await;
+        control_server(PostgresServer::start_again).await;
         load.check(&engines[0], runs, 3).await;
-        for n in 0..refused {
-            // what was staged although its caller had given up
+        for n in 0..timed_out_starts {
+            // staged although its caller had timed out
             let start = engines[1].start(&load.workflow, (100 + n, 1)).workflow_id(format!("in {n}"));
             assert_eq!(start.await.unwrap().result().await.unwrap(), [0]);
         }
@@ -302,14 +302,18 @@ fn stopped_server_costs_no_execution_beyond_lease() {
         }
         let all = Filter { limit: 1000, ..Filter::default() };
         let rows = engines[0].list(&all).await.unwrap().executions;
-        assert_eq!(rows.len(), 62 + refused as usize);
+        assert_eq!(rows.len(), 62 + timed_out_starts as usize);
         for row in rows {
-            assert_eq!((row.recoveries, row.status), (0, stepfast::Status::Completed), "nobody was lost");
+            assert_eq!(
+                (row.recoveries, row.status),
+                (0, stepfast::Status::Completed),
+                "no worker was taken over"
+            );
         }
-        // both are still who they were
+        // both workers keep their registrations
         assert_eq!(stores.each_ref().map(|store| store.called(Call::Register)), registered);
         let bodies = load.bodies.lock().unwrap().clone();
-        assert!(bodies.len() == 180 + refused as usize && bodies.values().all(|count| *count == 1));
+        assert!(bodies.len() == 180 + timed_out_starts as usize && bodies.values().all(|count| *count == 1));
         for engine in engines {
             shut_down(engine).await;
         }
@@ -323,19 +327,19 @@ fn stalled_network_delays_work_and_loses_nothing() {
         let load = Load::new();
         load.latch.open();
         let proxy = StandingProxy::to(url).await;
-        let options = PostgresOptions::default().schema(PostgresServer::shared().schema()).lease(LONG);
+        let options = PostgresOptions::default().schema(PostgresServer::shared().schema()).lease(LONG_LEASE);
         let store = store(&proxy.url(url), options).await;
         let engine = open(store.clone(), |b| b.register(&load.workflow)).await;
         let mut runs = Vec::new();
         for round in 0..10 {
             runs.extend((0..30).map(|n| load.run(&engine, round * 30 + n, 3)));
-            load.begun.reaches((round * 90 + 40) as usize).await;
+            load.begun_bodies.reaches((round * 90 + 40) as usize).await;
             proxy.stand_still();
             let called = store.called(Call::Commit);
-            let run = engine.run(&load.workflow, (1000 + round, 1)).wait_at_most(Duration::from_millis(10));
+            let run = engine.run(&load.workflow, (1000 + round, 1)).wait_timeout(Duration::from_millis(10));
             let error = run.await.unwrap_err();
             assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
-            // sometimes the connections do not survive it
+            // in every other round, the connections break
             if round % 2 == 1 {
                 proxy.cut();
                 store.until_called(Call::Commit, called + 3).await;
@@ -343,14 +347,14 @@ fn stalled_network_delays_work_and_loses_nothing() {
             proxy.open();
         }
         load.check(&engine, runs, 3).await;
-        // hands back or ends what nobody waits for any more
+        // requeues or finishes the executions whose callers are gone
         shut_down(engine).await;
         let bodies = load.bodies.lock().unwrap();
         assert!(bodies.values().all(|count| *count == 1), "{bodies:?}");
     });
 }
 
-/// Two engines on one database, of which the first has a way that can stand still.
+/// Two engines on one database. The connection of the first one can stall.
 struct CutOff {
     proxy: StandingProxy,
     clock: Arc<TestClock>,
@@ -359,7 +363,7 @@ struct CutOff {
 }
 
 impl CutOff {
-    /// The database's clock stands still: no lease runs out there before a test says so.
+    /// The database's clock stands still: no lease expires before the test advances it.
     async fn new<I, O>(lease: Duration, workflows: [&Workflow<I, O>; 2]) -> Self {
         let url = PostgresServer::shared().url();
         let clock = Arc::new(TestClock::standing(EPOCH));
@@ -385,20 +389,20 @@ impl CutOff {
 fn inflight_writes_of_disconnected_worker_are_fenced() {
     case(async || {
         let load = Load::new();
-        // the same workflow in another process, with a latch of its own
+        // the same workflow in another process, with its own latch
         let next = Load::counting(load.bodies.clone());
-        let cut_off = CutOff::new(LONG, [&load.workflow, &next.workflow]).await;
+        let cut_off = CutOff::new(LONG_LEASE, [&load.workflow, &next.workflow]).await;
         let CutOff { proxy, clock, stores, engines } = &cut_off;
         let mut runs: Vec<_> = (0..30).map(|n| load.run(&engines[0], n, 2)).collect();
-        load.begun.reaches(30).await;
+        load.begun_bodies.reaches(30).await;
         proxy.stand_still();
-        // outcomes of the first bodies and starts of callers are on their way, and stay so
+        // outcomes of the first bodies and starts of callers are in flight, and stay so
         let called = stores[0].called(Call::Commit);
         load.latch.open();
         stores[0].until_called(Call::Commit, called + 2).await;
         runs.extend((30..40).map(|n| load.run(&engines[0], n, 2)));
-        clock.advance(LONG * 2);
-        next.begun.reaches(30).await;
+        clock.advance(LONG_LEASE * 2);
+        next.begun_bodies.reaches(30).await;
         let registered = stores[0].called(Call::Register);
         proxy.open();
         stores[0].until_called(Call::Register, registered + 1).await;
@@ -412,23 +416,23 @@ fn inflight_writes_of_disconnected_worker_are_fenced() {
     });
 }
 
-/// A run that comes to bodies when its worker has not been able to renew for longer than its lease.
-struct Late {
+/// A run that reaches its step bodies when its worker could not renew its lease in time.
+struct LateRun {
     cut_off: CutOff,
     handle: Handle<()>,
     bodies: Count,
 }
 
-impl Late {
-    /// The lease is over by the worker's own clock, the code has come to its steps, and no body has begun.
+impl LateRun {
+    /// The lease has expired by the worker's own clock, the code has reached its steps, and no body has begun.
     async fn new() -> Self {
         let lease = Duration::from_secs(2);
-        let (gate, passed, bodies) = (Latch::new(), Count::new(), Count::new());
-        let shared = (gate.clone(), passed.clone(), bodies.clone());
+        let (code_latch, passed, bodies) = (Latch::new(), Count::new(), Count::new());
+        let shared = (code_latch.clone(), passed.clone(), bodies.clone());
         let workflow = Workflow::new("late", move |mut cx: Context, (): ()| {
-            let (gate, passed, bodies) = shared.clone();
+            let (code_latch, passed, bodies) = shared.clone();
             async move {
-                gate.passed().await;
+                code_latch.passed().await;
                 let bodies = &bodies;
                 let body = || async move {
                     bodies.more();
@@ -438,7 +442,7 @@ impl Late {
                 let speculative =
                     |mut cx: Context| async move { cx.step("speculative", body).speculative().await };
                 let steps = |mut cx: Context| async move { cx.join(plain, speculative).await };
-                // after the two in the same turn
+                // polled after the two steps, in the same turn
                 let last = |_| async { passed.more() };
                 let ((plain, speculative), _) = cx.join(steps, last).await;
                 plain.and(speculative)
@@ -449,11 +453,11 @@ impl Late {
         cut_off.proxy.stand_still();
         let began = Instant::now();
         while began.elapsed() <= lease {
-            looks(&cut_off.stores[1], 1).await;
+            wait_for_heartbeats(&cut_off.stores[1], 1).await;
         }
-        gate.open();
+        code_latch.open();
         passed.reaches(1).await;
-        assert_eq!(bodies.get(), 0, "another worker may run them by now");
+        assert_eq!(bodies.get(), 0, "another worker may run the bodies by now");
         Self { cut_off, handle, bodies }
     }
 }
@@ -461,7 +465,7 @@ impl Late {
 #[test]
 fn step_body_waits_for_heartbeat_after_lease_expiry() {
     case(async || {
-        let Late { cut_off, handle, bodies } = Late::new().await;
+        let LateRun { cut_off, handle, bodies } = LateRun::new().await;
         cut_off.proxy.open();
         handle.result().await.unwrap();
         assert_eq!((bodies.get(), row(&cut_off.engines[0], "x").await.recoveries), (2, 0));
@@ -472,7 +476,7 @@ fn step_body_waits_for_heartbeat_after_lease_expiry() {
 #[test]
 fn step_body_never_begins_after_cancel_during_disconnect() {
     case(async || {
-        let Late { cut_off, handle, bodies } = Late::new().await;
+        let LateRun { cut_off, handle, bodies } = LateRun::new().await;
         assert_eq!(cut_off.engines[1].cancel("x").await.unwrap(), RequestResult::Pending);
         cut_off.proxy.open();
         let error = handle.result().await.unwrap_err();
@@ -485,12 +489,12 @@ fn step_body_never_begins_after_cancel_during_disconnect() {
 #[test]
 fn step_body_never_begins_in_worker_that_was_taken_over() {
     case(async || {
-        let Late { cut_off, handle, bodies } = Late::new().await;
-        cut_off.clock.advance(LONG);
+        let LateRun { cut_off, handle, bodies } = LateRun::new().await;
+        cut_off.clock.advance(LONG_LEASE);
         cut_off.engines[1].get::<()>("x").await.unwrap().result().await.unwrap();
         cut_off.proxy.open();
         handle.result().await.unwrap();
         cut_off.shut_down().await;
-        assert_eq!(bodies.get(), 2, "those of the second worker");
+        assert_eq!(bodies.get(), 2, "only the bodies of the second worker");
     });
 }

@@ -1,5 +1,5 @@
-//! The Postgres store through a real pgbouncer in `pool_mode=transaction`: the suite of all stores, the engine's
-//! own, processes that are killed, and what only a proxy can get wrong.
+//! The Postgres store through a real pgbouncer in `pool_mode=transaction`: the suite of all stores, the suite of the
+//! engine, killed processes, and errors that only a pooler can cause.
 
 #![allow(clippy::unwrap_used)] // this is test code
 
@@ -11,17 +11,18 @@ use libtest_mimic::{Arguments, Failed, Trial};
 use stepfast::{PostgresOptions, PostgresStore};
 use stepfast_core::Store;
 use stepfast_core::store::{Filter, StoreError};
-use stepfast_tests::fixture::{POOLED, POOLED_GOING};
-use stepfast_tests::pooler::Pooler;
-use stepfast_tests::postgres_server::PostgresServer;
-use stepfast_tests::scenarios::within;
-use stepfast_tests::{conformance, rig, scenarios, victim};
+use stepfast_tests::crash::{child, harness};
+use stepfast_tests::engine::within;
+use stepfast_tests::fixtures::pooler::Pooler;
+use stepfast_tests::fixtures::postgres_server::PostgresServer;
+use stepfast_tests::fixtures::stores::{POOLED, POOLED_GOING};
+use stepfast_tests::{conformance, engine};
 use tokio_postgres::NoTls;
 
-const PATIENCE: Duration = Duration::from_secs(120);
+const TEST_TIMEOUT: Duration = Duration::from_secs(120);
 
 fn main() {
-    if victim::run_if_asked() {
+    if child::run_if_asked() {
         return;
     }
     let mut arguments = Arguments::from_args();
@@ -34,20 +35,22 @@ fn main() {
             Ok(())
         }));
     }
-    for (noun, behaviour, run) in scenarios::all() {
+    for (noun, behaviour, run) in engine::all() {
         trials.push(Trial::test(format!("engine::{noun}::{behaviour}"), move || {
-            scenarios::on_fresh(POOLED_GOING, run).map_err(Into::into)
+            engine::on_fresh(POOLED_GOING, run).map_err(Into::into)
         }));
     }
     trials.push(Trial::test("killed_processes_are_taken_over", killed));
-    trials.push(case("a_proxy_that_the_url_does_not_speak_of_is_refused", unannounced));
-    trials.push(case("without_listen_nobody_waits_for_hints_and_others_are_told", hints));
-    trials.push(case("nothing_of_a_session_stays_behind", traces));
+    trials.push(case("pooler_missing_in_url_is_rejected", undeclared_pooler));
+    trials.push(case("store_without_listen_sends_hints_and_waits_for_none", hints));
+    trials.push(case("server_sessions_keep_no_state", session_state));
     libtest_mimic::run(&arguments, trials).exit();
 }
 
 fn case<F: Future<Output = ()> + 'static>(name: &'static str, run: fn() -> F) -> Trial {
-    Trial::test(name, move || within(PATIENCE, move |runtime| runtime.block_on(run())).map_err(Failed::from))
+    Trial::test(name, move || {
+        within(TEST_TIMEOUT, move |runtime| runtime.block_on(run())).map_err(Failed::from)
+    })
 }
 
 fn direct() -> &'static str {
@@ -56,21 +59,21 @@ fn direct() -> &'static str {
 
 fn killed() -> Result<(), Failed> {
     let seed = fastrand::u64(..);
-    let tally = rig::at_random(rig::Kind::Pooled, 2, 3, seed, &|| {});
+    let tally = harness::at_random(harness::Kind::Pooled, 2, 3, seed, &|| {});
     if tally.violations.is_empty() && tally.kills >= 3 {
         return Ok(());
     }
     Err(format!("seed {seed}, {} kills: {:?}", tally.kills, tally.violations).into())
 }
 
-async fn unannounced() {
+async fn undeclared_pooler() {
     let url = Pooler::shared().url(direct());
     let schema = PostgresServer::shared().schema();
     let options = PostgresOptions::default().schema(&schema);
     let error = PostgresStore::open_with(&url, options).await.unwrap_err();
     let StoreError::Open { reason, .. } = &error else { panic!("{error}") };
     assert!(reason.contains("pooling=transaction") && reason.contains("listen="), "{reason}");
-    // an option that the proxy cannot pass on
+    // an option that the pooler cannot pass on
     let url = format!("{url}?pooling=transaction&options=-c%20work_mem%3D1MB");
     let error = PostgresStore::open(&url).await.unwrap_err().to_string();
     assert!(error.contains("remove `options`"), "{error}");
@@ -79,15 +82,16 @@ async fn unannounced() {
 async fn hints() {
     let schema = PostgresServer::shared().schema();
     let options = || PostgresOptions::default().schema(&schema);
-    let deaf =
+    let without_listen =
         PostgresStore::open_with(&Pooler::shared().store_url(direct(), false), options()).await.unwrap();
-    let hearing = PostgresStore::open_with(direct(), options()).await.unwrap();
-    let mut changed = std::pin::pin!(deaf.next_hint());
+    let with_listen = PostgresStore::open_with(direct(), options()).await.unwrap();
+    let mut changed = std::pin::pin!(without_listen.next_hint());
     let is_pending = std::future::poll_fn(|cx| Poll::Ready(changed.as_mut().poll(cx).is_pending())).await;
     assert!(is_pending);
-    // the first is that it listens
-    hearing.next_hint().await;
-    let worker = deaf.register(1, &stepfast_tests::worker::info(&[])).await.unwrap();
+    // the first hint says that the store listens now
+    with_listen.next_hint().await;
+    let worker =
+        without_listen.register(1, &stepfast_tests::fixtures::registration::info(&[])).await.unwrap();
     let flush = stepfast_core::store::Flush {
         worker: worker.worker,
         lane: 0,
@@ -97,19 +101,19 @@ async fn hints() {
         is_bisecting: false,
         writes: vec![stepfast_core::store::Write::Wake(stepfast_core::Key::mint(0))],
     };
-    deaf.commit(&flush).await.unwrap();
-    hearing.next_hint().await;
+    without_listen.commit(&flush).await.unwrap();
+    with_listen.next_hint().await;
 }
 
-async fn traces() {
+async fn session_state() {
     let pooler = Pooler::start(PostgresServer::shared(), "default_pool_size = 1");
     let name = PostgresServer::shared().schema();
     let options = PostgresOptions::default().schema(&name);
     let store = PostgresStore::open_with(&pooler.store_url(direct(), false), options).await.unwrap();
-    let worker = store.register(1, &stepfast_tests::worker::info(&[])).await.unwrap();
+    let worker = store.register(1, &stepfast_tests::fixtures::registration::info(&[])).await.unwrap();
     store.list(&Filter::default()).await.unwrap();
     store.close(worker.worker).await.unwrap();
-    // the one connection of the server that all of it went through
+    // the only server connection, through which all of this went
     let (client, connection) = tokio_postgres::connect(&pooler.url(direct()), NoTls).await.unwrap();
     tokio::spawn(connection);
     for setting in ["search_path", "statement_timeout", "plan_cache_mode", "lock_timeout", "enable_seqscan"] {

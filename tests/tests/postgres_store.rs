@@ -1,4 +1,4 @@
-//! The Postgres store on a real server: what only this store can get wrong. What all stores promise is in the
+//! The Postgres store on a real server: behaviour that is specific to this store. The promises of all stores are in the
 //! conformance suite.
 
 #![allow(clippy::unwrap_used)] // this is test code

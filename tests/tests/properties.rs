@@ -1,19 +1,20 @@
-//! Random histories: whatever several workers do, every store answers as MemoryStore does and ends up with
-//! the same rows.
+//! Random histories: for all actions of several workers, every store replies as MemoryStore does, and ends with the
+//! same rows.
 //!
-//! A failure prints the shortest history found and keeps its seed in fixtures/histories.txt, which every later
-//! run of every test here tries first. `PROPTEST_CASES=1000` makes a long run of it.
+//! A failure prints the shortest history found, and saves its seed in fixtures/histories.txt. Later runs of all tests
+//! here try the saved seeds first. `PROPTEST_CASES=1000` makes a long run.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use proptest::strategy::Strategy;
 use proptest::test_runner::{Config, FileFailurePersistence, TestCaseError, TestRunner};
-use stepfast_tests::{Fresh, STORES, StoreFixture, history, queueing, twins};
+use stepfast_tests::model::{differential, histories, queue_histories};
+use stepfast_tests::{Fresh, STORES, StoreFixture};
 
 const SEEDS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/fixtures/histories.txt");
 const QUEUE_SEEDS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/fixtures/queue_histories.txt");
 
-/// Lets `cases` random histories happen to fresh databases of these stores.
+/// Replays `cases` random histories on fresh databases of these stores.
 fn check_all<T: std::fmt::Debug>(
     cases: u32,
     seeds: &'static str,
@@ -41,7 +42,7 @@ fn check_all<T: std::fmt::Debug>(
         };
         catch_unwind(AssertUnwindSafe(|| runtime.block_on(run))).map_err(|panic| {
             let message = panic.downcast_ref::<String>().cloned();
-            TestCaseError::fail(message.unwrap_or_else(|| "it panicked".into()))
+            TestCaseError::fail(message.unwrap_or_else(|| "the replay panicked".into()))
         })
     });
     if let Err(error) = result {
@@ -49,22 +50,22 @@ fn check_all<T: std::fmt::Debug>(
     }
 }
 
-/// Lets the same history happen to each of these stores.
+/// Replays the same histories on each of these stores.
 fn check(cases: u32, stores: &[(&str, Fresh)]) {
-    check_all(cases, SEEDS, &history::histories(), stores, &async |fixtures: Vec<_>, ops: &[_]| {
-        twins::replay(fixtures, ops).await;
+    check_all(cases, SEEDS, &histories::histories(), stores, &async |fixtures: Vec<_>, ops: &[_]| {
+        differential::replay(fixtures, ops).await;
     });
 }
 
-/// Lets a history of queues happen to a store.
+/// Replays histories of queues on a store.
 fn check_queues(cases: u32, store: (&str, Fresh)) {
     check_all(
         cases,
         QUEUE_SEEDS,
-        &queueing::histories(),
+        &queue_histories::histories(),
         &[store],
         &async |fixtures: Vec<Box<dyn StoreFixture>>, ops: &[_]| {
-            queueing::replay(&*fixtures[0], ops).await;
+            queue_histories::replay(&*fixtures[0], ops).await;
         },
     );
 }

@@ -1,23 +1,23 @@
-//! Replay: whatever order bodies complete in, and wherever a crash comes, what was recorded is repeated
-//! exactly, and the rest goes on from there.
+//! Replay: for any order in which bodies complete, and any point of a crash, recorded outcomes are repeated exactly,
+//! and the execution continues from there.
 
 #![allow(clippy::print_stdout)] // seeds, shown when a test fails
 
 use std::time::Duration;
 
 use proptest::test_runner::{Config, FileFailurePersistence, TestCaseError, TestRunner};
-use stepfast_tests::program::{self, Program, check};
-use stepfast_tests::scenarios::within;
+use stepfast_tests::engine::within;
+use stepfast_tests::model::random_programs::{self, Program, check};
 
-const PATIENCE: Duration = Duration::from_secs(240);
-/// Crashes tried for most interleavings; some are tried at every place.
-const FEW: usize = 1;
+const TEST_TIMEOUT: Duration = Duration::from_secs(240);
+/// Number of crashes tried per interleaving; some interleavings are tried with a crash at every point.
+const CRASHES_PER_INTERLEAVING: usize = 1;
 
-fn block_on(patience: Duration, run: impl Future<Output = ()> + Send + 'static) -> Result<(), String> {
-    within(patience, move |runtime| runtime.block_on(run))
+fn block_on(timeout: Duration, run: impl Future<Output = ()> + Send + 'static) -> Result<(), String> {
+    within(timeout, move |runtime| runtime.block_on(run))
 }
 
-/// 200 interleavings of a program.
+/// Checks 200 interleavings of a program.
 #[allow(clippy::print_stdout)] // shown if it fails
 fn interleaved(program: Program) {
     let program = program.numbered();
@@ -26,10 +26,10 @@ fn interleaved(program: Program) {
         for n in 0..200 {
             let seed = first.wrapping_add(n);
             println!("seed {seed}");
-            check(&program, seed, if n < 4 { usize::MAX } else { FEW }).await;
+            check(&program, seed, if n < 4 { usize::MAX } else { CRASHES_PER_INTERLEAVING }).await;
         }
     };
-    if let Err(error) = block_on(PATIENCE, run) {
+    if let Err(error) = block_on(TEST_TIMEOUT, run) {
         panic!("{error} (seeds from {first})");
     }
 }
@@ -68,7 +68,7 @@ fn race_of_step_sleep_and_child_replays_deterministically() {
     ]));
 }
 
-/// Calls that are given up together are dropped in no certain order: a crash may fall between any two of them.
+/// Calls that are abandoned together are dropped in an undefined order: a crash may happen between any two of them.
 #[test]
 fn race_with_several_losers_replays_deterministically() {
     let map = Program::Map(2, vec![step(), Program::Child(2)]);
@@ -104,7 +104,7 @@ fn random_program_replays_deterministically() {
         failure_persistence: Some(Box::new(FileFailurePersistence::Direct(SEEDS))),
         ..Config::default()
     };
-    let cases = (program::programs(), proptest::arbitrary::any::<u64>());
+    let cases = (random_programs::programs(), proptest::arbitrary::any::<u64>());
     let result = TestRunner::new(config).run(&cases, |(program, seed)| {
         block_on(Duration::from_secs(30), async move { check(&program, seed, 12).await })
             .map_err(TestCaseError::fail)

@@ -5,11 +5,11 @@ use stepfast::Error;
 use tokio_postgres::Client;
 use tokio_postgres::types::PgLsn;
 
-use crate::target::unanswered;
+use crate::target::postgres_error;
 
 /// The write-ahead log of a run. It is the whole server's: what others do at the same time counts, too.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Log {
+pub struct LogUsage {
     /// Bytes, images included: the difference of positions in the log.
     pub bytes: u64,
     /// Images of pages that are changed for the first time since a checkpoint; absent before Postgres 14.
@@ -28,15 +28,15 @@ pub struct Log {
 }
 
 /// The counters at one moment.
-pub(super) struct Reading {
+pub(super) struct LogReading {
     position: PgLsn,
     images: Option<i64>,
     hits: i64,
     reads: i64,
 }
 
-impl Reading {
-    pub(super) async fn take(client: &Client) -> Result<Self, Error> {
+impl LogReading {
+    pub(super) async fn read(client: &Client) -> Result<Self, Error> {
         let row = client
             .query_one(
                 "SELECT pg_current_wal_insert_lsn(), blks_hit, blks_read FROM pg_stat_database
@@ -44,7 +44,7 @@ impl Reading {
                 &[],
             )
             .await
-            .map_err(unanswered)?;
+            .map_err(postgres_error)?;
         // there since Postgres 14
         let images = client.query_one("SELECT wal_fpi FROM pg_stat_wal", &[]).await;
         let images = images.ok().and_then(|row| row.try_get(0).ok());
@@ -52,23 +52,23 @@ impl Reading {
     }
 
     /// What was written since.
-    pub(super) async fn until_now(self, client: &Client) -> Result<Log, Error> {
-        let now = Self::take(client).await?;
+    pub(super) async fn since(self, client: &Client) -> Result<LogUsage, Error> {
+        let now = Self::read(client).await?;
         let difference = |now: i64, then: i64| now.saturating_sub(then).max(0) as u64;
         let images = now.images.zip(self.images).map(|(now, then)| difference(now, then));
         let (hits, reads) = (difference(now.hits, self.hits), difference(now.reads, self.reads));
-        let mut log = Log {
+        let mut log = LogUsage {
             bytes: u64::from(now.position).saturating_sub(self.position.into()),
             images,
             buffer_hits: (hits + reads > 0).then(|| hits as f64 / (hits + reads) as f64 * 100.0),
-            ..Log::default()
+            ..LogUsage::default()
         };
-        if let Some(bytes) = read(client, self.position, now.position).await {
+        if let Some(bytes) = read_image_bytes(client, self.position, now.position).await {
             log.image_bytes = Some(bytes.min(log.bytes));
             log.image_source = Some("log".to_owned());
         } else if let Some(images) = images {
             let page = client.query_one("SELECT current_setting('block_size')::bigint", &[]).await;
-            let page = page.map_err(unanswered)?.get::<_, i64>(0) as u64;
+            let page = page.map_err(postgres_error)?.get::<_, i64>(0) as u64;
             // images and their statistics are told at other moments than positions
             log.image_bytes = Some((images * page).min(log.bytes));
             log.image_source = Some("at most".to_owned());
@@ -79,7 +79,7 @@ impl Reading {
 
 /// Bytes of images in a part of the log, by the extension `pg_walinspect` (Postgres 15 and later), which is only there
 /// for as long as that takes; `None` without it, without the right to it, or when that part of the log is gone.
-async fn read(client: &Client, from: PgLsn, to: PgLsn) -> Option<u64> {
+async fn read_image_bytes(client: &Client, from: PgLsn, to: PgLsn) -> Option<u64> {
     client.batch_execute("BEGIN; SET LOCAL statement_timeout = '60s'").await.ok()?;
     let counted = async {
         client.batch_execute("CREATE EXTENSION IF NOT EXISTS pg_walinspect").await.ok()?;

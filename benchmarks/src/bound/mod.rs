@@ -14,11 +14,11 @@ use tokio::time::Instant;
 use crate::report::Row;
 use crate::target::Target;
 
-pub use log::Log;
-pub use processor::{Processor, cpu_seconds};
-pub use writer::Writer;
+pub use log::LogUsage;
+pub use processor::{ProcessorTime, cpu_seconds};
+pub use writer::WriterProbe;
 
-use server::Watch;
+use server::ServerWatch;
 
 /// What the time of a run went to.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
@@ -49,7 +49,7 @@ pub struct Bound {
     pub all_processors: Option<f64>,
     /// Postgres: the write-ahead log of the run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub log: Option<Log>,
+    pub log: Option<LogUsage>,
 }
 
 /// One kind's part.
@@ -68,7 +68,7 @@ impl Share {
 }
 
 /// `parts` as percentages in tenths that add up to exactly 100; the first if there is nothing to divide.
-pub(crate) fn shares<const N: usize>(parts: [(&str, f64); N]) -> Vec<Share> {
+pub(crate) fn to_shares<const N: usize>(parts: [(&str, f64); N]) -> Vec<Share> {
     const WHOLE: u64 = 1_000;
     let total: f64 = parts.iter().map(|(_, part)| part).sum();
     let exact = parts.map(|(_, part)| if total > 0.0 { part / total * WHOLE as f64 } else { 0.0 });
@@ -88,10 +88,10 @@ pub(crate) fn shares<const N: usize>(parts: [(&str, f64); N]) -> Vec<Share> {
 /// Watches a run from its beginning.
 pub struct Probe {
     begun: Instant,
-    processor: Processor,
-    watch: Option<Watch>,
-    writer: Option<Writer>,
-    log: Option<log::Reading>,
+    processor: ProcessorTime,
+    watch: Option<ServerWatch>,
+    writer: Option<WriterProbe>,
+    log: Option<log::LogReading>,
 }
 
 impl Probe {
@@ -100,24 +100,24 @@ impl Probe {
         let of_writer = store.filter(|store| store.info().kind == "sqlite");
         let (mut watch, mut log) = (None, None);
         if let Some(client) = target.postgres() {
-            log = Some(log::Reading::take(client).await?);
-            watch = Some(Watch::start(&target.url).await?);
+            log = Some(log::LogReading::read(client).await?);
+            watch = Some(ServerWatch::start(&target.url).await?);
         }
         if let Some(store) = store {
             store.counters().take_largest_flush();
         }
-        let writer = of_writer.map(|store| Writer::of_store(store.clone()));
-        Ok(Self { begun: Instant::now(), processor: Processor::now(), watch, writer, log })
+        let writer = of_writer.map(|store| WriterProbe::from_store(store.clone()));
+        Ok(Self { begun: Instant::now(), processor: ProcessorTime::now(), watch, writer, log })
     }
 
     /// The same for connections to SQLite that count themselves what they spend.
     #[must_use]
-    pub fn on_writer(self, writer: Writer) -> Self {
+    pub fn with_writer(self, writer: WriterProbe) -> Self {
         Self { writer: Some(writer), ..self }
     }
 
     /// The run has ended: nothing later counts, except for the log, which is read in [`Seen::fill`].
-    pub async fn stop(self, store: Option<&Arc<dyn Store>>) -> Result<Seen, Error> {
+    pub async fn stop(self, store: Option<&Arc<dyn Store>>) -> Result<RunObservation, Error> {
         let seconds = self.begun.elapsed().as_secs_f64();
         let (own_processors, all_processors) = self.processor.since(seconds);
         let mut bound = Bound {
@@ -132,20 +132,20 @@ impl Probe {
         if let Some(writer) = self.writer {
             bound.shares = writer.shares(seconds);
         }
-        Ok(Seen { bound, log: self.log })
+        Ok(RunObservation { bound, log: self.log })
     }
 }
 
 /// What was seen of a run.
-pub struct Seen {
+pub struct RunObservation {
     bound: Bound,
-    log: Option<log::Reading>,
+    log: Option<log::LogReading>,
 }
 
-impl Seen {
+impl RunObservation {
     /// The same for a run by another process.
     #[must_use]
-    pub fn by_another_process(mut self) -> Self {
+    pub fn of_other_process(mut self) -> Self {
         self.bound.own_processors = None;
         self
     }
@@ -154,7 +154,7 @@ impl Seen {
     /// tell the server's statistics at their end.
     pub async fn fill(mut self, target: &Target, row: &mut Row) -> Result<(), Error> {
         if let (Some(begun), Some(client)) = (self.log, target.postgres()) {
-            let log = begun.until_now(client).await?;
+            let log = begun.since(client).await?;
             row.bytes_written = log.bytes;
             self.bound.log = Some(log);
         }
@@ -176,14 +176,14 @@ mod tests {
 
     #[test]
     fn shares_add_up_to_a_hundred() {
-        let thirds = shares([("a", 1.0), ("b", 1.0), ("c", 1.0)]);
+        let thirds = to_shares([("a", 1.0), ("b", 1.0), ("c", 1.0)]);
         assert_eq!(percents(&thirds), ["a 33.4", "b 33.3", "c 33.3"]);
-        assert_eq!(percents(&shares([("a", 0.0), ("b", 7.5)])), ["a 0", "b 100"]);
-        assert_eq!(percents(&shares([("idle", 0.0), ("b", 0.0)])), ["idle 100", "b 0"]);
+        assert_eq!(percents(&to_shares([("a", 0.0), ("b", 7.5)])), ["a 0", "b 100"]);
+        assert_eq!(percents(&to_shares([("idle", 0.0), ("b", 0.0)])), ["idle 100", "b 0"]);
         for n in 1..2_000 {
             let parts =
                 [("a", f64::from(n)), ("b", f64::from(n % 7)), ("c", 0.001), ("d", f64::from(n).sqrt())];
-            let tenths: f64 = shares(parts).iter().map(|share| (share.percent * 10.0).round()).sum();
+            let tenths: f64 = to_shares(parts).iter().map(|share| (share.percent * 10.0).round()).sum();
             assert_eq!(tenths.to_string(), "1000", "{n}");
         }
     }

@@ -1,4 +1,4 @@
-//! [`Driver`]: an engine that carries out the runs of `bench payload`, in this process or in one of Python.
+//! [`Driver`]: an engine that executes the runs of `bench payload`, in this process or in a Python process.
 
 use std::io::Read;
 use std::path::PathBuf;
@@ -17,37 +17,37 @@ use crate::measure::ms_since;
 use crate::python::Python;
 use crate::target::Target;
 
-/// Which language's API is driven.
+/// The language whose API is measured.
 #[derive(Clone, Debug)]
 pub enum Sdk {
-    /// Rust's, in this process.
+    /// Rust, in this process.
     Rust,
-    /// Python's, in a process of this program.
+    /// Python, in a process of this interpreter.
     Python(PathBuf),
 }
 
-/// One run, in milliseconds.
+/// The times of one run, in milliseconds.
 #[derive(Debug, Deserialize)]
 pub(super) struct Times {
-    /// To make the random data, before the run.
+    /// The time for creating the random data, before the run.
     pub(super) made: f64,
-    /// From the call to the first line of the workflow's code.
+    /// The time from the call to the first line of the workflow's code.
     pub(super) begin: f64,
-    /// Each step as the code sees it.
+    /// The time of each step, measured in the workflow's code.
     pub(super) steps: Vec<f64>,
-    /// From the call to the durable output.
+    /// The time from the call to the durable output.
     pub(super) total: f64,
 }
 
 pub(super) enum Driver {
-    Rust(InRust),
+    Rust(RustEngine),
     Python(Python),
 }
 
 impl Driver {
     pub(super) async fn open(sdk: &Sdk, target: &Target) -> Result<Self> {
         Ok(match sdk {
-            Sdk::Rust => Driver::Rust(InRust::open(target).await?),
+            Sdk::Rust => Driver::Rust(RustEngine::open(target).await?),
             Sdk::Python(program) => {
                 Driver::Python(Python::start(program, "payload", json!({ "url": target.url }))?)
             }
@@ -58,8 +58,8 @@ impl Driver {
         let times = match self {
             Driver::Rust(engine) => engine.run(arm).await?,
             Driver::Python(python) => {
-                python.tell(&json!({ "arm": arm.as_str() }))?;
-                python.hear("times", &|_| {})?
+                python.send(&json!({ "arm": arm.as_str() }))?;
+                python.receive("times", &|_| {})?
             }
         };
         let steps = if arm == Arm::Batched { 1 } else { SIZES.len() };
@@ -67,39 +67,39 @@ impl Driver {
         Ok(times)
     }
 
-    /// What it had to say to people.
+    /// Ends the engine. Returns its messages for the user.
     pub(super) async fn close(self) -> Result<String> {
         match self {
-            Driver::Rust(InRust { engine, .. }) => {
+            Driver::Rust(RustEngine { engine, .. }) => {
                 engine.shutdown(Duration::from_secs(10)).await?;
                 Ok(String::new())
             }
-            Driver::Python(python) => python.end(),
+            Driver::Python(python) => python.finish(),
         }
     }
 }
 
-/// What a run is given: its data, and when it was asked for.
+/// The input of a run: its data, and the time of the call.
 #[derive(Clone)]
-struct Asked {
-    made: Arc<[Bytes]>,
-    at: Instant,
+struct RunInput {
+    data: Arc<[Bytes]>,
+    called_at: Instant,
 }
 
-pub(super) struct InRust {
+pub(super) struct RustEngine {
     engine: Engine,
     workflows: [(Arm, Workflow<(), Vec<f64>>); 4],
-    asked: Arc<std::sync::Mutex<Asked>>,
+    input: Arc<std::sync::Mutex<RunInput>>,
 }
 
-impl InRust {
+impl RustEngine {
     async fn open(target: &Target) -> Result<Self> {
-        let asked = Asked { made: Arc::new([]), at: Instant::now() };
+        let asked = RunInput { data: Arc::new([]), called_at: Instant::now() };
         let asked = Arc::new(std::sync::Mutex::new(asked));
         let workflows = Arm::ALL.map(|arm| (arm, workflow(arm, asked.clone())));
         let builder = Engine::builder(target.store().await?);
         let builder = workflows.iter().fold(builder, |builder, (_, workflow)| builder.register(workflow));
-        Ok(Self { engine: builder.open().await?, workflows, asked })
+        Ok(Self { engine: builder.open().await?, workflows, input: asked })
     }
 
     async fn run(&mut self, arm: Arm) -> Result<Times> {
@@ -112,9 +112,9 @@ impl InRust {
             made.push(Bytes::from(data));
         }
         let workflow = self.workflows.iter().find(|(of, _)| *of == arm).context("no such arm")?;
-        let asked = Asked { made: made.into(), at: Instant::now() };
-        let (made, at) = ((asked.at - begun).as_secs_f64() * 1000.0, asked.at);
-        *self.asked.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = asked;
+        let asked = RunInput { data: made.into(), called_at: Instant::now() };
+        let (made, at) = ((asked.called_at - begun).as_secs_f64() * 1000.0, asked.called_at);
+        *self.input.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = asked;
         let mut steps = self.engine.run(&workflow.1, ()).await?;
         let total = ms_since(at);
         let begin = steps.remove(0);
@@ -122,15 +122,15 @@ impl InRust {
     }
 }
 
-fn workflow(arm: Arm, asked: Arc<std::sync::Mutex<Asked>>) -> Workflow<(), Vec<f64>> {
+fn workflow(arm: Arm, asked: Arc<std::sync::Mutex<RunInput>>) -> Workflow<(), Vec<f64>> {
     let workflow = Workflow::new(arm.as_str(), move |cx: Context, (): ()| {
         let asked = asked.lock().unwrap_or_else(std::sync::PoisonError::into_inner).clone();
         async move {
-            let begin = ms_since(asked.at);
+            let begin = ms_since(asked.called_at);
             let mut times = if arm == Arm::Batched {
-                batched(cx, &asked.made).await?
+                run_batched_step(cx, &asked.data).await?
             } else {
-                seven(cx, arm, &asked.made).await?
+                run_seven_steps(cx, arm, &asked.data).await?
             };
             times.insert(0, begin);
             Ok::<_, Failure>(times)
@@ -139,30 +139,30 @@ fn workflow(arm: Arm, asked: Arc<std::sync::Mutex<Asked>>) -> Workflow<(), Vec<f
     workflow.eager(arm != Arm::Durable)
 }
 
-/// Milliseconds of each of seven steps.
-async fn seven(mut cx: Context, arm: Arm, made: &[Bytes]) -> Result<Vec<f64>, Failure> {
+/// Runs seven steps. Returns their times in milliseconds.
+async fn run_seven_steps(mut cx: Context, arm: Arm, made: &[Bytes]) -> Result<Vec<f64>, Failure> {
     let mut times = Vec::with_capacity(8);
     for data in made {
         let begun = Instant::now();
         let step = cx.step("size_step", async || Ok::<_, Failure>(data.clone())).retries(3);
         let value = if arm == Arm::Speculative { step.speculative().await? } else { step.await? };
         times.push(ms_since(begun));
-        check(value.len(), data.len())?;
+        check_len(value.len(), data.len())?;
     }
     Ok(times)
 }
 
-/// Milliseconds of the single step.
-async fn batched(mut cx: Context, made: &[Bytes]) -> Result<Vec<f64>, Failure> {
+/// Runs the single step. Returns its time in milliseconds.
+async fn run_batched_step(mut cx: Context, made: &[Bytes]) -> Result<Vec<f64>, Failure> {
     let begun = Instant::now();
     let step = cx.step("batch_size_step", async || Ok::<_, Failure>(Bytes::from(made.concat())));
     let value = step.retries(3).await?;
     let times = vec![ms_since(begun)];
-    check(value.len(), SIZES.iter().sum())?;
+    check_len(value.len(), SIZES.iter().sum())?;
     Ok(times)
 }
 
-fn check(len: usize, wanted: usize) -> Result<(), Failure> {
+fn check_len(len: usize, wanted: usize) -> Result<(), Failure> {
     if len == wanted {
         Ok(())
     } else {

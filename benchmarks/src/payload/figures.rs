@@ -1,25 +1,25 @@
-//! What `bench payload` is judged by.
+//! The figures of `bench payload`, and their targets.
 
-use super::{All, Arm, SIZES};
+use super::{PayloadSamples, Arm, SIZES};
 use crate::measure::Samples;
 use crate::report::Figure;
 
-/// The targets, from medians of one session. A store in memory has no bare commit to compare with.
-pub(super) fn figures(all: &All) -> Vec<Figure> {
+/// Returns the figures, from the medians of one session. A store in memory has no bare commit to compare with.
+pub(super) fn figures(all: &PayloadSamples) -> Vec<Figure> {
     let f = all.small_commits.median();
     let large_commit = all.large_commits.median();
     let has_bare = f > 0.0;
-    let seven = all.of(Arm::Ordinary).total.median();
-    let speculative = all.of(Arm::Speculative).total.median();
-    let one = all.of(Arm::Batched).total.median();
-    let durable = &all.of(Arm::Durable).steps;
-    // the sizes at which nothing but the step itself costs anything; the first waits for its workflow's start
+    let seven = all.arm(Arm::Ordinary).total.median();
+    let speculative = all.arm(Arm::Speculative).total.median();
+    let one = all.arm(Arm::Batched).total.median();
+    let durable = &all.arm(Arm::Durable).steps;
+    // sizes at which only the step itself has a cost; the first step is left out, as it waits for its workflow's start
     let mut small = Samples::default();
     for n in [1, 2] {
         small.push(durable[n].median());
     }
     let large = durable[SIZES.len() - 1].median();
-    let penalty = all.first_calls.median() - all.of(Arm::Ordinary).first_call.median();
+    let penalty = all.first_calls.median() - all.arm(Arm::Ordinary).first_call.median();
     let bare = |limit: f64| has_bare.then_some(limit);
     let ratio = |a: f64, b: f64| a / b.max(1e-9);
     let mut figures = vec![

@@ -1,11 +1,12 @@
-//! `bench payload`: what the size of a step's value costs, and what it costs to cut work into steps.
+//! `bench payload`: the cost of the size of a step's value, and the cost of splitting work into steps.
 //!
-//! A workflow of seven steps that return 1 byte to 1 MB, in three ways, and one whose single step returns the same bytes
-//! at once, as DBOS has published it for Python. In every round each of them runs once, in changing order, and the
-//! bare store and the device are measured in between: whatever else the machine does bears on all of them.
+//! The experiment runs a workflow of seven steps that return 1 byte to 1 MB, in three ways, and a workflow whose single step
+//! returns the same bytes at once, as DBOS has published it for Python. In every round each of them runs once, in changing
+//! order. The bare store and the device are measured in between, so that other load on the machine affects all of them.
 //!
-//! The random data is made before the clock starts. An ordinary step returns before its value is durable, which the
-//! next step then waits for: so the *durable* way, whose steps return when theirs is, tells what each size costs.
+//! The random data is created before the clock starts. An ordinary step returns before its value is durable, and the next
+//! step waits for that. So only the *durable* arm, whose steps return when their values are durable, shows the cost of each
+//! size.
 
 mod driver;
 mod figures;
@@ -15,49 +16,49 @@ use tokio::time::Instant;
 
 pub use self::driver::Sdk;
 use self::driver::{Driver, Times};
-use crate::flush::{Appended, Bare};
+use crate::flush::{AppendFile, BareStore};
 use crate::measure::{Samples, ms_since};
 use crate::report::{Figure, Row};
-use crate::target::Place;
+use crate::target::TargetLocation;
 
-/// Bytes that the seven steps return.
+/// The sizes of the values that the seven steps return, in bytes.
 pub const SIZES: [usize; 7] = [1, 10, 100, 1_000, 10_000, 100_000, 1_000_000];
-/// What was published for them, in milliseconds; the first one was the process's first call.
+/// The published times of the seven steps, in milliseconds. The first one was the first call of its process.
 pub const PUBLISHED: [f64; 7] = [55.41, 21.63, 21.71, 21.81, 23.87, 35.45, 120.46];
-/// What was published for the seven together.
+/// The published time of the seven steps together, in milliseconds.
 pub const PUBLISHED_SEVEN: f64 = 300.35;
-/// What was published for the single step.
+/// The published time of the single step, in milliseconds.
 pub const PUBLISHED_ONE: f64 = 157.82;
 
-/// Bytes of the row of a bare commit that stands for a small step.
-const SMALL: usize = 100;
-/// Bytes of the large one: as many as the largest step returns.
-const LARGE: usize = SIZES[6];
-/// Bare commits of a small row in each round.
-const COMMITS: usize = 20;
-/// First calls that are looked at, each of a fresh engine on a fresh store.
-const FIRST_CALLS: usize = 5;
-/// Rounds that do not count.
-const WARM_UP: usize = 3;
+/// The size of the row of a bare commit that a small step is compared with.
+const SMALL_ROW_BYTES: usize = 100;
+/// The size of the row of a large bare commit: the largest value of a step.
+const LARGE_ROW_BYTES: usize = SIZES[6];
+/// The number of bare commits of a small row in each round.
+const COMMITS_PER_ROUND: usize = 20;
+/// The number of measured first calls, each on a new engine and a new store.
+const FIRST_CALL_RUNS: usize = 5;
+/// The number of warm-up rounds, which are not measured.
+const WARM_UP_ROUNDS: usize = 3;
 
-/// A way to carry out the work.
+/// A way to execute the work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Arm {
-    /// Seven steps as they are by default.
+    /// Seven steps with default options.
     Ordinary,
-    /// Seven steps whose outcomes the code sees only when they are durable.
+    /// Seven steps whose outcomes reach the code only when they are durable.
     Durable,
     /// Seven speculative steps.
     Speculative,
-    /// One step that returns the bytes of all.
+    /// One step that returns all bytes at once.
     Batched,
 }
 
 impl Arm {
-    /// All of them.
+    /// All arms.
     pub const ALL: [Arm; 4] = [Arm::Ordinary, Arm::Durable, Arm::Speculative, Arm::Batched];
 
-    /// The word for it.
+    /// The arm's name in reports.
     pub fn as_str(self) -> &'static str {
         match self {
             Arm::Ordinary => "ordinary",
@@ -68,16 +69,16 @@ impl Arm {
     }
 }
 
-/// What an arm's runs took.
+/// The times of an arm's runs.
 #[derive(Default)]
-struct Measured {
+struct ArmSamples {
     made: Samples,
     first_call: Samples,
     steps: [Samples; 7],
     total: Samples,
 }
 
-impl Measured {
+impl ArmSamples {
     fn note(&mut self, times: &Times) {
         self.made.push(times.made);
         self.first_call.push(times.begin + times.steps[0]);
@@ -88,40 +89,41 @@ impl Measured {
     }
 }
 
-/// All that was measured.
+/// All measured times.
 #[derive(Default)]
-struct All {
-    arms: [Measured; 4],
-    /// Of fresh engines: from the call to the end of its first step, and that step.
+struct PayloadSamples {
+    arms: [ArmSamples; 4],
+    /// On new engines: the times from the call to the end of the first step.
     first_calls: Samples,
+    /// On new engines: the times of the first step.
     first_steps: Samples,
     small_commits: Samples,
     large_commits: Samples,
     appends: Samples,
 }
 
-impl All {
-    fn of(&self, arm: Arm) -> &Measured {
+impl PayloadSamples {
+    fn arm(&self, arm: Arm) -> &ArmSamples {
         &self.arms[arm as usize]
     }
 }
 
-/// How many rounds `runs` are, with those that do not count: what `progress` gets to.
+/// Returns the number of rounds for `runs`, with those that are not measured: the final value of `progress`.
 pub fn rounds(runs: usize) -> u64 {
-    (FIRST_CALLS + WARM_UP + runs) as u64
+    (FIRST_CALL_RUNS + WARM_UP_ROUNDS + runs) as u64
 }
 
-/// Runs the experiment: its rows, its figures, and what the process that ran it had to say to people.
+/// Runs the experiment. Returns its rows, its figures, and the messages of its process for the user.
 pub async fn run(
-    place: &Place,
+    place: &TargetLocation,
     sdk: &Sdk,
     runs: usize,
     progress: &dyn Fn(u64),
 ) -> Result<(Vec<Row>, Vec<Figure>, String)> {
-    let mut all = All::default();
+    let mut all = PayloadSamples::default();
     let mut said = String::new();
-    for n in 0..FIRST_CALLS {
-        let target = place.target().await?;
+    for n in 0..FIRST_CALL_RUNS {
+        let target = place.open_target().await?;
         let mut driver = Driver::open(sdk, &target).await?;
         let times = driver.run(Arm::Ordinary).await?;
         all.first_calls.push(times.begin + times.steps[0]);
@@ -129,18 +131,18 @@ pub async fn run(
         said += &driver.close().await?;
         progress(n as u64 + 1);
     }
-    let target = place.target().await?;
+    let target = place.open_target().await?;
     let mut driver = Driver::open(sdk, &target).await?;
-    let mut bare = Bare::open(&target, &place.durability).await?;
-    let mut appended = Appended::open(&target)?;
-    let (small, large) = (vec![7; SMALL], vec![7; LARGE]);
-    for round in 0..WARM_UP + runs {
-        let counts = round >= WARM_UP;
+    let mut bare = BareStore::open(&target, &place.durability).await?;
+    let mut appended = AppendFile::open(&target)?;
+    let (small, large) = (vec![7; SMALL_ROW_BYTES], vec![7; LARGE_ROW_BYTES]);
+    for round in 0..WARM_UP_ROUNDS + runs {
+        let counts = round >= WARM_UP_ROUNDS;
         if let Some(bare) = &mut bare {
-            for n in 0..=COMMITS {
+            for n in 0..=COMMITS_PER_ROUND {
                 let begun = Instant::now();
-                bare.commit(if n == COMMITS { &large } else { &small }).await?;
-                let samples = if n == COMMITS { &mut all.large_commits } else { &mut all.small_commits };
+                bare.commit(if n == COMMITS_PER_ROUND { &large } else { &small }).await?;
+                let samples = if n == COMMITS_PER_ROUND { &mut all.large_commits } else { &mut all.small_commits };
                 if counts {
                     samples.push(ms_since(begun));
                 }
@@ -158,7 +160,7 @@ pub async fn run(
                 all.arms[arm as usize].note(&times);
             }
         }
-        progress((FIRST_CALLS + round + 1) as u64);
+        progress((FIRST_CALL_RUNS + round + 1) as u64);
     }
     said += &driver.close().await?;
     if let Some(bare) = bare {
@@ -167,12 +169,12 @@ pub async fn run(
     Ok((rows(&all), figures::figures(&all), said))
 }
 
-fn rows(all: &All) -> Vec<Row> {
+fn rows(all: &PayloadSamples) -> Vec<Row> {
     let mut rows = Vec::new();
     let first = Row { size: Some(SIZES[0]), steps: Some(7), ..all.first_steps.row("first call") };
     rows.push(Row { published_ms: Some(PUBLISHED[0]), ..first });
     for arm in Arm::ALL {
-        let measured = all.of(arm);
+        let measured = all.arm(arm);
         if arm == Arm::Batched {
             let row = Row { steps: Some(1), ..measured.total.row(arm.as_str()) };
             rows.push(Row { published_ms: Some(PUBLISHED_ONE), ..row });
@@ -186,10 +188,10 @@ fn rows(all: &All) -> Vec<Row> {
         rows.push(Row { published_ms: Some(PUBLISHED_SEVEN), ..row });
     }
     let bare = [
-        ("commit", SMALL, &all.small_commits),
-        ("commit", LARGE, &all.large_commits),
-        ("append", LARGE, &all.appends),
-        ("random data", SIZES.iter().sum(), &all.of(Arm::Ordinary).made),
+        ("commit", SMALL_ROW_BYTES, &all.small_commits),
+        ("commit", LARGE_ROW_BYTES, &all.large_commits),
+        ("append", LARGE_ROW_BYTES, &all.appends),
+        ("random data", SIZES.iter().sum(), &all.arm(Arm::Ordinary).made),
     ];
     let bare = bare.into_iter().map(|(mode, size, samples)| Row { size: Some(size), ..samples.row(mode) });
     rows.extend(bare.filter(|row| row.completed > 0));

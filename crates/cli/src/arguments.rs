@@ -7,21 +7,27 @@ use clap::{Error, Parser};
 use stepfast::text::{abbreviate, quote};
 
 /// Parses the command line; ends the program if it is wrong.
-pub(crate) fn parsed<P: Parser>() -> P {
+pub(crate) fn parse<P: Parser>() -> P {
     P::try_parse().unwrap_or_else(|error| {
-        let error = if error.kind() == ErrorKind::InvalidUtf8 { not_utf8() } else { bounded(error) };
+        let error = if error.kind() == ErrorKind::InvalidUtf8 {
+            not_utf8_error()
+        } else {
+            without_hostile_values(error)
+        };
         error.exit()
     })
 }
 
 /// Returns the error with long values cut short, and without control characters.
-fn bounded(mut error: Error) -> Error {
+fn without_hostile_values(mut error: Error) -> Error {
     let values: Vec<_> = error
         .context()
         .filter_map(|(kind, value)| {
             let shown = match value {
                 ContextValue::String(text) => ContextValue::String(abbreviate(text)),
-                ContextValue::Strings(all) => ContextValue::Strings(all.iter().map(|it| abbreviate(it)).collect()),
+                ContextValue::Strings(all) => {
+                    ContextValue::Strings(all.iter().map(|it| abbreviate(it)).collect())
+                }
                 _ => return None,
             };
             Some((kind, shown))
@@ -34,16 +40,17 @@ fn bounded(mut error: Error) -> Error {
 }
 
 /// Returns the error for an argument that is not UTF-8, with its position.
-fn not_utf8() -> Error {
+fn not_utf8_error() -> Error {
     let arguments: Vec<OsString> = std::env::args_os().collect();
     let Some(at) = arguments.iter().position(|argument| argument.to_str().is_none()) else {
         return Error::raw(ErrorKind::InvalidUtf8, "an environment variable is not UTF-8\n");
     };
     let shown = quote(&arguments[at].to_string_lossy());
     let before = arguments[..at].last().and_then(|before| before.to_str());
-    let of = before.filter(|before| before.starts_with("--")).map(|option| format!(" of {}", abbreviate(option)));
+    let option =
+        before.filter(|before| before.starts_with("--")).map(|name| format!(" of {}", abbreviate(name)));
     Error::raw(
         ErrorKind::InvalidUtf8,
-        format!("the argument {shown}{} is not UTF-8\n", of.unwrap_or_default()),
+        format!("the argument {shown}{} is not UTF-8\n", option.unwrap_or_default()),
     )
 }

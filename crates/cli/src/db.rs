@@ -10,15 +10,15 @@ use crate::output::{self, Exit};
 
 /// Create or migrate the database's schema, and check the database.
 #[derive(Subcommand)]
-pub(crate) enum Db {
+pub(crate) enum DbCommand {
     /// Bring the schema up to date, or create it.
-    Migrate(Migrate),
+    Migrate(MigrateArgs),
     /// Check everything that an engine needs; exit code 1 if something is wrong.
-    Check(Check),
+    Check(CheckArgs),
 }
 
 #[derive(Args)]
-struct At {
+struct DatabaseArgs {
     /// The store: sqlite://FILE, sqlite:////ABSOLUTE/FILE or postgres://…
     #[arg(long, env = "STEPFAST_STORE", hide_env_values = true)]
     store: String,
@@ -28,9 +28,9 @@ struct At {
 }
 
 #[derive(Args)]
-pub(crate) struct Migrate {
+pub(crate) struct MigrateArgs {
     #[command(flatten)]
-    at: At,
+    target: DatabaseArgs,
     /// Only print the SQL that would be executed.
     #[arg(long)]
     print: bool,
@@ -40,64 +40,64 @@ pub(crate) struct Migrate {
 }
 
 #[derive(Args)]
-pub(crate) struct Check {
+pub(crate) struct CheckArgs {
     #[command(flatten)]
-    at: At,
+    target: DatabaseArgs,
 }
 
-impl Db {
+impl DbCommand {
     pub(crate) async fn run(self) -> anyhow::Result<Exit> {
         match self {
-            Db::Migrate(migrate) => migrate.run().await,
-            Db::Check(check) => check.run().await,
+            DbCommand::Migrate(migrate) => migrate.run().await,
+            DbCommand::Check(check) => check.run().await,
         }
     }
 }
 
-impl Migrate {
+impl MigrateArgs {
     async fn run(self) -> anyhow::Result<Exit> {
-        let migrated = schema::migrate(&self.at.store, self.role.as_deref(), self.print).await?;
-        if self.at.json {
-            output::print_json(&migrated_json(&migrated, self.print))?;
+        let report = schema::migrate(&self.target.store, self.role.as_deref(), self.print).await?;
+        if self.target.json {
+            output::print_json(&migration_json(&report, self.print))?;
         } else if self.print {
-            let nothing = format!("-- version {}: nothing to do", migrated.required_version);
-            output::print(if migrated.sql.is_empty() { &nothing } else { &migrated.sql });
+            let comment = format!("-- version {}: nothing to do", report.required_version);
+            output::print(if report.sql.is_empty() { &comment } else { &report.sql });
         } else {
-            output::print(&migrated_text(&migrated));
+            output::print(&migration_text(&report));
         }
         Ok(Exit::Done)
     }
 }
 
-fn migrated_json(migrated: &MigrationReport, is_dry: bool) -> Value {
+fn migration_json(report: &MigrationReport, is_dry: bool) -> Value {
     json!({
-        "database": migrated.database,
-        "schema": migrated.schema,
-        "found": migrated.found_version,
-        "version": migrated.required_version,
+        "database": report.database,
+        "schema": report.schema,
+        "found": report.found_version,
+        "version": report.required_version,
         "is_applied": !is_dry,
-        "migrations": migrated.migrations,
-        "granted": migrated.granted_role,
-        "sql": is_dry.then_some(&migrated.sql),
+        "migrations": report.migrations,
+        "granted": report.granted_role,
+        "sql": is_dry.then_some(&report.sql),
     })
 }
 
-fn migrated_text(migrated: &MigrationReport) -> String {
-    let mut place = migrated.database.clone();
-    if let Some(schema) = &migrated.schema {
-        place = format!("{place}, schema {schema}");
+fn migration_text(report: &MigrationReport) -> String {
+    let mut database = report.database.clone();
+    if let Some(schema) = &report.schema {
+        database = format!("{database}, schema {schema}");
     }
-    let version = migrated.required_version;
-    let mut text = match (migrated.found_version, migrated.migrations.is_empty()) {
-        (_, true) => format!("{place}: version {version}, nothing to migrate"),
-        (None, false) => format!("{place}: created, version {version}"),
-        (Some(found), false) => format!("{place}: from version {found} to {version}"),
+    let version = report.required_version;
+    let mut text = match (report.found_version, report.migrations.is_empty()) {
+        (_, true) => format!("{database}: version {version}, nothing to migrate"),
+        (None, false) => format!("{database}: created, version {version}"),
+        (Some(found), false) => format!("{database}: from version {found} to {version}"),
     };
-    for migration in &migrated.migrations {
+    for migration in &report.migrations {
         text.push_str("\n  applied ");
         text.push_str(migration);
     }
-    if let Some(role) = &migrated.granted_role {
+    if let Some(role) = &report.granted_role {
         text.push_str("\n  role ");
         text.push_str(role);
         text.push_str(" may run engines");
@@ -105,11 +105,11 @@ fn migrated_text(migrated: &MigrationReport) -> String {
     text
 }
 
-impl Check {
+impl CheckArgs {
     async fn run(self) -> anyhow::Result<Exit> {
-        let findings = schema::check(&self.at.store).await?;
+        let findings = schema::check(&self.target.store).await?;
         let is_well = findings.iter().all(|finding| finding.is_ok);
-        if self.at.json {
+        if self.target.json {
             let shown = |finding: &schema::Finding| {
                 json!({
                     "subject": finding.subject,

@@ -7,33 +7,33 @@ use serde_json::{Value, json};
 use stepfast::Error;
 use stepfast::store::DeadLetter;
 
-use crate::output::{self, Exit, plain};
-use crate::workflow::{At, at_least_one};
+use crate::output::{self, Exit, cell_text};
+use crate::workflow::{StoreArgs, parse_list_limit};
 
 #[derive(Args)]
-pub(crate) struct DeadLetters {
+pub(crate) struct DeadLettersArgs {
     #[command(flatten)]
-    at: At,
+    target: StoreArgs,
     /// Maximum number of dead letters.
-    #[arg(long, default_value_t = stepfast::store::DEFAULT_LIMIT, value_parser = at_least_one)]
+    #[arg(long, default_value_t = stepfast::store::DEFAULT_LIMIT, value_parser = parse_list_limit)]
     limit: usize,
 }
 
-impl DeadLetters {
+impl DeadLettersArgs {
     pub(crate) async fn run(self) -> anyhow::Result<Exit> {
-        let store = stepfast::connect_existing(&self.at.store).await?;
+        let store = stepfast::connect_existing(&self.target.store).await?;
         let letters = store.dead_letters(self.limit as u64).await.map_err(Error::from)?;
-        if self.at.json {
-            let letters: Vec<Value> = letters.iter().map(json).collect();
+        if self.target.json {
+            let letters: Vec<Value> = letters.iter().map(dead_letter_json).collect();
             output::print_json(&json!({ "dead_letters": letters }))?;
         } else {
-            output::print(&table(&letters));
+            output::print(&dead_letter_table(&letters));
         }
         Ok(Exit::Done)
     }
 }
 
-fn table(letters: &[DeadLetter]) -> String {
+fn dead_letter_table(letters: &[DeadLetter]) -> String {
     if letters.is_empty() {
         return "no dead letters".to_owned();
     }
@@ -46,21 +46,21 @@ fn table(letters: &[DeadLetter]) -> String {
     for letter in letters {
         table.add_row([
             letter.id.to_string(),
-            output::at(letter.rejected_at),
-            plain(&letter.workflow),
-            plain(&letter.requested_id()),
-            plain(letter.queue.as_deref().unwrap_or_default()),
-            plain(&letter.reason),
+            output::format_instant(letter.rejected_at),
+            cell_text(&letter.workflow),
+            cell_text(&letter.requested_id()),
+            cell_text(letter.queue.as_deref().unwrap_or_default()),
+            cell_text(&letter.reason),
         ]);
     }
     table.to_string()
 }
 
-fn json(letter: &DeadLetter) -> Value {
+fn dead_letter_json(letter: &DeadLetter) -> Value {
     json!({
         "id": letter.id,
-        "put_at": output::at(letter.created_at),
-        "refused_at": output::at(letter.rejected_at),
+        "put_at": output::format_instant(letter.created_at),
+        "refused_at": output::format_instant(letter.rejected_at),
         "workflow": letter.workflow,
         "workflow_id": letter.requested_id(),
         "key": letter.key.to_string(),

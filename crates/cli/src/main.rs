@@ -22,7 +22,7 @@ use tracing_subscriber::EnvFilter;
 use crate::output::Exit;
 
 /// The variable with the filter of the log.
-const LOG: &str = "STEPFAST_LOG";
+const LOG_VARIABLE: &str = "STEPFAST_LOG";
 
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
@@ -42,23 +42,23 @@ struct Cli {
 #[derive(Subcommand)]
 enum Command {
     #[command(subcommand)]
-    Workflow(workflow::Workflow),
+    Workflow(workflow::WorkflowCommand),
     #[command(subcommand)]
-    Queue(queue::Queue),
+    Queue(queue::QueueCommand),
     #[command(subcommand)]
-    Worker(worker::Worker),
+    Worker(worker::WorkerCommand),
     #[command(subcommand)]
-    Db(db::Db),
+    Db(db::DbCommand),
     /// Measure this machine and this store.
     #[command(subcommand)]
-    Bench(bench::Bench),
+    Bench(bench::BenchCommand),
 }
 
 #[tokio::main]
 async fn main() -> ExitCode {
-    let command = arguments::parsed::<Cli>().command;
-    if let Err(error) = log(&command) {
-        complain(&format!("{error:#}"));
+    let command = arguments::parse::<Cli>().command;
+    if let Err(error) = init_log(&command) {
+        print_error(&format!("{error:#}"));
         return ExitCode::from(Exit::Failed as u8);
     }
     let result = match command {
@@ -70,10 +70,10 @@ async fn main() -> ExitCode {
     };
     let exit = result.unwrap_or_else(|error| {
         if let Some(ours) = error.downcast_ref::<stepfast::Error>() {
-            complain(&format!("{ours} [{}]", ours.code()));
+            print_error(&format!("{ours} [{}]", ours.code()));
             Exit::of(ours)
         } else {
-            complain(&format!("{error:#}"));
+            print_error(&format!("{error:#}"));
             Exit::Failed
         }
     });
@@ -81,24 +81,24 @@ async fn main() -> ExitCode {
 }
 
 /// Prints an error. Standard error may be closed.
-fn complain(error: &str) {
-    let _ = writeln!(std::io::stderr(), "error: {}", output::lines(error));
+fn print_error(error: &str) {
+    let _ = writeln!(std::io::stderr(), "error: {}", output::escape_lines(error));
 }
 
 /// Writes the engine's log to standard error, filtered by `STEPFAST_LOG`. If the reader of a pipe ends, as `head` does,
 /// the log is lost and the program continues.
-fn log(command: &Command) -> anyhow::Result<()> {
-    let filter = match std::env::var_os(LOG) {
+fn init_log(command: &Command) -> anyhow::Result<()> {
+    let filter = match std::env::var_os(LOG_VARIABLE) {
         Some(directives) => {
             let directives = directives.to_string_lossy();
             EnvFilter::try_new(&directives).map_err(|_| {
                 let shown = quote(&directives);
-                anyhow!("{LOG}={shown} is neither a level, such as info, nor a list of targets and levels")
+                anyhow!("{LOG_VARIABLE}={shown} is neither a level, such as info, nor a list of targets and levels")
             })?
         }
         // building an index may take hours, in which the command would seem to hang
-        None if matches!(command, Command::Db(db::Db::Migrate(_))) => {
-            EnvFilter::new("error,stepfast_postgres::prepare=info")
+        None if matches!(command, Command::Db(db::DbCommand::Migrate(_))) => {
+            EnvFilter::new("error,stepfast_postgres::admin::prepare=info")
         }
         None => EnvFilter::new("error"),
     };

@@ -24,8 +24,8 @@ pub(crate) enum Exit {
     // 2 is clap's: the command line is wrong
     /// The execution or the queue does not exist.
     NotFound = 3,
-    /// The request does not apply to the execution's status.
-    Declined = 4,
+    /// The request does not apply to the execution's status, or the id is taken.
+    NotApplicable = 4,
     /// The database is unreachable.
     Unavailable = 5,
 }
@@ -34,7 +34,7 @@ impl Exit {
     pub(crate) fn of(error: &Error) -> Self {
         match error.kind() {
             ErrorKind::NotFound => Exit::NotFound,
-            ErrorKind::Conflict => Exit::Declined,
+            ErrorKind::Conflict => Exit::NotApplicable,
             ErrorKind::Unavailable => Exit::Unavailable,
             _ => Exit::Failed,
         }
@@ -42,39 +42,41 @@ impl Exit {
 }
 
 /// Returns lines for a terminal, with all control characters escaped.
-pub(crate) fn lines(text: &str) -> String {
+pub(crate) fn escape_lines(text: &str) -> String {
     text.split('\n').map(escape_controls).collect::<Vec<_>>().join("\n")
 }
 
 /// Prints a line. If the reader of a pipe has ended, as `head` does, the program ends too.
 pub(crate) fn print(text: &str) {
     let mut out = std::io::stdout().lock();
-    if let Err(error) = writeln!(out, "{}", lines(text)).and_then(|()| out.flush()) {
-        let is_enough = error.kind() == std::io::ErrorKind::BrokenPipe;
-        if !is_enough {
+    if let Err(error) = writeln!(out, "{}", escape_lines(text)).and_then(|()| out.flush()) {
+        let is_reader_gone = error.kind() == std::io::ErrorKind::BrokenPipe;
+        if !is_reader_gone {
             let _ = writeln!(std::io::stderr(), "error: cannot write the output: {error}");
         }
-        std::process::exit(i32::from(!is_enough));
+        std::process::exit(i32::from(!is_reader_gone));
     }
 }
 
 pub(crate) fn print_json(value: &Value) -> anyhow::Result<()> {
-    print(&json(value)?);
+    print(&json_text(value)?);
     Ok(())
 }
 
-/// Returns a text of foreign origin for a cell of a table. Characters that would move the cursor, end the line or reverse
-/// the direction of writing are escaped.
-pub(crate) fn plain(text: &str) -> String {
-    let is_odd = |c: char| {
+/// Returns a text of foreign origin for a cell of a table. Characters that would move the cursor, end the line or
+/// reverse the direction of writing are escaped.
+pub(crate) fn cell_text(text: &str) -> String {
+    let needs_escape = |c: char| {
         c.is_control()
             || matches!(c, '\u{61c}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
     };
-    text.chars().map(|c| if is_odd(c) { c.escape_default().to_string() } else { c.to_string() }).collect()
+    text.chars()
+        .map(|c| if needs_escape(c) { c.escape_default().to_string() } else { c.to_string() })
+        .collect()
 }
 
 /// Returns JSON with all control characters in texts escaped.
-fn json(value: &Value) -> anyhow::Result<String> {
+fn json_text(value: &Value) -> anyhow::Result<String> {
     let json = serde_json::to_string_pretty(value)?;
     let mut escaped = String::with_capacity(json.len());
     for char in json.chars() {
@@ -89,25 +91,25 @@ fn json(value: &Value) -> anyhow::Result<String> {
 }
 
 /// Formats an instant in UTC, to the millisecond.
-pub(crate) fn at(instant: Timestamp) -> String {
+pub(crate) fn format_instant(instant: Timestamp) -> String {
     jiff::Timestamp::from_microsecond(instant.as_micros())
         .map_or_else(|_| "?".to_owned(), |instant| format!("{instant:.3}"))
 }
 
-fn status_of(execution: &Execution) -> String {
+fn format_status(execution: &Execution) -> String {
     if execution.is_parked { format!("{} (parked)", execution.status) } else { execution.status.to_string() }
 }
 
 /// Dead workers that have not been taken over yet.
-pub(crate) struct Lost(pub(crate) Vec<WorkerId>);
+pub(crate) struct DeadWorkers(pub(crate) Vec<WorkerId>);
 
-impl Lost {
+impl DeadWorkers {
     fn owns(&self, execution: &Execution) -> bool {
         execution.owner.is_some_and(|owner| self.0.contains(&owner))
     }
 }
 
-pub(crate) fn executions_table(executions: &[Execution], lost: &Lost) -> String {
+pub(crate) fn executions_table(executions: &[Execution], dead_workers: &DeadWorkers) -> String {
     if executions.is_empty() {
         return "no executions match".to_owned();
     }
@@ -122,32 +124,32 @@ pub(crate) fn executions_table(executions: &[Execution], lost: &Lost) -> String 
     let mut table = Table::new();
     table.load_style(UTF8_HORIZONTAL_ONLY).set_header(header);
     for execution in executions {
-        let lost = if lost.owns(execution) { " (worker dead)" } else { "" };
+        let mark = if dead_workers.owns(execution) { " (worker dead)" } else { "" };
         let mut row = vec![
             execution.workflow_id(),
             execution.workflow.to_string(),
-            status_of(execution) + lost,
-            at(execution.created_at),
-            execution.ended_at.map_or(String::new(), at),
+            format_status(execution) + mark,
+            format_instant(execution.created_at),
+            execution.ended_at.map_or(String::new(), format_instant),
             execution.recoveries.to_string(),
         ];
         row.extend(has_version.then(|| execution.app_version.as_deref().unwrap_or("any").to_owned()));
         row.extend(has_queue.then(|| execution.queue().to_owned()));
-        row.extend(has_attributes.then(|| attributes(execution)));
+        row.extend(has_attributes.then(|| format_attributes(execution)));
         table.add_row(row);
     }
     table.to_string()
 }
 
 /// Formats attributes in the form that the filters of a list accept.
-fn attributes(execution: &Execution) -> String {
+fn format_attributes(execution: &Execution) -> String {
     let all: Vec<String> =
         execution.attributes.iter().map(|(name, value)| format!("{name}={value}")).collect();
     all.join(" ")
 }
 
-pub(crate) fn execution_json(execution: &Execution, lost: &Lost) -> Value {
-    let ticket = execution.placement.as_deref();
+pub(crate) fn execution_json(execution: &Execution, dead_workers: &DeadWorkers) -> Value {
+    let placement = execution.placement.as_deref();
     json!({
         "workflow_id": execution.workflow_id(),
         "key": execution.key.to_string(),
@@ -157,44 +159,44 @@ pub(crate) fn execution_json(execution: &Execution, lost: &Lost) -> Value {
         "parent": execution.parent.as_ref().map(|parent| parent.key.to_string()),
         "root": execution.root.to_string(),
         "owner": execution.owner.map(|owner| owner.0),
-        "is_owner_lost": lost.owns(execution),
+        "is_owner_lost": dead_workers.owns(execution),
         "run_no": execution.run_no,
         "recoveries": execution.recoveries,
         "app_version": execution.app_version.as_deref(),
-        "queue": ticket.map(|ticket| &*ticket.queue),
-        "queue_key": ticket.map(|ticket| &*ticket.key).filter(|key| !key.is_empty()),
-        "priority": ticket.map_or(0, |ticket| ticket.priority),
+        "queue": placement.map(|placement| &*placement.queue),
+        "queue_key": placement.map(|placement| &*placement.key).filter(|key| !key.is_empty()),
+        "priority": placement.map_or(0, |placement| placement.priority),
         "dedup_id": execution.given_dedup_id(),
         "debounce": execution.debounce_id(),
-        "created_at": at(execution.created_at),
-        "ended_at": execution.ended_at.map(at),
-        "deadline_at": execution.deadline_at.map(at),
+        "created_at": format_instant(execution.created_at),
+        "ended_at": execution.ended_at.map(format_instant),
+        "deadline_at": execution.deadline_at.map(format_instant),
         "run_timeout_ms": execution.run_timeout.map(|timeout| timeout.as_millis() as u64),
-        "wake_at": execution.wake_at.map(at),
+        "wake_at": execution.wake_at.map(format_instant),
         "attributes": execution.attributes.iter().collect::<BTreeMap<_, _>>(),
     })
 }
 
 /// The data that `show` prints of an execution.
-pub(crate) struct Shown {
+pub(crate) struct ShowData {
     pub(crate) record: Record,
     /// The children that the checkpoints refer to.
     pub(crate) children: HashMap<Key, Execution>,
-    pub(crate) lost: Lost,
+    pub(crate) dead_workers: DeadWorkers,
     /// Why no live worker can run the execution; `None` if one can, or if it does not wait for one.
     pub(crate) unclaimable: Option<String>,
 }
 
-impl Shown {
+impl ShowData {
     /// Returns the key of the child that a checkpoint refers to, and the child's row.
     fn child(&self, checkpoint: &Checkpoint) -> Option<(Key, Option<&Execution>)> {
-        let key = child_of(checkpoint)?;
+        let key = child_key(checkpoint)?;
         Some((key, self.children.get(&key)))
     }
 }
 
 /// Returns the key of the child that a checkpoint refers to.
-pub(crate) fn child_of(checkpoint: &Checkpoint) -> Option<Key> {
+pub(crate) fn child_key(checkpoint: &Checkpoint) -> Option<Key> {
     match checkpoint.kind {
         CheckpointKind::Child | CheckpointKind::Started => {
             checkpoint.outcome.decode::<String>().ok().and_then(|text| Key::from_text(&text))
@@ -203,9 +205,9 @@ pub(crate) fn child_of(checkpoint: &Checkpoint) -> Option<Key> {
     }
 }
 
-pub(crate) fn record_json(all: &Shown) -> Value {
+pub(crate) fn record_json(all: &ShowData) -> Value {
     let record = &all.record;
-    let mut shown = execution_json(&record.execution, &all.lost);
+    let mut shown = execution_json(&record.execution, &all.dead_workers);
     shown["unclaimable"] = json!(all.unclaimable);
     shown["input"] = payload_json(&record.execution.input);
     shown["outcome"] = payload_json(&record.execution.outcome);
@@ -220,7 +222,7 @@ pub(crate) fn record_json(all: &Shown) -> Value {
                 "name": &*checkpoint.name,
                 "outcome": payload_json(&checkpoint.outcome),
                 "child": all.child(checkpoint).and_then(|(_, child)| child).map(child_json),
-                "recorded_at": at(checkpoint.at),
+                "recorded_at": format_instant(checkpoint.at),
                 "took_ms": checkpoint.took_ms,
             })
         })
@@ -233,7 +235,7 @@ pub(crate) fn record_json(all: &Shown) -> Value {
                 "path": attempt.path.to_string(),
                 "attempt": attempt.attempt,
                 "failure": payload_json(&attempt.failure),
-                "failed_at": at(attempt.at),
+                "failed_at": format_instant(attempt.at),
             })
         })
         .collect();
@@ -248,35 +250,35 @@ fn child_json(child: &Execution) -> Value {
     })
 }
 
-pub(crate) fn record_text(shown: &Shown) -> String {
+pub(crate) fn record_text(shown: &ShowData) -> String {
     let record = &shown.record;
     let execution = &record.execution;
     let mut text = format!(
         "{} {}\nstatus      {}\ncreated at  {}\n",
         execution.workflow,
         execution.workflow_id(),
-        status_of(execution),
-        at(execution.created_at)
+        format_status(execution),
+        format_instant(execution.created_at)
     );
     let mut line = |name: &str, value: Option<String>| {
         if let Some(value) = value {
             text += &format!("{name:12}{value}\n");
         }
     };
-    let lost = if shown.lost.owns(execution) { " (dead)" } else { "" };
-    line("worker", execution.owner.map(|owner| format!("{}{lost}", owner.0)));
-    line("queue", execution.placement.as_deref().map(|ticket| queue_of(ticket, execution)));
-    line("attributes", (!execution.attributes.is_empty()).then(|| attributes(execution)));
+    let mark = if shown.dead_workers.owns(execution) { " (dead)" } else { "" };
+    line("worker", execution.owner.map(|owner| format!("{}{mark}", owner.0)));
+    line("queue", execution.placement.as_deref().map(|placement| format_queue(placement, execution)));
+    line("attributes", (!execution.attributes.is_empty()).then(|| format_attributes(execution)));
     line("unclaimable", shown.unclaimable.clone());
-    line("ended at", execution.ended_at.map(at));
-    line("wakes at", execution.wake_at.map(at));
-    line("deadline", execution.deadline_at.map(at));
+    line("ended at", execution.ended_at.map(format_instant));
+    line("wakes at", execution.wake_at.map(format_instant));
+    line("deadline", execution.deadline_at.map(format_instant));
     line("parent", execution.parent.as_ref().map(|parent| parent.key.to_string()));
     line("recoveries", (execution.recoveries > 0).then(|| execution.recoveries.to_string()));
     line("version", execution.app_version.as_deref().map(str::to_owned));
     line("run", (execution.run_no > 1).then(|| execution.run_no.to_string()));
-    line("input", Some(short(&execution.input)));
-    line("outcome", outcome_of(execution));
+    line("input", Some(short_payload(&execution.input)));
+    line("outcome", format_outcome(execution));
     if record.checkpoints.is_empty() && record.attempts.is_empty() {
         return text + "no steps recorded";
     }
@@ -284,16 +286,16 @@ pub(crate) fn record_text(shown: &Shown) -> String {
     table.load_style(UTF8_HORIZONTAL_ONLY).set_header(["order", "path", "kind", "name", "outcome", "took"]);
     for checkpoint in &record.checkpoints {
         let (outcome, took_ms) = match (checkpoint.kind, shown.child(checkpoint)) {
-            (CheckpointKind::Failed, _) => (failure(&checkpoint.outcome), checkpoint.took_ms),
+            (CheckpointKind::Failed, _) => (format_failure(&checkpoint.outcome), checkpoint.took_ms),
             (kind, Some((key, child))) => {
                 // the parent may have waited in several runs: the duration shown is the child's own
                 let took = child
                     .filter(|_| kind == CheckpointKind::Child)
                     .and_then(|child| child.ended_at.map(|end| end.since(child.created_at)));
                 let took_ms = took.map_or(checkpoint.took_ms, |took| took.as_millis() as i64);
-                (child_text(key, child), took_ms)
+                (format_child(key, child), took_ms)
             }
-            _ => (short(&checkpoint.outcome), checkpoint.took_ms),
+            _ => (short_payload(&checkpoint.outcome), checkpoint.took_ms),
         };
         table.add_row([
             checkpoint.order.to_string(),
@@ -301,7 +303,7 @@ pub(crate) fn record_text(shown: &Shown) -> String {
             checkpoint.kind.as_str().to_owned(),
             checkpoint.name.to_string(),
             outcome,
-            took(took_ms),
+            format_duration(took_ms),
         ]);
         for attempt in record.attempts.iter().filter(|attempt| attempt.path == checkpoint.path) {
             table.add_row(attempt_row(attempt));
@@ -316,14 +318,15 @@ pub(crate) fn record_text(shown: &Shown) -> String {
 }
 
 /// Formats the queue of an execution with its placement there.
-fn queue_of(ticket: &Placement, execution: &Execution) -> String {
-    let key = if ticket.key.is_empty() { String::new() } else { format!(", key {}", ticket.key) };
+fn format_queue(placement: &Placement, execution: &Execution) -> String {
+    let key = if placement.key.is_empty() { String::new() } else { format!(", key {}", placement.key) };
     let priority =
-        if ticket.priority == 0 { String::new() } else { format!(", priority {}", ticket.priority) };
-    let held = |what: &str, id: Option<&str>| id.map_or_else(String::new, |id| format!(", {what} {id}"));
-    let dedup_id = held("dedup_id", execution.given_dedup_id());
-    let debounce = held("debounce", execution.debounce_id());
-    format!("{}{key}{priority}{dedup_id}{debounce}", ticket.queue)
+        if placement.priority == 0 { String::new() } else { format!(", priority {}", placement.priority) };
+    let labelled =
+        |label: &str, id: Option<&str>| id.map_or_else(String::new, |id| format!(", {label} {id}"));
+    let dedup_id = labelled("dedup_id", execution.given_dedup_id());
+    let debounce = labelled("debounce", execution.debounce_id());
+    format!("{}{key}{priority}{dedup_id}{debounce}", placement.queue)
 }
 
 fn attempt_row(attempt: &Attempt) -> [String; 6] {
@@ -332,39 +335,39 @@ fn attempt_row(attempt: &Attempt) -> [String; 6] {
         attempt.path.to_string(),
         format!("attempt {}", attempt.attempt),
         String::new(),
-        failure(&attempt.failure),
+        format_failure(&attempt.failure),
         String::new(),
     ]
 }
 
 /// Formats a child in one line, beginning with its id.
-fn child_text(key: Key, child: Option<&Execution>) -> String {
+fn format_child(key: Key, child: Option<&Execution>) -> String {
     let Some(child) = child else { return format!("{key} (not in the database)") };
-    let outcome = outcome_of(child).map_or(String::new(), |outcome| format!(": {outcome}"));
-    format!("{} {}{outcome}", child.workflow_id(), status_of(child))
+    let outcome = format_outcome(child).map_or(String::new(), |outcome| format!(": {outcome}"));
+    format!("{} {}{outcome}", child.workflow_id(), format_status(child))
 }
 
 /// Formats the output of an execution, or the failure with which it ended or for which it is parked; `None` if there is
 /// neither.
-fn outcome_of(execution: &Execution) -> Option<String> {
+fn format_outcome(execution: &Execution) -> Option<String> {
     let is_failure = matches!(execution.status, Status::Failed | Status::Cancelled) || execution.is_parked;
-    let text = if is_failure { failure } else { short };
+    let text = if is_failure { format_failure } else { short_payload };
     (!execution.outcome.is_empty()).then(|| text(&execution.outcome))
 }
 
 /// Formats a recorded failure, cut short if it is long.
-fn failure(payload: &Payload) -> String {
-    const LONGEST: usize = 4_000;
-    let text = whole_failure(payload);
-    match text.char_indices().nth(LONGEST) {
+fn format_failure(payload: &Payload) -> String {
+    const MAX_CHARS: usize = 4_000;
+    let text = full_failure(payload);
+    match text.char_indices().nth(MAX_CHARS) {
         None => text,
         Some((end, _)) => format!("{}… ({} bytes)", &text[..end], text.len()),
     }
 }
 
-fn whole_failure(payload: &Payload) -> String {
+fn full_failure(payload: &Payload) -> String {
     payload.decode::<Failure>().map_or_else(
-        |_| short(payload),
+        |_| short_payload(payload),
         |failure| {
             // exceptions of Python are known by their class
             let is_exception = !failure.detail.is_empty() && failure.message != failure.kind;
@@ -374,7 +377,7 @@ fn whole_failure(payload: &Payload) -> String {
 }
 
 /// Formats a duration in the largest fitting unit.
-fn took(millis: i64) -> String {
+fn format_duration(millis: i64) -> String {
     match millis {
         ..1_000 => format!("{millis} ms"),
         1_000..60_000 => format!("{:.1} s", millis as f64 / 1e3),
@@ -384,8 +387,8 @@ fn took(millis: i64) -> String {
 }
 
 /// Formats a payload in one short line.
-fn short(payload: &Payload) -> String {
-    const LONGEST: usize = 80;
+fn short_payload(payload: &Payload) -> String {
+    const MAX_CHARS: usize = 80;
     if let Some(chunks) = payload.chunk_ref() {
         return format!("({} bytes)", chunks.len);
     }
@@ -393,9 +396,9 @@ fn short(payload: &Payload) -> String {
         Value::Null => String::new(),
         value => value.to_string(),
     };
-    if text.chars().count() <= LONGEST {
+    if text.chars().count() <= MAX_CHARS {
         return text;
     }
-    let cut: String = text.chars().take(LONGEST).collect();
+    let cut: String = text.chars().take(MAX_CHARS).collect();
     format!("{cut}… ({} bytes)", payload.len())
 }

@@ -12,121 +12,123 @@ use stepfast::queue::{DEFAULT_QUEUE, Limits, QueueRow};
 use stepfast::text::list_names;
 use stepfast::{Client, Error};
 
-use crate::dead_letters::DeadLetters;
+use crate::dead_letters::DeadLettersArgs;
 use crate::output::{self, Exit};
-use crate::workflow::At;
+use crate::workflow::StoreArgs;
 
 /// Show queues, and change them.
 #[derive(Subcommand)]
-pub(crate) enum Queue {
+pub(crate) enum QueueCommand {
     /// List queues and their limits.
-    List(List),
+    List(ListQueuesArgs),
     /// Show one queue.
-    Show(Named),
+    Show(QueueArgs),
     /// Pause a queue: what waits in it stays there; running executions continue.
-    Pause(Named),
+    Pause(QueueArgs),
     /// Resume a paused queue.
-    Resume(Named),
+    Resume(QueueArgs),
     /// Create a queue, or change its limits: limits that are not given stay as they are.
-    Set(Set),
+    Set(SetQueueArgs),
     /// List dead letters, the latest first: starts from outboxes that could not become executions, with the reasons.
-    DeadLetters(DeadLetters),
+    DeadLetters(DeadLettersArgs),
 }
 
 #[derive(Args)]
-pub(crate) struct List {
+pub(crate) struct ListQueuesArgs {
     #[command(flatten)]
-    at: At,
+    target: StoreArgs,
 }
 
 #[derive(Args)]
-pub(crate) struct Named {
+pub(crate) struct QueueArgs {
     #[command(flatten)]
-    at: At,
+    target: StoreArgs,
     /// The queue's name.
     name: String,
 }
 
 #[derive(Args)]
-pub(crate) struct Set {
+pub(crate) struct SetQueueArgs {
     #[command(flatten)]
-    named: Named,
+    named: QueueArgs,
     /// Maximum number of executions that run at a time, in all processes together; "none" for no limit.
-    #[arg(long, value_name = "N|none", value_parser = limit)]
-    concurrency: Option<Limit>,
+    #[arg(long, value_name = "N|none", value_parser = parse_limit)]
+    concurrency: Option<LimitOption>,
     /// Maximum number of executions that run at a time in any one worker; "none" for no limit.
-    #[arg(long, value_name = "N|none", value_parser = limit)]
-    worker_concurrency: Option<Limit>,
+    #[arg(long, value_name = "N|none", value_parser = parse_limit)]
+    worker_concurrency: Option<LimitOption>,
     /// Maximum number of executions of any one key that run at a time, in all processes together; "none" for no limit.
-    #[arg(long, value_name = "N|none", value_parser = limit)]
-    key_concurrency: Option<Limit>,
-    /// How often executions begin: "100/1m" permits at most 100 in any minute; "10/s burst 1" spaces them evenly, 1 at once
-    /// after a pause; "none" removes the limit.
-    #[arg(long, value_name = "RATE|none", value_parser = rate)]
-    rate: Option<Often>,
+    #[arg(long, value_name = "N|none", value_parser = parse_limit)]
+    key_concurrency: Option<LimitOption>,
+    /// How often executions begin: "100/1m" permits at most 100 in any minute; "10/s burst 1" spaces them evenly, 1
+    /// at once after a pause; "none" removes the limit.
+    #[arg(long, value_name = "RATE|none", value_parser = parse_rate)]
+    rate: Option<RateOption>,
     /// How often executions of any one key begin; like --rate.
-    #[arg(long, value_name = "RATE|none", value_parser = rate)]
-    key_rate: Option<Often>,
-    /// Maximum number of executions that wait in the queue to begin. Beyond it, starts are rejected or wait outside; "none"
-    /// for no limit.
-    #[arg(long, value_name = "N|none", value_parser = limit)]
-    max_depth: Option<Limit>,
+    #[arg(long, value_name = "RATE|none", value_parser = parse_rate)]
+    key_rate: Option<RateOption>,
+    /// Maximum number of executions that wait in the queue to begin. Beyond it, starts are rejected or wait outside;
+    /// "none" for no limit.
+    #[arg(long, value_name = "N|none", value_parser = parse_limit)]
+    max_depth: Option<LimitOption>,
     /// Give a key N shares of the queue where other keys have one; 1 removes the weight. May be given several times.
-    #[arg(long, value_name = "KEY=N", value_parser = weight)]
+    #[arg(long, value_name = "KEY=N", value_parser = parse_weight)]
     key_weight: Vec<(String, u32)>,
 }
 
 /// The argument of a rate option; `None` inside for no limit.
 #[derive(Clone, Copy)]
-struct Often(Option<Rate>);
+struct RateOption(Option<Rate>);
 
 /// The argument of a limit option; `None` inside for no limit.
 #[derive(Clone, Copy)]
-struct Limit(Option<u32>);
+struct LimitOption(Option<u32>);
 
-impl Queue {
+impl QueueCommand {
     pub(crate) async fn run(self) -> anyhow::Result<Exit> {
         match self {
-            Queue::List(list) => list.run().await,
-            Queue::Show(named) => named.show().await,
-            Queue::Pause(named) => named.set_paused(true).await,
-            Queue::Resume(named) => named.set_paused(false).await,
-            Queue::Set(set) => set.run().await,
-            Queue::DeadLetters(letters) => letters.run().await,
+            QueueCommand::List(list) => list.run().await,
+            QueueCommand::Show(named) => named.show().await,
+            QueueCommand::Pause(named) => named.set_paused(true).await,
+            QueueCommand::Resume(named) => named.set_paused(false).await,
+            QueueCommand::Set(set) => set.run().await,
+            QueueCommand::DeadLetters(letters) => letters.run().await,
         }
     }
 }
 
-impl List {
+impl ListQueuesArgs {
     async fn run(self) -> anyhow::Result<Exit> {
-        let store = stepfast::connect_existing(&self.at.store).await?;
+        let store = stepfast::connect_existing(&self.target.store).await?;
         let rows = store.queues(None).await.map_err(Error::from)?;
-        if self.at.json {
-            let queues: Vec<Value> = rows.iter().map(json).collect();
+        if self.target.json {
+            let queues: Vec<Value> = rows.iter().map(queue_json).collect();
             output::print_json(&json!({ "queues": queues }))?;
         } else {
-            output::print(&table(&rows));
+            output::print(&queue_table(&rows));
         }
         Ok(Exit::Done)
     }
 }
 
-impl Named {
+impl QueueArgs {
     async fn show(self) -> anyhow::Result<Exit> {
-        let store = stepfast::connect_existing(&self.at.store).await?;
+        let store = stepfast::connect_existing(&self.target.store).await?;
         if self.name == DEFAULT_QUEUE {
-            let reason = format!("{DEFAULT_QUEUE:?} is what has no queue: there is nothing to show of it");
-            return Err(Error::Invalid { what: "queue", reason }.into());
+            let reason = format!(
+                "{DEFAULT_QUEUE:?} holds the executions without a queue, and has no settings: name another"
+            );
+            return Err(Error::Invalid { input: "queue", reason }.into());
         }
         let rows = store.queues(None).await.map_err(Error::from)?;
         let Some(row) = rows.iter().find(|row| *row.queue.name == *self.name) else {
             let known = list_names(rows.iter().map(|row| &*row.queue.name));
             return Err(Error::UnknownQueue { name: self.name, known }.into());
         };
-        if self.at.json {
-            output::print_json(&json(row))?;
+        if self.target.json {
+            output::print_json(&queue_json(row))?;
         } else {
-            output::print(&text(row));
+            output::print(&queue_text(row));
         }
         Ok(Exit::Done)
     }
@@ -139,13 +141,14 @@ impl Named {
         .await
     }
 
-    /// Changes the queue and prints the result: `done` if the queue has changed, `already` if it was in that state before.
+    /// Changes the queue and prints the result: `done` if the queue has changed, `already` if it was in that state
+    /// before.
     async fn change(
         self,
         [done, already]: [&str; 2],
         change: impl AsyncFnOnce(&Client, &str) -> Result<QueueRow, Error>,
     ) -> anyhow::Result<Exit> {
-        let client = Client::open(stepfast::connect_existing(&self.at.store).await?).await?;
+        let client = Client::open(stepfast::connect_existing(&self.target.store).await?).await?;
         let changed = async {
             let before = client.queues().await?.into_iter().find(|row| *row.queue.name == *self.name);
             Ok::<_, Error>((before, change(&client, &self.name).await?))
@@ -155,28 +158,28 @@ impl Named {
         client.shutdown(Duration::from_secs(10)).await?;
         let (before, row) = changed?;
         let is_changed = before.as_ref() != Some(&row);
-        if self.at.json {
-            let mut shown = json(&row);
+        if self.target.json {
+            let mut shown = queue_json(&row);
             shown["is_changed"] = is_changed.into();
             output::print_json(&shown)?;
         } else {
-            let what = match (before, is_changed) {
+            let result = match (before, is_changed) {
                 (None, _) => "created",
                 (_, true) => done,
                 (_, false) => already,
             };
             let names = ["concurrency", "per worker", "per key", "rate", "rate per key", "depth", "weights"];
-            let limits = names.into_iter().zip(limits(&row).into_iter().chain([weights(&row)]));
+            let limits = names.into_iter().zip(format_limits(&row).into_iter().chain([format_weights(&row)]));
             let limits = limits.filter(|(_, limit)| limit != "none");
-            let limits = limits.map(|(what, limit)| format!("{what} {limit}"));
-            let told: Vec<String> = limits.chain([state(&row).to_owned()]).collect();
-            output::print(&format!("{}: {what} ({})", self.name, told.join(", ")));
+            let limits = limits.map(|(name, limit)| format!("{name} {limit}"));
+            let shown: Vec<String> = limits.chain([state(&row).to_owned()]).collect();
+            output::print(&format!("{}: {result} ({})", self.name, shown.join(", ")));
         }
         Ok(Exit::Done)
     }
 }
 
-impl Set {
+impl SetQueueArgs {
     async fn run(self) -> anyhow::Result<Exit> {
         let Self {
             named,
@@ -210,24 +213,26 @@ impl Set {
     }
 }
 
-fn limit(text: &str) -> Result<Limit, String> {
+fn parse_limit(text: &str) -> Result<LimitOption, String> {
     if text == "none" {
-        return Ok(Limit(None));
+        return Ok(LimitOption(None));
     }
-    text.parse().map(|limit| Limit(Some(limit))).map_err(|_| "give a whole number, or \"none\"".to_owned())
+    text.parse()
+        .map(|limit| LimitOption(Some(limit)))
+        .map_err(|_| "give a whole number, or \"none\"".to_owned())
 }
 
 /// Parses a key, which may contain equals signs, and its weight.
-fn weight(text: &str) -> Result<(String, u32), String> {
+fn parse_weight(text: &str) -> Result<(String, u32), String> {
     let parts = text.rsplit_once('=').and_then(|(key, weight)| Some((key.to_owned(), weight.parse().ok()?)));
     parts.ok_or_else(|| "give a key and a whole number, as in \"ann=5\"".to_owned())
 }
 
-fn rate(text: &str) -> Result<Often, String> {
-    if text == "none" { Ok(Often(None)) } else { text.parse().map(|rate| Often(Some(rate))) }
+fn parse_rate(text: &str) -> Result<RateOption, String> {
+    if text == "none" { Ok(RateOption(None)) } else { text.parse().map(|rate| RateOption(Some(rate))) }
 }
 
-fn table(rows: &[QueueRow]) -> String {
+fn queue_table(rows: &[QueueRow]) -> String {
     if rows.is_empty() {
         return "there is no queue".to_owned();
     }
@@ -245,27 +250,27 @@ fn table(rows: &[QueueRow]) -> String {
     ]);
     for row in rows {
         let mut cells = vec![row.queue.name.to_string()];
-        cells.extend(limits(row));
-        cells.extend([state(row).to_owned(), output::at(row.changed_at)]);
+        cells.extend(format_limits(row));
+        cells.extend([state(row).to_owned(), output::format_instant(row.changed_at)]);
         table.add_row(cells);
     }
     table.to_string()
 }
 
-fn text(row: &QueueRow) -> String {
-    let [concurrency, per_worker, per_key, rate, key_rate, depth] = limits(row);
+fn queue_text(row: &QueueRow) -> String {
+    let [concurrency, per_worker, per_key, rate, key_rate, depth] = format_limits(row);
     format!(
         "queue {}\nconcurrency  {concurrency}\nper worker   {per_worker}\nper key      {per_key}\nrate         \
          {rate}\nrate per key {key_rate}\ndepth        {depth}\nweights      {}\nstate        {}\nchanged      {}",
         row.queue.name,
-        weights(row),
+        format_weights(row),
         state(row),
-        output::at(row.changed_at)
+        output::format_instant(row.changed_at)
     )
 }
 
 /// Formats the limits in the order of the table: in all processes, per worker, per key, rate, rate per key, depth.
-fn limits(row: &QueueRow) -> [String; 6] {
+fn format_limits(row: &QueueRow) -> [String; 6] {
     let Limits { concurrency, worker_concurrency, key_concurrency, rate, key_rate, max_depth, .. } =
         row.queue.limits;
     let count = |limit: Option<u32>| limit.map_or("none".to_owned(), |limit| limit.to_string());
@@ -276,7 +281,7 @@ fn limits(row: &QueueRow) -> [String; 6] {
 }
 
 /// Formats the weights of keys.
-fn weights(row: &QueueRow) -> String {
+fn format_weights(row: &QueueRow) -> String {
     let all: Vec<String> =
         row.queue.limits.key_weights.iter().map(|(key, weight)| format!("{key}={weight}")).collect();
     if all.is_empty() { "none".to_owned() } else { all.join(" ") }
@@ -286,7 +291,7 @@ fn state(row: &QueueRow) -> &'static str {
     if row.is_paused { "paused" } else { "open" }
 }
 
-fn json(row: &QueueRow) -> Value {
+fn queue_json(row: &QueueRow) -> Value {
     let Limits { concurrency, worker_concurrency, key_concurrency, rate, key_rate, max_depth, key_weights } =
         &row.queue.limits;
     let often = |rate: &Option<Rate>| {
@@ -303,6 +308,6 @@ fn json(row: &QueueRow) -> Value {
         "key_weights": key_weights.iter().collect::<BTreeMap<_, _>>(),
         "is_paused": row.is_paused,
         "version": row.version,
-        "changed_at": output::at(row.changed_at),
+        "changed_at": output::format_instant(row.changed_at),
     })
 }

@@ -3,7 +3,7 @@
 use stepfast::store::UnclaimableWork;
 
 /// Explains why no live worker can run these executions, and what to do.
-pub(crate) fn why(it: &UnclaimableWork) -> String {
+pub(crate) fn unclaimable_reason(it: &UnclaimableWork) -> String {
     let UnclaimableWork { workflow, .. } = it;
     match &it.app_version {
         Some(version) if it.is_version_missing => format!(

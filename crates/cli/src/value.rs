@@ -5,8 +5,8 @@ use rmpv::decode::read_value_with_max_depth;
 use serde_json::{Map, Value, json};
 use stepfast::Payload;
 
-/// Converts a payload to JSON; bytes become `{"bytes": length}`, numbers beyond JSON's range text. Types that only Python
-/// has become the nearest type of JSON: a tuple an array, an object `{"Class": fields}`, an instant text.
+/// Converts a payload to JSON; bytes become `{"bytes": length}`, numbers beyond JSON's range text. Types that only
+/// Python has become the nearest type of JSON: a tuple an array, an object `{"Class": fields}`, an instant text.
 pub(crate) fn payload_json(payload: &Payload) -> Value {
     payload.to_value().map_or(Value::Null, |value| to_json(value, MAX_SHOWN_DEPTH))
 }
@@ -31,10 +31,12 @@ fn to_json(value: MsgpackValue, levels: usize) -> Value {
         MsgpackValue::Binary(bytes) => json!({ "bytes": bytes.len() }),
         MsgpackValue::Array(items) => array(items, levels),
         MsgpackValue::Map(entries) => object(entries, levels),
-        MsgpackValue::Ext(code, bytes) => read_value_with_max_depth(&mut bytes.as_slice(), 2 * MAX_SHOWN_DEPTH)
-            .ok()
-            .and_then(|content| python(code, content, levels))
-            .unwrap_or_else(|| json!({ "extension": code, "bytes": bytes.len() })),
+        MsgpackValue::Ext(code, bytes) => {
+            read_value_with_max_depth(&mut bytes.as_slice(), 2 * MAX_SHOWN_DEPTH)
+                .ok()
+                .and_then(|content| python_to_json(code, content, levels))
+                .unwrap_or_else(|| json!({ "extension": code, "bytes": bytes.len() }))
+        }
     }
 }
 
@@ -59,7 +61,7 @@ fn float(number: f64) -> Value {
 
 /// Converts an extension of the Python package's codec, by its code and content (listed in
 /// `stepfast/_values/codes.py`); `None` for extensions that mean nothing to people.
-fn python(code: i8, content: MsgpackValue, levels: usize) -> Option<Value> {
+fn python_to_json(code: i8, content: MsgpackValue, levels: usize) -> Option<Value> {
     let is_text = content.is_str();
     Some(match (code, content) {
         // tuple, set, frozenset
@@ -69,7 +71,7 @@ fn python(code: i8, content: MsgpackValue, levels: usize) -> Option<Value> {
         (21, MsgpackValue::Array(items)) => object(pairs(items.into_iter().skip(1)), levels),
         // deque, after its size
         (23, MsgpackValue::Array(items)) => array(items.into_iter().skip(1), levels),
-        (5, MsgpackValue::Binary(bytes)) => integer(&bytes).into(),
+        (5, MsgpackValue::Binary(bytes)) => format_integer(&bytes).into(),
         // Decimal, date, class; datetime and time without a zone
         (7 | 10 | 11 | 12 | 27, text) if is_text => to_json(text, levels),
         // datetime and time in a zone
@@ -83,41 +85,43 @@ fn python(code: i8, content: MsgpackValue, levels: usize) -> Option<Value> {
         // an object: its class, and its fields
         (24, MsgpackValue::Array(parts)) => {
             let mut parts = parts.into_iter();
-            of_class(&parts.next()?, to_json(parts.next()?, levels))
+            class_json(&parts.next()?, to_json(parts.next()?, levels))
         }
         (25, MsgpackValue::Array(parts)) => {
             let member = parts.get(1)?.as_str()?;
-            format!("{}.{member}", class(parts.first()?)).into()
+            format!("{}.{member}", class_name(parts.first()?)).into()
         }
         // an exception: its class, and its arguments
         (29, MsgpackValue::Array(nodes)) => {
             let Some(MsgpackValue::Array(node)) = nodes.into_iter().next() else { return None };
             let MsgpackValue::Map(state) = node.get(1)? else { return None };
             let (_, args) = state.iter().find(|(key, _)| key.as_str() == Some("args"))?;
-            of_class(node.first()?, to_json(args.clone(), levels))
+            class_json(node.first()?, to_json(args.clone(), levels))
         }
         _ => return None,
     })
 }
 
-fn pairs(items: impl IntoIterator<Item = MsgpackValue>) -> impl Iterator<Item = (MsgpackValue, MsgpackValue)> {
+fn pairs(
+    items: impl IntoIterator<Item = MsgpackValue>,
+) -> impl Iterator<Item = (MsgpackValue, MsgpackValue)> {
     let mut items = items.into_iter();
     std::iter::from_fn(move || Some((items.next()?, items.next()?)))
 }
 
-fn of_class(name: &MsgpackValue, content: Value) -> Value {
-    Value::Object(Map::from_iter([(class(name), content)]))
+fn class_json(name: &MsgpackValue, content: Value) -> Value {
+    Value::Object(Map::from_iter([(class_name(name), content)]))
 }
 
 /// Returns the name of a class without its module.
-fn class(name: &MsgpackValue) -> String {
+fn class_name(name: &MsgpackValue) -> String {
     let name = name.as_str().unwrap_or_default();
     name.rsplit_once(':').map_or(name, |(_, name)| name).to_owned()
 }
 
 /// Formats an integer in two's complement, most significant byte first: as decimal text, or beyond 128 bits as
 /// hexadecimal text.
-fn integer(bytes: &[u8]) -> String {
+fn format_integer(bytes: &[u8]) -> String {
     let is_negative = bytes.first().is_some_and(|first| *first >= 0x80);
     if bytes.len() <= 16 {
         let mut wide = [if is_negative { 0xff } else { 0 }; 16];

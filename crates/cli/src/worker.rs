@@ -5,42 +5,42 @@ use comfy_table::Table;
 use comfy_table::presets::UTF8_HORIZONTAL_ONLY;
 use serde_json::{Value, json};
 use stepfast::Error;
-use stepfast::store::{WorkerOverview, UnclaimableWork, RegisteredWorker};
+use stepfast::store::{RegisteredWorker, UnclaimableWork, WorkerOverview};
 
 use crate::output::{self, Exit};
-use crate::unclaimable::why;
-use crate::workflow::At;
+use crate::unclaimable::unclaimable_reason;
+use crate::workflow::StoreArgs;
 
 /// Show workers.
 #[derive(Subcommand)]
-pub(crate) enum Worker {
+pub(crate) enum WorkerCommand {
     /// List workers and clients, and the executions that no live worker can run.
-    List(List),
+    List(ListWorkersArgs),
 }
 
 #[derive(Args)]
-pub(crate) struct List {
+pub(crate) struct ListWorkersArgs {
     #[command(flatten)]
-    at: At,
+    target: StoreArgs,
 }
 
-impl Worker {
+impl WorkerCommand {
     pub(crate) async fn run(self) -> anyhow::Result<Exit> {
         match self {
-            Worker::List(list) => list.run().await,
+            WorkerCommand::List(list) => list.run().await,
         }
     }
 }
 
-impl List {
+impl ListWorkersArgs {
     async fn run(self) -> anyhow::Result<Exit> {
-        let store = stepfast::connect_existing(&self.at.store).await?;
-        let survey = store.workers(u64::MAX).await.map_err(Error::from)?;
-        if self.at.json {
-            output::print_json(&json(&survey))?;
+        let store = stepfast::connect_existing(&self.target.store).await?;
+        let overview = store.workers(u64::MAX).await.map_err(Error::from)?;
+        if self.target.json {
+            output::print_json(&workers_json(&overview))?;
         } else {
-            output::print(&workers(&survey.workers));
-            for line in survey.unclaimable().iter().map(complaint) {
+            output::print(&worker_table(&overview.workers));
+            for line in overview.unclaimable().iter().map(describe_unclaimable) {
                 output::print(&line);
             }
         }
@@ -48,7 +48,7 @@ impl List {
     }
 }
 
-fn workers(rows: &[RegisteredWorker]) -> String {
+fn worker_table(rows: &[RegisteredWorker]) -> String {
     if rows.is_empty() {
         return "no workers are registered".to_owned();
     }
@@ -71,7 +71,7 @@ fn workers(rows: &[RegisteredWorker]) -> String {
             state(row).to_owned(),
             row.info.app_version.as_deref().unwrap_or("any").to_owned(),
             row.running.to_string(),
-            output::at(row.registered_at),
+            output::format_instant(row.registered_at),
             row.info.workflows.join(", "),
         ]);
     }
@@ -87,14 +87,14 @@ fn state(row: &RegisteredWorker) -> &'static str {
 }
 
 /// Describes executions that no live worker can run: how many, why, and what to do.
-fn complaint(it: &UnclaimableWork) -> String {
+fn describe_unclaimable(it: &UnclaimableWork) -> String {
     let UnclaimableWork { workflow, executions, .. } = it;
     let (many, verb) = if *executions == 1 { ("execution", "waits") } else { ("executions", "wait") };
-    format!("{executions} {many} of workflow {workflow:?} {verb}: {}", why(it))
+    format!("{executions} {many} of workflow {workflow:?} {verb}: {}", unclaimable_reason(it))
 }
 
-fn json(survey: &WorkerOverview) -> Value {
-    let workers: Vec<Value> = survey
+fn workers_json(overview: &WorkerOverview) -> Value {
+    let workers: Vec<Value> = overview
         .workers
         .iter()
         .map(|row| {
@@ -109,12 +109,12 @@ fn json(survey: &WorkerOverview) -> Value {
                 "engine": row.info.engine,
                 "workflows": row.info.workflows.iter().map(|name| &**name).collect::<Vec<_>>(),
                 "running": row.running,
-                "registered_at": output::at(row.registered_at),
-                "lease_expires_at": row.lease_expires_at.map(output::at),
+                "registered_at": output::format_instant(row.registered_at),
+                "lease_expires_at": row.lease_expires_at.map(output::format_instant),
             })
         })
         .collect();
-    let unclaimable: Vec<Value> = survey
+    let unclaimable: Vec<Value> = overview
         .unclaimable()
         .iter()
         .map(|it| {
@@ -123,7 +123,7 @@ fn json(survey: &WorkerOverview) -> Value {
                 "app_version": it.app_version.as_deref(),
                 "executions": it.executions,
                 "reason": if it.is_version_missing { "version" } else { "workflow" },
-                "detail": complaint(it),
+                "detail": describe_unclaimable(it),
             })
         })
         .collect();

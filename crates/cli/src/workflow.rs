@@ -8,28 +8,28 @@ use clap::{Args, Subcommand};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::{Value, json};
 use stepfast::clock::{Clock, SystemClock, Timestamp};
-use stepfast::store::{RequestResult, Detail, Execution, ExecutionId, Filter, Record, WaitingWork};
+use stepfast::store::{Detail, Execution, ExecutionId, Filter, Record, RequestResult, WaitingWork};
 use stepfast::text::{abbreviate, quote};
-use stepfast::{Answers, Client, Error, Key, Status, Store};
+use stepfast::{BulkResult, Client, Error, Key, Status, Store};
 
-use crate::output::{self, Exit, Lost};
+use crate::output::{self, DeadWorkers, Exit};
 use crate::unclaimable;
 
 /// Show executions, cancel and resume them.
 #[derive(Subcommand)]
-pub(crate) enum Workflow {
+pub(crate) enum WorkflowCommand {
     /// List executions, newest first.
-    List(List),
+    List(ListExecutionsArgs),
     /// Show everything that is recorded of an execution.
-    Show(Show),
+    Show(ShowExecutionArgs),
     /// Cancel executions, and the children they wait for.
-    Cancel(Act),
+    Cancel(RequestArgs),
     /// Continue executions that are parked, failed or cancelled.
-    Resume(Act),
+    Resume(RequestArgs),
 }
 
 #[derive(Args)]
-pub(crate) struct At {
+pub(crate) struct StoreArgs {
     /// The store, which must exist: sqlite://FILE, sqlite:////ABSOLUTE/FILE or postgres://…
     #[arg(long, env = "STEPFAST_STORE", hide_env_values = true)]
     pub(crate) store: String,
@@ -40,7 +40,7 @@ pub(crate) struct At {
 
 /// The filters of executions.
 #[derive(Args)]
-struct Matching {
+struct FilterArgs {
     /// Only these statuses: scheduled, queued, running, waiting, completed, failed, cancelled.
     #[arg(long, value_delimiter = ',')]
     status: Vec<Status>,
@@ -63,24 +63,24 @@ struct Matching {
     #[arg(long)]
     queue: Option<String>,
     /// Only executions with this attribute; given more than once, with all of them.
-    #[arg(long, value_name = "NAME=VALUE", value_parser = attribute)]
+    #[arg(long, value_name = "NAME=VALUE", value_parser = parse_attribute)]
     attribute: Vec<(String, String)>,
     /// Only executions created at or after this: an instant (2026-11-21T10:00:00Z) or an age (90s, 15m, 2h, 7d).
-    #[arg(long, value_parser = instant)]
+    #[arg(long, value_parser = parse_instant)]
     since: Option<Timestamp>,
     /// Only executions created before this: an instant or an age.
-    #[arg(long, value_parser = instant)]
+    #[arg(long, value_parser = parse_instant)]
     until: Option<Timestamp>,
 }
 
 #[derive(Args)]
-pub(crate) struct List {
+pub(crate) struct ListExecutionsArgs {
     #[command(flatten)]
-    at: At,
+    target: StoreArgs,
     #[command(flatten)]
-    matching: Matching,
+    filter: FilterArgs,
     /// Maximum number of executions.
-    #[arg(long, default_value_t = stepfast::store::DEFAULT_LIMIT, value_parser = at_least_one)]
+    #[arg(long, default_value_t = stepfast::store::DEFAULT_LIMIT, value_parser = parse_list_limit)]
     limit: usize,
     /// Only count the executions.
     #[arg(long)]
@@ -88,17 +88,17 @@ pub(crate) struct List {
 }
 
 #[derive(Args)]
-pub(crate) struct Show {
+pub(crate) struct ShowExecutionArgs {
     #[command(flatten)]
-    at: At,
+    target: StoreArgs,
     /// The execution's workflow_id.
     workflow_id: String,
 }
 
 #[derive(Args)]
-pub(crate) struct Act {
+pub(crate) struct RequestArgs {
     #[command(flatten)]
-    at: At,
+    target: StoreArgs,
     /// The executions' workflow_ids.
     #[arg(required_unless_present = "all")]
     workflow_ids: Vec<String>,
@@ -106,26 +106,26 @@ pub(crate) struct Act {
     #[arg(long, conflicts_with = "workflow_ids")]
     all: bool,
     #[command(flatten)]
-    matching: Matching,
+    filter: FilterArgs,
 }
 
-impl Workflow {
+impl WorkflowCommand {
     pub(crate) async fn run(self) -> anyhow::Result<Exit> {
         match self {
-            Workflow::List(list) => list.run().await,
-            Workflow::Show(show) => show.run().await,
-            Workflow::Cancel(act) => act.run(true).await,
-            Workflow::Resume(act) => act.run(false).await,
+            WorkflowCommand::List(list) => list.run().await,
+            WorkflowCommand::Show(show) => show.run().await,
+            WorkflowCommand::Cancel(args) => args.run(true).await,
+            WorkflowCommand::Resume(args) => args.run(false).await,
         }
     }
 }
 
-impl Matching {
+impl FilterArgs {
     /// Returns the filter that these options describe.
-    async fn filter(self, store: &Arc<dyn Store>) -> Result<Filter, Error> {
+    async fn into_filter(self, store: &Arc<dyn Store>) -> Result<Filter, Error> {
         let parent = match &self.parent {
             None => None,
-            Some(id) => Some(find(store, id, Detail::Outcome).await?.execution.key),
+            Some(id) => Some(find_execution(store, id, Detail::Outcome).await?.execution.key),
         };
         let filter = Filter {
             statuses: self.status,
@@ -145,36 +145,36 @@ impl Matching {
     }
 }
 
-impl List {
+impl ListExecutionsArgs {
     async fn run(self) -> anyhow::Result<Exit> {
-        let store = stepfast::connect_existing(&self.at.store).await?;
+        let store = stepfast::connect_existing(&self.target.store).await?;
         let limit = if self.count { 0 } else { self.limit };
-        let filter = Filter { limit, ..self.matching.filter(&store).await? };
+        let filter = Filter { limit, ..self.filter.into_filter(&store).await? };
         let page = store.list(&filter).await.map_err(Error::from)?;
         if self.count {
             let total = page.total.unwrap_or(0);
-            output::print(&if self.at.json {
+            output::print(&if self.target.json {
                 json!({ "count": total }).to_string()
             } else {
                 total.to_string()
             });
-        } else if self.at.json {
-            let lost = lost_of(&store, &page.executions).await?;
-            let shown = |execution| output::execution_json(execution, &lost);
+        } else if self.target.json {
+            let dead_workers = dead_owners(&store, &page.executions).await?;
+            let shown = |execution| output::execution_json(execution, &dead_workers);
             let executions: Vec<Value> = page.executions.iter().map(shown).collect();
             output::print_json(&json!({ "executions": executions }))?;
         } else {
-            let lost = lost_of(&store, &page.executions).await?;
-            output::print(&output::executions_table(&page.executions, &lost));
+            let dead_workers = dead_owners(&store, &page.executions).await?;
+            output::print(&output::executions_table(&page.executions, &dead_workers));
         }
         Ok(Exit::Done)
     }
 }
 
-impl Show {
+impl ShowExecutionArgs {
     async fn run(self) -> anyhow::Result<Exit> {
-        let store = stepfast::connect_existing(&self.at.store).await?;
-        let mut record = find(&store, &self.workflow_id, Detail::Full).await?;
+        let store = stepfast::connect_existing(&self.target.store).await?;
+        let mut record = find_execution(&store, &self.workflow_id, Detail::Full).await?;
         // values that are stored in chunks are shown too
         let key = record.execution.key;
         let fetch = async |payload: &mut stepfast::Payload| -> Result<(), Error> {
@@ -189,17 +189,17 @@ impl Show {
             fetch(&mut checkpoint.outcome).await?;
         }
         let children: Vec<ExecutionId> =
-            record.checkpoints.iter().filter_map(output::child_of).map(ExecutionId::Key).collect();
+            record.checkpoints.iter().filter_map(output::child_key).map(ExecutionId::Key).collect();
         let children = if children.is_empty() {
             Vec::new()
         } else {
             store.load(&children, Detail::Outcome).await.map_err(Error::from)?
         };
         let children = children.into_iter().flatten().map(|it| (it.execution.key, it.execution)).collect();
-        let lost = lost_of(&store, std::slice::from_ref(&record.execution)).await?;
-        let unclaimable = why_unclaimable(&store, &record.execution).await?;
-        let shown = output::Shown { record, children, lost, unclaimable };
-        if self.at.json {
+        let dead_workers = dead_owners(&store, std::slice::from_ref(&record.execution)).await?;
+        let unclaimable = explain_unclaimable(&store, &record.execution).await?;
+        let shown = output::ShowData { record, children, dead_workers, unclaimable };
+        if self.target.json {
             output::print_json(&output::record_json(&shown))?;
         } else {
             output::print(&output::record_text(&shown));
@@ -208,29 +208,31 @@ impl Show {
     }
 }
 
-impl Act {
+impl RequestArgs {
     async fn run(self, is_cancel: bool) -> anyhow::Result<Exit> {
-        let store = stepfast::connect_existing(&self.at.store).await?;
-        let filter = self.matching.filter(&store).await?;
-        let has_conditions = filter != Filter::default();
+        let store = stepfast::connect_existing(&self.target.store).await?;
+        let filter = self.filter.into_filter(&store).await?;
+        let has_filters = filter != Filter::default();
         if !self.all {
-            if has_conditions {
+            if has_filters {
                 bail!("filters need --all: give either workflow_ids, or --all with filters");
             }
-            return on_these(store, &self.workflow_ids, self.at.json, is_cancel).await;
+            return request_each(store, &self.workflow_ids, self.target.json, is_cancel).await;
         }
-        if !has_conditions {
+        if !has_filters {
             bail!("--all needs a filter, such as --queue, --workflow or --status");
         }
         if !is_cancel && filter.statuses.is_empty() && filter.is_parked.is_none() {
-            bail!("resume --all needs to know what to continue: add --status failed, --status cancelled or --parked");
+            bail!(
+                "resume --all needs to know what to continue: add --status failed, --status cancelled or --parked"
+            );
         }
-        on_all(store, &filter, self.at.json, is_cancel).await
+        request_all(store, &filter, self.target.json, is_cancel).await
     }
 }
 
 /// Cancels or continues all executions that match.
-async fn on_all(
+async fn request_all(
     store: Arc<dyn Store>,
     filter: &Filter,
     is_json: bool,
@@ -238,54 +240,54 @@ async fn on_all(
 ) -> anyhow::Result<Exit> {
     let count = Filter { limit: 0, ..filter.clone() };
     let total = store.list(&count).await.map_err(Error::from)?.total.unwrap_or(0);
-    let engine = Client::open(store).await?;
+    let client = Client::open(store).await?;
     let bar = ProgressBar::new(total);
     bar.set_style(ProgressStyle::with_template("{wide_bar} {human_pos}/{human_len}  {per_sec}  {eta} left")?);
-    let progress = |answers: Answers| bar.set_position(answers.total());
-    let answers = if is_cancel {
-        engine.cancel_all(filter, progress).await
+    let progress = |results: BulkResult| bar.set_position(results.total());
+    let results = if is_cancel {
+        client.cancel_all(filter, progress).await
     } else {
-        engine.resume_all(filter, progress).await
+        client.resume_all(filter, progress).await
     };
     bar.finish_and_clear();
-    let Answers { done, requested, declined } = answers?;
+    let BulkResult { done, pending, not_applicable } = results?;
     if is_json {
-        output::print_json(&json!({ "done": done, "requested": requested, "declined": declined }))?;
+        output::print_json(&json!({ "done": done, "requested": pending, "declined": not_applicable }))?;
     } else {
-        let requested = match requested {
+        let pending = match pending {
             0 => String::new(),
-            requested => format!(", {requested} requested: the workers that run them will carry it out"),
+            pending => format!(", {pending} requested: the workers that run them will carry it out"),
         };
-        let declined = match declined {
+        let not_applicable = match not_applicable {
             0 => String::new(),
-            declined => format!(", {declined} declined: their status does not allow it"),
+            not_applicable => format!(", {not_applicable} declined: their status does not allow it"),
         };
-        output::print(&format!("{done} done{requested}{declined}"));
+        output::print(&format!("{done} done{pending}{not_applicable}"));
     }
-    engine.shutdown(Duration::from_secs(10)).await?;
+    client.shutdown(Duration::from_secs(10)).await?;
     Ok(Exit::Done)
 }
 
 /// Cancels or continues these executions.
-async fn on_these(
+async fn request_each(
     store: Arc<dyn Store>,
     workflow_ids: &[String],
     is_json: bool,
     is_cancel: bool,
 ) -> anyhow::Result<Exit> {
-    let engine = Client::open(store).await?;
+    let client = Client::open(store).await?;
     let mut exit = Exit::Done;
-    let mut answers = Vec::new();
+    let mut results = Vec::new();
     for workflow_id in workflow_ids {
-        let answer =
-            if is_cancel { engine.cancel(workflow_id).await } else { engine.resume(workflow_id).await };
-        let (word, detail) = match answer {
+        let result =
+            if is_cancel { client.cancel(workflow_id).await } else { client.resume(workflow_id).await };
+        let (word, detail) = match result {
             Ok(RequestResult::Done) => ("done", None),
             Ok(RequestResult::Pending) => {
                 ("requested", Some("recorded; the worker that runs it will carry it out".to_owned()))
             }
             Ok(RequestResult::NotApplicable(status)) => {
-                exit = exit.max(Exit::Declined);
+                exit = exit.max(Exit::NotApplicable);
                 ("declined", Some(format!("its status is {status}")))
             }
             Err(error) => {
@@ -294,47 +296,47 @@ async fn on_these(
             }
         };
         if is_json {
-            answers.push(json!({ "workflow_id": workflow_id, "answer": word, "detail": detail }));
+            results.push(json!({ "workflow_id": workflow_id, "answer": word, "detail": detail }));
         } else {
             let detail = detail.map_or(String::new(), |detail| format!(": {detail}"));
             output::print(&format!("{}: {word}{detail}", abbreviate(workflow_id)));
         }
     }
     if is_json {
-        output::print_json(&json!({ "answers": answers }))?;
+        output::print_json(&json!({ "answers": results }))?;
     }
-    engine.shutdown(Duration::from_secs(10)).await?;
+    client.shutdown(Duration::from_secs(10)).await?;
     Ok(exit)
 }
 
 /// Parses a name with its value.
-fn attribute(text: &str) -> anyhow::Result<(String, String)> {
+fn parse_attribute(text: &str) -> anyhow::Result<(String, String)> {
     let (name, value) =
         text.split_once('=').ok_or_else(|| anyhow!("{} is not of the form NAME=VALUE", quote(text)))?;
     Ok((name.to_owned(), value.to_owned()))
 }
 
 /// Returns the dead workers among the owners of these executions.
-async fn lost_of(store: &Arc<dyn Store>, executions: &[Execution]) -> Result<Lost, Error> {
+async fn dead_owners(store: &Arc<dyn Store>, executions: &[Execution]) -> Result<DeadWorkers, Error> {
     let mut owners: Vec<_> = executions.iter().filter_map(|execution| execution.owner).collect();
     owners.sort_unstable();
     owners.dedup();
-    Ok(Lost(if owners.is_empty() { owners } else { store.dead_workers(&owners).await? }))
+    Ok(DeadWorkers(if owners.is_empty() { owners } else { store.dead_workers(&owners).await? }))
 }
 
 /// Explains why no live worker can run an execution that waits for one; `None` if one can.
-async fn why_unclaimable(store: &Arc<dyn Store>, execution: &Execution) -> Result<Option<String>, Error> {
+async fn explain_unclaimable(store: &Arc<dyn Store>, execution: &Execution) -> Result<Option<String>, Error> {
     if execution.status != Status::Queued {
         return Ok(None);
     }
     // the workers alone, without counting other waiting executions
-    let survey = store.workers(0).await?;
+    let overview = store.workers(0).await?;
     let (workflow, app_version) = (execution.workflow.clone(), execution.app_version.clone());
     let waiting = WaitingWork { workflow, app_version, executions: 1 };
-    Ok(survey.check_unclaimable(&waiting).map(|it| unclaimable::why(&it)))
+    Ok(overview.check_unclaimable(&waiting).map(|it| unclaimable::unclaimable_reason(&it)))
 }
 
-async fn find(store: &Arc<dyn Store>, workflow_id: &str, detail: Detail) -> Result<Record, Error> {
+async fn find_execution(store: &Arc<dyn Store>, workflow_id: &str, detail: Detail) -> Result<Record, Error> {
     let mut ids = vec![ExecutionId::Given(workflow_id.into())];
     ids.extend(Key::from_text(workflow_id).map(ExecutionId::Key));
     let found = store.load(&ids, detail).await?;
@@ -342,12 +344,12 @@ async fn find(store: &Arc<dyn Store>, workflow_id: &str, detail: Detail) -> Resu
 }
 
 /// Parses the limit of a list.
-pub(crate) fn at_least_one(text: &str) -> anyhow::Result<usize> {
+pub(crate) fn parse_list_limit(text: &str) -> anyhow::Result<usize> {
     text.parse().ok().filter(|limit| *limit > 0).ok_or_else(|| anyhow!("give a whole number of at least 1"))
 }
 
 /// Parses an instant, or an age.
-fn instant(text: &str) -> anyhow::Result<Timestamp> {
+fn parse_instant(text: &str) -> anyhow::Result<Timestamp> {
     if let Ok(instant) = text.parse::<jiff::Timestamp>() {
         return Ok(Timestamp::from_micros(instant.as_microsecond()));
     }

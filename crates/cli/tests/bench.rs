@@ -60,8 +60,8 @@ fn size_sweep_reports_disk_bytes_per_workflow() {
     assert!(printed.contains("| disk bytes each |"), "{printed}");
     let rows = rows(&report, "run");
     let of: Vec<_> = rows.iter().map(|row| (row["steps"].as_u64(), row["size"].as_u64())).collect();
-    let wanted = [(0, 100), (0, 20_000), (2, 100), (2, 20_000)];
-    assert_eq!(of, wanted.map(|(steps, size)| (Some(steps), Some(size))));
+    let expected = [(0, 100), (0, 20_000), (2, 100), (2, 20_000)];
+    assert_eq!(of, expected.map(|(steps, size)| (Some(steps), Some(size))));
     for row in rows {
         assert_eq!((row["completed"].as_u64(), row["failed"].as_u64()), (Some(200), Some(0)), "{row}");
         // two steps, or input and output
@@ -78,8 +78,8 @@ fn payload_report_has_every_size_and_target() {
     let (printed, report) = run_bench(&["payload", "--sdk", "rust", "--iterations", "5"]);
     for arm in ["ordinary", "durable", "speculative"] {
         let sizes: Vec<_> = rows(&report, arm).iter().map(|row| row["size"].as_u64()).collect();
-        let wanted: Vec<_> = (0..7).map(|i| Some(10u64.pow(i))).chain([None]).collect();
-        assert_eq!(sizes, wanted, "{arm}");
+        let expected: Vec<_> = (0..7).map(|i| Some(10u64.pow(i))).chain([None]).collect();
+        assert_eq!(sizes, expected, "{arm}");
     }
     for row in report["rows"].as_array().unwrap() {
         let [min, median, max] = ["min_ms", "p50_ms", "max_ms"].map(|name| row[name].as_f64().unwrap());
@@ -153,8 +153,8 @@ fn python_without_package_is_rejected() {
     assert!(rust.contains("--threads is for --sdk python"), "{rust}");
 }
 
-/// Writes a shell program of one line. A process of its own writes it: if another test forked in the meantime, its child
-/// would hold this process's file open, and a file that is open for writing cannot be run.
+/// Writes a shell program of one line. A process of its own writes it: if another test forked in the meantime, its
+/// child would hold this process's file open, and a file that is open for writing cannot be run.
 fn script(path: &Path, code: &str) -> String {
     let path = path.to_str().unwrap();
     let write = r#"printf '#!/bin/sh\n%s\n' "$1" > "$0" && chmod 755 "$0""#;

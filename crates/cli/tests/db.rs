@@ -149,7 +149,7 @@ fn granted_role_may_change_rows_only() {
     assert!(code == Some(1) && err.contains("CREATE ROLE"), "{err}");
     execute(url.clone(), format!("CREATE ROLE {role} LOGIN")).unwrap();
     let theirs = as_role(&store, &role);
-    // without any privilege: the message names who has to run which command
+    // without any privilege: the message names the command to run
     let (code, _, err) = stepfast(&theirs, &["migrate"]);
     assert!(code == Some(1) && err.contains(&format!("stepfast db migrate --role {role}")), "{err}");
     // and the check reports it once, without missing privileges on tables that do not exist
@@ -170,14 +170,14 @@ fn granted_role_may_change_rows_only() {
     assert!(output_of(&store, &["migrate"]).contains("created"));
     let (subject, _, text) = only_fault();
     assert!(subject == "schema" && text.contains("permission denied"), "{text}");
-    assert!(text.contains("role \"stepfast\", who owns it, run"), "{text}");
+    assert!(text.contains("role \"stepfast\", which owns it, run"), "{text}");
     // the role may learn that the schema exists, and no more: reading fails for good, with the command to run
     execute(url.clone(), format!("GRANT USAGE ON SCHEMA {schema} TO {role}")).unwrap();
     execute(url.clone(), format!("GRANT SELECT ON {schema}.schema_version TO {role}")).unwrap();
     for command in [&["workflow", "list"][..], &["workflow", "show", "one"], &["worker", "list"]] {
         let (code, text) = failing(&theirs, command);
         assert!(code == Some(1) && text.contains("SF-0036") && text.contains("permission denied"), "{text}");
-        assert!(text.contains("stepfast db migrate --role NAME") && !text.contains("not known"), "{text}");
+        assert!(text.contains("stepfast db migrate --role NAME") && !text.contains("is unknown"), "{text}");
     }
     // some privileges: the missing ones are summed up briefly
     execute(url.clone(), format!("GRANT SELECT ON ALL TABLES IN SCHEMA {schema} TO {role}")).unwrap();

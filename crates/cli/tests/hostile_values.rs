@@ -1,5 +1,5 @@
-//! Hostile values as arguments of the commands: each is accepted, or rejected by a short message that names it. No part of
-//! a value acts on a terminal, and other executions in the database still complete.
+//! Hostile values as arguments of the commands: each is accepted, or rejected by a short message that names it. No
+//! part of a value acts on a terminal, and other executions in the database still complete.
 
 #![allow(clippy::unwrap_used)]
 

@@ -154,13 +154,16 @@ async fn invalid_commands_are_rejected() {
     for command in ["show", "pause", "resume"] {
         let (code, message) = failure_of(&store, &[command, "mail"]);
         assert_eq!(code, Some(3), "{message}");
-        assert!(message.contains("no queue \"mail\" (there are emails)"), "{message}");
+        assert!(message.contains("queue \"mail\" does not exist (existing queues: emails)"), "{message}");
         assert!(message.contains("[SF-0037]"), "{message}");
     }
     for command in ["show", "pause", "resume", "set"] {
         let (code, message) = failure_of(&store, &[command, "default"]);
         assert_eq!(code, Some(1), "{message}");
-        assert!(message.contains("is what has no queue") && message.contains("[SF-0001]"), "{message}");
+        assert!(
+            message.contains("holds the executions without a queue") && message.contains("[SF-0001]"),
+            "{message}"
+        );
     }
     let (code, message) = failure_of(&store, &["set", "emails", "--concurrency", "0"]);
     assert_eq!(code, Some(1));

@@ -87,7 +87,7 @@ async fn execution_pinned_to_missing_version_is_reported() {
     let new = Engine::builder(store(&url).await).register(&slow).app_version("2").open().await.unwrap();
     let text = list_output(&url, &[]);
     assert!(text.contains("no live worker that has registered \"slow\" runs version \"1\""), "{text}");
-    assert_eq!(new.running(), 0);
+    assert_eq!(new.running_count(), 0);
     // `workflow show` gives the same reason
     let text = output_of(&url, &["workflow", "show", "pinned"]);
     assert!(

@@ -1,4 +1,4 @@
-//! [`Attributes`]: names with values by which executions are found.
+//! [`Attributes`]: the names and values by which executions are found.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -6,63 +6,62 @@ use std::sync::Arc;
 use crate::error::Error;
 use crate::text::{check_text, quote};
 
-/// Longest name of an attribute, in bytes.
+/// Maximum length of an attribute's name, in bytes.
 pub const MAX_NAME_BYTES: usize = 128;
-/// Longest value of an attribute, in bytes.
+/// Maximum length of an attribute's value, in bytes.
 pub const MAX_VALUE_BYTES: usize = 1024;
-/// Most attributes that an execution can have.
+/// Maximum number of attributes of an execution.
 pub const MAX_ATTRIBUTES: usize = 64;
 
-/// Names, each with a value: an execution is given them when it is started, and is found by them.
+/// A map from names to values. An execution gets its attributes when it starts, and lists and counts find it by them.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Attributes(BTreeMap<Arc<str>, Arc<str>>);
 
 impl Attributes {
-    /// None, which allocates nothing.
+    /// An empty map, which allocates nothing.
     pub const NONE: Self = Self(BTreeMap::new());
 
-    /// Sets one; the last value of a name counts.
+    /// Sets the value of a name, and replaces an earlier one.
     pub fn set(&mut self, name: impl Into<Arc<str>>, value: impl Into<Arc<str>>) {
         self.0.insert(name.into(), value.into());
     }
 
-    /// The value of a name.
+    /// Returns the value of a name.
     pub fn get(&self, name: &str) -> Option<&str> {
         self.0.get(name).map(|value| &**value)
     }
 
-    /// All of them, by name.
+    /// Returns all attributes in the order of their names.
     pub fn iter(&self) -> impl ExactSizeIterator<Item = (&str, &str)> {
         self.0.iter().map(|(name, value)| (&**name, &**value))
     }
 
-    /// How many there are.
+    /// Returns the number of attributes.
     pub fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// True if there are none.
+    /// Whether the map has no attributes.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// True if all of these are among them.
+    /// Whether the map contains every name and value of `others`.
     pub fn has_all(&self, others: &Attributes) -> bool {
         others.iter().all(|(name, value)| self.get(name) == Some(value))
     }
 
-    /// An error if one of them cannot be, or if they are too many.
+    /// Returns an error if an execution cannot have these attributes: too many, or an unacceptable name or value.
     pub fn check(&self) -> Result<(), Error> {
         if self.len() > MAX_ATTRIBUTES {
-            let reason = format!("there are {}, at most {MAX_ATTRIBUTES} are allowed", self.len());
-            return Err(Error::Invalid { what: "attributes", reason });
+            let reason = format!("the execution has {}, at most {MAX_ATTRIBUTES} are allowed", self.len());
+            return Err(Error::Invalid { input: "attributes", reason });
         }
         for (name, value) in self.iter() {
             check_text("the name of an attribute", name, MAX_NAME_BYTES)?;
             if name.contains('=') {
-                let reason =
-                    format!("{} contains '=', which stands between a name and its value", quote(name));
-                return Err(Error::Invalid { what: "the name of an attribute", reason });
+                let reason = format!("{} contains '=', which separates a name from its value", quote(name));
+                return Err(Error::Invalid { input: "the name of an attribute", reason });
             }
             check_text("the value of an attribute", value, MAX_VALUE_BYTES)?;
         }

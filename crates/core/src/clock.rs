@@ -1,52 +1,52 @@
-//! Instants, and the one seam through which a store learns what time it is.
+//! [`Timestamp`]: an instant; and [`Clock`]: the one interface through which a store reads the time.
 
 use std::fmt;
 use std::sync::atomic::{AtomicI64, Ordering::Relaxed};
 use std::time::{Duration, SystemTime};
 
-/// An instant: microseconds since the Unix epoch, UTC.
+/// An instant, in microseconds since the Unix epoch (UTC).
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Timestamp(i64);
 
 impl Timestamp {
-    /// The instant `micros` microseconds after the Unix epoch.
+    /// Returns the instant `micros` microseconds after the Unix epoch.
     pub const fn from_micros(micros: i64) -> Self {
         Self(micros)
     }
 
-    /// Microseconds since the Unix epoch.
+    /// Returns the microseconds since the Unix epoch.
     pub const fn as_micros(self) -> i64 {
         self.0
     }
 
-    /// This instant, `duration` later (saturating).
+    /// Returns the instant `duration` after this one (saturating).
     #[must_use]
     pub fn plus(self, duration: Duration) -> Self {
         Self(self.0.saturating_add(i64::try_from(duration.as_micros()).unwrap_or(i64::MAX)))
     }
 
-    /// This instant, `duration` earlier (saturating).
+    /// Returns the instant `duration` before this one (saturating).
     #[must_use]
     pub fn minus(self, duration: Duration) -> Self {
         Self(self.0.saturating_sub(i64::try_from(duration.as_micros()).unwrap_or(i64::MAX)))
     }
 
-    /// The time from `earlier` to this instant; zero if it is not earlier.
+    /// Returns the time from `earlier` to this instant; zero if `earlier` is later.
     pub fn since(self, earlier: Timestamp) -> Duration {
         Duration::from_micros(self.0.saturating_sub(earlier.0).max(0) as u64)
     }
 }
 
-/// The longest time that limits and delays count: a hundred years. What is longer counts as this, in every store.
+/// Maximum stored limit or delay: a hundred years. Every store treats a longer one as this.
 pub const MAX_STORED_DURATION: Duration = Duration::from_hours(100 * 366 * 24);
 
-/// Returns a limit or a delay as stores keep it: milliseconds, at most those of [`LONGEST`].
+/// Converts a limit or a delay to its stored form: milliseconds, at most [`MAX_STORED_DURATION`].
 pub fn stored_millis(duration: Duration) -> i64 {
     i64::try_from(duration.min(MAX_STORED_DURATION).as_millis()).unwrap_or(i64::MAX)
 }
 
 impl Timestamp {
-    /// Returns this instant, or the nearest one within [`LONGEST`] of `now`.
+    /// Returns the instant within [`MAX_STORED_DURATION`] of `now` that is nearest to this one.
     #[must_use]
     pub fn clamp_near(self, now: Timestamp) -> Self {
         self.clamp(now.minus(MAX_STORED_DURATION), now.plus(MAX_STORED_DURATION))
@@ -59,26 +59,26 @@ impl fmt::Debug for Timestamp {
     }
 }
 
-/// Returns the time since the machine has started, counting the time for which it was suspended.
+/// Returns the time since the machine started, including the time for which it was suspended.
 #[cfg(any(target_os = "linux", target_os = "android"))]
 pub(crate) fn time_since_boot() -> Duration {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
     Duration::new(time.tv_sec.unsigned_abs(), u32::try_from(time.tv_nsec).unwrap_or_default())
 }
 
-/// Returns the time since the machine has started. Elsewhere than on Linux the monotonic clock may stand still while the
-/// machine is suspended.
+/// Returns the time since the machine started. Except on Linux, the monotonic clock may stop while the machine is
+/// suspended.
 #[cfg(not(any(target_os = "linux", target_os = "android")))]
-pub(crate) fn since_boot() -> Duration {
+pub(crate) fn time_since_boot() -> Duration {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
     Duration::new(time.tv_sec.unsigned_abs(), u32::try_from(time.tv_nsec).unwrap_or_default())
 }
 
-/// Where a store takes "now" from: the machine's clock, unless a test sets another.
+/// The source of a store's current time: the machine's clock, unless a test sets another one.
 ///
-/// A store on a server asks the server instead; a clock given to it replaces that.
+/// A store on a database server uses the server's clock instead; a test's clock replaces that too.
 pub trait Clock: Send + Sync + 'static {
-    /// The time now.
+    /// Returns the current time.
     fn now(&self) -> Timestamp;
 }
 
@@ -94,12 +94,12 @@ impl Clock for SystemClock {
     }
 }
 
-/// A clock that stands still until it is moved: for tests.
+/// A clock for tests: it changes only when a test moves it.
 #[derive(Debug, Default)]
 pub struct ManualClock(AtomicI64);
 
 impl ManualClock {
-    /// A clock that shows `now`.
+    /// Creates a clock that shows `now`.
     pub fn at(now: Timestamp) -> Self {
         Self(AtomicI64::new(now.0))
     }
@@ -109,7 +109,7 @@ impl ManualClock {
         self.0.fetch_add(by.as_micros() as i64, Relaxed);
     }
 
-    /// Moves the clock back, as an operator may.
+    /// Moves the clock back, as an operator may do.
     pub fn set_back(&self, by: Duration) {
         self.0.fetch_sub(by.as_micros() as i64, Relaxed);
     }

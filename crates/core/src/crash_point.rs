@@ -1,21 +1,22 @@
-//! Points at which a test can kill the process: see the macro `crash_point`.
+//! Crash points: positions in the code at which a test can kill the process; see the macro `crash_point`.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
 use nix::sys::signal::{Signal, raise};
 
-/// 0: nobody has looked yet. 1: this process is not to crash. 2: it is.
+/// Whether this process is to crash: 0 before the environment was read, 1 for no, 2 for yes.
 static MODE: AtomicU8 = AtomicU8::new(0);
+/// The crash point of this process, from `STEPFAST_CRASH`; `None` if the variable is not set.
 static TARGET: OnceLock<Option<CrashTarget>> = OnceLock::new();
 
-/// The point, and how many passages of it are left.
+/// The crash point at which the process is killed, and the number of passages until then.
 struct CrashTarget {
     name: String,
     remaining: AtomicU64,
 }
 
-/// A passage of the point `name`.
+/// Passes the crash point `name`, and kills the process if its turn has come.
 #[inline]
 pub fn pass(name: &str) {
     if MODE.load(Ordering::Relaxed) != 1 {
@@ -25,17 +26,17 @@ pub fn pass(name: &str) {
 
 #[cold]
 fn check_target(name: &str) {
-    let armed = TARGET.get_or_init(|| {
+    let target = TARGET.get_or_init(|| {
         let text = std::env::var("STEPFAST_CRASH").ok()?;
         let (name, n) = text.rsplit_once(':')?;
         Some(CrashTarget { name: name.to_owned(), remaining: AtomicU64::new(n.parse().ok()?) })
     });
-    let Some(armed) = armed else {
+    let Some(target) = target else {
         MODE.store(1, Ordering::Relaxed);
         return;
     };
     MODE.store(2, Ordering::Relaxed);
-    if armed.name == name && armed.remaining.fetch_sub(1, Ordering::SeqCst) == 1 {
+    if target.name == name && target.remaining.fetch_sub(1, Ordering::SeqCst) == 1 {
         let _ = raise(Signal::SIGKILL);
         loop {
             std::thread::park();

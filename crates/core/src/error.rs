@@ -1,151 +1,154 @@
-//! What can go wrong when one talks to an engine: [`Error`], its kind and its stable code.
+//! [`Error`]: an error that a call of an engine returns, with its kind and its stable code.
 
 use std::fmt;
 
 use crate::failure::Failure;
 use crate::text::{escape_controls, quote};
 
-/// What a caller can do about an [`Error`].
+/// The class of an [`Error`], by what a caller can do about it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ErrorKind {
-    /// The caller's input is wrong: correct it and call again.
+    /// The caller's input is wrong. Correct it and call again.
     Invalid,
-    /// The workflow_id is taken by another workflow or another input, or a queue is stored with other limits.
+    /// The call contradicts the database. Another execution has the workflow_id or the dedup_id, the queue is full, or
+    /// its stored limits differ from the declared ones.
     Conflict,
-    /// There is no such execution, no such workflow, or no such queue.
+    /// The execution, the workflow or the queue does not exist.
     NotFound,
     /// The workflow itself failed.
     Failed,
-    /// The execution was cancelled, or ran out of time.
+    /// The execution was cancelled, or it reached its deadline.
     Cancelled,
-    /// The execution is parked until somebody resumes it.
+    /// The execution is parked until it is resumed.
     Parked,
-    /// The database did not answer: what was asked may or may not happen, and the same call with the same
-    /// workflow_id may be repeated. Or it could not be opened yet, or the engine has ended.
+    /// The database is unreachable, or the engine has ended. If the reply to a call did not arrive, the outcome of the
+    /// call is unknown, and repeating it with the same workflow_id is safe.
     Unavailable,
-    /// The database cannot be trusted or understood: stop, and look.
+    /// The database cannot be trusted, or its contents cannot be read. Stop and investigate.
     Corrupt,
 }
 
-/// An error of the engine. The message says what was wrong, where, and what to do.
+/// An error of an engine. Its message says what is wrong, where, and what to do.
 ///
-/// Its `Debug` form is the message too, behind the code.
+/// The `Debug` form is the code followed by the message.
 #[derive(Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// Some input is not acceptable.
-    #[error("{what}: {reason}")]
+    /// An input is not acceptable.
+    #[error("{input}: {reason}")]
     Invalid {
-        /// Which input.
-        what: &'static str,
-        /// Why, and what would be.
+        /// The name of the input.
+        input: &'static str,
+        /// Why it is not acceptable, and what is.
         reason: String,
     },
-    /// No workflow of this name is registered with the engine.
+    /// No workflow with this name is registered with the engine.
     #[error(
-        "workflow {} is not registered with this engine (it knows {}); register it in the builder",
+        "workflow {} is not registered with this engine (registered: {}); register it in the builder",
         quote(name),
         if known.is_empty() { "none" } else { known }
     )]
     UnknownWorkflow {
-        /// The name that was asked for.
+        /// The requested name.
         name: String,
-        /// The names there are.
+        /// The registered names, as a list for people.
         known: String,
     },
-    /// No queue of this name has been declared.
+    /// No queue with this name exists.
     #[error(
-        "there is no queue {} (there are {}); declare it when an engine is opened, or create it with \
+        "queue {} does not exist (existing queues: {}); declare it when an engine is opened, or create it with \
          `stepfast queue set {}`",
         quote(name),
         if known.is_empty() { "none" } else { known },
         quote(name)
     )]
     UnknownQueue {
-        /// The name that was asked for.
+        /// The requested name.
         name: String,
-        /// The names there are.
+        /// The names of the existing queues, as a list for people.
         known: String,
     },
-    /// A queue that may not be changed is stored with other limits than the code declares.
+    /// A queue's stored limits differ from the declared ones, and the code may not change them.
     #[error(
-        "queue {name:?} is stored with other limits than this code declares; make them the same, or choose another \
-         policy for conflicts"
+        "queue {name:?} is stored with other limits than this code declares; make them equal, or choose another \
+         conflict policy for the queue"
     )]
     QueueConflict {
-        /// The queue.
+        /// The name of the queue.
         name: String,
     },
-    /// Another execution of the queue has the dedup_id, and has not ended.
+    /// An unfinished execution of the queue already has the dedup_id.
     #[error(
-        "queue {queue:?} has an execution with dedup_id {} that has not ended: {}; start it again when \
-         that has ended, or ask for a handle to that one",
+        "queue {queue:?} already has an unfinished execution with dedup_id {}: {}; start again when that execution has \
+         ended, or request a handle to it",
         quote(dedup_id),
         escape_controls(workflow_id)
     )]
     Deduplicated {
-        /// The queue.
+        /// The name of the queue.
         queue: String,
-        /// What both have.
+        /// The dedup_id of both starts.
         dedup_id: String,
-        /// The other execution.
+        /// The workflow_id of the unfinished execution.
         workflow_id: String,
     },
-    /// As many executions wait in the queue as may.
+    /// The number of executions that wait in the queue has reached its `max_depth`.
     #[error(
-        "queue {queue:?} is full: as many executions wait in it as its max_depth allows; start it again later, let the \
-         start wait for room, or raise the limit"
+        "queue {queue:?} is full: as many executions wait in it as its max_depth allows; start again later, let the \
+         start wait for capacity, or raise the limit"
     )]
     QueueFull {
-        /// The queue.
+        /// The name of the queue.
         queue: String,
     },
-    /// The workflow_id already belongs to something else.
+    /// The workflow_id belongs to an execution of another workflow, or with another input.
     #[error(
-        "workflow_id {} is taken: {reason}; use another workflow_id, or start it with the same \
-         workflow and input to get a handle to the first",
+        "workflow_id {} is taken: {reason}; use another workflow_id, or start the same workflow with the same input to \
+         get a handle to the first execution",
         quote(workflow_id)
     )]
     Conflict {
-        /// The id.
+        /// The requested workflow_id.
         workflow_id: String,
-        /// By what it is taken.
+        /// The difference to the existing execution.
         reason: String,
     },
-    /// There is no execution with this id.
-    #[error("there is no execution with workflow_id {}", quote(workflow_id))]
+    /// No execution has this workflow_id.
+    #[error("no execution has workflow_id {}; check the id and the database", quote(workflow_id))]
     NotFound {
-        /// The id.
+        /// The requested workflow_id.
         workflow_id: String,
     },
-    /// serde could not represent a value.
-    #[error("cannot record a value of type {what}: {reason}; derive or fix its Serialize implementation")]
+    /// serde cannot represent a value.
+    #[error(
+        "cannot record a value of type {type_name}: {reason}; derive or fix its Serialize implementation"
+    )]
     Encode {
-        /// The type.
-        what: &'static str,
-        /// serde's reason.
+        /// The type of the value.
+        type_name: &'static str,
+        /// serde's message.
         reason: String,
     },
-    /// A recorded value is not of the type the code asks for.
-    #[error("{value} cannot be read as {what}: {reason}; read it with the type it was recorded with")]
+    /// A recorded value does not have the type that the code asks for.
+    #[error("{value} cannot be read as {type_name}: {reason}; read it with the type it was recorded with")]
     Decode {
-        /// Which value, of what.
+        /// The unreadable value, described for people.
         value: String,
-        /// The type.
-        what: &'static str,
-        /// What is recorded instead, or what serde misses in it.
+        /// The type that the code asks for.
+        type_name: &'static str,
+        /// A description of the recorded value, or of the part that serde misses.
         reason: String,
     },
     /// A value is larger than the engine accepts.
     #[error(
-        "{what} has {size} bytes encoded, the limit is {limit}: store it elsewhere and record where, or raise \
+        "{value} has {size} bytes encoded, the limit is {limit}: store it elsewhere and record where, or raise \
          `value_limit`"
     )]
     TooLarge {
-        /// Which value.
-        what: String,
-        /// Its size in bytes.
+        /// The value, described for people.
+        value: String,
+        /// Its encoded size in bytes.
         size: usize,
         /// The limit in bytes.
         limit: usize,
@@ -153,7 +156,7 @@ pub enum Error {
     /// The workflow ended with an error.
     #[error("the workflow failed: {0}")]
     Failed(Failure),
-    /// The execution was cancelled or ran out of time.
+    /// The execution was cancelled, or it reached its deadline.
     #[error("the execution was cancelled: {0}")]
     Cancelled(Failure),
     /// The execution is parked: it neither runs nor fails until it is resumed.
@@ -163,56 +166,57 @@ pub enum Error {
         escape_controls(workflow_id)
     )]
     Parked {
-        /// Which.
+        /// The workflow_id of the execution.
         workflow_id: String,
-        /// Why.
+        /// Why it is parked.
         failure: Box<Failure>,
     },
-    /// The database did not answer in time.
+    /// The database is unreachable, or its reply did not arrive in time.
     #[error(
-        "{0}; if that was to change something it is not known whether it has: the same call, with the same \
-         workflow_id, may be repeated"
+        "{0}; if this call was to change something, its outcome is unknown: retrying it with the same workflow_id is \
+         safe"
     )]
     Unavailable(String),
-    /// The database does not permit its user to read that. Nothing has happened.
-    #[error("the database does not permit it: {0}")]
+    /// The database's user lacks a privilege. Nothing was changed.
+    #[error("permission denied by the database: {0}")]
     PermissionDenied(String),
-    /// The engine is shutting down or has been.
-    #[error("the engine is shut down; what it had accepted is continued by the next one")]
+    /// The engine is shutting down, or has shut down.
+    #[error("the engine is shut down; the next engine continues the executions that it had accepted")]
     Shutdown,
     /// The database cannot be opened.
     #[error("cannot open {store}: {reason}")]
     Open {
-        /// Which database.
+        /// The database, without a password.
         store: String,
         /// Why, and what to do.
         reason: String,
     },
-    /// The server of the database is away when it is opened, or takes no more connections. Nothing has happened.
+    /// The database server is unreachable, or accepts no further connections, while the database is being opened.
+    /// Nothing was changed.
     #[error("cannot reach {store}: {reason}")]
     Unreachable {
-        /// Which database.
+        /// The database, without a password.
         store: String,
         /// Why, and what to do.
         reason: String,
     },
-    /// The database was written by a newer version of Stepfast.
+    /// The database has, or is about to get, the schema of a newer version of Stepfast.
     #[error(
-        "the database has schema version {found}, this program knows up to {supported}: upgrade the program"
+        "the database has schema version {found}, this program supports versions up to {supported}: upgrade the program"
     )]
     NewerSchema {
-        /// Version found.
+        /// The schema version of the database.
         found: i64,
-        /// Newest version this program knows.
+        /// The newest schema version that this program supports.
         supported: i64,
     },
-    /// The database is damaged or lost history.
+    /// The database is damaged, or it has lost acknowledged data.
     #[error("the database cannot be trusted: {0}")]
     Corrupt(String),
 }
 
 impl Error {
-    /// What a caller can do about it.
+    /// Returns the class of the error, by what a caller can do about it.
     pub fn kind(&self) -> ErrorKind {
         match self {
             Error::Invalid { .. }
@@ -235,7 +239,7 @@ impl Error {
         }
     }
 
-    /// Its stable code; docs/reference/errors.md has a paragraph for each.
+    /// Returns the stable code of the error. docs/reference/errors.md has a paragraph for each code.
     pub fn code(&self) -> &'static str {
         match self {
             Error::Invalid { .. } => "SF-0001",
@@ -262,23 +266,23 @@ impl Error {
         }
     }
 
-    /// What is recorded of it where it is the end of a step or of an execution: it would be the same at the next
-    /// attempt.
+    /// Returns the failure to record when this error ends a step or an execution. The failure is permanent: the next
+    /// attempt would fail in the same way.
     pub(crate) fn to_failure(&self) -> Failure {
         Failure::with_kind(self.code(), self.to_string()).permanent()
     }
 
-    /// The same error, which says what value could not be read.
-    pub(crate) fn with_value(mut self, which: impl FnOnce() -> String) -> Self {
+    /// Returns the same error; a [`Decode`](Self::Decode) error names the unreadable value as `describe` returns it.
+    pub(crate) fn with_value(mut self, describe: impl FnOnce() -> String) -> Self {
         if let Error::Decode { value, .. } = &mut self {
-            *value = which();
+            *value = describe();
         }
         self
     }
 }
 
-/// The code and the message: `fn main() -> Result<(), Error>` and `unwrap` print this form, and whoever reads
-/// that wants to know what to do, not how the enum is built.
+/// Writes the code and the message. `fn main() -> Result<(), Error>` and `unwrap` print this form, and its readers need
+/// advice rather than the structure of the enum.
 impl fmt::Debug for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}: {self}", self.code())
@@ -290,7 +294,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn messages_show_the_beginning_of_a_long_value_and_no_control_character() {
+    fn message_cuts_long_values_and_escapes_control_characters() {
         let long = || format!("\u{1b}[2J{}", "x".repeat(100_000));
         for error in [
             Error::UnknownWorkflow { name: long(), known: String::new() },
@@ -306,9 +310,9 @@ mod tests {
     }
 
     #[test]
-    fn the_debug_form_is_what_people_read() {
+    fn debug_form_is_code_and_message() {
         let error = Error::NotFound { workflow_id: "order-7".to_owned() };
-        let text = "SF-0004: there is no execution with workflow_id \"order-7\"";
+        let text = "SF-0004: no execution has workflow_id \"order-7\"; check the id and the database";
         assert_eq!((format!("{error:?}"), format!("{error:#?}")), (text.to_owned(), text.to_owned()));
     }
 }

@@ -1,4 +1,4 @@
-//! [`Failure`]: an error as it is recorded, so that every replay sees the same one.
+//! [`Failure`]: a recorded error. Every replay gets the same one.
 
 use std::any::Any;
 use std::fmt;
@@ -6,42 +6,43 @@ use std::fmt;
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
-/// A step body's or workflow's error in the form that is recorded.
+/// The recorded form of an error of a step's body or of a workflow.
 ///
-/// Any `std::error::Error` becomes one with `?`; its type's name, message and causes are kept. Text becomes one
-/// with [`Failure::new`], a `Box<dyn Error>` or an `anyhow::Error` with [`Failure::from_dyn`].
+/// The operator `?` converts any `std::error::Error` into a failure, which keeps the name of the error's type, the
+/// message and the causes. [`Failure::new`] converts text, and [`Failure::from_dyn`] a `Box<dyn Error>` or an
+/// `anyhow::Error`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Failure {
     /// The error's type, or one of the engine's own [codes](Failure::code).
     pub kind: String,
-    /// What it said.
+    /// The error's message.
     pub message: String,
-    /// What caused it, outermost first.
+    /// The messages of the error's causes, outermost first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub causes: Vec<String>,
-    /// Whether a step's retry policy may try again.
+    /// Whether a step's retry policy may try again; true by default.
     #[serde(default = "default_is_retryable", skip_serializing_if = "is_true")]
     pub is_retryable: bool,
-    /// What another language needs to raise the same error again; empty for errors of Rust.
+    /// The data from which another language rebuilds the error; empty for errors of Rust.
     #[serde(default, skip_serializing_if = "Bytes::is_empty")]
     pub detail: Bytes,
 }
 
-/// Kind of the failure of an attempt that took longer than its timeout.
+/// The kind of failure of an attempt that exceeded its timeout.
 pub const ATTEMPT_TIMED_OUT: &str = "SF-0020";
-/// Kind of the failure of an execution that reached its deadline.
+/// The kind of failure of an execution that reached its deadline.
 pub const DEADLINE_REACHED: &str = "SF-0021";
-/// Kind of the failure of an execution that somebody cancelled.
+/// The kind of failure of an execution that was cancelled on request.
 pub const CANCELLED: &str = "SF-0022";
-/// Kind of the failure that parks an execution whose code no longer matches its record.
+/// The kind of failure that parks an execution whose code no longer matches its record.
 pub const NON_DETERMINISTIC: &str = "SF-0023";
-/// Kind of the failure of code that panicked.
+/// The kind of failure of code that panicked.
 pub const PANICKED: &str = "SF-0024";
-/// Kind of the failure of a step whose outcome the database refused.
+/// The kind of failure of a step or an execution whose outcome the database rejected.
 pub const OUTCOME_REJECTED: &str = "SF-0025";
-/// Kind of the failure that parks an execution whose recorded values cannot be read.
+/// The kind of failure that parks an execution whose recorded values cannot be read.
 pub const UNREADABLE: &str = "SF-0026";
-/// Kind of the failure of an execution that has killed its worker too often.
+/// The kind of failure of an execution whose worker died too often.
 pub const KILLS_WORKERS: &str = "SF-0027";
 
 #[allow(clippy::trivially_copy_pass_by_ref)] // serde's signature
@@ -54,12 +55,12 @@ fn default_is_retryable() -> bool {
 }
 
 impl Failure {
-    /// A failure with a message of its own.
+    /// Creates a failure from a message.
     pub fn new(message: impl Into<String>) -> Self {
         Self::with_kind("Failure", message)
     }
 
-    /// A failure of the given kind.
+    /// Creates a retryable failure of the given kind.
     pub fn with_kind(kind: impl Into<String>, message: impl Into<String>) -> Self {
         Self {
             kind: kind.into(),
@@ -70,8 +71,9 @@ impl Failure {
         }
     }
 
-    /// A failure from an error whose type is not known any more, with its causes: a `Box<dyn Error>`, an
-    /// `anyhow::Error`. These are not `std::error::Error`s themselves, so `?` does not convert them; write
+    /// Creates a failure from a type-erased error, with its causes: a `Box<dyn Error>` or an `anyhow::Error`.
+    ///
+    /// Neither type is a `std::error::Error` itself, so `?` does not convert it. Write
     /// `.map_err(|error| Failure::from_dyn(&*error))?`.
     pub fn from_dyn(error: &(dyn std::error::Error + 'static)) -> Self {
         Self { causes: causes_of(error), ..Self::new(error.to_string()) }
@@ -90,29 +92,30 @@ impl Failure {
     /// Returns the failure that parks an execution whose record cannot be read.
     pub(crate) fn unreadable_record(reason: &str) -> Self {
         let message = format!(
-            "its record cannot be read: {reason}; run it by the version that wrote it, or mend the row, then resume it"
+            "its record cannot be read: {reason}; run it with the version that wrote it, or repair the row, then resume \
+             it"
         );
         Self::with_kind(UNREADABLE, message).permanent()
     }
 
-    /// Returns the failure of code that panicked with this payload.
+    /// Creates the failure of code that panicked with this payload.
     pub(crate) fn from_panic(panic: &(dyn Any + Send)) -> Self {
         let message = panic
             .downcast_ref::<&str>()
             .map(ToString::to_string)
             .or_else(|| panic.downcast_ref::<String>().cloned())
-            .unwrap_or_else(|| "of unknown cause".to_owned());
+            .unwrap_or_else(|| "unknown cause".to_owned());
         Self::with_kind(PANICKED, format!("panicked: {message}"))
     }
 
-    /// The same failure, which no retry policy retries.
+    /// Returns the same failure, marked as not retryable.
     #[must_use]
     pub fn permanent(mut self) -> Self {
         self.is_retryable = false;
         self
     }
 
-    /// The engine's own code for it (`SF-…`), if it is the engine's.
+    /// Returns the error code (`SF-…`) of a failure that the engine itself recorded.
     pub fn code(&self) -> Option<&str> {
         self.kind.starts_with("SF-").then_some(self.kind.as_str())
     }
@@ -148,10 +151,11 @@ fn causes_of(error: &dyn std::error::Error) -> Vec<String> {
     std::iter::successors(error.source(), |cause| cause.source()).map(ToString::to_string).collect()
 }
 
-/// What a step body or a workflow may return as its error: a [`Failure`], any `std::error::Error`, and whatever
-/// else is `Into<Failure>`, which is all that has to be implemented.
+/// An error that a step's body or a workflow may return: a [`Failure`], any `std::error::Error`, or any other type that
+/// implements `Into<Failure>`.
 ///
-/// The same bound under a name of its own, so that the compiler can say what to do where it is not met.
+/// The trait is equivalent to `Into<Failure>`. It has a name of its own so that the compiler can say what to do when a
+/// type does not implement it.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` cannot be the error of a step or a workflow",
     label = "its error must be a `Failure`, or a type that implements `std::error::Error`",
@@ -160,7 +164,7 @@ fn causes_of(error: &dyn std::error::Error) -> Vec<String> {
     note = "a type of your own: implement `std::error::Error` (for example with `thiserror`) or `Into<Failure>`"
 )]
 pub trait IntoFailure {
-    /// The error as it is recorded.
+    /// Converts the error to its recorded form.
     fn into_failure(self) -> Failure;
 }
 
@@ -176,7 +180,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn errors_without_a_type_keep_message_and_causes() {
+    fn failure_keeps_message_and_causes_of_erased_errors() {
         #[derive(Debug, thiserror::Error)]
         #[error("no order")]
         struct NoOrder(#[source] std::num::ParseIntError);
@@ -187,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn errors_keep_type_message_and_causes() {
+    fn failure_keeps_type_message_and_causes_of_errors() {
         let failure = Failure::from("x".parse::<u8>().unwrap_err());
         assert_eq!(failure.kind, "core::num::error::ParseIntError");
         assert_eq!(failure.to_string(), "invalid digit found in string");

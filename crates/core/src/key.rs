@@ -9,23 +9,23 @@ use xxhash_rust::xxh3::{xxh3_64, xxh3_128};
 use crate::clock::Timestamp;
 use crate::path::Path;
 
-/// How many shards a key can name: 0 to 1,023.
+/// The number of shards that a key can name: 0 to 1,023.
 pub const SHARD_COUNT: u16 = 1024;
 
-/// The bits of a shard's number in byte 14.
+/// The bits of byte 14 that contain the high bits of the shard's number.
 const SHARD_HIGH_BITS: u8 = 0b11;
 
-/// The key of an execution: a UUIDv7 minted by the engine, or one derived from the parent for a child.
+/// The key of an execution: a UUIDv7 that the engine minted, or for a child a key derived from its parent's.
 ///
-/// Keys sort by the time they were minted, so inserts land at the right edge of the tables. Their last ten bits are
-/// the number of the shard that keeps the execution.
+/// Keys sort by the time at which they were minted, so inserts go to the right edge of the tables. The last ten bits
+/// are the number of the execution's shard.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Key([u8; 16]);
 
 impl Key {
-    /// A fresh key of an execution in this shard, which no other process can mint (UUIDv7, RFC 9562).
+    /// Mints a key for an execution in this shard, a UUIDv7 (RFC 9562) that no other process can mint.
     ///
-    /// The shard takes the place of ten random bits: 22 others and the counter in bytes 6 to 11 remain.
+    /// The shard's number replaces ten random bits; 22 random bits and the counter in bytes 6 to 11 remain.
     pub fn mint(shard: u16) -> Self {
         debug_assert!(shard < SHARD_COUNT, "{shard} is not the number of a shard");
         let mut bytes = Uuid::now_v7().into_bytes();
@@ -35,10 +35,10 @@ impl Key {
         Self(bytes)
     }
 
-    /// The key of the child that `parent` starts at `path` in its run `run_no`.
+    /// Returns the key of the child that `parent` starts at `path` while its run_no is `run_no`.
     ///
-    /// Every replay derives the same key, so a replay's Start is the same Start. It keeps the parent's
-    /// time prefix (neighbours in tables and lists) and its shard, and is a UUIDv8, so it never meets a minted key.
+    /// Every replay derives the same key, so its Start is the same Start. The key keeps the parent's time prefix, so
+    /// both are neighbours in tables and lists, and the parent's shard. As a UUIDv8 it never equals a minted key.
     pub fn derive(parent: Key, run_no: u32, path: &Path) -> Self {
         let mut seed = Vec::with_capacity(20 + path.as_bytes().len());
         seed.extend_from_slice(&parent.0);
@@ -53,17 +53,18 @@ impl Key {
         Self(bytes)
     }
 
-    /// Returns the key of the child that `parent` starts by itself, in a call of its own, at `path`.
+    /// Returns the key of the child that `parent` starts at `path` without awaiting it in the same call.
     ///
-    /// The key sorts by `moment`, which is recorded and which a replay reads again: the last outcome that the code
-    /// of the parent got before the call. A child that is started later than another execution sorts behind it.
+    /// The key sorts by `moment`, the time of the last outcome that the parent's code received before the call. The
+    /// moment is recorded, so a replay derives the same key. A child that is started later than another execution
+    /// sorts after it.
     pub(crate) fn derive_at(parent: Key, run_no: u32, path: &Path, moment: Timestamp) -> Self {
         let mut bytes = Self::derive(parent, run_no, path).0;
         let micros = u64::try_from(moment.as_micros()).unwrap_or_default();
         let time = (micros / 1000).to_be_bytes();
         if time[..2] == [0; 2] && time[2..] >= bytes[..6] {
             bytes[..6].copy_from_slice(&time[2..]);
-            // twelve bits below the milliseconds
+            // the microseconds within the millisecond, in twelve bits
             let below = ((micros % 1000) << 2).to_be_bytes();
             bytes[6] = 0x80 | below[6];
             bytes[7] = below[7];
@@ -71,43 +72,45 @@ impl Key {
         Self(bytes)
     }
 
-    /// The key from its 16 bytes.
+    /// Creates a key from its 16 bytes.
     pub const fn from_bytes(bytes: [u8; 16]) -> Self {
         Self(bytes)
     }
 
-    /// The key from a slice of exactly 16 bytes.
+    /// Creates a key from a slice; `None` unless it has exactly 16 bytes.
     pub fn from_slice(bytes: &[u8]) -> Option<Self> {
         bytes.try_into().ok().map(Self)
     }
 
-    /// The key from its canonical text (lower-case, hyphenated); anything else is not a key.
+    /// Parses a key from its canonical text, lower-case and hyphenated; `None` for any other text.
     pub fn from_text(text: &str) -> Option<Self> {
         let uuid = Uuid::try_parse(text).ok()?;
         (uuid.hyphenated().encode_lower(&mut Uuid::encode_buffer()) == text).then(|| Self(uuid.into_bytes()))
     }
 
-    /// The workflow_id of the execution with this key: what its caller gave, else this key's text.
+    /// Returns the workflow_id of the execution with this key: the id that its caller gave, or else the text of the
+    /// key.
     pub(crate) fn workflow_id(&self, given: Option<&str>) -> String {
         given.map_or_else(|| self.to_string(), str::to_owned)
     }
 
-    /// The 16 bytes.
+    /// Returns the 16 bytes.
     pub const fn as_bytes(&self) -> &[u8; 16] {
         &self.0
     }
 
-    /// The key as a big-endian number.
+    /// Returns the key as a number (big-endian).
     pub const fn as_u128(&self) -> u128 {
         u128::from_be_bytes(self.0)
     }
 
-    /// The number of the shard that keeps the execution, 0 to 1,023.
+    /// Returns the number of the execution's shard, 0 to 1,023.
     pub const fn shard(&self) -> u16 {
         u16::from_be_bytes([self.0[14] & SHARD_HIGH_BITS, self.0[15]])
     }
 
-    /// A hash of the key, the same in every process: the trees of an engine spread over its lanes by it.
+    /// Returns a hash of the key that is the same in every process. An engine distributes execution trees over its
+    /// lanes by it.
     pub fn stable_hash(&self) -> u64 {
         xxh3_64(&self.0)
     }
@@ -125,7 +128,7 @@ impl fmt::Debug for Key {
     }
 }
 
-/// A map by key. Its hash has a seed, as foreign transactions choose keys.
+/// A map by key. Its hash is seeded, because transactions of other programs may choose keys.
 pub type KeyMap<V> = HashMap<Key, V, foldhash::fast::RandomState>;
 
 #[cfg(test)]
@@ -141,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn derived_keys_depend_on_all_of_parent_run_and_path() {
+    fn derived_keys_depend_on_parent_run_no_and_path() {
         let (a, b) = (Key::mint(0), Key::mint(0));
         let (one, two) = (Path::root().child(1), Path::root().child(2));
         let key = Key::derive(a, 1, &one);
@@ -153,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_of_started_children_sort_by_their_moments() {
+    fn keys_of_started_children_sort_by_moment() {
         let (parent, path) = (Key::mint(0), Path::root().child(1));
         let now = i64::from_be_bytes([&[0, 0], &parent.as_bytes()[..6]].concat().try_into().unwrap()) * 1000;
         let started = |run_no, micros| Key::derive_at(parent, run_no, &path, Timestamp::from_micros(micros));
@@ -162,14 +165,14 @@ mod tests {
         assert_eq!(started(1, now + 5000), started(1, now + 5000));
         assert_ne!(started(1, now + 5000), started(2, now + 5000));
         for before in [i64::MIN, -1, 0, now - 1000] {
-            assert_eq!(started(1, before), Key::derive(parent, 1, &path), "never before its parent");
+            assert_eq!(started(1, before), Key::derive(parent, 1, &path), "never before the parent");
         }
-        assert_eq!(started(1, i64::MAX), Key::derive(parent, 1, &path), "no time that a key can have");
+        assert_eq!(started(1, i64::MAX), Key::derive(parent, 1, &path), "too late for a key");
         assert_eq!(Uuid::from_bytes(started(1, now + 5000).0).get_version_num(), 8);
     }
 
     #[test]
-    fn a_key_names_its_shard_and_so_do_its_children() {
+    fn keys_of_parent_and_child_name_the_same_shard() {
         for shard in [0, 1, 255, 256, 1023] {
             let keys: HashSet<Key> = (0..10_000).map(|_| Key::mint(shard)).collect();
             assert_eq!(keys.len(), 10_000);
@@ -182,9 +185,9 @@ mod tests {
     }
 
     #[test]
-    fn chosen_keys_have_hashes_of_their_own() {
+    fn hashes_of_similar_keys_differ() {
         let build = foldhash::fast::RandomState::default();
-        // equal in all bytes but one, as a foreign transaction may choose them
+        // keys that differ in one byte, as a transaction of another program may choose them
         for at in 0..16 {
             let key = |n| Key(std::array::from_fn(|byte| if byte == at { n } else { 7 }));
             let hashes: HashSet<u64> =
@@ -194,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn only_canonical_text_is_a_key() {
+    fn key_is_parsed_from_canonical_text_only() {
         let key = Key::mint(0);
         let text = key.to_string();
         assert_eq!(Key::from_text(&text), Some(key));

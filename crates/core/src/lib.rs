@@ -1,7 +1,7 @@
 //! Stepfast is a durable workflow engine that batches for you: every step is safe on disk before the next
 //! one acts, and a thousand of them share one flush.
 //!
-//! This crate is the engine and the [`Store`] contract; it knows no SQL and no network.
+//! This crate contains the engine and the [`Store`] contract. It contains no SQL and no network code.
 
 pub mod attributes;
 pub mod clock;
@@ -29,8 +29,8 @@ mod thread;
 mod worker;
 mod workflow;
 
-/// A point at which tests may kill the process: `STEPFAST_CRASH=name:n` does so at the n-th passage. Without
-/// the feature `crash-points` it is nothing at all.
+/// Marks a point at which tests may kill the process: `STEPFAST_CRASH=name:n` kills it at the n-th passage. Without the
+/// feature `crash-points` the macro expands to nothing.
 #[cfg(feature = "crash-points")]
 #[doc(hidden)]
 #[macro_export]
@@ -40,7 +40,7 @@ macro_rules! crash_point {
     };
 }
 
-/// A point at which tests may kill the process; nothing in this build.
+/// Marks a point at which tests may kill the process. In this build the macro expands to nothing.
 #[cfg(not(feature = "crash-points"))]
 #[doc(hidden)]
 #[macro_export]
@@ -51,10 +51,10 @@ macro_rules! crash_point {
 pub use commit::LaneLoad;
 pub use engine::Engine;
 pub use engine::builder::EngineBuilder;
-pub use engine::bulk::Answers;
+pub use engine::bulk::BulkResult;
 pub use engine::client::Client;
 pub use engine::handle::Handle;
-pub use engine::start::{RunToEnd, Start, StartMany};
+pub use engine::start::{RunBuilder, StartBuilder, StartManyBuilder};
 pub use error::{Error, ErrorKind};
 pub use failure::{Failure, IntoFailure};
 pub use key::Key;

@@ -1,4 +1,4 @@
-//! [`Name`]: the name of a step or a workflow, which costs nothing where it is written in the code.
+//! [`Name`]: the name of a step or a workflow. A literal in the code needs no allocation.
 
 use std::borrow::Borrow;
 use std::fmt;
@@ -6,7 +6,7 @@ use std::hash::{Hash, Hasher};
 use std::ops::Deref;
 use std::sync::Arc;
 
-/// A short text that is passed around a lot: a literal, or shared.
+/// A short text that is cheap to clone: a literal or a shared string.
 #[derive(Clone)]
 pub struct Name(NameRepr);
 

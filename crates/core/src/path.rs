@@ -1,34 +1,34 @@
-//! [`Path`]: a step's structural position in its execution.
+//! [`Path`]: the structural position of a durable call in its execution.
 
 use std::fmt;
 
 use smallvec::SmallVec;
 
-/// A step's structural position: its number in its branch, below the numbers of the branches above.
+/// The structural position of a durable call: its number in its branch, below the numbers of the enclosing branches.
 ///
-/// Numbers are stored as order-preserving variable-length integers, so comparing the bytes compares the
-/// paths: `1 < 1.1 < 1.2 < 2`. A root step takes one byte up to number 240, two up to 2,287.
+/// Numbers are stored as order-preserving variable-length integers, so comparing the bytes compares the paths:
+/// `1 < 1.1 < 1.2 < 2`. A call in the root branch takes one byte up to number 240, and two up to 2,287.
 #[derive(PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Path(SmallVec<[u8; 16]>);
 
 impl Clone for Path {
     fn clone(&self) -> Self {
-        // copies the bytes; what SmallVec derives goes from one to the next
+        // copies all bytes at once; the derived Clone of SmallVec copies them one by one
         Self(SmallVec::from_slice(&self.0))
     }
 }
 
 impl Path {
-    /// The path of the root branch: no numbers.
+    /// Returns the path of the root branch, which has no numbers.
     pub fn root() -> Self {
         Self::default()
     }
 
-    /// The path of number `n` in the branch at this path.
+    /// Returns the path of number `n` in the branch at this path.
     #[must_use]
     pub fn child(&self, n: u32) -> Self {
         let mut path = self.clone();
-        // the first byte orders by length: 0..=240 is the number itself, then 2, 3, 4 and 5 bytes in all
+        // the first byte sorts by length: 0..=240 is the number itself; larger first bytes begin 2, 3, 4 or 5 bytes
         match n {
             0..=240 => path.0.push(n as u8),
             241..=2287 => {
@@ -51,18 +51,18 @@ impl Path {
         path
     }
 
-    /// The encoded bytes.
+    /// Returns the encoded bytes.
     pub fn as_bytes(&self) -> &[u8] {
         &self.0
     }
 
-    /// The path from its encoded bytes; `None` if they are not a path.
+    /// Decodes a path; `None` if the bytes are not a path.
     pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
         let path = Self(SmallVec::from_slice(bytes));
         path.numbers().map(|_| path)
     }
 
-    /// The numbers from the root down; `None` if the bytes are not a path.
+    /// Returns the numbers from the root down; `None` if the bytes are not a path.
     pub fn numbers(&self) -> Option<Vec<u32>> {
         let mut numbers = Vec::new();
         let mut rest = self.as_bytes();
@@ -108,7 +108,7 @@ mod tests {
         [0, 1, 239, 240, 241, 495, 496, 2287, 2288, 67823, 67824, 0x00ff_ffff, 0x0100_0000, u32::MAX];
 
     #[test]
-    fn bytes_order_as_numbers_do_and_decode() {
+    fn encoded_paths_sort_by_number_and_decode() {
         let paths: Vec<Path> = EDGES.iter().map(|&n| Path::root().child(n)).collect();
         for (pair, numbers) in paths.windows(2).zip(EDGES.windows(2)) {
             assert!(pair[0].as_bytes() < pair[1].as_bytes(), "{numbers:?}");
@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn text_has_dots() {
+    fn path_text_separates_numbers_by_dots() {
         assert_eq!(Path::root().child(3).child(300).child(1).to_string(), "3.300.1");
         assert_eq!(Path::from_bytes(&[255]), None);
         assert_eq!(Path::from_bytes(&[250, 1]), None);

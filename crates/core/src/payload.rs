@@ -1,4 +1,4 @@
-//! [`Payload`]: a serialised value, one header byte and the bytes.
+//! [`Payload`]: a serialised value, made of one header byte and the encoded bytes.
 
 use std::fmt;
 
@@ -11,42 +11,43 @@ use xxhash_rust::xxh3::xxh3_64;
 use crate::error::Error;
 use crate::failure::Failure;
 
-/// Header of a value encoded as MessagePack.
+/// The header of a value encoded as MessagePack.
 const MESSAGE_PACK: u8 = 0x01;
-/// Header of a reference to a value stored as chunks.
+/// The header of a reference to a value stored as chunks.
 const CHUNKED: u8 = 0x81;
 
-/// Values up to this many bytes are stored in the row that refers to them; larger ones as chunks aside.
+/// Maximum size of a value that its own row contains, in bytes. Larger values are stored as chunks.
 pub const INLINE_LIMIT: usize = 64 * 1024;
-/// Largest chunk of a value stored aside, in bytes.
+/// Maximum size of a chunk, in bytes.
 pub const CHUNK_SIZE: usize = 1024 * 1024;
-/// Largest value that is accepted unless the engine is told otherwise, in bytes.
+/// Default of an engine's `value_limit`: the maximum size of a value, in bytes.
 pub const DEFAULT_VALUE_LIMIT: usize = 256 * 1024 * 1024;
 
-/// Deepest tree that is read for people and for fingerprints; an array counts twice. Its reading fits into the stack of
-/// a thread also without optimisations.
+/// Maximum depth of a value that is read for people and for fingerprints; an array counts twice. Reading a value of
+/// this depth fits into a thread's stack even without optimisations.
 const MAX_DEPTH: usize = 256;
 
-/// A serialised value. Its first byte says how it was encoded, so old rows stay readable.
+/// A serialised value. The first byte names the encoding, so old rows stay readable.
 #[derive(Clone)]
 pub struct Payload(PayloadRepr);
 
-/// Small values are most of them: they are kept in place, and cost no allocation.
+/// The bytes of a payload. Most values are small: they are stored in place and need no allocation.
 #[derive(Clone)]
 enum PayloadRepr {
     InPlace(u8, [u8; IN_PLACE_BYTES]),
     Shared(Bytes),
 }
 
-/// Bytes that a payload holds in place: what fits beside the four words of [`Bytes`].
+/// Capacity of a payload that stores its bytes in place. It does not make the enum larger than the four words of
+/// [`Bytes`] require.
 const IN_PLACE_BYTES: usize = 23;
 
-/// What can be put into a payload: any serde value; and a payload, for those who encode by themselves.
+/// A value that can be converted to a payload: any serde value, or a payload that the caller encoded.
 pub(crate) trait ToPayload {
     fn to_payload(&self) -> Result<Payload, Error>;
 }
 
-/// What can be read from a payload, in the same way.
+/// A value that can be read from a payload: any serde value, or the payload itself.
 pub(crate) trait FromPayload: Sized {
     fn from_payload(payload: &Payload) -> Result<Self, Error>;
 }
@@ -75,67 +76,70 @@ impl FromPayload for Payload {
     }
 }
 
-/// Where the bytes of a large value are: `count` rows of `chunks` under (execution, `value`).
+/// A reference to the bytes of a large value: `count` rows of the table `chunks`, under (execution, `value`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ChunkRef {
-    /// Number of the value, random, unique within its execution.
+    /// The random number of the value, unique within its execution.
     pub value: u64,
-    /// Length of the whole payload in bytes.
+    /// The length of the whole payload, in bytes.
     pub len: u64,
-    /// How many chunks there are.
+    /// The number of chunks.
     pub count: u32,
 }
 
 impl Payload {
-    /// No payload at all, as in a row without an outcome; not the encoding of any value.
+    /// Returns the absence of a payload, as in a row without an outcome. No value has this encoding.
     pub const fn empty() -> Self {
         Self(PayloadRepr::InPlace(0, [0; IN_PLACE_BYTES]))
     }
 
     fn in_place(bytes: &[u8]) -> Option<Self> {
-        let mut held = [0; IN_PLACE_BYTES];
-        held.get_mut(..bytes.len())?.copy_from_slice(bytes);
-        Some(Self(PayloadRepr::InPlace(bytes.len() as u8, held)))
+        let mut buffer = [0; IN_PLACE_BYTES];
+        buffer.get_mut(..bytes.len())?.copy_from_slice(bytes);
+        Some(Self(PayloadRepr::InPlace(bytes.len() as u8, buffer)))
     }
 
-    /// `value` as MessagePack with field names; [`Error::Encode`] if serde cannot represent it.
+    /// Encodes `value` as MessagePack with field names; returns [`Error::Encode`] if serde cannot represent it.
     pub fn encode<T: Serialize + ?Sized>(value: &T) -> Result<Self, Error> {
         let mut bytes: SmallVec<[u8; 128]> = SmallVec::new();
         bytes.push(MESSAGE_PACK);
-        rmp_serde::encode::write_named(&mut bytes, value)
-            .map_err(|error| Error::Encode { what: std::any::type_name::<T>(), reason: error.to_string() })?;
+        rmp_serde::encode::write_named(&mut bytes, value).map_err(|error| Error::Encode {
+            type_name: std::any::type_name::<T>(),
+            reason: error.to_string(),
+        })?;
         Ok(Self::in_place(&bytes).unwrap_or_else(|| Self(PayloadRepr::Shared(bytes.into_vec().into()))))
     }
 
-    /// The value back; [`Error::Decode`] if the bytes do not hold a `T`.
+    /// Decodes the value; returns [`Error::Decode`] if the bytes do not contain a `T`.
     pub fn decode<T: DeserializeOwned>(&self) -> Result<T, Error> {
         let fail = |reason: String| Error::Decode {
             value: "a recorded value".to_owned(),
-            what: std::any::type_name::<T>(),
+            type_name: std::any::type_name::<T>(),
             reason,
         };
         match self.as_bytes().split_first() {
             Some((&MESSAGE_PACK, bytes)) => {
                 rmp_serde::from_slice(bytes).map_err(|error| fail(self.describe_mismatch(&error)))
             }
-            Some((&CHUNKED, _)) => Err(fail("it is stored aside, and was not fetched".to_owned())),
+            Some((&CHUNKED, _)) => Err(fail("it is stored as chunks, which were not loaded".to_owned())),
             Some((header, _)) => Err(fail(format!("unknown payload header {header:#04x}"))),
-            None => Err(fail("there is no payload".into())),
+            None => Err(fail("the payload is empty".into())),
         }
     }
 
-    /// Why the bytes are not the value that was asked for, in words that need no knowledge of the encoding.
+    /// Returns the reason why the bytes do not contain the requested type, in words that need no knowledge of the
+    /// encoding.
     fn describe_mismatch(&self, error: &rmp_serde::decode::Error) -> String {
         let Some(value) = self.to_value() else { return "its bytes are damaged".to_owned() };
-        let recorded = format!("what is recorded is {}", describe_value(&value));
+        let recorded = format!("the recorded value is {}", describe_value(&value));
         match error {
-            // serde's own words: what it expected, or which field it misses
+            // serde's own message: the expected type, or the missing field
             rmp_serde::decode::Error::Syntax(reason) => format!("{reason} ({recorded})"),
             _ => recorded,
         }
     }
 
-    /// The payload of a value that is MessagePack already.
+    /// Creates a payload from a value that is already encoded as MessagePack.
     pub fn from_message_pack(encoded: &[u8]) -> Self {
         let mut bytes: SmallVec<[u8; 128]> = SmallVec::with_capacity(encoded.len() + 1);
         bytes.push(MESSAGE_PACK);
@@ -143,7 +147,7 @@ impl Payload {
         Self::in_place(&bytes).unwrap_or_else(|| Self(PayloadRepr::Shared(bytes.into_vec().into())))
     }
 
-    /// The value as MessagePack; `None` if the payload holds something else.
+    /// Returns the value as MessagePack; `None` if the payload has another encoding.
     pub fn as_message_pack(&self) -> Option<&[u8]> {
         match self.as_bytes().split_first() {
             Some((&MESSAGE_PACK, bytes)) => Some(bytes),
@@ -151,29 +155,29 @@ impl Payload {
         }
     }
 
-    /// Returns the encoded failure; an empty payload if it cannot be encoded.
+    /// Encodes a failure; returns an empty payload if that is not possible.
     pub(crate) fn from_failure(failure: &Failure) -> Self {
         Self::encode(failure).unwrap_or_default()
     }
 
-    /// Returns the failure that the payload holds, or one that says why the payload cannot be read as a failure.
+    /// Decodes a failure. If the payload is not one, returns a failure that says why.
     pub(crate) fn to_failure(&self) -> Failure {
         self.decode().unwrap_or_else(|error| {
-            Failure::new(error.with_value(|| "what was recorded as an error".to_owned()).to_string())
+            Failure::new(error.with_value(|| "a recorded error".to_owned()).to_string())
         })
     }
 
-    /// The payload from the bytes of a row.
+    /// Creates a payload from a row's bytes, header included.
     pub fn from_bytes(bytes: Bytes) -> Self {
         Self::in_place(&bytes).unwrap_or(Self(PayloadRepr::Shared(bytes)))
     }
 
-    /// The payload from the bytes of a row, copied.
+    /// Creates a payload from a copy of a row's bytes, header included.
     pub fn from_slice(bytes: &[u8]) -> Self {
         Self::in_place(bytes).unwrap_or_else(|| Self(PayloadRepr::Shared(Bytes::copy_from_slice(bytes))))
     }
 
-    /// The bytes as stored, header included.
+    /// Returns the stored bytes, header included.
     pub fn as_bytes(&self) -> &[u8] {
         match &self.0 {
             PayloadRepr::InPlace(len, bytes) => &bytes[..usize::from(*len)],
@@ -181,7 +185,7 @@ impl Payload {
         }
     }
 
-    /// The bytes as stored, to be shared.
+    /// Returns the stored bytes, header included; large payloads share them.
     pub fn to_bytes(&self) -> Bytes {
         match &self.0 {
             PayloadRepr::InPlace(..) => Bytes::copy_from_slice(self.as_bytes()),
@@ -189,7 +193,7 @@ impl Payload {
         }
     }
 
-    /// Length in bytes, header included.
+    /// Returns the length in bytes, header included.
     pub fn len(&self) -> usize {
         match &self.0 {
             PayloadRepr::InPlace(len, _) => usize::from(*len),
@@ -197,12 +201,12 @@ impl Payload {
         }
     }
 
-    /// True if there is no payload.
+    /// Whether the payload is absent: it has no bytes, not even a header.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// A payload that refers to a value stored as chunks.
+    /// Creates a payload that refers to a value stored as chunks.
     pub fn from_chunk_ref(chunks: ChunkRef) -> Self {
         let mut bytes = [0; IN_PLACE_BYTES];
         bytes[0] = CHUNKED;
@@ -212,7 +216,7 @@ impl Payload {
         Self(PayloadRepr::InPlace(21, bytes))
     }
 
-    /// The chunks this payload refers to, if it is such a reference.
+    /// Returns the reference to the value's chunks; `None` unless the payload is such a reference.
     pub fn chunk_ref(&self) -> Option<ChunkRef> {
         let (&CHUNKED, rest) = self.as_bytes().split_first()? else { return None };
         Some(ChunkRef {
@@ -222,7 +226,7 @@ impl Payload {
         })
     }
 
-    /// Eight bytes that tell different values apart: a hash of the encoding with its maps sorted.
+    /// Returns eight bytes that distinguish values: a hash of the encoding with all maps sorted.
     pub fn fingerprint(&self) -> u64 {
         let Some((&MESSAGE_PACK, mut bytes)) = self.as_bytes().split_first() else {
             return xxh3_64(self.as_bytes());
@@ -236,19 +240,20 @@ impl Payload {
             .map_or_else(|_| xxh3_64(self.as_bytes()), |()| xxh3_64(&canonical))
     }
 
-    /// The same of a value that has no maps, which is already as it would be sorted.
+    /// Returns the [fingerprint](Self::fingerprint) of a value without maps, whose encoding needs no sorting.
     pub fn fingerprint_without_maps(&self) -> u64 {
         xxh3_64(self.as_message_pack().unwrap_or_else(|| self.as_bytes()))
     }
 
-    /// The value as a MessagePack tree, for showing it to people; `None` if it is not one, or too deep.
+    /// Returns the value as a MessagePack tree, to show it to people; `None` if the payload is not MessagePack, is
+    /// damaged, or is too deep.
     pub fn to_value(&self) -> Option<rmpv::Value> {
         let (&MESSAGE_PACK, mut bytes) = self.as_bytes().split_first()? else { return None };
         read_value_with_max_depth(&mut bytes, MAX_DEPTH).ok()
     }
 }
 
-/// What kind of value it is.
+/// Returns a description of a value's kind.
 fn describe_value(value: &rmpv::Value) -> String {
     use rmpv::Value;
     match value {
@@ -318,7 +323,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_value_however_deep_overflows_no_stack() {
+    fn deep_values_do_not_overflow_the_stack() {
         for deep in [vec![0x91; 5_000], vec![0x81; 5_000], [0x81, 0xc0].repeat(5_000)] {
             let payload = Payload::from_message_pack(&deep);
             assert!(payload.decode::<i64>().is_err() && payload.to_value().is_none());
@@ -330,7 +335,7 @@ mod tests {
     }
 
     #[test]
-    fn values_come_back() {
+    fn encoded_values_round_trip() {
         let value = (1u8, "two".to_owned(), vec![3.5f64], Some(HashMap::from([("k".to_owned(), true)])));
         let payload = Payload::encode(&value).unwrap();
         assert_eq!(payload.decode::<(u8, String, Vec<f64>, Option<HashMap<String, bool>>)>().unwrap(), value);
@@ -339,22 +344,22 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_read_is_said_without_the_encodings_words() {
+    fn decode_errors_need_no_knowledge_of_the_encoding() {
         #[derive(serde::Serialize, serde::Deserialize, Debug)]
         struct Order {
             id: u32,
             items: Vec<String>,
         }
         let order = Payload::encode(&Order { id: 7, items: Vec::new() }).unwrap();
-        let why = |error: Error| error.to_string();
-        let message = why(order.decode::<u32>().unwrap_err());
+        let message_of = |error: Error| error.to_string();
+        let message = message_of(order.decode::<u32>().unwrap_err());
         assert!(message.contains("read as u32") && message.contains("a map with id, items"), "{message}");
-        let message = why(Payload::encode("text").unwrap().decode::<u32>().unwrap_err());
+        let message = message_of(Payload::encode("text").unwrap().decode::<u32>().unwrap_err());
         assert!(message.contains("a string"), "{message}");
-        let message = why(Payload::encode(&5).unwrap().decode::<Order>().unwrap_err());
+        let message = message_of(Payload::encode(&5).unwrap().decode::<Order>().unwrap_err());
         assert!(message.contains("an integer"), "{message}");
         let short = Payload::encode(&HashMap::from([("id", 7)])).unwrap();
-        let message = why(short.decode::<Order>().unwrap_err());
+        let message = message_of(short.decode::<Order>().unwrap_err());
         assert!(message.contains("missing field `items`"), "{message}");
         for payload in [order, short, Payload::encode(&1.5).unwrap(), Payload::encode(&Some(())).unwrap()] {
             for error in [
@@ -368,11 +373,11 @@ mod tests {
             }
         }
         let torn = Payload::from_slice(&Payload::encode("some text").unwrap().as_bytes()[..5]);
-        assert!(why(torn.decode::<String>().unwrap_err()).contains("damaged"));
+        assert!(message_of(torn.decode::<String>().unwrap_err()).contains("damaged"));
     }
 
     #[test]
-    fn fingerprint_does_not_see_the_order_of_a_map() {
+    fn fingerprint_ignores_the_order_of_a_map() {
         let pairs: Vec<(String, u32)> = (0..50).map(|i| (i.to_string(), i)).collect();
         let (a, b): (HashMap<_, _>, HashMap<_, _>) =
             (pairs.iter().cloned().collect(), pairs.iter().rev().cloned().collect());

@@ -1,27 +1,28 @@
-//! Locks for the crates around this one: they do not poison, and a forked child may go on using them. (Those of
-//! `parking_lot` keep all threads that wait in one list of the process: in a child it leads to threads that it does
-//! not have.)
+//! Locks for all crates. They do not poison, and a forked child process may continue to use them.
+//!
+//! The locks of `parking_lot` keep all waiting threads of the process in one list. In a forked child this list refers
+//! to threads that the child does not have.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar as StdCondvar, Mutex as StdMutex, MutexGuard, PoisonError, TryLockError};
 use std::time::Duration;
 
-/// A mutex whose data is whole after a panic, or does not matter then.
+/// A mutex whose data is consistent after a panic, or irrelevant.
 #[derive(Debug, Default)]
 pub struct Mutex<T>(StdMutex<T>);
 
 impl<T> Mutex<T> {
-    /// A mutex around `value`.
+    /// Creates a mutex around `value`.
     pub const fn new(value: T) -> Self {
         Self(StdMutex::new(value))
     }
 
-    /// Locks it.
+    /// Locks the mutex.
     pub fn lock(&self) -> MutexGuard<'_, T> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Locks it, unless it is locked.
+    /// Locks the mutex; `None` if it is already locked.
     pub fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
         match self.0.try_lock() {
             Ok(guard) => Some(guard),
@@ -30,18 +31,18 @@ impl<T> Mutex<T> {
         }
     }
 
-    /// The value, which nobody else can have.
+    /// Returns the value without locking: the exclusive reference rules out other users.
     pub fn get_mut(&mut self) -> &mut T {
         self.0.get_mut().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// Lets threads wait for a change behind a [`Mutex`].
+/// A condition variable: threads wait at it for a change of the data in a [`Mutex`].
 #[derive(Debug, Default)]
 pub struct Condvar(StdCondvar);
 
 impl Condvar {
-    /// One that nobody waits for.
+    /// Creates a condition variable without waiters.
     pub const fn new() -> Self {
         Self(StdCondvar::new())
     }
@@ -55,68 +56,69 @@ impl Condvar {
         self.0.wait_while(guard, condition).unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits while `condition` holds, for so long at most.
+    /// Waits while `condition` holds, at most for `timeout`.
     pub fn wait_while_for<'a, T>(
         &self,
         guard: MutexGuard<'a, T>,
-        patience: Duration,
+        timeout: Duration,
         condition: impl FnMut(&mut T) -> bool,
     ) -> MutexGuard<'a, T> {
-        self.0.wait_timeout_while(guard, patience, condition).unwrap_or_else(PoisonError::into_inner).0
+        self.0.wait_timeout_while(guard, timeout, condition).unwrap_or_else(PoisonError::into_inner).0
     }
 
-    /// Wakes one that waits.
+    /// Wakes one waiting thread.
     pub fn notify_one(&self) {
         self.0.notify_one();
     }
 
-    /// Wakes all that wait.
+    /// Wakes all waiting threads.
     pub fn notify_all(&self) {
         self.0.notify_all();
     }
 }
 
-/// Lets threads in one by one, in the order in which they came.
+/// A lock without data that threads get in the order in which they asked for it.
 #[derive(Debug, Default)]
 pub struct FairLock {
     queue: Mutex<WaitQueue>,
 }
 
+/// The state of a [`FairLock`]: whether a thread holds it, and the waiting threads in their order.
 #[derive(Debug, Default)]
 struct WaitQueue {
     is_locked: bool,
     waiters: VecDeque<Arc<WaitSlot>>,
 }
 
-/// Where one thread waits.
+/// The signal that one waiting thread waits for.
 #[derive(Debug, Default)]
 struct WaitSlot {
     is_next: Mutex<bool>,
     woken: Condvar,
 }
 
-/// The turn of a thread, until dropped.
+/// A held [`FairLock`]; dropping the guard passes the lock to the next waiter.
 #[derive(Debug)]
 pub struct FairLockGuard<'q>(&'q FairLock);
 
 impl FairLock {
-    /// An empty queue.
+    /// Creates an unlocked lock.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Waits for this thread's turn.
+    /// Waits until this thread has the lock.
     pub fn lock(&self) -> FairLockGuard<'_> {
-        let place = {
-            let mut line = self.queue.lock();
-            if !std::mem::replace(&mut line.is_locked, true) {
+        let slot = {
+            let mut queue = self.queue.lock();
+            if !std::mem::replace(&mut queue.is_locked, true) {
                 return FairLockGuard(self);
             }
-            let place = Arc::new(WaitSlot::default());
-            line.waiters.push_back(place.clone());
-            place
+            let slot = Arc::new(WaitSlot::default());
+            queue.waiters.push_back(slot.clone());
+            slot
         };
-        drop(place.woken.wait_while(place.is_next.lock(), |is_next| !*is_next));
+        drop(slot.woken.wait_while(slot.is_next.lock(), |is_next| !*is_next));
         FairLockGuard(self)
     }
 }
@@ -124,14 +126,14 @@ impl FairLock {
 impl Drop for FairLockGuard<'_> {
     fn drop(&mut self) {
         let next = {
-            let mut line = self.0.queue.lock();
-            let next = line.waiters.pop_front();
-            line.is_locked = next.is_some();
+            let mut queue = self.0.queue.lock();
+            let next = queue.waiters.pop_front();
+            queue.is_locked = next.is_some();
             next
         };
-        if let Some(place) = next {
-            *place.is_next.lock() = true;
-            place.woken.notify_one();
+        if let Some(slot) = next {
+            *slot.is_next.lock() = true;
+            slot.woken.notify_one();
         }
     }
 }
@@ -144,40 +146,40 @@ mod tests {
     use super::*;
 
     #[test]
-    fn turns_come_in_the_order_in_which_threads_came() {
-        let queue = Arc::new(FairLock::new());
+    fn fair_lock_serves_threads_in_order() {
+        let lock = Arc::new(FairLock::new());
         let (send, receive) = mpsc::channel();
-        let turn = queue.lock();
+        let guard = lock.lock();
         let threads: Vec<_> = (0..8)
             .map(|n| {
-                let (waiting, send) = (queue.clone(), send.clone());
+                let (cloned, send) = (lock.clone(), send.clone());
                 let thread = thread::spawn(move || {
-                    let _turn = waiting.lock();
+                    let _guard = cloned.lock();
                     send.send(n).unwrap();
                 });
-                while queue.queue.lock().waiters.len() <= n {
+                while lock.queue.lock().waiters.len() <= n {
                     thread::yield_now();
                 }
                 thread
             })
             .collect();
-        drop(turn);
+        drop(guard);
         for thread in threads {
             thread.join().unwrap();
         }
         assert_eq!(receive.try_iter().collect::<Vec<_>>(), (0..8).collect::<Vec<_>>());
-        assert!(!queue.queue.lock().is_locked);
+        assert!(!lock.queue.lock().is_locked);
     }
 
     #[test]
-    fn one_thread_at_a_time_has_the_turn() {
-        let (queue, count) = (Arc::new(FairLock::new()), Arc::new(Mutex::new(0_u32)));
+    fn fair_lock_admits_one_thread_at_a_time() {
+        let (lock, count) = (Arc::new(FairLock::new()), Arc::new(Mutex::new(0_u32)));
         let threads: Vec<_> = (0..4)
             .map(|_| {
-                let (queue, count) = (queue.clone(), count.clone());
+                let (lock, count) = (lock.clone(), count.clone());
                 thread::spawn(move || {
                     for _ in 0..1_000 {
-                        let _turn = queue.lock();
+                        let _guard = lock.lock();
                         let before = *count.lock();
                         thread::yield_now();
                         *count.lock() = before + 1;

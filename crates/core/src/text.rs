@@ -1,50 +1,50 @@
-//! Text: names and ids are checked where they enter, and values in messages are bounded and harmless to a terminal.
+//! Checks of names and ids where they enter, and display of values in messages: bounded, and harmless to a terminal.
 
 use std::fmt::Write;
 
 use crate::error::Error;
 
-/// Longest name of a workflow or step, in bytes.
+/// Maximum length of a workflow's or step's name, in bytes.
 pub(crate) const MAX_NAME_BYTES: usize = 255;
-/// Longest workflow_id, dedup_id and id of a debounced start, in bytes.
+/// Maximum length of a workflow_id, a dedup_id or a debounce id, in bytes.
 pub(crate) const MAX_ID_BYTES: usize = 1024;
 
-/// Longest text that a message shows, in characters.
+/// Maximum length of a value in a message, in characters.
 const MAX_SHOWN_CHARS: usize = 200;
-/// About how much of a message a list of names may take, in characters.
+/// Approximate maximum length of a list of names in a message, in bytes.
 const MAX_LIST_BYTES: usize = 1_000;
 
-/// Returns an error for a name that is empty, longer than [`NAME_LIMIT`] bytes, or has control characters: names go
-/// into the database as text and onto terminals.
-pub(crate) fn check_name(what: &'static str, name: &str) -> Result<(), Error> {
-    check_text(what, name, MAX_NAME_BYTES)
+/// Returns an error for a name that is empty, longer than [`MAX_NAME_BYTES`], or contains control characters. Names are
+/// stored as text and printed to terminals.
+pub(crate) fn check_name(input: &'static str, name: &str) -> Result<(), Error> {
+    check_text(input, name, MAX_NAME_BYTES)
 }
 
-/// Returns an error for a text that is empty, longer than `limit` bytes, or has control characters.
-pub(crate) fn check_text(what: &'static str, text: &str, limit: usize) -> Result<(), Error> {
+/// Returns an error for a text that is empty, longer than `max_bytes`, or contains control characters.
+pub(crate) fn check_text(input: &'static str, text: &str, max_bytes: usize) -> Result<(), Error> {
     let reason = if text.is_empty() {
         "must not be empty".to_owned()
-    } else if text.len() > limit {
-        format!("has {} bytes, at most {limit} are allowed", text.len())
+    } else if text.len() > max_bytes {
+        format!("has {} bytes, at most {max_bytes} are allowed", text.len())
     } else if let Some(control) = text.chars().find(|c| c.is_control()) {
         format!("{} contains the control character {control:?}; use printable characters only", quote(text))
     } else {
         return Ok(());
     };
-    Err(Error::Invalid { what, reason })
+    Err(Error::Invalid { input, reason })
 }
 
-/// Returns a text as a message shows it: in quotes, escaped like a literal, and cut if it is long.
+/// Returns a text for a message: in quotes, escaped like a literal, and cut if it is long.
 pub fn quote(text: &str) -> String {
     abbreviate_with(text, |text| format!("{text:?}"))
 }
 
-/// Returns a text as a message shows it without quotes: control characters are escaped, and it is cut if it is long.
+/// Returns a text for a message, without quotes: control characters are escaped, and a long text is cut.
 pub fn abbreviate(text: &str) -> String {
     abbreviate_with(text, escape_controls)
 }
 
-/// Returns a text without control characters: they are escaped like those of a literal.
+/// Returns a text in which control characters are escaped as in a literal.
 pub fn escape_controls(text: &str) -> String {
     let mut shown = String::with_capacity(text.len());
     for char in text.chars() {
@@ -64,7 +64,7 @@ fn abbreviate_with(text: &str, show: impl Fn(&str) -> String) -> String {
     }
 }
 
-/// Returns names as a message lists them: as many as people read, and how many more there are.
+/// Returns a list of names for a message: as many names as people read, and the number of the others.
 pub fn list_names<'n>(names: impl IntoIterator<Item = &'n str>) -> String {
     let mut shown = String::new();
     let mut names = names.into_iter();
@@ -87,8 +87,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn short_texts_are_shown_whole() {
-        assert_eq!((quote("order-7"), abbreviate("order-7")), ("\"order-7\"".to_owned(), "order-7".to_owned()));
+    fn short_texts_are_not_cut() {
+        assert_eq!(
+            (quote("order-7"), abbreviate("order-7")),
+            ("\"order-7\"".to_owned(), "order-7".to_owned())
+        );
         assert_eq!(quote("a\"b\n"), "\"a\\\"b\\n\"");
         assert_eq!(abbreviate("a\"b\n\0\u{9b}é🦄"), "a\"b\\n\\0\\u{9b}é🦄");
     }
@@ -101,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn lists_end_with_how_many_more_there_are() {
+    fn long_lists_end_with_the_number_of_omitted_names() {
         assert_eq!(list_names([]), "");
         assert_eq!(list_names(["a", "b"]), "a, b");
         let names: Vec<String> = (0..1_000).map(|n| format!("queue-{n}")).collect();

@@ -1,39 +1,39 @@
-//! What the server's errors mean to the engine.
+//! [`DbError`]: the server's errors, classified by what they mean to the engine.
 
 use stepfast_core::store::StoreError;
 use tokio_postgres::Error;
 use tokio_postgres::error::SqlState;
 
-/// What the statement is for that fails if a queue has a maximal depth.
-pub(crate) const DEPTH_LIMIT_CHECK: &str = "seeing that queues have no maximal depth";
+/// The purpose of the statement that fails if a queue has a depth limit.
+pub(crate) const DEPTH_LIMIT_CHECK: &str = "checking that queues have no depth limit";
 
-/// What went wrong with a statement, before it is known what it means for the whole.
+/// The failure of one statement, before the caller decides what it means for the whole operation.
 #[derive(Debug)]
 pub(crate) enum DbError {
-    /// The fence's compare-and-set matched nothing.
+    /// The compare-and-set of the fence matched no row.
     Fenced,
-    /// The transaction lost against another one and may be tried again as it is.
+    /// The transaction gave way to another one, and may be retried unchanged. Holds the reason.
     Retry(String),
-    /// It puts something into a queue whose maximal depth was not known of.
+    /// A Start enters a queue whose depth limit this store did not know.
     DepthLimited,
-    /// The role may not do that. A worker tries on: it may be granted.
+    /// The role lacks a privilege. A worker keeps trying, because the privilege may be granted. Holds the reason.
     PermissionDenied(String),
-    /// A statement was cancelled: by its limit in time, or by somebody.
+    /// The statement was cancelled, by its timeout or by an operator. Holds the reason.
     Cancelled(String),
-    /// The server reports an error that neither its state nor a known property of an item explains. Nothing has
-    /// happened. The session is not used again.
+    /// The server reports an error that neither its own state nor a known property of an item explains. Nothing was
+    /// changed. The session is not used again. Holds the reason.
     Unexplained(String),
-    /// Anything else.
+    /// Any other failure.
     Store(StoreError),
 }
 
 impl DbError {
-    /// The error for the engine, where no retry is left.
+    /// Converts the error into the engine's, when no retry is left.
     pub(crate) fn into_store_error(self) -> StoreError {
         match self {
             DbError::Fenced => StoreError::Fenced,
             DbError::Retry(reason) => StoreError::Blocked(reason),
-            DbError::DepthLimited => StoreError::Blocked("a queue has a maximal depth now".into()),
+            DbError::DepthLimited => StoreError::Blocked("a queue has a depth limit now".into()),
             DbError::PermissionDenied(reason) | DbError::Cancelled(reason) | DbError::Unexplained(reason) => {
                 StoreError::Unavailable(reason)
             }
@@ -48,18 +48,18 @@ impl From<StoreError> for DbError {
     }
 }
 
-/// What an error of the server or the connection means; `what` says what was attempted.
-pub(crate) fn db_error(what: &str, error: &Error) -> DbError {
+/// Classifies an error of the server or of the connection; `action` says what was attempted.
+pub(crate) fn db_error(action: &str, error: &Error) -> DbError {
     let Some(database) = error.as_db_error() else {
         return DbError::Store(if is_encoding_error(error) {
-            StoreError::Rejected(format!("{what}: a value cannot be sent ({error})"))
+            StoreError::Rejected(format!("{action}: a value cannot be sent ({error})"))
         } else {
-            StoreError::Unavailable(format!("{what}: the connection was lost"))
+            StoreError::Unavailable(format!("{action}: the connection was lost"))
         });
     };
     let code = database.code();
     let class = code.code().get(..2).unwrap_or_default();
-    let reason = format!("{what}: {} (SQLSTATE {}){}", database.message(), code.code(), advice_for(code));
+    let reason = format!("{action}: {} (SQLSTATE {}){}", database.message(), code.code(), advice_for(code));
     if *code == SqlState::LOCK_NOT_AVAILABLE {
         return DbError::Store(StoreError::Blocked(reason));
     }
@@ -69,7 +69,7 @@ pub(crate) fn db_error(what: &str, error: &Error) -> DbError {
     if *code == SqlState::INSUFFICIENT_PRIVILEGE {
         return DbError::PermissionDenied(reason);
     }
-    if *code == SqlState::DIVISION_BY_ZERO && what == DEPTH_LIMIT_CHECK {
+    if *code == SqlState::DIVISION_BY_ZERO && action == DEPTH_LIMIT_CHECK {
         return DbError::DepthLimited;
     }
     if *code == SqlState::QUERY_CANCELED {
@@ -78,7 +78,7 @@ pub(crate) fn db_error(what: &str, error: &Error) -> DbError {
     // an error without a context comes from the statement itself, which is the same for all items
     let is_of_statement = database.where_().is_none();
     DbError::Store(match class {
-        // data exceptions, constraints, program limits, checks and triggers that somebody added
+        // data exceptions, constraints, program limits, and checks and triggers that users have added
         "22" | "23" | "44" | "54" | "P0" => StoreError::Rejected(reason),
         "XX" if *code == SqlState::DATA_CORRUPTED || *code == SqlState::INDEX_CORRUPTED => {
             StoreError::Corrupt(reason)
@@ -86,21 +86,21 @@ pub(crate) fn db_error(what: &str, error: &Error) -> DbError {
         // connections, resources, operators, disks
         "08" | "40" | "53" | "57" | "58" => StoreError::Unavailable(reason),
         _ if *code == SqlState::READ_ONLY_SQL_TRANSACTION => StoreError::Unavailable(reason),
-        // transactions, prepared statements and tables that are not as the store has left them
+        // transactions, prepared statements and tables that are not in the state in which the store left them
         "25" | "26" | "42" if is_of_statement => StoreError::Unavailable(reason),
         _ => return DbError::Unexplained(reason),
     })
 }
 
-/// What to do about errors that come from how the store is connected.
+/// Returns what to do about an error that comes from the store's connection, or an empty text.
 pub(crate) fn advice_for(code: &SqlState) -> &'static str {
     if *code == SqlState::INVALID_SQL_STATEMENT_NAME || *code == SqlState::DUPLICATE_PSTATEMENT {
-        "; a proxy that pools transactions seems to stand before the server: add pooling=transaction to the URL"
+        "; a proxy that pools transactions seems to be in front of the server: add pooling=transaction to the URL"
     } else if *code == SqlState::UNDEFINED_TABLE {
-        "; see what is there with: stepfast db check; if a proxy that pools transactions stands before the server, \
+        "; inspect the schema with: stepfast db check; if a proxy that pools transactions is in front of the server, \
          add pooling=transaction to the URL"
     } else if *code == SqlState::INSUFFICIENT_PRIVILEGE {
-        "; the owner of the schema can grant what is missing: stepfast db migrate --role NAME"
+        "; the owner of the schema can grant the missing privileges: stepfast db migrate --role NAME"
     } else if *code == SqlState::READ_ONLY_SQL_TRANSACTION {
         "; this server is a standby: connect to the primary (target_session_attrs=read-write in the URL)"
     } else {
@@ -108,36 +108,38 @@ pub(crate) fn advice_for(code: &SqlState) -> &'static str {
     }
 }
 
-/// What an error of a statement outside any flush means.
-pub(crate) fn store_error(what: &str, error: &Error) -> StoreError {
-    match db_error(what, error) {
+/// Converts the error of a statement outside of flushes into a [`StoreError`].
+pub(crate) fn store_error(action: &str, error: &Error) -> StoreError {
+    match db_error(action, error) {
         DbError::Retry(reason) => StoreError::Unavailable(reason),
-        trouble => trouble.into_store_error(),
+        error => error.into_store_error(),
     }
 }
 
-/// Outside of flushes there is no item to blame: what is blocked or refused may be tried again.
-pub(crate) fn unavailable_error(trouble: DbError) -> StoreError {
-    match trouble.into_store_error() {
+/// Converts an error outside of flushes. No item can be the cause there, so blocked and rejected transactions count as
+/// unavailable and may be retried.
+pub(crate) fn unavailable_error(error: DbError) -> StoreError {
+    match error.into_store_error() {
         StoreError::Blocked(reason) | StoreError::Rejected(reason) => StoreError::Unavailable(reason),
         error => error,
     }
 }
 
-/// The same for a question: what is not permitted has not happened, nor does it when tried again.
-pub(crate) fn query_error(trouble: DbError) -> StoreError {
-    match trouble {
+/// Converts an error of a query, as [`unavailable_error`] does, but keeps a missing privilege: a retry cannot help
+/// there.
+pub(crate) fn query_error(error: DbError) -> StoreError {
+    match error {
         DbError::PermissionDenied(reason) => StoreError::PermissionDenied(reason),
-        trouble => unavailable_error(trouble),
+        error => unavailable_error(error),
     }
 }
 
-/// A column that does not hold what the schema says.
+/// Returns the error for a column or result that does not hold what the schema says.
 pub(crate) fn corrupt(what: &str) -> StoreError {
-    StoreError::Corrupt(format!("{what} holds what no version of the program writes"))
+    StoreError::Corrupt(format!("{what} holds a value that no version of the program writes"))
 }
 
-/// True for a value that the client cannot encode, as opposed to errors of the connection.
+/// Whether the client could not encode a value, as opposed to an error of the connection.
 fn is_encoding_error(error: &Error) -> bool {
     let text = error.to_string();
     text.starts_with("error serializing") || text.starts_with("error encoding")

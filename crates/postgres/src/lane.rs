@@ -1,4 +1,4 @@
-//! [`Lane`]: a connection of its own, and the row that fences whatever is sent on it.
+//! [`Lane`]: one of a worker's lanes, with its own connection and the row that fences everything sent on it.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex as StdMutex, PoisonError};
@@ -7,55 +7,56 @@ use stepfast_core::store::{Durability, StoreError, WorkerId};
 use tokio::runtime::{Handle, Id};
 use tokio::sync::Mutex;
 
-use crate::conn::connector::{Connector, Role};
+use crate::conn::connector::{Connector, Purpose};
 use crate::conn::pipeline;
-use crate::conn::pipeline::{QueryResult, Query, param};
-use crate::conn::session::TxPart;
+use crate::conn::pipeline::{Query, QueryResult, param};
 use crate::conn::session::Session;
+use crate::conn::session::TxPart;
 use crate::conn::statements::Sql;
 use crate::error::{DbError, corrupt};
 use crate::rows::Columns;
 
+/// A lane that calls share: `None` while a call uses it, or before its first connection.
 type SharedLane = Arc<Mutex<Option<Lane>>>;
 
-/// The lanes of this store's workers, flushes' and claims' alike.
+/// The lanes of this store's workers, for flushes and claims alike.
 #[derive(Default)]
 pub(crate) struct Lanes {
     shared_lanes: StdMutex<HashMap<(WorkerId, u16), SharedLane>>,
     progress: StdMutex<HashMap<WorkerId, WorkerProgress>>,
 }
 
-/// What a worker knows to be durable.
+/// The numbers of a worker's lanes that are known to be durable.
 #[derive(Default)]
 struct WorkerProgress {
     positions: HashMap<u16, LanePosition>,
-    /// The lane that its claims are numbered in.
+    /// The lane in which the worker's claims are numbered; `None` before its first claim.
     claim_lane: Option<u16>,
 }
 
-/// The last number of a lane that was acknowledged.
+/// The last acknowledged number of a lane.
 #[derive(Clone, Debug)]
 pub(crate) struct LanePosition {
     pub lane: u16,
     pub number: i64,
-    /// Where the lane's row was then. A hint: see fence.sql.
+    /// The ctid of the lane's row at that number. A hint: see fence.sql.
     pub ctid_hint: Option<String>,
-    /// True if there was none since the last renewal.
+    /// Whether no number has become durable since the last renewal.
     is_idle: bool,
 }
 
 impl Lanes {
-    /// The place of a lane. Whoever uses it takes it out and puts it back when its connection is clean, so a call
-    /// that is given up half-way leaves no connection in an unknown state behind.
+    /// Returns the shared entry of a lane. A caller takes the lane out, and puts it back once its connection is clean:
+    /// a call that is dropped half-way leaves no connection in an unknown state behind.
     pub(crate) fn shared_lane(&self, worker: WorkerId, number: u16) -> SharedLane {
-        let mut slots = self.shared_lanes.lock().unwrap_or_else(PoisonError::into_inner);
-        slots.entry((worker, number)).or_default().clone()
+        let mut shared_lanes = self.shared_lanes.lock().unwrap_or_else(PoisonError::into_inner);
+        shared_lanes.entry((worker, number)).or_default().clone()
     }
 
-    /// Closes the connections of a worker.
+    /// Closes a worker's connections and forgets its progress.
     pub(crate) fn remove_worker(&self, worker: WorkerId) {
-        let mut slots = self.shared_lanes.lock().unwrap_or_else(PoisonError::into_inner);
-        slots.retain(|(owner, _), _| *owner != worker);
+        let mut shared_lanes = self.shared_lanes.lock().unwrap_or_else(PoisonError::into_inner);
+        shared_lanes.retain(|(owner, _), _| *owner != worker);
         self.progress.lock().unwrap_or_else(PoisonError::into_inner).remove(&worker);
     }
 
@@ -63,66 +64,66 @@ impl Lanes {
         f(self.progress.lock().unwrap_or_else(PoisonError::into_inner).entry(worker).or_default())
     }
 
-    /// The worker claims on this lane.
+    /// Sets the lane on which the worker claims.
     pub(crate) fn set_claim_lane(&self, worker: WorkerId, lane: u16) {
-        self.with_worker(worker, |known| known.claim_lane = Some(lane));
+        self.with_worker(worker, |progress| progress.claim_lane = Some(lane));
     }
 
-    /// The lane on which it claims, if it has.
+    /// The lane on which the worker claims; `None` before its first claim.
     pub(crate) fn claim_lane(&self, worker: WorkerId) -> Option<u16> {
-        self.with_worker(worker, |known| known.claim_lane)
+        self.with_worker(worker, |progress| progress.claim_lane)
     }
 
-    /// Its last claim that is known to have happened.
+    /// The worker's last claim that is known to be durable.
     pub(crate) fn last_claim(&self, worker: WorkerId) -> Option<LanePosition> {
-        self.with_worker(worker, |known| known.positions.get(&known.claim_lane?).cloned())
+        self.with_worker(worker, |progress| progress.positions.get(&progress.claim_lane?).cloned())
     }
 
-    /// A number is durable.
-    pub(crate) fn record_durable(&self, worker: WorkerId, lane: u16, number: i64, place: Option<String>) {
-        self.with_worker(worker, |known| {
-            if known.positions.get(&lane).is_none_or(|mark| mark.number < number) {
-                known.positions.insert(lane, LanePosition { lane, number, ctid_hint: place, is_idle: false });
+    /// Records that a number of a lane is durable.
+    pub(crate) fn record_durable(&self, worker: WorkerId, lane: u16, number: i64, ctid_hint: Option<String>) {
+        self.with_worker(worker, |progress| {
+            if progress.positions.get(&lane).is_none_or(|position| position.number < number) {
+                progress.positions.insert(lane, LanePosition { lane, number, ctid_hint, is_idle: false });
             }
         });
     }
 
-    /// The lanes on which nothing has landed between the last two calls. Those that go on prove by themselves that they
-    /// have lost nothing.
+    /// Returns the lanes on which no number became durable between the last call and this one. A lane in use needs no
+    /// check: its next number proves that the database has lost nothing.
     pub(crate) fn take_idle_positions(&self, worker: WorkerId) -> Vec<LanePosition> {
-        self.with_worker(worker, |known| {
-            let idle = known.positions.values().filter(|mark| mark.is_idle).cloned().collect();
-            known.positions.values_mut().for_each(|mark| mark.is_idle = true);
+        self.with_worker(worker, |progress| {
+            let idle = progress.positions.values().filter(|position| position.is_idle).cloned().collect();
+            progress.positions.values_mut().for_each(|position| position.is_idle = true);
             idle
         })
     }
 }
 
-/// The error of a database in which a lane has less than it acknowledged.
-pub(crate) fn lost_history(lane: u16, known: i64, found: i64) -> StoreError {
+/// Returns the error for a database whose lane is behind the number that it acknowledged.
+pub(crate) fn lost_history(lane: u16, acknowledged: i64, found: i64) -> StoreError {
     StoreError::Corrupt(format!(
-        "the database has lost history: the last number of lane {lane} was {known}, it knows {found}; was it restored from \
-         a backup, or did it fail over to a server that lagged behind?"
+        "the database has lost history: lane {lane} acknowledged number {acknowledged}, but the database has {found}; \
+         was it restored from a backup, or did it fail over to a server that lagged behind?"
     ))
 }
 
-/// A lane.
+/// A lane of a worker, with its connection.
 pub(crate) struct Lane {
-    /// Its connection.
+    /// The lane's connection.
     pub session: Session,
     runtime: Id,
     worker: WorkerId,
     number: u16,
-    /// Where its row was after the last fence. A hint: see fence.sql.
+    /// The ctid of the lane's row after the last fence. A hint: see fence.sql.
     ctid_hint: Option<String>,
-    /// True if its commits wait until they are flushed.
+    /// Whether commits wait until they are flushed to disk.
     is_flushed: bool,
-    /// The last claim of its worker that it has seen to be there.
+    /// The number of the worker's last claim that a flush of this lane has confirmed.
     last_seen_claim: i64,
 }
 
 impl Lane {
-    /// `kept`, if its connection works in this runtime; else the lane on a new one.
+    /// Returns `kept` if its connection works in this runtime; otherwise opens the lane on a new connection.
     pub(crate) async fn open(
         connector: &Connector,
         kept: Option<Self>,
@@ -130,31 +131,32 @@ impl Lane {
         statements: &[Sql],
     ) -> Result<Self, StoreError> {
         let handle = Handle::try_current()
-            .map_err(|_| StoreError::Unavailable("a lane was used outside of a runtime".into()))?;
+            .map_err(|_| StoreError::Unavailable("a lane was used outside of a Tokio runtime".into()))?;
         let runtime = handle.id();
         match kept {
             Some(lane) if lane.runtime == runtime && lane.is_usable() => Ok(lane),
             _ => {
-                let session = Session::open(connector, &handle, Role::Lane, statements).await?;
+                let session = Session::open(connector, &handle, Purpose::Lane, statements).await?;
                 let is_flushed = connector.options().durability == Durability::Full;
                 Ok(Self { session, runtime, worker, number, ctid_hint: None, is_flushed, last_seen_claim: 0 })
             }
         }
     }
 
-    /// False once its connection is closed.
+    /// Whether the lane's connection is open.
     pub(crate) fn is_usable(&self) -> bool {
         !self.session.is_closed()
     }
 
-    /// The claim that its next flush has to see, so that nothing is recorded of what a lost claim took. Once a flush has seen
-    /// it, whatever loses the claim loses that flush too, and the lane's own numbers tell.
+    /// Returns the claim that the next flush has to confirm, so that nothing is recorded for executions of a claim that
+    /// the database has lost. After that flush, a database that loses the claim loses the flush too, and the lane's own
+    /// numbers reveal it.
     pub(crate) fn unseen_claim(&self, claim: Option<LanePosition>) -> Option<LanePosition> {
         claim.filter(|claim| claim.number > self.last_seen_claim)
     }
 
-    /// The compare-and-set that a flush or claim begins with. `has_gaps`: numbers may be left out; `claim`: what has to be
-    /// there.
+    /// Returns the compare-and-set with which a flush or claim begins. `has_gaps`: whether numbers may be skipped;
+    /// `claim`: the claim that must exist.
     pub(crate) fn fence_query(
         &self,
         epoch: i64,
@@ -177,58 +179,63 @@ impl Lane {
         Query { sql: Sql::Fence, action: "taking the lane's next number", params }
     }
 
-    /// Of these jobs, which are durable, one was the fence, which has seen `claim`.
-    pub(crate) fn record_fence(&mut self, jobs: &[Query<'_>], answers: &[QueryResult], claim: Option<&LanePosition>) {
-        let fence = jobs.iter().position(|job| job.sql == Sql::Fence).and_then(|i| answers.get(i));
+    /// Records the result of the fence among these queries, which are durable and have confirmed `claim`.
+    pub(crate) fn record_fence(
+        &mut self,
+        queries: &[Query<'_>],
+        results: &[QueryResult],
+        claim: Option<&LanePosition>,
+    ) {
+        let fence = queries.iter().position(|query| query.sql == Sql::Fence).and_then(|i| results.get(i));
         self.ctid_hint = fence.and_then(|fence| fence.rows.first()).and_then(|row| row.try_get(0).ok());
         self.last_seen_claim = claim.map_or(self.last_seen_claim, |claim| claim.number);
     }
 
-    /// Where its row is, as far as is known.
+    /// The last known ctid of the lane's row.
     pub(crate) fn ctid_hint(&self) -> Option<String> {
         self.ctid_hint.clone()
     }
 
-    /// Reads its row; see [`state_of`].
+    /// Returns the query that reads the lane's row; see [`parse_lane_state`].
     pub(crate) fn state_query(&self) -> Query<'static> {
         lane_state_query(self.worker, self.number, self.ctid_hint.clone())
     }
 
-    /// Returns once all that it has committed is as durable as a commit makes it: a later commit has waited for that. An
-    /// earlier one may have been cut short when it waited for a standby.
+    /// Waits until all commits of the lane are as durable as the configuration promises, by committing once more. The
+    /// wait of an earlier commit for a standby may have been cut short.
     pub(crate) async fn await_durable(&self) -> Result<(), DbError> {
         let params = vec![param(self.worker.0), param(self.number.cast_signed())];
-        let job = Query { sql: Sql::Prove, action: "waiting for what was committed", params };
-        pipeline::run(&self.session, TxPart::Whole, &[job]).await.map(|_| ())
+        let query = Query { sql: Sql::TouchLane, action: "waiting for earlier commits", params };
+        pipeline::run(&self.session, TxPart::Whole, &[query]).await.map(|_| ())
     }
 
-    /// Its epoch and its last number, if there is such a lane.
+    /// Reads the lane's epoch and last number; `None` if the lane does not exist.
     pub(crate) async fn read_state(&self) -> Result<Option<(i64, i64)>, DbError> {
         self.query_state(self.state_query()).await
     }
 
-    /// An error if `claim` of its worker is not there.
+    /// Returns an error if the database does not have this claim of the lane's worker.
     pub(crate) async fn check_claim(&self, claim: &LanePosition) -> Result<(), DbError> {
         let state = self.query_state(lane_state_query(self.worker, claim.lane, None)).await?;
         let last = state.map_or(0, |(_, last)| last);
         if last < claim.number { Err(lost_history(claim.lane, claim.number, last).into()) } else { Ok(()) }
     }
 
-    async fn query_state(&self, read: Query<'_>) -> Result<Option<(i64, i64)>, DbError> {
-        let answers = pipeline::run(&self.session, TxPart::Standalone, &[read]).await?;
-        parse_lane_state(answers.first().ok_or_else(|| corrupt("an answer"))?)
+    async fn query_state(&self, query: Query<'_>) -> Result<Option<(i64, i64)>, DbError> {
+        let results = pipeline::run(&self.session, TxPart::Standalone, &[query]).await?;
+        parse_lane_state(results.first().ok_or_else(|| corrupt("a query result"))?)
     }
 }
 
-/// Reads the row of a lane; see [`state_of`].
-pub(crate) fn lane_state_query(worker: WorkerId, lane: u16, place: Option<String>) -> Query<'static> {
-    let params = vec![param(worker.0), param(lane.cast_signed()), param(place)];
-    Query { sql: Sql::Lane, action: "reading the lane", params }
+/// Returns the query that reads the row of a lane; see [`parse_lane_state`].
+pub(crate) fn lane_state_query(worker: WorkerId, lane: u16, ctid_hint: Option<String>) -> Query<'static> {
+    let params = vec![param(worker.0), param(lane.cast_signed()), param(ctid_hint)];
+    Query { sql: Sql::LaneState, action: "reading the lane", params }
 }
 
-/// What [`read`] has found: epoch and last number.
-pub(crate) fn parse_lane_state(answer: &QueryResult) -> Result<Option<(i64, i64)>, DbError> {
-    let Some(row) = answer.rows.first() else { return Ok(None) };
-    let mut row = Columns::of(row);
+/// Parses the result of [`lane_state_query`]: epoch and last number; `None` if the lane does not exist.
+pub(crate) fn parse_lane_state(result: &QueryResult) -> Result<Option<(i64, i64)>, DbError> {
+    let Some(row) = result.rows.first() else { return Ok(None) };
+    let mut row = Columns::new(row);
     Ok(Some((row.next()?, row.next()?)))
 }

@@ -1,10 +1,18 @@
 //! Stepfast is a durable workflow engine that batches for you: every step is safe on disk before the next one
 //! acts, and a thousand of them share one flush.
 //!
-//! This crate keeps its executions in Postgres, for any number of workers on any number of machines:
-//! [`PostgresStore`] implements the [`Store`] contract. Its rooms: `conn` makes connections, and sends a transaction in
-//! one round trip; `flush` turns a flush into one; `claim`, `control` (heartbeats, takeovers, changes of queues), `read`
-//! and `admin` (the schema) do the rest; `rows` has the contract's types as columns. The SQL is in `queries/`.
+//! This crate keeps executions in Postgres, for any number of workers on any number of machines: [`PostgresStore`]
+//! implements the [`Store`] contract. The folders are:
+//!
+//! - `conn`: opens connections, and sends a transaction in one round trip.
+//! - `rows`: converts the contract's types to columns and back.
+//! - `flush`: turns a flush into a transaction.
+//! - `claim`: takes executions to run.
+//! - `control`: registrations, heartbeats, takeovers and changes of queues.
+//! - `read`: loads and lists.
+//! - `admin`: migrates and checks the schema.
+//!
+//! The SQL is in `queries/`.
 
 mod admin;
 mod claim;
@@ -30,8 +38,9 @@ use stepfast_core::queue::fairness::FairShare;
 use stepfast_core::queue::{QueueChange, QueueRow};
 use stepfast_core::store::counters::Counters;
 use stepfast_core::store::{
-    StoreInfo, Hint, Claim, ClaimReply, DeadLetter, Detail, ExecutionId, Filter, Finding, Flush, Heartbeat, MigrationReport,
-    Outcome, Page, Record, Registration, HeartbeatReply, StoreError, WorkerOverview, WorkerId, WorkerInfo,
+    Claim, ClaimReply, DeadLetter, Detail, ExecutionId, Filter, Finding, Flush, Heartbeat, HeartbeatReply,
+    Hint, MigrationReport, Outcome, Page, Record, Registration, StoreError, StoreInfo, WorkerId, WorkerInfo,
+    WorkerOverview,
 };
 use stepfast_core::sync::Mutex;
 use stepfast_core::{Key, Store};
@@ -46,55 +55,56 @@ pub use crate::schema::add_migration;
 
 /// A [`Store`] in a Postgres database (13 or newer).
 ///
-/// Durable is as durable as the server is configured to be: with the default options an acknowledged flush
-/// has been flushed by the server (and by its synchronous standbys, if it has any).
+/// Flushes are as durable as the server is configured to make them. With the default options, the server has written an
+/// acknowledged flush to disk, and so have its synchronous standbys, if it has any.
 pub struct PostgresStore {
-    about: StoreInfo,
+    info: StoreInfo,
     counters: Counters,
     connector: Arc<Connector>,
-    background: Arc<Background>,
+    background: Arc<BackgroundRuntime>,
     lanes: Arc<Lanes>,
-    windows: Arc<Ownership>,
-    /// Whose turn it is at the next claim.
-    turns: Mutex<FairShare>,
-    heads: Heads,
-    inbox: Inbox,
-    depths: Depths,
-    control: Control,
+    ownership: Arc<Ownership>,
+    /// The fair share between queues and keys, kept from claim to claim.
+    fair_share: Mutex<FairShare>,
+    cursors: ClaimCursors,
+    inbox: InboxState,
+    limited_queues: LimitedQueues,
+    control: WorkerControl,
     reader: Reader,
     hints: Arc<Hints>,
 }
 
 use crate::admin::{check, migrate};
-use crate::claim::cursors::Heads;
-use crate::claim::{Inbox, Remembered};
-use crate::conn::background::Background;
-use crate::conn::connector::{Connector, Role};
-use crate::conn::dial::Target;
-use crate::control::Control;
-use crate::flush::depth::Depths;
+use crate::claim::ClaimMemory;
+use crate::claim::cursors::ClaimCursors;
+use crate::claim::inbox::InboxState;
+use crate::conn::background::BackgroundRuntime;
+use crate::conn::connector::{Connector, Purpose};
+use crate::conn::dial::DialTarget;
+use crate::control::WorkerControl;
+use crate::flush::depth::LimitedQueues;
 use crate::lane::Lanes;
 use crate::notify::{Hints, READY_HINT};
 use crate::ownership::Ownership;
 use crate::read::Reader;
 
 impl PostgresStore {
-    /// Opens the database at `url` (`postgres://user:password@host:5432/database`) with the default options, and
-    /// those behind it in the URL: docs/reference/stores.md lists them.
+    /// Opens the database at `url` (`postgres://user:password@host:5432/database`) with the default options and those
+    /// in the query of the URL, which docs/reference/stores.md lists.
     pub async fn open(url: &str) -> Result<Self, StoreError> {
         Self::open_with(url, PostgresOptions::default()).await
     }
 
-    /// Opens the database at `url`, and makes its schema or brings it up to date.
+    /// Opens the database at `url`, and creates or migrates its schema.
     ///
-    /// [`StoreError::Open`] says why it cannot be opened; [`StoreError::NewerSchema`] means that a newer
+    /// [`StoreError::Open`] says why the database cannot be opened; [`StoreError::NewerSchema`] means that a newer
     /// version of this program has migrated it.
     pub async fn open_with(url: &str, options: PostgresOptions) -> Result<Self, StoreError> {
         let connector = Arc::new(Connector::new(url, options)?);
-        let background = Arc::new(Background::start()?);
-        let (version, identity, looking) = migrate::open(&connector, &background).await?;
+        let background = Arc::new(BackgroundRuntime::start()?);
+        let (version, identity, heartbeat_session) = migrate::open(&connector, &background).await?;
         stepfast_core::crash_point!("postgres migrated");
-        let about = StoreInfo {
+        let info = StoreInfo {
             kind: "postgres",
             version: format!("PostgreSQL {version}"),
             location: format!("{}, schema {}", connector.name(), connector.options().schema),
@@ -106,23 +116,23 @@ impl PostgresStore {
             max_flush_bytes: 4 << 20,
             lease: Some(connector.options().lease),
         };
-        let (windows, lanes) = (Arc::new(Ownership::default()), Arc::new(Lanes::default()));
+        let (ownership, lanes) = (Arc::new(Ownership::default()), Arc::new(Lanes::default()));
         Ok(Self {
-            about,
+            info,
             counters: Counters::default(),
-            control: Control::new(
+            control: WorkerControl::new(
                 connector.clone(),
                 background.clone(),
-                windows.clone(),
+                ownership.clone(),
                 lanes.clone(),
-                looking,
+                heartbeat_session,
             ),
             lanes,
-            windows,
-            turns: Mutex::default(),
-            heads: Heads::default(),
-            inbox: Inbox::default(),
-            depths: Depths::default(),
+            ownership,
+            fair_share: Mutex::default(),
+            cursors: ClaimCursors::default(),
+            inbox: InboxState::default(),
+            limited_queues: LimitedQueues::default(),
             reader: Reader::new(&connector, &background),
             hints: Arc::new(Hints::new(connector.clone())),
             connector,
@@ -130,21 +140,21 @@ impl PostgresStore {
         })
     }
 
-    /// A connection to the database at `url`, made as the store makes its own, with nothing set: for tools that look
-    /// at the server beside a store. The current runtime drives it.
+    /// Opens a connection to the database at `url` as the store does, but without session settings: for tools that
+    /// inspect the server. The current runtime drives the connection.
     #[doc(hidden)]
-    pub async fn beside(url: &str, application_name: &str) -> Result<tokio_postgres::Client, StoreError> {
-        let (target, _) = Target::new(url, PostgresOptions::default())?;
-        let dialled = target.dial(application_name).await;
-        let (client, driver) = dialled.map_err(|refusal| refusal.opening(target.name()))?;
+    pub async fn raw_client(url: &str, application_name: &str) -> Result<tokio_postgres::Client, StoreError> {
+        let (target, _) = DialTarget::new(url, PostgresOptions::default())?;
+        let dialed = target.dial(application_name).await;
+        let (client, driver) = dialed.map_err(|error| error.into_open_error(target.name()))?;
         tokio::spawn(driver);
         Ok(client)
     }
 
-    /// Brings the schema of the database at `url` up to date without opening a store, and lets `role`, if given, use
-    /// it and change nothing but rows. If `is_dry`, only says what would be executed.
+    /// Migrates the schema of the database at `url` without opening a store. Grants `role`, if given, the use of the
+    /// schema and changes of rows, but no others. If `is_dry`, only returns the SQL that would be executed.
     ///
-    /// [`StoreError::Open`] says who has the right to, if the URL's role has not.
+    /// [`StoreError::Open`] names the role with the necessary privileges, if the URL's role lacks them.
     pub async fn migrate(
         url: &str,
         options: PostgresOptions,
@@ -152,57 +162,63 @@ impl PostgresStore {
         is_dry: bool,
     ) -> Result<MigrationReport, StoreError> {
         let connector = Connector::new(url, options)?;
-        if let Some(reason) = role.and_then(schema::refused_role) {
+        if let Some(reason) = role.and_then(schema::role_name_error) {
             return Err(StoreError::Open { store: connector.name().to_owned(), reason });
         }
-        let background = Background::start()?;
-        let reached = migrate::reach(&connector, &background).await?;
-        migrate::migrate(&connector, &background, &reached.client, is_dry, role, true).await
+        let background = BackgroundRuntime::start()?;
+        let connected = migrate::connect(&connector, &background).await?;
+        migrate::migrate(&connector, &background, &connected.client, is_dry, role, true).await
     }
 
-    /// Ends the engines on a schema as a migration to version `wanted` would, and migrates nothing: for tests.
+    /// Stops the engines on a schema as a migration to version `version` would, but migrates nothing: for tests.
     #[doc(hidden)]
-    pub async fn make_way(url: &str, options: PostgresOptions, wanted: i64) -> Result<(), StoreError> {
+    pub async fn stop_older_workers(
+        url: &str,
+        options: PostgresOptions,
+        version: i64,
+    ) -> Result<(), StoreError> {
         let connector = Connector::new(url, options)?;
-        let background = Background::start()?;
-        let client = migrate::reach(&connector, &background).await?.client;
+        let background = BackgroundRuntime::start()?;
+        let client = migrate::connect(&connector, &background).await?.client;
         let schema = &connector.options().schema;
-        let way = migrate::make_way(&client, schema, schema::newest(), wanted, true).await;
+        let stopped =
+            migrate::stop_older_workers(&client, schema, schema::newest_version(), version, true).await;
         let open = |reason: String| StoreError::Open { store: connector.name().to_owned(), reason };
-        way.map_err(|error| open(error.to_string()))?.map_err(open)
+        stopped.map_err(|error| open(error.to_string()))?.map_err(open)
     }
 
-    /// Looks at whether the database at `url` is fit for engines, and changes nothing.
+    /// Checks whether the database at `url` is fit for engines, and changes nothing.
     ///
-    /// An error is one of the URL, or of a connection that was lost while it was looked at.
+    /// Returns an error only for an invalid URL, or for a connection that was lost during the check.
     pub async fn check(url: &str, options: PostgresOptions) -> Result<Vec<Finding>, StoreError> {
         let connector = Connector::new(url, options)?;
-        let background = Background::start()?;
+        let background = BackgroundRuntime::start()?;
         check::check(&connector, &background).await
     }
 
-    /// The first step of a takeover alone, whatever the lease says. True if the worker was there.
+    /// Runs the first step of a takeover alone, regardless of the lease. Returns whether the worker was registered.
     #[doc(hidden)]
     pub async fn end_registration(&self, worker: WorkerId) -> Result<bool, StoreError> {
         self.control.end_registration(worker).await
     }
 
-    /// The second step of a takeover alone, for a worker whose registration has ended.
+    /// Runs the second step of a takeover alone, for a worker whose registration has ended. Returns the number of
+    /// requeued executions.
     #[doc(hidden)]
     pub async fn requeue(&self, worker: WorkerId) -> Result<u64, StoreError> {
         self.control.requeue(worker).await
     }
 
-    /// What sets up the connection of a lane.
+    /// The statements that set up the connection of a lane.
     #[doc(hidden)]
     pub fn lane_settings(&self) -> String {
-        self.connector.session_settings(Role::Lane)
+        self.connector.session_settings(Purpose::Lane)
     }
 
-    /// What sets up connections, by what they are for.
+    /// The statements that set up connections, with the purpose of each connection.
     #[doc(hidden)]
-    pub fn settings(&self) -> Vec<(&'static str, String)> {
-        Role::ALL.map(|role| (role.name(), self.connector.session_settings(role))).into()
+    pub fn session_settings(&self) -> Vec<(&'static str, String)> {
+        Purpose::ALL.map(|purpose| (purpose.name(), self.connector.session_settings(purpose))).into()
     }
 }
 
@@ -218,7 +234,7 @@ impl fmt::Debug for PostgresStore {
 #[async_trait]
 impl Store for PostgresStore {
     fn info(&self) -> &StoreInfo {
-        &self.about
+        &self.info
     }
 
     fn counters(&self) -> &Counters {
@@ -239,16 +255,23 @@ impl Store for PostgresStore {
     }
 
     async fn commit(&self, flush: &Flush) -> Result<Vec<(usize, Outcome)>, StoreError> {
-        let outcomes =
-            flush::commit(&self.connector, &self.lanes, &self.windows, &self.depths, &self.counters, flush)
-                .await?;
+        let outcomes = flush::commit(
+            &self.connector,
+            &self.lanes,
+            &self.ownership,
+            &self.limited_queues,
+            &self.counters,
+            flush,
+        )
+        .await?;
         self.hints.send(&self.background, notify::hint_for_flush(flush, &outcomes));
         Ok(outcomes)
     }
 
     async fn claim(&self, claim: &Claim) -> Result<ClaimReply, StoreError> {
-        let Self { connector, lanes, windows, counters, turns, heads, inbox, .. } = self;
-        claim::claim(connector, lanes, Remembered { windows, turns, heads, inbox }, counters, claim).await
+        let Self { connector, lanes, ownership, counters, fair_share, cursors, inbox, .. } = self;
+        claim::claim(connector, lanes, ClaimMemory { ownership, fair_share, cursors, inbox }, counters, claim)
+            .await
     }
 
     async fn change_queue(&self, change: &QueueChange) -> Result<Option<QueueRow>, StoreError> {
@@ -262,18 +285,18 @@ impl Store for PostgresStore {
         self.reader.queues(names).await
     }
 
-    async fn heartbeat(&self, look: &Heartbeat) -> Result<HeartbeatReply, StoreError> {
-        let (seen, has_company) = self.control.look(look, &self.reader).await?;
-        self.hints.set_has_peers(has_company);
-        if seen.is_fenced {
-            // it registers anew, and has no use for these any more
-            self.lanes.remove_worker(look.worker);
+    async fn heartbeat(&self, heartbeat: &Heartbeat) -> Result<HeartbeatReply, StoreError> {
+        let (reply, has_peers) = self.control.heartbeat(heartbeat, &self.reader).await?;
+        self.hints.set_has_peers(has_peers);
+        if reply.is_fenced {
+            // the worker registers again, and no longer needs these lanes
+            self.lanes.remove_worker(heartbeat.worker);
         }
-        Ok(seen)
+        Ok(reply)
     }
 
     async fn take_over(&self, worker: WorkerId) -> Result<u64, StoreError> {
-        let recovered = self.control.recover(worker).await?;
+        let recovered = self.control.take_over(worker).await?;
         if recovered > 0 {
             self.hints.send(&self.background, READY_HINT);
         }
@@ -287,7 +310,7 @@ impl Store for PostgresStore {
 
     async fn load_value(&self, execution: Key, chunks: ChunkRef) -> Result<Bytes, StoreError> {
         self.counters.add_read();
-        self.reader.value(execution, chunks).await
+        self.reader.load_value(execution, chunks).await
     }
 
     async fn list(&self, filter: &Filter) -> Result<Page, StoreError> {
@@ -296,16 +319,16 @@ impl Store for PostgresStore {
     }
 
     async fn dead_workers(&self, workers: &[WorkerId]) -> Result<Vec<WorkerId>, StoreError> {
-        self.reader.lost(workers, self.control.now(), self.control.lease_micros()).await
+        self.reader.dead_workers(workers, self.control.now(), self.control.lease_micros()).await
     }
 
-    async fn dead_letters(&self, most: u64) -> Result<Vec<DeadLetter>, StoreError> {
-        self.reader.dead_letters(most).await
+    async fn dead_letters(&self, limit: u64) -> Result<Vec<DeadLetter>, StoreError> {
+        self.reader.dead_letters(limit).await
     }
 
-    async fn workers(&self, most: u64) -> Result<WorkerOverview, StoreError> {
+    async fn workers(&self, limit: u64) -> Result<WorkerOverview, StoreError> {
         self.counters.add_read();
-        self.reader.survey(most, self.control.now(), self.control.lease_micros()).await
+        self.reader.workers(limit, self.control.now(), self.control.lease_micros()).await
     }
 
     async fn next_hint(&self) -> Hint {

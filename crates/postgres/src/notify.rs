@@ -1,11 +1,11 @@
-//! Wake-ups across processes: hints by LISTEN and NOTIFY, outside of any flush and never one per row.
+//! [`Hints`]: wake-ups across processes by LISTEN and NOTIFY, outside of any flush and never one per row.
 
 use std::future::poll_fn;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
 use std::time::Duration;
 
-use stepfast_core::store::{Hint, Flush, Outcome, State, StoreError, Write};
+use stepfast_core::store::{Flush, Hint, Outcome, State, StoreError, Write};
 use stepfast_core::sync::Mutex;
 use tokio::runtime::Handle;
 use tokio::sync::{Notify, watch};
@@ -14,51 +14,51 @@ use tokio_postgres::types::{ToSql, Type};
 use tokio_postgres::{AsyncMessage, Client};
 use xxhash_rust::xxh3::xxh3_64;
 
-use crate::conn::background::Background;
-use crate::conn::connector::{Connector, Role, jittered};
+use crate::conn::background::BackgroundRuntime;
+use crate::conn::connector::{Connector, Purpose, with_jitter};
 use crate::error::store_error;
 
-/// After each NOTIFY, which takes a lock of the whole server, a process rests this many times as long as it took, and
-/// at most so long.
+/// Pause after each NOTIFY, which takes a lock of the whole server: a multiple of the time that the NOTIFY took, and
+/// the maximum.
 const NOTIFY_PAUSE: (u32, Duration) = (4, Duration::from_millis(5));
 
-/// How long who closes waits until others have been told.
+/// The maximum wait of a closing worker until its last hint is sent.
 const FINAL_SEND_TIMEOUT: Duration = Duration::from_millis(500);
 
-/// How long to wait before connecting again: doubles from the first to the last, with jitter.
+/// Pause before a new connection: doubles from the first value to the second, with jitter.
 const RECONNECT_PAUSES: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(5));
 
-/// Something of nobody's concern.
+/// The hint that nothing has changed for other processes.
 const EMPTY_HINT: Hint = Hint { has_ready: false, has_other: false };
-/// Something may be ready.
+/// The hint that an execution may be ready.
 pub(crate) const READY_HINT: Hint = Hint { has_ready: true, has_other: false };
-/// Anything may have changed.
+/// The hint that anything may have changed.
 const FULL_HINT: Hint = Hint { has_ready: true, has_other: true };
 
-/// The channel of those who work with a schema. Whoever puts something there for them tells `<name> ready`, with any name
-/// that has no blank.
+/// Returns the channel on which the workers of a schema listen. A program that writes rows for them sends
+/// `<name> ready`, with any name that has no blank.
 pub fn hint_channel(schema: &str) -> String {
     format!("stepfast_{:016x}", xxh3_64(schema.as_bytes()))
 }
 
-/// What the process tells others, and hears from them.
+/// The hints that a store sends to other processes and receives from them.
 pub(crate) struct Hints {
     connector: Arc<Connector>,
     is_running: AtomicBool,
-    /// False once a look has seen no other worker: then nobody needs to be told anything.
+    /// Whether other workers may exist: false once a heartbeat has found none. Then no hint is sent.
     has_peers: AtomicBool,
     send_requested: Notify,
-    /// What others have not been told yet.
+    /// The hint that is still to be sent.
     unsent: Mutex<Hint>,
-    /// How often was heard that something may be ready, and that there may be more.
+    /// The numbers of received hints that set `has_ready`, and of those that set `has_other`.
     received: watch::Sender<(u64, u64)>,
-    /// Of these, how much the last return of `changed` had seen.
+    /// The values of `received` at the last return of [`next_hint`](Self::next_hint).
     returned: Mutex<(u64, u64)>,
-    /// How many NOTIFYs have been begun, and the number of the last one that is done.
+    /// The number of NOTIFYs begun. `last_sent` holds the number of the last one that succeeded.
     sends_begun: AtomicU64,
     last_sent: watch::Sender<u64>,
     channel: String,
-    /// Tells our own hints from those of others.
+    /// The sender's name in payloads, which tells this store's hints from those of others.
     name: String,
 }
 
@@ -80,112 +80,114 @@ impl Hints {
         }
     }
 
-    /// Whether other workers are there.
-    pub(crate) fn set_has_peers(&self, has_company: bool) {
-        self.has_peers.store(has_company, Relaxed);
+    /// Sets whether other workers exist.
+    pub(crate) fn set_has_peers(&self, has_peers: bool) {
+        self.has_peers.store(has_peers, Relaxed);
     }
 
-    /// Tells others what may have changed, soon.
-    pub(crate) fn send(self: &Arc<Self>, background: &Background, what: Hint) {
-        if what != EMPTY_HINT && self.has_peers.load(Relaxed) {
-            merge_hint(&self.unsent, what);
+    /// Sends a hint to other processes, soon.
+    pub(crate) fn send(self: &Arc<Self>, background: &BackgroundRuntime, hint: Hint) {
+        if hint != EMPTY_HINT && self.has_peers.load(Relaxed) {
+            merge_hint(&self.unsent, hint);
             self.ensure_running(background);
             self.send_requested.notify_one();
         }
     }
 
-    /// The same, and waits until they have been told, but not for long: the process may end next.
-    pub(crate) async fn send_and_wait(self: &Arc<Self>, background: &Background, what: Hint) {
+    /// Sends a hint and waits until it is sent, for [`FINAL_SEND_TIMEOUT`] at most: the process may end next.
+    pub(crate) async fn send_and_wait(self: &Arc<Self>, background: &BackgroundRuntime, hint: Hint) {
         if !self.has_peers.load(Relaxed) {
             return;
         }
-        // one that is on its way may be older than what is told of
+        // a NOTIFY in progress may be older than this hint
         let next = self.sends_begun.load(SeqCst) + 1;
-        let mut sent = self.last_sent.subscribe();
-        self.send(background, what);
-        let _ = tokio::time::timeout(FINAL_SEND_TIMEOUT, sent.wait_for(|sent| *sent >= next)).await;
+        let mut last_sent = self.last_sent.subscribe();
+        self.send(background, hint);
+        let _ = tokio::time::timeout(FINAL_SEND_TIMEOUT, last_sent.wait_for(|last| *last >= next)).await;
     }
 
-    /// Returns what others may have changed since the last call returned, when there is something.
-    pub(crate) async fn next_hint(self: &Arc<Self>, background: &Background) -> Hint {
+    /// Waits for a hint of another process, and returns all that were received since the last call returned.
+    pub(crate) async fn next_hint(self: &Arc<Self>, background: &BackgroundRuntime) -> Hint {
         if !self.connector.can_listen() {
             return std::future::pending().await;
         }
         self.ensure_running(background);
-        let (ready, more) = *self.returned.lock();
-        let mut heard = self.received.subscribe();
-        // the sender is ours: it does not go away
-        let now = heard.wait_for(|now| now.0 > ready || now.1 > more).await.map_or((ready, more), |now| *now);
-        let mut seen = self.returned.lock();
-        *seen = (seen.0.max(now.0), seen.1.max(now.1));
-        Hint { has_ready: now.0 > ready, has_other: now.1 > more }
+        let (ready, other) = *self.returned.lock();
+        let mut received = self.received.subscribe();
+        // the sender is a field of this store: it is never dropped during the wait
+        let now =
+            received.wait_for(|now| now.0 > ready || now.1 > other).await.map_or((ready, other), |now| *now);
+        let mut returned = self.returned.lock();
+        *returned = (returned.0.max(now.0), returned.1.max(now.1));
+        Hint { has_ready: now.0 > ready, has_other: now.1 > other }
     }
 
-    fn receive(&self, what: Hint) {
-        self.received.send_modify(|(ready, more)| {
-            *ready += u64::from(what.has_ready);
-            *more += u64::from(what.has_other);
+    fn receive(&self, hint: Hint) {
+        self.received.send_modify(|(ready, other)| {
+            *ready += u64::from(hint.has_ready);
+            *other += u64::from(hint.has_other);
         });
     }
 
-    /// Starts the connection for hints, once. It ends with the background thread.
-    fn ensure_running(self: &Arc<Self>, background: &Background) {
+    /// Starts the task with the connection for hints, unless it is running. It ends with the background thread.
+    fn ensure_running(self: &Arc<Self>, background: &BackgroundRuntime) {
         if self.is_running.swap(true, Relaxed) {
             return;
         }
         let hints = self.clone();
         background.runtime().spawn(async move {
             let mut pause = RECONNECT_PAUSES.0;
-            // an outage is told by those who need an answer; this alone may be missing when all else goes well
-            let (mut has_been, mut is_told) = (false, false);
+            // other connections report an outage; only this connection may fail while all others work
+            let (mut has_ever_connected, mut is_reported) = (false, false);
             loop {
-                let mut was_there = false;
-                if let Err(error) = hints.serve_connection(&mut was_there).await {
-                    has_been |= was_there;
-                    if !has_been && !std::mem::replace(&mut is_told, true) {
+                let mut has_connected = false;
+                if let Err(error) = hints.serve_connection(&mut has_connected).await {
+                    has_ever_connected |= has_connected;
+                    if !has_ever_connected && !std::mem::replace(&mut is_reported, true) {
                         tracing::warn!(
                             %error,
-                            "no wake-up hints, as nobody can be heard; what others do is seen once a second: see \
-                             listen= in the URL, and stepfast db check"
+                            "no wake-up hints can be received; changes by other processes are noticed once a second: see \
+                             listen= in the URL,  and stepfast db check"
                         );
                     } else {
-                        tracing::debug!(%error, "no wake-up hints for a moment; the look once a second goes on");
+                        tracing::debug!(%error, "connection for wake-up hints failed; heartbeats continue once a second");
                     }
                 }
-                pause = if was_there { RECONNECT_PAUSES.0 } else { (pause * 2).min(RECONNECT_PAUSES.1) };
-                tokio::time::sleep(jittered(pause)).await;
+                pause = if has_connected { RECONNECT_PAUSES.0 } else { (pause * 2).min(RECONNECT_PAUSES.1) };
+                tokio::time::sleep(with_jitter(pause)).await;
             }
         });
     }
 
-    /// Listens and tells, until the connection is lost; sets `was_there` once it works.
-    async fn serve_connection(self: &Arc<Self>, was_there: &mut bool) -> Result<(), StoreError> {
-        let what = "wake-up hints";
-        let fail = |error: tokio_postgres::Error| store_error(what, &error);
+    /// Connects, then receives and sends hints until the connection is lost; sets `has_connected` once it works.
+    async fn serve_connection(self: &Arc<Self>, has_connected: &mut bool) -> Result<(), StoreError> {
+        let action = "receiving wake-up hints";
+        let fail = |error: tokio_postgres::Error| store_error(action, &error);
         let connected = self.connector.dial_hints(&Handle::current()).await;
-        let (client, mut connection) = connected.map_err(|refusal| self.connector.hint_connect_failed(&refusal))?;
+        let (client, mut connection) =
+            connected.map_err(|refusal| self.connector.hint_connect_failed(&refusal))?;
         let hints = self.clone();
         let mut driver = tokio::spawn(async move {
             while let Some(Ok(message)) = poll_fn(|cx| connection.poll_message(cx)).await {
-                if let AsyncMessage::Notification(note) = message
-                    && let Some((name, what)) = note.payload().split_once(' ')
-                    && name != hints.name
+                if let AsyncMessage::Notification(notification) = message
+                    && let Some((sender, text)) = notification.payload().split_once(' ')
+                    && sender != hints.name
                 {
-                    hints.receive(parse_payload(what));
+                    hints.receive(parse_payload(text));
                 }
             }
         });
-        self.connector.set_up(&client, Role::Hints).await?;
+        self.connector.set_up(&client, Purpose::Hints).await?;
         if self.connector.can_listen() {
             let listen = format!("SET synchronous_commit TO off; LISTEN {}", self.channel);
             client.batch_execute(&listen).await.map_err(fail)?;
-            // whatever was told before we listened
+            // hints may have been sent before this connection listened
             self.receive(FULL_HINT);
         }
-        *was_there = true;
+        *has_connected = true;
         tokio::select! {
             result = self.publish(&client) => result.map_err(fail),
-            _ = &mut driver => Err(StoreError::Unavailable(format!("{what}: the connection was lost"))),
+            _ = &mut driver => Err(StoreError::Unavailable(format!("{action}: the connection was lost"))),
         }
     }
 
@@ -193,28 +195,29 @@ impl Hints {
         loop {
             self.send_requested.notified().await;
             let number = self.sends_begun.fetch_add(1, SeqCst) + 1;
-            let what = take_hint(&self.unsent);
-            let payload = format!("{} {}", self.name, payload_text(what));
-            // without a name: also through a proxy
+            let hint = take_hint(&self.unsent);
+            let payload = format!("{} {}", self.name, payload_text(hint));
+            // as an unnamed statement, which also works through a proxy that pools transactions
             let params: [(&(dyn ToSql + Sync), Type); 2] =
                 [(&self.channel, Type::TEXT), (&payload, Type::TEXT)];
-            let begun = Instant::now();
+            let begun_at = Instant::now();
             if let Err(error) = client.query_typed("SELECT pg_notify($1, $2)", &params).await {
-                // the next connection tells it
-                merge_hint(&self.unsent, what);
+                // the next connection sends it
+                merge_hint(&self.unsent, hint);
                 self.send_requested.notify_one();
                 return Err(error);
             }
             self.last_sent.send_replace(number);
-            tokio::time::sleep((begun.elapsed() * NOTIFY_PAUSE.0).min(NOTIFY_PAUSE.1)).await;
+            tokio::time::sleep((begun_at.elapsed() * NOTIFY_PAUSE.0).min(NOTIFY_PAUSE.1)).await;
         }
     }
 }
 
-/// What of a flush may concern others: what somebody may claim, wait for, or has to answer.
+/// Returns the hint for a flush: whether other processes may claim its executions, wait for them, or have to handle
+/// requests.
 pub(crate) fn hint_for_flush(flush: &Flush, outcomes: &[(usize, Outcome)]) -> Hint {
     let mut all = EMPTY_HINT;
-    // what was to run has been queued
+    // self-claiming Starts that were queued instead
     all.has_ready = outcomes.iter().any(|(_, outcome)| *outcome == Outcome::Queued);
     for write in &flush.writes {
         let state = match write {
@@ -236,27 +239,28 @@ pub(crate) fn hint_for_flush(flush: &Flush, outcomes: &[(usize, Outcome)]) -> Hi
     all
 }
 
-fn merge_hint(to: &Mutex<Hint>, what: Hint) {
-    let mut all = to.lock();
-    all.has_ready |= what.has_ready;
-    all.has_other |= what.has_other;
+fn merge_hint(target: &Mutex<Hint>, hint: Hint) {
+    let mut all = target.lock();
+    all.has_ready |= hint.has_ready;
+    all.has_other |= hint.has_other;
 }
 
-fn take_hint(from: &Mutex<Hint>) -> Hint {
-    std::mem::take(&mut *from.lock())
+fn take_hint(source: &Mutex<Hint>) -> Hint {
+    std::mem::take(&mut *source.lock())
 }
 
-/// What a payload says behind the name.
-fn payload_text(what: Hint) -> &'static str {
-    match (what.has_ready, what.has_other) {
+/// Returns the text of a hint, which follows the sender's name in the payload.
+fn payload_text(hint: Hint) -> &'static str {
+    match (hint.has_ready, hint.has_other) {
         (true, false) => "ready",
         (false, true) => "more",
         _ => "anything",
     }
 }
 
-fn parse_payload(what: &str) -> Hint {
-    match what {
+/// Parses the text of a hint; an unknown text counts as a hint that anything may have changed.
+fn parse_payload(text: &str) -> Hint {
+    match text {
         "ready" => READY_HINT,
         "more" => Hint { has_other: true, ..EMPTY_HINT },
         _ => FULL_HINT,

@@ -1,18 +1,18 @@
-//! Identifiers and literals in the text of statements.
+//! Quotes identifiers and literals in the text of statements.
 
-/// `identifier` as the server reads it back unchanged.
-pub(crate) fn quoted(identifier: &str) -> String {
+/// Quotes an identifier.
+pub(crate) fn quote_identifier(identifier: &str) -> String {
     format!("\"{}\"", identifier.replace('"', "\"\""))
 }
 
-/// Where tables are looked for. Temporary ones, which another client may have left in a session that a proxy has lent to
-/// both, come last: unless they are named, they come first.
+/// Returns the `search_path` of the store. Temporary tables come last. By default they come first, and a proxy may assign
+/// a server session in which another client has left some.
 pub(crate) fn search_path(schema: &str) -> String {
-    format!("{}, pg_temp", quoted(schema))
+    format!("{}, pg_temp", quote_identifier(schema))
 }
 
-/// Text as the server reads it back unchanged.
-pub(crate) fn literal(text: &str) -> String {
-    // the doubled backslash is read alike whatever standard_conforming_strings is
+/// Quotes a text literal.
+pub(crate) fn quote_literal(text: &str) -> String {
+    // an E string is parsed in the same way whatever standard_conforming_strings is
     format!(" E'{}'", text.replace('\\', "\\\\").replace('\'', "''"))
 }

@@ -1,17 +1,17 @@
-//! The schema as text: what brings it up to date, and what lets a role use it.
+//! The schema: its migrations and grants, as scripts.
 
 use std::sync::{LazyLock, OnceLock};
 
 use refinery::{Migration, embed_migrations};
 
-use crate::quoting::{literal, quoted, search_path};
+use crate::quoting::{quote_identifier, quote_literal, search_path};
 
 embed_migrations!("migrations");
 
-/// The table that keeps account of migrations, in refinery's form.
-pub(crate) const VERSIONS: &str = "schema_version";
+/// The table of applied migrations, in refinery's format.
+pub(crate) const VERSION_TABLE: &str = "schema_version";
 
-/// The tables that the store works on.
+/// The store's tables.
 pub(crate) const TABLES: &[&str] = &[
     "executions",
     "checkpoints",
@@ -36,74 +36,76 @@ pub(crate) const TABLES: &[&str] = &[
     "dead_letters",
 ];
 
-/// What the store does in them.
-pub(crate) const RIGHTS: &[&str] = &["SELECT", "INSERT", "UPDATE", "DELETE"];
+/// The privileges that an engine needs on the store's tables.
+pub(crate) const TABLE_PRIVILEGES: &[&str] = &["SELECT", "INSERT", "UPDATE", "DELETE"];
 
-/// The migration that makes this process one of a later version.
-static LATER: OnceLock<Migration> = OnceLock::new();
+/// A migration that tests have added, which makes this process behave like a later version.
+static ADDED_MIGRATION: OnceLock<Migration> = OnceLock::new();
 
-/// Adds a migration to those of this process, which becomes one of a later version of the program: for tests, before any
-/// store is opened.
+/// Adds a migration to those of this process, so that it behaves like a later version of the program. For tests, before
+/// any store is opened.
 ///
 /// # Panics
 ///
-/// If the name is none of a migration (`V99__later`), or if there is such a migration already.
+/// If the name is not that of a migration (`V99__later`), or if a migration was added already.
 pub fn add_migration(name: &str, sql: &str) {
-    let later = Migration::unapplied(name, sql);
-    let later = later.unwrap_or_else(|error| panic!("{name:?} is no migration: {error}"));
-    assert!(LATER.set(later).is_ok(), "there is such a migration already");
+    let migration = Migration::unapplied(name, sql);
+    let migration =
+        migration.unwrap_or_else(|error| panic!("{name:?} is not the name of a migration: {error}"));
+    assert!(ADDED_MIGRATION.set(migration).is_ok(), "a migration was added already");
 }
 
-/// All migrations, in their order.
+/// Returns all migrations, in order.
 pub(crate) fn migrations() -> Vec<Migration> {
     let mut all = migrations::runner().get_migrations().clone();
-    all.extend(LATER.get().cloned());
+    all.extend(ADDED_MIGRATION.get().cloned());
     all.sort_by_key(Migration::version);
     all
 }
 
-/// The newest schema that this program knows.
-pub(crate) fn newest() -> i64 {
+/// Returns the newest version of the schema that this program knows.
+pub(crate) fn newest_version() -> i64 {
     static NEWEST: LazyLock<i64> =
         LazyLock::new(|| migrations().last().map_or(0, |migration| i64::from(migration.version())));
     *NEWEST
 }
 
 /// Returns the newest version of the schema that this program knows, in the type of the server's column.
-pub(crate) fn known() -> i32 {
-    i32::try_from(newest()).unwrap_or(i32::MAX)
+pub(crate) fn newest_version_column() -> i32 {
+    i32::try_from(newest_version()).unwrap_or(i32::MAX)
 }
 
-/// False if the tables of `version` were made by a text that this program does not have: by a build between releases.
-pub(crate) fn is_ours(version: i64, checksum: &str) -> bool {
+/// Whether the tables of `version` were created by a migration that this program has. False for a build between
+/// releases. True for versions that this program does not know.
+pub(crate) fn is_known_build(version: i64, checksum: &str) -> bool {
     let mut migrations = migrations().into_iter();
     let known = migrations.find(|migration| i64::from(migration.version()) == version);
     known.is_none_or(|migration| migration.checksum().to_string() == checksum)
 }
 
-/// What to do about such tables.
-pub(crate) const NOT_OURS: &str = "give this program a schema of its own (?schema=NAME in the URL), or drop that one with all that is in it";
+/// Advice for a schema whose tables another build has created.
+pub(crate) const OTHER_BUILD_ADVICE: &str = "use another schema for this program (?schema=NAME in the URL), or drop the existing one with all its contents";
 
-/// The migrations above version `found`.
-pub(crate) fn pending(found: Option<i64>) -> Vec<Migration> {
+/// Returns the migrations above version `found`.
+pub(crate) fn pending_migrations(found: Option<i64>) -> Vec<Migration> {
     let found = found.unwrap_or(0);
     migrations().into_iter().filter(|migration| i64::from(migration.version()) > found).collect()
 }
 
-/// The first version of the schema that has the table `shard`, which names the oldest engine that may use the store.
+/// The first version of the schema with the table `shard`, which names the oldest engine that may use the store.
 pub(crate) const FIRST_WITH_SHARD: i64 = 4;
 
-/// The first version of the schema that tells clients from workers.
+/// The first version of the schema that distinguishes clients from workers.
 pub(crate) const FIRST_WITH_CLIENTS: i64 = 2;
 
-/// Limits the time for which a migration waits for a lock: flushes of the same table wait behind it.
-const LOCK_WITHIN: &str = "SET LOCAL lock_timeout TO '10s';\n";
+/// Limits the time for which a migration waits for a lock, because flushes queue behind it.
+const SET_LOCK_TIMEOUT: &str = "SET LOCAL lock_timeout TO '10s';\n";
 
-/// Returns the statements that fence all registrations on a schema of version `found`. No engine of an older program records
-/// anything after them, whether its process is stopped, is a client, or was not seen. Executions that such an engine runs are
-/// taken over like those of a lost worker.
-fn fencing(found: i64) -> String {
-    let mut sql = LOCK_WITHIN.to_owned();
+/// Returns the statements that fence all registrations on a schema of version `found`. After them, no engine of an older
+/// program can record anything, even if its process is stopped, is a client, or was not seen. Executions that such an
+/// engine runs are taken over like those of a dead worker.
+fn fence_script(found: i64) -> String {
+    let mut sql = SET_LOCK_TIMEOUT.to_owned();
     if found >= FIRST_WITH_SHARD {
         sql.push_str("SELECT number FROM shard FOR UPDATE;\n");
     }
@@ -121,63 +123,72 @@ fn fencing(found: i64) -> String {
     sql
 }
 
-/// What applies `pending` to a schema of version `found` in one transaction.
-pub(crate) fn applying(schema: &str, is_there: bool, found: Option<i64>, pending: &[Migration]) -> String {
+/// Returns the script that applies `pending` to a schema of version `found`, in one transaction.
+pub(crate) fn migration_script(
+    schema: &str,
+    has_schema: bool,
+    found: Option<i64>,
+    pending: &[Migration],
+) -> String {
     let mut sql = String::new();
-    if !is_there {
-        sql.push_str(&format!("CREATE SCHEMA IF NOT EXISTS {};\n", quoted(schema)));
+    if !has_schema {
+        sql.push_str(&format!("CREATE SCHEMA IF NOT EXISTS {};\n", quote_identifier(schema)));
     }
     sql.push_str(&format!(
         "SET LOCAL search_path TO {};\n\
-         CREATE TABLE IF NOT EXISTS {VERSIONS} (\n    version    int4 PRIMARY KEY,\n    name       varchar(255),\n    \
+         CREATE TABLE IF NOT EXISTS {VERSION_TABLE} (\n    version    int4 PRIMARY KEY,\n    name       varchar(255),\n    \
          applied_on varchar(255),\n    checksum   varchar(255)\n);\n\n",
         search_path(schema)
     ));
-    sql.push_str(&found.map(fencing).unwrap_or_default());
+    sql.push_str(&found.map(fence_script).unwrap_or_default());
     for migration in pending {
         let (version, name) = (migration.version(), migration.name());
         sql.push_str(migration.sql().unwrap_or_default().trim_end());
         sql.push_str(&format!(
-            "\n\nINSERT INTO {VERSIONS} (version, name, applied_on, checksum) VALUES ({version},{}, \
+            "\n\nINSERT INTO {VERSION_TABLE} (version, name, applied_on, checksum) VALUES ({version},{}, \
              to_char(now() AT TIME ZONE 'UTC', 'YYYY-MM-DD\"T\"HH24:MI:SS.US\"Z\"'), '{}');\n",
-            literal(name),
+            quote_literal(name),
             migration.checksum()
         ));
     }
-    let newest = newest();
+    let newest = newest_version();
     sql.push_str(&format!(
         "UPDATE shard SET oldest_engine = greatest(oldest_engine, {newest});\n\
-         COMMENT ON TABLE {VERSIONS} IS 'One row per migration that was applied';\n\
-         COMMENT ON COLUMN {VERSIONS}.version IS 'Its number';\n\
-         COMMENT ON COLUMN {VERSIONS}.name IS 'Its name';\n\
-         COMMENT ON COLUMN {VERSIONS}.applied_on IS 'When';\n\
-         COMMENT ON COLUMN {VERSIONS}.checksum IS 'Hash of its text';\n"
+         COMMENT ON TABLE {VERSION_TABLE} IS 'One row per migration that was applied';\n\
+         COMMENT ON COLUMN {VERSION_TABLE}.version IS 'Its number';\n\
+         COMMENT ON COLUMN {VERSION_TABLE}.name IS 'Its name';\n\
+         COMMENT ON COLUMN {VERSION_TABLE}.applied_on IS 'When';\n\
+         COMMENT ON COLUMN {VERSION_TABLE}.checksum IS 'Hash of its text';\n"
     ));
     sql
 }
 
-/// Returns why nothing can be granted to a role of this name.
-pub(crate) fn refused_role(role: &str) -> Option<String> {
+/// Returns an error if privileges cannot be granted to a role of this name.
+pub(crate) fn role_name_error(role: &str) -> Option<String> {
     if role == "public" {
-        return Some("role \"public\" is every role of the server: name the one that runs engines".into());
+        return Some(
+            "role \"public\" means every role of the server: name the role that runs engines".into(),
+        );
     }
-    // the server would cut a longer one, and grant to another
+    // the server would truncate a longer name, and grant to another role
     let is_name = (1..=63).contains(&role.len()) && !role.contains(char::is_control);
     (!is_name).then(|| {
         let shown = stepfast_core::text::quote(role);
-        format!("role {shown} cannot be: a name has 1 to 63 bytes of printable characters")
+        format!("{shown} cannot be the name of a role: use 1 to 63 bytes of printable characters")
     })
 }
 
-/// What lets `role` run engines, and change nothing but rows; also in tables that later versions bring.
-pub(crate) fn granting(schema: &str, role: &str) -> String {
-    let (schema, role, rights) = (quoted(schema), quoted(role), RIGHTS.join(", "));
+/// Returns the statements that allow `role` to run engines but not to change tables. They include the tables of later
+/// versions.
+pub(crate) fn grant_script(schema: &str, role: &str) -> String {
+    let (schema, role, privileges) =
+        (quote_identifier(schema), quote_identifier(role), TABLE_PRIVILEGES.join(", "));
     let tables: Vec<_> = TABLES.iter().map(|table| format!("{schema}.{table}")).collect();
     format!(
         "GRANT USAGE ON SCHEMA {schema} TO {role};\n\
-         GRANT {rights} ON {} TO {role};\n\
-         GRANT SELECT ON {schema}.{VERSIONS} TO {role};\n\
-         ALTER DEFAULT PRIVILEGES IN SCHEMA {schema} GRANT {rights} ON TABLES TO {role};\n",
+         GRANT {privileges} ON {} TO {role};\n\
+         GRANT SELECT ON {schema}.{VERSION_TABLE} TO {role};\n\
+         ALTER DEFAULT PRIVILEGES IN SCHEMA {schema} GRANT {privileges} ON TABLES TO {role};\n",
         tables.join(", ")
     )
 }

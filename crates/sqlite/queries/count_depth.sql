@@ -1,4 +1,4 @@
--- How many executions of a queue wait for their beginning: ready without having begun, or delayed. 1 queue
+-- The number of executions of a queue that have not begun: ready for the first time, or scheduled. 1 queue
 WITH RECURSIVE workflows (name) AS (
     SELECT min(workflow) FROM ready
     UNION ALL

@@ -1,4 +1,4 @@
--- A row with its payloads. 1 workflow_id
+-- An execution's row with its payloads. 1 workflow_id
 SELECT
     key, root, parent, is_detached, workflow_id, workflow, fingerprint, status, is_paused, owner, run_no,
     recoveries, created_at, ended_at, deadline_at, armed,

@@ -1,4 +1,4 @@
--- Rows without payloads; the conditions follow.
+-- Rows of executions without payloads. The conditions are appended.
 SELECT
     key, root, parent, is_detached, workflow_id, workflow, fingerprint, status, is_paused, owner, run_no,
     recoveries, created_at, ended_at, deadline_at, armed,

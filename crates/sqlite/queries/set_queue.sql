@@ -1,5 +1,5 @@
--- 1 name, 2 version, 3 changed_at, 4 is_paused, 5 concurrency, 6 worker_concurrency, 7 key_concurrency, 8 to 10 rate,
--- 11 to 13 key_rate, 14 max_depth, 15 key_weights
+-- Creates or changes a queue, if its version is the expected one. 1 name, 2 version, 3 changed_at, 4 is_paused,
+-- 5 concurrency, 6 worker_concurrency, 7 key_concurrency, 8 to 10 rate, 11 to 13 key_rate, 14 max_depth, 15 key_weights
 INSERT INTO queues (
     name, version, changed_at, is_paused, concurrency, worker_concurrency, key_concurrency, rate_starts,
     rate_period_ms, rate_burst, key_rate_starts, key_rate_period_ms, key_rate_burst, max_depth,

@@ -1,4 +1,4 @@
--- The other common Start: a root that has ended meanwhile, without id or deadline of its own. May have many
+-- The other common Start: a root that has finished before the flush, without workflow_id or deadline. May have many
 -- rows.
 INSERT OR FAIL INTO executions (key, created_at, input, workflow, status, ended_at, outcome) VALUES
     (?, ?, ?, ?, ?, ?, ?)

@@ -1,4 +1,4 @@
--- A suspended execution one of whose conditions holds. 1 key, 2 now
+-- Queues a suspended execution if its timer is due or one of its children has finished. 1 key, 2 the time now
 UPDATE executions SET status = 1
 WHERE key = ?1 AND status = 3 AND (
     EXISTS (SELECT 1 FROM timers WHERE execution = ?1 AND due_at <= ?2)

@@ -1,9 +1,9 @@
-//! [`Companions`]: the files beside a database, open while anything in this process uses them; and [`Identity`], which tells
+//! [`Companions`]: the files beside a database, open while this process uses them; and [`FileIdentity`], which shows
 //! whether a path still leads to the file that was opened.
 //!
-//! `fcntl` locks do not exclude threads of one process, and closing *any* descriptor of a file drops all the locks that the
-//! process has on it. So there is one descriptor per process and file. Its users are counted, and it is opened and closed
-//! under the lock of their number.
+//! `fcntl` locks do not exclude threads of one process, and closing *any* descriptor of a file drops all locks that the
+//! process has on it. Therefore a process has one descriptor per file. Its users are counted, and it is opened and
+//! closed under the lock of that count.
 
 use std::ffi::OsString;
 use std::fs::{File, Metadata, OpenOptions};
@@ -16,66 +16,68 @@ use std::sync::Arc;
 use stepfast_core::store::StoreError;
 use stepfast_core::sync::Mutex;
 
-/// The companions of one database.
+/// The companion files of one database.
 pub(crate) struct Companions {
-    /// The database.
+    /// The path of the database.
     path: PathBuf,
-    open: Mutex<CompanionUsage>,
+    usage: Mutex<CompanionUsage>,
 }
 
+/// The open files of a database, and the number of their users.
 #[derive(Default)]
 struct CompanionUsage {
     files: Option<Arc<CompanionFiles>>,
     users: usize,
 }
 
-/// The files themselves.
+/// The open companion files.
 pub(crate) struct CompanionFiles {
     pub(crate) presence: File,
     pub(crate) turnstile: File,
     pub(crate) wake: File,
 }
 
-/// A use of the files: they stay open until it is dropped.
+/// A use of the companion files: they stay open until it is dropped.
 pub(crate) struct OpenCompanions {
     companions: Arc<Companions>,
-    /// Always there, until it is dropped under the lock.
+    /// Always `Some`, until the drop takes it under the lock.
     files: Option<Arc<CompanionFiles>>,
 }
 
 impl Companions {
     pub(crate) fn new(path: &Path) -> Arc<Self> {
-        Arc::new(Self { path: path.to_owned(), open: Mutex::default() })
+        Arc::new(Self { path: path.to_owned(), usage: Mutex::default() })
     }
 
-    /// The path of one of the files, or of another file beside the database.
+    /// Returns the path of a companion file, or of another file beside the database.
     pub(crate) fn path(&self, suffix: &str) -> PathBuf {
         companion_path(&self.path, suffix)
     }
 
     /// Returns the files, and opens them if they are not open.
     pub(crate) fn open(self: &Arc<Self>) -> io::Result<OpenCompanions> {
-        let mut open = self.open.lock();
-        let files = match &open.files {
+        let mut usage = self.usage.lock();
+        let files = match &usage.files {
             Some(files) => files.clone(),
-            None => open.files.insert(Arc::new(CompanionFiles::open(&self.path)?)).clone(),
+            None => usage.files.insert(Arc::new(CompanionFiles::open(&self.path)?)).clone(),
         };
-        open.users += 1;
+        usage.users += 1;
         Ok(OpenCompanions { companions: self.clone(), files: Some(files) })
     }
 
     /// Returns the files if they are open.
     pub(crate) fn if_open(self: &Arc<Self>) -> Option<OpenCompanions> {
-        let mut open = self.open.lock();
-        let files = open.files.clone()?;
-        open.users += 1;
+        let mut usage = self.usage.lock();
+        let files = usage.files.clone()?;
+        usage.users += 1;
         Some(OpenCompanions { companions: self.clone(), files: Some(files) })
     }
 
-    /// Refuses a presence file that is not the one which this process has open: its locks say nothing to others then.
+    /// Fails if the presence file was replaced since this process opened it: other processes do not see the locks on
+    /// the old file.
     pub(crate) fn check_presence(self: &Arc<Self>) -> Result<(), StoreError> {
-        let Some(used) = self.if_open() else { return Ok(()) };
-        let Ok(opened) = used.presence.metadata() else { return Ok(()) };
+        let Some(open_files) = self.if_open() else { return Ok(()) };
+        let Ok(opened) = open_files.presence.metadata() else { return Ok(()) };
         FileIdentity::of_metadata(&opened).check(&self.path("-presence")).map(drop)
     }
 }
@@ -89,7 +91,7 @@ impl CompanionFiles {
         Ok(Self { presence: open("-presence")?, turnstile: open("-turnstile")?, wake: open("-wake")? })
     }
 
-    /// Returns the copy of the count of flushes, if there is one: the nonce of the database, and the count.
+    /// Reads the copy of the flush count, if it exists: the nonce of the database, and the count.
     pub(crate) fn read_flush_count(&self) -> Option<FlushCount> {
         let mut bytes = [0; 16];
         self.presence.read_exact_at(&mut bytes, 0).ok()?;
@@ -100,12 +102,12 @@ impl CompanionFiles {
         })
     }
 
-    /// Writes the copy of the count of flushes.
+    /// Writes the copy of the flush count.
     pub(crate) fn write_flush_count(&self, FlushCount { nonce, count }: FlushCount) {
         let mut bytes = [0; 16];
         bytes[..8].copy_from_slice(&nonce.to_be_bytes());
         bytes[8..].copy_from_slice(&count.to_be_bytes());
-        // where it cannot be written, a loss may not be noticed
+        // if the write fails, a loss may go undetected
         let _ = self.presence.write_all_at(&bytes, 0);
     }
 }
@@ -114,38 +116,41 @@ impl Deref for OpenCompanions {
     type Target = CompanionFiles;
 
     fn deref(&self) -> &CompanionFiles {
-        self.files.as_deref().unwrap_or_else(|| unreachable!("it is taken when it is dropped"))
+        self.files.as_deref().unwrap_or_else(|| unreachable!("only the drop takes the files"))
     }
 }
 
 impl Drop for OpenCompanions {
     fn drop(&mut self) {
-        let mut open = self.companions.open.lock();
+        let mut usage = self.companions.usage.lock();
         drop(self.files.take());
-        open.users -= 1;
-        if open.users == 0 {
-            open.files = None;
+        usage.users -= 1;
+        if usage.users == 0 {
+            usage.files = None;
         }
     }
 }
 
-/// How many flushes of a database were counted.
+/// The number of counted flushes of a database.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct FlushCount {
+    /// Identifies the database.
     pub(crate) nonce: i64,
     pub(crate) count: i64,
 }
 
 impl FlushCount {
-    /// Refuses a database that has less than a copy of its count says. A copy of another database says nothing.
+    /// Fails if the database has fewer flushes than the copy of its count. A copy of another database is ignored.
     pub(crate) fn check(self, path: &Path, copy: Self) -> Result<(), StoreError> {
         if self.nonce != copy.nonce || self.count >= copy.count {
             return Ok(());
         }
-        let (at, presence, log) = (path.display(), companion_path(path, "-presence"), companion_path(path, "-wal"));
+        let (database, presence, log) =
+            (path.display(), companion_path(path, "-presence"), companion_path(path, "-wal"));
         Err(StoreError::Corrupt(format!(
-            "{at} has less than was acknowledged: it is at count {}, and was at {}; either {} was lost or cut, and has to be put \
-             back, or the file is an older copy; to go on with what is there, end all processes that use it, and remove {}",
+            "{database} has less than was acknowledged: its flush count is {}, and was {}; either {} was lost or cut and must be \
+             restored, or the file is an older copy; to continue with the present data, end all processes that use it, and \
+             remove {}",
             self.count,
             copy.count,
             log.display(),
@@ -154,7 +159,7 @@ impl FlushCount {
     }
 }
 
-/// Which file of the system a path leads to.
+/// The identity of a file in its file system.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct FileIdentity {
     device: u64,
@@ -166,27 +171,27 @@ impl FileIdentity {
         Ok(Self::of_metadata(&std::fs::metadata(path)?))
     }
 
-    fn of_metadata(found: &Metadata) -> Self {
-        Self { device: found.dev(), inode: found.ino() }
+    fn of_metadata(metadata: &Metadata) -> Self {
+        Self { device: metadata.dev(), inode: metadata.ino() }
     }
 
-    /// Refuses a path that leads to another file, or to none. Returns the length of the file, 0 if the system does not tell.
+    /// Fails if a path leads to another file or to none. Returns the length of the file, or 0 if it cannot be read.
     pub(crate) fn check(self, path: &Path) -> Result<u64, StoreError> {
-        let was = match std::fs::metadata(path) {
-            Ok(found) if Self::of_metadata(&found) == self => return Ok(found.len()),
+        let change = match std::fs::metadata(path) {
+            Ok(metadata) if Self::of_metadata(&metadata) == self => return Ok(metadata.len()),
             Ok(_) => "replaced",
             Err(error) if error.kind() == io::ErrorKind::NotFound => "deleted or moved",
             Err(_) => return Ok(0),
         };
         Err(StoreError::Corrupt(format!(
-            "{} was {was} while this process had it open, and what is written to it is lost; end all processes that \
-             use the database, see that its files are those that belong together, then start them again",
+            "{} was {change} while this process had it open, and further writes to it would be lost; end all processes that \
+             use the database, make sure that its files belong together, then start them again",
             path.display()
         )))
     }
 }
 
-/// The path of a file beside the database.
+/// Returns the path of a file beside the database.
 pub(crate) fn companion_path(path: &Path, suffix: &str) -> PathBuf {
     let mut name = OsString::from(path);
     name.push(suffix);

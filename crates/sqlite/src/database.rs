@@ -1,4 +1,4 @@
-//! [`Inner`]: the one connection that writes, who may use it, and what is done when it cannot be trusted.
+//! [`Database`]: the only connection that writes, the order of its users, and its replacement after disk errors.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering::SeqCst;
@@ -10,91 +10,95 @@ use rusqlite::{Connection, OptionalExtension};
 use stepfast_core::clock::{Clock, Timestamp};
 use stepfast_core::queue::fairness::FairShare;
 use stepfast_core::store::counters::{Counters, WriterTime};
-use stepfast_core::store::{StoreInfo, Durability, StoreError};
+use stepfast_core::store::{Durability, StoreError, StoreInfo};
 use stepfast_core::sync::Mutex;
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
-use crate::companions::{FlushCount, FileIdentity, companion_path};
+use crate::companions::{FileIdentity, FlushCount, companion_path};
 use crate::conn;
 use crate::conn::statements::{Sql, Statements};
-use crate::error::{DbResult, DbError};
+use crate::error::{DbError, DbResult};
 use crate::file_share::{FileShare, WriteTurn};
 use crate::fork::{Disconnect, SqliteUse};
 use crate::notify::Listener;
 
-/// How long a transaction waits in line for those of other processes before it lets the next of this process try.
+/// Time that a transaction waits at the turnstile for other processes before it yields to the next one of this process.
 pub(crate) const TURN_TIMEOUT: Duration = Duration::from_secs(1);
-/// How long it waits outside the line, while it knows of no other process, before it looks whether there is one.
+/// Time that a transaction waits for SQLite's lock, while no other process is known, before it checks for one.
 const TIMEOUT_WITHOUT_PEERS: Duration = Duration::from_millis(50);
-/// How long it waits in all where a caller gets the error.
+/// Total time that a transaction waits if the caller does not retry.
 pub(crate) const MAX_WRITE_WAIT: Duration = Duration::from_mins(1);
 
-/// Bytes of the log from which on it is not left to SQLite to begin it anew: three times the length at which SQLite tries.
+/// Length in bytes from which on the store itself empties the write-ahead log: three times the length at which SQLite
+/// tries to restart it.
 pub(crate) const MAX_LOG_BYTES: u64 = 128 * 1024 * 1024;
-/// How long that waits for readers.
+/// Time that emptying the log waits for readers.
 const EMPTY_LOG_TIMEOUT: Duration = Duration::from_millis(500);
 
-/// The connection that writes, and the files that it has open.
+/// The connection that writes, and the identities of the files that it has open.
 pub(crate) struct Writer {
     pub(crate) conn: Connection,
-    /// The database.
+    /// The main database file.
     pub(crate) database_file: FileIdentity,
-    /// The log, once a transaction has begun: SQLite makes it then at the latest.
+    /// The write-ahead log, once a transaction has begun: by then SQLite has created it.
     log_file: Option<FileIdentity>,
 }
 
 impl Writer {
-    /// Opens the database; creates the file if there is none.
+    /// Opens the database, and creates the file if it does not exist.
     pub(crate) fn open(path: &Path, vfs: Option<&str>, durability: Durability) -> DbResult<Self> {
-        let conn = conn::writer(path, vfs, durability)?;
-        let missing = |error: std::io::Error| {
+        let conn = conn::open_writer(path, vfs, durability)?;
+        let not_found = |error: std::io::Error| {
             let reason = format!("opening {}: it cannot be found ({error})", path.display());
             StoreError::Unavailable(reason)
         };
-        let database = FileIdentity::of_path(path).map_err(missing)?;
-        Ok(Self { conn, database_file: database, log_file: None })
+        let database_file = FileIdentity::of_path(path).map_err(not_found)?;
+        Ok(Self { conn, database_file, log_file: None })
     }
 
-    /// Refuses files that are not those which the connection has open: what was committed to the others is lost. Returns the
-    /// length of the log.
+    /// Fails if the paths no longer lead to the files that the connection has open, because commits to those files
+    /// would be lost. Returns the length of the log.
     fn check(&self, path: &Path) -> Result<u64, StoreError> {
         self.database_file.check(path)?;
         self.log_file.map_or(Ok(0), |log| log.check(&companion_path(path, "-wal")))
     }
 }
 
-/// The store, shared with the threads that read for it.
+/// The state of a store, shared with the threads that read for it.
 pub(crate) struct Database {
     pub(crate) path: PathBuf,
     pub(crate) vfs: Option<&'static str>,
-    pub(crate) about: StoreInfo,
+    pub(crate) info: StoreInfo,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) counters: Counters,
     pub(crate) share: Arc<FileShare>,
     pub(crate) listener: Arc<Listener>,
-    /// Registrations of this store that are not closed.
+    /// The worker_ids of this store's registrations that are not closed.
     pub(crate) workers: Mutex<Vec<i64>>,
-    /// Renewals so far.
+    /// Number of lease renewals so far.
     pub(crate) renewals: AtomicU64,
-    /// A takeover has begun and not yet woken what its worker should have.
+    /// Whether a sweep is due: a takeover has begun and has not yet woken the executions that the dead worker should
+    /// have woken, or the regular interval has passed.
     pub(crate) is_sweep_due: AtomicBool,
-    /// `None` after an error that leaves its view of the disk in doubt: the next use opens it anew.
+    /// The connection that writes. `None` after an error that leaves its view of the disk in doubt: the next use opens
+    /// a new one.
     pub(crate) writer: Mutex<Option<Writer>>,
-    /// The file that its connections have open; `None` while none is.
+    /// The file that the store's connections have open; `None` while no connection is open.
     pub(crate) database_file: Mutex<Option<FileIdentity>>,
-    /// The nonce of the database.
+    /// The nonce of the database, which identifies it in copies of the flush count.
     pub(crate) nonce: i64,
-    /// Bytes of the log at which it is to be folded next.
-    pub(crate) next_empty_at: AtomicU64,
-    /// When a flush was counted last.
+    /// Length of the log, in bytes, at which it is emptied next.
+    pub(crate) log_bytes_limit: AtomicU64,
+    /// Time of the last counted flush.
     pub(crate) flush_counted_at: Mutex<Option<Instant>>,
+    /// Open connections for reads that are not in use.
     pub(crate) idle_readers: Mutex<Vec<Connection>>,
-    /// All of its registrations are closed: no connection stays open.
+    /// Whether all registrations are closed, so that no connection stays open.
     pub(crate) is_idle: AtomicBool,
-    /// Bounds how many reads for async callers go on at once.
+    /// Limits the number of concurrent reads for async callers.
     pub(crate) read_permits: Arc<Semaphore>,
-    /// Whose turn it is at the next claim.
+    /// The order in which queues and keys are served by the next claims.
     pub(crate) fair_share: Mutex<FairShare>,
 }
 
@@ -103,7 +107,7 @@ impl Drop for Database {
         let _in_sqlite = SqliteUse::enter();
         drop(self.writer.get_mut().take());
         self.idle_readers.get_mut().clear();
-        // whoever was not closed is lost, as if the process had died
+        // workers that were not closed count as dead, as if the process had died
         for worker in self.workers.lock().drain(..) {
             self.share.release_presence(worker);
         }
@@ -115,13 +119,13 @@ impl Disconnect for Database {
     fn disconnect(&self) {
         let writer = self.writer.lock().take().map(|writer| writer.conn);
         let readers = std::mem::take(&mut *self.idle_readers.lock());
-        writer.into_iter().chain(readers).for_each(conn::close_for_now);
+        writer.into_iter().chain(readers).for_each(conn::close_without_checkpoint);
     }
 }
 
 impl Database {
-    /// Closes all connections that are not in use; those that are close when they have been. Until somebody registers
-    /// again, each use opens one of its own.
+    /// Closes all connections that are not in use; the others close after their use. Until the next registration, each
+    /// use opens a connection of its own.
     pub(crate) fn close_idle(&self) {
         self.is_idle.store(true, SeqCst);
         let _in_sqlite = SqliteUse::enter();
@@ -134,159 +138,168 @@ impl Database {
         self.clock.now()
     }
 
-    /// Does `work` in one durable transaction, when it is this thread's turn. `doing` says what, for errors.
+    /// Runs `work` in one durable transaction, when it is this thread's turn. `action` describes the work in errors.
     ///
-    /// On an error nothing of it is durable, except that after `Unavailable` nobody knows. It waits a short time only for
-    /// another process that keeps its transaction open: its caller tries again, unless the engine ends.
+    /// After an error, no part of the work is durable, except that after `Unavailable` the outcome is unknown. The wait
+    /// for another process that keeps its transaction open is short: the caller retries unless the engine is stopping.
     pub(crate) fn write<T>(
         &self,
-        doing: &str,
+        action: &str,
         work: impl FnOnce(&Connection) -> DbResult<T>,
     ) -> Result<T, StoreError> {
-        self.try_write(TURN_TIMEOUT, work).map_err(|trouble| trouble.into_store_error(&self.path, doing))
+        self.try_write(TURN_TIMEOUT, work).map_err(|error| error.into_store_error(&self.path, action))
     }
 
-    /// The same for a caller that does not try again: it waits longer.
+    /// Runs `work` as [`write`](Self::write) does, but waits longer, for a caller that does not retry.
     pub(crate) fn write_with_long_wait<T>(
         &self,
-        doing: &str,
+        action: &str,
         work: impl FnOnce(&Connection) -> DbResult<T>,
     ) -> Result<T, StoreError> {
-        self.try_write(MAX_WRITE_WAIT, work).map_err(|trouble| trouble.into_store_error(&self.path, doing))
+        self.try_write(MAX_WRITE_WAIT, work).map_err(|error| error.into_store_error(&self.path, action))
     }
 
+    /// Tries to run `work` in one durable transaction: waits at most `timeout` for other processes.
     pub(crate) fn try_write<T>(
         &self,
-        patience: Duration,
+        timeout: Duration,
         work: impl FnOnce(&Connection) -> DbResult<T>,
     ) -> DbResult<T> {
-        let asked_at = Instant::now();
-        let last = asked_at + patience;
-        let mut alone = TIMEOUT_WITHOUT_PEERS;
-        let begun = loop {
-            match self.begin(last.min(Instant::now() + TURN_TIMEOUT), alone) {
-                // a process that has come since the last look may keep a line: outside of it there is hardly a gap
-                Err(trouble) if trouble.is_busy() && Instant::now() < last => {
+        let requested_at = Instant::now();
+        let deadline = requested_at + timeout;
+        let mut lock_timeout = TIMEOUT_WITHOUT_PEERS;
+        let transaction = loop {
+            match self.begin(deadline.min(Instant::now() + TURN_TIMEOUT), lock_timeout) {
+                // a process that registered in the meantime may use the turnstile: without it, a gap between its
+                // transactions is rare
+                Err(error) if error.is_busy() && Instant::now() < deadline => {
                     self.share.check_for_peers();
-                    alone = TURN_TIMEOUT;
+                    lock_timeout = TURN_TIMEOUT;
                 }
-                begun => break begun?,
+                transaction => break transaction?,
             }
         };
-        let begun_at = begun.began_at;
-        let mut spent = WriterTime { turn_wait: begun_at - asked_at, ..WriterTime::default() };
-        let done = self.run_transaction(begun, work, &mut spent.commit);
-        spent.statements = begun_at.elapsed().saturating_sub(spent.commit);
-        self.counters.add_writer_time(spent);
-        done
+        let began_at = transaction.began_at;
+        let mut writer_time = WriterTime { turn_wait: began_at - requested_at, ..WriterTime::default() };
+        let result = self.run_transaction(transaction, work, &mut writer_time.commit);
+        writer_time.statements = began_at.elapsed().saturating_sub(writer_time.commit);
+        self.counters.add_writer_time(writer_time);
+        result
     }
 
-    /// Waits for this thread's turn, until `deadline` for other processes, and begins a transaction. Where no other process
-    /// is known, the wait for one ends after `alone`.
-    fn begin(&self, deadline: Instant, alone: Duration) -> DbResult<OpenTransaction<'_>> {
+    /// Waits for this thread's turn, for other processes until `deadline`, and begins a transaction. While no other
+    /// process is known, the wait for SQLite's lock ends after `lock_timeout`.
+    fn begin(&self, deadline: Instant, lock_timeout: Duration) -> DbResult<OpenTransaction<'_>> {
         let turn = self.share.wait_for_turn(deadline).ok_or(DbError::Busy)?;
         let in_sqlite = SqliteUse::enter();
-        let at = Instant::now();
+        let began_at = Instant::now();
         let mut slot = self.writer.lock();
-        // taken out while in use: work that panics takes its half-done transaction with it
+        // taken out while in use: a panic in the work drops the connection with its unfinished transaction
         let mut writer = match slot.take() {
             Some(writer) => writer,
             None => self.open_writer(deadline)?,
         };
-        let patience = deadline.saturating_duration_since(at);
-        writer.conn.busy_timeout(if turn.holds_turnstile() { patience } else { patience.min(alone) })?;
+        let timeout = deadline.saturating_duration_since(began_at);
+        writer.conn.busy_timeout(if turn.holds_turnstile() { timeout } else { timeout.min(lock_timeout) })?;
         match run_statement(&writer.conn, "BEGIN IMMEDIATE") {
             Ok(()) => {
                 if writer.log_file.is_none() {
                     writer.log_file = FileIdentity::of_path(&companion_path(&self.path, "-wal")).ok();
                 }
-                Ok(OpenTransaction { turn, in_sqlite, began_at: at, slot, writer })
+                Ok(OpenTransaction { turn, in_sqlite, began_at, slot, writer })
             }
-            Err(trouble) if trouble.needs_new_connection() => Err(self.note_sync_failure(trouble)),
-            Err(trouble) => {
+            Err(error) if error.needs_new_connection() => Err(self.note_sync_failure(error)),
+            Err(error) => {
                 self.keep_writer(&mut slot, writer);
-                Err(trouble)
+                Err(error)
             }
         }
     }
 
-    /// Notes that the log is doubtful if a sync has failed.
-    fn note_sync_failure(&self, trouble: DbError) -> DbError {
-        if trouble.is_sync_failure() {
+    /// Marks the log as doubtful if the error is a failed sync. Returns the error.
+    fn note_sync_failure(&self, error: DbError) -> DbError {
+        if error.is_sync_failure() {
             self.share.mark_log_doubtful();
         }
-        trouble
+        error
     }
 
-    /// Opens the connection that writes. After a sync that has failed, nothing that the log has is believed before it is in
-    /// the database.
+    /// Opens the connection that writes. After a failed sync, the content of the log is trusted only once it has been
+    /// written into the database.
     fn open_writer(&self, deadline: Instant) -> DbResult<Writer> {
-        let writer = Writer::open(&self.path, self.vfs, self.about.durability)?;
+        let writer = Writer::open(&self.path, self.vfs, self.info.durability)?;
         self.database_file.lock().get_or_insert(writer.database_file).check(&self.path)?;
         if self.share.is_log_doubtful() {
             if !conn::renew_log(&writer.conn, deadline.saturating_duration_since(Instant::now()))? {
                 return Err(DbError::Busy);
             }
             self.share.clear_log_doubt();
-            tracing::info!(path = %self.path.display(), "after a sync that failed, the log was renewed");
+            tracing::info!(path = %self.path.display(), "renewed the log after a failed sync");
         }
         Ok(writer)
     }
 
+    /// Runs `work` and COMMIT in a transaction that has begun, or rolls it back. Stores the duration of COMMIT in
+    /// `commit_time`.
     fn run_transaction<T>(
         &self,
-        begun: OpenTransaction<'_>,
+        transaction: OpenTransaction<'_>,
         work: impl FnOnce(&Connection) -> DbResult<T>,
-        committing: &mut Duration,
+        commit_time: &mut Duration,
     ) -> DbResult<T> {
-        // the last one is dropped first
-        let _turn = begun.turn;
-        let _in_sqlite = begun.in_sqlite;
-        let mut slot = begun.slot;
-        let writer = begun.writer;
+        // dropped in reverse order
+        let _turn = transaction.turn;
+        let _in_sqlite = transaction.in_sqlite;
+        let mut slot = transaction.slot;
+        let writer = transaction.writer;
         let conn = &writer.conn;
-        let done = match work(conn) {
+        let result = match work(conn) {
             Ok(value) => {
-                let begun_at = Instant::now();
+                let began_at = Instant::now();
                 let committed = commit(conn);
-                *committing = begun_at.elapsed();
+                *commit_time = began_at.elapsed();
                 match committed {
                     Ok(()) => writer.check(&self.path).map_err(DbError::Store).map(|log| {
                         self.limit_log(conn, log);
                         value
                     }),
-                    // it may be on disk or not, and another try may report success for what an earlier one lost
-                    Err(trouble) => return Err(unknown_outcome(self.note_sync_failure(trouble), &self.path)),
+                    // The transaction may be on the disk or not, and a retry may report success for data that the
+                    // first attempt lost.
+                    Err(error) => return Err(unknown_outcome(self.note_sync_failure(error), &self.path)),
                 }
             }
-            Err(trouble) if trouble.needs_new_connection() => return Err(self.note_sync_failure(trouble)),
-            Err(trouble) => {
+            Err(error) if error.needs_new_connection() => return Err(self.note_sync_failure(error)),
+            Err(error) => {
                 if !conn.is_autocommit() && run_statement(conn, "ROLLBACK").is_err() {
-                    return Err(trouble);
+                    return Err(error);
                 }
-                Err(trouble)
+                Err(error)
             }
         };
         self.keep_writer(&mut slot, writer);
-        done
+        result
     }
 
-    /// Folds a log that has become long into the database, and begins it anew. SQLite does so only in a moment in which no
-    /// reader needs it; where readers overlap, there is none. Here they find all that is committed in the database while they
-    /// come and go. One that stays is not waited for: the next try comes when the log is longer by a half.
+    /// Writes a long log into the database, and empties it. SQLite restarts the log only at a moment at which no reader
+    /// needs it, and overlapping readers leave no such moment. Here, new readers find all committed data in the
+    /// database, so that the log becomes unused. A reader that keeps its snapshot is not waited for: the next attempt
+    /// follows when the log has grown by a half.
     fn limit_log(&self, conn: &Connection, len: u64) {
-        if len < self.next_empty_at.load(SeqCst) {
+        if len < self.log_bytes_limit.load(SeqCst) {
             return;
         }
         let is_empty = conn::empty_log(conn, EMPTY_LOG_TIMEOUT);
         let is_empty = matches!(is_empty, Ok(true));
-        self.next_empty_at.store(if is_empty { MAX_LOG_BYTES } else { len + len / 2 }, SeqCst);
+        self.log_bytes_limit.store(if is_empty { MAX_LOG_BYTES } else { len + len / 2 }, SeqCst);
         if !is_empty {
-            tracing::warn!(bytes = len, "the log of SQLite grows: a reader of the database does not end");
+            tracing::warn!(
+                bytes = len,
+                "the write-ahead log keeps growing: a reader does not end its transaction"
+            );
         }
     }
 
-    /// Keeps a connection for the next transaction.
+    /// Keeps a connection for the next transaction, unless the store is idle.
     fn keep_writer(&self, slot: &mut Option<Writer>, writer: Writer) {
         if self.is_idle.load(SeqCst) {
             *self.database_file.lock() = None;
@@ -295,27 +308,34 @@ impl Database {
         }
     }
 
-    /// Refuses files that are not those which this process has open: others may use them in their place.
+    /// Fails if a path no longer leads to the file that this process has open: other processes may use the new file.
     pub(crate) fn check_files(&self) -> Result<(), StoreError> {
         self.share.companions.check_presence()?;
         self.database_file.lock().map_or(Ok(()), |database| database.check(&self.path).map(drop))
     }
 
-    /// Refuses a database that has become another one, or has less than was counted.
-    pub(crate) fn check_flush_count(&self, copy: Option<FlushCount>, conn: &Connection) -> DbResult<()> {
-        let found = conn::counted(conn)?;
+    /// Fails if the database was replaced by another one, or has fewer flushes than were counted.
+    pub(crate) fn check_flush_count(
+        &self,
+        copied_count: Option<FlushCount>,
+        conn: &Connection,
+    ) -> DbResult<()> {
+        let found = conn::read_flush_count(conn)?;
         if found.nonce != self.nonce {
             let path = self.path.display();
             return Err(DbError::corrupt(&format!("{path} has become another database")));
         }
-        copy.map_or(Ok(()), |copy| found.check(&self.path, copy)).map_err(DbError::Store)
+        copied_count
+            .map_or(Ok(()), |copied_count| found.check(&self.path, copied_count))
+            .map_err(DbError::Store)
     }
 }
 
-/// A transaction that has begun, and all that it holds.
+/// A transaction that has begun, with the locks and the connection that it holds.
 struct OpenTransaction<'i> {
     turn: WriteTurn<'i>,
     in_sqlite: SqliteUse,
+    /// Time at which the turn began.
     began_at: Instant,
     slot: MutexGuard<'i, Option<Writer>>,
     writer: Writer,
@@ -333,9 +353,9 @@ fn commit(conn: &Connection) -> DbResult<()> {
     Ok(())
 }
 
-/// A failed COMMIT proves nothing, whatever its code.
-fn unknown_outcome(trouble: DbError, path: &Path) -> DbError {
-    let error = match trouble.into_store_error(path, "committing") {
+/// Returns `Unavailable` for the error of a failed COMMIT: no error code of it proves that nothing was committed.
+fn unknown_outcome(error: DbError, path: &Path) -> DbError {
+    let error = match error.into_store_error(path, "committing") {
         error @ StoreError::Corrupt(_) => error,
         StoreError::Unavailable(reason) | StoreError::Rejected(reason) => StoreError::Unavailable(reason),
         error => StoreError::Unavailable(error.to_string()),
@@ -343,7 +363,8 @@ fn unknown_outcome(trouble: DbError, path: &Path) -> DbError {
     error.into()
 }
 
-/// Refuses a lane whose epoch is over. Inside the transaction: nobody can take over between this and COMMIT.
+/// Fails with `Fenced` if a lane's epoch has ended. Runs inside the transaction, so no takeover can happen between this
+/// check and COMMIT.
 pub(crate) fn check_fence(sql: &mut Statements<'_>, worker: i64, lane: u16, epoch: i64) -> DbResult<()> {
     let found: Option<i64> = sql.get(Sql::Fence)?.query_row((worker, lane), |row| row.get(0)).optional()?;
     if found == Some(epoch) { Ok(()) } else { Err(StoreError::Fenced.into()) }

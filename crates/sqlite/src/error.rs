@@ -1,20 +1,20 @@
-//! [`Trouble`]: what goes wrong inside, and its translation to [`StoreError`] at the edge.
+//! [`DbError`]: errors inside this crate, and their translation to [`StoreError`] at its boundary.
 
 use std::path::Path;
 
 use rusqlite::ErrorCode;
 use stepfast_core::store::StoreError;
 
-/// An error on its way out: the driver's, or already the contract's.
+/// An error of the driver, or one of the store contract.
 #[derive(Debug)]
 pub(crate) enum DbError {
-    /// From SQLite.
+    /// An error of SQLite.
     Sqlite(rusqlite::Error),
-    /// Ready to be handed out.
+    /// An error of the contract, returned unchanged.
     Store(StoreError),
-    /// Another process has the file for too long: nothing was begun.
+    /// Another process held the write lock for too long; no transaction was begun.
     Busy,
-    /// Some row of many is there already: to be done again one row at a time. Never handed out.
+    /// A row of a batch exists already: the flush must be applied again row by row. Never leaves this crate.
     RetryRowByRow,
 }
 
@@ -34,7 +34,7 @@ impl From<StoreError> for DbError {
 }
 
 impl DbError {
-    /// What went wrong, for people.
+    /// Describes the error for people.
     pub(crate) fn detail(&self) -> String {
         match self {
             DbError::Sqlite(error) => detail(error),
@@ -43,11 +43,12 @@ impl DbError {
         }
     }
 
-    /// A row that this program cannot have written.
-    pub(crate) fn corrupt(what: &str) -> Self {
-        DbError::Store(StoreError::Corrupt(format!("{what}; restore the database from a backup")))
+    /// Returns the error for data that this program cannot have written. `problem` describes it.
+    pub(crate) fn corrupt(problem: &str) -> Self {
+        DbError::Store(StoreError::Corrupt(format!("{problem}; restore the database from a backup")))
     }
 
+    /// Returns SQLite's code of the error; `None` for errors of other origin.
     fn code(&self) -> Option<ErrorCode> {
         match self {
             DbError::Sqlite(error) => error.sqlite_error_code(),
@@ -55,19 +56,19 @@ impl DbError {
         }
     }
 
-    /// True if another process has the file, so that nothing was begun.
+    /// Whether another process holds the write lock, so that no transaction was begun.
     pub(crate) fn is_busy(&self) -> bool {
         matches!(self, DbError::Busy)
             || matches!(self.code(), Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked))
     }
 
-    /// True if the database refuses a value or a row, whatever else is written.
+    /// Whether the database rejects a value or a row, independent of the other rows.
     pub(crate) fn is_rejected_value(&self) -> bool {
         use ErrorCode::{ConstraintViolation, TooBig, TypeMismatch};
         matches!(self.code(), Some(ConstraintViolation | TooBig | TypeMismatch))
     }
 
-    /// True if a sync has failed: what it should have written can be read, and is not on the disk.
+    /// Whether a sync has failed: its data can be read, but is not on the disk.
     pub(crate) fn is_sync_failure(&self) -> bool {
         use rusqlite::ffi::{SQLITE_IOERR_DIR_FSYNC, SQLITE_IOERR_FSYNC};
         let DbError::Sqlite(error) = self else { return false };
@@ -75,7 +76,7 @@ impl DbError {
         matches!(code, Some(SQLITE_IOERR_FSYNC | SQLITE_IOERR_DIR_FSYNC))
     }
 
-    /// True if the connection may no longer know what is on disk, so that only a new one is trusted.
+    /// Whether the connection's view of the disk may be wrong, so that only a new connection is trusted.
     pub(crate) fn needs_new_connection(&self) -> bool {
         use ErrorCode::{
             CannotOpen, DatabaseCorrupt, DiskFull, FileLockingProtocolFailed, NotADatabase, ReadOnly,
@@ -97,55 +98,59 @@ impl DbError {
         )
     }
 
-    /// The contract's error: `doing` says what was attempted on the database at `path`.
-    pub(crate) fn into_store_error(self, path: &Path, doing: &str) -> StoreError {
-        let busy = |doing: &str| {
+    /// Converts to the contract's error. `action` says what was attempted on the database at `path`.
+    pub(crate) fn into_store_error(self, path: &Path, action: &str) -> StoreError {
+        let busy = |action: &str| {
             StoreError::Unavailable(format!(
-                "{doing} in {}: another process keeps its write lock; look for a stopped process or a long transaction \
+                "{action} in {}: another process keeps its write lock; look for a stopped process or a long transaction \
                  on this file",
                 path.display()
             ))
         };
         let error = match self {
             DbError::Store(error) => return error,
-            DbError::Busy => return busy(doing),
-            DbError::RetryRowByRow => return StoreError::Blocked(format!("{doing}: not done row by row")),
+            DbError::Busy => return busy(action),
+            DbError::RetryRowByRow => {
+                return StoreError::Blocked(format!("{action}: the flush was not retried row by row"));
+            }
             DbError::Sqlite(error) => error,
         };
         let at = path.display();
         let Some(code) = error.sqlite_error_code() else {
-            // a value of a type that no column of ours has
-            return StoreError::Corrupt(format!("{doing} in {at}: a row is not as it was written ({error})"));
+            // a value of a type that the schema does not use
+            return StoreError::Corrupt(format!(
+                "{action} in {at}: a column has a value of an unexpected type ({error})"
+            ));
         };
         let detail = detail(&error);
         match code {
             ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked | ErrorCode::FileLockingProtocolFailed => {
-                busy(doing)
+                busy(action)
             }
             ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase => StoreError::Corrupt(format!(
-                "{doing} in {at}: the file is damaged ({detail}); restore it from a backup"
+                "{action} in {at}: the file is damaged ({detail}); restore it from a backup"
             )),
             ErrorCode::ConstraintViolation | ErrorCode::TooBig | ErrorCode::TypeMismatch => {
-                StoreError::Rejected(format!("{doing} in {at}: {detail}"))
+                StoreError::Rejected(format!("{action} in {at}: {detail}"))
             }
             ErrorCode::DiskFull => {
-                StoreError::Unavailable(format!("{doing} in {at}: the disk is full; free some space"))
+                StoreError::Unavailable(format!("{action} in {at}: the disk is full; free some space"))
             }
             ErrorCode::SystemIoFailure => {
-                StoreError::Unavailable(format!("{doing} in {at}: the disk reports an error ({detail})"))
+                StoreError::Unavailable(format!("{action} in {at}: the disk reports an error ({detail})"))
             }
             ErrorCode::ReadOnly | ErrorCode::PermissionDenied | ErrorCode::CannotOpen => {
-                StoreError::Unavailable(format!("{doing} in {at}: the file cannot be written ({detail})"))
+                StoreError::Unavailable(format!("{action} in {at}: the file cannot be written ({detail})"))
             }
             ErrorCode::Unknown => StoreError::Corrupt(format!(
-                "{doing} in {at}: the tables are not as this program made them ({detail})"
+                "{action} in {at}: the tables do not match this program's schema ({detail})"
             )),
-            _ => StoreError::Unavailable(format!("{doing} in {at}: {detail}")),
+            _ => StoreError::Unavailable(format!("{action} in {at}: {detail}")),
         }
     }
 }
 
-/// The driver's words, without its type.
+/// The driver's message, without the name of its error type.
 pub(crate) fn detail(error: &rusqlite::Error) -> String {
     match error {
         rusqlite::Error::SqliteFailure(_, Some(message)) => message.clone(),

@@ -1,11 +1,12 @@
 //! Processes that fork while stores are open.
 //!
-//! SQLite remembers in the process which locks it has on a file. A forked child has that memory, but not the locks:
-//! with a connection of its own it would read and write without them. So before a fork all connections are closed
-//! while nobody is in SQLite; the parent opens them again at the next use, and the child begins with nothing. What
-//! it has of its parent's stores is never touched, and never dropped: closing them is the parent's.
+//! SQLite records in process memory which locks it holds on a file. A forked child inherits that memory, but not the
+//! locks: with a connection of its own it would read and write without them. Therefore all connections are closed
+//! before a fork, while no thread is inside SQLite. The parent opens them again at the next use, and the child starts
+//! without any. The child never uses or drops its copies of the parent's stores: only the parent may close them.
 //!
-//! Whoever forks without [`before_fork`] gets a child that refuses its parent's files: `Shared` knows its process.
+//! A fork without [`before_fork`] leads to a child that cannot open its parent's files: `FileShare` records its
+//! process.
 
 use std::cell::RefCell;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
@@ -14,33 +15,37 @@ use std::time::Duration;
 
 use crate::file_share;
 
-/// Longest time that a fork waits for transactions that are under way.
+/// Maximum time that a fork waits for open transactions.
 const MAX_FORK_DELAY: Duration = Duration::from_secs(2);
 
 /// A store that can close its connections.
 pub(crate) trait Disconnect: Send + Sync {
-    /// Closes all connections, while none is in use; the next use opens others.
+    /// Closes all connections, while none is in use; the next use opens new ones.
     fn disconnect(&self);
 }
 
-static STATE: Mutex<ForkState> = Mutex::new(ForkState { active_uses: 0, is_fork_pending: false, stores: Vec::new() });
+static STATE: Mutex<ForkState> =
+    Mutex::new(ForkState { active_uses: 0, is_fork_pending: false, stores: Vec::new() });
 static CHANGED: Condvar = Condvar::new();
-/// This is a child whose parent was in SQLite when it forked.
+/// Whether this process is a forked child that must not use SQLite: its parent was inside SQLite when it forked.
 static IS_FORKED_CHILD: AtomicBool = AtomicBool::new(false);
 
 thread_local! {
-    /// In the thread that forks, until it has.
+    /// The pending fork of this thread: set from [`before_fork`] until the thread has forked.
     static FORKING: RefCell<Option<PendingFork>> = const { RefCell::new(None) };
 }
 
-/// The lock is held over the fork, so that the child does not get it from somebody whom it does not have.
+/// A fork in progress. The forking thread holds the lock across the fork; held by another thread, it would stay locked
+/// in the child for ever.
 type PendingFork = (MutexGuard<'static, ForkState>, Vec<Arc<dyn Disconnect>>);
 
+/// The uses of SQLite in this process, and the stores to disconnect before a fork.
 struct ForkState {
-    /// Threads that are in SQLite.
+    /// Number of threads that are inside SQLite.
     active_uses: usize,
+    /// Whether a thread waits to fork: other threads must not enter SQLite.
     is_fork_pending: bool,
-    /// All that are open, and some that were.
+    /// All open stores, and possibly some closed ones.
     stores: Vec<Weak<dyn Disconnect>>,
 }
 
@@ -48,80 +53,81 @@ fn lock_state() -> MutexGuard<'static, ForkState> {
     STATE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// While it lives, its thread may be in SQLite, and the process does not fork.
+/// A use of SQLite: while it exists, its thread may be inside SQLite, and the process does not fork.
 pub(crate) struct SqliteUse;
 
 impl SqliteUse {
+    /// Begins a use of SQLite. Waits while a fork is pending.
     pub(crate) fn enter() -> Self {
-        let mut work = lock_state();
-        while work.is_fork_pending {
-            work = CHANGED.wait(work).unwrap_or_else(PoisonError::into_inner);
+        let mut state = lock_state();
+        while state.is_fork_pending {
+            state = CHANGED.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
-        work.active_uses += 1;
+        state.active_uses += 1;
         Self
     }
 }
 
 impl Drop for SqliteUse {
     fn drop(&mut self) {
-        let mut work = lock_state();
-        work.active_uses -= 1;
-        if work.is_fork_pending {
+        let mut state = lock_state();
+        state.active_uses -= 1;
+        if state.is_fork_pending {
             CHANGED.notify_all();
         }
     }
 }
 
-/// Keeps a store that has connections.
+/// Registers a store, so that its connections are closed before a fork.
 pub(crate) fn register_store(store: &Arc<impl Disconnect + 'static>) {
     let store: Weak<dyn Disconnect> = Arc::downgrade(store) as Weak<dyn Disconnect>;
-    let mut work = lock_state();
-    work.stores.retain(|store| store.strong_count() > 0);
-    work.stores.push(store);
+    let mut state = lock_state();
+    state.stores.retain(|store| store.strong_count() > 0);
+    state.stores.push(store);
 }
 
-/// True in a child that must not use SQLite.
+/// Whether this process is a forked child that must not use SQLite.
 pub(crate) fn is_forked_child() -> bool {
     IS_FORKED_CHILD.load(SeqCst)
 }
 
-/// To be called right before the process forks, in the thread that does it: waits until nobody is in SQLite, and
-/// closes all connections.
+/// Waits until no thread is inside SQLite, and closes all connections. To be called right before the process forks, in
+/// the forking thread.
 #[doc(hidden)]
 pub fn before_fork() {
-    let mut work = lock_state();
-    work.is_fork_pending = true;
-    let waited = CHANGED.wait_timeout_while(work, MAX_FORK_DELAY, |work| work.active_uses > 0);
-    let (mut work, waited) = waited.unwrap_or_else(PoisonError::into_inner);
-    work.is_fork_pending = false;
+    let mut state = lock_state();
+    state.is_fork_pending = true;
+    let waited = CHANGED.wait_timeout_while(state, MAX_FORK_DELAY, |state| state.active_uses > 0);
+    let (mut state, waited) = waited.unwrap_or_else(PoisonError::into_inner);
+    state.is_fork_pending = false;
     if waited.timed_out() {
-        drop(work);
+        drop(state);
         CHANGED.notify_all();
         return;
     }
-    let stores: Vec<Arc<dyn Disconnect>> = work.stores.iter().filter_map(Weak::upgrade).collect();
+    let stores: Vec<Arc<dyn Disconnect>> = state.stores.iter().filter_map(Weak::upgrade).collect();
     for store in &stores {
         store.disconnect();
     }
-    FORKING.set(Some((work, stores)));
+    FORKING.set(Some((state, stores)));
 }
 
-/// To be called after [`before_fork`] in the process that has forked.
+/// Ends a fork in the parent. To be called after [`before_fork`].
 #[doc(hidden)]
 pub fn after_fork_in_parent() {
-    let Some((work, stores)) = FORKING.take() else { return };
-    drop(work);
+    let Some((state, stores)) = FORKING.take() else { return };
+    drop(state);
     CHANGED.notify_all();
     drop(stores);
 }
 
-/// To be called after [`before_fork`] in the child.
+/// Ends a fork in the child. To be called after [`before_fork`].
 #[doc(hidden)]
 pub fn after_fork_in_child() {
-    let Some((mut work, stores)) = FORKING.take() else {
+    let Some((mut state, stores)) = FORKING.take() else {
         IS_FORKED_CHILD.store(true, SeqCst);
         return;
     };
-    std::mem::forget((stores, std::mem::take(&mut work.stores)));
+    std::mem::forget((stores, std::mem::take(&mut state.stores)));
     file_share::forget_open_files();
 }

@@ -1,4 +1,4 @@
-//! The schema that this program knows, and the version that a file has.
+//! The schema versions that this program supports, and the version of a database.
 
 use std::sync::{LazyLock, OnceLock};
 
@@ -12,25 +12,25 @@ mod embedded {
     refinery::embed_migrations!("migrations");
 }
 
-/// The table that says which migrations were applied.
+/// The table of applied migrations.
 pub(crate) const HISTORY_TABLE: &str = "schema_version";
 
-/// The migration that makes this process one of a later version.
+/// A migration added by a test, which makes this process one of a later version.
 static ADDED_MIGRATION: OnceLock<Migration> = OnceLock::new();
 
-/// Adds a migration to those of this process, which becomes one of a later version of the program: for tests, before any
-/// store is opened.
+/// Adds a migration to this process, as if it ran a later version of the program. For tests, before any store is
+/// opened.
 ///
 /// # Panics
 ///
-/// If the name is none of a migration (`V99__later`), or if there is such a migration already.
+/// If the name is not that of a migration (`V99__later`), or if a migration was added before.
 pub fn add_migration(name: &str, sql: &str) {
-    let later = Migration::unapplied(name, sql);
-    let later = later.unwrap_or_else(|error| panic!("{name:?} is no migration: {error}"));
-    assert!(ADDED_MIGRATION.set(later).is_ok(), "there is such a migration already");
+    let migration = Migration::unapplied(name, sql);
+    let migration = migration.unwrap_or_else(|error| panic!("{name:?} is not a migration: {error}"));
+    assert!(ADDED_MIGRATION.set(migration).is_ok(), "a migration was added already");
 }
 
-/// All migrations, in their order.
+/// Returns all migrations, ordered by version.
 pub(crate) fn migrations() -> Vec<Migration> {
     let mut all = embedded::migrations::runner().get_migrations().clone();
     all.extend(ADDED_MIGRATION.get().cloned());
@@ -38,13 +38,15 @@ pub(crate) fn migrations() -> Vec<Migration> {
     all
 }
 
-/// All migrations: version, name, and text.
+/// Returns version, name and text of all migrations.
 pub(crate) fn migration_texts() -> Vec<(i64, String, String)> {
-    let text = |it: Migration| (it.version().into(), it.to_string(), it.sql().unwrap_or_default().to_owned());
+    let text = |migration: Migration| {
+        (migration.version().into(), migration.to_string(), migration.sql().unwrap_or_default().to_owned())
+    };
     migrations().into_iter().map(text).collect()
 }
 
-/// The schema's version; 0 for an empty database.
+/// Reads the version of the schema; 0 for an empty database.
 pub(crate) fn schema_version(conn: &Connection) -> DbResult<i64> {
     let exists: bool = conn.query_row(
         "SELECT EXISTS (SELECT 1 FROM sqlite_schema WHERE type = 'table' AND name = ?1)",
@@ -59,28 +61,32 @@ pub(crate) fn schema_version(conn: &Connection) -> DbResult<i64> {
     version.map(|version| version.unwrap_or(0)).map_err(|error| match error.sqlite_error_code() {
         Some(rusqlite::ErrorCode::Unknown) => StoreError::Open {
             store: String::new(),
-            reason: format!("its table {HISTORY_TABLE} is not ours ({}); use another file", detail(&error)),
+            reason: format!(
+                "its table {HISTORY_TABLE} belongs to another program ({}); use another file",
+                detail(&error)
+            ),
         }
         .into(),
         _ => error.into(),
     })
 }
 
-/// Which store it is, and the number of its shard.
+/// Reads the store's id and the number of its shard.
 pub(crate) fn store_identity(conn: &Connection) -> DbResult<(String, u16)> {
     Ok(conn.query_row("SELECT store_id, number FROM shard", [], |row| Ok((row.get(0)?, row.get(1)?)))?)
 }
 
-/// The newest schema that this program knows.
+/// Returns the newest schema version that this program supports.
 pub(crate) fn newest_version() -> i64 {
-    static NEWEST: LazyLock<i64> = LazyLock::new(|| migrations().last().map_or(0, |it| it.version().into()));
+    static NEWEST: LazyLock<i64> =
+        LazyLock::new(|| migrations().last().map_or(0, |migration| migration.version().into()));
     *NEWEST
 }
 
-/// Where the schema is, or is about to be, one that this program does not know: its version, and the newest that the program
-/// knows.
+/// Returns the schema's version, if it is or is about to be newer than this program supports, and the newest supported
+/// version.
 pub(crate) fn find_newer_version(conn: &Connection) -> DbResult<Option<(i64, i64)>> {
-    let ask = "SELECT max(oldest_engine, (SELECT max(version) FROM schema_version)) FROM shard";
-    let oldest: i64 = conn.prepare_cached(ask)?.query_row([], |row| row.get(0))?;
-    Ok((oldest > newest_version()).then(|| (oldest, newest_version())))
+    let query = "SELECT max(oldest_engine, (SELECT max(version) FROM schema_version)) FROM shard";
+    let version: i64 = conn.prepare_cached(query)?.query_row([], |row| row.get(0))?;
+    Ok((version > newest_version()).then(|| (version, newest_version())))
 }

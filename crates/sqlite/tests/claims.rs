@@ -159,13 +159,13 @@ async fn hot_statements_never_scan_tables() {
         // Of the inbox, the first rows are needed. And `w` is no table.
         let meant = [
             "list.sql",
-            "asked.sql",
-            "called.sql",
-            "stray_slots.sql",
+            "pending_requests.sql",
+            "satisfied_waits.sql",
+            "delete_orphaned_slots.sql",
             "workers.sql",
             "queues.sql",
-            "waiting.sql",
-            "inbox.sql",
+            "waiting_work.sql",
+            "inbox_rows.sql",
             "dead_letters.sql",
         ];
         let is_meant = meant.contains(&&*name);

@@ -253,8 +253,8 @@ async fn row_rejected_by_trigger_becomes_dead_letter() {
     assert_eq!((count(&path, "inbox"), count(&path, "executions"), count(&path, "attributes")), (0, 2, 2));
 }
 
-/// SQLite stores text that is not UTF-8, and can derive some from escapes in a JSON text. Names and ids must not contain
-/// control characters.
+/// SQLite stores text that is not UTF-8, and can derive some from escapes in a JSON text. Names and ids must not
+/// contain control characters.
 #[tokio::test]
 async fn claim_survives_invalid_text() {
     let (_dir, path) = temp_database();

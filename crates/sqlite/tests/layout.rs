@@ -200,7 +200,9 @@ async fn replaced_or_retracted_payload_leaves_no_pieces() {
     // the reason of parking, then cancelled
     let parked = Key::mint(0);
     worker.commit(vec![start_write(start(parked, running()))]).await;
-    worker.commit(vec![transition(parked, State::Parked { reason: long.clone(), armed: Vec::new() })]).await;
+    worker
+        .commit(vec![transition(parked, State::Parked { reason: long.clone(), pending_sleeps: Vec::new() })])
+        .await;
     assert_eq!(pieces(&path), pieces_of(&[5_000]));
     worker.commit(vec![Write::Request(cancel(parked))]).await;
     assert_eq!(pieces(&path), 0);

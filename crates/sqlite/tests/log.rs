@@ -22,8 +22,8 @@ const MIB: u64 = 1 << 20;
 async fn log_size_is_bounded_with_overlapping_readers() {
     let (_dir, path) = temp_database();
     let worker = Worker::at(&path).await;
-    // Each of two readers ends its snapshot when the other one has begun a snapshot and two flushes have followed, or a moment
-    // has passed. No snapshot is long, and one is always open.
+    // Each of two readers ends its snapshot when the other one has begun a snapshot and two flushes have followed, or a
+    // moment has passed. No snapshot is long, and one is always open.
     let (is_finished, commits) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
     let (to_second, from_first) = mpsc::channel();
     let (to_first, from_second) = mpsc::channel();
@@ -50,7 +50,8 @@ async fn log_size_is_bounded_with_overlapping_readers() {
     let bytes = Bytes::from(vec![7; MIB as usize]);
     let mut longest = 0;
     for value in 0..60 {
-        let chunk = |n| Write::Chunk(Chunk { execution, value, index: n, bytes: bytes.clone(), is_unowned: false });
+        let chunk =
+            |n| Write::Chunk(Chunk { execution, value, index: n, bytes: bytes.clone(), is_unowned: false });
         worker.commit((0..4).map(chunk).collect()).await;
         commits.fetch_add(1, SeqCst);
         longest = longest.max(std::fs::metadata(path.with_extension("db-wal")).unwrap().len());
@@ -74,7 +75,8 @@ async fn commits_continue_while_reader_keeps_snapshot() {
     let bytes = Bytes::from(vec![7; MIB as usize]);
     let log = || std::fs::metadata(path.with_extension("db-wal")).unwrap().len();
     for value in 0..40 {
-        let chunk = |n| Write::Chunk(Chunk { execution, value, index: n, bytes: bytes.clone(), is_unowned: false });
+        let chunk =
+            |n| Write::Chunk(Chunk { execution, value, index: n, bytes: bytes.clone(), is_unowned: false });
         worker.commit((0..4).map(chunk).collect()).await;
     }
     assert!(log() > 150 * MIB, "the reader blocks the log");
@@ -83,7 +85,8 @@ async fn commits_continue_while_reader_keeps_snapshot() {
     worker.commit(vec![start_write(start(Key::mint(0), running()))]).await;
     worker.commit(vec![start_write(start(Key::mint(0), running()))]).await;
     let before = log();
-    let chunk = |n| Write::Chunk(Chunk { execution, value: 99, index: n, bytes: bytes.clone(), is_unowned: false });
+    let chunk =
+        |n| Write::Chunk(Chunk { execution, value: 99, index: n, bytes: bytes.clone(), is_unowned: false });
     worker.commit((0..4).map(chunk).collect()).await;
     assert_eq!(log(), before);
 }

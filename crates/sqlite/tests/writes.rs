@@ -18,8 +18,8 @@ use stepfast_core::payload::{ChunkRef, Payload};
 use stepfast_core::queue::Placement;
 use stepfast_core::store::counters::Table;
 use stepfast_core::store::{
-    Attempt, Chunk, DeleteChunks, Detail, ExecutionId, Filter, Flush, Move, Outcome, PendingSleep, Start,
-    State, Status, Store, StoreError, Write,
+    Attempt, Chunk, DeleteChunks, Detail, ExecutionId, Filter, Flush, Outcome, PendingSleep, Start, State,
+    Status, Store, StoreError, Transition, Write,
 };
 
 fn attempt(execution: Key, attempt: u32) -> Attempt {
@@ -47,7 +47,7 @@ async fn writes_are_read_back_unchanged() {
         State::Waiting {
             wake_at: Some(later(50)),
             children: vec![Key::mint(0)],
-            armed: pending_sleeps.clone(),
+            pending_sleeps: pending_sleeps.clone(),
         },
     );
     full.workflow_id = Some(Arc::from("order/7 \u{1f980} ' \" \0 end"));
@@ -98,7 +98,7 @@ async fn finish_frees_dedup_id_with_and_without_placement() {
         assert_eq!(worker.commit_one(start_write(first.clone())).await, Outcome::Applied);
         let duplicate = worker.commit_one(start_write(second)).await;
         assert!(matches!(duplicate, Outcome::Deduplicated(_)), "{duplicate:?}");
-        let end = Move { key: first.key, ticket: named, state: completed("done") };
+        let end = Transition { key: first.key, placement: named, state: completed("done") };
         assert_eq!(worker.commit_one(Write::Transition(end)).await, Outcome::Applied);
         assert_eq!(worker.record(first.key).await.execution.dedup_id, None);
     }
@@ -184,7 +184,7 @@ async fn batched_rows_are_applied_like_single_rows() {
         assert_eq!(
             execution.owner,
             row.state
-                .armed()
+                .pending_sleeps()
                 .is_empty()
                 .then_some(worker.registration.worker)
                 .filter(|_| matches!(row.state, State::Running { .. }))
@@ -209,7 +209,10 @@ async fn batched_rows_are_applied_like_single_rows() {
         "{outcomes:?}"
     );
     let counted = worker.store.counters().snapshot().since(&before);
-    assert_eq!((counted.row_changes(Table::Executions), counted.row_changes(Table::Checkpoints)), ((57, 0, 0), (20, 0, 0)));
+    assert_eq!(
+        (counted.row_changes(Table::Executions), counted.row_changes(Table::Checkpoints)),
+        ((57, 0, 0), (20, 0, 0))
+    );
     assert_eq!(worker.record(rows[3].key).await.checkpoints, [steps[3].clone()]);
 }
 
@@ -224,10 +227,10 @@ async fn transition_requires_running_execution_of_same_worker() {
     assert_eq!(one.commit_one(transition(Key::mint(0), queued())).await, Outcome::NotFound);
     let pending_sleeps = vec![PendingSleep { path: Path::root().child(1), due_at: later(4) }];
     assert_eq!(
-        one.commit_one(transition(id, State::Running { armed: pending_sleeps.clone() })).await,
+        one.commit_one(transition(id, State::Running { pending_sleeps: pending_sleeps.clone() })).await,
         Outcome::Applied
     );
-    assert_eq!(one.record(id).await.execution.pending_sleeps, armed);
+    assert_eq!(one.record(id).await.execution.pending_sleeps, pending_sleeps);
     assert_eq!(one.commit_one(transition(id, completed("done"))).await, Outcome::Applied);
     assert_eq!(one.commit_one(transition(id, completed("twice"))).await, Outcome::NotFound);
     let row = one.record(id).await.execution;
@@ -474,7 +477,7 @@ async fn lists_are_filtered_paged_and_counted() {
     starts[4].created_at = later(7);
     starts[4].state = completed("done");
     starts[5].parent = Some(stepfast_core::store::Parent { key: keys[0], is_detached: false });
-    worker.commit(starts.into_iter().map(put).collect()).await;
+    worker.commit(starts.into_iter().map(start_write).collect()).await;
     let store = &worker.store;
     let list = async |filter: Filter| -> Vec<usize> {
         let page = store.list(&Filter { limit: 100, ..filter.clone() }).await.unwrap();

@@ -42,13 +42,13 @@
 //!
 //! # Opening and shutting down
 //!
-//! [`open`](EngineBuilder::open) registers a worker that works at once: it claims ready executions of the workflows that
-//! were registered in the builder, and recovers those of dead workers. An engine without registered workflows claims
-//! nothing: use one to read, cancel or resume ([`connect_existing`] creates no store).
+//! [`open`](EngineBuilder::open) registers a worker that works at once: it claims ready executions of the workflows
+//! that were registered in the builder, and recovers those of dead workers. An engine without registered workflows
+//! claims nothing: use one to read, cancel or resume ([`connect_existing`] creates no store).
 //!
-//! [`shutdown`](Engine::shutdown) requeues what runs and flushes what is staged; it does not wait for executions to end.
-//! A process that ends without a shutdown loses nothing that was acknowledged: the next worker takes over, as after a
-//! crash.
+//! [`shutdown`](Engine::shutdown) requeues what runs and flushes what is staged; it does not wait for executions to
+//! end. A process that ends without a shutdown loses nothing that was acknowledged: the next worker takes over, as
+//! after a crash.
 
 pub mod schema;
 mod url;
@@ -98,8 +98,8 @@ pub mod prelude {
 ///
 /// `?durability=relaxed` (SQLite and Postgres) permits a crash of the machine to undo the last moments.
 ///
-/// Fails with [`Error::Open`], [`Error::Unreachable`] or [`Error::NewerSchema`], or with [`Error::Invalid`] for any other
-/// URL.
+/// Fails with [`Error::Open`], [`Error::Unreachable`] or [`Error::NewerSchema`], or with [`Error::Invalid`] for any
+/// other URL.
 pub async fn connect(url: &str) -> Result<Arc<dyn Store>, Error> {
     url::open(url, false).await
 }

@@ -8,7 +8,7 @@ use stepfast_postgres::{PostgresOptions, PostgresStore};
 #[cfg(feature = "sqlite")]
 use stepfast_sqlite::SqliteStore;
 
-use crate::url::{Place, empty, invalid, place};
+use crate::url::{StoreUrl, invalid_url, memory_url_error, parse_url};
 
 /// Brings the schema of the database at `url` up to date, and creates it if it is missing. On Postgres this also grants
 /// `role` the use of it, to change rows only. If `is_dry`, returns the SQL without executing it.
@@ -16,41 +16,41 @@ use crate::url::{Place, empty, invalid, place};
 /// Fails with [`Error::Open`], which names the permitted roles, if the URL's role lacks the privilege; with
 /// [`Error::NewerSchema`]; and with [`Error::Invalid`] for `memory:`, and for a role where the store has no roles.
 pub async fn migrate(url: &str, role: Option<&str>, is_dry: bool) -> Result<MigrationReport, Error> {
-    match place(url)? {
-        Place::Memory => Err(empty()),
+    match parse_url(url)? {
+        StoreUrl::Memory => Err(memory_url_error()),
         #[cfg(feature = "sqlite")]
-        Place::Sqlite(path, _) => {
+        StoreUrl::Sqlite(path, _) => {
             if role.is_some() {
-                let reason = "a SQLite file has no roles: whoever may write the file may use it".to_owned();
-                return Err(Error::Invalid { what: "role", reason });
+                let reason = "a SQLite file has no roles: permission to write the file is enough".to_owned();
+                return Err(Error::Invalid { input: "role", reason });
             }
             Ok(SqliteStore::migrate(path, is_dry)?)
         }
         #[cfg(feature = "postgres")]
-        Place::Postgres(url, durability) => {
+        StoreUrl::Postgres(url, durability) => {
             let options = PostgresOptions::default().durability(durability);
             Ok(PostgresStore::migrate(&url, options, role, is_dry).await?)
         }
         #[allow(unreachable_patterns)] // with all features
-        _ => Err(invalid(url, "this program was built without the feature for it")),
+        _ => Err(invalid_url(url, "this program was built without the feature for it")),
     }
 }
 
-/// Checks whether the database at `url` is fit for engines, and changes nothing. The database is fit if every finding is
-/// good.
+/// Checks whether the database at `url` is fit for engines, and changes nothing. The database is fit if every finding
+/// is good.
 ///
 /// Fails if the URL is wrong, or if the connection breaks during the check.
 pub async fn check(url: &str) -> Result<Vec<Finding>, Error> {
-    match place(url)? {
-        Place::Memory => Err(empty()),
+    match parse_url(url)? {
+        StoreUrl::Memory => Err(memory_url_error()),
         #[cfg(feature = "sqlite")]
-        Place::Sqlite(path, _) => Ok(SqliteStore::check(path)?),
+        StoreUrl::Sqlite(path, _) => Ok(SqliteStore::check(path)?),
         #[cfg(feature = "postgres")]
-        Place::Postgres(url, durability) => {
+        StoreUrl::Postgres(url, durability) => {
             let options = PostgresOptions::default().durability(durability);
             Ok(PostgresStore::check(&url, options).await?)
         }
         #[allow(unreachable_patterns)] // with all features
-        _ => Err(invalid(url, "this program was built without the feature for it")),
+        _ => Err(invalid_url(url, "this program was built without the feature for it")),
     }
 }

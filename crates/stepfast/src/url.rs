@@ -13,7 +13,7 @@ use stepfast_core::{Error, MemoryStore, Store};
 const URL_LIMIT: usize = 8_192;
 
 /// The store that a URL names.
-pub(crate) enum Place<'a> {
+pub(crate) enum StoreUrl<'a> {
     Memory,
     /// The path of a file.
     Sqlite(&'a str, Durability),
@@ -22,55 +22,58 @@ pub(crate) enum Place<'a> {
 }
 
 /// Parses `url`. The durability is parsed only here.
-pub(crate) fn place(url: &str) -> Result<Place<'_>, Error> {
+pub(crate) fn parse_url(url: &str) -> Result<StoreUrl<'_>, Error> {
     if url.len() > URL_LIMIT {
         let reason = format!("has {} bytes, at most {URL_LIMIT} are allowed", url.len());
-        return Err(Error::Invalid { what: "store URL", reason });
+        return Err(Error::Invalid { input: "store URL", reason });
     }
     if url.contains(char::is_control) {
-        return Err(invalid(url, "it has a control character"));
+        return Err(invalid_url(url, "it contains a control character"));
     }
     let (address, query) = url.split_once('?').unwrap_or((url, ""));
-    let (durability, rest) = take_durability(url, query)?;
+    let (durability, rest) = split_durability(url, query)?;
     match address.split_once(':') {
-        Some(("memory", _)) if rest.is_empty() => Ok(Place::Memory),
+        Some(("memory", _)) if rest.is_empty() => Ok(StoreUrl::Memory),
         Some(("memory", _)) => {
-            Err(invalid(url, &format!("{} is not an option of a memory store", quote(&rest))))
+            Err(invalid_url(url, &format!("{} is not an option of a memory store", quote(&rest))))
         }
         Some(("sqlite", path)) => {
             if !rest.is_empty() {
-                return Err(invalid(url, &format!("{} is not an option of a SQLite store", quote(&rest))));
+                return Err(invalid_url(
+                    url,
+                    &format!("{} is not an option of a SQLite store", quote(&rest)),
+                ));
             }
-            Ok(Place::Sqlite(sqlite_path(path), durability))
+            Ok(StoreUrl::Sqlite(sqlite_path(path), durability))
         }
         Some(("postgres" | "postgresql", _)) => {
             let url = if rest.is_empty() { address.to_owned() } else { format!("{address}?{rest}") };
-            Ok(Place::Postgres(url, durability))
+            Ok(StoreUrl::Postgres(url, durability))
         }
-        _ => Err(invalid(url, "it begins with none of sqlite:, postgres:, memory:")),
+        _ => Err(invalid_url(url, "it begins with none of sqlite:, postgres:, memory:")),
     }
 }
 
 pub(crate) async fn open(url: &str, must_exist: bool) -> Result<Arc<dyn Store>, Error> {
-    match place(url)? {
-        Place::Memory if must_exist => Err(empty()),
-        Place::Memory => Ok(Arc::new(MemoryStore::new())),
-        Place::Sqlite(path, durability) => sqlite(url, path, durability, must_exist),
-        Place::Postgres(url, durability) => postgres(&url, durability, must_exist).await,
+    match parse_url(url)? {
+        StoreUrl::Memory if must_exist => Err(memory_url_error()),
+        StoreUrl::Memory => Ok(Arc::new(MemoryStore::new())),
+        StoreUrl::Sqlite(path, durability) => open_sqlite(url, path, durability, must_exist),
+        StoreUrl::Postgres(url, durability) => open_postgres(&url, durability, must_exist).await,
     }
 }
 
 /// Returns the error for `memory:` where a store must exist.
-pub(crate) fn empty() -> Error {
+pub(crate) fn memory_url_error() -> Error {
     let reason = "memory: is empty in every process that opens it; name the database that your program uses";
-    Error::Invalid { what: "store URL", reason: reason.to_owned() }
+    Error::Invalid { input: "store URL", reason: reason.to_owned() }
 }
 
-pub(crate) fn invalid(url: &str, reason: &str) -> Error {
+pub(crate) fn invalid_url(url: &str, reason: &str) -> Error {
     let url = quote(&without_password(url));
     let reason =
         format!("{url} is not the URL of a store: {reason}; write sqlite://FILE, postgres://… or memory:");
-    Error::Invalid { what: "store URL", reason }
+    Error::Invalid { input: "store URL", reason }
 }
 
 /// Returns `url` for messages, with `***` for whatever may be a password: the text between a user's colon and the `@`,
@@ -81,7 +84,7 @@ fn without_password(url: &str) -> String {
         url.split_once("://").map_or((String::new(), url), |(scheme, rest)| (format!("{scheme}://"), rest));
     let (address, query) = rest.split_once('?').unwrap_or((rest, ""));
     // a question mark in the password ends the address before the @
-    let is_cut = query.split('&').any(|option| option.contains('@') && !has_name(option));
+    let is_cut = query.split('&').any(|option| option.contains('@') && !is_named_option(option));
     let (address, query) = if is_cut {
         let end = rest.rfind('@').unwrap_or_default();
         let (_, query) = rest[end..].split_once('?').unwrap_or_default();
@@ -103,7 +106,7 @@ fn without_password(url: &str) -> String {
     }
     let hidden = |option: &str| match option.split_once('=') {
         Some((name @ ("password" | "listen"), _)) => format!("{name}=***"),
-        _ if has_name(option) => option.to_owned(),
+        _ if is_named_option(option) => option.to_owned(),
         _ => "***".to_owned(),
     };
     let query: Vec<String> = query.split('&').filter(|option| !option.is_empty()).map(hidden).collect();
@@ -114,17 +117,17 @@ fn without_password(url: &str) -> String {
 }
 
 /// Whether a text looks like an option, and not like a part of a password.
-fn has_name(option: &str) -> bool {
+fn is_named_option(option: &str) -> bool {
     option
         .split_once('=')
         .is_some_and(|(name, _)| name.bytes().all(|it| it.is_ascii_lowercase() || it == b'_'))
 }
 
 /// Splits the query into the durability and the other options.
-fn take_durability(url: &str, query: &str) -> Result<(Durability, String), Error> {
-    let wrong = |reason: String| {
+fn split_durability(url: &str, query: &str) -> Result<(Durability, String), Error> {
+    let invalid = |reason: String| {
         let reason = format!("{}: {reason}", quote(&without_password(url)));
-        Err(Error::Invalid { what: "store URL", reason })
+        Err(Error::Invalid { input: "store URL", reason })
     };
     let mut durability = None;
     let mut rest = Vec::new();
@@ -133,7 +136,7 @@ fn take_durability(url: &str, query: &str) -> Result<(Durability, String), Error
             ("durability", "full") => Durability::Full,
             ("durability", "relaxed") => Durability::Relaxed,
             ("durability", other) => {
-                return wrong(format!("durability is full or relaxed, not {}", quote(other)));
+                return invalid(format!("durability must be full or relaxed, not {}", quote(other)));
             }
             _ => {
                 rest.push(option);
@@ -141,7 +144,7 @@ fn take_durability(url: &str, query: &str) -> Result<(Durability, String), Error
             }
         };
         if durability.replace(found).is_some() {
-            return wrong("durability= is there twice".to_owned());
+            return invalid("durability= is given twice".to_owned());
         }
     }
     Ok((durability.unwrap_or(Durability::Full), rest.join("&")))
@@ -157,15 +160,20 @@ fn sqlite_path(after_scheme: &str) -> &str {
 }
 
 #[cfg(feature = "sqlite")]
-fn sqlite(url: &str, path: &str, durability: Durability, must_exist: bool) -> Result<Arc<dyn Store>, Error> {
+fn open_sqlite(
+    url: &str,
+    path: &str,
+    durability: Durability,
+    must_exist: bool,
+) -> Result<Arc<dyn Store>, Error> {
     if path.is_empty() {
-        return Err(invalid(url, "it names no file"));
+        return Err(invalid_url(url, "it names no file"));
     }
     let options = stepfast_sqlite::SqliteOptions { durability, must_exist, ..Default::default() };
     match stepfast_sqlite::SqliteStore::open(path, options) {
         Ok(store) => Ok(Arc::new(store)),
         Err(StoreError::Open { store, reason }) => {
-            let reason = format!("{reason}{}", with_more_slashes(path));
+            let reason = format!("{reason}{}", absolute_path_hint(path));
             Err(Error::Open { store, reason })
         }
         Err(error) => Err(error.into()),
@@ -174,33 +182,38 @@ fn sqlite(url: &str, path: &str, durability: Durability, must_exist: bool) -> Re
 
 /// Returns a hint for a path whose directory exists below the root but not here: the URL lacks a slash.
 #[cfg(feature = "sqlite")]
-fn with_more_slashes(path: &str) -> String {
-    let is_there = |path: &str| Path::new(path).parent().is_some_and(|it| it == Path::new("") || it.is_dir());
-    if is_there(path) || !is_there(&format!("/{path}")) {
+fn absolute_path_hint(path: &str) -> String {
+    let has_directory =
+        |path: &str| Path::new(path).parent().is_some_and(|it| it == Path::new("") || it.is_dir());
+    if has_directory(path) || !has_directory(&format!("/{path}")) {
         return String::new();
     }
-    format!("; if /{path} is meant: an absolute path begins with four slashes, sqlite:////{path}")
+    format!("; for /{path}, write an absolute path with four slashes: sqlite:////{path}")
 }
 
 #[cfg(not(feature = "sqlite"))]
-fn sqlite(
+fn open_sqlite(
     url: &str,
     _path: &str,
     _durability: Durability,
     _must_exist: bool,
 ) -> Result<Arc<dyn Store>, Error> {
-    Err(invalid(url, "this program was built without the feature `sqlite`"))
+    Err(invalid_url(url, "this program was built without the feature `sqlite`"))
 }
 
 #[cfg(feature = "postgres")]
-async fn postgres(url: &str, durability: Durability, must_exist: bool) -> Result<Arc<dyn Store>, Error> {
+async fn open_postgres(url: &str, durability: Durability, must_exist: bool) -> Result<Arc<dyn Store>, Error> {
     let options = stepfast_postgres::PostgresOptions::default().durability(durability).must_exist(must_exist);
     Ok(Arc::new(stepfast_postgres::PostgresStore::open_with(url, options).await?))
 }
 
 #[cfg(not(feature = "postgres"))]
-async fn postgres(url: &str, _durability: Durability, _must_exist: bool) -> Result<Arc<dyn Store>, Error> {
-    Err(invalid(url, "this program was built without the feature `postgres`"))
+async fn open_postgres(
+    url: &str,
+    _durability: Durability,
+    _must_exist: bool,
+) -> Result<Arc<dyn Store>, Error> {
+    Err(invalid_url(url, "this program was built without the feature `postgres`"))
 }
 
 #[cfg(test)]
@@ -300,14 +313,14 @@ mod tests {
 
     #[test]
     fn durability_is_taken_from_options() {
-        let (durability, rest) = take_durability("", "durability=relaxed&sslmode=disable").unwrap();
+        let (durability, rest) = split_durability("", "durability=relaxed&sslmode=disable").unwrap();
         assert_eq!((durability, rest.as_str()), (Durability::Relaxed, "sslmode=disable"));
         for (query, words) in [
             ("durability=some", "not \"some\""),
             ("durability", "full or relaxed"),
             ("durability=full&durability=relaxed", "twice"),
         ] {
-            assert!(take_durability("x", query).unwrap_err().to_string().contains(words), "{query}");
+            assert!(split_durability("x", query).unwrap_err().to_string().contains(words), "{query}");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! [`Branch`]: what workflow code in Python makes its durable calls through.
+//! [`Branch`]: the object through which workflow code in Python makes its durable calls.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
@@ -10,173 +10,186 @@ use pyo3::exceptions::PyException;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
 use stepfast::Key;
-use stepfast::guest::{self, Gate};
+use stepfast::guest::{self, RunControl};
 
 use crate::bridge::call::Call;
-use crate::bridge::coroutine::Carried;
+use crate::bridge::coroutine::CallCoroutine;
 use crate::bridge::engine::Engine;
-use crate::bridge::mailbox::Shared;
+use crate::bridge::mailbox::Mailbox;
 use crate::bridge::port::Port;
-use crate::bridge::reply::{Future, PyFailure, Reply};
-use crate::bridge::task_code::Code;
+use crate::bridge::reply::{FailureTuple, Reply, ReplyFuture};
+use crate::bridge::task_code::BranchCoroutine;
 use crate::bridge::waiter::Waiter;
-use crate::convert::start_options::Order;
+use crate::convert::start_options::StartOptions;
 use crate::convert::step_settings::StepSettings;
 use crate::convert::value::{encode, fingerprint};
 use crate::fork::Process;
 use crate::lock::Mutex;
-use crate::outcome_slot::Slot;
-use crate::unwinding::{ending, stopped};
+use crate::outcome_slot::OutcomeSlot;
+use crate::unwinding::{exit_exception, stop_code};
 
 /// A branch of an execution that runs here.
 #[pyclass(frozen)]
 pub(crate) struct Branch {
-    /// `None` once it has ended.
-    branch: Mutex<Option<guest::Branch>>,
-    gate: Gate,
-    /// The thread that makes its calls.
-    thread: Mutex<Option<ThreadId>>,
-    /// It is none: what closes an async generator that was left has no place in the workflow.
-    is_torn_off: bool,
-    /// Of the first branch: where the code's outcome goes.
-    slot: Option<Arc<Slot>>,
-    /// The loop that its code runs on; none for a thread.
+    /// `None` once the branch has ended.
+    guest_branch: Mutex<Option<guest::GuestBranch>>,
+    control: RunControl,
+    /// The thread that makes the calls of the branch; `None` until the first call of a branch for another thread.
+    call_thread: Mutex<Option<ThreadId>>,
+    /// Whether this object stands in for a branch in code that closes an abandoned async generator, and rejects its
+    /// calls.
+    is_detached_from_run: bool,
+    /// The destination of the code's outcome; `None` in all branches but the first.
+    outcome_slot: Option<Arc<OutcomeSlot>>,
+    /// The port of the loop on which the code runs; `None` for a thread.
     port: Option<Py<Port>>,
-    /// Of the first branch of an execution whose code a caller runs: what that caller waits for.
-    owner: Option<Py<Call>>,
-    /// What the package knows the engine by.
-    home: Mutex<Option<Py<PyAny>>>,
-    /// Of the first branch: the code has come to its end.
-    is_over: AtomicBool,
+    /// The call for which a caller runs the code of the execution; `None` in all other branches.
+    run_call: Option<Py<Call>>,
+    /// The engine's object in the Python package.
+    host: Mutex<Option<Py<PyAny>>>,
+    /// Whether the code has returned or failed. Used in the first branch.
+    has_finished: AtomicBool,
     process: Process,
 }
 
 impl Drop for Branch {
     fn drop(&mut self) {
-        if self.process.is_current() && self.is_lost() {
-            self.gate.put_off();
+        if self.process.is_current() && self.is_abandoned() {
+            self.control.defer();
         }
-        self.process.drop_if_current(self.branch.get_mut().take());
+        self.process.drop_if_current(self.guest_branch.get_mut().take());
     }
 }
 
 impl Branch {
-    pub(crate) fn new(branch: guest::Branch, slot: Option<Arc<Slot>>, port: Option<Py<Port>>) -> Self {
-        let gate = branch.gate();
+    pub(crate) fn new(
+        branch: guest::GuestBranch,
+        outcome_slot: Option<Arc<OutcomeSlot>>,
+        port: Option<Py<Port>>,
+    ) -> Self {
+        let control = branch.run_control();
         Self {
-            branch: Mutex::new(Some(branch)),
-            gate,
-            thread: Mutex::new(Some(crate::thread::thread_here())),
-            is_torn_off: false,
-            slot,
+            guest_branch: Mutex::new(Some(branch)),
+            control,
+            call_thread: Mutex::new(Some(crate::thread::current_thread_id())),
+            is_detached_from_run: false,
+            outcome_slot,
             port,
-            owner: None,
-            home: Mutex::default(),
-            is_over: AtomicBool::new(false),
+            run_call: None,
+            host: Mutex::default(),
+            has_finished: AtomicBool::new(false),
             process: Process::current(),
         }
     }
 
-    /// A branch whose code is run by another thread, if it does not run on a loop.
-    fn for_another_thread(branch: guest::Branch, port: Option<Py<Port>>) -> Self {
+    /// Returns a branch whose code runs in another thread, unless it runs on a loop.
+    fn for_another_thread(branch: guest::GuestBranch, port: Option<Py<Port>>) -> Self {
         let branch = Self::new(branch, None, port);
         if branch.port.is_none() {
-            branch.thread.with(|thread| *thread = None);
+            branch.call_thread.with(|thread| *thread = None);
         }
         branch
     }
 
-    /// What tells whether its code has to unwind.
-    pub(crate) fn gate(&self) -> &Gate {
-        &self.gate
+    /// Returns the control of the execution, which reports whether the code has to unwind.
+    pub(crate) fn control(&self) -> &RunControl {
+        &self.control
     }
 
-    /// The loop that its code runs on.
+    /// Returns the port of the loop on which the code runs.
     pub(crate) fn port(&self, py: Python<'_>) -> Option<Py<Port>> {
         self.port.as_ref().map(|port| port.clone_ref(py))
     }
 
-    /// True of the first branch if its code has not come to its end.
+    /// Returns true if the code of the first branch has neither returned nor failed.
     pub(crate) fn is_unfinished(&self) -> bool {
-        !self.is_over.load(SeqCst)
+        !self.has_finished.load(SeqCst)
     }
 
-    /// What the package knows the engine by.
-    pub(crate) fn at_home(self, home: Py<PyAny>) -> Self {
-        drop(self.home.replace(Some(home)));
+    /// Sets the engine's object in the Python package.
+    pub(crate) fn with_host(self, host: Py<PyAny>) -> Self {
+        drop(self.host.replace(Some(host)));
         self
     }
 
-    /// The first branch of an execution whose code the caller of `owner` runs.
-    pub(crate) fn owned_by(mut self, owner: Py<Call>) -> Self {
-        self.owner = Some(owner);
+    /// Marks the first branch of an execution whose code the caller of `run_call` runs.
+    pub(crate) fn run_by(mut self, run_call: Py<Call>) -> Self {
+        self.run_call = Some(run_call);
         self
     }
 
-    /// The key of the child that is about to be called, if this thread hosts it; tells the execution.
-    fn hosted(&self, threads: Option<Arc<Shared>>) -> Option<(Arc<Shared>, Key)> {
+    /// Returns the key of the child that is about to be called, if this thread may host it. Also notes for the
+    /// execution whether its thread hosts a child.
+    fn child_to_host(&self, mailbox: Option<Arc<Mailbox>>) -> Option<(Arc<Mailbox>, Key)> {
         if self.port.is_none() {
-            self.gate.set_in_thread(threads.is_some());
+            self.control.set_thread_use(mailbox.is_some());
         }
-        let child = self.branch.with(|branch| branch.as_ref().map(guest::Branch::next_child_key))?;
-        threads.map(|threads| (threads, child))
+        let child =
+            self.guest_branch.with(|branch| branch.as_ref().map(guest::GuestBranch::next_child_key))?;
+        mailbox.map(|mailbox| (mailbox, child))
     }
 
-    /// True if code that has begun has not come to its end, and never will: the first branch of it goes away.
-    fn is_lost(&self) -> bool {
-        match &self.owner {
-            Some(owner) => owner.get().has_code(),
-            None => self.slot.is_some() && !self.is_over.load(SeqCst),
+    /// Returns true if begun code has neither returned nor failed, and never will, because its first branch is
+    /// dropped.
+    fn is_abandoned(&self) -> bool {
+        match &self.run_call {
+            Some(run_call) => run_call.get().is_running_code(),
+            None => self.outcome_slot.is_some() && !self.has_finished.load(SeqCst),
         }
     }
 
-    fn stop(&self, stop: impl FnOnce(&Gate)) {
+    fn stop_run(&self, stop: impl FnOnce(&RunControl)) {
         if !self.process.is_current() {
             return;
         }
-        stop(&self.gate);
-        if let Some(owner) = &self.owner {
-            // its task is polled by us
-            owner.get().advance();
+        stop(&self.control);
+        if let Some(run_call) = &self.run_call {
+            // this thread polls the task of the execution
+            run_call.get().advance();
         }
     }
 
-    /// A call without a body; it can be awaited, if this code can.
-    fn awaitable(
+    /// Returns a call without a body, awaitable if the code runs on a loop.
+    fn awaitable_call(
         slf: &Bound<'_, Self>,
-        make: impl FnOnce(&mut guest::Branch) -> Future + Send,
+        make: impl FnOnce(&mut guest::GuestBranch) -> ReplyFuture + Send,
     ) -> PyResult<Call> {
         let (branch, py) = (slf.get(), slf.py());
-        let future = branch.made(py, make)?;
-        let call = branch.owned(py, Call::new(branch.bound_port(py), Some(branch.gate.clone()), future));
-        Ok(if branch.port.is_some() { call.carried(Carried::of(slf.clone().unbind())) } else { call })
+        let future = branch.make_call(py, make)?;
+        let call = branch
+            .attach_run_call(py, Call::new(branch.bound_port(py), Some(branch.control.clone()), future));
+        Ok(if branch.port.is_some() {
+            call.with_coroutine(CallCoroutine::for_call(slf.clone().unbind()))
+        } else {
+            call
+        })
     }
 
-    /// A call of this branch: refused where that has no place for it.
-    fn made<R: Send>(
+    /// Makes a call of this branch. Fails where the branch cannot make calls.
+    fn make_call<R: Send>(
         &self,
         py: Python<'_>,
-        make: impl FnOnce(&mut guest::Branch) -> R + Send,
+        make: impl FnOnce(&mut guest::GuestBranch) -> R + Send,
     ) -> PyResult<R> {
         self.process.check(py)?;
-        if self.is_torn_off {
+        if self.is_detached_from_run {
             return Err(crate::error::generator_close_error(py));
         }
-        if !self.is_here() {
+        if !self.is_own_thread() {
             return Err(crate::error::foreign_thread_error(py));
         }
-        if let Some(ends) = ending(py)? {
-            self.stop(Gate::put_off);
-            return Err(ends);
+        if let Some(exception) = exit_exception(py)? {
+            self.stop_run(RunControl::defer);
+            return Err(exception);
         }
-        let made = self.branch.with(|branch| branch.as_mut().map(make));
-        made.ok_or_else(|| crate::error::runtime_error("this branch of the workflow has ended"))
+        let call = self.guest_branch.with(|branch| branch.as_mut().map(make));
+        call.ok_or_else(|| crate::error::runtime_error("this branch of the workflow has ended"))
     }
 
-    /// The call; whoever runs the execution polls both, if that is a thread.
-    fn owned(&self, py: Python<'_>, call: Call) -> Call {
-        match &self.owner {
-            Some(owner) if self.port.is_none() => call.beside(owner.clone_ref(py)),
+    /// Attaches the call to the one that drives the execution, if a thread drives it and so polls both.
+    fn attach_run_call(&self, py: Python<'_>, call: Call) -> Call {
+        match &self.run_call {
+            Some(run_call) if self.port.is_none() => call.with_run_call(run_call.clone_ref(py)),
             _ => call,
         }
     }
@@ -191,176 +204,178 @@ impl Branch {
     /// The execution's key, as text.
     #[getter]
     fn key(&self) -> String {
-        self.gate.key().to_string()
+        self.control.key().to_string()
     }
 
-    /// Tells the runs of this process apart.
+    /// The id of the run, unique in this process.
     #[getter]
-    pub(crate) fn run(&self) -> u64 {
-        self.gate.run_id()
+    pub(crate) fn run_id(&self) -> u64 {
+        self.control.run_id()
     }
 
-    /// Its path, as people write it.
+    /// The path of the branch, as text.
     #[getter]
     fn path(&self) -> Option<String> {
-        self.branch.with(|branch| branch.as_ref().map(guest::Branch::path))
+        self.guest_branch.with(|branch| branch.as_ref().map(guest::GuestBranch::path))
     }
 
     /// The execution's workflow_id.
     #[getter]
     fn workflow_id(&self) -> String {
-        self.gate.workflow_id()
+        self.control.workflow_id()
     }
 
     /// The name of the workflow.
     #[getter]
     fn workflow(&self) -> String {
-        self.gate.workflow().to_string()
+        self.control.workflow().to_string()
     }
 
-    /// True while what is recorded is delivered again.
+    /// Whether recorded outcomes are being replayed.
     #[getter]
     fn is_replaying(&self) -> bool {
         self.process.is_current()
-            && self.branch.with(|branch| branch.as_ref().is_some_and(guest::Branch::is_replaying))
+            && self.guest_branch.with(|branch| branch.as_ref().is_some_and(guest::GuestBranch::is_replaying))
     }
 
-    /// Closes the gate and hands the execution back: whoever claims it goes on from the record.
-    fn hand_back(&self) {
-        self.stop(Gate::hand_back);
+    /// Closes the run and requeues the execution: the next worker that claims it continues from the record.
+    fn requeue(&self) {
+        self.stop_run(RunControl::requeue);
     }
 
-    /// The code wants the program to end: closes the gate; if the program goes on nevertheless, hands the execution
-    /// back after a while.
-    pub(crate) fn put_off(&self) {
-        self.stop(Gate::put_off);
+    /// Closes the run because the code ends the program. If the program continues nevertheless, the execution is
+    /// requeued after a pause.
+    pub(crate) fn defer(&self) {
+        self.stop_run(RunControl::defer);
     }
 
-    /// True for the first branch of an execution whose code its caller runs.
+    /// Whether this is the first branch of an execution whose code its caller runs.
     #[getter]
     fn is_inline(&self) -> bool {
-        self.owner.is_some()
+        self.run_call.is_some()
     }
 
-    /// What the package knows the engine by.
+    /// The engine's object in the Python package.
     #[getter]
-    fn home(&self, py: Python<'_>) -> Option<Py<PyAny>> {
-        self.home.object(py, Option::as_ref)
+    fn host(&self, py: Python<'_>) -> Option<Py<PyAny>> {
+        self.host.clone_object(py, Option::as_ref)
     }
 
     #[setter]
-    fn set_home(&self, home: Py<PyAny>) {
-        drop(self.home.replace(Some(home)));
+    fn set_host(&self, host: Py<PyAny>) {
+        drop(self.host.replace(Some(host)));
     }
 
-    /// 0 while the code may go on, 1 if the execution is suspended, 2 if it is cancelled, 3 if it has ended.
+    /// Why the code has to unwind: 0 not at all, 1 the execution is suspended, 2 cancelled, 3 ended.
     #[getter]
-    fn stopped(&self) -> u8 {
-        if self.process.is_current() { stopped(&self.gate) } else { 0 }
+    fn stop_code(&self) -> u8 {
+        if self.process.is_current() { stop_code(&self.control) } else { 0 }
     }
 
-    /// True if its code has to unwind, or will have to in a moment: nothing of it is recorded any more.
+    /// Whether the code has to unwind now or in a moment, so that nothing more of it is recorded.
     #[getter]
     fn is_closing(&self) -> bool {
-        !self.process.is_current() || self.gate.is_closing()
+        !self.process.is_current() || self.control.is_closing()
     }
 
-    /// True in the thread that makes its calls: the first that has made one.
+    /// Whether this is the thread that makes the branch's calls: the first thread that makes one.
     #[getter]
-    fn is_here(&self) -> bool {
-        let here = crate::thread::thread_here();
-        self.thread.with(|thread| *thread.get_or_insert(here) == here)
+    fn is_own_thread(&self) -> bool {
+        let here = crate::thread::current_thread_id();
+        self.call_thread.with(|thread| *thread.get_or_insert(here) == here)
     }
 
-    /// The coroutine of its code, for the task that runs it.
-    fn code(slf: &Bound<'_, Self>, coroutine: Py<PyAny>) -> PyResult<Code> {
-        Code::new(slf, coroutine)
+    /// Wraps the coroutine of the branch's code for the task that runs it.
+    fn wrap_coroutine(slf: &Bound<'_, Self>, coroutine: Py<PyAny>) -> PyResult<BranchCoroutine> {
+        BranchCoroutine::new(slf, coroutine)
     }
 
-    /// True if its code runs on an event loop.
+    /// Whether the code runs on an event loop.
     #[getter]
     fn is_on_loop(&self) -> bool {
         self.port.is_some()
     }
 
-    /// A branch that goes on beside this one until it ends; `None` if this one has ended.
+    /// Returns a concurrent branch, which counts as active until its end; `None` if this one has ended.
     fn fork(&self, py: Python<'_>) -> Option<Self> {
         if !self.process.is_current() {
             return None;
         }
-        let branch = self.branch.with(|branch| branch.as_mut().map(guest::Branch::fork))?;
+        let branch = self.guest_branch.with(|branch| branch.as_mut().map(guest::GuestBranch::fork))?;
         let forked = Self::for_another_thread(branch, self.port.as_ref().map(|port| port.clone_ref(py)));
-        drop(forked.home.replace(self.home(py)));
+        drop(forked.host.replace(self.host(py)));
         Some(forked)
     }
 
-    /// A branch that is to begin: it has its place, and does not count yet.
+    /// Reserves a branch: it has its position, and does not count as active until it begins.
     fn reserve(&self, py: Python<'_>) -> PyResult<Self> {
-        let Some(branch) = self.branch.with(|branch| branch.as_mut().map(guest::Branch::reserve)) else {
+        let Some(branch) = self.guest_branch.with(|branch| branch.as_mut().map(guest::GuestBranch::reserve))
+        else {
             return Err(crate::error::runtime_error("this branch of the workflow has ended"));
         };
         let reserved = Self::for_another_thread(branch, self.port.as_ref().map(|port| port.clone_ref(py)));
-        drop(reserved.home.replace(self.home(py)));
+        drop(reserved.host.replace(self.host(py)));
         Ok(reserved)
     }
 
-    /// Begins a branch that was reserved.
+    /// Begins a reserved branch.
     fn begin(&self) {
-        self.branch.with(|branch| {
+        self.guest_branch.with(|branch| {
             if let Some(branch) = branch {
                 branch.begin();
             }
         });
     }
 
-    /// From now until the end of what this returns the branch only waits for branches of its own.
+    /// Marks that the branch waits only for branches of its own, until the returned [`Join`] ends.
     fn join(&self) -> Join {
-        let waiter = self.owner.as_ref().map(|owner| owner.get().waiter());
-        let join = self.branch.with(|branch| branch.as_ref().map(guest::Branch::join));
-        Join { is_over: AtomicBool::new(join.is_none()), join: Mutex::new(join), waiter }
+        let driver = self.run_call.as_ref().map(|run_call| run_call.get().waiter());
+        let join = self.guest_branch.with(|branch| branch.as_ref().map(guest::GuestBranch::join));
+        Join { has_ended: AtomicBool::new(join.is_none()), join: Mutex::new(join), driver }
     }
 
-    /// Goes on with an execution that its caller runs while its branches are in other threads.
+    /// Drives an execution that its caller runs while its branches are in other threads.
     fn drive(&self, py: Python<'_>, join: &Join) -> PyResult<()> {
-        let Some(owner) = &self.owner else { return Ok(()) };
-        let driven = owner.get().drive(py, || join.is_over.load(SeqCst));
+        let Some(run_call) = &self.run_call else { return Ok(()) };
+        let driven = run_call.get().drive(py, || join.has_ended.load(SeqCst));
         driven.inspect_err(|raised| {
             if !raised.is_instance_of::<PyException>(py) {
-                self.put_off();
+                self.defer();
             }
         })
     }
 
-    /// What stands for a branch where there is none, and refuses durable calls.
-    fn torn_off(&self, py: Python<'_>) -> Self {
+    /// Returns a stand-in for a branch, which rejects durable calls: for code that closes an abandoned async
+    /// generator.
+    fn detached_from_run(&self, py: Python<'_>) -> Self {
         Self {
-            branch: Mutex::default(),
-            gate: self.gate.clone(),
-            thread: Mutex::default(),
-            is_torn_off: true,
-            slot: None,
+            guest_branch: Mutex::default(),
+            control: self.control.clone(),
+            call_thread: Mutex::default(),
+            is_detached_from_run: true,
+            outcome_slot: None,
             port: self.port.as_ref().map(|port| port.clone_ref(py)),
-            owner: None,
-            home: Mutex::new(self.home(py)),
-            is_over: AtomicBool::new(true),
+            run_call: None,
+            host: Mutex::new(self.host(py)),
+            has_finished: AtomicBool::new(true),
             process: self.process,
         }
     }
 
-    /// The branch has ended.
+    /// Ends the branch.
     fn end(&self, py: Python<'_>) -> PyResult<()> {
-        let ended = self.branch.take();
+        let ended = self.guest_branch.take();
         self.process.drop_if_current(ended);
         match self.bound_port(py) {
-            Some(port) if self.process.is_current() && self.gate.code_waits() => {
-                Port::watch(port, &self.gate)
+            Some(port) if self.process.is_current() && self.control.code_blocked() => {
+                Port::watch(port, &self.control)
             }
             _ => Ok(()),
         }
     }
 
-    /// A step. Its arguments are told apart by a hash of them, however the call is spelled. The first `bound` arguments
-    /// that the function gets are not among them.
+    /// Makes the call of a step. A fingerprint identifies the arguments, however the call is spelled. The first
+    /// `bound` arguments of the function are not part of it.
     #[pyo3(signature = (settings, args, kwargs, bound=0))]
     fn step(
         &self,
@@ -370,21 +385,22 @@ impl Branch {
         kwargs: &Bound<'_, PyDict>,
         bound: usize,
     ) -> PyResult<Call> {
-        // what cannot be recorded cannot be compared: the body may take anything
+        // arguments that cannot be recorded cannot be compared: the body may take any value
         let fingerprint = match settings.signature(py) {
             Some(signature) => signature.fingerprint(args, kwargs, bound),
             None => fingerprint(args, kwargs),
         };
-        let (path, step) = self.made(py, |branch| {
-            let path = branch.coming_path();
+        let (path, step) = self.make_call(py, |branch| {
+            let path = branch.upcoming_path();
             let options = settings.options.map(Box::new);
             (path, branch.step(&settings.name, options, fingerprint))
         })?;
-        Ok(self.owned(py, Call::step(self.bound_port(py), self.gate.clone(), path, step)))
+        Ok(self.attach_run_call(py, Call::step(self.bound_port(py), self.control.clone(), path, step)))
     }
 
-    /// A step, to be awaited: its body gets `args` and `kwargs`. `None` if this code cannot await.
-    fn carry(
+    /// Makes the awaitable call of a step, whose body gets `args` and `kwargs`. Returns `None` if the code cannot
+    /// await.
+    fn awaitable_step(
         slf: &Bound<'_, Self>,
         settings: &Bound<'_, StepSettings>,
         recorded: &Bound<'_, PyTuple>,
@@ -392,19 +408,19 @@ impl Branch {
         kwargs: &Bound<'_, PyDict>,
     ) -> PyResult<Option<Call>> {
         let branch = slf.get();
-        if branch.port.is_none() && branch.is_here() {
+        if branch.port.is_none() && branch.is_own_thread() {
             return Ok(None);
         }
         let bound = args.bind(slf.py()).len().saturating_sub(recorded.len());
         let call = branch.step(slf.py(), settings.get(), recorded, kwargs, bound)?;
         let (settings, kwargs) = (settings.clone().unbind(), kwargs.clone().unbind());
-        Ok(Some(call.carried(Carried::step(slf.clone().unbind(), settings, args, kwargs))))
+        Ok(Some(call.with_coroutine(CallCoroutine::for_step(slf.clone().unbind(), settings, args, kwargs))))
     }
 
-    /// A durable sleep.
+    /// Makes a durable sleep.
     fn sleep(slf: &Bound<'_, Self>, seconds: f64) -> PyResult<Call> {
         let duration = Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX);
-        Self::awaitable(slf, |branch| {
+        Self::awaitable_call(slf, |branch| {
             let sleep = branch.sleep(duration);
             Box::pin(async move {
                 sleep.await;
@@ -413,44 +429,44 @@ impl Branch {
         })
     }
 
-    /// Runs a child to its output. If this is a thread, and it may host, it runs the child itself.
+    /// Runs a child to its output. A thread runs the child itself, if it may.
     fn child(
         slf: &Bound<'_, Self>,
         engine: &Engine,
         workflow: usize,
         args: &Bound<'_, PyTuple>,
         kwargs: &Bound<'_, PyDict>,
-        may_host: bool,
-        order: Option<&Order>,
+        may_run_here: bool,
+        options: Option<&StartOptions>,
     ) -> PyResult<Call> {
-        let threads = if slf.get().port.is_none() { engine.threads_of(workflow) } else { None };
-        let (workflow, input) = engine.call(workflow, args, kwargs, true)?;
-        let hosting = slf.get().hosted(threads.filter(|_| may_host && order.is_none()));
-        let options = order.map(Order::options);
-        let call = Self::awaitable(slf, |branch| {
+        let mailbox = if slf.get().port.is_none() { engine.thread_mailbox(workflow) } else { None };
+        let (workflow, input) = engine.workflow_and_input(workflow, args, kwargs, true)?;
+        let hosted_child = slf.get().child_to_host(mailbox.filter(|_| may_run_here && options.is_none()));
+        let options = options.map(StartOptions::to_core);
+        let call = Self::awaitable_call(slf, |branch| {
             let child = branch.child(&workflow, input, options);
-            Box::pin(async move { Reply::of(child.await) })
+            Box::pin(async move { Reply::of_call(child.await) })
         })?;
-        Ok(match hosting {
-            Some((threads, child)) => call.hosting(threads, child),
+        Ok(match hosted_child {
+            Some((mailbox, child)) => call.with_hosted_child(mailbox, child),
             None => call,
         })
     }
 
-    /// Waits for the output of a child that was started under this key.
+    /// Waits for the output of the child that was started under this key.
     fn child_result(slf: &Bound<'_, Self>, engine: &Engine, workflow: usize, key: &str) -> PyResult<Call> {
         let workflow = engine.workflow(workflow)?;
         let Some(key) = Key::from_text(key) else {
             return Err(crate::error::runtime_error("this is not the key of a child"));
         };
-        slf.get().hosted(None);
-        Self::awaitable(slf, |branch| {
+        slf.get().child_to_host(None);
+        Self::awaitable_call(slf, |branch| {
             let output = branch.child_result(&workflow, key);
-            Box::pin(async move { Reply::of(output.await) })
+            Box::pin(async move { Reply::of_call(output.await) })
         })
     }
 
-    /// Starts a child; its key.
+    /// Starts a child. The call returns its key.
     fn start_child(
         slf: &Bound<'_, Self>,
         engine: &Engine,
@@ -458,11 +474,11 @@ impl Branch {
         args: &Bound<'_, PyTuple>,
         kwargs: &Bound<'_, PyDict>,
         is_detached: bool,
-        order: Option<&Order>,
+        options: Option<&StartOptions>,
     ) -> PyResult<Call> {
-        let options = order.map(Order::options);
-        let (workflow, input) = engine.call(workflow, args, kwargs, true)?;
-        Self::awaitable(slf, |branch| {
+        let options = options.map(StartOptions::to_core);
+        let (workflow, input) = engine.workflow_and_input(workflow, args, kwargs, true)?;
+        Self::awaitable_call(slf, |branch| {
             let started = branch.start_child(&workflow, input, options, is_detached);
             Box::pin(async move {
                 match started.await {
@@ -473,43 +489,43 @@ impl Branch {
         })
     }
 
-    /// The code has returned `output`.
+    /// Records the output that the code has returned.
     pub(crate) fn succeed(&self, output: &Bound<'_, PyAny>) -> PyResult<()> {
         self.process.check(output.py())?;
         let output = encode(output)?;
-        self.is_over.store(true, SeqCst);
-        if let Some(slot) = &self.slot {
+        self.has_finished.store(true, SeqCst);
+        if let Some(slot) = &self.outcome_slot {
             slot.fill(Ok(output));
         }
         Ok(())
     }
 
-    /// The code has failed.
-    fn fail(&self, failure: PyFailure) {
-        self.is_over.store(true, SeqCst);
-        if let (Some(slot), true) = (&self.slot, self.process.is_current()) {
+    /// Records the failure of the code.
+    fn fail(&self, failure: FailureTuple) {
+        self.has_finished.store(true, SeqCst);
+        if let (Some(slot), true) = (&self.outcome_slot, self.process.is_current()) {
             slot.fill(Err(failure.into()));
         }
     }
 }
 
-/// While it has not ended, a branch only waits for branches of its own.
+/// Marks that a branch waits only for branches of its own, until it ends.
 #[pyclass(frozen)]
 pub(crate) struct Join {
-    join: Mutex<Option<guest::Join>>,
-    is_over: AtomicBool,
-    /// Of whoever drives the execution meanwhile.
-    waiter: Option<Arc<Waiter>>,
+    join: Mutex<Option<guest::BranchJoin>>,
+    has_ended: AtomicBool,
+    /// The waiter of the thread that drives the execution during the join.
+    driver: Option<Arc<Waiter>>,
 }
 
 #[pymethods]
 impl Join {
-    /// The branch goes on.
+    /// Ends the wait: the branch continues.
     fn end(&self) {
         drop(self.join.take());
-        self.is_over.store(true, SeqCst);
-        if let Some(waiter) = &self.waiter {
-            waiter.clone().wake();
+        self.has_ended.store(true, SeqCst);
+        if let Some(driver) = &self.driver {
+            driver.clone().wake();
         }
     }
 }

@@ -1,44 +1,44 @@
-//! [`Running`]: the code of an execution while it runs in Python, as the engine sees it.
+//! [`CodeFuture`]: an execution's code that runs in Python, as a future of the engine.
 
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-use stepfast::guest::Gate;
+use stepfast::guest::RunControl;
 use stepfast::{Failure, Payload};
 
-use crate::bridge::mailbox::{Note, Shared};
-use crate::outcome_slot::Body;
+use crate::bridge::mailbox::{Mailbox, Message};
+use crate::outcome_slot::OutcomeFuture;
 
-/// Resolves when the code has returned. Given up before, it tells the code to unwind; and so it tells branches
-/// that the code has left behind.
-pub(crate) struct Running {
-    body: Body,
-    gate: Gate,
-    port: Arc<Shared>,
+/// Resolves when the code has returned. Dropped before, it makes the code unwind. Dropped later, it makes the branches
+/// unwind that the code has left behind.
+pub(crate) struct CodeFuture {
+    outcome: OutcomeFuture,
+    control: RunControl,
+    mailbox: Arc<Mailbox>,
     has_returned: bool,
 }
 
-impl Running {
-    pub(crate) fn new(body: Body, gate: Gate, port: Arc<Shared>) -> Self {
-        Self { body, gate, port, has_returned: false }
+impl CodeFuture {
+    pub(crate) fn new(outcome: OutcomeFuture, control: RunControl, mailbox: Arc<Mailbox>) -> Self {
+        Self { outcome, control, mailbox, has_returned: false }
     }
 }
 
-impl Future for Running {
+impl Future for CodeFuture {
     type Output = Result<Payload, Failure>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let polled = Pin::new(&mut self.body).poll(cx);
+        let polled = Pin::new(&mut self.outcome).poll(cx);
         self.has_returned = polled.is_ready();
         polled
     }
 }
 
-impl Drop for Running {
+impl Drop for CodeFuture {
     fn drop(&mut self) {
-        if !self.has_returned || self.gate.branches() > 1 {
-            self.port.push(Note::Unwind(self.gate.clone()));
+        if !self.has_returned || self.control.branch_count() > 1 {
+            self.mailbox.push(Message::Unwind(self.control.clone()));
         }
     }
 }

@@ -1,5 +1,7 @@
-//! [`Carried`]: calls that are awaited like coroutines: for a value, or for what comes of the body of a step, which
-//! runs in the task that awaits it, or of the code of an execution.
+//! [`CallCoroutine`]: makes calls awaitable like coroutines.
+//!
+//! Such a call returns a value. It may run the body of a step, or the code of an execution, in the task that awaits
+//! it.
 
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
@@ -7,269 +9,278 @@ use pyo3::types::{PyDict, PyTuple};
 
 use crate::bridge::branch::Branch;
 use crate::bridge::call::Call;
-use crate::bridge::caller_code::{CallerCode, Entered};
+use crate::bridge::caller_code::{CallerCode, CallerRun};
 use crate::convert::step_settings::StepSettings;
 use crate::exit::InterpreterGuard;
-use crate::interpreter::{SendOutcome, reset, send, set_context_var, throw};
+use crate::interpreter::{SendOutcome, reset_context_var, send, set_context_var, throw};
 use crate::lock::Mutex;
-use crate::poll_state::{BODY, DONE, FAILED, PENDING};
-use crate::python_functions::package;
+use crate::poll_state::{DONE, FAILED, PENDING, RUN_BODY};
+use crate::python_functions::python_functions;
 
-/// What makes a call an awaitable that comes to its value, like a coroutine.
+/// The state of a call that is awaited like a coroutine, and returns its value.
 #[derive(Default)]
-pub(crate) struct Carried {
-    /// Of a call of an execution's code.
+pub(crate) struct CallCoroutine {
+    /// The branch that has made the call; `None` for a call of a program.
     branch: Option<Py<Branch>>,
-    /// Of a call without a body, what is missing if nobody awaits it.
-    what: Option<&'static str>,
-    body: Body,
-    state: Mutex<State>,
+    /// The name of a call without a body, for the warning that it was never awaited; `None` for no warning.
+    description: Option<&'static str>,
+    body: CallBody,
+    state: Mutex<CoroutineState>,
 }
 
-/// What is run while the call is awaited.
+/// The code that runs while the call is awaited.
 #[derive(Default)]
-enum Body {
+enum CallBody {
     #[default]
     None,
-    /// The function, and what it is called with.
+    /// The step and the arguments of its function.
     Step(Py<StepSettings>, Py<PyTuple>, Py<PyDict>),
-    /// The code of an execution, until it begins: whoever holds the call keeps no engine.
+    /// The code of an execution, until it begins. It is then taken out, so that a kept call does not keep the engine.
     Code(Mutex<Option<CallerCode>>),
-    /// None: what makes a handle of what has been started, and what the package knows the engine by.
-    Started(Py<PyAny>, Py<PyAny>),
+    /// No code, but the function that makes the handle of a started execution, and its argument: the engine's object
+    /// in the package.
+    Start(Py<PyAny>, Py<PyAny>),
 }
 
 #[derive(Default)]
-struct State {
+struct CoroutineState {
     is_awaited: bool,
-    running: Option<Running>,
-    /// What the body of a step has returned, or raised.
+    running_body: Option<RunningBody>,
+    /// The value that the body of a step has returned, or the exception that it has raised.
     value: Option<Py<PyAny>>,
     error: Option<Py<PyAny>>,
 }
 
-/// A body that runs, and what ends that it is the current code.
-struct Running {
+/// A running body, and the token that resets the current code.
+struct RunningBody {
     coroutine: Py<PyAny>,
-    /// What resets what runs here.
-    token: Py<PyAny>,
-    /// Of the code of an execution.
-    code: Option<Entered>,
+    /// The token that resets the context variable of the current code.
+    context_token: Py<PyAny>,
+    /// The run of an execution's code; `None` for the body of a step.
+    caller_run: Option<CallerRun>,
 }
 
-/// How far the body came.
-enum Resumed<'py> {
+/// How far the body has run.
+enum BodyProgress<'py> {
     Yielded(Bound<'py, PyAny>),
-    /// It has ended: whose turn it is.
-    Ended(u8),
+    /// The body has ended, and the call has this state code.
+    Finished(u8),
 }
 
-impl Carried {
-    /// Of a call without a body, made by the code of an execution.
-    pub(crate) fn of(branch: Py<Branch>) -> Self {
-        Self { branch: Some(branch), what: Some("a sleep, or a child,"), ..Self::default() }
+impl CallCoroutine {
+    /// For a call without a body, made by the code of an execution.
+    pub(crate) fn for_call(branch: Py<Branch>) -> Self {
+        Self { branch: Some(branch), description: Some("a sleep, or a child,"), ..Self::default() }
     }
 
-    /// Of a call of a program.
-    pub(crate) fn named(what: &'static str) -> Self {
-        Self { what: Some(what), ..Self::default() }
+    /// For a call of a program.
+    pub(crate) fn for_program(description: &'static str) -> Self {
+        Self { description: Some(description), ..Self::default() }
     }
 
-    /// Of a start, which comes to what `made` makes of its handle and `home`.
-    pub(crate) fn started(made: Py<PyAny>, home: Py<PyAny>) -> Self {
-        Self { body: Body::Started(made, home), ..Self::default() }
+    /// For a start, which returns `make_handle(handle, host)`.
+    pub(crate) fn for_start(make_handle: Py<PyAny>, host: Py<PyAny>) -> Self {
+        Self { body: CallBody::Start(make_handle, host), ..Self::default() }
     }
 
-    /// Of a step.
-    pub(crate) fn step(
+    /// For a step.
+    pub(crate) fn for_step(
         branch: Py<Branch>,
         settings: Py<StepSettings>,
         args: Py<PyTuple>,
         kwargs: Py<PyDict>,
     ) -> Self {
-        Self { branch: Some(branch), body: Body::Step(settings, args, kwargs), ..Self::default() }
+        Self { branch: Some(branch), body: CallBody::Step(settings, args, kwargs), ..Self::default() }
     }
 
-    /// Of an execution whose code runs where the call is awaited.
-    pub(crate) fn code(code: CallerCode) -> Self {
-        Self { body: Body::Code(Mutex::new(Some(code))), ..Self::default() }
+    /// For an execution whose code runs where the call is awaited.
+    pub(crate) fn for_code(code: CallerCode) -> Self {
+        Self { body: CallBody::Code(Mutex::new(Some(code))), ..Self::default() }
     }
 
     pub(crate) fn traverse(&self, visit: &pyo3::PyVisit<'_>) -> Result<(), pyo3::PyTraverseError> {
         visit.call(&self.branch)?;
         match &self.body {
-            Body::None => {}
-            Body::Step(settings, args, kwargs) => {
+            CallBody::None => {}
+            CallBody::Step(settings, args, kwargs) => {
                 visit.call(settings)?;
                 visit.call(args)?;
                 visit.call(kwargs)?;
             }
-            Body::Code(code) => {
+            CallBody::Code(code) => {
                 code.traverse(|code| {
                     let Some(code) = code else { return Ok(()) };
                     visit.call(&code.function)?;
-                    visit.call(&code.home)
+                    visit.call(&code.host)
                 })?;
             }
-            Body::Started(made, home) => {
-                visit.call(made)?;
-                visit.call(home)?;
+            CallBody::Start(make_handle, host) => {
+                visit.call(make_handle)?;
+                visit.call(host)?;
             }
         }
         self.state.traverse(|state| {
             visit.call(&state.value)?;
             visit.call(&state.error)?;
-            if let Some(running) = &state.running {
+            if let Some(running) = &state.running_body {
                 visit.call(&running.coroutine)?;
-                visit.call(&running.token)?;
-                if let Some(entered) = &running.code {
-                    visit.call(&entered.caller)?;
+                visit.call(&running.context_token)?;
+                if let Some(caller_run) = &running.caller_run {
+                    visit.call(&caller_run.caller_task)?;
                 }
             }
             Ok(())
         })
     }
 
-    /// Somebody awaits the call: nobody else may.
-    pub(crate) fn set_awaited(&self) -> PyResult<()> {
+    /// Marks the call as awaited; fails if it was awaited before.
+    pub(crate) fn mark_awaited(&self) -> PyResult<()> {
         if self.state.with(|state| std::mem::replace(&mut state.is_awaited, true)) {
-            return Err(PyRuntimeError::new_err("a call can be awaited once only: make a task of it"));
+            return Err(PyRuntimeError::new_err("a call can be awaited only once: create a task for it"));
         }
         Ok(())
     }
 
-    /// What has not been done, if nobody has awaited it.
-    pub(crate) fn unawaited(&self) -> Option<String> {
-        // code that unwinds leaves calls behind
-        let is_closing = || self.branch.as_ref().is_some_and(|branch| branch.get().gate().is_closing());
+    /// Returns a description of the call if it was never awaited.
+    pub(crate) fn unawaited_description(&self) -> Option<String> {
+        // unwinding code leaves calls behind
+        let is_closing = || self.branch.as_ref().is_some_and(|branch| branch.get().control().is_closing());
         if self.state.with(|state| state.is_awaited) || is_closing() {
             return None;
         }
         Some(match &self.body {
-            Body::None => format!("{} was called", self.what?),
-            Body::Step(settings, ..) => format!("step {:?} was called", settings.get().name()),
-            Body::Code(_) => "engine.run(...) was called".to_owned(),
-            Body::Started(..) => "engine.start(...) was called".to_owned(),
+            CallBody::None => format!("{} was called", self.description?),
+            CallBody::Step(settings, ..) => format!("step {:?} was called", settings.get().name()),
+            CallBody::Code(_) => "engine.run(...) was called".to_owned(),
+            CallBody::Start(..) => "engine.start(...) was called".to_owned(),
         })
     }
 
-    /// The task that awaits the call goes on, or something is `thrown` into it. What it waits for next, or the
-    /// value it has come to.
-    pub(crate) fn go_on<'py>(&self, call: &Bound<'py, Call>, thrown: Option<PyErr>) -> PyResult<SendOutcome<'py>> {
-        let _inside = InterpreterGuard::enter(call.py());
+    /// Resumes the call for the task that awaits it, or throws an exception into it. Returns the object to await
+    /// next, or the value of the call.
+    pub(crate) fn resume<'py>(
+        &self,
+        call: &Bound<'py, Call>,
+        thrown: Option<PyErr>,
+    ) -> PyResult<SendOutcome<'py>> {
+        let _guard = InterpreterGuard::enter(call.py());
         let running = self.state.with(|state| {
             state.is_awaited = true;
-            state.running.take()
+            state.running_body.take()
         });
-        let gone_on = match (running, thrown) {
-            (Some(running), thrown) => self.resume(call, running, thrown),
-            (None, None) => Ok(Resumed::Ended(call.get().advance())),
-            (None, Some(thrown)) => self.interrupted(call, thrown).map(Resumed::Ended),
+        let resumed = match (running, thrown) {
+            (Some(running), thrown) => self.resume_body(call, running, thrown),
+            (None, None) => Ok(BodyProgress::Finished(call.get().advance())),
+            (None, Some(thrown)) => self.handle_interruption(call, thrown).map(BodyProgress::Finished),
         };
-        let followed = gone_on.and_then(|resumed| self.follow(call, resumed));
-        if !matches!(followed, Ok(SendOutcome::Yielded(_))) {
-            // a traceback may keep it
+        let progress = resumed.and_then(|resumed| self.run_until_blocked(call, resumed));
+        if !matches!(progress, Ok(SendOutcome::Yielded(_))) {
+            // ended explicitly, because a traceback may keep the call alive
             call.get().end();
         }
-        followed
+        progress
     }
 
-    /// Ends the body, if it runs.
+    /// Ends the body if it runs.
     pub(crate) fn close(&self, call: &Call, py: Python<'_>) -> PyResult<()> {
         let running = self.state.with(|state| {
             state.is_awaited = true;
-            state.running.take()
+            state.running_body.take()
         });
         let Some(running) = running else { return Ok(()) };
         let closed = running.coroutine.call_method0(py, pyo3::intern!(py, "close"));
-        if let Some(entered) = &running.code {
-            // nobody knows what comes of the caller
-            entered.branch.get().put_off();
+        if let Some(caller_run) = &running.caller_run {
+            // the caller may be ending, so the execution is deferred
+            caller_run.branch.get().defer();
         }
-        running.leave(call, py)?;
+        running.leave_context(call, py)?;
         closed.map(drop)
     }
 
-    /// Does what it is the turn for.
-    fn follow<'py>(&self, call: &Bound<'py, Call>, mut resumed: Resumed<'py>) -> PyResult<SendOutcome<'py>> {
+    /// Acts on state codes until the call is blocked or finished.
+    fn run_until_blocked<'py>(
+        &self,
+        call: &Bound<'py, Call>,
+        mut resumed: BodyProgress<'py>,
+    ) -> PyResult<SendOutcome<'py>> {
         let py = call.py();
         loop {
-            let turn = match resumed {
-                Resumed::Yielded(awaited) => return Ok(SendOutcome::Yielded(awaited)),
-                Resumed::Ended(turn) => turn,
+            let state_code = match resumed {
+                BodyProgress::Yielded(awaited) => return Ok(SendOutcome::Yielded(awaited)),
+                BodyProgress::Finished(state_code) => state_code,
             };
-            match turn {
-                PENDING => return Ok(SendOutcome::Yielded(Call::blocking(call))),
-                BODY => resumed = self.begin(call)?,
+            match state_code {
+                PENDING => return Ok(SendOutcome::Yielded(Call::as_blocking_future(call))),
+                RUN_BODY => resumed = self.begin_body(call)?,
                 DONE => {
                     let value = self.state.with(|state| state.value.take());
-                    let mut value = value.map_or_else(|| call.get().value(py), Ok)?.into_bound(py);
-                    if let Body::Started(made, home) = &self.body {
-                        value = made.bind(py).call1((value, home))?;
+                    let mut value = value.map_or_else(|| call.get().take_value(py), Ok)?.into_bound(py);
+                    if let CallBody::Start(make_handle, host) = &self.body {
+                        value = make_handle.bind(py).call1((value, host))?;
                     }
                     return Ok(SendOutcome::Returned(value));
                 }
                 _ => {
                     let error = self.state.with(|state| state.error.take());
-                    let over = package(py)?.over.bind(py).call1((call, turn, error))?;
-                    return Err(PyErr::from_value(over));
+                    let error = python_functions(py)?.error_of.bind(py).call1((call, state_code, error))?;
+                    return Err(PyErr::from_value(error));
                 }
             }
         }
     }
 
-    /// Begins the body, which is the current code while it runs.
-    fn begin<'py>(&self, call: &Bound<'py, Call>) -> PyResult<Resumed<'py>> {
+    /// Begins the body, which becomes the current code while it runs.
+    fn begin_body<'py>(&self, call: &Bound<'py, Call>) -> PyResult<BodyProgress<'py>> {
         let py = call.py();
-        let here = package(py)?.here_var.bind(py);
-        let (token, code, coroutine) = match (&self.body, &self.branch) {
-            (Body::Step(settings, args, kwargs), Some(branch)) => {
+        let current_code = python_functions(py)?.current_code.bind(py);
+        let (context_token, caller_run, coroutine) = match (&self.body, &self.branch) {
+            (CallBody::Step(settings, args, kwargs), Some(branch)) => {
                 let settings = settings.get();
                 let body = (branch, call, settings.shown_name(py)).into_pyobject(py)?;
-                let token = set_context_var(here, &body)?;
-                (token, None, settings.function(py).call(args.bind(py), Some(kwargs.bind(py))))
+                let context_token = set_context_var(current_code, &body)?;
+                (context_token, None, settings.function(py).call(args.bind(py), Some(kwargs.bind(py))))
             }
-            (Body::Code(code), _) => {
+            (CallBody::Code(code), _) => {
                 let Some(code) = code.take() else {
-                    return Err(PyRuntimeError::new_err("the code of an execution has begun before"));
+                    return Err(PyRuntimeError::new_err("the code of an execution can begin only once"));
                 };
-                let caller = call.get().current_task(py)?;
-                let Some((entered, input)) = code.enter(call, caller)? else {
-                    // it is parked
-                    return Ok(Resumed::Ended(call.get().advance()));
+                let caller_task = call.get().current_task(py)?;
+                let Some((caller_run, input)) = code.begin(call, caller_task)? else {
+                    // the execution was parked
+                    return Ok(BodyProgress::Finished(call.get().advance()));
                 };
-                let token = set_context_var(here, entered.branch.bind(py))?;
-                (token, Some(entered), code.called(&input))
+                let context_token = set_context_var(current_code, caller_run.branch.bind(py))?;
+                (context_token, Some(caller_run), code.call_function(&input))
             }
-            _ => return Err(PyRuntimeError::new_err("a call without a body is asked for it")),
+            _ => return Err(PyRuntimeError::new_err("a call without a body cannot run one")),
         };
         match coroutine {
             Ok(coroutine) => {
-                let running = Running { coroutine: coroutine.unbind(), token, code };
-                self.resume(call, running, None)
+                let running = RunningBody { coroutine: coroutine.unbind(), context_token, caller_run };
+                self.resume_body(call, running, None)
             }
-            // called with arguments that it does not take
+            // raised, for example, if the function does not take the arguments
             Err(raised) => {
-                let running = Running { coroutine: py.None(), token, code };
-                self.ended(call, &running, Err(raised)).map(Resumed::Ended)
+                let running = RunningBody { coroutine: py.None(), context_token, caller_run };
+                self.finish_body(call, &running, Err(raised)).map(BodyProgress::Finished)
             }
         }
     }
 
-    /// The body goes on, or something is thrown into it.
-    fn resume<'py>(
+    /// Resumes the body, or throws an exception into it.
+    fn resume_body<'py>(
         &self,
         call: &Bound<'py, Call>,
-        running: Running,
+        running: RunningBody,
         thrown: Option<PyErr>,
-    ) -> PyResult<Resumed<'py>> {
+    ) -> PyResult<BodyProgress<'py>> {
         let py = call.py();
-        if let Some(entered) = &running.code {
-            entered.branch.get().gate().code_runs();
+        if let Some(caller_run) = &running.caller_run {
+            caller_run.branch.get().control().code_started();
             if let Some(thrown) = &thrown {
-                // that its caller is cancelled is none of the execution's business
+                // the cancellation of the caller does not cancel the execution
                 let thrown = thrown.clone_ref(py).into_value(py);
-                package(py)?.thrown.bind(py).call1((&entered.branch, thrown))?;
+                python_functions(py)?.exception_thrown.bind(py).call1((&caller_run.branch, thrown))?;
             }
         }
         let coroutine = running.coroutine.bind(py);
@@ -279,111 +290,122 @@ impl Carried {
         };
         match sent {
             Ok(SendOutcome::Yielded(awaited)) => {
-                if let Some(entered) = &running.code {
-                    call.get().code_waits(entered.branch.get(), py)?;
+                if let Some(caller_run) = &running.caller_run {
+                    call.get().code_blocked(caller_run.branch.get(), py)?;
                 }
-                let before = self.state.with(|state| state.running.replace(running));
-                drop(before);
-                Ok(Resumed::Yielded(awaited))
+                let previous = self.state.with(|state| state.running_body.replace(running));
+                drop(previous);
+                Ok(BodyProgress::Yielded(awaited))
             }
-            Ok(SendOutcome::Returned(value)) => self.ended(call, &running, Ok(value)).map(Resumed::Ended),
-            Err(raised) => self.ended(call, &running, Err(raised)).map(Resumed::Ended),
+            Ok(SendOutcome::Returned(value)) => {
+                self.finish_body(call, &running, Ok(value)).map(BodyProgress::Finished)
+            }
+            Err(raised) => self.finish_body(call, &running, Err(raised)).map(BodyProgress::Finished),
         }
     }
 
-    /// The body has returned, or raised something: whose turn it is.
-    fn ended<'py>(
+    /// Records the result of the body; returns the call's state code.
+    fn finish_body<'py>(
         &self,
         call: &Bound<'py, Call>,
-        running: &Running,
+        running: &RunningBody,
         result: PyResult<Bound<'py, PyAny>>,
     ) -> PyResult<u8> {
         let py = call.py();
-        if let Some(entered) = &running.code {
-            return running.code_ended(call, entered, result, &self.state);
+        if let Some(caller_run) = &running.caller_run {
+            return running.finish_code(call, caller_run, result, &self.state);
         }
-        running.leave(call.get(), py)?;
+        running.leave_context(call.get(), py)?;
         let recorded = result.and_then(|value| Ok((call.get().succeed(&value)?, value)));
         match recorded {
-            Ok((turn, value)) => {
+            Ok((state_code, value)) => {
                 let value = value.unbind();
-                let before = self.state.with(|state| state.value.replace(value));
-                drop(before);
-                Ok(turn)
+                let previous = self.state.with(|state| state.value.replace(value));
+                drop(previous);
+                Ok(state_code)
             }
-            Err(raised) => self.failed(call, raised),
+            Err(raised) => self.handle_body_error(call, raised),
         }
     }
 
-    /// The body of a step has raised something: whose turn it is.
-    fn failed(&self, call: &Bound<'_, Call>, raised: PyErr) -> PyResult<u8> {
+    /// Records the exception that the body of a step has raised; returns the call's state code.
+    fn handle_body_error(&self, call: &Bound<'_, Call>, raised: PyErr) -> PyResult<u8> {
         let py = call.py();
         let error = raised.clone_ref(py).into_value(py);
-        let settings = if let Body::Step(settings, ..) = &self.body { Some(settings) } else { None };
-        let turn = package(py)?.failed.bind(py).call1((call, settings, &error))?;
-        match turn.extract::<Option<u8>>()? {
-            Some(turn) => {
+        let settings = if let CallBody::Step(settings, ..) = &self.body { Some(settings) } else { None };
+        let state_code = python_functions(py)?.body_raised.bind(py).call1((call, settings, &error))?;
+        match state_code.extract::<Option<u8>>()? {
+            Some(state_code) => {
                 let error = error.into_any();
-                let before = self.state.with(|state| state.error.replace(error));
-                drop(before);
-                Ok(turn)
+                let previous = self.state.with(|state| state.error.replace(error));
+                drop(previous);
+                Ok(state_code)
             }
-            None => self.interrupted(call, raised),
+            None => self.handle_interruption(call, raised),
         }
     }
 
-    /// What awaits the call is cancelled, or the program is to end: whose turn it is, if it is not over with what
-    /// was raised.
-    fn interrupted(&self, call: &Bound<'_, Call>, raised: PyErr) -> PyResult<u8> {
+    /// Handles the cancellation of the task that awaits the call, or the end of the program. Returns the state code
+    /// if the call has an outcome nevertheless; otherwise raises the exception again.
+    fn handle_interruption(&self, call: &Bound<'_, Call>, raised: PyErr) -> PyResult<u8> {
         let py = call.py();
         let error = raised.clone_ref(py).into_value(py);
-        let turn = package(py)?.interrupted.bind(py).call1((call, &self.branch, error))?;
-        match turn.extract::<Option<u8>>()? {
-            Some(turn @ (DONE | FAILED)) => Ok(turn),
+        let state_code =
+            python_functions(py)?.call_interrupted.bind(py).call1((call, &self.branch, error))?;
+        match state_code.extract::<Option<u8>>()? {
+            Some(state_code @ (DONE | FAILED)) => Ok(state_code),
             _ => Err(raised),
         }
     }
 }
 
-impl Running {
-    /// The code of an execution has ended.
-    fn code_ended<'py>(
+impl RunningBody {
+    /// Ends the code of an execution.
+    fn finish_code<'py>(
         &self,
         call: &Bound<'py, Call>,
-        entered: &Entered,
+        caller_run: &CallerRun,
         result: PyResult<Bound<'py, PyAny>>,
-        state: &Mutex<State>,
+        state: &Mutex<CoroutineState>,
     ) -> PyResult<u8> {
         let py = call.py();
-        let (mut unwound, mut counts): (Option<Py<PyAny>>, bool) = (None, false);
-        let turn = match result.and_then(|output| call.get().returned(&output)) {
-            Ok(turn) => Ok(turn),
+        let (mut unwound_with, mut is_recorded): (Option<Py<PyAny>>, bool) = (None, false);
+        let state_code = match result.and_then(|output| call.get().code_returned(&output)) {
+            Ok(state_code) => Ok(state_code),
             Err(raised) => {
                 let error = raised.clone_ref(py).into_value(py);
-                counts = !entered.branch.get().gate().is_closing();
-                let turn = package(py)?.raised.bind(py).call1((call, &entered.branch, &error))?;
-                unwound = Some(error.into_any());
-                turn.extract::<Option<u8>>()?.ok_or(raised)
+                is_recorded = !caller_run.branch.get().control().is_closing();
+                let state_code = python_functions(py)?.code_raised_in_caller.bind(py).call1((
+                    call,
+                    &caller_run.branch,
+                    &error,
+                ))?;
+                unwound_with = Some(error.into_any());
+                state_code.extract::<Option<u8>>()?.ok_or(raised)
             }
         };
-        if self.leave(call.get(), py)? {
-            package(py)?.left.bind(py).call1((&entered.branch, &entered.caller, &unwound))?;
+        if self.leave_context(call.get(), py)? {
+            python_functions(py)?.caller_finished.bind(py).call1((
+                &caller_run.branch,
+                &caller_run.caller_task,
+                &unwound_with,
+            ))?;
         }
-        // what is recorded of it has no traceback
-        let error = unwound.filter(|_| counts);
-        let before = state.with(|state| std::mem::replace(&mut state.error, error));
-        drop(before);
-        turn
+        // the recorded exception has no traceback
+        let error = unwound_with.filter(|_| is_recorded);
+        let previous = state.with(|state| std::mem::replace(&mut state.error, error));
+        drop(previous);
+        state_code
     }
 
-    /// It is not the current code any more. True if somebody has to look at how code has ended.
-    fn leave(&self, call: &Call, py: Python<'_>) -> PyResult<bool> {
-        let has_trouble = match &self.code {
-            Some(entered) => entered.leave(call, py),
+    /// Restores the previous current code; returns true if the package has to check how the code has ended.
+    fn leave_context(&self, call: &Call, py: Python<'_>) -> PyResult<bool> {
+        let needs_cleanup = match &self.caller_run {
+            Some(caller_run) => caller_run.finish(call, py),
             None => false,
         };
-        // where the collector closes it, in some other context, there is nothing to reset
-        reset(package(py)?.here_var.bind(py), &self.token);
-        Ok(has_trouble)
+        // in another context, where the garbage collector closes the body, nothing has to be reset
+        reset_context_var(python_functions(py)?.current_code.bind(py), &self.context_token);
+        Ok(needs_cleanup)
     }
 }

@@ -1,4 +1,4 @@
-//! [`Engine`]: the engine, with its waits as calls.
+//! [`Engine`]: the engine, whose operations are calls to wait for.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,28 +11,28 @@ use stepfast::{Client, Engine as CoreEngine, Payload};
 
 use crate::bridge::call::Call;
 use crate::bridge::caller_code::CallerCode;
-use crate::bridge::code_future::Running;
-use crate::bridge::coroutine::Carried;
-use crate::bridge::inline::begin_inline;
-use crate::bridge::mailbox::{Begin, Note, Shared};
+use crate::bridge::code_future::CodeFuture;
+use crate::bridge::coroutine::CallCoroutine;
+use crate::bridge::inline::offer_inline;
+use crate::bridge::mailbox::{Mailbox, Message, NewRun};
 use crate::bridge::port::Port;
-use crate::bridge::reply::{Future, Replied, Reply};
-use crate::convert::filter::PyFilter;
-use crate::convert::queue::{PyQueue, on_conflict, queue};
+use crate::bridge::reply::{MappedReply, Reply, ReplyFuture};
+use crate::convert::filter::UnresolvedFilter;
+use crate::convert::queue::{QueueTuple, on_conflict, queue_from_tuple};
 use crate::convert::record;
 use crate::convert::signature::Signature;
-use crate::convert::start_options::Order;
+use crate::convert::start_options::StartOptions;
 use crate::convert::value::encode_arguments;
 use crate::error::to_exception;
 use crate::exit::without_interpreter;
 use crate::fork::Process;
 use crate::lock::Mutex;
-use crate::outcome_slot::Slot;
+use crate::outcome_slot::OutcomeSlot;
 use crate::runtime::runtime;
 
 /// A workflow, and the parameters of its function if they are known.
 #[derive(Clone)]
-struct Known {
+struct KnownWorkflow {
     workflow: GuestWorkflow,
     signature: Option<Arc<Py<Signature>>>,
 }
@@ -41,8 +41,8 @@ struct Known {
 #[pyclass(frozen)]
 pub(crate) struct Engine {
     engine: Mutex<Option<CoreEngine>>,
-    workflows: Mutex<Vec<Known>>,
-    /// Where their code runs.
+    workflows: Mutex<Vec<KnownWorkflow>>,
+    /// The ports through which the code of the workflows runs.
     ports: Vec<Py<Port>>,
     process: Process,
 }
@@ -53,34 +53,34 @@ impl Drop for Engine {
     }
 }
 
-/// A workflow to be registered: its name, whether it is eager, where its code runs, its parameters.
-type Definition<'py> = (String, bool, Bound<'py, Port>, Option<Py<Signature>>);
+/// A workflow to register: name, whether it is eager, the port through which its code runs, parameters.
+type DefinitionTuple<'py> = (String, bool, Bound<'py, Port>, Option<Py<Signature>>);
 
 #[pymethods]
 impl Engine {
     /// Opens the store and an engine on it.
     #[staticmethod]
     #[pyo3(signature = (url, definitions, max_running, threads, suspend_after, value_limit, app_version, max_recoveries, queues, serve))]
-    #[allow(clippy::too_many_arguments)] // of one call
+    #[allow(clippy::too_many_arguments)] // the arguments of one Python call
     fn open(
         py: Python<'_>,
         url: &str,
-        definitions: Vec<Definition<'_>>,
+        definitions: Vec<DefinitionTuple<'_>>,
         max_running: usize,
         threads: usize,
         suspend_after: f64,
         value_limit: usize,
         app_version: Option<&str>,
         max_recoveries: u32,
-        queues: Vec<(PyQueue, String)>,
+        queues: Vec<(QueueTuple, String)>,
         serve: Option<Vec<String>>,
     ) -> PyResult<Self> {
         let ports: Vec<Py<Port>> = definitions.iter().map(|(_, _, port, _)| port.clone().unbind()).collect();
-        let workflows: Vec<Known> = definitions
+        let workflows: Vec<KnownWorkflow> = definitions
             .into_iter()
             .enumerate()
-            .map(|(number, (name, is_eager, port, signature))| Known {
-                workflow: defined(number, &name, is_eager, port.get().shared.clone()),
+            .map(|(number, (name, is_eager, port, signature))| KnownWorkflow {
+                workflow: define_workflow(number, &name, is_eager, port.get().mailbox.clone()),
                 signature: signature.map(Arc::new),
             })
             .collect();
@@ -89,7 +89,7 @@ impl Engine {
                 let store = stepfast::connect(url).await?;
                 let mut builder = CoreEngine::builder(store)
                     .max_running(max_running)
-                    .threads(threads)
+                    .max_threads(threads)
                     .suspend_after(Duration::try_from_secs_f64(suspend_after).unwrap_or(Duration::MAX))
                     .value_limit(value_limit)
                     .max_recoveries(max_recoveries);
@@ -97,10 +97,10 @@ impl Engine {
                     builder = builder.app_version(app_version);
                 }
                 for (declared, policy) in queues {
-                    builder = builder.declare_queue(queue(declared), on_conflict(&policy));
+                    builder = builder.declare_queue(queue_from_tuple(declared), on_conflict(&policy));
                 }
                 if let Some(serve) = serve {
-                    builder = builder.serve(serve);
+                    builder = builder.serve_queues(serve);
                 }
                 for known in &workflows {
                     builder = builder.register(&known.workflow);
@@ -112,12 +112,12 @@ impl Engine {
         for port in &ports {
             port.get().set_engine(Some(engine.clone()));
         }
-        Ok(Self::of(engine, workflows, ports))
+        Ok(Self::with_workflows(engine, workflows, ports))
     }
 
-    /// Opens the store and a client on it, which knows workflows by their names.
+    /// Opens the store and a client on it, which has only the names of workflows.
     #[staticmethod]
-    #[allow(clippy::needless_pass_by_value)] // of a call from Python
+    #[allow(clippy::needless_pass_by_value)] // arguments that Python passes
     fn open_client(py: Python<'_>, url: &str, names: Vec<(String, Option<Py<Signature>>)>) -> PyResult<Self> {
         let opened = without_interpreter(py, || {
             runtime().block_on(async {
@@ -125,13 +125,14 @@ impl Engine {
             })
         });
         let engine = opened.map_err(|error| to_exception(py, &error))?;
-        let workflows = names.into_iter().map(|(name, signature)| Known::named(&name, signature)).collect();
-        Ok(Self::of(engine, workflows, Vec::new()))
+        let workflows =
+            names.into_iter().map(|(name, signature)| KnownWorkflow::by_name(&name, signature)).collect();
+        Ok(Self::with_workflows(engine, workflows, Vec::new()))
     }
 
-    /// The number of a workflow whose code runs elsewhere.
+    /// Returns the number for a workflow whose code runs elsewhere.
     fn declare(&self, name: &str, signature: Option<Py<Signature>>) -> usize {
-        let known = Known::named(name, signature);
+        let known = KnownWorkflow::by_name(name, signature);
         self.workflows.with(|workflows| {
             workflows.push(known);
             workflows.len() - 1
@@ -147,29 +148,30 @@ impl Engine {
         drop(before);
     }
 
-    /// Takes nothing new to run from here on; resolves when nothing runs any more, or after `grace` seconds.
-    fn drained(&self, py: Python<'_>, grace: f64, port: Option<&Bound<'_, Port>>) -> PyResult<Call> {
-        let engine = self.get(py)?;
+    /// Stops claiming executions; resolves when no execution runs any more, or after `grace` seconds.
+    fn drain(&self, py: Python<'_>, grace: f64, port: Option<&Bound<'_, Port>>) -> PyResult<Call> {
+        let engine = self.open_engine(py)?;
         let grace = Duration::try_from_secs_f64(grace).unwrap_or(Duration::MAX);
-        let future: Future = Box::pin(async move {
-            engine.drained(grace).await;
+        let future: ReplyFuture = Box::pin(async move {
+            engine.drain_running(grace).await;
             Reply::Nothing
         });
         Ok(Call::awaitable(port, future))
     }
 
     /// Resolves when the engine has ended, with an error if it has ended by itself.
-    fn ended(&self, py: Python<'_>, port: Option<&Bound<'_, Port>>) -> PyResult<Call> {
-        let engine = self.get(py)?;
-        let future: Future =
-            Box::pin(async move { engine.ended().await.map_or_else(Reply::Error, |()| Reply::Nothing) });
+    fn wait_until_ended(&self, py: Python<'_>, port: Option<&Bound<'_, Port>>) -> PyResult<Call> {
+        let engine = self.open_engine(py)?;
+        let future: ReplyFuture = Box::pin(async move {
+            engine.wait_until_ended().await.map_or_else(Reply::Error, |()| Reply::Nothing)
+        });
         Ok(Call::awaitable(port, future))
     }
 
-    /// Starts an execution: a handle, when that is durable. If it is awaited, what `made`
-    /// makes of that and `home`.
-    #[pyo3(signature = (workflow, args, kwargs, port, made=None, home=None, order=None))]
-    #[allow(clippy::too_many_arguments)] // of one call, by name
+    /// Starts an execution. The call returns a handle when the start is durable; awaited, it returns
+    /// `make_handle(handle, host)`.
+    #[pyo3(signature = (workflow, args, kwargs, port, make_handle=None, host=None, options=None))]
+    #[allow(clippy::too_many_arguments)] // the arguments of one Python call
     fn start(
         &self,
         py: Python<'_>,
@@ -177,61 +179,62 @@ impl Engine {
         args: &Bound<'_, PyTuple>,
         kwargs: &Bound<'_, PyDict>,
         port: Option<&Bound<'_, Port>>,
-        made: Option<Py<PyAny>>,
-        home: Option<Py<PyAny>>,
-        order: Option<&Order>,
+        make_handle: Option<Py<PyAny>>,
+        host: Option<Py<PyAny>>,
+        options: Option<&StartOptions>,
     ) -> PyResult<Call> {
-        let has_id = order.is_some_and(Order::has_id);
-        let (workflow, input) = self.call(workflow, args, kwargs, has_id)?;
-        let start = self.get(py)?.start_guest(&workflow, input, order.map(Order::options));
-        let future = Replied::boxed(start, Reply::of_start);
-        let carried = match (made, home) {
-            (Some(made), Some(home)) => Carried::started(made, home),
-            _ => Carried::default(),
+        let has_id = options.is_some_and(StartOptions::has_id);
+        let (workflow, input) = self.workflow_and_input(workflow, args, kwargs, has_id)?;
+        let start = self.open_engine(py)?.start_guest(&workflow, input, options.map(StartOptions::to_core));
+        let future = MappedReply::boxed(start, Reply::of_start);
+        let coroutine = match (make_handle, host) {
+            (Some(make_handle), Some(host)) => CallCoroutine::for_start(make_handle, host),
+            _ => CallCoroutine::default(),
         };
-        Ok(Call::awaitable_as(carried, port, future))
+        Ok(Call::awaitable_with(coroutine, port, future))
     }
 
-    /// Starts an execution for each of these tuples of arguments; their handles.
-    #[pyo3(signature = (workflow, items, port, order=None))]
-    #[allow(clippy::too_many_arguments)] // of one call, by name
+    /// Starts an execution for each tuple of arguments. The call returns their handles.
+    #[pyo3(signature = (workflow, items, port, options=None))]
+    #[allow(clippy::too_many_arguments)] // the arguments of one Python call
     fn start_many(
         &self,
         py: Python<'_>,
         workflow: usize,
         items: &Bound<'_, PyList>,
         port: Option<&Bound<'_, Port>>,
-        order: Option<&Order>,
+        options: Option<&StartOptions>,
     ) -> PyResult<Call> {
-        let options = order.map(Order::options);
-        let known = self.known(workflow)?;
+        let core_options = options.map(StartOptions::to_core);
+        let known = self.known_workflow(workflow)?;
         let none = PyDict::new(py);
         let input = |item: Bound<'_, PyAny>| known.input(item.cast::<PyTuple>()?, &none, false);
         let inputs: PyResult<Vec<_>> = items.iter().map(input).collect();
-        let started = self.get(py)?.start_guests(&known.workflow, inputs?, options.as_deref());
+        let started =
+            self.open_engine(py)?.start_many_guest(&known.workflow, inputs?, core_options.as_deref());
         let reply = async move { started.await.map_or_else(Reply::Error, Reply::Handles) };
         Ok(Call::awaitable(port, Box::pin(reply)))
     }
 
-    /// Runs an execution to its output; its code is the caller's to run if it begins here at once.
-    #[pyo3(signature = (workflow, args, kwargs, order=None))]
-    #[allow(clippy::too_many_arguments)] // of one call, by name
+    /// Runs an execution to its output. The caller runs the code if the execution begins here at once.
+    #[pyo3(signature = (workflow, args, kwargs, options=None))]
+    #[allow(clippy::too_many_arguments)] // the arguments of one Python call
     fn run(
         &self,
         py: Python<'_>,
         workflow: usize,
         args: &Bound<'_, PyTuple>,
         kwargs: &Bound<'_, PyDict>,
-        order: Option<&Order>,
+        options: Option<&StartOptions>,
     ) -> PyResult<Call> {
-        let future = self.running(py, workflow, args, kwargs, order)?;
-        Ok(Call::new(None, None, future).inline())
+        let future = self.run_future(py, workflow, args, kwargs, options)?;
+        Ok(Call::new(None, None, future).run_by_caller())
     }
 
-    /// The same for a task. If the execution begins here at once, whoever awaits the call runs its `function`, if
-    /// it has one; `home` is what the package knows the engine by.
-    #[pyo3(signature = (workflow, args, kwargs, port, function, home, order=None))]
-    #[allow(clippy::too_many_arguments)] // of one call, by name
+    /// Runs an execution to its output, for a task. If the execution begins here at once, the task that awaits the
+    /// call runs `function`, if there is one. `host` is the engine's object in the package.
+    #[pyo3(signature = (workflow, args, kwargs, port, function, host, options=None))]
+    #[allow(clippy::too_many_arguments)] // the arguments of one Python call
     fn run_in_task(
         &self,
         py: Python<'_>,
@@ -240,60 +243,60 @@ impl Engine {
         kwargs: &Bound<'_, PyDict>,
         port: Option<&Bound<'_, Port>>,
         function: Option<Py<PyAny>>,
-        home: Py<PyAny>,
-        order: Option<&Order>,
+        host: Py<PyAny>,
+        options: Option<&StartOptions>,
     ) -> PyResult<Call> {
-        let future = self.running(py, workflow, args, kwargs, order)?;
+        let future = self.run_future(py, workflow, args, kwargs, options)?;
         Ok(match function {
             Some(function) => {
-                let code = CallerCode { function, home };
-                Call::new(port, None, future).inline().carried(Carried::code(code))
+                let code = CallerCode { function, host };
+                Call::new(port, None, future).run_by_caller().with_coroutine(CallCoroutine::for_code(code))
             }
             None => Call::awaitable(port, future),
         })
     }
 
-    /// Ends the engine: hands back what runs, after `grace` seconds at most.
+    /// Ends the engine: requeues running executions, and waits at most `grace` seconds.
     fn shutdown(&self, py: Python<'_>, grace: f64) -> PyResult<()> {
         self.process.check(py)?;
-        let Some(engine) = self.take() else { return Ok(()) };
+        let Some(engine) = self.take_engine() else { return Ok(()) };
         let grace = Duration::try_from_secs_f64(grace).unwrap_or(Duration::MAX);
         let ended = without_interpreter(py, || runtime().block_on(engine.shutdown(grace)));
         ended.map_err(|error| to_exception(py, &error))
     }
 
-    /// Flushes that its store has committed, and Writes in them; for benchmarks.
-    fn counted(&self, py: Python<'_>) -> PyResult<(u64, u64)> {
-        let counted = self.get(py)?.store().counters().snapshot();
-        Ok((counted.flushes, counted.writes))
+    /// Returns the number of flushes that the store has committed, and of the Writes in them, for benchmarks.
+    fn flush_counts(&self, py: Python<'_>) -> PyResult<(u64, u64)> {
+        let counts = self.open_engine(py)?.store().counters().snapshot();
+        Ok((counts.flushes, counts.writes))
     }
 
-    /// Lets the engine end in the background: nobody has it any more.
-    fn let_go(&self, py: Python<'_>) {
+    /// Ends the engine in the background, because the program has dropped it.
+    fn release(&self, py: Python<'_>) {
         if self.process.is_current() {
-            let engine = self.take();
+            let engine = self.take_engine();
             without_interpreter(py, || drop(engine));
         }
     }
 
-    /// A handle to the execution with this workflow_id.
+    /// Returns a handle to the execution with this workflow_id.
     fn get_handle(
         &self,
         py: Python<'_>,
         workflow_id: String,
         port: Option<&Bound<'_, Port>>,
     ) -> PyResult<Call> {
-        let engine = self.get(py)?;
-        let future: Future =
+        let engine = self.open_engine(py)?;
+        let future: ReplyFuture =
             Box::pin(async move { Reply::of_start(engine.get::<Payload>(&workflow_id).await) });
         Ok(Call::awaitable(port, future))
     }
 
-    /// Everything recorded of an execution.
+    /// Returns the complete record of an execution.
     fn show(&self, py: Python<'_>, workflow_id: String, port: Option<&Bound<'_, Port>>) -> PyResult<Call> {
-        let engine = self.get(py)?;
-        let future: Future = Box::pin(async move {
-            match record::shown(&engine, &workflow_id).await {
+        let engine = self.open_engine(py)?;
+        let future: ReplyFuture = Box::pin(async move {
+            match record::load_record(&engine, &workflow_id).await {
                 Ok(record) => Reply::Record(Box::new(record)),
                 Err(error) => Reply::Error(error),
             }
@@ -301,22 +304,22 @@ impl Engine {
         Ok(Call::awaitable(port, future))
     }
 
-    /// Who works on the database, and what nobody can run.
-    fn survey(&self, py: Python<'_>, port: Option<&Bound<'_, Port>>) -> PyResult<Call> {
-        let engine = self.get(py)?;
-        let future: Future = Box::pin(async move {
-            match engine.survey().await {
-                Ok(survey) => Reply::Survey(survey),
+    /// Returns the workers of the database, and the executions that no worker can run.
+    fn workers(&self, py: Python<'_>, port: Option<&Bound<'_, Port>>) -> PyResult<Call> {
+        let engine = self.open_engine(py)?;
+        let future: ReplyFuture = Box::pin(async move {
+            match engine.workers().await {
+                Ok(overview) => Reply::Workers(overview),
                 Err(error) => Reply::Error(error),
             }
         });
         Ok(Call::awaitable(port, future))
     }
 
-    /// Dead letters, the latest first.
+    /// Returns dead letters, the latest first.
     fn dead_letters(&self, py: Python<'_>, limit: usize, port: Option<&Bound<'_, Port>>) -> PyResult<Call> {
-        let engine = self.get(py)?;
-        let future: Future = Box::pin(async move {
+        let engine = self.open_engine(py)?;
+        let future: ReplyFuture = Box::pin(async move {
             match engine.dead_letters(limit).await {
                 Ok(letters) => Reply::DeadLetters(letters),
                 Err(error) => Reply::Error(error),
@@ -325,10 +328,10 @@ impl Engine {
         Ok(Call::awaitable(port, future))
     }
 
-    /// The queues that there are.
+    /// Returns all stored queues.
     fn queues(&self, py: Python<'_>, port: Option<&Bound<'_, Port>>) -> PyResult<Call> {
-        let engine = self.get(py)?;
-        let future: Future = Box::pin(async move {
+        let engine = self.open_engine(py)?;
+        let future: ReplyFuture = Box::pin(async move {
             match engine.queues().await {
                 Ok(rows) => Reply::Queues(rows),
                 Err(error) => Reply::Error(error),
@@ -337,14 +340,15 @@ impl Engine {
         Ok(Call::awaitable(port, future))
     }
 
-    /// Creates a queue, or gives it these limits: as it is then.
-    fn set_queue(&self, py: Python<'_>, given: PyQueue, port: Option<&Bound<'_, Port>>) -> PyResult<Call> {
-        let engine = self.get(py)?;
-        let future: Future = Box::pin(async move { Reply::of_queue(engine.set_queue(&queue(given)).await) });
+    /// Creates a queue, or sets its limits; returns the stored queue.
+    fn set_queue(&self, py: Python<'_>, queue: QueueTuple, port: Option<&Bound<'_, Port>>) -> PyResult<Call> {
+        let engine = self.open_engine(py)?;
+        let future: ReplyFuture =
+            Box::pin(async move { Reply::of_queue(engine.set_queue(&queue_from_tuple(queue)).await) });
         Ok(Call::awaitable(port, future))
     }
 
-    /// Pauses a queue, or lets it go on: as it is then.
+    /// Pauses or resumes a queue; returns the stored queue.
     fn set_paused(
         &self,
         py: Python<'_>,
@@ -352,8 +356,8 @@ impl Engine {
         is_paused: bool,
         port: Option<&Bound<'_, Port>>,
     ) -> PyResult<Call> {
-        let engine = self.get(py)?;
-        let future: Future = Box::pin(async move {
+        let engine = self.open_engine(py)?;
+        let future: ReplyFuture = Box::pin(async move {
             Reply::of_queue(if is_paused {
                 engine.pause_queue(&name).await
             } else {
@@ -363,19 +367,19 @@ impl Engine {
         Ok(Call::awaitable(port, future))
     }
 
-    /// Executions that match, newest first; or only how many, with a limit of 0.
+    /// Returns matching executions, newest first; with a limit of 0 only their number.
     fn list(
         &self,
         py: Python<'_>,
         port: Option<&Bound<'_, Port>>,
-        filter: PyFilter,
+        filter: UnresolvedFilter,
         after: Option<String>,
         limit: usize,
     ) -> PyResult<Call> {
-        let engine = self.get(py)?;
-        let future: Future = Box::pin(async move {
+        let engine = self.open_engine(py)?;
+        let future: ReplyFuture = Box::pin(async move {
             let listed = async {
-                let mut filter = Filter { limit, ..filter.resolved(&engine).await? };
+                let mut filter = Filter { limit, ..filter.resolve(&engine).await? };
                 if let Some(after) = after {
                     filter.after = Some(engine.get::<Payload>(&after).await?.key());
                 }
@@ -386,45 +390,46 @@ impl Engine {
         Ok(Call::awaitable(port, future))
     }
 
-    /// Cancels all that match, or continues them: of how many it was done, requested, declined.
+    /// Cancels or resumes all matching executions; returns how many are done, pending, and not applicable.
     fn act_on_all(
         &self,
         py: Python<'_>,
         port: Option<&Bound<'_, Port>>,
-        filter: PyFilter,
+        filter: UnresolvedFilter,
         is_cancel: bool,
     ) -> PyResult<Call> {
-        let engine = self.get(py)?;
-        let future: Future = Box::pin(async move {
-            let asked = async {
-                let filter = filter.resolved(&engine).await?;
+        let engine = self.open_engine(py)?;
+        let future: ReplyFuture = Box::pin(async move {
+            let result = async {
+                let filter = filter.resolve(&engine).await?;
                 if is_cancel {
                     engine.cancel_all(&filter, |_| ()).await
                 } else {
                     engine.resume_all(&filter, |_| ()).await
                 }
             };
-            asked.await.map_or_else(Reply::Error, Reply::Answers)
+            result.await.map_or_else(Reply::Error, Reply::BulkResult)
         });
         Ok(Call::awaitable(port, future))
     }
 }
 
 impl Engine {
-    fn running(
+    fn run_future(
         &self,
         py: Python<'_>,
         workflow: usize,
         args: &Bound<'_, PyTuple>,
         kwargs: &Bound<'_, PyDict>,
-        order: Option<&Order>,
-    ) -> PyResult<Future> {
-        let (workflow, input) = self.call(workflow, args, kwargs, order.is_some_and(Order::has_id))?;
-        let run = self.get(py)?.run_guest(&workflow, input, order.map(Order::options));
-        Ok(Replied::boxed(run, Reply::of_end))
+        options: Option<&StartOptions>,
+    ) -> PyResult<ReplyFuture> {
+        let (workflow, input) =
+            self.workflow_and_input(workflow, args, kwargs, options.is_some_and(StartOptions::has_id))?;
+        let run = self.open_engine(py)?.run_guest(&workflow, input, options.map(StartOptions::to_core));
+        Ok(MappedReply::boxed(run, Reply::of_end))
     }
 
-    fn take(&self) -> Option<CoreEngine> {
+    fn take_engine(&self) -> Option<CoreEngine> {
         let engine = self.engine.take();
         for port in &self.ports {
             port.get().set_engine(None);
@@ -432,48 +437,51 @@ impl Engine {
         engine
     }
 
-    fn get(&self, py: Python<'_>) -> PyResult<CoreEngine> {
+    fn open_engine(&self, py: Python<'_>) -> PyResult<CoreEngine> {
         self.process.check(py)?;
         self.engine.with(|engine| engine.clone()).ok_or_else(|| to_exception(py, &stepfast::Error::Shutdown))
     }
 
-    fn of(engine: CoreEngine, workflows: Vec<Known>, ports: Vec<Py<Port>>) -> Self {
+    fn with_workflows(engine: CoreEngine, workflows: Vec<KnownWorkflow>, ports: Vec<Py<Port>>) -> Self {
         let (engine, workflows) = (Mutex::new(Some(engine)), Mutex::new(workflows));
         Self { engine, workflows, ports, process: Process::current() }
     }
 
-    fn known(&self, number: usize) -> PyResult<Known> {
+    fn known_workflow(&self, number: usize) -> PyResult<KnownWorkflow> {
         let known = self.workflows.with(|workflows| workflows.get(number).cloned());
         known.ok_or_else(|| crate::error::runtime_error("no such workflow in this engine"))
     }
 
     pub(crate) fn workflow(&self, number: usize) -> PyResult<GuestWorkflow> {
-        Ok(self.known(number)?.workflow)
+        Ok(self.known_workflow(number)?.workflow)
     }
 
-    /// Returns a workflow, and the input that a call with these arguments has. `TypeError` if its function does not take
+    /// Returns a workflow, and the input for a call with these arguments. `TypeError` if its function does not take
     /// them. Only inputs that are compared need a fingerprint.
-    pub(crate) fn call(
+    pub(crate) fn workflow_and_input(
         &self,
         number: usize,
         args: &Bound<'_, PyTuple>,
         kwargs: &Bound<'_, PyDict>,
         is_compared: bool,
     ) -> PyResult<(GuestWorkflow, GuestInput)> {
-        let known = self.known(number)?;
+        let known = self.known_workflow(number)?;
         let input = known.input(args, kwargs, is_compared)?;
         Ok((known.workflow, input))
     }
 
-    /// Where the code of a workflow runs, if that is a pool of threads.
-    pub(crate) fn threads_of(&self, number: usize) -> Option<Arc<Shared>> {
-        self.ports.get(number).map(|port| port.get().shared.clone()).filter(|port| port.is_for_threads())
+    /// Returns the mailbox of the thread pool that runs the code of a workflow; `None` if the code runs elsewhere.
+    pub(crate) fn thread_mailbox(&self, number: usize) -> Option<Arc<Mailbox>> {
+        self.ports
+            .get(number)
+            .map(|port| port.get().mailbox.clone())
+            .filter(|mailbox| mailbox.is_for_threads())
     }
 }
 
-impl Known {
-    /// Of a workflow whose code runs elsewhere.
-    fn named(name: &str, signature: Option<Py<Signature>>) -> Self {
+impl KnownWorkflow {
+    /// Returns a workflow whose code runs elsewhere.
+    fn by_name(name: &str, signature: Option<Py<Signature>>) -> Self {
         Self { workflow: GuestWorkflow::named(name), signature: signature.map(Arc::new) }
     }
 
@@ -495,18 +503,25 @@ impl Known {
 }
 
 /// How durable calls are limited in time, for messages.
-const TIME_LIMIT: &str = "`stepfast.timeout`, not `asyncio.timeout` or `asyncio.wait_for`";
+const TIME_LIMIT_ADVICE: &str = "`stepfast.timeout`, not `asyncio.timeout` or `asyncio.wait_for`";
 
-/// The workflow of a Python function, whose code is run by whoever serves `port`, or by the caller.
-fn defined(number: usize, name: &str, is_eager: bool, port: Arc<Shared>) -> GuestWorkflow {
-    GuestWorkflow::new_guest(name, is_eager, port.is_for_threads(), TIME_LIMIT, move |branch, input| {
-        let slot = Arc::new(Slot::default());
-        // asked for at once: the code may have returned before anybody polls this
-        let running = Running::new(slot.clone().body(), branch.gate(), port.clone());
-        let begin = Begin { workflow: number, branch, input, slot };
-        if let Some(begin) = begin_inline(begin) {
-            port.push(Note::Begin(begin));
-        }
-        running
-    })
+/// Returns the workflow of a Python function. Its code is run by the threads or the loop of `mailbox`, or by the
+/// caller.
+fn define_workflow(number: usize, name: &str, is_eager: bool, mailbox: Arc<Mailbox>) -> GuestWorkflow {
+    GuestWorkflow::new_guest(
+        name,
+        is_eager,
+        mailbox.is_for_threads(),
+        TIME_LIMIT_ADVICE,
+        move |branch, input| {
+            let outcome_slot = Arc::new(OutcomeSlot::default());
+            // created at once: the code may return before the first poll of this future
+            let code = CodeFuture::new(outcome_slot.clone().future(), branch.run_control(), mailbox.clone());
+            let new_run = NewRun { workflow: number, branch, input, outcome_slot };
+            if let Some(new_run) = offer_inline(new_run) {
+                mailbox.push(Message::Begin(new_run));
+            }
+            code
+        },
+    )
 }

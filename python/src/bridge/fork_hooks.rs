@@ -1,22 +1,22 @@
-//! Calls of Python around a fork, passed on to all that has threads or locks.
+//! Hooks that Python calls around a fork, passed on to every module with threads or locks.
 
 use pyo3::prelude::*;
 
 use crate::exit::without_interpreter;
 
-/// To be called right before the process forks.
+/// Must be called right before the process forks.
 #[pyfunction]
 pub(crate) fn before_fork(py: Python<'_>) {
-    // whoever has what is waited for here may wait for the interpreter itself
+    // the holder of a lock may wait for the interpreter
     without_interpreter(py, || {
         crate::runtime::before_fork();
         stepfast::fork::before_fork();
-        // last: who is waited for above may log
+        // last, because the holders of the locks above may log
         crate::log::before_fork();
     });
 }
 
-/// To be called in the process that has forked.
+/// Must be called in the process that has forked.
 #[pyfunction]
 pub(crate) fn after_fork_in_parent() {
     crate::log::after_fork_in_parent();
@@ -24,7 +24,7 @@ pub(crate) fn after_fork_in_parent() {
     crate::runtime::after_fork_in_parent();
 }
 
-/// To be called in the child, before anything else of this module.
+/// Must be called in the child, before any other function of this module.
 #[pyfunction]
 pub(crate) fn after_fork_in_child() {
     crate::fork::after_fork_in_child();

@@ -1,13 +1,13 @@
-//! [`Handle`]: a reference to an execution, with its waits as calls.
+//! [`Handle`]: a reference to an execution, whose operations are calls to wait for.
 
 use futures_util::future::join_all;
 use pyo3::prelude::*;
 use stepfast::Payload;
 
 use crate::bridge::call::Call;
-use crate::bridge::coroutine::Carried;
+use crate::bridge::coroutine::CallCoroutine;
 use crate::bridge::port::Port;
-use crate::bridge::reply::{Future, Reply};
+use crate::bridge::reply::{Reply, ReplyFuture};
 use crate::fork::Process;
 
 /// A reference to an execution.
@@ -25,25 +25,25 @@ impl Handle {
 
 #[pymethods]
 impl Handle {
-    /// Its workflow_id.
+    /// The execution's workflow_id.
     #[getter]
     fn workflow_id(&self) -> String {
         self.handle.workflow_id()
     }
 
-    /// Its output, when it has ended.
+    /// Returns the output, when the execution has ended.
     fn result(&self, py: Python<'_>, port: Option<&Bound<'_, Port>>) -> PyResult<Call> {
         self.process.check(py)?;
         let output = self.handle.payload();
-        let future: Future = Box::pin(async move { Reply::of_end(output.await) });
-        Ok(Call::awaitable_as(Carried::named("the result of a handle"), port, future))
+        let future: ReplyFuture = Box::pin(async move { Reply::of_end(output.await) });
+        Ok(Call::awaitable_with(CallCoroutine::for_program("the result of a handle"), port, future))
     }
 
-    /// Its status now.
+    /// Returns the current status.
     fn status(&self, py: Python<'_>, port: Option<&Bound<'_, Port>>) -> PyResult<Call> {
         self.process.check(py)?;
         let handle = self.handle.clone();
-        let future: Future = Box::pin(async move {
+        let future: ReplyFuture = Box::pin(async move {
             match handle.status().await {
                 Ok(status) => Reply::Text(status.to_string()),
                 Err(error) => Reply::Error(error),
@@ -52,35 +52,35 @@ impl Handle {
         Ok(Call::awaitable(port, future))
     }
 
-    /// Asks that it be cancelled.
+    /// Requests that the execution be cancelled.
     fn cancel(&self, py: Python<'_>, port: Option<&Bound<'_, Port>>) -> PyResult<Call> {
         self.process.check(py)?;
         let handle = self.handle.clone();
-        let future: Future = Box::pin(async move {
+        let future: ReplyFuture = Box::pin(async move {
             match handle.cancel().await {
-                Ok(answer) => Reply::Answer(answer),
+                Ok(result) => Reply::RequestResult(result),
                 Err(error) => Reply::Error(error),
             }
         });
         Ok(Call::awaitable(port, future))
     }
 
-    /// Asks that it go on, if it is parked, failed or cancelled.
+    /// Requests that the execution be resumed, if it is parked, failed or cancelled.
     fn resume(&self, py: Python<'_>, port: Option<&Bound<'_, Port>>) -> PyResult<Call> {
         self.process.check(py)?;
         let handle = self.handle.clone();
-        let future: Future = Box::pin(async move {
+        let future: ReplyFuture = Box::pin(async move {
             match handle.resume().await {
-                Ok(answer) => Reply::Answer(answer),
+                Ok(result) => Reply::RequestResult(result),
                 Err(error) => Reply::Error(error),
             }
         });
         Ok(Call::awaitable(port, future))
     }
 
-    /// The outputs of all of `handles`, or the errors they ended with: one call for all of them.
+    /// Returns the outputs of all `handles`, or the errors with which they have ended, in one call.
     #[staticmethod]
-    #[allow(clippy::needless_pass_by_value)] // what Python hands over
+    #[allow(clippy::needless_pass_by_value)] // arguments that Python passes
     fn results(
         py: Python<'_>,
         handles: Vec<PyRef<'_, Self>>,
@@ -90,6 +90,6 @@ impl Handle {
             handle.process.check(py)?;
         }
         let outputs: Vec<_> = handles.iter().map(|handle| handle.handle.payload()).collect();
-        Ok(Call::awaitable(port, Box::pin(async move { Reply::Many(join_all(outputs).await) })))
+        Ok(Call::awaitable(port, Box::pin(async move { Reply::Outcomes(join_all(outputs).await) })))
     }
 }

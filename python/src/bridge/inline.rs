@@ -1,39 +1,39 @@
-//! Code that begins in the thread which waits for it, and is run there.
+//! Runs an execution's code in the thread that waits for the execution.
 
 use std::cell::RefCell;
 
-use crate::bridge::mailbox::Begin;
+use crate::bridge::mailbox::NewRun;
 
-/// Where code that begins in this thread is run.
-enum Inline {
-    Elsewhere,
-    /// Here, by whoever polls the call.
-    Wanted,
-    Begun(Begin),
+/// Where a new run runs that begins in this thread.
+enum InlineState {
+    Inactive,
+    /// Here, by the code that polls the call.
+    Accepting,
+    Begun(NewRun),
 }
 
 thread_local! {
-    /// While a call is polled that runs the code itself: where the code finds its way here.
-    static INLINE: RefCell<Inline> = const { RefCell::new(Inline::Elsewhere) };
+    /// Connects a poll with the new run that begins during it, for calls whose caller runs the code.
+    static INLINE_STATE: RefCell<InlineState> = const { RefCell::new(InlineState::Inactive) };
 }
 
-/// Takes what begins, if this thread is about to run it; gives it back otherwise.
-pub(crate) fn begin_inline(begin: Begin) -> Option<Begin> {
-    INLINE.with_borrow_mut(|inline| match inline {
-        Inline::Wanted => {
-            *inline = Inline::Begun(begin);
+/// Takes the new run if this thread is about to run it; otherwise returns it.
+pub(crate) fn offer_inline(new_run: NewRun) -> Option<NewRun> {
+    INLINE_STATE.with_borrow_mut(|state| match state {
+        InlineState::Accepting => {
+            *state = InlineState::Begun(new_run);
             None
         }
-        Inline::Elsewhere | Inline::Begun(_) => Some(begin),
+        InlineState::Inactive | InlineState::Begun(_) => Some(new_run),
     })
 }
 
-/// Runs `poll` for somebody who runs the code himself: what has begun meanwhile.
-pub(crate) fn with_inline<T>(poll: impl FnOnce() -> T) -> (T, Option<Begin>) {
-    INLINE.set(Inline::Wanted);
+/// Polls for a caller that runs the code itself; also returns the run that has begun during the poll.
+pub(crate) fn poll_inline<T>(poll: impl FnOnce() -> T) -> (T, Option<NewRun>) {
+    INLINE_STATE.set(InlineState::Accepting);
     let polled = poll();
-    match INLINE.replace(Inline::Elsewhere) {
-        Inline::Begun(begin) => (polled, Some(begin)),
-        Inline::Elsewhere | Inline::Wanted => (polled, None),
+    match INLINE_STATE.replace(InlineState::Inactive) {
+        InlineState::Begun(new_run) => (polled, Some(new_run)),
+        InlineState::Inactive | InlineState::Accepting => (polled, None),
     }
 }

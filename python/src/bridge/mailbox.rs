@@ -1,4 +1,4 @@
-//! [`Shared`]: messages of the engine for one event loop, or for one pool of threads.
+//! [`Mailbox`]: messages of the engine for one event loop, or for one pool of threads.
 
 use std::collections::{HashMap, VecDeque};
 use std::os::fd::OwnedFd;
@@ -6,126 +6,130 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::task::Wake;
 
-use stepfast::guest::Gate;
+use stepfast::guest::RunControl;
 use stepfast::sync::Condvar;
 use stepfast::{Key, Payload};
 
 use crate::bridge::waiter::Waiter;
 use crate::lock::Mutex;
-use crate::outcome_slot::Slot;
+use crate::outcome_slot::OutcomeSlot;
 
-/// What the engine has to tell.
-pub(crate) enum Note {
-    /// Something waits no longer.
+/// A message of the engine.
+pub(crate) enum Message {
+    /// A wait is over.
     Wake(Arc<Waiter>),
     /// An execution begins here.
-    Begin(Begin),
-    /// The code of this run has to unwind, or what it has left behind.
-    Unwind(Gate),
+    Begin(NewRun),
+    /// The code of this run has to unwind, or the branches that it has left behind.
+    Unwind(RunControl),
 }
 
-/// Code that is to run.
-pub(crate) struct Begin {
+/// An execution whose code is to run here.
+pub(crate) struct NewRun {
     pub(crate) workflow: usize,
-    pub(crate) branch: stepfast::guest::Branch,
+    pub(crate) branch: stepfast::guest::GuestBranch,
     pub(crate) input: Payload,
-    pub(crate) slot: Arc<Slot>,
+    pub(crate) outcome_slot: Arc<OutcomeSlot>,
 }
 
-pub(crate) struct Shared {
-    pub(super) notes: Mutex<VecDeque<Note>>,
-    /// Threads that wait for a child, which they run themselves: by the child's key.
-    pub(super) hosts: Mutex<HashMap<Key, Host>>,
-    /// No thread is to wait for notes any more; changed under the lock of the notes.
+pub(crate) struct Mailbox {
+    pub(super) messages: Mutex<VecDeque<Message>>,
+    /// The waiting threads that run a child themselves, by the child's key.
+    pub(super) hosted_children: Mutex<HashMap<Key, HostedChild>>,
+    /// Set once no thread may wait for messages any more. Changed under the lock of the messages.
     pub(super) is_closed: AtomicBool,
-    /// Readable while there are notes; for loops.
-    pub(super) fd: Option<OwnedFd>,
-    /// For threads.
-    pub(super) came: Condvar,
+    /// Readable while there are messages. `None` for threads.
+    pub(super) event_fd: Option<OwnedFd>,
+    /// Notified when a message arrives. Used by threads.
+    pub(super) message_arrived: Condvar,
 }
 
-pub(super) struct Host {
+pub(super) struct HostedChild {
     waiter: Arc<Waiter>,
-    offer: Option<Begin>,
+    offered: Option<NewRun>,
 }
 
-impl Shared {
-    /// True if threads take its notes, and no loop.
+impl Mailbox {
+    /// Returns true if threads take the messages, not a loop.
     pub(crate) fn is_for_threads(&self) -> bool {
-        self.fd.is_none()
+        self.event_fd.is_none()
     }
 
-    /// Whoever waits with `waiter` runs this child when it begins.
-    pub(crate) fn host(&self, child: Key, waiter: Arc<Waiter>) {
-        drop(self.hosts.with(|hosts| hosts.insert(child, Host { waiter, offer: None })));
+    /// Makes the thread that waits with `waiter` run this child when it begins.
+    pub(crate) fn host_child(&self, child: Key, waiter: Arc<Waiter>) {
+        drop(
+            self.hosted_children
+                .with(|children| children.insert(child, HostedChild { waiter, offered: None })),
+        );
     }
 
-    /// Any thread may run the child again.
-    pub(crate) fn unhost(&self, child: Key) {
-        let host = self.hosts.with(|hosts| hosts.remove(&child));
-        if let Some(begin) = host.and_then(|host| host.offer) {
-            self.push(Note::Begin(begin));
+    /// Allows every thread to run the child again.
+    pub(crate) fn stop_hosting(&self, child: Key) {
+        let hosted = self.hosted_children.with(|children| children.remove(&child));
+        if let Some(new_run) = hosted.and_then(|child| child.offered) {
+            self.push(Message::Begin(new_run));
         }
     }
 
     pub(crate) fn has_offer(&self, child: Key) -> bool {
-        self.hosts.with(|hosts| hosts.get(&child).is_some_and(|host| host.offer.is_some()))
+        self.hosted_children
+            .with(|children| children.get(&child).is_some_and(|child| child.offered.is_some()))
     }
 
-    pub(crate) fn take_offer(&self, child: Key) -> Option<Begin> {
-        self.hosts.with(|hosts| hosts.get_mut(&child).and_then(|host| host.offer.take()))
+    pub(crate) fn take_offer(&self, child: Key) -> Option<NewRun> {
+        self.hosted_children.with(|children| children.get_mut(&child).and_then(|child| child.offered.take()))
     }
 
-    /// Offers what begins to the thread that waits for it; gives it back if there is none.
-    fn offer(&self, begin: Begin) -> Option<Begin> {
-        let offered = self.hosts.with(|hosts| match hosts.get_mut(&begin.branch.key()) {
-            Some(host) => {
-                host.offer = Some(begin);
-                Ok(host.waiter.clone())
+    /// Offers a new run to the thread that waits for it; returns it if there is no such thread.
+    fn offer(&self, new_run: NewRun) -> Option<NewRun> {
+        let offered = self.hosted_children.with(|children| match children.get_mut(&new_run.branch.key()) {
+            Some(hosted) => {
+                hosted.offered = Some(new_run);
+                Ok(hosted.waiter.clone())
             }
-            None => Err(begin),
+            None => Err(new_run),
         });
         match offered {
             Ok(waiter) => {
                 waiter.wake();
                 None
             }
-            Err(begin) => Some(begin),
+            Err(new_run) => Some(new_run),
         }
     }
 
-    /// Notes that were taken, and that nobody has come to: they are the next.
-    pub(super) fn put_back(&self, taken: impl DoubleEndedIterator<Item = Note> + Send) {
-        self.notes.with(|notes| taken.rev().for_each(|note| notes.push_front(note)));
-        if let Some(fd) = &self.fd {
-            let _ = rustix::io::write(fd, &1u64.to_ne_bytes());
+    /// Returns taken but unhandled messages to the front.
+    pub(super) fn return_messages(&self, taken: impl DoubleEndedIterator<Item = Message> + Send) {
+        self.messages.with(|messages| taken.rev().for_each(|message| messages.push_front(message)));
+        if let Some(event_fd) = &self.event_fd {
+            let _ = rustix::io::write(event_fd, &1u64.to_ne_bytes());
         }
     }
 
-    pub(crate) fn push(&self, note: Note) {
-        let note = match note {
-            Note::Begin(begin) if self.is_for_threads() => match self.offer(begin) {
-                Some(begin) => Note::Begin(begin),
+    pub(crate) fn push(&self, message: Message) {
+        let message = match message {
+            Message::Begin(new_run) if self.is_for_threads() => match self.offer(new_run) {
+                Some(new_run) => Message::Begin(new_run),
                 None => return,
             },
-            note => note,
+            message => message,
         };
-        let pushed = self.notes.with(|notes| {
+        let pushed = self.messages.with(|messages| {
             if self.is_closed.load(SeqCst) {
-                return Err(note);
+                return Err(message);
             }
-            notes.push_back(note);
-            Ok(notes.len() == 1)
+            messages.push_back(message);
+            Ok(messages.len() == 1)
         });
         let Ok(was_empty) = pushed else { return };
-        match &self.fd {
-            Some(fd) if was_empty => {
-                // full only after 2^64 writes
-                let _ = rustix::io::write(fd, &1u64.to_ne_bytes());
+        match &self.event_fd {
+            Some(event_fd) if was_empty => {
+                // fails only after 2^64 writes
+                let _ = rustix::io::write(event_fd, &1u64.to_ne_bytes());
             }
             Some(_) => {}
             None => {
-                self.came.notify_one();
+                self.message_arrived.notify_one();
             }
         }
     }

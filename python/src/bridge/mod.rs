@@ -1,7 +1,8 @@
 //! The classes that Python code holds, and the code of executions that runs in Python.
 //!
-//! The classes make each other: an engine makes calls and branches, a branch makes calls, a call offers branches, a
-//! port hands out branches. So the modules of this room may import each other; no other room imports this one.
+//! The classes create each other: an engine creates calls and branches, a branch creates calls, a call offers
+//! branches, a port hands out branches. So the modules of this room may import each other; no other room imports this
+//! one.
 
 pub(crate) mod branch;
 pub(crate) mod call;

@@ -1,5 +1,5 @@
-//! [`Port`]: how the engine reaches an event loop, or the threads of a pool: one wake-up for all that came in
-//! meanwhile.
+//! [`Port`]: how the engine reaches an event loop, or the threads of a pool. One wake-up delivers all messages that
+//! have arrived.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -13,72 +13,72 @@ use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyDict, PySet};
 use rustix::event::{EventfdFlags, eventfd};
 use stepfast::Payload;
-use stepfast::guest::{Burst, Gate, Waits};
+use stepfast::guest::{BlockedOn, FlushBatch, RunControl};
 use stepfast::sync::Condvar;
 
 use crate::bridge::branch::Branch;
 use crate::bridge::caller_code::Callers;
-use crate::bridge::mailbox::{Begin, Note, Shared};
+use crate::bridge::mailbox::{Mailbox, Message, NewRun};
 use crate::bridge::waiter::{Callback, Waiter};
 use crate::error::runtime_error;
 use crate::exit::{InterpreterGuard, without_interpreter};
 use crate::fork::Process;
-use crate::interpreter::call_in;
+use crate::interpreter::call_in_context;
 use crate::lock::Mutex;
-use crate::runtime::enter;
+use crate::runtime::enter_runtime;
 
-/// So many notes are taken at a time: the loop has other things to do.
-const AT_ONCE: usize = 256;
-/// What so many tasks stage in their turn goes out together.
-const BURST: usize = 64;
+/// Maximum number of messages taken per wake-up, so that the loop can do its other work.
+const MAX_MESSAGES_PER_DRAIN: usize = 256;
+/// Number of messages whose tasks share one flush batch: their Writes leave together.
+const MESSAGES_PER_FLUSH_BATCH: usize = 64;
 
 thread_local! {
-    /// The burst that this thread is in.
-    static BURST_HERE: RefCell<Option<Burst>> = const { RefCell::new(None) };
+    /// The flush batch that this thread has open.
+    static THREAD_FLUSH_BATCH: RefCell<Option<FlushBatch>> = const { RefCell::new(None) };
 }
 
-/// A burst that ends early if the thread has to wait.
-struct InBurst;
+/// The scope of a flush batch, which ends early if the thread has to wait.
+struct FlushBatchScope;
 
-impl InBurst {
+impl FlushBatchScope {
     fn begin(engine: &stepfast::Engine) -> Self {
-        if let Some(burst) = Burst::begin(engine) {
-            BURST_HERE.set(Some(burst));
+        if let Some(batch) = FlushBatch::begin(engine) {
+            THREAD_FLUSH_BATCH.set(Some(batch));
         }
         Self
     }
 }
 
-impl Drop for InBurst {
+impl Drop for FlushBatchScope {
     fn drop(&mut self) {
-        end_burst();
+        end_flush_batch();
     }
 }
 
-/// Ends the burst that this thread is in: it is about to wait for what it has staged.
-pub(crate) fn end_burst() {
-    drop(BURST_HERE.take());
+/// Ends the flush batch of this thread, which is about to wait for its own Writes.
+pub(crate) fn end_flush_batch() {
+    drop(THREAD_FLUSH_BATCH.take());
 }
 
-/// In a forked child: the burst is its parent's.
+/// Forgets the flush batch in a forked child: it belongs to the parent.
 pub(crate) fn after_fork_in_child() {
-    std::mem::forget(BURST_HERE.take());
+    std::mem::forget(THREAD_FLUSH_BATCH.take());
 }
 
-/// Where an engine leaves its notes for one event loop, or one pool of threads.
+/// The engine's connection to one event loop, or to one pool of threads.
 #[pyclass(frozen)]
 pub(crate) struct Port {
-    pub(crate) shared: Arc<Shared>,
+    pub(crate) mailbox: Arc<Mailbox>,
     event_loop: Option<Py<PyAny>>,
-    restless: Mutex<Restless>,
-    /// Tells what the branches of a run wait for.
-    waits: Mutex<Option<Py<PyAny>>>,
+    quiet_watch: Mutex<QuietWatch>,
+    /// The function of the package that returns what the branches of a run are blocked on.
+    blocked_on: Mutex<Option<Py<PyAny>>>,
     callers: Callers,
-    /// What was taken for Python and could not be handed over.
-    left: Mutex<Option<Vec<Py<PyAny>>>>,
-    /// In which it was made.
-    thread: ThreadId,
-    /// Whose flushes wait for what the loop does at once.
+    /// Messages that were taken for Python, and could not be returned to it.
+    undelivered: Mutex<Option<Vec<Py<PyAny>>>>,
+    /// The thread that created the port.
+    loop_thread: ThreadId,
+    /// The engine whose flushes wait for the loop's current batch.
     engine: Mutex<Option<stepfast::Engine>>,
     process: Process,
 }
@@ -89,95 +89,97 @@ impl Drop for Port {
     }
 }
 
-/// Where asyncio tells which task runs.
+/// How to find asyncio's current task.
 enum CurrentTask {
-    /// The tasks that run, by loop: `current_task` of 3.11 is no more than a look at it, and ten times as slow.
-    Known(Py<PyDict>),
-    Asked(Py<PyAny>),
+    /// asyncio's dict of current tasks, by loop. `current_task` of Python 3.11 only reads it, ten times as slowly.
+    Registry(Py<PyDict>),
+    Function(Py<PyAny>),
 }
 
 impl CurrentTask {
-    fn found(py: Python<'_>) -> PyResult<Self> {
+    fn find(py: Python<'_>) -> PyResult<Self> {
         let tasks = py.import("asyncio.tasks")?;
-        let known = tasks.getattr_opt("_current_tasks")?.and_then(|known| known.cast_into::<PyDict>().ok());
-        Ok(match known {
-            // from 3.14 on the interpreter keeps them, and the function is native
-            Some(known) if py.version_info() < (3, 14) => CurrentTask::Known(known.unbind()),
-            _ => CurrentTask::Asked(tasks.getattr("current_task")?.unbind()),
+        let registry =
+            tasks.getattr_opt("_current_tasks")?.and_then(|tasks| tasks.cast_into::<PyDict>().ok());
+        Ok(match registry {
+            // from 3.14 on the interpreter keeps the tasks, and the function is native
+            Some(registry) if py.version_info() < (3, 14) => CurrentTask::Registry(registry.unbind()),
+            _ => CurrentTask::Function(tasks.getattr("current_task")?.unbind()),
         })
     }
 }
 
-/// Executions that have not come to rest, watched turn by turn of the loop.
+/// Runs that may become quiescent, checked in every turn of the loop.
 #[derive(Default)]
-struct Restless {
-    watched: Vec<Watched>,
-    /// The loop's next turn looks at them.
-    is_ticking: bool,
+struct QuietWatch {
+    runs: Vec<WatchedRun>,
+    /// Whether a check is scheduled for the loop's next turn.
+    is_scheduled: bool,
 }
 
-struct Watched {
-    gate: Gate,
+struct WatchedRun {
+    control: RunControl,
     activity: Option<u32>,
-    turns: u32,
+    quiet_turns: u32,
 }
 
-/// A branch that waits for something else than a durable call is at rest after so many turns of the loop
-/// without any activity of the execution: what one future sets off in others takes a turn each.
-const QUIET_TURNS: u32 = 8;
+/// Number of loop turns without activity after which an execution is quiescent although a branch waits for something
+/// other than a durable call. Futures that set each other take one turn each.
+const QUIET_LOOP_TURNS: u32 = 8;
 
 impl Port {
-    /// Says which engine's flushes wait for what the loop does at once.
+    /// Sets the engine whose flushes wait for the loop's current batch.
     pub(crate) fn set_engine(&self, engine: Option<stepfast::Engine>) {
         drop(self.engine.replace(engine));
     }
 
-    /// Watches for the moment at which the execution comes to rest. From the loop's thread.
-    pub(crate) fn watch(slf: &Bound<'_, Self>, gate: &Gate) -> PyResult<()> {
+    /// Watches a run until it is quiescent. Called in the loop's thread.
+    pub(crate) fn watch(slf: &Bound<'_, Self>, control: &RunControl) -> PyResult<()> {
         let port = slf.get();
         let Some(event_loop) = &port.event_loop else { return Ok(()) };
-        let was_ticking = port.restless.with(|restless| {
-            restless.watched.push(Watched { gate: gate.clone(), activity: None, turns: 0 });
-            std::mem::replace(&mut restless.is_ticking, true)
+        let was_scheduled = port.quiet_watch.with(|quiet_watch| {
+            quiet_watch.runs.push(WatchedRun { control: control.clone(), activity: None, quiet_turns: 0 });
+            std::mem::replace(&mut quiet_watch.is_scheduled, true)
         });
-        if !was_ticking {
-            Self::tick_soon(slf, event_loop)?;
+        if !was_scheduled {
+            Self::schedule_tick(slf, event_loop)?;
         }
         Ok(())
     }
 
-    /// What the branches of a run that has come to rest wait for.
-    fn waits_of(&self, py: Python<'_>, gate: &Gate) -> Waits {
-        if !gate.minds_waits() {
-            return Waits::Outside;
+    /// Returns what the branches of a quiescent run are blocked on.
+    fn blocked_on(&self, py: Python<'_>, control: &RunControl) -> BlockedOn {
+        if !control.needs_blocked_on() {
+            return BlockedOn::External;
         }
-        let _inside = InterpreterGuard::enter(py);
-        let waits = self.waits.object(py, Option::as_ref);
-        let told = waits.map(|waits| waits.call1(py, (gate.run_id(),))?.extract::<u8>(py)).transpose();
-        match told {
-            Ok(Some(1)) => Waits::Limited,
-            Ok(Some(2)) => Waits::Inside,
-            Ok(_) => Waits::Outside,
+        let _guard = InterpreterGuard::enter(py);
+        let callback = self.blocked_on.clone_object(py, Option::as_ref);
+        let answer =
+            callback.map(|callback| callback.call1(py, (control.run_id(),))?.extract::<u8>(py)).transpose();
+        match answer {
+            Ok(Some(1)) => BlockedOn::TimeLimited,
+            Ok(Some(2)) => BlockedOn::DurableCalls,
+            Ok(_) => BlockedOn::External,
             Err(error) => {
                 error.write_unraisable(py, None);
-                Waits::Outside
+                BlockedOn::External
             }
         }
     }
 
-    fn tick_soon(slf: &Bound<'_, Self>, event_loop: &Py<PyAny>) -> PyResult<()> {
+    fn schedule_tick(slf: &Bound<'_, Self>, event_loop: &Py<PyAny>) -> PyResult<()> {
         let py = slf.py();
-        let _inside = InterpreterGuard::enter(py);
+        let _guard = InterpreterGuard::enter(py);
         let tick = slf.getattr(pyo3::intern!(py, "tick"))?;
         event_loop.call_method1(py, pyo3::intern!(py, "call_soon"), (tick,))?;
         Ok(())
     }
 
-    /// True while the loop runs, in this thread.
+    /// Returns true while the loop runs in this thread.
     pub(crate) fn is_loop_running(&self, py: Python<'_>) -> bool {
         static RUNNING: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
         let Some(event_loop) = &self.event_loop else { return false };
-        let _inside = InterpreterGuard::enter(py);
+        let _guard = InterpreterGuard::enter(py);
         let running = RUNNING
             .get_or_try_init(py, || {
                 Ok::<_, PyErr>(py.import("asyncio")?.getattr("_get_running_loop")?.unbind())
@@ -186,25 +188,25 @@ impl Port {
         running.is_ok_and(|running| running.is(event_loop))
     }
 
-    /// The task of its loop that runs now, or None.
+    /// Returns the task that runs on the loop now, or None.
     pub(crate) fn current_task<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         static CURRENT_TASK: PyOnceLock<CurrentTask> = PyOnceLock::new();
         let event_loop = &self.event_loop;
-        match CURRENT_TASK.get_or_try_init(py, || CurrentTask::found(py))? {
-            CurrentTask::Known(tasks) => {
+        match CURRENT_TASK.get_or_try_init(py, || CurrentTask::find(py))? {
+            CurrentTask::Registry(tasks) => {
                 Ok(tasks.bind(py).get_item(event_loop)?.unwrap_or_else(|| py.None().into_bound(py)))
             }
-            CurrentTask::Asked(current_task) => current_task.bind(py).call1((event_loop,)),
+            CurrentTask::Function(current_task) => current_task.bind(py).call1((event_loop,)),
         }
     }
 
-    /// Lets whoever waits by the waiter go on.
-    fn woken(py: Python<'_>, waiter: &Waiter) -> PyResult<()> {
-        if let Some(callback) = waiter.take() {
+    /// Calls the callback of a woken waiter, or polls its call.
+    fn resume_waiter(py: Python<'_>, waiter: &Waiter) -> PyResult<()> {
+        if let Some(callback) = waiter.take_callback() {
             let Callback { function, context, argument } = callback;
-            call_in(context.bind(py), function.bind(py), argument.bind(py))?;
-        } else if let Some(owner) = waiter.owner(py) {
-            owner.get().advance();
+            call_in_context(context.bind(py), function.bind(py), argument.bind(py))?;
+        } else if let Some(call) = waiter.polled_call(py) {
+            call.get().advance();
         }
         Ok(())
     }
@@ -220,190 +222,206 @@ impl Port {
 
 #[pymethods]
 impl Port {
-    /// A port for a loop, which watches its `fileno()`; or for threads.
+    /// Creates a port for a loop, which watches `fileno()`, or for threads.
     #[new]
     fn new(event_loop: Option<Py<PyAny>>) -> PyResult<Self> {
-        let fd = if event_loop.is_some() {
+        let event_fd = if event_loop.is_some() {
             let fd = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
             Some(fd.map_err(|error| runtime_error(&format!("cannot watch for wake-ups: {error}")))?)
         } else {
             None
         };
-        let (notes, hosts, is_closed) = (Mutex::default(), Mutex::default(), AtomicBool::new(false));
-        let shared = Shared { notes, hosts, is_closed, fd, came: Condvar::default() };
+        let (messages, hosted_children, is_closed) =
+            (Mutex::default(), Mutex::default(), AtomicBool::new(false));
+        let mailbox =
+            Mailbox { messages, hosted_children, is_closed, event_fd, message_arrived: Condvar::default() };
         Ok(Self {
-            shared: Arc::new(shared),
+            mailbox: Arc::new(mailbox),
             event_loop,
-            restless: Mutex::default(),
-            waits: Mutex::default(),
+            quiet_watch: Mutex::default(),
+            blocked_on: Mutex::default(),
             callers: Callers::new(),
-            left: Mutex::default(),
-            thread: crate::thread::thread_here(),
+            undelivered: Mutex::default(),
+            loop_thread: crate::thread::current_thread_id(),
             engine: Mutex::default(),
             process: Process::current(),
         })
     }
 
-    /// Sets what tells what the branches of a run wait for: 0 for something outside, 1 for the execution's own
-    /// calls with a limit in time that is not durable, 2 for its own calls.
-    fn set_waits(&self, waits: Py<PyAny>) {
-        drop(self.waits.replace(Some(waits)));
+    /// Sets the function that returns what the branches of a run are blocked on: 0 for something outside of the
+    /// execution, 1 for the execution's own calls with a time limit that is not durable, 2 for its own calls.
+    fn set_blocked_on(&self, blocked_on: Py<PyAny>) {
+        drop(self.blocked_on.replace(Some(blocked_on)));
     }
 
-    /// Sets where the loop keeps what guards callers that run the code of executions, and which of those unwind.
-    fn set_callers(&self, py: Python<'_>, guards: Py<PyDict>, unwound: Py<PySet>) {
-        self.callers.keep(py, guards, unwound);
+    /// Sets the loop's collections of guards of callers that run the code of executions, and of runs that unwind.
+    fn set_callers(&self, py: Python<'_>, guards: Py<PyDict>, unwinding: Py<PySet>) {
+        self.callers.set_guards(py, guards, unwinding);
     }
 
-    /// The task of the caller that runs the code of this run, or None.
-    fn caller(&self, py: Python<'_>, run: u64) -> Option<Py<PyAny>> {
-        self.callers.task(py, run)
+    /// Returns the task of the caller that runs the code of this run, or None.
+    fn caller_task(&self, py: Python<'_>, run_id: u64) -> Option<Py<PyAny>> {
+        self.callers.task(py, run_id)
     }
 
-    /// True if a task of its loop runs now, in this thread. What is false may be so, too: that has to be asked of
-    /// asyncio, which asks the system for its process.
-    fn is_here(&self, py: Python<'_>) -> PyResult<bool> {
-        if crate::thread::thread_here() != self.thread {
+    /// Returns true if a task of the loop runs now in this thread. May return false nevertheless: a certain answer
+    /// has to come from asyncio, which asks the system for the process.
+    fn is_in_task(&self, py: Python<'_>) -> PyResult<bool> {
+        if crate::thread::current_thread_id() != self.loop_thread {
             return Ok(false);
         }
         self.current_task(py).map(|task| !task.is_none())
     }
 
-    /// What the loop watches; -1 for threads.
+    /// The descriptor that the loop watches; -1 for threads.
     fn fileno(&self) -> i32 {
-        self.shared.fd.as_ref().map_or(-1, AsRawFd::as_raw_fd)
+        self.mailbox.event_fd.as_ref().map_or(-1, AsRawFd::as_raw_fd)
     }
 
-    /// In the loop's thread: wakes whoever waits no longer. Returns what else came: tuples of a workflow's
-    /// number, branch and input for what begins, the id of a run that has to unwind; `None` if nothing.
+    /// Handles messages in the loop's thread.
+    ///
+    /// Resumes the waiters that were woken. Returns the other messages: for a new run the tuple of its workflow's
+    /// number, branch and input, for a run that has to unwind its id; `None` if there are none.
     fn drain(slf: &Bound<'_, Self>) -> PyResult<Option<Vec<Py<PyAny>>>> {
         let (this, py) = (slf.get(), slf.py());
-        let _inside = InterpreterGuard::enter(py);
-        let _entered = enter();
+        let _guard = InterpreterGuard::enter(py);
+        let _entered = enter_runtime();
         let mut buffer = [0; 8];
-        if let Some(fd) = &this.shared.fd {
+        if let Some(fd) = &this.mailbox.event_fd {
             let _ = rustix::io::read(fd, &mut buffer);
         }
-        let (notes, has_more) = this.shared.notes.with(|notes| {
-            let many = notes.len().min(AT_ONCE);
-            (notes.drain(..many).collect::<Vec<_>>(), !notes.is_empty())
+        let (messages, has_more) = this.mailbox.messages.with(|messages| {
+            let count = messages.len().min(MAX_MESSAGES_PER_DRAIN);
+            (messages.drain(..count).collect::<Vec<_>>(), !messages.is_empty())
         });
-        if let (true, Some(fd)) = (has_more, &this.shared.fd) {
+        if let (true, Some(fd)) = (has_more, &this.mailbox.event_fd) {
             let _ = rustix::io::write(fd, &1u64.to_ne_bytes());
         }
         let engine = this.engine.with(|engine| engine.clone());
-        let mut others = this.left.take();
-        let mut notes = notes.into_iter();
-        while notes.len() > 0 {
-            let _burst = engine.as_ref().map(InBurst::begin);
-            for note in notes.by_ref().take(BURST) {
-                let taken = match note {
-                    Note::Wake(waiter) => Self::woken(py, &waiter),
-                    other => told(py, other, Some(slf)).map(|told| others.get_or_insert_default().push(told)),
+        let mut messages_for_python = this.undelivered.take();
+        let mut messages = messages.into_iter();
+        while messages.len() > 0 {
+            let _batch = engine.as_ref().map(FlushBatchScope::begin);
+            for message in messages.by_ref().take(MESSAGES_PER_FLUSH_BATCH) {
+                let taken = match message {
+                    Message::Wake(waiter) => Self::resume_waiter(py, &waiter),
+                    other => message_to_python(py, other, Some(slf))
+                        .map(|message| messages_for_python.get_or_insert_default().push(message)),
                 };
                 if let Err(error) = taken {
-                    // code ends the program, or the loop: all others who wait still have to hear
-                    drop(this.left.replace(others));
-                    this.shared.put_back(notes);
+                    // code ends the program, or the loop: all other waiters still have to be woken
+                    drop(this.undelivered.replace(messages_for_python));
+                    this.mailbox.return_messages(messages);
                     return Err(error);
                 }
             }
         }
-        Ok(others)
+        Ok(messages_for_python)
     }
 
-    /// A turn of the loop has passed: tells the executions that have come to rest.
+    /// Counts a turn of the loop, and notifies the runs that are quiescent.
     fn tick(slf: &Bound<'_, Self>) -> PyResult<()> {
         let port = slf.get();
-        let (quiet, goes_on) = port.restless.with(|restless| {
+        let (quiet, is_scheduled) = port.quiet_watch.with(|quiet_watch| {
             let mut quiet = Vec::new();
-            restless.watched.retain_mut(|watched| {
-                let activity = watched.gate.activity();
+            quiet_watch.runs.retain_mut(|run| {
+                let activity = run.control.activity();
                 if activity.is_none() {
                     return false;
                 }
-                watched.turns = if activity == watched.activity { watched.turns + 1 } else { 0 };
-                watched.activity = activity;
-                if watched.turns < QUIET_TURNS {
+                run.quiet_turns = if activity == run.activity { run.quiet_turns + 1 } else { 0 };
+                run.activity = activity;
+                if run.quiet_turns < QUIET_LOOP_TURNS {
                     return true;
                 }
-                quiet.push(watched.gate.clone());
+                quiet.push(run.control.clone());
                 false
             });
-            restless.is_ticking = !restless.watched.is_empty();
-            (quiet, restless.is_ticking)
+            quiet_watch.is_scheduled = !quiet_watch.runs.is_empty();
+            (quiet, quiet_watch.is_scheduled)
         });
-        for gate in quiet {
-            gate.set_quiet(port.waits_of(slf.py(), &gate));
+        for control in quiet {
+            control.set_quiescent(port.blocked_on(slf.py(), &control));
         }
         match &port.event_loop {
-            Some(event_loop) if goes_on => Self::tick_soon(slf, event_loop),
+            Some(event_loop) if is_scheduled => Self::schedule_tick(slf, event_loop),
             _ => Ok(()),
         }
     }
 
-    /// In a thread of a pool: waits for the next note. `None` once the port is closed.
-    fn next(&self, py: Python<'_>) -> PyResult<Option<Py<PyAny>>> {
-        let note = without_interpreter(py, || {
-            let is_over = |notes: &VecDeque<_>| !notes.is_empty() || self.shared.is_closed.load(SeqCst);
-            self.shared.notes.when(&self.shared.came, is_over, VecDeque::pop_front)
+    /// Waits for the next message, in a thread of a pool. Returns `None` once the port is closed.
+    fn next_message(&self, py: Python<'_>) -> PyResult<Option<Py<PyAny>>> {
+        let message = without_interpreter(py, || {
+            let is_ready =
+                |messages: &VecDeque<_>| !messages.is_empty() || self.mailbox.is_closed.load(SeqCst);
+            self.mailbox.messages.wait_until(&self.mailbox.message_arrived, is_ready, VecDeque::pop_front)
         });
-        note.map(|note| told(py, note, None)).transpose()
+        message.map(|message| message_to_python(py, message, None)).transpose()
     }
 
-    /// Lets threads that wait go, and drops what waits for them.
+    /// Ends the waits of all threads, and drops the waiting messages.
     fn close(&self) {
-        let left = self.shared.notes.with(|notes| {
-            self.shared.is_closed.store(true, SeqCst);
-            std::mem::take(notes)
+        let dropped = self.mailbox.messages.with(|messages| {
+            self.mailbox.is_closed.store(true, SeqCst);
+            std::mem::take(messages)
         });
-        self.shared.came.notify_all();
-        drop(left);
+        self.mailbox.message_arrived.notify_all();
+        drop(dropped);
     }
 
-    // it is kept by the loop's own callbacks, and keeps what tells what runs wait for
+    // the loop's callbacks keep the port, and the port keeps the function that reads the loop's tasks
     fn __traverse__(&self, visit: pyo3::PyVisit<'_>) -> Result<(), pyo3::PyTraverseError> {
         visit.call(&self.event_loop)?;
         self.callers.traverse(&visit)?;
-        self.waits.traverse(|waits| visit.call(waits))
+        self.blocked_on.traverse(|callback| visit.call(callback))
     }
 
     fn __clear__(&self) {
-        drop(self.waits.take());
+        drop(self.blocked_on.take());
     }
 
-    /// How many notes wait.
+    /// The number of waiting messages.
     fn __len__(&self) -> usize {
-        self.shared.notes.with(|notes| notes.len())
+        self.mailbox.messages.with(|messages| messages.len())
     }
 }
 
-fn told(py: Python<'_>, note: Note, port: Option<&Bound<'_, Port>>) -> PyResult<Py<PyAny>> {
-    match note {
-        Note::Wake(_) => Ok(py.None()),
-        Note::Unwind(gate) => Ok(gate.run_id().into_pyobject(py)?.into_any().unbind()),
-        Note::Begin(begin) => begun(py, begin, port).map(|begun| begun.unwrap_or_else(|| py.None())),
-    }
-}
-
-/// What begins, as Python knows it; `None` if it was parked, because its input cannot be read.
-pub(crate) fn begun(
+fn message_to_python(
     py: Python<'_>,
-    begin: Begin,
+    message: Message,
+    port: Option<&Bound<'_, Port>>,
+) -> PyResult<Py<PyAny>> {
+    match message {
+        Message::Wake(_) => Ok(py.None()),
+        Message::Unwind(control) => Ok(control.run_id().into_pyobject(py)?.into_any().unbind()),
+        Message::Begin(new_run) => {
+            new_run_to_python(py, new_run, port).map(|new_run| new_run.unwrap_or_else(|| py.None()))
+        }
+    }
+}
+
+/// Returns a new run as a tuple for Python; `None` if it was parked because its input cannot be read.
+pub(crate) fn new_run_to_python(
+    py: Python<'_>,
+    new_run: NewRun,
     port: Option<&Bound<'_, Port>>,
 ) -> PyResult<Option<Py<PyAny>>> {
-    let Begin { workflow, branch, input, slot } = begin;
-    let Some(input) = readable(py, &branch.gate(), &input) else { return Ok(None) };
-    let branch = Branch::new(branch, Some(slot), port.map(|port| port.clone().unbind()));
+    let NewRun { workflow, branch, input, outcome_slot } = new_run;
+    let Some(input) = decode_or_park(py, &branch.run_control(), &input) else { return Ok(None) };
+    let branch = Branch::new(branch, Some(outcome_slot), port.map(|port| port.clone().unbind()));
     Ok(Some((workflow, branch, input).into_pyobject(py)?.into_any().unbind()))
 }
 
-/// The input of an execution; if it cannot be read, that is parked.
-pub(crate) fn readable<'py>(py: Python<'py>, gate: &Gate, input: &Payload) -> Option<Bound<'py, PyAny>> {
+/// Returns the input of an execution, which is parked if the input cannot be read.
+pub(crate) fn decode_or_park<'py>(
+    py: Python<'py>,
+    control: &RunControl,
+    input: &Payload,
+) -> Option<Bound<'py, PyAny>> {
     match crate::convert::value::decode(py, input) {
         Ok(input) => Some(input),
         Err(error) => {
-            gate.park(&format!("its input: {}", error.value(py)));
+            control.park(&format!("its input: {}", error.value(py)));
             None
         }
     }

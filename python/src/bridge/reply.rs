@@ -1,31 +1,31 @@
-//! [`Reply`]: what a call comes to.
+//! [`Reply`]: the result of a call.
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
 use pyo3::prelude::*;
 use stepfast::queue::QueueRow;
-use stepfast::store::{RequestResult, DeadLetter, Page, Record, WorkerOverview};
-use stepfast::{Answers, Error, Failure, Payload};
+use stepfast::store::{DeadLetter, Page, Record, RequestResult, WorkerOverview};
+use stepfast::{BulkResult, Error, Failure, Payload};
 
 use crate::bridge::handle::Handle;
 use crate::poll_state::{DONE, ERROR, FAILED};
 
-pub(crate) type Future = Pin<Box<dyn std::future::Future<Output = Reply> + Send>>;
+pub(crate) type ReplyFuture = Pin<Box<dyn std::future::Future<Output = Reply> + Send>>;
 
-/// What a call comes to.
+/// The result of a call.
 pub(crate) enum Reply {
     Value(Payload),
     Nothing,
     Text(String),
     Handle(stepfast::Handle<Payload>),
     Handles(Vec<stepfast::Handle<Payload>>),
-    Many(Vec<Result<Payload, Error>>),
-    Answer(RequestResult),
-    Answers(Answers),
+    Outcomes(Vec<Result<Payload, Error>>),
+    RequestResult(RequestResult),
+    BulkResult(BulkResult),
     Page(Page),
     Record(Box<Record>),
-    Survey(WorkerOverview),
+    Workers(WorkerOverview),
     DeadLetters(Vec<DeadLetter>),
     Queue(QueueRow),
     Queues(Vec<QueueRow>),
@@ -33,20 +33,20 @@ pub(crate) enum Reply {
     Error(Error),
 }
 
-/// What a future of the engine comes to, as a reply. An `async` block would keep that future twice.
-pub(crate) struct Replied<F, M>(F, M);
+/// A future of the engine with its result mapped to a reply. An `async` block would hold the future twice.
+pub(crate) struct MappedReply<F, M>(F, M);
 
-impl<F, M> Replied<F, M>
+impl<F, M> MappedReply<F, M>
 where
     F: std::future::Future + Send + Unpin + 'static,
     M: Fn(F::Output) -> Reply + Send + Unpin + 'static,
 {
-    pub(crate) fn boxed(future: F, reply: M) -> Future {
+    pub(crate) fn boxed(future: F, reply: M) -> ReplyFuture {
         Box::pin(Self(future, reply))
     }
 }
 
-impl<F, M> std::future::Future for Replied<F, M>
+impl<F, M> std::future::Future for MappedReply<F, M>
 where
     F: std::future::Future + Unpin,
     M: Fn(F::Output) -> Reply + Unpin,
@@ -59,7 +59,7 @@ where
 }
 
 impl Reply {
-    pub(crate) fn of(result: Result<Payload, Failure>) -> Self {
+    pub(crate) fn of_call(result: Result<Payload, Failure>) -> Self {
         match result {
             Ok(payload) => Reply::Value(payload),
             Err(failure) => Reply::Failed(failure),
@@ -87,7 +87,7 @@ impl Reply {
         }
     }
 
-    pub(crate) fn turn(&self) -> u8 {
+    pub(crate) fn state_code(&self) -> u8 {
         match self {
             Reply::Failed(_) => FAILED,
             Reply::Error(_) => ERROR,
@@ -95,8 +95,8 @@ impl Reply {
         }
     }
 
-    /// As Python knows it; that of a payload is left to who knows whose it is.
-    pub(crate) fn value(self, py: Python<'_>) -> PyResult<Py<PyAny>> {
+    /// Converts the reply to an object. The caller decodes payloads, because it has the execution.
+    pub(crate) fn into_python(self, py: Python<'_>) -> PyResult<Py<PyAny>> {
         match self {
             Reply::Text(text) => Ok(text.into_pyobject(py)?.into_any().unbind()),
             Reply::Handle(handle) => Ok(Py::new(py, Handle::new(handle))?.into_any()),
@@ -105,29 +105,29 @@ impl Reply {
                     handles.into_iter().map(|handle| Py::new(py, Handle::new(handle))).collect();
                 Ok(handles?.into_pyobject(py)?.into_any().unbind())
             }
-            Reply::Many(ends) => crate::convert::record::ends(py, ends),
-            Reply::Answer(answer) => crate::convert::record::answer(py, answer),
-            Reply::Answers(Answers { done, requested, declined }) => {
-                Ok((done, requested, declined).into_pyobject(py)?.into_any().unbind())
+            Reply::Outcomes(outcomes) => crate::convert::record::outcomes(py, outcomes),
+            Reply::RequestResult(result) => crate::convert::record::request_result(py, result),
+            Reply::BulkResult(BulkResult { done, pending, not_applicable }) => {
+                Ok((done, pending, not_applicable).into_pyobject(py)?.into_any().unbind())
             }
             Reply::Page(page) => crate::convert::record::page(py, &page),
             Reply::Record(record) => crate::convert::record::record(py, &record),
-            Reply::Survey(survey) => crate::convert::workers::survey(py, &survey),
+            Reply::Workers(overview) => crate::convert::workers::worker_overview(py, &overview),
             Reply::DeadLetters(letters) => crate::convert::dead_letters::dead_letters(py, &letters),
-            Reply::Queue(row) => crate::convert::queue::row(py, &row),
-            Reply::Queues(rows) => crate::convert::queue::rows(py, &rows),
+            Reply::Queue(row) => crate::convert::queue::queue_tuple(py, &row),
+            Reply::Queues(rows) => crate::convert::queue::queue_tuples(py, &rows),
             _ => Ok(py.None()),
         }
     }
 }
 
-/// A failure from Python: kind, message, causes, whether it may be retried, what it is made of again.
+/// A failure from Python: kind, message, causes, whether it may be retried, encoded exception.
 #[derive(FromPyObject)]
-pub(crate) struct PyFailure(String, String, Vec<String>, bool, Vec<u8>);
+pub(crate) struct FailureTuple(String, String, Vec<String>, bool, Vec<u8>);
 
-impl From<PyFailure> for Failure {
-    fn from(failure: PyFailure) -> Self {
-        let PyFailure(kind, message, causes, is_retryable, detail) = failure;
+impl From<FailureTuple> for Failure {
+    fn from(failure: FailureTuple) -> Self {
+        let FailureTuple(kind, message, causes, is_retryable, detail) = failure;
         let mut failure = Failure::with_kind(kind, message);
         (failure.causes, failure.is_retryable, failure.detail) = (causes, is_retryable, detail.into());
         failure

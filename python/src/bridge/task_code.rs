@@ -1,11 +1,12 @@
-//! [`Code`]: the code of a branch, as its task runs it step by step: whoever waits for its rest sees that it runs.
+//! [`BranchCoroutine`]: the code of a branch, run step by step by its task, so that the engine sees whether it runs
+//! or is blocked.
 
 use std::sync::OnceLock;
 
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
-use stepfast::guest::Gate;
+use stepfast::guest::RunControl;
 
 use crate::bridge::branch::Branch;
 use crate::bridge::port::Port;
@@ -13,79 +14,83 @@ use crate::convert::value::call_with;
 use crate::exit::InterpreterGuard;
 use crate::fork::Process;
 use crate::interpreter::{SendOutcome, send, set_context_var, throw};
-use crate::python_functions::package;
+use crate::python_functions::python_functions;
 
-/// A coroutine of workflow code. To its task it is a coroutine, too.
+/// A coroutine of workflow code, which is itself a coroutine for its task.
 #[pyclass(frozen)]
-pub(crate) struct Code {
-    /// Of the first branch: not there before it begins.
+pub(crate) struct BranchCoroutine {
+    /// The wrapped coroutine. That of the first branch exists only after the code has begun.
     coroutine: OnceLock<Py<PyAny>>,
     branch: Py<Branch>,
-    main: Option<Main>,
-    gate: Gate,
+    root: Option<RootCode>,
+    control: RunControl,
     port: Py<Port>,
     process: Process,
 }
 
-/// Of the first branch: what begins, and where it is known as long as it runs.
-struct Main {
+/// The function of the first branch, and the registry of its task.
+struct RootCode {
     function: Py<PyAny>,
     arguments: Py<PyAny>,
-    /// The tasks of its loop, by run.
+    /// The tasks of the loop, by run id.
     tasks: Py<PyDict>,
 }
 
-impl Code {
-    /// Of a branch that goes on beside another one.
+impl BranchCoroutine {
+    /// Wraps the code of a branch other than the first.
     pub(crate) fn new(branch: &Bound<'_, Branch>, coroutine: Py<PyAny>) -> PyResult<Self> {
-        Self::of(branch, coroutine.into(), None)
+        Self::with_root(branch, coroutine.into(), None)
     }
 
-    fn of(branch: &Bound<'_, Branch>, coroutine: OnceLock<Py<PyAny>>, main: Option<Main>) -> PyResult<Self> {
+    fn with_root(
+        branch: &Bound<'_, Branch>,
+        coroutine: OnceLock<Py<PyAny>>,
+        root: Option<RootCode>,
+    ) -> PyResult<Self> {
         let Some(port) = branch.get().port(branch.py()) else {
-            return Err(crate::error::runtime_error("its code runs in a thread"));
+            return Err(crate::error::runtime_error("the code of the branch runs in a thread"));
         };
-        let (gate, branch) = (branch.get().gate().clone(), branch.clone().unbind());
-        Ok(Self { coroutine, branch, main, gate, port, process: Process::current() })
+        let (control, branch) = (branch.get().control().clone(), branch.clone().unbind());
+        Ok(Self { coroutine, branch, root, control, port, process: Process::current() })
     }
 
-    /// Lets the code go on, by `step`, until it waits or ends.
-    fn run<'py>(
+    /// Runs the code by `step` until it waits or ends.
+    fn run_step<'py>(
         &self,
         py: Python<'py>,
         step: impl FnOnce(&Self) -> PyResult<SendOutcome<'py>>,
     ) -> PyResult<SendOutcome<'py>> {
-        let _inside = InterpreterGuard::enter(py);
+        let _guard = InterpreterGuard::enter(py);
         if self.process.is_current() {
-            self.gate.code_runs();
+            self.control.code_started();
         }
-        let sent = match (step(self), &self.main) {
-            (Ok(SendOutcome::Returned(value)), Some(main)) => main.ended(self.branch.bind(py), Ok(value)),
-            (Err(raised), Some(main)) => main.ended(self.branch.bind(py), Err(raised)),
+        let sent = match (step(self), &self.root) {
+            (Ok(SendOutcome::Returned(value)), Some(root)) => root.finish(self.branch.bind(py), Ok(value)),
+            (Err(raised), Some(root)) => root.finish(self.branch.bind(py), Err(raised)),
             (sent, _) => sent,
         };
-        if self.process.is_current() && self.gate.code_waits() {
-            Port::watch(self.port.bind(py), &self.gate)?;
+        if self.process.is_current() && self.control.code_blocked() {
+            Port::watch(self.port.bind(py), &self.control)?;
         }
         sent
     }
 
-    fn go_on<'py>(&self, py: Python<'py>) -> PyResult<SendOutcome<'py>> {
+    fn resume<'py>(&self, py: Python<'py>) -> PyResult<SendOutcome<'py>> {
         if let Some(coroutine) = self.coroutine.get() {
             return send(coroutine.bind(py));
         }
-        let Some(main) = &self.main else {
-            return Err(PyRuntimeError::new_err("the code of a branch has no beginning"));
+        let Some(root) = &self.root else {
+            return Err(PyRuntimeError::new_err("the branch has no code to begin"));
         };
-        let coroutine = main.begin(self.branch.bind(py))?;
+        let coroutine = root.begin(self.branch.bind(py))?;
         let _ = self.coroutine.set(coroutine.clone().unbind());
         send(&coroutine)
     }
 
-    fn thrown<'py>(&self, py: Python<'py>, raised: &Bound<'py, PyTuple>) -> PyResult<SendOutcome<'py>> {
+    fn throw_into<'py>(&self, py: Python<'py>, raised: &Bound<'py, PyTuple>) -> PyResult<SendOutcome<'py>> {
         let Some(coroutine) = self.coroutine.get() else {
-            // it has not begun, and will not
-            self.branch.get().put_off();
+            // the code has not begun, and will not begin
+            self.branch.get().defer();
             let (kind, value) =
                 (raised.get_item(0)?, raised.get_item(1).ok().filter(|value| !value.is_none()));
             return Err(PyErr::from_value(value.unwrap_or(kind)));
@@ -94,16 +99,16 @@ impl Code {
     }
 }
 
-impl Main {
-    /// Calls the function, whose branch is what runs here from now on: the context is that of its task alone.
+impl RootCode {
+    /// Calls the function after making its branch the current code. The context belongs to its task alone.
     fn begin<'py>(&self, branch: &Bound<'py, Branch>) -> PyResult<Bound<'py, PyAny>> {
         let py = branch.py();
-        set_context_var(package(py)?.here_var.bind(py), branch)?;
+        set_context_var(python_functions(py)?.current_code.bind(py), branch)?;
         call_with(self.function.bind(py), self.arguments.bind(py))
     }
 
-    /// The code has ended: what its task comes to.
-    fn ended<'py>(
+    /// Ends the code; returns the result of its task.
+    fn finish<'py>(
         &self,
         branch: &Bound<'py, Branch>,
         result: PyResult<Bound<'py, PyAny>>,
@@ -111,33 +116,35 @@ impl Main {
         let py = branch.py();
         let ended = result.and_then(|output| branch.get().succeed(&output)).or_else(|raised| {
             let error = raised.clone_ref(py).into_value(py);
-            let ends_task = package(py)?.ended.bind(py).call1((branch, error))?.is_truthy()?;
+            let ends_task =
+                python_functions(py)?.code_raised_in_task.bind(py).call1((branch, error))?.is_truthy()?;
             if ends_task { Err(raised) } else { Ok(()) }
         });
-        self.forget(branch);
+        self.forget_task(branch);
         ended.map(|()| SendOutcome::Returned(py.None().into_bound(py)))
     }
 
-    fn forget(&self, branch: &Bound<'_, Branch>) {
-        // it is not there if it has come to its end at once
-        let _ = self.tasks.bind(branch.py()).del_item(branch.get().run());
+    fn forget_task(&self, branch: &Bound<'_, Branch>) {
+        // a task that has ended at once is not registered
+        let _ = self.tasks.bind(branch.py()).del_item(branch.get().run_id());
     }
 }
 
 #[pymethods]
-impl Code {
-    /// The code of an execution, which calls `function` when it begins. The loop forgets its task when it ends.
+impl BranchCoroutine {
+    /// Returns the code of an execution, which calls `function` when it begins. The task is removed from `tasks` when
+    /// the code ends.
     #[staticmethod]
-    fn main(
+    fn for_execution(
         branch: &Bound<'_, Branch>,
         function: Py<PyAny>,
         arguments: Py<PyAny>,
         tasks: Py<PyDict>,
     ) -> PyResult<Self> {
-        Self::of(branch, OnceLock::new(), Some(Main { function, arguments, tasks }))
+        Self::with_root(branch, OnceLock::new(), Some(RootCode { function, arguments, tasks }))
     }
 
-    /// Whose code it is.
+    /// The branch of the code.
     #[getter]
     fn branch(&self, py: Python<'_>) -> Py<Branch> {
         self.branch.clone_ref(py)
@@ -152,21 +159,21 @@ impl Code {
     }
 
     fn __next__<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyAny>>> {
-        self.run(py, |code| code.go_on(py))?.into_next()
+        self.run_step(py, |code| code.resume(py))?.into_next()
     }
 
-    #[allow(clippy::needless_pass_by_value, unused_variables)] // what Python hands over
+    #[allow(clippy::needless_pass_by_value, unused_variables)] // arguments that Python passes
     fn send<'py>(&self, py: Python<'py>, value: Py<PyAny>) -> PyResult<Bound<'py, PyAny>> {
-        self.run(py, |code| code.go_on(py))?.into_sent()
+        self.run_step(py, |code| code.resume(py))?.into_sent()
     }
 
-    /// An exception enters the code.
+    /// Throws an exception into the code.
     #[pyo3(signature = (*raised))]
     fn throw<'py>(&self, py: Python<'py>, raised: &Bound<'py, PyTuple>) -> PyResult<Bound<'py, PyAny>> {
-        self.run(py, |code| code.thrown(py, raised))?.into_sent()
+        self.run_step(py, |code| code.throw_into(py, raised))?.into_sent()
     }
 
-    /// The coroutine, once there is one.
+    /// The wrapped coroutine; `None` before the code has begun.
     #[getter]
     fn coroutine(&self, py: Python<'_>) -> Option<Py<PyAny>> {
         self.coroutine.get().map(|coroutine| coroutine.clone_ref(py))
@@ -177,29 +184,30 @@ impl Code {
             Some(coroutine) => coroutine.call_method0(py, pyo3::intern!(py, "close")).map(drop),
             None => Ok(()),
         };
-        if let Some(main) = &self.main
+        if let Some(root) = &self.root
             && self.branch.get().is_unfinished()
         {
-            self.branch.get().put_off();
-            main.forget(self.branch.bind(py));
+            self.branch.get().defer();
+            root.forget_task(self.branch.bind(py));
         }
         closed
     }
 
-    /// All else is the coroutine's: its name, its frame, what it awaits; before it begins, the function's.
+    /// Returns any other attribute of the wrapped coroutine, such as its name or frame; before the code has begun, of
+    /// the function.
     fn __getattr__<'py>(&self, py: Python<'py>, name: &str) -> PyResult<Bound<'py, PyAny>> {
-        match (self.coroutine.get(), &self.main) {
+        match (self.coroutine.get(), &self.root) {
             (Some(coroutine), _) => coroutine.bind(py).getattr(name),
-            (None, Some(main)) => main.function.bind(py).getattr(name),
+            (None, Some(root)) => root.function.bind(py).getattr(name),
             (None, None) => Err(pyo3::exceptions::PyAttributeError::new_err(name.to_owned())),
         }
     }
 
     fn __traverse__(&self, visit: pyo3::PyVisit<'_>) -> Result<(), pyo3::PyTraverseError> {
-        if let Some(main) = &self.main {
-            visit.call(&main.function)?;
-            visit.call(&main.arguments)?;
-            visit.call(&main.tasks)?;
+        if let Some(root) = &self.root {
+            visit.call(&root.function)?;
+            visit.call(&root.arguments)?;
+            visit.call(&root.tasks)?;
         }
         visit.call(self.coroutine.get())?;
         visit.call(&self.branch)?;

@@ -1,4 +1,4 @@
-//! [`Waiter`]: what wakes Python code that waits for the engine: a task of an event loop, or a thread.
+//! [`Waiter`]: wakes Python code that waits for the engine: a task of an event loop, or a thread.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
@@ -8,84 +8,89 @@ use pyo3::prelude::*;
 use stepfast::sync::Condvar;
 
 use crate::bridge::call::Call;
-use crate::bridge::mailbox::{Note, Shared};
+use crate::bridge::mailbox::{Mailbox, Message};
 use crate::lock::Mutex;
 
-/// What is called in the loop's thread, and in which context.
+/// A callback for the loop's thread, with its context and argument.
 pub(crate) struct Callback {
     pub(crate) function: Py<PyAny>,
     pub(crate) context: Py<PyAny>,
     pub(crate) argument: Py<PyAny>,
 }
 
-/// Woken from any thread; never takes the interpreter's lock.
+/// A waker for Python code. It may be woken from any thread, and never takes the interpreter's lock.
 pub(crate) struct Waiter {
-    /// The loop whose task waits; `None` for a thread.
-    port: Option<Arc<Shared>>,
-    /// On its way to the loop.
+    /// The mailbox of the loop whose task waits; `None` for a thread.
+    mailbox: Option<Arc<Mailbox>>,
+    /// Whether a wake is on its way to the loop.
     is_queued: AtomicBool,
-    /// It came to the loop before there was anybody to call.
-    is_missed: AtomicBool,
-    owner: Mutex<Option<Py<Call>>>,
+    /// Whether a wake reached the loop before there was a callback.
+    has_missed_wake: AtomicBool,
+    polled_call: Mutex<Option<Py<Call>>>,
     callback: Mutex<Option<Callback>>,
     is_woken: Mutex<bool>,
     woken: Condvar,
 }
 
 impl Waiter {
-    pub(crate) fn new(port: Option<Arc<Shared>>) -> Arc<Self> {
+    pub(crate) fn new(mailbox: Option<Arc<Mailbox>>) -> Arc<Self> {
         Arc::new(Self {
-            port,
+            mailbox,
             is_queued: AtomicBool::new(false),
-            is_missed: AtomicBool::new(false),
-            owner: Mutex::default(),
+            has_missed_wake: AtomicBool::new(false),
+            polled_call: Mutex::default(),
             callback: Mutex::default(),
             is_woken: Mutex::default(),
             woken: Condvar::default(),
         })
     }
 
-    /// Calls `callback` at the next wake.
-    pub(crate) fn set(&self, callback: Callback) {
+    /// Sets the callback for the next wake.
+    pub(crate) fn set_callback(&self, callback: Callback) {
         drop(self.callback.replace(Some(callback)));
     }
 
-    /// From the loop's thread: whom to call.
-    pub(crate) fn take(&self) -> Option<Callback> {
+    /// Takes the callback, in the loop's thread.
+    pub(crate) fn take_callback(&self) -> Option<Callback> {
         self.is_queued.store(false, SeqCst);
         let callback = self.callback.take();
         if callback.is_none() {
-            self.is_missed.store(true, SeqCst);
+            self.has_missed_wake.store(true, SeqCst);
         }
         callback
     }
 
-    /// The call that is polled at a wake when nobody waits for it.
-    pub(crate) fn set_owner(&self, owner: Option<Py<Call>>) {
-        drop(self.owner.replace(owner));
+    /// Sets the call to poll at a wake without a callback.
+    pub(crate) fn set_polled_call(&self, polled_call: Option<Py<Call>>) {
+        drop(self.polled_call.replace(polled_call));
     }
 
-    pub(crate) fn owner(&self, py: Python<'_>) -> Option<Py<Call>> {
-        self.owner.object(py, Option::as_ref)
+    pub(crate) fn polled_call(&self, py: Python<'_>) -> Option<Py<Call>> {
+        self.polled_call.clone_object(py, Option::as_ref)
     }
 
-    /// True once if a wake found nobody to call.
-    pub(crate) fn was_missed(&self) -> bool {
-        self.is_missed.swap(false, SeqCst)
+    /// Returns true once after a wake without a callback.
+    pub(crate) fn take_missed_wake(&self) -> bool {
+        self.has_missed_wake.swap(false, SeqCst)
     }
 
-    /// Blocks this thread until it is woken, or `patience` is over. Call it without the interpreter's lock.
-    pub(crate) fn park(&self, patience: std::time::Duration) {
-        self.is_woken.when_within(&self.woken, patience, |is_woken| *is_woken, |is_woken| *is_woken = false);
+    /// Blocks this thread until it is woken, or for `timeout`. Must be called without the interpreter's lock.
+    pub(crate) fn park(&self, timeout: std::time::Duration) {
+        self.is_woken.wait_until_within(
+            &self.woken,
+            timeout,
+            |is_woken| *is_woken,
+            |is_woken| *is_woken = false,
+        );
     }
 }
 
 impl Wake for Waiter {
     fn wake(self: Arc<Self>) {
-        match &self.port {
-            Some(port) => {
+        match &self.mailbox {
+            Some(mailbox) => {
                 if !self.is_queued.swap(true, SeqCst) {
-                    port.push(Note::Wake(self.clone()));
+                    mailbox.push(Message::Wake(self.clone()));
                 }
             }
             None => {

@@ -1,4 +1,4 @@
-//! Which executions, from Python.
+//! Converts filters of executions from Python.
 
 use pyo3::prelude::*;
 use stepfast::clock::Timestamp;
@@ -7,9 +7,9 @@ use stepfast::{Engine, Error, Payload};
 
 use crate::error::to_exception;
 
-/// Statuses, workflow, whether they are parked; workflow_id of the parent, beginning of their own; version of the code; queue;
-/// attributes; the instants from which on and before which they were created, in microseconds.
-type Told = (
+/// A filter from Python: statuses; workflow; whether parked; workflow_id of the parent; prefix of the workflow_id;
+/// version of the code; queue; attributes; creation time, first and end (exclusive), in microseconds.
+type FilterTuple = (
     Vec<String>,
     Option<String>,
     Option<bool>,
@@ -22,25 +22,25 @@ type Told = (
     Option<i64>,
 );
 
-/// A filter as it was told.
-pub(crate) struct PyFilter {
+/// A filter whose parent is still given by its workflow_id.
+pub(crate) struct UnresolvedFilter {
     filter: Filter,
     parent: Option<String>,
 }
 
-impl<'a, 'py> FromPyObject<'a, 'py> for PyFilter {
+impl<'a, 'py> FromPyObject<'a, 'py> for UnresolvedFilter {
     type Error = PyErr;
 
-    fn extract(told: Borrowed<'a, 'py, PyAny>) -> PyResult<Self> {
-        let (statuses, workflow, is_paused, parent, id_prefix, app_version, queue, attributes, from, before): Told =
-            told.extract()?;
+    fn extract(tuple: Borrowed<'a, 'py, PyAny>) -> PyResult<Self> {
+        let (statuses, workflow, is_parked, parent, id_prefix, app_version, queue, attributes, from, before): FilterTuple =
+            tuple.extract()?;
         let statuses: Result<Vec<Status>, String> = statuses.iter().map(|status| status.parse()).collect();
-        let statuses =
-            statuses.map_err(|reason| to_exception(told.py(), &Error::Invalid { what: "status", reason }))?;
+        let statuses = statuses
+            .map_err(|reason| to_exception(tuple.py(), &Error::Invalid { input: "status", reason }))?;
         let filter = Filter {
             statuses,
             workflow: workflow.map(Into::into),
-            is_parked: is_paused,
+            is_parked,
             id_prefix: id_prefix.map(Into::into),
             app_version: app_version.map(Into::into),
             queue: queue.map(Into::into),
@@ -53,9 +53,9 @@ impl<'a, 'py> FromPyObject<'a, 'py> for PyFilter {
     }
 }
 
-impl PyFilter {
-    /// The filter, once its parent is known by its key.
-    pub(crate) async fn resolved(self, engine: &Engine) -> Result<Filter, Error> {
+impl UnresolvedFilter {
+    /// Returns the filter with the parent's key.
+    pub(crate) async fn resolve(self, engine: &Engine) -> Result<Filter, Error> {
         let Self { mut filter, parent } = self;
         if let Some(parent) = parent {
             filter.parent = Some(engine.get::<Payload>(&parent).await?.key());

@@ -1,4 +1,4 @@
-//! What an outbox writes: an execution that is to be.
+//! Encodes the starts that an outbox writes.
 
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyTuple};
@@ -7,19 +7,19 @@ use stepfast::Key;
 use crate::convert::signature::Signature;
 use crate::convert::value::encode_arguments;
 
-/// A fresh key as bytes and as text, the encoded arguments, and their fingerprint.
-type Letter<'py> = (Bound<'py, PyBytes>, String, Bound<'py, PyBytes>, i64);
+/// A new key as bytes and as text, the encoded arguments, and their fingerprint.
+type EncodedStart<'py> = (Bound<'py, PyBytes>, String, Bound<'py, PyBytes>, i64);
 
-/// Returns the letter for these arguments, to a store that is this shard. `TypeError` if a function with this
+/// Encodes a start with these arguments, for a store that is this shard. `TypeError` if a function with this
 /// signature does not take them.
 #[pyfunction]
 #[pyo3(signature = (args, kwargs, shard, signature=None))]
-pub(crate) fn letter<'py>(
+pub(crate) fn encode_start<'py>(
     args: &Bound<'py, PyTuple>,
     kwargs: &Bound<'py, PyDict>,
     shard: u16,
     signature: Option<&Bound<'py, Signature>>,
-) -> PyResult<Letter<'py>> {
+) -> PyResult<EncodedStart<'py>> {
     let py = args.py();
     if let Some(signature) = signature {
         signature.get().check(args, kwargs)?;
@@ -31,7 +31,7 @@ pub(crate) fn letter<'py>(
     Ok((PyBytes::new(py, key.as_bytes()), key.to_string(), bytes, fingerprint))
 }
 
-/// The channel on which workers of a schema of Postgres listen.
+/// Returns the channel on which the workers of a Postgres schema listen.
 #[pyfunction]
 pub(crate) fn hint_channel(schema: &str) -> String {
     stepfast::hint_channel(schema)

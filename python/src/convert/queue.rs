@@ -1,4 +1,4 @@
-//! Queues: from Python as tuples, and as plain tuples for `stepfast.queue`.
+//! Converts queues from Python's tuples, and to tuples for `stepfast._options.queue`.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -7,27 +7,27 @@ use pyo3::prelude::*;
 use stepfast::queue::rate::Rate;
 use stepfast::queue::{Limits, OnConflict, Queue, QueueRow};
 
-/// A queue from Python: its name; its limits in all processes, in any one worker, of any one key; its rate, and that of
-/// any one key; how many may wait in it; the weights of its keys.
-pub(crate) type PyQueue = (
+/// A queue from Python: name; limits of concurrency in all processes, per worker, and per key; rate, and rate per
+/// key; maximum depth; weights of keys.
+pub(crate) type QueueTuple = (
     String,
     Option<u32>,
     Option<u32>,
     Option<u32>,
-    Option<PyRate>,
-    Option<PyRate>,
+    Option<RateTuple>,
+    Option<RateTuple>,
     Option<u32>,
     BTreeMap<String, u32>,
 );
 
-/// A rate: starts, in so many milliseconds, and the burst of one that is even.
-pub(crate) type PyRate = (u32, u64, Option<u32>);
+/// A rate: the number of starts, the period in milliseconds, and the burst of an even rate.
+pub(crate) type RateTuple = (u32, u64, Option<u32>);
 
-pub(crate) fn queue(told: PyQueue) -> Queue {
-    let (name, concurrency, worker_concurrency, key_concurrency, rate, key_rate, max_depth, weights) = told;
+pub(crate) fn queue_from_tuple(tuple: QueueTuple) -> Queue {
+    let (name, concurrency, worker_concurrency, key_concurrency, rate, key_rate, max_depth, weights) = tuple;
     let mut queue = Queue::new(name);
-    queue.limits.rate = rate.map(rate_of);
-    queue.limits.key_rate = key_rate.map(rate_of);
+    queue.limits.rate = rate.map(rate_from_tuple);
+    queue.limits.key_rate = key_rate.map(rate_from_tuple);
     queue.limits.concurrency = concurrency;
     queue.limits.worker_concurrency = worker_concurrency;
     queue.limits.key_concurrency = key_concurrency;
@@ -36,15 +36,15 @@ pub(crate) fn queue(told: PyQueue) -> Queue {
     queue
 }
 
-fn rate_of((starts, period_ms, burst): PyRate) -> Rate {
+fn rate_from_tuple((starts, period_ms, burst): RateTuple) -> Rate {
     Rate { starts, period: Duration::from_millis(period_ms), burst }
 }
 
-fn told(rate: Rate) -> PyRate {
+fn rate_tuple(rate: Rate) -> RateTuple {
     (rate.starts, rate.period_ms(), rate.burst)
 }
 
-/// What to do where a queue is stored with other limits, from Python, which has checked it.
+/// Returns what to do if a queue is stored with other limits. Python has checked the text.
 pub(crate) fn on_conflict(text: &str) -> OnConflict {
     match text {
         "keep" => OnConflict::Keep,
@@ -53,13 +53,13 @@ pub(crate) fn on_conflict(text: &str) -> OnConflict {
     }
 }
 
-pub(crate) fn rows(py: Python<'_>, rows: &[QueueRow]) -> PyResult<Py<PyAny>> {
-    let rows: PyResult<Vec<_>> = rows.iter().map(|it| row(py, it)).collect();
+pub(crate) fn queue_tuples(py: Python<'_>, rows: &[QueueRow]) -> PyResult<Py<PyAny>> {
+    let rows: PyResult<Vec<_>> = rows.iter().map(|row| queue_tuple(py, row)).collect();
     Ok(rows?.into_pyobject(py)?.unbind())
 }
 
-/// In the order of the fields of `stepfast.queue.QueueInfo`; the instant in microseconds.
-pub(crate) fn row(py: Python<'_>, row: &QueueRow) -> PyResult<Py<PyAny>> {
+/// Returns a tuple in the order of the fields of `stepfast.QueueInfo`; the instant in microseconds.
+pub(crate) fn queue_tuple(py: Python<'_>, row: &QueueRow) -> PyResult<Py<PyAny>> {
     let Limits {
         concurrency,
         worker_concurrency,
@@ -70,7 +70,7 @@ pub(crate) fn row(py: Python<'_>, row: &QueueRow) -> PyResult<Py<PyAny>> {
         ref key_weights,
     } = row.queue.limits;
     let (name, changed_at) = (&*row.queue.name, row.changed_at.as_micros());
-    let (rate, key_rate) = (rate.map(told), key_rate.map(told));
+    let (rate, key_rate) = (rate.map(rate_tuple), key_rate.map(rate_tuple));
     let weights: BTreeMap<_, _> = key_weights.iter().collect();
     let limits = (concurrency, worker_concurrency, key_concurrency, rate, key_rate, max_depth, weights);
     Ok((name, limits, row.is_paused, row.version, changed_at).into_pyobject(py)?.into_any().unbind())

@@ -1,33 +1,33 @@
-//! What is recorded of executions, as plain tuples for `stepfast.records`.
+//! Converts records of executions to plain tuples for `stepfast._engine.records`.
 
 use std::collections::BTreeMap;
 
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 use stepfast::clock::Timestamp;
-use stepfast::store::{RequestResult, Attempt, Checkpoint, CheckpointKind, Execution, Page, Record};
+use stepfast::store::{Attempt, Checkpoint, CheckpointKind, Execution, Page, Record, RequestResult};
 use stepfast::{Engine, Error, Failure, Payload, Status};
 
 use crate::convert::value::decode;
-use crate::error::{to_exception, failure_parts};
+use crate::error::{failure_parts, to_exception};
 
-/// Everything recorded of an execution, with the values that are stored aside.
-pub(crate) async fn shown(engine: &Engine, workflow_id: &str) -> Result<Record, Error> {
+/// Loads the complete record of an execution, with the values that are stored in chunks.
+pub(crate) async fn load_record(engine: &Engine, workflow_id: &str) -> Result<Record, Error> {
     let mut record = engine.show(workflow_id).await?;
     let key = record.execution.key;
     let values = [&mut record.execution.input, &mut record.execution.outcome]
         .into_iter()
         .chain(record.checkpoints.iter_mut().map(|checkpoint| &mut checkpoint.outcome));
     for value in values {
-        *value = engine.value(key, std::mem::take(value)).await?;
+        *value = engine.load_value(key, std::mem::take(value)).await?;
     }
     Ok(record)
 }
 
-/// Outputs, or exceptions that are not raised.
-pub(crate) fn ends(py: Python<'_>, ends: Vec<Result<Payload, Error>>) -> PyResult<Py<PyAny>> {
-    let ended = |end: Result<Payload, Error>| {
-        let value = match end {
+/// Returns outputs, or exceptions that are not raised, each with whether it is an output.
+pub(crate) fn outcomes(py: Python<'_>, outcomes: Vec<Result<Payload, Error>>) -> PyResult<Py<PyAny>> {
+    let to_tuple = |outcome: Result<Payload, Error>| {
+        let value = match outcome {
             Ok(payload) => decode(py, &payload).map(Bound::unbind),
             Err(error) => Err(to_exception(py, &error)),
         };
@@ -36,13 +36,13 @@ pub(crate) fn ends(py: Python<'_>, ends: Vec<Result<Payload, Error>>) -> PyResul
             Err(error) => (false, error.into_value(py).into_any()),
         }
     };
-    let ended: Vec<_> = ends.into_iter().map(ended).collect();
-    Ok(ended.into_pyobject(py)?.unbind())
+    let tuples: Vec<_> = outcomes.into_iter().map(to_tuple).collect();
+    Ok(tuples.into_pyobject(py)?.unbind())
 }
 
-/// False if the execution had ended before, or there was nothing to do.
-pub(crate) fn answer(py: Python<'_>, answer: RequestResult) -> PyResult<Py<PyAny>> {
-    let is_done = !matches!(answer, RequestResult::NotApplicable(_));
+/// Returns false if the request was not applicable: the execution had ended before, or is in no state for it.
+pub(crate) fn request_result(py: Python<'_>, result: RequestResult) -> PyResult<Py<PyAny>> {
+    let is_done = !matches!(result, RequestResult::NotApplicable(_));
     Ok(is_done.into_pyobject(py)?.to_owned().into_any().unbind())
 }
 
@@ -59,27 +59,27 @@ pub(crate) fn record(py: Python<'_>, record: &Record) -> PyResult<Py<PyAny>> {
     let input = bytes(py, &record.execution.input);
     let is_output = record.execution.status == Status::Completed;
     let outcome = outcome(py, &record.execution.outcome, is_output)?;
-    let checkpoints: PyResult<Vec<_>> = record.checkpoints.iter().map(|it| checkpoint(py, it)).collect();
-    let attempts: PyResult<Vec<_>> = record.attempts.iter().map(|it| attempt(py, it)).collect();
-    let shown = (row, input, outcome, checkpoints?, attempts?);
-    Ok(shown.into_pyobject(py)?.into_any().unbind())
+    let checkpoints: PyResult<Vec<_>> = record.checkpoints.iter().map(|row| checkpoint(py, row)).collect();
+    let attempts: PyResult<Vec<_>> = record.attempts.iter().map(|row| attempt(py, row)).collect();
+    let tuple = (row, input, outcome, checkpoints?, attempts?);
+    Ok(tuple.into_pyobject(py)?.into_any().unbind())
 }
 
-/// Of an execution: workflow_id, workflow, status, whether it is parked, parent, and so on, in the order of the
-/// fields of `stepfast.records.Execution`; instants in microseconds.
+/// Returns a tuple in the order of the fields of `stepfast.Execution`: workflow_id, workflow, status, whether it is
+/// parked, parent, and so on; instants in microseconds.
 fn execution(py: Python<'_>, row: &Execution) -> PyResult<Py<PyAny>> {
     let is_parked = row.is_parked;
-    let ticket = row.placement.as_deref();
-    let standing = (
-        ticket.map(|ticket| &*ticket.queue),
-        ticket.map(|ticket| &*ticket.key).filter(|key| !key.is_empty()),
-        ticket.map_or(0, |ticket| ticket.priority),
+    let placement = row.placement.as_deref();
+    let placement_fields = (
+        placement.map(|placement| &*placement.queue),
+        placement.map(|placement| &*placement.key).filter(|key| !key.is_empty()),
+        placement.map_or(0, |placement| placement.priority),
         row.given_dedup_id(),
         row.debounce_id(),
         row.run_timeout.map(|timeout| timeout.as_secs_f64()),
     );
     let attributes: BTreeMap<&str, &str> = row.attributes.iter().collect();
-    let about = (
+    let tuple = (
         row.workflow_id(),
         row.workflow.to_string(),
         row.status.as_str(),
@@ -91,26 +91,26 @@ fn execution(py: Python<'_>, row: &Execution) -> PyResult<Py<PyAny>> {
         row.ended_at.map(Timestamp::as_micros),
         row.deadline_at.map(Timestamp::as_micros),
         row.wake_at.map(Timestamp::as_micros),
-        (row.app_version.as_deref(), standing, attributes),
+        (row.app_version.as_deref(), placement_fields, attributes),
     );
-    Ok(about.into_pyobject(py)?.into_any().unbind())
+    Ok(tuple.into_pyobject(py)?.into_any().unbind())
 }
 
 fn checkpoint(py: Python<'_>, checkpoint: &Checkpoint) -> PyResult<Py<PyAny>> {
     let kind = checkpoint.kind.as_str();
     let value = outcome(py, &checkpoint.outcome, checkpoint.kind != CheckpointKind::Failed)?;
     let (path, name) = (checkpoint.path.to_string(), checkpoint.name.to_string());
-    let about = (path, name, kind, value, checkpoint.at.as_micros(), checkpoint.took_ms);
-    Ok(about.into_pyobject(py)?.into_any().unbind())
+    let tuple = (path, name, kind, value, checkpoint.at.as_micros(), checkpoint.took_ms);
+    Ok(tuple.into_pyobject(py)?.into_any().unbind())
 }
 
 fn attempt(py: Python<'_>, attempt: &Attempt) -> PyResult<Py<PyAny>> {
     let failure = outcome(py, &attempt.failure, false)?;
-    let about = (attempt.path.to_string(), attempt.attempt, failure, attempt.at.as_micros());
-    Ok(about.into_pyobject(py)?.into_any().unbind())
+    let tuple = (attempt.path.to_string(), attempt.attempt, failure, attempt.at.as_micros());
+    Ok(tuple.into_pyobject(py)?.into_any().unbind())
 }
 
-/// An encoded value, or the parts of a failure; `None` if there is neither.
+/// Returns an encoded value, or the parts of a failure; `None` if there is neither.
 fn outcome(py: Python<'_>, payload: &Payload, is_value: bool) -> PyResult<Py<PyAny>> {
     if payload.is_empty() {
         return Ok(py.None());

@@ -1,5 +1,5 @@
-//! [`Signature`]: the parameters of a function. Calls are checked against it before they are recorded, and have one
-//! fingerprint however they are spelled.
+//! [`Signature`]: the parameters of a function. Calls are checked against it before they are recorded, and have the
+//! same fingerprint however they are spelled.
 
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
@@ -13,35 +13,35 @@ use crate::exit::InterpreterGuard;
 /// The parameters of a step or of a workflow.
 #[pyclass(frozen)]
 pub(crate) struct Signature {
-    /// Those that may be given by position, in their order.
+    /// The parameters that may be given by position, in order.
     positional: Vec<Parameter>,
-    /// The number of these, the first ones, that may not be given by name.
-    only_by_position: usize,
-    /// The number of these, the first ones, that have no default.
-    required: usize,
-    only_by_name: Vec<Parameter>,
-    takes_more_by_position: bool,
-    takes_more_by_name: bool,
-    /// The same for Python, which says what is wrong with a call.
+    /// The number of the first parameters that may not be given by name.
+    positional_only_count: usize,
+    /// The number of the first parameters that have no default.
+    required_count: usize,
+    keyword_only: Vec<Parameter>,
+    has_var_positional: bool,
+    has_var_keyword: bool,
+    /// The signature object of Python, which explains what is wrong with a call.
     signature: Py<PyAny>,
-    /// Of the function.
+    /// The name of the function.
     name: String,
 }
 
 struct Parameter {
     name: Py<PyString>,
-    default: Option<Default>,
+    default: Option<DefaultValue>,
 }
 
-struct Default {
+struct DefaultValue {
     value: Py<PyAny>,
-    /// As it is recorded; `None` if it cannot be.
+    /// The value as it is recorded; `None` if it cannot be recorded.
     encoded: PyOnceLock<Option<Payload>>,
 }
 
-impl Default {
-    /// Returns true if the value is recorded as the default is.
-    fn is(&self, value: &Bound<'_, PyAny>) -> bool {
+impl DefaultValue {
+    /// Returns true if the value and the default have the same recorded form.
+    fn equals(&self, value: &Bound<'_, PyAny>) -> bool {
         let py = value.py();
         if value.is(&self.value) {
             return true;
@@ -53,10 +53,10 @@ impl Default {
 
 impl Parameter {
     fn is_default(&self, value: &Bound<'_, PyAny>) -> bool {
-        self.default.as_ref().is_some_and(|default| default.is(value))
+        self.default.as_ref().is_some_and(|default| default.equals(value))
     }
 
-    fn is_called(&self, py: Python<'_>, name: &Bound<'_, PyString>) -> bool {
+    fn has_name(&self, py: Python<'_>, name: &Bound<'_, PyString>) -> bool {
         self.name.is(name) || self.name.bind(py).as_any().eq(name).unwrap_or(false)
     }
 }
@@ -65,13 +65,13 @@ impl Parameter {
 type Arguments<'py> = (Bound<'py, PyTuple>, Bound<'py, PyDict>);
 
 impl Signature {
-    /// Refuses a call that the function does not take.
+    /// Checks that the function takes the arguments. `TypeError` if it does not.
     pub(crate) fn check(&self, args: &Bound<'_, PyTuple>, kwargs: &Bound<'_, PyDict>) -> PyResult<()> {
-        if self.takes(args.len(), kwargs) {
+        if self.accepts(args.len(), kwargs) {
             return Ok(());
         }
         let py = args.py();
-        let _inside = InterpreterGuard::enter(py);
+        let _guard = InterpreterGuard::enter(py);
         let signature = self.signature.bind(py);
         let bound = signature.call_method(pyo3::intern!(py, "bind"), args, Some(kwargs));
         match bound {
@@ -86,67 +86,70 @@ impl Signature {
     }
 
     /// Returns true if the function takes `given` arguments by position, and these by name.
-    fn takes(&self, given: usize, kwargs: &Bound<'_, PyDict>) -> bool {
+    fn accepts(&self, given: usize, kwargs: &Bound<'_, PyDict>) -> bool {
         let py = kwargs.py();
-        if given > self.positional.len() && !self.takes_more_by_position {
+        if given > self.positional.len() && !self.has_var_positional {
             return false;
         }
         if kwargs.is_empty() {
             let is_required = |parameter: &Parameter| parameter.default.is_none();
-            return given >= self.required && !self.only_by_name.iter().any(is_required);
+            return given >= self.required_count && !self.keyword_only.iter().any(is_required);
         }
         let mut by_name = 0;
         for name in kwargs.keys().iter() {
             let Ok(name) = name.cast_into::<PyString>() else { return false };
-            let place = self.positional.iter().position(|parameter| parameter.is_called(py, &name));
-            match place {
-                Some(place) if place >= self.only_by_position => {
-                    if place < given {
+            let position = self.positional.iter().position(|parameter| parameter.has_name(py, &name));
+            match position {
+                Some(position) if position >= self.positional_only_count => {
+                    if position < given {
                         return false;
                     }
-                    by_name += usize::from(place < self.required);
+                    by_name += usize::from(position < self.required_count);
                 }
                 _ => {
-                    let is_known = self.only_by_name.iter().any(|parameter| parameter.is_called(py, &name));
-                    if !is_known && !self.takes_more_by_name {
+                    let is_known = self.keyword_only.iter().any(|parameter| parameter.has_name(py, &name));
+                    if !is_known && !self.has_var_keyword {
                         return false;
                     }
                 }
             }
         }
-        let is_there = |parameter: &Parameter| {
+        let has_value = |parameter: &Parameter| {
             parameter.default.is_some() || kwargs.contains(&parameter.name).unwrap_or(false)
         };
-        given.min(self.required) + by_name >= self.required && self.only_by_name.iter().all(is_there)
+        given.min(self.required_count) + by_name >= self.required_count
+            && self.keyword_only.iter().all(has_value)
     }
 
-    /// Returns what tells a call apart, without its first `bound` arguments; `None` if it cannot be recorded.
+    /// Returns the fingerprint of a call without its first `bound` arguments; `None` if it cannot be recorded.
     pub(crate) fn fingerprint(
         &self,
         args: &Bound<'_, PyTuple>,
         kwargs: &Bound<'_, PyDict>,
         bound: usize,
     ) -> Option<u64> {
-        match self.one_spelling(args, kwargs, bound) {
+        match self.normalize(args, kwargs, bound) {
             Some((args, kwargs)) => fingerprint(&args, &kwargs),
             None => fingerprint(args, kwargs),
         }
     }
 
-    /// Returns the fingerprint of a call that has another spelling; `None` if its arguments as given are that.
+    /// Returns the fingerprint of a call's normal form; `None` if the arguments as given are the normal form.
     pub(crate) fn fingerprint_if_respelled(
         &self,
         args: &Bound<'_, PyTuple>,
         kwargs: &Bound<'_, PyDict>,
     ) -> Option<u64> {
-        let (args, kwargs) = self.one_spelling(args, kwargs, 0)?;
+        let (args, kwargs) = self.normalize(args, kwargs, 0)?;
         fingerprint(&args, &kwargs)
     }
 
-    /// Returns the one spelling of a call that others have in common with it: by position what can be, without what is as
-    /// by default. What follows something that was left out is by name. `None` if that is how the arguments are given.
-    /// The first `bound` parameters are those of `args` that are not there.
-    fn one_spelling<'py>(
+    /// Returns the normal form of a call, which all spellings of the call share; `None` if the arguments are in that
+    /// form.
+    ///
+    /// In the normal form, arguments are given by position where possible, and defaults are left out. Arguments after
+    /// one that was left out are given by name. The first `bound` parameters are missing from `args`.
+    fn normalize<'py>(
         &self,
         args: &Bound<'py, PyTuple>,
         kwargs: &Bound<'py, PyDict>,
@@ -154,13 +157,13 @@ impl Signature {
     ) -> Option<Arguments<'py>> {
         let py = args.py();
         let positional = self.positional.get(bound..)?;
-        let only_by_position = self.only_by_position.saturating_sub(bound);
-        let required = self.required.saturating_sub(bound);
-        if kwargs.is_empty() && args.len() <= required {
+        let positional_only_count = self.positional_only_count.saturating_sub(bound);
+        let required_count = self.required_count.saturating_sub(bound);
+        if kwargs.is_empty() && args.len() <= required_count {
             return None;
         }
         let named = kwargs.copy().ok()?;
-        for parameter in &self.only_by_name {
+        for parameter in &self.keyword_only {
             if let Some(given) = named.get_item(&parameter.name).ok()?
                 && parameter.is_default(&given)
             {
@@ -173,28 +176,28 @@ impl Signature {
         let mut values: Vec<Option<Bound<'py, PyAny>>> = args.iter().map(Some).collect();
         for parameter in &positional[args.len()..] {
             let given = named.get_item(&parameter.name).ok()?;
-            if given.is_some() && values.len() >= only_by_position {
+            if given.is_some() && values.len() >= positional_only_count {
                 named.del_item(&parameter.name).ok()?;
                 values.push(given);
             } else {
                 values.push(None);
             }
         }
-        if values.iter().take(required).any(Option::is_none) {
-            // a call that the function does not take
+        if values.iter().take(required_count).any(Option::is_none) {
+            // the function does not take this call
             return None;
         }
         let mut is_last = true;
-        for (i, parameter) in positional.iter().enumerate().skip(required).rev() {
+        for (i, parameter) in positional.iter().enumerate().skip(required_count).rev() {
             let is_default = values[i].as_ref().is_some_and(|value| parameter.is_default(value));
-            // in front of something that can be given by position only, nothing can be left out
-            if is_default && (i >= only_by_position || is_last) {
+            // nothing can be left out before an argument that can only be given by position
+            if is_default && (i >= positional_only_count || is_last) {
                 values[i] = None;
             }
-            is_last &= i >= only_by_position || values[i].is_none();
+            is_last &= i >= positional_only_count || values[i].is_none();
         }
-        let in_front = values.iter().take_while(|value| value.is_some()).count();
-        for (parameter, value) in positional.iter().zip(values.iter_mut()).skip(in_front) {
+        let leading = values.iter().take_while(|value| value.is_some()).count();
+        for (parameter, value) in positional.iter().zip(values.iter_mut()).skip(leading) {
             if let Some(value) = value.take() {
                 named.set_item(&parameter.name, value).ok()?;
             }
@@ -206,46 +209,46 @@ impl Signature {
 
 #[pymethods]
 impl Signature {
-    /// Of a function with this name. Parameters have a name, the kind of `inspect.Parameter`, and a default in a tuple,
-    /// or none.
+    /// Creates the signature of a function. A parameter is a name, the kind of `inspect.Parameter`, and a tuple of
+    /// its default, which is empty if there is none.
     #[new]
     fn new(
         name: String,
         signature: Py<PyAny>,
         parameters: Vec<(Bound<'_, PyString>, u8, Bound<'_, PyTuple>)>,
     ) -> Self {
-        let mut made = Self {
+        let mut parsed = Self {
             positional: Vec::new(),
-            only_by_position: 0,
-            required: 0,
-            only_by_name: Vec::new(),
-            takes_more_by_position: false,
-            takes_more_by_name: false,
+            positional_only_count: 0,
+            required_count: 0,
+            keyword_only: Vec::new(),
+            has_var_positional: false,
+            has_var_keyword: false,
             signature,
             name,
         };
         for (name, kind, default) in parameters {
             let default = match default.get_item(0) {
-                Ok(value) => Some(Default { value: value.unbind(), encoded: PyOnceLock::new() }),
+                Ok(value) => Some(DefaultValue { value: value.unbind(), encoded: PyOnceLock::new() }),
                 Err(_) => None,
             };
             let parameter = Parameter { name: name.unbind(), default };
             match kind {
                 0 | 1 => {
-                    made.only_by_position += usize::from(kind == 0);
-                    made.required += usize::from(parameter.default.is_none());
-                    made.positional.push(parameter);
+                    parsed.positional_only_count += usize::from(kind == 0);
+                    parsed.required_count += usize::from(parameter.default.is_none());
+                    parsed.positional.push(parameter);
                 }
-                2 => made.takes_more_by_position = true,
-                3 => made.only_by_name.push(parameter),
-                _ => made.takes_more_by_name = true,
+                2 => parsed.has_var_positional = true,
+                3 => parsed.keyword_only.push(parameter),
+                _ => parsed.has_var_keyword = true,
             }
         }
-        made
+        parsed
     }
 
     fn __traverse__(&self, visit: pyo3::PyVisit<'_>) -> Result<(), pyo3::PyTraverseError> {
-        for parameter in self.positional.iter().chain(&self.only_by_name) {
+        for parameter in self.positional.iter().chain(&self.keyword_only) {
             if let Some(default) = &parameter.default {
                 visit.call(&default.value)?;
             }

@@ -1,4 +1,4 @@
-//! [`StepSettings`]: what is the same for all calls of a step.
+//! [`StepSettings`]: the settings that all calls of a step share.
 
 use std::time::Duration;
 
@@ -8,15 +8,15 @@ use stepfast::{Name, RetryPolicy, StepOptions};
 
 use crate::convert::signature::Signature;
 
-/// How a step is carried out; made once per step function. Limits in time are for who runs the body.
+/// The settings of a step, created once per step function. Time limits are left to the code that runs the body.
 #[pyclass(frozen)]
 pub(crate) struct StepSettings {
     pub(crate) name: Name,
     /// `None` for the defaults.
     pub(crate) options: Option<StepOptions>,
-    /// What makes the coroutine of the body; it gets the step's arguments.
+    /// The function that returns the coroutine of the body. It gets the step's arguments.
     function: Py<PyAny>,
-    /// Whether an exception may be retried; `None` if all may.
+    /// The function that decides whether an exception may be retried; `None` if every exception may.
     #[pyo3(get)]
     retry_if: Option<Py<PyAny>>,
     shown_name: Py<PyString>,
@@ -46,7 +46,7 @@ impl StepSettings {
 impl StepSettings {
     #[new]
     #[pyo3(signature = (name, retries, backoff, factor, max_backoff, jitter, is_speculative, function, retry_if, signature))]
-    #[allow(clippy::too_many_arguments)] // called by name, once per step function
+    #[allow(clippy::too_many_arguments)] // arguments by name, once per step function
     fn new(
         name: &Bound<'_, PyString>,
         retries: u32,

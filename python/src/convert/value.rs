@@ -1,5 +1,5 @@
-//! Values of Python as payloads: what is plain MessagePack is written and read here, all else by
-//! `stepfast.values`.
+//! Converts values of Python to payloads and back. Plain MessagePack is written and read here, everything else by
+//! `stepfast._values`.
 
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
@@ -14,21 +14,21 @@ use stepfast::Payload;
 
 use crate::exit::InterpreterGuard;
 
-/// What is nested deeper is left to Python, which has the better error.
-const DEEPEST: usize = 64;
+/// Maximum nesting handled here. Deeper values are left to Python, which has the better error.
+const MAX_DEPTH: usize = 64;
 
-/// A value as it is recorded. `stepfast.values.EncodeError` if it would not come back as it is.
+/// Encodes a value for the record. `stepfast.values.EncodeError` if it could not be read back as it is.
 pub(crate) fn encode(value: &Bound<'_, PyAny>) -> PyResult<Payload> {
     let mut bytes = Vec::with_capacity(64);
-    if write(&mut bytes, value, DEEPEST).is_some() {
+    if write(&mut bytes, value, MAX_DEPTH).is_some() {
         return Ok(Payload::from_message_pack(&bytes));
     }
-    let _inside = InterpreterGuard::enter(value.py());
-    let encoded = function(value.py(), &ENCODE, "encode")?.call1((value,))?;
+    let _guard = InterpreterGuard::enter(value.py());
+    let encoded = values_function(value.py(), &ENCODE, "encode")?.call1((value,))?;
     Ok(Payload::from_message_pack(encoded.cast::<PyBytes>()?.as_bytes()))
 }
 
-/// What tells arguments apart; `None` if they cannot be recorded.
+/// Returns the fingerprint of arguments; `None` if they cannot be recorded.
 pub(crate) fn fingerprint(args: &Bound<'_, PyTuple>, kwargs: &Bound<'_, PyDict>) -> Option<u64> {
     let is_simple = |value: &Bound<'_, PyAny>| {
         value.is_none()
@@ -43,7 +43,7 @@ pub(crate) fn fingerprint(args: &Bound<'_, PyTuple>, kwargs: &Bound<'_, PyDict>)
     Some(if has_no_maps { payload.fingerprint_without_maps() } else { payload.fingerprint() })
 }
 
-/// Arguments as they are recorded: a list of them, and those by name.
+/// Encodes arguments for the record: as a list of those by position and those by name.
 pub(crate) fn encode_arguments(
     args: &Bound<'_, PyTuple>,
     kwargs: Option<&Bound<'_, PyDict>>,
@@ -54,12 +54,12 @@ pub(crate) fn encode_arguments(
         return Ok(Payload::from_message_pack(&bytes));
     }
     let kwargs = kwargs.cloned().unwrap_or_else(|| PyDict::new(py));
-    let _inside = InterpreterGuard::enter(py);
-    let encoded = function(py, &ENCODE_ARGUMENTS, "encode_arguments")?.call1((args, kwargs))?;
+    let _guard = InterpreterGuard::enter(py);
+    let encoded = values_function(py, &ENCODE_ARGUMENTS, "encode_arguments")?.call1((args, kwargs))?;
     Ok(Payload::from_message_pack(encoded.cast::<PyBytes>()?.as_bytes()))
 }
 
-/// Calls a function with arguments as they were recorded.
+/// Calls a function with recorded arguments.
 pub(crate) fn call_with<'py>(
     function: &Bound<'py, PyAny>,
     arguments: &Bound<'py, PyAny>,
@@ -68,26 +68,30 @@ pub(crate) fn call_with<'py>(
     function.call(args.cast::<PyList>()?.to_tuple(), Some(kwargs.cast::<PyDict>()?))
 }
 
-/// The value of a payload. `stepfast.values.DecodeError` if it cannot be read.
+/// Decodes the value of a payload. `stepfast.values.DecodeError` if it cannot be read.
 pub(crate) fn decode<'py>(py: Python<'py>, payload: &Payload) -> PyResult<Bound<'py, PyAny>> {
     let encoded = payload.as_message_pack().unwrap_or_default();
     let mut bytes = Bytes::new(encoded);
-    if let Some(value) = read(py, &mut bytes, DEEPEST)
+    if let Some(value) = read(py, &mut bytes, MAX_DEPTH)
         && bytes.remaining_slice().is_empty()
     {
         return Ok(value);
     }
-    let _inside = InterpreterGuard::enter(py);
-    function(py, &DECODE, "decode")?.call1((PyBytes::new(py, encoded),))
+    let _guard = InterpreterGuard::enter(py);
+    values_function(py, &DECODE, "decode")?.call1((PyBytes::new(py, encoded),))
 }
 
 static ENCODE: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
 static ENCODE_ARGUMENTS: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
 static DECODE: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
 
-fn function<'py>(py: Python<'py>, once: &PyOnceLock<Py<PyAny>>, name: &str) -> PyResult<Bound<'py, PyAny>> {
-    let made = || Ok::<_, PyErr>(py.import("stepfast._values")?.getattr(name)?.unbind());
-    Ok(once.get_or_try_init(py, made)?.bind(py).clone())
+fn values_function<'py>(
+    py: Python<'py>,
+    once: &PyOnceLock<Py<PyAny>>,
+    name: &str,
+) -> PyResult<Bound<'py, PyAny>> {
+    let find = || Ok::<_, PyErr>(py.import("stepfast._values")?.getattr(name)?.unbind());
+    Ok(once.get_or_try_init(py, find)?.bind(py).clone())
 }
 
 fn write_arguments(
@@ -98,15 +102,15 @@ fn write_arguments(
     write_array_len(bytes, 2).ok()?;
     write_array_len(bytes, args.len() as u32).ok()?;
     for argument in args.iter_borrowed() {
-        write(bytes, &argument, DEEPEST)?;
+        write(bytes, &argument, MAX_DEPTH)?;
     }
     match kwargs {
-        Some(kwargs) => write(bytes, kwargs.as_any(), DEEPEST),
+        Some(kwargs) => write(bytes, kwargs.as_any(), MAX_DEPTH),
         None => write_map_len(bytes, 0).ok().map(drop),
     }
 }
 
-/// `None` if the value, or part of it, is not plain.
+/// Writes a plain value; returns `None` if the value, or a part of it, is not plain.
 fn write(bytes: &mut Vec<u8>, value: &Bound<'_, PyAny>, depth: usize) -> Option<()> {
     if value.is_none() {
         write_nil(bytes).ok()?;
@@ -142,7 +146,7 @@ fn write(bytes: &mut Vec<u8>, value: &Bound<'_, PyAny>, depth: usize) -> Option<
     Some(())
 }
 
-/// `None` if there is something that is not plain, or not whole.
+/// Reads a plain value; returns `None` if a part of it is not plain, or incomplete.
 fn read<'py>(py: Python<'py>, bytes: &mut Bytes<'_>, depth: usize) -> Option<Bound<'py, PyAny>> {
     let integer = |number: i64| number.into_pyobject(py).ok().map(Bound::into_any);
     match read_marker(bytes).ok()? {
@@ -178,19 +182,19 @@ fn read<'py>(py: Python<'py>, bytes: &mut Bytes<'_>, depth: usize) -> Option<Bou
     }
 }
 
-fn taken<'b>(bytes: &mut Bytes<'b>, len: u32) -> Option<&'b [u8]> {
+fn take_bytes<'b>(bytes: &mut Bytes<'b>, len: u32) -> Option<&'b [u8]> {
     let (taken, rest) = bytes.remaining_slice().split_at_checked(len as usize)?;
     *bytes = Bytes::new(rest);
     Some(taken)
 }
 
 fn text<'py>(py: Python<'py>, bytes: &mut Bytes<'_>, len: u32) -> Option<Bound<'py, PyAny>> {
-    let text = std::str::from_utf8(taken(bytes, len)?).ok()?;
+    let text = std::str::from_utf8(take_bytes(bytes, len)?).ok()?;
     Some(PyString::new(py, text).into_any())
 }
 
 fn data<'py>(py: Python<'py>, bytes: &mut Bytes<'_>, len: u32) -> Option<Bound<'py, PyAny>> {
-    Some(PyBytes::new(py, taken(bytes, len)?).into_any())
+    Some(PyBytes::new(py, take_bytes(bytes, len)?).into_any())
 }
 
 fn list<'py>(py: Python<'py>, bytes: &mut Bytes<'_>, len: u32, depth: usize) -> Option<Bound<'py, PyAny>> {

@@ -38,7 +38,7 @@ from stepfast._runtime.event_loop.loop import EngineLoop, require_running_loop
 from stepfast._runtime.event_loop.shutdown import run_in_thread, wait_until_done
 from stepfast._validation import bounds
 from stepfast._workflow.workflow import BoundWorkflow, Workflow
-from stepfast.errors import Invalid, Unavailable
+from stepfast.errors import EngineClosed, InvalidArgument
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -67,7 +67,7 @@ class AsyncEngine:
             default. What has no queue is in `default`.
 
     Raises:
-        Invalid: An option is out of its bounds.
+        InvalidArgument: An option is out of its bounds.
     """
 
     _options_of: type[AsyncOptions] = AsyncOptions
@@ -108,13 +108,13 @@ class AsyncEngine:
         """Opens the store, and the engine on it; `async with` does it.
 
         Raises:
-            Invalid: The store cannot be opened.
-            Conflict: A queue is stored with other limits, and its `on_conflict` is `refuse`.
-            Corrupt: The store is damaged, or was written by a newer version of Stepfast.
+            InvalidArgument: The store cannot be opened.
+            QueueConflict: A queue is stored with other limits, and its `on_conflict` is `refuse`.
+            StoreCorrupt: The store is damaged, or was written by a newer version of Stepfast.
             Unavailable: The database server does not answer.
         """
         if self._opened is not None and not self._opened.is_closed:
-            raise Invalid(
+            raise InvalidArgument(
                 "the engine is open already: to open the same store once more, make another AsyncEngine"
             )
         loop = EngineLoop(require_running_loop())
@@ -133,7 +133,7 @@ class AsyncEngine:
         """What is open, in its own loop."""
         opened = self._opened
         if opened is None:
-            raise Invalid(
+            raise InvalidArgument(
                 "the engine is not open: write `async with AsyncEngine(...) as engine`, or await open()"
             )
         assert opened.loop is not None
@@ -517,9 +517,10 @@ class AsyncEngine:
             grace: Longest to wait for what runs, in seconds.
 
         Raises:
-            Invalid: The loop does not run in the main thread.
-            Corrupt: The engine has ended by itself, as the database has, or is about to get, the schema of a
-                newer version.
+            InvalidArgument: The loop does not run in the main thread.
+            SchemaMismatch: The engine has ended by itself, because the database has, or is about to get, the
+                schema of a newer version.
+            StoreCorrupt: The engine has ended by itself, because the database cannot be trusted.
         """
         grace = bounds.checked_grace(grace)
         told = asyncio.Semaphore(0)
@@ -546,7 +547,7 @@ class AsyncEngine:
         try:
             await asyncio.wait([ended, first], return_when=asyncio.FIRST_COMPLETED)
             if ended.done():
-                with contextlib.suppress(Unavailable):
+                with contextlib.suppress(EngineClosed):
                     ended.result()
                 # the program that closed the engine goes on
                 await first

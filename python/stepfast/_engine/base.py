@@ -26,7 +26,7 @@ from stepfast._validation import bounds
 from stepfast._validation.text import short_repr
 from stepfast._workflow.binding import unbind
 from stepfast._workflow.workflow import Workflow, open_engines, refuse_replaced, registered
-from stepfast.errors import Invalid
+from stepfast.errors import InvalidArgument
 
 
 class Opened:
@@ -140,18 +140,18 @@ class Opened:
                 number = self.numbers[workflow] = self.native.declare(given, signature)
                 return number
             if getattr(workflow, "is_async", False) and self.loop is None:
-                raise Invalid(
+                raise InvalidArgument(
                     f"{short_repr(workflow)} is async, and runs on an event loop: use an AsyncEngine"
                 )
             if not isinstance(workflow, Workflow):
                 if inspect.iscoroutine(workflow):
                     # nobody will await it
                     workflow.close()
-                raise Invalid(
+                raise InvalidArgument(
                     f"{short_repr(workflow)} is no workflow: give a workflow, then its arguments, as in "
                     "engine.start(checkout, order)"
                 )
-            raise Invalid(
+            raise InvalidArgument(
                 f"{short_repr(cast('Any', workflow))} is not known to this engine, as it was defined after "
                 "that was opened: close the engine, and open it again"
             )
@@ -214,11 +214,13 @@ class Opened:
         """Starts an execution for each tuple of arguments: handles, when all of them are durable."""
         number, before = self.resolved("start", workflow, ())
         if order is not None and order.unique_option is not None:
-            raise Invalid(f"{order.unique_option} is of one execution, and these are many: leave it out")
+            raise InvalidArgument(
+                f"{order.unique_option} is of one execution, and these are many: leave it out"
+            )
         listed: builtins.list[tuple[Any, ...]] = []
         for item in items:
             if item.__class__ is not tuple:
-                raise Invalid(
+                raise InvalidArgument(
                     f"{short_repr(item)} is no tuple of arguments: write "
                     f"start_many({short_repr(workflow)}, [(1,), (2,)])"
                 )
@@ -268,9 +270,9 @@ class Opened:
         conditions = told(filter)
         if all(given is None or given == [] for given in conditions):
             example = 'cancel_all(queue="emails")' if is_cancel else 'resume_all(status="failed")'
-            raise Invalid(f"give a condition at least, as in {example}")
+            raise InvalidArgument(f"give a condition at least, as in {example}")
         if not is_cancel and filter.get("status") is None and filter.get("is_parked") is None:
-            raise Invalid(
+            raise InvalidArgument(
                 'say what is to be continued: status="failed", status="cancelled" or is_parked=True'
             )
         return native.act_on_all(self.port, conditions, is_cancel)
@@ -285,27 +287,32 @@ class Opened:
         branch.host = self
         self.inline[call] = branch
         if self.is_closed:
-            self._hand_back(call, branch)
+            self._requeue(call, branch)
 
     @staticmethod
-    def _hand_back(call: _native.Call, branch: _native.Branch) -> None:
+    def _requeue(call: _native.Call, branch: _native.Branch) -> None:
         branch.requeue()
         call.fail_with_shutdown()
 
-    def end(self, grace: float, patience: float) -> None:
-        """Ends the engine, once; waits `grace` for the database, and `patience` for threads whose code goes
-        on. Returns when it has ended, also if somebody else does it. Nothing happens in a forked child: the
-        engine is its parent's."""
+    def end(self, grace: float, thread_timeout: float) -> None:
+        """Ends the engine, once, and returns when it has ended, even if another thread ends it.
+
+        Does nothing in a forked child, because the engine belongs to its parent.
+
+        Args:
+            grace: How long to wait for the database, in seconds.
+            thread_timeout: How long to wait for threads whose code still runs, in seconds.
+        """
         if os.getpid() != self._process:
             return
         native: _native.Engine | None = getattr(self, "native", None)
         with self._closing:
             if self._is_ended:
                 return
-            over = time.monotonic() + patience
+            over = time.monotonic() + thread_timeout
             self.is_closed = True
             for call, branch in list(self.inline.items()):
-                self._hand_back(call, branch)
+                self._requeue(call, branch)
             if native is not None:
                 native.shutdown(grace)
             self.processes.close()
@@ -345,12 +352,12 @@ def file_of(url: str) -> str | None:
     return os.path.abspath(unquote(path))
 
 
-def in_workflow(verb: str, workflow: Any) -> Invalid:
+def in_workflow(verb: str, workflow: Any) -> InvalidArgument:
     """What an engine starts in the code of a workflow would be started again by a replay."""
     found, bound = unbind(workflow, ())
     name = f"{'self.' if bound else ''}{getattr(found, '__name__', found)}"
     called = f"{name}.start(...)" if verb == "start" else f"{name}(...)"
-    return Invalid(
+    return InvalidArgument(
         f"engine.{verb} is called in the code of a workflow, where a replay would {verb} it again: write "
         f"{called}, or do it in a step"
     )

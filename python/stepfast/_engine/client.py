@@ -15,7 +15,7 @@ from stepfast._engine.options import AsyncClientOptions, ClientOptions
 from stepfast._options.queue import OnDuplicate, OnFull, Queue
 from stepfast._validation import bounds
 from stepfast._workflow.workflow import BoundWorkflow, Workflow
-from stepfast.errors import Invalid
+from stepfast.errors import InvalidArgument
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -47,9 +47,10 @@ class Client(Engine):
         url: The store: `postgres://…` or `sqlite://shop.db`, the same as the workers have.
 
     Raises:
-        Invalid: The store cannot be opened.
-        Corrupt: The store is damaged, or was written by a newer version of Stepfast.
-        Unavailable: The database server does not answer.
+        InvalidArgument: The store cannot be opened.
+        StoreCorrupt: The store is damaged.
+        SchemaMismatch: The store has the schema of a newer version of Stepfast.
+        StoreUnavailable: The database server is unreachable.
     """
 
     _options_of = ClientOptions
@@ -174,9 +175,9 @@ class Client(Engine):
             grace: Of no use.
 
         Raises:
-            Invalid: Always.
+            InvalidArgument: Always.
         """
-        raise Invalid(IDLE)
+        raise InvalidArgument(IDLE)
 
 
 class AsyncClient(AsyncEngine):
@@ -187,7 +188,7 @@ class AsyncClient(AsyncEngine):
         url: The store: `postgres://…` or `sqlite://shop.db`, the same as the workers have.
 
     Raises:
-        Invalid: The URL is no text.
+        InvalidArgument: The URL is no text.
     """
 
     _options_of = AsyncClientOptions
@@ -365,9 +366,9 @@ class AsyncClient(AsyncEngine):
             grace: Of no use.
 
         Raises:
-            Invalid: Always.
+            InvalidArgument: Always.
         """
-        raise Invalid(IDLE)
+        raise InvalidArgument(IDLE)
 
 
 __all__ = ["AsyncClient", "Client"]

@@ -38,7 +38,7 @@ from stepfast._runtime.failures import failure_of
 from stepfast._runtime.waiting import error_of, wait_for_call
 from stepfast._validation import bounds
 from stepfast._workflow.workflow import BoundWorkflow, Workflow
-from stepfast.errors import Corrupt, Unavailable
+from stepfast.errors import EngineClosed, Error
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -66,10 +66,11 @@ class Engine:
             default. What has no queue is in `default`.
 
     Raises:
-        Invalid: The store cannot be opened, or an option is out of its bounds.
-        Conflict: A queue is stored with other limits, and its `on_conflict` is `refuse`.
-        Corrupt: The store is damaged, or was written by a newer version of Stepfast.
-        Unavailable: The database server does not answer.
+        InvalidArgument: The store cannot be opened, or an option is out of its bounds.
+        QueueConflict: A queue is stored with other limits, and its `on_conflict` is `refuse`.
+        StoreCorrupt: The store is damaged.
+        SchemaMismatch: The store has the schema of a newer version of Stepfast.
+        StoreUnavailable: The database server is unreachable.
     """
 
     _options_of: type[Options] = Options
@@ -136,11 +137,12 @@ class Engine:
             A handle, whose `result` waits for the end.
 
         Raises:
-            Conflict: The workflow_id is taken by another workflow, or by other arguments.
+            WorkflowIdConflict: The workflow_id is taken by another workflow, or by other arguments.
             EncodeError: An argument cannot be recorded.
-            Invalid: The engine does not know the workflow, an argument is larger than `value_limit`, or this
-                is the code of a workflow: call the workflow there, or start it by `workflow.start(...)`.
-            Unavailable: The engine is closed, or the `patience` of `options` is at its end.
+            InvalidArgument: The engine does not know the workflow, an argument is larger than `value_limit`, or
+                this is the code of a workflow: call the workflow there, or start it by `workflow.start(...)`.
+            EngineClosed: The engine is closed.
+            StoreUnavailable: The database was unreachable for the `patience` of `options`.
         """
         order = None if workflow_id is None else order_of(workflow_id=workflow_id)
         return self._start(workflow, args, kwargs, order)
@@ -161,7 +163,7 @@ class Engine:
 
         Raises:
             EncodeError: As of `start`.
-            Invalid: As of `start`; or an item is no tuple, or an option is for one execution only.
+            InvalidArgument: As of `start`; or an item is no tuple, or an option is for one execution only.
             Unavailable: As of `start`.
         """
         return self._start_many(workflow, items, None)
@@ -196,7 +198,7 @@ class Engine:
         Raises:
             NotFound: There is no such queue.
             EncodeError: As of `start`.
-            Invalid: As of `start`; or it cannot be the name of a queue.
+            InvalidArgument: As of `start`; or it cannot be the name of a queue.
             Unavailable: As of `start`.
         """
         check_names(workflow, kwargs)
@@ -229,12 +231,12 @@ class Engine:
             The output of the workflow.
 
         Raises:
-            Conflict: The workflow_id is taken by another workflow, or by other arguments.
+            WorkflowIdConflict: The workflow_id is taken by another workflow, or by other arguments.
             EncodeError: An argument, or the output, cannot be recorded.
-            Invalid: As of `start`.
+            InvalidArgument: As of `start`.
             Unavailable: As of `start`.
             WorkflowCancelled: The execution was cancelled, or its time was up.
-            Parked: It is parked: it goes on when somebody resumes it.
+            WorkflowParked: It is parked: it goes on when somebody resumes it.
             Exception: What the workflow has raised; `WorkflowFailed` where no code of Python has.
         """
         order = None if workflow_id is None else order_of(workflow_id=workflow_id)
@@ -267,7 +269,7 @@ class Engine:
             run_timeout: The same, counted from when it begins: time in a queue does not count, waits and
                 recoveries do.
             patience: So long a call waits for a database that does not answer, in seconds, before it raises
-                `Unavailable`; for ever by default. The start may happen nevertheless: repeating it with the
+                `StoreUnavailable`; for ever by default. The start may happen nevertheless: repeating it with the
                 same workflow_id is safe.
             queue: The queue that it waits in until a worker takes it, by its name or as a `Queue`; it must
                 have been declared, here or anywhere. By default none: then it runs here at once if it can.
@@ -276,7 +278,7 @@ class Engine:
             priority: Smaller comes first among those of its queue and key; 0 by default.
             dedup_id: There is one at most in its queue that has this and has not ended, whatever its key is;
                 at most 1024 bytes. None by default.
-            on_duplicate: What this comes to if there is one. By default, "reject", `Conflict` is raised; with
+            on_duplicate: What this comes to if there is one. By default, "reject", `DedupConflict` is raised; with
                 "return_existing" it is a handle to that one, or its output, if that is of the same workflow.
             on_full: What this comes to if as many wait in the queue as may: with "reject", as by default,
                 `QueueFull` is raised; with "wait" it waits for room, for as long as `patience` allows.
@@ -297,7 +299,7 @@ class Engine:
             What has the same `start` and `run` as the engine.
 
         Raises:
-            Invalid: An option is out of its bounds.
+            InvalidArgument: An option is out of its bounds.
         """
         return self._options_of(
             self._start,
@@ -434,8 +436,8 @@ class Engine:
         worker list` shows the same.
 
         Raises:
-            Invalid: The user of the database may not read that.
-            Unavailable: The database does not answer.
+            InvalidArgument: The user of the database may not read that.
+            StoreUnavailable: The database is unreachable.
         """
         return survey_of(wait_for_call(self._opened.asked("survey").workers(None)))
 
@@ -447,8 +449,8 @@ class Engine:
             limit: At most so many, at least 1.
 
         Raises:
-            Invalid: `limit` is less than 1; or the user of the database may not read that.
-            Unavailable: The database does not answer.
+            InvalidArgument: `limit` is less than 1; or the user of the database may not read that.
+            StoreUnavailable: The database is unreachable.
         """
         bounds.check_count("limit", limit, 1)
         letters = wait_for_call(self._opened.asked("dead_letters").dead_letters(limit, None))
@@ -469,8 +471,8 @@ class Engine:
             The queue as it is now: what is paused stays so.
 
         Raises:
-            Invalid: It is no `Queue`.
-            Unavailable: The engine is closed.
+            InvalidArgument: It is no `Queue`.
+            EngineClosed: The engine is closed.
         """
         return info_of(wait_for_call(self._opened.asked("set_queue").set_queue(told(queue), None)))
 
@@ -486,7 +488,7 @@ class Engine:
 
         Raises:
             NotFound: There is no such queue.
-            Invalid: It cannot be the name of a queue; or it is `default`, which cannot be paused.
+            InvalidArgument: It cannot be the name of a queue; or it is `default`, which cannot be paused.
         """
         return info_of(
             wait_for_call(self._opened.asked("pause_queue").set_paused(name_of(queue), True, None))
@@ -503,7 +505,7 @@ class Engine:
 
         Raises:
             NotFound: There is no such queue.
-            Invalid: It cannot be the name of a queue; or it is `default`, which is never paused.
+            InvalidArgument: It cannot be the name of a queue; or it is `default`, which is never paused.
         """
         return info_of(
             wait_for_call(self._opened.asked("resume_queue").set_paused(name_of(queue), False, None))
@@ -549,7 +551,7 @@ class Engine:
             How many are cancelled, will be by the engines that run them, or had ended.
 
         Raises:
-            Invalid: There is no condition, or a value is none that it can have.
+            InvalidArgument: There is no condition, or a value is none that it can have.
         """
         return Answers(*wait_for_call(self._opened.act_on_all(filter, is_cancel=True)))
 
@@ -565,7 +567,7 @@ class Engine:
             How many go on, and how many were in no state for that.
 
         Raises:
-            Invalid: It is not said what is to be continued, or a value is none that it can have.
+            InvalidArgument: It is not said what is to be continued, or a value is none that it can have.
         """
         return Answers(*wait_for_call(self._opened.act_on_all(filter, is_cancel=False)))
 
@@ -576,7 +578,7 @@ class Engine:
             filter: Which ones; all by default. See `Filter`.
 
         Raises:
-            Invalid: A value is none that it can have, as a status that there is not.
+            InvalidArgument: A value is none that it can have, as a status that there is not.
         """
         counted: int = wait_for_call(self._opened.list(filter, None, 0))
         return counted
@@ -597,8 +599,8 @@ class Engine:
             filter: Which ones; all by default. See `Filter`.
 
         Raises:
-            Invalid: A value is none that it can have, as a status that there is not, or `limit` is less
-                than 1.
+            InvalidArgument: A value is none that it can have, as a status that there is not, or `limit` is
+                less than 1.
         """
         bounds.check_count("limit", limit, 1)
         if after is not None:
@@ -607,7 +609,7 @@ class Engine:
 
     def close(self, grace: float = 10.0) -> None:
         """Ends the engine: what runs is handed back, what is staged is flushed. Does not wait for executions
-        to end. What is asked of it afterwards raises `Unavailable`. Closing again does nothing.
+        to end. What is asked of it afterwards raises `EngineClosed`. Closing again does nothing.
 
         Args:
             grace: Longest to wait for a database that does not answer, and for bodies in threads, which
@@ -640,23 +642,24 @@ class Engine:
             grace: Longest to wait for what runs, in seconds; see `drain`.
 
         Raises:
-            Invalid: This is not the main thread.
-            Corrupt: The engine has ended by itself, as the database has, or is about to get, the schema of a
-                newer version.
+            InvalidArgument: This is not the main thread.
+            SchemaMismatch: The engine has ended by itself, because the database has, or is about to get, the
+                schema of a newer version.
+            StoreCorrupt: The engine has ended by itself, because the database cannot be trusted.
         """
         grace = bounds.checked_grace(grace)
         # its `put` may interrupt its own `get`, as signals do
-        told: queue.SimpleQueue[bool | Corrupt] = queue.SimpleQueue()
+        told: queue.SimpleQueue[bool | Error] = queue.SimpleQueue()
         ended = self._opened.native.wait_until_ended(None)
 
         def watch() -> None:
             try:
                 wait_for_call(ended)
-            except Corrupt as error:
-                told.put(error)
-            except Unavailable:
+            except EngineClosed:
                 # the program has closed the engine
                 pass
+            except Error as error:
+                told.put(error)
 
         def drain() -> None:
             try:
@@ -667,7 +670,7 @@ class Engine:
         with calling(lambda: told.put(True)):
             threading.Thread(target=watch, name="stepfast-ended", daemon=True).start()
             why = told.get()
-            if isinstance(why, Corrupt):
+            if isinstance(why, Error):
                 raise why
             draining = threading.Thread(target=drain, name="stepfast-drain")
             draining.start()

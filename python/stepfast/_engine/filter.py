@@ -14,7 +14,7 @@ from stepfast._validation.text import short_repr
 from stepfast._validation.times import to_micros
 from stepfast._workflow.binding import unbind
 from stepfast._workflow.workflow import BoundWorkflow, Workflow
-from stepfast.errors import Invalid
+from stepfast.errors import InvalidArgument
 
 #: As the engine takes it, in the order of `Filter`.
 Told = tuple[
@@ -79,7 +79,7 @@ def told(filter: Filter) -> Told:
     """The filter as the engine takes it.
 
     Raises:
-        Invalid: A value is none that it can have.
+        InvalidArgument: A value is none that it can have.
         TypeError: There is no such condition.
     """
     unknown = filter.keys() - Filter.__annotations__.keys()
@@ -117,14 +117,14 @@ def statuses(given: Any) -> list[str]:
     """The statuses of a filter, of which one may be given by itself.
 
     Raises:
-        Invalid: They are no texts.
+        InvalidArgument: They are no texts.
     """
     if given is None or isinstance(given, str):
         listed: list[Any] = [] if given is None else [given]
     elif hasattr(given, "__iter__"):
         listed = list(given)
     else:
-        raise Invalid(f"status is {short_repr(given)}, and must be a status, or a list of some")
+        raise InvalidArgument(f"status is {short_repr(given)}, and must be a status, or a list of some")
     for each in listed:
         bounds.check_name("status", each)
     return listed
@@ -134,11 +134,11 @@ def workflow_name(workflow: Callable[..., Any]) -> str:
     """The name under which a workflow is recorded.
 
     Raises:
-        Invalid: It is no workflow.
+        InvalidArgument: It is no workflow.
     """
     found, _ = unbind(workflow, ())
     if not isinstance(found, Workflow):
-        raise Invalid(f"{short_repr(workflow)} is no workflow")
+        raise InvalidArgument(f"{short_repr(workflow)} is no workflow")
     return found.name
 
 
@@ -146,15 +146,17 @@ def checked_time(what: str, at: Any) -> int | None:
     """A point in time, in microseconds since 1970.
 
     Raises:
-        Invalid: It is something else.
+        InvalidArgument: It is something else.
     """
     if at is not None and not isinstance(at, datetime):
-        raise Invalid(f"{what} is {short_repr(at)}, and must be a datetime")
+        raise InvalidArgument(f"{what} is {short_repr(at)}, and must be a datetime")
     try:
         return to_micros(at)
     except (ValueError, OverflowError):
         # its own zone, or that of this machine, leads out of the calendar
-        raise Invalid(f"{what} is {short_repr(at)}, and must be a datetime of the years 2 to 9998") from None
+        raise InvalidArgument(
+            f"{what} is {short_repr(at)}, and must be a datetime of the years 2 to 9998"
+        ) from None
 
 
 __all__ = ["Answers", "Filter"]

@@ -39,9 +39,9 @@ class Handle(Generic[R]):
         Raises:
             TimeoutError: It has not ended in time.
             WorkflowCancelled: It was cancelled, or its own time was up.
-            Parked: It is parked: it goes on when somebody resumes it.
+            WorkflowParked: It is parked: it goes on when somebody resumes it.
             Unavailable: The engine was closed meanwhile.
-            Invalid: The timeout is no number, or negative.
+            InvalidArgument: The timeout is no number, or negative.
             Exception: What the workflow has raised; `WorkflowFailed` where no code of Python has.
         """
         bounds.check_limit("timeout", timeout)
@@ -114,7 +114,7 @@ class AsyncHandle(Generic[R]):
 
         Raises:
             WorkflowCancelled: It was cancelled, or its own time was up.
-            Parked: It is parked: it goes on when somebody resumes it.
+            WorkflowParked: It is parked: it goes on when somebody resumes it.
             Unavailable: The engine was closed meanwhile.
             Exception: What the workflow has raised; `WorkflowFailed` where no code of Python has.
         """

@@ -10,7 +10,7 @@ from stepfast._engine.handle import AsyncHandle, Handle
 from stepfast._options.start_options import StartOptions
 from stepfast._workflow.binding import unbind
 from stepfast._workflow.workflow import BoundWorkflow, Workflow
-from stepfast.errors import Invalid
+from stepfast.errors import InvalidArgument
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -229,7 +229,7 @@ def check_names(workflow: Callable[..., Any], kwargs: dict[str, Any]) -> None:
     would notice that starting is not idempotent.
 
     Raises:
-        Invalid: It is there.
+        InvalidArgument: It is there.
     """
     if "workflow_id" not in kwargs:
         return
@@ -239,7 +239,7 @@ def check_names(workflow: Callable[..., Any], kwargs: dict[str, Any]) -> None:
     parameters = inspect.signature(found.function).parameters
     takes_any = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
     if "workflow_id" not in parameters and not takes_any:
-        raise Invalid(
+        raise InvalidArgument(
             f"workflow_id= goes to {found.__name__} here, which has no such parameter: write "
             "engine.options(workflow_id=…, …)"
         )

@@ -10,7 +10,7 @@ from collections.abc import Callable, Generator
 from types import FrameType
 from typing import Final
 
-from stepfast.errors import Invalid
+from stepfast.errors import InvalidArgument
 
 #: What ends a program: what supervisors send, and Ctrl-C.
 SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
@@ -21,10 +21,10 @@ def calling(tell: Callable[[], object], instead: str = "call drain()") -> Genera
     """Calls `tell` each time this program is told to end, instead of ending it.
 
     Raises:
-        Invalid: This is not the main thread, the only one that hears of signals.
+        InvalidArgument: This is not the main thread, the only one that hears of signals.
     """
     if threading.current_thread() is not threading.main_thread():
-        raise Invalid(
+        raise InvalidArgument(
             f"work() was called outside of the main thread, which alone hears of signals: {instead}"
         )
 
@@ -44,7 +44,7 @@ def calling_on(loop: asyncio.AbstractEventLoop, tell: Callable[[], object]) -> G
     """The same, on an event loop. The loop's own handlers stay as they are, and are called, too.
 
     Raises:
-        Invalid: The loop does not run in the main thread.
+        InvalidArgument: The loop does not run in the main thread.
     """
     with calling(lambda: loop.call_soon_threadsafe(tell), "await drain()"):
         yield

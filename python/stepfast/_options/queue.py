@@ -10,7 +10,7 @@ from typing import Any, Final, Literal, cast, get_args
 from stepfast._validation import bounds
 from stepfast._validation.text import short_repr
 from stepfast._validation.times import to_datetime
-from stepfast.errors import Invalid
+from stepfast.errors import InvalidArgument
 
 #: What is without a queue is called so where queues are served.
 DEFAULT: Final = "default"
@@ -56,7 +56,7 @@ class Rate:
             after a pause: 1 for none. Without it they come as fast as they can until there were `starts`.
 
     Raises:
-        Invalid: One of them is out of its bounds.
+        InvalidArgument: One of them is out of its bounds.
     """
 
     starts: int
@@ -92,10 +92,10 @@ class Queue:
             places are short, so many times their share. At most 1,000 keys.
         on_conflict: What happens where the queue is stored with other limits when an engine opens that
             declares it: `update` stores these, for all processes at once; `keep` leaves what is stored;
-            `refuse` raises `Conflict`.
+            `refuse` raises `QueueConflict`.
 
     Raises:
-        Invalid: One of them is out of its bounds.
+        InvalidArgument: One of them is out of its bounds.
     """
 
     name: str
@@ -112,7 +112,7 @@ class Queue:
     def __post_init__(self) -> None:
         bounds.check_name("the queue's name", self.name)
         if self.name == DEFAULT:
-            raise Invalid(
+            raise InvalidArgument(
                 f"the queue's name is {DEFAULT!r}, which is what has no queue and no limits: choose another"
             )
         for what in ("concurrency", "worker_concurrency", "key_concurrency", "max_depth"):
@@ -120,7 +120,7 @@ class Queue:
             if limit is None:
                 continue
             if limit == 0:
-                raise Invalid(
+                raise InvalidArgument(
                     f"{what} of queue {short_repr(self.name)} is {short_repr(limit)}, and must be at least "
                     "1: to stop a queue, pause it"
                 )
@@ -128,14 +128,14 @@ class Queue:
         for what in ("rate", "key_rate"):
             given = getattr(self, what)
             if given is not None and not isinstance(given, Rate):
-                raise Invalid(
+                raise InvalidArgument(
                     f"{what} of queue {short_repr(self.name)} is {short_repr(given)}, and must be a Rate: "
                     "write Rate(100, per=60)"
                 )
         # a copy, so that it stays as it was checked
         object.__setattr__(self, "key_weights", weights_of(self.name, self.key_weights))
         if self.on_conflict not in POLICIES:
-            raise Invalid(
+            raise InvalidArgument(
                 f"on_conflict of queue {short_repr(self.name)} is {short_repr(self.on_conflict)}, and must "
                 f"be one of {', '.join(map(repr, POLICIES))}"
             )
@@ -176,16 +176,16 @@ def weights_of(queue: str, given: Any) -> dict[str, int]:
     """The weights of a queue's keys.
 
     Raises:
-        Invalid: They are none.
+        InvalidArgument: They are none.
     """
     if not isinstance(given, Mapping):
-        raise Invalid(
+        raise InvalidArgument(
             f"key_weights of queue {short_repr(queue)} is {short_repr(given)}, and must be a dict: write "
             f"{{'ann': 5}}"
         )
     weights = dict(cast("Mapping[str, int]", given))
     if len(weights) > WEIGHTED_KEYS:
-        raise Invalid(
+        raise InvalidArgument(
             f"key_weights of queue {short_repr(queue)} has {len(weights)} keys: give at most {WEIGHTED_KEYS} "
             "a weight"
         )
@@ -232,11 +232,11 @@ def told(queue: Any, where: str = "") -> Told:
     """A queue for the engine.
 
     Raises:
-        Invalid: It is none.
+        InvalidArgument: It is none.
     """
     if not isinstance(queue, Queue):
         example = f"Queue({short_repr(queue)})" if isinstance(queue, str) else "Queue('…')"
-        raise Invalid(f"{short_repr(queue)}{where} is no queue: write {example}")
+        raise InvalidArgument(f"{short_repr(queue)}{where} is no queue: write {example}")
     return (
         queue.name,
         queue.concurrency,
@@ -253,14 +253,14 @@ def declared(queues: Any) -> list[tuple[Told, str]]:
     """The queues that an engine declares, each with what to do where it is stored with other limits.
 
     Raises:
-        Invalid: They are no queues, or two of them have the same name.
+        InvalidArgument: They are no queues, or two of them have the same name.
     """
     given = each("queues", queues, "Queue('emails')")
     listed = [(told(queue, " in queues"), queue.on_conflict) for queue in given]
     names = [name for (name, *_), _ in listed]
     twice = {name for name in names if names.count(name) > 1}
     if twice:
-        raise Invalid(f"queues has {short_repr(min(twice))} more than once: declare it once")
+        raise InvalidArgument(f"queues has {short_repr(min(twice))} more than once: declare it once")
     return listed
 
 
@@ -268,7 +268,7 @@ def served(serve: Any) -> list[str] | None:
     """The names of the queues that an engine serves; `None` for all.
 
     Raises:
-        Invalid: They are no names.
+        InvalidArgument: They are no names.
     """
     if serve is None:
         return None
@@ -279,10 +279,10 @@ def each(what: str, given: Any, example: str) -> list[Any]:
     """What is given as a list, or any other iterable.
 
     Raises:
-        Invalid: It is one thing.
+        InvalidArgument: It is one thing.
     """
     if isinstance(given, (str, Queue)) or not hasattr(given, "__iter__"):
-        raise Invalid(f"{what} is {short_repr(given)}, and must be a list, as in {what}=[{example}]")
+        raise InvalidArgument(f"{what} is {short_repr(given)}, and must be a list, as in {what}=[{example}]")
     return list(given)
 
 
@@ -290,7 +290,7 @@ def name_of(queue: Any, what: str = "the queue's name") -> str:
     """The name of a queue that is given by it, or as it was declared.
 
     Raises:
-        Invalid: It is neither.
+        InvalidArgument: It is neither.
     """
     if isinstance(queue, Queue):
         return queue.name
@@ -314,7 +314,7 @@ def check_ticket(
     `needs_queue`, the queue of the others comes later.
 
     Raises:
-        Invalid: One of them is out of its bounds, or there is no queue for the others.
+        InvalidArgument: One of them is out of its bounds, or there is no queue for the others.
     """
     for what, given, policies in (
         ("on_duplicate", on_duplicate, get_args(OnDuplicate)),
@@ -322,9 +322,9 @@ def check_ticket(
     ):
         if given not in policies:
             known = " or ".join(f'"{policy}"' for policy in policies)
-            raise Invalid(f"{what} is {short_repr(given)}, and must be {known}")
+            raise InvalidArgument(f"{what} is {short_repr(given)}, and must be {known}")
     if on_duplicate != "reject" and dedup_id is None:
-        raise Invalid(
+        raise InvalidArgument(
             f"on_duplicate is {short_repr(on_duplicate)}, and there is no dedup_id for it: give dedup_id= too"
         )
     if queue is None and needs_queue:
@@ -332,10 +332,12 @@ def check_ticket(
         beside["on_full"] = None if on_full == "reject" else on_full
         for what, given in beside.items():
             if given is not None:
-                raise Invalid(f"{what} is {short_repr(given)}, and there is no queue for it: give queue= too")
+                raise InvalidArgument(
+                    f"{what} is {short_repr(given)}, and there is no queue for it: give queue= too"
+                )
     name = None if queue is None else name_of(queue)
     if name == DEFAULT:
-        raise Invalid(f"queue is {DEFAULT!r}, which is what has no queue: leave it out")
+        raise InvalidArgument(f"queue is {DEFAULT!r}, which is what has no queue: leave it out")
     if key is not None:
         bounds.check_name("key", key, bounds.MAX_ID_BYTES)
     if priority is not None:

@@ -10,7 +10,7 @@ from stepfast._options.queue import OnDuplicate, OnFull, check_ticket
 from stepfast._validation import bounds
 from stepfast._validation.attributes import check_attributes
 from stepfast._validation.text import short_repr
-from stepfast.errors import Invalid
+from stepfast.errors import InvalidArgument
 
 StartOptions = _native.StartOptions
 #: As the engine takes it: whether it is an instant, and in microseconds.
@@ -40,12 +40,12 @@ def order_of(
     """How an execution is started with these options. See `Engine.options`.
 
     Raises:
-        Invalid: One of them is out of its bounds, or does not go with another.
+        InvalidArgument: One of them is out of its bounds, or does not go with another.
     """
     bounds.check_start_options(workflow_id, timeout, patience)
     bounds.check_limit("run_timeout", run_timeout)
     if debounce is not None and attributes:
-        raise Invalid("debounce does not go with attributes")
+        raise InvalidArgument("debounce does not go with attributes")
     return StartOptions(
         workflow_id=workflow_id,
         execution_timeout=timeout,
@@ -68,10 +68,10 @@ def due_of(delay: Any, start_at: Any) -> Due | None:
     """When an execution may begin; `None` for at once.
 
     Raises:
-        Invalid: One of them is none of what it must be, or both are given.
+        InvalidArgument: One of them is none of what it must be, or both are given.
     """
     if delay is not None and start_at is not None:
-        raise Invalid("delay and start_at are both given: give one of them")
+        raise InvalidArgument("delay and start_at are both given: give one of them")
     if delay is not None:
         # centuries are as good as for ever
         bounds.check_number("delay", delay, 0, 1e11)
@@ -79,7 +79,7 @@ def due_of(delay: Any, start_at: Any) -> Due | None:
     if start_at is None:
         return None
     if not isinstance(start_at, datetime) or start_at.tzinfo is None:
-        raise Invalid(
+        raise InvalidArgument(
             f"start_at is {short_repr(start_at)}, and must be a datetime with a time zone, as in "
             "datetime.now(timezone.utc) + timedelta(hours=1)"
         )

@@ -15,7 +15,7 @@ from stepfast import _native
 from stepfast._outbox.message import Letter
 from stepfast._validation.bounds import MAX_SECONDS
 from stepfast._workflow.workflow import open_engines
-from stepfast.errors import Invalid
+from stepfast.errors import InvalidArgument
 
 #: Asks SQLite for the files of a connection.
 DATABASES: Final = "PRAGMA database_list"
@@ -42,7 +42,7 @@ def post_here(connection: Any, letter: Letter, schema: str, notify: bool) -> Non
     """Writes a letter on a connection whose calls are not awaited.
 
     Raises:
-        Invalid: It is none that is known, or its calls are awaited.
+        InvalidArgument: It is none that is known, or its calls are awaited.
     """
     library = library_of(connection, is_async=False)
     if library == "sqlite3":
@@ -61,7 +61,7 @@ def refuse_if_open(databases: Iterable[Any]) -> None:
     """Refuses a connection to a file that an engine of this process has open.
 
     Raises:
-        Invalid: One of its databases is such a file.
+        InvalidArgument: One of its databases is such a file.
     """
     files = [file for _, _, file in databases if file and os.path.exists(file)]
     for opened in list(open_engines):
@@ -70,7 +70,7 @@ def refuse_if_open(databases: Iterable[Any]) -> None:
         if held is None or not os.path.exists(held):
             continue
         if any(os.path.samefile(file, held) for file in files):
-            raise Invalid(
+            raise InvalidArgument(
                 f"an engine or client of this process has the same file open, {held}: it has an SQLite of "
                 "its own, and two in one process take each other's locks away; use the outbox in another one"
             )
@@ -80,7 +80,7 @@ async def post(connection: Any, letter: Letter, schema: str, notify: bool) -> No
     """Writes a letter on a connection whose calls are awaited.
 
     Raises:
-        Invalid: It is none that is known, or its calls are not awaited.
+        InvalidArgument: It is none that is known, or its calls are not awaited.
     """
     library = library_of(connection, is_async=True)
     if library == "asyncpg":
@@ -99,7 +99,8 @@ def library_of(connection: Any, *, is_async: bool) -> str:
     """The library that a connection is of.
 
     Raises:
-        Invalid: It is none that is known, or its calls are awaited where they must not be, or the reverse.
+        InvalidArgument: It is none that is known, or its calls are awaited where they must not be, or the
+            reverse.
     """
     known = ("asyncpg", "psycopg", "sqlalchemy") if is_async else ("psycopg", "sqlalchemy", "sqlite3")
     roots = {base.__module__.partition(".")[0].lstrip("_") for base in type(connection).__mro__}
@@ -107,9 +108,11 @@ def library_of(connection: Any, *, is_async: bool) -> str:
     awaited = found and ("asyncpg" in found or inspect.iscoroutinefunction(connection.execute))
     if found and bool(awaited) != is_async:
         other = "AsyncOutbox" if awaited else "Outbox"
-        raise Invalid(f"{connection!r} is for an {other}: its calls are {'' if awaited else 'not '}awaited")
+        raise InvalidArgument(
+            f"{connection!r} is for an {other}: its calls are {'' if awaited else 'not '}awaited"
+        )
     if not found:
-        raise Invalid(
+        raise InvalidArgument(
             f"{connection!r} is no connection on which an outbox can write: give one of {', '.join(known)}"
         )
     return found.pop()
@@ -198,14 +201,16 @@ def through_sqlalchemy(
     """The statement and its values, for SQLAlchemy.
 
     Raises:
-        Invalid: The database is neither Postgres nor SQLite.
+        InvalidArgument: The database is neither Postgres nor SQLite.
     """
     bind = connection.get_bind() if hasattr(connection, "get_bind") else connection
     dialect: str = bind.dialect.name
     if dialect == "postgresql":
         return on_postgres(letter, schema, notify, ":{}".format)
     if dialect != "sqlite":
-        raise Invalid(f"{connection!r} is a connection to {dialect}: an outbox is for Postgres and SQLite")
+        raise InvalidArgument(
+            f"{connection!r} is a connection to {dialect}: an outbox is for Postgres and SQLite"
+        )
     if not inspect.iscoroutinefunction(connection.execute):
         refuse_if_open(connection.execute(text(DATABASES)))
     return on_sqlite(letter)

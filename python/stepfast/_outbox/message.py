@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from stepfast import _native
 from stepfast._validation.text import short_repr
-from stepfast.errors import Invalid
+from stepfast.errors import InvalidArgument
 
 if TYPE_CHECKING:
     from stepfast._outbox.outbox import Place
@@ -55,11 +55,11 @@ def letter_of(
     Raises:
         TypeError: The function of the workflow does not take them.
         EncodeError: An argument cannot be recorded.
-        Invalid: Together they are too large.
+        InvalidArgument: Together they are too large.
     """
     key, key_text, encoded, fingerprint = _native.encode_start(args, kwargs, shard, signature)
     if len(encoded) > LARGEST:
-        raise Invalid(
+        raise InvalidArgument(
             f"the input of workflow {short_repr(workflow)} has {len(encoded)} bytes; an outbox takes "
             f"{LARGEST}: keep large values elsewhere and pass on where",
             "SF-0007",

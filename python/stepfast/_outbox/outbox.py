@@ -18,7 +18,7 @@ from stepfast._validation.attributes import check_attributes
 from stepfast._validation.text import short_repr
 from stepfast._workflow.binding import unbind
 from stepfast._workflow.workflow import BoundWorkflow, Workflow
-from stepfast.errors import Invalid
+from stepfast.errors import InvalidArgument
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -64,7 +64,7 @@ class Mail:
         if isinstance(workflow, Workflow):
             workflow, signature = workflow.name, workflow.signature
         if not isinstance(workflow, str):
-            raise Invalid(
+            raise InvalidArgument(
                 f"{short_repr(workflow)} is no workflow: give a connection, a workflow, then its arguments, "
                 "as in outbox.start(connection, checkout, order)"
             )
@@ -105,7 +105,7 @@ class Mail:
             An outbox with these.
 
         Raises:
-            Invalid: An option is out of its bounds.
+            InvalidArgument: An option is out of its bounds.
         """
         bounds.check_start_options(workflow_id, timeout, None)
         bounds.check_limit("run_timeout", run_timeout)
@@ -134,7 +134,7 @@ class Outbox(Mail):
             start for another shard becomes a dead letter.
 
     Raises:
-        Invalid: One of them is out of its bounds.
+        InvalidArgument: One of them is out of its bounds.
     """
 
     def __init__(self, schema: str = "stepfast", *, notify: bool = True, shard: int = 0) -> None:
@@ -159,7 +159,8 @@ class Outbox(Mail):
             Its workflow_id: for `engine.get`, once the transaction is committed and a worker has seen it.
 
         Raises:
-            Invalid: The connection is none of these, or it is none of a workflow's calls, or a call in one.
+            InvalidArgument: The connection is none of these, or it is none of a workflow's calls, or a call in
+                one.
             EncodeError: An argument cannot be recorded.
         """
         letter = self._letter(workflow, args, kwargs, self._place)
@@ -186,7 +187,7 @@ class Outbox(Mail):
             Its workflow_id.
 
         Raises:
-            Invalid: As of `start`.
+            InvalidArgument: As of `start`.
             EncodeError: An argument cannot be recorded.
         """
         place = replace(self._place, queue=check_ticket(queue))
@@ -205,7 +206,7 @@ class AsyncOutbox(Mail):
         shard: As of `Outbox`.
 
     Raises:
-        Invalid: One of them is out of its bounds.
+        InvalidArgument: One of them is out of its bounds.
     """
 
     def __init__(self, schema: str = "stepfast", *, notify: bool = True, shard: int = 0) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Generator
 
-from stepfast.errors import Invalid
+from stepfast.errors import InvalidArgument
 
 _importing: str | None = None
 
@@ -38,7 +38,7 @@ def guard_imports(what: str) -> Generator[None, None, None]:
         raise StepNotFound(
             f"importing {what} in the child process raised {type(error).__name__}: {error}",
             # files may change before the next attempt; what the program does on import will not
-            is_final=isinstance(error, Invalid),
+            is_final=isinstance(error, InvalidArgument),
         ) from error
     finally:
         _importing = None
@@ -48,10 +48,10 @@ def forbid_engines() -> None:
     """Rejects an engine that is opened by an import in a child process.
 
     Raises:
-        Invalid: The program would start a second time, in a child.
+        InvalidArgument: The program would start a second time, in a child.
     """
     if _importing is not None:
-        raise Invalid(
+        raise InvalidArgument(
             f"an engine is opened while the child process of a step imports {_importing} to find the step: "
             'put the code that starts the program under `if __name__ == "__main__":`'
         )

@@ -1,6 +1,7 @@
 """`ProcessStep`: a step whose body runs in a child process."""
 
 # the classes and functions of this module share their private parts
+# pyright: reportPrivateUsage=false
 
 from __future__ import annotations
 
@@ -17,7 +18,7 @@ from stepfast._runtime.waiting import error_of
 from stepfast._values import EncodeError
 from stepfast._values.arguments import encode_arguments
 from stepfast._workflow.step import BoundStep, Nobody, Step
-from stepfast.errors import Invalid
+from stepfast.errors import InvalidArgument
 
 P = ParamSpec("P")
 A = ParamSpec("A")
@@ -36,7 +37,7 @@ class ProcessStep(Step[P, R]):
     def __init__(self, function: Callable[P, R], **options: Any) -> None:
         super().__init__(function, **options)
         if self.is_async:
-            raise Invalid(
+            raise InvalidArgument(
                 f"step {self.name!r} is async, and process=True is for sync functions: make it sync, or "
                 "leave process=True out"
             )
@@ -59,7 +60,7 @@ class ProcessStep(Step[P, R]):
         """Runs the step in a child process, for async code, without blocking the event loop.
 
         Raises:
-            Invalid: The caller is a sync workflow: call the step directly.
+            InvalidArgument: The caller is a sync workflow: call the step directly.
             EncodeError: An argument cannot be encoded. Arguments go to the process in the encoding of
                 recorded values.
             ProcessDied: The process ended before the body had returned, in the last attempt too.
@@ -74,7 +75,7 @@ class ProcessStep(Step[P, R]):
         if branch is None:
             return asyncio.to_thread(self.function, *args, **kwargs)
         if not branch.is_on_loop:
-            raise Invalid(f"step {self.name!r} is called from a sync workflow: call it as it is")
+            raise InvalidArgument(f"step {self.name!r} is called from a sync workflow: call it as it is")
         call = branch.step(self.settings, recorded, kwargs, len(args) - len(recorded))
         return await_process_step(call, branch, self, args, kwargs)
 
@@ -106,8 +107,8 @@ class ProcessStep(Step[P, R]):
     def __get__(self, instance: object, owner: type | None = None) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride] # it binds as Step does
         return self if instance is None else BoundProcessStep(self, instance)
 
-    def _misplaced(self) -> Invalid:
-        return Invalid(
+    def _misplaced(self) -> InvalidArgument:
+        return InvalidArgument(
             f"step {self.name!r} runs in a process, and waiting for it would block the event loop of an "
             f"async workflow: write await {self.function.__name__}.in_process(...)"
         )
@@ -198,12 +199,12 @@ def begin_attempt(
     attempt = Attempt(call, step, (branch.workflow_id, branch.workflow, call.path))
     try:
         if process_steps[step.location] is not step:
-            raise Invalid(
+            raise InvalidArgument(
                 f"another step has taken the place of {step.name!r} in module {step.location.module}: give "
                 "one of the functions another name, or import it again after a reload"
             )
         attempt.arguments = encode_step_arguments(args, kwargs)
-    except (EncodeError, Invalid) as error:
+    except (EncodeError, InvalidArgument) as error:
         attempt.fail(error, is_final=True)
     else:
         branch.host.processes.begin(attempt)

@@ -9,7 +9,7 @@ from stepfast._processes.attempt import Attempt
 from stepfast._processes.child import BodyFailed, BodyReturned, Child, ChildEnded, StepUnavailable
 from stepfast._processes.exit_messages import process_died
 from stepfast._runtime.threads.time_limit import attempt_timeout
-from stepfast.errors import Invalid
+from stepfast.errors import InvalidArgument
 
 if TYPE_CHECKING:
     from stepfast._processes.pool import ProcessPool
@@ -72,7 +72,8 @@ class Slot:
                 attempt.fail_with(failure, error)
             case StepUnavailable(reason, is_final):
                 attempt.fail(
-                    Invalid(f"step {step.name!r} cannot run in a process: {reason}"), is_final=is_final
+                    InvalidArgument(f"step {step.name!r} cannot run in a process: {reason}"),
+                    is_final=is_final,
                 )
             case ChildEnded(_, has_begun) if not has_begun and not is_fresh:
                 # the child was dead before, or died of the leftovers of earlier bodies; this body has not

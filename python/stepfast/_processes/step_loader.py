@@ -15,7 +15,7 @@ from stepfast._processes.import_guard import StepNotFound, guard_imports
 from stepfast._processes.process_step import ProcessStep
 from stepfast._processes.step_location import MainModule, StepLocation, process_steps
 from stepfast._values.references import MAIN_MODULES
-from stepfast.errors import Invalid
+from stepfast.errors import InvalidArgument
 
 
 class StepLoader:
@@ -72,7 +72,9 @@ def import_main(main: MainModule) -> ModuleType:
     if is_named and main.is_module:
         return importlib.import_module(main.name)
     if main.file is None:
-        raise Invalid("the program has no file: put the step, and classes of its arguments, into a module")
+        raise InvalidArgument(
+            "the program has no file: put the step, and classes of its arguments, into a module"
+        )
     known = sys.modules.get(main.name)
     if is_named and known is None:
         return load_module(main.name, main.file)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from stepfast._values.references import MAIN_MODULES, main_name
-from stepfast.errors import Invalid
+from stepfast.errors import InvalidArgument
 
 if TYPE_CHECKING:
     from stepfast._processes.process_step import ProcessStep
@@ -63,22 +63,22 @@ def step_location(name: str, function: Callable[..., Any]) -> StepLocation:
     """Returns the location of a function that becomes the step `name`.
 
     Raises:
-        Invalid: A child process could not find the step there.
+        InvalidArgument: A child process could not find the step there.
     """
     location = StepLocation(function.__module__, function.__qualname__, name)
     if "<locals>" in location.qualname or "<lambda>" in location.qualname:
-        raise Invalid(
+        raise InvalidArgument(
             f"step {name!r} is defined inside a function or as a lambda ({location.qualname}), where the "
             "process that is to run it cannot find it: define it with `def` at the top level of a module"
         )
     if location.is_main and main_module().file is None:
-        raise Invalid(
+        raise InvalidArgument(
             f"step {name!r} is defined in a notebook, in an interactive session or on the command line, "
             "where the process that is to run it cannot find it: move it to a module (a .py file) and "
             "import it"
         )
     if getattr(sys, "frozen", False) or not sys.executable:
-        raise Invalid(
+        raise InvalidArgument(
             f"step {name!r} is to run in a process, but there is no Python interpreter to start: the program "
             "is frozen or embedded. Leave out process=True"
         )

@@ -6,7 +6,7 @@ from contextvars import ContextVar
 from typing import Final
 
 from stepfast._native import Branch, Call
-from stepfast.errors import Cancelled, Invalid, Suspended
+from stepfast.errors import Cancelled, InvalidArgument, Suspended
 
 #: The state codes of a call, as in python/src/poll_state.rs.
 PENDING: Final = 0
@@ -38,10 +38,10 @@ def forbid_in_workflow(what: str) -> None:
         what: The call, as the error message names it.
 
     Raises:
-        Invalid: The caller is the code of a workflow.
+        InvalidArgument: The caller is the code of a workflow.
     """
     if type(current_code.get()) is Branch:
-        raise Invalid(
+        raise InvalidArgument(
             f"{what} is called in the code of a workflow, where a replay would call it again, and could see "
             "something else: call it in a step, whose outcome is recorded"
         )

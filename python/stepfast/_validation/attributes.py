@@ -7,7 +7,7 @@ from typing import Any, Final, cast
 
 from stepfast._validation import bounds
 from stepfast._validation.text import short_repr
-from stepfast.errors import Invalid
+from stepfast.errors import InvalidArgument
 
 #: The maximum size of a name and of a value in bytes, and the maximum number of attributes of an execution.
 MAX_NAME_BYTES: Final = 128
@@ -19,16 +19,19 @@ def check_attributes(attributes: Any) -> dict[str, str]:
     """Returns a copy of the attributes after checking them.
 
     Raises:
-        Invalid: The attributes are no mapping of texts, one exceeds its bounds, or there are too many.
+        InvalidArgument: The attributes are no mapping of texts, or one exceeds its bounds, or there are too
+            many.
     """
     if not isinstance(attributes, Mapping):
-        raise Invalid(f"attributes is {short_repr(attributes)}, and must be a dict of texts")
+        raise InvalidArgument(f"attributes is {short_repr(attributes)}, and must be a dict of texts")
     copied = dict(cast("dict[Any, Any]", attributes))
     if len(copied) > MAX_ATTRIBUTES:
-        raise Invalid(f"attributes has {len(copied)} names, and an execution at most {MAX_ATTRIBUTES}")
+        raise InvalidArgument(
+            f"attributes has {len(copied)} names, and an execution at most {MAX_ATTRIBUTES}"
+        )
     for name, value in copied.items():
         bounds.check_name("a name in attributes", name, MAX_NAME_BYTES)
         if "=" in name:
-            raise Invalid(f"a name in attributes is {short_repr(name)}, and must not contain '='")
+            raise InvalidArgument(f"a name in attributes is {short_repr(name)}, and must not contain '='")
         bounds.check_name(f"attributes[{short_repr(name)}]", value, MAX_VALUE_BYTES)
     return copied

@@ -12,7 +12,7 @@ from typing import Any, Final, cast
 
 from stepfast._validation.coroutine_function import CoroutineFunction
 from stepfast._validation.text import short_repr
-from stepfast.errors import Invalid
+from stepfast.errors import InvalidArgument
 
 #: The maximum size of the name of a step or workflow, in bytes.
 MAX_NAME_BYTES: Final = 255
@@ -32,27 +32,27 @@ def check_number(what: str, value: Any, minimum: float = -math.inf, maximum: flo
     """Checks that a value is a number within its bounds. Callers handle None themselves.
 
     Raises:
-        Invalid: The value is no number, NaN, less than `minimum` or more than `maximum`.
+        InvalidArgument: The value is no number, NaN, less than `minimum` or more than `maximum`.
     """
     if type(value) is not float and (type(value) is bool or not isinstance(value, Real)):
-        raise Invalid(f"{what} is {short_repr(value)}, and must be a number")
+        raise InvalidArgument(f"{what} is {short_repr(value)}, and must be a number")
     given = cast("float", value)
     if minimum <= given <= maximum:
         return
     if minimum == -math.inf and maximum == math.inf:
-        raise Invalid(f"{what} is {short_repr(value)}, and must be a number")
+        raise InvalidArgument(f"{what} is {short_repr(value)}, and must be a number")
     bounds = f"at least {minimum}" if maximum == math.inf else f"from {minimum} to {maximum}"
-    raise Invalid(f"{what} is {short_repr(value)}, and must be {bounds}")
+    raise InvalidArgument(f"{what} is {short_repr(value)}, and must be {bounds}")
 
 
 def check_seconds(what: str, value: Any) -> None:
     """Checks that a value is a time span in seconds.
 
     Raises:
-        Invalid: The value is no number, or negative.
+        InvalidArgument: The value is no number, or negative.
     """
     if type(value) is not float and not isinstance(value, Real):
-        raise Invalid(f"{what} is {short_repr(value)}, and must be a number of seconds")
+        raise InvalidArgument(f"{what} is {short_repr(value)}, and must be a number of seconds")
     check_number(what, value, 0)
 
 
@@ -60,7 +60,7 @@ def checked_grace(value: Any) -> float:
     """Returns a grace period in seconds, capped at the longest time for which threads can wait.
 
     Raises:
-        Invalid: The value is no number, or negative.
+        InvalidArgument: The value is no number, or negative.
     """
     check_seconds("grace", value)
     return min(float(value), TIMEOUT_MAX)
@@ -70,7 +70,7 @@ def check_limit(what: str, value: Any) -> None:
     """Checks that a value is a time limit in seconds. None is no limit.
 
     Raises:
-        Invalid: The value is no number, or negative.
+        InvalidArgument: The value is no number, or negative.
     """
     if value is not None:
         check_seconds(what, value)
@@ -80,49 +80,49 @@ def check_count(what: str, value: Any, minimum: int, maximum: int = sys.maxsize)
     """Checks that a value is a whole number within its bounds.
 
     Raises:
-        Invalid: The value is no whole number, less than `minimum` or more than `maximum`.
+        InvalidArgument: The value is no whole number, less than `minimum` or more than `maximum`.
     """
     if type(value) is bool or not isinstance(value, Integral):
-        raise Invalid(f"{what} is {short_repr(value)}, and must be a whole number")
+        raise InvalidArgument(f"{what} is {short_repr(value)}, and must be a whole number")
     if not minimum <= int(value) <= maximum:
         bounds = (
             f"at least {minimum}"
             if maximum == sys.maxsize and value < minimum
             else f"from {minimum} to {maximum}"
         )
-        raise Invalid(f"{what} is {short_repr(value)}, and must be {bounds}")
+        raise InvalidArgument(f"{what} is {short_repr(value)}, and must be {bounds}")
 
 
 def check_flag(what: str, value: Any) -> None:
     """Checks that a value is True or False.
 
     Raises:
-        Invalid: The value is something else.
+        InvalidArgument: The value is something else.
     """
     if not isinstance(value, bool):
-        raise Invalid(f"{what} is {short_repr(value)}, and must be True or False")
+        raise InvalidArgument(f"{what} is {short_repr(value)}, and must be True or False")
 
 
 def check_text(what: str, value: Any) -> None:
     """Checks that a value is text that is not empty.
 
     Raises:
-        Invalid: The value is something else, or empty.
+        InvalidArgument: The value is something else, or empty.
     """
     if not isinstance(value, str) or not value:
-        raise Invalid(f"{what} is {short_repr(value)}, and must be text that is not empty")
+        raise InvalidArgument(f"{what} is {short_repr(value)}, and must be text that is not empty")
 
 
 def check_storable_text(what: str, value: Any) -> None:
     """Checks that a value is text that stores can hold and compare.
 
     Raises:
-        Invalid: The value is no text, or contains a NUL or a lone surrogate.
+        InvalidArgument: The value is no text, or contains a NUL or a lone surrogate.
     """
     if not isinstance(value, str):
-        raise Invalid(f"{what} is {short_repr(value)}, and must be text")
+        raise InvalidArgument(f"{what} is {short_repr(value)}, and must be text")
     if "\0" in value or any(unicodedata.category(character) == "Cs" for character in value):
-        raise Invalid(
+        raise InvalidArgument(
             f"{what} is {short_repr(value)}, and must not have a NUL or a lone surrogate: no store has such "
             "text"
         )
@@ -132,7 +132,7 @@ def check_store_url(value: Any) -> None:
     """Checks that a value may be the URL of a store.
 
     Raises:
-        Invalid: The value is no text, empty, too long, or not printable.
+        InvalidArgument: The value is no text, empty, too long, or not printable.
     """
     check_name("url", value, MAX_URL_BYTES)
 
@@ -141,14 +141,16 @@ def check_name(what: str, value: Any, maximum: int = MAX_NAME_BYTES) -> None:
     """Checks that a value may be the name of a step, workflow or queue, as the engine would later.
 
     Raises:
-        Invalid: The value is no text, empty, too long, or not printable.
+        InvalidArgument: The value is no text, empty, too long, or not printable.
     """
     check_text(what, value)
     size = len(value.encode(errors="surrogatepass"))
     if size > maximum:
-        raise Invalid(f"{what} is {short_repr(value)} and has {size} bytes, at most {maximum} are allowed")
+        raise InvalidArgument(
+            f"{what} is {short_repr(value)} and has {size} bytes, at most {maximum} are allowed"
+        )
     if any(unicodedata.category(character) in ("Cc", "Cs") for character in value):
-        raise Invalid(f"{what} is {short_repr(value)}, and must consist of printable characters")
+        raise InvalidArgument(f"{what} is {short_repr(value)}, and must consist of printable characters")
 
 
 def check_engine_options(
@@ -164,7 +166,7 @@ def check_engine_options(
     """Checks the options of an engine.
 
     Raises:
-        Invalid: An option is out of its bounds.
+        InvalidArgument: An option is out of its bounds.
     """
     check_store_url(url)
     check_count("max_running", max_running, 1)
@@ -192,7 +194,7 @@ def check_step_options(
     """Checks the options of a step.
 
     Raises:
-        Invalid: An option is out of its bounds.
+        InvalidArgument: An option is out of its bounds.
     """
     if name_given is not None:
         check_name("name", name_given)
@@ -203,19 +205,21 @@ def check_step_options(
     check_number("jitter", jitter, 0, 1)
     check_limit("timeout", timeout)
     if timeout == 0:
-        raise Invalid("timeout is 0, and no attempt can be that fast: leave it out for no limit")
+        raise InvalidArgument("timeout is 0, and no attempt can be that fast: leave it out for no limit")
     check_flag("speculative", speculative)
     given: object = retry_if
     if isinstance(given, type) and issubclass(given, BaseException):
-        raise Invalid(
+        raise InvalidArgument(
             f"retry_if is the class {given.__qualname__}, and must be a function: write "
             f"retry_if=lambda error: isinstance(error, {given.__qualname__})"
         )
     if retry_if is not None and not callable(retry_if):
-        raise Invalid(f"retry_if is {short_repr(retry_if)}, and must be a function that takes the exception")
+        raise InvalidArgument(
+            f"retry_if is {short_repr(retry_if)}, and must be a function that takes the exception"
+        )
     if CoroutineFunction.is_like(retry_if):
         # its coroutine would count as true for every exception
-        raise Invalid(
+        raise InvalidArgument(
             f"retry_if is {short_repr(retry_if)}, and must be a sync function: its result would not be "
             "awaited"
         )
@@ -225,20 +229,20 @@ def check_function(what: str, value: Any) -> None:
     """Checks that a value can be the body of a step, or the code of a workflow.
 
     Raises:
-        Invalid: The value is a step or a workflow already, or a generator function.
+        InvalidArgument: The value is a step or a workflow already, or a generator function.
     """
     if hasattr(value, "__stepfast__"):
-        raise Invalid(
+        raise InvalidArgument(
             f"{short_repr(value)} is a step or a workflow already, and cannot be made a {what}: decorate a "
             "plain function"
         )
     if inspect.isasyncgenfunction(value):
-        raise Invalid(
+        raise InvalidArgument(
             f"{value.__qualname__} is an async generator, which cannot be a {what}: return a list, or make a "
             "step of what it does for each item"
         )
     if inspect.isgeneratorfunction(value):
-        raise Invalid(
+        raise InvalidArgument(
             f"{value.__qualname__} is a generator, which cannot be a {what}: return a list, or make a "
             "step of what it does for each item"
         )
@@ -248,7 +252,7 @@ def check_start_options(workflow_id: Any, timeout: Any, wait_timeout: Any) -> No
     """Checks the options of a start.
 
     Raises:
-        Invalid: An option is out of its bounds.
+        InvalidArgument: An option is out of its bounds.
     """
     if workflow_id is not None:
         check_name("workflow_id", workflow_id, MAX_ID_BYTES)

@@ -6,21 +6,25 @@ from collections.abc import Callable
 from typing import Any
 
 from stepfast._validation.text import short_repr
-from stepfast.errors import Invalid
+from stepfast.errors import InvalidArgument
 
 
 def qualified_name(function: Callable[..., Any]) -> str:
     """Returns the name under which a function is recorded: its qualified name, without the module.
 
     Raises:
-        Invalid: The value is no function.
+        InvalidArgument: The value is no function.
     """
     if isinstance(function, classmethod | staticmethod):
         kind = "classmethod" if isinstance(function, classmethod) else "staticmethod"
-        raise Invalid(f"{function.__qualname__} is a {kind} already: write @{kind} above @step or @workflow")
+        raise InvalidArgument(
+            f"{function.__qualname__} is a {kind} already: write @{kind} above @step or @workflow"
+        )
     name = getattr(function, "__qualname__", None)
     if not callable(function) or not isinstance(name, str):
-        raise Invalid(f"{short_repr(function)} is no function: steps and workflows are made of functions")
+        raise InvalidArgument(
+            f"{short_repr(function)} is no function: steps and workflows are made of functions"
+        )
     return name
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from stepfast import _native
 from stepfast._runtime.branch import current_branch
 from stepfast._runtime.waiting import wait_for_call
-from stepfast.errors import Invalid
+from stepfast.errors import InvalidArgument
 
 if TYPE_CHECKING:
     from stepfast._options.start_options import StartOptions
@@ -31,7 +31,7 @@ class Reference:
     def _call(self) -> _native.Call:
         branch = current_branch()
         if branch is None:
-            raise Invalid(
+            raise InvalidArgument(
                 f"the result of child {self.workflow_id} is for the code of the workflow that started it; "
                 "elsewhere use engine.get(workflow_id).result()"
             )
@@ -58,7 +58,7 @@ class Child(Reference, Generic[R]):
 
         Raises:
             WorkflowCancelled: The child was cancelled, but this workflow was not.
-            Invalid: This is not the code of a workflow.
+            InvalidArgument: This is not the code of a workflow.
             Exception: What the child has raised; `WorkflowFailed` where no code of Python has.
         """
         output: R = wait_for_call(self._call())
@@ -79,7 +79,7 @@ class AsyncChild(Reference, Generic[R]):
 
         Raises:
             WorkflowCancelled: The child was cancelled, but this workflow was not.
-            Invalid: This is not the code of a workflow.
+            InvalidArgument: This is not the code of a workflow.
             Exception: What the child has raised; `WorkflowFailed` where no code of Python has.
         """
         return self._call()
@@ -88,9 +88,9 @@ class AsyncChild(Reference, Generic[R]):
         return self.result().__await__()
 
 
-def elsewhere(workflow: Workflow[..., Any]) -> Invalid:
+def elsewhere(workflow: Workflow[..., Any]) -> InvalidArgument:
     """What is for the code of workflows is called elsewhere."""
-    return Invalid(
+    return InvalidArgument(
         f"workflow {workflow.name!r} is started as a child, but this is not the code of a workflow: use "
         "engine.start(...) here"
     )

@@ -11,7 +11,7 @@ from typing import Any, Generic, TypeVar, cast, overload
 from stepfast._runtime.branch import current_branch, unwind_exception
 from stepfast._runtime.threads.branches import Progress, run_in_threads
 from stepfast._validation import bounds
-from stepfast.errors import Invalid
+from stepfast.errors import InvalidArgument
 
 R = TypeVar("R", covariant=True)
 R1 = TypeVar("R1")
@@ -77,7 +77,7 @@ def gather(*calls: Any) -> Any:
     Raises:
         Exception: What the first of them to fail has raised. In async code the others are cancelled, in sync
             code they are waited for.
-        Invalid: A call is none: a sync step that is written with its arguments has run already.
+        InvalidArgument: A call is none: a sync step that is written with its arguments has run already.
     """
     branch = current_branch()
     is_async = not calls or any(not callable(call) for call in calls)
@@ -91,7 +91,7 @@ def gather(*calls: Any) -> Any:
     return tuple(run_in_threads(lambda call: call(), calls, len(calls) or 1))
 
 
-def _no_call(number: int, calls: tuple[Any, ...]) -> Invalid:
+def _no_call(number: int, calls: tuple[Any, ...]) -> InvalidArgument:
     """What to write instead of an argument of `gather` that cannot be waited for."""
     kind = type(calls[number - 1]).__qualname__
     for call in calls:
@@ -99,11 +99,11 @@ def _no_call(number: int, calls: tuple[Any, ...]) -> Invalid:
             # nobody awaits it any more
             call.close()
     if is_on_loop():
-        return Invalid(
+        return InvalidArgument(
             f"argument {number} of gather has the type {kind}, and must be something to await: write await "
             "gather(reserve(1), charge(2)) with async steps, reserve.in_thread(1) for a sync one"
         )
-    return Invalid(
+    return InvalidArgument(
         f"argument {number} of gather has the type {kind}, and must be a function without arguments: "
         "a step that is written with its arguments has run before gather. Write "
         "gather(lambda: reserve(1), lambda: charge(2)), or map(reserve, [1, 2])"
@@ -154,7 +154,7 @@ def map(
 
     Raises:
         Exception: What the first of them to fail has raised; no further ones are begun.
-        Invalid: `concurrency` is less than 1.
+        InvalidArgument: `concurrency` is less than 1.
     """
     if concurrency is not None:
         bounds.check_count("concurrency", concurrency, 1)

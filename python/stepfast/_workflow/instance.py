@@ -7,7 +7,7 @@ from typing import Any, Final, cast
 
 from stepfast._validation.text import short_repr
 from stepfast._values import DecodeError, register
-from stepfast.errors import Invalid
+from stepfast.errors import InvalidArgument
 
 _instances: Final[dict[tuple[type, str], Instance]] = {}
 
@@ -32,13 +32,15 @@ class Instance:
         name: The name of the instance: one per class and name. Making it anew takes its place.
 
     Raises:
-        Invalid: The name is empty.
+        InvalidArgument: The name is empty.
     """
 
     def __init__(self, name: str) -> None:
         # a name of another type would be looked for in vain after a crash
         if not isinstance(cast("object", name), str) or not name:
-            raise Invalid(f"an instance of {type(self).__qualname__} needs a name, not {short_repr(name)}")
+            raise InvalidArgument(
+                f"an instance of {type(self).__qualname__} needs a name, not {short_repr(name)}"
+            )
         self.name: Final = name
         _instances[type(self), name] = self
 

@@ -32,7 +32,7 @@ def sleep(
         What to await, in async code; None in sync code, where the time has passed.
 
     Raises:
-        Invalid: It is no number.
+        InvalidArgument: It is no number.
     """
     # No checker knows which code calls this. Async code has to be told of an Awaitable; were it a Coroutine,
     # checkers would miss an `await` in sync code.

@@ -38,7 +38,7 @@ from stepfast._validation import bounds
 from stepfast._validation.coroutine_function import CoroutineFunction
 from stepfast._validation.names import qualified_name
 from stepfast._validation.signature import signature_of
-from stepfast.errors import Invalid
+from stepfast.errors import InvalidArgument
 
 if TYPE_CHECKING:
     pass
@@ -145,7 +145,7 @@ class Step(CoroutineFunction, Generic[P, R]):
         on meanwhile.
 
         Raises:
-            Invalid: The step is async, or this is the code of a sync workflow.
+            InvalidArgument: The step is async, or this is the code of a sync workflow.
             Exception: What the body has raised.
         """
         return self._in_thread(args, args, kwargs)
@@ -154,12 +154,12 @@ class Step(CoroutineFunction, Generic[P, R]):
         self, recorded: tuple[Any, ...], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Coroutine[object, None, R]:
         if self.is_async:
-            raise Invalid(f"step {self.name!r} is async: call it as it is, and await it")
+            raise InvalidArgument(f"step {self.name!r} is async: call it as it is, and await it")
         branch = current_branch()
         if branch is None:
             return asyncio.to_thread(self.function, *args, **kwargs)
         if not branch.is_on_loop:
-            raise Invalid(f"step {self.name!r} is called from a sync workflow: call it as it is")
+            raise InvalidArgument(f"step {self.name!r} is called from a sync workflow: call it as it is")
         return cast(
             "Coroutine[object, None, R]", branch.awaitable_step(self.settings, recorded, args, kwargs)
         )
@@ -189,13 +189,13 @@ class Step(CoroutineFunction, Generic[P, R]):
     def __get__(self, instance: object, owner: type | None = None) -> Any:
         return self if instance is None else BoundStep(self, instance)
 
-    def _misplaced(self) -> Invalid:
+    def _misplaced(self) -> InvalidArgument:
         if self.is_async:
-            return Invalid(
+            return InvalidArgument(
                 f"step {self.name!r} is async, but the workflow is not: make the workflow async, or the step "
                 "sync"
             )
-        return Invalid(
+        return InvalidArgument(
             f"step {self.name!r} is sync, and would block the event loop of an async workflow: make it "
             f"async, or write await {self.function.__name__}.in_thread(...)"
         )

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final, NoReturn, Self, TypeVar
 from stepfast._runtime.branch import current_branch
 from stepfast._validation import bounds
 from stepfast._workflow.sleep import sleep
-from stepfast.errors import Invalid
+from stepfast.errors import InvalidArgument
 
 R = TypeVar("R")
 
@@ -26,7 +26,7 @@ class timeout:
 
     Raises:
         TimeoutError: The time was up; what was awaited then has been cancelled.
-        Invalid: The limit is no number; or this is a sync workflow: threads cannot be interrupted,
+        InvalidArgument: The limit is no number; or this is a sync workflow: threads cannot be interrupted,
             `@step(timeout=...)` limits a step.
     """
 
@@ -42,7 +42,7 @@ class timeout:
         # checkers find it wrong, as it is
 
         def __enter__(self) -> NoReturn:
-            raise Invalid(
+            raise InvalidArgument(
                 "stepfast.timeout is for async code: `async with stepfast.timeout(...)`; in a sync workflow "
                 "@step(timeout=...) limits a step"
             )
@@ -55,7 +55,7 @@ class timeout:
             self._plain = asyncio.timeout(self._seconds)
             await self._plain.__aenter__()
         elif not branch.is_on_loop:
-            raise Invalid("stepfast.timeout is for async workflows; @step(timeout=...) limits a step")
+            raise InvalidArgument("stepfast.timeout is for async workflows; @step(timeout=...) limits a step")
         elif self._seconds is not None:
             task = asyncio.current_task()
             assert task is not None
@@ -107,7 +107,7 @@ async def wait_for(awaitable: Awaitable[R], timeout: float | None) -> R:
 
     Raises:
         TimeoutError: The time was up; the awaitable has been cancelled.
-        Invalid: As of `timeout`.
+        InvalidArgument: As of `timeout`.
     """
     if timeout is not None:
         bounds.check_number("timeout", timeout)

@@ -18,7 +18,7 @@ from stepfast._validation.signature import signature_of
 from stepfast._workflow.child import AsyncChild, Child, elsewhere, start_child
 from stepfast._workflow.step import Nobody
 from stepfast._workflow.time_limit_check import warn_of_limits
-from stepfast.errors import Invalid
+from stepfast.errors import InvalidArgument
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -71,7 +71,7 @@ class Workflow(CoroutineFunction, Generic[P, R]):
         """For async workflows: the sync workflow as a child, which runs on a thread.
 
         Raises:
-            Invalid: The workflow is async, or this is not the code of an async workflow.
+            InvalidArgument: The workflow is async, or this is not the code of an async workflow.
             WorkflowCancelled: The child was cancelled, but this workflow was not.
             Exception: What the child has raised; `WorkflowFailed` where no code of Python has.
         """
@@ -106,7 +106,7 @@ class Workflow(CoroutineFunction, Generic[P, R]):
             What has the same `start`, `start_detached` and `in_thread` as the workflow, and can be called.
 
         Raises:
-            Invalid: An option is out of its bounds.
+            InvalidArgument: An option is out of its bounds.
         """
         return PlacedWorkflow(
             self,
@@ -135,7 +135,7 @@ class Workflow(CoroutineFunction, Generic[P, R]):
         with the workflow.
 
         Raises:
-            Invalid: This is not the code of a workflow: there `engine.start` starts executions.
+            InvalidArgument: This is not the code of a workflow: there `engine.start` starts executions.
         """
         return start_child(self, args, kwargs)
 
@@ -155,7 +155,7 @@ class Workflow(CoroutineFunction, Generic[P, R]):
             Its workflow_id.
 
         Raises:
-            Invalid: This is not the code of a workflow: there `engine.start` starts executions.
+            InvalidArgument: This is not the code of a workflow: there `engine.start` starts executions.
         """
         return start_child(self, args, kwargs, is_detached=True)
 
@@ -317,12 +317,12 @@ def called(
 ) -> Any:
     """What it comes to as a child, or what to await for that."""
     if workflow.is_async and not branch.is_on_loop:
-        raise Invalid(
+        raise InvalidArgument(
             f"workflow {workflow.name!r} is async, but the one that calls it is not: make that async, or "
             "this sync"
         )
     if branch.is_on_loop and not workflow.is_async:
-        raise Invalid(
+        raise InvalidArgument(
             f"workflow {workflow.name!r} is sync, and waiting for it would block the event loop of an async "
             f"one: make it async, or write await {workflow.function.__name__}.in_thread(...)"
         )
@@ -342,7 +342,7 @@ def called_in_thread(
     """What to await for what it comes to as a child that runs on a thread."""
     branch = current_branch()
     if workflow.is_async or branch is None or not branch.is_on_loop:
-        raise Invalid(
+        raise InvalidArgument(
             f"in_thread is for async workflows that call sync ones; {workflow.name!r} is called elsewhere"
         )
     opened = branch.host
@@ -363,13 +363,13 @@ def register(workflow: Workflow[..., Any]) -> None:
     """Keeps a workflow for engines to find."""
     known = _registered.get(workflow.name)
     if known is not None and location_of(known.function) != location_of(workflow.function):
-        raise Invalid(
+        raise InvalidArgument(
             f"two workflows are called {workflow.name!r}, in {location_of(known.function)} and in "
             f"{location_of(workflow.function)}; give one of them another name: @workflow(name=...)"
         )
     following = [opened for opened in open_engines if not opened.is_closed] if known is not None else []
     if known is not None and is_variant(known, workflow) and any(known in it.numbers for it in following):
-        raise Invalid(
+        raise InvalidArgument(
             f"workflow {workflow.name!r} is made again, by the same code with other values, while an engine "
             f"is open that knows the first one: executions of that would go on with the new one. {OWN_NAMES}"
         )
@@ -407,14 +407,14 @@ def refuse_replaced(workflow: Any) -> None:
     """Refuses a workflow whose name another one has by now, of the same code with other values.
 
     Raises:
-        Invalid: It is one.
+        InvalidArgument: It is one.
     """
     if not isinstance(workflow, Workflow):
         return
     given = cast("Workflow[..., Any]", workflow)
     current = _registered.get(given.name)
     if current is not None and is_variant(given, current):
-        raise Invalid(
+        raise InvalidArgument(
             f"another workflow with the name {given.name!r} has taken its place, of the same code with "
             f"other values. {OWN_NAMES}"
         )
@@ -445,7 +445,7 @@ def workflow(
             such values to the world between steps.
 
     Raises:
-        Invalid: It is no function, another workflow has the name, or an option is out of its bounds.
+        InvalidArgument: It is no function, another workflow has the name, or an option is out of its bounds.
     """
 
     def made(function: Callable[..., Any]) -> Workflow[..., Any]:

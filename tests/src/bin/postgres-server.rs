@@ -3,7 +3,7 @@
 
 use std::io::{Read, Write, stdin, stdout};
 
-use stepfast_tests::postgres_server::PostgresServer;
+use stepfast_tests::fixtures::postgres_server::PostgresServer;
 
 fn main() -> std::io::Result<()> {
     let server = PostgresServer::start();

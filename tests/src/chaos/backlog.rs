@@ -8,11 +8,11 @@ use stepfast::queue::Queue;
 use stepfast::{Client, Error, Workflow};
 
 use crate::chaos::Form;
-use crate::chaos::hand::Terms;
-use crate::chaos::pace::Dent;
+use crate::chaos::deployment::Site;
 use crate::chaos::report::Report;
-use crate::chaos::site::Site;
-use crate::postgres_server::PostgresServer;
+use crate::chaos::throughput::Dent;
+use crate::chaos::worker_process::Terms;
+use crate::fixtures::postgres_server::PostgresServer;
 
 const WORKERS: usize = 3;
 /// Most that may run: in all, of any one key, in any one worker.

@@ -5,7 +5,7 @@ use std::fmt;
 
 use stepfast::queue::{Limits, QueueRow};
 
-use crate::chaos::site::Site;
+use crate::chaos::deployment::Site;
 use crate::chaos::worker::QUEUE;
 
 /// Violations of one kind that are listed.

@@ -5,12 +5,12 @@ use std::path::PathBuf;
 use fastrand::Rng;
 
 use crate::chaos::Form;
-use crate::chaos::hand::Terms;
+use crate::chaos::deployment::{Site, executions};
 use crate::chaos::load::NAP;
 use crate::chaos::report::Report;
-use crate::chaos::site::{Site, executions};
 use crate::chaos::worker::Calls;
-use crate::postgres_server::PostgresServer;
+use crate::chaos::worker_process::Terms;
+use crate::fixtures::postgres_server::PostgresServer;
 
 const HOUR: i64 = 3_600_000_000;
 /// Clocks of the workers, ahead of the database's, in microseconds.

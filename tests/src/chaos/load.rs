@@ -1,6 +1,6 @@
 //! What the workers of the chaos suite run, and what must come of it.
 //!
-//! A body tells that it begins as those of [`victim`](crate::victim) do, so [`check`](crate::check) can judge both.
+//! A body tells that it begins as those of [`victim`](crate::crash::child) do, so [`check`](crate::crash::promises) can judge both.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
@@ -10,8 +10,8 @@ use stepfast::clock::{Clock, SystemClock};
 use stepfast::{Context, EngineBuilder, Failure, Workflow};
 use tokio::sync::watch;
 
-use crate::later;
-use crate::victim::Ear;
+use crate::crash::child::Ear;
+use crate::fixtures::later_version;
 
 /// Children of an order.
 pub const CHILDREN: usize = 1;
@@ -187,7 +187,7 @@ fn ferry(teller: Teller) -> Workflow<u32, String> {
         async move {
             let me = cx.execution_key();
             let cross = async || {
-                if !later::is_asked() {
+                if !later_version::is_asked() {
                     std::future::pending::<()>().await;
                 }
                 teller.body(&me, "cross", "-").await

@@ -1,7 +1,7 @@
 //! Chaos: worker processes under load on real stores, faults from outside, and the same promises after each.
 //!
-//! A [`site`] is a database with [`worker`] processes that call and run [`load`] without end. A scenario lets a
-//! fault strike, sees how the [`pace`] comes back, asks [`check`](crate::check) what the promises are worth, and
+//! A [`deployment`] is a database with [`worker`] processes that call and run [`load`] without end. A scenario lets a
+//! fault strike, sees how the [`throughput`] comes back, asks [`check`](crate::crash::promises) what the promises are worth, and
 //! comes to a [`report`]. How soon the pace is back depends on the machine too: it is always said, and judged in
 //! the long form only.
 
@@ -14,24 +14,23 @@ use crate::chaos::report::Report;
 mod backlog;
 pub mod census;
 mod clocks;
-mod culprit;
-mod foreign;
-pub mod hand;
+mod concurrent_writers;
+pub mod deployment;
+mod foreign_transactions;
 pub mod load;
-mod lossy_proxy;
-mod neighbours;
 pub mod operator;
 mod outages;
-pub mod pace;
 mod pauses;
+mod poison_workflow;
 mod processes;
 pub mod report;
 pub mod shift;
-pub mod site;
 mod takeover;
+pub mod throughput;
 pub mod worker;
+pub mod worker_process;
 
-pub use neighbours::run_if_asked as write_if_asked;
+pub use concurrent_writers::run_if_asked as write_if_asked;
 pub use takeover::measure as measure_takeovers;
 
 /// How long it all takes.
@@ -86,8 +85,8 @@ pub const SCENARIOS: &[Scenario] = &[
     scenario!("pauses on postgres", pauses::on_postgres),
     scenario!("killed on postgres", processes::killed_on_postgres),
     scenario!("stopped on postgres", processes::stopped_on_postgres),
-    scenario!("foreign lock", foreign::locked_id),
-    scenario!("foreign snapshot", foreign::held_snapshot),
+    scenario!("foreign lock", foreign_transactions::locked_id),
+    scenario!("foreign snapshot", foreign_transactions::held_snapshot),
     scenario!("racing takeovers", takeover::races),
     scenario!("stopped on sqlite", processes::stopped_on_sqlite),
     scenario!("clocks", clocks::skewed),
@@ -97,9 +96,9 @@ pub const SCENARIOS: &[Scenario] = &[
     scenario!("lossy network", outages::lossy),
     scenario!("terminated", outages::terminated),
     scenario!("backlog on sqlite", backlog::on_sqlite),
-    scenario!("neighbours on sqlite", neighbours::four_and_one),
+    scenario!("neighbours on sqlite", concurrent_writers::four_and_one),
     scenario!("thousand lost", takeover::thousand, short: false),
     // pauses grow from strike to strike, and on Postgres each costs a lease
-    scenario!("culprit on sqlite", culprit::on_sqlite, short: false),
-    scenario!("culprit on postgres", culprit::on_postgres, short: false),
+    scenario!("culprit on sqlite", poison_workflow::on_sqlite, short: false),
+    scenario!("culprit on postgres", poison_workflow::on_postgres, short: false),
 ];

@@ -6,12 +6,12 @@ use fastrand::Rng;
 use tokio::time::Instant;
 
 use crate::chaos::Form;
-use crate::chaos::hand::Terms;
-use crate::chaos::lossy_proxy::LossyProxy;
-use crate::chaos::pace::Dent;
+use crate::chaos::deployment::{Site, connect};
 use crate::chaos::report::Report;
-use crate::chaos::site::{Site, connect};
-use crate::postgres_server::PostgresServer;
+use crate::chaos::throughput::Dent;
+use crate::chaos::worker_process::Terms;
+use crate::faults::lossy_proxy::LossyProxy;
+use crate::fixtures::postgres_server::PostgresServer;
 
 const WORKERS: usize = 3;
 

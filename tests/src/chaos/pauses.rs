@@ -9,19 +9,19 @@ use std::time::Duration;
 
 use fastrand::Rng;
 use stepfast::queue::Limits;
-use stepfast::store::{Move, Outcome, StoreError, Write};
+use stepfast::store::{Transition, Outcome, StoreError, Write};
 use tokio::time::Instant;
 
 use crate::Worker;
 use crate::chaos::Form;
 use crate::chaos::census::Census;
+use crate::chaos::deployment::Site;
 use crate::chaos::operator::Operator;
-use crate::chaos::pace::Dent;
 use crate::chaos::report::Report;
 use crate::chaos::shift::{BACKLOG, Ears, FEED, Figures, Shift, plain};
-use crate::chaos::site::Site;
-use crate::make::queued;
-use crate::postgres_server::PostgresServer;
+use crate::chaos::throughput::Dent;
+use crate::fixtures::builders::queued;
+use crate::fixtures::postgres_server::PostgresServer;
 
 const WORKERS: usize = 3;
 /// How long it is from change to change, in milliseconds.
@@ -234,7 +234,7 @@ impl Quiet {
         });
         let back = taken.into_iter().map(|record| {
             let (key, ticket) = (record.execution.key, record.execution.placement);
-            Write::Transition(Move { key, ticket, state: queued() })
+            Write::Transition(Transition { key, placement: ticket, state: queued() })
         });
         let outcomes = worker.commit_at_last(back.collect()).await;
         let is_ours = outcomes.iter().all(|outcome| *outcome == Outcome::Applied);

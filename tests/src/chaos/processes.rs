@@ -6,10 +6,10 @@ use fastrand::Rng;
 use rustix::process::Signal;
 
 use crate::chaos::Form;
-use crate::chaos::hand::Terms;
+use crate::chaos::deployment::Site;
 use crate::chaos::report::Report;
-use crate::chaos::site::Site;
-use crate::postgres_server::PostgresServer;
+use crate::chaos::worker_process::Terms;
+use crate::fixtures::postgres_server::PostgresServer;
 
 const WORKERS: usize = 3;
 

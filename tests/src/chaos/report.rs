@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::chaos::pace::Dent;
+use crate::chaos::throughput::Dent;
 
 /// What a scenario comes to.
 #[derive(Clone, Debug, Default)]

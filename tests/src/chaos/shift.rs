@@ -8,9 +8,9 @@ use fastrand::Rng;
 use tokio::time::Instant;
 
 use crate::chaos::census::Census;
-use crate::chaos::hand::{Fate, Heard, Terms};
+use crate::chaos::deployment::Site;
 use crate::chaos::operator::Operator;
-use crate::chaos::site::Site;
+use crate::chaos::worker_process::{Fate, Heard, Terms};
 
 /// So many wait, if the workers can start them as fast as they run them.
 pub const BACKLOG: u64 = 2_500;

@@ -10,13 +10,13 @@ use stepfast::payload::Payload;
 use tokio::time::Instant;
 
 use crate::chaos::Form;
-use crate::chaos::hand::{Heard, Terms};
+use crate::chaos::deployment::{Site, connect};
 use crate::chaos::load::BEATS;
-use crate::chaos::pace::Dent;
 use crate::chaos::report::Report;
-use crate::chaos::site::{Site, connect};
+use crate::chaos::throughput::Dent;
 use crate::chaos::worker::Calls;
-use crate::postgres_server::PostgresServer;
+use crate::chaos::worker_process::{Heard, Terms};
+use crate::fixtures::postgres_server::PostgresServer;
 
 /// Two workers want to take over the same dead one at the same moment: what it ran is recovered exactly once.
 ///

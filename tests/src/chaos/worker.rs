@@ -1,6 +1,6 @@
 //! A worker process of the chaos suite: it starts executions, runs them, and tells what was acknowledged.
 //!
-//! Beside the lines of [`victim`](crate::victim) it tells `clock MICROS` (its own, when it begins), `idle` (all
+//! Beside the lines of [`victim`](crate::crash::child) it tells `clock MICROS` (its own, when it begins), `idle` (all
 //! that it started has ended), `left` (it has shut down), `refused TEXT` (it could not open the database), `outdated
 //! TEXT` (its engine has ended by itself), `migrated` (an operator has brought the schema up to date), `error TEXT`, and
 //! `note TEXT` for the listener of its site alone.
@@ -22,8 +22,8 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 
 use crate::chaos::load::{Load, Teller};
-use crate::later;
-use crate::victim::Ear;
+use crate::crash::child::Ear;
+use crate::fixtures::later_version;
 
 /// Names the database to a process that is to be a worker.
 pub const URL: &str = "STEPFAST_CHAOS_WORKER";
@@ -120,7 +120,7 @@ pub fn run_if_asked() -> bool {
     });
     let teller = Teller { ear, ahead: text(AHEAD).parse().unwrap_or(0) };
     let role = Role::ALL.iter().find(|(_, name)| *name == text(ROLE)).map_or(Role::default(), |it| it.0);
-    later::become_if_asked();
+    later_version::become_if_asked();
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
     if role == Role::Operator {
         runtime.block_on(migrate(&url, &teller.ear));

@@ -3,10 +3,10 @@
 use stepfast_core::attributes::Attributes;
 use stepfast_core::key::Key;
 use stepfast_core::queue::Queue;
-use stepfast_core::store::{RequestResult, Filter, Flush, Outcome, Page, Start, State, Status};
+use stepfast_core::store::{Filter, Flush, Outcome, Page, RequestResult, Start, State, Status};
 
 use super::queue::set;
-use crate::make::{
+use crate::fixtures::builders::{
     at, child_of, completed, ended, keys, move_to, nasty_texts, parked, queued, resume, running, scheduled,
     start, start_queued, start_running, ticket, write,
 };
@@ -52,8 +52,11 @@ async fn they_are_kept_whatever_the_start_is(fixture: &dyn StoreFixture) {
     set(&*fixture.store(), &Queue::new("serial").concurrency(1), false).await;
     let parent = Key::mint(0);
     worker.apply(vec![start_running(parent)]).await;
-    let yielding =
-        |key, queue: &str| Start { self_claims: true, placement: ticket(queue, "", 0), ..start(key, running()) };
+    let yielding = |key, queue: &str| Start {
+        self_claims: true,
+        placement: ticket(queue, "", 0),
+        ..start(key, running())
+    };
     let waits = State::Scheduled { due_at: at(100) };
     let mut minted = keys::<9>();
     minted.sort();

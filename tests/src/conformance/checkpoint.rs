@@ -5,7 +5,7 @@ use stepfast_core::path::Path;
 use stepfast_core::payload::Payload;
 use stepfast_core::store::{Attempt, Checkpoint, CheckpointKind, StoreError, Write};
 
-use crate::make::{at, attempt, checkpoint, keys, nasty_texts, payload, start_running, step};
+use crate::fixtures::builders::{at, attempt, checkpoint, keys, nasty_texts, payload, start_running, step};
 use crate::{StoreFixture, Worker};
 
 super::cases![

@@ -5,7 +5,7 @@ use stepfast_core::key::Key;
 use stepfast_core::payload::ChunkRef;
 use stepfast_core::store::{DeleteChunks, StoreError, Write};
 
-use crate::make::{chunk, keys, start_running};
+use crate::fixtures::builders::{chunk, keys, start_running};
 use crate::{StoreFixture, Worker};
 
 super::cases![

@@ -8,7 +8,7 @@ use stepfast_core::key::Key;
 use stepfast_core::payload::Payload;
 use stepfast_core::store::{Claim, RequestKind, Start, State, Status, StoreError, Write};
 
-use crate::make::{
+use crate::fixtures::builders::{
     armed, at, attempt, awaiting, cancel, checkpoint, completed, keys, move_to, parked, payload, queued,
     running, sleeping, start, start_in, start_queued, start_running, write,
 };
@@ -134,7 +134,7 @@ async fn a_claim_brings_all_that_was_recorded(fixture: &dyn StoreFixture) {
         ])
         .await;
     first.commit(vec![cancel(key)]).await;
-    first.apply(vec![move_to(key, State::Queued { armed: sleeps.clone() })]).await;
+    first.apply(vec![move_to(key, State::Queued { pending_sleeps: sleeps.clone() })]).await;
 
     let mut second = Worker::register(&fixture.second().await).await;
     let record = second.claim(1).await.remove(0);

@@ -7,11 +7,11 @@ use stepfast_core::clock::Timestamp;
 use stepfast_core::key::Key;
 use stepfast_core::queue::Queue;
 use stepfast_core::store::{
-    RequestResult, Heartbeat, Outcome, Parent, Request, RequestKind, Start, State, Status, Write,
+    Heartbeat, Outcome, Parent, Request, RequestKind, RequestResult, Start, State, Status, Write,
 };
 
 use super::queue::declare;
-use crate::make::{
+use crate::fixtures::builders::{
     awaiting, completed, keys, move_to, parked, queued, running, scheduled, sleeping, start, ticket, write,
 };
 use crate::{StoreFixture, Worker};
@@ -139,7 +139,10 @@ async fn what_has_expired_ends_and_frees_what_it_holds(fixture: &dyn StoreFixtur
     assert!(matches!(refused, Outcome::Deduplicated(_) | Outcome::Full), "{refused:?}");
     fixture.clock().advance(Duration::from_secs(10));
     assert_eq!(expired(&worker).await.0, [first]);
-    assert_eq!(worker.commit_one(expire(first, fixture.now())).await, Outcome::RequestHandled(RequestResult::Done, None));
+    assert_eq!(
+        worker.commit_one(expire(first, fixture.now())).await,
+        Outcome::RequestHandled(RequestResult::Done, None)
+    );
     let row = worker.execution(first).await;
     assert_eq!((row.status, row.ended_at), (Status::Cancelled, Some(fixture.now())));
     assert_eq!(row.outcome.decode::<String>().unwrap(), "too late");
@@ -171,7 +174,10 @@ async fn nothing_else_expires(fixture: &dyn StoreFixture) {
     assert_eq!(worker.commit_one(expire(Key::mint(0), at)).await, Outcome::NotFound);
     // whoever resumes it takes its deadline from it
     fixture.clock().advance(Duration::from_secs(10));
-    assert_eq!(worker.commit_one(expire(resumed, at)).await, Outcome::RequestHandled(RequestResult::Done, None));
+    assert_eq!(
+        worker.commit_one(expire(resumed, at)).await,
+        Outcome::RequestHandled(RequestResult::Done, None)
+    );
     let resume = Request {
         execution: resumed,
         id: Key::mint(0),
@@ -179,10 +185,16 @@ async fn nothing_else_expires(fixture: &dyn StoreFixture) {
         at,
         reason: Payload::empty(),
     };
-    assert_eq!(worker.commit_one(Write::Request(resume)).await, Outcome::RequestHandled(RequestResult::Done, None));
+    assert_eq!(
+        worker.commit_one(Write::Request(resume)).await,
+        Outcome::RequestHandled(RequestResult::Done, None)
+    );
     assert_eq!(worker.commit_one(expire(resumed, at)).await, declined(Status::Queued));
     assert_eq!(expired(&worker).await.0, [early]);
-    assert_eq!(worker.commit_one(expire(early, at)).await, Outcome::RequestHandled(RequestResult::Done, None));
+    assert_eq!(
+        worker.commit_one(expire(early, at)).await,
+        Outcome::RequestHandled(RequestResult::Done, None)
+    );
     fixture.clock().advance(Duration::from_secs(6));
     assert_eq!(expired(&worker).await, (vec![], None));
 }

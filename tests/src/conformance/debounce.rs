@@ -8,7 +8,7 @@ use stepfast_core::queue::debounce::debounce_id;
 use stepfast_core::store::{Flush, Outcome, Start, Status, Write};
 
 use super::queue::{end, set};
-use crate::make::{at, cancel, enqueue, keys, payload, scheduled, start, ticket, write};
+use crate::fixtures::builders::{at, cancel, enqueue, keys, payload, scheduled, start, ticket, write};
 use crate::{StoreFixture, Worker};
 
 super::cases![

@@ -6,7 +6,7 @@ use stepfast_core::key::Key;
 use stepfast_core::store::{ExistingExecution, Flush, Outcome, Start, Status, Write};
 
 use super::queue::end;
-use crate::make::{
+use crate::fixtures::builders::{
     at, cancel, completed, ended, keys, move_of, move_to, parked, queued, resume, running, scheduled,
     sleeping, start, ticket, write,
 };

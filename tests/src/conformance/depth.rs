@@ -6,7 +6,7 @@ use stepfast_core::queue::Queue;
 use stepfast_core::store::{Flush, Outcome, Start, Status, Write};
 
 use super::queue::{end, set};
-use crate::make::{
+use crate::fixtures::builders::{
     at, cancel, child_of, enqueue, keys, move_of, queued, running, scheduled, sleeping, start, ticket, write,
 };
 use crate::{StoreFixture, Worker};
@@ -197,7 +197,8 @@ async fn nothing_begins_at_once_in_a_queue_with_a_depth(fixture: &dyn StoreFixtu
     declare(fixture, 1).await;
     let mut worker = Worker::register(&fixture.store()).await;
     let [waits, is_refused] = keys();
-    let yielding = |key| write(Start { self_claims: true, placement: ticket("a", "", 0), ..start(key, running()) });
+    let yielding =
+        |key| write(Start { self_claims: true, placement: ticket("a", "", 0), ..start(key, running()) });
     assert_eq!(worker.commit_one(yielding(waits)).await, Outcome::Queued);
     assert_eq!(worker.commit_one(yielding(is_refused)).await, Outcome::Full);
     assert!(!worker.exists(is_refused).await);

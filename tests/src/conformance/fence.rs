@@ -3,8 +3,8 @@
 use stepfast_core::key::Key;
 use stepfast_core::store::{Flush, StoreError};
 
-use crate::make::{cancel, chunk, keys, start_queued};
-use crate::worker::CLAIMS;
+use crate::fixtures::builders::{cancel, chunk, keys, start_queued};
+use crate::fixtures::registration::CLAIMS;
 use crate::{StoreFixture, Worker};
 
 super::cases![

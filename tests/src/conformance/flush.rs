@@ -4,7 +4,7 @@ use stepfast_core::key::Key;
 use stepfast_core::store::counters::Table;
 use stepfast_core::store::{Durability, State, Status, Write};
 
-use crate::make::{
+use crate::fixtures::builders::{
     at, attempt, checkpoint, chunk, completed, keys, move_to, queued, sleeping, start_in, start_queued,
     start_running,
 };
@@ -42,7 +42,7 @@ async fn a_thousand_rows_of_each_kind_share_a_flush(fixture: &dyn StoreFixture) 
         writes.push(match i % 3 {
             0 => move_to(*key, completed()),
             1 => move_to(*key, queued()),
-            _ => move_to(*key, State::Waiting { wake_at: None, children: vec![all[0]], armed: vec![] }),
+            _ => move_to(*key, State::Waiting { wake_at: None, children: vec![all[0]], pending_sleeps: vec![] }),
         });
         writes.push(start_queued(Key::mint(0)));
         writes.push(Write::Wake(sleepers[i]));
@@ -102,6 +102,11 @@ async fn it_says_what_it_is(fixture: &dyn StoreFixture) {
     let store = fixture.store();
     let about = store.info();
     assert!(["memory", "sqlite", "postgres"].contains(&about.kind));
-    assert!(!about.version.is_empty() && about.lanes > 0 && about.max_flush_writes > 0 && about.max_flush_bytes > 0);
+    assert!(
+        !about.version.is_empty()
+            && about.lanes > 0
+            && about.max_flush_writes > 0
+            && about.max_flush_bytes > 0
+    );
     assert_eq!(about.durability == Durability::None, about.kind == "memory");
 }

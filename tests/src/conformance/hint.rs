@@ -6,7 +6,7 @@ use std::time::Duration;
 use stepfast_core::key::Key;
 use stepfast_core::store::Store;
 
-use crate::make::start_queued;
+use crate::fixtures::builders::start_queued;
 use crate::{StoreFixture, Worker};
 
 super::cases![a_waiting_engine_hears_of_anothers_commit, a_commit_between_two_calls_is_heard_of];

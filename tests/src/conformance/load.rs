@@ -4,7 +4,7 @@ use stepfast_core::key::Key;
 use stepfast_core::payload::Payload;
 use stepfast_core::store::{Detail, ExecutionId, Record, Start, Write};
 
-use crate::make::{
+use crate::fixtures::builders::{
     attempt, cancel, checkpoint, completed, keys, parked, queued, running, start, start_in, start_queued,
     write,
 };

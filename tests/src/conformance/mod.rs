@@ -5,7 +5,7 @@
 use futures_util::future::BoxFuture;
 
 use crate::StoreFixture;
-use crate::cases::{cases, nouns};
+use crate::fixtures::case_list::{cases, nouns};
 
 /// Runs a case on a fresh database; panics if the store misbehaves.
 pub type Run = for<'a> fn(&'a dyn StoreFixture) -> BoxFuture<'a, ()>;
@@ -18,30 +18,56 @@ mod deadline;
 mod debounce;
 mod dedup;
 mod depth;
+mod fairness;
 mod fence;
 mod flush;
+mod heartbeat;
 mod hint;
 mod list;
 mod load;
-mod look;
-mod moves;
 mod quarantine;
 mod queue;
 mod race;
 mod rate;
 mod request;
 mod resend;
+mod self_claiming;
 mod start;
-mod survey;
 mod takeover;
 mod timeout;
-mod turns;
+mod transition;
 mod version;
 mod wake;
-mod yielding;
+mod workers;
 
 nouns![
-    attributes, checkpoint, chunk, claim, deadline, debounce, dedup, depth, fence, flush, hint, list, load,
-    look, moves, quarantine, queue, race, rate, request, resend, start, survey, takeover, timeout, turns,
-    version, wake, yielding
+    attributes,
+    checkpoint,
+    chunk,
+    claim,
+    deadline,
+    debounce,
+    dedup,
+    depth,
+    fence,
+    flush,
+    hint,
+    list,
+    load,
+    heartbeat,
+    transition,
+    quarantine,
+    queue,
+    race,
+    rate,
+    request,
+    resend,
+    start,
+    workers,
+    takeover,
+    timeout,
+    fairness,
+    version,
+    wake,
+    self_claiming
 ];

@@ -3,12 +3,14 @@
 use std::time::Duration;
 
 use stepfast_core::key::Key;
-use stepfast_core::store::{Claim, Heartbeat, QUARANTINE_STRIKES, Start, Status, Write, quarantine_delay, next_strikes};
+use stepfast_core::store::{
+    Claim, Heartbeat, QUARANTINE_STRIKES, Start, Status, Write, next_strikes, quarantine_delay,
+};
 
-use crate::make::{
+use crate::fixtures::builders::{
     attempt, cancel, checkpoint, completed, ended, keys, move_to, resume, start, start_queued, write,
 };
-use crate::worker::look;
+use crate::fixtures::registration::look;
 use crate::{StoreFixture, Worker};
 
 super::cases![
@@ -146,7 +148,7 @@ async fn it_is_left_later_each_time(fixture: &dyn StoreFixture) {
         let left = until.since(fixture.now());
         fixture.clock().advance(left);
         assert_eq!(worker.claim_from_quarantine(1).await.len(), 1);
-        worker.apply(vec![move_to(key, crate::make::queued())]).await;
+        worker.apply(vec![move_to(key, crate::fixtures::builders::queued())]).await;
         worker.claim(1).await;
         lose(fixture, &mut worker, &looker).await;
         assert_eq!(worker.execution(key).await.strikes, strikes, "handed back, and claimed among others");
@@ -183,7 +185,10 @@ async fn a_claim_from_it_heeds_workflows_and_versions(fixture: &dyn StoreFixture
     let mut worker = Worker::register(&fixture.store()).await;
     let [key] = keys();
     worker
-        .apply(vec![write(Start { app_version: Some("1".into()), ..start(key, crate::make::queued()) })])
+        .apply(vec![write(Start {
+            app_version: Some("1".into()),
+            ..start(key, crate::fixtures::builders::queued())
+        })])
         .await;
     for _ in 0..QUARANTINE_STRIKES {
         worker.claim(1).await;

@@ -10,7 +10,7 @@ use stepfast_core::queue::{DEFAULT_QUEUE, Queue, QueueChange, QueueRow};
 use stepfast_core::store::counters::Table;
 use stepfast_core::store::{Claim, Heartbeat, Outcome, Start, Status, Store, Write};
 
-use crate::make::{
+use crate::fixtures::builders::{
     at, awaiting, cancel, completed, enqueue, keys, move_of, parked, queued, resume, scheduled, sleeping,
     start, start_in, start_queued, ticket, write,
 };
@@ -99,7 +99,11 @@ async fn a_queue_comes_back_as_it_was_stored(fixture: &dyn StoreFixture) {
 
 async fn a_change_of_what_has_changed_is_refused(fixture: &dyn StoreFixture) {
     let store = fixture.store();
-    let change = |seen_version| QueueChange { queue: Queue::new("a"), is_paused: false, expected_version: seen_version };
+    let change = |seen_version| QueueChange {
+        queue: Queue::new("a"),
+        is_paused: false,
+        expected_version: seen_version,
+    };
     let version = |row: Option<QueueRow>| row.map(|row| row.version);
     assert_eq!(version(store.change_queue(&change(0)).await.unwrap()), Some(1));
     for seen in [0, 2] {

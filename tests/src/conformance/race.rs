@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use stepfast_core::key::Key;
-use stepfast_core::store::{RequestResult, Outcome, Start, Status, Store, StoreError, Write};
+use stepfast_core::store::{Outcome, RequestResult, Start, Status, Store, StoreError, Write};
 
-use crate::make::{
+use crate::fixtures::builders::{
     at, awaiting, cancel, child_of, completed, move_to, queued, running, sleeping, start, start_in,
     start_queued, start_running, write,
 };

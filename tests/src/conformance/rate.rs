@@ -8,7 +8,7 @@ use stepfast_core::queue::{DEFAULT_QUEUE, Queue};
 use stepfast_core::store::{Claim, Start, Write};
 
 use super::queue::{claim_all, declare, end, put};
-use crate::make::{
+use crate::fixtures::builders::{
     WORKFLOW, at, awaiting, completed, keys, move_of, queued, sleeping, start, start_queued, ticket, write,
 };
 use crate::{StoreFixture, Worker};

@@ -3,12 +3,12 @@
 use stepfast_core::key::Key;
 use stepfast_core::payload::Payload;
 use stepfast_core::store::{
-    RequestResult, Checkpoint, CheckpointKind, Detail, Execution, ExecutionId, Outcome, Parent, Request,
-    RequestKind, Start, State, Status, Write, cancel_outcome,
+    Checkpoint, CheckpointKind, Detail, Execution, ExecutionId, Outcome, Parent, Request, RequestKind,
+    RequestResult, Start, State, Status, Write, cancel_outcome,
 };
 
 use super::resend::resent;
-use crate::make::{
+use crate::fixtures::builders::{
     armed, at, attempt, awaiting, cancel, checkpoint, child_of, completed, ended, keys, move_to, parked,
     payload, queued, resume, running, sleeping, start, start_in, start_queued, start_running, write,
 };
@@ -54,10 +54,10 @@ async fn cancel_ends_what_nobody_runs(fixture: &dyn StoreFixture) {
     let sleeps = armed(&[(1, 5)]);
     let states = [
         queued(),
-        State::Queued { armed: sleeps.clone() },
-        State::Waiting { wake_at: Some(at(90)), children: keys::<2>().to_vec(), armed: sleeps.clone() },
+        State::Queued { pending_sleeps: sleeps.clone() },
+        State::Waiting { wake_at: Some(at(90)), children: keys::<2>().to_vec(), pending_sleeps: sleeps.clone() },
         awaiting(&keys::<1>()),
-        State::Parked { reason: payload("why"), armed: sleeps },
+        State::Parked { reason: payload("why"), pending_sleeps: sleeps },
     ];
     for state in states {
         let key = Key::mint(0);
@@ -110,7 +110,10 @@ async fn an_end_that_meets_a_cancel_ends_as_cancelled(fixture: &dyn StoreFixture
         assert_eq!(record.execution.outcome, cancel_outcome());
         assert!(record.requests.is_empty());
         assert_eq!(other.execution(innocent).await.status, end.status());
-        assert_eq!(other.commit_one(cancel(asked)).await, answered(RequestResult::NotApplicable(Status::Cancelled)));
+        assert_eq!(
+            other.commit_one(cancel(asked)).await,
+            answered(RequestResult::NotApplicable(Status::Cancelled))
+        );
     }
 }
 
@@ -183,7 +186,10 @@ async fn cancel_tells_the_parent(fixture: &dyn StoreFixture) {
             write(child_of(parent, runs, running())),
         ])
         .await;
-    assert_eq!(worker.commit_one(cancel(child)).await, Outcome::RequestHandled(RequestResult::Done, Some(parent)));
+    assert_eq!(
+        worker.commit_one(cancel(child)).await,
+        Outcome::RequestHandled(RequestResult::Done, Some(parent))
+    );
     worker.apply(vec![Write::Wake(parent)]).await;
     assert_eq!(worker.claim_keys(10).await, [parent]);
     assert_eq!(worker.commit_one(cancel(runs)).await, answered(RequestResult::Pending), "it has not ended");
@@ -284,7 +290,10 @@ async fn cancel_leaves_other_trees_alone(fixture: &dyn StoreFixture) {
             start_queued(other),
         ])
         .await;
-    assert_eq!(worker.commit_one(cancel(target)).await, Outcome::RequestHandled(RequestResult::Done, Some(root)));
+    assert_eq!(
+        worker.commit_one(cancel(target)).await,
+        Outcome::RequestHandled(RequestResult::Done, Some(root))
+    );
     for (key, expected) in [
         (root, Status::Waiting),
         (sibling, Status::Queued),
@@ -300,7 +309,7 @@ async fn several_cancels_share_a_flush(fixture: &dyn StoreFixture) {
     let some: Vec<Key> = (0..300).map(|_| Key::mint(0)).collect();
     let states = [queued(), running(), completed()];
     let starts = some.iter().enumerate().map(|(i, key)| {
-        let reason = State::Parked { reason: payload("why"), armed: Vec::new() };
+        let reason = State::Parked { reason: payload("why"), pending_sleeps: Vec::new() };
         start_in(*key, states.get(i % 4).cloned().unwrap_or(reason))
     });
     worker.apply(starts.collect()).await;
@@ -370,7 +379,7 @@ async fn resume_continues_a_parked_one(fixture: &dyn StoreFixture) {
     let key = Key::mint(0);
     let sleeps = armed(&[(1, 5)]);
     worker.apply(vec![start_running(key), Write::Checkpoint(checkpoint(key, 1, "x"))]).await;
-    worker.apply(vec![move_to(key, State::Parked { reason: payload("why"), armed: sleeps.clone() })]).await;
+    worker.apply(vec![move_to(key, State::Parked { reason: payload("why"), pending_sleeps: sleeps.clone() })]).await;
     let before = worker.record(key).await;
     assert_eq!(worker.commit_one(resume(key)).await, answered(RequestResult::Done));
     let mut expected = before;
@@ -499,5 +508,8 @@ async fn a_resumed_execution_can_end_and_be_resumed_again(fixture: &dyn StoreFix
         assert_eq!(worker.claim_keys(1).await, [key]);
     }
     worker.apply(vec![move_to(key, completed())]).await;
-    assert_eq!(worker.commit_one(resume(key)).await, answered(RequestResult::NotApplicable(Status::Completed)));
+    assert_eq!(
+        worker.commit_one(resume(key)).await,
+        answered(RequestResult::NotApplicable(Status::Completed))
+    );
 }

@@ -3,7 +3,7 @@
 use stepfast_core::key::Key;
 use stepfast_core::store::{Flush, Outcome, Start, Status, StoreError, Write};
 
-use crate::make::{
+use crate::fixtures::builders::{
     at, attempt, cancel, checkpoint, chunk, completed, ended, keys, move_to, queued, resume, running,
     sleeping, start, start_queued, start_running, write,
 };
@@ -110,7 +110,10 @@ async fn every_kind_of_write_can_be_resent(fixture: &dyn StoreFixture) {
         Write::Wake(waits),
         cancel(runs),
         Write::ClearRequests(runs),
-        Write::DeleteChunks(stepfast_core::store::DeleteChunks { execution: runs, keep: smallvec::SmallVec::new() }),
+        Write::DeleteChunks(stepfast_core::store::DeleteChunks {
+            execution: runs,
+            keep: smallvec::SmallVec::new(),
+        }),
         start_running(fresh),
         move_to(fresh, completed()),
     ];

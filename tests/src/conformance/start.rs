@@ -11,7 +11,7 @@ use stepfast_core::store::{
     Detail, ExecutionId, ExistingExecution, Heartbeat, Outcome, Parent, Start, State, Status, StoreError,
 };
 
-use crate::make::{
+use crate::fixtures::builders::{
     armed, at, awaiting, child_of, completed, ended, keys, move_to, nasty_texts, noise, parked, payload,
     queued, running, sleeping, start, start_queued, start_running, ticket, write,
 };
@@ -38,10 +38,10 @@ async fn the_row_is_created_in_each_state(fixture: &dyn StoreFixture) {
     let mut worker = Worker::register(&fixture.store()).await;
     let [run, queue, wait, park, complete, fail, cancel, child] = keys();
     let sleeps = armed(&[(1, 50), (300, 90)]);
-    let waiting = State::Waiting { wake_at: Some(at(50)), children: vec![child], armed: sleeps.clone() };
+    let waiting = State::Waiting { wake_at: Some(at(50)), children: vec![child], pending_sleeps: sleeps.clone() };
     worker
         .apply(vec![
-            write(start(run, State::Running { armed: sleeps.clone() })),
+            write(start(run, State::Running { pending_sleeps: sleeps.clone() })),
             write(start(queue, queued())),
             write(start(wait, waiting)),
             write(start(park, parked("why"))),

@@ -4,7 +4,7 @@ use stepfast_core::clock::Clock;
 use stepfast_core::key::Key;
 use stepfast_core::store::{Heartbeat, State, Status, StoreError, WorkerId, Write};
 
-use crate::make::{
+use crate::fixtures::builders::{
     armed, at, attempt, awaiting, checkpoint, child_of, completed, keys, move_to, parked, queued, running,
     sleeping, start_in, start_queued, start_running, write,
 };
@@ -39,7 +39,7 @@ async fn what_a_lost_worker_ran_is_queued_and_counted(fixture: &dyn StoreFixture
     assert_eq!(lost.claim_keys(1).await, [claimed]);
     let sleeps = armed(&[(2, 50)]);
     lost.apply(vec![
-        start_in(started, State::Running { armed: sleeps.clone() }),
+        start_in(started, State::Running { pending_sleeps: sleeps.clone() }),
         Write::Checkpoint(checkpoint(started, 1, "x")),
         Write::Attempt(attempt(started, 2, 1)),
     ])
@@ -211,7 +211,7 @@ async fn closing_hands_on_at_once_without_a_recovery(fixture: &dyn StoreFixture)
     let some: [Key; 3] = keys();
     closing.apply(some.map(start_running).to_vec()).await;
     let sleeps = armed(&[(2, 50)]);
-    closing.apply(vec![move_to(some[0], State::Running { armed: sleeps.clone() })]).await;
+    closing.apply(vec![move_to(some[0], State::Running { pending_sleeps: sleeps.clone() })]).await;
     closing.store.close(closing.id).await.unwrap();
     let mut claimed = other.claim(10).await;
     claimed.sort_by_key(|record| record.execution.key);

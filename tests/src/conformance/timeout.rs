@@ -6,7 +6,9 @@ use stepfast_core::clock::{MAX_STORED_DURATION, Timestamp};
 use stepfast_core::key::Key;
 use stepfast_core::store::{Filter, Start, State};
 
-use crate::make::{at, keys, move_of, queued, running, scheduled, sleeping, start, ticket, write};
+use crate::fixtures::builders::{
+    at, keys, move_of, queued, running, scheduled, sleeping, start, ticket, write,
+};
 use crate::{StoreFixture, Worker};
 
 super::cases![

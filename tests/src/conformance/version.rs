@@ -5,10 +5,10 @@ use std::sync::Arc;
 use stepfast_core::key::Key;
 use stepfast_core::store::{Claim, Heartbeat, Record, Start, State, Write};
 
-use crate::make::{
+use crate::fixtures::builders::{
     at, awaiting, child_of, completed, keys, move_to, queued, running, sleeping, start, write,
 };
-use crate::worker::look;
+use crate::fixtures::registration::look;
 use crate::{StoreFixture, Worker};
 
 super::cases![

@@ -5,7 +5,7 @@ use std::time::Duration;
 use stepfast_core::key::Key;
 use stepfast_core::store::{Outcome, State, Status, Write};
 
-use crate::make::{
+use crate::fixtures::builders::{
     at, awaiting, child_of, completed, ended, keys, move_to, parked, queued, running, sleeping, start_in,
     start_running, write,
 };
@@ -71,7 +71,7 @@ async fn any_of_several_conditions_wakes(fixture: &dyn StoreFixture) {
     let wait = |wake_at| State::Waiting {
         wake_at: Some(at(wake_at)),
         children: vec![going, over],
-        armed: Vec::new(),
+        pending_sleeps: Vec::new(),
     };
     let never = i64::from(u32::MAX);
     worker
@@ -117,7 +117,7 @@ async fn a_woken_execution_waits_for_nothing(fixture: &dyn StoreFixture) {
     let mut worker = Worker::register(&fixture.store()).await;
     let [key, child] = keys();
     worker.apply(vec![start_in(child, completed())]).await;
-    let wait = State::Waiting { wake_at: Some(at(1_000)), children: vec![child], armed: Vec::new() };
+    let wait = State::Waiting { wake_at: Some(at(1_000)), children: vec![child], pending_sleeps: Vec::new() };
     worker.apply(vec![start_in(key, wait)]).await;
     worker.apply(vec![Write::Wake(key)]).await;
     assert_eq!(worker.execution(key).await.wake_at, None);

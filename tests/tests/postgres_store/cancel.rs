@@ -1,7 +1,7 @@
-//! Requests: cancelling, with what is below, and resuming.
+//! Requests: cancels, including descendants, and resumes.
 
 use stepfast_core::Key;
-use stepfast_core::store::{RequestResult, Outcome, RequestKind, Status, Write};
+use stepfast_core::store::{Outcome, RequestKind, RequestResult, Status, Write};
 
 use super::support::*;
 
@@ -9,11 +9,11 @@ fn done(parent: Option<Key>) -> Outcome {
     Outcome::RequestHandled(RequestResult::Done, parent)
 }
 
-fn declined(status: Status) -> Outcome {
+fn not_applicable(status: Status) -> Outcome {
     Outcome::RequestHandled(RequestResult::NotApplicable(status), None)
 }
 
-const REQUESTED: Outcome = Outcome::RequestHandled(RequestResult::Pending, None);
+const PENDING: Outcome = Outcome::RequestHandled(RequestResult::Pending, None);
 
 #[tokio::test]
 async fn cancel_finishes_idle_executions_and_asks_owners() {
@@ -35,9 +35,9 @@ async fn cancel_finishes_idle_executions_and_asks_owners() {
         done(None),
         done(None),
         done(None),
-        REQUESTED,
-        declined(Status::Completed),
-        declined(Status::Cancelled),
+        PENDING,
+        not_applicable(Status::Completed),
+        not_applicable(Status::Cancelled),
         Outcome::NotFound,
     ];
     assert_eq!(outcomes, expected);
@@ -99,7 +99,7 @@ async fn cancels_of_parent_and_child_agree_within_flush() {
     let (parent, of) = (Key::mint(0), Key::mint(0));
     db.write(vec![start(parent, waiting(None, &[of])), child(of, parent, false, QUEUED)]).await;
     let outcomes = db.write(vec![cancel(parent), cancel(of)]).await;
-    assert_eq!(outcomes, [(0, done(None)), (1, declined(Status::Cancelled))]);
+    assert_eq!(outcomes, [(0, done(None)), (1, not_applicable(Status::Cancelled))]);
     assert_eq!(db.status(of).await, Status::Cancelled);
 }
 
@@ -110,7 +110,7 @@ async fn cancel_reaches_children_started_or_moved_by_same_flush() {
     db.write(vec![start(parent, RUNNING), child(of, parent, false, RUNNING)]).await;
     db.write(vec![
         cancel(parent),
-        moved(of, waiting(Some(later(1)), &[])),
+        transition(of, waiting(Some(later(1)), &[])),
         child(fresh, parent, false, QUEUED),
     ])
     .await;
@@ -137,7 +137,7 @@ async fn resume_continues_parked_and_failed_executions() {
     db.sql.execute("UPDATE executions SET deadline_at = now()", &[]).await.unwrap();
     let outcomes: Vec<Outcome> =
         db.write(keys.iter().map(|key| resume(*key)).collect()).await.into_iter().map(|(_, o)| o).collect();
-    let no = [Status::Completed, Status::Queued, Status::Waiting, Status::Running].map(declined);
+    let no = [Status::Completed, Status::Queued, Status::Waiting, Status::Running].map(not_applicable);
     assert_eq!(outcomes[..3], [done(None), done(None), done(None)]);
     assert_eq!(outcomes[3..], no);
     for (key, run_no, has_deadline) in [(keys[0], 1, true), (keys[1], 2, false), (keys[2], 2, false)] {

@@ -1,11 +1,11 @@
-//! Claims.
+//! Claims: order, limits, concurrency and rates.
 
 use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
 use stepfast_core::queue::rate::Rate;
-use stepfast_core::queue::{Queue, QueueChange, Placement};
+use stepfast_core::queue::{Placement, Queue, QueueChange};
 use stepfast_core::store::{Claim, RequestKind, Start, Status, StoreError, Write};
 use stepfast_core::{Key, Store};
 
@@ -15,7 +15,7 @@ use super::support::*;
 async fn due_timers_precede_ready_rows_ordered_by_age() {
     let db = Fixture::new().await;
     let keys: Vec<Key> = (0..6).map(|_| Key::mint(0)).collect();
-    // younger keys first: the order of acceptance counts, not of keys
+    // younger keys first: the order of acceptance counts, not the order of keys
     db.write(vec![start(keys[3], QUEUED), start(keys[2], QUEUED)]).await;
     db.write(vec![
         start(keys[1], QUEUED),
@@ -45,7 +45,7 @@ async fn claim_returns_recorded_history() {
     db.write(vec![start(key, RUNNING), start(fresh, QUEUED)]).await;
     db.write(vec![checkpoint(key, 2), checkpoint(key, 1), attempt(key, 2), attempt(key, 1)]).await;
     db.write(vec![cancel(key)]).await;
-    db.write(vec![moved(key, QUEUED)]).await;
+    db.write(vec![transition(key, QUEUED)]).await;
     let records = db.take(10).await;
     assert_eq!(records.len(), 2);
     let record = records.iter().find(|record| record.execution.key == key).unwrap();
@@ -84,8 +84,8 @@ async fn unknown_and_parked_executions_are_not_claimed() {
         start(Key::mint(0), parked()),
     ])
     .await;
-    let seen = db.look().await;
-    assert_eq!((seen.has_ready, seen.next_due), (false, None));
+    let reply = db.heartbeat().await;
+    assert_eq!((reply.has_ready, reply.next_due), (false, None));
     assert_eq!(db.take(10).await, []);
     assert_eq!(db.count("ready").await, 1);
 }
@@ -98,9 +98,9 @@ async fn stale_ready_rows_are_deleted() {
     db.sql.execute("UPDATE executions SET status = 4 WHERE key = $1", &[&uuid(keys[0])]).await.unwrap();
     db.sql.execute("UPDATE executions SET is_paused = true WHERE key = $1", &[&uuid(keys[1])]).await.unwrap();
     db.sql.execute("DELETE FROM executions WHERE key = $1", &[&uuid(keys[2])]).await.unwrap();
-    assert!(db.look().await.has_ready);
+    assert!(db.heartbeat().await.has_ready);
     assert_eq!(db.take(10).await, []);
-    assert!(!db.look().await.has_ready);
+    assert!(!db.heartbeat().await.has_ready);
 }
 
 #[tokio::test]
@@ -110,11 +110,11 @@ async fn concurrent_claims_share_ready_rows_without_waiting() {
     db.write(keys.iter().map(|key| start(*key, QUEUED)).collect()).await;
     let other = db.other().await;
     let second = other.register(3, &info(&[])).await.unwrap();
-    // a foreign transaction sits on one row
+    // a foreign transaction locks one row
     let sql = client(&db.schema).await;
     sql.batch_execute("BEGIN").await.unwrap();
     sql.execute("SELECT FROM executions WHERE key = $1 FOR UPDATE", &[&uuid(keys[0])]).await.unwrap();
-    let mut taken = Vec::new();
+    let mut claimed = Vec::new();
     for number in 1.. {
         let mine = Claim { number, ..db.claim(30) };
         let theirs = Claim { worker: second.worker, epoch: second.epoch, ..mine.clone() };
@@ -123,10 +123,10 @@ async fn concurrent_claims_share_ready_rows_without_waiting() {
         if mine.is_empty() && theirs.is_empty() {
             break;
         }
-        taken.extend(mine.iter().chain(&theirs).map(|record| record.execution.key));
+        claimed.extend(mine.iter().chain(&theirs).map(|record| record.execution.key));
     }
-    let distinct: HashSet<Key> = taken.iter().copied().collect();
-    assert_eq!((taken.len(), distinct.len()), (199, 199));
+    let distinct: HashSet<Key> = claimed.iter().copied().collect();
+    assert_eq!((claimed.len(), distinct.len()), (199, 199));
     sql.batch_execute("ROLLBACK").await.unwrap();
     let last = db.store.claim(&Claim { number: 1000, ..db.claim(1) }).await.unwrap().records;
     assert_eq!(last[0].execution.key, keys[0]);
@@ -155,23 +155,28 @@ async fn empty_claim_keeps_number_and_repeated_claim_takes_nothing() {
     db.write(vec![start(Key::mint(0), QUEUED), start(Key::mint(0), QUEUED)]).await;
     assert_eq!(db.store.claim(&claim).await.unwrap().records.len(), 1);
     assert_eq!(db.store.claim(&claim).await.unwrap().records, []);
-    // a number may be left out: that of a claim whose fate nobody knows
+    // a number may be skipped: that of a claim of unknown outcome
     assert_eq!(db.store.claim(&Claim { number: claim.number + 5, ..claim }).await.unwrap().records.len(), 1);
 }
 
-/// A queue with a rate of three in ten seconds, with six executions in it.
+/// Returns a queue with a rate of three in ten seconds, and with six executions.
 async fn rated() -> Fixture {
     let db = Fixture::with(|options| options.lock_timeout(Duration::from_secs(60))).await;
     let queue = Queue::new("a").rate(Rate::new(3, Duration::from_secs(10)));
-    db.store.change_queue(&QueueChange { queue, is_paused: false, expected_version: 0 }).await.unwrap().unwrap();
+    db.store
+        .change_queue(&QueueChange { queue, is_paused: false, expected_version: 0 })
+        .await
+        .unwrap()
+        .unwrap();
     let ticket = Arc::new(Placement { queue: "a".into(), key: "".into(), priority: 0 });
-    let queued =
-        |_| Write::Start(Box::new(Start { placement: Some(ticket.clone()), ..start_of(Key::mint(0), QUEUED) }));
+    let queued = |_| {
+        Write::Start(Box::new(Start { placement: Some(ticket.clone()), ..start_of(Key::mint(0), QUEUED) }))
+    };
     db.write((0..6).map(queued).collect()).await;
     db
 }
 
-/// A claim that waits for `lock`, while four seconds go by.
+/// Runs a claim that waits for `lock` while the clock advances by four seconds.
 async fn claim_for_four_seconds(db: &Fixture, claim: Claim, lock: &str, waits_for: &str) {
     let mut other = client(&db.schema).await;
     let locked = other.transaction().await.unwrap();
@@ -188,7 +193,7 @@ async fn claim_for_four_seconds(db: &Fixture, claim: Claim, lock: &str, waits_fo
     db.numbers[2].store(claim.number, std::sync::atomic::Ordering::Relaxed);
 }
 
-/// Less than ten seconds later the starts still count, more than ten they do not.
+/// Checks that the starts count for ten seconds, and no longer.
 async fn starts_count_from_then_on(db: &Fixture) {
     db.clock.advance(Duration::from_secs(7));
     assert_eq!(db.take(10).await, [], "three began seven seconds ago");
@@ -208,7 +213,7 @@ async fn start_counts_from_claim_time_after_lock_wait() {
     starts_count_from_then_on(&db).await;
 }
 
-/// A claim that takes four seconds to take what it takes.
+/// Runs a claim that needs four seconds for its updates.
 async fn take_for_four_seconds(db: &Fixture, claim: Claim) {
     let lock = fastrand::i32(1..);
     db.sql

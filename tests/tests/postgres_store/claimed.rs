@@ -1,5 +1,5 @@
-//! What was claimed is not in the index of owners at first: it is found by the row of its claim, whatever comes in
-//! between.
+//! Claimed executions are not in the index of owners at first: a takeover finds them through the row of their claim, in
+//! every interleaving.
 
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 
@@ -10,7 +10,7 @@ use super::proxy::Proxy;
 use super::support::*;
 
 impl Fixture {
-    /// Queues so many, as if that was long ago, and claims them.
+    /// Queues `N` executions as if that was long ago, and claims them.
     async fn claimed<const N: usize>(&self) -> [Key; N] {
         let from = Key::mint(0).as_u128() - (3_600_000 << 80);
         let keys = std::array::from_fn(|n| Key::from_bytes((from + n as u128).to_be_bytes()));
@@ -19,9 +19,9 @@ impl Fixture {
         keys
     }
 
-    async fn looks(&self, times: usize) {
+    async fn send_heartbeats(&self, times: usize) {
         for _ in 0..times {
-            self.look().await;
+            self.heartbeat().await;
         }
     }
 }
@@ -30,9 +30,9 @@ impl Fixture {
 async fn claimed_executions_are_found_by_claim() {
     let db = Fixture::new().await;
     let [first, second] = db.claimed().await;
-    assert!(!db.is_entered(first).await && !db.is_entered(second).await);
+    assert!(!db.is_indexed(first).await && !db.is_indexed(second).await);
     assert_eq!(db.count("claims").await, 1);
-    db.expect_found(&[first, second]).await;
+    db.expect_taken_over(&[first, second]).await;
     assert_eq!(db.count("claims").await, 0);
 }
 
@@ -41,13 +41,13 @@ async fn finished_claimed_executions_are_not_found() {
     let db = Fixture::new().await;
     let [ends, waits, stays, comes_back] = db.claimed().await;
     let moves = vec![
-        moved(ends, ended(Status::Completed)),
-        moved(waits, waiting(None, &[])),
-        moved(stays, RUNNING),
-        moved(comes_back, QUEUED),
+        transition(ends, ended(Status::Completed)),
+        transition(waits, waiting(None, &[])),
+        transition(stays, RUNNING),
+        transition(comes_back, QUEUED),
     ];
     db.write(moves).await;
-    // another worker has it now
+    // another worker owns it now
     let other = db.other().await;
     let registration = other.register(3, &info(&["order"])).await.unwrap();
     let claim = stepfast_core::store::Claim {
@@ -69,13 +69,13 @@ async fn finished_claimed_executions_are_not_found() {
 async fn long_running_execution_is_indexed_and_claim_deleted() {
     let db = Fixture::new().await;
     let [runs, ends] = db.claimed().await;
-    db.look().await;
-    db.write(vec![moved(ends, ended(Status::Completed))]).await;
-    assert!(!db.is_entered(runs).await);
-    db.looks(10).await;
-    assert!(db.is_entered(runs).await);
+    db.heartbeat().await;
+    db.write(vec![transition(ends, ended(Status::Completed))]).await;
+    assert!(!db.is_indexed(runs).await);
+    db.send_heartbeats(10).await;
+    assert!(db.is_indexed(runs).await);
     assert_eq!(db.count("claims").await, 0);
-    db.expect_found(&[runs]).await;
+    db.expect_taken_over(&[runs]).await;
 }
 
 #[tokio::test]
@@ -83,29 +83,29 @@ async fn finished_claims_are_deleted() {
     let db = Fixture::new().await;
     for _ in 0..3 {
         let keys: [Key; 2] = db.claimed().await;
-        db.write(keys.map(|key| moved(key, ended(Status::Completed))).to_vec()).await;
+        db.write(keys.map(|key| transition(key, ended(Status::Completed))).to_vec()).await;
     }
     assert_eq!(db.count("claims").await, 3);
-    db.looks(10).await;
+    db.send_heartbeats(10).await;
     assert_eq!(db.count("claims").await, 0);
-    db.expect_found(&[]).await;
+    db.expect_taken_over(&[]).await;
 }
 
 #[tokio::test]
 async fn claim_is_kept_while_its_execution_is_locked() {
     let db = Fixture::new().await;
     let [key] = db.claimed().await;
-    let mut somebody = client(&db.schema).await;
-    let lock = somebody.transaction().await.unwrap();
+    let mut other_session = client(&db.schema).await;
+    let lock = other_session.transaction().await.unwrap();
     lock.execute("SELECT FROM executions FOR UPDATE", &[]).await.unwrap();
-    db.looks(10).await;
-    assert!(!db.is_entered(key).await);
+    db.send_heartbeats(10).await;
+    assert!(!db.is_indexed(key).await);
     assert_eq!(db.count("claims").await, 1);
     lock.rollback().await.unwrap();
-    db.looks(2).await;
-    assert!(db.is_entered(key).await);
+    db.send_heartbeats(2).await;
+    assert!(db.is_indexed(key).await);
     assert_eq!(db.count("claims").await, 0);
-    db.expect_found(&[key]).await;
+    db.expect_taken_over(&[key]).await;
 }
 
 #[tokio::test]
@@ -114,25 +114,25 @@ async fn claim_without_reply_is_kept_until_outcome_is_known() {
     let db = Fixture::at(&proxy.url, |options| options).await;
     let (lost, known) = (Key::mint(0), Key::mint(0));
     db.write(vec![start(lost, QUEUED)]).await;
-    proxy.faults.lose_commit.store(true, SeqCst);
+    proxy.faults.drop_commit_reply.store(true, SeqCst);
     let claim = db.claim(1);
     let answer = db.store.claim(&claim).await;
     assert!(matches!(answer, Err(StoreError::Unavailable(_))), "{answer:?}");
     db.numbers[2].store(claim.number, Relaxed);
-    // it may be on its way still
-    db.looks(10).await;
+    // the claim may still be in flight
+    db.send_heartbeats(10).await;
     assert_eq!(db.count("claims").await, 1);
-    let look = Heartbeat { held: Some(Vec::new()), ..look(&db.worker) };
-    let seen = looks_through(&*db.store, &look).await;
-    assert_eq!(seen.unheld.iter().map(|record| record.execution.key).collect::<Vec<_>>(), [lost]);
-    // the next claim waits for its end
+    let heartbeat = Heartbeat { held: Some(Vec::new()), ..heartbeat_request(&db.worker) };
+    let reply = heartbeat_and_take_over(&*db.store, &heartbeat).await;
+    assert_eq!(reply.unheld.iter().map(|record| record.execution.key).collect::<Vec<_>>(), [lost]);
+    // the next claim waits for the end of the unresolved claim
     db.write(vec![start(known, QUEUED)]).await;
     assert_eq!(db.take(1).await.len(), 1);
-    assert!(!db.is_entered(lost).await && !db.is_entered(known).await);
-    db.looks(10).await;
-    assert!(db.is_entered(lost).await && db.is_entered(known).await);
+    assert!(!db.is_indexed(lost).await && !db.is_indexed(known).await);
+    db.send_heartbeats(10).await;
+    assert!(db.is_indexed(lost).await && db.is_indexed(known).await);
     assert_eq!(db.count("claims").await, 0);
-    db.expect_found(&[lost, known]).await;
+    db.expect_taken_over(&[lost, known]).await;
 }
 
 #[tokio::test]
@@ -140,7 +140,7 @@ async fn claim_rolls_back_if_ready_row_cannot_be_deleted() {
     let db = Fixture::new().await;
     let (gone, there) = (Key::mint(0), Key::mint(0));
     db.write(vec![start(gone, QUEUED), start(there, QUEUED)]).await;
-    // as if the row had been deleted between the moment that the statement sees and its end
+    // as if the row had been deleted between the statement's snapshot and its end
     db.sql
         .batch_execute(&format!(
             "CREATE FUNCTION gone() RETURNS trigger LANGUAGE plpgsql AS \

@@ -1,4 +1,4 @@
-//! How many connections there are, and what happens when there are none.
+//! The number of connections, and the behaviour without any.
 
 use std::io;
 use std::sync::{Arc, OnceLock};
@@ -8,15 +8,15 @@ use futures_util::future::{join, join_all};
 use stepfast_core::store::{Filter, StoreError};
 use stepfast_core::{Context, Store, Workflow};
 use stepfast_postgres::{PostgresOptions, PostgresStore};
-use stepfast_tests::postgres_server::PostgresServer;
-use stepfast_tests::scenarios::kit::{Returns, open, shut_down};
+use stepfast_tests::engine::support::{Returns, open, shut_down};
+use stepfast_tests::fixtures::postgres_server::PostgresServer;
 use tokio::sync::watch;
 use tokio_postgres::{Client, NoTls};
 
 use super::support::*;
 
-/// What docs/reference/stores.md says of one engine, besides those for loads and lists.
-const BESIDES_READERS: i64 = 8;
+/// The connections of one engine according to docs/reference/stores.md, without those for loads and lists.
+const MAX_OTHER_CONNECTIONS: i64 = 8;
 
 fn steps() -> Workflow<u32, u32> {
     Workflow::new("order", |mut cx: Context, n: u32| async move {
@@ -47,21 +47,21 @@ async fn engine_opens_no_more_connections_than_documented() {
         let run = async |n: u32| engine.run(&order, n % 7).await.unwrap();
         join(join_all((0..300).map(run)), join_all((0..50).map(|_| reading()))).await;
     });
-    let (mut most, mut is_over) = (0, false);
-    while !is_over {
+    let (mut max_connections, mut is_finished) = (0, false);
+    while !is_finished {
         let counting = async { sql.query_one(count, &[&name]).await.unwrap().get::<_, i64>(0) };
         let counted = tokio::select! {
             () = &mut load => {
-                is_over = true;
+                is_finished = true;
                 0
             }
             counted = counting => counted,
         };
-        most = most.max(counted);
+        max_connections = max_connections.max(counted);
     }
-    assert!(most <= BESIDES_READERS + readers as i64, "{most} connections");
-    // two lanes, claims, looks, and what reads
-    assert!(most >= 4 + readers as i64, "{most} connections: was there any load?");
+    assert!(max_connections <= MAX_OTHER_CONNECTIONS + readers as i64, "{max_connections} connections");
+    // two lanes, claims, heartbeats, and readers
+    assert!(max_connections >= 4 + readers as i64, "{max_connections} connections: was there any load?");
     drop(load);
     shut_down(engine).await;
 }
@@ -69,7 +69,7 @@ async fn engine_opens_no_more_connections_than_documented() {
 #[tokio::test(flavor = "multi_thread")]
 async fn reader_waits_for_connection_in_bounded_time() {
     let db = Fixture::with(|options| options.readers(1).connect_timeout(Duration::from_secs(1))).await;
-    // the connection is there
+    // opens the connection
     db.store.list(&Filter::default()).await.unwrap();
     let mut blocker = client(&db.schema).await;
     let locked = blocker.transaction().await.unwrap();
@@ -85,7 +85,7 @@ async fn reader_waits_for_connection_in_bounded_time() {
     db.store.list(&Filter::default()).await.unwrap();
 }
 
-/// Waits until somebody waits for the schema's table `executions`.
+/// Waits until a session waits for a lock on the schema's table `executions`.
 async fn until_waiting(sql: &Client, schema: &str) {
     let query = "SELECT count(*) FROM pg_locks WHERE NOT granted AND relation = $1::text::regclass";
     let table = format!("{schema}.executions");
@@ -110,15 +110,15 @@ async fn abandoned_read_leaves_connection_usable() {
     given_up.abort();
     assert!(given_up.await.unwrap_err().is_cancelled());
     locked.rollback().await.unwrap();
-    // no transaction of the one before is open on what comes now
-    db.write(vec![moved(key, QUEUED)]).await;
+    // the abandoned read has left no open transaction on the connection
+    db.write(vec![transition(key, QUEUED)]).await;
     assert_eq!(db.status(key).await, stepfast_core::store::Status::Queued);
 }
 
-/// The warnings of this process so far.
+/// Returns the warnings of this process so far, and the following ones.
 fn warnings() -> watch::Receiver<Vec<String>> {
-    struct Ear(watch::Sender<Vec<String>>);
-    impl io::Write for &Ear {
+    struct WarningSink(watch::Sender<Vec<String>>);
+    impl io::Write for &WarningSink {
         fn write(&mut self, line: &[u8]) -> io::Result<usize> {
             self.0.send_modify(|lines| lines.push(String::from_utf8_lossy(line).into_owned()));
             Ok(line.len())
@@ -128,19 +128,19 @@ fn warnings() -> watch::Receiver<Vec<String>> {
             Ok(())
         }
     }
-    static EAR: OnceLock<Arc<Ear>> = OnceLock::new();
-    let ear = EAR.get_or_init(|| {
-        let ear = Arc::new(Ear(watch::Sender::new(Vec::new())));
+    static SINK: OnceLock<Arc<WarningSink>> = OnceLock::new();
+    let sink = SINK.get_or_init(|| {
+        let sink = Arc::new(WarningSink(watch::Sender::new(Vec::new())));
         let level = tracing_subscriber::filter::LevelFilter::WARN;
-        tracing_subscriber::fmt().with_max_level(level).with_writer(ear.clone()).with_ansi(false).init();
-        ear
+        tracing_subscriber::fmt().with_max_level(level).with_writer(sink.clone()).with_ansi(false).init();
+        sink
     });
-    ear.0.subscribe()
+    sink.0.subscribe()
 }
 
-/// Waits until it was said so often that `role` has no connection left.
+/// Waits until `times` warnings say that `role` has no connection left.
 async fn until_refused(warnings: &mut watch::Receiver<Vec<String>>, role: &str, times: usize) {
-    let is_it = |line: &&String| line.contains("no connection is left") && line.contains(role);
+    let is_it = |line: &&String| line.contains("no free connection") && line.contains(role);
     warnings.wait_for(|lines| lines.iter().filter(is_it).count() >= times).await.unwrap();
 }
 
@@ -154,14 +154,14 @@ async fn engine_waits_without_failures_when_no_connection_is_left() {
     PostgresStore::migrate(url(), options.clone(), Some(&role), false).await.unwrap();
     let theirs = url().replace("stepfast@", &format!("{role}@"));
     let mut warnings = warnings();
-    let mut taken = Vec::new();
+    let mut connections = Vec::new();
     for _ in 0..12 {
         let (client, connection) = tokio_postgres::connect(&theirs, NoTls).await.unwrap();
-        taken.push((client, tokio::spawn(connection)));
+        connections.push((client, tokio::spawn(connection)));
     }
     let order = steps();
     let working = tokio::spawn({
-        // opening waits too, as long as connecting may take
+        // opening waits too, at most for the connect timeout
         let (options, theirs) = (options.connect_timeout(Duration::from_secs(60)), theirs.clone());
         async move {
             let store = Arc::new(PostgresStore::open_with(&theirs, options).await.unwrap());
@@ -173,13 +173,13 @@ async fn engine_waits_without_failures_when_no_connection_is_left() {
         }
     });
     until_refused(&mut warnings, &role, 1).await;
-    // enough to open, not enough to work
-    for (client, connection) in taken.drain(..2) {
+    // enough connections to open the engine, but not to work
+    for (client, connection) in connections.drain(..2) {
         drop(client);
         connection.await.unwrap().unwrap();
     }
     until_refused(&mut warnings, &role, 2).await;
-    for (client, connection) in taken {
+    for (client, connection) in connections {
         drop(client);
         connection.await.unwrap().unwrap();
     }

@@ -1,16 +1,16 @@
-//! Errors of the server in a flush: which of them are an item's, and which are the server's.
+//! Errors of the server in a flush: which are attributed to an item, and which to the server.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use stepfast_core::store::{Flush, Status, StoreError, Write};
 use stepfast_core::{Context, Key, Workflow};
-use stepfast_tests::scenarios::kit::{Returns, engine_on, noop, shut_down};
-use stepfast_tests::scenarios::within;
+use stepfast_tests::engine::support::{Returns, engine_on, noop, shut_down};
+use stepfast_tests::engine::within;
 
 use super::support::*;
 
-/// A trigger of the database's owner that raises an error with this code for every execution of one workflow.
+/// Creates a trigger that raises an error with this code for every execution of one workflow.
 async fn raise(db: &Fixture, code: &str, workflow: &str) {
     db.sql
         .batch_execute(&format!(
@@ -34,30 +34,30 @@ fn odd(key: Key) -> Write {
 #[tokio::test]
 async fn unlisted_error_is_attributed_to_its_item() {
     let db = Fixture::new().await;
-    // what a feature, the server itself, a foreign function, a broken trigger and anybody may raise
+    // errors that features, the server, foreign functions, broken triggers and other code can raise
     for code in ["0A000", "XX000", "38000", "42883", "42P01", "26000", "ZZ999"] {
         raise(&db, code, "odd").await;
-        let (culprit, innocent) = (Key::mint(0), Key::mint(0));
-        let flush = db.flush(vec![odd(culprit), start(innocent, RUNNING)]);
+        let (rejected, valid) = (Key::mint(0), Key::mint(0));
+        let flush = db.flush(vec![odd(rejected), start(valid, RUNNING)]);
         for is_bisecting in [false, true] {
             let error = db.commit(&Flush { is_bisecting, ..flush.clone() }).await.unwrap_err();
             let StoreError::Rejected(reason) = &error else { panic!("{code}: {error}") };
             assert!(reason.contains("not this one") && reason.contains(code), "{reason}");
         }
-        assert_eq!(db.load(innocent).await, None, "{code}");
-        // the same number, without the culprit; then alone
-        assert_eq!(db.write(vec![start(innocent, RUNNING)]).await, [], "{code}");
-        let error = db.commit(&db.flush(vec![odd(culprit)])).await.unwrap_err();
+        assert_eq!(db.load(valid).await, None, "{code}");
+        // the same number without the rejected item; then that item alone
+        assert_eq!(db.write(vec![start(valid, RUNNING)]).await, [], "{code}");
+        let error = db.commit(&db.flush(vec![odd(rejected)])).await.unwrap_err();
         assert!(matches!(error, StoreError::Rejected(_)), "{code}: {error}");
         calm(&db).await;
-        assert_eq!(db.write(vec![odd(culprit)]).await, [], "{code}");
+        assert_eq!(db.write(vec![odd(rejected)]).await, [], "{code}");
     }
 }
 
 #[tokio::test]
 async fn server_error_is_attributed_to_no_item() {
     let db = Fixture::new().await;
-    // no memory, no disk, a read-only server, a system error, a right that is missing
+    // no memory, no disk space, a read-only server, a system error, a missing privilege
     for code in ["53200", "53100", "25006", "58030", "08000", "42501"] {
         raise(&db, code, "odd").await;
         let flush = db.flush(vec![odd(Key::mint(0)), start(Key::mint(0), RUNNING)]);
@@ -74,15 +74,15 @@ async fn server_error_is_attributed_to_no_item() {
 async fn cancelled_statement_is_retried_separately() {
     let db = Fixture::new().await;
     raise(&db, "57014", "odd").await;
-    let (culprit, innocent) = (Key::mint(0), Key::mint(0));
-    let error = db.commit(&db.flush(vec![odd(culprit), start(innocent, RUNNING)])).await.unwrap_err();
+    let (rejected, valid) = (Key::mint(0), Key::mint(0));
+    let error = db.commit(&db.flush(vec![odd(rejected), start(valid, RUNNING)])).await.unwrap_err();
     assert!(matches!(error, StoreError::Blocked(_)), "{error}");
-    assert_eq!(db.write(vec![start(innocent, RUNNING)]).await, []);
-    // nothing is said of its data: it is tried until it passes
-    let error = db.commit(&db.flush(vec![odd(culprit)])).await.unwrap_err();
+    assert_eq!(db.write(vec![start(valid, RUNNING)]).await, []);
+    // the error does not concern its data: it is retried until it succeeds
+    let error = db.commit(&db.flush(vec![odd(rejected)])).await.unwrap_err();
     assert!(matches!(error, StoreError::Blocked(_)), "{error}");
     calm(&db).await;
-    assert_eq!(db.write(vec![odd(culprit)]).await, []);
+    assert_eq!(db.write(vec![odd(rejected)]).await, []);
 }
 
 #[tokio::test]
@@ -104,7 +104,7 @@ async fn mismatched_schema_is_attributed_to_no_item() {
 #[tokio::test]
 async fn session_without_its_statements_is_replaced() {
     let db = Fixture::new().await;
-    // as if a proxy had lent another session of the server
+    // as if a pooler had switched to another session of the server
     db.sql
         .batch_execute(
             "CREATE FUNCTION forget() RETURNS trigger LANGUAGE plpgsql AS \
@@ -117,7 +117,7 @@ async fn session_without_its_statements_is_replaced() {
     let result = db.commit(&db.flush(vec![start(first, RUNNING)])).await;
     assert!(result.is_ok(), "{result:?}");
     db.sql.batch_execute("DROP FUNCTION forget CASCADE").await.unwrap();
-    // no item is to blame; the next try has a session of its own
+    // no item caused the error; the next attempt uses a session of its own
     let flush = db.flush(vec![start(second, RUNNING), checkpoint(first, 1)]);
     let error = db.commit(&flush).await.unwrap_err();
     assert!(matches!(error, StoreError::Unavailable(_)), "{error}");
@@ -134,16 +134,16 @@ fn separately_retried_items_do_not_block_each_other() {
             let (noop, odd) = (noop(), odd_workflow());
             let store: Arc<dyn stepfast_core::Store> = db.store.clone();
             let (engine, _) = engine_on(store, |b| b.register(&noop).register(&odd)).await;
-            // each lane has one that is cancelled whenever it is tried
+            // each lane has an item that is cancelled whenever it is tried
             let stuck: Vec<_> = (0..8)
                 .map(|x| {
                     let (engine, odd) = (engine.clone(), odd.clone());
                     tokio::spawn(async move { engine.run(&odd, x).await })
                 })
                 .collect();
-            // and others meet ids that somebody is about to take, and then does not
-            let mut somebody = client(&db.schema).await;
-            let lock = somebody.transaction().await.unwrap();
+            // other items need ids that a foreign transaction has inserted and then rolls back
+            let mut other_session = client(&db.schema).await;
+            let lock = other_session.transaction().await.unwrap();
             for x in 0..8 {
                 let take = "INSERT INTO executions (key, workflow, status, created_at, input, workflow_id) \
                             VALUES (gen_random_uuid(), 'order', 4, now(), '', $1)";
@@ -155,8 +155,8 @@ fn separately_retried_items_do_not_block_each_other() {
                     tokio::spawn(async move { engine.run(&noop, x).workflow_id(format!("id {x}")).await })
                 })
                 .collect();
-            until_blocked(&db.sql, "INSERT INTO executions").await;
-            // the lanes go on: all of these have been set aside
+            wait_until_blocked(&db.sql, "INSERT INTO executions").await;
+            // the lanes continue: the blocked items are retried separately
             for x in 0..100 {
                 assert_eq!(engine.run(&noop, x).await.unwrap(), x);
             }

@@ -1,25 +1,27 @@
-//! All or nothing, once, and never by somebody who was taken over.
+//! Flushes are atomic, applied once, and never applied for a worker that was taken over.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
 
 use stepfast_core::queue::Placement;
-use stepfast_core::store::{RequestResult, Chunk, DeleteChunks, Flush, Move, Outcome, Status, StoreError, Write};
+use stepfast_core::store::{
+    Chunk, DeleteChunks, Flush, Outcome, RequestResult, Status, StoreError, Transition, Write,
+};
 use stepfast_core::{Key, Store};
 use tokio_postgres::IsolationLevel;
 
 use super::proxy::Proxy;
 use super::support::*;
 
-/// A flush that writes to every table.
-struct Everything {
+/// The executions for a flush that writes to every table.
+struct AllTables {
     run: Key,
     queue: Key,
     wait: Key,
     ask: Key,
 }
 
-impl Everything {
+impl AllTables {
     async fn prepare(db: &Fixture) -> Self {
         let [run, queue, wait, ask] = [(); 4].map(|()| Key::mint(0));
         let keys = [run, queue, wait, ask];
@@ -32,8 +34,8 @@ impl Everything {
             start(fresh, RUNNING),
             checkpoint(self.run, 1),
             attempt(self.run, 1),
-            moved(self.queue, QUEUED),
-            moved(self.wait, waiting(Some(later(1)), &[self.run])),
+            transition(self.queue, QUEUED),
+            transition(self.wait, waiting(Some(later(1)), &[self.run])),
             cancel(self.ask),
             Write::Chunk(Chunk { execution: fresh, value: 1, index: 0, bytes: "x".into(), is_unowned: true }),
         ]
@@ -43,15 +45,15 @@ impl Everything {
 #[tokio::test]
 async fn stale_epoch_applies_nothing_of_pipeline() {
     let db = Fixture::new().await;
-    let everything = Everything::prepare(&db).await;
+    let all_tables = AllTables::prepare(&db).await;
     let before = db.counts().await;
-    let flush = db.flush(everything.writes(Key::mint(0)));
+    let flush = db.flush(all_tables.writes(Key::mint(0)));
     assert!(db.store.end_registration(db.worker.worker).await.unwrap());
     for is_resent in [false, true] {
         let error = db.commit(&Flush { is_resent, ..flush.clone() }).await.unwrap_err();
         assert!(matches!(error, StoreError::Fenced), "{error}");
         assert_eq!(db.counts().await, before);
-        assert_eq!(db.status(everything.queue).await, Status::Running);
+        assert_eq!(db.status(all_tables.queue).await, Status::Running);
     }
 }
 
@@ -64,8 +66,8 @@ async fn unknown_lane_is_fenced() {
     assert!(matches!(error, StoreError::Fenced), "{error}");
 }
 
-/// Creates a trigger that fails what `event` says, for as long as it is there.
-async fn refuse(db: &Fixture, event: &str) {
+/// Creates a trigger that rejects `event` until it is dropped.
+async fn create_rejecting_trigger(db: &Fixture, event: &str) {
     db.sql
         .batch_execute(&format!(
             "CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS \
@@ -76,8 +78,8 @@ async fn refuse(db: &Fixture, event: &str) {
         .unwrap();
 }
 
-/// The flush is refused by that trigger, nothing of it lands, and the number is free for another flush.
-async fn is_refused_whole(db: &Fixture, flush: &Flush, before: &[i64], what: &str) {
+/// Checks that the trigger rejects the flush, that nothing of it is applied, and that another flush can use its number.
+async fn expect_whole_flush_rejected(db: &Fixture, flush: &Flush, before: &[i64], what: &str) {
     let error = db.commit(flush).await.unwrap_err();
     let StoreError::Rejected(reason) = &error else { panic!("{what}: {error}") };
     assert!(reason.contains("not today"), "{what}: {reason}");
@@ -92,7 +94,7 @@ async fn is_refused_whole(db: &Fixture, flush: &Flush, before: &[i64], what: &st
 #[tokio::test]
 async fn failed_statement_applies_nothing_and_next_flush_works() {
     let db = Fixture::new().await;
-    let everything = Everything::prepare(&db).await;
+    let all_tables = AllTables::prepare(&db).await;
     let before = db.counts().await;
     let fresh = Key::mint(0);
     // the lane's row is the fence
@@ -102,11 +104,11 @@ async fn failed_statement_applies_nothing_and_next_flush_works() {
                 continue;
             }
             let what = format!("{event} ON {table}");
-            refuse(&db, &what).await;
-            is_refused_whole(&db, &db.flush(everything.writes(fresh)), &before, &what).await;
+            create_rejecting_trigger(&db, &what).await;
+            expect_whole_flush_rejected(&db, &db.flush(all_tables.writes(fresh)), &before, &what).await;
         }
     }
-    let outcomes = db.write(everything.writes(fresh)).await;
+    let outcomes = db.write(all_tables.writes(fresh)).await;
     assert_eq!(outcomes, [(5, Outcome::RequestHandled(RequestResult::Pending, None))]);
     let counts: Vec<i64> = before.iter().map(|count| count + 1).collect();
     assert_eq!(db.counts().await, counts);
@@ -136,15 +138,19 @@ async fn failed_delete_applies_nothing() {
     let flush = || {
         db.flush(vec![
             Write::DeleteChunks(DeleteChunks { execution: holder, keep: std::iter::empty().collect() }),
-            moved(ending, ended(Status::Cancelled)),
+            transition(ending, ended(Status::Cancelled)),
             Write::ClearRequests(answered),
             cancel(queued),
             cancel(sleeper),
             cancel(parent),
-            Write::Transition(Move { key: limited, ticket: Some(ticket.clone()), state: ended(Status::Completed) }),
+            Write::Transition(Transition {
+                key: limited,
+                placement: Some(ticket.clone()),
+                state: ended(Status::Completed),
+            }),
         ])
     };
-    // each row stands for the statement that deletes it
+    // each row represents the statement that deletes it
     let deleted = [
         ("chunks", holder),
         ("requests", ending),
@@ -157,8 +163,8 @@ async fn failed_delete_applies_nothing() {
     for (table, execution) in deleted {
         let execution = uuid(execution);
         let what = format!("DELETE ON {table} FOR EACH ROW WHEN (OLD.execution = '{execution}')");
-        refuse(&db, &what).await;
-        is_refused_whole(&db, &flush(), &before, &what).await;
+        create_rejecting_trigger(&db, &what).await;
+        expect_whole_flush_rejected(&db, &flush(), &before, &what).await;
         assert_eq!(db.status(ending).await, Status::Running, "{what}");
         assert_eq!(db.status(queued).await, Status::Queued, "{what}");
     }
@@ -174,10 +180,10 @@ async fn failed_delete_applies_nothing() {
 #[tokio::test]
 async fn resent_flush_is_applied_once_with_same_outcomes() {
     let db = Fixture::new().await;
-    let everything = Everything::prepare(&db).await;
+    let all_tables = AllTables::prepare(&db).await;
     let (winner, loser, timer) = (Key::mint(0), Key::mint(0), Key::mint(0));
     db.write(vec![start_id(winner, "mine", QUEUED), start(timer, waiting(Some(later(1)), &[]))]).await;
-    let mut writes = everything.writes(Key::mint(0));
+    let mut writes = all_tables.writes(Key::mint(0));
     writes.extend([
         start_id(loser, "mine", QUEUED),
         Write::Wake(timer),
@@ -240,30 +246,30 @@ async fn rollback_in_reply_to_commit_is_no_success() {
     let db = Fixture::at(&proxy.url, |options| options).await;
     let key = Key::mint(0);
     db.write(vec![start(key, RUNNING), checkpoint(key, 1)]).await;
-    // the error of the second checkpoint never reaches the client: only the COMMIT can tell
+    // the error of the second checkpoint never reaches the client: only the reply to COMMIT shows the failure
     proxy.faults.hide_errors.store(true, SeqCst);
-    let flush = db.flush(vec![checkpoint(key, 1), moved(key, ended(Status::Completed))]);
+    let flush = db.flush(vec![checkpoint(key, 1), transition(key, ended(Status::Completed))]);
     let error = db.commit(&flush).await.unwrap_err();
     assert!(matches!(error, StoreError::Unavailable(_)), "{error}");
     proxy.faults.hide_errors.store(false, SeqCst);
     assert_eq!(db.status(key).await, Status::Running);
     let error = db.commit(&Flush { is_resent: true, ..flush }).await.unwrap_err();
     assert!(matches!(error, StoreError::Rejected(_)), "{error}");
-    db.write(vec![moved(key, ended(Status::Completed))]).await;
+    db.write(vec![transition(key, ended(Status::Completed))]).await;
 }
 
 #[tokio::test]
 async fn commit_without_reply_is_resolved_by_resending() {
     let proxy = Proxy::start().await;
     let db = Fixture::at(&proxy.url, |options| options).await;
-    let everything = Everything::prepare(&db).await;
+    let all_tables = AllTables::prepare(&db).await;
     let (winner, loser) = (Key::mint(0), Key::mint(0));
     db.write(vec![start_id(winner, "mine", RUNNING)]).await;
     let before = db.counts().await;
-    let mut writes = everything.writes(Key::mint(0));
+    let mut writes = all_tables.writes(Key::mint(0));
     writes.push(start_id(loser, "mine", QUEUED));
     let flush = db.flush(writes);
-    proxy.faults.lose_commit.store(true, SeqCst);
+    proxy.faults.drop_commit_reply.store(true, SeqCst);
     let error = db.commit(&flush).await.unwrap_err();
     assert!(matches!(error, StoreError::Unavailable(_)), "{error}");
     let outcomes = db.commit(&Flush { is_resent: true, ..flush }).await.unwrap();
@@ -280,7 +286,7 @@ async fn flush_without_commit_is_applied_when_resent() {
     let db = Fixture::at(&proxy.url, |options| options).await;
     let key = Key::mint(0);
     let flush = db.flush(vec![start_id(key, "once", QUEUED)]);
-    proxy.faults.lose_request.store(true, SeqCst);
+    proxy.faults.drop_commit.store(true, SeqCst);
     let error = db.commit(&flush).await.unwrap_err();
     assert!(matches!(error, StoreError::Unavailable(_)), "{error}");
     assert_eq!(db.commit(&Flush { is_resent: true, ..flush }).await.unwrap(), []);
@@ -314,7 +320,7 @@ async fn lane_row_is_found_directly_while_snapshot_keeps_versions() {
         db.write(vec![start(Key::mint(0), QUEUED)]).await;
         assert_eq!(db.take(1).await.len(), 1);
     }
-    // the server counts what sessions that have ended have done
+    // the server counts the work of a session when it ends
     let Fixture { store, schema, sql, .. } = db;
     drop(store);
     let query = "SELECT n_tup_upd, coalesce(idx_scan, 0), coalesce(seq_scan, 0) FROM pg_stat_user_tables \
@@ -326,7 +332,7 @@ async fn lane_row_is_found_directly_while_snapshot_keeps_versions() {
         }
         sql.execute("SELECT pg_sleep(0.05)", &[]).await.unwrap();
     };
-    // each lane once, before it knows where its row is
+    // once per lane, before the location of its row is known
     assert!(found_by_key + walked <= 5, "{found_by_key} searches by key, {walked} walks");
     snapshot.rollback().await.unwrap();
 }
@@ -336,7 +342,7 @@ async fn lane_finds_its_row_after_table_is_rewritten() {
     let db = Fixture::new().await;
     let others =
         [db.store.register(3, &info(&[])).await.unwrap(), db.store.register(3, &info(&[])).await.unwrap()];
-    let places = async || {
+    let row_locations = async || {
         let query = "SELECT array_agg(ctid::text ORDER BY worker_id, lane) FROM lanes";
         db.sql.query_one(query, &[]).await.unwrap().get::<_, Vec<String>>(0)
     };
@@ -346,20 +352,21 @@ async fn lane_finds_its_row_after_table_is_rewritten() {
             db.write(vec![start(Key::mint(0), QUEUED)]).await;
         }
         assert_eq!(db.take(7).await.len(), 7);
-        // the rows change places: where one was is another one now
-        let before = places().await;
+        // the rows change their locations: another row takes the place of each
+        let before = row_locations().await;
         db.sql.batch_execute("VACUUM FULL lanes").await.unwrap();
-        moved += before.iter().zip(places().await).filter(|(before, after)| **before != *after).count();
+        moved +=
+            before.iter().zip(row_locations().await).filter(|(before, after)| **before != *after).count();
         let lane = "SELECT last_number FROM lanes WHERE worker_id = $1 AND lane = 0";
         for other in &others {
             let number: i64 = db.sql.query_one(lane, &[&other.worker.0]).await.unwrap().get(0);
-            assert_eq!(number, 0, "a lane took another one's row");
+            assert_eq!(number, 0, "a lane used the row of another lane");
         }
     }
-    assert!(moved > 0, "nothing changed its place");
+    assert!(moved > 0, "no row changed its location");
     assert!(db.store.end_registration(db.worker.worker).await.unwrap());
-    let late = db.commit(&db.flush(vec![start(Key::mint(0), QUEUED)])).await;
-    assert!(matches!(late, Err(StoreError::Fenced)), "{late:?}");
+    let rejected = db.commit(&db.flush(vec![start(Key::mint(0), QUEUED)])).await;
+    assert!(matches!(rejected, Err(StoreError::Fenced)), "{rejected:?}");
 }
 
 #[tokio::test]
@@ -369,18 +376,18 @@ async fn flush_without_synchronous_commit_applies_nothing() {
     let key = Key::mint(0);
     db.write(vec![start(key, RUNNING)]).await;
     let before = db.counts().await;
-    // a proxy lends sessions for single transactions, and says nothing of it
+    // a pooler assigns sessions per transaction without notice
     for setting in ["off", "local"] {
         let set = format!("SET LOCAL synchronous_commit TO {setting}").leak();
-        *proxy.faults.behind_begin.lock().unwrap() = Some(set);
+        *proxy.faults.after_begin.lock().unwrap() = Some(set);
         let error = db.commit(&db.flush(vec![checkpoint(key, 1)])).await.unwrap_err();
         let StoreError::Corrupt(reason) = &error else { panic!("{error}") };
         assert!(reason.contains("synchronous_commit") && reason.contains("pooling=transaction"), "{reason}");
         assert_eq!(db.counts().await, before);
     }
-    *proxy.faults.behind_begin.lock().unwrap() = None;
+    *proxy.faults.after_begin.lock().unwrap() = None;
     assert_eq!(db.write(vec![checkpoint(key, 1)]).await, []);
-    // whoever accepts losses has asked for it
+    // relaxed durability accepts losses
     let relaxed =
         Fixture::with(|options| options.durability(stepfast_core::store::Durability::Relaxed)).await;
     assert_eq!(relaxed.write(vec![start(Key::mint(0), RUNNING)]).await, []);

@@ -1,4 +1,4 @@
-//! What each Write does to the rows, and its outcomes.
+//! The effect of each Write on the rows, and its outcomes.
 
 use std::time::Duration;
 
@@ -6,7 +6,8 @@ use bytes::Bytes;
 use stepfast_core::clock::Timestamp;
 use stepfast_core::payload::ChunkRef;
 use stepfast_core::store::{
-    PendingSleep, Chunk, Detail, DeleteChunks, ExecutionId, Filter, Outcome, Start, State, Status, StoreError, Write,
+    Chunk, DeleteChunks, Detail, ExecutionId, Filter, Outcome, PendingSleep, Start, State, Status,
+    StoreError, Write,
 };
 use stepfast_core::{Key, Path, Payload, Store};
 
@@ -31,7 +32,7 @@ async fn start_loses_to_existing_key_and_workflow_id() {
         assert_eq!((&*existing.workflow, existing.fingerprint), ("order", Some(u64::MAX)));
     }
     assert_eq!(db.load(b).await, None);
-    // the losers left nothing in the role tables, and did not touch the winner
+    // the duplicates left no rows in the role tables, and did not change the first execution
     assert_eq!((db.count("ready").await, db.count("timers").await, db.count("waits").await), (0, 0, 0));
     assert_eq!(db.status(a).await, Status::Running);
     assert_eq!(db.status(c).await, Status::Completed);
@@ -53,7 +54,7 @@ async fn one_of_two_starts_with_same_id_in_flush_wins() {
 async fn execution_row_is_read_back_unchanged() {
     let db = Fixture::new().await;
     let (root, key) = (Key::mint(0), Key::mint(0));
-    let armed = vec![
+    let pending_sleeps = vec![
         PendingSleep { path: Path::root().child(3).child(300), due_at: later(1) },
         PendingSleep { path: Path::root().child(4), due_at: Timestamp::from_micros(i64::MAX) },
     ];
@@ -68,7 +69,11 @@ async fn execution_row_is_read_back_unchanged() {
         is_guarded: true,
         ..start_of(
             key,
-            State::Waiting { wake_at: Some(later(2)), children: vec![root], armed: armed.clone() },
+            State::Waiting {
+                wake_at: Some(later(2)),
+                children: vec![root],
+                pending_sleeps: pending_sleeps.clone(),
+            },
         )
     };
     db.write(vec![Write::Start(Box::new(start.clone()))]).await;
@@ -83,8 +88,8 @@ async fn execution_row_is_read_back_unchanged() {
     assert_eq!((loaded.created_at, loaded.deadline_at), (start.created_at, start.deadline_at));
     assert_eq!((loaded.wake_at, loaded.ended_at), (Some(later(2)), None));
     assert_eq!((loaded.status, loaded.owner, loaded.run_no), (Status::Waiting, None, 1));
-    assert_eq!(loaded.pending_sleeps, armed);
-    // by its id, twice, and without its input
+    assert_eq!(loaded.pending_sleeps, pending_sleeps);
+    // loaded by its id, twice, without its input
     let given = ExecutionId::Given("Bestellung \u{1f980} '\"\\".into());
     let ids = [given.clone(), ExecutionId::Given("no\0such".into()), given];
     let records = db.store.load(&ids, Detail::Outcome).await.unwrap();
@@ -131,10 +136,10 @@ async fn transition_requires_running_execution_of_same_worker() {
     let end = || ended(Status::Completed);
     let outcomes = db
         .write(vec![
-            moved(theirs, end()),
-            moved(mine, waiting(Some(later(5)), &[theirs, queued])),
-            moved(queued, end()),
-            moved(Key::mint(0), end()),
+            transition(theirs, end()),
+            transition(mine, waiting(Some(later(5)), &[theirs, queued])),
+            transition(queued, end()),
+            transition(Key::mint(0), end()),
         ])
         .await;
     assert_eq!(outcomes, [(0, Outcome::NotFound), (2, Outcome::NotFound), (3, Outcome::NotFound)]);
@@ -150,20 +155,20 @@ async fn transition_leaves_no_trace_of_former_state() {
     let db = Fixture::new().await;
     let keys: Vec<Key> = (0..5).map(|_| Key::mint(0)).collect();
     db.write(keys.iter().map(|key| start(*key, RUNNING)).collect()).await;
-    let armed = vec![PendingSleep { path: Path::root().child(1), due_at: later(9) }];
+    let pending_sleeps = vec![PendingSleep { path: Path::root().child(1), due_at: later(9) }];
     let states = [
-        State::Running { armed: armed.clone() },
-        State::Queued { armed: armed.clone() },
-        State::Waiting { wake_at: Some(later(9)), children: vec![], armed: armed.clone() },
-        State::Parked { reason: payload("why"), armed: armed.clone() },
+        State::Running { pending_sleeps: pending_sleeps.clone() },
+        State::Queued { pending_sleeps: pending_sleeps.clone() },
+        State::Waiting { wake_at: Some(later(9)), children: vec![], pending_sleeps: pending_sleeps.clone() },
+        State::Parked { reason: payload("why"), pending_sleeps: pending_sleeps.clone() },
         ended(Status::Failed),
     ];
-    let writes = keys.iter().zip(states.clone()).map(|(key, state)| moved(*key, state)).collect();
+    let writes = keys.iter().zip(states.clone()).map(|(key, state)| transition(*key, state)).collect();
     assert_eq!(db.write(writes).await, []);
     for (key, state) in keys.iter().zip(states) {
         let row = db.load(*key).await.unwrap().execution;
         assert_eq!(row.status, state.status());
-        assert_eq!(row.pending_sleeps, state.armed());
+        assert_eq!(row.pending_sleeps, state.pending_sleeps());
         assert_eq!(row.owner.is_some(), row.status == Status::Running);
         assert_eq!(row.is_parked, matches!(state, State::Parked { .. }));
         assert_eq!(row.ended_at.is_some(), row.status.is_terminal());
@@ -190,7 +195,7 @@ async fn wake_requires_due_timer_or_finished_child() {
     assert_eq!(db.write(wakes()).await, all, "a microsecond early");
     db.clock.advance(Duration::from_micros(1));
     assert_eq!(db.write(wakes()).await, all[1..]);
-    db.write(vec![moved(child_of, ended(Status::Failed))]).await;
+    db.write(vec![transition(child_of, ended(Status::Failed))]).await;
     assert_eq!(db.write(wakes()).await, [0, 2, 3].map(|i| (i, Outcome::NotFound)));
     assert_eq!(db.status(parent).await, Status::Queued);
     assert_eq!((db.count("ready").await, db.count("timers").await, db.count("waits").await), (2, 0, 0));
@@ -202,7 +207,7 @@ async fn chunks_are_read_back_and_deleted() {
     let key = Key::mint(0);
     let piece = |value: u64, n: u32, byte: u8| {
         let bytes = Bytes::from(vec![byte; 1000]);
-        Write::Chunk(Chunk { execution: key, value, index, bytes, is_unowned: true })
+        Write::Chunk(Chunk { execution: key, value, index: n, bytes, is_unowned: true })
     };
     let (one, two) = (u64::MAX, 7);
     db.write(vec![piece(one, 1, b'b'), piece(one, 0, b'a'), piece(two, 0, b'c')]).await;
@@ -211,9 +216,11 @@ async fn chunks_are_read_back_and_deleted() {
     assert_eq!((value[0], value[999], value[1000], value.len()), (b'a', b'a', b'b', 2000));
     let error = db.store.load_value(key, ChunkRef { value: two, len: 2000, count: 2 }).await.unwrap_err();
     assert!(matches!(error, StoreError::Corrupt(_)), "{error}");
-    db.write(vec![Write::DeleteChunks(DeleteChunks { execution: key, keep: [two].into_iter().collect() })]).await;
+    db.write(vec![Write::DeleteChunks(DeleteChunks { execution: key, keep: [two].into_iter().collect() })])
+        .await;
     assert_eq!(db.count("chunks").await, 1);
-    db.write(vec![Write::DeleteChunks(DeleteChunks { execution: key, keep: std::iter::empty().collect() })]).await;
+    db.write(vec![Write::DeleteChunks(DeleteChunks { execution: key, keep: std::iter::empty().collect() })])
+        .await;
     assert_eq!(db.count("chunks").await, 0);
 }
 
@@ -228,7 +235,8 @@ async fn unstorable_text_is_rejected_with_reason() {
 #[tokio::test]
 async fn workflow_ids_of_any_length_are_unique() {
     let db = Fixture::new().await;
-    // around the length from which ids are told apart by their hash; with what the hash has to escape
+    // lengths around the limit from which ids are distinguished by their hash; with characters that the hash must
+    // escape
     for length in [1023, 1024, 1025, 300_000] {
         let noise: String = (0..length).map(|i: u64| char::from(b'!' + (i * i % 89) as u8)).collect();
         let key = Key::mint(0);
@@ -259,8 +267,8 @@ async fn lists_are_filtered_paged_and_counted() {
         let page = db.store.list(&Filter { limit: 10, ..filter.clone() }).await.unwrap();
         let total = db.store.list(&Filter { limit: 0, ..filter }).await.unwrap().total;
         assert_eq!(total, Some(page.executions.len() as u64));
-        let places = page.executions.iter().map(|row| keys.iter().position(|key| *key == row.key).unwrap());
-        places.collect::<Vec<_>>()
+        let indexes = page.executions.iter().map(|row| keys.iter().position(|key| *key == row.key).unwrap());
+        indexes.collect::<Vec<_>>()
     };
     assert_eq!(list(Filter::default()).await, [5, 4, 3, 2, 1, 0]);
     let statuses = vec![Status::Queued, Status::Running];

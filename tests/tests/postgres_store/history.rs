@@ -1,4 +1,4 @@
-//! A database that has less than it acknowledged: what a failover to a standby that lagged behind shows.
+//! A database that has less than it acknowledged, as after a failover to a lagging standby.
 
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 
@@ -8,14 +8,14 @@ use stepfast_core::{Key, Store};
 use super::proxy::Proxy;
 use super::support::*;
 
-fn is_loss<T: std::fmt::Debug>(answer: Result<T, StoreError>) {
+fn expect_loss<T: std::fmt::Debug>(answer: Result<T, StoreError>) {
     let error = answer.expect_err("nothing is built on it");
     let StoreError::Corrupt(reason) = &error else { panic!("{error}") };
     assert!(reason.contains("lost history"), "{reason}");
 }
 
 impl Fixture {
-    /// The last claim of the worker is gone, which had taken this execution.
+    /// Undoes the last claim of the worker, which had claimed this execution.
     async fn lose_claim(&self, key: Key) {
         self.sql
             .batch_execute(&format!(
@@ -32,8 +32,9 @@ impl Fixture {
             .unwrap();
     }
 
-    /// Another worker, which takes what is ready; and its next flush.
-    async fn other_takes(&self, key: Key) -> (Registration, impl Fn(Vec<Write>) -> Flush + use<>) {
+    /// Registers another worker, which claims the execution. Returns its registration, and a constructor of its next
+    /// flush.
+    async fn claim_by_other_worker(&self, key: Key) -> (Registration, impl Fn(Vec<Write>) -> Flush + use<>) {
         let other = self.store.register(3, &info(&[])).await.unwrap();
         let (worker, epoch) = (other.worker, other.epoch);
         let claim = Claim { worker, epoch, number: 1, ..self.claim(1) };
@@ -59,14 +60,14 @@ async fn flush_after_lost_claim_applies_nothing() {
     db.write(vec![start(key, QUEUED)]).await;
     assert_eq!(db.take(1).await.len(), 1);
     db.lose_claim(key).await;
-    let (_, flush) = db.other_takes(key).await;
-    // the numbers of its lane follow on each other; and of no lane is anything known that is not there
+    let (_, flush) = db.claim_by_other_worker(key).await;
+    // the numbers of the lanes have no gap, and no known number is missing
     for lane in [0, 1] {
-        is_loss(db.commit(&db.flush_on(lane, vec![checkpoint(key, 1)])).await);
+        expect_loss(db.commit(&db.flush_on(lane, vec![checkpoint(key, 1)])).await);
     }
     assert_eq!(db.count("checkpoints").await, 0);
-    // whoever has claimed it since then is alone with it
-    let writes = vec![checkpoint(key, 1), moved(key, ended(Status::Completed))];
+    // only the worker that has claimed the execution since writes to it
+    let writes = vec![checkpoint(key, 1), transition(key, ended(Status::Completed))];
     assert_eq!(db.store.commit(&flush(writes)).await.unwrap(), []);
 }
 
@@ -77,7 +78,7 @@ async fn claim_after_lost_claim_takes_nothing() {
     db.write(vec![start(key, QUEUED)]).await;
     assert_eq!(db.take(1).await.len(), 1);
     db.lose_claim(key).await;
-    is_loss(db.store.claim(&db.claim(1)).await);
+    expect_loss(db.store.claim(&db.claim(1)).await);
     assert_eq!(db.status(key).await, Status::Queued);
 }
 
@@ -87,14 +88,14 @@ async fn launched_claim_that_is_lost_later_is_detected() {
     let db = Fixture::at(&proxy.url, |options| options).await;
     let key = Key::mint(0);
     db.write(vec![start(key, QUEUED)]).await;
-    proxy.faults.lose_commit.store(true, SeqCst);
+    proxy.faults.drop_commit_reply.store(true, SeqCst);
     let claim = db.claim(1);
     assert!(matches!(db.store.claim(&claim).await, Err(StoreError::Unavailable(_))));
     db.numbers[2].store(claim.number, Relaxed);
-    let look = Heartbeat { held: Some(Vec::new()), ..look(&db.worker) };
-    assert_eq!(db.store.heartbeat(&look).await.unwrap().unheld.len(), 1);
+    let heartbeat = Heartbeat { held: Some(Vec::new()), ..heartbeat_request(&db.worker) };
+    assert_eq!(db.store.heartbeat(&heartbeat).await.unwrap().unheld.len(), 1);
     db.lose_claim(key).await;
-    is_loss(db.commit(&db.flush(vec![checkpoint(key, 1)])).await);
+    expect_loss(db.commit(&db.flush(vec![checkpoint(key, 1)])).await);
 }
 
 #[tokio::test]
@@ -105,11 +106,11 @@ async fn lost_flush_is_detected_by_lease_renewal() {
         db.commit(&flush).await.unwrap();
     }
     for _ in 0..3 {
-        db.store.heartbeat(&look(&db.worker)).await.unwrap();
+        db.store.heartbeat(&heartbeat_request(&db.worker)).await.unwrap();
     }
-    // the worker says nothing more on that lane
+    // the worker sends nothing more on that lane
     db.sql.batch_execute("UPDATE lanes SET last_number = 0 WHERE lane = 1").await.unwrap();
-    is_loss(db.store.heartbeat(&look(&db.worker)).await);
+    expect_loss(db.store.heartbeat(&heartbeat_request(&db.worker)).await);
 }
 
 #[tokio::test]
@@ -120,19 +121,19 @@ async fn advancing_lane_is_no_loss() {
         db.commit(&db.flush_on(1, vec![start(Key::mint(0), QUEUED)])).await.unwrap();
         assert_eq!(db.take(1).await.len(), 1, "{n}");
         for _ in 0..n {
-            db.store.heartbeat(&look(&db.worker)).await.unwrap();
+            db.store.heartbeat(&heartbeat_request(&db.worker)).await.unwrap();
         }
     }
-    // whoever was taken over registers anew
+    // a worker that was taken over registers again
     assert!(db.store.end_registration(db.worker.worker).await.unwrap());
-    assert!(db.store.heartbeat(&look(&db.worker)).await.unwrap().is_fenced);
+    assert!(db.store.heartbeat(&heartbeat_request(&db.worker)).await.unwrap().is_fenced);
 }
 
 #[tokio::test]
 async fn reused_worker_id_names_another_registration() {
     let db = Fixture::new().await;
     let key = Key::mint(0);
-    // the registration is lost, and the sequence is where it was before
+    // the registration is lost, and the sequence is reset
     db.sql
         .batch_execute(&format!(
             "DELETE FROM workers; DELETE FROM lanes; ALTER TABLE workers ALTER worker_id RESTART WITH {}",
@@ -150,9 +151,9 @@ async fn reused_worker_id_names_another_registration() {
     }
     let answer = db.store.claim(&db.claim(1)).await;
     assert!(matches!(answer, Err(StoreError::Fenced)), "{answer:?}");
-    assert!(db.store.heartbeat(&look(&db.worker)).await.unwrap().is_fenced);
-    // the same of the other one
-    assert!(!other.heartbeat(&look(&second)).await.unwrap().is_fenced);
+    assert!(db.store.heartbeat(&heartbeat_request(&db.worker)).await.unwrap().is_fenced);
+    // the heartbeat of the other registration is not fenced
+    assert!(!other.heartbeat(&heartbeat_request(&second)).await.unwrap().is_fenced);
     other.commit(&Flush { epoch: second.epoch, ..flush.clone() }).await.unwrap();
     let answer = db.commit(&Flush { is_resent: true, ..flush }).await;
     assert!(matches!(answer, Err(StoreError::Fenced)), "{answer:?}");

@@ -1,4 +1,4 @@
-//! The inbox: starts that foreign transactions have put there.
+//! The inbox: starts that foreign transactions insert.
 
 use std::time::Duration;
 
@@ -9,10 +9,10 @@ use tokio_postgres::Client;
 
 use super::support::*;
 
-const PUT: &str = "INSERT INTO inbox (key, workflow, workflow_id, queue, queue_key, priority, dedup_id, due_at, input) \
+const INSERT_ROW: &str = "INSERT INTO inbox (key, workflow, workflow_id, queue, queue_key, priority, dedup_id, due_at, input) \
                    VALUES ($1, 'order', $2, $3, $4, $5, $6, clock_timestamp() + $7::bigint * interval '1 second', '\\x00')";
 
-struct Letter {
+struct InboxStart {
     key: Key,
     id: Option<&'static str>,
     queue: Option<&'static str>,
@@ -20,39 +20,39 @@ struct Letter {
     delay: Option<i64>,
 }
 
-fn letter() -> Letter {
-    Letter { key: Key::mint(0), id: None, queue: None, dedup_id: None, delay: None }
+fn inbox_start() -> InboxStart {
+    InboxStart { key: Key::mint(0), id: None, queue: None, dedup_id: None, delay: None }
 }
 
-async fn put(sql: &Client, letter: &Letter) {
-    let Letter { key, id, queue, dedup_id, delay } = letter;
+async fn insert_start(sql: &Client, inbox_start: &InboxStart) {
+    let InboxStart { key, id, queue, dedup_id, delay } = inbox_start;
     let of = queue.map(|_| "k");
     let priority = queue.map(|_| 3_i32);
-    sql.execute(PUT, &[&uuid(*key), id, queue, &of, &priority, dedup_id, delay]).await.unwrap();
+    sql.execute(INSERT_ROW, &[&uuid(*key), id, queue, &of, &priority, dedup_id, delay]).await.unwrap();
 }
 
 #[tokio::test]
 async fn inbox_row_becomes_execution_once_committed() {
     let db = Fixture::new().await;
     let foreign = client(&db.schema).await;
-    let [gone, first, second] = [(); 3].map(|()| letter());
+    let [gone, first, second] = [(); 3].map(|()| inbox_start());
     foreign.batch_execute("BEGIN").await.unwrap();
-    put(&foreign, &gone).await;
+    insert_start(&foreign, &gone).await;
     foreign.batch_execute("ROLLBACK; BEGIN").await.unwrap();
-    put(&foreign, &first).await;
-    put(&foreign, &Letter { queue: Some("a"), ..letter() }).await;
-    assert!(!db.look().await.has_ready);
+    insert_start(&foreign, &first).await;
+    insert_start(&foreign, &InboxStart { queue: Some("a"), ..inbox_start() }).await;
+    assert!(!db.heartbeat().await.has_ready);
     assert_eq!(db.take(9).await, []);
     foreign.batch_execute("COMMIT").await.unwrap();
-    put(&foreign, &second).await;
-    assert!(db.look().await.has_ready);
-    let taken = db.take(9).await;
-    assert_eq!(taken.len(), 3);
-    assert!([first.key, second.key].iter().all(|key| taken.iter().any(|it| it.execution.key == *key)));
-    let queued = taken.iter().find_map(|it| it.execution.placement.as_deref()).unwrap();
+    insert_start(&foreign, &second).await;
+    assert!(db.heartbeat().await.has_ready);
+    let claimed = db.take(9).await;
+    assert_eq!(claimed.len(), 3);
+    assert!([first.key, second.key].iter().all(|key| claimed.iter().any(|it| it.execution.key == *key)));
+    let queued = claimed.iter().find_map(|it| it.execution.placement.as_deref()).unwrap();
     assert_eq!((&*queued.queue, &*queued.key, queued.priority), ("a", "k", 3));
     assert_eq!((db.count("inbox").await, db.count("executions").await), (0, 3));
-    assert!(!db.look().await.has_ready);
+    assert!(!db.heartbeat().await.has_ready);
 }
 
 #[tokio::test]
@@ -60,12 +60,12 @@ async fn duplicate_rows_start_once() {
     let db = Fixture::new().await;
     let both = [Some("x"), Some("x")];
     for id in both {
-        put(&db.sql, &Letter { id, ..letter() }).await;
-        put(&db.sql, &Letter { dedup_id: id, queue: Some("a"), ..letter() }).await;
+        insert_start(&db.sql, &InboxStart { id, ..inbox_start() }).await;
+        insert_start(&db.sql, &InboxStart { dedup_id: id, queue: Some("a"), ..inbox_start() }).await;
     }
     assert_eq!(db.take(9).await.len(), 2);
-    put(&db.sql, &Letter { id: Some("x"), ..letter() }).await;
-    put(&db.sql, &Letter { dedup_id: Some("x"), queue: Some("a"), ..letter() }).await;
+    insert_start(&db.sql, &InboxStart { id: Some("x"), ..inbox_start() }).await;
+    insert_start(&db.sql, &InboxStart { dedup_id: Some("x"), queue: Some("a"), ..inbox_start() }).await;
     assert_eq!(db.take(9).await.len(), 0);
     assert_eq!((db.count("inbox").await, db.count("executions").await), (0, 2));
 }
@@ -73,10 +73,10 @@ async fn duplicate_rows_start_once() {
 #[tokio::test]
 async fn delayed_row_waits_until_due() {
     let db = Fixture::new().await;
-    let late = Letter { delay: Some(3600), queue: Some("a"), ..letter() };
-    put(&db.sql, &late).await;
-    let now = Letter { delay: Some(-1_000_000_000), ..letter() };
-    put(&db.sql, &now).await;
+    let late = InboxStart { delay: Some(3600), queue: Some("a"), ..inbox_start() };
+    insert_start(&db.sql, &late).await;
+    let now = InboxStart { delay: Some(-1_000_000_000), ..inbox_start() };
+    insert_start(&db.sql, &now).await;
     assert_eq!(db.take(9).await[0].execution.key, now.key);
     assert_eq!(db.status(late.key).await, Status::Scheduled);
     assert_eq!((db.count("timers").await, db.count("ready").await), (1, 0));
@@ -89,7 +89,7 @@ async fn inbox_row_enters_full_queue_and_counts() {
     let change = QueueChange { queue, is_paused: false, expected_version: 0 };
     db.store.change_queue(&change).await.unwrap();
     for _ in 0..3 {
-        put(&db.sql, &Letter { queue: Some("a"), ..letter() }).await;
+        insert_start(&db.sql, &InboxStart { queue: Some("a"), ..inbox_start() }).await;
     }
     assert_eq!(db.take(1).await.len(), 1);
     let more = || {
@@ -112,9 +112,9 @@ async fn two_workers_drain_each_row_once() {
     let second = other.register(3, &info(&[])).await.unwrap();
     for n in 0..300 {
         let queue = (n % 3 == 0).then_some("a");
-        put(&db.sql, &Letter { queue, ..letter() }).await;
+        insert_start(&db.sql, &InboxStart { queue, ..inbox_start() }).await;
     }
-    let mut taken = std::collections::HashSet::new();
+    let mut claimed = std::collections::HashSet::new();
     for number in 1.. {
         let mine = Claim { number, ..db.claim(40) };
         let theirs = Claim { worker: second.worker, epoch: second.epoch, ..mine.clone() };
@@ -124,10 +124,10 @@ async fn two_workers_drain_each_row_once() {
             break;
         }
         for record in mine.iter().chain(&theirs) {
-            assert!(taken.insert(record.execution.key));
+            assert!(claimed.insert(record.execution.key));
         }
     }
-    assert_eq!(taken.len(), 300);
+    assert_eq!(claimed.len(), 300);
     assert_eq!(db.count("inbox").await, 0);
 }
 
@@ -154,7 +154,7 @@ async fn invalid_row_is_rejected_by_insert() {
     }
 }
 
-/// Rows that no execution can be made of: refused at the door, and kept as dead letters where they are there already.
+/// Invalid rows are rejected by the INSERT; existing ones are kept as dead letters.
 #[tokio::test]
 async fn claim_survives_any_column_value() {
     let db = Fixture::new().await;
@@ -194,14 +194,14 @@ async fn claim_survives_any_column_value() {
         db.sql.batch_execute(&format!("ALTER TABLE inbox DROP CONSTRAINT inbox_{name}")).await.unwrap();
     }
     for (n, (column, value, _)) in values.into_iter().enumerate() {
-        let [odd, innocent] = [Key::mint(0), Key::mint(0)];
-        db.sql.execute(&insert(odd, column, value), &[]).await.unwrap();
-        db.sql.execute(&insert(innocent, "fingerprint", "-1"), &[]).await.unwrap();
-        let taken: Vec<Key> = db.take(9).await.iter().map(|record| record.execution.key).collect();
-        assert_eq!(taken, [innocent], "{column} {value}");
+        let [invalid, valid] = [Key::mint(0), Key::mint(0)];
+        db.sql.execute(&insert(invalid, column, value), &[]).await.unwrap();
+        db.sql.execute(&insert(valid, "fingerprint", "-1"), &[]).await.unwrap();
+        let claimed: Vec<Key> = db.take(9).await.iter().map(|record| record.execution.key).collect();
+        assert_eq!(claimed, [valid], "{column} {value}");
         assert_eq!(db.count("inbox").await, 0, "{column} {value}");
         let dead = db.store.dead_letters(100).await.unwrap();
-        assert_eq!((dead.len(), dead[0].key), (n + 1, odd));
+        assert_eq!((dead.len(), dead[0].key), (n + 1, invalid));
         let names = match column {
             "attributes" => "attribute",
             "workflow_id" | "app_version" | "queue" => "a control character",
@@ -209,7 +209,7 @@ async fn claim_survives_any_column_value() {
         };
         assert!(dead[0].reason.contains(names), "{:?}", dead[0]);
     }
-    // within bounds, however small or large
+    // extreme values within the bounds
     for (column, value) in [("run_timeout_ms", "0"), ("fingerprint", "-9223372036854775808")] {
         let key = Key::mint(0);
         db.sql.execute(&insert(key, column, value), &[]).await.unwrap();
@@ -226,59 +226,58 @@ async fn copied_row_is_no_conflicting_start() {
             "due_at" => "clock_timestamp() + interval '1 hour'",
             _ => "7",
         };
-        let (key, innocent) = (Key::mint(0), Key::mint(0));
+        let (key, valid) = (Key::mint(0), Key::mint(0));
         let copy = format!(
             "INSERT INTO inbox (key, workflow, input, {more}) VALUES ('{key}', 'order', '\\x00', {value})"
         );
-        let next =
-            format!("INSERT INTO inbox (key, workflow, input) VALUES ('{innocent}', 'order', '\\x00')");
+        let next = format!("INSERT INTO inbox (key, workflow, input) VALUES ('{valid}', 'order', '\\x00')");
         db.sql.batch_execute(&format!("{copy}; {copy}; {next}")).await.unwrap();
-        let taken: Vec<Key> = db.take(9).await.iter().map(|record| record.execution.key).collect();
-        assert_eq!(taken.contains(&key), more != "due_at", "{more}: {taken:?}");
-        assert!(taken.contains(&innocent), "{more}: {taken:?}");
+        let claimed: Vec<Key> = db.take(9).await.iter().map(|record| record.execution.key).collect();
+        assert_eq!(claimed.contains(&key), more != "due_at", "{more}: {claimed:?}");
+        assert!(claimed.contains(&valid), "{more}: {claimed:?}");
         db.sql.batch_execute(&copy).await.unwrap();
         assert_eq!(db.take(9).await, []);
         assert_eq!((db.count("inbox").await, db.count("dead_letters").await), (0, 0), "{more}");
     }
 }
 
-/// A row of the key that came first, and of which nothing has come, decides nothing about the others.
+/// A rejected row does not decide about later rows of the same key.
 #[tokio::test]
 async fn row_becomes_execution_after_rejected_row_of_same_key() {
     let db = Fixture::new().await;
-    let there = Letter { id: Some("x"), dedup_id: Some("d"), queue: Some("a"), ..letter() };
-    put(&db.sql, &there).await;
+    let there = InboxStart { id: Some("x"), dedup_id: Some("d"), queue: Some("a"), ..inbox_start() };
+    insert_start(&db.sql, &there).await;
     assert_eq!(db.take(9).await.len(), 1);
-    // columns and values of the first row, and of the second one
+    // columns and values of the first row, and of the second row
     let cases = [
         ("attributes", "'{\"d\": \"\"}'", "attributes", "'{\"d\": \"x\"}'"),
         ("queue, dedup_id", "'a', 'd'", "queue, dedup_id", "'a', 'e'"),
         ("queue, dedup_id", "'a', 'd'", "queue, due_at", "'a', '2020-01-01'"),
         ("workflow_id", "'x'", "workflow_id", "'y'"),
     ];
-    for (n, (first, odd, second, valid)) in cases.into_iter().enumerate() {
+    for (n, (first, invalid, second, valid)) in cases.into_iter().enumerate() {
         let key = Key::mint(0);
         let insert = |columns: &str, values: &str| {
             format!(
                 "INSERT INTO inbox (key, workflow, input, {columns}) VALUES ('{key}', 'order', '\\x00', {values}); "
             )
         };
-        let both = [insert(first, odd), insert(second, valid)].concat();
+        let both = [insert(first, invalid), insert(second, valid)].concat();
         db.sql.batch_execute(&format!("BEGIN; {both} {both} COMMIT")).await.unwrap();
-        let mut taken = Vec::new();
+        let mut claimed = Vec::new();
         for _ in 0..3 {
-            taken.extend(db.take(9).await.iter().map(|record| record.execution.key));
+            claimed.extend(db.take(9).await.iter().map(|record| record.execution.key));
         }
-        assert_eq!(taken, [key], "{second}");
+        assert_eq!(claimed, [key], "{second}");
         assert_eq!(db.count("inbox").await, 0, "{second}");
-        // the first row of the first case, each time that it comes, and of the last case, once the key is taken
+        // the first row of the first case, each time, and that of the last case, once its key is taken
         assert_eq!(db.count("dead_letters").await, if n < 3 { 2 } else { 3 }, "{second}");
         assert_eq!(db.count("executions").await, n as i64 + 2, "{second}");
     }
-    // copies of what is there already end soon
-    let copy = Letter { dedup_id: Some("d"), queue: Some("a"), ..letter() };
+    // copies of existing executions are removed soon
+    let copy = InboxStart { dedup_id: Some("d"), queue: Some("a"), ..inbox_start() };
     for _ in 0..20 {
-        put(&db.sql, &copy).await;
+        insert_start(&db.sql, &copy).await;
     }
     for _ in 0..2 {
         assert_eq!(db.take(9).await, []);
@@ -296,7 +295,7 @@ async fn conflicting_start_becomes_dead_letter() {
              VALUES ('{key}', '{workflow}', '{id}', {fingerprint}, '\\x00')"
         )
     };
-    // in one claim, and in a later one
+    // in one claim, and in a later claim
     for round in 0..2 {
         let rows = [
             insert(first, "order", "x", 7),
@@ -307,8 +306,8 @@ async fn conflicting_start_becomes_dead_letter() {
             insert(Key::from_bytes([0xff; 16]), "order", "z", 7),
         ];
         db.sql.batch_execute(&rows.join("; ")).await.unwrap();
-        let taken: Vec<Key> = db.take(9).await.iter().map(|record| record.execution.key).collect();
-        assert_eq!(taken, if round == 0 { vec![first] } else { vec![] });
+        let claimed: Vec<Key> = db.take(9).await.iter().map(|record| record.execution.key).collect();
+        assert_eq!(claimed, if round == 0 { vec![first] } else { vec![] });
         let dead = db.store.dead_letters(4).await.unwrap();
         let reasons: Vec<&str> = dead.iter().rev().map(|letter| &*letter.reason).collect();
         let words =
@@ -323,7 +322,7 @@ async fn conflicting_start_becomes_dead_letter() {
 #[tokio::test]
 async fn row_rejected_by_trigger_becomes_dead_letter() {
     let db = Fixture::new().await;
-    // whatever somebody has added, and whatever it raises
+    // triggers that were added to the tables, with any error code
     db.sql
         .batch_execute(
             "CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ \
@@ -333,19 +332,19 @@ async fn row_rejected_by_trigger_becomes_dead_letter() {
         )
         .await
         .unwrap();
-    let (codes, mut innocents) = (["P0001", "23505", "0A000"], Vec::new());
+    let (codes, mut valid_keys) = (["P0001", "23505", "0A000"], Vec::new());
     for n in 0..400 {
-        let odd = codes.get(n / 100).filter(|_| n % 100 == 50);
-        let letter = Letter { id: odd.copied(), ..letter() };
-        put(&db.sql, &letter).await;
-        innocents.extend(odd.is_none().then_some(letter.key));
+        let invalid = codes.get(n / 100).filter(|_| n % 100 == 50);
+        let inbox_start = InboxStart { id: invalid.copied(), ..inbox_start() };
+        insert_start(&db.sql, &inbox_start).await;
+        valid_keys.extend(invalid.is_none().then_some(inbox_start.key));
     }
-    let mut taken = Vec::new();
-    while taken.len() < innocents.len() {
+    let mut claimed = Vec::new();
+    while claimed.len() < valid_keys.len() {
         // an engine claims again
-        taken.extend(db.try_take(1000).await.into_iter().flatten().map(|it| it.execution.key));
+        claimed.extend(db.try_take(1000).await.into_iter().flatten().map(|it| it.execution.key));
     }
-    assert_eq!(taken, innocents);
+    assert_eq!(claimed, valid_keys);
     let dead = db.store.dead_letters(9).await.unwrap();
     assert_eq!(dead.len(), codes.len());
     assert!(dead.iter().all(|letter| letter.reason.contains("not this one")), "{dead:?}");
@@ -356,18 +355,18 @@ async fn row_rejected_by_trigger_becomes_dead_letter() {
 async fn claim_survives_caller_chosen_row_id() {
     let db = Fixture::new().await;
     for round in 1..=3 {
-        let (odd, innocent) = (Key::from_bytes([0xff; 16]), Key::mint(0));
-        // the right to INSERT is all that this takes
+        let (invalid, valid) = (Key::from_bytes([0xff; 16]), Key::mint(0));
+        // the INSERT privilege is enough for this
         let insert = |id: i64, key: Key| {
             format!(
                 "INSERT INTO inbox (id, key, workflow, input) OVERRIDING SYSTEM VALUE VALUES ({id}, '{key}', 'order', '\\x00')"
             )
         };
-        db.sql.batch_execute(&format!("{}; {}", insert(7, odd), insert(8, innocent))).await.unwrap();
-        assert_eq!(db.take(9).await[0].execution.key, innocent);
+        db.sql.batch_execute(&format!("{}; {}", insert(7, invalid), insert(8, valid))).await.unwrap();
+        assert_eq!(db.take(9).await[0].execution.key, valid);
         assert_eq!((db.count("inbox").await, db.count("dead_letters").await), (0, round));
     }
-    // a claim that blames a single row
+    // a claim that isolates a single row
     let refuse = "CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE 'not this one'; END $$; \
                   CREATE TRIGGER refuse BEFORE INSERT ON executions FOR EACH ROW EXECUTE FUNCTION refuse(); \
                   INSERT INTO inbox (id, key, workflow, input) OVERRIDING SYSTEM VALUE \
@@ -390,13 +389,13 @@ async fn deadline_expires_while_inbox_row_waits() {
     let db = Fixture::new().await;
     let queue = QueueChange { queue: Queue::new("a"), is_paused: true, expected_version: 0 };
     db.store.change_queue(&queue).await.unwrap();
-    let [with, without] = [letter(), letter()].map(|it| Letter { queue: Some("a"), ..it });
+    let [with, without] = [inbox_start(), inbox_start()].map(|it| InboxStart { queue: Some("a"), ..it });
     for it in [&with, &without] {
-        put(&db.sql, it).await;
+        insert_start(&db.sql, it).await;
     }
     let limit = "UPDATE inbox SET deadline_at = to_timestamp($2::float8 / 1000000) WHERE key = $1";
     db.sql.execute(limit, &[&uuid(with.key), &(later(10).as_micros() as f64)]).await.unwrap();
     assert_eq!(db.take(9).await, []);
     db.clock.advance(Duration::from_secs(11));
-    assert_eq!(db.store.heartbeat(&look(&db.worker)).await.unwrap().expired, [with.key]);
+    assert_eq!(db.store.heartbeat(&heartbeat_request(&db.worker)).await.unwrap().expired, [with.key]);
 }

@@ -1,4 +1,4 @@
-//! The look, leases and takeovers by time, closing, and hints.
+//! Heartbeats, leases, takeovers by time, closing, and hints.
 
 use std::time::Duration;
 
@@ -21,21 +21,25 @@ async fn heartbeat_reports_changes_relevant_to_worker() {
         start(keys[4], RUNNING),
     ])
     .await;
-    let seen = db.look().await;
-    assert_eq!((seen.now, seen.is_fenced, seen.has_ready, seen.recovered), (NOON, false, false, 0));
+    let reply = db.heartbeat().await;
+    assert_eq!((reply.now, reply.is_fenced, reply.has_ready, reply.recovered), (NOON, false, false, 0));
     assert_eq!(
-        (seen.next_due, seen.requests.len(), seen.finished.len(), seen.unheld.len()),
+        (reply.next_due, reply.requests.len(), reply.finished.len(), reply.unheld.len()),
         (Some(later(7)), 0, 0, 0)
     );
     db.write(vec![cancel(keys[0]), start(keys[5], QUEUED)]).await;
     let holds = Some(vec![keys[4], Key::mint(0)]);
-    let seen = db.store.heartbeat(&Heartbeat { watched: keys.clone(), held: holds, ..look(&db.worker) }).await.unwrap();
-    assert!(seen.has_ready);
-    assert_eq!(seen.requests, [(keys[0], RequestKind::Cancel)]);
-    let mut ended = seen.finished;
+    let reply = db
+        .store
+        .heartbeat(&Heartbeat { watched: keys.clone(), held: holds, ..heartbeat_request(&db.worker) })
+        .await
+        .unwrap();
+    assert!(reply.has_ready);
+    assert_eq!(reply.requests, [(keys[0], RequestKind::Cancel)]);
+    let mut ended = reply.finished;
     ended.sort_unstable();
     assert_eq!(ended, [keys[1], keys[2]]);
-    assert_eq!(seen.unheld, [db.load(keys[0]).await.unwrap()]);
+    assert_eq!(reply.unheld, [db.load(keys[0]).await.unwrap()]);
 }
 
 #[tokio::test]
@@ -44,26 +48,26 @@ async fn expired_worker_is_taken_over_after_unchanged_heartbeats() {
     let key = Key::mint(0);
     db.write(vec![start(key, RUNNING)]).await;
     let other = db.other().await;
-    let looker = other.register(1, &info(&[])).await.unwrap();
-    let looks = async || looks_through(&other, &look(&looker)).await;
-    // the lease is over at once, but the looker has not yet seen it stay the same
+    let observer = other.register(1, &info(&[])).await.unwrap();
+    let observe = async || heartbeat_and_take_over(&other, &heartbeat_request(&observer)).await;
+    // the lease has expired, but the observer has not yet seen it unchanged
     db.clock.advance(Duration::from_secs(4));
-    assert_eq!(looks().await.recovered, 0);
-    assert_eq!(looks().await.recovered, 0);
-    // it renews in between: everything starts over
-    assert!(!db.look().await.is_fenced);
+    assert_eq!(observe().await.recovered, 0);
+    assert_eq!(observe().await.recovered, 0);
+    // a renewal in between restarts the observation
+    assert!(!db.heartbeat().await.is_fenced);
     db.clock.advance(Duration::from_secs(4));
     for _ in 0..2 {
-        assert_eq!(looks().await.recovered, 0);
+        assert_eq!(observe().await.recovered, 0);
         assert_eq!(db.status(key).await, Status::Running);
     }
-    assert_eq!(looks().await.recovered, 1);
+    assert_eq!(observe().await.recovered, 1);
     let row = db.load(key).await.unwrap().execution;
     assert_eq!((row.status, row.recoveries), (Status::Queued, 1));
-    assert!(db.look().await.is_fenced);
-    let zombie = db.commit(&db.flush(vec![checkpoint(key, 1)])).await;
-    assert!(matches!(zombie, Err(StoreError::Fenced)), "{zombie:?}");
-    assert_eq!(looks().await.recovered, 0);
+    assert!(db.heartbeat().await.is_fenced);
+    let fenced_flush = db.commit(&db.flush(vec![checkpoint(key, 1)])).await;
+    assert!(matches!(fenced_flush, Err(StoreError::Fenced)), "{fenced_flush:?}");
+    assert_eq!(observe().await.recovered, 0);
 }
 
 #[tokio::test]
@@ -73,22 +77,22 @@ async fn worker_is_taken_over_although_server_clock_was_set_back() {
     let key = Key::mint(0);
     db.write(vec![start(key, RUNNING)]).await;
     let other = db.other().await;
-    let looker = other.register(1, &info(&[])).await.unwrap();
-    let looks = async || looks_through(&other, &look(&looker)).await.recovered;
-    assert_eq!(looks().await, 0);
-    // an hour: its lease is over in an hour and a little
+    let observer = other.register(1, &info(&[])).await.unwrap();
+    let observe = async || heartbeat_and_take_over(&other, &heartbeat_request(&observer)).await.recovered;
+    assert_eq!(observe().await, 0);
+    // by an hour: the lease now expires in a little more than an hour
     db.clock.set_back(Duration::from_secs(3600));
-    // whoever renews is left alone, however long
+    // a worker that renews is not taken over
     let begun = Instant::now();
     while begun.elapsed() < lease * 5 {
         db.clock.advance(Duration::from_millis(1));
-        assert!(!db.look().await.is_fenced);
-        assert_eq!(looks().await, 0);
+        assert!(!db.heartbeat().await.is_fenced);
+        assert_eq!(observe().await, 0);
     }
-    // whoever does not is lost after two of its leases, by the looker's own clock
+    // a worker that does not renew is dead after two leases, by the observer's own clock
     let begun = Instant::now();
-    while looks().await == 0 {
-        assert!(begun.elapsed() < Duration::from_secs(30), "nobody takes it over");
+    while observe().await == 0 {
+        assert!(begun.elapsed() < Duration::from_secs(30), "the worker is not taken over");
     }
     assert!(begun.elapsed() >= lease);
     assert_eq!(db.status(key).await, Status::Queued);
@@ -99,12 +103,12 @@ async fn valid_lease_is_respected_after_many_heartbeats() {
     let db = Fixture::new().await;
     db.write(vec![start(Key::mint(0), RUNNING)]).await;
     let other = db.other().await;
-    let looker = other.register(1, &info(&[])).await.unwrap();
+    let observer = other.register(1, &info(&[])).await.unwrap();
     db.clock.advance(Duration::from_secs(3));
     for _ in 0..5 {
-        assert_eq!(looks_through(&other, &look(&looker)).await.recovered, 0);
+        assert_eq!(heartbeat_and_take_over(&other, &heartbeat_request(&observer)).await.recovered, 0);
     }
-    assert!(!db.look().await.is_fenced);
+    assert!(!db.heartbeat().await.is_fenced);
 }
 
 #[tokio::test]
@@ -113,45 +117,49 @@ async fn heartbeat_without_renewal_changes_no_row() {
     let key = Key::mint(0);
     db.write(vec![start(key, RUNNING)]).await;
     let other = db.other().await;
-    let looker = other.register(1, &info(&[])).await.unwrap();
+    let observer = other.register(1, &info(&[])).await.unwrap();
     let versions = async || {
         let query =
             "SELECT array_agg(ctid::text || xmin::text || xmax::text ORDER BY worker_id) FROM workers";
         db.sql.query_one(query, &[]).await.unwrap().get::<_, Vec<String>>(0)
     };
     let before = versions().await;
-    let glance = Heartbeat { renews_lease: false, ..look(&looker) };
-    // the lease is over; but it takes renewals to judge others, not any looks
+    let without_renewal = Heartbeat { renews_lease: false, ..heartbeat_request(&observer) };
+    // the lease has expired, but only heartbeats with renewals observe peers
     db.clock.advance(Duration::from_secs(4));
     for _ in 0..5 {
-        assert_eq!(looks_through(&other, &glance).await.recovered, 0);
+        assert_eq!(heartbeat_and_take_over(&other, &without_renewal).await.recovered, 0);
     }
     assert_eq!(versions().await, before);
     let mut recovered = 0;
     for _ in 0..3 {
         assert_eq!(recovered, 0);
-        recovered = looks_through(&other, &look(&looker)).await.recovered;
-        other.heartbeat(&glance).await.unwrap();
+        recovered = heartbeat_and_take_over(&other, &heartbeat_request(&observer)).await.recovered;
+        other.heartbeat(&without_renewal).await.unwrap();
     }
     assert_eq!(recovered, 1);
-    let fenced = db.store.heartbeat(&Heartbeat { renews_lease: false, ..look(&db.worker) }).await.unwrap();
+    let fenced = db
+        .store
+        .heartbeat(&Heartbeat { renews_lease: false, ..heartbeat_request(&db.worker) })
+        .await
+        .unwrap();
     assert!(fenced.is_fenced);
 }
 
 #[tokio::test]
 async fn workers_survive_server_outage() {
-    // by the server's own clock: the lease is long over, but the server has only just started
+    // by the server's own clock, the lease has long expired, but the server has only just started
     let db = Fixture::with(|mut options| {
         options.clock = None;
         options.lease(Duration::from_secs(100_000))
     })
     .await;
-    let looker = db.store.register(1, &info(&[])).await.unwrap();
+    let observer = db.store.register(1, &info(&[])).await.unwrap();
     db.sql.execute("UPDATE workers SET lease_expires_at = now() - interval '1 day'", &[]).await.unwrap();
     for _ in 0..4 {
-        looks_through(&*db.store, &look(&looker)).await;
+        heartbeat_and_take_over(&*db.store, &heartbeat_request(&observer)).await;
     }
-    assert!(!db.look().await.is_fenced);
+    assert!(!db.heartbeat().await.is_fenced);
 }
 
 #[tokio::test]
@@ -164,26 +172,26 @@ async fn first_worker_after_outage_takes_over_no_peer() {
     .await;
     let key = Key::mint(0);
     db.write(vec![start(key, RUNNING)]).await;
-    let looker = db.store.register(1, &info(&[])).await.unwrap();
-    let looks = async || looks_through(&*db.store, &look(&looker)).await.recovered;
-    assert_eq!((looks().await, db.look().await.is_fenced), (0, false));
-    // nobody gets through, for longer than a lease; the server itself has been there all the time, or takes as
-    // long until it answers after its start
+    let observer = db.store.register(1, &info(&[])).await.unwrap();
+    let observe = async || heartbeat_and_take_over(&*db.store, &heartbeat_request(&observer)).await.recovered;
+    assert_eq!((observe().await, db.heartbeat().await.is_fenced), (0, false));
+    // no worker reaches the server for longer than a lease: the server was running all the time, or needed that
+    // long to reply after its start
     let wait =
         "SELECT pg_sleep(0.2 + extract(epoch FROM max(lease_expires_at) - clock_timestamp())) FROM workers";
     db.sql.execute(wait, &[]).await.unwrap();
     for _ in 0..3 {
-        assert_eq!(looks().await, 0, "the other one had no chance to renew yet");
+        assert_eq!(observe().await, 0, "the peer had no chance to renew yet");
     }
-    assert!(!db.look().await.is_fenced);
-    // and now it is lost indeed
+    assert!(!db.heartbeat().await.is_fenced);
+    // from now on, the peer is really dead
     let mut recovered = 0;
     while recovered == 0 {
         db.sql.execute("SELECT pg_sleep(0.1)", &[]).await.unwrap();
-        recovered = looks().await;
+        recovered = observe().await;
     }
     assert_eq!(recovered, 1);
-    assert!(db.look().await.is_fenced);
+    assert!(db.heartbeat().await.is_fenced);
 }
 
 #[tokio::test]
@@ -194,9 +202,9 @@ async fn close_requeues_executions_without_counting_recovery() {
     db.store.close(db.worker.worker).await.unwrap();
     let row = db.load(a).await.unwrap().execution;
     assert_eq!((row.status, row.owner, row.recoveries), (Status::Queued, None, 0));
-    let zombie: Flush = db.flush(vec![start(Key::mint(0), RUNNING)]);
-    assert!(matches!(db.commit(&zombie).await, Err(StoreError::Fenced)));
-    assert!(db.look().await.is_fenced);
+    let fenced_flush: Flush = db.flush(vec![start(Key::mint(0), RUNNING)]);
+    assert!(matches!(db.commit(&fenced_flush).await, Err(StoreError::Fenced)));
+    assert!(db.heartbeat().await.is_fenced);
     db.store.close(db.worker.worker).await.unwrap();
     let next = db.store.register(3, &info(&[])).await.unwrap();
     assert_ne!(next.worker, db.worker.worker);
@@ -207,13 +215,13 @@ async fn parent_of_finished_child_is_woken_by_takeover() {
     let db = Fixture::new().await;
     let (parent, of) = (Key::mint(0), Key::mint(0));
     db.write(vec![start(parent, waiting(None, &[of])), child(of, parent, false, RUNNING)]).await;
-    // the child ends, and the worker is lost before it wakes the parent
-    db.write(vec![moved(of, ended(Status::Completed))]).await;
+    // the child finishes, and the worker dies before it wakes the parent
+    db.write(vec![transition(of, ended(Status::Completed))]).await;
     let other = db.other().await;
-    let looker = other.register(1, &info(&[])).await.unwrap();
+    let observer = other.register(1, &info(&[])).await.unwrap();
     db.clock.advance(Duration::from_secs(4));
     for _ in 0..3 {
-        looks_through(&other, &look(&looker)).await;
+        heartbeat_and_take_over(&other, &heartbeat_request(&observer)).await;
     }
     assert_eq!(db.status(parent).await, Status::Queued);
     assert_eq!((db.count("ready").await, db.count("waits").await), (1, 0));
@@ -224,7 +232,7 @@ async fn other_processes_receive_hints() {
     let db = Fixture::new().await;
     let other = db.other().await;
     other.register(1, &info(&[])).await.unwrap();
-    // the first return is for what happened before anybody listened
+    // the first hint is for changes before the store listened
     other.next_hint().await;
     for (state, has_ready) in [(QUEUED, true), (ended(Status::Completed), false)] {
         let (changed, ()) = tokio::join!(other.next_hint(), async {
@@ -254,7 +262,7 @@ async fn readers_work_from_any_runtime() {
             })
         });
         let registration = registration.await.unwrap();
-        assert!(!db.store.heartbeat(&look(&registration)).await.unwrap().is_fenced);
+        assert!(!db.store.heartbeat(&heartbeat_request(&registration)).await.unwrap().is_fenced);
         assert!(db.load(key).await.is_some());
     }
 }
@@ -263,15 +271,15 @@ async fn readers_work_from_any_runtime() {
 async fn peers_receive_hint_of_requeue_before_close_returns() {
     let db = Fixture::new().await;
     let other = db.other().await;
-    // listens from here on
+    // the store listens from here on
     other.next_hint().await;
     db.write(vec![start(Key::mint(0), RUNNING)]).await;
     let Fixture { store, worker, .. } = db;
     store.close(worker.worker).await.unwrap();
-    // as at the end of its process
+    // as when its process ends
     drop(store);
-    let heard = tokio::time::timeout(Duration::from_mins(1), other.next_hint()).await;
-    assert!(heard.is_ok(), "nobody heard of it");
+    let hint = tokio::time::timeout(Duration::from_mins(1), other.next_hint()).await;
+    assert!(hint.is_ok(), "no hint was received");
 }
 
 #[tokio::test]
@@ -279,13 +287,13 @@ async fn orphaned_slots_are_deleted() {
     let db = Fixture::new().await;
     let queue = Queue::new("a").concurrency(3);
     db.store.change_queue(&QueueChange { queue, is_paused: false, expected_version: 0 }).await.unwrap();
-    let put = "INSERT INTO inbox (key, workflow, queue, input) VALUES (gen_random_uuid(), 'order', 'a', '\\x00'); \
+    let insert_rows = "INSERT INTO inbox (key, workflow, queue, input) VALUES (gen_random_uuid(), 'order', 'a', '\\x00'); \
                UPDATE inbox SET key = overlay(key::text PLACING '8000' FROM 33)::uuid";
     for _ in 0..3 {
-        db.sql.batch_execute(put).await.unwrap();
+        db.sql.batch_execute(insert_rows).await.unwrap();
     }
     assert_eq!(db.take(1).await.len(), 1);
-    // one of an execution that has ended, one of an execution that was deleted
+    // one slot of a finished execution, one of a deleted execution
     let [over, gone] = [(); 2].map(|()| Key::mint(0));
     db.write(vec![start(over, ended(Status::Completed))]).await;
     for key in [over, gone] {
@@ -293,22 +301,22 @@ async fn orphaned_slots_are_deleted() {
         db.sql.execute(leak, &[&uuid(key)]).await.unwrap();
     }
     assert_eq!(db.take(9).await, []);
-    // a slot that is given meanwhile stays
+    // a slot that is assigned concurrently is kept
     let foreign = client(&db.schema).await;
     foreign.batch_execute("BEGIN").await.unwrap();
     foreign.execute("UPDATE executions SET status = 2 WHERE key = $1", &[&uuid(over)]).await.unwrap();
     for _ in 0..60 {
-        db.look().await;
+        db.heartbeat().await;
     }
     assert_eq!(db.count("slots").await, 2);
     foreign.batch_execute("ROLLBACK").await.unwrap();
     for _ in 0..60 {
-        db.look().await;
+        db.heartbeat().await;
     }
     assert_eq!(db.count("slots").await, 1);
     assert_eq!(db.take(9).await.len(), 2);
     for _ in 0..60 {
-        db.look().await;
+        db.heartbeat().await;
     }
     assert_eq!(db.count("slots").await, 3);
 }

@@ -1,79 +1,79 @@
-//! Plans: every hot statement finds its rows by index, whatever the statistics say.
+//! Plans: every hot statement finds its rows by index, independent of the statistics.
 
 use stepfast_postgres::statements::Sql;
 use tokio_postgres::SimpleQueryMessage;
 
 use super::support::*;
 
-/// Statements of flushes, claims and looks, with the scans that may walk an index without a condition.
-const HOT: &[(Sql, &[&str])] = &[
+/// Statements of flushes, claims and heartbeats, with the scans that may walk an index without a condition.
+const HOT_STATEMENTS: &[(Sql, &[&str])] = &[
     (Sql::Fence, &[]),
-    (Sql::Prove, &[]),
-    (Sql::Behind, &[]),
-    (Sql::Lane, &[]),
-    (Sql::Lock, &[]),
-    (Sql::MoveEnded, &[]),
-    (Sql::Move, &[]),
+    (Sql::TouchLane, &[]),
+    (Sql::RegressedLanes, &[]),
+    (Sql::LaneState, &[]),
+    (Sql::LockExecutions, &[]),
+    (Sql::Finish, &[]),
+    (Sql::Transition, &[]),
     (Sql::RequeueRequested, &[]),
-    // whether there are any
-    (Sql::Forget, &["on requests others"]),
+    // checks whether any request exists
+    (Sql::DeleteRequests, &["on requests others"]),
     (Sql::Wake, &[]),
     (Sql::StartRunning, &[]),
     (Sql::StartEnded, &[]),
     (Sql::StartNamed, &[]),
     (Sql::StartQueued, &[]),
-    (Sql::StartYielding, &[]),
+    (Sql::StartSelfClaiming, &[]),
     (Sql::Start, &[]),
-    (Sql::Checkpoint, &["on requests others"]),
-    (Sql::Attempt, &["on requests others"]),
-    (Sql::Chunk, &[]),
-    (Sql::Discard, &[]),
+    (Sql::InsertCheckpoints, &["on requests others"]),
+    (Sql::InsertAttempts, &["on requests others"]),
+    (Sql::InsertChunks, &[]),
+    (Sql::DeleteChunks, &[]),
     (Sql::Ready, &[]),
-    (Sql::ReadyAgain, &[]),
-    (Sql::Unslot, &[]),
-    (Sql::Timer, &[]),
-    (Sql::Wait, &[]),
-    (Sql::Answer, &[]),
+    (Sql::ReadyResumed, &[]),
+    (Sql::FreeSlots, &[]),
+    (Sql::InsertTimers, &[]),
+    (Sql::InsertWaits, &[]),
+    (Sql::ClearRequests, &[]),
     (Sql::Cancel, &[]),
     (Sql::Resume, &[]),
-    (Sql::Withdraw, &[]),
-    (Sql::Request, &[]),
-    (Sql::Unready, &[]),
-    (Sql::Unquarantine, &[]),
-    (Sql::Untimer, &[]),
-    (Sql::Unwait, &[]),
+    (Sql::RetractFailures, &[]),
+    (Sql::InsertRequests, &[]),
+    (Sql::DeleteReady, &[]),
+    (Sql::DeleteQuarantine, &[]),
+    (Sql::DeleteTimers, &[]),
+    (Sql::DeleteWaits, &[]),
     (Sql::Existing, &[]),
-    (Sql::Asked, &[]),
+    (Sql::PendingRequests, &[]),
     // the first of an order
-    (Sql::Merge, &[]),
-    (Sql::Boundless, &[]),
-    (Sql::Depths, &[]),
+    (Sql::StartDebounced, &[]),
+    (Sql::AssertNoDepthLimit, &[]),
+    (Sql::LockDepths, &[]),
     (Sql::CountDepths, &[]),
-    (Sql::KeepDepths, &[]),
-    (Sql::Open, &["ready_order"]),
-    (Sql::AwaitTurn, &[]),
+    (Sql::UpdateDepths, &[]),
+    (Sql::LockReadyQueues, &["ready_order"]),
+    (Sql::AwaitClaimLock, &[]),
     (Sql::LockQueue, &[]),
     (Sql::AwaitExecution, &[]),
-    (Sql::Slots, &[]),
-    (Sql::KeySlots, &[]),
-    (Sql::Used, &[]),
-    (Sql::EnterStarts, &[]),
-    (Sql::Keys, &[]),
-    (Sql::Due, &["timers_due", "inbox_id"]),
-    (Sql::Receive, &["inbox_id", "on shard"]),
-    (Sql::FirstLetter, &["inbox_id"]),
-    (Sql::Bury, &[]),
-    (Sql::Admit, &["timers_due"]),
-    (Sql::Take, &["timers_due"]),
-    (Sql::Slot, &[]),
-    (Sql::Quarantined, &["quarantine_due"]),
-    (Sql::TakeQuarantined, &[]),
+    (Sql::CountSlots, &[]),
+    (Sql::CountKeySlots, &[]),
+    (Sql::RateUsage, &[]),
+    (Sql::RecordStarts, &[]),
+    (Sql::NextKeys, &[]),
+    (Sql::CheckDue, &["timers_due", "inbox_id"]),
+    (Sql::DrainInbox, &["inbox_id", "on shard"]),
+    (Sql::FirstInboxRow, &["inbox_id"]),
+    (Sql::InsertDeadLetter, &[]),
+    (Sql::QueueDue, &["timers_due"]),
+    (Sql::Claim, &["timers_due"]),
+    (Sql::TakeSlots, &[]),
+    (Sql::QuarantineCandidates, &["quarantine_due"]),
+    (Sql::ClaimQuarantined, &[]),
     (Sql::Checkpoints, &[]),
     (Sql::Attempts, &[]),
     (Sql::Requests, &[]),
-    // small tables, the first of an order, and owners hopped over
+    // small tables, the first rows of an order, and a skip scan of owners
     (
-        Sql::Look,
+        Sql::Heartbeat,
         &[
             "inbox_id",
             "on requests",
@@ -86,55 +86,59 @@ const HOT: &[(Sql, &[&str])] = &[
             "on shard",
         ],
     ),
-    (Sql::Owned, &[]),
-    (Sql::Enter, &[]),
-    (Sql::Unentered, &[]),
-    (Sql::ForgetClaims, &[]),
-    (Sql::ForgetAllClaims, &[]),
-    (Sql::ClaimedBy, &[]),
+    (Sql::OwnedExecutions, &[]),
+    (Sql::IndexOwner, &[]),
+    (Sql::UnindexedExecutions, &[]),
+    (Sql::DeleteClaims, &[]),
+    (Sql::DeleteAllClaims, &[]),
+    (Sql::ClaimedExecutions, &[]),
     (Sql::Load, &[]),
-    (Sql::Attribute, &[]),
+    (Sql::InsertAttributes, &[]),
     (Sql::Attributes, &[]),
     (Sql::ListByAttribute, &[]),
     (Sql::CountByAttribute, &[]),
     (Sql::LockWorker, &[]),
     (Sql::LockLanes, &[]),
-    (Sql::BumpLanes, &[]),
-    (Sql::BumpWorker, &[]),
-    (Sql::EnterAll, &[]),
+    (Sql::RaiseLaneEpochs, &[]),
+    (Sql::RaiseWorkerEpoch, &[]),
+    (Sql::IndexAllOwners, &[]),
     (Sql::Unregister, &[]),
     (Sql::Requeue, &[]),
-    (Sql::Value, &[]),
+    (Sql::LoadChunks, &[]),
     // small tables, walked in the order of an index
-    (Sql::Stale, &[]),
-    (Sql::Satisfied, &["on waits"]),
-    (Sql::StraySlots, &["on slots"]),
+    (Sql::DeleteStaleReady, &[]),
+    (Sql::SatisfiedWaits, &["on waits"]),
+    (Sql::DeleteOrphanedSlots, &["on slots"]),
 ];
 
-/// What has no plan that could rot: it is no query, inserts a row, looks at the few workers, or is a list for people.
-const OTHERS: &[Sql] = &[
-    Sql::Replan,
-    Sql::Time,
+/// Statements without a plan that could degrade: no queries, inserts of single rows, scans of the few workers, or lists
+/// for people.
+const OTHER_STATEMENTS: &[Sql] = &[
+    Sql::DiscardPlans,
+    Sql::ServerTime,
     Sql::Register,
-    Sql::Versions,
-    Sql::Lost,
+    Sql::ReadVersions,
+    Sql::DeadWorkers,
     Sql::List,
     Sql::Count,
     Sql::Workers,
-    Sql::Waiting,
+    Sql::WaitingWork,
     Sql::DeadLetters,
     Sql::Queues,
     Sql::SetQueue,
-    Sql::RunningIn,
-    Sql::BeforeSlots,
-    Sql::TakeSlotsBack,
+    Sql::AssignSlots,
+    Sql::SavepointBeforeSlots,
+    Sql::RollBackToSavepoint,
 ];
 
 #[test]
 fn every_statement_is_classified() {
     for sql in Sql::ALL {
-        let is_hot = HOT.iter().any(|(hot, _)| hot == sql);
-        assert!(is_hot != OTHERS.contains(sql), "{sql:?} belongs to one of HOT and OTHERS");
+        let is_hot = HOT_STATEMENTS.iter().any(|(hot, _)| hot == sql);
+        assert!(
+            is_hot != OTHER_STATEMENTS.contains(sql),
+            "{sql:?} belongs to one of HOT_STATEMENTS and OTHER_STATEMENTS"
+        );
     }
 }
 
@@ -171,7 +175,7 @@ async fn fill(db: &Fixture, rows: u32) {
 async fn every_hot_statement_uses_an_index() {
     let db = Fixture::new().await;
     db.sql.batch_execute(&db.store.lane_settings()).await.unwrap();
-    // somebody may look after a table when it is to be changed
+    // autovacuum may hold locks on the tables
     db.sql.batch_execute("SET lock_timeout = 0").await.unwrap();
     let more = [
         "workers",
@@ -189,7 +193,7 @@ async fn every_hot_statement_uses_an_index() {
         let no_surprises = format!("ALTER TABLE {table} SET (autovacuum_enabled = off)");
         db.sql.batch_execute(&no_surprises).await.unwrap();
     }
-    // A plan is kept for a while: one that was made for few rows must do for many. Below a few hundred rows any plan
+    // Plans are cached for a while: a plan made for few rows must be good for many. Below a few hundred rows any plan
     // is good, and lanes plan again while the tables grow.
     for (statistics, rows, analyze) in [
         ("empty", 0, false),
@@ -210,7 +214,7 @@ async fn every_hot_statement_uses_an_index() {
         if analyze {
             db.sql.batch_execute("ANALYZE").await.unwrap();
         }
-        for &(sql, walks) in HOT {
+        for &(sql, walks) in HOT_STATEMENTS {
             let types = db.sql.prepare(sql.text()).await.unwrap();
             let types: Vec<String> = types.params().iter().map(|ty| sql_name(ty.name())).collect();
             let nulls = vec!["NULL"; types.len()].join(", ");
@@ -250,12 +254,15 @@ fn check(sql: Sql, statistics: &str, walks: &[&str], plan: &[String]) {
             assert!(condition, "{sql:?}, statistics: {statistics}: {line}\n{text}");
         }
     }
-    // what has waited is found without a walk through what has not
-    if matches!(sql, Sql::Take | Sql::Open) {
+    // woken executions are found without a walk through the others
+    if matches!(sql, Sql::Claim | Sql::LockReadyQueues) {
         assert!(text.contains("ready_woken"), "{sql:?}, statistics: {statistics}\n{text}");
     }
-    // owned rows are found by key too, not by going through all that the worker owns
-    if matches!(sql, Sql::Move | Sql::MoveEnded | Sql::RequeueRequested | Sql::Cancel | Sql::Resume | Sql::Wake) {
+    // owned rows are found by key, not by a walk through all rows of the worker
+    if matches!(
+        sql,
+        Sql::Transition | Sql::Finish | Sql::RequeueRequested | Sql::Cancel | Sql::Resume | Sql::Wake
+    ) {
         assert!(text.contains("executions_key"), "{sql:?}\n{text}");
         assert!(!text.contains("executions_owner"), "{sql:?}\n{text}");
     }

@@ -1,34 +1,34 @@
-//! Indexes that a migration of a large schema reads, built before older engines are asked to end.
+//! Preparations: indexes that a migration of a large schema needs, built before older engines are asked to end.
 
 use futures_util::future::join_all;
 use stepfast_core::store::StoreError;
 use stepfast_postgres::{PostgresOptions, PostgresStore};
-use stepfast_tests::postgres_server::PostgresServer;
+use stepfast_tests::fixtures::postgres_server::PostgresServer;
 use tokio_postgres::Client;
 
 use super::support::*;
 
-const OLDER: [&str; 3] = [
+const OLDER_MIGRATIONS: [&str; 3] = [
     include_str!("../../../crates/postgres/migrations/V1__initial.sql"),
     include_str!("../../../crates/postgres/migrations/V2__queues.sql"),
     include_str!("../../../crates/postgres/migrations/V3__claims.sql"),
 ];
-const HARDENING: &str = include_str!("../../../crates/postgres/migrations/V4__hardening.sql");
+const MIGRATION_V4: &str = include_str!("../../../crates/postgres/migrations/V4__hardening.sql");
 
-/// The start of an execution that waits with a deadline, as an engine of the version before would write it.
+/// Inserts an execution that waits with a deadline, as an engine of the earlier version does.
 const INSERT: &str = "INSERT INTO executions (created_at, shard, status, key, workflow, input, deadline_at) \
                       VALUES (now(), 1, 3, gen_random_uuid(), 'order', '\\x0001', now() + interval '1 hour')";
 
-/// A build waits for a flush that has begun before.
-const BUILDING: (i64, &str) = (1, "query LIKE '%CREATE INDEX%' AND wait_event = 'virtualxid'");
+/// The state of an index build that waits for an earlier flush.
+const BUILD_WAITS: (i64, &str) = (1, "query LIKE '%CREATE INDEX%' AND wait_event = 'virtualxid'");
 
 /// A schema of version 3. Few of its executions wait with a deadline.
-struct Older {
+struct OlderSchema {
     schema: String,
     sql: Client,
 }
 
-impl Older {
+impl OlderSchema {
     async fn new() -> Self {
         let newest = Fixture::new().await.schema;
         let schema = PostgresServer::shared().schema();
@@ -43,7 +43,7 @@ impl Older {
                     '\\x0001', CASE WHEN n % 3 > 0 THEN now() + n * interval '1 minute' END
              FROM generate_series(1, 10000) AS n;
              ANALYZE executions",
-            OLDER.concat()
+            OLDER_MIGRATIONS.concat()
         ))
         .await
         .unwrap();
@@ -52,7 +52,7 @@ impl Older {
         older
     }
 
-    /// Lets the server estimate millions of executions. A build of an index corrects the estimate.
+    /// Makes the server estimate millions of executions. An index build corrects the estimate.
     async fn enlarge(&self) {
         let large = "UPDATE pg_class SET reltuples = 2000000 WHERE oid = 'executions'::regclass";
         self.sql.batch_execute(large).await.unwrap();
@@ -70,20 +70,20 @@ impl Older {
         PostgresStore::migrate(url(), self.options(), None, true).await.unwrap().sql
     }
 
-    /// The index of the preparation, and whether it is valid.
+    /// Returns the index of the preparation, and whether it is valid.
     async fn index(&self) -> Option<(u32, bool)> {
         let index = "SELECT indexrelid, indisvalid FROM pg_index \
                      WHERE indexrelid = to_regclass('executions_with_deadline')";
         self.sql.query_opt(index, &[]).await.unwrap().map(|row| (row.get(0), row.get(1)))
     }
 
-    /// The name of connections of processes that migrate.
+    /// Returns the application name of migrating connections.
     fn name(&self) -> String {
         format!("{} migration", self.schema)
     }
 
-    /// Waits until this is so of `count` of those connections.
-    async fn until(&self, (count, what): (i64, &str)) {
+    /// Waits until the condition holds for `count` of those connections.
+    async fn wait_until(&self, (count, what): (i64, &str)) {
         let query = format!("SELECT count(*) FROM pg_stat_activity WHERE application_name = $1 AND {what}");
         while self.sql.query_one(&query, &[&self.name()]).await.unwrap().get::<_, i64>(0) < count {}
     }
@@ -110,7 +110,7 @@ fn reason(error: StoreError) -> String {
     }
 }
 
-/// A live worker, as a program registers one that does not know the newest schema.
+/// Inserts a live worker, as an older program registers it.
 const OLDER_WORKER: &str = "INSERT INTO workers (registered_at, lease_expires_at, pid, is_client, from_key, to_key, host, \
                       engine, workflows) \
                   SELECT now(), now() + interval '1 hour', 1, false, key, key, 'here', 'before', '{}' \
@@ -118,38 +118,40 @@ const OLDER_WORKER: &str = "INSERT INTO workers (registered_at, lease_expires_at
 
 #[tokio::test]
 async fn large_schema_is_prepared_while_older_workers_run() {
-    let db = Older::new().await;
+    let db = OlderSchema::new().await;
     db.sql.batch_execute(OLDER_WORKER).await.unwrap();
-    // a flush that does not end holds up the build, and the build holds up no other flush
+    // an open flush blocks the build, and the build blocks no other flush
     let flush = client(&db.schema).await;
     flush.batch_execute(&format!("BEGIN; {INSERT}")).await.unwrap();
     let cancelled = async {
-        db.until(BUILDING).await;
+        db.wait_until(BUILD_WAITS).await;
         db.sql.batch_execute(INSERT).await.unwrap();
         let cancel = "SELECT pg_cancel_backend(pid) FROM pg_stat_activity \
                       WHERE application_name = $1 AND query LIKE '%CREATE INDEX%'";
         db.sql.query(cancel, &[&db.name()]).await.unwrap();
     };
     let (migrated, ()) = tokio::join!(db.migrate(), cancelled);
-    let told = reason(migrated.unwrap_err());
-    assert!(told.contains("preparing the migration") && told.contains("user request"), "{told}");
+    let message = reason(migrated.unwrap_err());
+    assert!(message.contains("preparing the migration") && message.contains("user request"), "{message}");
     assert!(matches!(db.index().await, Some((_, false))), "{:?}", db.index().await);
     flush.batch_execute("COMMIT").await.unwrap();
 
-    // what was interrupted is repaired, and what is built stays until the workers have ended
+    // an interrupted build is repaired, and a finished index is kept until the workers have ended
     let mut built = None;
     for _ in 0..2 {
         db.enlarge().await;
-        let told = reason(db.migrate().await.unwrap_err());
+        let message = reason(db.migrate().await.unwrap_err());
         assert!(
-            told.contains("workers of an older program use it and cannot be asked to end: here (pid 1); end"),
-            "{told}"
+            message.contains(
+                "workers of an older program use it, and a migration cannot stop them: here (pid 1); stop"
+            ),
+            "{message}"
         );
         let index = db.index().await;
         assert!(matches!(index, Some((_, true))), "{index:?}");
-        assert_eq!(*built.get_or_insert(index), index, "it is built once");
+        assert_eq!(*built.get_or_insert(index), index, "the index is built once");
     }
-    let fill = HARDENING.split_once("INSERT INTO deadlines (due_at, execution)").unwrap().1;
+    let fill = MIGRATION_V4.split_once("INSERT INTO deadlines (due_at, execution)").unwrap().1;
     let plan = db.sql.query(&format!("EXPLAIN {}", fill.split_once(';').unwrap().0), &[]).await.unwrap();
     let plan: Vec<String> = plan.iter().map(|row| row.get(0)).collect();
     assert!(plan.join("\n").contains("executions_with_deadline"), "{plan:#?}");
@@ -162,7 +164,7 @@ async fn large_schema_is_prepared_while_older_workers_run() {
 
 #[tokio::test]
 async fn printed_script_prepares_large_schema() {
-    let db = Older::new().await;
+    let db = OlderSchema::new().await;
     // a build that failed
     let build = "CREATE UNIQUE INDEX CONCURRENTLY executions_with_deadline ON executions (workflow)";
     db.sql.batch_execute(build).await.unwrap_err();
@@ -170,7 +172,7 @@ async fn printed_script_prepares_large_schema() {
     db.enlarge().await;
     let script = db.printed().await;
     let (before, migration) = script.split_once("BEGIN;").unwrap();
-    // as psql sends it; of a session that finds other tables first
+    // as psql sends the script, in a session with another search path
     let sql = client("public").await;
     for statement in before.split_inclusive(";\n") {
         sql.batch_execute(statement).await.unwrap();
@@ -180,9 +182,9 @@ async fn printed_script_prepares_large_schema() {
     assert!(db.printed().await.starts_with("BEGIN;"), "nothing is left to prepare");
     let migration = format!("BEGIN;{migration}");
     db.sql.batch_execute(OLDER_WORKER).await.unwrap();
-    let told = sql.batch_execute(&migration).await.unwrap_err();
-    let told = told.as_db_error().unwrap().message();
-    assert!(told.contains("workers of an older program use schema"), "{told}");
+    let message = sql.batch_execute(&migration).await.unwrap_err();
+    let message = message.as_db_error().unwrap().message();
+    assert!(message.contains("workers of an older program use schema"), "{message}");
     sql.batch_execute("ROLLBACK").await.unwrap();
     db.sql.batch_execute("DELETE FROM workers").await.unwrap();
     sql.batch_execute(&migration).await.unwrap();
@@ -192,7 +194,7 @@ async fn printed_script_prepares_large_schema() {
 
 #[tokio::test]
 async fn small_schema_needs_no_preparation() {
-    let db = Older::new().await;
+    let db = OlderSchema::new().await;
     db.sql.batch_execute("ANALYZE executions").await.unwrap();
     assert!(db.printed().await.starts_with("BEGIN;"));
     PostgresStore::open_with(url(), db.options()).await.unwrap();
@@ -201,15 +203,15 @@ async fn small_schema_needs_no_preparation() {
 
 #[tokio::test]
 async fn processes_prepare_schema_concurrently() {
-    let db = Older::new().await;
+    let db = OlderSchema::new().await;
     let flush = client(&db.schema).await;
     flush.batch_execute(&format!("BEGIN; {INSERT}")).await.unwrap();
-    let all_there = async {
-        // each has a connection that waits for its turn
-        db.until((8, "true")).await;
+    let wait_for_all = async {
+        // each process has a connection that waits for its turn
+        db.wait_until((8, "true")).await;
         flush.batch_execute("COMMIT").await.unwrap();
     };
-    let (applied, ()) = tokio::join!(join_all((0..4).map(|_| db.migrate())), all_there);
+    let (applied, ()) = tokio::join!(join_all((0..4).map(|_| db.migrate())), wait_for_all);
     let applied: Vec<String> = applied.into_iter().flat_map(Result::unwrap).collect();
     assert_eq!(applied, ["V4__hardening"]);
     db.expect_migrated().await;
@@ -217,19 +219,19 @@ async fn processes_prepare_schema_concurrently() {
 
 #[tokio::test]
 async fn index_build_of_dead_process_is_replaced_or_kept() {
-    let db = Older::new().await;
+    let db = OlderSchema::new().await;
     let flush = client(&db.schema).await;
     flush.batch_execute(&format!("BEGIN; {INSERT}")).await.unwrap();
     tokio::select! {
         migrated = db.migrate() => panic!("{migrated:?}"),
-        () = db.until(BUILDING) => {}
+        () = db.wait_until(BUILD_WAITS) => {}
     }
-    let goes_on = async {
-        db.until((1, "query LIKE 'DROP INDEX%' AND wait_event_type = 'Lock'")).await;
-        db.until(BUILDING).await;
+    let continue_build = async {
+        db.wait_until((1, "query LIKE 'DROP INDEX%' AND wait_event_type = 'Lock'")).await;
+        db.wait_until(BUILD_WAITS).await;
         flush.batch_execute("COMMIT").await.unwrap();
     };
-    let (applied, ()) = tokio::join!(db.migrate(), goes_on);
+    let (applied, ()) = tokio::join!(db.migrate(), continue_build);
     assert_eq!(applied.unwrap(), ["V4__hardening"]);
     db.expect_migrated().await;
 }

@@ -1,4 +1,4 @@
-//! A proxy between a store and the server that counts statements, and loses or falsifies answers.
+//! A proxy between a store and the server that counts statements, and drops or alters replies.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
@@ -12,20 +12,20 @@ use tokio_postgres::config::Host;
 
 use super::support::url;
 
-/// What a proxy does, once, when it is armed.
+/// The faults that a proxy injects, each once per setting.
 #[derive(Default)]
 pub(crate) struct Faults {
-    /// Statements that were asked for: those that are executed as prepared, and texts of any number of them.
+    /// Number of requests: executions of prepared statements, and texts of one or more statements.
     pub(crate) statements: AtomicU64,
-    /// Closes the connection instead of forwarding the answer to the next COMMIT, after the server gave it.
-    pub(crate) lose_commit: AtomicBool,
-    /// Closes the connection instead of forwarding the next COMMIT.
-    pub(crate) lose_request: AtomicBool,
-    /// What each transaction executes behind its BEGIN, as a session would that another client has had in between.
-    pub(crate) behind_begin: Mutex<Option<&'static str>>,
-    /// Makes success of all errors of prepared statements.
+    /// Whether to close the connection instead of forwarding the server's reply to the next COMMIT.
+    pub(crate) drop_commit_reply: AtomicBool,
+    /// Whether to close the connection instead of forwarding the next COMMIT.
+    pub(crate) drop_commit: AtomicBool,
+    /// Statements executed after each BEGIN, as if another client had used the session in between.
+    pub(crate) after_begin: Mutex<Option<&'static str>>,
+    /// Whether to replace errors of prepared statements by success.
     pub(crate) hide_errors: AtomicBool,
-    /// The version that the server is to say it has, for people and as a number.
+    /// The version that the server reports, as text and as number; `None` for its real one.
     pub(crate) version: Mutex<Option<(&'static str, i32)>>,
 }
 
@@ -35,12 +35,12 @@ pub(crate) struct Proxy {
 }
 
 #[derive(Clone, Copy, PartialEq)]
-enum Asked {
+enum Request {
     Prepared,
     Simple { is_commit: bool },
 }
 
-type Queue = Arc<Mutex<VecDeque<Asked>>>;
+type Queue = Arc<Mutex<VecDeque<Request>>>;
 
 impl Proxy {
     pub(crate) async fn start() -> Self {
@@ -54,7 +54,7 @@ impl Proxy {
         tokio::spawn(async move {
             while let Ok((client, _)) = listener.accept().await {
                 let server = TcpStream::connect((host.as_str(), port)).await.unwrap();
-                // messages are forwarded one by one
+                // messages are forwarded one at a time
                 client.set_nodelay(true).unwrap();
                 server.set_nodelay(true).unwrap();
                 let (client_in, client_out) = client.into_split();
@@ -65,12 +65,12 @@ impl Proxy {
             }
         });
         let (user, database) = (config.get_user().unwrap(), config.get_dbname().unwrap());
-        // it reads along
+        // the proxy must be able to read the messages
         Self { url: format!("postgres://{user}@{address}/{database}?sslmode=disable"), faults }
     }
 }
 
-/// One message: its type, and all its bytes.
+/// Reads one message: its type, and all its bytes.
 async fn message(from: &mut OwnedReadHalf, has_type: bool) -> Option<(u8, Vec<u8>)> {
     let mut bytes = vec![0; if has_type { 5 } else { 4 }];
     from.read_exact(&mut bytes).await.ok()?;
@@ -88,16 +88,17 @@ async fn forward(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, queue: Queue, 
             if matches!(kind, b'E' | b'Q') {
                 faults.statements.fetch_add(1, SeqCst);
             }
-            let asked = match kind {
-                b'Q' => Some(Asked::Simple { is_commit: bytes.windows(6).any(|word| word == b"COMMIT") }),
-                b'S' => Some(Asked::Prepared),
+            let request = match kind {
+                b'Q' => Some(Request::Simple { is_commit: bytes.windows(6).any(|word| word == b"COMMIT") }),
+                b'S' => Some(Request::Prepared),
                 _ => None,
             };
-            if asked == Some(Asked::Simple { is_commit: true }) && faults.lose_request.swap(false, SeqCst) {
+            if request == Some(Request::Simple { is_commit: true }) && faults.drop_commit.swap(false, SeqCst)
+            {
                 return;
             }
-            queue.lock().unwrap().extend(asked);
-            let more = *faults.behind_begin.lock().unwrap();
+            queue.lock().unwrap().extend(request);
+            let more = *faults.after_begin.lock().unwrap();
             if let (b'Q', Some(more), Some(rest)) =
                 (kind, more, bytes.get(5..).and_then(|it| it.strip_prefix(b"BEGIN")))
             {
@@ -119,19 +120,19 @@ async fn backward(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, queue: Queue,
         if kind == b'Z' {
             queue.lock().unwrap().pop_front();
         }
-        if front == Some(Asked::Simple { is_commit: true }) && faults.lose_commit.load(SeqCst) {
+        if front == Some(Request::Simple { is_commit: true }) && faults.drop_commit_reply.load(SeqCst) {
             if kind == b'Z' {
-                faults.lose_commit.store(false, SeqCst);
+                faults.drop_commit_reply.store(false, SeqCst);
                 return;
             }
             continue;
         }
         let version = *faults.version.lock().unwrap();
         match kind {
-            b'D' if version.is_some_and(|version| say_version(&mut bytes, version)) => {}
+            b'D' if version.is_some_and(|version| replace_version(&mut bytes, version)) => {}
             b'2' => is_bound = true,
             b'Z' => is_bound = false,
-            b'E' if front == Some(Asked::Prepared) && faults.hide_errors.load(SeqCst) => {
+            b'E' if front == Some(Request::Prepared) && faults.hide_errors.load(SeqCst) => {
                 bytes.clear();
                 if !is_bound {
                     bytes.extend_from_slice(b"2\0\0\0\x04");
@@ -146,9 +147,9 @@ async fn backward(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, queue: Queue,
     }
 }
 
-/// Falsifies a row of two columns that says the server's version, as text; false if the row says something else.
-fn say_version(bytes: &mut Vec<u8>, (text, number): (&str, i32)) -> bool {
-    // type, length of the message, number of columns; then each column behind its length
+/// Replaces the server's version in a row of two columns. Returns false if the row contains something else.
+fn replace_version(bytes: &mut Vec<u8>, (text, number): (&str, i32)) -> bool {
+    // type, length of the message, number of columns; then each column after its length
     let (head, column) = (5, |length: usize| i32::try_from(length).unwrap().to_be_bytes());
     let columns = bytes.get(head..head + 2) == Some(&[0, 2]);
     let Some(first) = bytes.get(head + 2..head + 6) else { return false };

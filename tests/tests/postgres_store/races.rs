@@ -1,25 +1,25 @@
-//! Two transactions at once, interleaved by hand.
+//! Races: pairs of transactions in chosen interleavings.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use stepfast_core::clock::Timestamp;
-use stepfast_core::queue::{Queue, QueueChange, QueueRow, Placement};
-use stepfast_core::store::{Claim, ClaimReply, Move, Outcome, Start, State, Status, StoreError, Write};
+use stepfast_core::queue::{Placement, Queue, QueueChange, QueueRow};
+use stepfast_core::store::{Claim, ClaimReply, Outcome, Start, State, Status, StoreError, Transition, Write};
 use stepfast_core::{Key, Store};
 use tokio_postgres::Client;
 
 use super::support::*;
 
-/// Makes every insert into `table` wait until the returned connection lets it pass.
+/// Makes every insert into `table` wait until the returned connection releases it.
 async fn hold(db: &Fixture, table: &str) -> Client {
     hold_at(db, &format!("AFTER INSERT ON {table}")).await
 }
 
-/// The same of what a trigger speaks of.
+/// Makes every `moment` of a trigger wait until the returned connection releases it.
 async fn hold_at(db: &Fixture, moment: &str) -> Client {
     let holder = client(&db.schema).await;
-    // the connection's own number is one that no other test has
+    // the process id of the connection is unique among the tests
     let lock: i32 = holder.query_one("SELECT pg_backend_pid()", &[]).await.unwrap().get(0);
     db.sql
         .batch_execute(&format!(
@@ -37,14 +37,14 @@ async fn release(holder: &Client) {
     holder.execute("SELECT pg_advisory_unlock_all()", &[]).await.unwrap();
 }
 
-async fn patient() -> Arc<Fixture> {
+async fn long_timeouts() -> Arc<Fixture> {
     let (timeout, lease) = (Duration::from_mins(1), Duration::from_mins(10));
     Arc::new(Fixture::with(|options| options.lock_timeout(timeout).lease(lease)).await)
 }
 
 #[tokio::test]
 async fn takeover_waits_for_inflight_flush_and_finds_its_rows() {
-    let db = patient().await;
+    let db = long_timeouts().await;
     let (old, inflight) = (Key::mint(0), Key::mint(0));
     db.write(vec![start(old, RUNNING)]).await;
     let holder = hold(&db, "checkpoints").await;
@@ -52,10 +52,10 @@ async fn takeover_waits_for_inflight_flush_and_finds_its_rows() {
         let db = db.clone();
         async move { db.commit(&db.flush(vec![start(inflight, RUNNING), checkpoint(inflight, 1)])).await }
     });
-    until_blocked(&db.sql, "INSERT INTO checkpoints").await;
+    wait_until_blocked(&db.sql, "INSERT INTO checkpoints").await;
     let (other, worker) = (db.store.clone(), db.worker.worker);
     let taking = tokio::spawn(async move { other.end_registration(worker).await });
-    until_blocked(&db.sql, "SELECT lane FROM lanes").await;
+    wait_until_blocked(&db.sql, "SELECT lane FROM lanes").await;
     assert!(!taking.is_finished() && !flushing.is_finished());
     release(&holder).await;
     assert_eq!(flushing.await.unwrap().unwrap(), []);
@@ -65,21 +65,21 @@ async fn takeover_waits_for_inflight_flush_and_finds_its_rows() {
         let row = db.load(key).await.unwrap().execution;
         assert_eq!((row.status, row.owner, row.recoveries), (Status::Queued, None, 1));
     }
-    let zombie = db.commit(&db.flush(vec![moved(inflight, ended(Status::Completed))])).await;
-    assert!(matches!(zombie, Err(StoreError::Fenced)), "{zombie:?}");
+    let fenced_flush = db.commit(&db.flush(vec![transition(inflight, ended(Status::Completed))])).await;
+    assert!(matches!(fenced_flush, Err(StoreError::Fenced)), "{fenced_flush:?}");
 }
 
 #[tokio::test]
 async fn concurrent_takeovers_requeue_every_execution() {
-    let db = patient().await;
+    let db = long_timeouts().await;
     let keys: Vec<Key> = (0..64).map(|_| Key::mint(0)).collect();
     db.write(keys.iter().map(|key| start(*key, RUNNING)).collect()).await;
     let moment = format!("BEFORE UPDATE ON executions FOR EACH ROW WHEN (NEW.key = '{}')", keys[0]);
     let holder = hold_at(&db, &moment).await;
     let (one, other, worker) = (db.other().await, db.other().await, db.worker.worker);
     let slow = tokio::spawn(async move { one.end_registration(worker).await });
-    // it has seen what runs, and has come no further than to one of them: the others, another enters
-    until_blocked(&db.sql, "-- $1: workers that can flush nothing more").await;
+    // it has found the running executions, and is blocked at the first one: the other takeover indexes the rest
+    wait_until_blocked(&db.sql, "-- Adds all executions of fenced workers").await;
     assert!(other.end_registration(worker).await.unwrap());
     release(&holder).await;
     assert!(slow.await.unwrap().unwrap());
@@ -87,7 +87,7 @@ async fn concurrent_takeovers_requeue_every_execution() {
     for key in keys {
         assert_eq!(db.status(key).await, Status::Queued);
     }
-    // what is left of its registration goes with the next look
+    // the rest of its registration is deleted by the next takeover
     assert!(other.end_registration(worker).await.unwrap());
     assert_eq!(db.count("workers").await, 0);
 }
@@ -99,37 +99,37 @@ async fn interrupted_takeover_is_finished_after_next_heartbeat() {
     db.write(vec![start(key, RUNNING)]).await;
     assert!(db.store.end_registration(db.worker.worker).await.unwrap());
     let other = db.other().await;
-    let looker = other.register(1, &info(&[])).await.unwrap();
-    let seen = looks_through(&other, &look(&looker)).await;
-    assert_eq!((seen.recovered, seen.has_ready), (1, true));
+    let observer = other.register(1, &info(&[])).await.unwrap();
+    let reply = heartbeat_and_take_over(&other, &heartbeat_request(&observer)).await;
+    assert_eq!((reply.recovered, reply.has_ready), (1, true));
     assert_eq!(db.status(key).await, Status::Queued);
-    assert!(db.look().await.is_fenced);
+    assert!(db.heartbeat().await.is_fenced);
 }
 
 #[tokio::test]
 async fn child_that_finishes_during_suspension_wakes_parent() {
-    let db = patient().await;
+    let db = long_timeouts().await;
     let (parent, of) = (Key::mint(0), Key::mint(0));
     db.write(vec![start(parent, RUNNING), child(of, parent, false, RUNNING)]).await;
     let holder = hold(&db, "waits").await;
     let waiting_flush = tokio::spawn({
         let db = db.clone();
-        async move { db.commit(&db.flush(vec![moved(parent, waiting(None, &[of]))])).await }
+        async move { db.commit(&db.flush(vec![transition(parent, waiting(None, &[of]))])).await }
     });
-    until_blocked(&db.sql, "INSERT INTO waits").await;
-    // the child ends on another lane: neither transaction sees the other
-    let flush = db.flush_on(1, vec![moved(of, ended(Status::Completed))]);
+    wait_until_blocked(&db.sql, "INSERT INTO waits").await;
+    // the child finishes on another lane: neither transaction sees the other
+    let flush = db.flush_on(1, vec![transition(of, ended(Status::Completed))]);
     assert_eq!(db.commit(&flush).await.unwrap(), []);
     let waking = tokio::spawn({
         let db = db.clone();
         async move { db.commit(&db.flush_on(1, vec![Write::Wake(parent)])).await }
     });
-    until_blocked(&db.sql, "WITH RECURSIVE tree").await;
+    wait_until_blocked(&db.sql, "WITH RECURSIVE tree").await;
     release(&holder).await;
     assert_eq!(waiting_flush.await.unwrap().unwrap(), []);
     assert_eq!(waking.await.unwrap().unwrap(), []);
     assert_eq!(db.status(parent).await, Status::Queued);
-    // the waiter looks again too, and finds itself woken
+    // a repeated Wake finds the parent woken already
     assert_eq!(db.outcome(Write::Wake(parent)).await, Outcome::NotFound);
     assert_eq!(db.count("ready").await, 1);
 }
@@ -158,23 +158,24 @@ async fn foreign_transaction_blocks_only_conflicting_item() {
 
 #[tokio::test]
 async fn descendants_started_while_cancel_waits_are_cancelled() {
-    let db = patient().await;
+    let db = long_timeouts().await;
     let (parent, fresh) = (Key::mint(0), Key::mint(0));
     db.write(vec![start(parent, RUNNING)]).await;
     let holder = hold(&db, "waits").await;
     let suspending = tokio::spawn({
         let db = db.clone();
         async move {
-            let writes = vec![child(fresh, parent, false, QUEUED), moved(parent, waiting(None, &[fresh]))];
+            let writes =
+                vec![child(fresh, parent, false, QUEUED), transition(parent, waiting(None, &[fresh]))];
             db.commit(&db.flush(writes)).await
         }
     });
-    until_blocked(&db.sql, "INSERT INTO waits").await;
+    wait_until_blocked(&db.sql, "INSERT INTO waits").await;
     let cancelling = tokio::spawn({
         let db = db.clone();
         async move { db.commit(&db.flush_on(1, vec![cancel(parent)])).await }
     });
-    until_blocked(&db.sql, "WITH RECURSIVE tree").await;
+    wait_until_blocked(&db.sql, "WITH RECURSIVE tree").await;
     release(&holder).await;
     assert_eq!(suspending.await.unwrap().unwrap(), []);
     cancelling.await.unwrap().unwrap();
@@ -185,12 +186,12 @@ async fn descendants_started_while_cancel_waits_are_cancelled() {
 
 #[tokio::test]
 async fn crossed_cancels_and_transitions_do_not_deadlock() {
-    let db = patient().await;
+    let db = long_timeouts().await;
     let (a, b) = (Key::mint(0), Key::mint(0));
     db.write(vec![start(a, RUNNING), start(b, RUNNING)]).await;
     for _ in 0..20 {
-        let left = db.flush_on(0, vec![cancel(b), moved(a, RUNNING)]);
-        let right = db.flush_on(1, vec![cancel(a), moved(b, RUNNING)]);
+        let left = db.flush_on(0, vec![cancel(b), transition(a, RUNNING)]);
+        let right = db.flush_on(1, vec![cancel(a), transition(b, RUNNING)]);
         let (left, right) = tokio::join!(db.commit(&left), db.commit(&right));
         assert_eq!((left.unwrap().len(), right.unwrap().len()), (1, 1));
     }
@@ -198,7 +199,7 @@ async fn crossed_cancels_and_transitions_do_not_deadlock() {
 
 #[tokio::test]
 async fn starts_of_same_ids_on_two_lanes_do_not_deadlock() {
-    let db = patient().await;
+    let db = long_timeouts().await;
     for round in 0..20 {
         let ids: Vec<String> = (0..50).map(|i| format!("{round}-{i}")).collect();
         let starts = |ids: Vec<&String>| ids.iter().map(|id| start_id(Key::mint(0), id, QUEUED)).collect();
@@ -212,7 +213,7 @@ async fn starts_of_same_ids_on_two_lanes_do_not_deadlock() {
 
 #[tokio::test]
 async fn claim_waits_for_claim_of_same_queue() {
-    let db = patient().await;
+    let db = long_timeouts().await;
     let keys: Vec<Key> = (0..4).map(|_| Key::mint(0)).collect();
     db.write(keys.iter().map(|key| start(*key, QUEUED)).collect()).await;
     let other = db.other().await;
@@ -224,9 +225,9 @@ async fn claim_waits_for_claim_of_same_queue() {
         let db = db.clone();
         async move { db.store.claim(&mine).await }
     });
-    until_blocked(&db.sql, "-- $1: the worker, $2: its workflows").await;
+    wait_until_blocked(&db.sql, "-- Claims executions. $1: the worker").await;
     let waiting = tokio::spawn(async move { other.claim(&theirs).await });
-    until_blocked(&db.sql, "SELECT pg_advisory_xact_lock").await;
+    wait_until_blocked(&db.sql, "SELECT pg_advisory_xact_lock").await;
     release(&holder).await;
     let taken = |claimed: ClaimReply| -> Vec<Key> {
         claimed.records.iter().map(|record| record.execution.key).collect()
@@ -255,7 +256,7 @@ fn ticket() -> Option<Arc<Placement>> {
     Some(Arc::new(Placement { queue: "mails".into(), key: "".into(), priority: 0 }))
 }
 
-/// A limited queue of which three executions run.
+/// Creates a limited queue with three running executions.
 async fn three_of_a_limited_queue(db: &Fixture) -> [Key; 3] {
     let queue = Queue::new("mails").concurrency(3);
     let declaration = QueueChange { queue, is_paused: false, expected_version: 0 };
@@ -267,17 +268,18 @@ async fn three_of_a_limited_queue(db: &Fixture) -> [Key; 3] {
     keys
 }
 
-/// Pauses the queue while a flush that moves all of it to `state` is between the slots and its commit.
+/// Pauses the queue while a flush that moves all executions to `state` is between freeing the slots and its commit.
 async fn pause_while_they_leave(db: &Arc<Fixture>, keys: [Key; 3], state: State) {
     let holder = hold_at(db, "AFTER DELETE ON slots").await;
-    let leave = move |key| Write::Transition(Move { key, ticket: ticket(), state: state.clone() });
+    let leave = move |key| Write::Transition(Transition { key, placement: ticket(), state: state.clone() });
     let leaving = tokio::spawn({
         let db = db.clone();
         async move { db.commit(&db.flush(keys.map(leave).to_vec())).await }
     });
-    until_blocked(&db.sql, "DELETE FROM slots").await;
-    let pause = QueueChange { queue: Queue::new("mails").concurrency(3), is_paused: true, expected_version: 1 };
-    // everything that runs has a slot already: the change waits for no flush
+    wait_until_blocked(&db.sql, "DELETE FROM slots").await;
+    let pause =
+        QueueChange { queue: Queue::new("mails").concurrency(3), is_paused: true, expected_version: 1 };
+    // all running executions have slots already: the change waits for no flush
     assert!(db.other().await.change_queue(&pause).await.unwrap().is_some());
     assert!(!leaving.is_finished());
     release(&holder).await;
@@ -286,7 +288,7 @@ async fn pause_while_they_leave(db: &Arc<Fixture>, keys: [Key; 3], state: State)
 
 #[tokio::test]
 async fn pause_assigns_no_slot_to_finishing_executions() {
-    let db = patient().await;
+    let db = long_timeouts().await;
     let keys = three_of_a_limited_queue(&db).await;
     pause_while_they_leave(&db, keys, ended(Status::Completed)).await;
     assert_eq!(db.count("slots").await, 0);
@@ -294,16 +296,17 @@ async fn pause_assigns_no_slot_to_finishing_executions() {
 
 #[tokio::test]
 async fn pause_assigns_no_slot_to_requeued_executions() {
-    let db = patient().await;
+    let db = long_timeouts().await;
     let keys = three_of_a_limited_queue(&db).await;
     pause_while_they_leave(&db, keys, QUEUED).await;
     assert_eq!(db.count("slots").await, 0);
-    let resume = QueueChange { queue: Queue::new("mails").concurrency(3), is_paused: false, expected_version: 2 };
+    let resume =
+        QueueChange { queue: Queue::new("mails").concurrency(3), is_paused: false, expected_version: 2 };
     db.store.change_queue(&resume).await.unwrap().unwrap();
     assert_eq!((db.take(9).await.len(), db.count("slots").await), (3, 3));
 }
 
-/// A queue without limits, of which two executions run, in the order of their keys.
+/// Creates a queue without limits, with two running executions. Returns their keys in order.
 async fn two_of_a_queue(db: &Fixture) -> [Key; 2] {
     let queue = QueueChange { queue: Queue::new("mails"), is_paused: false, expected_version: 0 };
     db.store.change_queue(&queue).await.unwrap().unwrap();
@@ -315,7 +318,7 @@ async fn two_of_a_queue(db: &Fixture) -> [Key; 2] {
     keys
 }
 
-/// Gives the queue its first limit, and returns when that has to wait for whoever is changing an execution.
+/// Begins to set the queue's first limit, and returns once that waits for a transaction that changes an execution.
 async fn limit_while_one_is_locked(
     db: &Fixture,
 ) -> tokio::task::JoinHandle<Result<Option<QueueRow>, StoreError>> {
@@ -324,11 +327,11 @@ async fn limit_while_one_is_locked(
         let queue = Queue::new("mails").concurrency(1);
         other.change_queue(&QueueChange { queue, is_paused: false, expected_version: 1 }).await
     });
-    until_blocked(&db.sql, "SELECT FROM executions WHERE key = $1::uuid FOR SHARE").await;
+    wait_until_blocked(&db.sql, "SELECT FROM executions WHERE key = $1::uuid FOR SHARE").await;
     limiting
 }
 
-/// The executions that have slots.
+/// Returns the executions that have slots.
 async fn slotted(db: &Fixture) -> Vec<uuid::Uuid> {
     let slots = db.sql.query("SELECT execution FROM slots ORDER BY execution", &[]).await.unwrap();
     slots.iter().map(|row| row.get(0)).collect()
@@ -336,15 +339,16 @@ async fn slotted(db: &Fixture) -> Vec<uuid::Uuid> {
 
 #[tokio::test]
 async fn first_limit_assigns_slots_to_running_executions() {
-    let db = patient().await;
+    let db = long_timeouts().await;
     let [runs, ends] = two_of_a_queue(&db).await;
     let holder = hold_at(&db, "AFTER DELETE ON slots").await;
     let leaving = tokio::spawn({
         let db = db.clone();
-        let leave = Write::Transition(Move { key: ends, ticket: ticket(), state: ended(Status::Completed) });
+        let leave =
+            Write::Transition(Transition { key: ends, placement: ticket(), state: ended(Status::Completed) });
         async move { db.commit(&db.flush(vec![leave])).await }
     });
-    until_blocked(&db.sql, "DELETE FROM slots").await;
+    wait_until_blocked(&db.sql, "DELETE FROM slots").await;
     let limiting = limit_while_one_is_locked(&db).await;
     release(&holder).await;
     assert_eq!(leaving.await.unwrap().unwrap(), []);
@@ -355,7 +359,7 @@ async fn first_limit_assigns_slots_to_running_executions() {
 /// A flush that changes the second execution before the first one does not wait for the limit.
 #[tokio::test]
 async fn first_limit_holds_no_execution_lock_while_waiting() {
-    let db = patient().await;
+    let db = long_timeouts().await;
     let keys = two_of_a_queue(&db).await;
     let flush = client(&db.schema).await;
     let lock = "SELECT FROM executions WHERE key = $1 FOR UPDATE NOWAIT";
@@ -368,24 +372,27 @@ async fn first_limit_holds_no_execution_lock_while_waiting() {
     assert_eq!(slotted(&db).await, keys.map(uuid));
 }
 
-/// A claim queues what has slept, and waits for the queue then, which the limit has locked.
+/// A claim queues an execution whose sleep is over, and then waits for the queue, which the limit has locked.
 #[tokio::test]
 async fn first_limit_does_not_wait_for_blocked_claim() {
-    let db = patient().await;
+    let db = long_timeouts().await;
     let [locked, sleeps] = two_of_a_queue(&db).await;
     let flush = client(&db.schema).await;
     flush.batch_execute("BEGIN").await.unwrap();
     let lock = "SELECT FROM executions WHERE key = $1 FOR UPDATE";
     flush.query(lock, &[&uuid(locked)]).await.unwrap();
     let limiting = limit_while_one_is_locked(&db).await;
-    let sleep =
-        State::Waiting { wake_at: Some(Timestamp::from_micros(0)), children: Vec::new(), armed: Vec::new() };
-    db.write(vec![Write::Transition(Move { key: sleeps, ticket: ticket(), state: sleep })]).await;
+    let sleep = State::Waiting {
+        wake_at: Some(Timestamp::from_micros(0)),
+        children: Vec::new(),
+        pending_sleeps: Vec::new(),
+    };
+    db.write(vec![Write::Transition(Transition { key: sleeps, placement: ticket(), state: sleep })]).await;
     let claiming = tokio::spawn({
         let (db, claim) = (db.clone(), db.claim(9));
         async move { db.store.claim(&claim).await }
     });
-    until_blocked(&db.sql, "SELECT FROM queues WHERE name = $1::text FOR NO KEY UPDATE").await;
+    wait_until_blocked(&db.sql, "SELECT FROM queues WHERE name = $1::text FOR NO KEY UPDATE").await;
     flush.batch_execute("ROLLBACK").await.unwrap();
     assert!(limiting.await.unwrap().unwrap().is_some());
     assert!(claiming.await.unwrap().unwrap().records.is_empty());

@@ -1,4 +1,4 @@
-//! Opening, migrating, refusing.
+//! Opening and migrating a schema, and rejected schemas.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,8 +8,8 @@ use stepfast_core::queue::{DEFAULT_QUEUE, Queue};
 use stepfast_core::store::{Claim, Detail, Durability, ExecutionId, Filter, Status, StoreError};
 use stepfast_core::{Context, Error, Key, Store, Workflow};
 use stepfast_postgres::{PostgresOptions, PostgresStore};
-use stepfast_tests::postgres_server::PostgresServer;
-use stepfast_tests::scenarios::kit::{Returns, engine_on, shut_down};
+use stepfast_tests::engine::support::{Returns, engine_on, shut_down};
+use stepfast_tests::fixtures::postgres_server::PostgresServer;
 
 use tokio::sync::Notify;
 use uuid::Uuid;
@@ -30,7 +30,7 @@ async fn processes_migrate_concurrently() {
     assert_eq!(versions, 4);
 }
 
-/// A role without any rights, and the URL for it.
+/// Creates a role without privileges. Returns its name, and the URL for it.
 async fn role(schema: &str) -> (String, String) {
     let name = format!("app_{schema}");
     client("public").await.batch_execute(&format!("CREATE ROLE {name} LOGIN")).await.unwrap();
@@ -53,14 +53,14 @@ async fn role_with_row_privileges_runs_engines() {
     assert!(reason(&error).contains(&wanted) && reason(&error).contains("\"stepfast\""), "{error}");
     PostgresStore::migrate(url(), options(), Some(&role), false).await.unwrap();
     let store = Arc::new(PostgresStore::open_with(&theirs, options()).await.unwrap());
-    // everything that an engine does
+    // all operations of an engine
     let (order, child) = family();
     let (engine, _) = engine_on(store, |builder| builder.register(&order).register(&child)).await;
     assert_eq!(engine.run(&order, 3).workflow_id("theirs").await.unwrap(), 7);
     assert_eq!(engine.list(&Filter::default()).await.unwrap().executions.len(), 2);
     engine.cancel("theirs").await.unwrap();
     shut_down(engine).await;
-    // all that it may need some day: no table is left out
+    // all privileges that it may need: no table is missing
     let lacking: i64 = db
         .sql
         .query_one(
@@ -73,17 +73,17 @@ async fn role_with_row_privileges_runs_engines() {
         .unwrap()
         .get(0);
     assert_eq!(lacking, 0, "rights on tables");
-    // nor does the check forget one
+    // the check covers all tables, too
     db.sql.batch_execute(&format!("REVOKE SELECT ON quarantine FROM {role}")).await.unwrap();
     let findings = PostgresStore::check(&theirs, options()).await.unwrap();
-    let told = findings.iter().find(|finding| !finding.is_ok).unwrap();
-    assert!(told.state.contains("SELECT on quarantine"), "{}", told.state);
+    let finding = findings.iter().find(|finding| !finding.is_ok).unwrap();
+    assert!(finding.state.contains("SELECT on quarantine"), "{}", finding.state);
     let error = PostgresStore::open_with(&theirs, options()).await.unwrap_err();
     assert!(reason(&error).contains("SELECT on quarantine") && reason(&error).contains(&wanted), "{error}");
-    // but who only looks may be allowed less
+    // a read-only tool needs fewer privileges
     PostgresStore::open_with(&theirs, options().must_exist(true)).await.unwrap();
     PostgresStore::migrate(url(), options(), Some(&role), false).await.unwrap();
-    // a schema of an older version, as far as this role can tell
+    // for this role, the schema seems to be of an older version
     db.sql.batch_execute("DELETE FROM schema_version").await.unwrap();
     let error = PostgresStore::open_with(&theirs, options()).await.unwrap_err();
     assert!(reason(&error).contains(&wanted) && reason(&error).contains("\"stepfast\""), "{error}");
@@ -100,7 +100,7 @@ async fn role_without_create_privilege_gets_advice() {
     assert!(reason.contains(&format!("stepfast db migrate --role {role}")), "{reason}");
 }
 
-/// A workflow with a step and a child.
+/// Returns a workflow with a step and a child, and the child's workflow.
 fn family() -> (Workflow<u32, u32>, Workflow<u32, u32>) {
     let child = Workflow::new("child", |_: Context, n: u32| async move { Returns::Ok(n + 1) });
     let known = child.clone();
@@ -178,7 +178,7 @@ async fn outdated_server_is_rejected_before_schema_is_created() {
         *proxy.faults.version.lock().unwrap() = Some((text, number));
         let error = PostgresStore::open_with(&proxy.url, options()).await.unwrap_err();
         let StoreError::Open { store, reason } = &error else { panic!("{error}") };
-        assert_eq!(*reason, format!("the server is Postgres {text}; 13 or newer is needed"));
+        assert_eq!(*reason, format!("the server is Postgres {text}; 13 or newer is required"));
         assert!(proxy.url.contains(store.split('@').nth(1).unwrap()), "{store}");
         assert!(!is_there().await);
     }
@@ -282,8 +282,8 @@ async fn ready_executions_of_version_1_continue() {
     let claim = Claim { worker: worker.worker, epoch: worker.epoch, number: 1, ..newest.claim(9) };
     let claimed = store.claim(&claim).await.unwrap().records;
     let keys: Vec<Key> = claimed.iter().map(|record| record.execution.key).collect();
-    assert_eq!(keys, [begun, fresh], "as old as they were");
-    assert_eq!(claimed[0].checkpoints.len(), 1, "what it had done is not done again");
+    assert_eq!(keys, [begun, fresh], "ordered by their age");
+    assert_eq!(claimed[0].checkpoints.len(), 1, "the recorded step is kept");
     let loaded = store.load(&[ExecutionId::Key(ended)], Detail::Full).await.unwrap().remove(0).unwrap();
     assert_eq!((loaded.execution.status, loaded.execution.placement), (Status::Completed, None));
 }
@@ -308,15 +308,15 @@ async fn inbox_rows_of_version_3_become_executions() {
     ))
     .await
     .unwrap();
-    let mut mailed = Vec::new();
+    let mut received = Vec::new();
     for (n, tail) in [[0xff, 0xff], [0xbe, 0x05], [0x81, 0x00], [0x80, 0x00]].into_iter().enumerate() {
         let mut bytes = *Key::mint(0).as_bytes();
         bytes[14..].copy_from_slice(&tail);
-        mailed.push(Key::from_bytes(bytes));
+        received.push(Key::from_bytes(bytes));
         let id = (n == 1).then_some("mine");
         let insert = "INSERT INTO inbox (put_at, shard, key, workflow, workflow_id, attributes, input) \
                       VALUES ('1960-01-01', 1, $1, 'order', $2, '{\"a\": \"x\"}', '\\x0001')";
-        sql.execute(insert, &[&uuid(mailed[n]), &id]).await.unwrap();
+        sql.execute(insert, &[&uuid(received[n]), &id]).await.unwrap();
     }
 
     let store = PostgresStore::open_with(url(), PostgresOptions::default().schema(&schema)).await.unwrap();
@@ -327,9 +327,9 @@ async fn inbox_rows_of_version_3_become_executions() {
     let keys: Vec<Key> = claimed.iter().map(|record| record.execution.key).collect();
     assert!(keys.iter().all(|key| key.shard() == 0), "{keys:?}");
     let begins = |key: &Key| key.as_bytes()[..14].to_vec();
-    assert_eq!(keys.iter().map(begins).collect::<Vec<_>>(), mailed.iter().map(begins).collect::<Vec<_>>());
-    // an outbox has told the text of the key as the workflow_id
-    for (n, key) in mailed.iter().enumerate() {
+    assert_eq!(keys.iter().map(begins).collect::<Vec<_>>(), received.iter().map(begins).collect::<Vec<_>>());
+    // an outbox returned the text of the key as the workflow_id
+    for (n, key) in received.iter().enumerate() {
         let id = if n == 1 { "mine".to_owned() } else { key.to_string() };
         let id = if n == 3 { ExecutionId::Key(*key) } else { ExecutionId::Given(id.into()) };
         let found = store.load(&[id], Detail::Full).await.unwrap().remove(0).unwrap().execution;
@@ -350,16 +350,16 @@ async fn outdated_engine_requeues_executions_before_migration() {
     });
     let old = Arc::new(PostgresStore::open_with(url(), options()).await.unwrap());
     let (old, _) = engine_on(old, |b| b.register(&workflow)).await;
-    // one comes to its end meanwhile, and one does not
+    // one execution finishes in the meantime, the other does not
     let [short, long] = [5, 100_000];
     old.start(&workflow, short).workflow_id("short").await.unwrap();
     old.start(&workflow, long).workflow_id("long").await.unwrap();
-    PostgresStore::make_way(url(), options(), 99).await.unwrap();
+    PostgresStore::stop_older_workers(url(), options(), 99).await.unwrap();
     let error = old.start(&workflow, 1).await.unwrap_err();
     assert!(matches!(error, Error::NewerSchema { found: 99, supported: 4 }), "{error}");
     let error = PostgresStore::open_with(url(), options()).await.unwrap_err();
     assert!(matches!(error, StoreError::NewerSchema { found: 99, supported: 4 }), "{error}");
-    // the newer program, or this one after all
+    // then the newer program, or this one again
     let sql = client(&schema).await;
     let rows = "SELECT workflow_id, status, owner, recoveries FROM executions ORDER BY workflow_id";
     let rows: Vec<(String, i16, Option<i64>, i32)> = (sql.query(rows, &[]).await.unwrap().iter())
@@ -383,13 +383,13 @@ async fn migration_is_rejected_while_older_workers_run() {
     db.sql.batch_execute(older).await.unwrap();
     let options = || PostgresOptions::default().schema(&db.schema);
     let error = PostgresStore::open_with(url(), options()).await.unwrap_err();
-    let words = ["workers of an older program", "(pid ", "end them, then run stepfast db migrate"];
-    let is_told = |reason: &str| {
+    let words = ["workers of an older program", "(pid ", "stop them, then run stepfast db migrate"];
+    let has_words = |reason: &str| {
         words.iter().all(|words| reason.contains(words)) && reason.matches("(pid ").count() == 1
     };
-    assert!(is_told(reason(&error)), "{error}");
+    assert!(has_words(reason(&error)), "{error}");
     let error = PostgresStore::migrate(url(), options(), None, false).await.unwrap_err();
-    assert!(is_told(reason(&error)), "{error}");
+    assert!(has_words(reason(&error)), "{error}");
 }
 
 #[tokio::test]
@@ -420,7 +420,7 @@ async fn stopping_engine_opens_connections_it_needs() {
     let queue = || Queue::new("elsewhere");
     let (other, _) = engine_on(open().await, |b| b.register(&child).queue(queue())).await;
     let (engine, _) =
-        engine_on(open().await, |b| b.register(&parent).register(&child).serve([DEFAULT_QUEUE])).await;
+        engine_on(open().await, |b| b.register(&parent).register(&child).serve_queues([DEFAULT_QUEUE])).await;
     let handle = engine.start(&parent, 6).workflow_id("waits").await.unwrap();
     begun.notified().await;
     let sql = client(&schema).await;
@@ -436,7 +436,7 @@ async fn stopping_engine_opens_connections_it_needs() {
         assert!(matches!(error, Error::NewerSchema { found: 99, supported: 4 }), "{error}");
     }
     let workers: i64 = sql.query_one("SELECT count(*) FROM workers", &[]).await.unwrap().get(0);
-    assert_eq!(workers, 0, "they have given up their registrations");
+    assert_eq!(workers, 0, "the engines have closed their registrations");
     let rows = sql.query("SELECT status, recoveries FROM executions", &[]).await.unwrap();
     let rows: Vec<(i16, i32)> =
         rows.iter().map(|row| (row.get(0), row.get::<_, Option<i32>>(1).unwrap_or_default())).collect();
@@ -454,7 +454,7 @@ async fn engine_stops_when_statements_fail_on_newer_schema() {
     let (engine, _) = engine_on(store, |b| b.register(&workflow)).await;
     let handle = engine.start(&workflow, 1).workflow_id("kept").await.unwrap();
     let sql = client(&schema).await;
-    // as a migration would whose engine this one is not
+    // as a migration of a newer engine does
     sql.batch_execute(
         "BEGIN; ALTER TABLE workers RENAME COLUMN lease_ms TO lease_millis; \
          ALTER TABLE lanes RENAME COLUMN last_number TO last; \
@@ -469,7 +469,7 @@ async fn engine_stops_when_statements_fail_on_newer_schema() {
     assert!(matches!(error, Error::NewerSchema { found: 99, supported: 4 }), "{error}");
     let statuses = "SELECT status FROM executions";
     let status: i16 = sql.query_one(statuses, &[]).await.unwrap().get(0);
-    assert_eq!(status, Status::Running as i16, "it is left to an engine that knows the schema");
+    assert_eq!(status, Status::Running as i16, "the execution is left to an engine that supports the schema");
 }
 
 #[tokio::test]
@@ -530,7 +530,7 @@ async fn connection_to_another_database_is_rejected() {
     PostgresStore::open_with(&with(&about.store_id), options()).await.unwrap();
     let error = PostgresStore::open_with(&with(&Uuid::nil().to_string()), options()).await.unwrap_err();
     assert!(reason(&error).contains(&about.store_id) && reason(&error).contains("store_id"), "{error}");
-    // as if the server behind the URL had become another one
+    // as if the URL led to another server now
     db.sql.batch_execute("UPDATE shard SET store_id = gen_random_uuid()").await.unwrap();
     let error = db.store.load(&[ExecutionId::Key(Key::mint(0))], Detail::Outcome).await.unwrap_err();
     assert!(error.to_string().contains("has become another database"), "{error}");

@@ -1,4 +1,4 @@
-//! What connections are set up with, read back.
+//! Settings of connections, read back from the server.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -8,10 +8,10 @@ use tokio_postgres::Client;
 
 use super::support::*;
 
-/// Where a setting stands after each connection was set up, by what it is for.
+/// Returns the value of a setting after the set-up of each connection, by its purpose.
 async fn read_back(db: &Fixture, setting: &str) -> HashMap<&'static str, String> {
     let mut found = HashMap::new();
-    for (role, settings) in db.store.settings() {
+    for (role, settings) in db.store.session_settings() {
         let sql: Client = client(&db.schema).await;
         sql.batch_execute(&settings).await.unwrap();
         found.insert(role, current(&sql, setting).await);
@@ -48,7 +48,7 @@ async fn timeouts_bound_every_session_except_migration() {
         let found = read_back(&db, setting).await;
         assert_eq!(found.len(), expected.len());
         for (role, value) in expected {
-            // what others have left in a session of a proxy is looked at last
+            // temporary tables of other clients of a pooler's session are searched last
             let schema = format!("{}, pg_temp", db.schema);
             let value = if value.is_empty() { schema.as_str() } else { value };
             assert_eq!(found[role].replace('"', ""), value, "{setting} of {role}");
@@ -59,7 +59,7 @@ async fn timeouts_bound_every_session_except_migration() {
 #[tokio::test]
 async fn slow_statement_is_cancelled_by_timeout() {
     let db = Fixture::new().await;
-    let (_, lane) = db.store.settings().into_iter().find(|(role, _)| *role == "lane").unwrap();
+    let (_, lane) = db.store.session_settings().into_iter().find(|(role, _)| *role == "lane").unwrap();
     let sql = client(&db.schema).await;
     sql.batch_execute(&lane).await.unwrap();
     sql.batch_execute("SET statement_timeout TO 50").await.unwrap();
@@ -70,8 +70,8 @@ async fn slow_statement_is_cancelled_by_timeout() {
 #[tokio::test]
 async fn temporary_table_of_other_client_shadows_no_table() {
     let db = Fixture::new().await;
-    for (role, settings) in db.store.settings() {
-        // a session of the server that a proxy has lent to somebody else before
+    for (role, settings) in db.store.session_settings() {
+        // a session of the server that a pooler has lent to another client before
         let sql: Client = client(&db.schema).await;
         for table in TABLES.into_iter().chain(["lanes", "workers", "queues", "inbox"]) {
             sql.batch_execute(&format!("CREATE TEMPORARY TABLE {table} (x integer)")).await.unwrap();

@@ -1,4 +1,4 @@
-//! A store in a schema of its own, and short words for Writes.
+//! Helpers: a store in a schema of its own, and constructors for Writes.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering::Relaxed};
@@ -8,13 +8,14 @@ use serde::Serialize;
 use stepfast_core::attributes::Attributes;
 use stepfast_core::clock::{ManualClock, Timestamp};
 use stepfast_core::store::{
-    Attempt, Checkpoint, CheckpointKind, Claim, Detail, ExecutionId, Flush, Heartbeat, Move, Outcome, Parent,
-    Record, Registration, Request, RequestKind, Start, State, Status, StoreError, WorkerId, Write,
+    Attempt, Checkpoint, CheckpointKind, Claim, Detail, ExecutionId, Flush, Heartbeat, Outcome, Parent,
+    Record, Registration, Request, RequestKind, Start, State, Status, StoreError, Transition, WorkerId,
+    Write,
 };
 use stepfast_core::{Key, Path, Payload, Store};
 use stepfast_postgres::{PostgresOptions, PostgresStore};
-use stepfast_tests::postgres_server::PostgresServer;
-pub(crate) use stepfast_tests::worker::{Looked, info, look as looks_through};
+use stepfast_tests::fixtures::postgres_server::PostgresServer;
+pub(crate) use stepfast_tests::fixtures::registration::{Looked, info, look as heartbeat_and_take_over};
 use tokio_postgres::{Client, NoTls};
 
 pub(crate) const NOON: Timestamp = Timestamp::from_micros(1_700_000_000_123_457);
@@ -41,7 +42,7 @@ pub(crate) async fn client(schema: &str) -> Client {
 }
 
 impl Fixture {
-    /// With a clock that stands still.
+    /// Opens a store with a clock that stands still.
     pub(crate) async fn new() -> Self {
         Self::with(|options| options).await
     }
@@ -60,13 +61,13 @@ impl Fixture {
         Self { store, worker, clock, sql, schema, numbers: Default::default() }
     }
 
-    /// Another store in the same schema, as another process would have it.
+    /// Opens another store in the same schema, as another process does.
     pub(crate) async fn other(&self) -> PostgresStore {
         let options = PostgresOptions::default().schema(&self.schema).clock(self.clock.clone());
         PostgresStore::open_with(url(), options).await.unwrap()
     }
 
-    /// The next flush of lane 0.
+    /// Returns the next flush of lane 0.
     pub(crate) fn flush(&self, writes: Vec<Write>) -> Flush {
         self.flush_on(0, writes)
     }
@@ -77,7 +78,7 @@ impl Fixture {
         Flush { worker, lane, epoch, number, is_resent: false, is_bisecting: false, writes }
     }
 
-    /// Commits a flush; its number counts as used if that went well.
+    /// Commits a flush. Its number counts as used after a success.
     pub(crate) async fn commit(&self, flush: &Flush) -> Result<Vec<(usize, Outcome)>, StoreError> {
         let result = self.store.commit(flush).await;
         if result.is_ok() {
@@ -86,12 +87,12 @@ impl Fixture {
         result
     }
 
-    /// Commits and expects it to work.
+    /// Commits Writes, and expects success.
     pub(crate) async fn write(&self, writes: Vec<Write>) -> Vec<(usize, Outcome)> {
         self.commit(&self.flush(writes)).await.unwrap()
     }
 
-    /// The outcome of one Write.
+    /// Commits one Write, and returns its outcome.
     pub(crate) async fn outcome(&self, write: Write) -> Outcome {
         let outcomes = self.write(vec![write]).await;
         outcomes.into_iter().next().map_or(Outcome::Applied, |(_, outcome)| outcome)
@@ -109,7 +110,7 @@ impl Fixture {
         self.sql.query_one(&format!("SELECT count(*) FROM {table}"), &[]).await.unwrap().get(0)
     }
 
-    /// The rows of all tables, role tables included.
+    /// Returns the numbers of rows of all tables, including role tables.
     pub(crate) async fn counts(&self) -> Vec<i64> {
         let mut counts = Vec::new();
         for table in TABLES {
@@ -146,15 +147,15 @@ impl Fixture {
         Ok(records)
     }
 
-    pub(crate) async fn look(&self) -> Looked {
-        looks_through(&*self.store, &look(&self.worker)).await
+    pub(crate) async fn heartbeat(&self) -> Looked {
+        heartbeat_and_take_over(&*self.store, &heartbeat_request(&self.worker)).await
     }
 }
 
 pub(crate) const TABLES: [&str; 8] =
     ["executions", "checkpoints", "attempts", "chunks", "ready", "timers", "waits", "requests"];
 
-/// The key as the database has it.
+/// Returns the key as the database stores it.
 pub(crate) fn uuid(key: Key) -> uuid::Uuid {
     uuid::Uuid::from_bytes(*key.as_bytes())
 }
@@ -163,7 +164,7 @@ pub(crate) fn workflows() -> Arc<[Arc<str>]> {
     ["order", "child"].map(Arc::from).into()
 }
 
-pub(crate) fn look(worker: &Registration) -> Heartbeat {
+pub(crate) fn heartbeat_request(worker: &Registration) -> Heartbeat {
     Heartbeat {
         worker: worker.worker,
         epoch: worker.epoch,
@@ -180,11 +181,11 @@ pub(crate) fn payload<T: Serialize + ?Sized>(value: &T) -> Payload {
     Payload::encode(value).unwrap()
 }
 
-pub(crate) const RUNNING: State = State::Running { armed: Vec::new() };
-pub(crate) const QUEUED: State = State::Queued { armed: Vec::new() };
+pub(crate) const RUNNING: State = State::Running { pending_sleeps: Vec::new() };
+pub(crate) const QUEUED: State = State::Queued { pending_sleeps: Vec::new() };
 
 pub(crate) fn waiting(wake_at: Option<Timestamp>, children: &[Key]) -> State {
-    State::Waiting { wake_at, children: children.to_vec(), armed: Vec::new() }
+    State::Waiting { wake_at, children: children.to_vec(), pending_sleeps: Vec::new() }
 }
 
 pub(crate) fn ended(status: Status) -> State {
@@ -192,7 +193,7 @@ pub(crate) fn ended(status: Status) -> State {
 }
 
 pub(crate) fn parked() -> State {
-    State::Parked { reason: payload("parked"), armed: Vec::new() }
+    State::Parked { reason: payload("parked"), pending_sleeps: Vec::new() }
 }
 
 pub(crate) fn later(seconds: u64) -> Timestamp {
@@ -246,8 +247,8 @@ pub(crate) fn child(key: Key, parent: Key, is_detached: bool, state: State) -> W
     }))
 }
 
-pub(crate) fn moved(key: Key, state: State) -> Write {
-    Write::Transition(Move { key, ticket: None, state })
+pub(crate) fn transition(key: Key, state: State) -> Write {
+    Write::Transition(Transition { key, placement: None, state })
 }
 
 pub(crate) fn checkpoint(execution: Key, n: u32) -> Write {
@@ -299,15 +300,15 @@ pub(crate) fn duplicate_of(outcome: &Outcome) -> Option<Key> {
     }
 }
 
-/// Waits until some connection of the test's schema waits for a lock while it executes `what`.
-pub(crate) async fn until_blocked(sql: &Client, what: &str) {
+/// Waits until a connection of the test's schema waits for a lock while it executes a statement that contains `text`.
+pub(crate) async fn wait_until_blocked(sql: &Client, what: &str) {
     let query = "SELECT count(*) FROM pg_stat_activity WHERE query LIKE $1 AND pid IN \
                  (SELECT w.pid FROM pg_locks AS w JOIN pg_locks AS r USING (pid) \
                   JOIN pg_class AS c ON c.oid = r.relation \
                   WHERE NOT w.granted AND c.relnamespace = current_schema()::regnamespace)";
     let like = format!("%{what}%");
     loop {
-        // a connection of this schema has locked one of its tables
+        // a connection of this schema has locked one of the schema's tables
         let blocked: i64 = sql.query_one(query, &[&like]).await.unwrap().get(0);
         if blocked > 0 {
             return;

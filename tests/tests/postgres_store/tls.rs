@@ -1,5 +1,5 @@
-//! TLS on a real server: every mode with right and wrong certificates and names, and whether all connections of a
-//! store are encrypted.
+//! TLS on a real server: every mode with right and wrong certificates and names, and the encryption of all connections
+//! of a store.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -10,20 +10,20 @@ use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair};
 use stepfast_core::store::StoreError;
 use stepfast_core::{Key, Store};
 use stepfast_postgres::{PostgresOptions, PostgresStore, SslMode};
-use stepfast_tests::postgres_server::PostgresServer;
+use stepfast_tests::fixtures::postgres_server::PostgresServer;
 use tempfile::TempDir;
 use tokio_postgres::NoTls;
 
 use super::support::*;
 
-/// A server whose certificate is of `localhost`, and what its clients may have.
-struct Place {
+/// A server with a certificate for `localhost`, and the files of its clients.
+struct TlsServer {
     server: PostgresServer,
     port: u16,
     folder: TempDir,
 }
 
-/// Who may come how: by the first line that fits.
+/// The server's access rules: the first matching line applies.
 const HBA: &str = "
 hostssl   all certified 127.0.0.1/32 cert
 host      all certified 127.0.0.1/32 reject
@@ -41,7 +41,7 @@ fn authority(name: &str) -> (String, Issuer<'static, KeyPair>) {
     (params.self_signed(&key).unwrap().pem(), Issuer::new(params, key))
 }
 
-/// A certificate of `name`, and its key.
+/// Returns a certificate of `name`, and its key.
 fn signed(name: &str, issuer: &Issuer<'static, KeyPair>) -> (String, String) {
     let mut params = CertificateParams::new([name.to_owned()]).unwrap();
     params.distinguished_name.push(DnType::CommonName, name);
@@ -49,9 +49,9 @@ fn signed(name: &str, issuer: &Issuer<'static, KeyPair>) -> (String, String) {
     (params.signed_by(&key, issuer).unwrap().pem(), key.serialize_pem())
 }
 
-impl Place {
+impl TlsServer {
     fn shared() -> &'static Self {
-        static SHARED: OnceLock<Place> = OnceLock::new();
+        static SHARED: OnceLock<TlsServer> = OnceLock::new();
         SHARED.get_or_init(|| {
             let (root, issuer) = authority("the authority of the test");
             let (stranger, strange_issuer) = authority("another authority");
@@ -87,18 +87,19 @@ impl Place {
         })
     }
 
-    async fn roles(&self) {
-        static MADE: tokio::sync::OnceCell<()> = tokio::sync::OnceCell::const_new();
-        MADE.get_or_init(async || {
-            let (client, connection) = tokio_postgres::connect(self.server.url(), NoTls).await.unwrap();
-            let connection = tokio::spawn(connection);
-            let roles = "CREATE ROLE certified LOGIN SUPERUSER; CREATE ROLE tlsonly LOGIN SUPERUSER; \
+    async fn create_roles(&self) {
+        static CREATED: tokio::sync::OnceCell<()> = tokio::sync::OnceCell::const_new();
+        CREATED
+            .get_or_init(async || {
+                let (client, connection) = tokio_postgres::connect(self.server.url(), NoTls).await.unwrap();
+                let connection = tokio::spawn(connection);
+                let sql = "CREATE ROLE certified LOGIN SUPERUSER; CREATE ROLE tlsonly LOGIN SUPERUSER; \
                          CREATE ROLE plainonly LOGIN SUPERUSER";
-            client.batch_execute(roles).await.unwrap();
-            drop(client);
-            connection.await.unwrap().unwrap();
-        })
-        .await;
+                client.batch_execute(sql).await.unwrap();
+                drop(client);
+                connection.await.unwrap().unwrap();
+            })
+            .await;
     }
 
     fn url(&self, user: &str, host: &str, query: &str) -> String {
@@ -107,9 +108,9 @@ impl Place {
         format!("postgres://{user}@{host}:{port}/postgres?{query}")
     }
 
-    /// Opens a store and says whether its connections are encrypted, all of them alike.
+    /// Opens a store. Returns whether its connections are encrypted, and checks that all of them agree.
     async fn is_encrypted(&self, user: &str, host: &str, query: &str) -> Result<bool, StoreError> {
-        self.roles().await;
+        self.create_roles().await;
         let name = self.server.schema();
         let query = format!("schema={name}&application_name={name}&{query}");
         let store = PostgresStore::open(&self.url(user, host, &query)).await?;
@@ -117,7 +118,7 @@ impl Place {
     }
 }
 
-/// Makes every connection that a store can have, and asks the server about them.
+/// Opens every kind of connection of a store. Returns whether the server reports them as encrypted.
 async fn encryption(store: &PostgresStore, server: &str, name: &str) -> bool {
     let worker = store.register(2, &info(&[])).await.unwrap();
     let key = Key::mint(0);
@@ -138,7 +139,7 @@ async fn encryption(store: &PostgresStore, server: &str, name: &str) -> bool {
             .unwrap()[0]
             .is_some()
     );
-    // the first hint is that we listen
+    // the first hint says that the store listens now
     store.next_hint().await;
     let (client, connection) = tokio_postgres::connect(server, NoTls).await.unwrap();
     tokio::spawn(connection);
@@ -167,7 +168,7 @@ fn reason(result: Result<bool, StoreError>) -> String {
 
 #[tokio::test]
 async fn ssl_modes_encrypt_and_verify_as_documented() {
-    let place = Place::shared();
+    let tls_server = TlsServer::shared();
     for (host, query, expected) in [
         ("localhost", "", Ok(true)),
         ("localhost", "sslmode=disable", Ok(false)),
@@ -196,7 +197,7 @@ async fn ssl_modes_encrypt_and_verify_as_documented() {
         ("localhost", "sslmode=verify-full&sslrootcert=FOLDER/empty.crt", Err("empty.crt")),
         ("localhost", "sslmode=verify-full&sslrootcert=system", Err("sslrootcert")),
     ] {
-        let found = place.is_encrypted("stepfast", host, query).await;
+        let found = tls_server.is_encrypted("stepfast", host, query).await;
         match (found, expected) {
             (Ok(found), Ok(expected)) => assert_eq!(found, expected, "{host} {query}"),
             (Err(StoreError::Open { reason, .. }), Err(words)) => {
@@ -209,7 +210,7 @@ async fn ssl_modes_encrypt_and_verify_as_documented() {
 
 #[tokio::test]
 async fn ssl_mode_falls_back_to_what_server_requires() {
-    let place = Place::shared();
+    let tls_server = TlsServer::shared();
     for (user, query, expected) in [
         ("tlsonly", "sslmode=allow", Some(true)),
         ("tlsonly", "sslmode=prefer", Some(true)),
@@ -218,7 +219,7 @@ async fn ssl_mode_falls_back_to_what_server_requires() {
         ("plainonly", "sslmode=allow", Some(false)),
         ("plainonly", "sslmode=require", None),
     ] {
-        let found = place.is_encrypted(user, "localhost", query).await;
+        let found = tls_server.is_encrypted(user, "localhost", query).await;
         match expected {
             Some(expected) => assert_eq!(found.unwrap(), expected, "{user} {query}"),
             None => assert!(reason(found).contains("pg_hba.conf"), "{user} {query}"),
@@ -228,29 +229,29 @@ async fn ssl_mode_falls_back_to_what_server_requires() {
 
 #[tokio::test]
 async fn client_certificate_is_sent_and_verified() {
-    let place = Place::shared();
-    let with = |query: &'static str| place.is_encrypted("certified", "localhost", query);
+    let tls_server = TlsServer::shared();
+    let with = |query: &'static str| tls_server.is_encrypted("certified", "localhost", query);
     let full =
         "sslmode=verify-full&sslrootcert=FOLDER/root.crt&sslcert=FOLDER/client.crt&sslkey=FOLDER/client.key";
     assert!(with(full).await.unwrap());
     assert!(with("sslcert=FOLDER/client.crt&sslkey=FOLDER/client.key").await.unwrap());
     assert!(reason(with("sslmode=require").await).contains("certificate"));
-    // signed by nobody the server knows
+    // signed by an authority that the server does not trust
     let found = with("sslmode=require&sslcert=FOLDER/other.crt&sslkey=FOLDER/other.key").await;
     let found = reason(found);
     assert!(found.contains("see sslmode, sslrootcert and sslcert"), "{found}");
     for (query, words) in [
         ("sslcert=FOLDER/client.crt", "without sslkey"),
         ("sslkey=FOLDER/client.key", "without sslcert"),
-        ("sslcert=FOLDER/client.crt&sslkey=FOLDER/other.key", "go together"),
+        ("sslcert=FOLDER/client.crt&sslkey=FOLDER/other.key", "do not match"),
         ("sslcert=FOLDER/client.crt&sslkey=FOLDER/root.crt", "no key"),
         ("sslcert=FOLDER/client.crt&sslkey=FOLDER/missing.key", "missing.key"),
     ] {
         let found = reason(with(query).await);
         assert!(found.contains(words), "{query}: {found}");
     }
-    let open = place.folder.path().join("open.key");
-    fs::copy(place.folder.path().join("client.key"), &open).unwrap();
+    let open = tls_server.folder.path().join("open.key");
+    fs::copy(tls_server.folder.path().join("client.key"), &open).unwrap();
     fs::set_permissions(&open, fs::Permissions::from_mode(0o644)).unwrap();
     let found = reason(with("sslcert=FOLDER/client.crt&sslkey=FOLDER/open.key").await);
     assert!(found.contains("chmod 0600"), "{found}");
@@ -259,7 +260,7 @@ async fn client_certificate_is_sent_and_verified() {
 #[tokio::test]
 async fn server_without_tls_is_rejected_if_tls_is_required() {
     let server = PostgresServer::shared().url();
-    let ca = Place::shared().folder.path().join("root.crt");
+    let ca = TlsServer::shared().folder.path().join("root.crt");
     for (mode, is_possible) in [
         (SslMode::Disable, true),
         (SslMode::Allow, true),

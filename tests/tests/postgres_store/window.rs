@@ -1,4 +1,5 @@
-//! Windows: what runs without being in the index of owners is found by its key, whatever comes in between.
+//! Ownership windows: a takeover finds running executions that are not in the index of owners by their keys, in every
+//! interleaving.
 
 use std::sync::atomic::Ordering::SeqCst;
 use std::time::Duration;
@@ -17,14 +18,15 @@ impl Fixture {
         (Key::from_bytes(from.into_bytes()), Key::from_bytes(to.into_bytes()))
     }
 
-    /// Keys at the window's lower end, as if minted the longest time ago that it covers.
-    async fn oldest<const N: usize>(&self) -> [Key; N] {
+    /// Returns keys at the window's lower end: the oldest that it covers.
+    async fn oldest_keys<const N: usize>(&self) -> [Key; N] {
         let from = self.window().await.0.as_u128();
         std::array::from_fn(|n| Key::from_bytes((from + n as u128).to_be_bytes()))
     }
 
-    /// True if it is in the index of owners; false if its row says who started it. It runs, and the worker runs it.
-    pub(crate) async fn is_entered(&self, key: Key) -> bool {
+    /// Whether the execution is in the index of owners, instead of being found through `started_by`. Checks that the
+    /// worker runs it.
+    pub(crate) async fn is_indexed(&self, key: Key) -> bool {
         assert_eq!(owner(&self.load(key).await.unwrap()), Some(self.worker.worker));
         let query = "SELECT owner, started_by FROM executions WHERE key = $1 AND status = 2";
         let row = self.sql.query_one(query, &[&uuid(key)]).await.unwrap();
@@ -36,8 +38,8 @@ impl Fixture {
         }
     }
 
-    /// Takes over, and expects these to be claimable then and nothing else.
-    pub(crate) async fn expect_found(&self, keys: &[Key]) {
+    /// Takes over the worker, and checks that exactly these executions are claimable then.
+    pub(crate) async fn expect_taken_over(&self, keys: &[Key]) {
         let other = self.other().await;
         assert!(other.end_registration(self.worker.worker).await.unwrap());
         assert_eq!(other.requeue(self.worker.worker).await.unwrap(), keys.len() as u64);
@@ -52,30 +54,30 @@ impl Fixture {
 #[tokio::test]
 async fn recent_start_is_found_by_key() {
     let fixture = Fixture::new().await;
-    let [oldest] = fixture.oldest().await;
+    let [oldest] = fixture.oldest_keys().await;
     let newest = Key::mint(0);
     fixture.write(vec![start(oldest, RUNNING), start(newest, RUNNING)]).await;
-    assert!(!fixture.is_entered(oldest).await && !fixture.is_entered(newest).await);
-    fixture.expect_found(&[oldest, newest]).await;
+    assert!(!fixture.is_indexed(oldest).await && !fixture.is_indexed(newest).await);
+    fixture.expect_taken_over(&[oldest, newest]).await;
 }
 
 #[tokio::test]
 async fn start_with_workflow_id_is_found_by_key() {
     let fixture = Fixture::new().await;
-    let [with_id, long, outside] = fixture.oldest().await;
+    let [with_id, long, outside] = fixture.oldest_keys().await;
     let outside = Key::from_bytes((outside.as_u128() - (1 << 80)).to_be_bytes());
     fixture.write(vec![start_id(with_id, "a", RUNNING), start(Key::mint(0), ended(Status::Completed))]).await;
-    assert!(!fixture.is_entered(with_id).await);
+    assert!(!fixture.is_indexed(with_id).await);
     fixture.write(vec![start_id(long, &"x".repeat(1_025), RUNNING)]).await;
-    assert!(!fixture.is_entered(long).await);
-    // keys that nobody would look for are special, and beside them so is every id, for one order over all
+    assert!(!fixture.is_indexed(long).await);
+    // keys outside the window need the general statement, and so does every id of the same flush, for one lock order
     fixture.write(vec![start_id(outside, "b", RUNNING)]).await;
-    assert!(fixture.is_entered(outside).await);
+    assert!(fixture.is_indexed(outside).await);
     let beside = Key::mint(0);
     let late = Key::from_bytes((outside.as_u128() + 1).to_be_bytes());
     let mixed = vec![start_id(beside, "c", RUNNING), start_id(late, "y", RUNNING)];
     fixture.write(mixed).await;
-    assert!(fixture.is_entered(beside).await);
+    assert!(fixture.is_indexed(beside).await);
     let taken = Key::mint(0);
     for id in ["a", "b", "c"] {
         let outcome = fixture.outcome(start_id(taken, id, RUNNING)).await;
@@ -84,35 +86,38 @@ async fn start_with_workflow_id_is_found_by_key() {
             "{id}: {outcome:?}"
         );
     }
-    fixture.expect_found(&[with_id, long, outside, beside, late]).await;
+    fixture.expect_taken_over(&[with_id, long, outside, beside, late]).await;
 }
 
 #[tokio::test]
 async fn duplicate_workflow_id_does_not_hold_window() {
     let fixture = Fixture::new().await;
     fixture.write(vec![start_id(Key::mint(0), "a", ended(Status::Completed))]).await;
-    let [loses, wins] = fixture.oldest().await;
+    let [loses, wins] = fixture.oldest_keys().await;
     let outcomes = fixture.write(vec![start_id(wins, "b", RUNNING), start_id(loses, "a", RUNNING)]).await;
     assert!(matches!(outcomes.as_slice(), [(1, Outcome::Duplicate(_))]), "{outcomes:?}");
-    fixture.look().await;
+    fixture.heartbeat().await;
     assert!(fixture.window().await.0 <= wins);
-    fixture.write(vec![moved(wins, ended(Status::Completed))]).await;
-    fixture.look().await;
+    fixture.write(vec![transition(wins, ended(Status::Completed))]).await;
+    fixture.heartbeat().await;
     assert!(fixture.window().await.0 > wins);
-    fixture.expect_found(&[]).await;
+    fixture.expect_taken_over(&[]).await;
 }
 
 #[tokio::test]
 async fn finished_and_moved_executions_are_not_found() {
     let fixture = Fixture::new().await;
-    let [ends, waits, stays]: [Key; 3] = fixture.oldest().await;
+    let [ends, waits, stays]: [Key; 3] = fixture.oldest_keys().await;
     fixture.write([ends, waits, stays].map(|key| start(key, RUNNING)).to_vec()).await;
-    let all =
-        vec![moved(ends, ended(Status::Completed)), moved(waits, waiting(None, &[])), moved(stays, RUNNING)];
+    let all = vec![
+        transition(ends, ended(Status::Completed)),
+        transition(waits, waiting(None, &[])),
+        transition(stays, RUNNING),
+    ];
     fixture.write(all).await;
-    assert!(!fixture.is_entered(stays).await);
+    assert!(!fixture.is_indexed(stays).await);
     assert_eq!(owner(&fixture.load(ends).await.unwrap()), None);
-    fixture.expect_found(&[stays]).await;
+    fixture.expect_taken_over(&[stays]).await;
     assert_eq!(fixture.status(ends).await, Status::Completed);
     assert_eq!(fixture.status(waits).await, Status::Waiting);
 }
@@ -124,128 +129,128 @@ async fn start_outside_window_is_indexed_at_once() {
     let early = Key::from_bytes((from.as_u128() - 1).to_be_bytes());
     let within = Key::mint(0);
     fixture.write(vec![start(to, RUNNING), start(early, RUNNING), start(within, RUNNING)]).await;
-    assert!(fixture.is_entered(early).await && fixture.is_entered(to).await);
-    assert!(!fixture.is_entered(within).await);
-    fixture.expect_found(&[early, to, within]).await;
+    assert!(fixture.is_indexed(early).await && fixture.is_indexed(to).await);
+    assert!(!fixture.is_indexed(within).await);
+    fixture.expect_taken_over(&[early, to, within]).await;
 }
 
 #[tokio::test]
 async fn long_running_execution_is_indexed_and_window_advances() {
     let fixture = Fixture::new().await;
-    let [runs, ends, moves] = fixture.oldest().await;
+    let [runs, ends, moves] = fixture.oldest_keys().await;
     fixture.write([runs, ends, moves].map(|key| start(key, RUNNING)).to_vec()).await;
-    fixture.look().await;
-    fixture.write(vec![moved(ends, ended(Status::Completed)), moved(moves, RUNNING)]).await;
+    fixture.heartbeat().await;
+    fixture.write(vec![transition(ends, ended(Status::Completed)), transition(moves, RUNNING)]).await;
     let before = fixture.window().await;
     assert!(before.0 <= runs);
     for _ in 0..10 {
-        fixture.look().await;
+        fixture.heartbeat().await;
     }
-    assert!(fixture.is_entered(runs).await && fixture.is_entered(moves).await);
+    assert!(fixture.is_indexed(runs).await && fixture.is_indexed(moves).await);
     let after = fixture.window().await;
     assert!(after.0 > moves && after.1 > before.1);
     fixture.write(vec![start(before.1, RUNNING)]).await;
-    assert!(!fixture.is_entered(before.1).await, "it has been widened");
-    // late, but not lost
+    assert!(!fixture.is_indexed(before.1).await, "the window was widened");
+    // late, but found
     let late = Key::from_bytes((moves.as_u128() + 1).to_be_bytes());
     fixture.write(vec![start(late, RUNNING)]).await;
-    assert!(fixture.is_entered(late).await);
-    fixture.expect_found(&[runs, moves, late, before.1]).await;
+    assert!(fixture.is_indexed(late).await);
+    fixture.expect_taken_over(&[runs, moves, late, before.1]).await;
 }
 
 #[tokio::test]
 async fn window_waits_for_inflight_flush() {
     let fixture = Fixture::with(|options| options.lock_timeout(Duration::from_secs(60))).await;
-    let [key] = fixture.oldest().await;
-    let mut somebody = client(&fixture.schema).await;
-    let lock = somebody.transaction().await.unwrap();
+    let [key] = fixture.oldest_keys().await;
+    let mut other_session = client(&fixture.schema).await;
+    let lock = other_session.transaction().await.unwrap();
     lock.execute("SELECT FROM lanes WHERE lane = 0 FOR UPDATE", &[]).await.unwrap();
     let flush = fixture.flush(vec![start(key, RUNNING)]);
     let (landed, ()) = tokio::join!(fixture.commit(&flush), async {
-        until_blocked(&fixture.sql, "last_number").await;
+        wait_until_blocked(&fixture.sql, "last_number").await;
         for _ in 0..10 {
-            fixture.look().await;
+            fixture.heartbeat().await;
         }
         lock.rollback().await.unwrap();
     });
     landed.unwrap();
-    fixture.expect_found(&[key]).await;
+    fixture.expect_taken_over(&[key]).await;
 }
 
 #[tokio::test]
 async fn window_waits_for_flush_of_unknown_outcome() {
     let fixture = Fixture::with(|options| options.lock_timeout(Duration::from_secs(60))).await;
-    let [key] = fixture.oldest().await;
-    let mut somebody = client(&fixture.schema).await;
-    let lock = somebody.transaction().await.unwrap();
+    let [key] = fixture.oldest_keys().await;
+    let mut other_session = client(&fixture.schema).await;
+    let lock = other_session.transaction().await.unwrap();
     lock.execute("SELECT FROM lanes WHERE lane = 0 FOR UPDATE", &[]).await.unwrap();
     let flush = fixture.flush(vec![start(key, RUNNING)]);
     tokio::select! {
         landed = fixture.commit(&flush) => panic!("{landed:?}"),
-        () = until_blocked(&fixture.sql, "last_number") => {}
+        () = wait_until_blocked(&fixture.sql, "last_number") => {}
     }
-    // nobody waits for it any more, and the server goes on with it
+    // the caller was dropped, and the server continues the flush
     for _ in 0..10 {
-        fixture.look().await;
+        fixture.heartbeat().await;
     }
     lock.rollback().await.unwrap();
     while fixture.count("executions").await == 0 {
         tokio::task::yield_now().await;
     }
-    fixture.expect_found(&[key]).await;
+    fixture.expect_taken_over(&[key]).await;
 }
 
 #[tokio::test]
 async fn window_waits_for_flush_without_reply() {
     let proxy = Proxy::start().await;
     let fixture = Fixture::at(&proxy.url, |options| options).await;
-    let [key] = fixture.oldest().await;
-    proxy.faults.lose_commit.store(true, SeqCst);
+    let [key] = fixture.oldest_keys().await;
+    proxy.faults.drop_commit_reply.store(true, SeqCst);
     let lost = fixture.commit(&fixture.flush(vec![start(key, RUNNING)])).await;
     assert!(matches!(lost, Err(StoreError::Unavailable(_))), "{lost:?}");
     for _ in 0..10 {
-        fixture.look().await;
+        fixture.heartbeat().await;
     }
-    fixture.expect_found(&[key]).await;
+    fixture.expect_taken_over(&[key]).await;
 }
 
 #[tokio::test]
 async fn locked_execution_is_indexed_later() {
     let fixture = Fixture::new().await;
-    let [key] = fixture.oldest().await;
+    let [key] = fixture.oldest_keys().await;
     fixture.write(vec![start(key, RUNNING)]).await;
-    let mut somebody = client(&fixture.schema).await;
-    let lock = somebody.transaction().await.unwrap();
+    let mut other_session = client(&fixture.schema).await;
+    let lock = other_session.transaction().await.unwrap();
     lock.execute("SELECT FROM executions FOR UPDATE", &[]).await.unwrap();
     for _ in 0..10 {
-        fixture.look().await;
+        fixture.heartbeat().await;
     }
-    assert!(!fixture.is_entered(key).await && fixture.window().await.0 <= key);
+    assert!(!fixture.is_indexed(key).await && fixture.window().await.0 <= key);
     lock.rollback().await.unwrap();
-    fixture.look().await;
-    assert!(fixture.is_entered(key).await);
-    fixture.look().await;
+    fixture.heartbeat().await;
+    assert!(fixture.is_indexed(key).await);
+    fixture.heartbeat().await;
     assert!(fixture.window().await.0 > key);
-    fixture.expect_found(&[key]).await;
+    fixture.expect_taken_over(&[key]).await;
 }
 
 #[tokio::test]
 async fn takeover_returns_for_locked_executions() {
     let fixture = Fixture::new().await;
-    let [locked, free] = fixture.oldest().await;
+    let [locked, free] = fixture.oldest_keys().await;
     fixture.write(vec![start(locked, RUNNING), start(free, RUNNING)]).await;
-    let mut somebody = client(&fixture.schema).await;
-    let lock = somebody.transaction().await.unwrap();
+    let mut other_session = client(&fixture.schema).await;
+    let lock = other_session.transaction().await.unwrap();
     lock.execute("SELECT FROM executions WHERE key = $1 FOR UPDATE", &[&uuid(locked)]).await.unwrap();
     let other = fixture.other().await;
     let worker = fixture.worker.worker;
     assert!(other.end_registration(worker).await.unwrap());
     assert_eq!(other.requeue(worker).await.unwrap(), 1);
     assert_eq!((fixture.status(free).await, fixture.status(locked).await), (Status::Queued, Status::Running));
-    // the worker can do nothing more
-    let flush = fixture.flush(vec![moved(locked, ended(Status::Completed))]);
+    // the worker is fenced
+    let flush = fixture.flush(vec![transition(locked, ended(Status::Completed))]);
     assert!(matches!(fixture.store.commit(&flush).await, Err(StoreError::Fenced)));
-    assert!(fixture.look().await.is_fenced);
+    assert!(fixture.heartbeat().await.is_fenced);
     lock.rollback().await.unwrap();
     assert_eq!(fixture.count("workers").await, 1);
     assert!(other.end_registration(worker).await.unwrap());
@@ -256,22 +261,23 @@ async fn takeover_returns_for_locked_executions() {
 #[tokio::test]
 async fn heartbeat_through_other_store_leaves_window_unchanged() {
     let fixture = Fixture::new().await;
-    let [key] = fixture.oldest().await;
+    let [key] = fixture.oldest_keys().await;
     fixture.write(vec![start(key, RUNNING)]).await;
     let (other, before) = (fixture.other().await, fixture.window().await);
     for _ in 0..10 {
-        looks_through(&other, &look(&fixture.worker)).await;
+        heartbeat_and_take_over(&other, &heartbeat_request(&fixture.worker)).await;
     }
     assert_eq!(fixture.window().await, before);
-    fixture.expect_found(&[key]).await;
+    fixture.expect_taken_over(&[key]).await;
 }
 
 #[tokio::test]
 async fn unheld_execution_is_found_by_key() {
     let fixture = Fixture::new().await;
-    let [held, stray] = fixture.oldest().await;
-    fixture.write(vec![start(held, RUNNING), start(stray, RUNNING)]).await;
-    let look = stepfast_core::store::Heartbeat { held: Some(vec![held]), ..look(&fixture.worker) };
-    let seen = looks_through(&*fixture.store, &look).await;
-    assert_eq!(seen.unheld.iter().map(|record| record.execution.key).collect::<Vec<_>>(), [stray]);
+    let [held, unheld] = fixture.oldest_keys().await;
+    fixture.write(vec![start(held, RUNNING), start(unheld, RUNNING)]).await;
+    let heartbeat =
+        stepfast_core::store::Heartbeat { held: Some(vec![held]), ..heartbeat_request(&fixture.worker) };
+    let reply = heartbeat_and_take_over(&*fixture.store, &heartbeat).await;
+    assert_eq!(reply.unheld.iter().map(|record| record.execution.key).collect::<Vec<_>>(), [unheld]);
 }

@@ -1,15 +1,15 @@
 //! `stepfast bench backlog`.
 
 use clap::Args;
-use stepfast_benchmarks::backlog::{self, Sweep};
+use stepfast_benchmarks::backlog::{self, BacklogSweep};
 use stepfast_benchmarks::table;
 
-use super::{Common, Sdk, bar};
+use super::{BenchArgs, Sdk, progress_bar};
 
 #[derive(Args)]
-pub(crate) struct Backlog {
+pub(crate) struct BacklogArgs {
     #[command(flatten)]
-    common: Common,
+    common: BenchArgs,
     /// Executions that wait at each step behind those that run; a list sweeps, from the smallest.
     #[arg(long, value_delimiter = ',', default_value = "0,1000000,2000000")]
     backlog: Vec<usize>,
@@ -21,20 +21,20 @@ pub(crate) struct Backlog {
     runs: usize,
 }
 
-impl Backlog {
+impl BacklogArgs {
     pub(super) async fn run(self) -> anyhow::Result<()> {
         let Self { common, backlog, iterations, runs } = self;
-        let sweep = Sweep { backlog, iterations: iterations.max(100), runs };
-        let bar = bar(sweep.total());
-        let progress = |done, what: &str| {
+        let sweep = BacklogSweep { backlog, iterations: iterations.max(100), runs };
+        let bar = progress_bar(sweep.total());
+        let progress = |done, message: &str| {
             bar.set_position(done);
-            if bar.message() != what {
-                bar.set_message(what.to_owned());
+            if bar.message() != message {
+                bar.set_message(message.to_owned());
             }
         };
         let (rows, figures) = backlog::run(&common.place(), &sweep, &progress).await?;
         bar.finish_and_clear();
         let report = common.report("backlog", Sdk::Rust, rows, figures).await?;
-        common.show(&report, &table::rows(&report.rows))
+        common.output(&report, &table::row_table(&report.rows))
     }
 }

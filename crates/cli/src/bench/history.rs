@@ -1,18 +1,18 @@
 //! `stepfast bench history`.
 
 use clap::Args;
-use stepfast_benchmarks::history::{self, Sweep};
+use stepfast_benchmarks::history::{self, HistorySweep};
 use stepfast_benchmarks::table;
 
-use super::{Common, Sdk, bar};
+use super::{BenchArgs, Sdk, progress_bar};
 
 #[derive(Args)]
-pub(crate) struct History {
+pub(crate) struct HistoryArgs {
     #[command(flatten)]
-    common: Common,
-    /// Finished executions that are stored at each step; a list sweeps, from the smallest. Each step alternates with empty
-    /// stores.
-    #[arg(long, value_delimiter = ',', default_value = "1000000,3000000", value_parser = at_least_one)]
+    common: BenchArgs,
+    /// Finished executions that are stored at each step; a list sweeps, from the smallest. Each step alternates with
+    /// empty stores.
+    #[arg(long, value_delimiter = ',', default_value = "1000000,3000000", value_parser = parse_execution_count)]
     executions: Vec<usize>,
     /// Concurrent callers.
     #[arg(long, default_value_t = 2_048)]
@@ -25,26 +25,26 @@ pub(crate) struct History {
     runs: usize,
 }
 
-impl History {
+impl HistoryArgs {
     pub(super) async fn run(self) -> anyhow::Result<()> {
         let Self { common, executions, concurrency, iterations, runs } = self;
         let (concurrency, iterations) = (concurrency.max(1), iterations.max(1));
-        let sweep = Sweep { executions, concurrency, iterations, runs };
-        let bar = bar(sweep.total());
-        let progress = |done, what: &str| {
+        let sweep = HistorySweep { executions, concurrency, iterations, runs };
+        let bar = progress_bar(sweep.total());
+        let progress = |done, message: &str| {
             bar.set_position(done);
-            if bar.message() != what {
-                bar.set_message(what.to_owned());
+            if bar.message() != message {
+                bar.set_message(message.to_owned());
             }
         };
         let (rows, figures) = history::run(&common.place(), &sweep, &progress).await?;
         bar.finish_and_clear();
         let report = common.report("history", Sdk::Rust, rows, figures).await?;
-        common.show(&report, &table::rows(&report.rows))
+        common.output(&report, &table::row_table(&report.rows))
     }
 }
 
-fn at_least_one(text: &str) -> Result<usize, String> {
+fn parse_execution_count(text: &str) -> Result<usize, String> {
     match text.parse() {
         Ok(0) => Err("give 1 or more: empty stores are measured beside each step".to_owned()),
         parsed => parsed.map_err(|_| "not a number".to_owned()),

@@ -3,12 +3,12 @@
 use clap::Args;
 use stepfast_benchmarks::{idle, table};
 
-use super::{Common, Sdk, bar};
+use super::{BenchArgs, Sdk, progress_bar};
 
 #[derive(Args)]
-pub(crate) struct Idle {
+pub(crate) struct IdleArgs {
     #[command(flatten)]
-    common: Common,
+    common: BenchArgs,
     /// Duration for which the engine is idle, in seconds.
     #[arg(long, default_value_t = 30)]
     seconds: u64,
@@ -20,18 +20,18 @@ pub(crate) struct Idle {
     iterations: usize,
 }
 
-impl Idle {
+impl IdleArgs {
     pub(super) async fn run(self) -> anyhow::Result<()> {
         let Self { common, seconds, queues, iterations } = self;
-        let (seconds, many) = (seconds.max(1), iterations.max(1));
-        let bar = bar(idle::SETTLED.as_secs() + seconds + many as u64);
+        let (seconds, workflows) = (seconds.max(1), iterations.max(1));
+        let bar = progress_bar(idle::SETTLE_TIME.as_secs() + seconds + workflows as u64);
         let progress = |doing: &'static str, done| {
             bar.set_message(doing);
             bar.set_position(done);
         };
-        let (rows, figures) = idle::run(&common.place(), seconds, queues, many, &progress).await?;
+        let (rows, figures) = idle::run(&common.place(), seconds, queues, workflows, &progress).await?;
         bar.finish_and_clear();
         let report = common.report("idle", Sdk::Rust, rows, figures).await?;
-        common.show(&report, &table::times(&report.rows))
+        common.output(&report, &table::time_table(&report.rows))
     }
 }

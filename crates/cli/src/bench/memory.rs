@@ -3,12 +3,12 @@
 use clap::Args;
 use stepfast_benchmarks::{memory, table};
 
-use super::{Common, Python, Sdk, bar, pass_on};
+use super::{BenchArgs, PythonArgs, Sdk, forward_stderr, progress_bar};
 
 #[derive(Args)]
-pub(crate) struct Memory {
+pub(crate) struct MemoryArgs {
     #[command(flatten)]
-    common: Common,
+    common: BenchArgs,
     /// Executions that wait, or are started, at once.
     #[arg(long, default_value_t = 100_000)]
     iterations: usize,
@@ -16,26 +16,27 @@ pub(crate) struct Memory {
     #[arg(long, value_enum, default_value = "rust")]
     sdk: Sdk,
     #[command(flatten)]
-    python: Python,
+    python: PythonArgs,
 }
 
-impl Memory {
+impl MemoryArgs {
     pub(super) async fn run(self) -> anyhow::Result<()> {
-        let (many, place) = (self.iterations.max(2_000), self.common.place());
+        let (executions, place) = (self.iterations.max(2_000), self.common.place());
         let (rows, figures) = match self.sdk {
-            Sdk::Rust => memory::run(&place, many).await?,
+            Sdk::Rust => memory::run(&place, executions).await?,
             Sdk::Python => {
-                let bar = bar(many as u64);
+                let bar = progress_bar(executions as u64);
                 bar.set_message("executions that wait, then bursts");
                 let progress = |done| bar.set_position(done);
                 let python = self.python.find();
-                let (rows, figures, said) = memory::run_in_python(&python, &place, many, &progress).await?;
+                let (rows, figures, stderr) =
+                    memory::run_in_python(&python, &place, executions, &progress).await?;
                 bar.finish_and_clear();
-                pass_on(&said);
+                forward_stderr(&stderr);
                 (rows, figures)
             }
         };
         let report = self.common.report("memory", self.sdk, rows, figures).await?;
-        self.common.show(&report, &table::rows(&report.rows))
+        self.common.output(&report, &table::row_table(&report.rows))
     }
 }

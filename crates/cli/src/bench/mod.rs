@@ -17,64 +17,64 @@ use anyhow::Context;
 use clap::{Args, Subcommand, ValueEnum};
 use indicatif::{ProgressBar, ProgressStyle};
 use stepfast_benchmarks::report::Machine;
-use stepfast_benchmarks::target::Place;
+use stepfast_benchmarks::target::TargetLocation;
 use stepfast_benchmarks::{Figure, Report, Row, flush, python, table};
 
 use crate::output;
 
 /// The experiments.
 #[derive(Subcommand)]
-pub(crate) enum Bench {
+pub(crate) enum BenchCommand {
     /// No-op workflows by concurrent callers.
-    Workflows(sweep::Sweep),
+    Workflows(sweep::SweepArgs),
     /// Workflows of several steps by concurrent callers.
-    Steps(sweep::Sweep),
+    Steps(sweep::SweepArgs),
     /// Seven steps that return 1 byte to 1 MB, and a single step that returns as much at once.
-    Payload(payload::Payload),
+    Payload(payload::PayloadArgs),
     /// The raw device, and a bare commit of the store.
-    Flush(Flush),
+    Flush(FlushArgs),
     /// Memory per execution that waits in a step, and a burst of starts.
-    Memory(memory::Memory),
+    Memory(memory::MemoryArgs),
     /// Rows in transactions of their own, and as many rows through an engine.
-    Writes(writes::Writes),
+    Writes(writes::WritesArgs),
     /// No-op workflows, with more and more finished executions stored.
-    History(history::History),
+    History(history::HistoryArgs),
     /// An idle engine, and occasional workflows that another process runs.
-    Idle(idle::Idle),
+    Idle(idle::IdleArgs),
     /// No-op workflows through queues.
-    Queue(queue::Queue),
+    Queue(queue::QueueBenchArgs),
     /// No-op workflows of a queue in which more and more other executions wait.
-    Backlog(backlog::Backlog),
+    Backlog(backlog::BacklogArgs),
     /// How evenly a rate limit spaces the executions.
-    Rate(rate::Rate),
+    Rate(rate::RateArgs),
     /// How long the executions of a killed worker stand still.
-    Takeover(takeover::Takeover),
+    Takeover(takeover::TakeoverArgs),
     #[command(hide = true)]
-    Worker(takeover::Worker),
+    Worker(takeover::WorkerProcessArgs),
 }
 
-impl Bench {
+impl BenchCommand {
     pub(crate) async fn run(self) -> anyhow::Result<()> {
         match self {
-            Bench::Workflows(sweep) => sweep.run("workflows", 0).await,
-            Bench::Steps(sweep) => sweep.run("steps", 3).await,
-            Bench::Payload(payload) => payload.run().await,
-            Bench::Flush(flush) => flush.run().await,
-            Bench::Memory(memory) => memory.run().await,
-            Bench::Writes(writes) => writes.run().await,
-            Bench::History(history) => history.run().await,
-            Bench::Idle(idle) => idle.run().await,
-            Bench::Queue(queue) => queue.run().await,
-            Bench::Backlog(backlog) => backlog.run().await,
-            Bench::Rate(rate) => rate.run().await,
-            Bench::Takeover(takeover) => takeover.run().await,
-            Bench::Worker(worker) => worker.run().await,
+            BenchCommand::Workflows(sweep) => sweep.run("workflows", 0).await,
+            BenchCommand::Steps(sweep) => sweep.run("steps", 3).await,
+            BenchCommand::Payload(payload) => payload.run().await,
+            BenchCommand::Flush(flush) => flush.run().await,
+            BenchCommand::Memory(memory) => memory.run().await,
+            BenchCommand::Writes(writes) => writes.run().await,
+            BenchCommand::History(history) => history.run().await,
+            BenchCommand::Idle(idle) => idle.run().await,
+            BenchCommand::Queue(queue) => queue.run().await,
+            BenchCommand::Backlog(backlog) => backlog.run().await,
+            BenchCommand::Rate(rate) => rate.run().await,
+            BenchCommand::Takeover(takeover) => takeover.run().await,
+            BenchCommand::Worker(worker) => worker.run().await,
         }
     }
 }
 
 #[derive(Args)]
-struct Common {
+struct BenchArgs {
     /// The store: sqlite (a fresh file in a temporary directory), memory, or a URL.
     #[arg(long, default_value = "sqlite")]
     store: String,
@@ -106,23 +106,23 @@ impl Sdk {
 }
 
 #[derive(Args)]
-struct Python {
+struct PythonArgs {
     /// For --sdk python: the Python that has the package stepfast [default: the one beside this program, else
     /// python3].
     #[arg(long, value_name = "PATH")]
     python: Option<PathBuf>,
 }
 
-impl Python {
+impl PythonArgs {
     fn find(&self) -> PathBuf {
-        python::find(self.python.as_deref())
+        python::find_python(self.python.as_deref())
     }
 }
 
 #[derive(Args)]
-pub(crate) struct Flush {
+pub(crate) struct FlushArgs {
     #[command(flatten)]
-    common: Common,
+    common: BenchArgs,
     /// Repetitions for each row.
     #[arg(long, default_value_t = 500)]
     iterations: usize,
@@ -131,20 +131,20 @@ pub(crate) struct Flush {
     size: Vec<usize>,
 }
 
-impl Flush {
+impl FlushArgs {
     async fn run(self) -> anyhow::Result<()> {
         let mut rows = Vec::new();
         for size in self.size {
-            let target = self.common.place().target().await?;
-            rows.push(flush::raw(&target, size, self.iterations)?);
-            rows.extend(flush::commit(&target, &self.common.durability, size, self.iterations).await?);
+            let target = self.common.place().open_target().await?;
+            rows.push(flush::measure_device(&target, size, self.iterations)?);
+            rows.extend(flush::measure_commit(&target, &self.common.durability, size, self.iterations).await?);
         }
         let report = self.common.report("flush", Sdk::Rust, rows, Vec::new()).await?;
-        self.common.show(&report, &table::rows(&report.rows))
+        self.common.output(&report, &table::row_table(&report.rows))
     }
 }
 
-fn bar(len: u64) -> ProgressBar {
+fn progress_bar(len: u64) -> ProgressBar {
     let style = ProgressStyle::with_template("{msg:40} {bar:30} {pos}/{len} {per_sec}")
         .unwrap_or_else(|_| ProgressStyle::default_bar());
     ProgressBar::new(len).with_style(style)
@@ -152,16 +152,16 @@ fn bar(len: u64) -> ProgressBar {
 
 /// Passes on what a child process has written to standard error.
 #[allow(clippy::print_stderr)] // the output belongs there
-fn pass_on(said: &str) {
-    if !said.is_empty() {
-        eprint!("{said}");
+fn forward_stderr(text: &str) {
+    if !text.is_empty() {
+        eprint!("{text}");
     }
 }
 
-impl Common {
-    fn place(&self) -> Place {
+impl BenchArgs {
+    fn place(&self) -> TargetLocation {
         let Self { store, durability, directory, .. } = self;
-        Place { store: store.clone(), durability: durability.clone(), directory: directory.clone() }
+        TargetLocation { store: store.clone(), durability: durability.clone(), directory: directory.clone() }
     }
 
     async fn report(
@@ -171,14 +171,14 @@ impl Common {
         rows: Vec<Row>,
         figures: Vec<Figure>,
     ) -> anyhow::Result<Report> {
-        let target = self.place().target().await?;
+        let target = self.place().open_target().await?;
         let store = target.store().await?;
-        let about = store.info();
+        let info = store.info();
         Ok(Report {
             experiment: experiment.to_owned(),
             sdk: sdk.as_str().to_owned(),
-            store: about.version.clone(),
-            durability: about.durability.as_str().to_owned(),
+            store: info.version.clone(),
+            durability: info.durability.as_str().to_owned(),
             version: env!("CARGO_PKG_VERSION").to_owned(),
             machine: Machine::here(),
             rows,
@@ -187,17 +187,17 @@ impl Common {
     }
 
     /// Prints the report with its rows as `table`, and writes the JSON.
-    fn show(&self, report: &Report, table: &comfy_table::Table) -> anyhow::Result<()> {
+    fn output(&self, report: &Report, table: &comfy_table::Table) -> anyhow::Result<()> {
         let Report { experiment, sdk, store, durability, machine, figures, .. } = report;
         let cores = machine.cores;
         output::print(&format!(
             "{experiment} on {store}, {sdk}, durability {durability}, {cores} cores\n\n{table}"
         ));
-        if let Some(bounds) = table::bounds(&report.rows) {
+        if let Some(bounds) = table::bound_table(&report.rows) {
             output::print(&format!("\n{bounds}"));
         }
         if !figures.is_empty() {
-            output::print(&format!("\n{}", table::figures(figures)));
+            output::print(&format!("\n{}", table::figure_table(figures)));
         }
         if let Some(path) = &self.json {
             let json = serde_json::to_string_pretty(report)?;

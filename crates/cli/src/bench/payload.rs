@@ -3,12 +3,12 @@
 use clap::Args;
 use stepfast_benchmarks::{payload, table};
 
-use super::{Common, Python, Sdk, bar, pass_on};
+use super::{BenchArgs, PythonArgs, Sdk, forward_stderr, progress_bar};
 
 #[derive(Args)]
-pub(crate) struct Payload {
+pub(crate) struct PayloadArgs {
     #[command(flatten)]
-    common: Common,
+    common: BenchArgs,
     /// Measured rounds; every variant runs once in each.
     #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u32).range(5..))]
     iterations: u32,
@@ -16,23 +16,23 @@ pub(crate) struct Payload {
     #[arg(long, value_enum, default_value = "python")]
     sdk: Sdk,
     #[command(flatten)]
-    python: Python,
+    python: PythonArgs,
 }
 
-impl Payload {
+impl PayloadArgs {
     pub(super) async fn run(self) -> anyhow::Result<()> {
         let sdk = match self.sdk {
             Sdk::Rust => payload::Sdk::Rust,
             Sdk::Python => payload::Sdk::Python(self.python.find()),
         };
         let runs = self.iterations as usize;
-        let bar = bar(payload::rounds(runs));
+        let bar = progress_bar(payload::rounds(runs));
         bar.set_message("rounds");
         let progress = |done| bar.set_position(done);
-        let (rows, figures, said) = payload::run(&self.common.place(), &sdk, runs, &progress).await?;
+        let (rows, figures, stderr) = payload::run(&self.common.place(), &sdk, runs, &progress).await?;
         bar.finish_and_clear();
-        pass_on(&said);
+        forward_stderr(&stderr);
         let report = self.common.report("payload", self.sdk, rows, figures).await?;
-        self.common.show(&report, &table::sizes(&report.rows))
+        self.common.output(&report, &table::size_table(&report.rows))
     }
 }

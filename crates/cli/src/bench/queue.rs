@@ -2,15 +2,15 @@
 
 use anyhow::bail;
 use clap::Args;
-use stepfast_benchmarks::queue::{self, Parameters};
+use stepfast_benchmarks::queue::{self, QueueParameters};
 use stepfast_benchmarks::table;
 
-use super::{Common, Python, Sdk, bar, pass_on};
+use super::{BenchArgs, PythonArgs, Sdk, forward_stderr, progress_bar};
 
 #[derive(Args)]
-pub(crate) struct Queue {
+pub(crate) struct QueueBenchArgs {
     #[command(flatten)]
-    common: Common,
+    common: BenchArgs,
     /// Workflows in all, for each row.
     #[arg(long, default_value_t = 300_000)]
     iterations: usize,
@@ -20,8 +20,8 @@ pub(crate) struct Queue {
     /// Queues; a list sweeps.
     #[arg(long, value_delimiter = ',', default_value = "1,2,4,8")]
     queues: Vec<usize>,
-    /// Worker processes beside the one that puts workflows into the queues. With 0, that process also runs them. A list sweeps
-    /// [default: 0,1,2; with --sdk python 0].
+    /// Worker processes beside the one that puts workflows into the queues. With 0, that process also runs them. A
+    /// list sweeps [default: 0,1,2; with --sdk python 0].
     #[arg(long, value_delimiter = ',')]
     workers: Vec<usize>,
     /// Maximum number of executions that run at a time in each queue [default: no limit].
@@ -31,10 +31,10 @@ pub(crate) struct Queue {
     #[arg(long, value_enum, default_value = "rust")]
     sdk: Sdk,
     #[command(flatten)]
-    python: Python,
+    python: PythonArgs,
 }
 
-impl Queue {
+impl QueueBenchArgs {
     pub(super) async fn run(self) -> anyhow::Result<()> {
         let Self { common, iterations, concurrency, queues, workers, limit, sdk, python } = self;
         let workers = match (sdk, workers.is_empty()) {
@@ -48,24 +48,24 @@ impl Queue {
         let mut rows = Vec::new();
         let sweep = workers.iter().flat_map(|workers| queues.iter().map(|queues| (*queues, *workers)));
         for (queues, workers) in sweep {
-            let parameters = Parameters {
+            let parameters = QueueParameters {
                 queues: queues.max(1),
                 workers,
                 concurrency: concurrency.max(1),
                 iterations: iterations.max(1),
                 limit,
             };
-            let bar = bar(iterations as u64);
+            let bar = progress_bar(iterations as u64);
             bar.set_message(format!("{queues} queues, {workers} workers"));
             let progress = |done| bar.set_position(done);
             let place = common.place();
-            let target = if workers > 0 { place.fresh().await? } else { place.target().await? };
+            let target = if workers > 0 { place.open_fresh().await? } else { place.open_target().await? };
             match sdk {
                 Sdk::Rust => rows.extend(queue::run(&target, parameters, &progress).await?),
                 Sdk::Python => {
-                    let (measured, said) =
+                    let (measured, stderr) =
                         queue::run_in_python(&python.find(), &target, parameters, &progress).await?;
-                    pass_on(&said);
+                    forward_stderr(&stderr);
                     rows.extend(measured);
                 }
             }
@@ -73,6 +73,6 @@ impl Queue {
             bar.finish_and_clear();
         }
         let report = common.report("queue", sdk, rows, Vec::new()).await?;
-        common.show(&report, &table::rows(&report.rows))
+        common.output(&report, &table::row_table(&report.rows))
     }
 }

@@ -1,19 +1,20 @@
 //! `stepfast bench rate`.
 
 use clap::Args;
-use stepfast_benchmarks::rate::{self, Parameters};
+use stepfast_benchmarks::rate::{self, RateParameters};
 use stepfast_benchmarks::table;
 
-use super::{Common, Sdk, bar};
+use super::{BenchArgs, Sdk, progress_bar};
 
 #[derive(Args)]
-pub(crate) struct Rate {
+pub(crate) struct RateArgs {
     #[command(flatten)]
-    common: Common,
+    common: BenchArgs,
     /// Executions that begin per second, evenly spaced; a list sweeps.
     #[arg(long, value_delimiter = ',', default_value = "10,50,200", value_parser = clap::value_parser!(u32).range(1..))]
     per_second: Vec<u32>,
-    /// Worker processes beside the one that puts workflows into the queue. With 0, that process also runs them. A list sweeps.
+    /// Worker processes beside the one that puts workflows into the queue. With 0, that process also runs them. A
+    /// list sweeps.
     #[arg(long, value_delimiter = ',', default_value = "0,2")]
     workers: Vec<usize>,
     /// Duration, in seconds.
@@ -21,18 +22,18 @@ pub(crate) struct Rate {
     seconds: usize,
 }
 
-impl Rate {
+impl RateArgs {
     pub(super) async fn run(self) -> anyhow::Result<()> {
         let Self { common, per_second, workers, seconds } = self;
         let (mut rows, mut figures) = (Vec::new(), Vec::new());
-        let bar = bar((per_second.len() * workers.len()) as u64);
+        let bar = progress_bar((per_second.len() * workers.len()) as u64);
         for workers in workers {
             for &per_second in &per_second {
                 bar.set_message(format!("{per_second} in a second, {workers} workers"));
                 let place = common.place();
-                let target = if workers > 0 { place.fresh().await? } else { place.target().await? };
+                let target = if workers > 0 { place.open_fresh().await? } else { place.open_target().await? };
                 let iterations = (per_second as usize * seconds).max(2);
-                let measured = rate::run(&target, Parameters { per_second, workers, iterations }).await;
+                let measured = rate::run(&target, RateParameters { per_second, workers, iterations }).await;
                 target.close().await?;
                 let (row, found) = measured?;
                 rows.push(row);
@@ -42,6 +43,6 @@ impl Rate {
         }
         bar.finish_and_clear();
         let report = common.report("rate", Sdk::Rust, rows, figures).await?;
-        common.show(&report, &table::times(&report.rows))
+        common.output(&report, &table::time_table(&report.rows))
     }
 }

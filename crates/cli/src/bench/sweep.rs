@@ -2,20 +2,20 @@
 
 use anyhow::bail;
 use clap::{Args, ValueEnum};
-use stepfast_benchmarks::workflows::{self, Ids, Mode, Parameters};
+use stepfast_benchmarks::workflows::{self, IdSource, Mode, WorkflowParameters};
 use stepfast_benchmarks::{Row, sizes, table};
 
-use super::{Common, Python, Sdk, bar, pass_on};
+use super::{BenchArgs, PythonArgs, Sdk, forward_stderr, progress_bar};
 
 /// The default numbers of callers.
-const CONCURRENCY: [usize; 4] = [1, 256, 2_048, 16_384];
+const DEFAULT_CONCURRENCY: [usize; 4] = [1, 256, 2_048, 16_384];
 /// Maximum size of a value, in bytes.
-const LARGEST_VALUE: usize = 4 << 20;
+const MAX_VALUE_BYTES: usize = 4 << 20;
 
 #[derive(Args)]
-pub(crate) struct Sweep {
+pub(crate) struct SweepArgs {
     #[command(flatten)]
-    common: Common,
+    common: BenchArgs,
     /// Workflows in all, for each row [default: 400 per caller, 2,000 to 300,000, fewer with steps].
     #[arg(long)]
     iterations: Option<usize>,
@@ -29,7 +29,7 @@ pub(crate) struct Sweep {
     #[arg(long, value_delimiter = ',')]
     steps: Vec<usize>,
     /// Bytes of the value that each step returns or, without steps, of input and output; a list sweeps.
-    #[arg(long, value_delimiter = ',', value_parser = value_size)]
+    #[arg(long, value_delimiter = ',', value_parser = parse_value_size)]
     size: Vec<usize>,
     /// How callers start workflows [default: both].
     #[arg(long, value_enum, value_delimiter = ',')]
@@ -38,7 +38,7 @@ pub(crate) struct Sweep {
     #[arg(long, value_enum, default_value = "rust")]
     sdk: Sdk,
     #[command(flatten)]
-    python: Python,
+    python: PythonArgs,
 }
 
 #[derive(Clone, Copy, ValueEnum)]
@@ -47,7 +47,7 @@ enum ModeName {
     Run,
 }
 
-impl Sweep {
+impl SweepArgs {
     pub(super) async fn run(mut self, experiment: &str, default_steps: usize) -> anyhow::Result<()> {
         if self.sdk == Sdk::Rust && !self.threads.is_empty() {
             bail!("--threads is for --sdk python: in Rust every caller is a task");
@@ -59,7 +59,7 @@ impl Sweep {
             self.mode = vec![ModeName::Start, ModeName::Run];
         }
         if self.concurrency.is_empty() && self.threads.is_empty() {
-            self.concurrency = CONCURRENCY.to_vec();
+            self.concurrency = DEFAULT_CONCURRENCY.to_vec();
         }
         let tasks = self.concurrency.iter().map(|&callers| (callers, false));
         let callers: Vec<_> = tasks.chain(self.threads.iter().map(|&callers| (callers, true))).collect();
@@ -75,10 +75,10 @@ impl Sweep {
                         ModeName::Run => Mode::Run,
                     };
                     let concurrency = concurrency.max(1);
-                    let parameters = Parameters {
+                    let parameters = WorkflowParameters {
                         mode,
                         concurrency,
-                        ids: Ids::Minted,
+                        ids: IdSource::Minted,
                         steps,
                         iterations: self.iterations,
                     };
@@ -87,22 +87,22 @@ impl Sweep {
             }
         }
         let report = self.common.report(experiment, self.sdk, rows, Vec::new()).await?;
-        self.common.show(&report, &table::rows(&report.rows))
+        self.common.output(&report, &table::row_table(&report.rows))
     }
 
     async fn row(
         &self,
-        parameters: Parameters,
+        parameters: WorkflowParameters,
         are_threads: bool,
         size: Option<usize>,
     ) -> anyhow::Result<Row> {
-        let Parameters { mode, concurrency, steps, .. } = parameters;
-        let bar = bar(parameters.total() as u64);
+        let WorkflowParameters { mode, concurrency, steps, .. } = parameters;
+        let bar = progress_bar(parameters.total() as u64);
         let callers = if are_threads { "threads" } else { "callers" };
         bar.set_message(format!("{} {concurrency} {callers}, {steps} steps", mode.as_str()));
         let progress = |done| bar.set_position(done);
-        let target = self.common.place().target().await?;
-        let (row, said) = match self.sdk {
+        let target = self.common.place().open_target().await?;
+        let (row, stderr) = match self.sdk {
             Sdk::Rust => {
                 let row = match size {
                     None => workflows::run(&target, parameters, &progress).await?,
@@ -116,15 +116,15 @@ impl Sweep {
             }
         };
         bar.finish_and_clear();
-        pass_on(&said);
+        forward_stderr(&stderr);
         Ok(row)
     }
 }
 
 /// Parses the size of a value.
-fn value_size(text: &str) -> Result<usize, String> {
+fn parse_value_size(text: &str) -> Result<usize, String> {
     match text.parse() {
-        Ok(size @ 0..=LARGEST_VALUE) => Ok(size),
-        _ => Err(format!("give a number of bytes from 0 to {LARGEST_VALUE}")),
+        Ok(size @ 0..=MAX_VALUE_BYTES) => Ok(size),
+        _ => Err(format!("give a number of bytes from 0 to {MAX_VALUE_BYTES}")),
     }
 }

@@ -1,15 +1,15 @@
 //! `stepfast bench takeover`, and the worker processes that it and `idle` start.
 
 use clap::Args;
-use stepfast_benchmarks::takeover::{self, End, Parameters};
+use stepfast_benchmarks::takeover::{self, Termination, TakeoverParameters};
 use stepfast_benchmarks::{table, worker};
 
-use super::{Common, Sdk, bar};
+use super::{BenchArgs, Sdk, progress_bar};
 
 #[derive(Args)]
-pub(crate) struct Takeover {
+pub(crate) struct TakeoverArgs {
     #[command(flatten)]
-    common: Common,
+    common: BenchArgs,
     /// Number of kills.
     #[arg(long, default_value_t = 20)]
     kills: usize,
@@ -24,31 +24,31 @@ pub(crate) struct Takeover {
     executions: u32,
 }
 
-impl Takeover {
+impl TakeoverArgs {
     pub(super) async fn run(self) -> anyhow::Result<()> {
         let Self { common, kills, drain, workers, executions } = self;
-        let end = if drain { End::Drain } else { End::Kill };
-        let bar = bar(kills as u64);
+        let end = if drain { Termination::Drain } else { Termination::Kill };
+        let bar = progress_bar(kills as u64);
         bar.set_message(if drain { "workers asked to end" } else { "workers killed" });
         let progress = |done| bar.set_position(done);
-        let parameters = Parameters { end, times: kills, workers: workers as usize, executions };
+        let parameters = TakeoverParameters { end, times: kills, workers: workers as usize, executions };
         let (row, figures) = takeover::run(&common.place(), parameters, &progress).await?;
         bar.finish_and_clear();
         let report =
             common.report(if drain { "drain" } else { "takeover" }, Sdk::Rust, vec![row], figures).await?;
-        common.show(&report, &table::times(&report.rows))
+        common.output(&report, &table::time_table(&report.rows))
     }
 }
 
 /// A worker process, as other experiments start this program.
 #[derive(Args)]
-pub(crate) struct Worker {
+pub(crate) struct WorkerProcessArgs {
     #[arg(long)]
     store: String,
 }
 
-impl Worker {
+impl WorkerProcessArgs {
     pub(super) async fn run(self) -> anyhow::Result<()> {
-        Ok(worker::work(&self.store).await?)
+        Ok(worker::run_worker(&self.store).await?)
     }
 }

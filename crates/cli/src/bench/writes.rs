@@ -3,12 +3,12 @@
 use clap::Args;
 use stepfast_benchmarks::{table, writes};
 
-use super::{Common, Sdk, bar};
+use super::{BenchArgs, Sdk, progress_bar};
 
 #[derive(Args)]
-pub(crate) struct Writes {
+pub(crate) struct WritesArgs {
     #[command(flatten)]
-    common: Common,
+    common: BenchArgs,
     /// Concurrent clients, each with a connection of its own and one row per transaction; a list sweeps.
     #[arg(long, value_delimiter = ',', default_value = "1,8,32,64")]
     concurrency: Vec<usize>,
@@ -21,7 +21,7 @@ pub(crate) struct Writes {
     iterations: Option<usize>,
 }
 
-impl Writes {
+impl WritesArgs {
     pub(super) async fn run(mut self) -> anyhow::Result<()> {
         if self.callers.is_empty() {
             self.callers = self.concurrency.iter().copied().chain([256, 2_048, 16_384]).collect();
@@ -29,10 +29,10 @@ impl Writes {
         let mut rows = Vec::new();
         for clients in self.concurrency.iter().map(|&it| it.max(1)) {
             let total = self.iterations.unwrap_or_else(|| writes::one_by_one_total(clients)).max(1);
-            let bar = bar(total as u64);
+            let bar = progress_bar(total as u64);
             bar.set_message(format!("one by one, {clients} clients"));
             let progress = |done| bar.set_position(done);
-            let target = self.common.place().target().await?;
+            let target = self.common.place().open_target().await?;
             rows.extend(
                 writes::one_by_one(&target, &self.common.durability, clients, total, &progress).await?,
             );
@@ -40,14 +40,14 @@ impl Writes {
         }
         for callers in self.callers.iter().map(|&it| it.max(1)) {
             let total = self.iterations.unwrap_or_else(|| writes::lane_total(callers)).max(1);
-            let bar = bar(total as u64);
+            let bar = progress_bar(total as u64);
             bar.set_message(format!("lane, {callers} callers"));
             let progress = |done| bar.set_position(done);
-            let target = self.common.place().target().await?;
+            let target = self.common.place().open_target().await?;
             rows.push(writes::by_lane(&target, callers, total, &progress).await?);
             bar.finish_and_clear();
         }
         let report = self.common.report("writes", Sdk::Rust, rows, Vec::new()).await?;
-        self.common.show(&report, &table::rows(&report.rows))
+        self.common.output(&report, &table::row_table(&report.rows))
     }
 }

@@ -10,8 +10,8 @@ use super::flush_sender::FlushSender;
 use super::lane::Lane;
 use super::segment::{Entry, Segment};
 use super::slow_lane;
-use super::staging::{Outcomes, NextFlush};
-use super::{Lsn, SettledWrite, CommitObserver};
+use super::staging::{NextFlush, Outcomes};
+use super::{CommitObserver, Lsn, SettledWrite};
 use crate::error::Error;
 use crate::store::{Outcome, Registration, Store, StoreError, Write};
 use crate::thread::spawn_on_thread;
@@ -29,19 +29,19 @@ pub(super) fn spawn(
     lane: Lane,
     store: Arc<dyn Store>,
     registration: Registration,
-    sink: Arc<dyn CommitObserver>,
+    observer: Arc<dyn CommitObserver>,
 ) -> Result<oneshot::Receiver<()>, Error> {
     lane.staging().bind(registration);
-    let (done, ended) = oneshot::channel();
+    let (done, receiver) = oneshot::channel();
     let name = format!("stepfast-lane-{}", lane.number());
     spawn_on_thread(name, async move {
         raise_priority();
-        let numbered = FlushSender { lane: lane.clone(), lane_number: lane.number(), store, last_sent: None };
-        let mut committer = Committer { lane, observer: sink, sender: numbered, slow_lane: None };
+        let sender = FlushSender { lane: lane.clone(), lane_number: lane.number(), store, last_sent: None };
+        let mut committer = Committer { lane, observer, sender, slow_lane: None };
         committer.run().await;
         let _ = done.send(());
     })?;
-    Ok(ended)
+    Ok(receiver)
 }
 
 /// Difference in niceness between a lane's thread and other threads.
@@ -69,11 +69,11 @@ struct Committer {
 impl Committer {
     async fn run(&mut self) {
         loop {
-            let taken = self.lane.staging().take_flush(&self.lane.0.watermark);
-            match taken {
-                NextFlush::Segment(segment, registration, passed) => {
+            let next = self.lane.staging().take_flush(&self.lane.0.watermark);
+            match next {
+                NextFlush::Segment(segment, registration, watermark) => {
                     crate::crash_point!("flush taken");
-                    if !self.flush(segment, registration, passed).await {
+                    if !self.flush(segment, registration, watermark).await {
                         break;
                     }
                 }
@@ -89,16 +89,16 @@ impl Committer {
                 NextFlush::Closed => break,
             }
         }
-        let left = self.lane.staging().close_and_take_all();
-        self.drop_all(&left);
+        let remaining = self.lane.staging().close_and_take_all();
+        self.drop_all(&remaining);
     }
 
     /// Commits a segment, in parts if the database rejects the whole. Returns false if the lane must end. A
     /// segment taken under one registration is never sent under a later one.
-    async fn flush(&mut self, segment: Segment, registration: Registration, passed: Lsn) -> bool {
+    async fn flush(&mut self, segment: Segment, registration: Registration, watermark: Lsn) -> bool {
         let mut parts = vec![segment];
         let mut is_bisecting = false;
-        let mut landed = FlushProgress::default();
+        let mut progress = FlushProgress::default();
         while let Some(mut part) = parts.pop() {
             let mut writes = std::mem::take(&mut part.writes);
             let result = self.sender.commit(registration, &mut writes, is_bisecting).await;
@@ -106,8 +106,8 @@ impl Committer {
             match result {
                 Ok(outcomes) => {
                     crate::crash_point!("flush durable");
-                    self.record_committed(&part, outcomes, &mut landed);
-                    landed.parts.push(part);
+                    self.record_committed(&part, outcomes, &mut progress);
+                    progress.parts.push(part);
                 }
                 Err(error @ (StoreError::Rejected(_) | StoreError::Blocked(_))) => {
                     is_bisecting = true;
@@ -116,7 +116,7 @@ impl Committer {
                         Err(single) => {
                             // the rest of the Write's tree is next on the stack, if it has one
                             let rest = parts.pop_if(|next| next.metas[0].tree == single.metas[0].tree);
-                            self.reject_or_block(single.join(rest), &error, &mut landed);
+                            self.reject_or_block(single.join(rest), &error, &mut progress);
                         }
                     }
                 }
@@ -126,45 +126,51 @@ impl Committer {
                     parts.reverse();
                     let worker = registration.worker;
                     let outcomes = self.lane.staging().fence(worker, parts, &self.lane.0.watermark);
-                    landed.outcomes.extend(outcomes);
-                    self.publish(passed, landed);
+                    progress.outcomes.extend(outcomes);
+                    self.publish(watermark, progress);
                     self.observer.on_fenced(worker);
                     return true;
                 }
                 Err(StoreError::Unavailable(_)) => {
                     // only in an abandoned lane: the last flush may or may not have been committed
                     parts.push(part);
-                    landed.add_applied_outcomes();
-                    self.publish(Lsn(0), landed);
-                    let left: Vec<Entry> = parts.into_iter().flat_map(Segment::into_entries).collect();
-                    self.drop_all(&left);
+                    progress.add_applied_outcomes();
+                    self.publish(Lsn(0), progress);
+                    let remaining: Vec<Entry> = parts.into_iter().flat_map(Segment::into_entries).collect();
+                    self.drop_all(&remaining);
                     return false;
                 }
                 Err(error) => {
                     parts.push(part);
-                    landed.add_applied_outcomes();
-                    self.publish(Lsn(0), landed);
+                    progress.add_applied_outcomes();
+                    self.publish(Lsn(0), progress);
                     self.observer.on_poisoned(error);
-                    let mut left: Vec<Entry> = parts.into_iter().flat_map(Segment::into_entries).collect();
-                    left.extend(self.lane.staging().close_and_take_all());
-                    self.drop_all(&left);
+                    let mut remaining: Vec<Entry> =
+                        parts.into_iter().flat_map(Segment::into_entries).collect();
+                    remaining.extend(self.lane.staging().close_and_take_all());
+                    self.drop_all(&remaining);
                     return false;
                 }
             }
         }
-        self.publish(passed, landed);
+        self.publish(watermark, progress);
         true
     }
 
     /// Records the outcomes of a part that is durable.
-    fn record_committed(&self, part: &Segment, outcomes: Vec<(usize, Outcome)>, landed: &mut FlushProgress) {
+    fn record_committed(
+        &self,
+        part: &Segment,
+        outcomes: Vec<(usize, Outcome)>,
+        progress: &mut FlushProgress,
+    ) {
         let dropped = self.lane.staging().settle(part, &outcomes);
-        landed.outcomes.extend(dropped);
+        progress.outcomes.extend(dropped);
         if self.lane.0.watermark.has_held() {
-            landed.released.extend(part.metas.iter().flat_map(|meta| meta.lsns.iter().copied()));
+            progress.released.extend(part.metas.iter().flat_map(|meta| meta.lsns.iter().copied()));
         }
-        landed.reserved += part.metas.iter().map(|meta| meta.reserved as usize).sum::<usize>();
-        landed.bytes += part.bytes as u64;
+        progress.reserved += part.metas.iter().map(|meta| meta.reserved as usize).sum::<usize>();
+        progress.bytes += part.bytes as u64;
         self.observer.on_committed(&part.writes);
         for (index, outcome) in outcomes {
             let (write, meta) = (&part.writes[index], &part.metas[index]);
@@ -173,7 +179,7 @@ impl Committer {
                 continue;
             }
             if outcome != Outcome::CancelRequested {
-                landed.outcomes.extend(meta.lsns.iter().map(|&lsn| (lsn, outcome.clone())));
+                progress.outcomes.extend(meta.lsns.iter().map(|&lsn| (lsn, outcome.clone())));
             }
             self.notify_settled(write, meta.tree, meta.lsns[0], &outcome);
         }
@@ -185,57 +191,58 @@ impl Committer {
     }
 
     /// Holds the tree in `segment` behind its first Write, which is either rejected or sent to the slow lane.
-    fn reject_or_block(&mut self, segment: Segment, error: &StoreError, landed: &mut FlushProgress) {
+    fn reject_or_block(&mut self, segment: Segment, error: &StoreError, progress: &mut FlushProgress) {
         if let StoreError::Blocked(_) = error {
             let (entry, generation) = {
                 let mut staging = self.lane.staging();
                 (staging.block(segment, &self.lane.0.watermark), staging.generation())
             };
-            let (lane, store, sink) = (&self.lane, &self.sender.store, &self.observer);
-            let slow = self.slow_lane.get_or_insert_with(|| slow_lane::spawn(lane, store.clone(), sink.clone()));
-            if let Err(mpsc::error::SendError((entry, _))) = slow.send((entry, generation)) {
+            let (lane, store, observer) = (&self.lane, &self.sender.store, &self.observer);
+            let slow_lane =
+                self.slow_lane.get_or_insert_with(|| slow_lane::spawn(lane, store.clone(), observer.clone()));
+            if let Err(mpsc::error::SendError((entry, _))) = slow_lane.send((entry, generation)) {
                 self.drop_all(&[entry]);
             }
             return;
         }
-        let (refused, dropped) = self.lane.staging().reject(segment, &self.lane.0.watermark);
-        landed.outcomes.extend(dropped);
+        let (rejected, dropped) = self.lane.staging().reject(segment, &self.lane.0.watermark);
+        progress.outcomes.extend(dropped);
         let outcome = Outcome::Rejected(error.to_string().into());
-        landed.outcomes.extend(refused.meta.lsns.iter().map(|&lsn| (lsn, outcome.clone())));
-        landed.reserved += refused.meta.reserved as usize;
-        self.notify_settled(&refused.write, refused.meta.tree, refused.meta.lsns[0], &outcome);
+        progress.outcomes.extend(rejected.meta.lsns.iter().map(|&lsn| (lsn, outcome.clone())));
+        progress.reserved += rejected.meta.reserved as usize;
+        self.notify_settled(&rejected.write, rejected.meta.tree, rejected.meta.lsns[0], &outcome);
     }
 
     /// Acknowledges a flush: publishes its outcomes, returns budget, wakes waiters.
-    fn publish(&self, passed: Lsn, mut landed: FlushProgress) {
-        let shared = &self.lane.0;
+    fn publish(&self, watermark: Lsn, mut progress: FlushProgress) {
+        let lane = &self.lane.0;
         {
             let mut staging = self.lane.staging();
             staging.release_collisions();
-            landed.reserved += staging.take_freed();
+            progress.reserved += staging.take_freed();
         }
-        let (held, waits) = shared.watermark.take_counts();
-        self.sender.store.counters().add_lane_totals(landed.bytes, held, waits);
-        let wake = shared.watermark.settle(Some(passed), landed.released, landed.outcomes);
-        shared.budget.add_permits(landed.reserved);
+        let (held, waits) = lane.watermark.take_counts();
+        self.sender.store.counters().add_lane_totals(progress.bytes, held, waits);
+        let wakers = lane.watermark.settle(Some(watermark), progress.released, progress.outcomes);
+        lane.budget.add_permits(progress.reserved);
         crate::crash_point!("flush published");
-        if wake.len() <= MAX_INLINE_WAKES {
-            for waker in wake {
+        if wakers.len() <= MAX_INLINE_WAKES {
+            for waker in wakers {
                 waker.wake();
             }
             return;
         }
         // tasks of the runtime wake many waiters, because the lane's thread has the next flush to write
-        let mut parts = Some(landed.parts);
-        let mut wake = wake.into_iter();
+        let mut parts = Some(progress.parts);
+        let mut wakers = wakers.into_iter();
         loop {
-            let some: Vec<Waker> = wake.by_ref().take(WAKES_PER_TASK).collect();
-            if some.is_empty() {
+            let batch: Vec<Waker> = wakers.by_ref().take(WAKES_PER_TASK).collect();
+            if batch.is_empty() {
                 break;
             }
             let parts = parts.take();
-            shared.runtime.spawn(async move {
-                for waker in some {
+            lane.runtime.spawn(async move {
+                for waker in batch {
                     waker.wake();
                 }
                 drop(parts);
@@ -244,10 +251,10 @@ impl Committer {
     }
 
     fn drop_all(&self, entries: &[Entry]) {
-        let room = entries.iter().map(|entry| entry.meta.reserved as usize).sum();
+        let reserved = entries.iter().map(|entry| entry.meta.reserved as usize).sum();
         let lsns = entries.iter().flat_map(|entry| entry.meta.lsns.iter());
         self.lane.0.watermark.publish(None, [], lsns.map(|&lsn| (lsn, Outcome::Dropped)));
-        self.lane.0.budget.add_permits(room);
+        self.lane.0.budget.add_permits(reserved);
     }
 }
 
@@ -267,9 +274,9 @@ impl FlushProgress {
     /// them.
     fn add_applied_outcomes(&mut self) {
         let lsns = self.parts.iter().flat_map(|part| part.metas.iter()).flat_map(|meta| meta.lsns.iter());
-        let noted: HashSet<Lsn> = self.outcomes.iter().map(|(lsn, _)| *lsn).collect();
+        let known: HashSet<Lsn> = self.outcomes.iter().map(|(lsn, _)| *lsn).collect();
         let applied: Outcomes =
-            lsns.filter(|lsn| !noted.contains(lsn)).map(|&lsn| (lsn, Outcome::Applied)).collect();
+            lsns.filter(|lsn| !known.contains(lsn)).map(|&lsn| (lsn, Outcome::Applied)).collect();
         self.outcomes.extend(applied);
     }
 }

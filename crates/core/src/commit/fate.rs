@@ -37,7 +37,7 @@ impl Fate {
 
 #[cfg(test)]
 mod tests {
-    use super::super::staging::{FoldTarget, Staged, Staging, NextFlush};
+    use super::super::staging::{FoldTarget, NextFlush, Staged, Staging};
     use super::super::watermark::Watermark;
     use super::*;
     use crate::attributes::Attributes;
@@ -50,7 +50,7 @@ mod tests {
 
     fn start(key: Key) -> Write {
         let (workflow_id, is_guarded) = (Some("id".into()), true);
-        let (created_at, state) = (Timestamp::from_micros(1), State::Running { armed: Vec::new() });
+        let (created_at, state) = (Timestamp::from_micros(1), State::Running { pending_sleeps: Vec::new() });
         let (parent, fingerprint, deadline_at) = (None, None, None);
         let (workflow, input) = ("w".into(), Payload::empty());
         Write::Start(Box::new(Start {
@@ -77,7 +77,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_taken_of_a_tree_once_its_start_has_lost() {
+    fn tree_stages_nothing_after_its_start_has_failed() {
         let (tree, other) = (Key::mint(0), Key::mint(0));
         let (mut staging, watermark) = (Staging::new(100, 1 << 20), Watermark::default());
         staging.bind(Registration { worker: WorkerId(1), epoch: 1, now: Timestamp::from_micros(1) });
@@ -86,13 +86,16 @@ mod tests {
             let staged = Staged { generation: 0, tree, write, reserved: 0, fate: Some(fate.clone()) };
             staging.stage(staged, &mut FoldTarget::default(), &watermark)
         };
-        let more = |tree| Write::DeleteChunks(DeleteChunks { execution: tree, keep: [].into_iter().collect() });
+        let delete_chunks =
+            |tree| Write::DeleteChunks(DeleteChunks { execution: tree, keep: [].into_iter().collect() });
         for (tree, fate) in [tree, other].into_iter().zip(&fates) {
             assert!(stage(&mut staging, tree, start(tree), fate).is_some());
         }
-        let NextFlush::Segment(segment, ..) = staging.take_flush(&watermark) else { panic!("it holds two Starts") };
+        let NextFlush::Segment(segment, ..) = staging.take_flush(&watermark) else {
+            panic!("two Starts are staged")
+        };
         for (tree, fate) in [tree, other].into_iter().zip(&fates) {
-            assert!(stage(&mut staging, tree, more(tree), fate).is_some(), "held behind its Start");
+            assert!(stage(&mut staging, tree, delete_chunks(tree), fate).is_some(), "held behind its Start");
         }
         let existing = ExistingExecution {
             given_id: None,
@@ -105,7 +108,7 @@ mod tests {
         let dropped = staging.settle(&segment, &[(0, Outcome::Duplicate(existing.into()))]);
         assert_eq!(dropped.len(), 1);
         assert!(fates[0].has_failed() && !fates[1].has_failed());
-        assert!(stage(&mut staging, tree, more(tree), &fates[0]).is_none());
-        assert!(stage(&mut staging, other, more(other), &fates[1]).is_some());
+        assert!(stage(&mut staging, tree, delete_chunks(tree), &fates[0]).is_none());
+        assert!(stage(&mut staging, other, delete_chunks(other), &fates[1]).is_some());
     }
 }

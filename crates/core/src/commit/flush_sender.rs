@@ -34,7 +34,7 @@ impl FlushSender {
         is_bisecting: bool,
     ) -> Result<Vec<(usize, Outcome)>, StoreError> {
         let last = match self.last_sent {
-            Some((sent, last)) if sent.worker == registration.worker => last,
+            Some((registered, last)) if registered.worker == registration.worker => last,
             _ => 0,
         };
         let mut flush = Flush {
@@ -50,13 +50,13 @@ impl FlushSender {
         let result = loop {
             let result = tokio::select! {
                 biased;
-                answer = AssertUnwindSafe(self.store.commit(&flush)).catch_unwind() => {
+                reply = AssertUnwindSafe(self.store.commit(&flush)).catch_unwind() => {
                     // the state that a panicking store leaves behind is unknown
-                    answer.unwrap_or_else(|panic| {
+                    reply.unwrap_or_else(|panic| {
                         Err(StoreError::Corrupt(format!("the store failed: {}", Failure::from_panic(&*panic).message)))
                     })
                 }
-                () = self.lane.wait_abandoned() => Err(StoreError::Unavailable("the database does not answer".into())),
+                () = self.lane.wait_abandoned() => Err(StoreError::Unavailable("the database is unreachable".into())),
             };
             match result {
                 Err(StoreError::Unavailable(reason)) => {
@@ -67,7 +67,7 @@ impl FlushSender {
                         tracing::warn!(
                             lane = self.lane_number,
                             reason,
-                            "the database does not answer; trying again"
+                            "the database is unreachable; retrying"
                         );
                     }
                     flush.is_resent = true;
@@ -79,7 +79,7 @@ impl FlushSender {
                 }
                 result => {
                     if flush.is_resent {
-                        tracing::info!(lane = self.lane_number, "the database answers again");
+                        tracing::info!(lane = self.lane_number, "the database is reachable again");
                     }
                     break result;
                 }

@@ -11,11 +11,11 @@ use super::committer;
 use super::durable::DurableFuture;
 use super::staging::{FoldTarget, Staged, Staging};
 use super::watermark::Watermark;
-use super::{Lsn, CommitObserver};
+use super::{CommitObserver, Lsn};
 use crate::error::Error;
 use crate::key::Key;
 use crate::queue::Placement;
-use crate::store::{StoreInfo, Registration, Store, WorkerId, Write};
+use crate::store::{Registration, Store, StoreInfo, WorkerId, Write};
 
 /// An ordered log of staged Writes with its own committer thread. A clone only copies a reference.
 #[derive(Clone)]
@@ -48,32 +48,32 @@ pub(crate) const DEFAULT_STAGED_BYTES: usize = 64 * 1024 * 1024;
 
 impl Lane {
     /// Opens lane `number` of the registration and starts its committer thread. Writes that wait for another
-    /// transaction go through the registration's lane `slow_number`.
+    /// transaction go through the registration's lane `slow_lane_number`.
     pub(crate) fn open(
         number: u16,
-        slow_number: u16,
+        slow_lane_number: u16,
         store: Arc<dyn Store>,
         registration: Registration,
         staged_bytes: usize,
         runtime: runtime::Handle,
-        sink: Arc<dyn CommitObserver>,
+        observer: Arc<dyn CommitObserver>,
     ) -> Result<(Self, oneshot::Receiver<()>), Error> {
-        let StoreInfo { max_flush_writes: flush_writes, max_flush_bytes: flush_bytes, .. } = *store.info();
-        let staging = Staging::new(flush_writes, flush_bytes);
-        let bound = staged_bytes.min(Semaphore::MAX_PERMITS);
+        let StoreInfo { max_flush_writes, max_flush_bytes, .. } = *store.info();
+        let staging = Staging::new(max_flush_writes, max_flush_bytes);
+        let capacity = staged_bytes.min(Semaphore::MAX_PERMITS);
         let lane = Self(Arc::new(LaneInner {
             number,
-            slow_lane_number: slow_number,
+            slow_lane_number,
             generation: staging.shared_generation(),
             staging: staging.into(),
             watermark: Watermark::default(),
             committer_wakeup: Notify::new(),
-            budget: Semaphore::new(bound),
-            capacity: bound,
+            budget: Semaphore::new(capacity),
+            capacity,
             runtime,
             is_abandoned: watch::Sender::new(false),
         }));
-        let done = committer::spawn(lane.clone(), store, registration, sink)?;
+        let done = committer::spawn(lane.clone(), store, registration, observer)?;
         Ok((lane, done))
     }
 
@@ -93,9 +93,9 @@ impl Lane {
     /// is taken by a flush, a Transition folds into it.
     ///
     /// Returns `None` if the lane is closed, or if the Write is owned and its generation has ended.
-    pub(crate) fn stage(&self, staged: Staged, slot: &mut FoldTarget) -> Option<Lsn> {
-        let (lsn, is_idle) = self.stage_with(staged, slot, Staging::note_staged)?;
-        if is_idle {
+    pub(crate) fn stage(&self, staged: Staged, fold_target: &mut FoldTarget) -> Option<Lsn> {
+        let (lsn, needs_wake) = self.stage_with(staged, fold_target, Staging::note_staged)?;
+        if needs_wake {
             self.0.committer_wakeup.notify_one();
         }
         Some(lsn)
@@ -103,8 +103,12 @@ impl Lane {
 
     /// Stages a Write without waking the committer, because the caller stages more at once. Also returns
     /// whether the caller must call [`Lane::wake_committer`] after the last Write.
-    pub(crate) fn stage_without_wake(&self, staged: Staged, slot: &mut FoldTarget) -> Option<(Lsn, bool)> {
-        self.stage_with(staged, slot, |staging| staging.is_committer_idle())
+    pub(crate) fn stage_without_wake(
+        &self,
+        staged: Staged,
+        fold_target: &mut FoldTarget,
+    ) -> Option<(Lsn, bool)> {
+        self.stage_with(staged, fold_target, |staging| staging.is_committer_idle())
     }
 
     /// Wakes an idle committer after [`Lane::stage_without_wake`].
@@ -130,17 +134,17 @@ impl Lane {
     fn stage_with(
         &self,
         staged: Staged,
-        slot: &mut FoldTarget,
-        is_idle: impl FnOnce(&mut Staging) -> bool,
+        fold_target: &mut FoldTarget,
+        needs_wake: impl FnOnce(&mut Staging) -> bool,
     ) -> Option<(Lsn, bool)> {
-        let room = staged.reserved;
+        let reserved = staged.reserved;
         let staged = {
             let mut staging = self.staging();
-            match staging.stage(staged, slot, &self.0.watermark) {
-                Some(lsn) => (lsn, is_idle(&mut staging)),
+            match staging.stage(staged, fold_target, &self.0.watermark) {
+                Some(lsn) => (lsn, needs_wake(&mut staging)),
                 None => {
                     drop(staging);
-                    self.release(room);
+                    self.release(reserved);
                     return None;
                 }
             }
@@ -180,8 +184,8 @@ impl Lane {
     }
 
     /// Releases reserved budget that was not staged with a Write.
-    pub(crate) fn release(&self, room: u32) {
-        self.0.budget.add_permits(room as usize);
+    pub(crate) fn release(&self, reserved: u32) {
+        self.0.budget.add_permits(reserved as usize);
     }
 
     /// Whether `lsn` is settled.
@@ -200,18 +204,18 @@ impl Lane {
     pub(crate) fn replace_rejected(
         &self,
         tree: Key,
-        refused: Lsn,
+        rejected: Lsn,
         execution: Key,
         write: Option<Write>,
     ) -> Option<Arc<Placement>> {
-        let ((ticket, dropped), freed) = {
+        let ((placement, dropped), freed) = {
             let mut staging = self.staging();
-            (staging.replace_rejected(tree, refused, execution, write), staging.take_freed())
+            (staging.replace_rejected(tree, rejected, execution, write), staging.take_freed())
         };
         self.0.budget.add_permits(freed);
         self.0.watermark.publish(None, [], dropped);
         self.0.committer_wakeup.notify_one();
-        ticket
+        placement
     }
 
     /// Ends the generation of a registration that is over, whether or not the lane has met the fence.
@@ -247,7 +251,7 @@ impl Lane {
 
     /// Waits until the lane is abandoned.
     pub(super) async fn wait_abandoned(&self) {
-        let _ = self.0.is_abandoned.subscribe().wait_for(|is_giving_up| *is_giving_up).await;
+        let _ = self.0.is_abandoned.subscribe().wait_for(|is_abandoned| *is_abandoned).await;
     }
 
     /// Returns the numbers of staged Writes, held Writes and waiters.
@@ -262,7 +266,7 @@ impl Lane {
     }
 }
 
-/// What a lane contains at one moment.
+/// The contents of a lane at one moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LaneLoad {
     /// Writes that are staged and not yet taken by a flush.

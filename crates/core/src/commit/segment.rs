@@ -75,25 +75,29 @@ impl Segment {
     }
 
     /// Moves the Writes of the trees in `extracted` out of the segment, in order.
-    pub(super) fn extract_trees(&mut self, parted: &mut HashMap<Key, VecDeque<Entry>>, watermark: &Watermark) {
-        if !self.metas.iter().any(|meta| parted.contains_key(&meta.tree)) {
+    pub(super) fn extract_trees(
+        &mut self,
+        extracted: &mut HashMap<Key, VecDeque<Entry>>,
+        watermark: &Watermark,
+    ) {
+        if !self.metas.iter().any(|meta| extracted.contains_key(&meta.tree)) {
             return;
         }
         let (id, first_lsn) = (self.id, self.first_lsn);
         let mut kept = Vec::new();
-        let mut unowned = 0;
+        let mut unowned_changes = 0;
         for entry in std::mem::take(self).into_entries() {
-            if let Some(queue) = parted.get_mut(&entry.meta.tree) {
+            if let Some(queue) = extracted.get_mut(&entry.meta.tree) {
                 watermark.hold(&entry.meta.lsns);
                 queue.push_back(entry);
             } else {
-                unowned += usize::from(!changed_rows(&entry.write).is_empty());
+                unowned_changes += usize::from(!changed_rows(&entry.write).is_empty());
                 kept.push(entry);
             }
         }
         // the segment gets a new id because indexes have moved: no fold target may refer to them, and
         // `released_rows` replaces the fold targets
-        *self = Self { id: u64::MAX - id, first_lsn, unowned_changes: unowned, ..Self::from_entries(kept) };
+        *self = Self { id: u64::MAX - id, first_lsn, unowned_changes, ..Self::from_entries(kept) };
         self.bytes = self.writes.iter().map(Write::size).sum();
         for (index, write) in self.writes.iter().enumerate() {
             if matches!(write, Write::Start(_) | Write::Transition(_)) {
@@ -104,7 +108,7 @@ impl Segment {
 
     /// Splits the segment in two between trees; `Err` if there is only one tree. Trees whose Writes might
     /// wait for another transaction are separated from the others first.
-    #[allow(clippy::result_large_err)] // a segment that cannot be split comes back
+    #[allow(clippy::result_large_err)] // a segment that cannot be split is returned
     pub(super) fn split(self) -> Result<(Self, Self), Self> {
         let mut trees: Vec<(bool, Key)> = Vec::new();
         let mut seen: HashMap<Key, usize> = HashMap::new();
@@ -122,9 +126,9 @@ impl Segment {
         if trees.len() < 2 {
             return Err(self);
         }
-        trees.sort_by_key(|(is_suspect, _)| *is_suspect);
-        let innocent = trees.iter().take_while(|(is_suspect, _)| !is_suspect).count();
-        let cut = if innocent == 0 || innocent == trees.len() { trees.len() / 2 } else { innocent };
+        trees.sort_by_key(|(may_block, _)| *may_block);
+        let unblocked = trees.iter().take_while(|(may_block, _)| !may_block).count();
+        let cut = if unblocked == 0 || unblocked == trees.len() { trees.len() / 2 } else { unblocked };
         let first: HashSet<Key> = trees[..cut].iter().map(|(_, tree)| *tree).collect();
         let (first, second): (Vec<Entry>, Vec<Entry>) =
             self.into_entries().into_iter().partition(|entry| first.contains(&entry.meta.tree));
@@ -139,7 +143,7 @@ impl Segment {
     }
 
     /// Splits off the first Write; `Err` if there is only one.
-    #[allow(clippy::result_large_err)] // a segment that cannot be split comes back
+    #[allow(clippy::result_large_err)] // a segment that cannot be split is returned
     pub(super) fn split_first(self) -> Result<(Self, Self), Self> {
         if self.writes.len() < 2 {
             return Err(self);

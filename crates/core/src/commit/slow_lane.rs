@@ -9,7 +9,7 @@ use tokio::sync::mpsc;
 use super::flush_sender::{FlushSender, RESEND_BACKOFF};
 use super::lane::Lane;
 use super::segment::Entry;
-use super::{SettledWrite, CommitObserver};
+use super::{CommitObserver, SettledWrite};
 use crate::store::{Outcome, Store, StoreError};
 use crate::thread::spawn_on_thread;
 
@@ -18,14 +18,14 @@ use crate::thread::spawn_on_thread;
 pub(super) fn spawn(
     lane: &Lane,
     store: Arc<dyn Store>,
-    sink: Arc<dyn CommitObserver>,
+    observer: Arc<dyn CommitObserver>,
 ) -> mpsc::UnboundedSender<(Entry, u32)> {
     let (send, mut entries) = mpsc::unbounded_channel::<(Entry, u32)>();
     let lane = lane.clone();
     let name = format!("stepfast-slow-{}", lane.number());
-    let number = lane.0.slow_lane_number;
+    let lane_number = lane.0.slow_lane_number;
     let run = async move {
-        let mut numbered = FlushSender { lane: lane.clone(), lane_number: number, store, last_sent: None };
+        let mut sender = FlushSender { lane: lane.clone(), lane_number, store, last_sent: None };
         let mut waiting = VecDeque::new();
         let (mut pause, mut blocked) = (RESEND_BACKOFF.0, 0);
         loop {
@@ -43,7 +43,7 @@ pub(super) fn spawn(
             };
             let outcome = match registration {
                 None => Outcome::Fenced,
-                Some(registration) => match numbered.commit(registration, &mut writes, false).await {
+                Some(registration) => match sender.commit(registration, &mut writes, false).await {
                     Ok(mut outcomes) => outcomes.pop().map_or(Outcome::Applied, |(_, outcome)| outcome),
                     Err(StoreError::Blocked(_)) if !lane.is_abandoned() => {
                         // try the other Writes first: each may wait for a different lock
@@ -57,11 +57,11 @@ pub(super) fn spawn(
                     }
                     Err(StoreError::Rejected(reason)) => Outcome::Rejected(reason.into()),
                     Err(StoreError::Fenced) => {
-                        sink.on_fenced(registration.worker);
+                        observer.on_fenced(registration.worker);
                         Outcome::Fenced
                     }
                     Err(error @ (StoreError::Corrupt(_) | StoreError::NewerSchema { .. })) => {
-                        sink.on_poisoned(error);
+                        observer.on_poisoned(error);
                         Outcome::Dropped
                     }
                     Err(_) => Outcome::Dropped,
@@ -83,17 +83,17 @@ pub(super) fn spawn(
             let settled = SettledWrite { execution, tree, lsn, write: &entry.write, outcome: &outcome };
             if is_applied {
                 if outcome == Outcome::CancelRequested {
-                    sink.on_settled(lane.number(), settled);
+                    observer.on_settled(lane.number(), settled);
                 }
                 lane.0.watermark.publish(None, lsns, outcomes);
             } else {
                 outcomes.extend(lsns.map(|lsn| (lsn, outcome.clone())));
                 lane.0.watermark.publish(None, [], outcomes);
-                sink.on_settled(lane.number(), settled);
+                observer.on_settled(lane.number(), settled);
             }
             let freed = lane.staging().take_freed();
             lane.0.budget.add_permits(entry.meta.reserved as usize + freed);
-            sink.on_committed(std::slice::from_ref(&entry.write));
+            observer.on_committed(std::slice::from_ref(&entry.write));
             lane.0.committer_wakeup.notify_one();
         }
     };

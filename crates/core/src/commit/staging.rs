@@ -71,7 +71,7 @@ pub(super) struct Staging {
     generation: Arc<AtomicU32>,
     is_closed: bool,
     /// Whether the committer waits to be woken.
-    is_idle: bool,
+    is_committer_idle: bool,
     /// Threads that are in a batch: they stage more Writes at once.
     batching_threads: Vec<ThreadId>,
     /// Whether the staged Writes must not wait for the end of the batches.
@@ -106,7 +106,7 @@ impl Staging {
             registration: None,
             generation: Arc::default(),
             is_closed: false,
-            is_idle: false,
+            is_committer_idle: false,
             batching_threads: Vec::new(),
             is_flush_due: false,
             freed_bytes: 0,
@@ -144,12 +144,12 @@ impl Staging {
     /// Whether the committer waits to be woken. A committer that is not idle checks for staged Writes by
     /// itself.
     pub(super) fn is_committer_idle(&self) -> bool {
-        self.is_idle
+        self.is_committer_idle
     }
 
     /// Returns whether the committer is idle, and marks it as woken.
     pub(super) fn take_committer_idle(&mut self) -> bool {
-        std::mem::take(&mut self.is_idle)
+        std::mem::take(&mut self.is_committer_idle)
     }
 
     /// Notes that this thread has staged a Write. Returns whether the caller must wake the committer.
@@ -182,8 +182,13 @@ impl Staging {
         self.take_committer_idle()
     }
 
-    pub(super) fn stage(&mut self, staged: Staged, slot: &mut FoldTarget, watermark: &Watermark) -> Option<Lsn> {
-        let Staged { generation, tree, mut write, reserved: room, fate } = staged;
+    pub(super) fn stage(
+        &mut self,
+        staged: Staged,
+        fold_target: &mut FoldTarget,
+        watermark: &Watermark,
+    ) -> Option<Lsn> {
+        let Staged { generation, tree, mut write, reserved, fate } = staged;
         if self.is_closed || fate.as_ref().is_some_and(Fate::has_failed) {
             return None;
         }
@@ -191,7 +196,7 @@ impl Staging {
             match &mut write {
                 // the local run is over; the worker that claims the execution runs it
                 Write::Start(start) if start.state.status() == Status::Running && start.parent.is_none() => {
-                    start.state = State::Queued { armed: Vec::new() };
+                    start.state = State::Queued { pending_sleeps: Vec::new() };
                 }
                 Write::Start(start) if start.state.status() == Status::Running => return None,
                 write if write.is_owned() => return None,
@@ -211,10 +216,10 @@ impl Staging {
             // a guarded Start may still absorb the execution's own end if no other Write came in between
             Some(held) => matches!(held.reason, HoldReason::StartPending(_)) && held.queue.is_empty(),
         };
-        let meta = Meta { tree, lsns: smallvec![lsn], reserved: room };
+        let meta = Meta { tree, lsns: smallvec![lsn], reserved };
         let mut entry = Entry { write, meta };
         if may_fold && matches!(entry.write, Write::Transition(_)) {
-            match self.fold(entry, *slot) {
+            match self.fold(entry, *fold_target) {
                 Ok(()) => return Some(lsn),
                 Err(unfolded) => entry = unfolded,
             }
@@ -224,21 +229,21 @@ impl Staging {
         {
             watermark.hold(&entry.meta.lsns);
             held.queue.push_back(entry);
-            *slot = FoldTarget::default();
+            *fold_target = FoldTarget::default();
             return Some(lsn);
         }
-        *slot = self.push(entry);
+        *fold_target = self.push(entry);
         Some(lsn)
     }
 
     /// Folds a Transition into the Write of the same row in the last segment, if there is one.
-    #[allow(clippy::result_large_err)] // what does not fold comes back
-    fn fold(&mut self, entry: Entry, slot: FoldTarget) -> Result<(), Entry> {
+    #[allow(clippy::result_large_err)] // an entry that does not fold is returned
+    fn fold(&mut self, entry: Entry, fold_target: FoldTarget) -> Result<(), Entry> {
         let (Write::Transition(change), Some(segment)) = (&entry.write, self.segments.back_mut()) else {
             return Err(entry);
         };
         let key = change.key;
-        let index = match slot.0 {
+        let index = match fold_target.0 {
             Some((id, index)) if id == segment.id => Some(index),
             _ if segment.released_rows.is_empty() => None,
             _ => segment.released_rows.get(&key).copied(),
@@ -288,33 +293,36 @@ impl Staging {
         }
         let Some(segment) = self.segments.back_mut() else { return FoldTarget::default() };
         let index = segment.writes.len();
-        let mut slot = FoldTarget::default();
+        let mut fold_target = FoldTarget::default();
         match &write {
             Write::Start(start) => {
-                slot = FoldTarget(Some((segment.id, index)));
+                fold_target = FoldTarget(Some((segment.id, index)));
                 if start.is_guarded {
                     segment.guarded_starts.push(index);
                     // a child that exists already may have changed its row in this same segment
                     segment.unowned_changes += usize::from(start.parent.is_some());
-                    let held = HeldTree { reason: HoldReason::StartPending(start.key), queue: VecDeque::new() };
+                    let held =
+                        HeldTree { reason: HoldReason::StartPending(start.key), queue: VecDeque::new() };
                     self.held.insert(meta.tree, held);
                 }
             }
-            Write::Transition(_) => slot = FoldTarget(Some((segment.id, index))),
-            Write::Wake(_) | Write::Request(_) | Write::ClearRequests(_) | Write::DeleteChunks(_) => segment.unowned_changes += 1,
+            Write::Transition(_) => fold_target = FoldTarget(Some((segment.id, index))),
+            Write::Wake(_) | Write::Request(_) | Write::ClearRequests(_) | Write::DeleteChunks(_) => {
+                segment.unowned_changes += 1
+            }
             Write::Checkpoint(_) | Write::Attempt(_) | Write::Chunk(_) => {}
         }
         segment.bytes += size;
         segment.writes.push(write);
         segment.metas.push(meta);
-        slot
+        fold_target
     }
 
     /// Takes the next segment to flush.
     pub(super) fn take_flush(&mut self, watermark: &Watermark) -> NextFlush {
         if !self.batching_threads.is_empty() && !self.is_flush_due && !self.is_closed {
             // a batch is under way: more Writes follow at once
-            self.is_idle = true;
+            self.is_committer_idle = true;
             return NextFlush::NothingReady;
         }
         self.is_flush_due = false;
@@ -323,19 +331,19 @@ impl Staging {
                 if segment.unowned_changes > 0 {
                     self.extract_collisions(&mut segment, watermark);
                 }
-                let passed = match self.segments.front() {
+                let new_watermark = match self.segments.front() {
                     Some(next) => Lsn(next.first_lsn.0 - 1),
                     None => Lsn(self.next_lsn.0 - 1),
                 };
                 if !segment.writes.is_empty() {
-                    return NextFlush::Segment(segment, registration, passed);
+                    return NextFlush::Segment(segment, registration, new_watermark);
                 }
             }
         }
         if self.is_closed && self.segments.is_empty() && self.held.is_empty() {
             return NextFlush::Closed;
         }
-        self.is_idle = true;
+        self.is_committer_idle = true;
         NextFlush::NothingReady
     }
 
@@ -343,18 +351,18 @@ impl Staging {
     /// Writes of their trees.
     fn extract_collisions(&mut self, segment: &mut Segment, watermark: &Watermark) {
         let mut rows = HashSet::with_capacity(segment.writes.len());
-        let mut parted: HashMap<Key, VecDeque<Entry>> = HashMap::new();
+        let mut extracted: HashMap<Key, VecDeque<Entry>> = HashMap::new();
         let old = std::mem::take(segment);
         *segment = Segment { id: old.id, first_lsn: old.first_lsn, ..Segment::default() };
         for (write, meta) in old.writes.into_iter().zip(old.metas) {
-            let touched = changed_rows(&write);
-            let collides = parted.contains_key(&meta.tree) || touched.iter().any(|row| rows.contains(row));
+            let changed = changed_rows(&write);
+            let collides = extracted.contains_key(&meta.tree) || changed.iter().any(|row| rows.contains(row));
             if collides {
                 watermark.hold(&meta.lsns);
-                parted.entry(meta.tree).or_default().push_back(Entry { write, meta });
+                extracted.entry(meta.tree).or_default().push_back(Entry { write, meta });
                 continue;
             }
-            rows.extend(touched);
+            rows.extend(changed);
             segment.bytes += write.size();
             if matches!(&write, Write::Start(start) if start.is_guarded) {
                 segment.guarded_starts.push(segment.writes.len());
@@ -362,21 +370,21 @@ impl Staging {
             segment.writes.push(write);
             segment.metas.push(meta);
         }
-        if parted.is_empty() {
+        if extracted.is_empty() {
             return;
         }
         for later in &mut self.segments {
-            later.extract_trees(&mut parted, watermark);
+            later.extract_trees(&mut extracted, watermark);
         }
-        for (tree, mut queue) in parted {
+        for (tree, mut queue) in extracted {
             match self.held.get_mut(&tree) {
                 // an extracted guarded Start is held for the collision; one that stays in the flush keeps its
                 // hold on the tree
                 Some(held) => {
                     queue.extend(held.queue.drain(..));
                     held.queue = queue;
-                    let start_goes = segment.guarded_starts.iter().any(|&i| segment.metas[i].tree == tree);
-                    if matches!(held.reason, HoldReason::StartPending(_)) && !start_goes {
+                    let start_stays = segment.guarded_starts.iter().any(|&i| segment.metas[i].tree == tree);
+                    if matches!(held.reason, HoldReason::StartPending(_)) && !start_stays {
                         held.reason = HoldReason::Collision;
                     }
                 }
@@ -410,9 +418,10 @@ impl Staging {
         if self.held.is_empty() {
             return;
         }
-        let is_collision = |(tree, held): (&Key, &HeldTree)| (held.reason == HoldReason::Collision).then_some(*tree);
-        let collided: Vec<Key> = self.held.iter().filter_map(is_collision).collect();
-        for tree in collided {
+        let is_collision =
+            |(tree, held): (&Key, &HeldTree)| (held.reason == HoldReason::Collision).then_some(*tree);
+        let trees: Vec<Key> = self.held.iter().filter_map(is_collision).collect();
+        for tree in trees {
             self.release_tree(tree);
         }
     }
@@ -454,12 +463,12 @@ impl Staging {
     fn drop_execution(&mut self, tree: Key, execution: Key, dropped: &mut Outcomes) {
         let Some(held) = self.held.get_mut(&tree) else { return };
         held.queue.retain(|entry| {
-            let is_lost = entry.write.execution() == execution;
-            if is_lost {
+            let is_dropped = entry.write.execution() == execution;
+            if is_dropped {
                 self.freed_bytes += entry.meta.reserved as usize;
                 dropped.extend(entry.meta.lsns.iter().map(|&lsn| (lsn, Outcome::Dropped)));
             }
-            !is_lost
+            !is_dropped
         });
     }
 
@@ -489,16 +498,18 @@ impl Staging {
     pub(super) fn reject(&mut self, segment: Segment, watermark: &Watermark) -> (Entry, Outcomes) {
         let mut entries = segment.into_entries();
         let mut dropped = Outcomes::new();
-        let Some(refused) = entries.pop_front() else { unreachable!("a refused segment has a first Write") };
-        let (tree, execution, lsn) = (refused.meta.tree, refused.write.execution(), refused.meta.lsns[0]);
+        let Some(rejected) = entries.pop_front() else {
+            unreachable!("a rejected segment has a first Write")
+        };
+        let (tree, execution, lsn) = (rejected.meta.tree, rejected.write.execution(), rejected.meta.lsns[0]);
         self.hold_tree(tree, HoldReason::Rejected(lsn), entries, watermark);
-        if !refused.write.is_owned() {
-            if matches!(refused.write, Write::Start(_)) {
+        if !rejected.write.is_owned() {
+            if matches!(rejected.write, Write::Start(_)) {
                 self.fail_start(tree, execution, &Outcome::Dropped, &mut dropped);
             }
             self.release_tree(tree);
         }
-        (refused, dropped)
+        (rejected, dropped)
     }
 
     /// Holds the tree of `segment` behind its first Write, which goes to the slow lane.
@@ -510,20 +521,20 @@ impl Staging {
         blocked
     }
 
-    fn hold_tree(&mut self, tree: Key, why: HoldReason, entries: VecDeque<Entry>, watermark: &Watermark) {
-        let mut parted = HashMap::from([(tree, VecDeque::new())]);
+    fn hold_tree(&mut self, tree: Key, reason: HoldReason, entries: VecDeque<Entry>, watermark: &Watermark) {
+        let mut extracted = HashMap::from([(tree, VecDeque::new())]);
         for entry in &entries {
             watermark.hold(&entry.meta.lsns);
         }
         for later in &mut self.segments {
-            later.extract_trees(&mut parted, watermark);
+            later.extract_trees(&mut extracted, watermark);
         }
         let mut queue = entries;
-        queue.extend(parted.remove(&tree).unwrap_or_default());
+        queue.extend(extracted.remove(&tree).unwrap_or_default());
         if let Some(held) = self.held.remove(&tree) {
             queue.extend(held.queue);
         }
-        self.held.insert(tree, HeldTree { reason: why, queue });
+        self.held.insert(tree, HeldTree { reason, queue });
     }
 
     /// Releases the tree of `entry`, which the slow lane has finished.
@@ -545,15 +556,15 @@ impl Staging {
     pub(super) fn replace_rejected(
         &mut self,
         tree: Key,
-        refused: Lsn,
+        rejected: Lsn,
         execution: Key,
         write: Option<Write>,
     ) -> (Option<Arc<Placement>>, Outcomes) {
         let mut dropped = Outcomes::new();
-        let held = self.held.get(&tree).filter(|held| held.reason == HoldReason::Rejected(refused));
+        let held = self.held.get(&tree).filter(|held| held.reason == HoldReason::Rejected(rejected));
         let Some(held) = held else { return (None, dropped) };
-        let ticket = held.queue.iter().rev().find_map(|entry| match &entry.write {
-            Write::Transition(change) if change.key == execution => change.ticket.clone(),
+        let placement = held.queue.iter().rev().find_map(|entry| match &entry.write {
+            Write::Transition(change) if change.key == execution => change.placement.clone(),
             _ => None,
         });
         self.drop_execution(tree, execution, &mut dropped);
@@ -563,7 +574,7 @@ impl Staging {
             self.push(Entry { write, meta: Meta { tree, lsns: smallvec![lsn], reserved: 0 } });
         }
         self.release_tree(tree);
-        (ticket, dropped)
+        (placement, dropped)
     }
 
     /// Ends the generation of `worker`. The outcome of owned Writes is `Fenced`; unowned Writes are staged
@@ -571,7 +582,7 @@ impl Staging {
     /// committed. If a registration other than `worker`'s is already bound, only `rest` is affected.
     pub(super) fn fence(&mut self, worker: WorkerId, rest: Vec<Segment>, watermark: &Watermark) -> Outcomes {
         let mut outcomes = Outcomes::new();
-        let mut free = Vec::new();
+        let mut unowned = Vec::new();
         let mut entries: Vec<Entry> = rest.into_iter().flat_map(Segment::into_entries).collect();
         if self.registration.is_some_and(|registration| registration.worker == worker) {
             self.generation.fetch_add(1, SeqCst);
@@ -586,10 +597,10 @@ impl Staging {
                 self.freed_bytes += entry.meta.reserved as usize;
                 outcomes.extend(entry.meta.lsns.iter().map(|&lsn| (lsn, Outcome::Fenced)));
             } else {
-                free.push(entry);
+                unowned.push(entry);
             }
         }
-        for entry in free {
+        for entry in unowned {
             outcomes.extend(self.restage(entry, watermark));
         }
         outcomes
@@ -602,7 +613,7 @@ impl Staging {
             // the local run is over; the worker that claims the execution runs it from the beginning
             outcomes.extend(entry.meta.lsns.drain(1..).map(|lsn| (lsn, Outcome::Fenced)));
             if !matches!(start.state, State::Scheduled { .. }) {
-                start.state = State::Queued { armed: Vec::new() };
+                start.state = State::Queued { pending_sleeps: Vec::new() };
             }
         }
         watermark.hold(&entry.meta.lsns);

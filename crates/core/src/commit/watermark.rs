@@ -130,7 +130,7 @@ impl Watermark {
         released: impl IntoIterator<Item = Lsn>,
         outcomes: impl IntoIterator<Item = (Lsn, Outcome)>,
     ) -> Vec<Waker> {
-        let mut wake = Vec::new();
+        let mut wakers = Vec::new();
         {
             let mut inner = self.inner();
             let inner = &mut *inner;
@@ -146,16 +146,16 @@ impl Watermark {
                 }
             }
             let now = watermark.map_or_else(|| self.lsn(), |lsn| lsn.max(self.lsn()));
-            let (held, outcomes, answers) = (&inner.held, &inner.outcomes, &mut inner.pending_outcomes);
+            let (held, outcomes, pending) = (&inner.held, &inner.outcomes, &mut inner.pending_outcomes);
             inner.waiters.retain_mut(|waiter| {
                 let outcome = if outcomes.is_empty() { None } else { outcomes.get(&waiter.lsn) };
                 let is_settled = outcome.is_some()
                     || (waiter.lsn <= now && (held.is_empty() || !held.contains(&waiter.lsn)));
                 if let Some(outcome) = outcome {
-                    answers.insert(waiter.id, outcome.clone());
+                    pending.insert(waiter.id, outcome.clone());
                 }
                 if is_settled {
-                    wake.push(std::mem::replace(&mut waiter.waker, Waker::noop().clone()));
+                    wakers.push(std::mem::replace(&mut waiter.waker, Waker::noop().clone()));
                 }
                 !is_settled
             });
@@ -169,7 +169,7 @@ impl Watermark {
             self.held.store(inner.held.len(), SeqCst);
             self.lsn.store(now.0, SeqCst);
         }
-        wake
+        wakers
     }
 
     /// Returns the outcome of `lsn` if it is settled. Otherwise registers `waker` under the id in `waiter`.
@@ -218,21 +218,25 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_waits_hears_the_outcome_however_late_it_comes() {
+    fn waiter_gets_its_outcome_however_late_it_polls() {
         let watermark = Watermark::default();
-        let (mut early, mut given_up) = (None, None);
+        let (mut early, mut cancelled) = (None, None);
         assert!(watermark.poll(Lsn(1), &mut early, Waker::noop()).is_pending());
-        assert!(watermark.poll(Lsn(2), &mut given_up, Waker::noop()).is_pending());
+        assert!(watermark.poll(Lsn(2), &mut cancelled, Waker::noop()).is_pending());
         let others = (1..MAX_KEPT_OUTCOMES as u64 * 2).map(|n| (Lsn(n), Outcome::Dropped));
         watermark.publish(Some(Lsn(MAX_KEPT_OUTCOMES as u64 * 2)), [], others);
         assert_eq!(watermark.poll(Lsn(1), &mut early, Waker::noop()), Poll::Ready(Outcome::Dropped));
-        watermark.remove_waiter(given_up.unwrap());
+        watermark.remove_waiter(cancelled.unwrap());
         let inner = watermark.inner();
-        assert!(inner.pending_outcomes.is_empty() && inner.waiters.is_empty() && inner.outcomes.len() == MAX_KEPT_OUTCOMES);
+        assert!(
+            inner.pending_outcomes.is_empty()
+                && inner.waiters.is_empty()
+                && inner.outcomes.len() == MAX_KEPT_OUTCOMES
+        );
     }
 
     #[test]
-    fn what_is_held_is_not_settled_by_the_watermark() {
+    fn held_lsn_is_not_settled_by_the_watermark() {
         let watermark = Watermark::default();
         let mut waiter = None;
         watermark.hold(&[Lsn(3)]);

@@ -8,13 +8,13 @@ use tokio::sync::oneshot;
 
 use crate::commit::{DEFAULT_STAGED_BYTES, Lane};
 use crate::engine::Engine;
-use crate::engine::queues::declare;
+use crate::engine::queues::declare_queue;
 use crate::error::Error;
 use crate::payload::DEFAULT_VALUE_LIMIT;
 use crate::queue::{OnConflict, Queue, check_queue_name};
 use crate::runtime::commit_observer::EngineObserver;
 use crate::runtime::definition::Definitions;
-use crate::runtime::inner::{Core, Options};
+use crate::runtime::inner::{EngineInner, EngineOptions};
 use crate::store::{Store, StoreError, WorkerInfo};
 use crate::text::{check_text, quote};
 use crate::workflow::Workflow;
@@ -25,7 +25,7 @@ const APP_VERSION_LIMIT: usize = 255;
 /// A builder for an [`Engine`]; [`open`](EngineBuilder::open) opens it.
 pub struct EngineBuilder {
     store: Arc<dyn Store>,
-    options: Options,
+    options: EngineOptions,
     definitions: Definitions,
     info: WorkerInfo,
     queues: Vec<(Queue, OnConflict)>,
@@ -37,16 +37,16 @@ impl Engine {
     pub fn builder(store: Arc<dyn Store>) -> EngineBuilder {
         EngineBuilder {
             store,
-            options: Options {
+            options: EngineOptions {
                 max_running: 10_000,
-                threads: None,
+                max_threads: None,
                 max_recoveries: 10,
                 suspend_after: Duration::from_secs(5),
                 value_limit: DEFAULT_VALUE_LIMIT,
                 staged_bytes: DEFAULT_STAGED_BYTES,
             },
             definitions: Definitions::default(),
-            info: WorkerInfo { host: host(), pid: std::process::id(), ..WorkerInfo::default() },
+            info: WorkerInfo { host: host_name(), pid: std::process::id(), ..WorkerInfo::default() },
             queues: Vec::new(),
             error: None,
         }
@@ -54,7 +54,7 @@ impl Engine {
 }
 
 /// Returns the name of this machine.
-fn host() -> String {
+fn host_name() -> String {
     rustix::system::uname().nodename().to_string_lossy().into_owned()
 }
 
@@ -68,8 +68,8 @@ impl EngineBuilder {
         self
     }
 
-    /// Declares a queue. Opening the engine stores the queue with these limits for all processes; a queue that is stored
-    /// already gets these limits.
+    /// Declares a queue. Opening the engine stores the queue with these limits for all processes; a queue that is
+    /// stored already gets these limits.
     #[must_use]
     pub fn queue(self, queue: Queue) -> Self {
         self.declare_queue(queue, OnConflict::default())
@@ -82,10 +82,10 @@ impl EngineBuilder {
         self
     }
 
-    /// Sets the queues from which this engine claims executions; all queues by default. Executions without a queue, which
-    /// include executions that continue without one, are in [`DEFAULT_QUEUE`](crate::queue::DEFAULT_QUEUE).
+    /// Sets the queues from which this engine claims executions; all queues by default. Executions without a queue,
+    /// which include executions that continue without one, are in [`DEFAULT_QUEUE`](crate::queue::DEFAULT_QUEUE).
     #[must_use]
-    pub fn serve<S: AsRef<str>>(mut self, queues: impl IntoIterator<Item = S>) -> Self {
+    pub fn serve_queues<S: AsRef<str>>(mut self, queues: impl IntoIterator<Item = S>) -> Self {
         let queues: Vec<Arc<str>> = queues.into_iter().map(|name| name.as_ref().into()).collect();
         if let Some(error) = queues.iter().find_map(|name| check_queue_name(name).err()) {
             self.error.get_or_insert(error);
@@ -103,8 +103,8 @@ impl EngineBuilder {
     }
 
     /// Sets the version of the program's code. Executions that this engine starts are then run only by workers of the
-    /// same version, and this engine runs only executions with this version or none. Unset by default: then every version
-    /// matches, and a deploy continues the executions that older code began.
+    /// same version, and this engine runs only executions with this version or none. Unset by default: then every
+    /// version matches, and a deploy continues the executions that older code began.
     #[must_use]
     pub fn app_version(mut self, version: impl AsRef<str>) -> Self {
         match check_text("app_version", version.as_ref(), APP_VERSION_LIMIT) {
@@ -118,29 +118,30 @@ impl EngineBuilder {
 
     /// Makes the engine a client: it runs nothing.
     #[must_use]
-    pub(crate) fn run_nothing(mut self) -> Self {
+    pub(crate) fn as_client(mut self) -> Self {
         self.info.is_client = true;
         self
     }
 
-    /// Sets how often an execution whose worker died several times in a row, without a new checkpoint of the execution, is
-    /// tried alone before it ends as failed. 10 by default.
+    /// Sets how often an execution whose worker died several times in a row, without a new checkpoint of the
+    /// execution, is tried alone before it ends as failed. 10 by default.
     #[must_use]
     pub fn max_recoveries(mut self, recoveries: u32) -> Self {
         self.options.max_recoveries = recoveries;
         self
     }
 
-    /// Sets the maximum number of executions of workflows that hold a thread, at least 1: for bindings whose code runs in
-    /// threads ([`new_guest`](crate::Workflow::new_guest)). The worker claims no more of them than its threads can begin
-    /// soon, and leaves the others to other workers. No limit by default.
+    /// Sets the maximum number of executions of workflows that hold a thread, at least 1: for bindings whose code
+    /// runs in threads ([`new_guest`](crate::Workflow::new_guest)). The worker claims no more of them than its
+    /// threads can begin soon, and leaves the others to other workers. No limit by default.
     #[must_use]
-    pub fn threads(mut self, threads: usize) -> Self {
-        self.options.threads = Some(threads);
+    pub fn max_threads(mut self, threads: usize) -> Self {
+        self.options.max_threads = Some(threads);
         self
     }
 
-    /// Suspends an execution, which frees its memory, when all of its branches wait for longer than `wait`. 5 s by default.
+    /// Suspends an execution, which frees its memory, when all of its branches wait for longer than `wait`. 5 s by
+    /// default.
     #[must_use]
     pub fn suspend_after(mut self, wait: Duration) -> Self {
         self.options.suspend_after = wait;
@@ -154,9 +155,9 @@ impl EngineBuilder {
         self
     }
 
-    /// Sets how many bytes may be staged per lane before callers and steps have to wait. 64 MiB by default. A value larger
-    /// than that waits until nothing else is staged. Inputs, values and outputs count; attributes, failed attempts and
-    /// requests do not.
+    /// Sets how many bytes may be staged per lane before callers and steps have to wait. 64 MiB by default. A value
+    /// larger than that waits until nothing else is staged. Inputs, values and outputs count; attributes, failed
+    /// attempts and requests do not.
     #[must_use]
     pub fn staged_bytes(mut self, bytes: usize) -> Self {
         self.options.staged_bytes = bytes;
@@ -173,28 +174,29 @@ impl EngineBuilder {
             return Err(error);
         }
         self.options.check()?;
-        check_queues(&self.queues)?;
+        check_declared_queues(&self.queues)?;
         let Self { store, options, definitions, mut info, queues: declared, .. } = self;
         info.engine = env!("CARGO_PKG_VERSION").to_owned();
         info.workflows = definitions.names();
         let lanes = store.info().lanes.max(1);
         for (queue, on_conflict) in &declared {
-            declare(&*store, queue, *on_conflict).await?;
+            declare_queue(&*store, queue, *on_conflict).await?;
         }
         // the lanes, their slow lanes, and one lane for claims
         let claim_lane = lanes * 2;
         let registering_at = tokio::time::Instant::now();
         let registering = store.clone();
-        let told = info.clone();
+        let registered_info = info.clone();
         let registration =
-            on_own_thread(async move { registering.register(claim_lane + 1, &told).await }).await?;
+            run_on_own_thread(async move { registering.register(claim_lane + 1, &registered_info).await })
+                .await?;
         let registration = registration.map_err(|error| match error {
             // no request of a caller was under way, so no outcome is unknown
             StoreError::Unavailable(reason) => Error::Unreachable { store: "the database".into(), reason },
             error => error.into(),
         })?;
         let runtime = tokio::runtime::Handle::current();
-        let core = Core::new(
+        let engine = EngineInner::new(
             store.clone(),
             options,
             definitions,
@@ -204,13 +206,13 @@ impl EngineBuilder {
             runtime.clone(),
         );
         for (queue, _) in &declared {
-            core.queues.learn(&queue.name);
+            engine.known_queues.add(&queue.name);
         }
-        let mut opened = Vec::new();
-        let mut ended = Vec::new();
+        let mut opened_lanes = Vec::new();
+        let mut lane_ends = Vec::new();
         crate::crash_point!("engine registered");
         for number in 0..lanes {
-            let ear = Arc::new(EngineObserver(Arc::downgrade(&core)));
+            let observer = Arc::new(EngineObserver(Arc::downgrade(&engine)));
             let (lane, end) = Lane::open(
                 number,
                 lanes + number,
@@ -218,58 +220,59 @@ impl EngineBuilder {
                 registration,
                 options.staged_bytes,
                 runtime.clone(),
-                ear,
+                observer,
             )?;
-            opened.push(lane);
-            ended.push(end);
+            opened_lanes.push(lane);
+            lane_ends.push(end);
         }
-        let _ = core.lanes.set(opened);
+        let _ = engine.lanes.set(opened_lanes);
         let (shutdown, receiver) = oneshot::channel();
-        core.keep_shutdown(shutdown);
-        crate::worker::spawn(core.clone(), claim_lane, ended, receiver)?;
+        engine.set_shutdown_sender(shutdown);
+        crate::worker::spawn(engine.clone(), claim_lane, lane_ends, receiver)?;
         tracing::info!(
             store = store.info().version,
             database = store.info().location,
             worker = registration.worker.0,
-            workflows = core.info.workflows.len(),
-            app_version = core.info.app_version.as_deref(),
+            workflows = engine.info.workflows.len(),
+            app_version = engine.info.app_version.as_deref(),
             "the {} is open",
-            core.info.noun()
+            engine.info.noun()
         );
-        Ok(Engine::new(core))
+        Ok(Engine::new(engine))
     }
 }
 
-impl Options {
+impl EngineOptions {
     /// Returns an error for invalid options.
     fn check(&self) -> Result<(), Error> {
-        let Self { max_running, threads, value_limit, .. } = *self;
-        let least =
-            [("max_running", Some(max_running)), ("threads", threads), ("value_limit", Some(value_limit))];
-        match least.into_iter().find(|(_, given)| *given == Some(0)) {
+        let Self { max_running, max_threads, value_limit, .. } = *self;
+        let minimums = [
+            ("max_running", Some(max_running)),
+            ("max_threads", max_threads),
+            ("value_limit", Some(value_limit)),
+        ];
+        match minimums.into_iter().find(|(_, given)| *given == Some(0)) {
             None => Ok(()),
-            Some((what, _)) => Err(Error::Invalid { what, reason: "must be at least 1".into() }),
+            Some((input, _)) => Err(Error::Invalid { input, reason: "must be at least 1".into() }),
         }
     }
 }
 
 /// Returns an error if a queue is declared twice in different ways.
-fn check_queues(declared: &[(Queue, OnConflict)]) -> Result<(), Error> {
+fn check_declared_queues(declared: &[(Queue, OnConflict)]) -> Result<(), Error> {
     let mut seen: HashMap<&str, &(Queue, OnConflict)> = HashMap::new();
     for each in declared {
         if seen.insert(&each.0.name, each).is_some_and(|other| other != each) {
-            let reason = format!(
-                "{} is declared twice, in different ways; declare it once",
-                quote(&each.0.name)
-            );
-            return Err(Error::Invalid { what: "queue name", reason });
+            let reason =
+                format!("{} is declared twice, in different ways; declare it once", quote(&each.0.name));
+            return Err(Error::Invalid { input: "queue name", reason });
         }
     }
     Ok(())
 }
 
 /// Runs a future that may block on a thread of its own.
-async fn on_own_thread<T: Send + 'static>(
+async fn run_on_own_thread<T: Send + 'static>(
     future: impl Future<Output = T> + Send + 'static,
 ) -> Result<T, Error> {
     let (send, receive) = oneshot::channel();

@@ -12,8 +12,8 @@ use crate::store::Store;
 ///
 /// A client does whatever an [`Engine`] does except running: it has no workflows and claims nothing. It
 /// [`start`](Engine::start)s any [`Workflow`](crate::Workflow), even one whose code is not in the program (see
-/// [`Workflow::named`](crate::Workflow::named)). What it has accepted is durable. Its registration is renewed from time
-/// to time, not every second, and nothing is lost when the process dies.
+/// [`Workflow::named`](crate::Workflow::named)). Starts that it has accepted are durable. Its registration is renewed
+/// from time to time, not every second, and nothing is lost when the process dies.
 ///
 /// Thousands of waiting callers share one listener and one query at a time. Cheap to clone.
 #[derive(Clone)]
@@ -22,7 +22,7 @@ pub struct Client(Engine);
 impl Client {
     /// Opens a client on `store`. Must be called in a tokio runtime.
     pub async fn open(store: Arc<dyn Store>) -> Result<Self, Error> {
-        Ok(Self(Engine::builder(store).run_nothing().open().await?))
+        Ok(Self(Engine::builder(store).as_client().open().await?))
     }
 
     /// Returns the engine behind the client.

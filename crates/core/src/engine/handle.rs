@@ -11,47 +11,47 @@ use serde::de::DeserializeOwned;
 use crate::error::Error;
 use crate::key::Key;
 use crate::payload::{FromPayload, Payload};
-use crate::runtime::inner::Core;
+use crate::runtime::inner::EngineInner;
 use crate::runtime::run::{Conclusion, Run};
-use crate::store::{RequestResult, Detail, ExecutionId, RequestKind, Status};
+use crate::store::{Detail, ExecutionId, RequestKind, RequestResult, Status};
 
 /// A reference to an execution whose output is an `O`.
 pub struct Handle<O> {
     key: Key,
     given_id: Option<Arc<str>>,
-    place: Place,
+    location: Location,
     output: PhantomData<fn() -> O>,
 }
 
 /// Where the execution was when the handle was made. Both lead to the engine.
 #[derive(Clone)]
-enum Place {
-    Here(Arc<Run>),
-    Elsewhere(Arc<Core>),
+enum Location {
+    Local(Arc<Run>),
+    Remote(Arc<EngineInner>),
 }
 
 impl<O> Handle<O> {
     /// Returns a handle that waits for the run in this process, if `is_same_run` confirms that it is the run which the
     /// database reports. A run that has ended without knowing it yet may have been resumed since.
-    pub(crate) fn of(
-        core: Arc<Core>,
+    pub(crate) fn attach(
+        engine: Arc<EngineInner>,
         key: Key,
         given_id: Option<Arc<str>>,
-        is_it: impl FnOnce(&Run) -> bool,
+        is_same_run: impl FnOnce(&Run) -> bool,
     ) -> Self {
-        let run = core.runs.get(key).filter(|run| is_it(run));
-        let place = run.map_or_else(|| Place::Elsewhere(core), Place::Here);
-        Self { key, given_id, place, output: PhantomData }
+        let run = engine.runs.get(key).filter(|run| is_same_run(run));
+        let location = run.map_or_else(|| Location::Remote(engine), Location::Local);
+        Self { key, given_id, location, output: PhantomData }
     }
 
-    pub(crate) fn running(run: Arc<Run>, given_id: Option<Arc<str>>) -> Self {
-        Self { key: run.key, given_id, place: Place::Here(run), output: PhantomData }
+    pub(crate) fn local(run: Arc<Run>, given_id: Option<Arc<str>>) -> Self {
+        Self { key: run.key, given_id, location: Location::Local(run), output: PhantomData }
     }
 
-    fn core(&self) -> &Arc<Core> {
-        match &self.place {
-            Place::Here(run) => &run.core,
-            Place::Elsewhere(core) => core,
+    fn engine(&self) -> &Arc<EngineInner> {
+        match &self.location {
+            Location::Local(run) => &run.engine,
+            Location::Remote(engine) => engine,
         }
     }
 
@@ -67,8 +67,8 @@ impl<O> Handle<O> {
 
     /// Reads the execution's present status from the database.
     pub async fn status(&self) -> Result<Status, Error> {
-        self.core().check_open()?;
-        let record = self.core().load(ExecutionId::Key(self.key), Detail::Outcome).await?;
+        self.engine().check_open()?;
+        let record = self.engine().load(ExecutionId::Key(self.key), Detail::Outcome).await?;
         record
             .map(|record| record.execution.status)
             .ok_or_else(|| Error::NotFound { workflow_id: self.workflow_id() })
@@ -76,12 +76,12 @@ impl<O> Handle<O> {
 
     /// Cancels the execution; see [`Engine::cancel`](crate::Engine::cancel).
     pub async fn cancel(&self) -> Result<RequestResult, Error> {
-        self.core().request(&self.key.to_string(), RequestKind::Cancel).await
+        self.engine().request(&self.key.to_string(), RequestKind::Cancel).await
     }
 
     /// Continues the execution; see [`Engine::resume`](crate::Engine::resume).
     pub async fn resume(&self) -> Result<RequestResult, Error> {
-        self.core().request(&self.key.to_string(), RequestKind::Resume).await
+        self.engine().request(&self.key.to_string(), RequestKind::Resume).await
     }
 }
 
@@ -97,47 +97,49 @@ impl<O: DeserializeOwned> Handle<O> {
 
 impl<O> Handle<O> {
     pub(crate) async fn output<V: FromPayload>(&self) -> Result<V, Error> {
-        if let Place::Here(run) = &self.place {
-            let conclusion = poll_fn(|cx| match run.concluded(cx.waker()) {
+        if let Location::Local(run) = &self.location {
+            let conclusion = poll_fn(|cx| match run.conclusion_or_register(cx.waker()) {
                 Some(conclusion) => Poll::Ready(conclusion),
                 None => Poll::Pending,
             })
             .await;
             if let Conclusion::Ended(status, outcome) = conclusion {
-                let decoded = decode(self.core(), self.key, status, outcome).await;
-                return decoded.map_err(|error| self.unreadable(error, &run.definition.name));
+                let decoded = decode_outcome(self.engine(), self.key, status, outcome).await;
+                return decoded.map_err(|error| self.with_output_name(error, &run.definition.name));
             }
         }
-        let execution = Box::pin(self.core().until_ended(self.key)).await?;
+        let execution = Box::pin(self.engine().wait_ended_or_parked(self.key)).await?;
         if execution.is_parked {
             let (workflow_id, failure) = (execution.workflow_id(), execution.outcome.to_failure().into());
             return Err(Error::Parked { workflow_id, failure });
         }
-        decode(self.core(), self.key, execution.status, execution.outcome)
+        decode_outcome(self.engine(), self.key, execution.status, execution.outcome)
             .await
-            .map_err(|error| self.unreadable(error, &execution.workflow))
+            .map_err(|error| self.with_output_name(error, &execution.workflow))
     }
 
-    fn unreadable(&self, error: Error, workflow: &str) -> Error {
-        error.with_value(|| format!("the output of execution {:?}, workflow {workflow:?},", self.workflow_id()))
+    fn with_output_name(&self, error: Error, workflow: &str) -> Error {
+        error.with_value(|| {
+            format!("the output of execution {:?}, workflow {workflow:?},", self.workflow_id())
+        })
     }
 }
 
 /// Returns the output of an execution that has ended, or the error with which it ended.
-pub(crate) async fn decode<O: FromPayload>(
-    core: &Core,
+pub(crate) async fn decode_outcome<O: FromPayload>(
+    engine: &EngineInner,
     key: Key,
     status: Status,
     outcome: Payload,
 ) -> Result<O, Error> {
     if outcome.chunk_ref().is_none() {
-        return decode_here(status, &outcome);
+        return decode_inline(status, &outcome);
     }
-    decode_here(status, &Box::pin(crate::runtime::run::chunks::fetch(core, key, outcome)).await?)
+    decode_inline(status, &Box::pin(crate::runtime::run::chunks::fetch(engine, key, outcome)).await?)
 }
 
 /// Like [`decode_outcome`], for an outcome that is not stored in chunks.
-pub(crate) fn decode_here<O: FromPayload>(status: Status, outcome: &Payload) -> Result<O, Error> {
+pub(crate) fn decode_inline<O: FromPayload>(status: Status, outcome: &Payload) -> Result<O, Error> {
     match status {
         Status::Completed => {
             O::from_payload(outcome).map_err(|error| error.with_value(|| "the output".to_owned()))
@@ -158,7 +160,7 @@ impl<O> Clone for Handle<O> {
         Self {
             key: self.key,
             given_id: self.given_id.clone(),
-            place: self.place.clone(),
+            location: self.location.clone(),
             output: PhantomData,
         }
     }

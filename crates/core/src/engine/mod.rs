@@ -20,21 +20,22 @@ use crate::engine::handle::Handle;
 use crate::error::Error;
 use crate::key::Key;
 use crate::payload::Payload;
-use crate::runtime::inner::Core;
+use crate::runtime::inner::EngineInner;
 use crate::runtime::lifecycle::ShutdownRequest;
 use crate::store::{
-    StoreInfo, RequestResult, DeadLetter, Detail, Execution, Filter, Page, Record, RequestKind, Store, WorkerOverview,
+    DeadLetter, Detail, Execution, Filter, Page, Record, RequestKind, RequestResult, Store, StoreInfo,
+    WorkerOverview,
 };
 
 /// An engine that runs workflows on a store. Cheap to clone; [`shutdown`](Engine::shutdown) ends it.
 #[derive(Clone)]
 pub struct Engine {
-    pub(crate) inner: Arc<Core>,
+    pub(crate) inner: Arc<EngineInner>,
     _guard: Arc<ShutdownGuard>,
 }
 
 /// Shuts the engine down when its last clone is dropped.
-struct ShutdownGuard(Arc<Core>);
+struct ShutdownGuard(Arc<EngineInner>);
 
 impl Drop for ShutdownGuard {
     fn drop(&mut self) {
@@ -44,7 +45,7 @@ impl Drop for ShutdownGuard {
 }
 
 impl Engine {
-    pub(crate) fn new(inner: Arc<Core>) -> Self {
+    pub(crate) fn new(inner: Arc<EngineInner>) -> Self {
         Self { _guard: Arc::new(ShutdownGuard(inner.clone())), inner }
     }
 
@@ -52,7 +53,7 @@ impl Engine {
     pub async fn get<O>(&self, workflow_id: &str) -> Result<Handle<O>, Error> {
         let execution = self.inner.find(workflow_id, Detail::Outcome).await?.execution;
         let Execution { key, run_no, given_id, .. } = execution;
-        Ok(Handle::of(self.inner.clone(), key, given_id, |run| run.run_no == run_no))
+        Ok(Handle::attach(self.inner.clone(), key, given_id, |run| run.run_no == run_no))
     }
 
     /// Returns everything that is recorded of an execution.
@@ -61,12 +62,13 @@ impl Engine {
     }
 
     /// Returns the bytes of a recorded payload of an execution; fetches them if they are stored in chunks.
-    pub async fn value(&self, execution: Key, payload: Payload) -> Result<Payload, Error> {
+    pub async fn load_value(&self, execution: Key, payload: Payload) -> Result<Payload, Error> {
         crate::runtime::run::chunks::fetch(&self.inner, execution, payload).await
     }
 
-    /// Returns the executions that match, newest first, and at most `filter.limit` of them (50 by default). For the next
-    /// page, set `filter.after` to the last key of this one. A called child is as old as its parent in this order.
+    /// Returns the executions that match, newest first, and at most `filter.limit` of them (50 by default). For the
+    /// next page, set `filter.after` to the last key of this one. A called child is as old as its parent in this
+    /// order.
     pub async fn list(&self, filter: &Filter) -> Result<Page, Error> {
         filter.check()?;
         Ok(self.inner.store.list(filter).await?)
@@ -80,7 +82,7 @@ impl Engine {
     }
 
     /// Lists the workers and clients on the database, and the executions that wait for a worker.
-    pub async fn survey(&self) -> Result<WorkerOverview, Error> {
+    pub async fn workers(&self) -> Result<WorkerOverview, Error> {
         Ok(self.inner.store.workers(u64::MAX).await?)
     }
 
@@ -92,15 +94,15 @@ impl Engine {
     /// Cancels an execution and the children it waits for.
     ///
     /// - `Done`: the execution has ended.
-    /// - `Pending`: the request is durable, and the execution neither completes nor fails any more. The worker that runs it
-    ///   stops it with the flush before its next body, or at its next heartbeat.
+    /// - `Pending`: the request is durable, and the execution neither completes nor fails any more. The worker that
+    ///   runs it stops it with the flush before its next body, or at its next heartbeat.
     /// - `NotApplicable`: the execution had ended before.
     pub async fn cancel(&self, workflow_id: &str) -> Result<RequestResult, Error> {
         self.inner.request(workflow_id, RequestKind::Cancel).await
     }
 
-    /// Continues an execution that is parked, failed or cancelled. What is recorded is kept, except a step's failure that
-    /// ended the execution, if nothing was recorded after it: that step is tried again.
+    /// Continues an execution that is parked, failed or cancelled. The record is kept, except a step's failure
+    /// that ended the execution, if nothing was recorded after it: that step is tried again.
     pub async fn resume(&self, workflow_id: &str) -> Result<RequestResult, Error> {
         self.inner.request(workflow_id, RequestKind::Resume).await
     }
@@ -116,18 +118,18 @@ impl Engine {
     }
 
     /// The present load of each lane.
-    pub fn load(&self) -> Vec<LaneLoad> {
+    pub fn lane_load(&self) -> Vec<LaneLoad> {
         self.inner.lanes().iter().map(Lane::load).collect()
     }
 
     /// The number of executions that run in this process.
-    pub fn running(&self) -> usize {
+    pub fn running_count(&self) -> usize {
         self.inner.running_count()
     }
 
     /// Shuts the engine down: it accepts nothing more, requeues running executions (the next engine continues them),
-    /// flushes everything staged, and releases its registration. Waits up to `grace` for a database that is unreachable,
-    /// and then a few seconds more to stop.
+    /// flushes everything staged, and releases its registration. Waits up to `grace` for a database that is
+    /// unreachable, and then a few seconds more to stop.
     ///
     /// Running bodies are dropped at their next `await`, and run again in the next engine: this does not wait for
     /// executions to end. Without a shutdown, the end of the process is a crash like any other: nothing acknowledged is
@@ -137,20 +139,20 @@ impl Engine {
         self.inner.shut_down(grace).await
     }
 
-    /// Ends the engine as a deploy should: begins nothing new, lets running executions end, and
-    /// [shuts down](Engine::shutdown) when nothing runs any more or `grace` has passed. Executions that still run then are
-    /// requeued, and other workers claim them at once.
+    /// Ends the engine as a deploy should: begins nothing new, lets running executions end, and calls
+    /// [`shutdown`](Engine::shutdown) when nothing runs any more or `grace` has passed. Executions that still run then
+    /// are requeued, and other workers claim them at once.
     ///
     /// Starts in this process are accepted in the meantime, and wait for another worker.
     pub async fn drain(&self, grace: Duration) -> Result<(), Error> {
         self.inner.drain(grace).await
     }
 
-    /// Waits until the engine has ended. Returns an error if the engine has ended by itself because its program is too old
-    /// for the database.
+    /// Waits until the engine has ended. Returns an error if the engine has ended by itself because its program is
+    /// too old for the database.
     #[doc(hidden)]
-    pub async fn ended(&self) -> Result<(), Error> {
-        self.inner.stopped().await;
+    pub async fn wait_until_ended(&self) -> Result<(), Error> {
+        self.inner.wait_stopped().await;
         match self.inner.check_open() {
             Err(error @ Error::NewerSchema { .. }) => Err(error),
             _ => Ok(()),
@@ -159,7 +161,7 @@ impl Engine {
 
     /// Does the first part of [`Engine::drain`] alone. Returns false if executions still run when `grace` has passed.
     #[doc(hidden)]
-    pub async fn drained(&self, grace: Duration) -> bool {
-        self.inner.drained(grace).await
+    pub async fn drain_running(&self, grace: Duration) -> bool {
+        self.inner.drain_running(grace).await
     }
 }

@@ -11,25 +11,25 @@ impl Engine {
     ///
     /// From the first call on, these signals no longer end the process by themselves.
     ///
-    /// Returns [`Error::NewerSchema`] if the engine ends by itself because the database has a newer schema. The process's
-    /// supervisor may then start the newer version of the program.
+    /// Returns [`Error::NewerSchema`] if the engine ends by itself because the database has a newer schema. The
+    /// process's supervisor may then start the newer version of the program.
     pub async fn work(&self, grace: Duration) -> Result<(), Error> {
-        let mut told = Told::listen().map_err(|error| {
+        let mut signals = TerminationSignals::listen().map_err(|error| {
             let reason = format!("cannot listen for the signals that end the process: {error}");
-            Error::Invalid { what: "work", reason }
+            Error::Invalid { input: "work", reason }
         })?;
         tokio::select! {
-            () = told.again() => {}
-            ended = self.ended() => match ended {
+            () = signals.recv() => {}
+            ended = self.wait_until_ended() => match ended {
                 // the program has closed the engine and continues
-                Ok(()) => told.again().await,
+                Ok(()) => signals.recv().await,
                 ended => return ended,
             },
         }
         tracing::info!(?grace, "received a termination signal: draining");
         tokio::select! {
             drained = self.drain(grace) => drained,
-            () = told.again() => {
+            () = signals.recv() => {
                 tracing::info!("received another termination signal: running executions are requeued");
                 self.drain(Duration::ZERO).await
             }
@@ -38,13 +38,13 @@ impl Engine {
 }
 
 #[cfg(unix)]
-struct Told {
+struct TerminationSignals {
     terminate: tokio::signal::unix::Signal,
     interrupt: tokio::signal::unix::Signal,
 }
 
 #[cfg(unix)]
-impl Told {
+impl TerminationSignals {
     fn listen() -> std::io::Result<Self> {
         use tokio::signal::unix::{SignalKind, signal};
         let (terminate, interrupt) = (SignalKind::terminate(), SignalKind::interrupt());
@@ -52,7 +52,7 @@ impl Told {
     }
 
     /// Waits for the next termination signal.
-    async fn again(&mut self) {
+    async fn recv(&mut self) {
         tokio::select! {
             _ = self.terminate.recv() => {}
             _ = self.interrupt.recv() => {}
@@ -61,15 +61,15 @@ impl Told {
 }
 
 #[cfg(not(unix))]
-struct Told;
+struct TerminationSignals;
 
 #[cfg(not(unix))]
-impl Told {
+impl TerminationSignals {
     fn listen() -> std::io::Result<Self> {
         Ok(Self)
     }
 
-    async fn again(&mut self) {
+    async fn recv(&mut self) {
         if tokio::signal::ctrl_c().await.is_err() {
             std::future::pending::<()>().await;
         }

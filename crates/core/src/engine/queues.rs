@@ -8,40 +8,47 @@ use crate::queue::{DEFAULT_QUEUE, Limits, OnConflict, Queue, QueueChange, QueueR
 use crate::store::{Store, StoreError};
 
 /// Stores a queue that code declares.
-pub(crate) async fn declare(store: &dyn Store, queue: &Queue, on_conflict: OnConflict) -> Result<(), Error> {
+pub(crate) async fn declare_queue(
+    store: &dyn Store,
+    queue: &Queue,
+    on_conflict: OnConflict,
+) -> Result<(), Error> {
     queue.check()?;
-    let wanted = |row: Option<&QueueRow>| match row {
+    let decide = |row: Option<&QueueRow>| match row {
         None => Ok(Some((queue.limits.clone(), false))),
         Some(row) if row.queue == *queue => Ok(None),
         Some(row) => match on_conflict {
             OnConflict::Update => Ok(Some((queue.limits.clone(), row.is_paused))),
             OnConflict::Keep => {
-                tracing::info!(queue = &*queue.name, "the queue's limits in the database differ from those in the code");
+                tracing::info!(
+                    queue = &*queue.name,
+                    "the queue's limits in the database differ from those in the code"
+                );
                 Ok(None)
             }
             OnConflict::Refuse => Err(Error::QueueConflict { name: queue.name.to_string() }),
         },
     };
-    change(store, &queue.name, wanted).await?;
+    change_queue(store, &queue.name, decide).await?;
     Ok(())
 }
 
-/// Changes a stored queue to what `decide` returns for it; `None` leaves it unchanged. Returns the queue as it is stored
-/// in the end.
-async fn change(
+/// Changes a stored queue to what `decide` returns for it; `None` leaves it unchanged. Returns the queue as it is
+/// stored in the end.
+async fn change_queue(
     store: &dyn Store,
     name: &Arc<str>,
-    wanted: impl Fn(Option<&QueueRow>) -> Result<Option<(Limits, bool)>, Error>,
+    decide: impl Fn(Option<&QueueRow>) -> Result<Option<(Limits, bool)>, Error>,
 ) -> Result<Option<QueueRow>, Error> {
     loop {
-        let seen = store.queues(Some(std::slice::from_ref(name))).await?.pop();
-        let Some((limits, is_paused)) = wanted(seen.as_ref())? else { return Ok(seen) };
+        let stored = store.queues(Some(std::slice::from_ref(name))).await?.pop();
+        let Some((limits, is_paused)) = decide(stored.as_ref())? else { return Ok(stored) };
         let queue = Queue { name: name.clone(), limits };
-        let change = QueueChange { queue, is_paused, expected_version: seen.map_or(0, |row| row.version) };
+        let change = QueueChange { queue, is_paused, expected_version: stored.map_or(0, |row| row.version) };
         match store.change_queue(&change).await {
             // another change came first
             Ok(None) | Err(StoreError::Blocked(_)) => {}
-            Ok(stored) => return Ok(stored),
+            Ok(changed) => return Ok(changed),
             Err(error) => return Err(error.into()),
         }
     }
@@ -53,8 +60,8 @@ impl Engine {
         Ok(self.inner.store.queues(None).await?)
     }
 
-    /// Creates a queue, or gives an existing one these limits. When this returns, they hold for all processes; executions
-    /// that already run beyond a limit continue.
+    /// Creates a queue, or gives an existing one these limits. When this returns, they hold for all processes;
+    /// executions that already run beyond a limit continue.
     pub async fn set_queue(&self, queue: &Queue) -> Result<QueueRow, Error> {
         self.change_queue(&queue.name, |_| queue.limits.clone()).await
     }
@@ -68,14 +75,14 @@ impl Engine {
     ) -> Result<QueueRow, Error> {
         check_queue_name(name)?;
         let name: Arc<str> = name.into();
-        let wanted = |row: Option<&QueueRow>| {
+        let decide = |row: Option<&QueueRow>| {
             let limits = change(row.map(|row| row.queue.limits.clone()).unwrap_or_default());
             let queue = Queue { name: name.clone(), limits };
             queue.check()?;
             let is_same = row.is_some_and(|row| row.queue == queue);
             Ok((!is_same).then(|| (queue.limits, row.is_some_and(|row| row.is_paused))))
         };
-        self.changed(&name, wanted).await
+        self.apply_change(&name, decide).await
     }
 
     /// Pauses a queue: until it is resumed, no execution leaves it. More may be queued; running executions continue.
@@ -90,29 +97,30 @@ impl Engine {
 
     async fn set_paused(&self, name: &str, is_paused: bool) -> Result<QueueRow, Error> {
         if name == DEFAULT_QUEUE {
-            let reason =
-                format!("{DEFAULT_QUEUE:?} is what has no queue, and cannot be paused: name another");
-            return Err(Error::Invalid { what: "queue", reason });
+            let reason = format!(
+                "{DEFAULT_QUEUE:?} holds the executions without a queue, and cannot be paused: name another"
+            );
+            return Err(Error::Invalid { input: "queue", reason });
         }
         check_queue_name(name)?;
         let name: Arc<str> = name.into();
-        self.inner.queues.check(&*self.inner.store, &name).await?;
-        let wanted = |row: Option<&QueueRow>| {
+        self.inner.known_queues.check(&*self.inner.store, &name).await?;
+        let decide = |row: Option<&QueueRow>| {
             let row = row.filter(|row| row.is_paused != is_paused);
             Ok(row.map(|row| (row.queue.limits.clone(), is_paused)))
         };
-        self.changed(&name, wanted).await
+        self.apply_change(&name, decide).await
     }
 
-    async fn changed(
+    async fn apply_change(
         &self,
         name: &Arc<str>,
-        wanted: impl Fn(Option<&QueueRow>) -> Result<Option<(Limits, bool)>, Error>,
+        decide: impl Fn(Option<&QueueRow>) -> Result<Option<(Limits, bool)>, Error>,
     ) -> Result<QueueRow, Error> {
-        let row = change(&*self.inner.store, name, wanted).await?;
+        let row = change_queue(&*self.inner.store, name, decide).await?;
         // there may be capacity now, for executions in the queue and for starts that wait outside
-        self.inner.wake_worker(true);
-        self.inner.queues.has_left();
+        self.inner.wake_claimer(true);
+        self.inner.known_queues.notify_capacity();
         row.ok_or_else(|| Error::Corrupt(format!("queue {name:?} is gone")))
     }
 }

@@ -10,8 +10,8 @@ use futures_util::FutureExt;
 use futures_util::future::OptionFuture;
 
 use crate::clock::MAX_STORED_DURATION;
-use crate::commit::{DurableFuture, Fate, Lsn, FoldTarget, Staged};
-use crate::engine::handle::{Handle, decode};
+use crate::commit::{DurableFuture, Fate, FoldTarget, Lsn, Staged};
+use crate::engine::handle::{Handle, decode_outcome};
 use crate::error::Error;
 use crate::key::Key;
 use crate::payload::{FromPayload, INLINE_LIMIT, Payload};
@@ -19,8 +19,8 @@ use crate::queue::debounce::debounce_key;
 use crate::queue::{OnDuplicate, OnFull, Placement};
 use crate::runtime::definition::Definition;
 use crate::runtime::id_locks::{IdLock, IdLockUntilSettled};
-use crate::runtime::inner::Core;
-use crate::runtime::run::chunks::Place;
+use crate::runtime::inner::EngineInner;
+use crate::runtime::run::chunks::ChunkTarget;
 use crate::runtime::run::task::RunTask;
 use crate::runtime::run::{Conclusion, NewRun, Run};
 use crate::runtime::start_options::StartOptions;
@@ -28,53 +28,53 @@ use crate::store::{self, Detail, Execution, ExecutionId, ExistingExecution, Outc
 use crate::text::{MAX_ID_BYTES, check_name, check_text};
 
 /// An `Arc`, borrowed or owned.
-pub(crate) enum Held<'e, T> {
-    Lent(&'e Arc<T>),
-    Own(Arc<T>),
+pub(crate) enum ArcRef<'e, T> {
+    Borrowed(&'e Arc<T>),
+    Owned(Arc<T>),
 }
 
-impl<T> Deref for Held<'_, T> {
+impl<T> Deref for ArcRef<'_, T> {
     type Target = Arc<T>;
 
     fn deref(&self) -> &Arc<T> {
         match self {
-            Held::Lent(lent) => lent,
-            Held::Own(own) => own,
+            ArcRef::Borrowed(arc) => arc,
+            ArcRef::Owned(arc) => arc,
         }
     }
 }
 
 /// An execution to be started.
-pub(crate) struct Order<'e> {
-    pub(crate) core: Held<'e, Core>,
-    pub(crate) definition: Held<'e, Definition>,
+pub(crate) struct Submission<'e> {
+    pub(crate) engine: ArcRef<'e, EngineInner>,
+    pub(crate) definition: ArcRef<'e, Definition>,
     pub(crate) input: Payload,
     /// The fingerprint of the input; `None` for that of its payload.
     pub(crate) fingerprint: Option<u64>,
     /// `None` for the defaults.
     pub(crate) options: Option<Box<StartOptions>>,
     /// Whether the start waits for capacity in its queue, which is full.
-    waits_for_room: AtomicBool,
+    is_waiting_for_capacity: AtomicBool,
 }
 
 /// A run that its caller drives. If the caller drops it before its conclusion, it continues in a task of its own.
-pub(crate) struct Attended {
+pub(crate) struct CallerDriven {
     pub(crate) task: Option<RunTask>,
     pub(crate) input: Payload,
     pub(crate) id_lock: Option<IdLock>,
 }
 
-impl Attended {
+impl CallerDriven {
     /// Polls the run to its conclusion, in the caller's own task.
     pub(crate) fn poll_conclusion(&mut self, cx: &mut TaskContext<'_>) -> Poll<Conclusion> {
-        let Some(task) = &mut self.task else { return Poll::Ready(Conclusion::Gone) };
+        let Some(task) = &mut self.task else { return Poll::Ready(Conclusion::LeftProcess) };
         let conclusion = std::task::ready!(task.poll_conclusion(cx, &self.input));
         self.task = None;
         Poll::Ready(conclusion)
     }
 }
 
-impl Drop for Attended {
+impl Drop for CallerDriven {
     fn drop(&mut self) {
         if let Some(task) = self.task.take() {
             task.detach(std::mem::take(&mut self.input), self.id_lock.take());
@@ -83,9 +83,9 @@ impl Drop for Attended {
 }
 
 /// A start that has been checked and encoded.
-pub(crate) struct Prepared {
+pub(crate) struct PreparedStart {
     pub(crate) start: Box<store::Start>,
-    pub(crate) room: u32,
+    pub(crate) reserved: u32,
     id_lock: Option<IdLock>,
     /// Whether a slot in this process is reserved for it.
     is_local: bool,
@@ -94,116 +94,129 @@ pub(crate) struct Prepared {
 /// A start that has succeeded.
 enum Started<O> {
     /// The execution runs in this process, driven by the holder of this value.
-    Here(Attended, Arc<Run>),
+    Local(CallerDriven, Arc<Run>),
     /// The execution existed before, or another task or worker runs it.
-    Elsewhere(Handle<O>),
+    Remote(Handle<O>),
 }
 
 /// Why a start has to be tried again.
-enum Obstacle {
+enum RetryReason {
     /// The execution with the same dedup_id has ended in the meantime.
-    Gone,
+    DuplicateEnded,
     /// The queue is full: to be tried when it may have capacity.
-    Full,
+    QueueFull,
 }
 
 /// Why a start cannot take the fast path.
-pub(crate) enum TryNow {
-    Later,
-    Never(Error),
+pub(crate) enum FastPathError {
+    Unsuitable,
+    Invalid(Error),
 }
 
-impl<'e> Order<'e> {
+impl<'e> Submission<'e> {
     pub(crate) fn new(
-        core: Held<'e, Core>,
-        definition: Held<'e, Definition>,
+        engine: ArcRef<'e, EngineInner>,
+        definition: ArcRef<'e, Definition>,
         input: Payload,
         options: Option<Box<StartOptions>>,
     ) -> Self {
-        Self { core, definition, input, fingerprint: None, options, waits_for_room: AtomicBool::new(false) }
+        Self {
+            engine,
+            definition,
+            input,
+            fingerprint: None,
+            options,
+            is_waiting_for_capacity: AtomicBool::new(false),
+        }
     }
 }
 
-impl Order<'_> {
+impl Submission<'_> {
     fn check(&self) -> Result<(), Error> {
-        let Self { core, definition, input, .. } = self;
-        core.check_open()?;
-        if core.info.is_client {
+        let Self { engine, definition, input, .. } = self;
+        engine.check_open()?;
+        if engine.info.is_client {
             check_name("workflow name", &definition.name)?;
-        } else if core.definitions.get(&definition.name).is_none() {
-            return Err(core.definitions.unknown_error(&definition.name));
+        } else if engine.definitions.get(&definition.name).is_none() {
+            return Err(engine.definitions.unknown_error(&definition.name));
         }
-        let limit = core.options.value_limit;
+        let limit = engine.options.value_limit;
         if input.len() > limit {
-            let what = format!("the input of workflow {:?}", &*definition.name);
-            return Err(Error::TooLarge { what, size: input.len(), limit });
+            let value = format!("the input of workflow {:?}", &*definition.name);
+            return Err(Error::TooLarge { value, size: input.len(), limit });
         }
         Ok(())
     }
 
     /// Prepares a start without options, if that is possible without waiting.
-    pub(crate) fn try_now(&self) -> Result<Prepared, TryNow> {
-        self.check().map_err(TryNow::Never)?;
+    pub(crate) fn prepare_fast(&self) -> Result<PreparedStart, FastPathError> {
+        self.check().map_err(FastPathError::Invalid)?;
         let bytes = self.input.len() + 256;
-        if self.options.is_some() || self.input.len() > INLINE_LIMIT || !self.core.take_slot() {
-            return Err(TryNow::Later);
+        if self.options.is_some() || self.input.len() > INLINE_LIMIT || !self.engine.take_slot() {
+            return Err(FastPathError::Unsuitable);
         }
-        let key = Key::mint(self.core.shard);
-        let room = self.core.lane_of(key).try_reserve(bytes);
-        if room == 0 {
-            self.core.release_slot();
-            return Err(TryNow::Later);
+        let key = Key::mint(self.engine.shard);
+        let reserved = self.engine.lane_of(key).try_reserve(bytes);
+        if reserved == 0 {
+            self.engine.release_slot();
+            return Err(FastPathError::Unsuitable);
         }
-        let start = self.start_of(key, None, None, self.input.clone(), true);
-        Ok(Prepared { start, room, id_lock: None, is_local: true })
+        let start = self.build_start(key, None, None, self.input.clone(), true);
+        Ok(PreparedStart { start, reserved, id_lock: None, is_local: true })
     }
 
     /// Prepares any start, and waits for whatever it needs.
-    async fn prepare(&self) -> Result<Prepared, Error> {
+    async fn prepare(&self) -> Result<PreparedStart, Error> {
         self.check()?;
-        let (core, options) = (&*self.core, self.told());
-        let ticket = options.ticket()?;
+        let (engine, options) = (&*self.engine, self.options());
+        let placement = options.placement()?;
         options.check_debounce(&self.definition.name, &self.input)?;
         options.attributes.check()?;
-        if let Some(ticket) = &ticket {
-            core.await_queue(&ticket.queue).await?;
+        if let Some(placement) = &placement {
+            engine.check_queue(&placement.queue).await?;
         }
-        let key = Key::mint(core.shard);
+        let key = Key::mint(engine.shard);
         let mut id_lock = None;
-        let id = self.id();
+        let id = self.workflow_id();
         if let Some(id) = &id {
             check_text("workflow_id", id, MAX_ID_BYTES)?;
-            id_lock = Some(core.id_locks.lock(id).await);
+            id_lock = Some(engine.id_locks.lock(id).await);
         }
-        let lane = core.lane_of(key);
+        let lane = engine.lane_of(key);
         let generation = lane.generation();
-        let place = Place { lane, generation, execution: key, tree: key, is_free: true, fate: None };
-        let (input, room) = crate::runtime::run::chunks::store(place, self.input.clone()).await;
-        let is_local = self.may_begin(ticket.as_deref(), id.is_some()) && core.take_slot();
+        let place = ChunkTarget { lane, generation, execution: key, tree: key, is_unowned: true, fate: None };
+        let (input, reserved) = crate::runtime::run::chunks::store(place, self.input.clone()).await;
+        let is_local = self.may_begin_here(placement.as_deref(), id.is_some()) && engine.take_slot();
         if !is_local {
-            core.note_queued();
+            engine.note_queued();
         }
-        Ok(Prepared { start: self.start_of(key, id, ticket, input, is_local), room, id_lock, is_local })
+        Ok(PreparedStart {
+            start: self.build_start(key, id, placement, input, is_local),
+            reserved,
+            id_lock,
+            is_local,
+        })
     }
 
     /// Whether the execution may begin here at once, as far as this process knows.
-    fn may_begin(&self, ticket: Option<&Placement>, has_id: bool) -> bool {
-        let options = self.told();
-        let is_timed = options.timeout.is_some() || options.run_timeout.is_some();
+    fn may_begin_here(&self, placement: Option<&Placement>, has_id: bool) -> bool {
+        let options = self.options();
+        let is_timed = options.execution_timeout.is_some() || options.run_timeout.is_some();
         let is_plain = !has_id && !is_timed && options.dedup_id.is_none();
-        options.due.is_none() && ticket.is_none_or(|ticket| is_plain && self.core.can_begin_in(&ticket.queue))
+        options.due.is_none()
+            && placement.is_none_or(|placement| is_plain && self.engine.can_begin_in(&placement.queue))
     }
 
-    fn start_of(
+    fn build_start(
         &self,
         key: Key,
         id: Option<Arc<str>>,
-        ticket: Option<Arc<Placement>>,
+        placement: Option<Arc<Placement>>,
         input: Payload,
         is_local: bool,
     ) -> Box<store::Start> {
-        let (created_at, options) = (self.core.now(), self.told());
-        let (dedup_id, merge_within) = match &options.debounce {
+        let (created_at, options) = (self.engine.now(), self.options());
+        let (dedup_id, debounce_window) = match &options.debounce {
             Some(id) => (
                 Some(debounce_key(&self.definition.name, id)),
                 Some(options.max_delay.unwrap_or(MAX_STORED_DURATION).min(MAX_STORED_DURATION)),
@@ -219,229 +232,246 @@ impl Order<'_> {
             is_guarded: id.is_some() || dedup_id.is_some(),
             workflow_id: id,
             workflow: self.definition.name.clone(),
-            app_version: self.core.info.app_version.clone(),
-            self_claims: is_local && ticket.is_some(),
-            placement: ticket,
+            app_version: self.engine.info.app_version.clone(),
+            self_claims: is_local && placement.is_some(),
+            placement,
             dedup_id,
-            debounce_window: merge_within,
+            debounce_window,
             input,
             created_at,
             deadline_at,
             run_timeout,
             attributes: options.attributes.clone(),
             has_begun: false,
-            state: options.state(created_at, is_local),
+            state: options.initial_state(created_at, is_local),
         })
     }
 }
 
-fn text(option: Option<&str>) -> String {
+fn text_or_empty(option: Option<&str>) -> String {
     option.unwrap_or_default().to_owned()
 }
 
 /// Creates the run of a Start that begins here and is staged on its own.
-pub(crate) fn local_run(
-    core: &Arc<Core>,
+pub(crate) fn new_local_run(
+    engine: &Arc<EngineInner>,
     definition: &Arc<Definition>,
     start: &store::Start,
     fate: Option<Fate>,
 ) -> Arc<Run> {
-    let first = NewRun::first(start.key, start.root, start.created_at, core.lane_of(start.root).generation());
-    let (given_id, ticket) = (start.workflow_id.clone(), start.placement.clone());
-    let new = NewRun { deadline_at: start.deadline_at, given_id, ticket, fate, ..first };
-    Run::new(core.clone(), definition.clone(), new)
+    let first = NewRun::for_first_run(
+        start.key,
+        start.root,
+        start.created_at,
+        engine.lane_of(start.root).generation(),
+    );
+    let (given_id, placement) = (start.workflow_id.clone(), start.placement.clone());
+    let new = NewRun { deadline_at: start.deadline_at, given_id, placement, fate, ..first };
+    Run::new(engine.clone(), definition.clone(), new)
 }
 
 /// Creates the run of a Start that is staged together with the first Write that depends on it.
-pub(crate) fn local_run_of(
-    core: &Arc<Core>,
+pub(crate) fn new_deferred_run(
+    engine: &Arc<EngineInner>,
     definition: &Arc<Definition>,
     start: Box<store::Start>,
-    room: u32,
+    reserved: u32,
 ) -> Arc<Run> {
     // another execution may have its id
     let fate = start.is_guarded.then(Fate::default);
-    let run = local_run(core, definition, &start, fate);
-    run.keep_start(start, room);
+    let run = new_local_run(engine, definition, &start, fate);
+    run.set_unstaged_start(start, reserved);
     run
 }
 
-impl Order<'_> {
+impl Submission<'_> {
     pub(crate) async fn start<O>(self) -> Result<Handle<O>, Error> {
-        self.patiently(self.start_in_time()).await
+        self.within_wait_timeout(self.start_untimed()).await
     }
 
-    async fn start_in_time<O>(&self) -> Result<Handle<O>, Error> {
-        match self.started(self.prepare().await?).await? {
-            Started::Here(attended, run) => {
+    async fn start_untimed<O>(&self) -> Result<Handle<O>, Error> {
+        match self.start_with_retries(self.prepare().await?).await? {
+            Started::Local(caller_driven, run) => {
                 // the run continues in a task of its own
-                drop(attended);
-                Ok(Handle::running(run, self.id()))
+                drop(caller_driven);
+                Ok(Handle::local(run, self.workflow_id()))
             }
-            Started::Elsewhere(handle) => Ok(handle),
+            Started::Remote(handle) => Ok(handle),
         }
     }
 
     /// Starts the execution, with as many retries as it needs.
-    async fn started<O>(&self, mut prepared: Prepared) -> Result<Started<O>, Error> {
+    async fn start_with_retries<O>(&self, mut prepared: PreparedStart) -> Result<Started<O>, Error> {
         loop {
             // registered before the queue is found full, so that no notification in the meantime is missed
-            let room = self.waits_if_full().then(|| self.core.queues.room());
-            match self.start_prepared(prepared).await? {
+            let capacity = self.waits_if_full().then(|| self.engine.known_queues.wait_for_capacity());
+            match self.try_start(prepared).await? {
                 Ok(started) => return Ok(started),
-                Err(Obstacle::Gone) => {}
-                Err(Obstacle::Full) => {
-                    self.waits_for_room.store(true, Relaxed);
-                    OptionFuture::from(room).await;
-                    self.waits_for_room.store(false, Relaxed);
+                Err(RetryReason::DuplicateEnded) => {}
+                Err(RetryReason::QueueFull) => {
+                    self.is_waiting_for_capacity.store(true, Relaxed);
+                    OptionFuture::from(capacity).await;
+                    self.is_waiting_for_capacity.store(false, Relaxed);
                 }
             }
             prepared = self.prepare().await?;
         }
     }
 
-    fn told(&self) -> &StartOptions {
-        self.options.as_deref().unwrap_or(StartOptions::PLAIN)
+    fn options(&self) -> &StartOptions {
+        self.options.as_deref().unwrap_or(StartOptions::DEFAULTS)
     }
 
     fn waits_if_full(&self) -> bool {
-        self.told().on_full == OnFull::Wait
+        self.options().on_full == OnFull::Wait
     }
 
     /// Runs `work` for at most the wait timeout.
-    async fn patiently<T>(&self, work: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
-        let Some(patience) = self.told().patience else {
+    async fn within_wait_timeout<T>(&self, work: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
+        let Some(timeout) = self.options().wait_timeout else {
             return work.await;
         };
-        tokio::time::timeout(patience, work).await.unwrap_or_else(|_| {
-            Err(if self.waits_for_room.load(Relaxed) {
-                self.full()
+        tokio::time::timeout(timeout, work).await.unwrap_or_else(|_| {
+            Err(if self.is_waiting_for_capacity.load(Relaxed) {
+                self.queue_full_error()
             } else {
-                Error::Unavailable(format!("the database did not answer within {patience:?}"))
+                Error::Unavailable(format!("the database did not answer within {timeout:?}"))
             })
         })
     }
 
-    fn full(&self) -> Error {
-        Error::QueueFull { queue: text(self.told().queue.as_deref()) }
+    fn queue_full_error(&self) -> Error {
+        Error::QueueFull { queue: text_or_empty(self.options().queue.as_deref()) }
     }
 
-    fn id(&self) -> Option<Arc<str>> {
-        self.told().workflow_id.clone()
+    fn workflow_id(&self) -> Option<Arc<str>> {
+        self.options().workflow_id.clone()
     }
 
-    async fn start_prepared<O>(&self, prepared: Prepared) -> Result<Result<Started<O>, Obstacle>, Error> {
-        let (core, definition) = (&*self.core, &*self.definition);
-        let Prepared { start, room, id_lock, is_local } = prepared;
+    async fn try_start<O>(&self, prepared: PreparedStart) -> Result<Result<Started<O>, RetryReason>, Error> {
+        let (engine, definition) = (&*self.engine, &*self.definition);
+        let PreparedStart { start, reserved, id_lock, is_local } = prepared;
         let (key, id, fingerprint) = (start.key, start.workflow_id.clone(), start.fingerprint);
         if !is_local {
-            let outcome = queue(core, start, room, id_lock).await?;
-            return self.came_to(outcome, key, id, fingerprint);
+            let outcome = stage_queued(engine, start, reserved, id_lock).await?;
+            return self.resolve(outcome, key, id, fingerprint);
         }
-        let run = local_run(core, definition, &start, None);
+        let run = new_local_run(engine, definition, &start, None);
         run.register();
-        let Some(lsn) = run.stage_start(start, room) else {
-            core.runs.remove(&run);
-            core.release_slot();
-            return Err(core.why_dropped());
+        let Some(lsn) = run.stage_start(start, reserved) else {
+            engine.runs.remove(&run);
+            engine.release_slot();
+            return Err(engine.dropped_write_error());
         };
-        let task = Some(RunTask::starting(run.clone(), lsn));
-        let mut attended = Attended { task, input: self.input.clone(), id_lock };
-        let outcome = poll_fn(|cx| match &mut attended.task {
-            Some(task) => task.poll_started(cx, &self.input),
+        let task = Some(RunTask::await_start(run.clone(), lsn));
+        let mut caller_driven = CallerDriven { task, input: self.input.clone(), id_lock };
+        let outcome = poll_fn(|cx| match &mut caller_driven.task {
+            Some(task) => task.poll_start(cx, &self.input),
             None => Poll::Ready(Outcome::Dropped),
         })
         .await;
-        attended.id_lock = None;
+        caller_driven.id_lock = None;
         if outcome != Outcome::Applied {
-            attended.task = None;
-            return self.came_to(outcome, key, id, fingerprint);
+            caller_driven.task = None;
+            return self.resolve(outcome, key, id, fingerprint);
         }
-        Ok(Ok(Started::Here(attended, run)))
+        Ok(Ok(Started::Local(caller_driven, run)))
     }
 
     /// Turns the outcome of a start that does not run here into a handle, an error or a retry.
-    fn came_to<O>(
+    fn resolve<O>(
         &self,
         outcome: Outcome,
         key: Key,
         id: Option<Arc<str>>,
         fingerprint: Option<u64>,
-    ) -> Result<Result<Started<O>, Obstacle>, Error> {
+    ) -> Result<Result<Started<O>, RetryReason>, Error> {
         let handle = match outcome {
-            Outcome::Deduplicated(None) if self.told().debounce.is_some() => Err(Error::Unavailable(
-                "the reply to this debounced start was lost; the execution it merged into has already begun".into(),
+            Outcome::Deduplicated(None) if self.options().debounce.is_some() => Err(Error::Unavailable(
+                "the reply to this debounced start was lost; the execution it merged into has already begun"
+                    .into(),
             )),
-            Outcome::Deduplicated(None) => return Ok(Err(Obstacle::Gone)),
-            Outcome::Full if self.waits_if_full() => return Ok(Err(Obstacle::Full)),
-            Outcome::Full => Err(self.full()),
-            Outcome::Deduplicated(Some(existing)) => self.deduplicated(*existing),
-            outcome => settled(&self.core, outcome, &self.definition, key, id, fingerprint),
+            Outcome::Deduplicated(None) => return Ok(Err(RetryReason::DuplicateEnded)),
+            Outcome::Full if self.waits_if_full() => return Ok(Err(RetryReason::QueueFull)),
+            Outcome::Full => Err(self.queue_full_error()),
+            Outcome::Deduplicated(Some(existing)) => self.resolve_duplicate(*existing),
+            outcome => handle_for_outcome(&self.engine, outcome, &self.definition, key, id, fingerprint),
         };
-        handle.map(|handle| Ok(Started::Elsewhere(handle)))
+        handle.map(|handle| Ok(Started::Remote(handle)))
     }
 
     /// Returns what a start gets whose dedup_id another execution has.
-    fn deduplicated<O>(&self, existing: ExistingExecution) -> Result<Handle<O>, Error> {
-        let options = self.told();
+    fn resolve_duplicate<O>(&self, existing: ExistingExecution) -> Result<Handle<O>, Error> {
+        let options = self.options();
         let is_same = *existing.workflow == *self.definition.name;
         if is_same && options.on_duplicate == OnDuplicate::ReturnExisting {
             let is_running = existing.status == Status::Running;
-            return Ok(Handle::of((*self.core).clone(), existing.key, existing.given_id, |_| is_running));
+            return Ok(Handle::attach((*self.engine).clone(), existing.key, existing.given_id, |_| {
+                is_running
+            }));
         }
         Err(Error::Deduplicated {
-            queue: text(options.queue.as_deref()),
-            dedup_id: text(options.dedup_id.as_deref()),
+            queue: text_or_empty(options.queue.as_deref()),
+            dedup_id: text_or_empty(options.dedup_id.as_deref()),
             workflow_id: existing.workflow_id(),
         })
     }
 
     pub(crate) async fn run_to_end<O: FromPayload>(self) -> Result<O, Error> {
-        self.patiently(self.run_to_end_in_time()).await
+        self.within_wait_timeout(self.run_untimed()).await
     }
 
-    async fn run_to_end_in_time<O: FromPayload>(&self) -> Result<O, Error> {
-        let (core, definition) = (&*self.core, &*self.definition);
+    async fn run_untimed<O: FromPayload>(&self) -> Result<O, Error> {
+        let (engine, definition) = (&*self.engine, &*self.definition);
         let prepared = self.prepare().await?;
         if !prepared.is_local || prepared.start.self_claims {
-            return match self.started::<O>(prepared).await? {
+            return match self.start_with_retries::<O>(prepared).await? {
                 // the code may have to run in the caller's task: the caller drives the run to its end
-                Started::Here(mut attended, run) => match poll_fn(|cx| attended.poll_conclusion(cx)).await {
-                    Conclusion::Ended(status, outcome) => decode(core, run.key, status, outcome).await,
-                    Conclusion::Gone => {
-                        core.check_open()?;
-                        Handle::<O>::of(core.clone(), run.key, self.id(), |_| true).output().await
+                Started::Local(mut caller_driven, run) => {
+                    match poll_fn(|cx| caller_driven.poll_conclusion(cx)).await {
+                        Conclusion::Ended(status, outcome) => {
+                            decode_outcome(engine, run.key, status, outcome).await
+                        }
+                        Conclusion::LeftProcess => {
+                            engine.check_open()?;
+                            Handle::<O>::attach(engine.clone(), run.key, self.workflow_id(), |_| true)
+                                .output()
+                                .await
+                        }
                     }
-                },
-                Started::Elsewhere(handle) => handle.output().await,
+                }
+                Started::Remote(handle) => handle.output().await,
             };
         }
-        let Prepared { start, room, id_lock, .. } = prepared;
+        let PreparedStart { start, reserved, id_lock, .. } = prepared;
         let (key, id, fingerprint) = (start.key, start.workflow_id.clone(), start.fingerprint);
-        let run = local_run_of(core, definition, start, room);
-        let task = Some(RunTask::executing(run.clone(), &self.input));
-        let mut attended = Attended { task, input: Payload::empty(), id_lock };
-        let mut landing = None;
+        let run = new_deferred_run(engine, definition, start, reserved);
+        let task = Some(RunTask::begin_executing(run.clone(), &self.input));
+        let mut caller_driven = CallerDriven { task, input: Payload::empty(), id_lock };
+        let mut durable_start = None;
         let conclusion = poll_fn(|cx| {
-            let polled = attended.poll_conclusion(cx);
+            let polled = caller_driven.poll_conclusion(cx);
             // callers that wait for the id are served once the Start is durable, whatever the code waits for
-            if attended.id_lock.is_some()
+            if caller_driven.id_lock.is_some()
                 && let Some(lsn) = run.start_lsn()
-                && landing.get_or_insert_with(|| DurableFuture::new(run.clone(), lsn)).poll_unpin(cx).is_ready()
+                && durable_start
+                    .get_or_insert_with(|| DurableFuture::new(run.clone(), lsn))
+                    .poll_unpin(cx)
+                    .is_ready()
             {
-                attended.id_lock = None;
+                caller_driven.id_lock = None;
             }
             polled
         })
         .await;
         // after a fence the run is gone, but its Start is staged again: the id must stay locked until then
-        let id_lock = attended.id_lock.take();
-        drop(attended);
+        let id_lock = caller_driven.id_lock.take();
+        drop(caller_driven);
         if let Conclusion::Ended(status, outcome) = conclusion {
-            return decode(core, key, status, outcome).await;
+            return decode_outcome(engine, key, status, outcome).await;
         }
-        core.check_open()?;
-        started(core, key, run.start_lsn()).await.or_else(|error| match error {
+        engine.check_open()?;
+        wait_for_start(engine, key, run.start_lsn()).await.or_else(|error| match error {
             // another execution has the id
             Error::NotFound { .. } => Ok(()),
             error => Err(error),
@@ -450,59 +480,71 @@ impl Order<'_> {
         // suspended, requeued, or a duplicate: the database knows which execution has the id
         let existing = match &id {
             None => None,
-            Some(id) => core.load(ExecutionId::Given(id.clone()), Detail::Outcome).await?,
+            Some(id) => engine.load(ExecutionId::Given(id.clone()), Detail::Outcome).await?,
         };
         let Some(Execution {
-            key: existing_key, workflow, fingerprint: print, parent, status, run_no, ..
+            key: existing_key,
+            workflow,
+            fingerprint: existing_fingerprint,
+            parent,
+            status,
+            run_no,
+            ..
         }) = existing.map(|record| record.execution)
         else {
-            return Handle::<O>::of(core.clone(), key, id, |_| true).output().await;
+            return Handle::<O>::attach(engine.clone(), key, id, |_| true).output().await;
         };
         let existing = ExistingExecution {
             key: existing_key,
             given_id: id.clone(),
             workflow,
-            fingerprint: print,
+            fingerprint: existing_fingerprint,
             parent: parent.map(|parent| parent.key),
             status,
         };
-        check_same(&existing, definition, id.as_deref(), fingerprint)?;
-        Handle::<O>::of(core.clone(), existing_key, id, |run| run.run_no == run_no).output().await
+        check_same_start(&existing, definition, id.as_deref(), fingerprint)?;
+        Handle::<O>::attach(engine.clone(), existing_key, id, |run| run.run_no == run_no).output().await
     }
 }
 
 /// Waits until the Start of a run that has left this process is durable.
-pub(crate) async fn started(core: &Arc<Core>, key: Key, lsn: Option<Lsn>) -> Result<(), Error> {
+pub(crate) async fn wait_for_start(
+    engine: &Arc<EngineInner>,
+    key: Key,
+    lsn: Option<Lsn>,
+) -> Result<(), Error> {
     let Some(lsn) = lsn else { return Ok(()) };
-    match core.lane_of(key).wait_durable(lsn).await {
+    match engine.lane_of(key).wait_durable(lsn).await {
         // staged again after a fence, and found as a duplicate of itself
         Outcome::Duplicate(existing) if existing.key == key => Ok(()),
         Outcome::Duplicate(_) => Err(Error::NotFound { workflow_id: key.to_string() }),
-        Outcome::Rejected(reason) => Err(Error::Invalid { what: "start", reason: reason.to_string() }),
-        Outcome::Dropped | Outcome::Fenced => Err(core.why_dropped()),
+        Outcome::Rejected(reason) => Err(Error::Invalid { input: "start", reason: reason.to_string() }),
+        Outcome::Dropped | Outcome::Fenced => Err(engine.dropped_write_error()),
         _ => Ok(()),
     }
 }
 
 /// Stages a Start that does not run here, and waits for its outcome.
-async fn queue(
-    core: &Arc<Core>,
+async fn stage_queued(
+    engine: &Arc<EngineInner>,
     start: Box<store::Start>,
-    room: u32,
+    reserved: u32,
     id_lock: Option<IdLock>,
 ) -> Result<Outcome, Error> {
     let key = start.key;
-    let lane = core.lane_of(key);
+    let lane = engine.lane_of(key);
     let generation = lane.generation();
-    let staged = Staged { generation, tree: key, write: Write::Start(start), reserved: room, fate: None };
-    let Some(lsn) = lane.stage(staged, &mut FoldTarget::default()) else { return Err(core.why_dropped()) };
-    let held = IdLockUntilSettled { lock: id_lock, lane: lane.clone(), lsn };
-    Ok(held.lane.wait_durable(lsn).await)
+    let staged = Staged { generation, tree: key, write: Write::Start(start), reserved, fate: None };
+    let Some(lsn) = lane.stage(staged, &mut FoldTarget::default()) else {
+        return Err(engine.dropped_write_error());
+    };
+    let id_lock_guard = IdLockUntilSettled { lock: id_lock, lane: lane.clone(), lsn };
+    Ok(id_lock_guard.lane.wait_durable(lsn).await)
 }
 
 /// Returns the handle to which a Start leads that does not run here or was a duplicate.
-pub(crate) fn settled<O>(
-    core: &Arc<Core>,
+pub(crate) fn handle_for_outcome<O>(
+    engine: &Arc<EngineInner>,
     outcome: Outcome,
     definition: &Definition,
     key: Key,
@@ -510,18 +552,18 @@ pub(crate) fn settled<O>(
     fingerprint: Option<u64>,
 ) -> Result<Handle<O>, Error> {
     match outcome {
-        Outcome::Applied | Outcome::Queued => Ok(Handle::of(core.clone(), key, id, |_| true)),
+        Outcome::Applied | Outcome::Queued => Ok(Handle::attach(engine.clone(), key, id, |_| true)),
         Outcome::Duplicate(existing) => {
-            check_same(&existing, definition, id.as_deref(), fingerprint)?;
+            check_same_start(&existing, definition, id.as_deref(), fingerprint)?;
             let is_running = existing.status == Status::Running;
-            Ok(Handle::of(core.clone(), existing.key, id, |_| is_running))
+            Ok(Handle::attach(engine.clone(), existing.key, id, |_| is_running))
         }
-        Outcome::Rejected(reason) => Err(Error::Invalid { what: "start", reason: reason.to_string() }),
-        _ => Err(core.why_dropped()),
+        Outcome::Rejected(reason) => Err(Error::Invalid { input: "start", reason: reason.to_string() }),
+        _ => Err(engine.dropped_write_error()),
     }
 }
 
-fn check_same(
+fn check_same_start(
     existing: &ExistingExecution,
     definition: &Definition,
     id: Option<&str>,

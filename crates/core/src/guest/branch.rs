@@ -3,9 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{Gate, GuestInput, GuestWorkflow};
+use super::{GuestInput, GuestWorkflow, RunControl};
 use crate::failure::Failure;
-use crate::guest::step::StepCall;
+use crate::guest::step::GuestStep;
 use crate::key::Key;
 use crate::name::Name;
 use crate::path::Path;
@@ -20,43 +20,43 @@ use crate::workflow::sleep::sleep_for;
 use crate::workflow::step::begin_step_call;
 
 /// A branch of a guest's code. Calls are numbered in the order in which they are made.
-pub struct Branch {
+pub struct GuestBranch {
     pub(super) cx: Context,
     /// The branch's share in the count of active branches; `None` for the first branch, which counts without it.
-    pub(super) leaf: Option<ActiveBranch>,
+    pub(super) active: Option<ActiveBranch>,
 }
 
-impl Branch {
+impl GuestBranch {
     /// Forks a branch that runs beside this one until it is dropped.
     #[must_use]
     pub fn fork(&mut self) -> Self {
         let path = self.cx.next_path();
         let cx = self.cx.for_branch(&path, 0);
-        let leaf = ActiveBranch::new(&cx.run);
-        Self { cx, leaf: Some(leaf) }
+        let active = ActiveBranch::new(&cx.run);
+        Self { cx, active: Some(active) }
     }
 
     /// Reserves the path of a branch that is to begin later. The branch does not count as active yet.
     #[must_use]
     pub fn reserve(&mut self) -> Self {
         let path = self.cx.next_path();
-        Self { cx: self.cx.for_branch(&path, 0), leaf: None }
+        Self { cx: self.cx.for_branch(&path, 0), active: None }
     }
 
     /// Begins a branch that was reserved.
     pub fn begin(&mut self) {
-        self.leaf = Some(ActiveBranch::new(&self.cx.run));
+        self.active = Some(ActiveBranch::new(&self.cx.run));
     }
 
     /// Marks this branch as waiting for branches of its own, for as long as the returned value lives.
     #[must_use]
-    pub fn join(&self) -> Join {
-        self.cx.run.add_leaves(-1);
-        Join(self.cx.run.clone())
+    pub fn join(&self) -> BranchJoin {
+        self.cx.run.adjust_active_branches(-1);
+        BranchJoin(self.cx.run.clone())
     }
 
     /// The path of the next call, which is not begun yet.
-    pub fn coming_path(&self) -> Path {
+    pub fn upcoming_path(&self) -> Path {
         self.cx.upcoming_path()
     }
 
@@ -73,7 +73,7 @@ impl Branch {
     ) -> impl Future<Output = Result<Payload, Failure>> + Send + use<> {
         let path = self.cx.next_path();
         let call = crate::workflow::child::begin_result_call(&self.cx.run, path, &workflow.definition.name);
-        crate::workflow::child::result(call, key)
+        crate::workflow::child::wait_for_result(call, key)
     }
 
     /// Begins a step; see [`Context::step`]. The task that polls it runs its body.
@@ -82,10 +82,10 @@ impl Branch {
         name: &Name,
         options: Option<Box<StepOptions>>,
         fingerprint: Option<u64>,
-    ) -> StepCall {
+    ) -> GuestStep {
         let path = self.cx.next_path();
-        let begun = begin_step_call(&self.cx.run, path, name, fingerprint.map(Ok), options.as_deref());
-        StepCall::new(begun, options)
+        let begun_call = begin_step_call(&self.cx.run, path, name, fingerprint.map(Ok), options.as_deref());
+        GuestStep::new(begun_call, options)
     }
 
     /// Begins a durable sleep; see [`Context::sleep`].
@@ -128,8 +128,8 @@ impl Branch {
     }
 
     /// Returns the control of the execution's run.
-    pub fn gate(&self) -> Gate {
-        Gate(self.cx.run.clone())
+    pub fn run_control(&self) -> RunControl {
+        RunControl(self.cx.run.clone())
     }
 
     /// The execution's key.
@@ -149,10 +149,10 @@ impl Branch {
 }
 
 /// A branch that waits for branches of its own.
-pub struct Join(Arc<Run>);
+pub struct BranchJoin(Arc<Run>);
 
-impl Drop for Join {
+impl Drop for BranchJoin {
     fn drop(&mut self) {
-        self.0.add_leaves(1);
+        self.0.adjust_active_branches(1);
     }
 }

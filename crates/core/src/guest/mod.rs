@@ -1,8 +1,8 @@
 //! Guests: workflows in another language, for bindings. Their values are payloads already, and their code is polled by
 //! the driver of that language: an event loop, or a thread.
 //!
-//! The engine provides a [`Context`] and keeps a future that resolves when the code has returned. The code makes durable
-//! calls through [`GuestBranch`]es. Each call's future owns what it needs, and may be polled anywhere.
+//! The engine provides a [`Context`] and keeps a future that resolves when the code has returned. The code makes
+//! durable calls through [`GuestBranch`]es. Each call's future owns what it needs, and may be polled anywhere.
 //!
 //! An outcome is delivered only when all branches are blocked: otherwise a replay could not repeat what followed from
 //! the delivery. The engine detects this quiescence by itself while every branch is in a durable call. If some branches
@@ -14,12 +14,12 @@ mod run_control;
 mod step;
 
 pub use crate::path::Path;
-pub use crate::runtime::run::Stopped;
-pub use crate::runtime::run::quiescence::Waits;
+pub use crate::runtime::run::StopReason;
+pub use crate::runtime::run::quiescence::BlockedOn;
 pub use crate::runtime::start_options::StartOptions;
-pub use branch::{Branch, Join};
-pub use run_control::Gate;
-pub use step::{StepCall, StepTurn};
+pub use branch::{BranchJoin, GuestBranch};
+pub use run_control::RunControl;
+pub use step::{GuestStep, StepAction};
 
 use std::sync::Arc;
 use std::thread::ThreadId;
@@ -28,8 +28,8 @@ use futures_util::future::BoxFuture;
 
 use crate::engine::Engine;
 use crate::engine::handle::Handle;
-use crate::engine::start_future::{Running, Starting};
-use crate::engine::submission::{Held, Order};
+use crate::engine::start_future::{RunFuture, StartFuture};
+use crate::engine::submission::{ArcRef, Submission};
 use crate::error::Error;
 use crate::failure::Failure;
 use crate::payload::Payload;
@@ -43,8 +43,8 @@ use crate::workflow::context::Context;
 pub struct GuestInput {
     /// The input as it is recorded.
     pub payload: Payload,
-    /// The fingerprint of the input; `None` for that of the payload. A language with several spellings of one call gives
-    /// all of them the same fingerprint.
+    /// The fingerprint of the input; `None` for that of the payload. A language with several spellings of one call
+    /// gives all of them the same fingerprint.
     pub fingerprint: Option<u64>,
 }
 
@@ -64,28 +64,28 @@ impl GuestInput {
 pub type GuestWorkflow = Workflow<Payload, Payload>;
 
 impl GuestWorkflow {
-    /// Returns the workflow `name`. `body` is called once per run, with the branch in which the code begins and with the
-    /// input. The future that it returns resolves when the code has returned. If the engine drops that future earlier, the
-    /// code has to unwind: [`RunControl::stop_reason`] says why.
+    /// Returns the workflow `name`. `body` is called once per run, with the branch in which the code begins and with
+    /// the input. The future that it returns resolves when the code has returned. If the engine drops that future
+    /// earlier, the code has to unwind: [`RunControl::stop_reason`] says why.
     ///
-    /// Code that is not `is_eager` receives a step's outcome only when that is durable. Code that `is_in_thread` holds
-    /// one of the [`max_threads`](crate::EngineBuilder::max_threads) while it runs. `time_limit` names the language's way to
-    /// limit durable calls in time, for messages about code that uses another one.
+    /// Code that is not `is_eager` receives a step's outcome only when that is durable. Code that `holds_thread`
+    /// holds one of the [`max_threads`](crate::EngineBuilder::max_threads) while it runs. `time_limit_hint` names the
+    /// language's way to limit durable calls in time, for messages about code that uses another one.
     pub fn new_guest<F, Fut>(
         name: &str,
         is_eager: bool,
-        is_in_thread: bool,
-        time_limit: &'static str,
+        holds_thread: bool,
+        time_limit_hint: &'static str,
         body: F,
     ) -> Self
     where
-        F: Fn(Branch, Payload) -> Fut + Send + Sync + 'static,
+        F: Fn(GuestBranch, Payload) -> Fut + Send + Sync + 'static,
         Fut: Future<Output = Result<Payload, Failure>> + Send + 'static,
     {
         let body = move |run: Arc<Run>, input: &Payload| -> Result<BodyFuture, Failure> {
-            Ok(Box::pin(body(Branch { cx: Context::root(run), leaf: None }, input.clone())))
+            Ok(Box::pin(body(GuestBranch { cx: Context::root(run), active: None }, input.clone())))
         };
-        Self::from_guest_body(name, is_eager, is_in_thread, time_limit, Box::new(body))
+        Self::from_guest_body(name, is_eager, holds_thread, time_limit_hint, Box::new(body))
     }
 }
 
@@ -96,20 +96,20 @@ impl Engine {
         workflow: &GuestWorkflow,
         input: GuestInput,
         options: Option<Box<StartOptions>>,
-    ) -> Starting<'static, Payload> {
-        Starting::of(self.order(workflow, input, options))
+    ) -> StartFuture<'static, Payload> {
+        StartFuture::new(self.submission(workflow, input, options))
     }
 
     /// Starts one execution per input, like [`Engine::start_many`]. The options must not include any that only a single
     /// start can have.
-    pub fn start_guests(
+    pub fn start_many_guest(
         &self,
         workflow: &GuestWorkflow,
         inputs: Vec<GuestInput>,
         options: Option<&StartOptions>,
     ) -> BoxFuture<'static, Result<Vec<Handle<Payload>>, Error>> {
-        let order = |input| self.order(workflow, input, options.cloned().map(Box::new));
-        crate::engine::start::start_all(inputs.into_iter().map(order).collect())
+        let submission = |input| self.submission(workflow, input, options.cloned().map(Box::new));
+        crate::engine::start::start_all(inputs.into_iter().map(submission).collect())
     }
 
     /// Runs an execution to its output, like [`Engine::run`].
@@ -118,31 +118,32 @@ impl Engine {
         workflow: &GuestWorkflow,
         input: GuestInput,
         options: Option<Box<StartOptions>>,
-    ) -> Running<'static, Payload> {
-        Running::of(self.order(workflow, input, options))
+    ) -> RunFuture<'static, Payload> {
+        RunFuture::new(self.submission(workflow, input, options))
     }
 
-    fn order(
+    fn submission(
         &self,
         workflow: &GuestWorkflow,
         input: GuestInput,
         options: Option<Box<StartOptions>>,
-    ) -> Order<'static> {
-        let (core, definition) = (Held::Own(self.inner.clone()), Held::Own(workflow.definition.clone()));
-        let mut order = Order::new(core, definition, input.payload, options);
-        order.fingerprint = input.fingerprint;
-        order
+    ) -> Submission<'static> {
+        let (engine, definition) =
+            (ArcRef::Owned(self.inner.clone()), ArcRef::Owned(workflow.definition.clone()));
+        let mut submission = Submission::new(engine, definition, input.payload, options);
+        submission.fingerprint = input.fingerprint;
+        submission
     }
 }
 
 /// A batch of what one thread stages, which is held back until this is dropped: one flush for one turn of an event
 /// loop. Whatever another thread stages flushes the batch too. Must be dropped before the thread waits for anything.
-pub struct Burst {
+pub struct FlushBatch {
     engine: Engine,
     thread: ThreadId,
 }
 
-impl Burst {
+impl FlushBatch {
     /// Begins a batch. Returns `None` if the thread is already in a batch of this engine.
     pub fn begin(engine: &Engine) -> Option<Self> {
         let mut is_new = false;
@@ -153,7 +154,7 @@ impl Burst {
     }
 }
 
-impl Drop for Burst {
+impl Drop for FlushBatch {
     fn drop(&mut self) {
         for lane in self.engine.inner.lanes() {
             lane.end_batch(self.thread);

@@ -5,49 +5,50 @@ use std::task::Waker;
 
 use crate::failure::{Failure, UNREADABLE};
 use crate::key::Key;
-use crate::runtime::run::Stopped;
-use crate::runtime::run::quiescence::Waits;
-use crate::runtime::run::{InThread, Interrupt, Run};
+use crate::runtime::run::StopReason;
+use crate::runtime::run::quiescence::BlockedOn;
+use crate::runtime::run::{Interrupt, Run, ThreadUse};
 
 /// The control of one run of an execution. Once the run is closed, no call is delivered any more.
 #[derive(Clone)]
-pub struct Gate(pub(super) Arc<Run>);
+pub struct RunControl(pub(super) Arc<Run>);
 
-impl Gate {
+impl RunControl {
     /// Registers a waker for the moment when the code has to unwind. Returns false if it has to already.
-    pub fn on_stop(&self, waker: &Waker) -> bool {
-        self.0.on_stop(waker)
+    pub fn add_stop_waker(&self, waker: &Waker) -> bool {
+        self.0.add_stop_waker(waker)
     }
 
     /// Removes a waker that [`RunControl::add_stop_waker`] has registered.
-    pub fn off_stop(&self, waker: &Waker) {
-        self.0.off_stop(waker);
+    pub fn remove_stop_waker(&self, waker: &Waker) {
+        self.0.remove_stop_waker(waker);
     }
 
     /// Why the code has to unwind; `None` while it need not.
-    pub fn stopped(&self) -> Option<Stopped> {
-        self.0.state().stopped
+    pub fn stop_reason(&self) -> Option<StopReason> {
+        self.0.state().stop_reason
     }
 
-    /// Whether a body that was permitted to begin may still begin. To be called right before the body, by the thread that
-    /// runs it: since the permission, the thread may have waited for its language's runtime.
-    pub fn lets_begin(&self) -> bool {
-        self.0.lets_begin()
+    /// Whether a body that was permitted to begin may still begin. To be called right before the body, by the thread
+    /// that runs it: since the permission, the thread may have waited for its language's runtime.
+    pub fn can_begin_body(&self) -> bool {
+        self.0.can_begin_body()
     }
 
-    /// Requeues the execution at the next poll of its task: the worker that claims it continues it from its record. From
-    /// here on, nothing that the code does is recorded.
-    pub fn hand_back(&self) {
+    /// Requeues the execution at the next poll of its task: the worker that claims it continues it from its record.
+    /// From here on, nothing that the code does is recorded.
+    pub fn requeue(&self) {
         if self.0.is_open() {
-            self.0.interrupt(Interrupt::HandBack);
+            self.0.interrupt(Interrupt::Requeue);
         }
     }
 
-    /// Defers the execution, because its code has asked the program to end. Nothing more is recorded. The execution is
-    /// requeued when the engine shuts down, or else after a back-off that begins with 1 s and grows each time. Code that does
-    /// this every time therefore keeps no worker busy, and does not restart in a program that is about to end.
-    pub fn put_off(&self) {
-        self.0.interrupt(Interrupt::PutOff);
+    /// Defers the execution, because its code has asked the program to end. Nothing more is recorded. The execution
+    /// is requeued when the engine shuts down, or else after a back-off that begins with 1 s and grows each time.
+    /// Code that does this every time therefore keeps no worker busy, and does not restart in a program that is about
+    /// to end.
+    pub fn defer(&self) {
+        self.0.interrupt(Interrupt::Defer);
     }
 
     /// The execution's key.
@@ -60,16 +61,16 @@ impl Gate {
         self.0.key.workflow_id(self.0.given_id.as_deref())
     }
 
-    /// Adds `by` to the number of cancelled calls whose branches have not continued yet. Nothing is delivered while there
-    /// are any.
-    pub fn add_cancelled(&self, by: i32) {
-        let minds_rest = {
+    /// Adds `by` to the number of cancelled calls whose branches have not continued yet. Nothing is delivered while
+    /// there are any.
+    pub fn add_cancelled_calls(&self, by: i32) {
+        let needs_wake = {
             let mut state = self.0.state();
-            state.cancelled = state.cancelled.saturating_add_signed(by);
-            state.cancelled == 0 && state.minds_rest()
+            state.cancelled_calls = state.cancelled_calls.saturating_add_signed(by);
+            state.cancelled_calls == 0 && state.needs_quiescence()
         };
-        if minds_rest {
-            self.0.poke();
+        if needs_wake {
+            self.0.wake_task();
         }
     }
 
@@ -78,10 +79,10 @@ impl Gate {
         self.0.definition.name.clone()
     }
 
-    /// Declares that the code holds a thread. While such code waits for a child, the execution is suspended at once, unless
-    /// the thread hosts that child and the child begins here.
-    pub fn set_in_thread(&self, is_hosting: bool) {
-        self.0.state().thread = Some(if is_hosting { InThread::Hosting } else { InThread::Idle });
+    /// Declares that the code holds a thread. While such code waits for a child, the execution is suspended at once,
+    /// unless the thread hosts that child and the child begins here.
+    pub fn set_thread_use(&self, is_hosting: bool) {
+        self.0.state().thread_use = Some(if is_hosting { ThreadUse::HostsChild } else { ThreadUse::Idle });
     }
 
     /// An id that distinguishes the runs in this process, including several runs of one execution.
@@ -103,14 +104,14 @@ impl Gate {
     }
 
     /// Reports that a branch's code runs, until it blocks.
-    pub fn code_runs(&self) {
-        self.0.code_runs();
+    pub fn code_started(&self) {
+        self.0.code_started();
     }
 
     /// Reports that a branch's code has blocked, or has ended. Returns true if the caller must from now on poll
     /// [`RunControl::activity`] on every turn of its loop, and report when all branches are quiescent.
-    pub fn code_waits(&self) -> bool {
-        self.0.code_waits()
+    pub fn code_blocked(&self) -> bool {
+        self.0.code_blocked()
     }
 
     /// A number that changes with every activity of the branches; `None` when polling may stop.
@@ -119,17 +120,18 @@ impl Gate {
     }
 
     /// Whether the argument of [`RunControl::set_quiescent`] matters for branches that are blocked now.
-    pub fn minds_waits(&self) -> bool {
-        self.0.minds_waits()
+    pub fn needs_blocked_on(&self) -> bool {
+        self.0.needs_blocked_on()
     }
 
-    /// Reports that no branch's code runs, and that none can run before a delivery or an external event. Polling may stop.
-    pub fn set_quiet(&self, waits: Waits) {
-        self.0.set_quiet(waits);
+    /// Reports that no branch's code runs, and that none can run before a delivery or an external event. Polling may
+    /// stop.
+    pub fn set_quiescent(&self, blocked_on: BlockedOn) {
+        self.0.set_quiescent(blocked_on);
     }
 
     /// The number of branches that have not ended.
-    pub fn branches(&self) -> u32 {
-        self.0.state().leaves
+    pub fn branch_count(&self) -> u32 {
+        self.0.state().active_branches
     }
 }

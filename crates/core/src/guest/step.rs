@@ -1,5 +1,5 @@
-//! [`GuestStep`]: a step whose body a guest runs. It is equivalent to a step in Rust (`step::run_step`), but is polled in
-//! place: it is small, and rare paths are boxed.
+//! [`GuestStep`]: a step whose body a guest runs. It is equivalent to a step in Rust (`step::run_step`), but is
+//! polled in place: it is small, and rare paths are boxed.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -13,13 +13,13 @@ use crate::runtime::run::{Interrupt, Run};
 use crate::store::CheckpointKind;
 use crate::workflow::retry::StepOptions;
 use crate::workflow::step::{
-    resume_attempts, handle_failed_attempt, mark_body_start, mark_body_end, encode_checked, wait_for_lease, permits_body, replayed_outcome, try_reserve_inline,
-    store_payload,
+    encode_checked, handle_failed_attempt, mark_body_end, mark_body_start, permits_body, replayed_outcome,
+    resume_attempts, store_payload, try_reserve_inline, wait_for_lease,
 };
 
-/// A step whose body the caller runs, when [`GuestStep::poll`] asks for it. A step that is dropped before it has finished
-/// is recorded as abandoned.
-pub struct StepCall {
+/// A step whose body the caller runs, when [`GuestStep::poll`] asks for it. A step that is dropped before it has
+/// finished is recorded as abandoned.
+pub struct GuestStep {
     /// The call; `None` once the step has finished, and while the slow path has it.
     call: Option<Call>,
     /// `None` for the defaults.
@@ -27,21 +27,21 @@ pub struct StepCall {
     attempt: u32,
     /// The result of the body.
     outcome: Option<Result<Payload, Box<Failure>>>,
-    stage: Stage,
+    stage: StepStage,
 }
 
 /// The next action of a guest that polls a step.
-pub enum StepTurn {
+pub enum StepAction {
     /// Run the body once, [finish](GuestStep::finish) the step with the result, and poll again.
-    Body,
+    RunBody,
     /// Continue: the step has finished.
-    Over(Result<Payload, Failure>),
+    Finished(Result<Payload, Failure>),
 }
 
-enum Stage {
+enum StepStage {
     /// The call could not begin.
     Invalid(Box<Failure>),
-    Made,
+    Created,
     /// In a replay: waiting for the recorded outcome.
     Waiting,
     /// Waiting until the Writes before the body are durable.
@@ -49,23 +49,23 @@ enum Stage {
     Body,
     /// Waiting for the delivery of the value, unless it came at once.
     Delivery(Payload, Option<Delivery>),
-    Rare(Pin<Box<dyn Future<Output = (Call, Next)> + Send>>),
+    SlowPath(Pin<Box<dyn Future<Output = (Call, NextStage)> + Send>>),
     /// Finished, or stopped for good.
-    Over,
+    Finished,
 }
 
 /// The stage that follows the slow path.
-enum Next {
+enum NextStage {
     Body,
     Attempt(u32),
-    Over(Result<Payload, Failure>),
+    Finished(Result<Payload, Failure>),
 }
 
-impl StepCall {
-    pub(crate) fn new(begun: Result<Call, Failure>, options: Option<Box<StepOptions>>) -> Self {
-        let (call, stage) = match begun {
-            Ok(call) => (Some(call), Stage::Made),
-            Err(failure) => (None, Stage::Invalid(failure.into())),
+impl GuestStep {
+    pub(crate) fn new(begun_call: Result<Call, Failure>, options: Option<Box<StepOptions>>) -> Self {
+        let (call, stage) = match begun_call {
+            Ok(call) => (Some(call), StepStage::Created),
+            Err(failure) => (None, StepStage::Invalid(failure.into())),
         };
         Self { call, options, attempt: 1, outcome: None, stage }
     }
@@ -76,154 +76,156 @@ impl StepCall {
     }
 
     /// Polls the step: returns the guest's next action, or `Pending` while it has to wait.
-    pub fn poll(&mut self, cx: &mut TaskContext<'_>) -> Poll<StepTurn> {
+    pub fn poll(&mut self, cx: &mut TaskContext<'_>) -> Poll<StepAction> {
         loop {
             match &mut self.stage {
-                Stage::Made => {
+                StepStage::Created => {
                     let Some(call) = &self.call else { return Poll::Pending };
-                    call.set_awaited();
-                    self.stage = Stage::Waiting;
+                    call.mark_awaited();
+                    self.stage = StepStage::Waiting;
                 }
-                Stage::Waiting => {
+                StepStage::Waiting => {
                     let Some(call) = &self.call else { return Poll::Pending };
                     match std::task::ready!(call.poll_recorded(cx)) {
-                        Some(delivery) => self.rarely(|call, _| {
+                        Some(delivery) => self.run_slow_path(|call, _| {
                             Box::pin(async move {
                                 let outcome = replayed_outcome(&call, delivery).await;
-                                (call, Next::Over(outcome))
+                                (call, NextStage::Finished(outcome))
                             })
                         }),
-                        None if call.run.is_replayed => self.rarely(|call, options| {
+                        None if call.run.is_replayed => self.run_slow_path(|call, options| {
                             Box::pin(async move {
                                 let next = match resume_attempts(&call, options.retry).await {
-                                    Ok(attempt) => Next::Attempt(attempt),
-                                    Err(failure) => Next::Over(Err(failure)),
+                                    Ok(attempt) => NextStage::Attempt(attempt),
+                                    Err(failure) => NextStage::Finished(Err(failure)),
                                 };
                                 (call, next)
                             })
                         }),
-                        None => self.approach(),
+                        None => self.wait_for_barrier(),
                     }
                 }
-                Stage::Barrier(durable) => {
+                StepStage::Barrier(durable) => {
                     let outcome = std::task::ready!(Pin::new(durable).poll(cx));
                     let Some(call) = &self.call else { return Poll::Pending };
                     if !permits_body(&call.run, &outcome) {
-                        self.lost();
-                    } else if call.run.core.lease.is_held() {
-                        return self.begin();
+                        self.disown();
+                    } else if call.run.engine.lease.is_held() {
+                        return self.begin_body();
                     } else {
-                        self.rarely(|call, _| {
+                        self.run_slow_path(|call, _| {
                             Box::pin(async move {
                                 wait_for_lease(&call.run).await;
-                                (call, Next::Body)
+                                (call, NextStage::Body)
                             })
                         });
                     }
                 }
-                Stage::Body => {
+                StepStage::Body => {
                     let Some(outcome) = self.outcome.take() else { return Poll::Pending };
                     mark_body_end();
-                    self.record(outcome.map_err(|failure| *failure));
+                    self.record_result(outcome.map_err(|failure| *failure));
                 }
-                Stage::Delivery(_, at_once) => {
+                StepStage::Delivery(_, immediate) => {
                     let Some(call) = &self.call else { return Poll::Pending };
-                    let delivery = match at_once.take() {
+                    let delivery = match immediate.take() {
                         Some(delivery) => Some(delivery),
                         None => std::task::ready!(call.poll_delivery(cx)),
                     };
                     let is_eager = call.run.definition.is_eager;
-                    let stage = std::mem::replace(&mut self.stage, Stage::Over);
-                    let (Stage::Delivery(value, _), Some(delivery)) = (stage, delivery) else {
+                    let stage = std::mem::replace(&mut self.stage, StepStage::Finished);
+                    let (StepStage::Delivery(value, _), Some(delivery)) = (stage, delivery) else {
                         return Poll::Pending;
                     };
                     if is_eager {
-                        return self.over(Ok(value));
+                        return self.complete(Ok(value));
                     }
-                    self.rarely(|call, _| {
+                    self.run_slow_path(|call, _| {
                         Box::pin(async move {
-                            call.delivered(Some(delivery)).await;
-                            (call, Next::Over(Ok(value)))
+                            call.wait_delivered(Some(delivery)).await;
+                            (call, NextStage::Finished(Ok(value)))
                         })
                     });
                 }
-                Stage::Rare(rare) => {
-                    let (call, next) = std::task::ready!(rare.as_mut().poll(cx));
+                StepStage::SlowPath(slow_path) => {
+                    let (call, next) = std::task::ready!(slow_path.as_mut().poll(cx));
                     self.call = Some(call);
                     match next {
-                        Next::Body => return self.begin(),
-                        Next::Attempt(attempt) => {
+                        NextStage::Body => return self.begin_body(),
+                        NextStage::Attempt(attempt) => {
                             self.attempt = attempt;
-                            self.approach();
+                            self.wait_for_barrier();
                         }
-                        Next::Over(outcome) => return self.over(outcome),
+                        NextStage::Finished(outcome) => return self.complete(outcome),
                     }
                 }
-                Stage::Invalid(_) => {
-                    let Stage::Invalid(failure) = std::mem::replace(&mut self.stage, Stage::Over) else {
+                StepStage::Invalid(_) => {
+                    let StepStage::Invalid(failure) = std::mem::replace(&mut self.stage, StepStage::Finished)
+                    else {
                         return Poll::Pending;
                     };
-                    return Poll::Ready(StepTurn::Over(Err(*failure)));
+                    return Poll::Ready(StepAction::Finished(Err(*failure)));
                 }
-                Stage::Over => return Poll::Pending,
+                StepStage::Finished => return Poll::Pending,
             }
         }
     }
 
     /// Waits until the earlier Writes are durable.
-    fn approach(&mut self) {
+    fn wait_for_barrier(&mut self) {
         let Some(call) = &self.call else { return };
         let is_speculative = self.options.as_ref().is_some_and(|options| options.is_speculative);
         match call.run.barrier(is_speculative) {
-            Some(barrier) => self.stage = Stage::Barrier(DurableFuture::new(call.run.clone(), barrier)),
-            None => self.lost(),
+            Some(barrier) => self.stage = StepStage::Barrier(DurableFuture::new(call.run.clone(), barrier)),
+            None => self.disown(),
         }
     }
 
     /// Stops the step, because the run is disowned.
-    fn lost(&mut self) {
-        self.stage = Stage::Over;
+    fn disown(&mut self) {
+        self.stage = StepStage::Finished;
         if let Some(call) = &self.call {
-            call.run.interrupt(Interrupt::Lost);
+            call.run.interrupt(Interrupt::Disowned);
         }
     }
 
-    fn begin(&mut self) -> Poll<StepTurn> {
-        if !self.call.as_ref().is_some_and(|call| call.run.lets_begin()) {
+    fn begin_body(&mut self) -> Poll<StepAction> {
+        if !self.call.as_ref().is_some_and(|call| call.run.can_begin_body()) {
             // cancelled, or past its deadline: the run's task stops the code
-            self.stage = Stage::Over;
+            self.stage = StepStage::Finished;
             return Poll::Pending;
         }
         mark_body_start();
         self.outcome = None;
-        self.stage = Stage::Body;
-        Poll::Ready(StepTurn::Body)
+        self.stage = StepStage::Body;
+        Poll::Ready(StepAction::RunBody)
     }
 
     /// Records the body's result.
-    fn record(&mut self, outcome: Result<Payload, Failure>) {
+    fn record_result(&mut self, outcome: Result<Payload, Failure>) {
         let Some(call) = &self.call else { return };
         match outcome.and_then(|value| encode_checked(call, &value)) {
             Ok(value) => match try_reserve_inline(call, &value) {
-                Some(room) => {
-                    let at_once = call.run.complete(call.id(), CheckpointKind::Step, value.clone(), room);
-                    self.stage = Stage::Delivery(value, at_once);
+                Some(reserved) => {
+                    let immediate =
+                        call.run.complete_call(call.id(), CheckpointKind::Step, value.clone(), reserved);
+                    self.stage = StepStage::Delivery(value, immediate);
                 }
-                None => self.rarely(|call, _| {
+                None => self.run_slow_path(|call, _| {
                     Box::pin(async move {
-                        let (payload, room) = store_payload(&call, value.clone()).await;
-                        call.deliver(CheckpointKind::Step, payload, room).await;
-                        (call, Next::Over(Ok(value)))
+                        let (payload, reserved) = store_payload(&call, value.clone()).await;
+                        call.deliver(CheckpointKind::Step, payload, reserved).await;
+                        (call, NextStage::Finished(Ok(value)))
                     })
                 }),
             },
             Err(failure) => {
                 let attempt = self.attempt;
-                self.rarely(|call, options| {
+                self.run_slow_path(|call, options| {
                     Box::pin(async move {
                         let next = match handle_failed_attempt(&call, attempt, failure, options.retry).await {
-                            Ok(()) => Next::Attempt(attempt + 1),
-                            Err(failure) => Next::Over(Err(failure)),
+                            Ok(()) => NextStage::Attempt(attempt + 1),
+                            Err(failure) => NextStage::Finished(Err(failure)),
                         };
                         (call, next)
                     })
@@ -232,18 +234,18 @@ impl StepCall {
         }
     }
 
-    fn rarely(
+    fn run_slow_path(
         &mut self,
-        rare: impl FnOnce(Call, StepOptions) -> Pin<Box<dyn Future<Output = (Call, Next)> + Send>>,
+        slow_path: impl FnOnce(Call, StepOptions) -> Pin<Box<dyn Future<Output = (Call, NextStage)> + Send>>,
     ) {
         let Some(call) = self.call.take() else { return };
         let options = self.options.as_deref().copied().unwrap_or_default();
-        self.stage = Stage::Rare(rare(call, options));
+        self.stage = StepStage::SlowPath(slow_path(call, options));
     }
 
-    fn over(&mut self, outcome: Result<Payload, Failure>) -> Poll<StepTurn> {
-        self.stage = Stage::Over;
+    fn complete(&mut self, outcome: Result<Payload, Failure>) -> Poll<StepAction> {
+        self.stage = StepStage::Finished;
         self.call = None;
-        Poll::Ready(StepTurn::Over(outcome))
+        Poll::Ready(StepAction::Finished(outcome))
     }
 }

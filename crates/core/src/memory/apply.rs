@@ -1,4 +1,4 @@
-//! Applying a flush: one function per Write.
+//! Application of a flush: one function per kind of Write.
 
 use std::time::Duration;
 
@@ -7,12 +7,12 @@ use crate::clock::{MAX_STORED_DURATION, Timestamp};
 use crate::key::Key;
 use crate::store::counters::{Counters, Table};
 use crate::store::{
-    RequestResult, Attempt, Checkpoint, CheckpointKind, Chunk, DeleteChunks, Execution, ExistingExecution, Flush, Move, Outcome,
+    RequestResult, Attempt, Checkpoint, CheckpointKind, Chunk, DeleteChunks, Execution, ExistingExecution, Flush, Transition, Outcome,
     Request, RequestKind, Start, State, Status, StoreError, WorkerId, Write, cancel_outcome,
 };
 
-/// What a row is to a Start that lost against it.
-fn existing_of(row: &Execution) -> ExistingExecution {
+/// Returns the description of an execution for a Start that found it.
+fn existing_execution(row: &Execution) -> ExistingExecution {
     ExistingExecution {
         key: row.key,
         given_id: row.given_id.clone(),
@@ -24,7 +24,7 @@ fn existing_of(row: &Execution) -> ExistingExecution {
 }
 
 impl Tables {
-    /// Applies all Writes or, if it returns an error, none. Returns the outcomes that are not `Applied`.
+    /// Applies all Writes, or none if the result is an error. Returns the outcomes other than `Applied`.
     pub(super) fn apply(
         &mut self,
         flush: &Flush,
@@ -32,22 +32,22 @@ impl Tables {
         counters: &Counters,
     ) -> Result<Vec<(usize, Outcome)>, StoreError> {
         self.check_inserts(&flush.writes)?;
-        // Grouped by kind: an Answer counts before a Move, and a cancel goes down to children that start in
-        // the same flush.
+        // Grouped by kind: a ClearRequests takes effect before a Transition, and a cancel reaches children that start
+        // in the same flush.
         let mut order: Vec<usize> = (0..flush.writes.len()).collect();
-        order.sort_by_key(|i| kind_number(&flush.writes[*i]));
+        order.sort_by_key(|i| apply_order(&flush.writes[*i]));
         let mut outcomes = Vec::new();
         for i in order {
             let outcome = match &flush.writes[i] {
-                Write::Start(start) => self.start(start, flush.worker, counters),
-                Write::Checkpoint(checkpoint) => self.checkpoint(checkpoint, counters),
-                Write::Attempt(attempt) => self.attempt(attempt, counters),
-                Write::Transition(change) => self.change(change, flush.worker, counters),
-                Write::Wake(key) => self.wake(*key, now, counters),
-                Write::Request(request) => self.request(request, counters),
-                Write::ClearRequests(key) => self.answer(*key, counters),
-                Write::Chunk(chunk) => self.chunk(chunk, counters),
-                Write::DeleteChunks(discard) => self.discard(discard, counters),
+                Write::Start(start) => self.apply_start(start, flush.worker, counters),
+                Write::Checkpoint(checkpoint) => self.apply_checkpoint(checkpoint, counters),
+                Write::Attempt(attempt) => self.apply_attempt(attempt, counters),
+                Write::Transition(transition) => self.apply_transition(transition, flush.worker, counters),
+                Write::Wake(key) => self.apply_wake(*key, now, counters),
+                Write::Request(request) => self.apply_request(request, counters),
+                Write::ClearRequests(key) => self.apply_clear_requests(*key, counters),
+                Write::Chunk(chunk) => self.apply_chunk(chunk, counters),
+                Write::DeleteChunks(deletion) => self.apply_delete_chunks(deletion, counters),
             };
             if outcome != Outcome::Applied {
                 outcomes.push((i, outcome));
@@ -57,11 +57,11 @@ impl Tables {
         Ok(outcomes)
     }
 
-    /// A second outcome of a step, or record of an attempt, is an error of the flush: a fenced lane cannot
-    /// get here, so nobody sends one who has not lost track of what he recorded.
+    /// Rejects a flush that records a second outcome of a step, or an attempt twice. Fenced lanes never reach this point, so a
+    /// duplicate is a bug in the sender.
     fn check_inserts(&self, writes: &[Write]) -> Result<(), StoreError> {
         for write in writes {
-            let (there, what, path) = match write {
+            let (exists, kind, path) = match write {
                 Write::Checkpoint(Checkpoint { execution, path, .. }) => {
                     (self.checkpoints.contains_key(&(*execution, path.clone())), "checkpoint", path)
                 }
@@ -70,31 +70,31 @@ impl Tables {
                 }
                 _ => continue,
             };
-            if there {
+            if exists {
                 let execution = write.execution();
                 return Err(StoreError::Rejected(format!(
-                    "a {what} of execution {execution} at {path} is there already"
+                    "execution {execution} already has this {kind} at {path}"
                 )));
             }
         }
         Ok(())
     }
 
-    fn start(&mut self, start: &Start, worker: WorkerId, counters: &Counters) -> Outcome {
-        let taken = start.workflow_id.as_ref().and_then(|id| self.keys.get(id));
-        if let Some(existing) = self.executions.get(&start.key).or_else(|| self.executions.get(taken?)) {
-            return Outcome::Duplicate(Box::new(existing_of(existing)));
+    fn apply_start(&mut self, start: &Start, worker: WorkerId, counters: &Counters) -> Outcome {
+        let key_of_id = start.workflow_id.as_ref().and_then(|id| self.keys.get(id));
+        if let Some(existing) = self.executions.get(&start.key).or_else(|| self.executions.get(key_of_id?)) {
+            return Outcome::Duplicate(Box::new(existing_execution(existing)));
         }
         let dedup = start.active_dedup_id().zip(start.placement.as_ref());
-        let dedup = dedup.map(|(id, ticket)| (ticket.queue.clone(), id.clone()));
+        let dedup = dedup.map(|(id, placement)| (placement.queue.clone(), id.clone()));
         if let Some(other) = dedup.as_ref().and_then(|dedup| self.dedups.get(dedup).copied()) {
-            if let (Some(most), State::Scheduled { due_at }) = (start.debounce_window, &start.state) {
-                return self.merge(other, start, most, *due_at, counters);
+            if let (Some(window), State::Scheduled { due_at }) = (start.debounce_window, &start.state) {
+                return self.merge_debounced(other, start, window, *due_at, counters);
             }
             let existing = self.executions.get(&other);
-            return Outcome::Deduplicated(existing.map(|row| Box::new(existing_of(row))));
+            return Outcome::Deduplicated(existing.map(|row| Box::new(existing_execution(row))));
         }
-        let is_full = start.waiting_placement().is_some_and(|ticket| self.is_full(&ticket.queue));
+        let is_full = start.waiting_placement().is_some_and(|placement| self.is_full(&placement.queue));
         if is_full && start.can_be_rejected() {
             return Outcome::Full;
         }
@@ -118,7 +118,7 @@ impl Tables {
             attributes: start.attributes.clone(),
             wake_at: None,
             unreadable: None,
-            // what follows is the state's
+            // the following fields depend on the state
             status: Status::Queued,
             is_parked: false,
             outcome: crate::Payload::empty(),
@@ -131,21 +131,21 @@ impl Tables {
         self.keys.extend(start.workflow_id.clone().map(|id| (id, start.key)));
         self.children.extend(start.parent.as_ref().map(|parent| (parent.key, start.key)));
         counters.add_inserted(Table::Executions, 1);
-        let queued = State::Queued { armed: Vec::new() };
+        let queued = State::Queued { pending_sleeps: Vec::new() };
         let waits =
-            start.is_self_claiming() && !start.placement.as_ref().is_some_and(|ticket| self.lets_begin(&ticket.queue));
+            start.is_self_claiming() && !start.placement.as_ref().is_some_and(|ticket| self.allows_immediate_start(&ticket.queue));
         let state = if waits { &queued } else { &start.state };
-        self.write_state(start.key, state, Some(worker));
-        self.enter_roles(start.key, state, !start.has_begun, counters);
+        self.set_state_columns(start.key, state, Some(worker));
+        self.insert_role_rows(start.key, state, !start.has_begun, counters);
         if waits { Outcome::Queued } else { Outcome::Applied }
     }
 
-    /// Puts what is debounced into the one that is there.
-    fn merge(
+    /// Merges a debounced Start into the execution `key`, which is still scheduled.
+    fn merge_debounced(
         &mut self,
         key: Key,
         start: &Start,
-        most: Duration,
+        window: Duration,
         due_at: Timestamp,
         counters: &Counters,
     ) -> Outcome {
@@ -154,46 +154,46 @@ impl Tables {
         row.placement = start.placement.clone();
         row.app_version = start.app_version.clone();
         row.run_timeout = start.run_timeout.map(|timeout| timeout.min(MAX_STORED_DURATION));
-        let existing = existing_of(row);
-        let due_at = due_at.min(row.created_at.plus(most));
-        self.enter(key, &State::Scheduled { due_at }, None, counters);
+        let existing = existing_execution(row);
+        let due_at = due_at.min(row.created_at.plus(window));
+        self.set_state(key, &State::Scheduled { due_at }, None, counters);
         Outcome::Duplicate(Box::new(existing))
     }
 
-    fn checkpoint(&mut self, checkpoint: &Checkpoint, counters: &Counters) -> Outcome {
+    fn apply_checkpoint(&mut self, checkpoint: &Checkpoint, counters: &Counters) -> Outcome {
         self.checkpoints.insert((checkpoint.execution, checkpoint.path.clone()), checkpoint.clone());
         counters.add_inserted(Table::Checkpoints, 1);
-        self.heard(checkpoint.execution)
+        self.record_outcome(checkpoint.execution)
     }
 
-    /// Returns the outcome of a record of an execution that may be asked to cancel.
-    fn heard(&self, execution: Key) -> Outcome {
-        let is_asked = self.requests_of(execution).next().is_some();
-        if is_asked { Outcome::CancelRequested } else { Outcome::Applied }
+    /// Returns the outcome of a Checkpoint or an Attempt, which reports a pending cancel.
+    fn record_outcome(&self, execution: Key) -> Outcome {
+        let has_request = self.requests_of(execution).next().is_some();
+        if has_request { Outcome::CancelRequested } else { Outcome::Applied }
     }
 
-    fn attempt(&mut self, attempt: &Attempt, counters: &Counters) -> Outcome {
+    fn apply_attempt(&mut self, attempt: &Attempt, counters: &Counters) -> Outcome {
         self.attempts.insert((attempt.execution, attempt.path.clone(), attempt.attempt), attempt.clone());
         counters.add_inserted(Table::Attempts, 1);
-        self.heard(attempt.execution)
+        self.record_outcome(attempt.execution)
     }
 
-    fn change(&mut self, change: &Move, worker: WorkerId, counters: &Counters) -> Outcome {
+    fn apply_transition(&mut self, change: &Transition, worker: WorkerId, counters: &Counters) -> Outcome {
         if !self.owned.contains(&(worker, change.key)) {
             return Outcome::NotFound;
         }
-        let is_asked = self.requests_of(change.key).next().is_some();
+        let has_request = self.requests_of(change.key).next().is_some();
         let mut outcome = Outcome::Applied;
         match &change.state {
-            State::Waiting { armed, .. } | State::Parked { armed, .. } if is_asked => {
-                self.enter(change.key, &State::Queued { armed: armed.clone() }, None, counters);
+            State::Waiting { pending_sleeps, .. } | State::Parked { pending_sleeps, .. } if has_request => {
+                self.set_state(change.key, &State::Queued { pending_sleeps: pending_sleeps.clone() }, None, counters);
             }
-            State::Ended { status, at, .. } if is_asked && *status != Status::Cancelled => {
+            State::Ended { status, at, .. } if has_request && *status != Status::Cancelled => {
                 let state = State::Ended { status: Status::Cancelled, outcome: cancel_outcome(), at: *at };
-                self.enter(change.key, &state, Some(worker), counters);
+                self.set_state(change.key, &state, Some(worker), counters);
                 outcome = Outcome::Cancelled;
             }
-            state => self.enter(change.key, state, Some(worker), counters),
+            state => self.set_state(change.key, state, Some(worker), counters),
         }
         if change.state.status().is_terminal() {
             self.clear_requests(change.key, counters);
@@ -201,15 +201,15 @@ impl Tables {
         outcome
     }
 
-    fn wake(&mut self, key: Key, now: Timestamp, counters: &Counters) -> Outcome {
-        if (self.is_due(key, now) || self.is_called(key)) && self.queue_waiting(key, counters) {
+    fn apply_wake(&mut self, key: Key, now: Timestamp, counters: &Counters) -> Outcome {
+        if (self.is_due(key, now) || self.has_ended_child(key)) && self.queue_waiting(key, counters) {
             Outcome::Applied
         } else {
             Outcome::NotFound
         }
     }
 
-    fn request(&mut self, request: &Request, counters: &Counters) -> Outcome {
+    fn apply_request(&mut self, request: &Request, counters: &Counters) -> Outcome {
         let Some(row) = self.executions.get(&request.execution) else { return Outcome::NotFound };
         match request.kind {
             RequestKind::Cancel => {
@@ -238,16 +238,16 @@ impl Tables {
             RequestKind::Resume => match row.status {
                 status @ (Status::Failed | Status::Cancelled) => {
                     if status == Status::Failed {
-                        self.withdraw_failures(request.execution, counters);
+                        self.retract_failures(request.execution, counters);
                     }
-                    self.continue_in_next_run(request.execution, counters);
-                    self.forget_strikes(request.execution);
+                    self.resume_in_next_run(request.execution, counters);
+                    self.reset_strikes(request.execution);
                     Outcome::RequestHandled(RequestResult::Done, None)
                 }
                 Status::Queued if row.is_parked => {
-                    let state = State::Queued { armed: row.pending_sleeps.clone() };
-                    self.enter(request.execution, &state, None, counters);
-                    self.forget_strikes(request.execution);
+                    let state = State::Queued { pending_sleeps: row.pending_sleeps.clone() };
+                    self.set_state(request.execution, &state, None, counters);
+                    self.reset_strikes(request.execution);
                     Outcome::RequestHandled(RequestResult::Done, None)
                 }
                 status => Outcome::RequestHandled(RequestResult::NotApplicable(status), None),
@@ -255,12 +255,12 @@ impl Tables {
         }
     }
 
-    /// Cancels an execution and, through all that have not ended, its awaited children: what runs gets a
-    /// row in `requests`, the rest ends.
+    /// Cancels an execution and, recursively, its awaited children that have not ended. A running execution gets a row in
+    /// `requests`; the others end.
     fn cancel_tree(&mut self, request: &Request, counters: &Counters) {
-        let mut todo = vec![request.execution];
-        while let Some(key) = todo.pop() {
-            todo.extend(self.awaited_children(key));
+        let mut pending = vec![request.execution];
+        while let Some(key) = pending.pop() {
+            pending.extend(self.awaited_children(key));
             if self.executions.get(&key).is_some_and(|row| row.status == Status::Running) {
                 if self.requests.insert((key, request.id), RequestKind::Cancel).is_none() {
                     counters.add_inserted(Table::Requests, 1);
@@ -268,33 +268,33 @@ impl Tables {
             } else {
                 let status = Status::Cancelled;
                 let state = State::Ended { status, outcome: request.reason.clone(), at: request.at };
-                self.enter(key, &state, None, counters);
+                self.set_state(key, &state, None, counters);
                 self.clear_requests(key, counters);
             }
         }
     }
 
-    /// Takes back the failures of steps that come last in the record, with their attempts and what was abandoned since:
-    /// those steps are tried again.
-    fn withdraw_failures(&mut self, key: Key, counters: &Counters) {
+    /// Deletes the failures of steps at the end of the record, with their attempts and the abandoned calls after them, so that
+    /// these steps are tried again.
+    fn retract_failures(&mut self, key: Key, counters: &Counters) {
         let mut recorded: Vec<Checkpoint> = self.checkpoints_of(key).cloned().collect();
         recorded.sort_by_key(|checkpoint| checkpoint.order);
-        let is_over =
+        let is_kept =
             |it: &Checkpoint| !matches!(it.kind, CheckpointKind::Failed | CheckpointKind::Abandoned);
-        let last = recorded.split_off(recorded.iter().rposition(is_over).map_or(0, |at| at + 1));
-        let withdrawn = last.into_iter().skip_while(|it| it.kind != CheckpointKind::Failed);
-        for Checkpoint { path, kind, .. } in withdrawn {
+        let last = recorded.split_off(recorded.iter().rposition(is_kept).map_or(0, |at| at + 1));
+        let retracted = last.into_iter().skip_while(|it| it.kind != CheckpointKind::Failed);
+        for Checkpoint { path, kind, .. } in retracted {
             self.checkpoints.remove(&(key, path.clone()));
             counters.add_deleted(Table::Checkpoints, 1);
             if kind == CheckpointKind::Failed {
-                self.attempts.retain(|(execution, of, _), _| (*execution, of) != (key, &path));
+                self.attempts.retain(|(execution, step, _), _| (*execution, step) != (key, &path));
             }
         }
     }
 
-    fn continue_in_next_run(&mut self, key: Key, counters: &Counters) {
+    fn resume_in_next_run(&mut self, key: Key, counters: &Counters) {
         self.clear_requests(key, counters);
-        self.enter(key, &State::Queued { armed: Vec::new() }, None, counters);
+        self.set_state(key, &State::Queued { pending_sleeps: Vec::new() }, None, counters);
         if let Some(row) = self.executions.get_mut(&key) {
             row.run_no += 1;
             if let Some(deadline_at) = row.deadline_at.take() {
@@ -303,12 +303,12 @@ impl Tables {
         }
     }
 
-    fn answer(&mut self, key: Key, counters: &Counters) -> Outcome {
+    fn apply_clear_requests(&mut self, key: Key, counters: &Counters) -> Outcome {
         self.clear_requests(key, counters);
         Outcome::Applied
     }
 
-    fn chunk(&mut self, chunk: &Chunk, counters: &Counters) -> Outcome {
+    fn apply_chunk(&mut self, chunk: &Chunk, counters: &Counters) -> Outcome {
         self.chunks.entry((chunk.execution, chunk.value, chunk.index)).or_insert_with(|| {
             counters.add_inserted(Table::Chunks, 1);
             chunk.bytes.clone()
@@ -316,7 +316,7 @@ impl Tables {
         Outcome::Applied
     }
 
-    fn discard(&mut self, discard: &DeleteChunks, counters: &Counters) -> Outcome {
+    fn apply_delete_chunks(&mut self, discard: &DeleteChunks, counters: &Counters) -> Outcome {
         let (first, last) = ((discard.execution, 0, 0), (discard.execution, u64::MAX, u32::MAX));
         let orphans: Vec<_> = self
             .chunks
@@ -332,7 +332,7 @@ impl Tables {
     }
 }
 
-fn kind_number(write: &Write) -> u8 {
+fn apply_order(write: &Write) -> u8 {
     match write {
         Write::Start(_) => 0,
         Write::ClearRequests(_) => 1,

@@ -25,25 +25,25 @@ impl Tables {
         let mut claimed = ClaimReply::default();
         let mut bytes = 0;
         if claim.from_quarantine {
-            for key in self.tried(claim, now) {
-                let ticket = self.ticket(key);
-                let (of_queue, of_key) = self.room(&ticket.queue, &ticket.key, claim.worker);
+            for key in self.due_in_quarantine(claim, now) {
+                let ticket = self.placement(key);
+                let (of_queue, of_key) = self.remaining_slots(&ticket.queue, &ticket.key, claim.worker);
                 let is_open = of_queue.min(of_key) > 0 && !self.is_queue_paused(key);
                 let (of_queue, of_key) = self.allowances(&ticket.queue, &ticket.key, now);
                 let is_due = of_queue.starts.min(of_key.starts) > 0;
                 if is_open && is_due && self.take(claim, key, now, &mut bytes, &mut claimed, counters) {
-                    self.enter_start(&ticket.queue, &ticket.key, now);
+                    self.record_start(&ticket.queue, &ticket.key, now);
                 }
             }
         } else {
-            self.admit(claim, now, counters);
-            for key in self.due_now(claim, now) {
+            self.queue_due(claim, now, counters);
+            for key in self.due_without_queue(claim, now) {
                 self.take(claim, key, now, &mut bytes, &mut claimed, counters);
             }
             self.claim_ready(claim, now, &mut bytes, &mut claimed, counters);
         }
         if let ([record], true) = (claimed.records.as_slice(), claim.from_quarantine) {
-            self.alone.insert(record.execution.key);
+            self.tried_alone.insert(record.execution.key);
         }
         if !claimed.records.is_empty() {
             counters.add_claim();
@@ -63,20 +63,20 @@ impl Tables {
         claimed: &mut ClaimReply,
         counters: &Counters,
     ) {
-        let woken = self.claim_of(claim, now, None, bytes, claimed, counters);
+        let woken = self.claim_from(claim, now, None, bytes, claimed, counters);
         if woken.is_empty() {
             return;
         }
         // the places that what has waited has left are those of the starts
         if claimed.records.len() < claim.limit {
-            self.claim_of(claim, now, Some(&woken), bytes, claimed, counters);
+            self.claim_from(claim, now, Some(&woken), bytes, claimed, counters);
         } else {
             claimed.has_more = true;
         }
     }
 
     /// The same of these queues, where they are given. Returns the queues of which only what has waited was taken.
-    fn claim_of(
+    fn claim_from(
         &mut self,
         claim: &Claim,
         now: Timestamp,
@@ -86,12 +86,12 @@ impl Tables {
         counters: &Counters,
     ) -> BTreeSet<Arc<str>> {
         let can_claim = |tables: &Self, key| tables.can_run_for(key, claim) && !tables.is_queue_paused(key);
-        let found = self.candidates_of(claim.worker, now, only, |key| can_claim(self, key));
+        let found = self.claimable_queues(claim.worker, now, only, |key| can_claim(self, key));
         claimed.is_limited |= found.is_limited;
-        claimed.retry_at = claimed.retry_at.into_iter().chain(found.again_at).min();
-        let mut turns = std::mem::take(&mut self.turns);
-        let portions = turns.allocate(&found.candidates, claim.limit.saturating_sub(claimed.records.len()));
-        self.turns = turns;
+        claimed.retry_at = claimed.retry_at.into_iter().chain(found.retry_at).min();
+        let mut turns = std::mem::take(&mut self.fair_share);
+        let portions = turns.allocate(&found.queues, claim.limit.saturating_sub(claimed.records.len()));
+        self.fair_share = turns;
         for portion in portions {
             let of_key: Vec<Key> = (self.ready.iter())
                 .filter(|(spot, _)| spot.ticket.queue == portion.queue && spot.ticket.key == portion.key)
@@ -102,15 +102,15 @@ impl Tables {
             for key in of_key.iter().take(portion.limit) {
                 let is_start = !self.woken.contains(key);
                 if self.take(claim, *key, now, bytes, claimed, counters) && is_start {
-                    self.enter_start(&portion.queue, &portion.key, now);
+                    self.record_start(&portion.queue, &portion.key, now);
                 }
             }
             claimed.has_more |= portion.is_truncated && of_key.len() >= portion.limit;
             // another claim tells when there is more
-            claimed.has_more |= found.counted.contains(&portion.queue) && of_key.len() > portion.limit;
+            claimed.has_more |= found.starting_only.contains(&portion.queue) && of_key.len() > portion.limit;
             claimed.is_limited |= !portion.is_truncated && of_key.len() > portion.limit;
         }
-        found.woken
+        found.woken_only
     }
 
     /// Takes an execution, unless the claim has enough bytes.
@@ -124,25 +124,25 @@ impl Tables {
         counters: &Counters,
     ) -> bool {
         let Some(record) = self.record(key, Detail::Full) else { return false };
-        *bytes += size(&record);
+        *bytes += record_bytes(&record);
         if claimed.records.len() >= claim.limit || (*bytes > claim.max_bytes && !claimed.records.is_empty()) {
             return false;
         }
-        let state = State::Running { armed: record.execution.pending_sleeps };
-        self.enter(key, &state, Some(claim.worker), counters);
+        let state = State::Running { pending_sleeps: record.execution.pending_sleeps };
+        self.set_state(key, &state, Some(claim.worker), counters);
         if let Some(row) = self.executions.get_mut(&key) {
             row.begin(now);
         }
-        self.alone.remove(&key);
-        if self.limits(&self.ticket(key).queue).has_slots() {
-            self.enter_slot(key, claim.worker, counters);
+        self.tried_alone.remove(&key);
+        if self.limits(&self.placement(key).queue).has_slots() {
+            self.take_slot(key, claim.worker, counters);
         }
         claimed.records.extend(self.record(key, Detail::Full));
         true
     }
 
     /// What waits in a queue of its own, and is due, stands in that queue again.
-    fn admit(&mut self, claim: &Claim, now: Timestamp, counters: &Counters) {
+    fn queue_due(&mut self, claim: &Claim, now: Timestamp, counters: &Counters) {
         let due = self.due.iter().take_while(|(due_at, _)| *due_at <= now).map(|(_, key)| *key);
         let queued: Vec<Key> = due
             .filter(|key| self.can_run_for(*key, claim))
@@ -156,13 +156,13 @@ impl Tables {
     }
 
     /// What waits in no queue of its own, and is due.
-    fn due_now(&self, claim: &Claim, now: Timestamp) -> Vec<Key> {
+    fn due_without_queue(&self, claim: &Claim, now: Timestamp) -> Vec<Key> {
         let due = self.due.iter().take_while(|(due_at, _)| *due_at <= now).map(|(_, key)| *key);
         due.filter(|key| self.can_run_for(*key, claim)).collect()
     }
 
     /// What may be tried of the quarantine.
-    fn tried(&self, claim: &Claim, now: Timestamp) -> Vec<Key> {
+    fn due_in_quarantine(&self, claim: &Claim, now: Timestamp) -> Vec<Key> {
         let mut due: Vec<_> = self.quarantine.iter().filter(|(_, at)| **at <= now).collect();
         due.sort_by_key(|(key, at)| (**at, **key));
         let due = due.into_iter().map(|(key, _)| *key);
@@ -185,12 +185,12 @@ impl Tables {
         self.executions.get(&key).is_some_and(|row| {
             workflows.contains(&row.workflow)
                 && is_same_version(app_version, row.app_version.as_deref())
-                && is_served(queues, &self.ticket(key).queue)
+                && is_served(queues, &self.placement(key).queue)
         })
     }
 }
 
-fn size(record: &Record) -> usize {
+fn record_bytes(record: &Record) -> usize {
     let checkpoints: usize = record.checkpoints.iter().map(|checkpoint| checkpoint.outcome.len()).sum();
     record.execution.input.len() + checkpoints
 }

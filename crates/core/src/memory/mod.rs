@@ -7,11 +7,11 @@
 mod apply;
 mod claim;
 mod list;
-mod look;
+mod heartbeat;
 mod queues;
 mod rows;
-mod survey;
 mod tables;
+mod workers;
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -140,7 +140,7 @@ impl Store for MemoryStore {
         if tables.workers.remove(&worker).is_some() {
             tables.end_lanes(worker);
             tables.requeue_orphans(None, &self.counters);
-            tables.wake_called(&self.counters);
+            tables.wake_satisfied(&self.counters);
             self.publish_hint(&tables);
         }
         Ok(())
@@ -187,7 +187,7 @@ impl Store for MemoryStore {
     }
 
     async fn heartbeat(&self, look: &Heartbeat) -> Result<HeartbeatReply, StoreError> {
-        Ok(self.tables().look(look, self.clock.now()))
+        Ok(self.tables().heartbeat(look, self.clock.now()))
     }
 
     async fn take_over(&self, worker: WorkerId) -> Result<u64, StoreError> {
@@ -247,7 +247,7 @@ impl Store for MemoryStore {
 
     async fn workers(&self, most: u64) -> Result<WorkerOverview, StoreError> {
         self.counters.add_read();
-        Ok(self.tables().survey(most, self.clock.now()))
+        Ok(self.tables().worker_overview(most, self.clock.now()))
     }
 
     async fn next_hint(&self) -> Hint {

@@ -14,21 +14,21 @@ use crate::store::{Execution, Status, WorkerId};
 
 /// What a claim may take.
 #[derive(Default)]
-pub(super) struct Found {
-    pub(super) candidates: Vec<ReadyQueue>,
+pub(super) struct ClaimableQueues {
+    pub(super) queues: Vec<ReadyQueue>,
     /// Queues with a rate of which what has waited is taken: it needs no start, so it comes first.
-    pub(super) woken: BTreeSet<Arc<str>>,
+    pub(super) woken_only: BTreeSet<Arc<str>>,
     /// Queues with a rate of which what has not waited is taken.
-    pub(super) counted: BTreeSet<Arc<str>>,
+    pub(super) starting_only: BTreeSet<Arc<str>>,
     pub(super) is_limited: bool,
-    pub(super) again_at: Option<Timestamp>,
+    pub(super) retry_at: Option<Timestamp>,
 }
 
-impl Found {
+impl ClaimableQueues {
     /// True if the execution is of those that may be taken of its queue.
     pub(super) fn serves(&self, tables: &Tables, queue: &str, key: Key) -> bool {
         let has_waited = tables.woken.contains(&key);
-        !(self.woken.contains(queue) && !has_waited || self.counted.contains(queue) && has_waited)
+        !(self.woken_only.contains(queue) && !has_waited || self.starting_only.contains(queue) && has_waited)
     }
 }
 
@@ -56,8 +56,8 @@ impl Tables {
         }
         if row.queue.limits.has_slots() {
             for (owner, key) in self.owned.clone() {
-                if self.ticket(key).queue == *name {
-                    self.enter_slot(key, owner, counters);
+                if self.placement(key).queue == *name {
+                    self.take_slot(key, owner, counters);
                 }
             }
         }
@@ -70,8 +70,8 @@ impl Tables {
     }
 
     /// The execution counts for its queue's limits.
-    pub(super) fn enter_slot(&mut self, key: Key, owner: WorkerId, counters: &Counters) {
-        let ticket = self.ticket(key);
+    pub(super) fn take_slot(&mut self, key: Key, owner: WorkerId, counters: &Counters) {
+        let ticket = self.placement(key);
         if self.slots.insert(key, (ticket, owner)).is_none() {
             counters.add_inserted(Table::Slots, 1);
         }
@@ -93,17 +93,17 @@ impl Tables {
     }
 
     /// True if what is put into a queue may run at once.
-    pub(super) fn lets_begin(&self, queue: &str) -> bool {
+    pub(super) fn allows_immediate_start(&self, queue: &str) -> bool {
         self.queues.get(queue).is_some_and(QueueRow::allows_immediate_start)
     }
 
     /// True if nothing leaves the execution's queue.
     pub(super) fn is_queue_paused(&self, key: Key) -> bool {
-        self.queues.get(&self.ticket(key).queue).is_some_and(|row| row.is_paused)
+        self.queues.get(&self.placement(key).queue).is_some_and(|row| row.is_paused)
     }
 
     /// How many more of its queue, and of its key, may run.
-    pub(super) fn room(&self, queue: &str, key: &str, worker: WorkerId) -> (usize, usize) {
+    pub(super) fn remaining_slots(&self, queue: &str, key: &str, worker: WorkerId) -> (usize, usize) {
         let limits = self.limits(queue);
         let (mut all, mut here, mut of_key) = (0, 0, 0);
         for (ticket, owner) in self.slots.values().filter(|(ticket, _)| *ticket.queue == *queue) {
@@ -115,7 +115,7 @@ impl Tables {
         (of_queue, remaining(limits.key_concurrency, of_key))
     }
 
-    fn used(&self, rate: &Rate, queue: &Arc<str>, key: Option<&Arc<str>>, now: Timestamp) -> RateUsage {
+    fn rate_usage(&self, rate: &Rate, queue: &Arc<str>, key: Option<&Arc<str>>, now: Timestamp) -> RateUsage {
         let from = rate.window_start(now);
         let all = self.rates.get(&(queue.clone(), key.cloned()));
         let counting = || all.into_iter().flatten().filter(|(at, _)| **at > from);
@@ -136,17 +136,17 @@ impl Tables {
         let limits = self.limits(queue);
         let allowance = |rate: Option<Rate>, key| {
             let none = Allowance { starts: usize::MAX, more_at: None };
-            rate.map_or(none, |rate| rate.allowance(&self.used(&rate, queue, key, now), now))
+            rate.map_or(none, |rate| rate.allowance(&self.rate_usage(&rate, queue, key, now), now))
         };
         (allowance(limits.rate, None), allowance(limits.key_rate, Some(key)))
     }
 
     /// An execution begins now.
-    pub(super) fn enter_start(&mut self, queue: &Arc<str>, key: &Arc<str>, now: Timestamp) {
+    pub(super) fn record_start(&mut self, queue: &Arc<str>, key: &Arc<str>, now: Timestamp) {
         let limits = self.limits(queue);
         for (rate, key) in [(limits.rate, None), (limits.key_rate, Some(key))] {
             let Some(rate) = rate else { continue };
-            let entry = rate.entry(&self.used(&rate, queue, key, now), now, 1);
+            let entry = rate.entry(&self.rate_usage(&rate, queue, key, now), now, 1);
             let all = self.rates.entry((queue.clone(), key.cloned())).or_default();
             all.retain(|at, _| *at > entry.prune_until);
             *all.entry(entry.at).or_default() += entry.starts;
@@ -155,14 +155,14 @@ impl Tables {
 
     /// The queues with something ready that is not paused, and which the worker serves. Of queues with a rate, what has
     /// waited where there is something like that; and of `only`, where given, the rest.
-    pub(super) fn candidates_of(
+    pub(super) fn claimable_queues(
         &self,
         worker: WorkerId,
         now: Timestamp,
         only: Option<&BTreeSet<Arc<str>>>,
         can_claim: impl Fn(Key) -> bool,
-    ) -> Found {
-        let mut all = Found::default();
+    ) -> ClaimableQueues {
+        let mut all = ClaimableQueues::default();
         let mut found: BTreeMap<Arc<str>, Vec<(Arc<str>, bool)>> = BTreeMap::new();
         for (spot, key) in self.ready.iter().filter(|(_, key)| can_claim(**key)) {
             let queue = &spot.ticket.queue;
@@ -181,31 +181,31 @@ impl Tables {
             let has_rate = limits.has_rate();
             let weights = limits.key_weights;
             if has_rate && only.is_none() && keys.iter().any(|(_, is_any_woken)| *is_any_woken) {
-                all.woken.insert(queue.clone());
+                all.woken_only.insert(queue.clone());
                 keys.retain(|(_, is_any_woken)| *is_any_woken);
             }
-            let is_counted = has_rate && !all.woken.contains(&queue);
-            all.counted.extend(is_counted.then(|| queue.clone()));
-            let after = self.turns.last_key(&queue);
+            let is_counted = has_rate && !all.woken_only.contains(&queue);
+            all.starting_only.extend(is_counted.then(|| queue.clone()));
+            let after = self.fair_share.last_key(&queue);
             let first = keys.iter().take_while(|(key, _)| **key <= *after).count();
             let len = keys.len().max(1);
             keys.rotate_left(first % len);
-            let (mut room, _) = self.room(&queue, "", worker);
+            let (mut room, _) = self.remaining_slots(&queue, "", worker);
             all.is_limited |= room == 0;
             let mut rooms = Vec::with_capacity(keys.len());
             for (key, _) in keys {
-                let (_, mut of_key) = self.room(&queue, &key, worker);
+                let (_, mut of_key) = self.remaining_slots(&queue, &key, worker);
                 all.is_limited |= of_key == 0;
                 if is_counted {
                     let (of_queue, of_its_key) = self.allowances(&queue, &key, now);
                     room = room.min(of_queue.starts);
                     of_key = of_key.min(of_its_key.starts);
                     let none_left = [of_queue, of_its_key].into_iter().filter(|it| it.starts == 0);
-                    all.again_at = none_left.filter_map(|it| it.more_at).chain(all.again_at).min();
+                    all.retry_at = none_left.filter_map(|it| it.more_at).chain(all.retry_at).min();
                 }
                 rooms.push((key, of_key));
             }
-            all.candidates.push(ReadyQueue { queue, capacity: room, keys: rooms, has_more_keys: false, weights });
+            all.queues.push(ReadyQueue { queue, capacity: room, keys: rooms, has_more_keys: false, weights });
         }
         all
     }

@@ -41,9 +41,9 @@ pub(super) struct Tables {
     pub(super) queues: BTreeMap<Arc<str>, QueueRow>,
     /// Running executions of queues that limit how many run.
     pub(super) slots: BTreeMap<Key, (Arc<Placement>, WorkerId)>,
-    pub(super) turns: FairShare,
+    pub(super) fair_share: FairShare,
     /// Starts that count for rates, by time: of a queue, or of one of its keys.
-    pub(super) rates: BTreeMap<(Arc<str>, Option<Arc<str>>), Starts>,
+    pub(super) rates: BTreeMap<(Arc<str>, Option<Arc<str>>), StartsByTime>,
     /// What is ready because it has waited.
     pub(super) woken: BTreeSet<Key>,
     timers: BTreeMap<Key, Timestamp>,
@@ -56,7 +56,7 @@ pub(super) struct Tables {
     /// Of executions that were recovered: how much was recorded of each at the last time.
     progress: BTreeMap<Key, usize>,
     /// Executions of the quarantine that were claimed alone.
-    pub(super) alone: BTreeSet<Key>,
+    pub(super) tried_alone: BTreeSet<Key>,
     /// (execution, child).
     waits: BTreeSet<(Key, Key)>,
     /// (execution, number of the request).
@@ -66,7 +66,7 @@ pub(super) struct Tables {
 }
 
 /// Starts by time.
-pub(super) type Starts = BTreeMap<Timestamp, u64>;
+pub(super) type StartsByTime = BTreeMap<Timestamp, u64>;
 
 /// The place of an execution that is ready.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -130,15 +130,15 @@ impl Tables {
         orphans.sort_unstable();
         for key in &orphans {
             let Some(row) = self.executions.get(key) else { continue };
-            let state = State::Queued { armed: row.pending_sleeps.clone() };
-            let tried_at = lost_at.and_then(|at| self.strike(*key, at));
+            let state = State::Queued { pending_sleeps: row.pending_sleeps.clone() };
+            let tried_at = lost_at.and_then(|at| self.add_strike(*key, at));
             match tried_at {
-                None => self.enter(*key, &state, None, counters),
+                None => self.set_state(*key, &state, None, counters),
                 Some(tried_at) => {
                     counters.add_updated(Table::Executions, 1);
-                    self.leave_slot(*key, counters);
-                    self.leave_roles(*key, counters);
-                    self.write_state(*key, &state, None);
+                    self.free_slot(*key, counters);
+                    self.delete_role_rows(*key, counters);
+                    self.set_state_columns(*key, &state, None);
                     self.quarantine.insert(*key, tried_at);
                 }
             }
@@ -147,9 +147,9 @@ impl Tables {
     }
 
     /// Counts a recovery; when the execution may be tried, if it belongs into quarantine.
-    fn strike(&mut self, key: Key, at: Timestamp) -> Option<Timestamp> {
+    fn add_strike(&mut self, key: Key, at: Timestamp) -> Option<Timestamp> {
         let recorded = self.checkpoints_of(key).count() + self.attempts_of(key).count();
-        let was_alone = self.alone.remove(&key);
+        let was_alone = self.tried_alone.remove(&key);
         let has_got_on = self.progress.insert(key, recorded).is_some_and(|before| recorded > before);
         let row = self.executions.get_mut(&key)?;
         row.recoveries += 1;
@@ -158,7 +158,7 @@ impl Tables {
     }
 
     /// Forgets what made an execution seem to kill its workers.
-    pub(super) fn forget_strikes(&mut self, key: Key) {
+    pub(super) fn reset_strikes(&mut self, key: Key) {
         self.progress.remove(&key);
         if let Some(row) = self.executions.get_mut(&key) {
             row.strikes = 0;
@@ -185,47 +185,47 @@ impl Tables {
         let Some(row) = self.executions.get(&key).filter(|row| row.status == Status::Waiting) else {
             return false;
         };
-        let state = State::Queued { armed: row.pending_sleeps.clone() };
-        self.enter(key, &state, None, counters);
+        let state = State::Queued { pending_sleeps: row.pending_sleeps.clone() };
+        self.set_state(key, &state, None, counters);
         self.woken.insert(key);
         true
     }
 
     /// Queues an execution whose time has come, for the first time.
     pub(super) fn queue_scheduled(&mut self, key: Key, counters: &Counters) {
-        let state = State::Queued { armed: Vec::new() };
+        let state = State::Queued { pending_sleeps: Vec::new() };
         counters.add_updated(Table::Executions, 1);
-        self.leave_roles(key, counters);
-        self.write_state(key, &state, None);
-        self.enter_roles(key, &state, true, counters);
+        self.delete_role_rows(key, counters);
+        self.set_state_columns(key, &state, None);
+        self.insert_role_rows(key, &state, true, counters);
     }
 
     /// Puts an execution that is there into `state`: its row and its rows in the role tables.
-    pub(super) fn enter(&mut self, key: Key, state: &State, owner: Option<WorkerId>, counters: &Counters) {
+    pub(super) fn set_state(&mut self, key: Key, state: &State, owner: Option<WorkerId>, counters: &Counters) {
         counters.add_updated(Table::Executions, 1);
-        self.leave_roles(key, counters);
+        self.delete_role_rows(key, counters);
         if !matches!(state, State::Running { .. }) {
-            self.leave_slot(key, counters);
+            self.free_slot(key, counters);
         }
-        self.write_state(key, state, owner);
-        self.enter_roles(key, state, false, counters);
+        self.set_state_columns(key, state, owner);
+        self.insert_role_rows(key, state, false, counters);
     }
 
-    fn leave_slot(&mut self, key: Key, counters: &Counters) {
+    fn free_slot(&mut self, key: Key, counters: &Counters) {
         if self.slots.remove(&key).is_some() {
             counters.add_deleted(Table::Slots, 1);
         }
     }
 
     /// Where an execution stands whenever it is queued.
-    pub(super) fn ticket(&self, key: Key) -> Arc<Placement> {
+    pub(super) fn placement(&self, key: Key) -> Arc<Placement> {
         let ticket = self.executions.get(&key).and_then(|row| row.placement.clone());
         let default = || Placement { queue: DEFAULT_QUEUE.into(), key: "".into(), priority: 0 };
         ticket.unwrap_or_else(|| default().into())
     }
 
     /// The columns of the row that a state decides.
-    pub(super) fn write_state(&mut self, key: Key, state: &State, owner: Option<WorkerId>) {
+    pub(super) fn set_state_columns(&mut self, key: Key, state: &State, owner: Option<WorkerId>) {
         let Some(row) = self.executions.get_mut(&key) else { return };
         if let Some(deadline_at) = row.deadline_at {
             let waits = state.status() != Status::Running && !state.status().is_terminal();
@@ -244,7 +244,7 @@ impl Tables {
         {
             self.dedups.remove(&(ticket.queue.clone(), id));
         }
-        row.pending_sleeps = state.armed().to_vec();
+        row.pending_sleeps = state.pending_sleeps().to_vec();
         row.is_parked = matches!(state, State::Parked { .. });
         (row.outcome, row.ended_at) = match state {
             State::Parked { reason, .. } => (reason.clone(), None),
@@ -258,13 +258,13 @@ impl Tables {
     }
 
     /// The rows in `ready`, `timers` and `waits` that a state has.
-    pub(super) fn enter_roles(&mut self, key: Key, state: &State, is_new: bool, counters: &Counters) {
+    pub(super) fn insert_role_rows(&mut self, key: Key, state: &State, is_new: bool, counters: &Counters) {
         match state {
             State::Queued { .. } => {
                 self.last_seq += 1;
                 let began_at = self.executions.get(&key).map_or(0, |row| row.created_at.as_micros());
                 let seq = if is_new { self.last_seq } else { began_at };
-                let spot = ReadyPosition { ticket: self.ticket(key), is_new, seq, key };
+                let spot = ReadyPosition { ticket: self.placement(key), is_new, seq, key };
                 self.ready.insert(spot.clone(), key);
                 self.ready_positions.insert(key, spot);
                 counters.add_inserted(Table::Ready, 1);
@@ -288,7 +288,7 @@ impl Tables {
         }
     }
 
-    fn leave_roles(&mut self, key: Key, counters: &Counters) {
+    fn delete_role_rows(&mut self, key: Key, counters: &Counters) {
         if let Some(spot) = self.ready_positions.remove(&key) {
             self.ready.remove(&spot);
             self.woken.remove(&key);
@@ -312,7 +312,7 @@ impl Tables {
     }
 
     /// True if a child that an execution waits for has ended.
-    pub(super) fn is_called(&self, key: Key) -> bool {
+    pub(super) fn has_ended_child(&self, key: Key) -> bool {
         self.waits
             .range((key, FIRST)..=(key, LAST))
             .any(|(_, child)| self.executions.get(child).is_some_and(|row| row.status.is_terminal()))

@@ -1,22 +1,22 @@
-//! Debouncing: starts that come soon after one another are one, with the input of the last.
+//! Debouncing: merging starts of one workflow with the same debounce id into one execution with the last input.
 //!
-//! Until it may begin, such an execution has in its queue what no other has, as one with a dedup_id does: a text made of its
-//! workflow and the id that its starts have in common. What other starts have given nobody takes for it, for no dedup_id has
-//! control characters.
+//! While a debounced execution is `scheduled`, its `dedup_id` contains a debounce key: a text made of its workflow and
+//! the debounce id. Like a dedup_id, the key is unique in the queue. It never equals a caller's dedup_id, because a
+//! dedup_id contains no control characters.
 
 use std::sync::Arc;
 
-/// Begins the text, and stands between the name of the workflow and the id.
+/// The first character of a debounce key, and the separator between the workflow's name and the debounce id.
 const SEPARATOR: char = '\u{1}';
 
-/// What an execution that is debounced has in the place of a dedup_id.
+/// Returns the debounce key, which a debounced execution has instead of a dedup_id.
 pub(crate) fn debounce_key(workflow: &str, id: &str) -> Arc<str> {
     format!("{SEPARATOR}{workflow}{SEPARATOR}{id}").into()
 }
 
-/// The id by which an execution is debounced that has this in the place of a dedup_id, if it is.
-pub fn debounce_id(held: &str) -> Option<&str> {
-    held.strip_prefix(SEPARATOR)?.split_once(SEPARATOR).map(|(_, id)| id)
+/// Returns the debounce id if `dedup_id` is a debounce key.
+pub fn debounce_id(dedup_id: &str) -> Option<&str> {
+    dedup_id.strip_prefix(SEPARATOR)?.split_once(SEPARATOR).map(|(_, id)| id)
 }
 
 #[cfg(test)]
@@ -24,7 +24,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_id_comes_back() {
+    fn debounce_id_is_read_from_its_key() {
         assert_eq!(debounce_id(&debounce_key("index", "doc 7")), Some("doc 7"));
         assert_eq!(debounce_id("doc 7"), None);
     }

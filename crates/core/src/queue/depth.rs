@@ -1,9 +1,10 @@
-//! [`Depth`]: how many executions may wait in a queue for their beginning.
+//! [`Depth`]: the number of executions that wait in a queue to begin, checked against the queue's maximum.
 
-/// The depth of a queue that has a [maximum](crate::queue::Limits::max_depth), while something is put into it.
+/// The depth of a queue with a [maximum](crate::queue::Limits::max_depth), while a flush adds executions to the queue.
 ///
-/// What a store keeps of it is a bound: there may be fewer than that, for whoever takes of the queue does not change it,
-/// but never more. So a store counts only when the bound has reached the maximum, and then the bound is exact again.
+/// A store keeps an upper bound of the depth. Additions raise the bound; claims leave it as it is, so the depth may be
+/// smaller but never larger. A store counts the waiting executions only when the bound has reached the maximum; then
+/// the bound is exact again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Depth {
     max: u64,
@@ -11,24 +12,25 @@ pub struct Depth {
     is_counted: bool,
 }
 
-/// What to do with something that is to be put into a queue.
+/// The result of trying to add an execution to a queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Admission {
-    /// It may enter.
+    /// The execution may be added, and counts.
     Admitted,
-    /// Count first what waits, and then [ask again](Depth::enter).
+    /// The bound has reached the maximum. Count the waiting executions, call [`Depth::set_count`], and [try
+    /// again](Depth::try_admit).
     CountFirst,
     /// The queue is full.
     Full,
 }
 
 impl Depth {
-    /// Of a queue with this maximum, and this bound.
+    /// Creates the depth of a queue from its maximum and its stored bound.
     pub fn new(max: u32, bound: u64) -> Self {
         Self { max: max.into(), bound, is_counted: false }
     }
 
-    /// One more is to enter.
+    /// Adds one execution if the queue has capacity for it.
     pub fn try_admit(&mut self) -> Admission {
         if self.bound < self.max {
             self.bound += 1;
@@ -40,18 +42,18 @@ impl Depth {
         }
     }
 
-    /// One enters that nobody may refuse.
+    /// Adds one execution that enters even a full queue.
     pub fn admit_unconditionally(&mut self) {
         self.bound = self.bound.saturating_add(1);
     }
 
-    /// So many wait, and what is [admitted](Self::enter) from here on.
+    /// Sets the exact number of waiting executions. Later admissions add to it.
     pub fn set_count(&mut self, waiting: u64) {
         self.bound = waiting;
         self.is_counted = true;
     }
 
-    /// What is to be kept.
+    /// Returns the bound to store.
     pub fn bound(&self) -> u64 {
         self.bound
     }
@@ -62,10 +64,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_is_counted_before_anything_is_refused_and_only_once() {
+    fn depth_is_counted_once_before_the_queue_is_full() {
         let mut depth = Depth::new(3, 2);
         assert_eq!((depth.try_admit(), depth.try_admit()), (Admission::Admitted, Admission::CountFirst));
-        // one had been taken
+        // a claim had taken one
         depth.set_count(2);
         assert_eq!((depth.try_admit(), depth.try_admit()), (Admission::Admitted, Admission::Full));
         depth.admit_unconditionally();

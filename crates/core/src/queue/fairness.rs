@@ -1,147 +1,152 @@
-//! [`Turns`]: how a claim's places are divided, so that queues, and keys within a queue, take turns.
+//! [`FairShare`]: divides the capacity of a claim among queues, and among the keys of each queue.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
 use crate::queue::weights::Weights;
 
-/// A queue of which something is ready, as a claim finds it.
+/// A queue with ready executions, as a claim finds it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ReadyQueue {
-    /// Its name.
+    /// The name of the queue.
     pub queue: Arc<str>,
-    /// How many may be taken of it in all.
+    /// Maximum number of executions that the claim may take from the queue.
     pub capacity: usize,
-    /// Its keys, from the one whose turn it is on, and how many may be taken of each.
+    /// The keys with ready executions, in the order of their turns, each with the maximum number of executions that the
+    /// claim may take from it.
     pub keys: Vec<(Arc<str>, usize)>,
-    /// True if there are keys beyond these.
+    /// Whether the queue has further keys with ready executions.
     pub has_more_keys: bool,
-    /// How many turns keys have.
+    /// The number of turns of each key in a round.
     pub weights: Weights,
 }
 
-/// What a claim is to take.
+/// The part of a claim's capacity that one key of a queue gets.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Allocation {
-    /// Of this queue.
+    /// The name of the queue.
     pub queue: Arc<str>,
-    /// Of this key.
+    /// The key within the queue.
     pub key: Arc<str>,
-    /// At most so many.
+    /// Maximum number of executions to take.
     pub limit: usize,
-    /// True if limits would allow for more.
+    /// Whether the claim's capacity, and not a limit of the queue or key, determined `limit`.
     pub is_truncated: bool,
 }
 
-/// Whose turn it is: kept by whoever claims, from claim to claim.
+/// A weighted round robin over queues and keys, with a position that a claimer keeps from claim to claim.
 ///
-/// Every queue has the same share of a claim's places, and every key a share of its queue's by its weight; what one cannot
-/// use is the others'. Where there are more turns than places, the next claim begins where the last one ended, in the
-/// middle of a key's turns as well. So a million executions of one key delay those of another by one round.
+/// All queues get equal shares of a claim's capacity. Within a queue, keys get shares in proportion to their weights.
+/// The others use what one cannot use. If a claim has less capacity than a round has turns, the next claim continues
+/// where it ended, even between two turns of one key. So a million executions of one key delay those of another key by
+/// one round.
 #[derive(Clone, Debug, Default)]
 pub struct FairShare {
     /// The queue that had the last turn.
     last_queue: Option<Arc<str>>,
-    /// Of each queue, whose turn it is.
+    /// The position in each queue, by the name of the queue.
     positions: HashMap<Arc<str>, KeyPosition>,
 }
 
-/// Whose turn it is in a queue.
+/// The position of the round robin among the keys of a queue.
 #[derive(Clone, Debug, Default)]
 struct KeyPosition {
-    /// The key that had the last one.
+    /// The last key that had all of its turns.
     last_key: Arc<str>,
-    /// The key behind it that has had only some of its turns, and how many it still has.
+    /// The next key if it had only a part of its turns, with the number of its remaining turns.
     unfinished: Option<(Arc<str>, usize)>,
 }
 
 impl FairShare {
-    /// Where the keys of a queue begin: the first is the one after this, and after the last comes the first.
+    /// Returns the last key of a queue that had its turns. The next turn is that of the key after it; the first key
+    /// follows the last one.
     pub fn last_key(&self, queue: &str) -> Arc<str> {
-        self.positions.get(queue).map(|turn| turn.last_key.clone()).unwrap_or_default()
+        self.positions.get(queue).map(|position| position.last_key.clone()).unwrap_or_default()
     }
 
-    /// Divides `places` among these queues, given in the order of their names.
-    pub fn allocate(&mut self, candidates: &[ReadyQueue], places: usize) -> Vec<Allocation> {
-        let room = |it: &ReadyQueue| {
-            it.keys.iter().fold(0_usize, |sum, (_, room)| it.capacity.min(sum.saturating_add(*room)))
+    /// Divides `capacity` among these queues, which are in the order of their names.
+    pub fn allocate(&mut self, queues: &[ReadyQueue], capacity: usize) -> Vec<Allocation> {
+        let limit = |it: &ReadyQueue| {
+            it.keys.iter().fold(0_usize, |sum, (_, limit)| it.capacity.min(sum.saturating_add(*limit)))
         };
-        let rooms: Vec<usize> = candidates.iter().map(room).collect();
+        let limits: Vec<usize> = queues.iter().map(limit).collect();
         let first = self
             .last_queue
             .as_ref()
-            .map_or(0, |last| candidates.iter().take_while(|it| it.queue <= *last).count());
-        let (shares, last) = share_in_rounds(places, &rooms, &vec![1; rooms.len()], first, None);
+            .map_or(0, |last| queues.iter().take_while(|it| it.queue <= *last).count());
+        let (shares, last) = share_in_rounds(capacity, &limits, &vec![1; limits.len()], first, None);
         if let Some((last, _)) = last {
-            self.last_queue = Some(candidates[last].queue.clone());
+            self.last_queue = Some(queues[last].queue.clone());
         }
-        let mut portions = Vec::new();
-        for (candidate, share) in candidates.iter().zip(shares) {
-            self.allocate_keys(candidate, share, &mut portions);
+        let mut allocations = Vec::new();
+        for (queue, share) in queues.iter().zip(shares) {
+            self.allocate_keys(queue, share, &mut allocations);
         }
-        portions
+        allocations
     }
 
-    fn allocate_keys(&mut self, candidate: &ReadyQueue, places: usize, portions: &mut Vec<Allocation>) {
-        let ReadyQueue { queue, capacity: all, keys, has_more_keys, weights } = candidate;
-        let rooms: Vec<usize> = keys.iter().map(|(_, room)| *room).collect();
+    fn allocate_keys(&mut self, ready: &ReadyQueue, share: usize, allocations: &mut Vec<Allocation>) {
+        let ReadyQueue { queue, capacity, keys, has_more_keys, weights } = ready;
+        let limits: Vec<usize> = keys.iter().map(|(_, limit)| *limit).collect();
         let turns: Vec<usize> = keys.iter().map(|(key, _)| weights.weight_of(key) as usize).collect();
         let first = keys.first().map(|(key, _)| key);
-        let unfinished = self.positions.get(queue).and_then(|turn| turn.unfinished.as_ref());
-        let unfinished = unfinished.filter(|(key, _)| Some(key) == first).map(|(_, left)| *left);
-        let (shares, last) = share_in_rounds(places, &rooms, &turns, 0, unfinished);
-        // those that were not looked at come first the next time
+        let unfinished = self.positions.get(queue).and_then(|position| position.unfinished.as_ref());
+        let unfinished = unfinished.filter(|(key, _)| Some(key) == first).map(|(_, remaining)| *remaining);
+        let (shares, last) = share_in_rounds(share, &limits, &turns, 0, unfinished);
+        // keys that this claim did not read come first in the next one
         let last = last.or_else(|| has_more_keys.then(|| (keys.len().saturating_sub(1), 0)));
-        if let Some((last, left)) = last.filter(|(last, _)| *last < keys.len()) {
-            let turn = self.positions.entry(queue.clone()).or_default();
+        if let Some((last, remaining)) = last.filter(|(last, _)| *last < keys.len()) {
+            let position = self.positions.entry(queue.clone()).or_default();
             let key = |at: usize| keys[at].0.clone();
-            if left == 0 {
-                *turn = KeyPosition { last_key: key(last), unfinished: None };
+            if remaining == 0 {
+                *position = KeyPosition { last_key: key(last), unfinished: None };
             } else {
-                let after = last.checked_sub(1).map_or_else(|| turn.last_key.clone(), key);
-                *turn = KeyPosition { last_key: after, unfinished: Some((key(last), left)) };
+                let last_key = last.checked_sub(1).map_or_else(|| position.last_key.clone(), key);
+                *position = KeyPosition { last_key, unfinished: Some((key(last), remaining)) };
             }
         }
-        let shares = keys.iter().zip(shares).filter(|(_, most)| *most > 0);
-        portions.extend(shares.map(|((key, room), most)| Allocation {
+        let shares = keys.iter().zip(shares).filter(|(_, limit)| *limit > 0);
+        allocations.extend(shares.map(|((key, key_limit), limit)| Allocation {
             queue: queue.clone(),
             key: key.clone(),
-            limit: most,
-            is_truncated: most < *room && places < *all,
+            limit,
+            is_truncated: limit < *key_limit && share < *capacity,
         }));
     }
 }
 
-/// Divides places among those that have room, in rounds, in each of which they have these turns; and who had the last one,
-/// if the last round was cut short, and how many it still has. Those from `first` on are served first, the first of them
-/// with what an earlier round has left it.
+/// Divides `capacity` in rounds. Participant `i` gets up to `turns[i]` in each round and up to `limits[i]` in all.
+///
+/// Every round begins at the participant `first`. If `unfinished` is given, the participant that begins the last,
+/// partial round has only that many turns. Returns the shares and, if the last round was cut short, the last
+/// participant that got a turn with the number of its remaining turns.
 fn share_in_rounds(
-    mut places: usize,
-    rooms: &[usize],
+    mut capacity: usize,
+    limits: &[usize],
     turns: &[usize],
     first: usize,
     mut unfinished: Option<usize>,
 ) -> (Vec<usize>, Option<(usize, usize)>) {
-    let mut shares = vec![0; rooms.len()];
-    let all = rooms.len().max(1);
+    let mut shares = vec![0; limits.len()];
+    let count = limits.len().max(1);
     let mut open: Vec<usize> =
-        (0..rooms.len()).map(|i| (first + i) % all).filter(|i| rooms[*i] > 0).collect();
-    while places > 0 && !open.is_empty() {
-        let rounds = places / open.iter().map(|i| turns[*i]).sum::<usize>();
+        (0..limits.len()).map(|i| (first + i) % count).filter(|i| limits[*i] > 0).collect();
+    while capacity > 0 && !open.is_empty() {
+        let rounds = capacity / open.iter().map(|i| turns[*i]).sum::<usize>();
         let mut last = None;
         open.retain(|i| {
-            let has = match rounds {
+            let wanted = match rounds {
                 0 => unfinished.take().unwrap_or(turns[*i]),
                 rounds => rounds * turns[*i],
             };
-            let has = has.min(rooms[*i] - shares[*i]);
-            let given = has.min(places);
-            if rounds == 0 && given > 0 && given == places {
-                last = Some((*i, has - given));
+            let wanted = wanted.min(limits[*i] - shares[*i]);
+            let given = wanted.min(capacity);
+            if rounds == 0 && given > 0 && given == capacity {
+                last = Some((*i, wanted - given));
             }
             shares[*i] += given;
-            places -= given;
-            shares[*i] < rooms[*i]
+            capacity -= given;
+            shares[*i] < limits[*i]
         });
         if last.is_some() {
             return (shares, last);
@@ -154,107 +159,113 @@ fn share_in_rounds(
 mod tests {
     use super::*;
 
-    fn candidate(queue: &str, room: usize, keys: &[(&str, usize)]) -> ReadyQueue {
-        let keys = keys.iter().map(|(key, room)| (Arc::from(*key), *room)).collect();
-        ReadyQueue { queue: queue.into(), capacity: room, keys, has_more_keys: false, weights: Weights::default() }
+    fn queue(name: &str, capacity: usize, keys: &[(&str, usize)]) -> ReadyQueue {
+        let keys = keys.iter().map(|(key, limit)| (Arc::from(*key), *limit)).collect();
+        ReadyQueue { queue: name.into(), capacity, keys, has_more_keys: false, weights: Weights::default() }
     }
 
-    fn divide(turns: &mut FairShare, candidates: &[ReadyQueue], places: usize) -> Vec<(String, usize)> {
-        let portions = turns.allocate(candidates, places);
-        portions.iter().map(|it| (format!("{}/{}", it.queue, it.key), it.limit)).collect()
+    fn allocate(share: &mut FairShare, queues: &[ReadyQueue], capacity: usize) -> Vec<(String, usize)> {
+        let allocations = share.allocate(queues, capacity);
+        allocations.iter().map(|it| (format!("{}/{}", it.queue, it.key), it.limit)).collect()
     }
 
-    fn of(portions: &[(&str, usize)]) -> Vec<(String, usize)> {
-        portions.iter().map(|(name, most)| ((*name).to_owned(), *most)).collect()
+    fn expect(allocations: &[(&str, usize)]) -> Vec<(String, usize)> {
+        allocations.iter().map(|(name, limit)| ((*name).to_owned(), *limit)).collect()
     }
 
     #[test]
-    fn what_one_cannot_use_is_the_others() {
+    fn unused_shares_go_to_other_queues_and_keys() {
         let queues = [
-            candidate("a", 100, &[("", 100)]),
-            candidate("b", 1, &[("", 100)]),
-            candidate("c", 100, &[("x", 2), ("y", 50)]),
+            queue("a", 100, &[("", 100)]),
+            queue("b", 1, &[("", 100)]),
+            queue("c", 100, &[("x", 2), ("y", 50)]),
         ];
-        let mut turns = FairShare::default();
-        assert_eq!(divide(&mut turns, &queues, 21), of(&[("a/", 10), ("b/", 1), ("c/x", 2), ("c/y", 8)]));
-        let cut: Vec<bool> = turns.allocate(&queues, 21).iter().map(|it| it.is_truncated).collect();
-        assert_eq!(cut, [true, false, false, true]);
-        assert_eq!(divide(&mut turns, &queues, 1000), of(&[("a/", 100), ("b/", 1), ("c/x", 2), ("c/y", 50)]));
+        let mut share = FairShare::default();
+        assert_eq!(
+            allocate(&mut share, &queues, 21),
+            expect(&[("a/", 10), ("b/", 1), ("c/x", 2), ("c/y", 8)])
+        );
+        let is_truncated: Vec<bool> = share.allocate(&queues, 21).iter().map(|it| it.is_truncated).collect();
+        assert_eq!(is_truncated, [true, false, false, true]);
+        assert_eq!(
+            allocate(&mut share, &queues, 1000),
+            expect(&[("a/", 100), ("b/", 1), ("c/x", 2), ("c/y", 50)])
+        );
     }
 
-    /// Who is served by so many claims of so many places, all of which find the same.
-    fn served(all: &[ReadyQueue], claims: usize, places: usize) -> Vec<String> {
-        let mut turns = FairShare::default();
+    /// Returns the keys that get the capacity of `claims` claims, all of which find the same ready executions.
+    fn serve(all: &[ReadyQueue], claims: usize, capacity: usize) -> Vec<String> {
+        let mut share = FairShare::default();
         let mut served = Vec::new();
         for _ in 0..claims {
-            // as a store lists them: from the key after the last one on
+            // a store lists the keys from the one after the last key on
             let mut all = all.to_vec();
-            for candidate in &mut all {
-                let after = turns.last_key(&candidate.queue);
-                let at = candidate.keys.iter().take_while(|(key, _)| *key <= after).count();
-                let keys = candidate.keys.len();
-                candidate.keys.rotate_left(at % keys);
+            for queue in &mut all {
+                let last_key = share.last_key(&queue.queue);
+                let at = queue.keys.iter().take_while(|(key, _)| *key <= last_key).count();
+                let keys = queue.keys.len();
+                queue.keys.rotate_left(at % keys);
             }
-            let portions = divide(&mut turns, &all, places);
-            served.extend(portions.into_iter().flat_map(|(name, most)| std::iter::repeat_n(name, most)));
+            let allocations = allocate(&mut share, &all, capacity);
+            served.extend(allocations.into_iter().flat_map(|(name, limit)| std::iter::repeat_n(name, limit)));
         }
         served
     }
 
     #[test]
-    fn with_one_place_everybody_has_a_turn() {
+    fn claims_of_one_execution_serve_all_keys_in_turn() {
         let keys: &[_] = &[("x", 9), ("y", 9), ("z", 9)];
-        let all = [candidate("a", 9, keys), candidate("b", 9, &[("", 9)])];
-        assert_eq!(served(&all, 6, 1), ["a/x", "b/", "a/y", "b/", "a/z", "b/"]);
+        let all = [queue("a", 9, keys), queue("b", 9, &[("", 9)])];
+        assert_eq!(serve(&all, 6, 1), ["a/x", "b/", "a/y", "b/", "a/z", "b/"]);
     }
 
     #[test]
-    fn a_key_has_as_many_turns_as_its_weight_says() {
+    fn weights_set_the_turns_of_keys() {
         let weights = Weights::from_iter([("x", 2), ("z", 3)]);
-        let all = [ReadyQueue { weights, ..candidate("a", 99, &[("x", 99), ("y", 99), ("z", 99)]) }];
+        let all = [ReadyQueue { weights, ..queue("a", 99, &[("x", 99), ("y", 99), ("z", 99)]) }];
         let expected: Vec<&str> = "x x y z z z x x y z z z".split(' ').collect();
-        for places in [1, 2, 3, 4] {
-            let served = served(&all, 12 / places, places);
+        for capacity in [1, 2, 3, 4] {
+            let served = serve(&all, 12 / capacity, capacity);
             let served: Vec<&str> = served.iter().filter_map(|name| name.strip_prefix("a/")).collect();
-            assert_eq!(served, expected, "{places} at a time");
+            assert_eq!(served, expected, "{capacity} at a time");
         }
-        let mut turns = FairShare::default();
-        assert_eq!(divide(&mut turns, &all, 60), of(&[("a/x", 20), ("a/y", 10), ("a/z", 30)]));
+        let mut share = FairShare::default();
+        assert_eq!(allocate(&mut share, &all, 60), expect(&[("a/x", 20), ("a/y", 10), ("a/z", 30)]));
     }
 
     #[test]
-    fn who_has_no_more_gives_up_its_turns() {
+    fn unused_turns_of_a_key_go_to_other_keys() {
         let weights = Weights::from_iter([("x", 100)]);
-        let all = [ReadyQueue { weights, ..candidate("a", 99, &[("x", 2), ("y", 9)]) }];
-        let mut turns = FairShare::default();
-        assert_eq!(divide(&mut turns, &all, 4), of(&[("a/x", 2), ("a/y", 2)]));
+        let all = [ReadyQueue { weights, ..queue("a", 99, &[("x", 2), ("y", 9)]) }];
+        let mut share = FairShare::default();
+        assert_eq!(allocate(&mut share, &all, 4), expect(&[("a/x", 2), ("a/y", 2)]));
     }
 
     #[test]
-    fn keys_that_were_not_looked_at_come_first_the_next_time() {
-        let mut turns = FairShare::default();
-        let more = ReadyQueue { has_more_keys: true, ..candidate("a", 99, &[("x", 9), ("y", 9)]) };
-        turns.allocate(&[more], 99);
-        assert_eq!(&*turns.last_key("a"), "y");
+    fn unread_keys_come_first_in_the_next_claim() {
+        let mut share = FairShare::default();
+        let more = ReadyQueue { has_more_keys: true, ..queue("a", 99, &[("x", 9), ("y", 9)]) };
+        share.allocate(&[more], 99);
+        assert_eq!(&*share.last_key("a"), "y");
     }
 
     #[test]
-    fn shares_are_fair_and_use_what_there_is() {
+    fn shares_are_fair_and_use_all_capacity() {
         for seed in 0..500 {
             let mut rng = fastrand::Rng::with_seed(seed);
-            let rooms: Vec<usize> = (0..rng.usize(..8)).map(|_| rng.usize(..20)).collect();
-            let places = rng.usize(..60);
-            let turns: Vec<usize> = rooms.iter().map(|_| rng.usize(1..4)).collect();
-            let (shares, _) = share_in_rounds(places, &rooms, &turns, rng.usize(..9), None);
-            assert_eq!(shares.iter().sum::<usize>(), places.min(rooms.iter().sum()), "seed {seed}");
+            let limits: Vec<usize> = (0..rng.usize(..8)).map(|_| rng.usize(..20)).collect();
+            let capacity = rng.usize(..60);
+            let turns: Vec<usize> = limits.iter().map(|_| rng.usize(1..4)).collect();
+            let (shares, _) = share_in_rounds(capacity, &limits, &turns, rng.usize(..9), None);
+            assert_eq!(shares.iter().sum::<usize>(), capacity.min(limits.iter().sum()), "seed {seed}");
             for (i, share) in shares.iter().enumerate() {
-                assert!(*share <= rooms[i], "seed {seed}");
-                // another is at most a round ahead
+                assert!(*share <= limits[i], "seed {seed}");
+                // the others are at most one round ahead
                 let rounds = share / turns[i] + 1;
                 let is_ahead = |(other, turns): (&usize, &usize)| *other > rounds * turns;
                 assert!(
-                    *share == rooms[i] || !shares.iter().zip(&turns).any(is_ahead),
-                    "seed {seed}: {shares:?} of {rooms:?} by {turns:?}"
+                    *share == limits[i] || !shares.iter().zip(&turns).any(is_ahead),
+                    "seed {seed}: {shares:?} of {limits:?} by {turns:?}"
                 );
             }
         }

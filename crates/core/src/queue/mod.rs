@@ -1,4 +1,4 @@
-//! [`Queue`]: where executions wait, and under which limits they leave it.
+//! Queues: their limits, and the policy by which a claim shares them.
 
 pub mod debounce;
 pub mod depth;
@@ -15,52 +15,53 @@ use crate::queue::rate::Rate;
 use crate::queue::weights::Weights;
 use crate::text::check_text;
 
-/// The queue of every execution that was given no other: what is started without one and cannot run at once, and what
-/// is continued. It has no limits, and nobody can give it any.
+/// The queue of executions without a placement: starts without a queue that cannot run at once, and executions that
+/// continue. This queue never has limits.
 pub const DEFAULT_QUEUE: &str = "default";
 
-/// Longest name of a queue, in bytes.
+/// Maximum length of a queue's name, in bytes.
 const MAX_QUEUE_NAME_BYTES: usize = 255;
-/// The largest limit, on every store.
+/// Maximum of every limit, on every store.
 const MAX_LIMIT: u32 = i32::MAX as u32;
-/// The shortest and the longest period of a rate.
+/// Minimum period of a rate.
 const MIN_RATE_PERIOD: Duration = Duration::from_millis(1);
+/// Maximum period of a rate.
 const MAX_RATE_PERIOD: Duration = Duration::from_hours(366 * 24);
-/// Longest key within a queue, in bytes.
+/// Maximum length of a key within a queue, in bytes.
 const MAX_KEY_BYTES: usize = 1024;
 
-/// What a start comes to whose dedup_id another execution of the queue has that has not ended.
+/// The reaction to a start whose dedup_id belongs to an unfinished execution of the queue.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum OnDuplicate {
-    /// To an error, [`Error::Deduplicated`].
+    /// The start fails with [`Error::Deduplicated`].
     #[default]
     Reject,
-    /// To a handle to that execution, if it is of the same workflow.
+    /// The start returns a handle to the unfinished execution, if it has the same workflow.
     ReturnExisting,
 }
 
-/// What a start comes to whose queue is full.
+/// The reaction to a start whose queue is full.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum OnFull {
-    /// To an error, [`Error::QueueFull`].
+    /// The start fails with [`Error::QueueFull`].
     #[default]
     Reject,
-    /// It waits until there is room.
+    /// The start waits until the queue has capacity.
     Wait,
 }
 
-/// Where an execution stands whenever it is queued.
+/// The position of an execution whenever it is queued.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Placement {
-    /// Name of the queue.
+    /// The name of the queue.
     pub queue: Arc<str>,
-    /// Its key within the queue: keys take turns, and may have limits of their own. Empty for none.
+    /// The key within the queue; empty for none. Keys share the queue fairly, and may have limits of their own.
     pub key: Arc<str>,
-    /// Smaller comes first among those of its key.
+    /// The priority within the key: smaller priorities come first.
     pub priority: i32,
 }
 
-/// A queue's name and limits, as code declares them.
+/// A queue's name and limits, as declared in code.
 ///
 /// ```
 /// # use stepfast_core::queue::Queue;
@@ -68,132 +69,136 @@ pub struct Placement {
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Queue {
-    /// Its name.
+    /// The name of the queue, at most 255 bytes.
     pub name: Arc<str>,
-    /// Its limits.
+    /// The limits of the queue.
     pub limits: Limits,
 }
 
-/// How executions leave a queue: what limits it, `None` for no limit, and how its keys share it. A waiting execution
-/// counts for no limit.
+/// The limits of a queue, `None` for no limit, and the weights by which its keys share it.
+///
+/// A `waiting` execution counts towards no limit.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Limits {
-    /// Most executions that run at a time, in all processes together.
+    /// Maximum number of executions that run at a time, in all processes together.
     pub concurrency: Option<u32>,
-    /// Most executions that run at a time in any one worker.
+    /// Maximum number of executions that run at a time in any one worker.
     pub worker_concurrency: Option<u32>,
-    /// Most executions of any one key that run at a time, in all processes together.
+    /// Maximum number of executions of any one key that run at a time, in all processes together.
     pub key_concurrency: Option<u32>,
-    /// How often they begin.
+    /// The rate at which executions begin.
     pub rate: Option<Rate>,
-    /// How often those of any one key begin.
+    /// The rate at which executions of any one key begin.
     pub key_rate: Option<Rate>,
-    /// Most executions that wait for their beginning; what more is started is refused, or waits outside.
+    /// Maximum number of executions that wait to begin. Further starts fail, or wait outside the queue.
     pub max_depth: Option<u32>,
-    /// How many turns keys have.
+    /// The weights of the keys.
     pub key_weights: Weights,
 }
 
-/// A queue as it is stored.
+/// A stored queue.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct QueueRow {
-    /// Its name and limits.
+    /// The queue's name and limits.
     pub queue: Queue,
-    /// True while nothing leaves it.
+    /// Whether the queue is paused: claims take nothing from it.
     pub is_paused: bool,
-    /// How often it was changed, its creation included.
+    /// The number of changes of the queue, its creation included.
     pub version: i64,
-    /// When it was changed last.
+    /// The time of the last change.
     pub changed_at: Timestamp,
 }
 
-/// How a queue is to be stored: applied if it is still as whoever asks for it has seen it.
+/// A change of a queue. The store applies it only if the queue still has the expected version.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct QueueChange {
-    /// Its name and limits.
+    /// The queue's name and new limits.
     pub queue: Queue,
-    /// True if nothing is to leave it.
+    /// Whether the queue is paused after the change.
     pub is_paused: bool,
-    /// The version that was seen; 0 if there was no such queue.
+    /// The version that the change is based on; 0 to create the queue.
     pub expected_version: i64,
 }
 
-/// What to do where a queue that code declares is stored with other limits.
+/// The reaction to a declared queue that is stored with other limits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum OnConflict {
-    /// The code is right: its limits are stored, and hold for all processes at once.
+    /// The declared limits win: the engine stores them, and they apply to all processes at once.
     #[default]
     Update,
-    /// The database is right: what was changed at run time stays as it is.
+    /// The stored limits win: changes that were made at run time stay.
     Keep,
-    /// The engine does not open.
+    /// The engine does not open: it fails with [`Error::QueueConflict`].
     Refuse,
 }
 
 impl Queue {
-    /// A queue without limits.
+    /// Creates a queue without limits.
     pub fn new(name: impl AsRef<str>) -> Self {
         Self { name: name.as_ref().into(), limits: Limits::default() }
     }
 
-    /// At most so many of its executions run at a time, in all processes together.
+    /// Limits the executions of the queue that run at a time, in all processes together.
     #[must_use]
     pub fn concurrency(mut self, executions: u32) -> Self {
         self.limits.concurrency = Some(executions);
         self
     }
 
-    /// At most so many of its executions run at a time in any one worker.
+    /// Limits the executions of the queue that run at a time in any one worker.
     #[must_use]
     pub fn worker_concurrency(mut self, executions: u32) -> Self {
         self.limits.worker_concurrency = Some(executions);
         self
     }
 
-    /// At most so many executions of any one of its keys run at a time, in all processes together.
+    /// Limits the executions of any one key that run at a time, in all processes together.
     #[must_use]
     pub fn key_concurrency(mut self, executions: u32) -> Self {
         self.limits.key_concurrency = Some(executions);
         self
     }
 
-    /// So often its executions begin.
+    /// Limits the rate at which executions of the queue begin.
     #[must_use]
     pub fn rate(mut self, rate: Rate) -> Self {
         self.limits.rate = Some(rate);
         self
     }
 
-    /// So often executions of any one of its keys begin.
+    /// Limits the rate at which executions of any one key begin.
     #[must_use]
     pub fn key_rate(mut self, rate: Rate) -> Self {
         self.limits.key_rate = Some(rate);
         self
     }
 
-    /// At most so many executions wait in it for their beginning, delayed ones included. What more is started is refused
-    /// or waits, as its caller [says](OnFull); what a workflow starts in it is never refused. Nothing begins without
-    /// having been in it.
+    /// Limits the executions that wait in the queue to begin, delayed ones included.
+    ///
+    /// Further starts of callers fail or wait, as [`OnFull`] says; starts of workflows always enter. Every execution
+    /// of a queue with this limit enters the queue before it begins.
     #[must_use]
     pub fn max_depth(mut self, executions: u32) -> Self {
         self.limits.max_depth = Some(executions);
         self
     }
 
-    /// This key has so many turns where others have one, 1 to 1,000: where places are short, so many times their share.
+    /// Sets the weight of a key, 1 to 1,000; other keys have weight 1. Under load, a key gets capacity in proportion
+    /// to its weight.
     #[must_use]
     pub fn key_weight(mut self, key: impl AsRef<str>, weight: u32) -> Self {
         self.limits.key_weights.set(key.as_ref(), weight);
         self
     }
 
-    /// An error if it cannot be stored.
+    /// Returns an error if the queue cannot be stored.
     pub(crate) fn check(&self) -> Result<(), Error> {
         check_queue_name(&self.name)?;
         if *self.name == *DEFAULT_QUEUE {
-            let reason =
-                format!("{DEFAULT_QUEUE:?} is what has no queue; it has no limits: choose another name");
-            return Err(Error::Invalid { what: "queue name", reason });
+            let reason = format!(
+                "{DEFAULT_QUEUE:?} holds the executions without a queue, and has no limits: choose another name"
+            );
+            return Err(Error::Invalid { input: "queue name", reason });
         }
         let Limits {
             concurrency,
@@ -215,26 +220,26 @@ impl Queue {
                 Some(limit) if *limit > MAX_LIMIT => format!("is {limit}; it must be at most {MAX_LIMIT}"),
                 _ => continue,
             };
-            return Err(Error::Invalid { what, reason: format!("queue {:?}: {reason}", &*self.name) });
+            return Err(Error::Invalid { input: what, reason: format!("queue {:?}: {reason}", &*self.name) });
         }
         for (what, rate) in [("rate", rate), ("key_rate", key_rate)] {
             if let Some(reason) = rate.as_ref().and_then(invalid_rate_reason) {
                 let reason = format!("queue {:?}: {reason}", &*self.name);
-                return Err(Error::Invalid { what, reason });
+                return Err(Error::Invalid { input: what, reason });
             }
         }
         if let Some(reason) = key_weights.invalid_reason() {
             let reason = format!("queue {:?}: {reason}", &*self.name);
-            return Err(Error::Invalid { what: "key_weights", reason });
+            return Err(Error::Invalid { input: "key_weights", reason });
         }
         key_weights.iter().filter(|(key, _)| !key.is_empty()).try_for_each(|(key, _)| check_queue_key(key))
     }
 }
 
-/// Why a rate cannot be.
+/// Returns the reason why a queue cannot have this rate.
 fn invalid_rate_reason(rate: &Rate) -> Option<String> {
     if rate.starts == 0 || rate.burst == Some(0) {
-        Some("must allow for at least 1; to stop a queue, pause it".to_owned())
+        Some("must allow at least 1 start; to stop a queue, pause it".to_owned())
     } else if rate.starts > MAX_LIMIT || rate.burst.is_some_and(|burst| burst > MAX_LIMIT) {
         Some(format!("its starts and its burst must be at most {MAX_LIMIT}"))
     } else if !(MIN_RATE_PERIOD..=MAX_RATE_PERIOD).contains(&rate.period) {
@@ -247,7 +252,7 @@ fn invalid_rate_reason(rate: &Rate) -> Option<String> {
 }
 
 impl QueueRow {
-    /// True if what is put into it may begin at once, without a claim.
+    /// Whether a start may begin at once, without a claim: the queue has no limits and is not paused.
     pub fn allows_immediate_start(&self) -> bool {
         let limits = &self.queue.limits;
         !self.is_paused && !limits.serializes_claims() && limits.max_depth.is_none()
@@ -255,34 +260,34 @@ impl QueueRow {
 }
 
 impl Limits {
-    /// True if a claim has to count what runs: each execution that is claimed then has a slot.
+    /// Whether the limits count running executions, so that each claimed execution has a row in `slots`.
     pub fn has_slots(&self) -> bool {
         let Self { concurrency, worker_concurrency, key_concurrency, .. } = self;
         concurrency.is_some() || worker_concurrency.is_some() || key_concurrency.is_some()
     }
 
-    /// True if starts count.
+    /// Whether the limits count starts.
     pub fn has_rate(&self) -> bool {
         self.rate.is_some() || self.key_rate.is_some()
     }
 
-    /// True if two claims at a time could exceed it: one claims after the other.
+    /// Whether two concurrent claims could exceed the limits, so that claims must come one after the other.
     pub fn serializes_claims(&self) -> bool {
         self.has_slots() || self.has_rate()
     }
 }
 
-/// How many more a limit leaves room for, of which so many are there.
+/// Returns the remaining capacity of a limit of which `used` is in use.
 pub fn remaining(limit: Option<u32>, used: u64) -> usize {
     limit.map_or(usize::MAX, |limit| u64::from(limit).saturating_sub(used) as usize)
 }
 
-/// An error if it cannot be the name of a queue.
+/// Returns an error for a text that cannot be the name of a queue.
 pub(crate) fn check_queue_name(name: &str) -> Result<(), Error> {
     check_text("queue name", name, MAX_QUEUE_NAME_BYTES)
 }
 
-/// An error if it cannot be a key within a queue.
+/// Returns an error for a text that cannot be a key within a queue.
 pub(crate) fn check_queue_key(key: &str) -> Result<(), Error> {
     check_text("queue key", key, MAX_KEY_BYTES)
 }
@@ -292,7 +297,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn queues_that_cannot_be_are_refused() {
+    fn invalid_queues_are_rejected() {
         assert!(Queue::new("emails").concurrency(1).check().is_ok());
         for (queue, says) in [
             (Queue::new(""), "must not be empty"),
@@ -305,14 +310,17 @@ mod tests {
             (Queue::new("emails").concurrency(MAX_LIMIT + 1), "is 2147483648; it must be at most 2147483647"),
             (Queue::new("emails").max_depth(u32::MAX), "at most 2147483647"),
             (Queue::new("emails").rate(Rate::new(MAX_LIMIT + 1, MIN_RATE_PERIOD)), "at most 2147483647"),
-            (Queue::new("emails").key_rate(Rate::new(1, MIN_RATE_PERIOD).burst(u32::MAX)), "at most 2147483647"),
+            (
+                Queue::new("emails").key_rate(Rate::new(1, MIN_RATE_PERIOD).burst(u32::MAX)),
+                "at most 2147483647",
+            ),
             (Queue::new("emails").rate(Rate::new(1, Duration::from_micros(1_500))), "whole milliseconds"),
             (Queue::new("emails").key_weight("ann", 0), "must be between 1 and 1000"),
-            (Queue::new("emails").key_weight("ann", 1001), "that of key \"ann\" is 1001"),
+            (Queue::new("emails").key_weight("ann", 1001), "the weight of key \"ann\" is 1001"),
             (Queue::new("emails").key_weight("a\nn", 2), "control character"),
             (
                 (0..1001).fold(Queue::new("emails"), |it, n| it.key_weight(format!("{n}"), 2)),
-                "there are 1001",
+                "1001 keys have a weight",
             ),
             (Queue::new("emails").rate(Rate::new(0, MIN_RATE_PERIOD)), "pause it"),
             (Queue::new("emails").key_rate(Rate::new(1, MIN_RATE_PERIOD).burst(0)), "pause it"),

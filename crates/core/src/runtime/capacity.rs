@@ -1,91 +1,94 @@
-//! [`Places`]: how many executions may run here.
+//! [`Reservation`]: the engine's capacity for running executions.
 
 use std::sync::atomic::Ordering::SeqCst;
 
-use super::inner::Core;
+use super::inner::EngineInner;
 use crate::store::is_served;
 
-/// Places taken for a claim; those that are not kept are given back.
-pub(crate) struct Reservation<'c> {
-    engine: &'c Core,
+/// Slots reserved for a claim. Dropping the reservation releases the slots that were not used.
+pub(crate) struct Reservation<'e> {
+    engine: &'e EngineInner,
     count: usize,
 }
 
-impl<'c> Reservation<'c> {
-    /// Takes at most so many; `None` if there are none.
-    pub(crate) fn take(core: &'c Core, most: usize) -> Option<Self> {
-        if core.is_draining() || core.is_poisoned() {
+impl<'e> Reservation<'e> {
+    /// Reserves at most `limit` slots; `None` if no slot is free or the engine takes no new executions.
+    pub(crate) fn take(engine: &'e EngineInner, limit: usize) -> Option<Self> {
+        if engine.is_draining() || engine.is_poisoned() {
             return None;
         }
-        let max = core.options.max_running;
-        let taken = |running: usize| max.saturating_sub(running).min(most);
-        let before = core.running.fetch_update(SeqCst, SeqCst, |running| Some(running + taken(running)));
-        let count = before.map_or(0, taken);
-        core.reserved.fetch_add(count, SeqCst);
-        (count > 0).then_some(Self { engine: core, count })
+        let max = engine.options.max_running;
+        let free = |taken: usize| max.saturating_sub(taken).min(limit);
+        let previous = engine.taken_slots.fetch_update(SeqCst, SeqCst, |taken| Some(taken + free(taken)));
+        let count = previous.map_or(0, free);
+        engine.reserved_slots.fetch_add(count, SeqCst);
+        (count > 0).then_some(Self { engine, count })
     }
 
-    /// How many.
+    /// Returns the number of reserved slots.
     pub(crate) fn count(&self) -> usize {
         self.count
     }
 
-    /// So many are used.
+    /// Keeps `used` of the slots for claimed executions and releases the others.
     pub(crate) fn commit_used(mut self, used: usize) {
-        self.engine.reserved.fetch_sub(used.min(self.count), SeqCst);
+        self.engine.reserved_slots.fetch_sub(used.min(self.count), SeqCst);
         self.count = self.count.saturating_sub(used);
     }
 }
 
 impl Drop for Reservation<'_> {
     fn drop(&mut self) {
-        self.engine.reserved.fetch_sub(self.count, SeqCst);
-        self.engine.running.fetch_sub(self.count, SeqCst);
+        self.engine.reserved_slots.fetch_sub(self.count, SeqCst);
+        self.engine.taken_slots.fetch_sub(self.count, SeqCst);
     }
 }
 
-impl Core {
-    /// Takes a place for a run; false if there are as many as may be, or the engine takes nothing new.
+impl EngineInner {
+    /// Takes a slot for a run. Returns false if no slot is free or the engine takes no new executions.
     pub(crate) fn take_slot(&self) -> bool {
         if self.is_draining() || self.info.is_client {
             return false;
         }
         let max = self.options.max_running;
-        self.running.fetch_update(SeqCst, SeqCst, |running| (running < max).then_some(running + 1)).is_ok()
+        self.taken_slots.fetch_update(SeqCst, SeqCst, |taken| (taken < max).then_some(taken + 1)).is_ok()
     }
 
-    /// Something is queued. If there is no place for it, nothing that comes later takes the next one by itself.
+    /// Notes that an execution was queued. While capacity is exhausted, later starts must not overtake it.
     pub(crate) fn note_queued(&self) {
-        if self.running.load(SeqCst) >= self.options.max_running {
-            self.worker.is_backed_up.store(true, SeqCst);
+        if self.taken_slots.load(SeqCst) >= self.options.max_running {
+            self.wakeups.is_backlogged.store(true, SeqCst);
         }
     }
 
-    /// True if something that is put into this queue may begin here at once, as far as is known here: the store knows
-    /// whether the queue has limits.
+    /// Whether an execution put into this queue may begin here at once, as far as the engine can tell. Only
+    /// the store can tell whether the queue's limits allow it.
     pub(crate) fn can_begin_in(&self, queue: &str) -> bool {
-        is_served(self.info.queues.as_deref(), queue) && !self.worker.is_backed_up.load(SeqCst)
+        is_served(self.info.queues.as_deref(), queue) && !self.wakeups.is_backlogged.load(SeqCst)
     }
 
-    pub(crate) fn add_running(&self, count: usize) {
-        self.running.fetch_add(count, SeqCst);
+    /// Takes slots for runs that exist already, whether or not capacity is free.
+    pub(crate) fn take_slots_unchecked(&self, count: usize) {
+        self.taken_slots.fetch_add(count, SeqCst);
     }
 
+    /// Releases the slot of a run that has concluded, and wakes the worker where it waits for that.
     pub(crate) fn release_slot(&self) {
-        let before = self.running.fetch_sub(1, SeqCst);
-        if before == self.options.max_running {
-            self.wake_worker(true);
+        let previous = self.taken_slots.fetch_sub(1, SeqCst);
+        if previous == self.options.max_running {
+            self.wake_claimer(true);
         }
         if self.is_draining() {
-            self.worker.freed.notify_waiters();
+            self.wakeups.run_ended.notify_waiters();
         }
-        if self.worker.is_trying.load(SeqCst) {
-            self.worker.quarantined_until.store(i64::MIN, SeqCst);
-            self.wake_worker(false);
+        if self.wakeups.has_trial.load(SeqCst) {
+            self.wakeups.next_trial_at.store(i64::MIN, SeqCst);
+            self.wake_claimer(false);
         }
     }
 
+    /// Returns the number of executions that run here.
     pub(crate) fn running_count(&self) -> usize {
-        self.running.load(SeqCst).saturating_sub(self.reserved.load(SeqCst))
+        self.taken_slots.load(SeqCst).saturating_sub(self.reserved_slots.load(SeqCst))
     }
 }

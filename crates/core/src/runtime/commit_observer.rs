@@ -1,5 +1,5 @@
-//! [`Ear`]: what an engine does when it hears from its lanes: of Writes that came to something else than
-//! `Applied`, of fences, of a database that cannot be trusted.
+//! [`EngineObserver`]: the engine's reactions to its lanes: to Writes whose outcome is not `Applied`, to
+//! fences, and to a database that cannot be trusted.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
@@ -7,51 +7,54 @@ use std::sync::atomic::Ordering::SeqCst;
 use smallvec::SmallVec;
 
 use crate::clock::Timestamp;
-use crate::commit::{Lsn, SettledWrite, CommitObserver, FoldTarget, Staged};
+use crate::commit::{CommitObserver, FoldTarget, Lsn, SettledWrite, Staged};
 use crate::failure::{Failure, OUTCOME_REJECTED};
 use crate::key::Key;
 use crate::payload::Payload;
-use crate::runtime::inner::Core;
+use crate::runtime::inner::EngineInner;
 use crate::runtime::run::Interrupt;
 use crate::store::{
-    RequestResult, Checkpoint, CheckpointKind, DeleteChunks, Move, Outcome, RequestKind, Start, State, Status,
-    StoreError, WorkerId, Write,
+    Checkpoint, CheckpointKind, DeleteChunks, Outcome, RequestKind, RequestResult, Start, State, Status,
+    StoreError, Transition, WorkerId, Write,
 };
 
-/// The engine's ear on its lanes.
-pub(crate) struct EngineObserver(pub(crate) std::sync::Weak<Core>);
+/// The engine as the observer of its lanes.
+pub(crate) struct EngineObserver(pub(crate) std::sync::Weak<EngineInner>);
 
 impl CommitObserver for EngineObserver {
     fn on_settled(&self, lane: u16, settled: SettledWrite<'_>) {
-        let Some(core) = self.0.upgrade() else { return };
+        let Some(engine) = self.0.upgrade() else { return };
         let SettledWrite { execution, tree, lsn, write, outcome } = settled;
         match outcome {
             Outcome::Rejected(_) if !write.is_owned() => {
                 if let Write::Start(start) = write {
-                    core.discard_start(start);
+                    engine.discard_start(start);
                 }
             }
-            Outcome::Rejected(reason) => core.replace_rejected_write(lane, execution, tree, lsn, write, reason),
-            // a Start that lost, a row that is not ours any more: the run must stop. But a child whose Start
-            // met an earlier one of the same parent may be running here.
+            Outcome::Rejected(reason) => {
+                engine.replace_rejected_write(lane, execution, tree, lsn, write, reason)
+            }
+            // an earlier run of the same parent started this child, which may be running here: its run
+            // continues. In the cases below the Start was not applied, or the row has another owner: the run
+            // must stop
             Outcome::Duplicate(existing) if existing.key == execution => {}
-            // before the Lsn that the next body waits for is settled
+            // before the Lsn is settled that the next body waits for
             Outcome::CancelRequested => {
-                if let Some(run) = core.runs.get(execution) {
+                if let Some(run) = engine.runs.get(execution) {
                     run.interrupt(Interrupt::Cancel(Failure::cancelled().into()));
                 }
             }
             Outcome::RequestHandled(RequestResult::Done, parent) => {
-                core.watch.notify(execution);
-                core.queues.has_left();
+                engine.completion_watch.notify(execution);
+                engine.known_queues.notify_capacity();
                 if let Some(parent) = parent {
-                    core.stage_free(*parent, Write::Wake(*parent));
+                    engine.stage_unowned(*parent, Write::Wake(*parent));
                 }
             }
             Outcome::Duplicate(_) | Outcome::Deduplicated(_) | Outcome::Full | Outcome::NotFound => {
                 match write {
-                    Write::Start(start) => core.discard_start(start),
-                    Write::Transition(_) => core.disown(execution),
+                    Write::Start(start) => engine.discard_start(start),
+                    Write::Transition(_) => engine.disown(execution),
                     _ => {}
                 }
             }
@@ -60,23 +63,24 @@ impl CommitObserver for EngineObserver {
     }
 
     fn on_committed(&self, writes: &[Write]) {
-        let Some(core) = self.0.upgrade() else { return };
-        let watches = core.watch.has_watchers();
-        let (mut is_ready, mut is_slot_free) = (false, false);
+        let Some(engine) = self.0.upgrade() else { return };
+        let has_watchers = engine.completion_watch.has_watchers();
+        let (mut has_ready, mut is_slot_free) = (false, false);
         let (mut due_at, mut deadline_at) = (i64::MAX, i64::MAX);
         for write in writes {
             let (key, state) = match write {
                 Write::Start(start) => (start.key, &start.state),
                 Write::Transition(change) => {
-                    is_slot_free |= change.ticket.is_some() && !matches!(change.state, State::Running { .. });
+                    is_slot_free |=
+                        change.placement.is_some() && !matches!(change.state, State::Running { .. });
                     (change.key, &change.state)
                 }
                 Write::Request(request) => {
-                    is_ready |= request.kind == RequestKind::Resume;
+                    has_ready |= request.kind == RequestKind::Resume;
                     continue;
                 }
                 Write::Wake(_) => {
-                    is_ready = true;
+                    has_ready = true;
                     continue;
                 }
                 _ => continue,
@@ -88,84 +92,95 @@ impl CommitObserver for EngineObserver {
                 deadline_at = deadline_at.min(at.as_micros());
             }
             match state {
-                State::Queued { .. } => is_ready = true,
+                State::Queued { .. } => has_ready = true,
                 State::Scheduled { due_at: at } | State::Waiting { wake_at: Some(at), .. } => {
                     due_at = due_at.min(at.as_micros());
                 }
-                State::Ended { .. } | State::Parked { .. } if watches => core.watch.notify(key),
+                State::Ended { .. } | State::Parked { .. } if has_watchers => {
+                    engine.completion_watch.notify(key)
+                }
                 _ => {}
             }
         }
         if due_at != i64::MAX {
-            core.worker.due_at.fetch_min(due_at, SeqCst);
-            core.wake_worker(false);
+            engine.wakeups.next_due_at.fetch_min(due_at, SeqCst);
+            engine.wake_claimer(false);
         }
-        if deadline_at < core.worker.deadline_at.fetch_min(deadline_at, SeqCst) {
-            core.worker.look.notify_one();
+        if deadline_at < engine.wakeups.next_deadline_at.fetch_min(deadline_at, SeqCst) {
+            engine.wakeups.heartbeat.notify_one();
         }
-        if is_ready {
-            core.wake_worker(true);
+        if has_ready {
+            engine.wake_claimer(true);
         }
         if is_slot_free {
-            core.slots_freed();
+            engine.note_queue_slots_freed();
         }
     }
 
     fn on_fenced(&self, worker: WorkerId) {
-        let Some(core) = self.0.upgrade() else { return };
-        if core.registration().worker != worker {
+        let Some(engine) = self.0.upgrade() else { return };
+        if engine.registration().worker != worker {
             return;
         }
-        core.fenced();
+        engine.mark_fenced();
     }
 
     fn on_poisoned(&self, error: StoreError) {
-        let Some(core) = self.0.upgrade() else { return };
-        if let Some(error) = core.end_by(error) {
-            core.poison(&error.to_string());
+        let Some(engine) = self.0.upgrade() else { return };
+        if let Some(error) = engine.stop_if_fatal(error) {
+            engine.poison(&error.to_string());
         }
     }
 }
 
-impl Core {
-    /// A Start was not applied: its run stops, and what was stored for it is deleted.
+impl EngineInner {
+    /// Stops the run of a Start that was not applied, and deletes the chunks of its input.
     fn discard_start(&self, start: &Start) {
         self.disown(start.key);
         if start.parent.is_none() && start.input.chunk_ref().is_some() {
-            self.stage_free(
+            self.stage_unowned(
                 start.key,
                 Write::DeleteChunks(DeleteChunks { execution: start.key, keep: SmallVec::new() }),
             );
         }
     }
 
-    /// An execution is not there, or not ours any more: its run stops. So do those of its tree, if they rest on
-    /// its Start.
+    /// Stops the run of an execution that does not exist or has another owner. Stops the runs of its tree
+    /// too, if they depend on its Start.
     fn disown(&self, execution: Key) {
         let Some(run) = self.runs.get(execution) else { return };
-        run.interrupt(Interrupt::Lost);
+        run.interrupt(Interrupt::Disowned);
         if run.fate.as_ref().is_some_and(|fate| fate.has_failed() && fate.has_children()) {
             for other in self.runs.all().iter().filter(|other| other.root == execution) {
-                other.interrupt(Interrupt::Lost);
+                other.interrupt(Interrupt::Disowned);
             }
         }
     }
 
-    /// The database does not accept a Write of a run: the run is given up, what takes the Write's place is
-    /// staged, and the execution continues from its record.
-    fn replace_rejected_write(&self, lane: u16, execution: Key, tree: Key, lsn: Lsn, write: &Write, reason: &Arc<str>) {
-        tracing::error!(%execution, %reason, "the database refuses a Write");
+    /// Handles a rejected Write of a run: disowns the run and stages a replacement. The execution continues
+    /// from its record.
+    fn replace_rejected_write(
+        &self,
+        lane: u16,
+        execution: Key,
+        tree: Key,
+        lsn: Lsn,
+        write: &Write,
+        reason: &Arc<str>,
+    ) {
+        tracing::error!(%execution, %reason, "the database rejected a Write");
         let run = self.runs.get(execution);
         if let Some(run) = &run {
-            run.interrupt(Interrupt::Lost);
+            run.interrupt(Interrupt::Disowned);
         }
-        let ticket = match write {
-            Write::Transition(change) => change.ticket.clone(),
-            _ => run.and_then(|run| run.ticket.clone()),
+        let placement = match write {
+            Write::Transition(change) => change.placement.clone(),
+            _ => run.and_then(|run| run.placement.clone()),
         };
-        let failure = Failure::with_kind(OUTCOME_REJECTED, format!("the outcome could not be recorded: {reason}"));
+        let failure =
+            Failure::with_kind(OUTCOME_REJECTED, format!("the outcome could not be recorded: {reason}"));
         let failure = Payload::from_failure(&failure.permanent());
-        let instead = match write {
+        let replacement = match write {
             Write::Checkpoint(checkpoint) if is_rejection_checkpoint(checkpoint) => None,
             Write::Checkpoint(checkpoint) => {
                 let mut checkpoint = checkpoint.clone();
@@ -176,49 +191,52 @@ impl Core {
             Write::Transition(change) => {
                 let state = replacement_state(&change.state, &failure, self.now());
                 if state.is_none() {
-                    tracing::error!(%execution, "it cannot even be parked; the next engine tries again");
+                    tracing::error!(%execution, "the execution cannot be parked either; the next engine retries");
                 }
-                state.map(|state| Write::Transition(Move { key: change.key, ticket: ticket.clone(), state }))
+                state.map(|state| {
+                    Write::Transition(Transition { key: change.key, placement: placement.clone(), state })
+                })
             }
             _ => None,
         };
         let Some(lane) = self.lanes().get(usize::from(lane)) else { return };
-        let ticket = lane.replace_rejected(tree, lsn, execution, instead).or(ticket);
-        // back to the queue, to be replayed with the error in its place; but what would be refused again,
-        // whatever it says, waits for somebody to look
-        let armed = Vec::new();
+        let placement = lane.replace_rejected(tree, lsn, execution, replacement).or(placement);
+        // queue the execution, so that a replay meets the error in place of the checkpoint; but park it where
+        // a replay's Write would be rejected again, whatever its contents
+        let pending_sleeps = Vec::new();
         let state = match write {
-            // a child's Start: its parent hears of it
+            // a child's parent receives the rejection of its Start
             Write::Transition(_) | Write::Start(_) => return,
             Write::Checkpoint(checkpoint) if is_rejection_checkpoint(checkpoint) => {
-                State::Parked { reason: checkpoint.outcome.clone(), armed }
+                State::Parked { reason: checkpoint.outcome.clone(), pending_sleeps }
             }
-            Write::Checkpoint(_) => State::Queued { armed },
-            _ => State::Parked { reason: failure, armed },
+            Write::Checkpoint(_) => State::Queued { pending_sleeps },
+            _ => State::Parked { reason: failure, pending_sleeps },
         };
-        let write = Write::Transition(Move { key: execution, ticket, state });
+        let write = Write::Transition(Transition { key: execution, placement, state });
         let staged = Staged { generation: lane.generation(), tree, write, reserved: 0, fate: None };
         lane.stage(staged, &mut FoldTarget::default());
     }
 }
 
-/// The state that takes the place of a refused one: failed; if that is refused, parked; then nothing is left.
-fn replacement_state(refused: &State, failure: &Payload, at: Timestamp) -> Option<State> {
-    match refused {
+/// Returns the state that replaces a rejected one: failed; if that was rejected, parked; if that was rejected
+/// too, `None`.
+fn replacement_state(rejected: &State, failure: &Payload, at: Timestamp) -> Option<State> {
+    match rejected {
         State::Ended { outcome, .. } if is_rejection_failure(outcome) => {
-            Some(State::Parked { reason: outcome.clone(), armed: Vec::new() })
+            Some(State::Parked { reason: outcome.clone(), pending_sleeps: Vec::new() })
         }
         State::Parked { reason, .. } if is_rejection_failure(reason) => None,
         _ => Some(State::Ended { status: Status::Failed, outcome: failure.clone(), at }),
     }
 }
 
-/// True if the checkpoint took the place of one that was refused.
+/// Whether the checkpoint is the replacement of a rejected one.
 fn is_rejection_checkpoint(checkpoint: &Checkpoint) -> bool {
     checkpoint.kind == CheckpointKind::Failed && is_rejection_failure(&checkpoint.outcome)
 }
 
-/// True if it is the failure that a refusal has led to.
+/// Whether the failure was caused by a rejection.
 fn is_rejection_failure(failure: &Payload) -> bool {
     failure.decode::<Failure>().is_ok_and(|failure| failure.kind == OUTCOME_REJECTED)
 }

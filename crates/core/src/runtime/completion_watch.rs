@@ -1,4 +1,4 @@
-//! [`Watch`]: those who wait for the end of executions that do not run in this process.
+//! [`CompletionWatch`]: the watchers of executions that do not run in this process.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
@@ -19,7 +19,7 @@ struct WatchedExecution {
     watchers: usize,
 }
 
-/// Interest in one execution's end, while it lives.
+/// Interest in the end of one execution, while this value lives.
 pub(crate) struct Watcher<'w> {
     watch: &'w CompletionWatch,
     key: Key,
@@ -31,39 +31,41 @@ impl CompletionWatch {
         self.executions.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Registers interest. Look at the database after this, then wait.
+    /// Registers a watcher of an execution. Load the execution after this call, then wait for the next
+    /// change.
     pub(crate) fn watch(&self, key: Key) -> Watcher<'_> {
         let mut watched = self.lock_executions();
-        let entry = watched.entry(key).or_insert_with(|| WatchedExecution { change: Arc::default(), watchers: 0 });
+        let entry =
+            watched.entry(key).or_insert_with(|| WatchedExecution { change: Arc::default(), watchers: 0 });
         entry.watchers += 1;
-        let ended = entry.change.clone();
+        let change = entry.change.clone();
         self.count.store(watched.len(), SeqCst);
-        Watcher { watch: self, key, change: ended }
+        Watcher { watch: self, key, change }
     }
 
-    /// How many executions are watched.
+    /// Returns the number of watched executions.
     pub(crate) fn count(&self) -> usize {
         self.count.load(SeqCst)
     }
 
-    /// True if anybody watches anything.
+    /// Whether any execution is watched.
     pub(crate) fn has_watchers(&self) -> bool {
         self.count() > 0
     }
 
-    /// Something has happened to `key`: whoever watches it looks again.
+    /// Notifies the watchers of `key`, which then load the execution again.
     pub(crate) fn notify(&self, key: Key) {
         if let Some(watched) = self.lock_executions().get(&key) {
             watched.change.notify_waiters();
         }
     }
 
-    /// All that is watched.
+    /// Returns the keys of all watched executions.
     pub(crate) fn keys(&self) -> Vec<Key> {
         if self.has_watchers() { self.lock_executions().keys().copied().collect() } else { Vec::new() }
     }
 
-    /// Everybody looks again.
+    /// Notifies all watchers.
     pub(crate) fn notify_all(&self) {
         for watched in self.lock_executions().values() {
             watched.change.notify_waiters();
@@ -72,7 +74,7 @@ impl CompletionWatch {
 }
 
 impl Watcher<'_> {
-    /// A future that resolves at the next notification after this call.
+    /// Returns a future that resolves at the next notification after this call.
     pub(crate) fn next_change(&self) -> tokio::sync::futures::OwnedNotified {
         self.change.clone().notified_owned()
     }

@@ -1,4 +1,4 @@
-//! [`PutOffs`]: how long executions wait whose code has wanted the program to end.
+//! [`Deferrals`]: back-off for executions whose code asked the program to exit.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
@@ -7,34 +7,34 @@ use std::time::Duration;
 
 use crate::key::Key;
 
-/// The first pause of an execution, and the longest.
+/// First and longest pause of an execution.
 const DEFERRAL_PAUSES: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
-/// So many executions are remembered; what comes then begins with the first pause again.
+/// Maximum number of remembered executions. Beyond it all are forgotten and begin with the first pause again.
 const MAX_REMEMBERED: usize = 10_000;
 
-/// How often the executions of this process have been put off.
+/// Counts of deferrals by execution, for the executions of this process.
 #[derive(Default)]
 pub(crate) struct Deferrals {
     counts: Mutex<HashMap<Key, u32>>,
-    /// There are some: whether there are is asked at the end of every execution.
+    /// Whether any execution is remembered. This is checked at the end of every execution.
     has_any: AtomicBool,
 }
 
 impl Deferrals {
-    /// The pause of this execution, longer each time.
+    /// Returns the execution's next pause, which doubles each time.
     pub(crate) fn next_pause(&self, key: Key) -> Duration {
-        let mut times = self.counts.lock().unwrap_or_else(PoisonError::into_inner);
-        if times.len() >= MAX_REMEMBERED {
-            times.clear();
+        let mut counts = self.counts.lock().unwrap_or_else(PoisonError::into_inner);
+        if counts.len() >= MAX_REMEMBERED {
+            counts.clear();
         }
-        let time = times.entry(key).or_default();
-        let pause = DEFERRAL_PAUSES.0.saturating_mul(1 << (*time).min(16)).min(DEFERRAL_PAUSES.1);
-        *time += 1;
+        let count = counts.entry(key).or_default();
+        let pause = DEFERRAL_PAUSES.0.saturating_mul(1 << (*count).min(16)).min(DEFERRAL_PAUSES.1);
+        *count += 1;
         self.has_any.store(true, SeqCst);
         pause
     }
 
-    /// The execution has ended.
+    /// Forgets an execution that has ended.
     pub(crate) fn forget(&self, key: Key) {
         if self.has_any.load(SeqCst) {
             self.counts.lock().unwrap_or_else(PoisonError::into_inner).remove(&key);
@@ -48,11 +48,11 @@ mod tests {
 
     #[test]
     fn pauses_grow_until_the_execution_has_ended() {
-        let (put_offs, key) = (Deferrals::default(), Key::mint(0));
-        let pauses: Vec<u64> = (0..8).map(|_| put_offs.next_pause(key).as_secs()).collect();
+        let (deferrals, key) = (Deferrals::default(), Key::mint(0));
+        let pauses: Vec<u64> = (0..8).map(|_| deferrals.next_pause(key).as_secs()).collect();
         assert_eq!(pauses, [1, 2, 4, 8, 16, 32, 60, 60]);
-        assert_eq!(put_offs.next_pause(Key::mint(0)).as_secs(), 1);
-        put_offs.forget(key);
-        assert_eq!(put_offs.next_pause(key).as_secs(), 1);
+        assert_eq!(deferrals.next_pause(Key::mint(0)).as_secs(), 1);
+        deferrals.forget(key);
+        assert_eq!(deferrals.next_pause(key).as_secs(), 1);
     }
 }

@@ -16,14 +16,14 @@ pub(crate) type BodyFuture = Pin<Box<dyn Future<Output = Result<Payload, Failure
 /// A workflow's body with its types erased: decodes the input and makes the future.
 pub(crate) type Body = dyn Fn(Arc<Run>, &Payload) -> Result<BodyFuture, Failure> + Send + Sync;
 
-/// Where the code of a workflow is.
+/// The place where the code of a workflow runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum CodeLocation {
     /// In the run's task, which polls it.
     Task,
-    /// In another language, polled on a loop of that.
+    /// In another language, polled by an event loop of that language.
     Loop,
-    /// In another language, where it holds a thread of a pool while it runs.
+    /// In another language, holding a thread of a pool while it runs.
     Thread,
     /// In another program.
     OtherProgram,
@@ -34,24 +34,24 @@ pub(crate) struct Definition {
     pub(crate) name: Arc<str>,
     pub(crate) is_eager: bool,
     pub(crate) code: CodeLocation,
-    /// How its language limits durable calls in time, in words.
+    /// How the code's language sets time limits that a replay repeats, as text for messages.
     pub(crate) time_limit_hint: &'static str,
     pub(crate) body: Box<Body>,
 }
 
 impl Definition {
-    /// True if its code is polled by a binding, not by the run's task.
+    /// Whether a binding polls the code, not the run's task.
     pub(crate) fn is_guest(&self) -> bool {
         matches!(self.code, CodeLocation::Loop | CodeLocation::Thread)
     }
 
-    /// True if its code holds a thread of a pool while it runs.
+    /// Whether the code holds a thread of a pool while it runs.
     pub(crate) fn holds_thread(&self) -> bool {
         self.code == CodeLocation::Thread
     }
 }
 
-/// The workflows an engine knows, by name.
+/// The workflows that are registered with an engine, by name.
 #[derive(Default)]
 pub(crate) struct Definitions(HashMap<Arc<str>, Arc<Definition>, foldhash::fast::RandomState>);
 
@@ -61,11 +61,11 @@ impl Definitions {
         if definition.code == CodeLocation::OtherProgram {
             let reason =
                 format!("{:?} has no code in this program; only a client can start it", definition.name);
-            return Err(Error::Invalid { what: "workflow", reason });
+            return Err(Error::Invalid { input: "workflow", reason });
         }
         match self.0.insert(definition.name.clone(), definition.clone()) {
             Some(other) if !Arc::ptr_eq(&other, definition) => Err(Error::Invalid {
-                what: "workflow name",
+                input: "workflow name",
                 reason: format!("{:?} is registered twice; give one of them another name", definition.name),
             }),
             _ => Ok(()),

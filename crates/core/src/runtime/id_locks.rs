@@ -1,4 +1,4 @@
-//! [`IdLocks`]: one start at a time, in a process, of each id that a caller has given.
+//! [`IdLocks`]: serializes the starts of each id given by callers, within a process.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -10,11 +10,11 @@ use crate::commit::{DurableFuture, Lane, Lsn};
 
 /// The ids given by callers whose starts in this process have no known outcome yet.
 pub(crate) struct IdLocks {
-    held: Mutex<HashMap<Arc<str>, watch::Receiver<()>>>,
+    ids: Mutex<HashMap<Arc<str>, watch::Receiver<()>>>,
     runtime: runtime::Handle,
 }
 
-/// The right to start an id given by a caller; dropped, it lets the next start of the id go on.
+/// The exclusive right to start an id given by a caller. Dropping it releases the id to the next start.
 pub(crate) struct IdLock {
     locks: Arc<IdLocks>,
     id: Arc<str>,
@@ -23,23 +23,23 @@ pub(crate) struct IdLock {
 
 impl IdLocks {
     pub(crate) fn new(runtime: runtime::Handle) -> Arc<Self> {
-        Arc::new(Self { held: Mutex::default(), runtime })
+        Arc::new(Self { ids: Mutex::default(), runtime })
     }
 
     fn lock_ids(&self) -> MutexGuard<'_, HashMap<Arc<str>, watch::Receiver<()>>> {
-        self.held.lock().unwrap_or_else(PoisonError::into_inner)
+        self.ids.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Waits until no other start of this id is under way in this process.
     pub(crate) async fn lock(self: &Arc<Self>, id: &Arc<str>) -> IdLock {
         loop {
             let mut other = {
-                let mut held = self.lock_ids();
-                match held.get(id) {
+                let mut ids = self.lock_ids();
+                match ids.get(id) {
                     Some(other) => other.clone(),
                     None => {
                         let (released, receiver) = watch::channel(());
-                        held.insert(id.clone(), receiver);
+                        ids.insert(id.clone(), receiver);
                         return IdLock { locks: self.clone(), id: id.clone(), _released: released };
                     }
                 }
@@ -56,7 +56,7 @@ impl Drop for IdLock {
     }
 }
 
-/// A lock of an id that is kept until the outcome of the Start is known, also if no caller waits for the outcome.
+/// The lock of an id, kept until the outcome of the Start is known, even if no caller waits for the outcome.
 pub(crate) struct IdLockUntilSettled {
     pub(crate) lock: Option<IdLock>,
     pub(crate) lane: Lane,

@@ -11,56 +11,56 @@ use crate::queue::DEFAULT_QUEUE;
 use crate::store::Store;
 use crate::text::list_names;
 
-/// When it is seen whether there is room in a full queue, whatever has been heard.
-const LOOK_FOR_ROOM_AFTER: Duration = Duration::from_secs(1);
+/// Interval at which callers check a full queue for capacity without a notification.
+const CAPACITY_RECHECK_INTERVAL: Duration = Duration::from_secs(1);
 
-/// The queues that are known to exist, and a notification when one of them may have room.
+/// The queues known to exist, and a notification when one of them may have capacity.
 #[derive(Default)]
 pub(crate) struct KnownQueues {
-    /// Names of queues that are stored. Nobody deletes a queue, so what is known once is known for good.
-    known: RwLock<HashSet<Arc<str>>>,
-    /// Something has left a queue, here or elsewhere.
-    left: Notify,
+    /// Names of stored queues. Queues are never deleted, so a known name stays valid.
+    names: RwLock<HashSet<Arc<str>>>,
+    /// Notified when an execution has left a queue, in this process or another.
+    capacity_freed: Notify,
 }
 
 impl KnownQueues {
-    fn knows(&self, name: &str) -> bool {
-        self.known.read().unwrap_or_else(PoisonError::into_inner).contains(name)
+    fn contains(&self, name: &str) -> bool {
+        self.names.read().unwrap_or_else(PoisonError::into_inner).contains(name)
     }
 
-    /// There is a queue of this name.
-    pub(crate) fn learn(&self, name: &Arc<str>) {
-        self.known.write().unwrap_or_else(PoisonError::into_inner).insert(name.clone());
+    /// Adds the name of a queue that exists.
+    pub(crate) fn add(&self, name: &Arc<str>) {
+        self.names.write().unwrap_or_else(PoisonError::into_inner).insert(name.clone());
     }
 
-    /// Something may have left a queue: who waits for room may try again.
-    pub(crate) fn has_left(&self) {
-        self.left.notify_waiters();
+    /// Notifies callers that wait for capacity that an execution may have left a queue.
+    pub(crate) fn notify_capacity(&self) {
+        self.capacity_freed.notify_waiters();
     }
 
-    /// Ends when there may be room in a queue that is full now.
-    pub(crate) fn room(&self) -> impl Future<Output = ()> {
-        let left = self.left.notified();
+    /// Returns a future that resolves when a queue that is full now may have capacity.
+    pub(crate) fn wait_for_capacity(&self) -> impl Future<Output = ()> {
+        let freed = self.capacity_freed.notified();
         async {
-            let _ = tokio::time::timeout(LOOK_FOR_ROOM_AFTER, left).await;
+            let _ = tokio::time::timeout(CAPACITY_RECHECK_INTERVAL, freed).await;
         }
     }
 
-    /// An error if there is no such queue.
+    /// Returns an error if the queue does not exist.
     pub(crate) async fn check(&self, store: &dyn Store, name: &Arc<str>) -> Result<(), Error> {
-        if self.knows(name) {
+        if self.contains(name) {
             return Ok(());
         }
         if **name == *DEFAULT_QUEUE {
-            let reason = format!("{DEFAULT_QUEUE:?} is what has no queue: leave `queue` out");
-            return Err(Error::Invalid { what: "queue", reason });
+            let reason = format!("{DEFAULT_QUEUE:?} holds the executions without a queue: leave `queue` out");
+            return Err(Error::Invalid { input: "queue", reason });
         }
-        let there = store.queues(None).await?;
-        if there.iter().any(|row| row.queue.name == *name) {
-            self.learn(name);
+        let queues = store.queues(None).await?;
+        if queues.iter().any(|row| row.queue.name == *name) {
+            self.add(name);
             return Ok(());
         }
-        let known = list_names(there.iter().map(|row| &*row.queue.name));
+        let known = list_names(queues.iter().map(|row| &*row.queue.name));
         Err(Error::UnknownQueue { name: name.to_string(), known })
     }
 }

@@ -1,4 +1,5 @@
-//! [`Lease`]: until when a worker may begin bodies, by its own clock, which on Linux goes on while the machine is suspended.
+//! [`Lease`]: the time until which a worker may begin bodies, by its own clock. On Linux that clock also runs
+//! while the machine is suspended.
 
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::time::Duration;
@@ -7,48 +8,49 @@ use tokio::sync::Notify;
 
 use crate::clock::time_since_boot;
 
-/// No lease: it never runs out.
-const FOREVER: u64 = u64::MAX;
+/// Expiry of a lease in a store without leases.
+const NEVER_EXPIRES: u64 = u64::MAX;
 
-/// What this worker knows of its lease, without asking anybody. Never longer than what the store grants: the
-/// store counts from when it answers, this from when it was asked.
+/// The worker's own view of its lease, without a query. It never outlasts the lease that the store grants:
+/// the store counts from its reply, this value from when the request was sent.
 pub(crate) struct Lease {
     length: Option<Duration>,
-    /// The clock.
-    now: fn() -> Duration,
-    /// In microseconds of the clock.
-    until: AtomicU64,
+    /// The clock: the time since the machine booted.
+    clock: fn() -> Duration,
+    /// Expiry in microseconds of the clock.
+    expires_at: AtomicU64,
     renewed: Notify,
 }
 
 impl Lease {
-    /// A lease of this length, if the store has any, granted by an answer to what was asked at `asked_at` since the
-    /// machine has started.
-    pub(crate) fn new(length: Option<Duration>, asked_at: Duration) -> Self {
-        Self::by(time_since_boot, length, asked_at)
+    /// Creates a lease of this length, or without an expiry if the store has no leases. `sent_at` is when the
+    /// request was sent that the store's reply granted, as time since the machine booted.
+    pub(crate) fn new(length: Option<Duration>, sent_at: Duration) -> Self {
+        Self::with_clock(time_since_boot, length, sent_at)
     }
 
-    fn by(now: fn() -> Duration, length: Option<Duration>, asked_at: Duration) -> Self {
-        let until = length.map_or(FOREVER, |length| micros(asked_at + length));
-        Self { length, now, until: AtomicU64::new(until), renewed: Notify::new() }
+    fn with_clock(clock: fn() -> Duration, length: Option<Duration>, sent_at: Duration) -> Self {
+        let expires_at = length.map_or(NEVER_EXPIRES, |length| micros(sent_at + length));
+        Self { length, clock, expires_at: AtomicU64::new(expires_at), renewed: Notify::new() }
     }
 
-    /// The store has renewed it, asked at `asked_at` since the machine has started.
-    pub(crate) fn renew(&self, asked_at: Duration) {
+    /// Extends the lease after a renewal whose request was sent at `sent_at`, as time since the machine
+    /// booted.
+    pub(crate) fn renew(&self, sent_at: Duration) {
         let Some(length) = self.length else { return };
-        let until = micros(asked_at + length);
-        self.until.fetch_max(until, SeqCst);
+        let expires_at = micros(sent_at + length);
+        self.expires_at.fetch_max(expires_at, SeqCst);
         self.renewed.notify_waiters();
     }
 
-    /// True while nobody else can have taken over.
+    /// Whether the lease is held: no other worker can have taken over.
     pub(crate) fn is_held(&self) -> bool {
-        let until = self.until.load(SeqCst);
-        until == FOREVER || micros((self.now)()) < until
+        let expires_at = self.expires_at.load(SeqCst);
+        expires_at == NEVER_EXPIRES || micros((self.clock)()) < expires_at
     }
 
-    /// Resolves when it is held.
-    pub(crate) async fn held(&self) {
+    /// Waits until the lease is held.
+    pub(crate) async fn wait_held(&self) {
         loop {
             let renewed = self.renewed.notified();
             if self.is_held() {
@@ -60,7 +62,7 @@ impl Lease {
 }
 
 fn micros(duration: Duration) -> u64 {
-    u64::try_from(duration.as_micros()).unwrap_or(FOREVER)
+    u64::try_from(duration.as_micros()).unwrap_or(NEVER_EXPIRES)
 }
 
 #[cfg(test)]
@@ -72,27 +74,27 @@ mod tests {
     const CLOCK: fn() -> Duration = || Duration::from_secs(1_000);
 
     #[test]
-    fn it_counts_from_when_it_was_asked_for() {
+    fn lease_counts_from_when_it_was_requested() {
         let ago = |seconds| CLOCK().saturating_sub(Duration::from_secs(seconds));
-        let lease = Lease::by(CLOCK, Some(Duration::from_secs(100)), ago(200));
-        assert!(!lease.is_held() && lease.held().now_or_never().is_none());
+        let lease = Lease::with_clock(CLOCK, Some(Duration::from_secs(100)), ago(200));
+        assert!(!lease.is_held() && lease.wait_held().now_or_never().is_none());
         lease.renew(ago(150));
-        assert!(!lease.is_held(), "an answer that comes late renews nothing");
-        let mut waiting = Box::pin(lease.held());
+        assert!(!lease.is_held(), "a late reply renews nothing");
+        let mut waiting = Box::pin(lease.wait_held());
         assert!(waiting.as_mut().now_or_never().is_none());
         lease.renew(ago(50));
         assert!(lease.is_held() && waiting.now_or_never().is_some());
         lease.renew(ago(150));
-        assert!(lease.is_held(), "an older answer takes nothing back");
-        assert!(Lease::by(CLOCK, None, ago(200)).is_held(), "a store without leases");
+        assert!(lease.is_held(), "an older reply takes nothing back");
+        assert!(Lease::with_clock(CLOCK, None, ago(200)).is_held(), "a store without leases");
     }
 
-    /// The machine was suspended for an hour: its monotonic clock stood still, the lease has run out.
+    /// The machine was suspended for an hour: its monotonic clock stood still, but the lease has expired.
     #[test]
-    fn it_runs_out_while_the_machine_is_suspended() {
+    fn lease_expires_while_the_machine_is_suspended() {
         static SUSPENDED: AtomicU64 = AtomicU64::new(0);
         let clock = || Duration::from_secs(1_000 + SUSPENDED.load(SeqCst));
-        let lease = Lease::by(clock, Some(Duration::from_secs(3)), clock());
+        let lease = Lease::with_clock(clock, Some(Duration::from_secs(3)), clock());
         assert!(lease.is_held());
         SUSPENDED.store(3_600, SeqCst);
         assert!(!lease.is_held());

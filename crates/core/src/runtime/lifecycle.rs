@@ -1,4 +1,4 @@
-//! The end of an engine as its handles see it: draining, and asking the worker to shut down.
+//! Shutdown of an engine, as requested through its handles: draining, and the request to the worker.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -6,53 +6,54 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 
 use crate::error::Error;
-use crate::runtime::inner::Core;
+use crate::runtime::inner::EngineInner;
 
-/// Asks the worker to end the engine.
+/// A request to the worker to end the engine.
 pub(crate) struct ShutdownRequest {
-    /// How long the database may take to reply.
+    /// How long to wait for the database.
     pub(crate) grace: Duration,
     /// Notified when the engine has ended.
     pub(crate) done: oneshot::Sender<()>,
 }
 
-/// How long the end may take of executions that are handed back after a drain.
-const HAND_BACK: Duration = Duration::from_secs(5);
+/// Time limit for requeueing executions after a drain.
+const REQUEUE_GRACE: Duration = Duration::from_secs(5);
 
-impl Core {
-    /// Asks the worker to end the engine, and waits until it has.
+impl EngineInner {
+    /// Requests the worker to end the engine, and waits until it has ended.
     pub(crate) async fn shut_down(&self, grace: Duration) -> Result<(), Error> {
-        let (done, ended) = oneshot::channel();
+        let (done, receiver) = oneshot::channel();
         self.send_shutdown(ShutdownRequest { grace, done });
-        if ended.await.is_err() {
-            // another caller has asked before
-            self.stopped().await;
+        if receiver.await.is_err() {
+            // another caller was first
+            self.wait_stopped().await;
         }
         Ok(())
     }
 
-    /// Lets what runs come to its end, takes nothing new, and shuts down when nothing runs any more or `grace` is over.
+    /// Takes no new executions, lets running ones finish, and shuts down when none runs any more or `grace`
+    /// has passed.
     pub(crate) async fn drain(self: &Arc<Self>, grace: Duration) -> Result<(), Error> {
-        self.drained(grace).await;
-        self.shut_down(HAND_BACK).await
+        self.drain_running(grace).await;
+        self.shut_down(REQUEUE_GRACE).await
     }
 
-    /// Takes nothing new from here on; returns when nothing runs any more, or when `grace` is over: then false.
-    pub(crate) async fn drained(&self, grace: Duration) -> bool {
+    /// Takes no new executions, and waits until none runs any more. Returns false if `grace` passes first.
+    pub(crate) async fn drain_running(&self, grace: Duration) -> bool {
         self.begin_draining();
-        tracing::info!(running = self.running_count(), "draining: nothing new is taken");
-        let nothing_runs = async {
+        tracing::info!(running = self.running_count(), "draining: no new executions are taken");
+        let no_run_left = async {
             loop {
-                let freed = self.worker.freed.notified();
+                let run_ended = self.wakeups.run_ended.notified();
                 if self.running_count() == 0 {
                     return;
                 }
-                freed.await;
+                run_ended.await;
             }
         };
-        let is_drained = tokio::time::timeout(grace, nothing_runs).await.is_ok();
+        let is_drained = tokio::time::timeout(grace, no_run_left).await.is_ok();
         if !is_drained {
-            tracing::info!(running = self.running_count(), "the time to drain is over: what runs is handed back");
+            tracing::info!(running = self.running_count(), "drain timed out; requeueing running executions");
         }
         is_drained
     }

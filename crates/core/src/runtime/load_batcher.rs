@@ -1,6 +1,6 @@
 //! [`LoadBatcher`]: loads of executions share queries, as Writes share flushes.
 //!
-//! While one query is under way, the keys of the next one gather; there is no timer.
+//! While one query is under way, the keys of the next query gather. There is no timer.
 
 use std::sync::Arc;
 
@@ -17,7 +17,7 @@ const MAX_KEYS: usize = 1_000;
 
 type Loaded = Result<Option<Execution>, Error>;
 
-/// The keys that the next query loads.
+/// Batches loads of executions into shared queries.
 pub(crate) struct LoadBatcher {
     store: Arc<dyn Store>,
     runtime: runtime::Handle,
@@ -27,7 +27,7 @@ pub(crate) struct LoadBatcher {
 #[derive(Default)]
 struct Pending {
     keys: Vec<(Key, oneshot::Sender<Loaded>)>,
-    /// True while a task sends queries; the task loads these keys too.
+    /// Whether a task sends queries. That task loads these keys too.
     is_loading: bool,
 }
 
@@ -45,7 +45,7 @@ impl LoadBatcher {
             !std::mem::replace(&mut pending.is_loading, true)
         };
         if is_first {
-            // in a task of its own: a caller may go away, and must not leave the others without a reply
+            // in a task of its own: the caller may be dropped, and the others still need their replies
             self.runtime.spawn(self.clone().load_pending());
         }
         loaded.await.unwrap_or_else(|_| Err(Error::Unavailable("the load was dropped".into())))

@@ -1,7 +1,7 @@
 //! The runtime of an open engine: the state that its parts share, and the executions that run in it.
 //!
-//! [`inner`] and [`run`] refer to each other: every run has the engine at hand, and the engine has all runs. A second
-//! reference-counted object between them would cost an atomic operation on the hottest path.
+//! [`inner`] and [`run`] refer to each other: each run has a reference to the engine, and the engine has all
+//! runs. A second reference-counted object between them would cost an atomic operation on the hottest path.
 
 pub(crate) mod capacity;
 pub(crate) mod commit_observer;

@@ -1,4 +1,4 @@
-//! [`ReadAhead`]: how many executions that hold a thread while they run a worker claims beyond its threads.
+//! [`ReadAhead`]: limits how many thread-holding executions a worker claims beyond its free threads.
 
 use std::sync::Mutex;
 use std::sync::PoisonError;
@@ -7,82 +7,86 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// The pace is measured over this time: as many as have ended within it are claimed ahead.
-const WINDOW: Duration = Duration::from_millis(100);
+/// Window over which the pace is measured. The worker claims as many executions ahead as concluded within it.
+const PACE_WINDOW: Duration = Duration::from_millis(100);
 
-/// The room for claims of executions that hold a thread: the free threads, and as many executions more as end while a
-/// claim is under way. What a worker claims beyond that would wait for its threads while those of others are free.
+/// Capacity for claims of executions that hold a thread: the free threads, plus the number of executions that
+/// conclude during a claim. Further executions would wait for this worker's threads while threads of other
+/// workers are free.
 pub(crate) struct ReadAhead {
     threads: usize,
-    /// Claimed executions that have not concluded.
+    /// Number of claimed executions that have not concluded.
     claimed: AtomicUsize,
-    /// A claim has left something for want of room.
-    is_wanted: AtomicBool,
+    /// Whether a claim has left executions for lack of capacity.
+    is_claim_waiting: AtomicBool,
     pace: Mutex<Pace>,
 }
 
-/// How many have ended in this window and in the one before.
+/// Numbers of executions that concluded in the current window and in the previous one.
 struct Pace {
-    begun_at: Instant,
-    ended: usize,
-    before: usize,
+    window_start: Instant,
+    concluded: usize,
+    previous: usize,
 }
 
 impl Pace {
-    fn turn(&mut self, now: Instant) {
-        let windows = now.duration_since(self.begun_at).as_micros() / WINDOW.as_micros();
+    fn advance(&mut self, now: Instant) {
+        let windows = now.duration_since(self.window_start).as_micros() / PACE_WINDOW.as_micros();
         if windows > 0 {
-            self.before = if windows == 1 { self.ended } else { 0 };
-            self.ended = 0;
-            self.begun_at = now;
+            self.previous = if windows == 1 { self.concluded } else { 0 };
+            self.concluded = 0;
+            self.window_start = now;
         }
     }
 }
 
 impl ReadAhead {
-    /// For a worker with so many threads; `None` for one whose executions hold none.
+    /// Creates the read-ahead of a worker with this number of threads; `None` if its executions hold none.
     pub(crate) fn new(threads: Option<usize>) -> Self {
         Self {
             threads: threads.unwrap_or(usize::MAX),
             claimed: AtomicUsize::new(0),
-            is_wanted: AtomicBool::new(false),
-            pace: Mutex::new(Pace { begun_at: Instant::now(), ended: 0, before: 0 }),
+            is_claim_waiting: AtomicBool::new(false),
+            pace: Mutex::new(Pace { window_start: Instant::now(), concluded: 0, previous: 0 }),
         }
     }
 
-    /// How many may be claimed now.
-    pub(crate) fn room(&self) -> usize {
+    /// Returns how many executions may be claimed now.
+    pub(crate) fn capacity(&self) -> usize {
         if self.threads == usize::MAX {
             return usize::MAX;
         }
         let ahead = {
             let mut pace = self.pace.lock().unwrap_or_else(PoisonError::into_inner);
-            pace.turn(Instant::now());
-            pace.ended.max(pace.before).max(self.threads)
+            pace.advance(Instant::now());
+            pace.concluded.max(pace.previous).max(self.threads)
         };
         (self.threads + ahead).saturating_sub(self.claimed.load(SeqCst))
     }
 
-    /// A claim has left something, or may have: [`ended`](Self::ended) tells when there is room again.
-    pub(crate) fn await_room(&self) {
-        self.is_wanted.store(true, SeqCst);
+    /// Notes that a claim has left executions, or may have: [`note_concluded`](Self::note_concluded) then
+    /// reports when there is capacity again.
+    pub(crate) fn wake_on_conclusion(&self) {
+        self.is_claim_waiting.store(true, SeqCst);
     }
 
-    /// One was claimed.
-    pub(crate) fn begun(&self) {
+    /// Notes that an execution was claimed.
+    pub(crate) fn note_claimed(&self) {
         self.claimed.fetch_add(1, SeqCst);
     }
 
-    /// One has concluded; true if a claim waits for that.
-    pub(crate) fn ended(&self) -> bool {
-        let left = self.claimed.fetch_sub(1, SeqCst) - 1;
+    /// Notes that an execution has concluded. Returns true if a claim waits for that.
+    pub(crate) fn note_concluded(&self) -> bool {
+        let remaining = self.claimed.fetch_sub(1, SeqCst) - 1;
         {
             let mut pace = self.pace.lock().unwrap_or_else(PoisonError::into_inner);
-            pace.turn(Instant::now());
-            pace.ended += 1;
+            pace.advance(Instant::now());
+            pace.concluded += 1;
         }
-        // as soon as threads are about to be free
-        left <= self.threads && self.is_wanted.load(SeqCst) && self.is_wanted.swap(false, SeqCst)
+        // wake the claim as soon as threads are about to be free
+        remaining <= self.threads
+            && self.is_claim_waiting.load(SeqCst)
+            && self.is_claim_waiting.swap(false, SeqCst)
     }
 }
 
@@ -91,33 +95,33 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_leaves_to_others_what_its_threads_cannot_run_soon() {
-        let room = ReadAhead::new(Some(2));
-        assert_eq!(room.room(), 4);
-        for left in [3, 2, 1, 0] {
-            room.begun();
-            assert_eq!(room.room(), left);
+    fn worker_claims_only_what_its_threads_run_soon() {
+        let read_ahead = ReadAhead::new(Some(2));
+        assert_eq!(read_ahead.capacity(), 4);
+        for remaining in [3, 2, 1, 0] {
+            read_ahead.note_claimed();
+            assert_eq!(read_ahead.capacity(), remaining);
         }
-        room.await_room();
-        assert!(!room.ended(), "all threads have work");
-        assert!(room.ended(), "a thread is about to be free");
-        assert!(!room.ended(), "once");
-        assert_eq!(ReadAhead::new(None).room(), usize::MAX);
+        read_ahead.wake_on_conclusion();
+        assert!(!read_ahead.note_concluded(), "all threads have work");
+        assert!(read_ahead.note_concluded(), "a thread is about to be free");
+        assert!(!read_ahead.note_concluded(), "once");
+        assert_eq!(ReadAhead::new(None).capacity(), usize::MAX);
     }
 
     #[test]
-    fn it_takes_more_ahead_of_what_ends_soon() {
-        let room = ReadAhead::new(Some(2));
+    fn short_executions_are_claimed_further_ahead() {
+        let read_ahead = ReadAhead::new(Some(2));
         for _ in 0..500 {
-            room.begun();
-            room.ended();
+            read_ahead.note_claimed();
+            read_ahead.note_concluded();
         }
         let now = Instant::now();
-        let mut pace = room.pace.lock().unwrap();
-        (pace.ended, pace.begun_at) = (500, now);
-        pace.turn(now + WINDOW);
-        assert_eq!((pace.ended, pace.before), (0, 500));
-        pace.turn(now + WINDOW * 4);
-        assert_eq!((pace.ended, pace.before), (0, 0));
+        let mut pace = read_ahead.pace.lock().unwrap();
+        (pace.concluded, pace.window_start) = (500, now);
+        pace.advance(now + PACE_WINDOW);
+        assert_eq!((pace.concluded, pace.previous), (0, 500));
+        pace.advance(now + PACE_WINDOW * 4);
+        assert_eq!((pace.concluded, pace.previous), (0, 0));
     }
 }

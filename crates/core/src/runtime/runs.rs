@@ -3,36 +3,37 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::key::{Key, KeyMap};
-use crate::runtime::inner::Core;
+use crate::runtime::inner::EngineInner;
 use crate::runtime::run::Run;
 
-const SHARDS: usize = 16;
+const SHARD_COUNT: usize = 16;
 
 type Shard = KeyMap<Arc<Run>>;
 
 #[derive(Default)]
 pub(crate) struct Runs {
-    shards: [Mutex<Shard>; SHARDS],
-    /// Executions whose Start is on its way and whose run begins when that has won; how many wait for it.
+    shards: [Mutex<Shard>; SHARD_COUNT],
+    /// Executions whose Start is staged here and whose run begins once the Start is applied, with the number
+    /// of starts that wait for it.
     expected: Mutex<KeyMap<usize>>,
 }
 
-/// While it lives, nobody adopts the execution: its run will begin by itself.
-pub(crate) struct Expected {
-    core: Arc<Core>,
+/// A guard for an execution whose run begins here by itself. While it lives, no claim launches the execution.
+pub(crate) struct ExpectedRun {
+    engine: Arc<EngineInner>,
     key: Key,
 }
 
-impl Expected {
-    pub(crate) fn new(core: &Arc<Core>, key: Key) -> Self {
-        *core.runs.expected().entry(key).or_default() += 1;
-        Self { core: core.clone(), key }
+impl ExpectedRun {
+    pub(crate) fn new(engine: &Arc<EngineInner>, key: Key) -> Self {
+        *engine.runs.expected().entry(key).or_default() += 1;
+        Self { engine: engine.clone(), key }
     }
 }
 
-impl Drop for Expected {
+impl Drop for ExpectedRun {
     fn drop(&mut self) {
-        let mut expected = self.core.runs.expected();
+        let mut expected = self.engine.runs.expected();
         if let Some(count) = expected.get_mut(&self.key) {
             *count -= 1;
             if *count == 0 {
@@ -47,29 +48,29 @@ impl Runs {
         self.expected.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// True if it runs here, or is about to.
-    pub(crate) fn holds(&self, key: Key) -> bool {
-        // in this order: what is expected no longer has been inserted before
+    /// Whether the execution runs here, or is about to.
+    pub(crate) fn contains(&self, key: Key) -> bool {
+        // in this order: an execution leaves `expected` only after its run was inserted
         self.expected().contains_key(&key) || self.get(key).is_some()
     }
 
-    /// All that run here, or are about to.
-    pub(crate) fn held(&self) -> Vec<Key> {
+    /// Returns the executions that run here, or are about to.
+    pub(crate) fn keys(&self) -> Vec<Key> {
         let mut keys: Vec<Key> = self.expected().keys().copied().collect();
         keys.extend(self.all().iter().map(|run| run.key));
         keys
     }
 
-    /// Of these, the ones that are about to be held no longer, or not yet.
-    pub(crate) fn ending(&self) -> Vec<Key> {
+    /// Returns those of [`keys`](Self::keys) whose run has not begun yet, or is about to end.
+    pub(crate) fn transient_keys(&self) -> Vec<Key> {
         let mut keys: Vec<Key> = self.expected().keys().copied().collect();
         keys.extend(self.all().iter().filter(|run| !run.is_open()).map(|run| run.key));
         keys
     }
 
     fn shard(&self, key: Key) -> MutexGuard<'_, Shard> {
-        // random in all keys
-        let shard = usize::from(key.as_bytes()[13]) % SHARDS;
+        // this byte is random in all keys
+        let shard = usize::from(key.as_bytes()[13]) % SHARD_COUNT;
         self.shards[shard].lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -81,7 +82,7 @@ impl Runs {
         self.shard(key).get(&key).cloned()
     }
 
-    /// Removes this run; not another one of the same execution that came after it.
+    /// Removes this run, but not a later run of the same execution.
     pub(crate) fn remove(&self, run: &Run) {
         let mut shard = self.shard(run.key);
         if shard.get(&run.key).is_some_and(|other| std::ptr::eq(Arc::as_ptr(other), run)) {

@@ -1,4 +1,4 @@
-//! [`StartOptions`]: what is told about an execution when it is started.
+//! [`StartOptions`]: the options of starting an execution.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,43 +11,44 @@ use crate::queue::{OnDuplicate, OnFull, Placement, check_queue_key, check_queue_
 use crate::store::State;
 use crate::text::{MAX_ID_BYTES, check_text};
 
-/// What is told about an execution when it is started.
+/// The options of starting an execution.
 #[derive(Clone, Debug)]
 pub struct StartOptions {
-    /// The execution's id, given by the caller.
+    /// The execution's id, given by the caller; `None` to generate one.
     pub workflow_id: Option<Arc<str>>,
-    /// After this time it is cancelled.
-    pub timeout: Option<Duration>,
-    /// So long after it has begun it is cancelled, unless it has ended.
+    /// The execution is cancelled this long after its start was accepted; `None` for no limit.
+    pub execution_timeout: Option<Duration>,
+    /// The execution is cancelled this long after it first ran, unless it has ended; `None` for no limit.
     pub run_timeout: Option<Duration>,
-    /// Longest wait for the database.
-    pub patience: Option<Duration>,
-    /// The queue that it waits in.
+    /// How long the start may wait for the database; `None` for no limit.
+    pub wait_timeout: Option<Duration>,
+    /// The queue in which the execution waits; `None` for the default queue.
     pub queue: Option<Arc<str>>,
-    /// Its key within the queue.
+    /// The execution's key within the queue.
     pub key: Option<Arc<str>>,
-    /// Smaller comes first within its key; 0 unless given.
+    /// The execution's priority within its key: smaller numbers come first. `None` means 0.
     pub priority: Option<i32>,
-    /// It begins not before this time.
+    /// When the execution may begin at the earliest; `None` for now.
     pub due: Option<Due>,
-    /// In its queue there is one at most that has this and has not ended.
+    /// Id that at most one unfinished execution per queue has.
     pub dedup_id: Option<Arc<str>>,
-    /// What happens if there is one.
+    /// Behavior of the start if an unfinished execution already has the `dedup_id`.
     pub on_duplicate: OnDuplicate,
-    /// What happens if its queue is full.
+    /// Behavior of the start if its queue is full.
     pub on_full: OnFull,
-    /// Starts of a workflow in a queue that have this in common are one, until it is due.
+    /// Debounce id: starts of a workflow with the same id in a queue merge into one execution until it is
+    /// due.
     pub debounce: Option<Arc<str>>,
-    /// So long after the first of them it is due at the latest.
+    /// Maximum delay of a debounced execution after the first of its starts.
     pub max_delay: Option<Duration>,
-    /// What it is found by.
+    /// Attributes by which the execution can be found.
     pub attributes: Attributes,
 }
 
-/// When an execution may begin.
+/// The earliest time at which an execution may begin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Due {
-    /// So long after it was accepted.
+    /// This long after the start was accepted.
     After(Duration),
     /// At this time.
     At(Timestamp),
@@ -55,17 +56,17 @@ pub enum Due {
 
 impl Default for StartOptions {
     fn default() -> Self {
-        Self::PLAIN.clone()
+        Self::DEFAULTS.clone()
     }
 }
 
 impl StartOptions {
-    /// Those of a start of which nothing is told.
-    pub(crate) const PLAIN: &Self = &Self {
+    /// The options of a plain start.
+    pub(crate) const DEFAULTS: &Self = &Self {
         workflow_id: None,
-        timeout: None,
+        execution_timeout: None,
         run_timeout: None,
-        patience: None,
+        wait_timeout: None,
         queue: None,
         key: None,
         priority: None,
@@ -78,18 +79,18 @@ impl StartOptions {
         attributes: Attributes::NONE,
     };
 
-    /// Where it stands whenever it is queued.
-    pub(crate) fn ticket(&self) -> Result<Option<Arc<Placement>>, Error> {
+    /// Returns the execution's placement in its queue; `None` for the default queue.
+    pub(crate) fn placement(&self) -> Result<Option<Arc<Placement>>, Error> {
         let Self { queue, key, priority, dedup_id, debounce, .. } = self;
         let Some(queue) = queue else {
-            return match first_of([
+            return match first_given([
                 ("key", key.is_some()),
                 ("priority", priority.is_some()),
                 ("dedup_id", dedup_id.is_some()),
                 ("debounce", debounce.is_some()),
             ]) {
                 None => Ok(None),
-                Some(what) => refused(what, "needs a queue: give `queue` too"),
+                Some(option) => invalid(option, "needs a queue: give `queue` too"),
             };
         };
         check_queue_name(queue)?;
@@ -103,87 +104,93 @@ impl StartOptions {
         Ok(Some(Arc::new(Placement { queue: queue.clone(), key, priority: priority.unwrap_or_default() })))
     }
 
-    /// The state in which it is created; `is_local` if it begins here at once.
-    pub(crate) fn state(&self, created_at: Timestamp, is_local: bool) -> State {
+    /// Returns the state in which the execution is created. `is_local` means that it begins here at once.
+    pub(crate) fn initial_state(&self, created_at: Timestamp, is_local: bool) -> State {
         match self.due {
-            Some(Due::After(delay)) => State::Scheduled { due_at: created_at.plus(delay.min(MAX_STORED_DURATION)) },
+            Some(Due::After(delay)) => {
+                State::Scheduled { due_at: created_at.plus(delay.min(MAX_STORED_DURATION)) }
+            }
             Some(Due::At(due_at)) => State::Scheduled { due_at: due_at.clamp_near(created_at) },
-            None if is_local => State::Running { armed: Vec::new() },
-            None => State::Queued { armed: Vec::new() },
+            None if is_local => State::Running { pending_sleeps: Vec::new() },
+            None => State::Queued { pending_sleeps: Vec::new() },
         }
     }
 
-    /// When it is cancelled, and how long after it has begun: what begins here at once, begins when it is created.
+    /// Returns the execution's deadline, and its time limit counted from when it first runs. An execution
+    /// that begins here at once has both counted from its creation.
     pub(crate) fn time_limits(
         &self,
         created_at: Timestamp,
         is_local: bool,
     ) -> (Option<Timestamp>, Option<Duration>) {
-        let [timeout, run_timeout] =
-            [self.timeout, self.run_timeout].map(|limit| limit.map(|limit| limit.min(MAX_STORED_DURATION)));
+        let [timeout, run_timeout] = [self.execution_timeout, self.run_timeout]
+            .map(|limit| limit.map(|limit| limit.min(MAX_STORED_DURATION)));
         let (from_now, run_timeout) = if is_local { (run_timeout, None) } else { (None, run_timeout) };
         let timeout = timeout.into_iter().chain(from_now).min();
         (timeout.map(|timeout| created_at.plus(timeout)), run_timeout)
     }
 
-    /// An error if a child cannot have one of them.
+    /// Returns an error if an option is set that a child cannot have.
     pub(crate) fn check_child(&self) -> Result<(), Error> {
-        match first_of([
+        match first_given([
             ("workflow_id", self.workflow_id.is_some()),
             ("dedup_id", self.dedup_id.is_some()),
             ("debounce", self.debounce.is_some()),
         ]) {
             None => Ok(()),
-            Some(what) => {
-                refused(what, "is for what is started from outside of workflows; in one, start it in a step")
-            }
+            Some(option) => invalid(
+                option,
+                "is only for starts outside of workflows; in a workflow, start the execution in a step",
+            ),
         }
     }
 
-    /// An error if what is said about debouncing cannot be.
+    /// Returns an error if the options of a debounced start are not valid.
     pub(crate) fn check_debounce(&self, workflow: &str, input: &Payload) -> Result<(), Error> {
         let Some(id) = &self.debounce else {
             return match self.max_delay {
-                Some(_) => {
-                    refused("max_delay", "goes with `debounce` only: it caps how often a start is put off")
-                }
+                Some(_) => invalid(
+                    "max_delay",
+                    "goes with `debounce` only: it limits how long a start can be delayed",
+                ),
                 None => Ok(()),
             };
         };
         check_text("debounce", id, MAX_ID_BYTES)?;
         let Some(Due::After(delay)) = self.due else {
-            return refused("debounce", "needs a delay: so long after the last start it begins");
+            return invalid("debounce", "needs a delay: the execution begins that long after the last start");
         };
-        if self.max_delay.is_some_and(|most| most < delay) {
-            return refused("max_delay", "is shorter than the delay");
+        if self.max_delay.is_some_and(|max_delay| max_delay < delay) {
+            return invalid("max_delay", "is shorter than the delay");
         }
-        if let Some(what) = first_of([
+        if let Some(option) = first_given([
             ("workflow_id", self.workflow_id.is_some()),
             ("dedup_id", self.dedup_id.is_some()),
-            ("a timeout from when it is accepted; a run_timeout does", self.timeout.is_some()),
+            ("execution_timeout; use run_timeout", self.execution_timeout.is_some()),
             ("attributes", !self.attributes.is_empty()),
         ]) {
-            return refused("debounce", &format!("does not go with {what}"));
+            return invalid("debounce", &format!("does not go with {option}"));
         }
         if input.len() > INLINE_LIMIT {
-            // there is one row for all of them, and no place for pieces of another input beside it
-            let what = format!("the input of workflow {workflow:?}, debounced,");
-            return Err(Error::TooLarge { what, size: input.len(), limit: INLINE_LIMIT });
+            // all starts share one row, which has no chunks for the inputs of later starts
+            let value = format!("the input of the debounced workflow {workflow:?}");
+            return Err(Error::TooLarge { value, size: input.len(), limit: INLINE_LIMIT });
         }
         Ok(())
     }
 }
 
-/// The first of these that is given.
-fn first_of<const N: usize>(options: [(&'static str, bool); N]) -> Option<&'static str> {
-    options.into_iter().find_map(|(what, is_given)| is_given.then_some(what))
+/// Returns the first of these options that is given.
+fn first_given<const N: usize>(options: [(&'static str, bool); N]) -> Option<&'static str> {
+    options.into_iter().find_map(|(option, is_given)| is_given.then_some(option))
 }
 
-fn refused<T>(what: &'static str, reason: &str) -> Result<T, Error> {
-    Err(Error::Invalid { what, reason: reason.to_owned() })
+fn invalid<T>(option: &'static str, reason: &str) -> Result<T, Error> {
+    Err(Error::Invalid { input: option, reason: reason.to_owned() })
 }
 
-/// Options for what is made of a [`Start`](crate::engine::start::Start) or a [`Child`](crate::workflow::child::Child).
+/// Forwards options to the builder that a [`StartBuilder`](crate::engine::start::StartBuilder) or a
+/// [`Child`](crate::workflow::child::Child) wraps.
 macro_rules! forward_options {
     ($name:ident of $source:ident { $($option:ident($($argument:ident: $kind:ty),*)),* $(,)? }) => {
         impl<I, O> $name<'_, I, O> {

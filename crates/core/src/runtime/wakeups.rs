@@ -1,4 +1,4 @@
-//! [`WorkerSignals`]: how the rest of an engine reaches its worker.
+//! [`Wakeups`]: the signals by which the rest of an engine wakes its worker.
 
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering::SeqCst};
 
@@ -8,63 +8,65 @@ use crate::clock::Timestamp;
 use crate::key::Key;
 use crate::sync::Mutex;
 
-/// What wakes the worker's loops, and what for.
+/// Signals to the worker's loops, and the reasons for them.
 #[derive(Default)]
-pub(crate) struct WorkerSignals {
-    /// Wakes the looks.
-    pub(crate) look: Notify,
-    /// Wakes the claims.
-    pub(crate) wanted: Notify,
-    /// Wakes the takeovers: a look has seen lost workers.
-    pub(crate) take_over: Notify,
-    /// Ends all of them: the registration is over.
-    pub(crate) fenced: Notify,
-    /// Wakes who waits until nothing runs any more.
-    pub(crate) freed: Notify,
-    /// Something may be claimable.
-    pub(crate) is_ready: AtomicBool,
-    /// The last claim has left something that was ready, or there was no place for it: what is put into queues stands
-    /// behind that.
-    pub(crate) is_backed_up: AtomicBool,
-    /// The registration is over.
+pub(crate) struct Wakeups {
+    /// Wakes the heartbeats.
+    pub(crate) heartbeat: Notify,
+    /// Wakes the claimer.
+    pub(crate) claim: Notify,
+    /// Wakes the takeover: a heartbeat has found dead workers.
+    pub(crate) takeover: Notify,
+    /// Ends all loops: the registration is over.
+    pub(crate) fence: Notify,
+    /// Wakes callers that wait until no execution runs any more.
+    pub(crate) run_ended: Notify,
+    /// Whether an execution may be claimable.
+    pub(crate) has_ready: AtomicBool,
+    /// Whether ready executions are waiting: the last claim left some, or capacity was exhausted. New
+    /// executions in queues wait behind them.
+    pub(crate) is_backlogged: AtomicBool,
+    /// Whether the registration is over.
     pub(crate) is_fenced: AtomicBool,
-    /// Somebody wants a look now.
-    pub(crate) is_look_wanted: AtomicBool,
-    /// A queue's limits have left something that is ready: a claim is wanted when a slot is free.
-    pub(crate) is_slot_wanted: AtomicBool,
-    /// How often slots were freed here.
-    pub(crate) freed_slots: AtomicU64,
-    /// Something of the quarantine is being tried: its end is awaited.
-    pub(crate) is_trying: AtomicBool,
-    /// Earliest due time heard of, in microseconds; `i64::MAX` for none.
-    pub(crate) due_at: AtomicI64,
-    /// Earliest deadline heard of, of what waits.
-    pub(crate) deadline_at: AtomicI64,
-    /// The same of what is in quarantine.
-    pub(crate) quarantined_until: AtomicI64,
-    /// Claims have failed that may have taken something: what was about to end then.
+    /// Whether a heartbeat was requested.
+    pub(crate) is_heartbeat_requested: AtomicBool,
+    /// Whether a queue's limits held ready executions back: the next freed slot leads to a claim.
+    pub(crate) is_slot_awaited: AtomicBool,
+    /// Number of times that slots of queues were freed here.
+    pub(crate) freed_queue_slots: AtomicU64,
+    /// Whether a quarantined execution is being tried. Its end is awaited before the next trial.
+    pub(crate) has_trial: AtomicBool,
+    /// Earliest known due time, in microseconds; `i64::MAX` for none.
+    pub(crate) next_due_at: AtomicI64,
+    /// Earliest known deadline of a waiting execution, in microseconds; `i64::MAX` for none.
+    pub(crate) next_deadline_at: AtomicI64,
+    /// Earliest known time for the next trial of a quarantined execution, in microseconds; `i64::MAX` for
+    /// none.
+    pub(crate) next_trial_at: AtomicI64,
+    /// Set after claims failed that may have taken executions. The keys are those of runs that were beginning
+    /// or ending at that time.
     pub(crate) lost_claims: Mutex<Option<Vec<Key>>>,
-    /// Held during a claim until what it took is adopted, and during a search for strays: what a claim has not
-    /// brought yet would seem to be one.
-    pub(crate) claiming: tokio::sync::Mutex<()>,
-    /// True once the engine has ended.
-    pub(crate) stopped: watch::Sender<bool>,
+    /// Held during a claim until the claimed executions are launched, and during a search for claims without
+    /// a reply: such a search would otherwise find executions of a claim under way.
+    pub(crate) claim_lock: tokio::sync::Mutex<()>,
+    /// Whether the engine has ended.
+    pub(crate) is_stopped: watch::Sender<bool>,
 }
 
-impl WorkerSignals {
+impl Wakeups {
     pub(crate) fn new() -> Self {
         let never = || AtomicI64::new(i64::MAX);
-        Self { due_at: never(), deadline_at: never(), quarantined_until: never(), ..Self::default() }
+        Self { next_due_at: never(), next_deadline_at: never(), next_trial_at: never(), ..Self::default() }
     }
 
-    /// True if a timer is due; that one is waited for no longer.
+    /// Returns whether a timer is due, and if so forgets its time.
     pub(crate) fn take_due_timer(&self, now: Timestamp) -> bool {
-        take_due(&self.due_at, now)
+        take_due(&self.next_due_at, now)
     }
 
-    /// True if a deadline has passed; that one is waited for no longer.
-    pub(crate) fn take_deadline(&self, now: Timestamp) -> bool {
-        take_due(&self.deadline_at, now)
+    /// Returns whether a deadline has passed, and if so forgets its time.
+    pub(crate) fn take_due_deadline(&self, now: Timestamp) -> bool {
+        take_due(&self.next_deadline_at, now)
     }
 }
 

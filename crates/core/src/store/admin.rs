@@ -1,52 +1,52 @@
-//! What is told of a database's schema and state: by `stepfast db migrate` and `stepfast db check`.
+//! Reports on a database's schema and state, for `stepfast db migrate` and `stepfast db check`.
 
-/// What bringing a schema up to date did, or would do.
+/// The result of migrating a schema, or of a dry run.
 #[derive(Clone, Debug, Default)]
 pub struct MigrationReport {
-    /// The database, for people: no password in it.
+    /// The database, for people, without a password.
     pub database: String,
-    /// The schema in it, where it has several.
+    /// The schema within the database; `None` if the product has none.
     pub schema: Option<String>,
-    /// The version that was found; `None` if there was nothing of ours.
+    /// The version before the migration; `None` if the database had no schema of Stepfast.
     pub found_version: Option<i64>,
-    /// The version that this program needs.
+    /// The version that this program requires.
     pub required_version: i64,
-    /// The migrations that were applied, or would be.
+    /// The names of the migrations that were applied, or that a dry run would apply.
     pub migrations: Vec<String>,
-    /// The role that was let in.
+    /// The role that was granted access; `None` if no role was given.
     pub granted_role: Option<String>,
-    /// What would be executed, if it was only asked for; empty if there is nothing to do.
+    /// The SQL that a dry run would execute; empty if the schema is up to date.
     pub sql: String,
 }
 
-/// One thing that was checked.
+/// The result of one check.
 #[derive(Clone, Debug)]
 pub struct Finding {
-    /// What was looked at, in one word or two.
+    /// The checked item, in one or two words.
     pub subject: &'static str,
-    /// True if all is well with it.
+    /// Whether the item needs no action.
     pub is_ok: bool,
-    /// How it is.
+    /// The state of the item, for people.
     pub state: String,
-    /// What to do about it; empty if all is well.
+    /// The action that solves the problem; empty if the item needs none.
     pub advice: String,
 }
 
 impl Finding {
-    /// The subject of which store it is.
+    /// The subject of the finding with the store's identity.
     pub const STORE_SUBJECT: &str = "store_id";
 
-    /// Which store it is: its identity, and the number of its shard.
+    /// Returns the findings that identify a store: its id and the number of its shard.
     pub fn for_store(store_id: &str, shard: u16) -> Vec<Self> {
         vec![Self::ok(Self::STORE_SUBJECT, store_id), Self::ok("shard", shard.to_string())]
     }
 
-    /// All is well.
+    /// Creates a finding without a problem.
     pub fn ok(subject: &'static str, state: impl Into<String>) -> Self {
         Self { subject, is_ok: true, state: state.into(), advice: String::new() }
     }
 
-    /// Something is wrong.
+    /// Creates a finding of a problem, with advice.
     pub fn problem(subject: &'static str, state: impl Into<String>, advice: impl Into<String>) -> Self {
         Self { subject, is_ok: false, state: state.into(), advice: advice.into() }
     }

@@ -1,57 +1,59 @@
-//! [`Claim`]: a worker takes executions to run.
+//! [`Claim`]: the transaction in which a worker takes executions to run.
 
 use std::sync::Arc;
 
 use super::{Record, WorkerId};
 use crate::clock::Timestamp;
 
-/// A wish for executions to run.
+/// A worker's order for executions to run.
 #[derive(Clone, Debug)]
 pub struct Claim {
-    /// Who claims.
+    /// The worker that claims.
     pub worker: WorkerId,
-    /// The worker's lane that claims are numbered in.
+    /// The worker's lane in which claims are numbered.
     pub lane: u16,
-    /// The registration's epoch.
+    /// The epoch of the worker's registration.
     pub epoch: i64,
-    /// The claim's number in its lane, from 1.
+    /// The number of the claim in its lane, from 1.
     pub number: i64,
-    /// At most this many.
+    /// Maximum number of executions to take.
     pub limit: usize,
-    /// Stop adding executions when their inputs and checkpoints exceed this many bytes (at least one comes).
+    /// Maximum size of the inputs and checkpoints of all taken executions, in bytes. The claim takes at least one
+    /// execution, however large it is.
     pub max_bytes: usize,
-    /// Only executions of these workflows.
+    /// The workflows that the worker can run. The claim takes only their executions.
     pub workflows: Arc<[Arc<str>]>,
-    /// Where given, only executions of this version of the code, or of none.
+    /// The version of the worker's code. If given, the claim takes only executions that are pinned to this version or
+    /// to none.
     pub app_version: Option<Arc<str>>,
-    /// Where given, only executions of these queues.
+    /// The queues that the worker serves; `None` for all. The claim takes only their executions.
     pub queues: Option<Arc<[Arc<str>]>>,
-    /// False: what is due or ready. True: what is in quarantine and may be tried.
+    /// Whether the claim takes executions in quarantine that may be tried; otherwise it takes due and ready executions.
     pub from_quarantine: bool,
 }
 
 impl Claim {
-    /// True if it takes executions of this queue.
+    /// Whether the claim takes executions of this queue.
     pub fn serves(&self, queue: &str) -> bool {
         is_served(self.queues.as_deref(), queue)
     }
 }
 
-/// What a claim has brought.
+/// The result of a [`Claim`].
 #[derive(Clone, Debug, Default)]
 pub struct ClaimReply {
-    /// What runs from here on.
+    /// The executions that the claim took. They are now `running` under the worker.
     pub records: Vec<Record>,
-    /// True if there may be more that could be claimed now, had there been places for it.
+    /// Whether a claim with a larger limit might have taken more executions.
     pub has_more: bool,
-    /// True if more is ready in queues whose limits do not allow for it now: when something of them has ended or
-    /// suspended, another claim may bring it.
+    /// Whether executions are ready that the limits of their queues hold back now. Another claim may take them when a
+    /// running execution of the queue ends or suspends.
     pub is_limited: bool,
-    /// When the rate of a queue, or of a key, allows for more of what is ready.
+    /// The time at which the rate of a queue, or of a key, allows more ready executions to begin.
     pub retry_at: Option<Timestamp>,
 }
 
-/// True if the queue is one of these, or they are not given.
+/// Whether `served` contains the queue; `None` contains all queues.
 pub(crate) fn is_served(served: Option<&[Arc<str>]>, queue: &str) -> bool {
     served.is_none_or(|served| served.iter().any(|name| **name == *queue))
 }

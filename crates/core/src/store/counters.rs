@@ -1,4 +1,4 @@
-//! [`Counters`]: what a store has done, for tests of the write budget, benchmarks and people.
+//! [`Counters`]: running totals of a store's operations, for tests of the write budget, benchmarks and people.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
@@ -7,33 +7,33 @@ use std::time::Duration;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(usize)]
 pub enum Table {
-    /// One row per execution.
+    /// A row per execution.
     Executions,
-    /// One per recorded delivery.
+    /// A row per recorded delivery.
     Checkpoints,
-    /// One per failed attempt.
+    /// A row per failed attempt.
     Attempts,
-    /// One per piece of a large value.
+    /// A row per piece of a large value.
     Chunks,
-    /// One per execution that can be claimed.
+    /// A row per execution that can be claimed.
     Ready,
-    /// One per suspended execution with a due time.
+    /// A row per scheduled execution, and per suspended execution with a due time.
     Timers,
-    /// One per child that a suspended execution waits for.
+    /// A row per child that a suspended execution waits for.
     Waits,
-    /// One per request to a running execution.
+    /// A row per pending request to a running execution.
     Requests,
-    /// One per running execution of a queue that limits how many run.
+    /// A row per running execution of a queue that limits how many run.
     Slots,
-    /// One per name with a value that an execution is found by.
+    /// A row per attribute of an execution.
     Attributes,
 }
 
 impl Table {
-    /// How many there are.
+    /// The number of counted tables.
     pub const COUNT: usize = Self::ALL.len();
 
-    /// All of them.
+    /// All counted tables.
     pub const ALL: [Table; 10] = [
         Table::Executions,
         Table::Checkpoints,
@@ -47,7 +47,7 @@ impl Table {
         Table::Attributes,
     ];
 
-    /// Its name in the schema.
+    /// Returns the table's name in the schema.
     pub fn as_str(self) -> &'static str {
         let names = [
             "executions",
@@ -65,7 +65,7 @@ impl Table {
     }
 }
 
-/// Running totals of a store.
+/// The running totals of a store's operations.
 #[derive(Debug, Default)]
 pub struct Counters {
     inserted: [AtomicU64; Table::COUNT],
@@ -85,19 +85,19 @@ pub struct Counters {
     reads: AtomicU64,
 }
 
-/// What the one writer of a store has spent its time on, so far.
+/// The time that the only writer of a store has spent so far, by activity.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct WriterTime {
-    /// Statements, from BEGIN to before COMMIT.
+    /// The time in statements, from BEGIN until before COMMIT.
     pub statements: Duration,
-    /// COMMIT: writing and synchronising the log, now and then folding it into the database.
+    /// The time in COMMIT: writing and synchronising the log, and sometimes copying it into the database.
     pub commit: Duration,
-    /// Waiting for its turn, while another thread or process writes.
+    /// The time of waiting while another thread or process writes.
     pub turn_wait: Duration,
 }
 
 impl WriterTime {
-    /// What was added since `earlier`.
+    /// Returns the difference to an earlier state.
     #[must_use]
     pub fn since(&self, earlier: &WriterTime) -> WriterTime {
         WriterTime {
@@ -108,67 +108,67 @@ impl WriterTime {
     }
 }
 
-/// The totals at one moment.
+/// The totals of [`Counters`] at one moment.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CounterSnapshot {
-    /// Rows inserted, by table in the order of [`Table::ALL`].
+    /// The number of inserted rows, by table in the order of [`Table::ALL`].
     pub inserted: [u64; Table::COUNT],
-    /// Rows updated, by table.
+    /// The number of updated rows, by table in the order of [`Table::ALL`].
     pub updated: [u64; Table::COUNT],
-    /// Rows deleted, by table.
+    /// The number of deleted rows, by table in the order of [`Table::ALL`].
     pub deleted: [u64; Table::COUNT],
-    /// Statements executed for flushes and claims.
+    /// The number of statements executed for flushes and claims.
     pub statements: u64,
-    /// Flushes committed.
+    /// The number of committed flushes.
     pub flushes: u64,
-    /// Writes in those flushes.
+    /// The number of Writes in these flushes.
     pub writes: u64,
-    /// Bytes in those Writes, as the engine's bounds count them.
+    /// The size of these Writes in bytes, as [`Write::size`](crate::store::Write::size) counts them.
     pub bytes: u64,
-    /// Writes that were held aside on their way.
+    /// The number of Writes that were held on their way.
     pub held: u64,
-    /// Waits for something to be durable that were not over at once.
+    /// The number of waits for durability that did not end at once.
     pub waits: u64,
-    /// Claims that took something.
+    /// The number of claims that took executions.
     pub claims: u64,
-    /// Loads of executions or values.
+    /// The number of reads: loads of executions and values, lists and other queries.
     pub reads: u64,
 }
 
 impl Counters {
-    /// Counts rows inserted.
+    /// Counts inserted rows of a table.
     pub fn add_inserted(&self, table: Table, rows: u64) {
         self.inserted[table as usize].fetch_add(rows, Relaxed);
     }
 
-    /// Counts rows updated.
+    /// Counts updated rows of a table.
     pub fn add_updated(&self, table: Table, rows: u64) {
         self.updated[table as usize].fetch_add(rows, Relaxed);
     }
 
-    /// Counts rows deleted.
+    /// Counts deleted rows of a table.
     pub fn add_deleted(&self, table: Table, rows: u64) {
         self.deleted[table as usize].fetch_add(rows, Relaxed);
     }
 
-    /// Counts statements executed.
+    /// Counts executed statements.
     pub fn add_statements(&self, statements: u64) {
         self.statements.fetch_add(statements, Relaxed);
     }
 
-    /// Counts a flush of `writes` Writes.
+    /// Counts a committed flush of `writes` Writes.
     pub fn add_flush(&self, writes: u64) {
         self.flushes.fetch_add(1, Relaxed);
         self.writes.fetch_add(writes, Relaxed);
         self.largest_flush.fetch_max(writes, Relaxed);
     }
 
-    /// The most Writes in a flush since this was last asked.
+    /// Returns the number of Writes in the largest flush since the last call, and resets it.
     pub fn take_largest_flush(&self) -> u64 {
         self.largest_flush.swap(0, Relaxed)
     }
 
-    /// Adds to what the writer has spent its time on, where a store has one writer.
+    /// Adds to the time of a store's only writer.
     pub fn add_writer_time(&self, spent: WriterTime) {
         let add = |to: &AtomicU64, time: Duration| to.fetch_add(time.as_nanos() as u64, Relaxed);
         add(&self.statements_nanos, spent.statements);
@@ -176,7 +176,7 @@ impl Counters {
         add(&self.turn_wait_nanos, spent.turn_wait);
     }
 
-    /// What the writer has spent its time on; all zero for a store that has not just one.
+    /// Returns the time of the store's only writer; all zero for a store with several writers.
     pub fn writer_time(&self) -> WriterTime {
         let of = |nanos: &AtomicU64| Duration::from_nanos(nanos.load(Relaxed));
         WriterTime {
@@ -186,24 +186,24 @@ impl Counters {
         }
     }
 
-    /// Counts what a lane has seen since it was last asked: bytes landed, Writes held aside, waits.
+    /// Adds a lane's totals since the last call: committed bytes, held Writes, and waits for durability.
     pub(crate) fn add_lane_totals(&self, bytes: u64, held: u64, waits: u64) {
         self.bytes.fetch_add(bytes, Relaxed);
         self.held.fetch_add(held, Relaxed);
         self.waits.fetch_add(waits, Relaxed);
     }
 
-    /// Counts a claim that took something.
+    /// Counts a claim that took executions.
     pub fn add_claim(&self) {
         self.claims.fetch_add(1, Relaxed);
     }
 
-    /// Counts a load.
+    /// Counts a read.
     pub fn add_read(&self) {
         self.reads.fetch_add(1, Relaxed);
     }
 
-    /// The totals now.
+    /// Returns the current totals.
     pub fn snapshot(&self) -> CounterSnapshot {
         let all = |counters: &[AtomicU64; Table::COUNT]| std::array::from_fn(|i| counters[i].load(Relaxed));
         CounterSnapshot {
@@ -223,7 +223,7 @@ impl Counters {
 }
 
 impl CounterSnapshot {
-    /// What was added since `earlier`.
+    /// Returns the difference to an earlier state.
     #[must_use]
     pub fn since(&self, earlier: &CounterSnapshot) -> CounterSnapshot {
         let minus = |a: &[u64; Table::COUNT], b: &[u64; Table::COUNT]| std::array::from_fn(|i| a[i] - b[i]);
@@ -242,7 +242,7 @@ impl CounterSnapshot {
         }
     }
 
-    /// Rows inserted into, updated in and deleted from `table`.
+    /// Returns the numbers of rows inserted into, updated in and deleted from `table`.
     pub fn row_changes(&self, table: Table) -> (u64, u64, u64) {
         let i = table as usize;
         (self.inserted[i], self.updated[i], self.deleted[i])

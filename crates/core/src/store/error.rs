@@ -1,49 +1,50 @@
-//! [`StoreError`]: how a store fails.
+//! [`StoreError`]: an error that a store returns.
 
 use crate::error::Error;
 
-/// What went wrong in a store.
+/// An error of a store.
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum StoreError {
-    /// No answer, or none that can be trusted; what was asked may have happened.
+    /// The database is unreachable, or its reply did not arrive or cannot be trusted. The operation may have happened.
     #[error("the database is unavailable: {0}")]
     Unavailable(String),
-    /// The lane's epoch is over.
+    /// The lane has another epoch now: the worker was taken over, or its registration ended.
     #[error("another worker has taken over")]
     Fenced,
-    /// Some item's data is not accepted; nothing was written.
-    #[error("the database refuses an item: {0}")]
+    /// The database does not accept the data of a Write. Nothing was written.
+    #[error("the database rejected a Write: {0}")]
     Rejected(String),
-    /// Some item waits for somebody else's transaction; nothing was written.
-    #[error("an item is blocked by another transaction: {0}")]
+    /// A Write waits for a lock of another transaction. Nothing was written.
+    #[error("a Write is blocked by another transaction: {0}")]
     Blocked(String),
-    /// Who asks may not read that. Nothing has happened.
-    #[error("the database does not permit it: {0}")]
+    /// The database's user lacks a privilege. Nothing was changed.
+    #[error("permission denied by the database: {0}")]
     PermissionDenied(String),
-    /// The database is damaged, or has lost what it acknowledged.
+    /// The database is damaged, or it has lost acknowledged data.
     #[error("the database cannot be trusted: {0}")]
     Corrupt(String),
-    /// The schema is newer than this program.
-    #[error("the database has schema version {found}, this program knows up to {supported}")]
+    /// The schema of the database is newer than this program supports.
+    #[error("the database has schema version {found}, this program supports versions up to {supported}")]
     NewerSchema {
-        /// Version found.
+        /// The schema version of the database.
         found: i64,
-        /// Newest version known.
+        /// The newest schema version that this program supports.
         supported: i64,
     },
-    /// It cannot be opened.
+    /// The database cannot be opened.
     #[error("cannot open {store}: {reason}")]
     Open {
-        /// Which database.
+        /// The database, without a password.
         store: String,
         /// Why, and what to do.
         reason: String,
     },
-    /// It cannot be opened now, and perhaps later: the server is away, or takes no more connections.
+    /// The database cannot be opened now: the server is unreachable, or accepts no further connections. A later
+    /// attempt may succeed.
     #[error("cannot reach {store}: {reason}")]
     Unreachable {
-        /// Which database.
+        /// The database, without a password.
         store: String,
         /// Why, and what to do.
         reason: String,

@@ -1,4 +1,4 @@
-//! [`Execution`] and what is recorded of it: the rows that cross the contract.
+//! [`Execution`] and its [`Record`]: the rows that cross the store contract.
 
 use std::fmt;
 use std::str::FromStr;
@@ -16,32 +16,33 @@ use crate::queue::debounce::debounce_id;
 use crate::queue::{DEFAULT_QUEUE, Placement};
 use crate::text::quote;
 
-/// Why a request comes to nothing whose execution has a number as its status that this version does not know.
-pub const UNKNOWN_STATUS_MESSAGE: &str = "the execution has a status that this version of Stepfast does not know: a newer version \
-                                  wrote it, or the row is damaged; ask the version that wrote it, or mend the row";
+/// The error message for a request to an execution with an unknown status number.
+pub const UNKNOWN_STATUS_MESSAGE: &str = "the execution has a status that this version of Stepfast does not \
+                                          recognise: a newer version wrote it, or the row is damaged; use the \
+                                          version that wrote it, or repair the row";
 
 /// The status of an execution.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(u8)]
 pub enum Status {
-    /// Not before a time.
+    /// The execution may not begin before its due time.
     Scheduled = 0,
-    /// Ready to be claimed, or parked.
+    /// The execution waits for a worker, or is parked.
     Queued = 1,
-    /// A worker runs it.
+    /// A worker runs the execution.
     Running = 2,
-    /// Suspended on a timer or a child; holds no worker.
+    /// The execution is suspended until a due time or the end of a child; it holds no worker.
     Waiting = 3,
-    /// Ended with an output.
+    /// The execution ended with an output.
     Completed = 4,
-    /// Ended with an error.
+    /// The execution ended with an error.
     Failed = 5,
-    /// Ended because somebody cancelled it or its time was up.
+    /// The execution was cancelled on request, or ended at its deadline.
     Cancelled = 6,
 }
 
 impl Status {
-    /// All of them, by number.
+    /// All statuses, by number.
     pub const ALL: [Status; 7] = [
         Status::Scheduled,
         Status::Queued,
@@ -52,17 +53,17 @@ impl Status {
         Status::Cancelled,
     ];
 
-    /// The status with this number, as stored.
+    /// Returns the status with this stored number; `None` if the number is unknown.
     pub fn from_number(number: i64) -> Option<Self> {
         usize::try_from(number).ok().and_then(|n| Self::ALL.get(n).copied())
     }
 
-    /// True for `completed`, `failed` and `cancelled`.
+    /// Whether the status is `completed`, `failed` or `cancelled`.
     pub fn is_terminal(self) -> bool {
         self >= Status::Completed
     }
 
-    /// The word for it.
+    /// Returns the word for the status.
     pub fn as_str(self) -> &'static str {
         ["scheduled", "queued", "running", "waiting", "completed", "failed", "cancelled"][self as usize]
     }
@@ -85,20 +86,20 @@ impl FromStr for Status {
     }
 }
 
-/// When the sleep at `path` is over. Kept in the execution's row, so that a replay goes on with it.
+/// A sleep that is not over, with its due time. The execution's row contains it, so that a replay continues the sleep.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PendingSleep {
-    /// Position of the sleep.
+    /// The position of the sleep.
     pub path: Path,
-    /// When it is over.
+    /// The time at which the sleep is over.
     pub due_at: Timestamp,
 }
 
-/// Encodes due times for the `armed` column: for each the length of its path (2 bytes, big-endian), the
-/// path, and the due time in microseconds (8 bytes, big-endian). Empty for none.
-pub fn encode_pending_sleeps(armed: &[PendingSleep]) -> Vec<u8> {
-    let mut bytes = Vec::with_capacity(armed.len() * 12);
-    for PendingSleep { path, due_at } in armed {
+/// Encodes sleeps for the column `armed`: for each sleep the length of its path (2 bytes, big-endian), the path, and
+/// the due time in microseconds (8 bytes, big-endian). No sleeps are no bytes.
+pub fn encode_pending_sleeps(sleeps: &[PendingSleep]) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(sleeps.len() * 12);
+    for PendingSleep { path, due_at } in sleeps {
         bytes.extend_from_slice(&(path.as_bytes().len() as u16).to_be_bytes());
         bytes.extend_from_slice(path.as_bytes());
         bytes.extend_from_slice(&due_at.as_micros().to_be_bytes());
@@ -106,107 +107,115 @@ pub fn encode_pending_sleeps(armed: &[PendingSleep]) -> Vec<u8> {
     bytes
 }
 
-/// Decodes the `armed` column; `None` if it is damaged.
+/// Decodes the column `armed`; `None` if it is damaged.
 pub fn decode_pending_sleeps(mut bytes: &[u8]) -> Option<Vec<PendingSleep>> {
-    let mut armed = Vec::new();
+    let mut sleeps = Vec::new();
     while let Some((len, rest)) = bytes.split_first_chunk::<2>() {
         let (path, rest) = rest.split_at_checked(usize::from(u16::from_be_bytes(*len)))?;
         let (due_at, rest) = rest.split_first_chunk::<8>()?;
         let due_at = Timestamp::from_micros(i64::from_be_bytes(*due_at));
-        armed.push(PendingSleep { path: Path::from_bytes(path)?, due_at });
+        sleeps.push(PendingSleep { path: Path::from_bytes(path)?, due_at });
         bytes = rest;
     }
-    bytes.is_empty().then_some(armed)
+    bytes.is_empty().then_some(sleeps)
 }
 
-/// An execution's row.
+/// The row of an execution.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Execution {
-    /// Its key.
+    /// The key of the execution.
     pub key: Key,
-    /// Key of the root of its tree.
+    /// The key of the root of the execution's tree.
     pub root: Key,
-    /// Its parent, for a child.
+    /// The parent; `None` for a root.
     pub parent: Option<Parent>,
-    /// The caller's id, where one was given that is not a key's text.
+    /// The workflow_id that the caller gave; `None` if the workflow_id is the text of the key.
     pub given_id: Option<Arc<str>>,
-    /// Registered name of its workflow.
+    /// The registered name of the workflow.
     pub workflow: Arc<str>,
-    /// Fingerprint of its input, for ids given by callers.
+    /// The fingerprint of the input; `None` unless the caller gave a workflow_id.
     pub fingerprint: Option<u64>,
-    /// Its status.
+    /// The status.
     pub status: Status,
-    /// True while it is parked.
+    /// Whether the execution is parked.
     pub is_parked: bool,
     /// The encoded input; empty in lists.
     pub input: Payload,
-    /// The output, a failure, or why it is parked; empty in lists and while there is none.
+    /// The output, the failure, or the reason for being parked; empty in lists, and as long as the execution has none.
     pub outcome: Payload,
-    /// Who runs it.
+    /// The worker that runs the execution.
     pub owner: Option<WorkerId>,
-    /// How often it was resumed or rewound, plus one.
+    /// The number of times the execution was resumed after its end, plus one.
     pub run_no: u32,
-    /// How often it was continued after its worker was lost.
+    /// The number of recoveries: continuations after the worker died.
     pub recoveries: u32,
-    /// How many of the last recoveries came without a new checkpoint since the one before: from
-    /// [`QUARANTINE`](crate::store::QUARANTINE) on it is in quarantine, where only those count that it was tried alone for.
+    /// The number of latest recoveries in a row without a new checkpoint or attempt since the recovery before.
+    ///
+    /// From [`QUARANTINE_STRIKES`](crate::store::QUARANTINE_STRIKES) on, the execution is in quarantine. There a
+    /// recovery is a strike only if the execution was tried alone.
     pub strikes: u32,
-    /// The version of the code that it is pinned to.
+    /// The version of the code to which the execution is pinned; `None` for any.
     pub app_version: Option<Arc<str>>,
-    /// Where it stands whenever it is queued; `None` for the default queue.
+    /// The execution's position whenever it is queued; `None` for the default queue.
     pub placement: Option<Arc<Placement>>,
-    /// In its queue it is the only one that has this; `None` once it has ended. Of what is debounced it is made of its
-    /// [id](Self::debounce_id), and gone when it is due.
+    /// An id that no other execution of the queue has; `None` once the execution has ended.
+    ///
+    /// For a debounced execution, the debounce key, which contains its [id](Self::debounce_id). It is removed when the
+    /// execution is due.
     pub dedup_id: Option<Arc<str>>,
-    /// When its start was called, by the store's clock; it is durable somewhat later.
+    /// The time of the call that started the execution, by the store's clock; the Start is durable slightly later.
     pub created_at: Timestamp,
-    /// When it ended.
+    /// The time at which the execution ended.
     pub ended_at: Option<Timestamp>,
-    /// When it is cancelled unless it has ended.
+    /// The time at which the execution is cancelled unless it has ended.
     pub deadline_at: Option<Timestamp>,
-    /// So long after it begins, at the latest; `None` once it has begun.
+    /// The maximum time from the beginning of the execution to its end; `None` once the execution has begun, as part
+    /// of the deadline.
     pub run_timeout: Option<Duration>,
-    /// What it is found by; it may be missing in claims, and where only the outcome is loaded.
+    /// The attributes; they may be missing in claims, and when only the outcome is loaded.
     pub attributes: Attributes,
-    /// Earliest time at which a timer wakes it, while it waits.
+    /// The due time of the timer, while the execution is `waiting` or `scheduled`.
     pub wake_at: Option<Timestamp>,
-    /// Due times of its sleeps.
+    /// The sleeps that are not over.
     pub pending_sleeps: Vec<PendingSleep>,
-    /// Why something that is recorded of it cannot be read: a newer version of the program wrote it, or it is damaged.
-    /// Its owner parks it.
+    /// The reason why a part of the record cannot be read: a newer version wrote it, or it is damaged. The owner parks
+    /// the execution.
     pub unreadable: Option<Arc<str>>,
 }
 
 impl Execution {
-    /// Notes that a column of something that is recorded of it has a value that this version does not know. The first
-    /// note is kept.
+    /// Notes that a column in the execution's record has a value that this version does not recognise. The first note
+    /// is kept.
     pub fn note_unreadable(&mut self, column: &str) {
         self.unreadable.get_or_insert_with(|| {
             format!(
-                "column {column} has a value that this version of Stepfast does not know: a newer version wrote it, or the row is damaged"
+                "column {column} has a value that this version of Stepfast does not recognise: a newer version wrote \
+                 it, or the row is damaged"
             )
             .into()
         });
     }
 
-    /// Notes that its status is a number that this version does not know. The execution is shown as parked, with the
-    /// reason, until the row is mended.
+    /// Notes that this version does not recognise the number of the status. The execution appears as parked, with the
+    /// reason, until the row is repaired.
     pub fn note_unknown_status(&mut self) {
         self.note_unreadable("status of executions");
         self.status = Status::Queued;
         self.is_parked = true;
-        self.outcome =
-            Payload::from_failure(&Failure::unreadable_record(self.unreadable.as_deref().unwrap_or_default()));
+        self.outcome = Payload::from_failure(&Failure::unreadable_record(
+            self.unreadable.as_deref().unwrap_or_default(),
+        ));
     }
 }
 
 impl Execution {
-    /// The queue that it stands in whenever it is queued.
+    /// Returns the queue in which the execution waits whenever it is queued.
     pub fn queue(&self) -> &str {
-        self.placement.as_ref().map_or(DEFAULT_QUEUE, |ticket| &ticket.queue)
+        self.placement.as_ref().map_or(DEFAULT_QUEUE, |placement| &placement.queue)
     }
 
-    /// It begins at this time, if it has not begun before: from here on its deadline stands.
+    /// Notes that the execution runs at the time `now`. The first time, the [`run_timeout`](Self::run_timeout) becomes
+    /// part of the deadline.
     pub fn begin(&mut self, now: Timestamp) {
         if let Some(timeout) = self.run_timeout.take() {
             let deadline_at = now.plus(timeout);
@@ -214,62 +223,62 @@ impl Execution {
         }
     }
 
-    /// Its workflow_id: the caller's, or the text of its key.
+    /// Returns the workflow_id: the id that the caller gave, or else the text of the key.
     pub fn workflow_id(&self) -> String {
         self.key.workflow_id(self.given_id.as_deref())
     }
 
-    /// The dedup_id that its caller gave, unless it has ended.
+    /// Returns the dedup_id that the caller gave; `None` once the execution has ended.
     pub fn given_dedup_id(&self) -> Option<&str> {
-        self.dedup_id.as_deref().filter(|held| debounce_id(held).is_none())
+        self.dedup_id.as_deref().filter(|id| debounce_id(id).is_none())
     }
 
-    /// What the starts have in common that it is debounced by, until it is due.
+    /// Returns the debounce id; `None` once the execution is due.
     pub fn debounce_id(&self) -> Option<&str> {
         self.dedup_id.as_deref().and_then(debounce_id)
     }
 }
 
-/// The number of one registration of a worker; never used twice in a database.
+/// The number of a worker's registration. No two registrations in a database have the same number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct WorkerId(pub i64);
 
 /// The parent of a child execution.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Parent {
-    /// Key of the parent.
+    /// The key of the parent.
     pub key: Key,
-    /// True if the parent does not wait for it, and cancelling the parent does not cancel it.
+    /// Whether the child is detached: the parent does not wait for it, and cancelling the parent does not cancel it.
     pub is_detached: bool,
 }
 
-/// What a checkpoint records.
+/// The kind of a [`Checkpoint`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum CheckpointKind {
-    /// A step's value.
+    /// The value of a step.
     Step = 1,
-    /// A step's error, attempts given up.
+    /// The final error of a step, when no attempt is left.
     Failed = 2,
-    /// The workflow stopped waiting for the call.
+    /// An abandoned call: the workflow stopped waiting for it.
     Abandoned = 3,
-    /// A sleep that is over.
+    /// The end of a sleep.
     Timer = 4,
-    /// A child that ended; the outcome is its key.
+    /// The end of a child; the outcome is the child's key.
     Child = 5,
-    /// A child that was started, to be awaited later or not at all; the outcome is its key.
+    /// The start of a child that is awaited later or not at all; the outcome is the child's key.
     Started = 6,
 }
 
 impl CheckpointKind {
-    /// The kind with this number.
+    /// Returns the kind with this stored number; `None` if the number is unknown.
     pub fn from_number(number: u8) -> Option<Self> {
         [Self::Step, Self::Failed, Self::Abandoned, Self::Timer, Self::Child, Self::Started]
             .into_iter()
             .find(|kind| *kind as u8 == number)
     }
 
-    /// The word for it.
+    /// Returns the word for the kind.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Step => "step",
@@ -282,93 +291,95 @@ impl CheckpointKind {
     }
 }
 
-/// Records a delivery to a workflow. Insert-only; the lane's fence is its guard.
+/// The recorded outcome of a durable call. Insert-only; its guard is the lane's fence.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Checkpoint {
-    /// The execution.
+    /// The key of the execution.
     pub execution: Key,
-    /// Position of the call.
+    /// The position of the call.
     pub path: Path,
-    /// The run that recorded it.
+    /// The execution's run_no at the time of the delivery.
     pub run_no: u32,
-    /// Position of its delivery among all deliveries to the execution.
+    /// The position of the delivery among all deliveries of the execution.
     pub order: u32,
-    /// What it records.
+    /// The kind of the outcome.
     pub kind: CheckpointKind,
-    /// Name of the step, the child's workflow, or `sleep`.
+    /// The name of the step, the name of the child's workflow, or `sleep`.
     pub name: Name,
-    /// Fingerprint of the arguments, where they were given.
+    /// The fingerprint of the call's arguments; `None` if the call has none to compare.
     pub fingerprint: Option<u64>,
     /// The value, an encoded [`Failure`](crate::Failure), a child's key, or empty.
     pub outcome: Payload,
-    /// When it was delivered.
+    /// The time of the delivery.
     pub at: Timestamp,
-    /// From the call to its delivery, in milliseconds.
+    /// The time from the call to the delivery, in milliseconds.
     pub took_ms: i64,
 }
 
-/// Records a failed attempt of a step. Insert-only.
+/// A recorded failed attempt of a step. Insert-only.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Attempt {
-    /// The execution.
+    /// The key of the execution.
     pub execution: Key,
-    /// Position of the step.
+    /// The position of the step.
     pub path: Path,
-    /// Number of the attempt, from 1.
+    /// The number of the attempt, from 1.
     pub attempt: u32,
-    /// An encoded [`Failure`](crate::Failure).
+    /// The encoded [`Failure`](crate::Failure).
     pub failure: Payload,
-    /// When it failed.
+    /// The time of the failure.
     pub at: Timestamp,
 }
 
-/// What is asked for.
+/// The kind of a [`Request`](crate::store::Request).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum RequestKind {
-    /// End it as `cancelled`, with the awaited children below it.
+    /// Ends the execution as `cancelled`, together with all awaited children below it.
     Cancel = 1,
-    /// Continue it: parked, failed or cancelled.
+    /// Continues a parked, failed or cancelled execution.
     Resume = 2,
-    /// End it as `cancelled`, with the awaited children below it, because its deadline has passed and nobody runs it.
+    /// Ends the execution as `cancelled`, together with all awaited children below it, because its deadline has passed
+    /// and no worker runs it.
     Expire = 3,
 }
 
 impl RequestKind {
-    /// The kind of a row of `requests` with this number; `None` if this version does not know it.
+    /// Returns the kind with this number in a row of `requests`; `None` if the number is unknown. Rows of `requests`
+    /// are never of kind [`Expire`](Self::Expire).
     pub fn from_number(number: i64) -> Option<Self> {
         [Self::Cancel, Self::Resume].into_iter().find(|kind| *kind as i64 == number)
     }
 }
 
-/// An execution with what was recorded of it.
+/// An execution with everything recorded about it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Record {
-    /// Its row.
+    /// The row of the execution.
     pub execution: Execution,
-    /// Its checkpoints by `order`. Values stored aside come as references.
+    /// The checkpoints, sorted by `order`. Values that are stored as chunks are references.
     pub checkpoints: Vec<Checkpoint>,
-    /// Its failed attempts by path and number.
+    /// The failed attempts, sorted by path and number.
     pub attempts: Vec<Attempt>,
-    /// What has been asked for and is not answered.
+    /// The pending requests.
     pub requests: Vec<RequestKind>,
 }
 
-/// How an execution is named.
+/// The identifier by which an execution is loaded.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ExecutionId {
-    /// By its key.
+    /// The key.
     Key(Key),
-    /// By the id that the caller gave.
+    /// The workflow_id that the caller gave.
     Given(Arc<str>),
 }
 
-/// How much of an execution to load.
+/// The part of an execution's record to load.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Detail {
-    /// The row, without input.
+    /// The row without its input.
     Outcome,
-    /// The row, checkpoints, attempts and requests.
+    /// The row with its input, the checkpoints, the attempts and the requests.
     Full,
 }
 
@@ -377,15 +388,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn armed_round_trips_and_damage_is_seen() {
-        let armed: Vec<PendingSleep> = (0..3)
+    fn pending_sleeps_round_trip_and_damage_is_detected() {
+        let sleeps: Vec<PendingSleep> = (0..3)
             .map(|i| PendingSleep {
                 path: Path::root().child(i * 1000),
                 due_at: Timestamp::from_micros(i64::from(i)),
             })
             .collect();
-        let bytes = encode_pending_sleeps(&armed);
-        assert_eq!(decode_pending_sleeps(&bytes), Some(armed));
+        let bytes = encode_pending_sleeps(&sleeps);
+        assert_eq!(decode_pending_sleeps(&bytes), Some(sleeps));
         assert_eq!(decode_pending_sleeps(&bytes[..bytes.len() - 1]), None);
         assert_eq!(decode_pending_sleeps(&[]), Some(Vec::new()));
     }

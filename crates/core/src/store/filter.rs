@@ -1,4 +1,4 @@
-//! [`Filter`]: which executions a list or a count is about.
+//! [`Filter`]: the conditions of a list or a count of executions.
 
 use std::sync::Arc;
 
@@ -8,40 +8,42 @@ use crate::clock::Timestamp;
 use crate::error::Error;
 use crate::key::Key;
 
-/// Which executions to list, newest first. By default the newest [`DEFAULT_LIMIT`] of all.
+/// The conditions of a list of executions, newest first. By default a list contains the newest [`DEFAULT_LIMIT`]
+/// executions.
 ///
-/// The age is that of the key. A child that is called ([`Context::child`](crate::Context::child)) is as old as its parent,
-/// whenever the call comes. Called children stand beside the parent, in no order among themselves.
+/// Lists are sorted by the time in the key. The key of a child that its parent calls
+/// ([`Context::child`](crate::Context::child)) contains the time of the parent's key, whenever the call is made. Such
+/// children are neighbours of their parent in a list, in no defined order among themselves.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Filter {
-    /// Any of these statuses; empty for all.
+    /// The statuses to include; empty for all.
     pub statuses: Vec<Status>,
-    /// Only this workflow.
+    /// The registered name of the workflow; `None` for all.
     pub workflow: Option<Arc<str>>,
-    /// Only those that are parked, or only those that are not.
+    /// Whether to include only parked executions, or only others; `None` for both.
     pub is_parked: Option<bool>,
-    /// Only children of this execution.
+    /// The parent whose children to include; `None` for all executions.
     pub parent: Option<Key>,
-    /// Only those whose id, given or minted, begins with this.
+    /// The beginning of the workflow_id, given or minted; `None` for all.
     pub id_prefix: Option<Arc<str>>,
-    /// Only those that are pinned to this version of the code.
+    /// The version of the code to which executions are pinned; `None` for all.
     pub app_version: Option<Arc<str>>,
-    /// Only those that stand in this queue whenever they are queued.
+    /// The queue of the executions' placements; `None` for all.
     pub queue: Option<Arc<str>>,
-    /// Only those that have all of these.
+    /// Attributes that an execution must have, all of them.
     pub attributes: Attributes,
-    /// Only those created at or after this time.
+    /// The earliest creation time; `None` for no bound.
     pub created_from: Option<Timestamp>,
-    /// Only those created before this time.
+    /// The creation time before which executions were created; `None` for no bound.
     pub created_before: Option<Timestamp>,
-    /// Only those that sort after this key in the list: the last key of the page before.
+    /// The last key of the previous page: the list continues after it. `None` for the first page.
     pub after: Option<Key>,
-    /// At most this many; 0 returns no rows, only the count. [`Engine::count`](crate::Engine::count) ignores
-    /// it.
+    /// Maximum number of executions; 0 returns the count instead of rows. [`Engine::count`](crate::Engine::count)
+    /// ignores this field.
     pub limit: usize,
 }
 
-/// How many executions a [`Filter`] lists unless it says otherwise.
+/// Default of [`Filter::limit`].
 pub const DEFAULT_LIMIT: usize = 50;
 
 impl Filter {
@@ -70,11 +72,11 @@ impl Default for Filter {
     }
 }
 
-/// A page of a list.
+/// A page of a list, or a count.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Page {
     /// The executions, newest key first, without payloads.
     pub executions: Vec<Execution>,
-    /// How many match the filter, whatever `after` and `limit` say; only if `limit` is 0.
+    /// The number of executions that match the filter, regardless of `after`; `None` unless `limit` is 0.
     pub total: Option<u64>,
 }

@@ -1,4 +1,4 @@
-//! [`Look`]: the heartbeat of a worker, which renews its registration and reports what concerns it.
+//! [`Heartbeat`]: a worker's report to the store, whose reply contains what concerns the worker.
 
 use std::sync::Arc;
 
@@ -7,77 +7,82 @@ use super::{Record, RequestKind, WorkerId};
 use crate::clock::Timestamp;
 use crate::key::Key;
 
-/// What a worker tells at its look, and wants to know.
+/// A worker's report to the store, and its questions.
 #[derive(Clone, Debug)]
 pub struct Heartbeat {
-    /// Who looks.
+    /// The worker that sends the heartbeat.
     pub worker: WorkerId,
-    /// The registration's epoch.
+    /// The epoch of the worker's registration.
     pub epoch: i64,
-    /// True once a second: renew the registration, and see whether other workers are lost. False for a look because
-    /// something may have changed, of which there are many.
+    /// Whether the heartbeat renews the registration and checks for dead workers. True once a second. False for the
+    /// many heartbeats that follow a hint: they only read.
     pub renews_lease: bool,
-    /// Report which of these have ended, or are parked.
+    /// The executions whose ends other parts of this process wait for. The reply lists those that have ended or are
+    /// parked.
     pub watched: Vec<Key>,
-    /// What it holds; where given, report executions that it owns and does not hold.
+    /// The executions that this process runs. If given, the reply lists the executions that the worker owns but does
+    /// not hold.
     pub held: Option<Vec<Key>>,
-    /// Workflows it can run.
+    /// The workflows that the worker can run.
     pub workflows: Arc<[Arc<str>]>,
-    /// Where given, it runs only executions of this version of the code, or of none.
+    /// The version of the worker's code. If given, the worker runs only executions that are pinned to this version or
+    /// to none.
     pub app_version: Option<Arc<str>>,
-    /// Where given, it runs only executions of these queues.
+    /// The queues that the worker serves; `None` for all.
     pub queues: Option<Arc<[Arc<str>]>>,
 }
 
-/// What a look saw.
+/// The reply to a [`Heartbeat`]: everything that concerns the worker.
 #[derive(Clone, Debug, Default)]
 pub struct HeartbeatReply {
     /// The store's time.
     pub now: Timestamp,
-    /// True if the worker itself was taken over: it must register anew.
+    /// Whether the worker was taken over, and must register again.
     pub is_fenced: bool,
-    /// Executions it runs for which something is asked.
+    /// The pending requests to executions that the worker runs.
     pub requests: Vec<(Key, RequestKind)>,
-    /// Those of `watch` that have ended or are parked.
+    /// The executions in [`watched`](Heartbeat::watched) that have ended or are parked.
     pub finished: Vec<Key>,
-    /// Executions that it owns but does not hold; only if `holds` was given.
+    /// The executions that the worker owns but does not hold; empty unless [`held`](Heartbeat::held) was given.
     pub unheld: Vec<Record>,
-    /// True if something that it can run is ready, in a queue that is not paused.
+    /// Whether an execution that the worker can run is ready, in a queue that is not paused.
     pub has_ready: bool,
-    /// Earliest time at which a timer wakes something that it can run.
+    /// The earliest due time of a timer of an execution that the worker can run.
     pub next_due: Option<Timestamp>,
-    /// Executions whose deadline has passed and that nobody runs, whoever could: each is to be
-    /// [expired](crate::store::RequestKind::Expire). At most [`EXPIRED`] at a time; a store may leave out for some seconds
-    /// what it has reported to another worker.
+    /// Executions whose deadline has passed and that do not run, whether or not this worker could run them. The worker
+    /// sends an [`Expire`](RequestKind::Expire) request for each. At most [`MAX_EXPIRED`]; for some seconds, a store
+    /// may omit executions that it has reported to another worker.
     pub expired: Vec<Key>,
-    /// Earliest deadline of what nobody runs, beside those that have passed.
+    /// The earliest future deadline of an execution that does not run.
     pub next_deadline: Option<Timestamp>,
-    /// Earliest time at which something in quarantine that it can run may be claimed.
+    /// The earliest time at which an execution in quarantine that the worker can run may be claimed.
     pub quarantined_until: Option<Timestamp>,
-    /// True if workers are lost, or something is left of them: [`recover`](crate::store::Store::recover) is wanted.
+    /// Whether workers are dead, or a takeover of dead workers is unfinished. The worker then calls
+    /// [`take_over`](crate::store::Store::take_over).
     pub has_dead_workers: bool,
-    /// Where the database is being brought to a schema that this program does not know: that version, and the newest that
-    /// it knows. The worker hands on what it runs, and ends.
+    /// The schema version to which the database is being migrated and the newest version that this program supports,
+    /// if the former is newer. The worker then requeues what it runs, and ends.
     pub newer_schema: Option<(i64, i64)>,
-    /// When a worker that has not renewed since the last renewal counts as lost: a renewal just after that tells.
+    /// The earliest time at which another worker counts as dead, unless it renews its lease before. A heartbeat just
+    /// after this time detects its death.
     pub next_expiry_at: Option<Timestamp>,
 }
 
-/// Most expired executions that a look reports.
+/// Maximum number of expired executions in a reply.
 pub const MAX_EXPIRED: usize = 500;
 
 impl Heartbeat {
-    /// True if who looks runs executions of this queue.
+    /// Whether the worker serves this queue.
     pub fn serves(&self, queue: &str) -> bool {
         is_served(self.queues.as_deref(), queue)
     }
 }
 
-/// What others may have changed.
+/// A notification that another process may have changed something.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Hint {
-    /// Something may be ready: a claim is worthwhile, without a look before it.
+    /// Whether an execution may be ready. A claim is worthwhile, without a heartbeat before it.
     pub has_ready: bool,
-    /// Something else that only a look can tell: an end, a request, a due time.
+    /// Whether anything else may have changed that a heartbeat reports: an end, a request, a due time.
     pub has_other: bool,
 }

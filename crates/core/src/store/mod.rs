@@ -1,8 +1,7 @@
-//! [`Store`]: the contract between the engine and a database.
+//! The contract between the engine and a database: trait [`Store`] and the data that crosses it.
 //!
-//! Data crosses this seam, not methods: everything durable is a [`Write`] in a
-//! [`Flush`]. A new feature is one variant of `Write`, one apply function per store, and its cases in the
-//! conformance suite.
+//! Everything durable is data, a [`Write`] in a [`Flush`], and not a method of its own. A new feature is one variant of
+//! `Write`, one apply function per store, and its cases in the conformance suite.
 
 mod admin;
 mod claim;
@@ -20,15 +19,18 @@ pub(crate) use claim::is_served;
 pub use claim::{Claim, ClaimReply};
 pub use error::StoreError;
 pub use execution::{
-    PendingSleep, Attempt, Checkpoint, CheckpointKind, Detail, Execution, ExecutionId, Parent, Record, RequestKind,
-    Status, UNKNOWN_STATUS_MESSAGE, WorkerId, decode_pending_sleeps, encode_pending_sleeps,
+    Attempt, Checkpoint, CheckpointKind, Detail, Execution, ExecutionId, Parent, PendingSleep, Record,
+    RequestKind, Status, UNKNOWN_STATUS_MESSAGE, WorkerId, decode_pending_sleeps, encode_pending_sleeps,
 };
 pub use filter::{DEFAULT_LIMIT, Filter, Page};
-pub use heartbeat::{Hint, MAX_EXPIRED, Heartbeat, HeartbeatReply};
-pub use quarantine::{QUARANTINE_STRIKES, quarantine_delay, next_strikes};
-pub use workers::{DeadLetter, WorkerOverview, UnclaimableWork, WaitingWork, WorkerInfo, RegisteredWorker, is_same_version};
+pub use heartbeat::{Heartbeat, HeartbeatReply, Hint, MAX_EXPIRED};
+pub use quarantine::{QUARANTINE_STRIKES, next_strikes, quarantine_delay};
+pub use workers::{
+    DeadLetter, RegisteredWorker, UnclaimableWork, WaitingWork, WorkerInfo, WorkerOverview, is_same_version,
+};
 pub use write::{
-    RequestResult, Chunk, DeleteChunks, ExistingExecution, Flush, Move, Outcome, Request, Start, State, Write, cancel_outcome,
+    Chunk, DeleteChunks, ExistingExecution, Flush, Outcome, Request, RequestResult, Start, State, Transition,
+    Write, cancel_outcome,
 };
 
 use std::sync::Arc;
@@ -45,139 +47,150 @@ use crate::store::counters::Counters;
 
 /// A database that keeps executions.
 ///
-/// Every method is safe to call at any time from any number of tasks, except that a lane commits one flush
-/// at a time. `commit`, `register`, `close`, `claim` and `look` are called from threads of the engine's own
-/// and may block them; the others must not block.
+/// Every method may be called at any time and from any number of tasks, except that a lane commits one flush at a
+/// time. The engine calls `commit`, `register`, `close`, `claim` and `heartbeat` from threads of its own, so these
+/// methods may block. The others must not block.
 #[async_trait]
 pub trait Store: Send + Sync + 'static {
-    /// What it is and what it likes.
+    /// Returns the static facts about the store: product, location, durability, preferred batch sizes.
     fn info(&self) -> &StoreInfo;
 
-    /// What it has done so far.
+    /// Returns the running totals of the store's operations.
     fn counters(&self) -> &Counters;
 
-    /// Registers a worker with `lanes` lanes (numbers 0 to `lanes` - 1) under an id never used before.
+    /// Registers a worker with `lanes` lanes (numbers 0 to `lanes` - 1), under an id that was never used before.
     ///
-    /// Each lane gets a fence row with the registration's epoch and last number 0. The worker counts as
-    /// alive until it is closed or taken over. `info` is for people, and for telling what nobody can run.
+    /// Each lane gets a row with the registration's epoch and the last number 0. The worker counts as alive until its
+    /// registration is closed or taken over. `info` is for people, and for finding executions that no worker can run.
     async fn register(&self, lanes: u16, info: &WorkerInfo) -> Result<Registration, StoreError>;
 
-    /// Ends a registration. Executions that it still owns become claimable at once. Closing a registration
-    /// that was taken over, or twice, does nothing.
+    /// Ends a registration. The executions that the worker still owns become claimable at once.
+    ///
+    /// Closing a registration that was closed or taken over does nothing.
     async fn close(&self, worker: WorkerId) -> Result<(), StoreError>;
 
     /// Applies one flush in one durable transaction.
     ///
-    /// `Ok`: all of it is durable; the outcomes that are not `Applied` come with the index of their Write,
-    /// in ascending order. `Err` from a first attempt of this number:
-    /// - [`Unavailable`](StoreError::Unavailable): *unknown*; the flush may or may not be, or become,
-    ///   durable. Send it again with `is_resent`; the store finds out.
-    /// - [`Fenced`](StoreError::Fenced): nothing of it is or will be durable, and nothing of this lane will.
-    /// - [`Rejected`](StoreError::Rejected), [`Blocked`](StoreError::Blocked): nothing of it is durable; the
+    /// `Ok`: the whole flush is durable. Outcomes other than `Applied` are returned with the index of their Write, in
+    /// ascending order. `Err` from the first attempt with this number:
+    /// - [`Unavailable`](StoreError::Unavailable): the outcome is *unknown*; the flush may be durable now, later or
+    ///   never. Send it again with `is_resent`, and the store finds out.
+    /// - [`Fenced`](StoreError::Fenced): nothing of this flush, or of a later flush of this lane, is or will be
+    ///   durable.
+    /// - [`Rejected`](StoreError::Rejected), [`Blocked`](StoreError::Blocked): nothing of this flush is durable. The
     ///   same number may be used again with other contents.
     /// - [`Corrupt`](StoreError::Corrupt): stop.
     async fn commit(&self, flush: &Flush) -> Result<Vec<(usize, Outcome)>, StoreError>;
 
-    /// Takes executions to run: `waiting` ones whose timer is due, then those in `ready`; or else those in
-    /// quarantine whose time has come, longest first.
+    /// Takes executions to run. First `waiting` executions whose timer is due, then those in `ready`; or, for a claim
+    /// [from quarantine](Claim::from_quarantine), executions in quarantine whose delay is over, the earliest first.
     ///
-    /// Queues with something ready, and keys within a queue, take [turns](crate::queue::fairness::Turns); within a key the
-    /// smallest priority comes first, then what has begun before, then the oldest. As many are taken of each queue and
-    /// key as their [limits](crate::queue::Limits) allow for, whoever else claims, and none of a queue that is paused.
+    /// Queues, and the keys within a queue, share the claim [fairly](crate::queue::fairness::FairShare). Within a key,
+    /// smaller priorities come first, then executions that have begun, then older ones. A claim takes from each queue
+    /// and key as many executions as the [limits](crate::queue::Limits) allow, regardless of concurrent claims, and
+    /// none from a paused queue.
     ///
-    /// Each becomes `running` under the claiming worker, durably, before this returns. Ready rows whose
-    /// execution is not claimable are removed. After `Unavailable` the claim may have happened: the next
-    /// [`look`](Store::look) with the worker's `holds` shows what it owns.
+    /// Each execution is durably `running` under the claiming worker before the method returns. The store deletes rows
+    /// of `ready` whose execution cannot be claimed. After `Unavailable` the claim may have happened: the next
+    /// [`heartbeat`](Store::heartbeat) with [`held`](Heartbeat::held) lists the executions that the worker owns.
     async fn claim(&self, claim: &Claim) -> Result<ClaimReply, StoreError>;
 
-    /// Creates or changes a queue; `None` if it is not as [`seen_version`](QueueChange::seen_version) says. From when
-    /// this returns on, every claim heeds it.
+    /// Creates or changes a queue; returns `None` if the queue does not have the
+    /// [expected version](QueueChange::expected_version). Every claim after the return obeys the new limits.
     async fn change_queue(&self, change: &QueueChange) -> Result<Option<QueueRow>, StoreError>;
 
-    /// The queues that there are, by name; those of `names` where that is given.
+    /// Returns the existing queues in the order of their names; only those in `names` if that is given.
     async fn queues(&self, names: Option<&[Arc<str>]>) -> Result<Vec<QueueRow>, StoreError>;
 
-    /// Reports what concerns the worker; the look that is a renewal, one per second, renews it and sees whether others
-    /// are lost. It waits for no claim, and for no takeover but that of the worker itself. A renewal takes as long as all
-    /// that its look searches for.
-    async fn heartbeat(&self, look: &Heartbeat) -> Result<HeartbeatReply, StoreError>;
-
-    /// Takes over the workers that the last look of `worker` has seen to be lost: makes claimable what they
-    /// ran, and returns how many executions that were. May take long, beside looks and claims.
+    /// Reports everything that concerns the worker. Once a second a heartbeat also renews the registration and checks
+    /// for dead workers; see [`renews_lease`](Heartbeat::renews_lease).
     ///
-    /// It also wakes what should have been woken: a lost worker may have died between what it recorded and
-    /// the Wake for it. What is interrupted is finished by whoever looks next.
+    /// A heartbeat waits for no claim, and for no takeover except one of the worker itself. A renewal takes as long as
+    /// all searches of its heartbeat.
+    async fn heartbeat(&self, heartbeat: &Heartbeat) -> Result<HeartbeatReply, StoreError>;
+
+    /// Takes over the workers that the last heartbeat of `worker` found dead: requeues the executions that they ran,
+    /// and returns the number of these executions.
+    ///
+    /// The method may take long, while heartbeats and claims continue. It also wakes executions that a dead worker
+    /// should have woken: the worker may have died between a record and the Wake that follows it. Any later takeover
+    /// completes an interrupted one.
     async fn take_over(&self, worker: WorkerId) -> Result<u64, StoreError>;
 
-    /// Loads executions, in the order of `ids`; `None` where there is none.
+    /// Loads executions, in the order of `ids`; `None` for each that does not exist.
     async fn load(&self, ids: &[ExecutionId], detail: Detail) -> Result<Vec<Option<Record>>, StoreError>;
 
-    /// The bytes of a value that is stored aside; `Corrupt` if pieces are missing.
+    /// Loads the bytes of a value that is stored as chunks; fails with `Corrupt` if pieces are missing.
     async fn load_value(&self, execution: Key, chunks: ChunkRef) -> Result<Bytes, StoreError>;
 
-    /// Lists executions by their keys, the latest first, or counts them. The key of a child that is called has the time
-    /// of its parent.
+    /// Lists executions by their keys, the latest first, or counts them.
+    ///
+    /// The key of a child that its parent calls contains the time of the parent's key.
     async fn list(&self, filter: &Filter) -> Result<Page, StoreError>;
 
-    /// Lists at most `most` dead letters: rows of the inbox that could not become executions, the latest first.
-    async fn dead_letters(&self, most: u64) -> Result<Vec<DeadLetter>, StoreError>;
+    /// Lists up to `limit` dead letters, the latest first: rows of the inbox that could not become executions.
+    async fn dead_letters(&self, limit: u64) -> Result<Vec<DeadLetter>, StoreError>;
 
-    /// Who is registered, and what waits for a worker: counts of at most `most` executions. For people; it
-    /// decides nothing.
-    async fn workers(&self, most: u64) -> Result<WorkerOverview, StoreError>;
-
-    /// Which of these workers are lost, as one look from outside can tell: dead, or not registered any more.
+    /// Returns the registered workers, and counts of the executions that wait for a worker. Counts up to `limit`
+    /// executions.
     ///
-    /// For people; it decides nothing and takes nothing over. Where leases decide who is alive, a worker whose
-    /// lease has run out is told, although it may yet renew it.
+    /// The overview is for people: no decision depends on it.
+    async fn workers(&self, limit: u64) -> Result<WorkerOverview, StoreError>;
+
+    /// Returns those of these workers that are dead or no longer registered, as seen at one moment from outside.
+    ///
+    /// The result is for people: no decision depends on it, and the method takes nothing over. With leases, it includes
+    /// a worker whose lease has expired, although the worker may yet renew the lease.
     async fn dead_workers(&self, workers: &[WorkerId]) -> Result<Vec<WorkerId>, StoreError>;
 
-    /// Returns when another process may have changed something since the last call returned, and what. A hint:
-    /// the look once a second stays correct without it. A store without such hints never returns.
+    /// Waits until another process may have changed something since the last return of this method.
+    ///
+    /// A hint only saves time: the heartbeat once a second finds the same without it. A store without hints never
+    /// returns.
     async fn next_hint(&self) -> Hint;
 }
 
-/// What a store is and likes.
+/// Static facts about a store.
 #[derive(Clone, Debug)]
 pub struct StoreInfo {
-    /// `memory`, `sqlite` or `postgres`.
+    /// The kind of store: `memory`, `sqlite` or `postgres`.
     pub kind: &'static str,
-    /// Product and version, for people.
+    /// The product and its version, for people.
     pub version: String,
-    /// Which database it is, for people: no password in it.
+    /// The location of the database, for people, without a password.
     pub location: String,
-    /// Identity of the store, as the text of a UUID: copies and restored backups have the same.
+    /// The identity of the store, as the text of a UUID. Copies and restored backups have the same identity.
     pub store_id: String,
-    /// Number of the shard, 0 to 1,023, that the keys of its executions name; 0 for a store alone.
+    /// The number of the store's shard, 0 to 1,023, which is a part of all its keys; 0 for a single store.
     pub shard: u16,
-    /// What `Ok` from `commit` promises.
+    /// The promise of an `Ok` from `commit`.
     pub durability: Durability,
-    /// How many lanes commit in parallel best.
+    /// The preferred number of lanes that commit in parallel.
     pub lanes: u16,
-    /// Most Writes in a flush.
+    /// Maximum number of Writes in a flush.
     pub max_flush_writes: usize,
-    /// Most bytes in a flush.
+    /// Maximum size of a flush, in bytes.
     pub max_flush_bytes: usize,
-    /// How long after a `register` or `look` nobody takes over the worker that called it, whatever happens to
-    /// it: after that it begins no further body before the next look has succeeded. `None` where no clock
-    /// decides who is alive.
+    /// The time after the call of `register` or `heartbeat` during which no other worker takes over the calling one,
+    /// whatever happens. After this time the worker begins no further body until a heartbeat has succeeded. `None` if
+    /// liveness does not depend on a clock.
     pub lease: Option<Duration>,
 }
 
-/// What survives after an acknowledgement.
+/// The promise of an acknowledgement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum Durability {
-    /// Survives a crash of any process and of the machine.
+    /// The data survives a crash of any process and of the machine.
     #[default]
     Full,
-    /// Survives a crash of any process; a crash of the machine may take back the last moments.
+    /// The data survives a crash of any process; a crash of the machine may undo the last moments.
     Relaxed,
-    /// Survives nothing.
+    /// The data survives nothing.
     None,
 }
 
 impl Durability {
-    /// The word for it.
+    /// Returns the word for the promise.
     pub fn as_str(self) -> &'static str {
         match self {
             Durability::Full => "full",
@@ -190,10 +203,10 @@ impl Durability {
 /// A worker's registration.
 #[derive(Clone, Copy, Debug)]
 pub struct Registration {
-    /// Its id.
+    /// The id of the worker.
     pub worker: WorkerId,
-    /// Its epoch, on all its lanes.
+    /// The epoch of the registration, in the rows of all its lanes.
     pub epoch: i64,
-    /// The store's time.
+    /// The store's time of the registration.
     pub now: Timestamp,
 }

@@ -1,4 +1,4 @@
-//! [`Survey`]: who works on a database, and what nobody there can run.
+//! [`WorkerOverview`]: the registered workers of a database, and the executions that none of them can run.
 
 use std::sync::Arc;
 
@@ -6,93 +6,93 @@ use crate::clock::Timestamp;
 use crate::key::Key;
 use crate::store::WorkerId;
 
-/// What a worker says of itself when it registers.
+/// A worker's description of itself at registration.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct WorkerInfo {
-    /// Name of its machine.
+    /// The name of the worker's machine.
     pub host: String,
-    /// Number of its process there.
+    /// The id of the worker's process on this machine.
     pub pid: u32,
-    /// Version of the engine.
+    /// The version of the engine.
     pub engine: String,
-    /// Which version of the program's code it runs, where it was told.
+    /// The version of the program's code; `None` if the program did not set one.
     pub app_version: Option<Arc<str>>,
-    /// The workflows that it has registered.
+    /// The workflows that the worker can run.
     pub workflows: Arc<[Arc<str>]>,
-    /// The queues that it serves; `None` for all.
+    /// The queues that the worker serves; `None` for all.
     pub queues: Option<Arc<[Arc<str>]>>,
-    /// True for a client: it starts, waits and asks, and runs nothing.
+    /// Whether this is a client, which runs no executions.
     pub is_client: bool,
 }
 
-/// A registration.
+/// A registered worker, for people.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RegisteredWorker {
-    /// Its id.
+    /// The id of the worker.
     pub worker: WorkerId,
-    /// What it said of itself.
+    /// The worker's description of itself.
     pub info: WorkerInfo,
-    /// When it registered.
+    /// The time of the registration.
     pub registered_at: Timestamp,
-    /// Until when it counts as alive without renewing, where leases decide that.
+    /// The end of the worker's lease, unless it renews; `None` if the store has no leases.
     pub lease_expires_at: Option<Timestamp>,
-    /// True if it seems to be alive.
+    /// Whether the worker seems to be alive.
     pub is_alive: bool,
-    /// How many executions it runs.
+    /// The number of executions that the worker runs.
     pub running: u64,
 }
 
-/// Executions that wait for a worker which is not there.
+/// Executions that wait for a worker, and that no live worker can run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UnclaimableWork {
-    /// Their workflow.
+    /// The workflow of the executions.
     pub workflow: Arc<str>,
-    /// The version of the code that they are pinned to.
+    /// The version of the code to which the executions are pinned; `None` for any.
     pub app_version: Option<Arc<str>>,
-    /// How many.
+    /// The number of the executions.
     pub executions: u64,
-    /// True if a live worker has the workflow, but none of that version.
+    /// Whether a live worker has the workflow, but with another version of the code.
     pub is_version_missing: bool,
 }
 
-/// Executions that wait for a worker, by what it must have.
+/// Executions of one workflow and version that wait for a worker.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct WaitingWork {
-    /// Their workflow.
+    /// The workflow of the executions.
     pub workflow: Arc<str>,
-    /// The version of the code that they are pinned to.
+    /// The version of the code to which the executions are pinned; `None` for any.
     pub app_version: Option<Arc<str>>,
-    /// How many.
+    /// The number of the executions.
     pub executions: u64,
 }
 
 /// A row of the inbox that could not become an execution.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeadLetter {
-    /// Its number among the dead letters.
+    /// The number of the dead letter.
     pub id: i64,
-    /// When its transaction put it into the inbox.
+    /// The time at which another program's transaction inserted the row into the inbox.
     pub created_at: Timestamp,
-    /// When a worker refused it.
+    /// The time at which a claim rejected the row.
     pub rejected_at: Timestamp,
-    /// The key that its execution would have had.
+    /// The key that the execution would have had.
     pub key: Key,
-    /// Why it was refused, for people.
+    /// The reason for the rejection, for people.
     pub reason: String,
-    /// The workflow that it asks for.
+    /// The requested workflow.
     pub workflow: String,
-    /// The workflow_id that it asks for; `None` if it left that to the key.
+    /// The requested workflow_id; `None` for the text of the key.
     pub workflow_id: Option<String>,
-    /// The queue that it asks for.
+    /// The requested queue; `None` if the row has none.
     pub queue: Option<String>,
 }
 
-/// Who is there, and what waits for them.
+/// The registered workers, and the executions that wait for a worker.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct WorkerOverview {
-    /// All registrations, by id.
+    /// All registered workers, by id.
     pub workers: Vec<RegisteredWorker>,
-    /// What is ready, due or in quarantine, by workflow and version.
+    /// The executions that are ready, due or in quarantine, by workflow and version.
     pub waiting: Vec<WaitingWork>,
 }
 
@@ -104,12 +104,14 @@ impl DeadLetter {
 }
 
 impl WorkerInfo {
-    /// True if it can run executions of this workflow that are pinned to this version.
+    /// Whether the worker can run executions of this workflow that are pinned to this version.
     pub fn can_run(&self, workflow: &str, app_version: Option<&str>) -> bool {
-        !self.is_client && self.has_workflow(workflow) && is_same_version(self.app_version.as_deref(), app_version)
+        !self.is_client
+            && self.has_workflow(workflow)
+            && is_same_version(self.app_version.as_deref(), app_version)
     }
 
-    /// What it is, for the log.
+    /// Returns the word for the worker in the log.
     pub(crate) fn noun(&self) -> &'static str {
         if self.is_client { "client" } else { "engine" }
     }
@@ -119,18 +121,18 @@ impl WorkerInfo {
     }
 }
 
-/// True if code of the one version may run what is pinned to the other: none matches all.
+/// Whether code of version `code` may run executions that are pinned to version `pinned`. `None` matches every version.
 pub fn is_same_version(code: Option<&str>, pinned: Option<&str>) -> bool {
     code.is_none() || pinned.is_none() || code == pinned
 }
 
 impl WorkerOverview {
-    /// What waits and can be run by no live worker.
+    /// Returns the waiting executions that no live worker can run.
     pub fn unclaimable(&self) -> Vec<UnclaimableWork> {
         self.waiting.iter().filter_map(|it| self.check_unclaimable(it)).collect()
     }
 
-    /// These executions, if they can be run by no live worker.
+    /// Returns these waiting executions as unclaimable if no live worker can run them.
     pub fn check_unclaimable(&self, waiting: &WaitingWork) -> Option<UnclaimableWork> {
         let WaitingWork { workflow, app_version, executions } = waiting.clone();
         let can_run = |app_version: Option<&str>| {
@@ -153,11 +155,18 @@ mod tests {
         let (worker, workflows) = (WorkerId(number), Arc::from([Arc::from(workflow)]));
         let info = WorkerInfo { workflows, app_version: version.map(Into::into), ..WorkerInfo::default() };
         let now = Timestamp::from_micros(0);
-        RegisteredWorker { worker, info, registered_at: now, lease_expires_at: None, is_alive: true, running: 0 }
+        RegisteredWorker {
+            worker,
+            info,
+            registered_at: now,
+            lease_expires_at: None,
+            is_alive: true,
+            running: 0,
+        }
     }
 
     #[test]
-    fn what_nobody_can_run_is_found() {
+    fn work_without_a_live_worker_is_unclaimable() {
         let client = WorkerInfo { is_client: true, ..worker(3, "c", None).info };
         let dead = RegisteredWorker { is_alive: false, ..worker(4, "d", None) };
         let workers = vec![

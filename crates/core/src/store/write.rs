@@ -1,7 +1,7 @@
-//! [`Write`]: one durable fact to record; [`Flush`]: a set of them; [`Outcome`]: what became of each.
+//! [`Write`]: one durable fact to record; [`Flush`]: a set of Writes; [`Outcome`]: the result of a Write.
 //!
-//! A flush is a *set of row changes*: no two of its Writes change the same row, and no guard depends on a
-//! row that another Write of the flush changes. So a store may apply it grouped by kind, in any order.
+//! A flush is a *set of row changes*: no two of its Writes change the same row, and no guard depends on a row that
+//! another Write of the flush changes. So a store may apply the Writes grouped by kind, in any order.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,317 +9,332 @@ use std::time::Duration;
 use bytes::Bytes;
 use smallvec::SmallVec;
 
-use super::{PendingSleep, Attempt, Checkpoint, Parent, RequestKind, Status, WorkerId};
+use super::{Attempt, Checkpoint, Parent, PendingSleep, RequestKind, Status, WorkerId};
 use crate::attributes::Attributes;
 use crate::clock::Timestamp;
 use crate::key::Key;
 use crate::payload::Payload;
 use crate::queue::Placement;
 
-/// One transaction's worth of Writes from one lane.
+/// The Writes of one lane that one transaction records.
 #[derive(Clone, Debug)]
 pub struct Flush {
-    /// Whose flush it is.
+    /// The worker that sends the flush.
     pub worker: WorkerId,
-    /// The worker's lane.
+    /// The lane of the worker.
     pub lane: u16,
     /// The fencing token: the epoch of the lane's row when the worker registered.
     pub epoch: i64,
-    /// The flush's number in its lane: 1, 2, 3, … without gaps.
+    /// The number of the flush in its lane: 1, 2, 3, … without gaps.
     pub number: i64,
-    /// True when this number was sent before and nobody knows what became of it.
+    /// Whether a flush with this number was sent before, with an unknown outcome.
     pub is_resent: bool,
-    /// True while the engine looks for an item that is refused or blocked: wait for other people's locks
-    /// only briefly.
+    /// Whether the engine is searching for a rejected or blocked Write. The store then waits only briefly for locks of
+    /// other transactions.
     pub is_bisecting: bool,
-    /// The row changes.
+    /// The Writes, no two of which change the same row.
     pub writes: Vec<Write>,
 }
 
-/// One durable fact to record.
+/// One durable fact to record. Each Write contains its own guard, a precondition that the store checks.
 ///
-/// *Owned* Writes belong to an execution that this worker runs, and die with its ownership. *Free* ones
-/// come from callers and are staged again under a new registration.
+/// An *owned* Write belongs to an execution that this worker runs, and is dropped when the worker loses the ownership.
+/// An *unowned* Write comes from a caller, and is staged again under the worker's next registration.
 #[derive(Clone, Debug)]
 pub enum Write {
-    /// Creates an execution, in the state it has reached meanwhile.
+    /// Creates an execution, in the state that it has reached by the time of the flush.
     Start(Box<Start>),
-    /// Records a delivery: the outcome of a step, a timer, a child, or that a call was abandoned.
+    /// Records the outcome of a durable call: a step, a sleep, a child, or an abandoned call.
     Checkpoint(Checkpoint),
     /// Records a failed attempt of a step.
     Attempt(Attempt),
     /// Moves an execution that this worker runs to another state.
-    Transition(Move),
-    /// Makes a `waiting` execution `queued` if one of its conditions holds; else [`Outcome::NotFound`].
+    Transition(Transition),
+    /// Makes a `waiting` execution `queued` if one of its wake conditions holds; otherwise the outcome is
+    /// [`Outcome::NotFound`].
     Wake(Key),
-    /// Asks for something to be done with an execution, whoever runs it.
+    /// Requests that an execution is cancelled, resumed or expired, whether or not a worker runs it.
     Request(Request),
-    /// Deletes the requests of an execution that its owner has answered.
+    /// Deletes the requests to an execution after its owner has handled them.
     ClearRequests(Key),
-    /// One piece of a large value.
+    /// Records one piece of a large value.
     Chunk(Chunk),
-    /// Deletes pieces that nothing refers to.
+    /// Deletes pieces of large values that no row refers to.
     DeleteChunks(DeleteChunks),
 }
 
-/// Creates an execution.
+/// The Write that creates an execution.
 ///
-/// Outcome: [`Applied`](Outcome::Applied), [`Queued`](Outcome::Queued), [`Duplicate`](Outcome::Duplicate) if the key
-/// or the workflow_id is there already, else [`Deduplicated`](Outcome::Deduplicated) if another has the dedup_id, else
-/// [`Full`](Outcome::Full) if its queue is.
+/// The first of these conditions that holds decides the outcome:
+/// - The key or the workflow_id exists: [`Duplicate`](Outcome::Duplicate).
+/// - An unfinished execution of the queue has the dedup_id: [`Deduplicated`](Outcome::Deduplicated), or `Duplicate`
+///   for a [debounced](Self::debounce_window) Start, which is merged into the other execution.
+/// - The queue is full, and the Start [obeys](Self::can_be_rejected) that limit: [`Full`](Outcome::Full).
+/// - The Start [claims itself](Self::self_claims), but the queue does not allow that: [`Queued`](Outcome::Queued).
+/// - Otherwise: [`Applied`](Outcome::Applied).
 #[derive(Clone, Debug)]
 pub struct Start {
-    /// Key of the new row.
+    /// The key of the new execution.
     pub key: Key,
-    /// Key of the root of its tree; its own for a root.
+    /// The key of the root of its tree: its own key for a root.
     pub root: Key,
-    /// What started it, for a child.
+    /// The parent; `None` for a root.
     pub parent: Option<Parent>,
-    /// The caller's id, where one was given that is not a key's text.
+    /// The workflow_id that the caller gave; `None` if the workflow_id is the text of the key.
     pub workflow_id: Option<Arc<str>>,
-    /// Registered name of the workflow.
+    /// The registered name of the workflow.
     pub workflow: Arc<str>,
-    /// Fingerprint of the input, for ids given by callers.
+    /// The fingerprint of the input; `None` unless the caller gave a workflow_id.
     pub fingerprint: Option<u64>,
-    /// The version of the code that may run it; `None` for any.
+    /// The version of the code that may run the execution; `None` for any.
     pub app_version: Option<Arc<str>>,
-    /// Where it stands whenever it is queued; `None` for the default queue.
+    /// The execution's position whenever it is queued; `None` for the default queue.
     pub placement: Option<Arc<Placement>>,
-    /// In its queue there is one at most that has this and has not ended.
+    /// An id that at most one unfinished execution of the queue has.
     pub dedup_id: Option<Arc<str>>,
-    /// It is debounced: if another has its dedup_id, that gets its input, and comes when this would, but not later than so
-    /// long after it was accepted. Then the outcome is [`Duplicate`](Outcome::Duplicate). For one that is `Scheduled`, with
-    /// nothing else special about it.
+    /// The debounce window: the maximum time from the creation of a debounced execution until it is due.
+    ///
+    /// If an execution with the same `dedup_id` is still `scheduled`, this Start is merged into it. The execution gets
+    /// the input, the placement, the app_version, the run_timeout and the due time of this Start, but it is due no
+    /// later than its own `created_at` plus the window. The outcome is then [`Duplicate`](Outcome::Duplicate).
+    ///
+    /// The field requires the state `Scheduled` and excludes all other special features of a Start.
     pub debounce_window: Option<Duration>,
     /// The encoded input.
     pub input: Payload,
-    /// When its start was called, by the store's clock; it is durable somewhat later.
+    /// The time of the caller's start, by the store's clock; the Start is durable slightly later.
     pub created_at: Timestamp,
-    /// When it is cancelled unless it has ended.
+    /// The time at which the execution is cancelled unless it has ended.
     pub deadline_at: Option<Timestamp>,
-    /// So long after the claim that lets it begin, at the latest.
+    /// The maximum time from the claim with which the execution begins until its end.
     pub run_timeout: Option<Duration>,
-    /// What it is found by.
+    /// The attributes of the execution.
     pub attributes: Attributes,
-    /// True if the key or id may be in the database already: nothing else of the tree may then enter a
-    /// flush before the outcome is known.
+    /// Whether the key or the workflow_id may already exist in the database. If so, no other Write of the tree may
+    /// enter a flush before the outcome of the Start is known.
     pub is_guarded: bool,
-    /// True if it has run meanwhile: something may be recorded of it, and when it is queued it is in front of what has not
-    /// begun.
+    /// Whether the execution ran before its Start was flushed. If so, checkpoints of it may be recorded, and when
+    /// queued it precedes executions that have not begun.
     pub has_begun: bool,
-    /// True if it runs at once only where its queue has no limits and is not paused; else it is queued, and the outcome
-    /// is [`Queued`](Outcome::Queued). For a root with a ticket and nothing else special about it, in the state
-    /// `Running`.
+    /// Whether the Start claims itself: it runs at once if its queue has no limits and is not paused. Otherwise the
+    /// execution is queued, and the outcome is [`Queued`](Outcome::Queued).
+    ///
+    /// The field requires a root with a placement in the state `Running`, and excludes all other special features of a
+    /// Start.
     pub self_claims: bool,
     /// The state in which the row is created.
     pub state: State,
 }
 
-/// Moves an execution to another state.
+/// The Write that moves a running execution to another state, or updates its pending sleeps.
 ///
-/// Guard: the row is `running` and owned by the flush's worker; else [`Outcome::NotFound`].
+/// Guard: the row is `running` and owned by the flush's worker; otherwise the outcome is [`Outcome::NotFound`].
 ///
-/// A request may have been recorded since the owner last looked. So a Move to `Waiting` or `Parked` of an
-/// execution with requests that the flush does not [answer](Write::Answer) makes it `queued` instead, and
-/// its next owner answers. A Move to `Ended` deletes them, and ends the execution as `cancelled` whatever end it
-/// asked for, which its outcome [`Cancelled`](Outcome::Cancelled) says. Whatever it is moved to, if that is not
-/// `Running` its slot in its queue is free.
+/// A request may have been recorded since the owner's last heartbeat, so pending requests change the effect, unless
+/// the flush [clears](Write::ClearRequests) them:
+/// - A Transition to `Waiting` or `Parked` makes the execution `queued` instead. Its next owner handles the requests.
+/// - A Transition to `Ended` deletes the requests and ends the execution as `cancelled`, whatever its own status is.
+///   The outcome is then [`Cancelled`](Outcome::Cancelled).
+///
+/// A Transition to any state but `Running` frees the execution's slot in its queue.
 #[derive(Clone, Debug)]
-pub struct Move {
-    /// The execution.
+pub struct Transition {
+    /// The key of the execution.
     pub key: Key,
-    /// Where it stands whenever it is queued, as its row says.
-    pub ticket: Option<Arc<Placement>>,
-    /// Its new state.
+    /// The execution's placement, as in its row.
+    pub placement: Option<Arc<Placement>>,
+    /// The new state.
     pub state: State,
 }
 
-/// The state of an execution's row, with what its role tables hold.
+/// The state of an execution: its status, and the rows that it has in `ready`, `timers` and `waits`.
 #[derive(Clone, Debug, PartialEq)]
 pub enum State {
-    /// Owned by the flush's worker, with the due times it has promised so far. As a Move: stays running.
+    /// The flush's worker runs the execution. A [`Transition`] to this state only updates the pending sleeps.
     Running {
-        /// Due times of sleeps that are going on.
-        armed: Vec<PendingSleep>,
+        /// The sleeps that are not over.
+        pending_sleeps: Vec<PendingSleep>,
     },
-    /// Ready to be claimed: a row in `ready`.
+    /// The execution waits for a worker: it has a row in `ready`.
     Queued {
-        /// Due times of sleeps that are going on.
-        armed: Vec<PendingSleep>,
+        /// The sleeps that are not over.
+        pending_sleeps: Vec<PendingSleep>,
     },
-    /// Not before this time: a row in `timers`. Only of a new execution.
+    /// The execution may not begin before its due time: it has a row in `timers`. Only a [`Start`] has this state.
     Scheduled {
-        /// When it may begin.
+        /// The time from which on the execution may begin.
         due_at: Timestamp,
     },
-    /// Suspended until one of the conditions holds.
+    /// The execution is suspended until one of its wake conditions holds.
     Waiting {
-        /// Earliest due time: a row in `timers`.
+        /// The earliest due time of the sleeps: a row in `timers`.
         wake_at: Option<Timestamp>,
-        /// Any of these ending wakes it: rows in `waits`.
+        /// The children whose ends wake the execution: rows in `waits`.
         children: Vec<Key>,
-        /// Due times of all its sleeps.
-        armed: Vec<PendingSleep>,
+        /// The sleeps that are not over.
+        pending_sleeps: Vec<PendingSleep>,
     },
-    /// `queued` and paused, with the reason (an encoded [`Failure`](crate::Failure)); not claimable.
+    /// The execution is parked: `queued`, but not ready.
     Parked {
-        /// Why.
+        /// The reason: an encoded [`Failure`](crate::Failure).
         reason: Payload,
-        /// Due times of sleeps that are going on.
-        armed: Vec<PendingSleep>,
+        /// The sleeps that are not over.
+        pending_sleeps: Vec<PendingSleep>,
     },
-    /// Over.
+    /// The execution has ended.
     Ended {
-        /// `completed`, `failed` or `cancelled`.
+        /// The final status: `completed`, `failed` or `cancelled`.
         status: Status,
         /// The output, or an encoded [`Failure`](crate::Failure).
         outcome: Payload,
-        /// When.
+        /// The time of the end.
         at: Timestamp,
     },
 }
 
-/// Asks for something to be done with an execution.
+/// The Write that cancels, resumes or expires an execution.
 ///
-/// The Write itself moves a target that nobody runs. A running one gets a row in `requests`, and its owner
-/// answers. A cancel goes on to all awaited children, atomically. Outcome: [`Outcome::Answered`], or
-/// [`Outcome::NotFound`].
+/// A request to an execution that no worker runs takes effect at once. A request to a running execution becomes a row
+/// in `requests`, and the owner handles it. The outcome is [`Outcome::RequestHandled`] or [`Outcome::NotFound`].
 ///
-/// Resume moves a parked execution back to `queued`; a `failed` or `cancelled` one too, and bumps its
-/// `run_no` (its children get fresh keys), clears outcome, deadline and requests. Of a failed one it takes back the
-/// failures of steps after which nothing else was delivered, with their attempts: those steps are tried again.
-///
-/// Expire ends a target whose deadline is not after `at`, as a cancel does. It is declined where nothing has expired, and
-/// by what runs: its owner heeds the deadline.
+/// - [`Cancel`](RequestKind::Cancel) applies to the execution and to all awaited children below it, atomically.
+/// - [`Resume`](RequestKind::Resume) makes a parked, `failed` or `cancelled` execution `queued`. For an ended one it
+///   also increments `run_no`, so that children get new keys, and clears outcome, deadline and requests. For a failed
+///   one it also deletes the last failures of steps, those after which nothing else was delivered, with their
+///   attempts. These steps are tried again.
+/// - [`Expire`](RequestKind::Expire) ends an execution whose deadline is not after `at`, in the same way as a cancel.
+///   It is not applicable to executions without such a deadline, nor to running ones, whose owners enforce the
+///   deadline.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Request {
-    /// The execution.
+    /// The key of the execution.
     pub execution: Key,
-    /// Number of the request, minted by who asks.
+    /// The id of the request, minted by the sender.
     pub id: Key,
-    /// What is asked for.
+    /// The requested action.
     pub kind: RequestKind,
-    /// When.
+    /// The time of the request.
     pub at: Timestamp,
-    /// The outcome of what a cancel ends: an encoded [`Failure`](crate::Failure); empty for a resume.
+    /// The outcome of the executions that a cancel ends: an encoded [`Failure`](crate::Failure). Empty for a resume.
     pub reason: Payload,
 }
 
-/// Returns the outcome of an execution that ends as cancelled because a request asked for that: an encoded
-/// [`Failure`](crate::Failure).
+/// Returns the outcome of an execution that was cancelled on request: an encoded [`Failure`](crate::Failure).
 pub fn cancel_outcome() -> Payload {
     static OUTCOME: std::sync::LazyLock<Payload> =
         std::sync::LazyLock::new(|| crate::Payload::from_failure(&crate::Failure::cancelled()));
     OUTCOME.clone()
 }
 
-/// How a [`Request`] was answered.
+/// The result of a [`Request`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RequestResult {
-    /// It is done.
+    /// The request has taken effect.
     Done,
-    /// It is recorded; the worker that runs the execution will do it.
+    /// The request is recorded, and the worker that runs the execution will handle it.
     Pending,
-    /// Too late, or not needed: the execution has this status.
+    /// The request is too late or unnecessary, because the execution has this status.
     NotApplicable(Status),
 }
 
-/// One piece of a large value. Insert-only; a piece that is there already is left as it is.
+/// The Write that records one piece of a large value. Insert-only: an existing piece stays as it is.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Chunk {
-    /// The execution.
+    /// The key of the execution.
     pub execution: Key,
-    /// Number of the value.
+    /// The number of the value.
     pub value: u64,
-    /// Number of the piece, from 0.
+    /// The number of the piece, from 0.
     pub index: u32,
-    /// The bytes.
+    /// The bytes of the piece.
     pub bytes: Bytes,
-    /// True for a piece of the input of an execution that a caller starts.
+    /// Whether the piece belongs to the input of an execution that a caller starts.
     pub is_unowned: bool,
 }
 
-/// Deletes all pieces of an execution's values except those of `keep`: what a lost run of it has left
-/// behind. Nothing may store pieces for the execution in the same flush.
+/// The Write that deletes the pieces of an execution's values that a disowned run left behind.
+///
+/// The same flush may not contain a [`Chunk`] of the execution.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeleteChunks {
-    /// The execution.
+    /// The key of the execution.
     pub execution: Key,
-    /// Values that something refers to.
+    /// The numbers of the values whose pieces stay, because rows refer to them.
     pub keep: SmallVec<[u64; 4]>,
 }
 
-/// What became of a Write.
+/// The result of a Write.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Outcome {
-    /// It is durable.
+    /// The Write is durable.
     Applied,
-    /// A Start that [yields](Start::yields) is durable, and has to wait in its queue.
+    /// The [self-claiming](Start::self_claims) Start is durable, but its execution waits in the queue.
     Queued,
-    /// A Start whose key or workflow_id is there already.
+    /// The Start found an execution with its key or workflow_id, or was merged into a debounced execution.
     Duplicate(Box<ExistingExecution>),
-    /// A Start whose dedup_id another has that has not ended; `None` if it has ended since.
+    /// The Start found an unfinished execution of the queue with its dedup_id; `None` if that execution has ended
+    /// since.
     Deduplicated(Option<Box<ExistingExecution>>),
-    /// A Start whose queue has reached its maximal depth.
+    /// The queue of the Start has reached its maximum depth.
     Full,
-    /// A request's answer, and the parent of an execution that it ended.
+    /// The result of the request, and the parent of the execution if the request ended it.
     RequestHandled(RequestResult, Option<Key>),
-    /// A Checkpoint or an Attempt is durable, and a cancel of its execution is asked for: the owner answers it
-    /// before another body begins.
+    /// The Checkpoint or the Attempt is durable, and a cancel of its execution is pending. The owner handles the
+    /// cancel before another body begins.
     CancelRequested,
-    /// A Move to an end met a cancel that was not answered: the execution has ended as `cancelled`.
+    /// The Transition to an end found a pending cancel: the execution has ended as `cancelled`.
     Cancelled,
-    /// Its guard does not hold: there is no such row, or it is not ours.
+    /// The guard of the Write does not hold: the row does not exist, or this worker does not own it.
     NotFound,
-    /// Another worker has taken over; nothing of this lane lands any more.
+    /// Another worker has taken over: the lane records nothing any more.
     Fenced,
-    /// The database does not accept this item, for the reason given.
+    /// The database rejected the Write, for this reason.
     Rejected(Arc<str>),
-    /// Something that it depended on was lost, so it was not written.
+    /// The Write was not recorded, because it depended on another Write that was not.
     Dropped,
 }
 
-/// The execution that was there first.
+/// The execution that a Start found instead of creating its own.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ExistingExecution {
-    /// Its key.
+    /// The key of the execution.
     pub key: Key,
-    /// The id that its caller gave.
+    /// The workflow_id that its caller gave; `None` if the workflow_id is the text of the key.
     pub given_id: Option<Arc<str>>,
-    /// Its workflow.
+    /// The workflow of the execution.
     pub workflow: Arc<str>,
-    /// Fingerprint of its input, where it has one.
+    /// The fingerprint of the execution's input; `None` unless its caller gave a workflow_id.
     pub fingerprint: Option<u64>,
-    /// Its parent.
+    /// The key of the execution's parent.
     pub parent: Option<Key>,
-    /// Its status when the Start lost.
+    /// The status of the execution when the Start found it.
     pub status: Status,
 }
 
 impl ExistingExecution {
-    /// Its id for people: what its caller gave, else its key's text.
+    /// Returns the workflow_id: the id that the caller gave, or else the text of the key.
     pub fn workflow_id(&self) -> String {
         self.key.workflow_id(self.given_id.as_deref())
     }
 }
 
 impl Write {
-    /// The execution whose rows it changes.
+    /// Returns the key of the execution whose rows the Write changes.
     pub fn execution(&self) -> Key {
         match self {
             Write::Start(start) => start.key,
             Write::Checkpoint(checkpoint) => checkpoint.execution,
             Write::Attempt(attempt) => attempt.execution,
-            Write::Transition(change) => change.key,
+            Write::Transition(transition) => transition.key,
             Write::Wake(key) | Write::ClearRequests(key) => *key,
             Write::Request(request) => request.execution,
             Write::Chunk(chunk) => chunk.execution,
-            Write::DeleteChunks(discard) => discard.execution,
+            Write::DeleteChunks(deletion) => deletion.execution,
         }
     }
 
-    /// True if it dies with the worker's ownership.
+    /// Whether the Write is owned: it is dropped when the worker loses the ownership of the execution.
     pub fn is_owned(&self) -> bool {
         match self {
             Write::Checkpoint(_)
@@ -333,19 +348,23 @@ impl Write {
         }
     }
 
-    /// The room it takes under the bound on a flush, in bytes: its payloads and a share for its row. Attributes do not count.
+    /// Returns the size that counts towards the limits of a flush and the budget of a lane, in bytes: the payloads and
+    /// a fixed part for the row. Attributes do not count.
     pub fn size(&self) -> usize {
         128 + match self {
             Write::Start(start) => {
                 start.input.len()
                     + start.workflow_id.as_ref().map_or(0, |id| id.len())
-                    + start.placement.as_ref().map_or(0, |ticket| ticket.queue.len() + ticket.key.len())
+                    + start
+                        .placement
+                        .as_ref()
+                        .map_or(0, |placement| placement.queue.len() + placement.key.len())
                     + start.dedup_id.as_ref().map_or(0, |id| id.len())
                     + start.state.size()
             }
             Write::Checkpoint(checkpoint) => checkpoint.outcome.len() + checkpoint.name.len(),
             Write::Attempt(attempt) => attempt.failure.len(),
-            Write::Transition(change) => change.state.size(),
+            Write::Transition(transition) => transition.state.size(),
             Write::Chunk(chunk) => chunk.bytes.len(),
             Write::Wake(_) | Write::Request(_) | Write::ClearRequests(_) | Write::DeleteChunks(_) => 0,
         }
@@ -353,12 +372,13 @@ impl Write {
 }
 
 impl Start {
-    /// True if its queue decides whether it runs: it [yields](Self::yields), and has not ended meanwhile.
+    /// Whether the queue decides if the execution runs: the Start [claims itself](Self::self_claims), and the
+    /// execution has not left the state `Running` since.
     pub fn is_self_claiming(&self) -> bool {
         self.self_claims && matches!(self.state, State::Running { .. })
     }
 
-    /// Where it waits for its beginning, if it has to.
+    /// Returns the placement in which the execution waits to begin; `None` if it has begun, or has no placement.
     pub fn waiting_placement(&self) -> Option<&Placement> {
         let waits = match &self.state {
             State::Queued { .. } => !self.has_begun,
@@ -368,19 +388,20 @@ impl Start {
         self.placement.as_deref().filter(|_| waits)
     }
 
-    /// True if its queue may [refuse](Outcome::Full) it: what a workflow starts enters a full one too, and what is debounced.
+    /// Whether a [full](Outcome::Full) queue rejects the Start. Starts of workflows and debounced Starts enter a full
+    /// queue.
     pub fn can_be_rejected(&self) -> bool {
         self.parent.is_none() && self.debounce_window.is_none()
     }
 
-    /// The dedup_id that nobody else of its queue can have while it is there: none any more if it has ended.
+    /// Returns the dedup_id that no other execution of the queue can have; `None` once the execution has ended.
     pub fn active_dedup_id(&self) -> Option<&Arc<str>> {
         self.dedup_id.as_ref().filter(|_| !self.state.status().is_terminal())
     }
 }
 
 impl State {
-    /// The status that the row shows.
+    /// Returns the status in the execution's row.
     pub fn status(&self) -> Status {
         match self {
             State::Running { .. } => Status::Running,
@@ -391,21 +412,21 @@ impl State {
         }
     }
 
-    /// The due times the row keeps.
-    pub fn armed(&self) -> &[PendingSleep] {
+    /// Returns the pending sleeps in the execution's row.
+    pub fn pending_sleeps(&self) -> &[PendingSleep] {
         match self {
-            State::Running { armed }
-            | State::Queued { armed }
-            | State::Waiting { armed, .. }
-            | State::Parked { armed, .. } => armed,
+            State::Running { pending_sleeps }
+            | State::Queued { pending_sleeps }
+            | State::Waiting { pending_sleeps, .. }
+            | State::Parked { pending_sleeps, .. } => pending_sleeps,
             State::Scheduled { .. } | State::Ended { .. } => &[],
         }
     }
 
     fn size(&self) -> usize {
         match self {
-            State::Running { armed } | State::Queued { armed } => armed.len() * 32,
-            State::Waiting { children, armed, .. } => (children.len() + armed.len()) * 32,
+            State::Running { pending_sleeps } | State::Queued { pending_sleeps } => pending_sleeps.len() * 32,
+            State::Waiting { children, pending_sleeps, .. } => (children.len() + pending_sleeps.len()) * 32,
             State::Parked { reason, .. } => reason.len(),
             State::Scheduled { .. } => 0,
             State::Ended { outcome, .. } => outcome.len(),

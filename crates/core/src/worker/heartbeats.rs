@@ -10,253 +10,265 @@ use tokio::time::Instant;
 use crate::clock::time_since_boot;
 use crate::failure::Failure;
 use crate::key::Key;
-use crate::runtime::inner::Core;
+use crate::runtime::inner::EngineInner;
 use crate::runtime::run::Interrupt;
-use crate::store::{Hint, MAX_EXPIRED, Heartbeat, Record, RequestKind, HeartbeatReply};
-use crate::worker::launch::{launch, lane_generations};
+use crate::store::{Heartbeat, HeartbeatReply, Hint, MAX_EXPIRED, Record, RequestKind};
+use crate::worker::launch::{lane_generations, launch};
 use crate::worker::lost_claims::LostClaims;
 
 /// The interval of the heartbeats that renew the registration.
 pub(super) const HEARTBEAT_INTERVAL: Duration = Duration::from_secs(1);
 
 /// The interval of a client without waiters: its lease is a day.
-const CLIENT_LOOKS_EVERY: Duration = Duration::from_hours(1);
+const IDLE_CLIENT_HEARTBEAT_INTERVAL: Duration = Duration::from_hours(1);
 /// Number of renewals between two searches for lost claims that nothing else has caused.
 const RENEWALS_PER_AUDIT: u32 = 60;
-/// The least pause after a heartbeat before a hint causes the next one, as a multiple of what the heartbeat took.
-const LOOK_SHARE: u32 = 4;
+/// The least pause after a heartbeat before a hint causes the next one, as a multiple of what the heartbeat
+/// took: hinted heartbeats take only a small share of the worker's time.
+const HINTED_HEARTBEAT_PAUSE_FACTOR: u32 = 4;
 /// Maximum number of waiters that are notified on every hint. More waiters are served by the next heartbeat.
-const FEW: usize = 64;
+const MAX_NOTIFIED_WAITERS: usize = 64;
 /// The least interval between two notifications of waiters.
-const ASK_EVERY: Duration = Duration::from_millis(2);
+const NOTIFY_INTERVAL: Duration = Duration::from_millis(2);
 /// The delay of the heartbeat that follows a notification of waiters, to find whatever else the hint was about.
-const LOOK_AFTER_ASKING: Duration = Duration::from_millis(5);
+const HEARTBEAT_AFTER_NOTIFY_DELAY: Duration = Duration::from_millis(5);
 /// The margin by which the heartbeat for a deadline comes after it, to be late by any estimate of the store's time.
-const EXACTNESS: Duration = Duration::from_millis(1);
+const DEADLINE_MARGIN: Duration = Duration::from_millis(1);
 
 /// The heartbeats under one registration.
 pub(super) struct Heartbeats {
-    core: Arc<Core>,
-    strays: LostClaims,
+    engine: Arc<EngineInner>,
+    lost_claims: LostClaims,
     /// Whether a search for lost claims waits for the end of a claim.
-    is_search_put_off: bool,
+    is_search_deferred: bool,
     /// Whether the last heartbeat failed.
-    is_unanswered: bool,
+    is_failing: bool,
     /// Number of renewals.
     renewals: u32,
     renewed_at: Option<Instant>,
     /// When to renew next because another worker's lease may have run out by then.
-    judge_at: Option<Instant>,
+    next_expiry_check_at: Option<Instant>,
     /// When the heartbeat comes that a hint has caused.
-    look_again_at: Option<Instant>,
+    hinted_heartbeat_at: Option<Instant>,
     /// The earliest time of a heartbeat that a hint causes.
-    may_look_at: Instant,
+    earliest_hinted_heartbeat_at: Instant,
     /// The earliest time at which a hint may notify waiters.
-    may_ask_at: Instant,
+    earliest_notify_at: Instant,
 }
 
 impl Heartbeats {
-    pub(super) fn new(core: Arc<Core>) -> Self {
+    pub(super) fn new(engine: Arc<EngineInner>) -> Self {
         Self {
-            core,
-            strays: LostClaims::default(),
-            is_search_put_off: false,
-            is_unanswered: false,
+            engine,
+            lost_claims: LostClaims::default(),
+            is_search_deferred: false,
+            is_failing: false,
             renewals: 0,
             renewed_at: None,
-            judge_at: None,
-            look_again_at: None,
-            may_look_at: Instant::now(),
-            may_ask_at: Instant::now(),
+            next_expiry_check_at: None,
+            hinted_heartbeat_at: None,
+            earliest_hinted_heartbeat_at: Instant::now(),
+            earliest_notify_at: Instant::now(),
         }
     }
 
     pub(super) async fn run(&mut self) {
-        let core = self.core.clone();
-        let signals = &core.worker;
+        let engine = self.engine.clone();
+        let wakeups = &engine.wakeups;
         loop {
-            self.strays.search_if_reported(&signals.lost_claims);
-            let is_idle_client = core.info.is_client && !core.watch.has_watchers();
-            let every = if is_idle_client { CLIENT_LOOKS_EVERY } else { HEARTBEAT_INTERVAL };
-            let is_over = |at: Option<Instant>| at.is_some_and(|at| at <= Instant::now());
-            let is_renewal = self.renewed_at.is_none_or(|at| at.elapsed() >= every) || is_over(self.judge_at);
+            self.lost_claims.search_if_reported(&wakeups.lost_claims);
+            let is_idle_client = engine.info.is_client && !engine.completion_watch.has_watchers();
+            let every = if is_idle_client { IDLE_CLIENT_HEARTBEAT_INTERVAL } else { HEARTBEAT_INTERVAL };
+            let has_passed = |at: Option<Instant>| at.is_some_and(|at| at <= Instant::now());
+            let is_renewal = self.renewed_at.is_none_or(|at| at.elapsed() >= every)
+                || has_passed(self.next_expiry_check_at);
             // a heartbeat reports the executions whose deadlines have passed
-            let is_due = is_over(self.look_again_at) | signals.take_deadline(core.now());
-            if is_renewal || is_due || signals.is_look_wanted.swap(false, SeqCst) {
+            let is_due = has_passed(self.hinted_heartbeat_at) | wakeups.take_due_deadline(engine.now());
+            if is_renewal || is_due || wakeups.is_heartbeat_requested.swap(false, SeqCst) {
                 // a heartbeat never waits for a claim, because it renews the registration
-                self.look(is_renewal, signals.claiming.try_lock().ok()).await;
+                self.send_heartbeat(is_renewal, wakeups.claim_lock.try_lock().ok()).await;
             }
-            if signals.is_look_wanted.load(SeqCst) {
+            if wakeups.is_heartbeat_requested.load(SeqCst) {
                 continue;
             }
             let next = self.renewed_at.map_or_else(Instant::now, |at| at + every);
-            let next = [self.judge_at, self.look_again_at].into_iter().flatten().fold(next, Instant::min);
+            let next = [self.next_expiry_check_at, self.hinted_heartbeat_at]
+                .into_iter()
+                .flatten()
+                .fold(next, Instant::min);
             let deadline_in =
-                signals.deadline_at.load(SeqCst).saturating_sub(core.now().as_micros()).max(0) as u64;
-            let next = next.min(Instant::now() + Duration::from_micros(deadline_in).min(every) + EXACTNESS);
+                wakeups.next_deadline_at.load(SeqCst).saturating_sub(engine.now().as_micros()).max(0) as u64;
+            let next =
+                next.min(Instant::now() + Duration::from_micros(deadline_in).min(every) + DEADLINE_MARGIN);
             tokio::select! {
-                () = signals.look.notified() => {}
+                () = wakeups.heartbeat.notified() => {}
                 () = tokio::time::sleep_until(next) => {}
-                guard = signals.claiming.lock(), if self.is_search_put_off => self.look(false, Some(guard)).await,
-                changed = core.store.next_hint() => self.heed(&changed, next).await,
+                guard = wakeups.claim_lock.lock(), if self.is_search_deferred => {
+                    self.send_heartbeat(false, Some(guard)).await;
+                }
+                hint = engine.store.next_hint() => self.handle_hint(&hint, next).await,
             }
         }
     }
 
     /// Reacts to a hint that other processes may have changed something.
-    async fn heed(&mut self, changed: &Hint, next: Instant) {
-        let core = &self.core;
-        if changed.has_ready {
-            core.wake_worker(true);
+    async fn handle_hint(&mut self, hint: &Hint, next: Instant) {
+        let engine = &self.engine;
+        if hint.has_ready {
+            engine.wake_claimer(true);
         }
-        if !changed.has_other {
+        if !hint.has_other {
             return;
         }
-        core.queues.has_left();
-        if core.watch.count() > FEW {
+        engine.known_queues.notify_capacity();
+        if engine.completion_watch.count() > MAX_NOTIFIED_WAITERS {
             // with thousands of waiters a heartbeat takes long: leave most of the time to other work
-            tokio::time::sleep_until(self.may_look_at.min(next)).await;
-            core.worker.is_look_wanted.store(true, SeqCst);
+            tokio::time::sleep_until(self.earliest_hinted_heartbeat_at.min(next)).await;
+            engine.wakeups.is_heartbeat_requested.store(true, SeqCst);
             return;
         }
         // a few waiters read the database themselves, together; the heartbeat for everything else must not delay them
-        tokio::time::sleep_until(self.may_ask_at).await;
-        core.watch.notify_all();
+        tokio::time::sleep_until(self.earliest_notify_at).await;
+        engine.completion_watch.notify_all();
         let now = Instant::now();
-        self.may_ask_at = now + ASK_EVERY;
-        let look_at = self.may_look_at.max(now + LOOK_AFTER_ASKING);
-        self.look_again_at = Some(self.look_again_at.map_or(look_at, |at| at.min(look_at)));
+        self.earliest_notify_at = now + NOTIFY_INTERVAL;
+        let heartbeat_at = self.earliest_hinted_heartbeat_at.max(now + HEARTBEAT_AFTER_NOTIFY_DELAY);
+        self.hinted_heartbeat_at =
+            Some(self.hinted_heartbeat_at.map_or(heartbeat_at, |at| at.min(heartbeat_at)));
     }
 
     /// Sends a heartbeat and applies the reply; renews the registration if `is_renewal`. Searches for lost claims if a
     /// search is due and `no_claim`, the lock that claims hold, proves that no claim is under way.
-    async fn look(&mut self, is_renewal: bool, no_claim: Option<MutexGuard<'_, ()>>) {
-        let core = self.core.clone();
-        let (asked_at, asked_since_boot) = (Instant::now(), time_since_boot());
-        self.look_again_at = None;
+    async fn send_heartbeat(&mut self, is_renewal: bool, no_claim: Option<MutexGuard<'_, ()>>) {
+        let engine = self.engine.clone();
+        let (sent_at, sent_since_boot) = (Instant::now(), time_since_boot());
+        self.hinted_heartbeat_at = None;
         if is_renewal {
-            self.renewed_at = Some(asked_at);
-            self.judge_at = None;
+            self.renewed_at = Some(sent_at);
+            self.next_expiry_check_at = None;
             self.renewals = self.renewals.wrapping_add(1);
         }
-        if core.is_poisoned() {
+        if engine.is_poisoned() {
             return;
         }
         if is_renewal && self.renewals.is_multiple_of(RENEWALS_PER_AUDIT) {
-            self.strays.begin_search([]);
+            self.lost_claims.begin_search([]);
         }
-        let registration = core.registration();
-        let no_claim = no_claim.filter(|_| self.strays.is_searching());
-        self.is_search_put_off = self.strays.is_searching() && no_claim.is_none();
-        let holds = no_claim.as_ref().map(|_| core.runs.held());
-        let generations = lane_generations(&core);
-        let look = Heartbeat {
+        let registration = engine.registration();
+        let no_claim = no_claim.filter(|_| self.lost_claims.is_searching());
+        self.is_search_deferred = self.lost_claims.is_searching() && no_claim.is_none();
+        let held = no_claim.as_ref().map(|_| engine.runs.keys());
+        let generations = lane_generations(&engine);
+        let heartbeat = Heartbeat {
             worker: registration.worker,
             epoch: registration.epoch,
             renews_lease: is_renewal,
-            watched: core.watch.keys(),
-            held: holds,
-            workflows: core.info.workflows.clone(),
-            app_version: core.info.app_version.clone(),
-            queues: core.info.queues.clone(),
+            watched: engine.completion_watch.keys(),
+            held,
+            workflows: engine.info.workflows.clone(),
+            app_version: engine.info.app_version.clone(),
+            queues: engine.info.queues.clone(),
         };
-        let seen = match core.store.heartbeat(&look).await {
-            Ok(seen) => seen,
+        let reply = match engine.store.heartbeat(&heartbeat).await {
+            Ok(reply) => reply,
             Err(error) => {
-                let Some(error) = core.end_by(error) else { return };
-                if !std::mem::replace(&mut self.is_unanswered, true) {
+                let Some(error) = engine.stop_if_fatal(error) else { return };
+                if !std::mem::replace(&mut self.is_failing, true) {
                     tracing::warn!(%error, "heartbeat failed; trying again");
                 }
                 return;
             }
         };
-        if std::mem::take(&mut self.is_unanswered) {
+        if std::mem::take(&mut self.is_failing) {
             tracing::info!("heartbeats succeed again");
         }
-        self.may_look_at = Instant::now() + asked_at.elapsed() * LOOK_SHARE;
-        core.store_time.correct(asked_at, seen.now);
-        if seen.is_fenced {
-            core.fenced();
+        self.earliest_hinted_heartbeat_at =
+            Instant::now() + sent_at.elapsed() * HINTED_HEARTBEAT_PAUSE_FACTOR;
+        engine.store_clock.correct(sent_at, reply.now);
+        if reply.is_fenced {
+            engine.mark_fenced();
             return;
         }
         // before the renewal, which lets bodies begin that have waited for it
-        for (key, kind) in &seen.requests {
-            if let (RequestKind::Cancel, Some(run)) = (kind, core.runs.get(*key)) {
+        for (key, kind) in &reply.requests {
+            if let (RequestKind::Cancel, Some(run)) = (kind, engine.runs.get(*key)) {
                 run.interrupt(Interrupt::Cancel(Failure::cancelled().into()));
             }
         }
         if is_renewal {
-            core.lease.renew(asked_since_boot);
+            engine.lease.renew(sent_since_boot);
         }
-        self.pass_on(seen, &look, &generations);
+        self.apply_reply(reply, &heartbeat, &generations);
     }
 
-    fn pass_on(&mut self, seen: HeartbeatReply, look: &Heartbeat, generations: &[u32]) {
-        let core = self.core.clone();
-        for key in seen.finished {
-            core.watch.notify(key);
+    fn apply_reply(&mut self, reply: HeartbeatReply, heartbeat: &Heartbeat, generations: &[u32]) {
+        let engine = self.engine.clone();
+        for key in reply.finished {
+            engine.completion_watch.notify(key);
         }
-        if let Some(versions) = seen.newer_schema {
-            core.outdate(versions);
+        if let Some(versions) = reply.newer_schema {
+            engine.drain_outdated(versions);
         }
-        if let Some(held) = &look.held {
-            self.adopt_strays(held, seen.unheld, generations);
+        if let Some(held) = &heartbeat.held {
+            self.launch_lost_claims(held, reply.unheld, generations);
         }
-        if seen.has_dead_workers {
-            core.worker.take_over.notify_one();
+        if reply.has_dead_workers {
+            engine.wakeups.takeover.notify_one();
         }
-        if let Some(at) = seen.next_expiry_at {
+        if let Some(at) = reply.next_expiry_at {
             // after that time by any estimate, and at a different moment in each worker
-            let pause = at.since(seen.now) + Duration::from_millis(20 + fastrand::u64(..80));
-            self.judge_at = Some(Instant::now() + pause);
+            let pause = at.since(reply.now) + Duration::from_millis(20 + fastrand::u64(..80));
+            self.next_expiry_check_at = Some(Instant::now() + pause);
         }
-        if let Some(at) = seen.next_deadline {
-            core.worker.deadline_at.fetch_min(at.as_micros(), SeqCst);
+        if let Some(at) = reply.next_deadline {
+            engine.wakeups.next_deadline_at.fetch_min(at.as_micros(), SeqCst);
         }
-        if !seen.expired.is_empty() {
-            if seen.expired.len() >= MAX_EXPIRED {
+        if !reply.expired.is_empty() {
+            if reply.expired.len() >= MAX_EXPIRED {
                 // there may be more
-                core.worker.is_look_wanted.store(true, SeqCst);
+                engine.wakeups.is_heartbeat_requested.store(true, SeqCst);
             }
-            core.runtime.spawn(expire(core.clone(), seen.expired));
+            engine.runtime.spawn(expire_executions(engine.clone(), reply.expired));
         }
-        for (signal, time) in
-            [(&core.worker.due_at, seen.next_due), (&core.worker.quarantined_until, seen.quarantined_until)]
-        {
+        for (signal, time) in [
+            (&engine.wakeups.next_due_at, reply.next_due),
+            (&engine.wakeups.next_trial_at, reply.quarantined_until),
+        ] {
             if let Some(time) = time {
                 signal.fetch_min(time.as_micros(), SeqCst);
-                core.wake_worker(false);
+                engine.wake_claimer(false);
             }
         }
-        if seen.has_ready {
-            core.wake_worker(true);
+        if reply.has_ready {
+            engine.wake_claimer(true);
         }
     }
 
-    /// Launches executions of lost claims. The store has listed `seen`: executions that this worker owns, but that were not
-    /// in `held`.
-    fn adopt_strays(&mut self, held: &[Key], seen: Vec<Record>, generations: &[u32]) {
-        let core = self.core.clone();
-        let seen: Vec<Record> =
-            seen.into_iter().filter(|record| !core.runs.holds(record.execution.key)).collect();
-        let strays = self.strays.confirm(held, seen.iter().map(|record| record.execution.key));
-        for record in seen.into_iter().filter(|record| strays.contains(&record.execution.key)) {
+    /// Launches executions of lost claims. The store has listed `unheld`: executions that this worker owns, but that
+    /// were not in `held`.
+    fn launch_lost_claims(&mut self, held: &[Key], unheld: Vec<Record>, generations: &[u32]) {
+        let engine = self.engine.clone();
+        let unheld: Vec<Record> =
+            unheld.into_iter().filter(|record| !engine.runs.contains(record.execution.key)).collect();
+        let lost = self.lost_claims.confirm(held, unheld.iter().map(|record| record.execution.key));
+        for record in unheld.into_iter().filter(|record| lost.contains(&record.execution.key)) {
             tracing::info!(execution = %record.execution.key, "launched after a claim whose outcome was unknown");
-            core.add_running(1);
-            launch(&core, record, generations);
+            engine.take_slots_unchecked(1);
+            launch(&engine, record, generations);
         }
-        if self.strays.has_suspects() {
-            core.worker.is_look_wanted.store(true, SeqCst);
+        if self.lost_claims.has_suspects() {
+            engine.wakeups.is_heartbeat_requested.store(true, SeqCst);
         }
     }
 }
 
-/// Expires executions whose deadline has passed and that no worker runs. A later heartbeat reports those that fail again.
-async fn expire(core: Arc<Core>, expired: Vec<Key>) {
+/// Expires executions whose deadline has passed and that no worker runs. A later heartbeat reports those that fail
+/// again.
+async fn expire_executions(engine: Arc<EngineInner>, expired: Vec<Key>) {
     let ends = expired.into_iter().map(|key| {
-        let core = &core;
+        let engine = &engine;
         async move {
-            if let Err(error) = core.request_of(key, RequestKind::Expire).await {
+            if let Err(error) = engine.request_by_key(key, RequestKind::Expire).await {
                 tracing::debug!(execution = %key, %error, "cannot end an execution whose deadline has passed");
             }
         }

@@ -5,30 +5,31 @@ use std::collections::HashSet;
 use crate::key::Key;
 use crate::sync::Mutex;
 
-/// Tells lost claims from executions that are merely between two states.
+/// Distinguishes lost claims from executions that are merely between two states.
 ///
-/// The store lists the executions that this worker owns and does not *hold*, that is, does not run. A single list proves
-/// nothing, for two reasons:
+/// The store lists the executions that this worker owns and does not *hold*, that is, does not run. A single list
+/// proves nothing, for two reasons:
 /// - A run may have begun after the worker collected what it holds. Only an execution in two lists in a row is lost.
 /// - The claimed execution may still be held by its former run, whose suspension is durable but not known to the run
 ///   yet. The search continues until a list was made without any such execution.
 ///
-/// An execution that a claim has taken and not launched yet would look like a lost claim: no list is made during a claim.
+/// An execution that a claim has taken and not launched yet would look like a lost claim: no list is made during a
+/// claim.
 #[derive(Default)]
 pub(crate) struct LostClaims {
-    is_sought: bool,
+    is_searching: bool,
     /// Executions held by runs that were about to end when the claim got no reply.
-    hidden: HashSet<Key>,
+    held_by_ending_runs: HashSet<Key>,
     /// Executions in the last list.
     suspects: HashSet<Key>,
 }
 
 impl LostClaims {
-    /// Begins a search, because a claim may have taken executions. `ending` lists what is held by runs that are about to
-    /// end.
+    /// Begins a search, because a claim may have taken executions. `ending` lists what is held by runs that are about
+    /// to end.
     pub(crate) fn begin_search(&mut self, ending: impl IntoIterator<Item = Key>) {
-        self.is_sought = true;
-        self.hidden.extend(ending);
+        self.is_searching = true;
+        self.held_by_ending_runs.extend(ending);
     }
 
     /// Begins a search if claims have failed since the last call.
@@ -40,7 +41,7 @@ impl LostClaims {
 
     /// Whether the store is to list unheld executions.
     pub(crate) fn is_searching(&self) -> bool {
-        self.is_sought
+        self.is_searching
     }
 
     /// Whether the store is to list them again at once, to confirm the last list.
@@ -48,16 +49,16 @@ impl LostClaims {
         !self.suspects.is_empty()
     }
 
-    /// Takes a list of the store: made without the executions in `held`, it contains `seen`. Returns the executions to
-    /// launch.
-    pub(crate) fn confirm(&mut self, held: &[Key], seen: impl IntoIterator<Item = Key>) -> HashSet<Key> {
+    /// Takes a list of the store: made without the executions in `held`, it contains `unheld`. Returns the executions
+    /// to launch.
+    pub(crate) fn confirm(&mut self, held: &[Key], unheld: impl IntoIterator<Item = Key>) -> HashSet<Key> {
         let held: HashSet<Key> = held.iter().copied().collect();
-        self.hidden.retain(|key| held.contains(key));
-        let seen: HashSet<Key> = seen.into_iter().collect();
-        let (strays, suspects) = seen.into_iter().partition(|key| self.suspects.contains(key));
+        self.held_by_ending_runs.retain(|key| held.contains(key));
+        let unheld: HashSet<Key> = unheld.into_iter().collect();
+        let (lost_claims, suspects) = unheld.into_iter().partition(|key| self.suspects.contains(key));
         self.suspects = suspects;
-        self.is_sought = !(self.suspects.is_empty() && self.hidden.is_empty());
-        strays
+        self.is_searching = !(self.suspects.is_empty() && self.held_by_ending_runs.is_empty());
+        lost_claims
     }
 }
 
@@ -66,26 +67,26 @@ mod tests {
     use super::*;
 
     #[test]
-    fn two_lists_make_a_stray() {
+    fn lost_claim_is_confirmed_by_second_list() {
         let (a, b) = (Key::mint(0), Key::mint(0));
-        let mut strays = LostClaims::default();
-        assert!(!strays.is_searching());
-        strays.begin_search([]);
-        assert!(strays.confirm(&[], [a, b]).is_empty());
-        assert!(strays.has_suspects());
-        assert_eq!(strays.confirm(&[b], [a]), HashSet::from([a]));
-        assert!(!strays.is_searching());
+        let mut lost_claims = LostClaims::default();
+        assert!(!lost_claims.is_searching());
+        lost_claims.begin_search([]);
+        assert!(lost_claims.confirm(&[], [a, b]).is_empty());
+        assert!(lost_claims.has_suspects());
+        assert_eq!(lost_claims.confirm(&[b], [a]), HashSet::from([a]));
+        assert!(!lost_claims.is_searching());
     }
 
     #[test]
-    fn the_search_goes_on_while_something_may_be_hidden() {
+    fn search_continues_while_ending_runs_hold_executions() {
         let (a, b) = (Key::mint(0), Key::mint(0));
-        let mut strays = LostClaims::default();
-        strays.begin_search([a]);
-        assert!(strays.confirm(&[a, b], []).is_empty());
-        assert!(strays.is_searching() && !strays.has_suspects());
-        assert!(strays.confirm(&[b], [a]).is_empty());
-        assert_eq!(strays.confirm(&[b], [a]), HashSet::from([a]));
-        assert!(!strays.is_searching());
+        let mut lost_claims = LostClaims::default();
+        lost_claims.begin_search([a]);
+        assert!(lost_claims.confirm(&[a, b], []).is_empty());
+        assert!(lost_claims.is_searching() && !lost_claims.has_suspects());
+        assert!(lost_claims.confirm(&[b], [a]).is_empty());
+        assert_eq!(lost_claims.confirm(&[b], [a]), HashSet::from([a]));
+        assert!(!lost_claims.is_searching());
     }
 }

@@ -25,7 +25,7 @@ use tokio::time::Instant;
 use crate::clock::time_since_boot;
 use crate::error::Error;
 use crate::failure::Failure;
-use crate::runtime::inner::Core;
+use crate::runtime::inner::EngineInner;
 use crate::runtime::lifecycle::ShutdownRequest;
 use crate::runtime::run::Interrupt;
 use crate::store::StoreError;
@@ -35,10 +35,10 @@ use crate::worker::heartbeats::Heartbeats;
 use crate::worker::takeover::run_takeovers;
 
 /// The pause before another attempt to register.
-const REGISTER_AGAIN_AFTER: Duration = Duration::from_millis(200);
+const REGISTER_RETRY_DELAY: Duration = Duration::from_millis(200);
 
 pub(crate) struct Worker {
-    pub(crate) core: Arc<Core>,
+    pub(crate) engine: Arc<EngineInner>,
     pub(crate) lanes_ended: Vec<oneshot::Receiver<()>>,
     heartbeats: Heartbeats,
     claimer: Claimer,
@@ -46,24 +46,24 @@ pub(crate) struct Worker {
 
 /// Starts the worker's thread. The first heartbeat, which finds what dead workers left, comes at once.
 pub(crate) fn spawn(
-    core: Arc<Core>,
+    engine: Arc<EngineInner>,
     claim_lane: u16,
     lanes_ended: Vec<oneshot::Receiver<()>>,
     shutdown: oneshot::Receiver<ShutdownRequest>,
 ) -> Result<(), Error> {
     let mut worker = Worker {
-        heartbeats: Heartbeats::new(core.clone()),
-        claimer: Claimer::new(core.clone(), claim_lane),
-        core,
+        heartbeats: Heartbeats::new(engine.clone()),
+        claimer: Claimer::new(engine.clone(), claim_lane),
+        engine,
         lanes_ended,
     };
     spawn_on_thread("stepfast-worker".into(), async move {
-        let core = worker.core.clone();
+        let engine = worker.engine.clone();
         if let Err(panic) = AssertUnwindSafe(worker.run(shutdown)).catch_unwind().await {
-            core.poison(&format!("the worker failed: {}", Failure::from_panic(&*panic).message));
+            engine.poison(&format!("the worker failed: {}", Failure::from_panic(&*panic).message));
         }
-        core.worker.stopped.send_replace(true);
-        core.watch.notify_all();
+        engine.wakeups.is_stopped.send_replace(true);
+        engine.completion_watch.notify_all();
     })
 }
 
@@ -81,17 +81,17 @@ impl Worker {
     }
 
     async fn work(&mut self) {
-        let core = self.core.clone();
+        let engine = self.engine.clone();
         loop {
-            if core.worker.is_fenced.load(SeqCst) {
+            if engine.wakeups.is_fenced.load(SeqCst) {
                 self.register_again().await;
             }
             tokio::select! {
                 () = self.heartbeats.run() => {}
                 () = self.claimer.run() => {}
-                () = run_takeovers(&core) => {}
-                () = crate::worker::unclaimable::report_unclaimable(&core), if !core.info.is_client => {}
-                () = core.worker.fenced.notified() => {}
+                () = run_takeovers(&engine) => {}
+                () = crate::worker::unclaimable::report_unclaimable(&engine), if !engine.info.is_client => {}
+                () = engine.wakeups.fence.notified() => {}
             }
         }
     }
@@ -99,48 +99,48 @@ impl Worker {
     /// Registers again after another worker has taken over, or the registration was lost. Executions that run here are
     /// disowned; Writes of callers continue under the new registration.
     pub(crate) async fn register_again(&mut self) {
-        let core = self.core.clone();
+        let engine = self.engine.clone();
         tracing::warn!("this worker was taken over; registering again");
-        let lanes = core.lanes();
-        let over = core.registration().worker;
+        let lanes = engine.lanes();
+        let old_worker = engine.registration().worker;
         for lane in lanes {
-            lane.end_generation(over);
+            lane.end_generation(old_worker);
         }
         // from here on, starts belong to the next registration
-        for run in core.runs.all() {
-            if run.is_lost() {
-                run.interrupt(Interrupt::Lost);
+        for run in engine.runs.all() {
+            if run.is_disowned() {
+                run.interrupt(Interrupt::Disowned);
             }
         }
-        let (asked_at, asked_since_boot, registration) = loop {
+        let (sent_at, sent_since_boot, registration) = loop {
             // a lane may only now have found an older fence: then this registration is alive, and would keep what it
             // owns
-            let closed = core.store.close(over).await;
-            let (asked_at, asked_since_boot) = (Instant::now(), time_since_boot());
+            let closed = engine.store.close(old_worker).await;
+            let (sent_at, sent_since_boot) = (Instant::now(), time_since_boot());
             let registered = match closed {
-                Ok(()) => core.store.register(self.claimer.lane + 1, &core.info).await,
+                Ok(()) => engine.store.register(self.claimer.lane + 1, &engine.info).await,
                 Err(error) => Err(error),
             };
             match registered {
-                Ok(registration) => break (asked_at, asked_since_boot, registration),
+                Ok(registration) => break (sent_at, sent_since_boot, registration),
                 Err(StoreError::NewerSchema { found, supported }) => {
-                    core.expel((found, supported));
+                    engine.stop_outdated((found, supported));
                     // the engine is about to end
                     return std::future::pending().await;
                 }
                 Err(error) => {
                     tracing::debug!(%error, "cannot register again");
-                    tokio::time::sleep(REGISTER_AGAIN_AFTER).await;
+                    tokio::time::sleep(REGISTER_RETRY_DELAY).await;
                 }
             }
         };
         tracing::info!(worker = registration.worker.0, "registered again");
-        *core.registration.write().unwrap_or_else(std::sync::PoisonError::into_inner) = registration;
-        core.store_time.correct(asked_at, registration.now);
-        core.lease.renew(asked_since_boot);
-        core.worker.is_fenced.store(false, SeqCst);
-        self.heartbeats = Heartbeats::new(core.clone());
-        self.claimer = Claimer::new(core.clone(), self.claimer.lane);
+        *engine.registration.write().unwrap_or_else(std::sync::PoisonError::into_inner) = registration;
+        engine.store_clock.correct(sent_at, registration.now);
+        engine.lease.renew(sent_since_boot);
+        engine.wakeups.is_fenced.store(false, SeqCst);
+        self.heartbeats = Heartbeats::new(engine.clone());
+        self.claimer = Claimer::new(engine.clone(), self.claimer.lane);
         for lane in lanes {
             lane.rebind(registration);
         }

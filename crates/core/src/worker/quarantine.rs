@@ -5,23 +5,24 @@ use std::time::Duration;
 
 use crate::clock::Timestamp;
 use crate::key::Key;
-use crate::runtime::inner::Core;
+use crate::runtime::inner::EngineInner;
 use crate::runtime::run::Run;
 use crate::store::QUARANTINE_STRIKES;
 
 /// Maximum number of executions that are tried at a time.
-const MOST: usize = 64;
+const MAX_TRIALS: usize = 64;
 /// The time after which a trial counts as passed, so that a long body does not keep other executions waiting.
-const LONG_ENOUGH: Duration = Duration::from_secs(30);
+const MAX_TRIAL_DURATION: Duration = Duration::from_secs(30);
 
 /// The executions in quarantine that a worker tries: one at first, and twice as many each time all of the batch before
 /// have ended, made progress, or run for long enough.
 ///
-/// The first execution that a worker tries is alone: if the process dies then, the cause is known. And if one poisonous
-/// execution has brought thousands of innocent ones into quarantine, many of these are tried between two of its strikes.
+/// The first execution that a worker tries is alone: if the process dies then, the cause is known. And if one
+/// poisonous execution has brought thousands of innocent ones into quarantine, many of these are tried between two of
+/// its strikes.
 pub(crate) struct QuarantineTrials {
-    trying: Vec<Trial>,
-    size: usize,
+    trials: Vec<Trial>,
+    batch_size: usize,
 }
 
 /// An execution that is tried, with its number of deliveries at the beginning of the trial, and that time.
@@ -33,31 +34,31 @@ struct Trial {
 
 impl QuarantineTrials {
     pub(crate) fn new() -> Self {
-        Self { trying: Vec::new(), size: 1 }
+        Self { trials: Vec::new(), batch_size: 1 }
     }
 
-    /// Returns how many executions may be tried now. None, while an execution of the batch before has neither made progress
-    /// nor run for long enough.
-    pub(crate) fn capacity(&mut self, core: &Core) -> usize {
-        if !self.trying.is_empty() {
-            let now = core.now();
-            self.trying.retain(|trial| {
-                now.since(trial.since) < LONG_ENOUGH
-                    && core.runs.get(trial.key).is_some_and(|run| run.deliveries() == trial.deliveries)
+    /// Returns how many executions may be tried now. None, while an execution of the batch before has neither made
+    /// progress nor run for long enough.
+    pub(crate) fn capacity(&mut self, engine: &EngineInner) -> usize {
+        if !self.trials.is_empty() {
+            let now = engine.now();
+            self.trials.retain(|trial| {
+                now.since(trial.since) < MAX_TRIAL_DURATION
+                    && engine.runs.get(trial.key).is_some_and(|run| run.delivery_count() == trial.deliveries)
             });
-            if !self.trying.is_empty() {
+            if !self.trials.is_empty() {
                 return 0;
             }
-            self.size = (self.size * 2).min(MOST);
+            self.batch_size = (self.batch_size * 2).min(MAX_TRIALS);
         }
-        self.size
+        self.batch_size
     }
 
     /// Begins the trial of these runs.
     pub(crate) fn begin<'r>(&mut self, runs: impl IntoIterator<Item = &'r Arc<Run>>, now: Timestamp) {
         let trials =
-            runs.into_iter().map(|run| Trial { key: run.key, deliveries: run.deliveries(), since: now });
-        self.trying.extend(trials);
+            runs.into_iter().map(|run| Trial { key: run.key, deliveries: run.delivery_count(), since: now });
+        self.trials.extend(trials);
     }
 }
 
@@ -71,8 +72,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_recoveries_in_quarantine_count() {
-        assert!(!exceeds_max_recoveries(0, 10) && !exceeds_max_recoveries(12, 10) && exceeds_max_recoveries(13, 10));
+    fn strikes_count_only_recoveries_in_quarantine() {
+        assert!(
+            !exceeds_max_recoveries(0, 10)
+                && !exceeds_max_recoveries(12, 10)
+                && exceeds_max_recoveries(13, 10)
+        );
         assert!(exceeds_max_recoveries(3, 0), "no trial allowed");
         assert!(!exceeds_max_recoveries(0, 0) && !exceeds_max_recoveries(2, 0));
     }

@@ -14,20 +14,20 @@ use crate::worker::Worker;
 impl Worker {
     /// Requeues what runs, flushes what is staged, and releases the registration.
     pub(crate) async fn shut_down(&mut self, ShutdownRequest { grace, done }: ShutdownRequest) {
-        let core = self.core.clone();
+        let engine = self.engine.clone();
         let deadline = Instant::now() + grace.min(MAX_STORED_DURATION);
-        core.begin_closing();
-        if core.running_count() > 0 {
-            tracing::info!(running = core.running_count(), "closing: running executions are requeued");
+        engine.begin_closing();
+        if engine.running_count() > 0 {
+            tracing::info!(running = engine.running_count(), "closing: running executions are requeued");
         }
         loop {
-            for run in core.runs.all() {
-                run.interrupt(Interrupt::HandBack);
+            for run in engine.runs.all() {
+                run.interrupt(Interrupt::Requeue);
                 crate::crash_point!("shutdown hands back");
             }
-            self.renew_registration(deadline).await;
-            let freed = core.worker.freed.notified();
-            if core.running_count() == 0 {
+            self.ensure_registered(deadline).await;
+            let freed = engine.wakeups.run_ended.notified();
+            if engine.running_count() == 0 {
                 break;
             }
             if tokio::time::timeout_at(deadline.min(Instant::now() + Duration::from_millis(50)), freed)
@@ -38,48 +38,50 @@ impl Worker {
                 break;
             }
         }
-        for lane in core.lanes() {
+        for lane in engine.lanes() {
             lane.close();
         }
-        let ended = all_ended(std::mem::take(&mut self.lanes_ended));
-        let mut ended = std::pin::pin!(ended);
+        let lanes_ended = wait_for_all(std::mem::take(&mut self.lanes_ended));
+        let mut lanes_ended = std::pin::pin!(lanes_ended);
         let soon = Instant::now() + Duration::from_millis(100);
-        let is_expelled = core.is_outdated() && core.worker.is_fenced.load(SeqCst);
+        let is_expelled = engine.is_outdated() && engine.wakeups.is_fenced.load(SeqCst);
         let deadline = if is_expelled { soon } else { deadline.max(soon) };
-        let has_ended = loop {
+        let have_ended = loop {
             // the staged Writes of callers need a registration to be committed under
-            self.renew_registration(deadline).await;
+            self.ensure_registered(deadline).await;
             tokio::select! {
                 biased;
-                () = &mut ended => break true,
-                () = core.worker.fenced.notified() => {}
+                () = &mut lanes_ended => break true,
+                () = engine.wakeups.fence.notified() => {}
                 () = tokio::time::sleep_until(deadline) => break false,
             }
         };
-        if !has_ended {
+        if !have_ended {
             tracing::error!("the database is unreachable; staged writes are dropped");
-            for lane in core.lanes() {
+            for lane in engine.lanes() {
                 lane.abandon();
             }
-            ended.await;
+            lanes_ended.await;
         }
         crate::crash_point!("shutdown lanes ended");
-        let worker = core.registration().worker;
-        let closing = core.store.close(worker);
+        let worker = engine.registration().worker;
+        let closing = engine.store.close(worker);
         match tokio::time::timeout_at(deadline.max(Instant::now() + Duration::from_secs(1)), closing).await {
-            Ok(Ok(())) => tracing::info!(worker = worker.0, "the {} has ended", core.info.noun()),
+            Ok(Ok(())) => tracing::info!(worker = worker.0, "the {} has ended", engine.info.noun()),
             Ok(Err(error)) => {
                 tracing::warn!(%error, "could not release the registration; it is left to other workers");
             }
-            Err(_) => tracing::warn!("could not release the registration in time; it is left to other workers"),
+            Err(_) => {
+                tracing::warn!("could not release the registration in time; it is left to other workers")
+            }
         }
         let _ = done.send(());
     }
 
     /// Registers again before `deadline` if the registration is fenced, unless this program is too old for the schema.
-    async fn renew_registration(&mut self, deadline: Instant) {
-        let core = self.core.clone();
-        while core.worker.is_fenced.load(SeqCst) && !core.is_outdated() {
+    async fn ensure_registered(&mut self, deadline: Instant) {
+        let engine = self.engine.clone();
+        while engine.wakeups.is_fenced.load(SeqCst) && !engine.is_outdated() {
             let registering = tokio::time::timeout_at(deadline, self.register_again());
             if registering.await.is_err() {
                 return;
@@ -88,9 +90,9 @@ impl Worker {
     }
 }
 
-/// Resolves when all of `ended` have.
-async fn all_ended(ended: Vec<oneshot::Receiver<()>>) {
-    for receiver in ended {
+/// Waits until all of `receivers` have resolved.
+async fn wait_for_all(receivers: Vec<oneshot::Receiver<()>>) {
+    for receiver in receivers {
         let _ = receiver.await;
     }
 }

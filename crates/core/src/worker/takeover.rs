@@ -2,30 +2,30 @@
 
 use std::time::Duration;
 
-use crate::runtime::inner::Core;
+use crate::runtime::inner::EngineInner;
 
 /// The pause after a failed claim or takeover.
 pub(super) const RETRY_DELAY: Duration = Duration::from_millis(100);
 
 /// Takes over whenever a heartbeat has found dead workers. Never returns.
-pub(super) async fn run_takeovers(core: &Core) {
+pub(super) async fn run_takeovers(engine: &EngineInner) {
     loop {
-        core.worker.take_over.notified().await;
-        match core.store.take_over(core.registration().worker).await {
+        engine.wakeups.takeover.notified().await;
+        match engine.store.take_over(engine.registration().worker).await {
             Ok(0) => {}
             Ok(recovered) => {
                 crate::crash_point!("look recovered");
                 tracing::info!(recovered, "took over dead workers; their executions can be claimed");
-                core.wake_worker(true);
+                engine.wake_claimer(true);
             }
             Err(error) => {
-                if let Some(error) = core.end_by(error) {
+                if let Some(error) = engine.stop_if_fatal(error) {
                     tracing::debug!(%error, "takeover failed; the next heartbeat repeats it");
                     tokio::time::sleep(RETRY_DELAY).await;
                 }
             }
         }
         // the next heartbeat reports when recovered executions in quarantine may be tried
-        core.want_look();
+        engine.request_heartbeat();
     }
 }

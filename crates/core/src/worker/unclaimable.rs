@@ -2,32 +2,32 @@
 
 use std::time::Duration;
 
-use crate::runtime::inner::Core;
+use crate::runtime::inner::EngineInner;
 use crate::store::UnclaimableWork;
 
 /// The pauses before the first check and before each further one.
-const LOOK_AFTER: (Duration, Duration) = (Duration::from_secs(10), Duration::from_secs(60));
+const CHECK_PAUSES: (Duration, Duration) = (Duration::from_secs(10), Duration::from_secs(60));
 /// Maximum number of waiting executions that a check counts.
-const MOST: u64 = 10_000;
+const MAX_COUNTED_EXECUTIONS: u64 = 10_000;
 
 /// Checks periodically, and logs every workflow and version that was not in the previous report. Never returns.
-pub(crate) async fn report_unclaimable(core: &Core) {
-    let mut told: Vec<UnclaimableWork> = Vec::new();
-    let mut pause = LOOK_AFTER.0;
+pub(crate) async fn report_unclaimable(engine: &EngineInner) {
+    let mut reported: Vec<UnclaimableWork> = Vec::new();
+    let mut pause = CHECK_PAUSES.0;
     loop {
         tokio::time::sleep(pause).await;
-        pause = LOOK_AFTER.1;
-        let unclaimable = match core.store.workers(MOST).await {
-            Ok(survey) => survey.unclaimable(),
+        pause = CHECK_PAUSES.1;
+        let unclaimable = match engine.store.workers(MAX_COUNTED_EXECUTIONS).await {
+            Ok(overview) => overview.unclaimable(),
             Err(error) => {
                 tracing::debug!(%error, "cannot check for unclaimable executions");
                 continue;
             }
         };
-        let is_told = |it: &UnclaimableWork| {
-            told.iter().any(|other| other.workflow == it.workflow && other.app_version == it.app_version)
+        let is_reported = |it: &UnclaimableWork| {
+            reported.iter().any(|other| other.workflow == it.workflow && other.app_version == it.app_version)
         };
-        for it in unclaimable.iter().filter(|it| !is_told(it)) {
+        for it in unclaimable.iter().filter(|it| !is_reported(it)) {
             let (workflow, executions) = (&*it.workflow, it.executions);
             match &it.app_version {
                 Some(app_version) if it.is_version_missing => tracing::warn!(
@@ -44,6 +44,6 @@ pub(crate) async fn report_unclaimable(core: &Core) {
                 ),
             }
         }
-        told = unclaimable;
+        reported = unclaimable;
     }
 }

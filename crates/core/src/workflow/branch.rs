@@ -40,24 +40,24 @@ struct BranchGroup {
 impl BranchGroup {
     /// Begins a group. The branch that makes it counts as blocked from now on.
     fn new(run: &Arc<Run>) -> Self {
-        run.add_leaves(-1);
+        run.adjust_active_branches(-1);
         Self { run: run.clone(), branches: AtomicI32::new(0) }
     }
 
     fn begin(&self) {
         self.branches.fetch_add(1, Relaxed);
-        self.run.add_leaves(1);
+        self.run.adjust_active_branches(1);
     }
 
     fn end(&self) {
         self.branches.fetch_sub(1, Relaxed);
-        self.run.add_leaves(-1);
+        self.run.adjust_active_branches(-1);
     }
 }
 
 impl Drop for BranchGroup {
     fn drop(&mut self) {
-        self.run.add_leaves(1 - self.branches.load(Relaxed));
+        self.run.adjust_active_branches(1 - self.branches.load(Relaxed));
     }
 }
 
@@ -71,17 +71,17 @@ impl Context {
         FB: Future + Send + 'a,
     {
         let path = self.next_path();
-        let fork = &BranchGroup::new(&self.run);
-        fork.begin();
-        fork.begin();
+        let group = &BranchGroup::new(&self.run);
+        group.begin();
+        group.begin();
         let (first, second) = (first(self.for_branch(&path, 0)), second(self.for_branch(&path, 1)));
         join(
             first.map(|output| {
-                fork.end();
+                group.end();
                 output
             }),
             second.map(|output| {
-                fork.end();
+                group.end();
                 output
             }),
         )
@@ -97,7 +97,8 @@ impl Context {
         self.map(branches, usize::MAX, |cx, branch| branch(cx)).await
     }
 
-    /// Runs `body` for every item, with at most `limit` branches at a time. Returns the outputs in the order of the items.
+    /// Runs `body` for every item, with at most `limit` branches at a time. Returns the outputs in the order of the
+    /// items.
     pub async fn map<I, F, Fut>(&mut self, items: I, limit: usize, mut body: F) -> Vec<Fut::Output>
     where
         I: IntoIterator,
@@ -105,7 +106,7 @@ impl Context {
         Fut: Future + Send,
     {
         let path = self.next_path();
-        let fork = BranchGroup::new(&self.run);
+        let group = BranchGroup::new(&self.run);
         let mut items = items.into_iter();
         let mut running = FuturesUnordered::new();
         let mut outputs: Vec<Option<Fut::Output>> = Vec::new();
@@ -115,11 +116,11 @@ impl Context {
             {
                 let n = outputs.len();
                 outputs.push(None);
-                fork.begin();
+                group.begin();
                 running.push(body(self.for_branch(&path, n as u32), item).map(move |output| (n, output)));
             }
             let Some((n, output)) = running.next().await else { break };
-            fork.end();
+            group.end();
             outputs[n] = Some(output);
         }
         outputs.into_iter().flatten().collect()
@@ -134,9 +135,9 @@ impl Context {
         FB: Future + Send + 'a,
     {
         let path = self.next_path();
-        let fork = BranchGroup::new(&self.run);
-        fork.begin();
-        fork.begin();
+        let group = BranchGroup::new(&self.run);
+        group.begin();
+        group.begin();
         let first = Box::pin(first(self.for_branch(&path, 0)));
         let second = Box::pin(second(self.for_branch(&path, 1)));
         // the loser is dropped here, before the workflow continues: its abandonment is recorded first
@@ -152,8 +153,8 @@ impl Context {
         }
     }
 
-    /// Runs one branch per closure until one of them is done, and abandons the others in their order. Returns the number
-    /// and the output of the branch that was first; `None` if there are no branches.
+    /// Runs one branch per closure until one of them is done, and abandons the others in their order. Returns the
+    /// number and the output of the branch that was first; `None` if there are no branches.
     pub async fn race_all<F, Fut>(
         &mut self,
         branches: impl IntoIterator<Item = F>,
@@ -163,10 +164,10 @@ impl Context {
         Fut: Future + Send,
     {
         let path = self.next_path();
-        let fork = BranchGroup::new(&self.run);
+        let group = BranchGroup::new(&self.run);
         let mut running = Vec::new();
         for (n, branch) in branches.into_iter().enumerate() {
-            fork.begin();
+            group.begin();
             running.push(Box::pin(branch(self.for_branch(&path, n as u32))));
         }
         if running.is_empty() {
@@ -200,14 +201,14 @@ impl Context {
         let run = self.run.clone();
         let (send, output) = oneshot::channel();
         let future = branch(self.for_branch(&path, 0));
-        let leaf = ActiveBranch::new(&run);
+        let active = ActiveBranch::new(&run);
         let spawned = Box::pin(async move {
             let result = AssertUnwindSafe(future).catch_unwind().await;
-            drop(leaf);
+            drop(active);
             let _ = send.send(result.map_err(|panic| Failure::from_panic(&*panic)));
         });
         run.state().spawned.push(spawned);
-        run.poke();
+        run.wake_task();
         Branch { run, output }
     }
 }
@@ -217,14 +218,14 @@ pub(crate) struct ActiveBranch(Arc<Run>);
 
 impl ActiveBranch {
     pub(crate) fn new(run: &Arc<Run>) -> Self {
-        run.add_leaves(1);
+        run.adjust_active_branches(1);
         Self(run.clone())
     }
 }
 
 impl Drop for ActiveBranch {
     fn drop(&mut self) {
-        self.0.add_leaves(-1);
+        self.0.adjust_active_branches(-1);
     }
 }
 
@@ -239,7 +240,7 @@ impl<T> Branch<T> {
     /// Waits for the branch's output. Returns an error if the branch panicked.
     pub async fn output(self) -> Result<T, Failure> {
         // a branch that waits for another one cannot make a call: it does not count as active
-        let _fork = BranchGroup::new(&self.run);
+        let _group = BranchGroup::new(&self.run);
         match self.output.await {
             Ok(result) => result,
             Err(_) => std::future::pending().await,

@@ -17,28 +17,28 @@ pub struct Context {
     /// The branch's path.
     pub(crate) path: Path,
     /// The number of the branch's next call.
-    next: u32,
+    next_call: u32,
 }
 
 impl Context {
     pub(crate) fn root(run: Arc<Run>) -> Self {
-        Self { run, path: Path::root(), next: 1 }
+        Self { run, path: Path::root(), next_call: 1 }
     }
 
     /// Returns a context for branch number `n` below `path`.
     pub(crate) fn for_branch(&self, path: &Path, n: u32) -> Self {
-        Self { run: self.run.clone(), path: path.child(n), next: 1 }
+        Self { run: self.run.clone(), path: path.child(n), next_call: 1 }
     }
 
     /// The path of the next call, which is not begun yet.
     pub(crate) fn upcoming_path(&self) -> Path {
-        self.path.child(self.next)
+        self.path.child(self.next_call)
     }
 
     /// Takes the path of the next call.
     pub(crate) fn next_path(&mut self) -> Path {
-        let path = self.path.child(self.next);
-        self.next += 1;
+        let path = self.path.child(self.next_call);
+        self.next_call += 1;
         path
     }
 

@@ -55,10 +55,10 @@ where
         Fut: Future<Output = Result<O, E>> + Send + 'static,
         E: IntoFailure,
     {
-        let shown: Arc<str> = name.into();
+        let workflow_name: Arc<str> = name.into();
         let body = move |run: Arc<Run>, input: &Payload| -> Result<BodyFuture, Failure> {
             let input: I = input.decode().map_err(|error| {
-                let error = error.with_value(|| format!("the input of workflow {shown:?}"));
+                let error = error.with_value(|| format!("the input of workflow {workflow_name:?}"));
                 Failure::with_kind(UNREADABLE, error.to_string())
             })?;
             let output = body(Context::root(run), input);
@@ -88,9 +88,9 @@ where
             }
             Err(definition) => {
                 let (name, inner) = (definition.name.clone(), definition);
-                let (code, time_limit) = (inner.code, inner.time_limit_hint);
+                let (code, time_limit_hint) = (inner.code, inner.time_limit_hint);
                 let body = Box::new(move |run: Arc<Run>, input: &Payload| (inner.body)(run, input));
-                let definition = Definition { name, is_eager, code, time_limit_hint: time_limit, body };
+                let definition = Definition { name, is_eager, code, time_limit_hint, body };
                 Self { definition: Arc::new(definition), types: PhantomData }
             }
         }
@@ -125,12 +125,12 @@ impl Workflow<Payload, Payload> {
     pub(crate) fn from_guest_body(
         name: &str,
         is_eager: bool,
-        is_in_thread: bool,
-        time_limit: &'static str,
+        holds_thread: bool,
+        time_limit_hint: &'static str,
         body: Box<Body>,
     ) -> Self {
-        let code = if is_in_thread { CodeLocation::Thread } else { CodeLocation::Loop };
-        let definition = Definition { name: name.into(), is_eager, code, time_limit_hint: time_limit, body };
+        let code = if holds_thread { CodeLocation::Thread } else { CodeLocation::Loop };
+        let definition = Definition { name: name.into(), is_eager, code, time_limit_hint, body };
         Self { definition: Arc::new(definition), types: PhantomData }
     }
 }

@@ -57,14 +57,14 @@ impl RetryPolicy {
     /// Returns an error if the factor or the jitter is out of bounds.
     pub(super) fn check(&self) -> Result<(), Error> {
         let Self { factor, jitter, .. } = self;
-        let (what, reason) = if factor.is_nan() || *factor < 1.0 {
+        let (input, reason) = if factor.is_nan() || *factor < 1.0 {
             ("factor", format!("is {factor}; it must be at least 1"))
         } else if !(0.0..=1.0).contains(jitter) {
             ("jitter", format!("is {jitter}; it must be from 0 to 1"))
         } else {
             return Ok(());
         };
-        Err(Error::Invalid { what, reason })
+        Err(Error::Invalid { input, reason })
     }
 
     pub(super) fn allows_retry(&self, attempt: u32, failure: &Failure) -> bool {

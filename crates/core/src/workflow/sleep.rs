@@ -24,17 +24,18 @@ impl Context {
 
 /// Carries out a sleep whose call has begun.
 pub(crate) async fn sleep_for(call: &Call, duration: Duration) {
-    if call.recorded().await.is_some() {
+    if call.wait_recorded().await.is_some() {
         return;
     }
     let run = &call.run;
     let path = call.path.clone();
-    let armed = { run.state().armed.iter().find(|armed| armed.path == path).map(|armed| armed.due_at) };
-    if let Some(due_at) = armed {
+    let pending =
+        { run.state().pending_sleeps.iter().find(|sleep| sleep.path == path).map(|sleep| sleep.due_at) };
+    if let Some(due_at) = pending {
         // so that the recorded duration of the sleep is complete, even after a suspension
-        run.began_at(call.id(), due_at.minus(duration));
+        run.set_call_begun_at(call.id(), due_at.minus(duration));
     }
-    let due_at = armed.unwrap_or_else(|| run.core.now().plus(duration));
-    call.until(due_at).await;
+    let due_at = pending.unwrap_or_else(|| run.engine.now().plus(duration));
+    call.sleep_until(due_at).await;
     call.deliver(CheckpointKind::Timer, Payload::empty(), 0).await;
 }

@@ -15,7 +15,7 @@ use crate::name::Name;
 use crate::path::Path;
 use crate::payload::{FromPayload, INLINE_LIMIT, Payload, ToPayload};
 use crate::runtime::run::call::{Call, Delivery};
-use crate::runtime::run::chunks::Place;
+use crate::runtime::run::chunks::ChunkTarget;
 use crate::runtime::run::replay::CallKind;
 use crate::runtime::run::{Interrupt, Run};
 use crate::store::{Attempt, CheckpointKind, Outcome, Write};
@@ -69,9 +69,9 @@ impl<F> Step<'_, F> {
     }
 
     /// Sets the pause before the second attempt (1 s by default) and the longest pause (60 s by default).
-    pub fn backoff(mut self, first: Duration, longest: Duration) -> Self {
+    pub fn backoff(mut self, first: Duration, max: Duration) -> Self {
         self.options().retry.backoff = first;
-        self.options().retry.max_backoff = longest;
+        self.options().retry.max_backoff = max;
         self
     }
 
@@ -162,7 +162,7 @@ where
 {
     async move {
         let call = &call;
-        if let Some(delivery) = call.recorded().await {
+        if let Some(delivery) = call.wait_recorded().await {
             return Box::pin(replayed_outcome(call, delivery)).await;
         }
         let (is_speculative, timeout) =
@@ -182,12 +182,13 @@ where
             mark_body_end();
             match result.and_then(|value| Ok((encode_checked(call, &value)?, value))) {
                 Ok((payload, value)) => {
-                    let (payload, room) = match try_reserve_inline(call, &payload) {
-                        Some(room) => (payload, room),
+                    let (payload, reserved) = match try_reserve_inline(call, &payload) {
+                        Some(reserved) => (payload, reserved),
                         None => Box::pin(store_payload(call, payload)).await,
                     };
-                    let at_once = call.run.complete(call.id(), CheckpointKind::Step, payload, room);
-                    call.delivered(at_once).await;
+                    let immediate =
+                        call.run.complete_call(call.id(), CheckpointKind::Step, payload, reserved);
+                    call.wait_delivered(immediate).await;
                     return Ok(value);
                 }
                 Err(failure) => {
@@ -235,7 +236,7 @@ pub(crate) async fn replayed_outcome<T: FromPayload>(call: &Call, delivery: Deli
         _ => match T::from_payload(&payload) {
             Ok(value) => Ok(value),
             Err(error) => {
-                let name = call.run.name_of(call.id());
+                let name = call.run.call_name(call.id());
                 call.park(error.with_value(|| format!("the value of step {name:?}")).to_string()).await
             }
         },
@@ -254,8 +255,8 @@ pub(crate) async fn resume_attempts(call: &Call, policy: RetryPolicy) -> Result<
     }
     // at most the whole pause, whatever the clock showed when the attempt failed
     let whole = policy.pause_after(attempt - 1);
-    let left = last.at.plus(whole).since(call.run.core.now());
-    tokio::time::sleep(left.min(whole)).await;
+    let remaining = last.at.plus(whole).since(call.run.engine.now());
+    tokio::time::sleep(remaining.min(whole)).await;
     Ok(attempt)
 }
 
@@ -266,14 +267,14 @@ async fn wait_for_body_start(call: &Call, is_speculative: bool) {
         && permits_body(run, &run.lane().wait_durable(barrier).await)
     {
         wait_for_lease(run).await;
-        if run.lets_begin() {
+        if run.can_begin_body() {
             return;
         }
         // cancelled, or past its deadline: the task stops the code
         return std::future::pending().await;
     }
     // the Start was a duplicate, or the lane is fenced: there is no body left to run
-    run.interrupt(Interrupt::Lost);
+    run.interrupt(Interrupt::Disowned);
     std::future::pending::<()>().await;
 }
 
@@ -287,7 +288,7 @@ pub(crate) fn mark_body_end() {
 
 /// Whether a body may begin after the Write that it had to wait for had this `outcome`.
 pub(crate) fn permits_body(run: &Run, outcome: &Outcome) -> bool {
-    !run.is_lost()
+    !run.is_disowned()
         && match outcome {
             Outcome::Applied | Outcome::RequestHandled(..) => true,
             // a child that an earlier run has started: it exists
@@ -299,14 +300,14 @@ pub(crate) fn permits_body(run: &Run, outcome: &Outcome) -> bool {
 /// Waits until the worker holds its lease. A worker whose lease has run out may have been taken over, so no body
 /// begins before it has renewed.
 pub(crate) async fn wait_for_lease(run: &Run) {
-    let lease = &run.core.lease;
+    let lease = &run.engine.lease;
     if lease.is_held() {
         return;
     }
-    lease.held().await;
-    if run.is_lost() {
+    lease.wait_held().await;
+    if run.is_disowned() {
         // taken over: the lease that is held now is that of another registration
-        run.interrupt(Interrupt::Lost);
+        run.interrupt(Interrupt::Disowned);
         std::future::pending::<()>().await;
     }
 }
@@ -337,12 +338,12 @@ where
 }
 
 fn check_size(call: &Call, payload: Payload) -> Result<Payload, Error> {
-    let limit = call.run.core.options.value_limit;
+    let limit = call.run.engine.options.value_limit;
     if payload.len() <= limit {
         return Ok(payload);
     }
-    let what = format!("the outcome of step {:?}", call.run.name_of(call.id()));
-    Err(Error::TooLarge { what, size: payload.len(), limit })
+    let value = format!("the outcome of step {:?}", call.run.call_name(call.id()));
+    Err(Error::TooLarge { value, size: payload.len(), limit })
 }
 
 /// Reserves staging budget for a payload that fits into its row; `None` if that needs waiting.
@@ -350,24 +351,24 @@ pub(crate) fn try_reserve_inline(call: &Call, payload: &Payload) -> Option<u32> 
     if payload.len() > INLINE_LIMIT {
         return None;
     }
-    Some(call.run.lane().try_reserve(payload.len() + 256)).filter(|room| *room > 0)
+    Some(call.run.lane().try_reserve(payload.len() + 256)).filter(|reserved| *reserved > 0)
 }
 
 pub(crate) async fn store_payload(call: &Call, payload: Payload) -> (Payload, u32) {
-    crate::runtime::run::chunks::store(Place::of(&call.run, call.run.key), payload).await
+    crate::runtime::run::chunks::store(ChunkTarget::for_run(&call.run, call.run.key), payload).await
 }
 
 fn record_attempt(call: &Call, attempt: u32, failure: &Failure) {
     let run = &call.run;
     let path: Path = call.path.clone();
-    let (failure, at) = (Payload::from_failure(failure), run.core.now());
+    let (failure, at) = (Payload::from_failure(failure), run.engine.now());
     run.stage(Write::Attempt(Attempt { execution: run.key, path, attempt, failure, at }), 0);
 }
 
 /// Records the failure as the step's outcome and returns it.
 async fn record_final_failure<T>(call: &Call, failure: Failure) -> Result<T, Failure> {
-    let (payload, room) = store_payload(call, Payload::from_failure(&failure)).await;
-    call.deliver(CheckpointKind::Failed, payload, room).await;
+    let (payload, reserved) = store_payload(call, Payload::from_failure(&failure)).await;
+    call.deliver(CheckpointKind::Failed, payload, reserved).await;
     Err(failure)
 }
 
@@ -376,7 +377,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pauses_grow_to_the_cap_and_jitter_only_shortens() {
+    fn retry_pauses_grow_to_maximum_and_jitter_shortens() {
         let policy = RetryPolicy { retries: 9, ..RetryPolicy::default() };
         let pauses: Vec<u64> = (1..9).map(|attempt| policy.pause_after(attempt).as_secs()).collect();
         assert_eq!(pauses, [1, 2, 4, 8, 16, 32, 60, 60]);
@@ -385,13 +386,13 @@ mod tests {
             let (pause, jittered) = (policy.pause_after(attempt), policy.jittered_pause_after(attempt));
             assert!(jittered <= pause && jittered >= pause / 2);
         }
-        let endless =
+        let unlimited =
             RetryPolicy { backoff: Duration::MAX, max_backoff: Duration::MAX, jitter: 0.0, ..policy };
-        assert_eq!(endless.jittered_pause_after(1), Duration::MAX);
+        assert_eq!(unlimited.jittered_pause_after(1), Duration::MAX);
     }
 
     #[test]
-    fn a_pause_of_zero_stays_zero_and_odd_numbers_are_refused() {
+    fn retry_policy_keeps_zero_pause_and_rejects_bad_numbers() {
         let policy = RetryPolicy { backoff: Duration::ZERO, factor: f64::INFINITY, ..RetryPolicy::default() };
         assert_eq!((policy.pause_after(1), policy.pause_after(9)), (Duration::ZERO, Duration::ZERO));
         assert!(policy.check().is_ok());
@@ -406,12 +407,16 @@ mod tests {
     }
 
     #[test]
-    fn what_may_be_retried() {
+    fn retry_policy_limits_attempts_and_failures() {
         let policy = RetryPolicy { retries: 2, ..RetryPolicy::default() };
         let failure = Failure::new("x");
-        assert!(policy.allows_retry(1, &failure) && policy.allows_retry(2, &failure) && !policy.allows_retry(3, &failure));
+        assert!(
+            policy.allows_retry(1, &failure)
+                && policy.allows_retry(2, &failure)
+                && !policy.allows_retry(3, &failure)
+        );
         assert!(!policy.allows_retry(1, &failure.clone().permanent()));
-        let picky = RetryPolicy { retry_if: Some(|failure| failure.message == "again"), ..policy };
-        assert!(picky.allows_retry(1, &Failure::new("again")) && !picky.allows_retry(1, &failure));
+        let restricted = RetryPolicy { retry_if: Some(|failure| failure.message == "again"), ..policy };
+        assert!(restricted.allows_retry(1, &Failure::new("again")) && !restricted.allows_retry(1, &failure));
     }
 }

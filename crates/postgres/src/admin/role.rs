@@ -1,72 +1,72 @@
-//! [`Standing`]: whether a role may make the tables and change them, and who may otherwise.
+//! [`RolePrivileges`]: whether the connected role may migrate the schema, and which role may otherwise.
 
 use tokio_postgres::{Client, Error};
 
 use crate::conn::options::DEFAULT_SCHEMA;
 use crate::conn::pooler::{query_first_row, query_rows};
-use crate::quoting::literal;
-use crate::schema::{RIGHTS, TABLES, VERSIONS};
+use crate::quoting::quote_literal;
+use crate::schema::{TABLE_PRIVILEGES, TABLES, VERSION_TABLE};
 
-/// So many tables are named where rights are missing.
-const NAMED: usize = 2;
+/// The maximum number of tables that a message about missing privileges lists.
+const MAX_LISTED_TABLES: usize = 2;
 
-/// The role that is connected, and who could do what it may not.
-pub(crate) struct Standing {
+/// The connected role, and what it may do in a schema.
+pub(crate) struct RolePrivileges {
     pub name: String,
     schema: String,
     database: String,
-    /// Of the tables, else of the schema, if they are there.
+    /// The owner of the tables, or of the schema if it has no tables. `None` without a schema.
     owner: Option<String>,
-    /// True if it may make the tables, or change them.
-    is_able: bool,
+    /// Whether the role may create and change the tables.
+    can_migrate: bool,
 }
 
-impl Standing {
-    pub(crate) async fn of(client: &Client, schema: &str) -> Result<Self, Error> {
-        let ask = format!(
+impl RolePrivileges {
+    pub(crate) async fn read(client: &Client, schema: &str) -> Result<Self, Error> {
+        let sql = format!(
             "SELECT current_user, current_database(), pg_get_userbyid(coalesce(v.relowner, n.nspowner)), \
                     CASE WHEN n.oid IS NULL THEN has_database_privilege(current_database(), 'CREATE') \
                          WHEN v.oid IS NULL THEN has_schema_privilege(n.oid, 'CREATE') \
                          ELSE pg_has_role(v.relowner, 'USAGE') AND has_schema_privilege(n.oid, 'CREATE') END \
              FROM (SELECT) AS one LEFT JOIN pg_namespace n ON n.nspname ={} \
-             LEFT JOIN pg_class v ON v.relnamespace = n.oid AND v.relname = '{VERSIONS}'",
-            literal(schema)
+             LEFT JOIN pg_class v ON v.relnamespace = n.oid AND v.relname = '{VERSION_TABLE}'",
+            quote_literal(schema)
         );
-        let mut row = query_first_row(client, &ask).await?.unwrap_or_default().into_iter();
+        let mut row = query_first_row(client, &sql).await?.unwrap_or_default().into_iter();
         let mut next = || row.next().flatten();
         Ok(Self {
             name: next().unwrap_or_default(),
             schema: schema.to_owned(),
             database: next().unwrap_or_default(),
             owner: next(),
-            is_able: next().as_deref() == Some("t"),
+            can_migrate: next().as_deref() == Some("t"),
         })
     }
 
-    /// What brings the schema up to date, and lets the role in.
+    /// Returns the command that migrates the schema and grants the role its privileges, and which role has to run it.
     pub(crate) fn advice(&self) -> String {
-        // whose own URL may name none
-        let place = if self.schema == DEFAULT_SCHEMA {
+        // the URL of another role may not name the schema
+        let schema = if self.schema == DEFAULT_SCHEMA {
             String::new()
         } else {
             format!(", with ?schema={} in the URL", self.schema)
         };
-        if self.is_able {
-            return format!("run: stepfast db migrate{place}");
+        if self.can_migrate {
+            return format!("run: stepfast db migrate{schema}");
         }
-        let who = match &self.owner {
-            Some(owner) => format!("role {owner:?}, who owns it,"),
+        let migrator = match &self.owner {
+            Some(owner) => format!("role {owner:?}, which owns it,"),
             None => format!("a role that may create a schema in database {:?}", self.database),
         };
-        format!("have {who} run: stepfast db migrate --role {}{place}", self.name)
+        format!("have {migrator} run: stepfast db migrate --role {}{schema}", self.name)
     }
 }
 
-/// The rights that the role has not, and needs to run engines; `None` if there is nothing like that.
-pub(crate) async fn lacking(client: &Client, schema: &str) -> Result<Option<String>, Error> {
-    let schema = literal(schema);
-    let tables: Vec<_> = TABLES.iter().map(|table| literal(table)).collect();
-    let rights: Vec<_> = RIGHTS.iter().map(|right| literal(right)).collect();
+/// Returns the privileges that the role lacks to run engines, as text. `None` means that it has all.
+pub(crate) async fn missing_privileges(client: &Client, schema: &str) -> Result<Option<String>, Error> {
+    let schema = quote_literal(schema);
+    let tables: Vec<_> = TABLES.iter().map(|table| quote_literal(table)).collect();
+    let privileges: Vec<_> = TABLE_PRIVILEGES.iter().map(|privilege| quote_literal(privilege)).collect();
     let sql = format!(
         "SELECT 'USAGE on the schema' AS what FROM pg_namespace \
          WHERE nspname ={schema} AND NOT has_schema_privilege(oid, 'USAGE') \
@@ -77,21 +77,21 @@ pub(crate) async fn lacking(client: &Client, schema: &str) -> Result<Option<Stri
          WHERE n.nspname ={schema} AND c.relname IN ({}) AND NOT has_table_privilege(c.oid, u.privilege) \
          GROUP BY c.relname \
          UNION ALL \
-         SELECT 'SELECT on {VERSIONS}' FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace \
-         WHERE n.nspname ={schema} AND c.relname = '{VERSIONS}' AND NOT has_table_privilege(c.oid, 'SELECT') \
+         SELECT 'SELECT on {VERSION_TABLE}' FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace \
+         WHERE n.nspname ={schema} AND c.relname = '{VERSION_TABLE}' AND NOT has_table_privilege(c.oid, 'SELECT') \
          ORDER BY what",
-        rights.join(","),
+        privileges.join(","),
         tables.join(",")
     );
     let mut missing: Vec<String> = query_rows(client, &sql).await?.into_iter().flatten().flatten().collect();
     if missing.is_empty() {
         return Ok(None);
     }
-    let more = missing.len().saturating_sub(NAMED);
-    missing.truncate(NAMED);
-    let mut lacking = missing.join(", ");
+    let more = missing.len().saturating_sub(MAX_LISTED_TABLES);
+    missing.truncate(MAX_LISTED_TABLES);
+    let mut text = missing.join(", ");
     if more > 0 {
-        lacking.push_str(&format!(", and the like on {more} more"));
+        text.push_str(&format!(", and similar on {more} more"));
     }
-    Ok(Some(lacking))
+    Ok(Some(text))
 }

@@ -1,10 +1,11 @@
-//! [`Heads`]: where queues begin, as claims remember it.
+//! [`ClaimCursors`]: the positions in `ready` from which claims continue to scan.
 //!
-//! What was claimed leaves dead entries in the index of what is ready, and until the server cleans them away whoever
-//! looks for the first row of a queue walks through them all. So a claim does not look for a queue that the one before
-//! has taken of, and does not walk through what was taken more than a moment ago. What comes behind that place comes by
-//! another way: what has begun before and what is more urgent stand in front of it. Only what was committed long after
-//! it had got its place could be there: so every now and then a claim walks all the way.
+//! Claimed rows leave dead entries in the index of `ready`. Until vacuum removes them, every scan from the start of a
+//! queue steps over all of them. So a claim does not search for a queue from which the previous claim has taken
+//! executions, and does not scan the part of a key that was claimed more than a moment ago. New rows of that key come
+//! after the cursor. Executions that have begun before, and those of a more urgent priority, come before it and have
+//! scan ranges of their own. Only a row that was committed long after it received its `seq` can be missed: therefore a
+//! claim scans the whole key from time to time.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -13,156 +14,166 @@ use std::time::Duration;
 use stepfast_core::clock::Timestamp;
 use stepfast_core::sync::Mutex;
 
-/// What was taken so long ago is passed over: what is committed so late is found at once.
+/// Age at which claimed positions are skipped: a row that is committed at most this late is found at once.
 const LATE_COMMIT_SLACK: Duration = Duration::from_millis(250);
-/// What is committed later than that is found within this time, while there are claims.
+/// Interval of full scans of a key: while claims run, a row that is committed later is found within this time.
 const FULL_SCAN_INTERVAL: Duration = Duration::from_secs(1);
-/// Of so many keys the heads are kept, and of so many priorities of one.
+/// The maximum number of keys with a cursor, above which all cursors are dropped, and the maximum number of priorities
+/// of one key with a cursor.
 const MAX_KEYS: usize = 10_000;
 const MAX_PRIORITIES_PER_KEY: usize = 16;
 
-/// Where a row of `ready` stands within its key: its priority and its `seq`.
-pub(crate) type Place = (i32, i64);
+/// The position of a row of `ready` within its key: its priority and its `seq`.
+pub(crate) type ReadyPosition = (i32, i64);
 
-/// A queue, and a key of it.
-pub(crate) type Name = (Arc<str>, Arc<str>);
+/// A queue and one of its keys.
+pub(crate) type QueueKey = (Arc<str>, Arc<str>);
 
-/// The heads of all queues, as far as they are known.
+/// The scan cursors of all queues, shared by the claims of a store.
 #[derive(Debug, Default)]
-pub(crate) struct Heads(Mutex<Known>);
+pub(crate) struct ClaimCursors(Mutex<CursorState>);
 
 #[derive(Debug, Default)]
-struct Known {
-    /// Queues that the last claim has taken of.
-    queues: Vec<Arc<str>>,
-    heads: HashMap<Name, Head>,
+struct CursorState {
+    /// The queues from which the last claim has taken executions, in the order of their names.
+    recent_queues: Vec<Arc<str>>,
+    key_cursors: HashMap<QueueKey, KeyCursor>,
 }
 
 #[derive(Debug)]
-struct Head {
-    /// When somebody last walked all the way.
-    walked_at: Timestamp,
-    /// By priority.
-    taken: BTreeMap<i32, Taken>,
+struct KeyCursor {
+    /// The time of the last full scan of the key.
+    full_scan_at: Timestamp,
+    /// The cursors by priority.
+    priorities: BTreeMap<i32, Cursor>,
 }
 
-/// How far was taken of a priority, by `seq`.
+/// The progress of claims through one priority of a key, by `seq`.
 #[derive(Debug)]
-struct Taken {
-    /// So far longer ago than [`SLACK`].
-    settled: Option<i64>,
-    /// So far at this moment: settled once the slack is over.
-    at: (Timestamp, i64),
+struct Cursor {
+    /// The position that was claimed longer ago than [`LATE_COMMIT_SLACK`], from which scans begin.
+    scan_from: Option<i64>,
+    /// A claimed position and its time. It becomes `scan_from` once the slack is over.
+    pending: (Timestamp, i64),
+    /// The highest claimed position.
     newest: i64,
 }
 
-/// What a claim has to look through of a key.
+/// The index ranges of a key that a claim scans.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Walk {
-    /// In their order.
-    pub(crate) steps: Vec<Step>,
-    /// It is everything.
-    pub(crate) is_whole: bool,
+pub(crate) struct ScanPlan {
+    /// The ranges, in index order.
+    pub(crate) ranges: Vec<ScanRange>,
+    /// Whether the plan covers the whole key.
+    pub(crate) is_full: bool,
 }
 
-/// A part of it, from the first to the last.
+/// One index range of a [`ScanPlan`]; bounds are inclusive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Step {
+pub(crate) struct ScanRange {
+    /// The first and the last priority.
     pub(crate) priorities: (i32, i32),
-    /// Of a single priority.
+    /// The `seq`s to scan, of a single priority; `None` for all.
     pub(crate) seqs: Option<(i64, i64)>,
 }
 
-const FULL_RANGE: Step = Step { priorities: (i32::MIN, i32::MAX), seqs: None };
+const FULL_RANGE: ScanRange = ScanRange { priorities: (i32::MIN, i32::MAX), seqs: None };
 
-impl Heads {
-    /// Queues that need not be looked for, in the order of their names.
+impl ClaimCursors {
+    /// The queues from which the last claim has taken executions, in the order of their names.
     pub(crate) fn recent_queues(&self) -> Vec<Arc<str>> {
-        self.0.lock().queues.clone()
+        self.0.lock().recent_queues.clone()
     }
 
-    /// What is to be looked through of a key.
-    pub(crate) fn plan_scan(&self, queue: &Arc<str>, key: &Arc<str>, now: Timestamp) -> Walk {
-        let known = self.0.lock();
-        let head = known.heads.get(&(queue.clone(), key.clone()));
-        match head.filter(|head| is_within(head.walked_at, now, FULL_SCAN_INTERVAL)) {
-            Some(head) => Walk { steps: head.steps(), is_whole: false },
-            None => Walk { steps: vec![FULL_RANGE], is_whole: true },
+    /// Returns the ranges of a key that a claim has to scan.
+    pub(crate) fn plan_scan(&self, queue: &Arc<str>, key: &Arc<str>, now: Timestamp) -> ScanPlan {
+        let state = self.0.lock();
+        let cursor = state.key_cursors.get(&(queue.clone(), key.clone()));
+        match cursor.filter(|cursor| is_recent(cursor.full_scan_at, now, FULL_SCAN_INTERVAL)) {
+            Some(cursor) => ScanPlan { ranges: cursor.scan_ranges(), is_full: false },
+            None => ScanPlan { ranges: vec![FULL_RANGE], is_full: true },
         }
     }
 
-    /// A claim is over: it has walked so, and taken what stood there. Of a queue that is `is_serial` it has to be seen
-    /// that something is ready, before its limits are asked for more.
+    /// Records a successful claim: its scans, and the positions that it has claimed. Queues for which `is_serial`
+    /// returns true are not recorded as recent: a claim must find something ready in them before it reads their limits.
     pub(crate) fn record_scan(
         &self,
-        walks: Vec<(Name, Walk)>,
-        taken: Vec<(Name, Place)>,
+        scans: Vec<(QueueKey, ScanPlan)>,
+        claimed: Vec<(QueueKey, ReadyPosition)>,
         is_serial: impl Fn(&Arc<str>) -> bool,
         now: Timestamp,
     ) {
-        let mut known = self.0.lock();
-        let Known { queues, heads } = &mut *known;
-        if heads.len() > MAX_KEYS {
-            heads.clear();
+        let mut state = self.0.lock();
+        let CursorState { recent_queues, key_cursors } = &mut *state;
+        if key_cursors.len() > MAX_KEYS {
+            key_cursors.clear();
         }
-        for (name, _) in walks.into_iter().filter(|(_, walk)| walk.is_whole) {
-            let head = heads.entry(name).or_insert_with(|| Head { walked_at: now, taken: BTreeMap::new() });
-            head.walked_at = now;
+        for (queue_key, _) in scans.into_iter().filter(|(_, plan)| plan.is_full) {
+            let cursor = key_cursors
+                .entry(queue_key)
+                .or_insert_with(|| KeyCursor { full_scan_at: now, priorities: BTreeMap::new() });
+            cursor.full_scan_at = now;
         }
-        queues.clear();
-        for (name, place) in taken {
-            if queues.last() != Some(&name.0) && !is_serial(&name.0) {
-                queues.push(name.0.clone());
+        recent_queues.clear();
+        for (queue_key, position) in claimed {
+            if recent_queues.last() != Some(&queue_key.0) && !is_serial(&queue_key.0) {
+                recent_queues.push(queue_key.0.clone());
             }
-            if let Some(head) = heads.get_mut(&name) {
-                head.take(place, now);
+            if let Some(cursor) = key_cursors.get_mut(&queue_key) {
+                cursor.record_claimed(position, now);
             }
         }
-        queues.sort_unstable();
-        queues.dedup();
+        recent_queues.sort_unstable();
+        recent_queues.dedup();
     }
 
-    /// A claim failed, or brought nothing: nothing is known.
-    pub(crate) fn forget(&self) {
-        self.0.lock().queues.clear();
+    /// Forgets the recent queues, after a claim that failed or returned nothing.
+    pub(crate) fn forget_recent_queues(&self) {
+        self.0.lock().recent_queues.clear();
     }
 }
 
-impl Head {
-    fn steps(&self) -> Vec<Step> {
-        let mut from = Some(i32::MIN);
-        let mut steps = Vec::with_capacity(self.taken.len() * 3 + 1);
-        for (&priority, taken) in &self.taken {
-            let (Some(settled), Some(first)) = (taken.settled, from) else { continue };
+impl KeyCursor {
+    fn scan_ranges(&self) -> Vec<ScanRange> {
+        let mut next = Some(i32::MIN);
+        let mut ranges = Vec::with_capacity(self.priorities.len() * 3 + 1);
+        for (&priority, cursor) in &self.priorities {
+            let (Some(scan_from), Some(first)) = (cursor.scan_from, next) else { continue };
             if let Some(last) = priority.checked_sub(1).filter(|last| *last >= first) {
-                steps.push(Step { priorities: (first, last), seqs: None });
+                ranges.push(ScanRange { priorities: (first, last), seqs: None });
             }
-            // what has begun before has a number below 0
-            for seqs in [(i64::MIN, -1), (settled, i64::MAX)] {
-                steps.push(Step { priorities: (priority, priority), seqs: Some(seqs) });
+            // executions that have begun before have a seq below 0
+            for seqs in [(i64::MIN, -1), (scan_from, i64::MAX)] {
+                ranges.push(ScanRange { priorities: (priority, priority), seqs: Some(seqs) });
             }
-            from = priority.checked_add(1);
+            next = priority.checked_add(1);
         }
-        steps.extend(from.map(|first| Step { priorities: (first, i32::MAX), seqs: None }));
-        steps
+        ranges.extend(next.map(|first| ScanRange { priorities: (first, i32::MAX), seqs: None }));
+        ranges
     }
 
-    fn take(&mut self, (priority, seq): Place, now: Timestamp) {
-        if seq < 0 || self.taken.len() >= MAX_PRIORITIES_PER_KEY && !self.taken.contains_key(&priority) {
+    fn record_claimed(&mut self, (priority, seq): ReadyPosition, now: Timestamp) {
+        if seq < 0
+            || self.priorities.len() >= MAX_PRIORITIES_PER_KEY && !self.priorities.contains_key(&priority)
+        {
             return;
         }
-        let taken =
-            self.taken.entry(priority).or_insert(Taken { settled: None, at: (now, seq), newest: seq });
-        if !is_within(taken.at.0, now, LATE_COMMIT_SLACK) {
-            taken.settled = Some(taken.at.1);
-            taken.at = (now, taken.newest);
+        let cursor = self.priorities.entry(priority).or_insert(Cursor {
+            scan_from: None,
+            pending: (now, seq),
+            newest: seq,
+        });
+        if !is_recent(cursor.pending.0, now, LATE_COMMIT_SLACK) {
+            cursor.scan_from = Some(cursor.pending.1);
+            cursor.pending = (now, cursor.newest);
         }
-        taken.newest = taken.newest.max(seq);
+        cursor.newest = cursor.newest.max(seq);
     }
 }
 
-/// True if less than so much has gone by since then. A clock that was set back has gone by.
-fn is_within(since: Timestamp, now: Timestamp, duration: Duration) -> bool {
+/// Whether `since` is less than `duration` ago; false if the clock was set back.
+fn is_recent(since: Timestamp, now: Timestamp, duration: Duration) -> bool {
     since <= now && now.since(since) < duration
 }
 
@@ -170,58 +181,64 @@ fn is_within(since: Timestamp, now: Timestamp, duration: Duration) -> bool {
 mod tests {
     use super::*;
 
-    fn name() -> Name {
+    fn queue_key() -> QueueKey {
         ("mail".into(), "".into())
     }
 
-    fn take(heads: &Heads, places: &[Place], now: Timestamp) -> Walk {
-        let (queue, key) = name();
-        let walk = heads.plan_scan(&queue, &key, now);
-        let places = places.iter().map(|place| (name(), *place)).collect();
-        heads.record_scan(vec![(name(), walk.clone())], places, |_| false, now);
-        walk
+    fn claim(cursors: &ClaimCursors, positions: &[ReadyPosition], now: Timestamp) -> ScanPlan {
+        let (queue, key) = queue_key();
+        let plan = cursors.plan_scan(&queue, &key, now);
+        let positions = positions.iter().map(|position| (queue_key(), *position)).collect();
+        cursors.record_scan(vec![(queue_key(), plan.clone())], positions, |_| false, now);
+        plan
     }
 
-    fn between(first: i32, last: i32) -> Step {
-        Step { priorities: (first, last), seqs: None }
+    fn priorities(first: i32, last: i32) -> ScanRange {
+        ScanRange { priorities: (first, last), seqs: None }
     }
 
-    fn of(priority: i32, first: i64, last: i64) -> Step {
-        Step { priorities: (priority, priority), seqs: Some((first, last)) }
+    fn seqs(priority: i32, first: i64, last: i64) -> ScanRange {
+        ScanRange { priorities: (priority, priority), seqs: Some((first, last)) }
     }
 
     #[test]
-    fn what_was_taken_a_moment_ago_is_passed_over() {
-        let (heads, mut now) = (Heads::default(), Timestamp::from_micros(0));
-        let whole = Walk { steps: vec![FULL_RANGE], is_whole: true };
-        assert_eq!(take(&heads, &[(0, 1), (0, 9)], now), whole);
-        assert_eq!(heads.recent_queues(), [name().0]);
+    fn scan_skips_rows_claimed_before_the_slack() {
+        let (cursors, mut now) = (ClaimCursors::default(), Timestamp::from_micros(0));
+        let full = ScanPlan { ranges: vec![FULL_RANGE], is_full: true };
+        assert_eq!(claim(&cursors, &[(0, 1), (0, 9)], now), full);
+        assert_eq!(cursors.recent_queues(), [queue_key().0]);
         now = now.plus(LATE_COMMIT_SLACK);
-        assert_eq!(take(&heads, &[(0, 12), (1, 3)], now).steps, [FULL_RANGE]);
+        assert_eq!(claim(&cursors, &[(0, 12), (1, 3)], now).ranges, [FULL_RANGE]);
         let (start, end) = (i64::MIN, i64::MAX);
-        // what is more urgent, or has begun, stands in front
-        let (before, after) = (between(i32::MIN, -1), between(1, i32::MAX));
-        assert_eq!(take(&heads, &[(0, -7)], now).steps, [before, of(0, start, -1), of(0, 1, end), after]);
+        // more urgent rows, and rows that have begun before, come before the cursor
+        let (before, after) = (priorities(i32::MIN, -1), priorities(1, i32::MAX));
+        assert_eq!(
+            claim(&cursors, &[(0, -7)], now).ranges,
+            [before, seqs(0, start, -1), seqs(0, 1, end), after]
+        );
         now = now.plus(LATE_COMMIT_SLACK);
-        take(&heads, &[(0, 13), (1, 4), (i32::MAX, 2)], now);
-        let (zero, one) = ([of(0, start, -1), of(0, 9, end)], [of(1, start, -1), of(1, 3, end)]);
-        let two = [&[before], &zero[..], &one, &[between(2, i32::MAX)]].concat();
-        assert_eq!(take(&heads, &[], now), Walk { steps: two.clone(), is_whole: false });
-        assert!(heads.recent_queues().is_empty());
+        claim(&cursors, &[(0, 13), (1, 4), (i32::MAX, 2)], now);
+        let (zero, one) = ([seqs(0, start, -1), seqs(0, 9, end)], [seqs(1, start, -1), seqs(1, 3, end)]);
+        let two = [&[before], &zero[..], &one, &[priorities(2, i32::MAX)]].concat();
+        assert_eq!(claim(&cursors, &[], now), ScanPlan { ranges: two.clone(), is_full: false });
+        assert!(cursors.recent_queues().is_empty());
         now = now.plus(LATE_COMMIT_SLACK);
-        take(&heads, &[(i32::MAX, 5)], now);
-        let last = [between(2, i32::MAX - 1), of(i32::MAX, start, -1), of(i32::MAX, 2, end)];
-        assert_eq!(heads.plan_scan(&name().0, &name().1, now).steps, [&two[..5], &last].concat());
+        claim(&cursors, &[(i32::MAX, 5)], now);
+        let last = [priorities(2, i32::MAX - 1), seqs(i32::MAX, start, -1), seqs(i32::MAX, 2, end)];
+        assert_eq!(
+            cursors.plan_scan(&queue_key().0, &queue_key().1, now).ranges,
+            [&two[..5], &last].concat()
+        );
     }
 
     #[test]
-    fn every_now_and_then_a_claim_walks_all_the_way() {
-        let (heads, mut now) = (Heads::default(), Timestamp::from_micros(0));
-        let mut whole = 0;
+    fn full_scan_runs_once_per_interval() {
+        let (cursors, mut now) = (ClaimCursors::default(), Timestamp::from_micros(0));
+        let mut full_scans = 0;
         for seq in 0..1_000 {
-            whole += u32::from(take(&heads, &[(0, seq)], now).is_whole);
+            full_scans += u32::from(claim(&cursors, &[(0, seq)], now).is_full);
             now = now.plus(Duration::from_millis(10));
         }
-        assert_eq!(whole, 10);
+        assert_eq!(full_scans, 10);
     }
 }

@@ -1,11 +1,11 @@
-//! Queues: what a claim finds of them.
+//! [`QueueState`]: a queue as a claim finds it, with its limits and what they still allow.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use stepfast_core::clock::Timestamp;
-use stepfast_core::queue::fairness::{ReadyQueue, FairShare};
-use stepfast_core::queue::rate::{Rate, RateUsage, ClaimScope};
+use stepfast_core::queue::fairness::{FairShare, ReadyQueue};
+use stepfast_core::queue::rate::{ClaimScope, Rate, RateUsage};
 use stepfast_core::queue::{Limits, remaining};
 use stepfast_core::store::{StoreError, WorkerId};
 use stepfast_core::sync::Mutex;
@@ -13,86 +13,90 @@ use tokio_postgres::Row;
 
 use crate::conn::pipeline;
 use crate::conn::pipeline::{Query, column, param};
-use crate::conn::session::TxPart;
 use crate::conn::session::Session;
+use crate::conn::session::TxPart;
 use crate::conn::statements::Sql;
 use crate::error::DbError;
 use crate::rows::Columns;
-use crate::rows::queues::limits;
-use crate::rows::types::Instant;
+use crate::rows::queues::parse_limits;
+use crate::rows::types::Timestamptz;
 
-/// Most keys of a queue that one claim looks at.
-const KEYS: usize = 2_000;
-/// Sorts behind the text that it is put to, and before all that begins with it: keys have no control characters.
-const NEXT: char = '\u{1}';
+/// The maximum number of keys of a queue that one claim reads.
+const MAX_KEYS_PER_QUEUE: usize = 2_000;
+/// Appended to a key, gives a text that sorts directly after that key, before every longer key with that prefix: keys
+/// have no control characters.
+const KEY_SUCCESSOR: char = '\u{1}';
 
-/// Whether a claim may take of a queue.
+/// Whether a claim may take executions from a queue.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Access {
+    /// The claim may take executions.
     Open,
-    /// Somebody else has locked it at the moment.
+    /// Another claim has locked the queue's row.
     Locked,
-    /// Somebody else claims from it at the moment, although nothing speaks against two claims at a time.
-    Awaited,
-    /// It is paused.
-    Closed,
+    /// Another claim has the turn, although the queue has no limits that require one claim at a time.
+    Contended,
+    /// The queue is paused.
+    Paused,
 }
 
-/// A queue of which something is ready.
-pub(crate) struct Line {
+/// A queue with ready executions.
+pub(crate) struct QueueState {
     pub(crate) name: Arc<str>,
     pub(crate) access: Access,
     has_keys: bool,
     pub(crate) limits: Limits,
-    pub(crate) which: ClaimScope,
-    /// How many more of it may run.
-    pub(crate) room: usize,
-    /// Its starts that count for its rate, and those of its keys.
-    used: RateUsage,
-    used_of: HashMap<Arc<str>, RateUsage>,
-    /// Keys of which something was chosen from the quarantine.
-    pub(crate) tried: HashSet<Arc<str>>,
+    pub(crate) scope: ClaimScope,
+    /// The number of further executions of the queue that may run.
+    pub(crate) capacity: usize,
+    /// The starts that count for the queue's rate, and by key those that count for the key rate.
+    rate_usage: RateUsage,
+    key_rate_usage: HashMap<Arc<str>, RateUsage>,
+    /// Keys of which an execution was chosen from the quarantine.
+    pub(crate) chosen_keys: HashSet<Arc<str>>,
 }
 
-/// A rate, and of what it is.
-struct Rated {
+/// A rate, and the queue or key to which it applies.
+struct RateScope {
     queue: Arc<str>,
-    /// The key, if it is about one.
+    /// The key, for a key rate; `None` for the rate of the queue.
     key: Option<Arc<str>>,
     rate: Rate,
 }
 
-/// What its limits have left of what is ready.
+/// The ready executions that limits keep a claim from taking.
 #[derive(Default)]
-pub(crate) struct Left {
+pub(crate) struct Leftover {
+    /// Whether concurrency limits or rates keep executions from being taken.
     pub(crate) is_limited: bool,
-    pub(crate) again_at: Option<Timestamp>,
+    /// When a rate allows more starts; `None` if no rate is exhausted.
+    pub(crate) retry_at: Option<Timestamp>,
 }
 
-impl Left {
-    /// How many starts a rate allows for.
-    fn allowed(&mut self, rate: &Rate, used: &RateUsage, now: Timestamp) -> usize {
-        let allowance = rate.allowance(used, now);
+impl Leftover {
+    /// Returns the number of starts that a rate allows now, and notes when it allows more.
+    fn allowed_starts(&mut self, rate: &Rate, usage: &RateUsage, now: Timestamp) -> usize {
+        let allowance = rate.allowance(usage, now);
         if allowance.starts == 0 {
-            self.again_at = self.again_at.into_iter().chain(allowance.more_at).min();
+            self.retry_at = self.retry_at.into_iter().chain(allowance.more_at).min();
         }
         allowance.starts
     }
 }
 
-impl Line {
-    /// A row of open.sql.
-    pub(crate) fn of(row: &Row) -> Result<Self, StoreError> {
-        let mut row = Columns::of(row);
+impl QueueState {
+    /// Parses a row of lock_ready_queues.sql.
+    pub(crate) fn parse(row: &Row) -> Result<Self, StoreError> {
+        let mut row = Columns::new(row);
         let name = row.next::<&str>()?.into();
         let is_held: bool = row.next()?;
         let is_locked: bool = row.next()?;
         let is_free: bool = row.next()?;
         let is_awaited: bool = row.next()?;
-        let limits = limits(&mut row)?;
+        let limits = parse_limits(&mut row)?;
         let has_keys = row.next()?;
         let has_woken: bool = row.next()?;
-        let which = match (limits.has_rate(), has_woken) {
+        let scope = match (limits.has_rate(), has_woken) {
             (false, _) => ClaimScope::All,
             (true, true) => ClaimScope::Woken,
             (true, false) => ClaimScope::Starting,
@@ -101,39 +105,39 @@ impl Line {
             name,
             access: match (is_locked, is_awaited) {
                 (true, _) => Access::Locked,
-                (_, true) => Access::Awaited,
+                (_, true) => Access::Contended,
                 _ if is_held || is_free => Access::Open,
-                _ => Access::Closed,
+                _ => Access::Paused,
             },
             has_keys,
             limits,
-            which,
-            room: usize::MAX,
-            used: RateUsage::default(),
-            used_of: HashMap::new(),
-            tried: HashSet::new(),
+            scope,
+            capacity: usize::MAX,
+            rate_usage: RateUsage::default(),
+            key_rate_usage: HashMap::new(),
+            chosen_keys: HashSet::new(),
         })
     }
 
-    /// Something may be taken of it.
+    /// Whether the claim may take executions from the queue.
     pub(crate) fn is_open(&self) -> bool {
         self.access == Access::Open
     }
 
-    /// Nothing is taken of it because of somebody else.
+    /// Whether another claim keeps this one from the queue.
     pub(crate) fn is_busy(&self) -> bool {
-        matches!(self.access, Access::Locked | Access::Awaited)
+        matches!(self.access, Access::Locked | Access::Contended)
     }
 
-    /// What begins may be taken of it from here on, and no more what has waited.
-    pub(crate) fn expect_starts(&mut self) {
-        self.which = ClaimScope::Starting;
-        self.room = usize::MAX;
+    /// Restricts the claim to executions that begin, after those that have waited are claimed.
+    pub(crate) fn restrict_to_starting(&mut self) {
+        self.scope = ClaimScope::Starting;
+        self.capacity = usize::MAX;
     }
 
-    /// How many more of one of its keys may run, of which so many do.
-    fn room_of(&self, used: Option<i64>) -> usize {
-        remaining(self.limits.key_concurrency, used.unwrap_or_default().unsigned_abs())
+    /// Returns the number of further executions of a key that may run, of which `running` do.
+    fn key_capacity(&self, running: Option<i64>) -> usize {
+        remaining(self.limits.key_concurrency, running.unwrap_or_default().unsigned_abs())
     }
 
     pub(crate) fn has_key_limits(&self) -> bool {
@@ -141,85 +145,100 @@ impl Line {
     }
 }
 
-/// Counts what runs of those that limit that, and what has begun of those that have a rate.
-pub(crate) async fn count(
+/// Sets the capacities of open queues, from their running executions and from the starts that count for their rates.
+pub(crate) async fn load_capacities(
     session: &Session,
-    lines: &mut [Line],
+    queues: &mut [QueueState],
     worker: WorkerId,
     now: Timestamp,
-) -> Result<Left, DbError> {
-    let mut left_over = Left::default();
-    let is_counted =
-        |line: &Line| line.limits.concurrency.is_some() || line.limits.worker_concurrency.is_some();
-    let counted = lines.iter().filter(|line| line.is_open() && is_counted(line));
-    let counted: Vec<String> = counted.map(|line| line.name.to_string()).collect();
+) -> Result<Leftover, DbError> {
+    let mut leftover = Leftover::default();
+    let needs_count =
+        |queue: &QueueState| queue.limits.concurrency.is_some() || queue.limits.worker_concurrency.is_some();
+    let counted = queues.iter().filter(|queue| queue.is_open() && needs_count(queue));
+    let counted: Vec<String> = counted.map(|queue| queue.name.to_string()).collect();
     if !counted.is_empty() {
-        let job = Query { sql: Sql::Slots, action: "counting slots", params: vec![param(counted), param(worker.0)] };
-        let answers = pipeline::run(session, TxPart::Middle, &[job]).await?;
-        for row in answers.iter().flat_map(|answer| &answer.rows) {
-            let mut row = Columns::of(row);
-            let (name, used, here): (&str, i64, i64) = (row.next()?, row.next()?, row.next()?);
-            if let Some(line) = lines.iter_mut().find(|line| *line.name == *name) {
-                let Limits { concurrency, worker_concurrency, .. } = line.limits;
-                let room = remaining(concurrency, used.unsigned_abs());
-                line.room = room.min(remaining(worker_concurrency, here.unsigned_abs()));
-                left_over.is_limited |= line.room == 0;
+        let query = Query {
+            sql: Sql::CountSlots,
+            action: "counting slots",
+            params: vec![param(counted), param(worker.0)],
+        };
+        let results = pipeline::run(session, TxPart::Middle, &[query]).await?;
+        for row in results.iter().flat_map(|result| &result.rows) {
+            let mut row = Columns::new(row);
+            let (name, running, running_here): (&str, i64, i64) = (row.next()?, row.next()?, row.next()?);
+            if let Some(queue) = queues.iter_mut().find(|queue| *queue.name == *name) {
+                let Limits { concurrency, worker_concurrency, .. } = queue.limits;
+                let capacity = remaining(concurrency, running.unsigned_abs());
+                queue.capacity = capacity.min(remaining(worker_concurrency, running_here.unsigned_abs()));
+                leftover.is_limited |= queue.capacity == 0;
             }
         }
     }
-    let mut rated: Vec<(&mut Line, Rate)> = (lines.iter_mut())
-        .filter(|line| line.is_open() && line.which == ClaimScope::Starting)
-        .filter_map(|line| line.limits.rate.map(|rate| (line, rate)))
+    let mut rated: Vec<(&mut QueueState, Rate)> = (queues.iter_mut())
+        .filter(|queue| queue.is_open() && queue.scope == ClaimScope::Starting)
+        .filter_map(|queue| queue.limits.rate.map(|rate| (queue, rate)))
         .collect();
-    let asked =
-        rated.iter().map(|(line, rate)| Rated { queue: line.name.clone(), key: None, rate: *rate }).collect();
-    for ((line, rate), used) in rated.iter_mut().zip(used(session, asked, now).await?) {
-        line.used = used;
-        line.room = line.room.min(left_over.allowed(rate, &used, now));
+    let scopes = rated
+        .iter()
+        .map(|(queue, rate)| RateScope { queue: queue.name.clone(), key: None, rate: *rate })
+        .collect();
+    for ((queue, rate), usage) in rated.iter_mut().zip(load_rate_usage(session, scopes, now).await?) {
+        queue.rate_usage = usage;
+        queue.capacity = queue.capacity.min(leftover.allowed_starts(rate, &usage, now));
     }
-    Ok(left_over)
+    Ok(leftover)
 }
 
-/// Starts that count for rates, of queues or of their keys.
-async fn used(session: &Session, asked: Vec<Rated>, now: Timestamp) -> Result<Vec<RateUsage>, DbError> {
-    if asked.is_empty() {
+/// Reads the starts that count for rates of queues or keys, in the order of `scopes`.
+async fn load_rate_usage(
+    session: &Session,
+    scopes: Vec<RateScope>,
+    now: Timestamp,
+) -> Result<Vec<RateUsage>, DbError> {
+    if scopes.is_empty() {
         return Ok(Vec::new());
     }
     let params = vec![
-        column(&asked, |it| it.queue.to_string()),
-        column(&asked, |it| it.key.is_some()),
-        column(&asked, |it| it.key.as_deref().unwrap_or_default().to_owned()),
-        column(&asked, |it| Instant(it.rate.window_start(now))),
+        column(&scopes, |scope| scope.queue.to_string()),
+        column(&scopes, |scope| scope.key.is_some()),
+        column(&scopes, |scope| scope.key.as_deref().unwrap_or_default().to_owned()),
+        column(&scopes, |scope| Timestamptz(scope.rate.window_start(now))),
     ];
-    let job = Query { sql: Sql::Used, action: "counting starts", params };
-    let answers = pipeline::run(session, TxPart::Middle, &[job]).await?;
-    let read = |row| {
-        let mut row = Columns::of(row);
+    let query = Query { sql: Sql::RateUsage, action: "counting starts", params };
+    let results = pipeline::run(session, TxPart::Middle, &[query]).await?;
+    let parse = |row| {
+        let mut row = Columns::new(row);
         let _: i64 = row.next()?;
-        Ok(RateUsage { starts: row.next::<i64>()? as u64, first_at: row.opt_time()?, last_at: row.opt_time()? })
+        Ok(RateUsage {
+            starts: row.next::<i64>()? as u64,
+            first_at: row.opt_time()?,
+            last_at: row.opt_time()?,
+        })
     };
-    answers.iter().flat_map(|answer| &answer.rows).map(read).collect()
+    results.iter().flat_map(|result| &result.rows).map(parse).collect()
 }
 
-/// What counts for the rates of these lines from now on: so many of which queue and key have begun.
-pub(crate) fn starts(
-    lines: &[Line],
-    begun: &HashMap<(Arc<str>, Arc<str>), usize>,
+/// Returns the statement that records starts for the rates of these queues, if any have rates. `claimed`: the numbers
+/// of executions that have begun, by queue and key.
+pub(crate) fn record_starts_query(
+    queues: &[QueueState],
+    claimed: &HashMap<(Arc<str>, Arc<str>), usize>,
     now: Timestamp,
 ) -> Option<Query<'static>> {
     let mut entries = Vec::new();
-    for line in lines.iter().filter(|line| line.which == ClaimScope::Starting) {
-        let of_line = || begun.iter().filter(|((queue, _), _)| *queue == line.name);
-        let all: usize = of_line().map(|(_, starts)| starts).sum();
-        if let Some(rate) = line.limits.rate.filter(|_| all > 0) {
-            let rated = Rated { queue: line.name.clone(), key: None, rate };
-            entries.push((rated, rate.entry(&line.used, now, all)));
+    for queue in queues.iter().filter(|queue| queue.scope == ClaimScope::Starting) {
+        let of_queue = || claimed.iter().filter(|((name, _), _)| *name == queue.name);
+        let all: usize = of_queue().map(|(_, starts)| starts).sum();
+        if let Some(rate) = queue.limits.rate.filter(|_| all > 0) {
+            let scope = RateScope { queue: queue.name.clone(), key: None, rate };
+            entries.push((scope, rate.entry(&queue.rate_usage, now, all)));
         }
-        if let Some(rate) = line.limits.key_rate {
-            for ((queue, key), starts) in of_line() {
-                let used = line.used_of.get(key).copied().unwrap_or_default();
-                let rated = Rated { queue: queue.clone(), key: Some(key.clone()), rate };
-                entries.push((rated, rate.entry(&used, now, *starts)));
+        if let Some(rate) = queue.limits.key_rate {
+            for ((name, key), starts) in of_queue() {
+                let usage = queue.key_rate_usage.get(key).copied().unwrap_or_default();
+                let scope = RateScope { queue: name.clone(), key: Some(key.clone()), rate };
+                entries.push((scope, rate.entry(&usage, now, *starts)));
             }
         }
     }
@@ -228,112 +247,119 @@ pub(crate) fn starts(
     }
     entries.sort_by(|(a, _), (b, _)| (&a.queue, &a.key).cmp(&(&b.queue, &b.key)));
     let params = vec![
-        column(&entries, |(it, _)| it.queue.to_string()),
-        column(&entries, |(it, _)| it.key.is_some()),
-        column(&entries, |(it, _)| it.key.as_deref().unwrap_or_default().to_owned()),
-        column(&entries, |(_, entry)| Instant(entry.prune_until)),
-        column(&entries, |(_, entry)| Instant(entry.at)),
+        column(&entries, |(scope, _)| scope.queue.to_string()),
+        column(&entries, |(scope, _)| scope.key.is_some()),
+        column(&entries, |(scope, _)| scope.key.as_deref().unwrap_or_default().to_owned()),
+        column(&entries, |(_, entry)| Timestamptz(entry.prune_until)),
+        column(&entries, |(_, entry)| Timestamptz(entry.at)),
         column(&entries, |(_, entry)| entry.starts as i64),
     ];
-    Some(Query { sql: Sql::EnterStarts, action: "entering starts", params })
+    Some(Query { sql: Sql::RecordStarts, action: "recording starts", params })
 }
 
-/// How many more of a key may run, as far as the key is concerned.
-pub(crate) async fn room_of(
+/// Returns the number of further executions of a key that the limits of the key allow.
+pub(crate) async fn load_key_capacity(
     session: &Session,
-    line: &mut Line,
+    queue: &mut QueueState,
     key: &Arc<str>,
     now: Timestamp,
 ) -> Result<usize, DbError> {
-    let mut room = usize::MAX;
-    if line.limits.key_concurrency.is_some() {
-        let params = vec![param(line.name.to_string()), param(key.to_string())];
-        let job = Query { sql: Sql::KeySlots, action: "counting slots", params };
-        let answers = pipeline::run(session, TxPart::Middle, &[job]).await?;
-        let row = answers.first().and_then(|answer| answer.rows.first());
-        room = line.room_of(row.map(|row| Columns::of(row).next()).transpose()?);
+    let mut capacity = usize::MAX;
+    if queue.limits.key_concurrency.is_some() {
+        let params = vec![param(queue.name.to_string()), param(key.to_string())];
+        let query = Query { sql: Sql::CountKeySlots, action: "counting slots", params };
+        let results = pipeline::run(session, TxPart::Middle, &[query]).await?;
+        let row = results.first().and_then(|result| result.rows.first());
+        capacity = queue.key_capacity(row.map(|row| Columns::new(row).next()).transpose()?);
     }
-    if let Some(rate) = line.limits.key_rate {
-        let asked = vec![Rated { queue: line.name.clone(), key: Some(key.clone()), rate }];
-        for used in used(session, asked, now).await? {
-            line.used_of.insert(key.clone(), used);
-            room = room.min(rate.allowance(&used, now).starts);
+    if let Some(rate) = queue.limits.key_rate {
+        let scopes = vec![RateScope { queue: queue.name.clone(), key: Some(key.clone()), rate }];
+        for usage in load_rate_usage(session, scopes, now).await? {
+            queue.key_rate_usage.insert(key.clone(), usage);
+            capacity = capacity.min(rate.allowance(&usage, now).starts);
         }
     }
-    Ok(room)
+    Ok(capacity)
 }
 
-/// The lines as candidates, with their keys.
-pub(crate) async fn candidates(
+/// Returns the open queues with their keys, as the fair share needs them.
+pub(crate) async fn load_ready_queues(
     session: &Session,
-    lines: &mut [Line],
-    turns: &Mutex<FairShare>,
+    queues: &mut [QueueState],
+    fair_share: &Mutex<FairShare>,
     now: Timestamp,
-    left_over: &mut Left,
+    leftover: &mut Leftover,
 ) -> Result<Vec<ReadyQueue>, DbError> {
-    let mut open: Vec<&mut Line> = lines.iter_mut().filter(|line| line.is_open()).collect();
-    let mut candidates: Vec<ReadyQueue> = (open.iter())
-        .map(|line| ReadyQueue {
-            queue: line.name.clone(),
-            capacity: line.room,
-            keys: if line.has_keys { Vec::new() } else { vec![("".into(), usize::MAX)] },
+    let mut open: Vec<&mut QueueState> = queues.iter_mut().filter(|queue| queue.is_open()).collect();
+    let mut ready: Vec<ReadyQueue> = (open.iter())
+        .map(|queue| ReadyQueue {
+            queue: queue.name.clone(),
+            capacity: queue.capacity,
+            keys: if queue.has_keys { Vec::new() } else { vec![("".into(), usize::MAX)] },
             has_more_keys: false,
-            weights: line.limits.key_weights.clone(),
+            weights: queue.limits.key_weights.clone(),
         })
         .collect();
-    let has_keys = |line: &Line| line.has_keys || line.has_key_limits();
-    let keyed: Vec<usize> = (0..open.len()).filter(|i| open[*i].room > 0 && has_keys(open[*i])).collect();
+    let has_keys = |queue: &QueueState| queue.has_keys || queue.has_key_limits();
+    let keyed: Vec<usize> = (0..open.len()).filter(|i| open[*i].capacity > 0 && has_keys(open[*i])).collect();
     if keyed.is_empty() {
-        return Ok(candidates);
+        return Ok(ready);
     }
-    let last: Vec<Arc<str>> = keyed.iter().map(|i| turns.lock().last_key(&open[*i].name)).collect();
-    let ask = |first: Vec<String>, end: Vec<Option<String>>| Query {
-        sql: Sql::Keys,
-        action: "looking for keys",
+    let last_keys: Vec<Arc<str>> = keyed.iter().map(|i| fair_share.lock().last_key(&open[*i].name)).collect();
+    let keys_query = |first: Vec<String>, end: Vec<Option<String>>| Query {
+        sql: Sql::NextKeys,
+        action: "reading keys",
         params: vec![
             param(keyed.iter().map(|i| open[*i].name.to_string()).collect::<Vec<_>>()),
             param(first),
             param(end),
             param(keyed.iter().map(|i| open[*i].limits.key_concurrency.is_some()).collect::<Vec<_>>()),
-            param(KEYS as i32),
-            param(keyed.iter().map(|i| open[*i].which == ClaimScope::Woken).collect::<Vec<_>>()),
+            param(MAX_KEYS_PER_QUEUE as i32),
+            param(keyed.iter().map(|i| open[*i].scope == ClaimScope::Woken).collect::<Vec<_>>()),
         ],
     };
-    // from the key after the one that had the last turn, and around
-    let behind = ask(last.iter().map(|last| format!("{last}{NEXT}")).collect(), vec![None; keyed.len()]);
-    let around =
-        ask(vec![String::new(); keyed.len()], last.iter().map(|last| Some(last.to_string())).collect());
-    let answers = pipeline::run(session, TxPart::Middle, &[behind, around]).await?;
+    // from the key after the one that had the last turn, then from the first key up to that one
+    let after_last = keys_query(
+        last_keys.iter().map(|key| format!("{key}{KEY_SUCCESSOR}")).collect(),
+        vec![None; keyed.len()],
+    );
+    let up_to_last = keys_query(
+        vec![String::new(); keyed.len()],
+        last_keys.iter().map(|key| Some(key.to_string())).collect(),
+    );
+    let results = pipeline::run(session, TxPart::Middle, &[after_last, up_to_last]).await?;
     for i in &keyed {
-        candidates[*i].keys.clear();
+        ready[*i].keys.clear();
     }
-    for row in answers.iter().flat_map(|answer| &answer.rows) {
-        let mut row = Columns::of(row);
+    for row in results.iter().flat_map(|result| &result.rows) {
+        let mut row = Columns::new(row);
         let n = row.next::<i64>()?;
         let Some(&i) = usize::try_from(n - 1).ok().and_then(|n| keyed.get(n)) else { continue };
         let key: &str = row.next()?;
-        let room = open[i].room_of(row.next()?);
-        left_over.is_limited |= room == 0;
-        let candidate = &mut candidates[i];
-        if candidate.keys.len() < KEYS {
-            candidate.keys.push((key.into(), room));
+        let capacity = open[i].key_capacity(row.next()?);
+        leftover.is_limited |= capacity == 0;
+        let ready_queue = &mut ready[i];
+        if ready_queue.keys.len() < MAX_KEYS_PER_QUEUE {
+            ready_queue.keys.push((key.into(), capacity));
         }
-        candidate.has_more_keys = candidate.keys.len() == KEYS;
+        ready_queue.has_more_keys = ready_queue.keys.len() == MAX_KEYS_PER_QUEUE;
     }
-    // what the rates of keys allow for
-    let mut asked = Vec::new();
-    let mut places = Vec::new();
+    // starts that the rates of keys allow
+    let mut scopes = Vec::new();
+    let mut rated_keys = Vec::new();
     for &i in &keyed {
-        let Some(rate) = open[i].limits.key_rate.filter(|_| open[i].which == ClaimScope::Starting) else { continue };
-        for (n, (key, _)) in candidates[i].keys.iter().enumerate() {
-            asked.push(Rated { queue: open[i].name.clone(), key: Some(key.clone()), rate });
-            places.push((i, n, rate));
+        let Some(rate) = open[i].limits.key_rate.filter(|_| open[i].scope == ClaimScope::Starting) else {
+            continue;
+        };
+        for (n, (key, _)) in ready[i].keys.iter().enumerate() {
+            scopes.push(RateScope { queue: open[i].name.clone(), key: Some(key.clone()), rate });
+            rated_keys.push((i, n, rate));
         }
     }
-    for ((i, n, rate), used) in places.into_iter().zip(used(session, asked, now).await?) {
-        let (key, room) = &mut candidates[i].keys[n];
-        open[i].used_of.insert(key.clone(), used);
-        *room = (*room).min(left_over.allowed(&rate, &used, now));
+    for ((i, n, rate), usage) in rated_keys.into_iter().zip(load_rate_usage(session, scopes, now).await?) {
+        let (key, capacity) = &mut ready[i].keys[n];
+        open[i].key_rate_usage.insert(key.clone(), usage);
+        *capacity = (*capacity).min(leftover.allowed_starts(&rate, &usage, now));
     }
-    Ok(candidates)
+    Ok(ready)
 }

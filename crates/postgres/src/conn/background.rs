@@ -1,4 +1,4 @@
-//! A thread of the store's own that drives the connections which belong to no lane.
+//! [`BackgroundRuntime`]: the store's thread that drives the connections that belong to no lane.
 
 use std::sync::mpsc;
 use std::time::Duration;
@@ -8,17 +8,17 @@ use tokio::runtime::{Builder, Handle};
 use tokio::sync::oneshot;
 use tokio::time::{Sleep, sleep};
 
-/// The thread; it ends when this is dropped, and its connections with it.
+/// A thread with a runtime. Dropping it ends the thread and closes its connections.
 ///
-/// Loads, lists and looks come from any runtime, also from one that nobody polls a moment later; driven
-/// here, their connections work for all of them.
+/// Loads, lists and heartbeats come from any runtime, even from one that is not polled any more a moment later. Driven
+/// by this thread, their connections work for all callers.
 #[derive(Debug)]
-pub(crate) struct Background {
+pub(crate) struct BackgroundRuntime {
     runtime: Handle,
     _stop: oneshot::Sender<()>,
 }
 
-impl Background {
+impl BackgroundRuntime {
     /// Starts the thread.
     pub(crate) fn start() -> Result<Self, StoreError> {
         let open = |reason: String| StoreError::Open { store: "the Postgres store".into(), reason };
@@ -42,17 +42,17 @@ impl Background {
         match runtime.recv() {
             Ok(Ok(runtime)) => Ok(Self { runtime, _stop: stop }),
             Ok(Err(error)) => Err(open(format!("cannot start a runtime: {error}"))),
-            Err(_) => Err(open("its thread did not start".into())),
+            Err(_) => Err(open("the store's thread did not start".into())),
         }
     }
 
-    /// Ends after `duration`, whatever runtime the caller has.
+    /// Returns a sleep that works in any runtime of the caller.
     pub(crate) fn sleep(&self, duration: Duration) -> Sleep {
         let _entered = self.runtime.enter();
         sleep(duration)
     }
 
-    /// Its runtime.
+    /// The thread's runtime.
     pub(crate) fn runtime(&self) -> &Handle {
         &self.runtime
     }

@@ -1,4 +1,4 @@
-//! Reaching a server: encrypted or not, in bounded time, with words for what goes wrong.
+//! Connects to a server: encrypted or not, in bounded time, and with errors that explain what to do.
 
 use std::error::Error as _;
 use std::fmt;
@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use stepfast_core::store::StoreError;
 use stepfast_core::text::escape_controls;
-use tokio_postgres::config::{Host, SslMode as Asked, SslNegotiation};
-use tokio_postgres::error::{DbError, SqlState};
+use tokio_postgres::config::{Host, SslMode as DriverSslMode, SslNegotiation};
+use tokio_postgres::error::{DbError as ServerNotice, SqlState};
 use tokio_postgres::tls::MakeTlsConnect;
 use tokio_postgres::{AsyncMessage, Client, Config, Connection, Error, Socket};
 use tokio_postgres_rustls::MakeRustlsConnect;
@@ -19,38 +19,38 @@ use crate::conn::options::PostgresOptions;
 use crate::conn::tls::SslMode;
 use crate::conn::url::{display_name, parse_url};
 
-/// What drives a connection.
-pub(crate) type Driver = Connection<Socket, <MakeRustlsConnect as MakeTlsConnect<Socket>>::Stream>;
+/// The client library's future that drives a connection.
+pub(crate) type ConnectionDriver = Connection<Socket, <MakeRustlsConnect as MakeTlsConnect<Socket>>::Stream>;
 
-/// A client whose connection a task drives, and what its server has warned of.
-pub(crate) struct Wire {
+/// A client whose connection is driven by a task, with the warnings of its server.
+pub(crate) struct DialedClient {
     pub client: Client,
-    pub warnings: Arc<Warnings>,
+    pub warnings: Arc<ServerWarnings>,
 }
 
-/// Warnings of a server that change what its answers mean.
+/// Warnings of a server that change the meaning of its results.
 #[derive(Debug, Default)]
-pub(crate) struct Warnings {
+pub(crate) struct ServerWarnings {
     is_unreplicated: AtomicBool,
 }
 
-impl Warnings {
-    /// True if a commit since the last call did not wait for its synchronous standbys, although it counts as done. The
-    /// warning comes before the answer to the commit.
+impl ServerWarnings {
+    /// Returns whether a commit since the last call has succeeded without waiting for its synchronous standbys. The
+    /// warning arrives before the result of the commit.
     pub(crate) fn take_unreplicated(&self) -> bool {
         self.is_unreplicated.swap(false, SeqCst)
     }
 
-    fn note(&self, notice: &DbError) {
-        // its text is in the server's language
+    fn note(&self, notice: &ServerNotice) {
+        // the notice's text is in the server's language
         if notice.routine() == Some("SyncRepWaitForLSN") {
             self.is_unreplicated.store(true, SeqCst);
         }
     }
 }
 
-/// Drives a connection to its end. Its errors reach whoever uses the client.
-pub(crate) async fn drive(mut driver: Driver, warnings: Arc<Warnings>) {
+/// Drives a connection to its end. Its errors reach the users of the client.
+pub(crate) async fn drive(mut driver: ConnectionDriver, warnings: Arc<ServerWarnings>) {
     while let Some(Ok(message)) = poll_fn(|cx| driver.poll_message(cx)).await {
         if let AsyncMessage::Notice(notice) = message {
             warnings.note(&notice);
@@ -58,46 +58,46 @@ pub(crate) async fn drive(mut driver: Driver, warnings: Arc<Warnings>) {
     }
 }
 
-/// A server, and how it is reached.
+/// A server, and the way to connect to it.
 #[derive(Clone)]
-pub(crate) struct Target {
+pub(crate) struct DialTarget {
     config: Config,
     tls: MakeRustlsConnect,
     mode: SslMode,
-    limit: Duration,
+    timeout: Duration,
     name: String,
 }
 
-/// Why a connection could not be made.
+/// The reason why a connection could not be opened.
 #[derive(Debug)]
-pub(crate) struct Refusal {
-    /// What happened, and what to do.
-    pub text: String,
-    /// The server's code, if it answered.
+pub(crate) struct ConnectError {
+    /// What happened, and what to do about it.
+    pub message: String,
+    /// The server's error code, `None` if the server did not reply.
     pub code: Option<SqlState>,
-    /// True if the same may go better later.
-    pub is_passing: bool,
+    /// Whether a later attempt may succeed.
+    pub is_transient: bool,
 }
 
-impl Target {
-    /// The server that `url` names; what else it says is put into the options.
+impl DialTarget {
+    /// Creates the target that `url` names. Returns it with the options, into which those of the URL are merged.
     pub(crate) fn new(url: &str, options: PostgresOptions) -> Result<(Self, PostgresOptions), StoreError> {
         let open = |reason| StoreError::Open { store: "the Postgres database".into(), reason };
         let (config, options) = parse_url(url, options).map_err(open)?;
         let name = display_name(&config);
         let open = |reason| StoreError::Open { store: name.clone(), reason };
         let is_direct = config.get_ssl_negotiation() == SslNegotiation::Direct;
-        let tls = options.tls.connector(is_direct).map_err(open)?;
-        let (mode, limit) = (options.tls.mode(), options.connect_timeout);
-        Ok((Self { config, tls, mode, limit, name }, options))
+        let tls = options.tls.build_connector(is_direct).map_err(open)?;
+        let (mode, timeout) = (options.tls.mode(), options.connect_timeout);
+        Ok((Self { config, tls, mode, timeout, name }, options))
     }
 
-    /// The database, for people: no password in it.
+    /// The database's URL for messages, without the password.
     pub(crate) fn name(&self) -> &str {
         &self.name
     }
 
-    /// True if it is on this machine.
+    /// Whether the server is on this machine.
     pub(crate) fn is_local(&self) -> bool {
         self.config.get_hosts().iter().all(|host| match host {
             Host::Tcp(host) => {
@@ -109,42 +109,45 @@ impl Target {
         })
     }
 
-    /// A connection under this name.
-    pub(crate) async fn dial(&self, application_name: &str) -> Result<(Client, Driver), Refusal> {
+    /// Opens a connection with this application name.
+    pub(crate) async fn dial(
+        &self,
+        application_name: &str,
+    ) -> Result<(Client, ConnectionDriver), ConnectError> {
         let mut config = self.config.clone();
         config.application_name(application_name);
-        // the client library limits only the time until the socket is there
-        match tokio::time::timeout(self.limit, self.negotiate(config)).await {
+        // the client library's timeout ends once the socket is connected
+        match tokio::time::timeout(self.timeout, self.negotiate(config)).await {
             Ok(Ok(connected)) => Ok(connected),
-            Ok(Err(error)) => Err(Refusal::of(&error)),
-            Err(_) => Err(Refusal {
-                text: format!(
-                    "the server did not answer within {:?}; is it overloaded or stopped?",
-                    self.limit
+            Ok(Err(error)) => Err(ConnectError::from_driver(&error)),
+            Err(_) => Err(ConnectError {
+                message: format!(
+                    "the server did not reply within {:?}; is it overloaded or stopped?",
+                    self.timeout
                 ),
                 code: None,
-                is_passing: true,
+                is_transient: true,
             }),
         }
     }
 
-    async fn negotiate(&self, mut config: Config) -> Result<(Client, Driver), Error> {
+    async fn negotiate(&self, mut config: Config) -> Result<(Client, ConnectionDriver), Error> {
         let is_local = config.get_hosts().iter().all(|host| !matches!(host, Host::Tcp(_)));
         let (first, second) = match self.mode {
-            // the server encrypts nothing on its own machine
-            _ if is_local => (Asked::Disable, None),
-            SslMode::Disable => (Asked::Disable, None),
-            SslMode::Allow => (Asked::Disable, Some(Asked::Require)),
-            SslMode::Prefer => (Asked::Prefer, Some(Asked::Disable)),
-            SslMode::Require | SslMode::VerifyCa | SslMode::VerifyFull => (Asked::Require, None),
+            // the server does not encrypt Unix sockets
+            _ if is_local => (DriverSslMode::Disable, None),
+            SslMode::Disable => (DriverSslMode::Disable, None),
+            SslMode::Allow => (DriverSslMode::Disable, Some(DriverSslMode::Require)),
+            SslMode::Prefer => (DriverSslMode::Prefer, Some(DriverSslMode::Disable)),
+            SslMode::Require | SslMode::VerifyCa | SslMode::VerifyFull => (DriverSslMode::Require, None),
         };
         config.ssl_mode(first);
         match (config.connect(self.tls.clone()).await, second) {
-            (Err(error), Some(second)) if is_about_encryption(&error) => {
+            (Err(error), Some(second)) if may_depend_on_encryption(&error) => {
                 config.ssl_mode(second);
                 match config.connect(self.tls.clone()).await {
-                    // the other way is not possible at all: the first answer says more
-                    Err(worse) if worse.as_db_error().is_none() => Err(error),
+                    // the second mode is impossible, so the first error is more helpful
+                    Err(second) if second.as_db_error().is_none() => Err(error),
                     result => result,
                 }
             }
@@ -153,101 +156,108 @@ impl Target {
     }
 }
 
-impl fmt::Debug for Target {
+impl fmt::Debug for DialTarget {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Target").field("name", &self.name).field("mode", &self.mode).finish_non_exhaustive()
+        f.debug_struct("DialTarget")
+            .field("name", &self.name)
+            .field("mode", &self.mode)
+            .finish_non_exhaustive()
     }
 }
 
-/// True if trying the same with or without encryption may go better.
-fn is_about_encryption(error: &Error) -> bool {
+/// Whether the connection may succeed with the other choice of encryption.
+fn may_depend_on_encryption(error: &Error) -> bool {
     match error.code() {
-        // also what pg_hba.conf refuses
+        // the code of rejections by pg_hba.conf, among others
         Some(code) => *code == SqlState::INVALID_AUTHORIZATION_SPECIFICATION,
-        None => is_handshake(error),
+        None => is_handshake_error(error),
     }
 }
 
-fn is_handshake(error: &Error) -> bool {
-    // the client library has no other word for it
+fn is_handshake_error(error: &Error) -> bool {
+    // the client library has no error kind for this
     error.to_string().starts_with("error performing TLS handshake")
 }
 
-impl Refusal {
-    /// What the client library says, and what to do about it.
-    pub(crate) fn of(error: &Error) -> Self {
+impl ConnectError {
+    /// Describes an error of the client library, and what to do about it.
+    pub(crate) fn from_driver(error: &Error) -> Self {
         let code = error.code().cloned();
-        Self { text: format!("{}; {}", said(error), advice(error)), code, is_passing: is_passing(error) }
+        Self {
+            message: format!("{}; {}", describe_error(error), advice(error)),
+            code,
+            is_transient: is_transient(error),
+        }
     }
 
-    /// The error of whoever wants to open `store`.
-    pub(crate) fn opening(self, store: &str) -> StoreError {
-        not_open(store, self.is_passing || self.is_full(), self.text)
+    /// Returns the error of opening `store`.
+    pub(crate) fn into_open_error(self, store: &str) -> StoreError {
+        open_error(store, self.is_transient || self.is_full(), self.message)
     }
 
-    /// True if the server, or the proxy before it, has no connection left.
+    /// Whether the server, or a proxy in front of it, has no free connection.
     pub(crate) fn is_full(&self) -> bool {
         self.code.as_ref() == Some(&SqlState::TOO_MANY_CONNECTIONS)
-            || self.text.contains("no more connections allowed")
+            || self.message.contains("no more connections allowed")
     }
 }
 
-/// The error of whoever could not open `store`.
-pub(crate) fn not_open(store: &str, is_passing: bool, reason: String) -> StoreError {
+/// Returns the error of opening `store`.
+pub(crate) fn open_error(store: &str, is_transient: bool, reason: String) -> StoreError {
     let store = store.to_owned();
-    if is_passing { StoreError::Unreachable { store, reason } } else { StoreError::Open { store, reason } }
+    if is_transient { StoreError::Unreachable { store, reason } } else { StoreError::Open { store, reason } }
 }
 
-/// True for what may go better later: lost connections, too few resources, a server that starts or stops.
-pub(crate) fn is_passing(error: &Error) -> bool {
+/// Whether a later attempt may succeed: after lost connections, exhausted resources, or while a server starts or stops.
+pub(crate) fn is_transient(error: &Error) -> bool {
     match error.code() {
-        // proxies say so of options that they do not take
+        // proxies report this for options that they do not accept
         Some(code) if *code == SqlState::PROTOCOL_VIOLATION => false,
         Some(code) => ["08", "53", "57"].contains(&code.code().get(..2).unwrap_or_default()),
-        None => !is_tls(error) && !is_config(error) && !is_authentication(error),
+        None => !is_tls_error(error) && !is_config_error(error) && !is_authentication_error(error),
     }
 }
 
-/// True for what is wrong with the encryption: with TLS 1.3 a server refuses a certificate after the handshake. A
-/// connection that is lost meanwhile is nothing of that.
-fn is_tls(error: &Error) -> bool {
+/// Whether the error is about encryption. With TLS 1.3 a server rejects a client certificate after the handshake. A
+/// connection that is lost during the handshake is not such an error.
+fn is_tls_error(error: &Error) -> bool {
     let cause = error.source().and_then(|cause| cause.downcast_ref::<std::io::Error>());
-    let Some(cause) = cause else { return is_handshake(error) };
+    let Some(cause) = cause else { return is_handshake_error(error) };
     cause.get_ref().and_then(|it| it.downcast_ref::<tokio_rustls::rustls::Error>()).is_some()
 }
 
-/// True for a way of proving who one is that the client library does not know, or that was not kept to.
-fn is_authentication(error: &Error) -> bool {
+/// Whether the authentication method is unknown to the client library, or was not followed.
+fn is_authentication_error(error: &Error) -> bool {
     error.to_string().starts_with("authentication error")
 }
 
-/// True for what the client library refuses before it asks any server, or instead of answering one.
-fn is_config(error: &Error) -> bool {
+/// Whether the client library itself rejects the configuration, before or during a connect.
+fn is_config_error(error: &Error) -> bool {
     error.to_string().starts_with("invalid configuration")
 }
 
 fn is_password_missing(error: &Error) -> bool {
-    is_config(error) && chain(error).ends_with("password missing")
+    is_config_error(error) && error_chain(error).ends_with("password missing")
 }
 
-fn said(error: &Error) -> String {
+fn describe_error(error: &Error) -> String {
     if is_password_missing(error) {
         return "the server asks for a password, and the URL has none".to_owned();
     }
-    // the server's hints are lines of their own
-    let lines: Vec<String> = chain(error).lines().map(escape_controls).collect();
+    // the server's hints are separate lines
+    let lines: Vec<String> = error_chain(error).lines().map(escape_controls).collect();
     lines.join("; ")
 }
 
 fn advice(error: &Error) -> &'static str {
     let Some(database) = error.as_db_error() else {
-        return if is_tls(error) {
+        return if is_tls_error(error) {
             "see sslmode, sslrootcert and sslcert in the URL, and whether the server has ssl=on"
-        } else if is_authentication(error) {
+        } else if is_authentication_error(error) {
             "see channel_binding and sslmode in the URL, and the methods in the server's pg_hba.conf"
         } else if is_password_missing(error) {
-            "put it there: postgres://user:password@host/database"
-        } else if is_config(error) {
+            "add it: postgres://user:password@host/database"
+        } else if is_config_error(error) {
             "check the options in the URL"
         } else {
             "is the server running, and are host and port in the URL right?"
@@ -255,7 +265,7 @@ fn advice(error: &Error) -> &'static str {
     };
     let code = database.code();
     if database.message().contains("unsupported startup parameter") {
-        return "a proxy refuses an option of the URL: remove `options` there; if the proxy pools transactions, \
+        return "a proxy rejects an option of the URL: remove `options` from it; if the proxy pools transactions, \
                 add pooling=transaction";
     }
     if *code == SqlState::INVALID_PASSWORD {
@@ -265,14 +275,14 @@ fn advice(error: &Error) -> &'static str {
     } else if *code == SqlState::INVALID_CATALOG_NAME {
         "create the database, or name another one in the URL"
     } else if *code == SqlState::TOO_MANY_CONNECTIONS {
-        "raise max_connections of the server or the CONNECTION LIMIT of the role, use fewer processes, or pool"
+        "raise max_connections of the server or the CONNECTION LIMIT of the role, use fewer processes, or use a pooler"
     } else {
-        "the server says what is wrong"
+        "see the server's message"
     }
 }
 
-/// An error with its causes.
-pub(crate) fn chain(error: &dyn std::error::Error) -> String {
+/// Returns an error's text with its causes.
+pub(crate) fn error_chain(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut source = error.source();
     while let Some(cause) = source {

@@ -1,4 +1,4 @@
-//! Connections: how a server is reached, what a connection is set up for, and how statements are sent on it.
+//! Connections: connects to the server, configures sessions, and sends statements.
 
 pub(crate) mod background;
 pub(crate) mod connector;

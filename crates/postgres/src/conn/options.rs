@@ -1,4 +1,4 @@
-//! [`PostgresOptions`]: how a store uses its database.
+//! [`PostgresOptions`]: the options of a store.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -8,54 +8,54 @@ use std::time::Duration;
 use stepfast_core::clock::Clock;
 use stepfast_core::store::Durability;
 
-use crate::conn::tls::{SslMode, Tls};
+use crate::conn::tls::{SslMode, TlsOptions};
 
-/// The schema, unless the URL names another.
+/// The default schema.
 pub(crate) const DEFAULT_SCHEMA: &str = "stepfast";
 
-/// What stands between the store and the server.
+/// The kind of proxy between the store and the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum Pooling {
-    /// Nothing, or a proxy that lends a connection of the server for as long as ours lives.
+    /// No proxy, or one that assigns a server connection per client connection.
     #[default]
     Session,
-    /// A proxy that lends a connection of the server for one transaction, as pgbouncer in `pool_mode=transaction`.
+    /// A proxy that assigns a server connection per transaction, such as pgbouncer with `pool_mode=transaction`.
     Transaction,
 }
 
-/// How a [`PostgresStore`](crate::PostgresStore) uses its database. The defaults are good. What the URL says about
-/// the same thing wins.
+/// Options of a [`PostgresStore`](crate::PostgresStore). The defaults suit most programs. Options in the URL take
+/// precedence.
 #[derive(Clone)]
 #[non_exhaustive]
 pub struct PostgresOptions {
-    /// The schema that holds all tables; made if it is not there.
+    /// The schema that holds all tables. Created if it does not exist.
     pub schema: String,
-    /// `Full`: an acknowledgement waits until the server has flushed. `Relaxed`: it does not, and a crash of
-    /// the server may take back the last moments.
+    /// With `Full`, an acknowledgement waits until the server has flushed its log. With `Relaxed` it does not wait, and
+    /// a crash of the server may lose the last moments.
     pub durability: Durability,
-    /// Replaces the server's clock: for tests.
+    /// A clock that replaces the server's, for tests.
     pub clock: Option<Arc<dyn Clock>>,
-    /// How long an item waits for a foreign transaction before its flush is given up as blocked.
+    /// The time that an item may wait for a lock of a foreign transaction before its flush fails as blocked.
     pub lock_timeout: Duration,
-    /// How long a worker counts as alive without renewing.
+    /// The time for which a worker counts as alive without a renewal.
     pub lease: Duration,
-    /// The identity that the store must have, as the text of a UUID: another database is refused. `stepfast db check`
-    /// shows it.
+    /// The required identity of the store, the text of a UUID. A database with another identity is rejected. `None`
+    /// accepts any. `stepfast db check` shows the identity.
     pub store_id: Option<String>,
-    /// How long connecting may take, and how long a load or list waits for a connection.
+    /// The time limit for connecting, and the time that a load or list waits for a connection.
     pub connect_timeout: Duration,
-    /// True to refuse a database without our schema, which would be made otherwise.
+    /// Whether a database without the schema is rejected. By default the schema is created.
     pub must_exist: bool,
-    /// Most connections for loads and lists.
+    /// The maximum number of connections for loads and lists.
     pub readers: usize,
-    /// What the names of connections begin with, as `pg_stat_activity` shows them: `stepfast lane`.
+    /// The first part of the names of connections, as `pg_stat_activity` shows them, for example in `stepfast lane`.
     pub application_name: String,
-    /// A proxy in between.
+    /// The kind of proxy between the store and the server.
     pub pooling: Pooling,
-    /// URL for wake-up hints that goes to the server itself, where the other one goes to a proxy that lends
-    /// connections for transactions.
+    /// The URL of the server itself, for the connection for wake-up hints, if the store's URL leads to a proxy that
+    /// pools transactions.
     pub listen: Option<String>,
-    pub(crate) tls: Tls,
+    pub(crate) tls: TlsOptions,
 }
 
 impl Default for PostgresOptions {
@@ -73,104 +73,104 @@ impl Default for PostgresOptions {
             application_name: "stepfast".into(),
             pooling: Pooling::Session,
             listen: None,
-            tls: Tls::default(),
+            tls: TlsOptions::default(),
         }
     }
 }
 
 impl PostgresOptions {
-    /// The same options in another schema.
+    /// Sets the schema that holds all tables.
     #[must_use]
     pub fn schema(mut self, schema: impl Into<String>) -> Self {
         self.schema = schema.into();
         self
     }
 
-    /// The same options with another durability.
+    /// Sets the durability of acknowledgements.
     #[must_use]
     pub fn durability(mut self, durability: Durability) -> Self {
         self.durability = durability;
         self
     }
 
-    /// The same options, which refuse or allow that the schema is made.
+    /// Sets whether a database without the schema is rejected.
     #[must_use]
     pub fn must_exist(mut self, must_exist: bool) -> Self {
         self.must_exist = must_exist;
         self
     }
 
-    /// The same options with a clock that replaces the server's.
+    /// Sets a clock that replaces the server's, for tests.
     #[must_use]
     pub fn clock(mut self, clock: Arc<dyn Clock>) -> Self {
         self.clock = Some(clock);
         self
     }
 
-    /// The same options with another bound on waiting for foreign transactions.
+    /// Sets the time that an item may wait for a lock of a foreign transaction.
     #[must_use]
     pub fn lock_timeout(mut self, timeout: Duration) -> Self {
         self.lock_timeout = timeout;
         self
     }
 
-    /// The same options with another lease.
+    /// Sets the time for which a worker counts as alive without a renewal.
     #[must_use]
     pub fn lease(mut self, lease: Duration) -> Self {
         self.lease = lease;
         self
     }
 
-    /// The same options with another bound on connecting.
+    /// Sets the time limit for connecting.
     #[must_use]
     pub fn connect_timeout(mut self, timeout: Duration) -> Self {
         self.connect_timeout = timeout;
         self
     }
 
-    /// The same options with another number of connections for loads and lists (at least one).
+    /// Sets the maximum number of connections for loads and lists, at least one.
     #[must_use]
     pub fn readers(mut self, readers: usize) -> Self {
         self.readers = readers;
         self
     }
 
-    /// The same options with another beginning of the names of connections, of 1 to 48 bytes.
+    /// Sets the first part of the names of connections, of 1 to 48 bytes.
     #[must_use]
     pub fn application_name(mut self, name: impl Into<String>) -> Self {
         self.application_name = name.into();
         self
     }
 
-    /// The same options for another kind of proxy in between.
+    /// Sets the kind of proxy between the store and the server.
     #[must_use]
     pub fn pooling(mut self, pooling: Pooling) -> Self {
         self.pooling = pooling;
         self
     }
 
-    /// The same options with a direct URL for wake-up hints.
+    /// Sets the URL of the server itself, for wake-up hints.
     #[must_use]
     pub fn listen(mut self, url: impl Into<String>) -> Self {
         self.listen = Some(url.into());
         self
     }
 
-    /// The same options with another way to encrypt. The default is `prefer`, as in libpq.
+    /// Sets the encryption mode. The default is `prefer`, as in libpq.
     #[must_use]
     pub fn ssl_mode(mut self, mode: SslMode) -> Self {
         self.tls.mode = Some(mode);
         self
     }
 
-    /// The same options with a PEM file of root certificates to trust, or `system` for those of the system.
+    /// Sets a PEM file of root certificates to trust, or `system` for the certificates of the system.
     #[must_use]
     pub fn ssl_root_cert(mut self, file: impl Into<PathBuf>) -> Self {
         self.tls.root_cert = Some(file.into());
         self
     }
 
-    /// The same options with PEM files of a certificate that is shown to the server, and of its key.
+    /// Sets the PEM files of the client certificate that is sent to the server, and of its key.
     #[must_use]
     pub fn ssl_cert(mut self, certificate: impl Into<PathBuf>, key: impl Into<PathBuf>) -> Self {
         self.tls.cert = Some(certificate.into());
@@ -193,7 +193,7 @@ impl fmt::Debug for PostgresOptions {
             .field("readers", &self.readers)
             .field("application_name", &self.application_name)
             .field("pooling", &self.pooling)
-            // it may hold a password
+            // the URL may contain a password
             .field("has_listen", &self.listen.is_some())
             .field("tls", &self.tls)
             .finish()

@@ -1,4 +1,4 @@
-//! The types of statements' parameters, for sending a statement without asking the server about it first.
+//! The types of the statements' parameters. Statements that are not prepared are sent with them, without a round trip.
 
 use std::sync::LazyLock;
 
@@ -6,16 +6,16 @@ use tokio_postgres::types::Type;
 
 use crate::conn::statements::Sql;
 
-/// By statement: every parameter has its type behind it in the text, as in `$1::uuid[]`.
-static TYPES: LazyLock<Vec<Vec<Type>>> =
-    LazyLock::new(|| Sql::ALL.iter().map(|sql| types_in(sql.text())).collect());
+/// The parameter types of each statement. In the text, every parameter is followed by its type, as in `$1::uuid[]`.
+static PARAMETER_TYPES: LazyLock<Vec<Vec<Type>>> =
+    LazyLock::new(|| Sql::ALL.iter().map(|sql| parse_parameter_types(sql.text())).collect());
 
-/// The types of a statement's parameters, in their order.
-pub(crate) fn types(sql: Sql) -> &'static [Type] {
-    TYPES.get(sql as usize).map_or(&[], Vec::as_slice)
+/// Returns the types of a statement's parameters, in order.
+pub(crate) fn parameter_types(sql: Sql) -> &'static [Type] {
+    PARAMETER_TYPES.get(sql as usize).map_or(&[], Vec::as_slice)
 }
 
-fn types_in(text: &str) -> Vec<Type> {
+fn parse_parameter_types(text: &str) -> Vec<Type> {
     let mut types = Vec::new();
     for after in text.split('$').skip(1) {
         let digits = after.find(|c: char| !c.is_ascii_digit()).unwrap_or(after.len());
@@ -26,14 +26,14 @@ fn types_in(text: &str) -> Vec<Type> {
         if types.len() < number {
             types.resize(number, Type::UNKNOWN);
         }
-        if let Some(place) = number.checked_sub(1).and_then(|place| types.get_mut(place)) {
-            *place = named(name, rest.starts_with("[]"));
+        if let Some(parameter) = number.checked_sub(1).and_then(|index| types.get_mut(index)) {
+            *parameter = type_by_name(name, rest.starts_with("[]"));
         }
     }
     types
 }
 
-fn named(name: &str, is_array: bool) -> Type {
+fn type_by_name(name: &str, is_array: bool) -> Type {
     match (name, is_array) {
         ("bigint", false) => Type::INT8,
         ("bigint", true) => Type::INT8_ARRAY,
@@ -60,12 +60,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_parameter_of_every_statement_has_a_type() {
+    fn parameters_of_all_statements_have_types() {
         for sql in Sql::ALL {
-            assert!(!types(*sql).contains(&Type::UNKNOWN), "{sql:?}: {:?}", types(*sql));
+            assert!(!parameter_types(*sql).contains(&Type::UNKNOWN), "{sql:?}: {:?}", parameter_types(*sql));
         }
         assert_eq!(
-            types(Sql::Fence),
+            parameter_types(Sql::Fence),
             [
                 Type::INT8,
                 Type::INT2,
@@ -79,6 +79,6 @@ mod tests {
                 Type::TEXT
             ]
         );
-        assert_eq!(types(Sql::Satisfied), [] as [Type; 0]);
+        assert_eq!(parameter_types(Sql::SatisfiedWaits), [] as [Type; 0]);
     }
 }

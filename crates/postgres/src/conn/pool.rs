@@ -1,25 +1,26 @@
-//! Connections for loads and lists: a bounded number, lent one at a time.
+//! A bounded pool of connections for loads and lists.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
 use stepfast_core::store::StoreError;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use crate::conn::background::Background;
-use crate::conn::connector::{Connector, Role};
+use crate::conn::background::BackgroundRuntime;
+use crate::conn::connector::{Connector, Purpose};
 use crate::conn::session::Session;
-use crate::conn::statements::READ;
+use crate::conn::statements::READ_STATEMENTS;
 use crate::error::unavailable_error;
 
-/// The connections that are there, and the right to have them.
+/// The pool: idle sessions, and permits that bound their number.
 pub(crate) struct ReaderPool {
     connector: Arc<Connector>,
-    background: Arc<Background>,
+    background: Arc<BackgroundRuntime>,
     permits: Arc<Semaphore>,
     idle: Arc<Mutex<Vec<Session>>>,
 }
 
-/// A connection that is lent. Unless it is given back it is closed: nobody knows what is open on it.
+/// A session taken from the pool. Dropping it closes the connection, because a transaction may be open on it;
+/// [`release`](Self::release) returns it to the pool.
 pub(crate) struct PooledSession {
     session: Session,
     idle: Arc<Mutex<Vec<Session>>>,
@@ -31,7 +32,7 @@ impl PooledSession {
         &self.session
     }
 
-    /// Gives it back with no transaction open.
+    /// Returns the session to the pool. No transaction may be open on it.
     pub(crate) fn release(self) {
         if !self.session.is_closed() {
             self.idle.lock().unwrap_or_else(PoisonError::into_inner).push(self.session);
@@ -40,23 +41,24 @@ impl PooledSession {
 }
 
 impl ReaderPool {
-    /// Makes connections when they are needed, and keeps them.
-    pub(crate) fn new(connector: Arc<Connector>, background: Arc<Background>) -> Self {
+    /// Creates an empty pool. Connections are opened on demand and kept.
+    pub(crate) fn new(connector: Arc<Connector>, background: Arc<BackgroundRuntime>) -> Self {
         let permits = Arc::new(Semaphore::new(connector.options().readers.max(1)));
         Self { connector, background, permits, idle: Arc::default() }
     }
 
-    /// A connection that nobody else uses; `Unavailable` if none becomes free, or can be made, in time.
+    /// Takes a session, exclusively. Returns `Unavailable` if none becomes free, and none can be opened, within the
+    /// connect timeout.
     pub(crate) async fn acquire(&self) -> Result<PooledSession, StoreError> {
-        let limit = self.connector.options().connect_timeout;
-        // whoever reads may have a runtime without a clock, or none at all
-        let deadline = self.background.sleep(limit);
+        let timeout = self.connector.options().connect_timeout;
+        // the caller's runtime may have no timer, or there may be no runtime at all
+        let deadline = self.background.sleep(timeout);
         tokio::pin!(deadline);
         let permit = tokio::select! {
             permit = self.permits.clone().acquire_owned() => permit,
             () = &mut deadline => {
                 return Err(StoreError::Unavailable(format!(
-                    "all {} connections for loads and lists were busy for {limit:?}; raise readers= in the URL, \
+                    "all {} connections for loads and lists were busy for {timeout:?}; raise readers= in the URL, \
                      or read less at a time",
                     self.connector.options().readers.max(1)
                 )));
@@ -75,7 +77,7 @@ impl ReaderPool {
                 session = self.open() => session?,
                 () = deadline => {
                     return Err(StoreError::Unavailable(format!(
-                        "cannot connect to {}: no connection was to be had for {limit:?}",
+                        "cannot connect to {}: no connection could be opened within {timeout:?}",
                         self.connector.name()
                     )));
                 }
@@ -84,15 +86,15 @@ impl ReaderPool {
         Ok(PooledSession { session, idle: self.idle.clone(), _permit: permit })
     }
 
-    /// A new connection. While the server has none left, one is asked for again and again.
+    /// Opens a session, retrying while the server has no free connection.
     async fn open(&self) -> Result<Session, StoreError> {
-        let wire = self.connector.dial_with_retry(&self.background, Role::Reader).await;
-        let wire = wire.map_err(|refusal| self.connector.connect_failed(&refusal))?;
+        let dialed = self.connector.dial_with_retry(&self.background, Purpose::Reader).await;
+        let dialed = dialed.map_err(|error| self.connector.connect_failed(&error))?;
         let set_up = async {
-            self.connector.set_up(&wire.client, Role::Reader).await?;
-            Session::from_client(&self.connector, wire, Role::Reader, READ).await
+            self.connector.set_up(&dialed.client, Purpose::Reader).await?;
+            Session::from_client(&self.connector, dialed, Purpose::Reader, READ_STATEMENTS).await
         };
-        // also where somebody locks the tables, so that nothing can be prepared
+        // `Blocked` becomes `Unavailable`, too: a lock of another transaction can keep statements from being prepared
         set_up.await.map_err(|error| unavailable_error(error.into()))
     }
 }

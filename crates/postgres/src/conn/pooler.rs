@@ -1,16 +1,16 @@
-//! Noticing a proxy that lends connections of the server for single transactions.
+//! Detects a proxy that assigns server connections per transaction.
 
 use std::collections::HashSet;
 
 use tokio_postgres::{Client, Error, SimpleQueryMessage};
 
-/// How often it is looked: proxies differ in whether they lend what they got back first or last.
+/// Number of checks: some proxies assign the connection that was returned first, others the one returned last.
 const PROBE_ROUNDS: usize = 3;
 
-/// True if two connections of ours have been one and the same of the server's, or one of ours has been two: then a
-/// proxy stands in between that pools transactions.
+/// Returns true if both clients have shared a server connection, or if one of them has had two. In both cases a proxy
+/// in between pools transactions.
 ///
-/// False proves nothing, but a proxy with little else to do lends the same ones again soon.
+/// False proves nothing, but a proxy with little load soon assigns the same connections again.
 pub(crate) async fn detect_transaction_pooling(first: &Client, second: &Client) -> Result<bool, Error> {
     let (mut firsts, mut seconds) = (HashSet::new(), HashSet::new());
     for _ in 0..PROBE_ROUNDS {
@@ -22,19 +22,22 @@ pub(crate) async fn detect_transaction_pooling(first: &Client, second: &Client) 
     Ok(firsts.len() > 1 || seconds.len() > 1 || !firsts.is_disjoint(&seconds))
 }
 
-async fn backend_pid(client: &Client, ask: &str) -> Result<Option<String>, Error> {
-    Ok(query_first_row(client, ask).await?.and_then(|mut row| row.swap_remove(0)))
+async fn backend_pid(client: &Client, sql: &str) -> Result<Option<String>, Error> {
+    Ok(query_first_row(client, sql).await?.and_then(|mut row| row.swap_remove(0)))
 }
 
-/// The first row that `sql` answers, as text. No statement gets a name, so a proxy may stand in between.
-pub(crate) async fn query_first_row(client: &Client, sql: &str) -> Result<Option<Vec<Option<String>>>, Error> {
+/// Returns the first row of `sql` as text. The statement is not prepared, so this works through any proxy.
+pub(crate) async fn query_first_row(
+    client: &Client,
+    sql: &str,
+) -> Result<Option<Vec<Option<String>>>, Error> {
     Ok(query_rows(client, sql).await?.into_iter().next())
 }
 
-/// All rows.
+/// Returns all rows of `sql` as text, like [`query_first_row`].
 pub(crate) async fn query_rows(client: &Client, sql: &str) -> Result<Vec<Vec<Option<String>>>, Error> {
-    let answer = client.simple_query(sql).await?;
-    Ok(answer
+    let messages = client.simple_query(sql).await?;
+    Ok(messages
         .into_iter()
         .filter_map(|message| match message {
             SimpleQueryMessage::Row(row) => {

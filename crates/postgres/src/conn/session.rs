@@ -1,4 +1,4 @@
-//! [`Session`]: a connection, and how statements are sent on it.
+//! [`Session`]: a connection with its prepared statements.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -9,35 +9,36 @@ use stepfast_core::store::StoreError;
 use tokio::runtime::Handle;
 use tokio_postgres::{Client, Statement};
 
-use crate::conn::connector::{Connector, Role};
-use crate::conn::dial::{Warnings, Wire};
+use crate::conn::connector::{Connector, Purpose};
+use crate::conn::dial::{DialedClient, ServerWarnings};
 use crate::conn::options::Pooling;
 use crate::conn::statements::Sql;
 use crate::error::store_error;
 
-/// Where a pipeline begins and ends.
+/// The part of a transaction that a pipeline covers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum TxPart {
     /// A whole transaction.
     Whole,
-    /// A whole transaction that waits only briefly for other people's locks.
+    /// A whole transaction that waits only briefly for locks of other transactions.
     WholeShortWait,
-    /// Begins one and leaves it open.
+    /// Begins a transaction and leaves it open.
     Begin,
-    /// Begins one that waits only briefly for other people's locks.
+    /// Begins a transaction that waits only briefly for locks of other transactions, and leaves it open.
     BeginShortWait,
-    /// Begins one that reads, and sees the database as it was at one moment.
+    /// Begins a read-only transaction that sees one snapshot, and leaves it open.
     BeginSnapshot,
-    /// Goes on in one.
+    /// Continues an open transaction.
     Middle,
-    /// Goes on in one and commits it.
+    /// Continues an open transaction and commits it.
     End,
-    /// Statements on their own.
+    /// Statements that commit one by one.
     Standalone,
 }
 
 impl TxPart {
-    /// The statement that begins the transaction, if it begins here, and what comes after the settings.
+    /// Returns the statement that begins the transaction, and a statement for after the settings. `None` if the
+    /// transaction does not begin in this part.
     pub(crate) fn begin_statement(self) -> Option<(&'static str, &'static str)> {
         match self {
             TxPart::Whole | TxPart::Begin => Some(("BEGIN", "")),
@@ -52,55 +53,56 @@ impl TxPart {
     }
 }
 
-/// A connection of the store.
+/// A configured connection of the store.
 pub(crate) struct Session {
     /// The connection.
     pub client: Client,
-    warnings: Arc<Warnings>,
+    warnings: Arc<ServerWarnings>,
     send_mode: SendMode,
-    /// What the server has reported on it leaves its state in doubt.
+    /// Whether an error has left the connection's state in doubt.
     is_unusable: AtomicBool,
-    /// Rows written or claimed since the plans were made, and how many of them make new plans worthwhile.
+    /// Rows written or claimed since the plans were made.
     rows_since_plan: AtomicU64,
+    /// The number of rows after which plans are made again.
     replan_threshold: AtomicU64,
 }
 
-/// How statements are sent.
+/// The way in which a session sends statements.
 enum SendMode {
-    /// The connection is the server's: its settings were set when it was made, and statements are prepared.
+    /// A connection to one server session: it was configured when it was opened, and its statements are prepared.
     Prepared(Vec<Option<Statement>>),
-    /// A proxy lends another connection of the server for each transaction: it has to bring its settings along,
-    /// and statements have no name by which the next transaction could find them.
+    /// A connection to a proxy that assigns a server connection per transaction: each transaction sends its settings,
+    /// and statements are not prepared, as the next transaction could not find them.
     Unnamed { settings: String },
 }
 
-/// How a transaction begins where the defaults may be anybody's.
+/// Begins a transaction on a server connection whose defaults another client may have changed.
 const BEGIN_WITH_DEFAULTS: &str = "BEGIN ISOLATION LEVEL READ COMMITTED, READ WRITE";
 
-/// Plans are made anew when this many rows were written, then twice as many, and so on, up to the last.
+/// Row counts after which plans are made again: the first, which doubles each time, and the maximum.
 const REPLAN_ROWS: (u64, u64) = (32, 65_536);
 
 impl Session {
-    /// A connection driven by `runtime`, with the statements that it will need.
+    /// Opens a connection driven by `runtime`, and prepares `statements` on it.
     pub(crate) async fn open(
         connector: &Connector,
         runtime: &Handle,
-        role: Role,
+        purpose: Purpose,
         statements: &[Sql],
     ) -> Result<Self, StoreError> {
-        let wire = connector.connect(runtime, role).await?;
-        Self::from_client(connector, wire, role, statements).await
+        let dialed = connector.connect(runtime, purpose).await?;
+        Self::from_client(connector, dialed, purpose, statements).await
     }
 
-    /// The same on a connection that is there and set up for `role`.
+    /// Creates a session on a connection that is configured for `purpose`, and prepares `statements` on it.
     pub(crate) async fn from_client(
         connector: &Connector,
-        Wire { client, warnings }: Wire,
-        role: Role,
+        DialedClient { client, warnings }: DialedClient,
+        purpose: Purpose,
         statements: &[Sql],
     ) -> Result<Self, StoreError> {
-        let way = match connector.options().pooling {
-            Pooling::Transaction => SendMode::Unnamed { settings: connector.local_settings(role) },
+        let send_mode = match connector.options().pooling {
+            Pooling::Transaction => SendMode::Unnamed { settings: connector.transaction_settings(purpose) },
             Pooling::Session => {
                 let mut prepared = vec![None; Sql::ALL.len()];
                 let texts = statements.iter().map(|sql| client.prepare(sql.text()));
@@ -112,23 +114,32 @@ impl Session {
                 SendMode::Prepared(prepared)
             }
         };
-        let (rows, rows_per_plan) = (AtomicU64::new(0), AtomicU64::new(REPLAN_ROWS.0));
-        Ok(Self { client, warnings, send_mode: way, is_unusable: AtomicBool::new(false), rows_since_plan: rows, replan_threshold: rows_per_plan })
+        let (rows_since_plan, replan_threshold) = (AtomicU64::new(0), AtomicU64::new(REPLAN_ROWS.0));
+        Ok(Self {
+            client,
+            warnings,
+            send_mode,
+            is_unusable: AtomicBool::new(false),
+            rows_since_plan,
+            replan_threshold,
+        })
     }
 
-    /// A prepared statement; preparing it was asked for when the session was opened. `None` where statements
-    /// have no names.
+    /// Returns a statement that was prepared when the session was opened. `None` if the session does not prepare
+    /// statements.
     pub(crate) fn statement(&self, sql: Sql) -> Result<Option<&Statement>, StoreError> {
         match &self.send_mode {
             SendMode::Unnamed { .. } => Ok(None),
             SendMode::Prepared(prepared) => match &prepared[sql as usize] {
                 Some(statement) => Ok(Some(statement)),
-                None => Err(StoreError::Unavailable(format!("statement {sql:?} is not prepared here"))),
+                None => {
+                    Err(StoreError::Unavailable(format!("statement {sql:?} is not prepared in this session")))
+                }
             },
         }
     }
 
-    /// What begins the transaction of a part, if one begins here.
+    /// Returns the statements that begin the transaction of `part`, if it begins one.
     pub(crate) fn begin_statement(&self, part: TxPart) -> Option<Cow<'static, str>> {
         match (&self.send_mode, part.begin_statement()) {
             (SendMode::Prepared(_), begin) => begin.map(|(begin, then)| match then {
@@ -147,16 +158,16 @@ impl Session {
         }
     }
 
-    /// True if the part is a transaction of its own here, which a failure leaves open.
+    /// Whether this session wraps the standalone statements of `part` in a transaction, which stays open after a failure.
     pub(crate) fn wraps_in_transaction(&self, part: TxPart) -> bool {
         part == TxPart::Standalone && matches!(self.send_mode, SendMode::Unnamed { .. })
     }
 
-    /// Counts rows that are about to be written. True if the plans are of a time when the tables were much
-    /// smaller: a plan that is kept for good may walk through a table that was nearly empty when it was made.
+    /// Counts rows that are about to be written. Returns true if the plans were made when the tables were much smaller:
+    /// a plan that is kept forever may scan a table that was nearly empty when the plan was made.
     pub(crate) fn needs_new_plans(&self, rows: usize) -> bool {
         if matches!(self.send_mode, SendMode::Unnamed { .. }) {
-            // each is planned when it is sent
+            // unprepared statements are planned each time
             return false;
         }
         let rows = self.rows_since_plan.fetch_add(rows as u64, Relaxed) + rows as u64;
@@ -169,17 +180,17 @@ impl Session {
         true
     }
 
-    /// True if a commit since the last call counts as done, but has not waited for its synchronous standbys.
+    /// Whether a commit since the last call has succeeded without waiting for its synchronous standbys.
     pub(crate) fn take_unreplicated(&self) -> bool {
         self.warnings.take_unreplicated()
     }
 
-    /// Keeps it from being used again.
+    /// Keeps the session from being used again.
     pub(crate) fn mark_unusable(&self) {
         self.is_unusable.store(true, Relaxed);
     }
 
-    /// True if it can no longer be used.
+    /// Whether the session can no longer be used.
     pub(crate) fn is_closed(&self) -> bool {
         self.is_unusable.load(Relaxed) || self.client.is_closed()
     }

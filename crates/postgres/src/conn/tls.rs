@@ -1,4 +1,4 @@
-//! TLS: what `sslmode` and its companions mean, as libpq has it.
+//! TLS: the options `sslmode`, `sslrootcert`, `sslcert` and `sslkey`, with the semantics of libpq.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -18,26 +18,27 @@ use tokio_rustls::rustls::{
     ClientConfig, DigitallySignedStruct, Error, OtherError, RootCertStore, SignatureScheme,
 };
 
-/// Whether connections are encrypted, and what the server must prove; the words are libpq's.
+/// Whether connections are encrypted, and what the server must prove. The names are libpq's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub enum SslMode {
-    /// Never encrypted.
+    /// Connections are never encrypted.
     Disable,
-    /// Encrypted only if the server refuses what is not.
+    /// Connections are encrypted only if the server rejects unencrypted ones.
     Allow,
-    /// Encrypted if the server can; whoever answers is believed.
+    /// Connections are encrypted if the server supports it. The server's certificate is not verified.
     #[default]
     Prefer,
-    /// Always encrypted. Whoever answers is believed, unless root certificates are given: then as `VerifyCa`.
+    /// Connections are always encrypted. The server's certificate is not verified unless root certificates are given;
+    /// then this is the same as `VerifyCa`.
     Require,
-    /// Always encrypted, and the server's certificate is signed by a root certificate that is given.
+    /// Connections are always encrypted, and one of the given root certificates must have signed the server's certificate.
     VerifyCa,
-    /// The same, and the certificate has the name that the URL connects to.
+    /// Like `VerifyCa`, and the certificate must have the host's name from the URL.
     VerifyFull,
 }
 
 impl SslMode {
-    /// All of them.
+    /// All modes.
     pub const ALL: [SslMode; 6] = [
         SslMode::Disable,
         SslMode::Allow,
@@ -47,7 +48,7 @@ impl SslMode {
         SslMode::VerifyFull,
     ];
 
-    /// The word for it.
+    /// The mode's name in URLs.
     pub fn as_str(self) -> &'static str {
         match self {
             SslMode::Disable => "disable",
@@ -74,55 +75,57 @@ impl fmt::Display for SslMode {
     }
 }
 
-/// How connections are encrypted.
+/// The options of encryption.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Tls {
-    /// The mode; `None` is `Prefer`, or `VerifyFull` with the system's root certificates.
+pub(crate) struct TlsOptions {
+    /// The mode. `None` means `Prefer`, or `VerifyFull` with the system's root certificates.
     pub mode: Option<SslMode>,
-    /// A PEM file of root certificates, or `system`.
+    /// A PEM file of root certificates to trust, or `system`.
     pub root_cert: Option<PathBuf>,
-    /// A PEM file with the certificate that the client shows, and those between it and a root.
+    /// A PEM file with the client certificate, and the intermediate certificates.
     pub cert: Option<PathBuf>,
-    /// A PEM file with the key of that certificate.
+    /// A PEM file with the key of the client certificate.
     pub key: Option<PathBuf>,
 }
 
-impl Tls {
+impl TlsOptions {
     pub(crate) fn mode(&self) -> SslMode {
-        self.mode.unwrap_or(if self.is_system() { SslMode::VerifyFull } else { SslMode::Prefer })
+        self.mode.unwrap_or(if self.uses_system_roots() { SslMode::VerifyFull } else { SslMode::Prefer })
     }
 
-    /// True if root certificates are given that the mode does not ask for.
-    pub(crate) fn is_unchecked(&self) -> bool {
+    /// Whether root certificates are given that the mode does not use.
+    pub(crate) fn has_unused_root_cert(&self) -> bool {
         self.root_cert.is_some() && self.mode() < SslMode::Require
     }
 
-    fn is_system(&self) -> bool {
+    fn uses_system_roots(&self) -> bool {
         self.root_cert.as_deref() == Some(Path::new("system"))
     }
 
-    /// What the client library makes encrypted connections with; an error names the option that is wrong.
-    pub(crate) fn connector(&self, is_direct: bool) -> Result<MakeRustlsConnect, String> {
+    /// Builds the client library's TLS connector. An error names the option that is wrong.
+    pub(crate) fn build_connector(&self, is_direct: bool) -> Result<MakeRustlsConnect, String> {
         let mode = self.mode();
-        if self.is_system() && mode != SslMode::VerifyFull {
+        if self.uses_system_roots() && mode != SslMode::VerifyFull {
             return Err(format!(
-                "sslmode={mode} is too weak for sslrootcert=system, as anybody can get a certificate from a public \
+                "sslmode={mode} is too weak for sslrootcert=system, as anyone can get a certificate from a public \
                  authority: use sslmode=verify-full"
             ));
         }
-        // ring, whatever other parts of the program have made the default of the process
+        // ring, whatever provider other parts of the program have made the default of the process
         let provider = Arc::new(ring::default_provider());
-        let verifier = Verifier {
-            trust: match mode {
+        let verifier = CertificateVerifier {
+            trusted_roots: match mode {
                 SslMode::Disable | SslMode::Allow | SslMode::Prefer => {
-                    // it proves nothing in these modes, but whoever names a file means one that is there
+                    // these modes do not use the file, but a file that cannot be read is a mistake
                     if let Some(path) = &self.root_cert {
-                        certificates("sslrootcert", path)?;
+                        read_certificates("sslrootcert", path)?;
                     }
                     None
                 }
                 SslMode::Require if self.root_cert.is_none() => None,
-                SslMode::Require | SslMode::VerifyCa | SslMode::VerifyFull => Some(self.trust(mode)?),
+                SslMode::Require | SslMode::VerifyCa | SslMode::VerifyFull => {
+                    Some(self.load_trusted_roots(mode)?)
+                }
             },
             checks_name: mode == SslMode::VerifyFull,
             algorithms: provider.signature_verification_algorithms,
@@ -134,7 +137,7 @@ impl Tls {
     fn client_config(
         &self,
         provider: Arc<CryptoProvider>,
-        verifier: Verifier,
+        verifier: CertificateVerifier,
         is_direct: bool,
     ) -> Result<ClientConfig, String> {
         let builder = ClientConfig::builder_with_provider(provider)
@@ -145,13 +148,9 @@ impl Tls {
         let mut config = match (&self.cert, &self.key) {
             (None, None) => builder.with_no_client_auth(),
             (Some(cert), Some(key)) => {
-                let certificates = certificates("sslcert", cert)?;
-                builder.with_client_auth_cert(certificates, private_key(key)?).map_err(|error| {
-                    format!(
-                        "sslcert {} and sslkey {} do not go together: {error}",
-                        cert.display(),
-                        key.display()
-                    )
+                let certificates = read_certificates("sslcert", cert)?;
+                builder.with_client_auth_cert(certificates, read_private_key(key)?).map_err(|error| {
+                    format!("sslcert {} and sslkey {} do not match: {error}", cert.display(), key.display())
                 })?
             }
             (Some(cert), None) => {
@@ -170,18 +169,19 @@ impl Tls {
         Ok(config)
     }
 
-    /// Whom the mode trusts. `verify-full` without root certificates trusts the system's: the name is checked.
-    fn trust(&self, mode: SslMode) -> Result<Trust, String> {
-        let found = match &self.root_cert {
-            Some(path) if !self.is_system() => certificates("sslrootcert", path)?,
+    /// Loads the root certificates to trust. `verify-full` without root certificates trusts those of the system, as it
+    /// checks the name.
+    fn load_trusted_roots(&self, mode: SslMode) -> Result<TrustedRoots, String> {
+        let certificates = match &self.root_cert {
+            Some(path) if !self.uses_system_roots() => read_certificates("sslrootcert", path)?,
             None if mode == SslMode::VerifyCa => {
                 return Err("sslmode=verify-ca needs sslrootcert=FILE with the certificates to trust".into());
             }
             _ => {
-                // those of the system know of authorities of the house, and are kept up to date with it
-                let found = rustls_native_certs::load_native_certs();
-                if found.certs.is_empty() {
-                    let errors: Vec<String> = found.errors.iter().map(ToString::to_string).collect();
+                // the system's certificates include the authorities of its organisation, and are updated with it
+                let native = rustls_native_certs::load_native_certs();
+                if native.certs.is_empty() {
+                    let errors: Vec<String> = native.errors.iter().map(ToString::to_string).collect();
                     return Err(format!(
                         "the system has no root certificates{}{}; install them (Debian: ca-certificates) or name \
                          a file with sslrootcert",
@@ -189,22 +189,23 @@ impl Tls {
                         errors.join(", ")
                     ));
                 }
-                found.certs
+                native.certs
             }
         };
         let mut roots = RootCertStore::empty();
-        let (usable, _) = roots.add_parsable_certificates(found.iter().cloned());
+        let (usable, _) = roots.add_parsable_certificates(certificates.iter().cloned());
         match &self.root_cert {
             Some(path) if usable == 0 => {
                 Err(format!("sslrootcert {} has no usable certificate", path.display()))
             }
-            _ => Ok(Trust { roots, certificates: found }),
+            _ => Ok(TrustedRoots { roots, certificates }),
         }
     }
 }
 
-fn certificates(option: &str, path: &Path) -> Result<Vec<CertificateDer<'static>>, String> {
-    let fail = |error: PemError| format!("{option} {} cannot be read: {}", path.display(), said(&error));
+fn read_certificates(option: &str, path: &Path) -> Result<Vec<CertificateDer<'static>>, String> {
+    let fail =
+        |error: PemError| format!("{option} {} cannot be read: {}", path.display(), pem_error_text(&error));
     let found =
         CertificateDer::pem_file_iter(path).map_err(fail)?.collect::<Result<Vec<_>, _>>().map_err(fail)?;
     if found.is_empty() {
@@ -213,52 +214,55 @@ fn certificates(option: &str, path: &Path) -> Result<Vec<CertificateDer<'static>
     Ok(found)
 }
 
-fn private_key(path: &Path) -> Result<PrivateKeyDer<'static>, String> {
+fn read_private_key(path: &Path) -> Result<PrivateKeyDer<'static>, String> {
     let metadata = std::fs::metadata(path);
     #[cfg(unix)]
     if let Ok(metadata) = metadata {
         use std::os::unix::fs::MetadataExt;
-        // as libpq: a key that belongs to root may be readable by its group
+        // as in libpq, a key that belongs to root may be readable by its group
         let others = if metadata.uid() == 0 { 0o037 } else { 0o077 };
         if metadata.is_file() && metadata.mode() & others != 0 {
-            return Err(format!("sslkey {} can be read by others: chmod 0600 it", path.display()));
+            return Err(format!(
+                "sslkey {} can be read by other users: run chmod 0600 on it",
+                path.display()
+            ));
         }
     }
     PrivateKeyDer::from_pem_file(path).map_err(|error| match error {
         PemError::NoItemsFound => format!(
-            "sslkey {} holds no key that is understood: it must be in PEM format and not encrypted by a \
+            "sslkey {} holds no key that can be read: it must be in PEM format and not encrypted by a \
              passphrase",
             path.display()
         ),
-        error => format!("sslkey {} cannot be read: {}", path.display(), said(&error)),
+        error => format!("sslkey {} cannot be read: {}", path.display(), pem_error_text(&error)),
     })
 }
 
-fn said(error: &PemError) -> String {
+fn pem_error_text(error: &PemError) -> String {
     match error {
         PemError::Io(error) => error.to_string(),
         error => error.to_string(),
     }
 }
 
-/// Whose signatures count.
+/// The certificates whose signatures are trusted.
 #[derive(Debug)]
-struct Trust {
+struct TrustedRoots {
     roots: RootCertStore,
-    /// The same certificates as they stand in the file: a server may show one of them itself.
+    /// The same certificates as in the file: a server may present one of them itself.
     certificates: Vec<CertificateDer<'static>>,
 }
 
-/// Judges the server's certificate.
+/// Verifies the server's certificate.
 #[derive(Debug)]
-struct Verifier {
-    /// `None`: any certificate will do.
-    trust: Option<Trust>,
+struct CertificateVerifier {
+    /// The trusted certificates. `None` accepts any certificate.
+    trusted_roots: Option<TrustedRoots>,
     checks_name: bool,
     algorithms: WebPkiSupportedAlgorithms,
 }
 
-impl ServerCertVerifier for Verifier {
+impl ServerCertVerifier for CertificateVerifier {
     fn verify_server_cert(
         &self,
         end_entity: &CertificateDer<'_>,
@@ -267,24 +271,27 @@ impl ServerCertVerifier for Verifier {
         _ocsp_response: &[u8],
         now: UnixTime,
     ) -> Result<ServerCertVerified, Error> {
-        let Some(trust) = &self.trust else { return Ok(ServerCertVerified::assertion()) };
+        let Some(trusted) = &self.trusted_roots else { return Ok(ServerCertVerified::assertion()) };
         let certificate = ParsedCertificate::try_from(end_entity)?;
-        // a certificate that signs itself is its own root, and an authority's, which a chain must not end in
-        if !trust.certificates.contains(end_entity) {
+        // a self-signed certificate is its own root, and marked as an authority's, which must not be the end of a chain
+        if !trusted.certificates.contains(end_entity) {
             verify_server_cert_signed_by_trust_anchor(
                 &certificate,
-                &trust.roots,
+                &trusted.roots,
                 intermediates,
                 now,
                 self.algorithms.all,
             )
             .map_err(|error| {
-                explained("the server's certificate is not signed by one of sslrootcert", error)
+                certificate_error(
+                    "the server's certificate is not signed by a certificate of sslrootcert",
+                    error,
+                )
             })?;
         }
         if self.checks_name {
             verify_server_name(&certificate, server_name)
-                .map_err(|error| explained("the server's certificate is of another name", error))?;
+                .map_err(|error| certificate_error("the server's certificate is for another name", error))?;
         }
         Ok(ServerCertVerified::assertion())
     }
@@ -312,18 +319,18 @@ impl ServerCertVerifier for Verifier {
     }
 }
 
-/// An error with what it means, for people.
+/// A certificate error with an explanation for users.
 #[derive(Debug)]
-struct Explained(&'static str, Error);
+struct CertificateError(&'static str, Error);
 
-impl fmt::Display for Explained {
+impl fmt::Display for CertificateError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} ({})", self.0, self.1)
     }
 }
 
-impl std::error::Error for Explained {}
+impl std::error::Error for CertificateError {}
 
-fn explained(what: &'static str, error: Error) -> Error {
-    Error::Other(OtherError(Arc::new(Explained(what, error))))
+fn certificate_error(explanation: &'static str, error: Error) -> Error {
+    Error::Other(OtherError(Arc::new(CertificateError(explanation, error))))
 }

@@ -1,4 +1,4 @@
-//! The URL: options of ours behind it, and those that the client library understands.
+//! The connection URL: the store's own options, and those that are passed on to the client library.
 
 use std::collections::HashSet;
 use std::error::Error as _;
@@ -14,10 +14,10 @@ use uuid::Uuid;
 use crate::conn::options::{Pooling, PostgresOptions};
 use crate::conn::tls::SslMode;
 
-/// What a URL looks like.
+/// An example URL for error messages.
 const EXAMPLE_URL: &str = "postgres://user:password@host:5432/database";
 
-/// Options of ours.
+/// Options that the store reads itself.
 const STORE_OPTIONS: &[&str] = &[
     "application_name",
     "connect_timeout",
@@ -32,7 +32,7 @@ const STORE_OPTIONS: &[&str] = &[
     "sslrootcert",
 ];
 
-/// Options of the client library, which go to it as they are.
+/// Options that are passed on to the client library unchanged.
 const DRIVER_OPTIONS: &[&str] = &[
     "channel_binding",
     "dbname",
@@ -52,29 +52,33 @@ const DRIVER_OPTIONS: &[&str] = &[
     "user",
 ];
 
-/// The shortest and the longest lease, and bounds of the other times.
+/// Accepted leases.
 const LEASE_RANGE: RangeInclusive<Duration> = Duration::from_millis(100)..=WEEK;
+/// Accepted lock timeouts and connect timeouts.
 const TIMEOUT_RANGE: RangeInclusive<Duration> = Duration::from_millis(1)..=WEEK;
 const WEEK: Duration = Duration::from_hours(7 * 24);
-/// Most connections for loads and lists.
+/// Maximum of the option `readers`.
 const MAX_READERS: usize = 1_000;
-/// Longest path of a file, in bytes.
+/// Maximum length of a file path.
 const MAX_PATH_BYTES: usize = 4_096;
 
-/// A connection that nobody answers any more is given up after about this long, if the URL says nothing else:
-/// so long without a sign of life, then probes so far apart, so many of them.
+/// Default keepalives, which close a dead connection after about 11 s: the idle time before the first probe, the
+/// interval between probes, and the number of unanswered probes.
 const DEFAULT_KEEPALIVES: (Duration, Duration, u32) = (Duration::from_secs(5), Duration::from_secs(2), 3);
 
-/// Takes our options out of `url`. What stands there wins over what `options` had. Errors are for people, and hold
-/// no password.
-pub(crate) fn parse_url(url: &str, mut options: PostgresOptions) -> Result<(Config, PostgresOptions), String> {
+/// Splits `url` into the client library's configuration and the store's options. Options in the URL override
+/// `options`. Errors are texts for users and never contain a password.
+pub(crate) fn parse_url(
+    url: &str,
+    mut options: PostgresOptions,
+) -> Result<(Config, PostgresOptions), String> {
     let (address, query) = url.split_once('?').unwrap_or((url, ""));
-    let wrong = |reason: String| format!("{reason}; the URL looks like {EXAMPLE_URL}");
+    let invalid = |reason: String| format!("{reason}; the expected form is {EXAMPLE_URL}");
     if !address.contains("://") {
-        return Err(wrong("two slashes come after the URL's first colon".into()));
+        return Err(invalid("the URL needs two slashes after its first colon".into()));
     }
     check_encoding(address, query)?;
-    let (mut passed_on, mut found) = (Vec::new(), HashSet::new());
+    let (mut passed_on, mut seen) = (Vec::new(), HashSet::new());
     for option in query.split('&').filter(|option| !option.is_empty()) {
         let (name, value) = option.split_once('=').unwrap_or((option, ""));
         if DRIVER_OPTIONS.contains(&name) {
@@ -85,28 +89,32 @@ pub(crate) fn parse_url(url: &str, mut options: PostgresOptions) -> Result<(Conf
         } else if STORE_OPTIONS.contains(&name) {
             let value = percent_decode_str(value)
                 .decode_utf8()
-                .map_err(|_| format!("{name} in the URL is not UTF-8 when it is decoded"))?;
+                .map_err(|_| format!("{name} in the URL is not valid UTF-8 after percent-decoding"))?;
             apply_option(name, &value, &mut options)?;
         } else {
-            // what may be a part of a password is not shown
+            // the error must not show text that may be a part of a password
             let is_name =
                 option.contains('=') && name.bytes().all(|it| it.is_ascii_lowercase() || it == b'_');
             let is_secret = query.contains("password=") || query.contains("listen=");
-            return Err(if is_name && !is_secret { unknown_option_error(name) } else { malformed_option_error() });
+            return Err(if is_name && !is_secret {
+                unknown_option_error(name)
+            } else {
+                malformed_option_error()
+            });
         }
-        if !found.insert(name) {
-            return Err(format!("{name}= is in the URL twice"));
+        if !seen.insert(name) {
+            return Err(format!("the URL contains {name}= twice"));
         }
     }
     let url =
         if passed_on.is_empty() { address.to_owned() } else { format!("{address}?{}", passed_on.join("&")) };
     let mut config: Config = url.parse().map_err(|error: tokio_postgres::Error| {
-        wrong(match error.source() {
+        invalid(match error.source() {
             Some(cause) if cause.to_string().contains("`port`") => {
-                "the port in the URL is no number from 1 to 65535".into()
+                "the port in the URL must be a number from 1 to 65535".into()
             }
-            Some(cause) => format!("the URL is not understood ({cause})"),
-            None => "the URL is not understood".into(),
+            Some(cause) => format!("the URL cannot be parsed ({cause})"),
+            None => "the URL cannot be parsed".into(),
         })
     })?;
     check_options(&config, &mut options)?;
@@ -124,7 +132,7 @@ pub(crate) fn parse_url(url: &str, mut options: PostgresOptions) -> Result<(Conf
     if config.get_keepalives_retries().is_none() {
         config.keepalives_retries(retries);
     }
-    // the name in a certificate is compared with the host; where only an address is given, with that
+    // a certificate's name is compared with the host, or with the address if the URL has no host
     if config.get_hosts().is_empty() {
         for address in config.get_hostaddrs().to_vec() {
             config.host(address.to_string());
@@ -133,19 +141,19 @@ pub(crate) fn parse_url(url: &str, mut options: PostgresOptions) -> Result<(Conf
     Ok((config, options))
 }
 
-/// An error if the user or the password seem to hold what has a meaning in URLs: read as something else, a part of
-/// the password would be shown.
+/// Returns an error if the user or the password seems to contain an unencoded character with a meaning in URLs. The
+/// parser would misread it, and errors could then show a part of the password.
 fn check_encoding(address: &str, query: &str) -> Result<(), String> {
     let address = address.split_once("://").map_or(address, |(_, rest)| rest);
-    let (account, place) = address.rsplit_once('@').unwrap_or(("", address));
-    // a password with a question mark ends the address before the @
+    let (account, server) = address.rsplit_once('@').unwrap_or(("", address));
+    // an unencoded question mark in a password ends the address before the @
     let is_cut = query.split('&').any(|option| {
         option.contains('@') && !is_known_option(option.split_once('=').map_or(option, |(name, _)| name))
     });
-    if account.contains(['@', '/', '#']) || account.matches(':').count() > 1 || is_cut || place.contains('#')
+    if account.contains(['@', '/', '#']) || account.matches(':').count() > 1 || is_cut || server.contains('#')
     {
         return Err(
-            "the user or the password in the URL has a character that means something else there: write \
+            "the user or the password in the URL contains a character with a special meaning there: write \
              %40 for @, %2F for /, %3A for :, %3F for ?, %23 for #, %26 for &, %25 for %"
                 .into(),
         );
@@ -158,12 +166,14 @@ fn is_known_option(option: &str) -> bool {
 }
 
 fn control_character_error(name: &str) -> String {
-    format!("{name} in the URL has a control character when it is decoded; use printable characters only")
+    format!(
+        "{name} in the URL contains a control character after percent-decoding; use printable characters only"
+    )
 }
 
 fn apply_option(name: &str, value: &str, options: &mut PostgresOptions) -> Result<(), String> {
-    let wrong =
-        |choices: &str| Err(format!("{name}={} in the URL is not understood: {choices}", abbreviate(value)));
+    let invalid =
+        |advice: &str| Err(format!("{name}={} in the URL is not valid: {advice}", abbreviate(value)));
     match name {
         "application_name" => value.clone_into(&mut options.application_name),
         "schema" => value.clone_into(&mut options.schema),
@@ -173,28 +183,28 @@ fn apply_option(name: &str, value: &str, options: &mut PostgresOptions) -> Resul
             "transaction" => options.pooling = Pooling::Transaction,
             "session" => options.pooling = Pooling::Session,
             _ => {
-                return wrong(
-                    "transaction for a proxy that lends a connection for a transaction, session for none or one \
-                     that lends it for good",
+                return invalid(
+                    "use transaction for a proxy that assigns a server connection per transaction, session for no proxy \
+                     or one that assigns it per client connection",
                 );
             }
         },
         "readers" => match value.parse() {
             Ok(readers @ 1..=MAX_READERS) => options.readers = readers,
-            _ => return wrong("a number of connections from 1 to 1000"),
+            _ => return invalid("use a number of connections from 1 to 1000"),
         },
         "connect_timeout" => match value.parse() {
             Ok(seconds @ 1..=86_400) => options.connect_timeout = Duration::from_secs(seconds),
-            _ => return wrong("whole seconds from 1 to 86400"),
+            _ => return invalid("use whole seconds from 1 to 86400"),
         },
         "sslmode" => match value.parse::<SslMode>() {
             Ok(mode) => options.tls.mode = Some(mode),
             Err(()) => {
                 let words: Vec<_> = SslMode::ALL.iter().map(|mode| mode.as_str()).collect();
-                return wrong(&format!("it is one of {}", words.join(", ")));
+                return invalid(&format!("use one of {}", words.join(", ")));
             }
         },
-        _ if value.is_empty() => return wrong("the path of a file in PEM format"),
+        _ if value.is_empty() => return invalid("use the path of a file in PEM format"),
         "sslrootcert" => options.tls.root_cert = Some(value.into()),
         "sslcert" => options.tls.cert = Some(value.into()),
         "sslkey" => options.tls.key = Some(value.into()),
@@ -205,46 +215,53 @@ fn apply_option(name: &str, value: &str, options: &mut PostgresOptions) -> Resul
 
 fn unknown_option_error(name: &str) -> String {
     if name == "durability" {
-        return "durability is not an option of this URL: PostgresOptions has it, or `stepfast::connect`"
+        return "durability is not an option of this URL: set it in PostgresOptions, or open the URL by `stepfast::connect`"
             .into();
     }
-    format!("{} is not an option of a Postgres URL; there are {}", quote(name), known_options().join(", "))
+    format!(
+        "{} is not an option of a Postgres URL; the options are {}",
+        quote(name),
+        known_options().join(", ")
+    )
 }
 
 fn malformed_option_error() -> String {
     format!(
-        "the URL has an option that is none; in passwords and in listen= write %26 for &; there are {}",
+        "the URL contains an unknown option; in passwords and in listen= write %26 for &; the options are {}",
         known_options().join(", ")
     )
 }
 
 fn known_options() -> Vec<&'static str> {
-    let mut known: Vec<_> = STORE_OPTIONS.iter().chain(DRIVER_OPTIONS).copied().chain(["durability"]).collect();
+    let mut known: Vec<_> =
+        STORE_OPTIONS.iter().chain(DRIVER_OPTIONS).copied().chain(["durability"]).collect();
     known.sort_unstable();
     known
 }
 
-/// Returns true for a text of 1 to `most` bytes without control characters.
-fn is_printable_text(text: &str, most: usize) -> bool {
-    (1..=most).contains(&text.len()) && !text.contains(char::is_control)
+/// Whether `text` has 1 to `max_bytes` bytes and no control characters.
+fn is_printable_text(text: &str, max_bytes: usize) -> bool {
+    (1..=max_bytes).contains(&text.len()) && !text.contains(char::is_control)
 }
 
 fn check_options(config: &Config, options: &mut PostgresOptions) -> Result<(), String> {
     let name = &options.schema;
     if !is_printable_text(name, 63) {
         return Err(format!(
-            "{} cannot be the name of a schema: it has 1 to 63 bytes of printable characters",
+            "{} cannot be the name of a schema: use 1 to 63 bytes of printable characters",
             quote(name)
         ));
     }
     if name.starts_with("pg_") {
-        return Err(format!("{name:?} cannot be the name of a schema: pg_ is for the server's own"));
+        return Err(format!(
+            "{name:?} cannot be the name of a schema: the prefix pg_ is reserved for the server"
+        ));
     }
     let name = &options.application_name;
-    // the server cuts names at 63 bytes, and ours have a word more
+    // the server truncates names to 63 bytes, and the store appends a word
     if !is_printable_text(name, 48) {
         return Err(format!(
-            "application_name {} is not possible: it has 1 to 48 bytes of printable characters",
+            "application_name {} is not valid: use 1 to 48 bytes of printable characters",
             quote(name)
         ));
     }
@@ -259,14 +276,16 @@ fn check_options(config: &Config, options: &mut PostgresOptions) -> Result<(), S
         return Err(control_character_error("the host"));
     }
     if config.get_password().is_some_and(|password| password.contains(&0)) {
-        return Err("the password in the URL has a NUL when it is decoded: no server takes that".into());
+        return Err(
+            "the password in the URL contains a NUL after percent-decoding, which no server accepts".into()
+        );
     }
     if config.get_hosts().is_empty() && config.get_hostaddrs().is_empty() {
-        return Err(format!("the URL names no host; it looks like {EXAMPLE_URL}"));
+        return Err(format!("the URL names no host; the expected form is {EXAMPLE_URL}"));
     }
     if options.listen.is_some() && options.pooling == Pooling::Session {
-        return Err("listen= in the URL is for a proxy, with pooling=transaction: add that, or leave listen= out, as the \
-                    store listens on a connection of its own"
+        return Err("listen= in the URL needs pooling=transaction: add that, or leave listen= out, as the \
+                    store listens on its own connection to the server"
             .into());
     }
     let is_direct = config.get_ssl_negotiation() == SslNegotiation::Direct;
@@ -277,7 +296,7 @@ fn check_options(config: &Config, options: &mut PostgresOptions) -> Result<(), S
     Ok(())
 }
 
-/// Returns an error for keepalives that the system would refuse with "invalid argument" at a connect.
+/// Returns an error for keepalives that the system would reject at a connect with "invalid argument".
 fn check_keepalives(config: &Config) -> Result<(), String> {
     let times = [
         ("keepalives_idle", Some(config.get_keepalives_idle())),
@@ -285,18 +304,18 @@ fn check_keepalives(config: &Config) -> Result<(), String> {
     ];
     for (name, time) in times {
         if let Some(time) = time.filter(|time| time.as_secs() > 32_767) {
-            return Err(format!("{name}={} in the URL is too long: it has 32767 s at most", time.as_secs()));
+            return Err(format!("{name}={} in the URL is too long: the maximum is 32767 s", time.as_secs()));
         }
     }
     match config.get_keepalives_retries() {
         Some(retries) if !(1..=127).contains(&retries) => {
-            Err(format!("keepalives_retries={retries} in the URL is not possible: it is from 1 to 127"))
+            Err(format!("keepalives_retries={retries} in the URL is not valid: use a number from 1 to 127"))
         }
         _ => Ok(()),
     }
 }
 
-/// Returns an error for a time, a number, a path or an identity of the store that is out of bounds.
+/// Returns an error for a duration, a number, a path or a store identity that is out of bounds.
 fn check_values(options: &mut PostgresOptions) -> Result<(), String> {
     let times = [
         ("lease", options.lease, LEASE_RANGE),
@@ -323,7 +342,7 @@ fn check_values(options: &mut PostgresOptions) -> Result<(), String> {
     if let Some(id) = &mut options.store_id {
         let Ok(uuid) = Uuid::try_parse(id) else {
             return Err(format!(
-                "store_id={} is not understood: the UUID that stepfast db check shows",
+                "store_id={} is not valid: use the UUID that stepfast db check shows",
                 abbreviate(id)
             ));
         };
@@ -340,11 +359,11 @@ fn host_text(host: &Host) -> String {
     }
 }
 
-/// The database for people: no password in it.
+/// Returns the database's URL for messages, without the password.
 pub(crate) fn display_name(config: &Config) -> String {
     let host = config.get_hosts().first().map_or_else(|| "localhost".into(), host_text);
     let port = config.get_ports().first().copied().unwrap_or(5432);
-    // the driver fills in what is missing
+    // the client library fills in missing parts
     let user = config.get_user().map_or(String::new(), |user| format!("{}@", abbreviate(user)));
     let database = abbreviate(config.get_dbname().or(config.get_user()).unwrap_or_default());
     let host = abbreviate(&host);
@@ -360,7 +379,7 @@ mod tests {
     }
 
     #[test]
-    fn our_options_are_taken_and_the_others_passed_on() {
+    fn store_options_are_applied_and_driver_options_passed_on() {
         let (config, options) = parsed(
             "schema=s%20t&application_name=shop&listen=postgres%3A%2F%2Fa%40b%2Fc&pooling=transaction&readers=7&\
              sslmode=verify-full&sslrootcert=%2Fca.pem&sslcert=c.pem&sslkey=k.pem&connect_timeout=3&\
@@ -381,7 +400,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_url_does_not_say_stays_as_it_was() {
+    fn options_missing_in_the_url_keep_their_values() {
         let options = PostgresOptions::default().schema("mine").readers(9).ssl_mode(SslMode::Require);
         let (config, options) = parse_url("postgres://me@db/shop?schema=theirs", options).unwrap();
         assert_eq!((options.schema.as_str(), options.readers), ("theirs", 9));
@@ -391,7 +410,7 @@ mod tests {
     }
 
     #[test]
-    fn errors_name_the_option_and_the_choices_and_no_password() {
+    fn errors_name_the_option_and_its_values_but_no_password() {
         for (query, words) in [
             ("shema=x", ["\"shema\"", "schema"]),
             ("sslmode=on", ["sslmode=on", "verify-ca"]),
@@ -425,9 +444,10 @@ mod tests {
     }
 
     #[test]
-    fn options_that_cannot_be_meant_are_refused() {
-        let refused =
-            |options: PostgresOptions| parse_url("postgres://me:secret@db/shop", options).map(drop).unwrap_err();
+    fn options_out_of_bounds_are_rejected() {
+        let error_of = |options: PostgresOptions| {
+            parse_url("postgres://me:secret@db/shop", options).map(drop).unwrap_err()
+        };
         let options = PostgresOptions::default;
         for (options, words) in [
             (options().lease(Duration::ZERO), "lease is 0ns; it must be between 100ms and 7 days"),
@@ -440,19 +460,19 @@ mod tests {
             (options().ssl_root_cert(""), "sslrootcert"),
             (options().application_name("x".repeat(100_000)), "application_name"),
         ] {
-            let error = refused(options);
+            let error = error_of(options);
             assert!(error.contains(words) && error.len() < 1_000, "{error}");
         }
         for url in
             ["postgres://a%0A:secret@db/shop", "postgres://me@d%1Bb/shop", "postgres://me:se%00cret@db/x"]
         {
             let error = parse_url(url, options()).map(drop).unwrap_err();
-            assert!(error.contains("when it is decoded") && !error.contains("cret"), "{error}");
+            assert!(error.contains("after percent-decoding") && !error.contains("cret"), "{error}");
         }
     }
 
     #[test]
-    fn addresses_that_are_none_are_told_apart() {
+    fn malformed_addresses_are_explained() {
         for (url, word) in [
             ("postgres:/db/shop", "two slashes"),
             ("postgres:db/shop", "two slashes"),
@@ -472,7 +492,7 @@ mod tests {
     }
 
     #[test]
-    fn a_password_that_is_not_encoded_is_not_shown() {
+    fn unencoded_passwords_are_not_shown() {
         for account in ["me:se@cret", "me:se/cret", "me:se:cret", "me:se?cret", "me:se#cret", "m/e:secret"] {
             for rest in ["db:5433/shop", "db/shop?schema=s"] {
                 let error = parse_url(&format!("postgres://{account}@{rest}"), PostgresOptions::default());
@@ -499,12 +519,12 @@ mod tests {
     }
 
     #[test]
-    fn the_system_s_root_certificates_mean_full_verification() {
+    fn system_root_certificates_imply_full_verification() {
         let mode = |query| parsed(query).unwrap().1.tls.mode();
         assert_eq!(mode(""), SslMode::Prefer);
         assert_eq!(mode("sslrootcert=system"), SslMode::VerifyFull);
         assert_eq!(mode("sslrootcert=ca.pem"), SslMode::Prefer);
         let weak = parsed("sslrootcert=system&sslmode=require").unwrap().1.tls;
-        assert!(weak.connector(false).map(drop).unwrap_err().contains("verify-full"));
+        assert!(weak.build_connector(false).map(drop).unwrap_err().contains("verify-full"));
     }
 }

@@ -1,33 +1,38 @@
-//! [`Continuity`]: whether a looker has been able to renew for long enough to judge others.
+//! [`OutageGuard`]: keeps a worker from declaring others dead after an outage.
 
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// Somebody who comes back after an outage finds all leases over, and cannot know who comes after it: others get
-/// a whole lease from then on. Counted by the looker's own clock, since the server was perhaps not to be asked: it
-/// may have been there, behind a network that was not, or have taken longer than a lease from its start until it
-/// answered.
+/// The renewals of a worker, and whether they were continuous enough to declare others dead.
+///
+/// A worker that returns after an outage finds all leases expired, and cannot know which other workers will return too.
+/// So the others get one full lease from then on. The guard measures time by the worker's own clock, because the
+/// server's start is no measure of an outage: the network may have failed instead, or the server may have taken longer
+/// than a lease to answer.
 #[derive(Debug, Default)]
-pub(crate) struct Continuity {
+pub(crate) struct OutageGuard {
+    /// The time of the last renewal; `None` before the first.
     renewed_at: Option<Instant>,
-    back_at: Option<Instant>,
+    /// The time of the first renewal after the last outage; `None` if there was no outage.
+    reconnected_at: Option<Instant>,
 }
 
-impl Continuity {
-    /// The looker has renewed, at `now`. True if what it sees of others is due to them alone.
-    pub(crate) fn renew(&mut self, now: Instant, lease: Duration) -> bool {
+impl OutageGuard {
+    /// Records a renewal at `now`. Returns whether the worker may declare others dead.
+    pub(crate) fn record_renewal(&mut self, now: Instant, lease: Duration) -> bool {
         if let Some(at) = self.renewed_at {
-            let away = now.duration_since(at);
-            let is_waiting = self.back_at.is_some_and(|back_at| at.duration_since(back_at) < lease);
-            // who looks late every time must still come to a judgement: while it waits, only what has cost it its
-            // own lease begins that anew
-            if away > lease || (away > lease * 2 / 3 && !is_waiting) {
-                self.back_at = Some(now);
+            let pause = now.duration_since(at);
+            let is_waiting =
+                self.reconnected_at.is_some_and(|reconnected_at| at.duration_since(reconnected_at) < lease);
+            // A worker whose every renewal is late must be able to declare others dead at some time: while it waits,
+            // only a pause that cost it its own lease restarts the wait.
+            if pause > lease || (pause > lease * 2 / 3 && !is_waiting) {
+                self.reconnected_at = Some(now);
             }
         }
         self.renewed_at = Some(now);
-        self.back_at.is_none_or(|at| now.duration_since(at) >= lease)
+        self.reconnected_at.is_none_or(|at| now.duration_since(at) >= lease)
     }
 }
 
@@ -36,19 +41,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_was_away_waits_for_a_lease() {
-        let (lease, begun) = (Duration::from_secs(3), Instant::now());
-        let mut continuity = Continuity::default();
-        let mut at = |tenths: u64| continuity.renew(begun + Duration::from_millis(tenths * 100), lease);
-        // a new looker, and one that renews as it should
+    fn worker_waits_one_lease_after_an_outage() {
+        let (lease, begun_at) = (Duration::from_secs(3), Instant::now());
+        let mut guard = OutageGuard::default();
+        let mut at =
+            |tenths: u64| guard.record_renewal(begun_at + Duration::from_millis(tenths * 100), lease);
+        // a new worker, which renews in time
         assert!([0, 10, 20, 40, 50].into_iter().all(&mut at));
         // an outage
         assert!(![90, 100, 110].into_iter().any(&mut at));
         assert!([120, 130].into_iter().all(&mut at));
-        // away again while it waits: from then on
+        // another outage during the wait restarts it
         assert!(![200, 210, 250, 260, 270].into_iter().any(&mut at));
         assert!(at(280));
-        // always late, but never as late as a lease: it judges now and then
+        // always late, but never by a lease: the worker may declare others dead now and then
         let late: Vec<bool> = (1..=6).map(|n| at(280 + n * 25)).collect();
         assert_eq!(late, [false, false, true, false, false, true]);
     }

@@ -1,250 +1,265 @@
-//! A flush as statements: one per kind of row change, each over all of its rows.
+//! [`FlushPlan`]: the queries of a flush, one per kind of row change, each with all of its rows.
 
 use stepfast_core::Key;
 use stepfast_core::clock::Timestamp;
 use stepfast_core::queue::Placement;
 use stepfast_core::store::{
-    Attempt, Checkpoint, Chunk, DeleteChunks, Flush, Move, Request, State, WorkerId, Write, cancel_outcome,
+    Attempt, Checkpoint, Chunk, DeleteChunks, Flush, Request, State, Transition, WorkerId, Write,
+    cancel_outcome,
 };
 use uuid::Uuid;
 
 use crate::conn::pipeline::{Query, column, param};
 use crate::conn::statements::Sql;
-use crate::flush::starts::Starts;
-use crate::rows::types::{Instant, armed, ended_at, is_paused, outcome, uuid};
+use crate::flush::starts::SortedStarts;
+use crate::rows::types::{Timestamptz, ended_at, is_parked, outcome_bytes, pending_sleep_bytes, to_uuid};
 
-/// The Writes of a flush by kind, with their indexes.
+/// The Writes of a flush, sorted by kind, with their indexes in the flush.
 #[derive(Default)]
-pub(crate) struct Sorted<'a> {
-    pub starts: Starts<'a>,
-    /// Moves to an end, by key.
-    pub ends: Vec<(usize, &'a Move)>,
-    /// Other Moves, by key.
-    pub moves: Vec<(usize, &'a Move)>,
-    /// Wakes.
+pub(crate) struct FlushPlan<'a> {
+    pub starts: SortedStarts<'a>,
+    /// Transitions that end executions, in key order.
+    pub ends: Vec<(usize, &'a Transition)>,
+    /// All other Transitions, in key order.
+    pub transitions: Vec<(usize, &'a Transition)>,
     pub wakes: Vec<(usize, Key)>,
-    /// Requests, as they came.
+    /// Requests, in the order of the flush.
     pub requests: Vec<(usize, &'a Request)>,
     checkpoints: Vec<&'a Checkpoint>,
     attempts: Vec<&'a Attempt>,
     chunks: Vec<&'a Chunk>,
-    discards: Vec<&'a DeleteChunks>,
-    answers: Vec<Key>,
+    chunk_deletions: Vec<&'a DeleteChunks>,
+    cleared_requests: Vec<Key>,
 }
 
-impl<'a> Sorted<'a> {
-    /// Sorts a flush.
+impl<'a> FlushPlan<'a> {
+    /// Sorts the Writes of a flush.
     pub(crate) fn new(flush: &'a Flush) -> Self {
-        let mut sorted = Self { starts: Starts::of(&flush.writes), ..Self::default() };
+        let mut plan = Self { starts: SortedStarts::from_writes(&flush.writes), ..Self::default() };
         for (i, write) in flush.writes.iter().enumerate() {
             match write {
                 Write::Start(_) => {}
-                Write::Checkpoint(checkpoint) => sorted.checkpoints.push(checkpoint),
-                Write::Attempt(attempt) => sorted.attempts.push(attempt),
+                Write::Checkpoint(checkpoint) => plan.checkpoints.push(checkpoint),
+                Write::Attempt(attempt) => plan.attempts.push(attempt),
                 Write::Transition(change) if matches!(change.state, State::Ended { .. }) => {
-                    sorted.ends.push((i, change));
+                    plan.ends.push((i, change));
                 }
-                Write::Transition(change) => sorted.moves.push((i, change)),
-                Write::Wake(key) => sorted.wakes.push((i, *key)),
-                Write::Request(request) => sorted.requests.push((i, request)),
-                Write::ClearRequests(key) => sorted.answers.push(*key),
-                Write::Chunk(chunk) => sorted.chunks.push(chunk),
-                Write::DeleteChunks(discard) => sorted.discards.push(discard),
+                Write::Transition(change) => plan.transitions.push((i, change)),
+                Write::Wake(key) => plan.wakes.push((i, *key)),
+                Write::Request(request) => plan.requests.push((i, request)),
+                Write::ClearRequests(key) => plan.cleared_requests.push(*key),
+                Write::Chunk(chunk) => plan.chunks.push(chunk),
+                Write::DeleteChunks(deletion) => plan.chunk_deletions.push(deletion),
             }
         }
-        // so two flushes lock in one order; a cancel from elsewhere may lock in another, which `lock_timeout` ends
-        sorted.ends.sort_by_key(|(_, change)| change.key);
-        sorted.moves.sort_by_key(|(_, change)| change.key);
-        sorted
+        // In key order, two flushes lock rows in the same order. A cancel of another worker may lock in another order;
+        // `lock_timeout` resolves such a deadlock.
+        plan.ends.sort_by_key(|(_, change)| change.key);
+        plan.transitions.sort_by_key(|(_, change)| change.key);
+        plan
     }
 
-    /// What its worker runs no more.
+    /// Returns the keys of the executions that the worker stops running.
     pub(crate) fn released_keys(&self) -> impl Iterator<Item = Key> {
-        let moves = self.moves.iter().filter(|(_, change)| !matches!(change.state, State::Running { .. }));
-        self.ends.iter().chain(moves).map(|(_, change)| change.key)
+        let transitions =
+            self.transitions.iter().filter(|(_, change)| !matches!(change.state, State::Running { .. }));
+        self.ends.iter().chain(transitions).map(|(_, change)| change.key)
     }
 
-    /// The statements that apply it behind the fence, requests excepted.
-    pub(crate) fn jobs(&self, flush: &Flush, now: Option<Timestamp>) -> Vec<Query<'a>> {
-        let mut jobs = Vec::new();
+    /// Returns the queries that apply the flush after the fence, except for its requests.
+    pub(crate) fn queries(&self, flush: &Flush, now: Option<Timestamp>) -> Vec<Query<'a>> {
+        let mut queries = Vec::new();
         if !self.wakes.is_empty() || !self.requests.is_empty() {
-            jobs.push(self.lock());
+            queries.push(self.lock_query());
         }
-        // what is answered in this flush no longer counts as asked; what its Moves answer still does
-        self.answers(&mut jobs);
-        self.records(&mut jobs);
-        self.executions(flush.worker, now, &mut jobs);
-        self.roles(flush, &mut jobs);
-        jobs
+        // requests that this flush clears are deleted before its Transitions check for pending requests
+        self.push_cleared_requests(&mut queries);
+        self.push_records(&mut queries);
+        self.push_executions(flush.worker, now, &mut queries);
+        self.push_state_rows(flush, &mut queries);
+        queries
     }
 
-    /// Locks the rows that somebody else may want too, in key order.
-    pub(crate) fn lock(&self) -> Query<'a> {
-        let cancelled: Vec<Uuid> = self.requests.iter().map(|(_, request)| uuid(request.execution)).collect();
+    /// Returns the query that locks the rows that other transactions may change too, in key order.
+    pub(crate) fn lock_query(&self) -> Query<'a> {
+        let cancelled: Vec<Uuid> =
+            self.requests.iter().map(|(_, request)| to_uuid(request.execution)).collect();
         let others = self.wakes.iter().map(|(_, key)| *key);
-        let others = others.chain(self.ends.iter().chain(&self.moves).map(|(_, change)| change.key));
+        let others = others.chain(self.ends.iter().chain(&self.transitions).map(|(_, change)| change.key));
         let others = others.chain(self.requests.iter().map(|(_, request)| request.execution));
-        let others: Vec<Uuid> = others.map(uuid).collect();
-        Query { sql: Sql::Lock, action: "locking executions", params: vec![param(cancelled), param(others)] }
-    }
-
-    fn answers(&self, jobs: &mut Vec<Query<'a>>) {
-        if !self.answers.is_empty() {
-            let params = vec![column(&self.answers, |key| uuid(*key))];
-            jobs.push(Query { sql: Sql::Answer, action: "deleting requests", params });
+        let others: Vec<Uuid> = others.map(to_uuid).collect();
+        Query {
+            sql: Sql::LockExecutions,
+            action: "locking executions",
+            params: vec![param(cancelled), param(others)],
         }
     }
 
-    fn executions(&self, worker: WorkerId, now: Option<Timestamp>, jobs: &mut Vec<Query<'a>>) {
+    fn push_cleared_requests(&self, queries: &mut Vec<Query<'a>>) {
+        if !self.cleared_requests.is_empty() {
+            let params = vec![column(&self.cleared_requests, |key| to_uuid(*key))];
+            queries.push(Query { sql: Sql::ClearRequests, action: "deleting requests", params });
+        }
+    }
+
+    fn push_executions(&self, worker: WorkerId, now: Option<Timestamp>, queries: &mut Vec<Query<'a>>) {
         if !self.ends.is_empty() {
             let ends = &self.ends;
             let params = vec![
                 param(worker.0),
-                column(ends, |(_, m)| uuid(m.key)),
-                column(ends, |(_, m)| m.state.status() as i16),
-                column(ends, |(_, m)| outcome(&m.state)),
-                column(ends, |(_, m)| ended_at(&m.state)),
+                column(ends, |(_, t)| to_uuid(t.key)),
+                column(ends, |(_, t)| t.state.status() as i16),
+                column(ends, |(_, t)| outcome_bytes(&t.state)),
+                column(ends, |(_, t)| ended_at(&t.state)),
             ];
-            jobs.push(Query { sql: Sql::MoveEnded, action: "ending executions", params });
+            queries.push(Query { sql: Sql::Finish, action: "ending executions", params });
             let cancelled = cancel_outcome().as_bytes().to_vec();
-            let params = vec![column(ends, |(_, m)| uuid(m.key)), param(cancelled)];
-            jobs.push(Query { sql: Sql::Forget, action: "deleting requests", params });
+            let params = vec![column(ends, |(_, t)| to_uuid(t.key)), param(cancelled)];
+            queries.push(Query { sql: Sql::DeleteRequests, action: "deleting requests", params });
         }
-        if !self.moves.is_empty() {
-            let moves = &self.moves;
+        if !self.transitions.is_empty() {
+            let transitions = &self.transitions;
             let params = vec![
                 param(worker.0),
-                column(moves, |(_, m)| uuid(m.key)),
-                column(moves, |(_, m)| m.state.status() as i16),
-                column(moves, |(_, m)| is_paused(&m.state)),
-                column(moves, |(_, m)| outcome(&m.state)),
-                column(moves, |(_, m)| ended_at(&m.state)),
-                column(moves, |(_, m)| armed(&m.state)),
+                column(transitions, |(_, t)| to_uuid(t.key)),
+                column(transitions, |(_, t)| t.state.status() as i16),
+                column(transitions, |(_, t)| is_parked(&t.state)),
+                column(transitions, |(_, t)| outcome_bytes(&t.state)),
+                column(transitions, |(_, t)| ended_at(&t.state)),
+                column(transitions, |(_, t)| pending_sleep_bytes(&t.state)),
             ];
-            jobs.push(Query { sql: Sql::Move, action: "moving executions", params });
-            let resting: Vec<Uuid> = self.resting().collect();
-            if !resting.is_empty() {
-                jobs.push(Query { sql: Sql::RequeueRequested, action: "heeding requests", params: vec![param(resting)] });
+            queries.push(Query { sql: Sql::Transition, action: "updating executions", params });
+            let idle: Vec<Uuid> = self.suspended_or_parked().collect();
+            if !idle.is_empty() {
+                queries.push(Query {
+                    sql: Sql::RequeueRequested,
+                    action: "requeueing executions with requests",
+                    params: vec![param(idle)],
+                });
             }
         }
-        let freed: Vec<(Key, &Placement)> = self.freed().collect();
+        let freed: Vec<(Key, &Placement)> = self.freed_slots().collect();
         if !freed.is_empty() {
             let params = vec![
                 param(worker.0),
-                column(&freed, |(key, _)| uuid(*key)),
-                column(&freed, |(_, ticket)| ticket.queue.to_string()),
-                column(&freed, |(_, ticket)| ticket.key.to_string()),
+                column(&freed, |(key, _)| to_uuid(*key)),
+                column(&freed, |(_, placement)| placement.queue.to_string()),
+                column(&freed, |(_, placement)| placement.key.to_string()),
             ];
-            jobs.push(Query { sql: Sql::Unslot, action: "freeing slots", params });
+            queries.push(Query { sql: Sql::FreeSlots, action: "freeing slots", params });
         }
         if !self.wakes.is_empty() {
-            let params = vec![column(&self.wakes, |(_, key)| uuid(*key)), param(now.map(Instant))];
-            jobs.push(Query { sql: Sql::Wake, action: "waking executions", params });
+            let params = vec![column(&self.wakes, |(_, key)| to_uuid(*key)), param(now.map(Timestamptz))];
+            queries.push(Query { sql: Sql::Wake, action: "waking executions", params });
         }
-        self.starts.jobs(worker, jobs);
+        self.starts.push_queries(worker, queries);
     }
 
-    /// What stops running, and may have a slot in its queue.
-    pub(crate) fn freed(&self) -> impl Iterator<Item = (Key, &'a Placement)> {
-        let moves = self.moves.iter().filter(|(_, change)| !matches!(change.state, State::Running { .. }));
-        let all = self.ends.iter().chain(moves);
-        all.filter_map(|(_, change)| Some((change.key, &**change.ticket.as_ref()?)))
+    /// Returns the executions that stop running and may have a slot in their queue.
+    pub(crate) fn freed_slots(&self) -> impl Iterator<Item = (Key, &'a Placement)> {
+        let transitions =
+            self.transitions.iter().filter(|(_, change)| !matches!(change.state, State::Running { .. }));
+        let all = self.ends.iter().chain(transitions);
+        all.filter_map(|(_, change)| Some((change.key, &**change.placement.as_ref()?)))
     }
 
-    /// What is moved to where only a wake or a resume would find it.
-    fn resting(&self) -> impl Iterator<Item = Uuid> {
-        let rests = |state: &State| matches!(state, State::Waiting { .. } | State::Parked { .. });
-        self.moves.iter().filter(move |(_, change)| rests(&change.state)).map(|(_, change)| uuid(change.key))
+    /// Returns the executions that the flush suspends or parks.
+    fn suspended_or_parked(&self) -> impl Iterator<Item = Uuid> {
+        let is_idle = |state: &State| matches!(state, State::Waiting { .. } | State::Parked { .. });
+        self.transitions
+            .iter()
+            .filter(move |(_, change)| is_idle(&change.state))
+            .map(|(_, change)| to_uuid(change.key))
     }
 
-    fn records(&self, jobs: &mut Vec<Query<'a>>) {
+    fn push_records(&self, queries: &mut Vec<Query<'a>>) {
         if !self.checkpoints.is_empty() {
             let rows = &self.checkpoints;
             let params = vec![
-                column(rows, |c| Instant(c.at)),
+                column(rows, |c| Timestamptz(c.at)),
                 column(rows, |c| c.took_ms),
                 column(rows, |c| i64::from(c.order)),
                 column(rows, |c| c.fingerprint.map(u64::cast_signed)),
                 column(rows, |c| c.run_no.cast_signed()),
                 column(rows, |c| c.kind as i16),
-                column(rows, |c| uuid(c.execution)),
+                column(rows, |c| to_uuid(c.execution)),
                 column(rows, |c| c.path.as_bytes()),
                 column(rows, |c| &*c.name),
                 column(rows, |c| c.outcome.as_bytes()),
             ];
-            jobs.push(Query { sql: Sql::Checkpoint, action: "inserting checkpoints", params });
+            queries.push(Query { sql: Sql::InsertCheckpoints, action: "inserting checkpoints", params });
         }
         if !self.attempts.is_empty() {
             let rows = &self.attempts;
             let params = vec![
-                column(rows, |a| Instant(a.at)),
+                column(rows, |a| Timestamptz(a.at)),
                 column(rows, |a| i64::from(a.attempt)),
-                column(rows, |a| uuid(a.execution)),
+                column(rows, |a| to_uuid(a.execution)),
                 column(rows, |a| a.path.as_bytes()),
                 column(rows, |a| a.failure.as_bytes()),
             ];
-            jobs.push(Query { sql: Sql::Attempt, action: "inserting attempts", params });
+            queries.push(Query { sql: Sql::InsertAttempts, action: "inserting attempts", params });
         }
         if !self.chunks.is_empty() {
             let rows = &self.chunks;
             let params = vec![
                 column(rows, |c| c.value.cast_signed()),
                 column(rows, |c| i64::from(c.index)),
-                column(rows, |c| uuid(c.execution)),
+                column(rows, |c| to_uuid(c.execution)),
                 column(rows, |c| c.bytes.as_ref()),
             ];
-            jobs.push(Query { sql: Sql::Chunk, action: "inserting chunks", params });
+            queries.push(Query { sql: Sql::InsertChunks, action: "inserting chunks", params });
         }
-        if !self.discards.is_empty() {
-            let kept: Vec<(Key, u64)> = (self.discards.iter())
-                .flat_map(|discard| discard.keep.iter().map(|value| (discard.execution, *value)))
+        if !self.chunk_deletions.is_empty() {
+            let kept: Vec<(Key, u64)> = (self.chunk_deletions.iter())
+                .flat_map(|deletion| deletion.keep.iter().map(|value| (deletion.execution, *value)))
                 .collect();
             let params = vec![
-                column(&self.discards, |discard| uuid(discard.execution)),
-                column(&kept, |(execution, _)| uuid(*execution)),
+                column(&self.chunk_deletions, |deletion| to_uuid(deletion.execution)),
+                column(&kept, |(execution, _)| to_uuid(*execution)),
                 column(&kept, |(_, value)| value.cast_signed()),
             ];
-            jobs.push(Query { sql: Sql::Discard, action: "deleting chunks", params });
+            queries.push(Query { sql: Sql::DeleteChunks, action: "deleting chunks", params });
         }
     }
 
-    /// Rows of the role tables that states bring with them.
-    fn roles(&self, flush: &Flush, jobs: &mut Vec<Query<'a>>) {
-        let (mut queued, mut again) = (Vec::new(), Vec::new());
+    /// Adds the queries for rows of `ready`, `timers` and `waits` that the new states need.
+    fn push_state_rows(&self, flush: &Flush, queries: &mut Vec<Query<'a>>) {
+        let (mut queued, mut resumed) = (Vec::new(), Vec::new());
         let (mut timers, mut waits) = (Vec::new(), Vec::new());
-        // in the order of the flush: executions become ready in the order in which they were accepted
+        // in the order of the flush, so that executions become ready in the order in which they were accepted
         for (i, write) in flush.writes.iter().enumerate() {
             let (key, state, queued) = match write {
-                Write::Start(start) if self.starts.is_done_with(i, start) => continue,
-                Write::Start(start) if start.has_begun => (start.key, &start.state, &mut again),
+                Write::Start(start) if self.starts.needs_no_state_rows(i, start) => continue,
+                Write::Start(start) if start.has_begun => (start.key, &start.state, &mut resumed),
                 Write::Start(start) => (start.key, &start.state, &mut queued),
-                Write::Transition(change) => (change.key, &change.state, &mut again),
+                Write::Transition(change) => (change.key, &change.state, &mut resumed),
                 _ => continue,
             };
             match state {
-                State::Queued { .. } => queued.push(uuid(key)),
-                State::Scheduled { due_at } => timers.push((uuid(key), Instant(*due_at))),
+                State::Queued { .. } => queued.push(to_uuid(key)),
+                State::Scheduled { due_at } => timers.push((to_uuid(key), Timestamptz(*due_at))),
                 State::Waiting { wake_at, children, .. } => {
-                    timers.extend(wake_at.map(|at| (uuid(key), Instant(at))));
-                    waits.extend(children.iter().map(|child| (uuid(key), uuid(*child))));
+                    timers.extend(wake_at.map(|at| (to_uuid(key), Timestamptz(at))));
+                    waits.extend(children.iter().map(|child| (to_uuid(key), to_uuid(*child))));
                 }
                 State::Running { .. } | State::Parked { .. } | State::Ended { .. } => {}
             }
         }
-        // they are queued if they are asked for something
-        again.extend(self.resting());
-        for (sql, queued) in [(Sql::Ready, queued), (Sql::ReadyAgain, again)] {
+        // those with pending requests are queued instead; ReadyResumed ignores the others
+        resumed.extend(self.suspended_or_parked());
+        for (sql, queued) in [(Sql::Ready, queued), (Sql::ReadyResumed, resumed)] {
             if !queued.is_empty() {
-                jobs.push(Query { sql, action: "making executions ready", params: vec![param(queued)] });
+                queries.push(Query { sql, action: "making executions ready", params: vec![param(queued)] });
             }
         }
         if !timers.is_empty() {
             let params = vec![column(&timers, |(key, _)| *key), column(&timers, |(_, due_at)| *due_at)];
-            jobs.push(Query { sql: Sql::Timer, action: "inserting timers", params });
+            queries.push(Query { sql: Sql::InsertTimers, action: "inserting timers", params });
         }
         if !waits.is_empty() {
             let params = vec![column(&waits, |(key, _)| *key), column(&waits, |(_, child)| *child)];
-            jobs.push(Query { sql: Sql::Wait, action: "inserting waits", params });
+            queries.push(Query { sql: Sql::InsertWaits, action: "inserting waits", params });
         }
     }
 }

@@ -1,46 +1,46 @@
-//! [`Depths`]: the queues of which a flush has to know how many wait in them, before it puts anything into them.
+//! [`LimitedQueues`] and [`DepthCheck`]: enforce the depth limits of queues when a flush enqueues executions.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
 
-use stepfast_core::queue::depth::{Depth, Admission};
+use stepfast_core::queue::depth::{Admission, Depth};
 use stepfast_core::store::{Flush, Start, StoreError, Write};
 use stepfast_core::sync::Mutex;
 
-use crate::conn::pipeline::{QueryResult, Query, column, param};
+use crate::conn::pipeline::{Query, QueryResult, column, param};
 use crate::conn::statements::Sql;
 use crate::error::DEPTH_LIMIT_CHECK;
 use crate::rows::Columns;
 
-/// Queues that are known to have a maximal depth. Into others a flush puts what it has without asking, and is refused as
-/// a whole if one of them has a maximum meanwhile: see [`Trouble::Deep`](crate::error::Trouble::Deep).
+/// The queues that are known to have a depth limit. For all other queues a flush does not read the limit first. It fails as
+/// a whole if one of them has a limit by now: see [`DbError::DepthLimited`](crate::error::DbError::DepthLimited).
 #[derive(Debug, Default)]
-pub(crate) struct Depths(Mutex<HashSet<Arc<str>>>);
+pub(crate) struct LimitedQueues(Mutex<HashSet<Arc<str>>>);
 
-/// What a flush puts into queues.
-pub(crate) struct Entries<'a> {
-    /// The queues, by name.
+/// The Starts of a flush that enter queues.
+pub(crate) struct QueueEntries<'a> {
+    /// The names of the queues, sorted.
     pub(crate) queues: Vec<&'a str>,
     starts: Vec<(usize, &'a Start, &'a str)>,
 }
 
-impl Depths {
-    /// True if one of these has a maximum, as far as is known.
-    pub(crate) fn concern(&self, entries: &Entries<'_>) -> bool {
+impl LimitedQueues {
+    /// Whether one of these queues is known to have a limit.
+    pub(crate) fn may_limit(&self, entries: &QueueEntries<'_>) -> bool {
         let known = self.0.lock();
         !known.is_empty() && entries.queues.iter().any(|queue| known.contains(*queue))
     }
 
-    /// One of these has a maximum.
-    pub(crate) fn suspect(&self, entries: &Entries<'_>) {
+    /// Adds all of these queues, as one of them has a limit.
+    pub(crate) fn assume_limited(&self, entries: &QueueEntries<'_>) {
         self.0.lock().extend(entries.queues.iter().map(|queue| (*queue).into()));
     }
 
-    /// Of these, those with a maximum are these.
-    fn learn(&self, entries: &Entries<'_>, gates: &Gates<'_>) {
+    /// Updates the known queues by the limits that a check has read.
+    fn update(&self, entries: &QueueEntries<'_>, check: &DepthCheck<'_>) {
         let mut known = self.0.lock();
         for queue in &entries.queues {
-            if gates.0.contains_key(queue) {
+            if check.0.contains_key(queue) {
                 known.insert((*queue).into());
             } else {
                 known.remove(*queue);
@@ -49,8 +49,8 @@ impl Depths {
     }
 }
 
-impl<'a> Entries<'a> {
-    pub(crate) fn of(flush: &'a Flush) -> Self {
+impl<'a> QueueEntries<'a> {
+    pub(crate) fn from_flush(flush: &'a Flush) -> Self {
         let starts: Vec<_> = (flush.writes.iter().enumerate())
             .filter_map(|(i, write)| match write {
                 Write::Start(start) => Some((i, &**start, &*start.waiting_placement()?.queue)),
@@ -65,41 +65,53 @@ impl<'a> Entries<'a> {
         self.queues.iter().map(|queue| (*queue).to_owned()).collect()
     }
 
-    /// Fails if one of them has a maximum.
-    pub(crate) fn check(&self) -> Query<'static> {
+    /// Returns a query that fails if one of the queues has a limit.
+    pub(crate) fn assert_unlimited_query(&self) -> Query<'static> {
         let params = vec![param(self.names())];
-        Query { sql: Sql::Boundless, action: DEPTH_LIMIT_CHECK, params }
+        Query { sql: Sql::AssertNoDepthLimit, action: DEPTH_LIMIT_CHECK, params }
     }
 
-    /// Locks and reads the depths of those that have a maximum.
-    pub(crate) fn lock(&self) -> Query<'static> {
-        Query { sql: Sql::Depths, action: "locking the depths of queues", params: vec![param(self.names())] }
+    /// Returns a query that locks and reads the depths of the queues that have a limit.
+    pub(crate) fn lock_query(&self) -> Query<'static> {
+        Query {
+            sql: Sql::LockDepths,
+            action: "locking the depths of queues",
+            params: vec![param(self.names())],
+        }
     }
 }
 
-/// The depths of the queues that a flush puts something into, locked.
+/// The locked depths of the queues that a flush enqueues into.
 #[derive(Default)]
-pub(crate) struct Gates<'a>(BTreeMap<&'a str, Depth>);
+pub(crate) struct DepthCheck<'a>(BTreeMap<&'a str, Depth>);
 
-impl<'a> Gates<'a> {
-    /// What [`Entries::lock`] has answered.
-    pub(crate) fn read(entries: &Entries<'a>, depths: &Depths, answer: &QueryResult) -> Result<Self, StoreError> {
-        let mut gates = Self::default();
-        for row in &answer.rows {
-            let mut row = Columns::of(row);
+impl<'a> DepthCheck<'a> {
+    /// Reads the result of [`QueueEntries::lock_query`].
+    pub(crate) fn read(
+        entries: &QueueEntries<'a>,
+        limited_queues: &LimitedQueues,
+        result: &QueryResult,
+    ) -> Result<Self, StoreError> {
+        let mut check = Self::default();
+        for row in &result.rows {
+            let mut row = Columns::new(row);
             let (queue, max, bound): (&str, i32, i64) = (row.next()?, row.next()?, row.next()?);
             if let Some(queue) = entries.queues.iter().find(|it| **it == queue) {
-                gates.0.insert(queue, Depth::new(max.cast_unsigned(), bound.unsigned_abs()));
+                check.0.insert(queue, Depth::new(max.cast_unsigned(), bound.unsigned_abs()));
             }
         }
-        depths.learn(entries, &gates);
-        Ok(gates)
+        limited_queues.update(entries, &check);
+        Ok(check)
     }
 
-    /// Which Starts are refused; or, where that cannot be told yet, what has to be counted first.
-    pub(crate) fn refused(&mut self, entries: &Entries<'a>) -> Result<HashSet<usize>, Query<'static>> {
+    /// Returns the indexes of the Starts that are rejected because their queue is full. `Err` is a query whose result
+    /// [`apply_counts`](Self::apply_counts) needs first.
+    pub(crate) fn find_rejected(
+        &mut self,
+        entries: &QueueEntries<'a>,
+    ) -> Result<HashSet<usize>, Query<'static>> {
         let mut depths = self.0.clone();
-        let mut refused = HashSet::new();
+        let mut rejected = HashSet::new();
         let mut uncounted = BTreeSet::new();
         for (i, start, queue) in &entries.starts {
             let Some(depth) = depths.get_mut(queue) else { continue };
@@ -109,22 +121,22 @@ impl<'a> Gates<'a> {
             }
             match depth.try_admit() {
                 Admission::Admitted => {}
-                Admission::Full => drop(refused.insert(*i)),
+                Admission::Full => drop(rejected.insert(*i)),
                 Admission::CountFirst => drop(uncounted.insert((*queue).to_owned())),
             }
         }
         if uncounted.is_empty() {
             self.0 = depths;
-            return Ok(refused);
+            return Ok(rejected);
         }
         let params = vec![param(uncounted.into_iter().collect::<Vec<_>>())];
-        Err(Query { sql: Sql::CountDepths, action: "counting what waits in queues", params })
+        Err(Query { sql: Sql::CountDepths, action: "counting the depths of queues", params })
     }
 
-    /// What was counted of them.
-    pub(crate) fn counted(&mut self, answer: &QueryResult) -> Result<(), StoreError> {
-        for row in &answer.rows {
-            let mut row = Columns::of(row);
+    /// Applies the result of the query that [`find_rejected`](Self::find_rejected) has returned.
+    pub(crate) fn apply_counts(&mut self, result: &QueryResult) -> Result<(), StoreError> {
+        for row in &result.rows {
+            let mut row = Columns::new(row);
             let (queue, waiting): (&str, i64) = (row.next()?, row.next()?);
             if let Some(depth) = self.0.get_mut(queue) {
                 depth.set_count(waiting.unsigned_abs());
@@ -133,13 +145,13 @@ impl<'a> Gates<'a> {
         Ok(())
     }
 
-    /// Keeps the bounds.
-    pub(crate) fn keep(&self) -> Query<'static> {
+    /// Returns the query that stores the new bounds.
+    pub(crate) fn save_query(&self) -> Query<'static> {
         let depths: Vec<_> = self.0.iter().collect();
         let params = vec![
             column(&depths, |(queue, _)| (**queue).to_owned()),
             column(&depths, |(_, depth)| i64::try_from(depth.bound()).unwrap_or(i64::MAX)),
         ];
-        Query { sql: Sql::KeepDepths, action: "keeping the depths of queues", params }
+        Query { sql: Sql::UpdateDepths, action: "updating the depths of queues", params }
     }
 }

@@ -1,4 +1,4 @@
-//! Flushes: each lane has a connection of its own, and a flush is one round trip on it.
+//! Applies flushes. Each lane has its own connection, and a flush is one round trip on it.
 
 pub(crate) mod apply;
 pub(crate) mod depth;
@@ -15,57 +15,59 @@ use crate::conn::pipeline;
 use crate::conn::pipeline::discard_plans;
 use crate::conn::row_counts::count_changes;
 use crate::conn::session::TxPart;
-use crate::conn::statements::{FLUSH, Sql};
+use crate::conn::statements::{FLUSH_STATEMENTS, Sql};
 use crate::error::{DbError, corrupt, unavailable_error};
-use crate::flush::apply::Sorted;
-use crate::flush::depth::{Depths, Entries, Gates};
-use crate::flush::request::Targets;
-use crate::flush::results::Applied;
-use crate::lane::{Lane, Lanes, LanePosition, lost_history};
+use crate::flush::apply::FlushPlan;
+use crate::flush::depth::{DepthCheck, LimitedQueues, QueueEntries};
+use crate::flush::request::LockedRows;
+use crate::flush::results::FlushResults;
+use crate::lane::{Lane, LanePosition, Lanes, lost_history};
 use crate::ownership::Ownership;
 
-/// How often a flush that lost against another transaction is tried again before it counts as blocked.
-const TRIES: usize = 4;
+/// The number of attempts after which a flush that conflicts with another transaction counts as blocked.
+const MAX_TRIES: usize = 4;
 
-/// How often the epoch of a lane may be raised under one registration: see `register`.
-const TAKEOVERS: i64 = (1 << 20) - 1;
+/// The maximum number of times that the epoch of a lane may be raised under one registration: see `register`.
+const MAX_TAKEOVERS: i64 = (1 << 20) - 1;
 
-/// How often newly found descendants of a cancelled execution are locked before the flush starts over.
-const LOCK_ROUNDS: usize = 8;
+/// The number of rounds of locking newly found descendants of a cancelled execution, before the flush starts over.
+const MAX_LOCK_ROUNDS: usize = 8;
 
 /// Applies a flush; see [`Store::commit`](stepfast_core::Store::commit).
 pub(crate) async fn commit(
     connector: &Connector,
     lanes: &Lanes,
-    windows: &Ownership,
-    depths: &Depths,
+    ownership: &Ownership,
+    limited_queues: &LimitedQueues,
     counters: &Counters,
     flush: &Flush,
 ) -> Result<Vec<(usize, Outcome)>, StoreError> {
-    let slot = lanes.shared_lane(flush.worker, flush.lane);
-    let mut place = slot.lock().await;
-    let mut sorted = Sorted::new(flush);
-    enter(windows, flush, &mut sorted);
+    let shared_lane = lanes.shared_lane(flush.worker, flush.lane);
+    let mut kept_lane = shared_lane.lock().await;
+    let mut plan = FlushPlan::new(flush);
+    begin_in_window(ownership, flush, &mut plan);
     let claim = lanes.last_claim(flush.worker);
-    let (mut tries, mut odd_answers) = (0, 0);
+    let (mut tries, mut unexplained_errors) = (0, 0);
     loop {
-        let mut lane = Lane::open(connector, place.take(), (flush.worker, flush.lane), FLUSH).await?;
-        if !sorted.starts.refused.is_empty() {
-            // there may be room by now
-            sorted = Sorted::new(flush);
-            enter(windows, flush, &mut sorted);
+        let mut lane =
+            Lane::open(connector, kept_lane.take(), (flush.worker, flush.lane), FLUSH_STATEMENTS).await?;
+        if !plan.starts.rejected.is_empty() {
+            // the queues may have capacity by now
+            plan = FlushPlan::new(flush);
+            begin_in_window(ownership, flush, &mut plan);
         }
         let claim = lane.unseen_claim(claim.clone());
         let result =
-            attempt(connector, &mut lane, claim.as_ref(), depths, counters, flush, &mut sorted).await;
+            try_commit(connector, &mut lane, claim.as_ref(), limited_queues, counters, flush, &mut plan)
+                .await;
         let is_clean = result.is_ok() || pipeline::roll_back(&lane.session).await;
         let result = match result {
-            // the fence did not match: its row says why
+            // the fence did not match: the lane's row shows the reason
             Err(DbError::Fenced) if is_clean => {
-                resolve_fence(&lane, claim.as_ref(), flush).await.map_err(unsettled)
+                resolve_failed_fence(&lane, claim.as_ref(), flush).await.map_err(outcome_unknown)
             }
             Err(DbError::Fenced) => {
-                Err(StoreError::Unavailable("the connection was lost behind a fence".into()).into())
+                Err(StoreError::Unavailable("the connection was lost after a failed fence".into()).into())
             }
             result => result,
         };
@@ -73,43 +75,45 @@ pub(crate) async fn commit(
             lanes.record_durable(flush.worker, flush.lane, flush.number, lane.ctid_hint());
         }
         if is_clean && lane.is_usable() {
-            *place = Some(lane);
+            *kept_lane = Some(lane);
         }
         tries += 1;
         match result {
             Ok(outcomes) => {
-                windows.record_flush(flush, sorted.released_keys(), &outcomes);
+                ownership.record_flush(flush, plan.released_keys(), &outcomes);
                 return Ok(outcomes);
             }
-            Err(DbError::DepthLimited) if tries < TRIES => depths.suspect(&Entries::of(flush)),
-            Err(DbError::Retry(reason)) if tries < TRIES => {
-                tracing::debug!(lane = flush.lane, number = flush.number, reason, "flush is tried again");
+            Err(DbError::DepthLimited) if tries < MAX_TRIES => {
+                limited_queues.assume_limited(&QueueEntries::from_flush(flush));
             }
-            // a fresh session decides whether the error was one of the old session. While the flush is split, the whole
-            // flush has shown that already; an item alone is blamed after two equal answers again.
+            Err(DbError::Retry(reason)) if tries < MAX_TRIES => {
+                tracing::debug!(lane = flush.lane, number = flush.number, reason, "retrying a flush");
+            }
+            // A new session decides whether the old session caused the error. While the flush is split, the whole flush has
+            // shown that already. A single item is again blamed only after two equal errors.
             Err(DbError::Unexplained(reason))
-                if odd_answers == 0 && (!flush.is_bisecting || flush.writes.len() == 1) =>
+                if unexplained_errors == 0 && (!flush.is_bisecting || flush.writes.len() == 1) =>
             {
-                odd_answers += 1;
+                unexplained_errors += 1;
                 tracing::warn!(
                     lane = flush.lane,
                     number = flush.number,
                     reason,
-                    "flush is tried on a new session"
+                    "retrying a flush on a new session"
                 );
             }
-            Err(trouble) => {
-                let error = match trouble {
+            Err(error) => {
+                let error = match error {
                     DbError::Unexplained(reason) => StoreError::Rejected(reason),
-                    // perhaps by its limit in time, which a part of the flush may keep
+                    // possibly by its time limit, which a part of the flush may keep
                     DbError::Cancelled(reason) => StoreError::Blocked(reason),
-                    trouble => trouble.into_store_error(),
+                    other => other.into_store_error(),
                 };
                 if matches!(error, StoreError::Fenced) {
-                    *place = None;
+                    *kept_lane = None;
                 }
                 if !matches!(error, StoreError::Unavailable(_)) {
-                    windows.record_failed_flush(flush);
+                    ownership.record_failed_flush(flush);
                 }
                 return Err(error);
             }
@@ -117,122 +121,132 @@ pub(crate) async fn commit(
     }
 }
 
-/// Starts without an entry in the index of owners what the worker's window covers.
-fn enter(windows: &Ownership, flush: &Flush, sorted: &mut Sorted<'_>) {
-    windows.begin_flush(flush, &mut |window| {
-        sorted.starts.within(window);
-        sorted.starts.running_keys().collect()
+/// Begins a flush in the worker's window: executions whose keys the window covers start without an entry in the index of
+/// owners.
+fn begin_in_window(ownership: &Ownership, flush: &Flush, plan: &mut FlushPlan<'_>) {
+    ownership.begin_flush(flush, &mut |window| {
+        plan.starts.restrict_to_window(window);
+        plan.starts.unindexed_keys().collect()
     });
 }
 
-/// One try. After an error its transaction may still be open.
-async fn attempt<'a>(
+/// Tries to commit a flush once. After an error, the transaction may still be open.
+async fn try_commit<'a>(
     connector: &Connector,
     lane: &mut Lane,
     claim: Option<&LanePosition>,
-    depths: &Depths,
+    limited_queues: &LimitedQueues,
     counters: &Counters,
     flush: &'a Flush,
-    sorted: &mut Sorted<'a>,
+    plan: &mut FlushPlan<'a>,
 ) -> Result<Vec<(usize, Outcome)>, DbError> {
     let now = connector.options().clock.as_ref().map(|clock| clock.now());
     let session = &lane.session;
-    let mut jobs = Vec::new();
+    let mut queries = Vec::new();
     if session.needs_new_plans(flush.writes.len()) {
-        jobs.push(discard_plans());
+        queries.push(discard_plans());
     }
-    jobs.push(lane.fence_query(flush.epoch, flush.number, false, claim));
+    queries.push(lane.fence_query(flush.epoch, flush.number, false, claim));
     let (mut whole, mut begin) = if flush.is_bisecting {
         (TxPart::WholeShortWait, TxPart::BeginShortWait)
     } else {
         (TxPart::Whole, TxPart::Begin)
     };
     let mut outcomes = Vec::new();
-    let mut answers = Vec::new();
+    let mut results = Vec::new();
     stepfast_core::crash_point!("postgres before flush");
-    let entries = Entries::of(flush);
-    if depths.concern(&entries) {
-        jobs.push(entries.lock());
-        answers = pipeline::run(session, begin, &jobs).await?;
+    let entries = QueueEntries::from_flush(flush);
+    if limited_queues.may_limit(&entries) {
+        queries.push(entries.lock_query());
+        results = pipeline::run(session, begin, &queries).await?;
         (whole, begin) = (TxPart::End, TxPart::Middle);
-        let mut gates = Gates::read(&entries, depths, answers.last().ok_or_else(|| corrupt("an answer"))?)?;
-        let refused = loop {
-            match gates.refused(&entries) {
-                Ok(refused) => break refused,
-                Err(count) => {
-                    let counted = pipeline::run(session, TxPart::Middle, std::slice::from_ref(&count)).await?;
-                    gates.counted(counted.first().ok_or_else(|| corrupt("an answer"))?)?;
-                    answers.extend(counted);
-                    jobs.push(count);
+        let mut check = DepthCheck::read(
+            &entries,
+            limited_queues,
+            results.last().ok_or_else(|| corrupt("a query result"))?,
+        )?;
+        let rejected = loop {
+            match check.find_rejected(&entries) {
+                Ok(rejected) => break rejected,
+                Err(count_query) => {
+                    let counted =
+                        pipeline::run(session, TxPart::Middle, std::slice::from_ref(&count_query)).await?;
+                    check.apply_counts(counted.first().ok_or_else(|| corrupt("a query result"))?)?;
+                    results.extend(counted);
+                    queries.push(count_query);
                 }
             }
         };
-        sorted.starts.refuse(refused);
-        jobs.push(gates.keep());
+        plan.starts.reject(rejected);
+        queries.push(check.save_query());
     } else if !entries.queues.is_empty() {
-        jobs.push(entries.check());
+        queries.push(entries.assert_unlimited_query());
     }
-    jobs.extend(sorted.jobs(flush, now));
-    let unsent = answers.len();
-    let answers = if sorted.requests.is_empty() {
-        answers.extend(pipeline::run(session, whole, &jobs[unsent..]).await?);
-        answers
+    queries.extend(plan.queries(flush, now));
+    let unsent = results.len();
+    let results = if plan.requests.is_empty() {
+        results.extend(pipeline::run(session, whole, &queries[unsent..]).await?);
+        results
     } else {
-        answers.extend(pipeline::run(session, begin, &jobs[unsent..]).await?);
+        results.extend(pipeline::run(session, begin, &queries[unsent..]).await?);
         stepfast_core::crash_point!("postgres flush open");
-        // What a cancel reaches is only known for sure once it is locked: descendants may have been started
-        // while the lock was awaited. So look again until nothing new turns up.
-        let place = jobs.iter().position(|job| job.sql == Sql::Lock).ok_or_else(|| corrupt("a flush"))?;
-        let mut locked = Targets::read(answers.get(place).ok_or_else(|| corrupt("an answer"))?)?;
+        // The targets of a cancel are known for sure only once they are locked: descendants may have been started
+        // during the wait for the lock. So the query is repeated until it finds no new ones.
+        let index = queries
+            .iter()
+            .position(|query| query.sql == Sql::LockExecutions)
+            .ok_or_else(|| corrupt("a flush"))?;
+        let mut locked = LockedRows::read(results.get(index).ok_or_else(|| corrupt("a query result"))?)?;
         let mut rounds = 0;
         let targets = loop {
-            let again = pipeline::run(session, TxPart::Middle, &[sorted.lock()]).await?;
-            let targets = Targets::read(again.first().ok_or_else(|| corrupt("an answer"))?)?;
-            if targets.is_within(&locked) {
+            let relocked = pipeline::run(session, TxPart::Middle, &[plan.lock_query()]).await?;
+            let targets = LockedRows::read(relocked.first().ok_or_else(|| corrupt("a query result"))?)?;
+            if targets.is_subset_of(&locked) {
                 break targets;
             }
             locked = targets;
             rounds += 1;
-            if rounds == LOCK_ROUNDS {
+            if rounds == MAX_LOCK_ROUNDS {
                 return Err(DbError::Retry(
-                    "descendants are started faster than they can be cancelled".into(),
+                    "new descendants are started faster than they can be cancelled".into(),
                 ));
             }
         };
-        let decisions = targets.decide(&sorted.requests);
-        let more = decisions.jobs();
-        answers.extend(pipeline::run(session, TxPart::End, &more).await?);
-        jobs.extend(more);
+        let decisions = targets.decide(&plan.requests);
+        let more = decisions.queries();
+        results.extend(pipeline::run(session, TxPart::End, &more).await?);
+        queries.extend(more);
         outcomes = decisions.outcomes;
-        answers
+        results
     };
-    // durable from here on
+    // the flush is durable from here on
     stepfast_core::crash_point!("postgres after flush");
-    count_changes(counters, &jobs, &answers)?;
+    count_changes(counters, &queries, &results)?;
     counters.add_flush(flush.writes.len() as u64);
-    lane.record_fence(&jobs, &answers, claim);
-    let mut applied = Applied::read(flush, sorted, &jobs, &answers)?;
-    outcomes.extend(applied.outcomes);
-    let refused = &sorted.starts.refused;
-    applied.losers.extend(refused);
-    if !applied.losers.is_empty() {
-        let losers = resolve::losers(&lane.session, flush, &applied.losers, refused).await;
-        outcomes.extend(losers.map_err(unavailable_error)?);
+    lane.record_fence(&queries, &results, claim);
+    let mut flush_results = FlushResults::read(flush, plan, &queries, &results)?;
+    outcomes.extend(flush_results.outcomes);
+    let rejected = &plan.starts.rejected;
+    flush_results.not_inserted.extend(rejected);
+    if !flush_results.not_inserted.is_empty() {
+        let resolved =
+            resolve::resolve_not_inserted(&lane.session, flush, &flush_results.not_inserted, rejected).await;
+        outcomes.extend(resolved.map_err(unavailable_error)?);
     }
     outcomes.sort_by_key(|(i, _)| *i);
     Ok(outcomes)
 }
 
-/// What it means that a question fails about a flush that may be durable: no error of a statement says that it is not.
-fn unsettled(trouble: DbError) -> DbError {
-    match trouble {
-        DbError::Retry(_) | DbError::Store(StoreError::Fenced | StoreError::Corrupt(_)) => trouble,
-        trouble => unavailable_error(trouble).into(),
+/// Maps an error of a query about a flush that may be durable. No error of such a query means that the flush has failed.
+fn outcome_unknown(error: DbError) -> DbError {
+    match error {
+        DbError::Retry(_) | DbError::Store(StoreError::Fenced | StoreError::Corrupt(_)) => error,
+        error => unavailable_error(error).into(),
     }
 }
 
-/// What a fence that did not match means.
-async fn resolve_fence(
+/// Finds out why a fence did not match. Returns the flush's outcomes if the flush was applied before.
+async fn resolve_failed_fence(
     lane: &Lane,
     claim: Option<&LanePosition>,
     flush: &Flush,
@@ -241,11 +255,11 @@ async fn resolve_fence(
         return Err(DbError::Store(StoreError::Fenced));
     };
     let number = flush.number;
-    // whoever has taken the lane over has raised its epoch; any other one is of another registration
-    let is_ours = (flush.epoch..=flush.epoch + TAKEOVERS).contains(&epoch);
+    // a takeover raises the lane's epoch; any epoch outside of this range belongs to another registration
+    let is_ours = (flush.epoch..=flush.epoch + MAX_TAKEOVERS).contains(&epoch);
     if is_ours && flush.is_resent && last >= number && (last == number || epoch != flush.epoch) {
         lane.await_durable().await?;
-        return resolve::applied_before(&lane.session, flush).await;
+        return resolve::resolve_applied_flush(&lane.session, flush).await;
     }
     if epoch != flush.epoch {
         return Err(DbError::Store(StoreError::Fenced));
@@ -254,7 +268,10 @@ async fn resolve_fence(
         if let Some(claim) = claim {
             lane.check_claim(claim).await?;
         }
-        return Err(DbError::Retry(format!("flush {number} of lane {} met its own earlier try", flush.lane)));
+        return Err(DbError::Retry(format!(
+            "flush {number} of lane {} conflicts with its own earlier attempt",
+            flush.lane
+        )));
     }
     if last < number {
         return Err(lost_history(flush.lane, number - 1, last).into());

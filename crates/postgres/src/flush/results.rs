@@ -1,100 +1,102 @@
-//! What a flush has come to: outcomes, and counts of what has changed.
+//! [`FlushResults`]: the outcomes of a flush's Writes.
 
 use std::collections::{HashMap, HashSet};
 
 use stepfast_core::Key;
 use stepfast_core::store::{ExistingExecution, Flush, Outcome, Start, Status, StoreError, Write};
 
-use crate::conn::pipeline::{QueryResult, Query};
-use crate::conn::row_counts::{keys_and_count, finished_keys_and_count, single_row};
+use crate::conn::pipeline::{Query, QueryResult};
+use crate::conn::row_counts::{finished_keys_and_count, keys_and_count, single_row};
 use crate::conn::statements::Sql;
 use crate::error::store_error;
-use crate::flush::apply::Sorted;
-use crate::flush::starts::{held, queue};
+use crate::flush::apply::FlushPlan;
+use crate::flush::starts::{dedup_key, queue};
 use crate::rows::Columns;
-use crate::rows::types::key;
+use crate::rows::types::to_key;
 
-/// What the statements of a flush did.
+/// The outcomes of a flush, read from the results of its queries.
 #[derive(Default)]
-pub(crate) struct Applied {
-    /// Outcomes other than `Applied`, Duplicates excepted, in no order.
+pub(crate) struct FlushResults {
+    /// Outcomes other than `Applied`, unordered. Those of Starts that were not inserted are missing.
     pub outcomes: Vec<(usize, Outcome)>,
-    /// Starts that lost.
-    pub losers: Vec<usize>,
+    /// The indexes of Starts that were not inserted.
+    pub not_inserted: Vec<usize>,
 }
 
-impl Applied {
-    /// Reads the answers to [`Sorted::jobs`].
+impl FlushResults {
+    /// Reads the results of [`FlushPlan::queries`].
     pub(crate) fn read(
         flush: &Flush,
-        sorted: &Sorted<'_>,
-        jobs: &[Query<'_>],
-        answers: &[QueryResult],
+        plan: &FlushPlan<'_>,
+        queries: &[Query<'_>],
+        query_results: &[QueryResult],
     ) -> Result<Self, StoreError> {
-        let mut applied = Self::default();
-        for (job, answer) in jobs.iter().zip(answers) {
-            match job.sql {
-                Sql::MoveEnded => {
-                    let Some(ended) = finished_keys_and_count(answer)?.0 else { continue };
-                    let missing = sorted.ends.iter().filter(|(_, change)| !ended.contains(&change.key));
-                    applied.outcomes.extend(missing.map(|(i, _)| (*i, Outcome::NotFound)));
+        let mut results = Self::default();
+        for (query, result) in queries.iter().zip(query_results) {
+            match query.sql {
+                Sql::Finish => {
+                    let Some(ended) = finished_keys_and_count(result)?.0 else { continue };
+                    let missing = plan.ends.iter().filter(|(_, change)| !ended.contains(&change.key));
+                    results.outcomes.extend(missing.map(|(i, _)| (*i, Outcome::NotFound)));
                 }
-                Sql::Move => {
-                    let missing = missing(sorted.moves.iter().map(|(i, change)| (*i, change.key)), answer)?;
-                    applied.outcomes.extend(missing.into_iter().map(|i| (i, Outcome::NotFound)));
+                Sql::Transition => {
+                    let missing =
+                        missing_indexes(plan.transitions.iter().map(|(i, change)| (*i, change.key)), result)?;
+                    results.outcomes.extend(missing.into_iter().map(|i| (i, Outcome::NotFound)));
                 }
                 Sql::Wake => {
-                    let missing = missing(sorted.wakes.iter().copied(), answer)?;
-                    applied.outcomes.extend(missing.into_iter().map(|i| (i, Outcome::NotFound)));
+                    let missing = missing_indexes(plan.wakes.iter().copied(), result)?;
+                    results.outcomes.extend(missing.into_iter().map(|i| (i, Outcome::NotFound)));
                 }
-                Sql::StartYielding => {
-                    let free: Vec<&str> = Columns::of(single_row(answer)?).next()?;
-                    let begins = |start: &Start| queue(start).is_some_and(|queue| free.contains(&queue));
-                    let waits = sorted
+                Sql::StartSelfClaiming => {
+                    let open_queues: Vec<&str> = Columns::new(single_row(result)?).next()?;
+                    let may_run =
+                        |start: &Start| queue(start).is_some_and(|queue| open_queues.contains(&queue));
+                    let queued = plan
                         .starts
-                        .yielding
+                        .self_claiming
                         .iter()
-                        .filter(|(_, start, may_begin)| !*may_begin || !begins(start));
-                    applied.outcomes.extend(waits.map(|(i, _, _)| (*i, Outcome::Queued)));
+                        .filter(|(_, start, may_begin)| !*may_begin || !may_run(start));
+                    results.outcomes.extend(queued.map(|(i, _, _)| (*i, Outcome::Queued)));
                 }
-                Sql::Merge => applied.read_merged(sorted, answer)?,
-                Sql::Checkpoint | Sql::Attempt => {
-                    let Some(asked) = keys_and_count(answer)?.0 else { continue };
-                    let records = flush.writes.iter().enumerate().filter(|(_, write)| match job.sql {
-                        Sql::Checkpoint => matches!(write, Write::Checkpoint(_)),
+                Sql::StartDebounced => results.read_debounced(plan, result)?,
+                Sql::InsertCheckpoints | Sql::InsertAttempts => {
+                    let Some(requested) = keys_and_count(result)?.0 else { continue };
+                    let records = flush.writes.iter().enumerate().filter(|(_, write)| match query.sql {
+                        Sql::InsertCheckpoints => matches!(write, Write::Checkpoint(_)),
                         _ => matches!(write, Write::Attempt(_)),
                     });
-                    let heard = records.filter(|(_, write)| asked.contains(&write.execution()));
-                    applied.outcomes.extend(heard.map(|(i, _)| (i, Outcome::CancelRequested)));
+                    let concerned = records.filter(|(_, write)| requested.contains(&write.execution()));
+                    results.outcomes.extend(concerned.map(|(i, _)| (i, Outcome::CancelRequested)));
                 }
-                Sql::Forget => {
-                    let Some(cancelled) = keys_and_count(answer)?.0 else { continue };
-                    let met = sorted.ends.iter().filter(|(_, change)| cancelled.contains(&change.key));
-                    applied.outcomes.extend(met.map(|(i, _)| (*i, Outcome::Cancelled)));
+                Sql::DeleteRequests => {
+                    let Some(cancelled) = keys_and_count(result)?.0 else { continue };
+                    let ends = plan.ends.iter().filter(|(_, change)| cancelled.contains(&change.key));
+                    results.outcomes.extend(ends.map(|(i, _)| (*i, Outcome::Cancelled)));
                 }
                 Sql::StartNamed | Sql::Start => {
                     let starts =
-                        if job.sql == Sql::Start { &sorted.starts.special } else { &sorted.starts.named };
-                    let lost = missing(starts.iter().map(|(i, start)| (*i, start.key)), answer)?;
-                    applied.losers.extend(lost);
+                        if query.sql == Sql::Start { &plan.starts.special } else { &plan.starts.named };
+                    let missing = missing_indexes(starts.iter().map(|(i, start)| (*i, start.key)), result)?;
+                    results.not_inserted.extend(missing);
                 }
                 _ => {}
             }
         }
-        Ok(applied)
+        Ok(results)
     }
 }
 
-impl Applied {
-    fn read_merged(&mut self, sorted: &Sorted<'_>, answer: &QueryResult) -> Result<(), StoreError> {
-        let mut there = HashMap::new();
-        for row in &answer.rows {
-            let mut row = Columns::of(row);
+impl FlushResults {
+    fn read_debounced(&mut self, plan: &FlushPlan<'_>, result: &QueryResult) -> Result<(), StoreError> {
+        let mut key_by_dedup = HashMap::new();
+        for row in &result.rows {
+            let mut row = Columns::new(row);
             let (key, queue, id): (Key, &str, &str) = (row.key()?, row.next()?, row.next()?);
-            there.insert((queue, id), key);
+            key_by_dedup.insert((queue, id), key);
         }
-        for (i, start) in sorted.starts.merging.iter().chain(&sorted.starts.overtaken) {
-            match held(start).and_then(|held| there.get(&held)) {
+        for (i, start) in plan.starts.debounced.iter().chain(&plan.starts.superseded) {
+            match dedup_key(start).and_then(|held| key_by_dedup.get(&held)) {
                 Some(key) if *key == start.key => {}
                 Some(key) => {
                     let existing = ExistingExecution {
@@ -107,24 +109,24 @@ impl Applied {
                     };
                     self.outcomes.push((*i, Outcome::Duplicate(Box::new(existing))));
                 }
-                None => self.losers.push(*i),
+                None => self.not_inserted.push(*i),
             }
         }
         Ok(())
     }
 }
 
-/// Those of `expected` whose keys the answer does not have.
-fn missing(
+/// Returns the indexes of those of `expected` whose keys the result does not contain.
+fn missing_indexes(
     expected: impl ExactSizeIterator<Item = (usize, Key)>,
-    answer: &QueryResult,
+    result: &QueryResult,
 ) -> Result<Vec<usize>, StoreError> {
-    if answer.rows.len() == expected.len() {
+    if result.rows.len() == expected.len() {
         return Ok(Vec::new());
     }
-    let mut found = HashSet::with_capacity(answer.rows.len());
-    for row in &answer.rows {
-        found.insert(key(row.try_get(0).map_err(|error| store_error("reading a key", &error))?));
+    let mut found = HashSet::with_capacity(result.rows.len());
+    for row in &result.rows {
+        found.insert(to_key(row.try_get(0).map_err(|error| store_error("reading a key", &error))?));
     }
     Ok(expected.filter(|(_, key)| !found.contains(key)).map(|(i, _)| i).collect())
 }

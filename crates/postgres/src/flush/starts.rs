@@ -1,4 +1,4 @@
-//! The Starts of a flush as statements: the plainer they are, the fewer columns and checks they need.
+//! [`SortedStarts`]: the queries of a flush's Starts. The fewer options a Start has, the fewer columns and checks it needs.
 
 use std::collections::HashSet;
 use std::ops::Range;
@@ -9,66 +9,68 @@ use stepfast_core::store::{Start, State, WorkerId, Write};
 
 use crate::conn::pipeline::{Query, column, param};
 use crate::conn::statements::Sql;
-use crate::rows::types::{Instant, uuid};
-use crate::rows::types::{armed, ended_at, is_paused, outcome};
+use crate::rows::types::{Timestamptz, to_uuid};
+use crate::rows::types::{ended_at, is_parked, outcome_bytes, pending_sleep_bytes};
 
-/// The Starts of a flush by what there is to them, with their indexes.
+/// The Starts of a flush, sorted by kind, with their indexes in the flush.
 #[derive(Default)]
-pub(crate) struct Starts<'a> {
-    /// Those with anything special about them, in the order in which they are inserted.
+pub(crate) struct SortedStarts<'a> {
+    /// Starts that need all columns, in the order of insertion.
     pub special: Vec<(usize, &'a Start)>,
-    /// Those that cannot lose: what runs, by key, and what has ended.
+    /// Running Starts without options, in key order. They cannot be duplicates.
     running: Vec<(usize, &'a Start)>,
+    /// Starts without options that have ended, in key order. They cannot be duplicates.
     ended: Vec<&'a Start>,
-    /// Those that are queued, as they came.
+    /// Plain queued Starts, in the order of the flush.
     queued: Vec<(usize, &'a Start)>,
-    /// Those that run if their queue lets them, as they came; and whether they may for all that is known here.
-    pub yielding: Vec<(usize, &'a Start, bool)>,
-    /// Those that are debounced, the last one of each, by what they have in common; and those that came before that one.
-    pub merging: Vec<(usize, &'a Start)>,
-    pub overtaken: Vec<(usize, &'a Start)>,
-    /// Those with an id of their caller, which may be taken: by id, and none if `special` has ids.
+    /// Self-claiming Starts, in the order of the flush, and whether the worker's window allows each to begin at once.
+    pub self_claiming: Vec<(usize, &'a Start, bool)>,
+    /// Debounced Starts: the last one of each dedup key, ordered by that key.
+    pub debounced: Vec<(usize, &'a Start)>,
+    /// Debounced Starts that a later one of the same flush supersedes.
+    pub superseded: Vec<(usize, &'a Start)>,
+    /// Starts with an id of their caller and no other options, ordered by id. Empty if `special` contains Starts with ids.
     pub named: Vec<(usize, &'a Start)>,
-    /// What they are found by: key, name, value.
+    /// Attributes: key, name, value.
     attributes: Vec<(Key, &'a str, &'a str)>,
-    /// Those whose queue is full.
-    pub refused: HashSet<usize>,
-    /// True if those that are queued have a statement of their own.
+    /// The indexes of Starts whose queue is full.
+    pub rejected: HashSet<usize>,
+    /// Whether plain queued Starts have their own query.
     has_queued: bool,
 }
 
-impl<'a> Starts<'a> {
-    /// Sorts those of a flush.
-    pub(crate) fn of(writes: &'a [Write]) -> Self {
+impl<'a> SortedStarts<'a> {
+    /// Sorts the Starts of a flush.
+    pub(crate) fn from_writes(writes: &'a [Write]) -> Self {
         let mut starts = Self::default();
         for (i, write) in writes.iter().enumerate() {
             let Write::Start(start) = write else { continue };
             let attributes = start.attributes.iter();
             starts.attributes.extend(attributes.map(|(name, value)| (start.key, name, value)));
             if start.debounce_window.is_some() {
-                starts.merging.push((i, start));
+                starts.debounced.push((i, start));
                 continue;
             }
-            match kind(start) {
-                Kind::Plain if matches!(start.state, State::Ended { .. }) => starts.ended.push(start),
-                Kind::Plain => starts.running.push((i, start)),
-                Kind::Queued => starts.queued.push((i, start)),
-                Kind::Yielding => starts.yielding.push((i, start, true)),
-                Kind::Named => starts.named.push((i, start)),
-                Kind::Special => starts.special.push((i, start)),
+            match classify(start) {
+                StartKind::Plain if matches!(start.state, State::Ended { .. }) => starts.ended.push(start),
+                StartKind::Plain => starts.running.push((i, start)),
+                StartKind::Queued => starts.queued.push((i, start)),
+                StartKind::SelfClaiming => starts.self_claiming.push((i, start, true)),
+                StartKind::Named => starts.named.push((i, start)),
+                StartKind::Special => starts.special.push((i, start)),
             }
         }
         starts.running.sort_by_key(|(_, start)| start.key);
         starts.ended.sort_by_key(|start| start.key);
         let mut later = HashSet::new();
-        let all = std::mem::take(&mut starts.merging).into_iter().rev();
-        (starts.merging, starts.overtaken) = all.partition(|(_, start)| later.insert(held(start)));
-        starts.merging.sort_by(|(_, a), (_, b)| held(a).cmp(&held(b)));
+        let all = std::mem::take(&mut starts.debounced).into_iter().rev();
+        (starts.debounced, starts.superseded) = all.partition(|(_, start)| later.insert(dedup_key(start)));
+        starts.debounced.sort_by(|(_, a), (_, b)| dedup_key(a).cmp(&dedup_key(b)));
         if starts.special.iter().any(|(_, start)| matches!(start.state, State::Queued { .. })) {
-            // they become ready in one order
+            // all queued Starts go into `special`, so that they become ready in the order of the flush
             for (i, write) in writes.iter().enumerate() {
                 if let Write::Start(start) = write
-                    && is_queued(start)
+                    && is_plain_queued(start)
                 {
                     starts.special.push((i, start));
                 }
@@ -80,35 +82,37 @@ impl<'a> Starts<'a> {
         starts
     }
 
-    /// Leaves these out: their queue is full.
-    pub(crate) fn refuse(&mut self, refused: HashSet<usize>) {
-        self.queued.retain(|(i, _)| !refused.contains(i));
-        self.special.retain(|(i, _)| !refused.contains(i));
-        self.yielding.retain(|(i, _, _)| !refused.contains(i));
-        self.refused = refused;
+    /// Removes Starts whose queue is full.
+    pub(crate) fn reject(&mut self, rejected: HashSet<usize>) {
+        self.queued.retain(|(i, _)| !rejected.contains(i));
+        self.special.retain(|(i, _)| !rejected.contains(i));
+        self.self_claiming.retain(|(i, _, _)| !rejected.contains(i));
+        self.rejected = rejected;
     }
 
-    /// True if there is nothing more to do to make it ready.
-    pub(crate) fn is_done_with(&self, i: usize, start: &Start) -> bool {
-        self.refused.contains(&i) || start.debounce_window.is_some() || self.has_queued && is_queued(start)
+    /// Whether a Start needs no rows in `ready`, `timers` or `waits`, or gets them from the query that inserts it.
+    pub(crate) fn needs_no_state_rows(&self, i: usize, start: &Start) -> bool {
+        self.rejected.contains(&i)
+            || start.debounce_window.is_some()
+            || self.has_queued && is_plain_queued(start)
     }
 
-    /// Inserts that may have to wait for each other come in one order for all flushes, which so do not deadlock: by what is
-    /// unique, and by key. Claims insert what is in the inbox in an order of its own; `lock_timeout` ends what that leads to.
+    /// Sorts inserts that may wait for each other by their unique columns and by key. With one order in all flushes they
+    /// cannot deadlock. Claims insert the rows of the inbox in another order; `lock_timeout` resolves deadlocks with them.
     fn sort(&mut self) {
-        // one order over both
+        // named and special Starts need one common order
         if self.special.iter().any(|(_, start)| start.workflow_id.is_some()) {
             self.special.append(&mut self.named);
         }
         for starts in [&mut self.named, &mut self.special] {
-            let place = |start: &&'a Start| (held(start), &start.workflow_id, start.key);
-            starts.sort_by(|(_, a), (_, b)| place(a).cmp(&place(b)));
+            let unique = |start: &&'a Start| (dedup_key(start), &start.workflow_id, start.key);
+            starts.sort_by(|(_, a), (_, b)| unique(a).cmp(&unique(b)));
         }
     }
 
-    /// Starts outside of this window get an entry in the index of owners, as those have that are special; see
-    /// [`Windows`](crate::ownership::Windows).
-    pub(crate) fn within(&mut self, window: &Range<Key>) {
+    /// Moves running Starts with keys outside of `window` to `special`, whose query adds them to the index of owners; see
+    /// [`Ownership`](crate::ownership::Ownership).
+    pub(crate) fn restrict_to_window(&mut self, window: &Range<Key>) {
         let before = self.special.len();
         for starts in [&mut self.running, &mut self.named] {
             let outside = |(_, start): &mut (usize, &Start)| {
@@ -119,194 +123,198 @@ impl<'a> Starts<'a> {
         if self.special.len() > before {
             self.sort();
         }
-        for (_, start, may_begin) in &mut self.yielding {
+        for (_, start, may_begin) in &mut self.self_claiming {
             *may_begin = window.contains(&start.key);
         }
     }
 
-    /// What is started without an entry in the index of owners.
-    pub(crate) fn running_keys(&self) -> impl Iterator<Item = Key> {
+    /// Returns the keys of executions that start running without an entry in the index of owners.
+    pub(crate) fn unindexed_keys(&self) -> impl Iterator<Item = Key> {
         let named = self.named.iter().filter(|(_, start)| matches!(start.state, State::Running { .. }));
-        let yielding =
-            self.yielding.iter().filter(|(_, _, may_begin)| *may_begin).map(|(_, start, _)| start.key);
-        self.running.iter().chain(named).map(|(_, start)| start.key).chain(yielding)
+        let self_claiming =
+            self.self_claiming.iter().filter(|(_, _, may_begin)| *may_begin).map(|(_, start, _)| start.key);
+        self.running.iter().chain(named).map(|(_, start)| start.key).chain(self_claiming)
     }
 
-    /// The statements that insert them.
-    pub(crate) fn jobs(&self, worker: WorkerId, jobs: &mut Vec<Query<'a>>) {
+    /// Adds the queries that insert the Starts.
+    pub(crate) fn push_queries(&self, worker: WorkerId, queries: &mut Vec<Query<'a>>) {
         if !self.running.is_empty() {
             let starts = &self.running;
             let params = vec![
                 param(worker.0),
-                column(starts, |(_, s)| Instant(s.created_at)),
-                column(starts, |(_, s)| uuid(s.key)),
-                column(starts, |(_, s)| s.workflow.as_ref()),
-                column(starts, |(_, s)| s.input.as_bytes()),
+                column(starts, |(_, start)| Timestamptz(start.created_at)),
+                column(starts, |(_, start)| to_uuid(start.key)),
+                column(starts, |(_, start)| start.workflow.as_ref()),
+                column(starts, |(_, start)| start.input.as_bytes()),
             ];
-            jobs.push(Query { sql: Sql::StartRunning, action: "inserting executions", params });
+            queries.push(Query { sql: Sql::StartRunning, action: "inserting executions", params });
         }
         if !self.ended.is_empty() {
             let starts = &self.ended;
             let params = vec![
-                column(starts, |s| Instant(s.created_at)),
-                column(starts, |s| ended_at(&s.state)),
-                column(starts, |s| s.state.status() as i16),
-                column(starts, |s| uuid(s.key)),
-                column(starts, |s| s.workflow.as_ref()),
-                column(starts, |s| s.input.as_bytes()),
-                column(starts, |s| outcome(&s.state)),
+                column(starts, |start| Timestamptz(start.created_at)),
+                column(starts, |start| ended_at(&start.state)),
+                column(starts, |start| start.state.status() as i16),
+                column(starts, |start| to_uuid(start.key)),
+                column(starts, |start| start.workflow.as_ref()),
+                column(starts, |start| start.input.as_bytes()),
+                column(starts, |start| outcome_bytes(&start.state)),
             ];
-            jobs.push(Query { sql: Sql::StartEnded, action: "inserting executions", params });
+            queries.push(Query { sql: Sql::StartEnded, action: "inserting executions", params });
         }
         if !self.queued.is_empty() {
             let starts = &self.queued;
             let params = vec![
-                column(starts, |(_, s)| Instant(s.created_at)),
-                column(starts, |(_, s)| uuid(s.key)),
-                column(starts, |(_, s)| s.workflow.as_ref()),
-                column(starts, |(_, s)| s.app_version.as_deref()),
-                column(starts, |(_, s)| s.input.as_bytes()),
-                column(starts, |(_, s)| queue(s)),
-                column(starts, |(_, s)| queue_key(s)),
-                column(starts, |(_, s)| priority(s)),
+                column(starts, |(_, start)| Timestamptz(start.created_at)),
+                column(starts, |(_, start)| to_uuid(start.key)),
+                column(starts, |(_, start)| start.workflow.as_ref()),
+                column(starts, |(_, start)| start.app_version.as_deref()),
+                column(starts, |(_, start)| start.input.as_bytes()),
+                column(starts, |(_, start)| queue(start)),
+                column(starts, |(_, start)| queue_key(start)),
+                column(starts, |(_, start)| priority(start)),
             ];
-            jobs.push(Query { sql: Sql::StartQueued, action: "queueing executions", params });
+            queries.push(Query { sql: Sql::StartQueued, action: "queueing executions", params });
         }
-        if !self.yielding.is_empty() {
-            let starts = &self.yielding;
-            let mut queues: Vec<&str> = starts.iter().filter_map(|(_, s, _)| queue(s)).collect();
+        if !self.self_claiming.is_empty() {
+            let starts = &self.self_claiming;
+            let mut queues: Vec<&str> = starts.iter().filter_map(|(_, start, _)| queue(start)).collect();
             queues.sort_unstable();
             queues.dedup();
             let params = vec![
                 param(worker.0),
-                column(starts, |(_, s, _)| Instant(s.created_at)),
-                column(starts, |(_, s, _)| uuid(s.key)),
-                column(starts, |(_, s, _)| s.workflow.as_ref()),
-                column(starts, |(_, s, _)| s.app_version.as_deref()),
-                column(starts, |(_, s, _)| s.input.as_bytes()),
-                column(starts, |(_, s, _)| queue(s)),
-                column(starts, |(_, s, _)| queue_key(s)),
-                column(starts, |(_, s, _)| priority(s)),
+                column(starts, |(_, start, _)| Timestamptz(start.created_at)),
+                column(starts, |(_, start, _)| to_uuid(start.key)),
+                column(starts, |(_, start, _)| start.workflow.as_ref()),
+                column(starts, |(_, start, _)| start.app_version.as_deref()),
+                column(starts, |(_, start, _)| start.input.as_bytes()),
+                column(starts, |(_, start, _)| queue(start)),
+                column(starts, |(_, start, _)| queue_key(start)),
+                column(starts, |(_, start, _)| priority(start)),
                 column(starts, |(_, _, may_begin)| *may_begin),
                 param(queues),
             ];
-            jobs.push(Query { sql: Sql::StartYielding, action: "beginning executions of queues", params });
+            queries.push(Query {
+                sql: Sql::StartSelfClaiming,
+                action: "starting self-claiming executions",
+                params,
+            });
         }
-        if !self.merging.is_empty() {
-            let starts = &self.merging;
+        if !self.debounced.is_empty() {
+            let starts = &self.debounced;
             let params = vec![
-                column(starts, |(_, s)| Instant(s.created_at)),
-                column(starts, |(_, s)| uuid(s.key)),
-                column(starts, |(_, s)| s.workflow.as_ref()),
-                column(starts, |(_, s)| s.app_version.as_deref()),
-                column(starts, |(_, s)| s.input.as_bytes()),
-                column(starts, |(_, s)| queue(s)),
-                column(starts, |(_, s)| queue_key(s)),
-                column(starts, |(_, s)| priority(s)),
-                column(starts, |(_, s)| Instant(due_at(s))),
-                column(starts, |(_, s)| s.debounce_window.map(|most| most.as_millis() as i64)),
-                column(starts, |(_, s)| s.active_dedup_id().map(|id| &**id)),
-                column(starts, |(_, s)| s.run_timeout.map(stored_millis)),
+                column(starts, |(_, start)| Timestamptz(start.created_at)),
+                column(starts, |(_, start)| to_uuid(start.key)),
+                column(starts, |(_, start)| start.workflow.as_ref()),
+                column(starts, |(_, start)| start.app_version.as_deref()),
+                column(starts, |(_, start)| start.input.as_bytes()),
+                column(starts, |(_, start)| queue(start)),
+                column(starts, |(_, start)| queue_key(start)),
+                column(starts, |(_, start)| priority(start)),
+                column(starts, |(_, start)| Timestamptz(due_at(start))),
+                column(starts, |(_, start)| start.debounce_window.map(|most| most.as_millis() as i64)),
+                column(starts, |(_, start)| start.active_dedup_id().map(|id| &**id)),
+                column(starts, |(_, start)| start.run_timeout.map(stored_millis)),
             ];
-            jobs.push(Query { sql: Sql::Merge, action: "inserting executions", params });
+            queries.push(Query { sql: Sql::StartDebounced, action: "inserting executions", params });
         }
         if !self.named.is_empty() {
             let starts = &self.named;
             let params = vec![
                 param(worker.0),
-                column(starts, |(_, s)| Instant(s.created_at)),
-                column(starts, |(_, s)| ended_at(&s.state)),
-                column(starts, |(_, s)| s.fingerprint.map(u64::cast_signed)),
-                column(starts, |(_, s)| s.state.status() as i16),
-                column(starts, |(_, s)| uuid(s.key)),
-                column(starts, |(_, s)| s.workflow.as_ref()),
-                column(starts, |(_, s)| s.workflow_id.as_deref()),
-                column(starts, |(_, s)| s.input.as_bytes()),
-                column(starts, |(_, s)| outcome(&s.state)),
+                column(starts, |(_, start)| Timestamptz(start.created_at)),
+                column(starts, |(_, start)| ended_at(&start.state)),
+                column(starts, |(_, start)| start.fingerprint.map(u64::cast_signed)),
+                column(starts, |(_, start)| start.state.status() as i16),
+                column(starts, |(_, start)| to_uuid(start.key)),
+                column(starts, |(_, start)| start.workflow.as_ref()),
+                column(starts, |(_, start)| start.workflow_id.as_deref()),
+                column(starts, |(_, start)| start.input.as_bytes()),
+                column(starts, |(_, start)| outcome_bytes(&start.state)),
             ];
-            jobs.push(Query { sql: Sql::StartNamed, action: "inserting executions", params });
+            queries.push(Query { sql: Sql::StartNamed, action: "inserting executions", params });
         }
         if !self.special.is_empty() {
             let starts = &self.special;
             let params = vec![
-                column(starts, |(_, s)| Instant(s.created_at)),
-                column(starts, |(_, s)| ended_at(&s.state)),
-                column(starts, |(_, s)| s.deadline_at.map(Instant)),
-                column(starts, |(_, s)| matches!(s.state, State::Running { .. }).then_some(worker.0)),
-                column(starts, |(_, s)| s.fingerprint.map(u64::cast_signed)),
-                column(starts, |(_, s)| s.state.status() as i16),
-                column(starts, |(_, s)| is_paused(&s.state)),
-                column(starts, |(_, s)| s.parent.as_ref().is_some_and(|parent| parent.is_detached)),
-                column(starts, |(_, s)| uuid(s.key)),
-                column(starts, |(_, s)| (s.root != s.key).then(|| uuid(s.root))),
-                column(starts, |(_, s)| s.parent.as_ref().map(|parent| uuid(parent.key))),
-                column(starts, |(_, s)| s.workflow.as_ref()),
-                column(starts, |(_, s)| s.workflow_id.as_deref()),
-                column(starts, |(_, s)| s.input.as_bytes()),
-                column(starts, |(_, s)| outcome(&s.state)),
-                column(starts, |(_, s)| armed(&s.state)),
-                column(starts, |(_, s)| s.app_version.as_deref()),
-                column(starts, |(_, s)| queue(s)),
-                column(starts, |(_, s)| queue_key(s)),
-                column(starts, |(_, s)| priority(s)),
-                column(starts, |(_, s)| s.active_dedup_id().map(|id| &**id)),
-                column(starts, |(_, s)| s.run_timeout.map(stored_millis)),
+                column(starts, |(_, start)| Timestamptz(start.created_at)),
+                column(starts, |(_, start)| ended_at(&start.state)),
+                column(starts, |(_, start)| start.deadline_at.map(Timestamptz)),
+                column(starts, |(_, start)| matches!(start.state, State::Running { .. }).then_some(worker.0)),
+                column(starts, |(_, start)| start.fingerprint.map(u64::cast_signed)),
+                column(starts, |(_, start)| start.state.status() as i16),
+                column(starts, |(_, start)| is_parked(&start.state)),
+                column(starts, |(_, start)| start.parent.as_ref().is_some_and(|parent| parent.is_detached)),
+                column(starts, |(_, start)| to_uuid(start.key)),
+                column(starts, |(_, start)| (start.root != start.key).then(|| to_uuid(start.root))),
+                column(starts, |(_, start)| start.parent.as_ref().map(|parent| to_uuid(parent.key))),
+                column(starts, |(_, start)| start.workflow.as_ref()),
+                column(starts, |(_, start)| start.workflow_id.as_deref()),
+                column(starts, |(_, start)| start.input.as_bytes()),
+                column(starts, |(_, start)| outcome_bytes(&start.state)),
+                column(starts, |(_, start)| pending_sleep_bytes(&start.state)),
+                column(starts, |(_, start)| start.app_version.as_deref()),
+                column(starts, |(_, start)| queue(start)),
+                column(starts, |(_, start)| queue_key(start)),
+                column(starts, |(_, start)| priority(start)),
+                column(starts, |(_, start)| start.active_dedup_id().map(|id| &**id)),
+                column(starts, |(_, start)| start.run_timeout.map(stored_millis)),
             ];
-            jobs.push(Query { sql: Sql::Start, action: "inserting executions", params });
+            queries.push(Query { sql: Sql::Start, action: "inserting executions", params });
         }
         if !self.attributes.is_empty() {
             let params = vec![
-                column(&self.attributes, |(key, _, _)| uuid(*key)),
+                column(&self.attributes, |(key, _, _)| to_uuid(*key)),
                 column(&self.attributes, |(_, name, _)| *name),
                 column(&self.attributes, |(_, _, value)| *value),
             ];
-            jobs.push(Query { sql: Sql::Attribute, action: "inserting attributes", params });
+            queries.push(Query { sql: Sql::InsertAttributes, action: "inserting attributes", params });
         }
     }
 }
 
-/// What there is to a Start.
-enum Kind {
-    /// A minted key and nothing special, running or ended: nobody can have been there first.
+/// The kind of a Start, which decides the query that inserts it.
+enum StartKind {
+    /// Running or ended, with a minted key and without options. It cannot be a duplicate.
     Plain,
-    /// The same, queued.
+    /// Queued, with a minted key and no options except for its placement and attributes.
     Queued,
-    /// The same, which runs if its queue lets it.
-    Yielding,
-    /// The same, with an id of its caller.
+    /// Self-claiming: runs at once if its queue has no limits.
+    SelfClaiming,
+    /// Like `Plain`, with an id of its caller.
     Named,
     /// Anything else.
     Special,
 }
 
-fn kind(start: &Start) -> Kind {
+fn classify(start: &Start) -> StartKind {
     let is_root = start.parent.is_none() && start.root == start.key;
-    let is_common = match &start.state {
-        State::Running { armed } => armed.is_empty(),
+    let is_common_state = match &start.state {
+        State::Running { pending_sleeps } => pending_sleeps.is_empty(),
         state => matches!(state, State::Ended { .. }),
     };
-    if is_queued(start) {
-        return Kind::Queued;
+    if is_plain_queued(start) {
+        return StartKind::Queued;
     }
     if start.is_self_claiming() {
-        return Kind::Yielding;
+        return StartKind::SelfClaiming;
     }
-    if !is_root || !is_common || start.deadline_at.is_some() {
-        return Kind::Special;
+    if !is_root || !is_common_state || start.deadline_at.is_some() {
+        return StartKind::Special;
     }
     if start.app_version.is_some() || start.placement.is_some() {
-        return Kind::Special;
+        return StartKind::Special;
     }
     match &start.workflow_id {
-        None if start.fingerprint.is_none() && !start.is_guarded => Kind::Plain,
-        Some(_) => Kind::Named,
-        _ => Kind::Special,
+        None if start.fingerprint.is_none() && !start.is_guarded => StartKind::Plain,
+        Some(_) => StartKind::Named,
+        _ => StartKind::Special,
     }
 }
 
-/// True if it is queued, nothing else is special about it, and nobody can have been there first.
-fn is_queued(start: &Start) -> bool {
-    matches!(&start.state, State::Queued { armed } if armed.is_empty())
+/// Whether a Start is queued, has no other options, and cannot be a duplicate.
+fn is_plain_queued(start: &Start) -> bool {
+    matches!(&start.state, State::Queued { pending_sleeps } if pending_sleeps.is_empty())
         && start.parent.is_none()
         && start.root == start.key
         && start.deadline_at.is_none()
@@ -317,12 +325,12 @@ fn is_queued(start: &Start) -> bool {
         && !start.has_begun
 }
 
-/// What it alone has there, if it has that.
-pub(crate) fn held(start: &Start) -> Option<(&str, &str)> {
+/// Returns the queue and active dedup_id of a Start, which are unique together. `None` if it has no dedup_id.
+pub(crate) fn dedup_key(start: &Start) -> Option<(&str, &str)> {
     Some((queue(start)?, &**start.active_dedup_id()?))
 }
 
-/// When it may begin.
+/// Returns the time at which a Start becomes due.
 fn due_at(start: &Start) -> Timestamp {
     match start.state {
         State::Scheduled { due_at } => due_at,
@@ -330,15 +338,15 @@ fn due_at(start: &Start) -> Timestamp {
     }
 }
 
-/// The queue that it stands in, if that is not the default one.
+/// Returns the queue of a Start. `None` means the default queue.
 pub(crate) fn queue(start: &Start) -> Option<&str> {
-    start.placement.as_ref().map(|ticket| &*ticket.queue)
+    start.placement.as_ref().map(|placement| &*placement.queue)
 }
 
 fn queue_key(start: &Start) -> Option<&str> {
-    start.placement.as_ref().map(|ticket| &*ticket.key).filter(|key| !key.is_empty())
+    start.placement.as_ref().map(|placement| &*placement.key).filter(|key| !key.is_empty())
 }
 
 fn priority(start: &Start) -> Option<i32> {
-    start.placement.as_ref().map(|ticket| ticket.priority).filter(|priority| *priority != 0)
+    start.placement.as_ref().map(|placement| placement.priority).filter(|priority| *priority != 0)
 }

@@ -1,4 +1,4 @@
-//! Loading and listing, on connections of their own.
+//! [`Reader`]: loads and lists, on connections of their own.
 
 pub(crate) mod queues;
 pub(crate) mod workers;
@@ -13,7 +13,7 @@ use stepfast_core::payload::ChunkRef;
 use stepfast_core::store::{Detail, ExecutionId, Filter, Page, Record, StoreError, WorkerId};
 use tokio_postgres::Row;
 
-use crate::conn::background::Background;
+use crate::conn::background::BackgroundRuntime;
 use crate::conn::connector::Connector;
 use crate::conn::pipeline;
 use crate::conn::pipeline::{Query, param};
@@ -21,26 +21,27 @@ use crate::conn::pool::ReaderPool;
 use crate::conn::session::TxPart;
 use crate::conn::statements::Sql;
 use crate::error::{corrupt, query_error};
-use crate::rows::types::{Instant, uuid};
-use crate::rows::{Columns, Details, bare, execution, listed};
+use crate::rows::types::{Timestamptz, to_uuid};
+use crate::rows::{Columns, RecordDetails, bare_record, parse_execution, parse_listed_execution};
 
-/// Loads and lists.
+/// The store's loads and lists, with their pool of connections.
 pub(crate) struct Reader {
-    readers: ReaderPool,
+    pool: ReaderPool,
 }
 
 impl Reader {
-    /// Makes connections when they are needed, and keeps them.
-    pub(crate) fn new(connector: &Arc<Connector>, background: &Arc<Background>) -> Self {
-        Self { readers: ReaderPool::new(connector.clone(), background.clone()) }
+    /// Creates a reader. Its pool opens connections when they are needed, and keeps them.
+    pub(crate) fn new(connector: &Arc<Connector>, background: &Arc<BackgroundRuntime>) -> Self {
+        Self { pool: ReaderPool::new(connector.clone(), background.clone()) }
     }
 
-    /// One statement on its own.
-    pub(crate) async fn ask(&self, job: Query<'_>) -> Result<Vec<Row>, StoreError> {
-        let lent = self.readers.acquire().await?;
-        let answers = pipeline::run(lent.session(), TxPart::Standalone, &[job]).await.map_err(query_error)?;
-        lent.release();
-        Ok(answers.into_iter().next().ok_or_else(|| corrupt("an answer"))?.rows)
+    /// Runs one standalone query.
+    pub(crate) async fn query(&self, query: Query<'_>) -> Result<Vec<Row>, StoreError> {
+        let pooled = self.pool.acquire().await?;
+        let results =
+            pipeline::run(pooled.session(), TxPart::Standalone, &[query]).await.map_err(query_error)?;
+        pooled.release();
+        Ok(results.into_iter().next().ok_or_else(|| corrupt("a query result"))?.rows)
     }
 
     /// See [`Store::load`](stepfast_core::Store::load).
@@ -52,53 +53,57 @@ impl Reader {
         let (mut keys, mut given) = (Vec::new(), Vec::new());
         for id in ids {
             match id {
-                ExecutionId::Key(key) => keys.push(uuid(*key)),
+                ExecutionId::Key(key) => keys.push(to_uuid(*key)),
                 ExecutionId::Given(id) => given.push(id.as_ref()),
             }
         }
-        // no row can have an id that the server cannot store
+        // no row has an id that the server cannot store
         given.retain(|id| !id.contains('\0'));
-        let what = "loading executions";
+        let action = "loading executions";
         let is_bare = detail == Detail::Outcome;
-        let load = Query { sql: Sql::Load, action: what, params: vec![param(keys), param(given), param(is_bare)] };
+        let load = Query { sql: Sql::Load, action, params: vec![param(keys), param(given), param(is_bare)] };
         if is_bare {
-            return Ok(in_order(ids, &bares(&self.ask(load).await?)?));
+            return Ok(order_by_ids(ids, &parse_records(&self.query(load).await?)?));
         }
-        // one snapshot for the rows and what belongs to them
-        let lent = self.readers.acquire().await?;
-        let answers =
-            pipeline::run(lent.session(), TxPart::BeginSnapshot, &[load]).await.map_err(query_error)?;
-        let mut records = bares(&answers.first().ok_or_else(|| corrupt("an answer"))?.rows)?;
-        let found: Vec<_> = records.iter().map(|record| uuid(record.execution.key)).collect();
-        let read = |sql| Query { sql, action: what, params: vec![param(found.clone())] };
-        let more = [Sql::Checkpoints, Sql::Attempts, Sql::Requests, Sql::Attributes].map(read);
-        let answers = pipeline::run(lent.session(), TxPart::End, &more).await.map_err(query_error)?;
-        lent.release();
-        let [checkpoints, attempts, requests, attributes] = answers.as_slice() else {
-            return Err(corrupt("an answer"));
+        // one snapshot for the rows and their details
+        let pooled = self.pool.acquire().await?;
+        let results =
+            pipeline::run(pooled.session(), TxPart::BeginSnapshot, &[load]).await.map_err(query_error)?;
+        let mut records = parse_records(&results.first().ok_or_else(|| corrupt("a query result"))?.rows)?;
+        let found_keys: Vec<_> = records.iter().map(|record| to_uuid(record.execution.key)).collect();
+        let details_query = |sql| Query { sql, action, params: vec![param(found_keys.clone())] };
+        let queries = [Sql::Checkpoints, Sql::Attempts, Sql::Requests, Sql::Attributes].map(details_query);
+        let results = pipeline::run(pooled.session(), TxPart::End, &queries).await.map_err(query_error)?;
+        pooled.release();
+        let [checkpoints, attempts, requests, attributes] = results.as_slice() else {
+            return Err(corrupt("a query result"));
         };
-        let details = Details::new(&records);
-        details.checkpoints(&checkpoints.rows, &mut records)?;
-        details.attempts(&attempts.rows, &mut records)?;
-        details.requests(&requests.rows, &mut records)?;
-        details.attributes(&attributes.rows, &mut records)?;
-        Ok(in_order(ids, &records))
+        let details = RecordDetails::new(&records);
+        details.add_checkpoints(&checkpoints.rows, &mut records)?;
+        details.add_attempts(&attempts.rows, &mut records)?;
+        details.add_requests(&requests.rows, &mut records)?;
+        details.add_attributes(&attributes.rows, &mut records)?;
+        Ok(order_by_ids(ids, &records))
     }
 
-    /// See [`Store::value`](stepfast_core::Store::value).
-    pub(crate) async fn value(&self, execution: Key, chunks: ChunkRef) -> Result<Bytes, StoreError> {
-        let params =
-            vec![param(uuid(execution)), param(chunks.value.cast_signed()), param(i64::from(chunks.count))];
-        let rows = self.ask(Query { sql: Sql::Value, action: "loading a large value", params }).await?;
+    /// See [`Store::load_value`](stepfast_core::Store::load_value).
+    pub(crate) async fn load_value(&self, execution: Key, chunks: ChunkRef) -> Result<Bytes, StoreError> {
+        let params = vec![
+            param(to_uuid(execution)),
+            param(chunks.value.cast_signed()),
+            param(i64::from(chunks.count)),
+        ];
+        let rows =
+            self.query(Query { sql: Sql::LoadChunks, action: "loading a large value", params }).await?;
         let mut bytes = BytesMut::with_capacity(usize::try_from(chunks.len).unwrap_or(0).min(1 << 30));
         for row in &rows {
-            bytes.extend_from_slice(Columns::of(row).next()?);
+            bytes.extend_from_slice(Columns::new(row).next()?);
         }
         if bytes.len() as u64 == chunks.len && rows.len() == chunks.count as usize {
             return Ok(bytes.freeze());
         }
         Err(StoreError::Corrupt(format!(
-            "value {} of execution {execution} has {} pieces with {} bytes instead of {} with {}",
+            "value {} of execution {execution} has {} chunks with {} bytes instead of {} chunks with {} bytes",
             chunks.value,
             rows.len(),
             bytes.len(),
@@ -107,17 +112,19 @@ impl Reader {
         )))
     }
 
-    /// See [`Store::lost`](stepfast_core::Store::lost); by the time `now`, or the server's.
-    pub(crate) async fn lost(
+    /// See [`Store::dead_workers`](stepfast_core::Store::dead_workers); `now`: the present time, `None` for the
+    /// server's.
+    pub(crate) async fn dead_workers(
         &self,
         workers: &[WorkerId],
         now: Option<Timestamp>,
         lease_micros: i64,
     ) -> Result<Vec<WorkerId>, StoreError> {
         let ids: Vec<i64> = workers.iter().map(|worker| worker.0).collect();
-        let params = vec![param(ids), param(now.map(Instant)), param(lease_micros)];
-        let rows = self.ask(Query { sql: Sql::Lost, action: "looking for lost workers", params }).await?;
-        rows.iter().map(|row| Columns::of(row).next().map(WorkerId)).collect()
+        let params = vec![param(ids), param(now.map(Timestamptz)), param(lease_micros)];
+        let rows =
+            self.query(Query { sql: Sql::DeadWorkers, action: "finding dead workers", params }).await?;
+        rows.iter().map(|row| Columns::new(row).next().map(WorkerId)).collect()
     }
 
     /// See [`Store::list`](stepfast_core::Store::list).
@@ -134,52 +141,52 @@ impl Reader {
             param(statuses),
             param(filter.workflow.as_deref()),
             param(filter.is_parked),
-            param(filter.parent.map(uuid)),
+            param(filter.parent.map(to_uuid)),
             param(filter.id_prefix.as_deref()),
-            param(filter.created_from.map(Instant)),
-            param(filter.created_before.map(Instant)),
+            param(filter.created_from.map(Timestamptz)),
+            param(filter.created_before.map(Timestamptz)),
             param(filter.app_version.as_deref()),
             param(filter.queue.as_deref()),
-            param(filter.after.filter(|_| filter.limit > 0).map(uuid)),
+            param(filter.after.filter(|_| filter.limit > 0).map(to_uuid)),
             param(names),
             param(values),
         ];
         let has_attributes = !filter.attributes.is_empty();
         if filter.limit == 0 {
             let sql = if has_attributes { Sql::CountByAttribute } else { Sql::Count };
-            let rows = self.ask(Query { sql, action: "counting executions", params }).await?;
-            let total = Columns::of(rows.first().ok_or_else(|| corrupt("a count"))?).next::<i64>()? as u64;
+            let rows = self.query(Query { sql, action: "counting executions", params }).await?;
+            let total = Columns::new(rows.first().ok_or_else(|| corrupt("a count"))?).next::<i64>()? as u64;
             return Ok(Page { executions: Vec::new(), total: Some(total) });
         }
         params.push(param(i64::try_from(filter.limit).unwrap_or(i64::MAX)));
         let sql = if has_attributes { Sql::ListByAttribute } else { Sql::List };
-        let rows = self.ask(Query { sql, action: "listing executions", params }).await?;
-        let executions = rows.iter().map(listed).collect::<Result<_, _>>()?;
+        let rows = self.query(Query { sql, action: "listing executions", params }).await?;
+        let executions = rows.iter().map(parse_listed_execution).collect::<Result<_, _>>()?;
         Ok(Page { executions, total: None })
     }
 }
 
-fn bares(rows: &[Row]) -> Result<Vec<Record>, StoreError> {
-    rows.iter().map(|row| execution(row).map(bare)).collect()
+fn parse_records(rows: &[Row]) -> Result<Vec<Record>, StoreError> {
+    rows.iter().map(|row| parse_execution(row).map(bare_record)).collect()
 }
 
-/// The records as they were asked for; one that was asked for twice comes twice.
-fn in_order(ids: &[ExecutionId], records: &[Record]) -> Vec<Option<Record>> {
+/// Returns the records in the order of `ids`, `None` where there is none; a repeated id gets its record each time.
+fn order_by_ids(ids: &[ExecutionId], records: &[Record]) -> Vec<Option<Record>> {
     let mut by_key = HashMap::with_capacity(records.len());
     let mut by_id = HashMap::new();
-    for (place, record) in records.iter().enumerate() {
-        by_key.insert(record.execution.key, place);
+    for (index, record) in records.iter().enumerate() {
+        by_key.insert(record.execution.key, index);
         if let Some(id) = &record.execution.given_id {
-            by_id.insert(id.clone(), place);
+            by_id.insert(id.clone(), index);
         }
     }
     ids.iter()
         .map(|id| {
-            let place = match id {
+            let index = match id {
                 ExecutionId::Key(key) => by_key.get(key),
                 ExecutionId::Given(id) => by_id.get(id),
             };
-            place.and_then(|&place| records.get(place)).cloned()
+            index.and_then(|&index| records.get(index)).cloned()
         })
         .collect()
 }

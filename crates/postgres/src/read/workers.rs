@@ -1,47 +1,52 @@
-//! Who is registered, and what waits: for people.
+//! Overviews for operators: registered workers, waiting work, and dead letters.
 
 use stepfast_core::clock::Timestamp;
-use stepfast_core::store::{DeadLetter, StoreError, WorkerOverview, WaitingWork, WorkerId, WorkerInfo, RegisteredWorker};
+use stepfast_core::store::{
+    DeadLetter, RegisteredWorker, StoreError, WaitingWork, WorkerId, WorkerInfo, WorkerOverview,
+};
 use tokio_postgres::Row;
 
 use crate::conn::pipeline::{Query, param};
 use crate::conn::statements::Sql;
 use crate::read::Reader;
 use crate::rows::Columns;
-use crate::rows::types::Instant;
+use crate::rows::types::Timestamptz;
 
 impl Reader {
-    /// See [`Store::survey`](stepfast_core::Store::survey); by the time `now`, or the server's.
-    pub(crate) async fn survey(
+    /// See [`Store::workers`](stepfast_core::Store::workers); `now`: the present time, `None` for the server's.
+    pub(crate) async fn workers(
         &self,
-        most: u64,
+        limit: u64,
         now: Option<Timestamp>,
         lease_micros: i64,
     ) -> Result<WorkerOverview, StoreError> {
-        let most = i64::try_from(most).unwrap_or(i64::MAX);
-        let now = now.map(Instant);
-        let what = "looking who is there";
-        let workers = Query { sql: Sql::Workers, action: what, params: vec![param(now), param(lease_micros)] };
-        let workers = self.ask(workers).await?;
-        let waiting = self.ask(Query { sql: Sql::Waiting, action: what, params: vec![param(now), param(most)] }).await?;
+        let limit = i64::try_from(limit).unwrap_or(i64::MAX);
+        let now = now.map(Timestamptz);
+        let action = "listing workers";
+        let workers = Query { sql: Sql::Workers, action, params: vec![param(now), param(lease_micros)] };
+        let workers = self.query(workers).await?;
+        let waiting = self
+            .query(Query { sql: Sql::WaitingWork, action, params: vec![param(now), param(limit)] })
+            .await?;
         Ok(WorkerOverview {
-            workers: workers.iter().map(worker).collect::<Result<_, _>>()?,
-            waiting: waiting.iter().map(waits).collect::<Result<_, _>>()?,
+            workers: workers.iter().map(parse_worker).collect::<Result<_, _>>()?,
+            waiting: waiting.iter().map(parse_waiting_work).collect::<Result<_, _>>()?,
         })
     }
 }
 
 impl Reader {
     /// See [`Store::dead_letters`](stepfast_core::Store::dead_letters).
-    pub(crate) async fn dead_letters(&self, most: u64) -> Result<Vec<DeadLetter>, StoreError> {
-        let most = i64::try_from(most).unwrap_or(i64::MAX);
-        let job = Query { sql: Sql::DeadLetters, action: "listing dead letters", params: vec![param(most)] };
-        self.ask(job).await?.iter().map(dead_letter).collect()
+    pub(crate) async fn dead_letters(&self, limit: u64) -> Result<Vec<DeadLetter>, StoreError> {
+        let limit = i64::try_from(limit).unwrap_or(i64::MAX);
+        let query =
+            Query { sql: Sql::DeadLetters, action: "listing dead letters", params: vec![param(limit)] };
+        self.query(query).await?.iter().map(parse_dead_letter).collect()
     }
 }
 
-fn dead_letter(row: &Row) -> Result<DeadLetter, StoreError> {
-    let mut row = Columns::of(row);
+fn parse_dead_letter(row: &Row) -> Result<DeadLetter, StoreError> {
+    let mut row = Columns::new(row);
     Ok(DeadLetter {
         id: row.next()?,
         created_at: row.time()?,
@@ -54,8 +59,8 @@ fn dead_letter(row: &Row) -> Result<DeadLetter, StoreError> {
     })
 }
 
-fn worker(row: &Row) -> Result<RegisteredWorker, StoreError> {
-    let mut row = Columns::of(row);
+fn parse_worker(row: &Row) -> Result<RegisteredWorker, StoreError> {
+    let mut row = Columns::new(row);
     Ok(RegisteredWorker {
         worker: WorkerId(row.next()?),
         info: WorkerInfo {
@@ -74,8 +79,8 @@ fn worker(row: &Row) -> Result<RegisteredWorker, StoreError> {
     })
 }
 
-fn waits(row: &Row) -> Result<WaitingWork, StoreError> {
-    let mut row = Columns::of(row);
+fn parse_waiting_work(row: &Row) -> Result<WaitingWork, StoreError> {
+    let mut row = Columns::new(row);
     Ok(WaitingWork {
         workflow: row.next::<&str>()?.into(),
         app_version: row.next::<Option<&str>>()?.map(Into::into),

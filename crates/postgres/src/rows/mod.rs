@@ -1,4 +1,4 @@
-//! Rows as the contract's types.
+//! Parses rows into the types of the store contract.
 
 pub(crate) mod queues;
 pub(crate) mod types;
@@ -20,21 +20,21 @@ use tokio_postgres::types::FromSql;
 use uuid::Uuid;
 
 use crate::error::{corrupt, store_error};
-use crate::rows::types::{Instant, key, payload};
+use crate::rows::types::{Timestamptz, to_key, to_payload};
 
-/// The columns of a row, one after the other.
+/// A reader of a row's columns, one after the other.
 pub(crate) struct Columns<'a> {
     row: &'a Row,
     next: usize,
 }
 
 impl<'a> Columns<'a> {
-    /// From the first.
-    pub(crate) fn of(row: &'a Row) -> Self {
+    /// Creates a reader that begins at the first column.
+    pub(crate) fn new(row: &'a Row) -> Self {
         Self { row, next: 0 }
     }
 
-    /// The next column.
+    /// Reads the next column.
     pub(crate) fn next<T: FromSql<'a>>(&mut self) -> Result<T, StoreError> {
         let column = self.next;
         self.next += 1;
@@ -45,26 +45,26 @@ impl<'a> Columns<'a> {
     }
 
     pub(crate) fn key(&mut self) -> Result<Key, StoreError> {
-        self.next().map(key)
+        self.next().map(to_key)
     }
 
     pub(crate) fn opt_key(&mut self) -> Result<Option<Key>, StoreError> {
-        Ok(self.next::<Option<Uuid>>()?.map(key))
+        Ok(self.next::<Option<Uuid>>()?.map(to_key))
     }
 
     pub(crate) fn time(&mut self) -> Result<Timestamp, StoreError> {
-        self.next::<Instant>().map(|instant| instant.0)
+        self.next::<Timestamptz>().map(|time| time.0)
     }
 
     pub(crate) fn opt_time(&mut self) -> Result<Option<Timestamp>, StoreError> {
-        Ok(self.next::<Option<Instant>>()?.map(|instant| instant.0))
+        Ok(self.next::<Option<Timestamptz>>()?.map(|time| time.0))
     }
 
     pub(crate) fn payload(&mut self) -> Result<Payload, StoreError> {
-        Ok(self.next::<Option<&[u8]>>()?.map(payload).unwrap_or_default())
+        Ok(self.next::<Option<&[u8]>>()?.map(to_payload).unwrap_or_default())
     }
 
-    /// A status; `None` for a number that this version does not know.
+    /// Reads a status. `None` means a number that this version does not know.
     pub(crate) fn status(&mut self) -> Result<Option<Status>, StoreError> {
         Ok(Status::from_number(self.next::<i16>()?.into()))
     }
@@ -81,7 +81,7 @@ impl<'a> Columns<'a> {
         Ok(u32::try_from(self.next::<i64>()?).ok())
     }
 
-    /// The rest of a row of `checkpoints.sql`; the name of a column if that has a value that this version does not know.
+    /// Reads the rest of a row of `checkpoints.sql`. The inner `Err` names a column whose value this version does not know.
     fn checkpoint(&mut self, execution: Key) -> Result<Result<Checkpoint, &'static str>, StoreError> {
         let Some(path) = self.path()? else { return Ok(Err("path of checkpoints")) };
         let run_no = self.next::<i32>()?.cast_unsigned();
@@ -102,7 +102,7 @@ impl<'a> Columns<'a> {
         }))
     }
 
-    /// The rest of a row of `attempts.sql`, likewise.
+    /// Reads the rest of a row of `attempts.sql`. The inner `Err` names a column whose value this version does not know.
     fn attempt(&mut self, execution: Key) -> Result<Result<Attempt, &'static str>, StoreError> {
         let Some(path) = self.path()? else { return Ok(Err("path of attempts")) };
         let Some(attempt) = self.count()? else { return Ok(Err("attempt of attempts")) };
@@ -110,50 +110,50 @@ impl<'a> Columns<'a> {
     }
 }
 
-/// A row of list.sql.
-pub(crate) fn listed(row: &Row) -> Result<Execution, StoreError> {
-    let mut row = Columns::of(row);
-    let mut execution = leading_execution(&mut row)?;
+/// Parses a row of `list.sql`.
+pub(crate) fn parse_listed_execution(row: &Row) -> Result<Execution, StoreError> {
+    let mut row = Columns::new(row);
+    let mut execution = parse_execution_columns(&mut row)?;
     let attributes: Vec<&str> = row.next()?;
     execution.attributes = attributes.as_chunks().0.iter().map(|[name, value]| (*name, *value)).collect();
     Ok(execution)
 }
 
-/// An execution, from the columns that load, list and claim have in common.
-pub(crate) fn execution(row: &Row) -> Result<Execution, StoreError> {
-    leading_execution(&mut Columns::of(row))
+/// Parses an execution from the columns that load, list and claim have in common.
+pub(crate) fn parse_execution(row: &Row) -> Result<Execution, StoreError> {
+    parse_execution_columns(&mut Columns::new(row))
 }
 
-/// What a claim has taken: the columns of an execution, and what take.sql adds to them.
-pub(crate) struct TakenRow {
+/// A row of `claim.sql`: an execution, and what the claim adds to it.
+pub(crate) struct ClaimedRow {
     pub execution: Execution,
-    /// True if something is recorded of it.
-    pub has_more: bool,
-    /// True, in each row, if every row of ready was there that made the claim take something.
-    pub is_whole: bool,
-    /// Its place in ready, if it had one.
+    /// Whether the execution has checkpoints, attempts or requests.
+    pub has_history: bool,
+    /// Whether the claim has deleted every row of `ready` that it saw, without which it is invalid. The same in each row.
+    pub is_complete: bool,
+    /// The execution's position in `ready`, if it had a row there.
     pub seq: Option<i64>,
 }
 
-impl TakenRow {
-    /// A row of take.sql or take_quarantined.sql.
-    pub(crate) fn of(row: &Row) -> Result<Self, StoreError> {
-        let mut row = Columns::of(row);
+impl ClaimedRow {
+    /// Parses a row of `claim.sql` or `claim_quarantined.sql`.
+    pub(crate) fn parse(row: &Row) -> Result<Self, StoreError> {
+        let mut row = Columns::new(row);
         Ok(Self {
-            execution: leading_execution(&mut row)?,
-            has_more: row.next()?,
-            is_whole: row.next()?,
+            execution: parse_execution_columns(&mut row)?,
+            has_history: row.next()?,
+            is_complete: row.next()?,
             seq: row.next()?,
         })
     }
 }
 
-fn leading_execution(row: &mut Columns<'_>) -> Result<Execution, StoreError> {
+fn parse_execution_columns(row: &mut Columns<'_>) -> Result<Execution, StoreError> {
     let key = row.key()?;
     let root = row.opt_key()?.unwrap_or(key);
     let parent = row.opt_key()?;
     let is_detached = row.next()?;
-    let (status, is_armed_damaged);
+    let (status, has_damaged_sleeps);
     let mut execution = Execution {
         key,
         root,
@@ -176,14 +176,14 @@ fn leading_execution(row: &mut Columns<'_>) -> Result<Execution, StoreError> {
         deadline_at: row.opt_time()?,
         pending_sleeps: {
             let bytes: Option<&[u8]> = row.next()?;
-            let armed = decode_pending_sleeps(bytes.unwrap_or_default());
-            is_armed_damaged = armed.is_none();
-            armed.unwrap_or_default()
+            let sleeps = decode_pending_sleeps(bytes.unwrap_or_default());
+            has_damaged_sleeps = sleeps.is_none();
+            sleeps.unwrap_or_default()
         },
         wake_at: row.opt_time()?,
         strikes: row.next::<Option<i32>>()?.unwrap_or_default().cast_unsigned(),
         app_version: row.next::<Option<&str>>()?.map(Into::into),
-        placement: ticket(row)?,
+        placement: read_placement(row)?,
         dedup_id: row.next::<Option<&str>>()?.map(Into::into),
         run_timeout: row.next::<Option<i64>>()?.map(|ms| Duration::from_millis(ms.unsigned_abs())),
         attributes: Attributes::NONE,
@@ -192,41 +192,42 @@ fn leading_execution(row: &mut Columns<'_>) -> Result<Execution, StoreError> {
     if status.is_none() {
         execution.note_unknown_status();
     }
-    if is_armed_damaged {
+    if has_damaged_sleeps {
         execution.note_unreadable("armed of executions");
     }
     Ok(execution)
 }
 
-/// Where an execution stands: its queue, its key there, its priority.
-fn ticket(row: &mut Columns<'_>) -> Result<Option<Arc<Placement>>, StoreError> {
+/// Reads an execution's placement: its queue, key and priority.
+fn read_placement(row: &mut Columns<'_>) -> Result<Option<Arc<Placement>>, StoreError> {
     let (queue, key, priority): (Option<&str>, Option<&str>, Option<i32>) =
         (row.next()?, row.next()?, row.next()?);
-    let ticket = |queue: &str| Placement {
+    let placement = |queue: &str| Placement {
         queue: queue.into(),
         key: key.unwrap_or_default().into(),
         priority: priority.unwrap_or_default(),
     };
-    Ok(queue.map(|queue| Arc::new(ticket(queue))))
+    Ok(queue.map(|queue| Arc::new(placement(queue))))
 }
 
 /// A row of `existing.sql`.
-pub(crate) struct Found {
-    /// What it is to a Start that lost.
+pub(crate) struct ExistingRow {
+    /// The execution, as a duplicate Start gets it.
     pub existing: ExistingExecution,
-    /// True if its status is one that this version knows; else it passes for queued, as a parked execution is.
+    /// Whether this version knows the execution's status. An unknown status is replaced by `Queued`, the status of parked
+    /// executions.
     pub has_known_status: bool,
-    /// When it was accepted.
+    /// The time at which the execution was accepted.
     pub created_at: Timestamp,
-    /// Who runs it, if that began without a claim.
+    /// The worker that runs the execution, if it began without a claim.
     pub owner: Option<WorkerId>,
-    /// Its queue and what it alone has there.
-    pub dedup: Option<(String, String)>,
+    /// The execution's queue and active dedup_id.
+    pub dedup_key: Option<(String, String)>,
 }
 
-/// What Starts lost against.
-pub(crate) fn found(row: &Row) -> Result<Found, StoreError> {
-    let mut row = Columns::of(row);
+/// Parses a row of `existing.sql`.
+pub(crate) fn parse_existing_row(row: &Row) -> Result<ExistingRow, StoreError> {
+    let mut row = Columns::new(row);
     let status;
     let existing = ExistingExecution {
         key: row.key()?,
@@ -243,24 +244,24 @@ pub(crate) fn found(row: &Row) -> Result<Found, StoreError> {
     let owner = row.next::<Option<i64>>()?.map(WorkerId);
     let (queue, dedup_id): (Option<String>, Option<String>) = (row.next()?, row.next()?);
     let has_known_status = status.is_some();
-    Ok(Found { existing, has_known_status, created_at, owner, dedup: queue.zip(dedup_id) })
+    Ok(ExistingRow { existing, has_known_status, created_at, owner, dedup_key: queue.zip(dedup_id) })
 }
 
-/// What was recorded of executions, put to its execution.
-pub(crate) struct Details {
-    places: HashMap<Key, usize>,
+/// Adds details to the records of their executions.
+pub(crate) struct RecordDetails {
+    indexes: HashMap<Key, usize>,
 }
 
-impl Details {
-    /// For these records.
+impl RecordDetails {
+    /// Indexes `records` by execution.
     pub(crate) fn new(records: &[Record]) -> Self {
-        Self { places: records.iter().enumerate().map(|(i, record)| (record.execution.key, i)).collect() }
+        Self { indexes: records.iter().enumerate().map(|(i, record)| (record.execution.key, i)).collect() }
     }
 
-    /// Adds rows of `checkpoints.sql`.
-    pub(crate) fn checkpoints(&self, rows: &[Row], records: &mut [Record]) -> Result<(), StoreError> {
+    /// Adds the rows of `checkpoints.sql`.
+    pub(crate) fn add_checkpoints(&self, rows: &[Row], records: &mut [Record]) -> Result<(), StoreError> {
         for row in rows {
-            let mut row = Columns::of(row);
+            let mut row = Columns::new(row);
             let execution = row.key()?;
             let checkpoint = row.checkpoint(execution)?;
             if let Some(record) = self.record(execution, records) {
@@ -273,10 +274,10 @@ impl Details {
         Ok(())
     }
 
-    /// Adds rows of `attempts.sql`.
-    pub(crate) fn attempts(&self, rows: &[Row], records: &mut [Record]) -> Result<(), StoreError> {
+    /// Adds the rows of `attempts.sql`.
+    pub(crate) fn add_attempts(&self, rows: &[Row], records: &mut [Record]) -> Result<(), StoreError> {
         for row in rows {
-            let mut row = Columns::of(row);
+            let mut row = Columns::new(row);
             let execution = row.key()?;
             let attempt = row.attempt(execution)?;
             if let Some(record) = self.record(execution, records) {
@@ -289,10 +290,10 @@ impl Details {
         Ok(())
     }
 
-    /// Adds attributes: key, name and value.
-    pub(crate) fn attributes(&self, rows: &[Row], records: &mut [Record]) -> Result<(), StoreError> {
+    /// Adds attributes, from rows of key, name and value.
+    pub(crate) fn add_attributes(&self, rows: &[Row], records: &mut [Record]) -> Result<(), StoreError> {
         for row in rows {
-            let mut row = Columns::of(row);
+            let mut row = Columns::new(row);
             let (execution, name, value): (_, &str, &str) = (row.key()?, row.next()?, row.next()?);
             if let Some(record) = self.record(execution, records) {
                 record.execution.attributes.set(name, value);
@@ -301,10 +302,10 @@ impl Details {
         Ok(())
     }
 
-    /// Adds requests: key and kind.
-    pub(crate) fn requests(&self, rows: &[Row], records: &mut [Record]) -> Result<(), StoreError> {
+    /// Adds requests, from rows of key and kind.
+    pub(crate) fn add_requests(&self, rows: &[Row], records: &mut [Record]) -> Result<(), StoreError> {
         for row in rows {
-            let mut row = Columns::of(row);
+            let mut row = Columns::new(row);
             let execution = row.key()?;
             let kind = RequestKind::from_number(row.next::<i16>()?.into());
             if let Some(record) = self.record(execution, records) {
@@ -315,11 +316,11 @@ impl Details {
     }
 
     fn record<'a>(&self, key: Key, records: &'a mut [Record]) -> Option<&'a mut Record> {
-        self.places.get(&key).and_then(|&place| records.get_mut(place))
+        self.indexes.get(&key).and_then(|&index| records.get_mut(index))
     }
 }
 
-/// A record without details.
-pub(crate) fn bare(execution: Execution) -> Record {
+/// Returns a record without details.
+pub(crate) fn bare_record(execution: Execution) -> Record {
     Record { execution, checkpoints: Vec::new(), attempts: Vec::new(), requests: Vec::new() }
 }

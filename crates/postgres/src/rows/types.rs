@@ -1,4 +1,4 @@
-//! How the contract's types look in the database.
+//! Converts the types of the store contract to database types.
 
 use std::error::Error;
 
@@ -9,24 +9,24 @@ use stepfast_core::{Key, Payload};
 use tokio_postgres::types::{FromSql, IsNull, ToSql, Type, to_sql_checked};
 use uuid::Uuid;
 
-/// Microseconds from the Unix epoch to the one that the server counts from (2000-01-01).
-const SERVER_EPOCH: i64 = 946_684_800_000_000;
+/// Microseconds from the Unix epoch to the server's epoch (2000-01-01).
+const SERVER_EPOCH_MICROS: i64 = 946_684_800_000_000;
 
-/// The first instant that the server knows (in 4714 BC), in microseconds from its epoch.
-const SERVER_FIRST: i64 = -211_813_488_000_000_000;
+/// The server's minimum timestamp (in 4714 BC), in microseconds from its epoch.
+const MIN_SERVER_MICROS: i64 = -211_813_488_000_000_000;
 
-/// A [`Timestamp`] as `timestamptz`, exact to the microsecond. The two ends of the range are `infinity`
-/// and `-infinity`, so a saturated due time comes back as it was. Instants before the first one of the server are `-infinity`.
+/// A [`Timestamp`] as `timestamptz`, exact to the microsecond. The two ends of the range are `infinity` and `-infinity`,
+/// so a saturated due time survives the round trip. Timestamps before the server's minimum become `-infinity`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Instant(pub Timestamp);
+pub(crate) struct Timestamptz(pub Timestamp);
 
-impl ToSql for Instant {
+impl ToSql for Timestamptz {
     fn to_sql(&self, _: &Type, out: &mut BytesMut) -> Result<IsNull, Box<dyn Error + Sync + Send>> {
         let micros = self.0.as_micros();
         out.put_i64(match micros {
             i64::MAX => i64::MAX,
-            _ => match micros.saturating_sub(SERVER_EPOCH) {
-                ..SERVER_FIRST => i64::MIN,
+            _ => match micros.saturating_sub(SERVER_EPOCH_MICROS) {
+                ..MIN_SERVER_MICROS => i64::MIN,
                 micros => micros,
             },
         });
@@ -40,12 +40,12 @@ impl ToSql for Instant {
     to_sql_checked!();
 }
 
-impl<'a> FromSql<'a> for Instant {
+impl<'a> FromSql<'a> for Timestamptz {
     fn from_sql(_: &Type, raw: &'a [u8]) -> Result<Self, Box<dyn Error + Sync + Send>> {
         let micros = i64::from_be_bytes(raw.try_into()?);
         Ok(Self(Timestamp::from_micros(match micros {
             i64::MIN => i64::MIN,
-            _ => micros.saturating_add(SERVER_EPOCH),
+            _ => micros.saturating_add(SERVER_EPOCH_MICROS),
         })))
     }
 
@@ -54,56 +54,56 @@ impl<'a> FromSql<'a> for Instant {
     }
 }
 
-/// A key as `uuid`.
-pub(crate) fn uuid(key: Key) -> Uuid {
+/// Converts a key to a `uuid`.
+pub(crate) fn to_uuid(key: Key) -> Uuid {
     Uuid::from_bytes(*key.as_bytes())
 }
 
-/// A `uuid` as key.
-pub(crate) fn key(uuid: Uuid) -> Key {
+/// Converts a `uuid` to a key.
+pub(crate) fn to_key(uuid: Uuid) -> Key {
     Key::from_bytes(uuid.into_bytes())
 }
 
-/// A payload as a nullable column: null for none.
-pub(crate) fn some_bytes(payload: &Payload) -> Option<&[u8]> {
+/// Returns a payload's bytes for a nullable column, `None` for an empty payload.
+pub(crate) fn non_empty_bytes(payload: &Payload) -> Option<&[u8]> {
     (!payload.is_empty()).then(|| payload.as_bytes())
 }
 
-/// A payload from a column.
-pub(crate) fn payload(bytes: &[u8]) -> Payload {
+/// Converts a column to a payload.
+pub(crate) fn to_payload(bytes: &[u8]) -> Payload {
     Payload::from_slice(bytes)
 }
 
-/// Returns the column `is_paused` of a state.
-pub(crate) fn is_paused(state: &State) -> bool {
+/// Returns the value of the column `is_paused` for a state.
+pub(crate) fn is_parked(state: &State) -> bool {
     matches!(state, State::Parked { .. })
 }
 
-/// Returns the column `outcome` of a state.
-pub(crate) fn outcome(state: &State) -> Option<&[u8]> {
+/// Returns the value of the column `outcome` for a state.
+pub(crate) fn outcome_bytes(state: &State) -> Option<&[u8]> {
     match state {
-        State::Parked { reason: outcome, .. } | State::Ended { outcome, .. } => some_bytes(outcome),
+        State::Parked { reason: outcome, .. } | State::Ended { outcome, .. } => non_empty_bytes(outcome),
         _ => None,
     }
 }
 
-/// Returns the column `ended_at` of a state.
-pub(crate) fn ended_at(state: &State) -> Option<Instant> {
+/// Returns the value of the column `ended_at` for a state.
+pub(crate) fn ended_at(state: &State) -> Option<Timestamptz> {
     match state {
-        State::Ended { at, .. } => Some(Instant(*at)),
+        State::Ended { at, .. } => Some(Timestamptz(*at)),
         _ => None,
     }
 }
 
-/// Returns the column `armed` of a state.
-pub(crate) fn armed(state: &State) -> Option<Vec<u8>> {
-    let armed = state.armed();
-    (!armed.is_empty()).then(|| encode_pending_sleeps(armed))
+/// Returns the value of the column `armed` for a state.
+pub(crate) fn pending_sleep_bytes(state: &State) -> Option<Vec<u8>> {
+    let sleeps = state.pending_sleeps();
+    (!sleeps.is_empty()).then(|| encode_pending_sleeps(sleeps))
 }
 
-/// A payload as the column of what a cancel ends.
-pub(crate) fn reason(payload: &Payload) -> Option<&[u8]> {
-    some_bytes(payload)
+/// Returns the value of the column `outcome` for an execution that a cancel ends.
+pub(crate) fn reason_bytes(payload: &Payload) -> Option<&[u8]> {
+    non_empty_bytes(payload)
 }
 
 #[cfg(test)]
@@ -111,23 +111,27 @@ mod tests {
     use super::*;
 
     #[test]
-    fn instants_round_trip_to_the_microsecond() {
-        for micros in [0, 1, -1, SERVER_EPOCH, 1_700_000_000_123_457, i64::MAX, i64::MAX - 1, i64::MIN] {
-            let instant = Instant(Timestamp::from_micros(micros));
+    fn timestamps_round_trip_to_the_microsecond() {
+        for micros in [0, 1, -1, SERVER_EPOCH_MICROS, 1_700_000_000_123_457, i64::MAX, i64::MAX - 1, i64::MIN]
+        {
+            let time = Timestamptz(Timestamp::from_micros(micros));
             let mut bytes = BytesMut::new();
-            instant.to_sql(&Type::TIMESTAMPTZ, &mut bytes).unwrap();
-            assert_eq!(Instant::from_sql(&Type::TIMESTAMPTZ, &bytes).unwrap(), instant, "{micros}");
+            time.to_sql(&Type::TIMESTAMPTZ, &mut bytes).unwrap();
+            assert_eq!(Timestamptz::from_sql(&Type::TIMESTAMPTZ, &bytes).unwrap(), time, "{micros}");
         }
     }
 
     #[test]
-    fn instants_before_the_first_of_the_server_are_infinitely_early() {
-        let first = SERVER_FIRST + SERVER_EPOCH;
+    fn timestamps_before_the_server_minimum_are_infinite() {
+        let first = MIN_SERVER_MICROS + SERVER_EPOCH_MICROS;
         let sent = |micros| {
             let mut bytes = BytesMut::new();
-            Instant(Timestamp::from_micros(micros)).to_sql(&Type::TIMESTAMPTZ, &mut bytes).unwrap();
+            Timestamptz(Timestamp::from_micros(micros)).to_sql(&Type::TIMESTAMPTZ, &mut bytes).unwrap();
             i64::from_be_bytes(bytes[..].try_into().unwrap())
         };
-        assert_eq!([sent(first), sent(first - 1), sent(i64::MIN / 2)], [SERVER_FIRST, i64::MIN, i64::MIN]);
+        assert_eq!(
+            [sent(first), sent(first - 1), sent(i64::MIN / 2)],
+            [MIN_SERVER_MICROS, i64::MIN, i64::MIN]
+        );
     }
 }

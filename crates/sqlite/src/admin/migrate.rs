@@ -1,5 +1,5 @@
-//! Brings the schema up to date, or refuses a newer one. The caller holds the lock that lets in one opener
-//! at a time, of all processes.
+//! Brings the schema up to date, or rejects a newer one. The caller holds the lock that admits one opener at a time, of
+//! all processes.
 
 use refinery::Runner;
 use rusqlite::Connection;
@@ -8,11 +8,11 @@ use stepfast_core::store::StoreError;
 use crate::error::DbResult;
 use crate::schema::{HISTORY_TABLE, migrations, newest_version, schema_version};
 
-/// Bytes of a database up to which an engine that is opened brings the schema up to date by itself. A migration may rewrite
-/// tables, and a supervisor would end the process meanwhile.
-const SMALL: i64 = 1 << 30;
+/// Size of a database, in bytes, up to which opening an engine migrates the schema by itself. A migration may rewrite
+/// tables, and a supervisor could end the process before it is finished.
+const MAX_AUTOMATIC_MIGRATION_BYTES: i64 = 1 << 30;
 
-/// Applies what is missing, in one transaction. Returns whether anything was.
+/// Applies the missing migrations in one transaction. Returns whether any was missing.
 pub(crate) fn migrate(conn: &mut Connection) -> DbResult<bool> {
     let mut runner = Runner::new(&migrations()).set_grouped(true);
     runner.set_migration_table_name(HISTORY_TABLE);
@@ -22,10 +22,10 @@ pub(crate) fn migrate(conn: &mut Connection) -> DbResult<bool> {
         return Err(StoreError::NewerSchema { found, supported }.into());
     }
     if found < supported {
-        // peers of an older version may be writing: wait for them at the start, not in the middle
+        // peers of an older version may be writing: wait for them at the beginning, not in the middle
         conn.set_transaction_behavior(rusqlite::TransactionBehavior::Immediate);
         runner.run(conn).map_err(|error| {
-            // whatever it was, it is told with its causes
+            // refinery's message alone does not contain the causes
             let mut reason = error.to_string();
             let mut source = std::error::Error::source(&error);
             while let Some(cause) = source {
@@ -44,25 +44,25 @@ pub(crate) fn migrate(conn: &mut Connection) -> DbResult<bool> {
     Ok(found < supported)
 }
 
-/// Asks the engines of older programs to end, as the schema is brought to the newest version. False if they do not look at
-/// that.
-pub(crate) fn announce(conn: &Connection) -> DbResult<bool> {
-    const FIRST_THAT_LOOK: i64 = 3;
-    if schema_version(conn)? < FIRST_THAT_LOOK {
+/// Asks the engines of older programs to end, before the schema is brought to the newest version. Returns false if
+/// those engines do not check for that.
+pub(crate) fn announce_migration(conn: &Connection) -> DbResult<bool> {
+    const FIRST_CHECKING_VERSION: i64 = 3;
+    if schema_version(conn)? < FIRST_CHECKING_VERSION {
         return Ok(false);
     }
     conn.execute("UPDATE shard SET oldest_engine = max(oldest_engine, ?1)", [newest_version()])?;
     Ok(true)
 }
 
-/// True if it is an older schema than that of this program.
+/// Whether the schema is older than that of this program.
 pub(crate) fn is_outdated(conn: &Connection) -> DbResult<bool> {
     Ok((1..newest_version()).contains(&schema_version(conn)?))
 }
 
-/// Returns how many bytes the database has, where an engine leaves migrations to `db migrate`.
-pub(crate) fn many_bytes(conn: &Connection) -> DbResult<Option<i64>> {
+/// Returns the size of the database in bytes, if it is so large that an engine leaves migrations to `db migrate`.
+pub(crate) fn bytes_above_limit(conn: &Connection) -> DbResult<Option<i64>> {
     let count = |name: &str| conn.pragma_query_value(None, name, |row| row.get::<_, i64>(0));
     let bytes = count("page_count")? * count("page_size")?;
-    Ok((bytes > SMALL).then_some(bytes))
+    Ok((bytes > MAX_AUTOMATIC_MIGRATION_BYTES).then_some(bytes))
 }

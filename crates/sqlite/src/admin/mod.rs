@@ -1,4 +1,4 @@
-//! The schema of a file, looked at or brought up to date without opening a store.
+//! Checks and migrations of a database file without an open store.
 
 pub(crate) mod migrate;
 
@@ -6,23 +6,23 @@ use std::path::Path;
 
 use stepfast_core::store::{Finding, MigrationReport, StoreError};
 
-use crate::conn::{close_for_now, explain, reader};
+use crate::conn::{close_without_checkpoint, explain_open_error, open_reader};
 use crate::fork::SqliteUse;
-use crate::{SqliteOptions, SqliteStore, resolve, schema};
+use crate::{SqliteOptions, SqliteStore, resolve_path, schema};
 
 impl SqliteStore {
-    /// Makes the database at `path` or brings its schema up to date, whatever its size. If `is_dry`, only says what would be
-    /// executed.
+    /// Creates the database at `path`, or brings its schema up to date whatever its size. If `is_dry`, only returns the
+    /// SQL that would be executed.
     pub fn migrate(path: impl AsRef<Path>, is_dry: bool) -> Result<MigrationReport, StoreError> {
-        let path = resolve(path.as_ref())?;
-        let found = version(&path)?;
+        let path = resolve_path(path.as_ref())?;
+        let found = found_version(&path)?;
         let all = schema::migration_texts();
         let newest = all.last().map_or(0, |(version, ..)| *version);
         if let Some(found) = found.filter(|found| *found > newest) {
             return Err(StoreError::NewerSchema { found, supported: newest });
         }
         let pending: Vec<_> = all.into_iter().filter(|(version, ..)| *version > found.unwrap_or(0)).collect();
-        let mut migrated = MigrationReport {
+        let mut report = MigrationReport {
             database: path.display().to_string(),
             found_version: found,
             required_version: newest,
@@ -31,7 +31,7 @@ impl SqliteStore {
         };
         if is_dry {
             let texts = pending.iter().map(|(.., sql)| format!("{}\n", sql.trim_end()));
-            migrated.sql = if pending.is_empty() {
+            report.sql = if pending.is_empty() {
                 String::new()
             } else {
                 format!("BEGIN IMMEDIATE;\n{}COMMIT;", texts.collect::<String>())
@@ -39,32 +39,32 @@ impl SqliteStore {
         } else if !pending.is_empty() {
             drop(Self::open_and_migrate(&path, SqliteOptions::default(), true)?);
         }
-        Ok(migrated)
+        Ok(report)
     }
 
-    /// Looks at whether the file at `path` is fit for engines, and changes nothing.
+    /// Checks whether the file at `path` is fit for engines, and changes nothing.
     pub fn check(path: impl AsRef<Path>) -> Result<Vec<Finding>, StoreError> {
-        let path = resolve(path.as_ref())?;
-        let advice = "run: stepfast db migrate --store URL, or let an engine make it";
+        let path = resolve_path(path.as_ref())?;
+        let advice = "run: stepfast db migrate --store URL, or let an engine create it";
         if !path.exists() {
             let state = format!("there is no {}", path.display());
             return Ok(vec![Finding::problem("file", state, advice)]);
         }
         let _in_sqlite = SqliteUse::enter();
         let newest = schema::migration_texts().last().map_or(0, |(version, ..)| *version);
-        let conn = match reader(&path, None) {
+        let conn = match open_reader(&path, None) {
             Ok(conn) => conn,
-            Err(trouble) => return Ok(vec![refused(explain(&path, trouble))?]),
+            Err(error) => return Ok(vec![open_finding(explain_open_error(&path, error))?]),
         };
         let found = match schema::schema_version(&conn) {
             Ok(found) => found,
-            Err(trouble) => return Ok(vec![refused(explain(&path, trouble))?]),
+            Err(error) => return Ok(vec![open_finding(explain_open_error(&path, error))?]),
         };
         let mut findings = vec![Finding::ok("file", path.display().to_string())];
         findings.push(if found == newest {
             Finding::ok("schema", format!("version {found}"))
         } else if found > newest {
-            let state = format!("version {found}, this program knows up to {newest}");
+            let state = format!("version {found}, this program supports up to {newest}");
             Finding::problem("schema", state, "update this program")
         } else if found == 0 {
             Finding::problem("schema", "it has no executions", advice)
@@ -72,7 +72,8 @@ impl SqliteStore {
             Finding::problem("schema", format!("version {found}, this program needs {newest}"), advice)
         });
         if found == newest {
-            let (store_id, shard) = schema::store_identity(&conn).map_err(|trouble| explain(&path, trouble))?;
+            let (store_id, shard) =
+                schema::store_identity(&conn).map_err(|error| explain_open_error(&path, error))?;
             findings.extend(Finding::for_store(&store_id, shard));
         }
         let mode = conn.pragma_query_value(None, "journal_mode", |row| row.get::<_, String>(0));
@@ -81,29 +82,30 @@ impl SqliteStore {
             Ok(mode) => Finding::problem("journal", mode, "open an engine on it once: it sets wal"),
             Err(error) => return Err(StoreError::Unavailable(format!("reading the journal mode: {error}"))),
         });
-        let beside = path.parent().unwrap_or(&path);
-        findings.push(match tempfile_in(beside) {
+        let folder = path.parent().unwrap_or(&path);
+        findings.push(match check_writable(folder) {
             Ok(()) => Finding::ok("directory", "writable"),
             Err(error) => Finding::problem(
                 "directory",
-                format!("{} cannot be written ({error})", beside.display()),
+                format!("{} cannot be written ({error})", folder.display()),
                 "make it writable: SQLite and the engine keep files beside the database",
             ),
         });
         findings.push(Finding::ok("SQLite", rusqlite::version()));
-        close_for_now(conn);
+        close_without_checkpoint(conn);
         Ok(findings)
     }
 }
 
-/// Makes a file in `folder`, and removes it.
-fn tempfile_in(folder: &Path) -> std::io::Result<()> {
+/// Creates a file in `folder`, and removes it.
+fn check_writable(folder: &Path) -> std::io::Result<()> {
     let path = folder.join(format!(".stepfast-check-{}", std::process::id()));
     std::fs::File::create_new(&path)?;
     std::fs::remove_file(path)
 }
 
-fn refused(error: StoreError) -> Result<Finding, StoreError> {
+/// Converts an error of opening the file to a finding.
+fn open_finding(error: StoreError) -> Result<Finding, StoreError> {
     match error {
         StoreError::Open { reason, .. } => {
             let (state, advice) = reason.split_once("; ").unwrap_or((&reason, "restore it from a backup"));
@@ -113,14 +115,14 @@ fn refused(error: StoreError) -> Result<Finding, StoreError> {
     }
 }
 
-/// The version of the file's schema; `None` if there is no file, or nothing in it.
-fn version(path: &Path) -> Result<Option<i64>, StoreError> {
+/// Reads the version of the file's schema; `None` if the file does not exist or is empty.
+fn found_version(path: &Path) -> Result<Option<i64>, StoreError> {
     if !path.exists() {
         return Ok(None);
     }
     let _in_sqlite = SqliteUse::enter();
-    let conn = reader(path, None).map_err(|trouble| explain(path, trouble))?;
-    let found = schema::schema_version(&conn).map_err(|trouble| explain(path, trouble))?;
-    close_for_now(conn);
+    let conn = open_reader(path, None).map_err(|error| explain_open_error(path, error))?;
+    let found = schema::schema_version(&conn).map_err(|error| explain_open_error(path, error))?;
+    close_without_checkpoint(conn);
     Ok((found > 0).then_some(found))
 }

@@ -1,4 +1,4 @@
-//! The inbox: starts that others have put there in transactions of their own, on whatever connection.
+//! The inbox: starts that other programs insert in their own transactions, on any connection.
 
 use rusqlite::Row;
 use rusqlite::types::ValueRef;
@@ -12,13 +12,13 @@ use stepfast_core::text::escape_controls;
 use crate::conn::statements::{Sql, Statements};
 use crate::error::DbResult;
 use crate::file_share::FileShare;
-use crate::rows::{foreign_text, key, key_of};
+use crate::rows::{foreign_text, key_bytes, key_of};
 
-/// Most rows that one claim receives.
-const RECEIVED: i64 = 1_000;
+/// Maximum number of inbox rows that one claim drains.
+const MAX_INBOX_ROWS: i64 = 1_000;
 
-/// A row of the inbox, as far as it has to be looked at.
-struct Letter {
+/// A row of the inbox, with the columns that a claim checks.
+struct InboxRow {
     id: i64,
     key: Key,
     workflow: String,
@@ -30,17 +30,17 @@ struct Letter {
     has_attributes: bool,
     put_at: i64,
     deadline_at: Option<i64>,
-    /// A column whose text no execution can have, and its fault.
-    odd_text: Option<(&'static str, &'static str)>,
+    /// The first column with invalid text, and its fault.
+    text_fault: Option<(&'static str, &'static str)>,
 }
 
-/// Makes executions of what is in the inbox, in the order in which it came. A full queue takes it. A row that no execution
-/// can be made of becomes a dead letter.
-pub(crate) fn receive(sql: &mut Statements<'_>, shared: &FileShare, now: Timestamp) -> DbResult<()> {
-    let mut letters = Vec::new();
-    let mut rows = sql.get(Sql::Inbox)?.query([RECEIVED])?;
+/// Turns the rows of the inbox into executions, in the order of their arrival. Depth limits do not apply. An invalid
+/// row becomes a dead letter.
+pub(crate) fn drain_inbox(sql: &mut Statements<'_>, share: &FileShare, now: Timestamp) -> DbResult<()> {
+    let mut inbox_rows = Vec::new();
+    let mut rows = sql.get(Sql::InboxRows)?.query([MAX_INBOX_ROWS])?;
     while let Some(row) = rows.next()? {
-        letters.push(Letter {
+        inbox_rows.push(InboxRow {
             id: row.get(0)?,
             key: key_of(row, 1)?,
             workflow: foreign_text(row, 2)?.unwrap_or_default(),
@@ -52,78 +52,85 @@ pub(crate) fn receive(sql: &mut Statements<'_>, shared: &FileShare, now: Timesta
             has_attributes: row.get(8)?,
             put_at: row.get(9)?,
             deadline_at: row.get(10)?,
-            odd_text: odd_text(row)?,
+            text_fault: find_text_fault(row)?,
         });
     }
     drop(rows);
-    let Some(last) = letters.last().map(|letter| letter.id) else { return Ok(()) };
+    let Some(last_id) = inbox_rows.last().map(|inbox_row| inbox_row.id) else { return Ok(()) };
     let shard: u16 = sql.get(Sql::Shard)?.query_row([], |row| row.get(0))?;
-    let mut deeper: Vec<&str> = letters.iter().filter_map(|letter| letter.queue.as_deref()).collect();
-    deeper.sort_unstable();
-    deeper.dedup();
-    for queue in deeper {
-        // whoever puts something there next counts
-        sql.run(Sql::DeepenQueue, [queue])?;
+    let mut queues: Vec<&str> =
+        inbox_rows.iter().filter_map(|inbox_row| inbox_row.queue.as_deref()).collect();
+    queues.sort_unstable();
+    queues.dedup();
+    for queue in queues {
+        // the next Start in this queue counts its depth
+        sql.run(Sql::InvalidateDepthBound, [queue])?;
     }
-    let mut there = 0_u64;
-    for letter in &letters {
-        sql.run(Sql::KeepPlace, [])?;
-        let reason = match letter.refusal(sql, shard, now)? {
+    let mut duplicates = 0_u64;
+    for inbox_row in &inbox_rows {
+        sql.run(Sql::InboxSavepoint, [])?;
+        let reason = match inbox_row.rejection_reason(sql, shard, now)? {
             Some(reason) => Some(reason),
-            None => match become_execution(sql, shared, letter, now) {
+            None => match insert_execution(sql, share, inbox_row, now) {
                 Ok(true) => None,
                 Ok(false) => {
-                    let mut taken = sql.get(Sql::Taken)?.query([letter.id])?;
-                    let reason: Option<String> = taken.next()?.map(|row| row.get(0)).transpose()?;
-                    there += u64::from(reason.is_none());
+                    let mut conflict = sql.get(Sql::InboxConflict)?.query([inbox_row.id])?;
+                    let reason: Option<String> = conflict.next()?.map(|row| row.get(0)).transpose()?;
+                    duplicates += u64::from(reason.is_none());
                     reason
                 }
-                Err(trouble) if trouble.is_rejected_value() => {
-                    sql.run(Sql::GoBack, [])?;
-                    Some(format!("the database refuses it: {}", trouble.detail()))
+                Err(error) if error.is_rejected_value() => {
+                    sql.run(Sql::RollBackInboxRow, [])?;
+                    Some(format!("the database rejects it: {}", error.detail()))
                 }
-                Err(trouble) => return Err(trouble),
+                Err(error) => return Err(error),
             },
         };
         if let Some(reason) = reason {
-            let id: i64 =
-                sql.get(Sql::Bury)?.query_row((letter.id, &reason, now.as_micros()), |row| row.get(0))?;
+            let id: i64 = sql
+                .get(Sql::InsertDeadLetter)?
+                .query_row((inbox_row.id, &reason, now.as_micros()), |row| row.get(0))?;
             tracing::warn!(
                 id,
-                workflow = escape_controls(&letter.workflow),
+                workflow = escape_controls(&inbox_row.workflow),
                 reason = escape_controls(&reason),
-                "a row of the inbox becomes a dead letter: see stepfast queue dead-letters"
+                "moved an inbox row to the dead letters: see stepfast queue dead-letters"
             );
         }
-        sql.run(Sql::GoOn, [])?;
+        sql.run(Sql::ReleaseInboxSavepoint, [])?;
     }
-    if there > 0 {
-        tracing::info!(starts = there, "what was in the inbox was there already");
+    if duplicates > 0 {
+        tracing::info!(starts = duplicates, "skipped inbox rows whose executions already exist");
     }
-    sql.run(Sql::ForgetMail, [last])?;
+    sql.run(Sql::DeleteInboxRows, [last_id])?;
     Ok(())
 }
 
-impl Letter {
-    /// Why no execution can be made of it, as far as it says that itself.
-    fn refusal(&self, sql: &mut Statements<'_>, shard: u16, now: Timestamp) -> DbResult<Option<String>> {
-        let is_odd = |at: i64| Timestamp::from_micros(at).clamp_near(now).as_micros() != at;
+impl InboxRow {
+    /// Returns the reason why the row cannot become an execution; `None` if its own values show none.
+    fn rejection_reason(
+        &self,
+        sql: &mut Statements<'_>,
+        shard: u16,
+        now: Timestamp,
+    ) -> DbResult<Option<String>> {
+        let is_out_of_range = |at: i64| Timestamp::from_micros(at).clamp_near(now).as_micros() != at;
         if self.key.shard() != shard {
             let reason = format!("its key names shard {}, and this store is shard {shard}", self.key.shard());
             return Ok(Some(reason));
         }
-        if let Some((column, fault)) = self.odd_text {
+        if let Some((column, fault)) = self.text_fault {
             return Ok(Some(format!("its {column} {fault}")));
         }
-        let times =
+        let timestamps =
             [("put_at", Some(self.put_at)), ("due_at", self.due_at), ("deadline_at", self.deadline_at)];
-        if let Some((name, _)) = times.into_iter().find(|(_, at)| at.is_some_and(is_odd)) {
+        if let Some((name, _)) = timestamps.into_iter().find(|(_, at)| at.is_some_and(is_out_of_range)) {
             return Ok(Some(format!("its {name} is not within a hundred years of now")));
         }
         if !self.has_attributes {
             return Ok(None);
         }
-        Ok(match odd_attributes(sql, self.id)? {
+        Ok(match check_attributes(sql, self.id)? {
             (true, _) => Some(
                 "an attribute is not a name of 1 to 128 bytes, without '=', with a text of 1 to 1024 bytes, both printable"
                     .to_owned(),
@@ -136,12 +143,13 @@ impl Letter {
     }
 }
 
-/// Returns whether a row of the inbox has an attribute that no execution can have, and how many it has up to there.
-fn odd_attributes(sql: &mut Statements<'_>, id: i64) -> DbResult<(bool, usize)> {
-    let is_within = |text: ValueRef<'_>, most: usize| {
-        text.as_str().is_ok_and(|text| (1..=most).contains(&text.len()) && !text.contains(char::is_control))
+/// Returns whether a row of the inbox has an invalid attribute, and the number of attributes before it.
+fn check_attributes(sql: &mut Statements<'_>, id: i64) -> DbResult<(bool, usize)> {
+    let is_within = |text: ValueRef<'_>, max_bytes: usize| {
+        text.as_str()
+            .is_ok_and(|text| (1..=max_bytes).contains(&text.len()) && !text.contains(char::is_control))
     };
-    let mut rows = sql.get(Sql::LetterAttributes)?.query([id])?;
+    let mut rows = sql.get(Sql::InboxAttributes)?.query([id])?;
     let mut count = 0;
     while let Some(row) = rows.next()? {
         let (name, value) = (row.get_ref(0)?, row.get_ref(1)?);
@@ -155,10 +163,10 @@ fn odd_attributes(sql: &mut Statements<'_>, id: i64) -> DbResult<(bool, usize)> 
     Ok((false, count))
 }
 
-/// Returns a column whose text no execution can have, and its fault: SQLite keeps text that is not UTF-8, and nothing can
-/// read it; control characters separate what an execution has in the place of a dedup_id.
-fn odd_text(row: &Row<'_>) -> DbResult<Option<(&'static str, &'static str)>> {
-    const TEXTS: [(usize, &str); 6] = [
+/// Returns the first column with invalid text, and its fault. SQLite stores text that is not UTF-8, but no program
+/// could read it. Control characters separate the parts of the internal key that replaces a `dedup_id`.
+fn find_text_fault(row: &Row<'_>) -> DbResult<Option<(&'static str, &'static str)>> {
+    const TEXT_COLUMNS: [(usize, &str); 6] = [
         (2, "workflow"),
         (3, "app_version"),
         (4, "queue"),
@@ -166,7 +174,7 @@ fn odd_text(row: &Row<'_>) -> DbResult<Option<(&'static str, &'static str)>> {
         (11, "workflow_id"),
         (12, "dedup_id"),
     ];
-    for (i, column) in TEXTS {
+    for (i, column) in TEXT_COLUMNS {
         match row.get_ref(i)?.as_str_or_null() {
             Err(_) => return Ok(Some((column, "is not UTF-8"))),
             Ok(Some(text)) if text.contains(char::is_control) => {
@@ -178,34 +186,34 @@ fn odd_text(row: &Row<'_>) -> DbResult<Option<(&'static str, &'static str)>> {
     Ok(None)
 }
 
-/// Makes an execution of a letter; false if there is one already.
-fn become_execution(
+/// Inserts the execution of an inbox row. Returns false if it exists already.
+fn insert_execution(
     sql: &mut Statements<'_>,
-    shared: &FileShare,
-    letter: &Letter,
+    share: &FileShare,
+    inbox_row: &InboxRow,
     now: Timestamp,
 ) -> DbResult<bool> {
-    let delayed_until = letter.due_at.filter(|due_at| *due_at > now.as_micros());
+    let delayed_until = inbox_row.due_at.filter(|due_at| *due_at > now.as_micros());
     let status = i64::from(delayed_until.is_none());
-    if sql.insert(Table::Executions, Sql::Receive, (letter.id, status))? == 0 {
+    if sql.insert(Table::Executions, Sql::ExecutionFromInbox, (inbox_row.id, status))? == 0 {
         return Ok(false);
     }
-    if letter.has_attributes {
-        sql.insert(Table::Attributes, Sql::ReceiveAttributes, [letter.id])?;
+    if inbox_row.has_attributes {
+        sql.insert(Table::Attributes, Sql::AttributesFromInbox, [inbox_row.id])?;
     }
     if let Some(due_at) = delayed_until {
-        sql.insert(Table::Timers, Sql::Timer, (key(&letter.key), due_at))?;
+        sql.insert(Table::Timers, Sql::InsertTimer, (key_bytes(&inbox_row.key), due_at))?;
         return Ok(true);
     }
     let params = (
-        key(&letter.key),
-        shared.next_seq(now),
-        &*letter.workflow,
-        letter.app_version.as_deref(),
-        letter.queue.as_deref().unwrap_or(DEFAULT_QUEUE),
-        letter.queue_key.as_deref().unwrap_or_default(),
-        letter.priority.unwrap_or_default(),
+        key_bytes(&inbox_row.key),
+        share.next_seq(now),
+        &*inbox_row.workflow,
+        inbox_row.app_version.as_deref(),
+        inbox_row.queue.as_deref().unwrap_or(DEFAULT_QUEUE),
+        inbox_row.queue_key.as_deref().unwrap_or_default(),
+        inbox_row.priority.unwrap_or_default(),
     );
-    sql.insert(Table::Ready, Sql::Ready, params)?;
+    sql.insert(Table::Ready, Sql::InsertReady, params)?;
     Ok(true)
 }

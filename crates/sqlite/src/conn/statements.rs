@@ -1,5 +1,5 @@
-//! [`Statements`]: the statements of one transaction. Each is looked up by its text once per transaction, not
-//! once per row, and keeps its bindings from row to row.
+//! [`Statements`]: the prepared statements of one transaction. A statement is looked up by its text once per
+//! transaction instead of once per row, and keeps its bindings from row to row.
 
 use std::sync::LazyLock;
 
@@ -8,166 +8,169 @@ use stepfast_core::store::counters::{Counters, Table};
 
 use crate::error::DbResult;
 
-/// Rows that one statement inserts where there are that many.
-pub(crate) const ROWS: usize = 16;
+/// Number of rows that a batch statement inserts.
+pub(crate) const BATCH_ROWS: usize = 16;
 
-/// The texts of the statements for [`ROWS`] rows.
-static START_RUNNING: LazyLock<String> =
-    LazyLock::new(|| many(include_str!("../../queries/start_running.sql")));
-static START_ENDED: LazyLock<String> = LazyLock::new(|| many(include_str!("../../queries/start_ended.sql")));
-static CHECKPOINT: LazyLock<String> = LazyLock::new(|| many(include_str!("../../queries/checkpoint.sql")));
+/// Texts of the statements that insert [`BATCH_ROWS`] rows.
+static START_RUNNING_BATCH: LazyLock<String> =
+    LazyLock::new(|| repeat_values(include_str!("../../queries/start_running.sql")));
+static START_ENDED_BATCH: LazyLock<String> =
+    LazyLock::new(|| repeat_values(include_str!("../../queries/start_ended.sql")));
+static INSERT_CHECKPOINT_BATCH: LazyLock<String> =
+    LazyLock::new(|| repeat_values(include_str!("../../queries/insert_checkpoints.sql")));
 
-static PIECE: LazyLock<String> = LazyLock::new(|| many(include_str!("../../queries/piece.sql")));
+static INSERT_PIECE_BATCH: LazyLock<String> =
+    LazyLock::new(|| repeat_values(include_str!("../../queries/insert_pieces.sql")));
 
-/// Repeats the line of values.
-fn many(one: &str) -> String {
+/// Repeats the line of values of an INSERT, for [`BATCH_ROWS`] rows.
+fn repeat_values(statement: &str) -> String {
     let is_values = |line: &&str| line.trim_start().starts_with("(?");
-    let values = one.lines().find(is_values).unwrap_or_default();
-    one.replacen(values, &vec![values; ROWS].join(",\n"), 1)
+    let values = statement.lines().find(is_values).unwrap_or_default();
+    statement.replacen(values, &vec![values; BATCH_ROWS].join(",\n"), 1)
 }
 
-/// Statements that writing uses; the text of those longer than three lines is in `queries`.
+/// The statements of write transactions. Texts of more than three lines are in `queries`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(usize)]
 pub(crate) enum Sql {
     Fence,
-    SetNumber,
-    HasNumber,
+    SetFlushNumber,
+    HasFlushNumber,
     StartRunning,
     StartEnded,
-    StartsRunning,
-    StartsEnded,
+    StartRunningBatch,
+    StartEndedBatch,
     Start,
-    Attribute,
+    InsertAttribute,
     Attributes,
-    Existing,
+    ExistingByKey,
     ExistingById,
     ExistingByDedupId,
-    Checkpoint,
-    CheckpointMany,
+    InsertCheckpoint,
+    InsertCheckpointBatch,
     Checkpoints,
-    SameCheckpoint,
-    Attempt,
+    CompareCheckpoint,
+    InsertAttempt,
     Attempts,
-    SameAttempt,
-    Chunk,
-    NextValue,
-    DeleteValue,
-    NextPiece,
-    Piece,
-    PieceMany,
+    CompareAttempt,
+    InsertChunk,
+    NextChunkedValue,
+    DeleteChunks,
+    NextPieceId,
+    InsertPiece,
+    InsertPieceBatch,
     Pieces,
     DeletePieces,
-    InputToMerge,
-    OutcomeOf,
-    MoveEnded,
-    MoveEndedPlain,
-    MoveRunning,
-    Move,
+    DebouncedInput,
+    StoredOutcome,
+    Finish,
+    FinishWithoutDedupId,
+    SetPendingSleeps,
+    Transition,
     Wake,
-    Ready,
-    ReadyAs,
-    Unready,
-    Slot,
-    Unslot,
-    StraySlots,
-    Slots,
-    KeySlots,
-    RunningIn,
+    InsertReady,
+    ReadyResumed,
+    DeleteReady,
+    TakeSlot,
+    FreeSlot,
+    DeleteOrphanedSlots,
+    CountSlots,
+    CountKeySlots,
+    AssignSlots,
     SetQueue,
     Queue,
     DepthBound,
     SetDepthBound,
     CountDepth,
-    ForgetRates,
-    Used,
-    ForgetStarts,
-    EnterStarts,
+    DeleteRates,
+    RateUsage,
+    DeleteOldStarts,
+    RecordStarts,
     HasWoken,
-    WokenOf,
-    ReadyNow,
-    NextQueue,
-    FirstKey,
-    NextKey,
+    WokenPage,
+    ReadyDue,
+    NextReadyQueue,
+    FirstReadyKey,
+    NextReadyKey,
     FirstWokenKey,
     NextWokenKey,
-    IsReady,
-    Admit,
-    AdmitNew,
-    Inbox,
-    LetterAttributes,
-    Receive,
-    ReceiveAttributes,
-    Taken,
-    Bury,
-    KeepPlace,
-    GoBack,
-    GoOn,
+    HasReady,
+    QueueDue,
+    QueueDueScheduled,
+    InboxRows,
+    InboxAttributes,
+    ExecutionFromInbox,
+    AttributesFromInbox,
+    InboxConflict,
+    InsertDeadLetter,
+    InboxSavepoint,
+    RollBackInboxRow,
+    ReleaseInboxSavepoint,
     Shard,
-    ForgetMail,
-    DeepenQueue,
-    Merge,
-    PutOff,
-    Timer,
-    Untimer,
-    Wait,
-    Unwait,
-    Status,
-    Children,
+    DeleteInboxRows,
+    InvalidateDepthBound,
+    UpdateDebounced,
+    PostponeTimer,
+    InsertTimer,
+    DeleteTimer,
+    InsertWait,
+    DeleteWaits,
+    RequestTarget,
+    UnfinishedChildren,
     Cancel,
     Resume,
-    LastFailures,
-    Untry,
-    Withdraw,
-    Ask,
-    HasAsked,
-    AnyAsked,
-    Answer,
-    Asked,
-    Due,
-    ReadyOf,
+    TrailingFailures,
+    RetractAttempts,
+    RetractFailures,
+    InsertRequest,
+    HasCancelRequest,
+    HasAnyRequest,
+    ClearRequests,
+    Requests,
+    DueTimers,
+    ReadyPage,
     Execution,
     ExecutionById,
-    Begin,
-    Take,
-    TakeAlone,
+    StartRunTimeout,
+    Claim,
+    MarkAlone,
     Requeue,
-    Recorded,
-    Judge,
-    Quarantine,
-    Quarantined,
-    Unquarantine,
-    ForgetLanes,
-    ForgetWorker,
+    Progress,
+    SetStrikes,
+    InsertQuarantine,
+    QuarantineCandidates,
+    DeleteQuarantine,
+    DeleteLanes,
+    DeleteWorker,
 }
 
-const COUNT: usize = Sql::ForgetWorker as usize + 1;
+const STATEMENT_COUNT: usize = Sql::DeleteWorker as usize + 1;
 
 impl Sql {
     fn text(self) -> &'static str {
         match self {
             Sql::Fence => "SELECT epoch FROM lanes WHERE worker_id = ?1 AND lane = ?2",
-            Sql::SetNumber => "UPDATE lanes SET last_number = ?3 WHERE worker_id = ?1 AND lane = ?2",
-            Sql::HasNumber => {
+            Sql::SetFlushNumber => "UPDATE lanes SET last_number = ?3 WHERE worker_id = ?1 AND lane = ?2",
+            Sql::HasFlushNumber => {
                 "SELECT 1 FROM lanes WHERE worker_id = ?1 AND lane = ?2 AND last_number = ?3"
             }
             Sql::StartRunning => include_str!("../../queries/start_running.sql"),
             Sql::StartEnded => include_str!("../../queries/start_ended.sql"),
-            Sql::StartsRunning => &START_RUNNING,
-            Sql::StartsEnded => &START_ENDED,
+            Sql::StartRunningBatch => &START_RUNNING_BATCH,
+            Sql::StartEndedBatch => &START_ENDED_BATCH,
             Sql::Start => include_str!("../../queries/start.sql"),
-            Sql::Attribute => "INSERT INTO attributes (execution, name, value) VALUES (?1, ?2, ?3)",
+            Sql::InsertAttribute => "INSERT INTO attributes (execution, name, value) VALUES (?1, ?2, ?3)",
             Sql::Attributes => "SELECT name, value FROM attributes WHERE execution = ?1",
-            Sql::Existing => include_str!("../../queries/existing.sql"),
+            Sql::ExistingByKey => include_str!("../../queries/existing_by_key.sql"),
             Sql::ExistingById => include_str!("../../queries/existing_by_id.sql"),
-            Sql::Checkpoint => include_str!("../../queries/checkpoint.sql"),
-            Sql::CheckpointMany => &CHECKPOINT,
+            Sql::InsertCheckpoint => include_str!("../../queries/insert_checkpoints.sql"),
+            Sql::InsertCheckpointBatch => &INSERT_CHECKPOINT_BATCH,
             Sql::Checkpoints => include_str!("../../queries/checkpoints.sql"),
-            Sql::SameCheckpoint => {
+            Sql::CompareCheckpoint => {
                 "SELECT run_no = ?3 AND order_no = ?4 AND recorded_at = ?5, outcome FROM checkpoints
                  WHERE execution = ?1 AND path = ?2"
             }
-            Sql::Attempt => {
+            Sql::InsertAttempt => {
                 "INSERT INTO attempts (execution, path, attempt, failed_at, failure) VALUES (?1, ?2, ?3, ?4, ?5)
                  ON CONFLICT DO NOTHING"
             }
@@ -175,69 +178,69 @@ impl Sql {
                 "SELECT path, attempt, failed_at, failure FROM attempts WHERE execution = ?1
                  ORDER BY path, attempt"
             }
-            Sql::SameAttempt => {
+            Sql::CompareAttempt => {
                 "SELECT failed_at = ?4, failure FROM attempts
                  WHERE execution = ?1 AND path = ?2 AND attempt = ?3"
             }
-            Sql::Chunk => {
+            Sql::InsertChunk => {
                 "INSERT INTO chunks (execution, value, n, bytes) VALUES (?1, ?2, ?3, ?4) ON CONFLICT DO NOTHING"
             }
-            Sql::NextValue => {
+            Sql::NextChunkedValue => {
                 "SELECT value FROM chunks WHERE execution = ?1 AND value >= ?2 ORDER BY value LIMIT 1"
             }
-            Sql::DeleteValue => "DELETE FROM chunks WHERE execution = ?1 AND value = ?2",
-            Sql::NextPiece => "SELECT coalesce(max(id), 0) + 1 FROM payloads",
-            Sql::Piece => include_str!("../../queries/piece.sql"),
-            Sql::PieceMany => &PIECE,
+            Sql::DeleteChunks => "DELETE FROM chunks WHERE execution = ?1 AND value = ?2",
+            Sql::NextPieceId => "SELECT coalesce(max(id), 0) + 1 FROM payloads",
+            Sql::InsertPiece => include_str!("../../queries/insert_pieces.sql"),
+            Sql::InsertPieceBatch => &INSERT_PIECE_BATCH,
             Sql::Pieces => "SELECT bytes FROM payloads WHERE id >= ?1 AND id < ?2 ORDER BY id",
             Sql::DeletePieces => "DELETE FROM payloads WHERE id >= ?1 AND id < ?2",
-            Sql::InputToMerge => {
+            Sql::DebouncedInput => {
                 "SELECT input FROM executions
                  WHERE queue = ?1 AND dedup_id = ?2 AND dedup_id IS NOT NULL AND status = 0"
             }
-            Sql::OutcomeOf => "SELECT outcome FROM executions WHERE key = ?1",
-            Sql::MoveEnded => include_str!("../../queries/move_ended.sql"),
-            Sql::MoveEndedPlain => include_str!("../../queries/move_ended_plain.sql"),
-            Sql::MoveRunning => {
+            Sql::StoredOutcome => "SELECT outcome FROM executions WHERE key = ?1",
+            Sql::Finish => include_str!("../../queries/finish.sql"),
+            Sql::FinishWithoutDedupId => include_str!("../../queries/finish_without_dedup_id.sql"),
+            Sql::SetPendingSleeps => {
                 "UPDATE executions SET armed = ?3 WHERE key = ?1 AND owner = ?2 AND status = 2"
             }
-            Sql::Move => include_str!("../../queries/move.sql"),
+            Sql::Transition => include_str!("../../queries/transition.sql"),
             Sql::Wake => include_str!("../../queries/wake.sql"),
-            Sql::Ready => include_str!("../../queries/ready.sql"),
-            Sql::ReadyAs => include_str!("../../queries/ready_as.sql"),
-            Sql::Unready => "DELETE FROM ready WHERE execution = ?1",
-            Sql::Slot => {
+            Sql::InsertReady => include_str!("../../queries/insert_ready.sql"),
+            Sql::ReadyResumed => include_str!("../../queries/ready_resumed.sql"),
+            Sql::DeleteReady => "DELETE FROM ready WHERE execution = ?1",
+            Sql::TakeSlot => {
                 "INSERT INTO slots (queue, queue_key, execution, worker_id) VALUES (?1, ?2, ?3, ?4)
                  ON CONFLICT DO NOTHING"
             }
-            Sql::Unslot => "DELETE FROM slots WHERE queue = ?1 AND queue_key = ?2 AND execution = ?3",
-            Sql::StraySlots => include_str!("../../queries/stray_slots.sql"),
-            Sql::Slots => {
+            Sql::FreeSlot => "DELETE FROM slots WHERE queue = ?1 AND queue_key = ?2 AND execution = ?3",
+            Sql::DeleteOrphanedSlots => include_str!("../../queries/delete_orphaned_slots.sql"),
+            Sql::CountSlots => {
                 "SELECT count(*), count(*) FILTER (WHERE worker_id = ?2) FROM slots WHERE queue = ?1"
             }
-            Sql::KeySlots => "SELECT count(*) FROM slots WHERE queue = ?1 AND queue_key = ?2",
-            Sql::RunningIn => include_str!("../../queries/running_in.sql"),
+            Sql::CountKeySlots => "SELECT count(*) FROM slots WHERE queue = ?1 AND queue_key = ?2",
+            Sql::AssignSlots => include_str!("../../queries/assign_slots.sql"),
             Sql::SetQueue => include_str!("../../queries/set_queue.sql"),
             Sql::Queue => include_str!("../../queries/queue.sql"),
             Sql::DepthBound => "SELECT depth_bound FROM queues WHERE name = ?1",
             Sql::SetDepthBound => "UPDATE queues SET depth_bound = ?2 WHERE name = ?1",
             Sql::CountDepth => include_str!("../../queries/count_depth.sql"),
-            Sql::ForgetRates => "DELETE FROM rates WHERE queue = ?1",
-            Sql::Used => include_str!("../../queries/used.sql"),
-            Sql::ForgetStarts => {
+            Sql::DeleteRates => "DELETE FROM rates WHERE queue = ?1",
+            Sql::RateUsage => include_str!("../../queries/rate_usage.sql"),
+            Sql::DeleteOldStarts => {
                 "DELETE FROM rates WHERE queue = ?1 AND is_key = ?2 AND queue_key = ?3 AND at <= ?4"
             }
-            Sql::EnterStarts => include_str!("../../queries/enter_starts.sql"),
+            Sql::RecordStarts => include_str!("../../queries/record_starts.sql"),
             Sql::HasWoken => "SELECT 1 FROM ready WHERE workflow = ?1 AND queue = ?2 AND is_woken = 1",
-            Sql::WokenOf => include_str!("../../queries/woken_of.sql"),
-            Sql::ReadyNow => include_str!("../../queries/ready_now.sql"),
-            Sql::NextQueue => {
+            Sql::WokenPage => include_str!("../../queries/woken_page.sql"),
+            Sql::ReadyDue => include_str!("../../queries/ready_due.sql"),
+            Sql::NextReadyQueue => {
                 "SELECT queue FROM ready WHERE workflow = ?1 AND queue > ?2 ORDER BY queue LIMIT 1"
             }
-            Sql::FirstKey => {
+            Sql::FirstReadyKey => {
                 "SELECT queue_key FROM ready WHERE workflow = ?1 AND queue = ?2 ORDER BY queue_key LIMIT 1"
             }
-            Sql::NextKey => {
+            Sql::NextReadyKey => {
                 "SELECT queue_key FROM ready WHERE workflow = ?1 AND queue = ?2 AND queue_key > ?3
                  ORDER BY queue_key LIMIT 1"
             }
@@ -249,106 +252,106 @@ impl Sql {
                 "SELECT queue_key FROM ready INDEXED BY ready_woken
                  WHERE workflow = ?1 AND queue = ?2 AND is_woken = 1 AND queue_key > ?3 ORDER BY queue_key LIMIT 1"
             }
-            Sql::IsReady => {
+            Sql::HasReady => {
                 "SELECT 1 FROM ready WHERE workflow = ?1 AND queue = ?2 AND queue_key = ?3
                  AND (app_version = ?4 OR app_version IS NULL OR ?4 IS NULL)"
             }
-            Sql::Admit => "UPDATE executions SET status = 1 WHERE key = ?1 AND status = 3",
-            Sql::AdmitNew => include_str!("../../queries/admit_new.sql"),
-            Sql::Merge => include_str!("../../queries/merge.sql"),
-            Sql::Inbox => include_str!("../../queries/inbox.sql"),
-            Sql::LetterAttributes => include_str!("../../queries/letter_attributes.sql"),
-            Sql::Receive => include_str!("../../queries/receive.sql"),
-            Sql::ReceiveAttributes => include_str!("../../queries/receive_attributes.sql"),
-            Sql::Taken => include_str!("../../queries/taken.sql"),
-            Sql::Bury => include_str!("../../queries/bury.sql"),
-            Sql::KeepPlace => "SAVEPOINT letter",
-            Sql::GoBack => "ROLLBACK TO letter",
-            Sql::GoOn => "RELEASE letter",
+            Sql::QueueDue => "UPDATE executions SET status = 1 WHERE key = ?1 AND status = 3",
+            Sql::QueueDueScheduled => include_str!("../../queries/queue_due_scheduled.sql"),
+            Sql::UpdateDebounced => include_str!("../../queries/update_debounced.sql"),
+            Sql::InboxRows => include_str!("../../queries/inbox_rows.sql"),
+            Sql::InboxAttributes => include_str!("../../queries/inbox_attributes.sql"),
+            Sql::ExecutionFromInbox => include_str!("../../queries/execution_from_inbox.sql"),
+            Sql::AttributesFromInbox => include_str!("../../queries/attributes_from_inbox.sql"),
+            Sql::InboxConflict => include_str!("../../queries/inbox_conflict.sql"),
+            Sql::InsertDeadLetter => include_str!("../../queries/insert_dead_letter.sql"),
+            Sql::InboxSavepoint => "SAVEPOINT letter",
+            Sql::RollBackInboxRow => "ROLLBACK TO letter",
+            Sql::ReleaseInboxSavepoint => "RELEASE letter",
             Sql::Shard => "SELECT number FROM shard",
-            Sql::ForgetMail => "DELETE FROM inbox WHERE id <= ?1",
-            Sql::DeepenQueue => "UPDATE queues SET depth_bound = 9223372036854775807 WHERE name = ?1",
-            Sql::PutOff => "UPDATE timers SET due_at = ?2 WHERE execution = ?1",
-            Sql::Timer => "INSERT INTO timers (execution, due_at) VALUES (?1, ?2)",
-            Sql::Untimer => "DELETE FROM timers WHERE execution = ?1",
-            Sql::Wait => "INSERT INTO waits (execution, child) VALUES (?1, ?2) ON CONFLICT DO NOTHING",
-            Sql::Unwait => "DELETE FROM waits WHERE execution = ?1",
-            Sql::Status => "SELECT status, is_paused, parent, ended_at, iif(is_alone = 0, owner, NULL), deadline_at FROM executions WHERE key = ?1",
-            Sql::Children => {
+            Sql::DeleteInboxRows => "DELETE FROM inbox WHERE id <= ?1",
+            Sql::InvalidateDepthBound => "UPDATE queues SET depth_bound = 9223372036854775807 WHERE name = ?1",
+            Sql::PostponeTimer => "UPDATE timers SET due_at = ?2 WHERE execution = ?1",
+            Sql::InsertTimer => "INSERT INTO timers (execution, due_at) VALUES (?1, ?2)",
+            Sql::DeleteTimer => "DELETE FROM timers WHERE execution = ?1",
+            Sql::InsertWait => "INSERT INTO waits (execution, child) VALUES (?1, ?2) ON CONFLICT DO NOTHING",
+            Sql::DeleteWaits => "DELETE FROM waits WHERE execution = ?1",
+            Sql::RequestTarget => "SELECT status, is_paused, parent, ended_at, iif(is_alone = 0, owner, NULL), deadline_at FROM executions WHERE key = ?1",
+            Sql::UnfinishedChildren => {
                 "SELECT key, status FROM executions WHERE parent = ?1 AND is_detached = 0 AND status < 4
                  ORDER BY key"
             }
             Sql::Cancel => include_str!("../../queries/cancel.sql"),
             Sql::Resume => include_str!("../../queries/resume.sql"),
-            Sql::LastFailures => include_str!("../../queries/last_failures.sql"),
-            Sql::Untry => {
+            Sql::TrailingFailures => include_str!("../../queries/trailing_failures.sql"),
+            Sql::RetractAttempts => {
                 "DELETE FROM attempts
                  WHERE execution = ?1
                      AND path IN (SELECT path FROM checkpoints WHERE execution = ?1 AND kind = 2 AND order_no >= ?2)
                  RETURNING failure"
             }
-            Sql::Withdraw => {
+            Sql::RetractFailures => {
                 "DELETE FROM checkpoints WHERE execution = ?1 AND order_no >= ?2 RETURNING outcome"
             }
-            Sql::Ask => {
+            Sql::InsertRequest => {
                 "INSERT INTO requests (execution, n, kind, requested_at) VALUES (?1, ?2, ?3, ?4)
                  ON CONFLICT DO NOTHING"
             }
-            Sql::HasAsked => "SELECT 1 FROM requests WHERE execution = ?1 AND kind = 1",
-            Sql::AnyAsked => "SELECT 1 FROM requests",
-            Sql::Answer => "DELETE FROM requests WHERE execution = ?1",
-            Sql::Asked => "SELECT kind FROM requests WHERE execution = ?1 ORDER BY n",
-            Sql::Due => include_str!("../../queries/due.sql"),
-            Sql::ReadyOf => include_str!("../../queries/ready_of.sql"),
+            Sql::HasCancelRequest => "SELECT 1 FROM requests WHERE execution = ?1 AND kind = 1",
+            Sql::HasAnyRequest => "SELECT 1 FROM requests",
+            Sql::ClearRequests => "DELETE FROM requests WHERE execution = ?1",
+            Sql::Requests => "SELECT kind FROM requests WHERE execution = ?1 ORDER BY n",
+            Sql::DueTimers => include_str!("../../queries/due_timers.sql"),
+            Sql::ReadyPage => include_str!("../../queries/ready_page.sql"),
             Sql::ExistingByDedupId => include_str!("../../queries/existing_by_dedup_id.sql"),
             Sql::Execution => include_str!("../../queries/execution.sql"),
             Sql::ExecutionById => include_str!("../../queries/execution_by_id.sql"),
-            Sql::Begin => "UPDATE executions SET deadline_at = ?2, run_timeout_ms = NULL WHERE key = ?1",
-            Sql::Take => "UPDATE executions SET status = 2, owner = ?2, is_alone = NULL WHERE key = ?1",
-            Sql::TakeAlone => "UPDATE executions SET is_alone = 1 WHERE key = ?1",
+            Sql::StartRunTimeout => "UPDATE executions SET deadline_at = ?2, run_timeout_ms = NULL WHERE key = ?1",
+            Sql::Claim => "UPDATE executions SET status = 2, owner = ?2, is_alone = NULL WHERE key = ?1",
+            Sql::MarkAlone => "UPDATE executions SET is_alone = 1 WHERE key = ?1",
             Sql::Requeue => include_str!("../../queries/requeue.sql"),
-            Sql::Recorded => include_str!("../../queries/recorded.sql"),
-            Sql::Judge => {
+            Sql::Progress => include_str!("../../queries/progress.sql"),
+            Sql::SetStrikes => {
                 "UPDATE executions SET strikes = ?2, progress = ?3, is_alone = NULL WHERE key = ?1"
             }
-            Sql::Quarantine => include_str!("../../queries/quarantine.sql"),
-            Sql::Quarantined => include_str!("../../queries/quarantined.sql"),
-            Sql::Unquarantine => "DELETE FROM quarantine WHERE execution = ?1",
-            Sql::ForgetLanes => "DELETE FROM lanes WHERE worker_id = ?1",
-            Sql::ForgetWorker => "DELETE FROM workers WHERE worker_id = ?1 RETURNING host, pid",
+            Sql::InsertQuarantine => include_str!("../../queries/insert_quarantine.sql"),
+            Sql::QuarantineCandidates => include_str!("../../queries/quarantine_candidates.sql"),
+            Sql::DeleteQuarantine => "DELETE FROM quarantine WHERE execution = ?1",
+            Sql::DeleteLanes => "DELETE FROM lanes WHERE worker_id = ?1",
+            Sql::DeleteWorker => "DELETE FROM workers WHERE worker_id = ?1 RETURNING host, pid",
         }
     }
 }
 
-/// The statements that a transaction uses, and how many rows they changed.
+/// The statements that a transaction uses, with counts of the rows that they changed.
 pub(crate) struct Statements<'c> {
     conn: &'c Connection,
-    slots: [Option<CachedStatement<'c>>; COUNT],
-    pub(crate) tally: Tally,
+    prepared: [Option<CachedStatement<'c>>; STATEMENT_COUNT],
+    pub(crate) counts: StatementCounts,
 }
 
 impl<'c> Statements<'c> {
     pub(crate) fn new(conn: &'c Connection) -> Self {
-        Self { conn, slots: std::array::from_fn(|_| None), tally: Tally::default() }
+        Self { conn, prepared: std::array::from_fn(|_| None), counts: StatementCounts::default() }
     }
 
-    /// A statement, counted as executed once.
+    /// Returns a statement, and counts it as executed once.
     pub(crate) fn get(&mut self, sql: Sql) -> DbResult<&mut CachedStatement<'c>> {
-        self.tally.statements += 1;
-        self.bind(sql)
+        self.counts.statements += 1;
+        self.get_uncounted(sql)
     }
 
-    /// Returns a statement for its parameters to be bound; it does not count as executed. Inline, as most statements are
-    /// there.
+    /// Returns a statement for binding its parameters, without counting it as executed. Inline, because most statements
+    /// are prepared already.
     #[inline]
-    pub(crate) fn bind(&mut self, sql: Sql) -> DbResult<&mut CachedStatement<'c>> {
-        match &mut self.slots[sql as usize] {
+    pub(crate) fn get_uncounted(&mut self, sql: Sql) -> DbResult<&mut CachedStatement<'c>> {
+        match &mut self.prepared[sql as usize] {
             Some(statement) => Ok(statement),
             none => Ok(none.insert(prepare(self.conn, sql)?)),
         }
     }
 
-    /// Runs a statement that returns no rows; the rows that it changed.
+    /// Runs a statement that returns no rows. Returns the number of changed rows.
     pub(crate) fn run(&mut self, sql: Sql, params: impl Params) -> DbResult<u64> {
         Ok(self.get(sql)?.execute(params)? as u64)
     }
@@ -356,25 +359,25 @@ impl<'c> Statements<'c> {
     /// Runs an INSERT and counts its rows.
     pub(crate) fn insert(&mut self, table: Table, sql: Sql, params: impl Params) -> DbResult<u64> {
         let rows = self.run(sql, params)?;
-        self.tally.inserted[table as usize] += rows;
+        self.counts.inserted[table as usize] += rows;
         Ok(rows)
     }
 
     /// Runs an UPDATE and counts its rows.
     pub(crate) fn update(&mut self, table: Table, sql: Sql, params: impl Params) -> DbResult<u64> {
         let rows = self.run(sql, params)?;
-        self.tally.updated[table as usize] += rows;
+        self.counts.updated[table as usize] += rows;
         Ok(rows)
     }
 
     /// Runs a DELETE and counts its rows.
     pub(crate) fn delete(&mut self, table: Table, sql: Sql, params: impl Params) -> DbResult<u64> {
         let rows = self.run(sql, params)?;
-        self.tally.deleted[table as usize] += rows;
+        self.counts.deleted[table as usize] += rows;
         Ok(rows)
     }
 
-    /// True if a query has a row.
+    /// Whether a query returns a row.
     pub(crate) fn exists(&mut self, sql: Sql, params: impl Params) -> DbResult<bool> {
         Ok(self.get(sql)?.exists(params)?)
     }
@@ -385,17 +388,17 @@ fn prepare(conn: &Connection, sql: Sql) -> DbResult<CachedStatement<'_>> {
     Ok(conn.prepare_cached(sql.text())?)
 }
 
-/// What a transaction did, to be added to the totals once it is committed.
+/// Counts of a transaction's rows and statements, added to the totals once it is committed.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Tally {
+pub(crate) struct StatementCounts {
     pub(crate) inserted: [u64; Table::COUNT],
     pub(crate) updated: [u64; Table::COUNT],
     pub(crate) deleted: [u64; Table::COUNT],
     pub(crate) statements: u64,
 }
 
-impl Tally {
-    /// Adds it to the totals, with BEGIN and COMMIT.
+impl StatementCounts {
+    /// Adds the counts to the totals, including BEGIN and COMMIT.
     pub(crate) fn add_to(&self, counters: &Counters) {
         for table in Table::ALL {
             let i = table as usize;

@@ -1,4 +1,4 @@
-//! Queues: how an operator changes them.
+//! Changes of queues by operators.
 
 use rusqlite::params;
 use stepfast_core::queue::{Limits, QueueChange, QueueRow};
@@ -7,17 +7,17 @@ use stepfast_core::store::counters::Table;
 
 use crate::conn::statements::{Sql, Statements};
 use crate::database::Database;
-use crate::rows::queues::stored_queue;
+use crate::rows::queues::read_queue;
 
 impl Database {
     /// See [`Store::change_queue`](stepfast_core::Store::change_queue).
     pub(crate) fn change_queue(&self, change: &QueueChange) -> Result<Option<QueueRow>, StoreError> {
-        let QueueChange { queue, is_paused, expected_version: seen_version } = change.clone();
-        let row = QueueRow { queue, is_paused, version: seen_version + 1, changed_at: self.now() };
-        let (is_changed, tally) = self.write_with_long_wait("changing a queue", |conn| {
+        let QueueChange { queue, is_paused, expected_version } = change.clone();
+        let row = QueueRow { queue, is_paused, version: expected_version + 1, changed_at: self.now() };
+        let (is_changed, counts) = self.write_with_long_wait("changing a queue", |conn| {
             let mut sql = Statements::new(conn);
-            let before =
-                stored_queue(&mut sql, &row.queue.name)?.map(|row| row.queue.limits).unwrap_or_default();
+            let former_limits =
+                read_queue(&mut sql, &row.queue.name)?.map(|row| row.queue.limits).unwrap_or_default();
             let Limits {
                 concurrency,
                 worker_concurrency,
@@ -27,9 +27,9 @@ impl Database {
                 max_depth,
                 key_weights,
             } = row.queue.limits.clone();
-            if (before.rate, before.key_rate) != (rate, key_rate) {
-                // another rate begins anew
-                sql.run(Sql::ForgetRates, [&*row.queue.name])?;
+            if (former_limits.rate, former_limits.key_rate) != (rate, key_rate) {
+                // a changed rate starts without history
+                sql.run(Sql::DeleteRates, [&*row.queue.name])?;
             }
             let params = params![
                 &*row.queue.name,
@@ -48,13 +48,13 @@ impl Database {
                 max_depth,
                 key_weights.to_json(),
             ];
-            let changed = sql.run(Sql::SetQueue, params)?;
-            if changed > 0 && row.queue.limits.has_slots() && !before.has_slots() {
-                sql.insert(Table::Slots, Sql::RunningIn, [&*row.queue.name])?;
+            let is_changed = sql.run(Sql::SetQueue, params)? > 0;
+            if is_changed && row.queue.limits.has_slots() && !former_limits.has_slots() {
+                sql.insert(Table::Slots, Sql::AssignSlots, [&*row.queue.name])?;
             }
-            Ok((changed > 0, sql.tally))
+            Ok((is_changed, sql.counts))
         })?;
-        tally.add_to(&self.counters);
+        counts.add_to(&self.counters);
         self.share.announce_commit(self.listener.id);
         Ok(is_changed.then_some(row))
     }

@@ -1,26 +1,26 @@
-//! Inserting many rows with one statement. A flush of thousands is mostly rows of three shapes, and opening
-//! the tables once for [`ROWS`] of them saves a third of the time that a row takes.
+//! Batch inserts: many rows with one statement. A flush of thousands of Writes consists mostly of rows of three shapes,
+//! and opening the tables once per [`BATCH_ROWS`] rows saves a third of the time per row.
 
 use rusqlite::CachedStatement;
 use stepfast_core::store::counters::Table;
 use stepfast_core::store::{Checkpoint, Outcome, Start, State};
 
-use crate::conn::statements::{ROWS, Sql};
-use crate::error::{DbResult, DbError};
-use crate::flush::apply::Apply;
-use crate::rows::key;
-use crate::rows::payloads::Column;
+use crate::conn::statements::{BATCH_ROWS, Sql};
+use crate::error::{DbError, DbResult};
+use crate::flush::apply::FlushApplier;
+use crate::rows::key_bytes;
+use crate::rows::payloads::ColumnValue;
 
-/// The shapes of rows.
+/// The shape of a row that batches contain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Shape {
+pub(crate) enum RowShape {
     Running,
     Ended,
     Checkpoint,
 }
 
-impl Shape {
-    /// The shape of a Start's row, unless it is a rare one.
+impl RowShape {
+    /// Returns the shape of a Start's row; `None` for uncommon rows.
     pub(crate) fn of(start: &Start) -> Option<Self> {
         let is_plain = start.parent.is_none()
             && start.workflow_id.is_none()
@@ -32,110 +32,116 @@ impl Shape {
             && start.attributes.is_empty()
             && start.root == start.key;
         match &start.state {
-            State::Running { armed } if is_plain && armed.is_empty() => Some(Shape::Running),
-            State::Ended { .. } if is_plain => Some(Shape::Ended),
+            State::Running { pending_sleeps } if is_plain && pending_sleeps.is_empty() => {
+                Some(RowShape::Running)
+            }
+            State::Ended { .. } if is_plain => Some(RowShape::Ended),
             _ => None,
         }
     }
 
     fn sql(self, rows: usize) -> Sql {
         match (self, rows) {
-            (Shape::Running, 1) => Sql::StartRunning,
-            (Shape::Ended, 1) => Sql::StartEnded,
-            (Shape::Checkpoint, 1) => Sql::Checkpoint,
-            (Shape::Running, _) => Sql::StartsRunning,
-            (Shape::Ended, _) => Sql::StartsEnded,
-            (Shape::Checkpoint, _) => Sql::CheckpointMany,
+            (RowShape::Running, 1) => Sql::StartRunning,
+            (RowShape::Ended, 1) => Sql::StartEnded,
+            (RowShape::Checkpoint, 1) => Sql::InsertCheckpoint,
+            (RowShape::Running, _) => Sql::StartRunningBatch,
+            (RowShape::Ended, _) => Sql::StartEndedBatch,
+            (RowShape::Checkpoint, _) => Sql::InsertCheckpointBatch,
         }
     }
 
-    /// Parameters of a row.
-    fn width(self) -> usize {
+    /// Number of parameters of a row.
+    fn parameter_count(self) -> usize {
         match self {
-            Shape::Running => 5,
-            Shape::Ended => 7,
-            Shape::Checkpoint => 10,
+            RowShape::Running => 5,
+            RowShape::Ended => 7,
+            RowShape::Checkpoint => 10,
         }
     }
 }
 
-/// Rows that wait for company, with the index of their Write.
-pub(crate) struct Rows<'f> {
+/// Rows that are collected for a batch, with the indexes of their Writes.
+pub(crate) struct RowBatches<'f> {
     starts: [Vec<(usize, &'f Start)>; 2],
     checkpoints: Vec<(usize, &'f Checkpoint)>,
-    /// The name that each row of each statement has bound: names repeat, and stay bound.
-    bound: [[Option<&'f str>; ROWS + 1]; 3],
+    /// The name bound to each row of each statement: names repeat, and stay bound.
+    bound_names: [[Option<&'f str>; BATCH_ROWS + 1]; 3],
 }
 
-impl Rows<'_> {
+impl RowBatches<'_> {
     pub(crate) fn new() -> Self {
-        Self { starts: [Vec::new(), Vec::new()], checkpoints: Vec::new(), bound: [[None; ROWS + 1]; 3] }
+        Self {
+            starts: [Vec::new(), Vec::new()],
+            checkpoints: Vec::new(),
+            bound_names: [[None; BATCH_ROWS + 1]; 3],
+        }
     }
 }
 
-impl<'f> Apply<'_, 'f> {
-    /// Inserts a row of a common shape as soon as there are enough of them. An error that says so if any of
-    /// them is there already: the flush is then applied one row at a time.
-    pub(crate) fn gather_start(&mut self, i: usize, start: &'f Start, shape: Shape) -> DbResult<()> {
-        let waiting = &mut self.rows.starts[shape as usize];
-        waiting.push((i, start));
-        if waiting.len() == ROWS {
-            let starts = std::mem::take(waiting);
-            if self.insert_starts(shape, &starts)? < ROWS as u64 {
+impl<'f> FlushApplier<'_, 'f> {
+    /// Collects a Start's row, and inserts the batch once it is full. Fails with `RetryRowByRow` if any of the rows
+    /// exists already: the flush is then applied row by row.
+    pub(crate) fn collect_start(&mut self, i: usize, start: &'f Start, shape: RowShape) -> DbResult<()> {
+        let batch = &mut self.batches.starts[shape as usize];
+        batch.push((i, start));
+        if batch.len() == BATCH_ROWS {
+            let starts = std::mem::take(batch);
+            if self.insert_starts(shape, &starts)? < BATCH_ROWS as u64 {
                 return Err(DbError::RetryRowByRow);
             }
-            // it runs or has ended: nobody has staged it again
-            self.has_started = true;
-            self.rows.starts[shape as usize] = reused(starts);
+            // a running or finished Start is staged only once
+            self.has_proving_start = true;
+            self.batches.starts[shape as usize] = cleared(starts);
         }
         Ok(())
     }
 
-    /// The same for a checkpoint.
-    pub(crate) fn gather_checkpoint(&mut self, i: usize, checkpoint: &'f Checkpoint) -> DbResult<()> {
-        self.rows.checkpoints.push((i, checkpoint));
-        if self.rows.checkpoints.len() == ROWS {
-            let checkpoints = std::mem::take(&mut self.rows.checkpoints);
-            if self.insert_checkpoints(&checkpoints)? < ROWS as u64 {
+    /// Collects a checkpoint's row, and inserts the batch once it is full.
+    pub(crate) fn collect_checkpoint(&mut self, i: usize, checkpoint: &'f Checkpoint) -> DbResult<()> {
+        self.batches.checkpoints.push((i, checkpoint));
+        if self.batches.checkpoints.len() == BATCH_ROWS {
+            let checkpoints = std::mem::take(&mut self.batches.checkpoints);
+            if self.insert_checkpoints(&checkpoints)? < BATCH_ROWS as u64 {
                 return Err(DbError::RetryRowByRow);
             }
-            self.rows.checkpoints = reused(checkpoints);
+            self.batches.checkpoints = cleared(checkpoints);
         }
         Ok(())
     }
 
-    /// Inserts what is left, row by row.
-    pub(crate) fn insert_rest(&mut self, outcomes: &mut Vec<(usize, Outcome)>) -> DbResult<()> {
-        for shape in [Shape::Running, Shape::Ended] {
-            for (i, start) in std::mem::take(&mut self.rows.starts[shape as usize]) {
-                outcomes.push((i, self.start(start)?));
+    /// Inserts the rows of incomplete batches one by one.
+    pub(crate) fn insert_remaining(&mut self, outcomes: &mut Vec<(usize, Outcome)>) -> DbResult<()> {
+        for shape in [RowShape::Running, RowShape::Ended] {
+            for (i, start) in std::mem::take(&mut self.batches.starts[shape as usize]) {
+                outcomes.push((i, self.apply_start(start)?));
             }
         }
-        for (i, checkpoint) in std::mem::take(&mut self.rows.checkpoints) {
-            outcomes.push((i, self.checkpoint(checkpoint)?));
+        for (i, checkpoint) in std::mem::take(&mut self.batches.checkpoints) {
+            outcomes.push((i, self.apply_checkpoint(checkpoint)?));
         }
-        self.aside.insert(&mut self.sql)
+        self.pieces.insert_pending(&mut self.sql)
     }
 
-    /// Inserts one row or [`ROWS`] of them; how many were not there before.
-    pub(crate) fn insert_starts(&mut self, shape: Shape, starts: &[(usize, &'f Start)]) -> DbResult<u64> {
+    /// Inserts one row or [`BATCH_ROWS`] rows of Starts. Returns the number of inserted rows.
+    pub(crate) fn insert_starts(&mut self, shape: RowShape, starts: &[(usize, &'f Start)]) -> DbResult<u64> {
         let owner = self.flush.worker.0;
-        let waiting = self.aside.waiting();
+        let pending_count = self.pieces.pending_count();
         for (row, (_, start)) in starts.iter().enumerate() {
-            let input = self.aside.column(&mut self.sql, &start.input)?;
+            let input = self.pieces.column_value(&mut self.sql, &start.input)?;
             let outcome = match &start.state {
-                State::Ended { outcome, .. } => self.aside.column(&mut self.sql, outcome)?,
-                _ => Column::Here(None),
+                State::Ended { outcome, .. } => self.pieces.column_value(&mut self.sql, outcome)?,
+                _ => ColumnValue::Inline(None),
             };
-            let statement = self.sql.bind(shape.sql(starts.len()))?;
-            let at = row * shape.width();
-            statement.raw_bind_parameter(at + 1, key(&start.key))?;
+            let statement = self.sql.get_uncounted(shape.sql(starts.len()))?;
+            let at = row * shape.parameter_count();
+            statement.raw_bind_parameter(at + 1, key_bytes(&start.key))?;
             statement.raw_bind_parameter(at + 2, start.created_at.as_micros())?;
             statement.raw_bind_parameter(at + 3, input.bytes())?;
             let is_first = bind_name(
                 statement,
                 at + 4,
-                &mut self.rows.bound[shape as usize][slot(row, starts.len())],
+                &mut self.batches.bound_names[shape as usize][name_index(row, starts.len())],
                 &start.workflow,
             )?;
             if let State::Ended { status, at: ended_at, .. } = &start.state {
@@ -147,22 +153,22 @@ impl<'f> Apply<'_, 'f> {
             }
         }
         let rows = self.sql.get(shape.sql(starts.len()))?.raw_execute()? as u64;
-        self.sql.tally.inserted[Table::Executions as usize] += rows;
+        self.sql.counts.inserted[Table::Executions as usize] += rows;
         if rows == 0 {
-            self.aside.take_back(waiting);
+            self.pieces.discard_pending(pending_count);
         }
         Ok(rows)
     }
 
-    /// The same for checkpoints.
+    /// Inserts one row or [`BATCH_ROWS`] rows of checkpoints. Returns the number of inserted rows.
     pub(crate) fn insert_checkpoints(&mut self, checkpoints: &[(usize, &'f Checkpoint)]) -> DbResult<u64> {
-        let shape = Shape::Checkpoint;
-        let waiting = self.aside.waiting();
+        let shape = RowShape::Checkpoint;
+        let pending_count = self.pieces.pending_count();
         for (row, (_, checkpoint)) in checkpoints.iter().enumerate() {
-            let outcome = self.aside.column(&mut self.sql, &checkpoint.outcome)?;
-            let statement = self.sql.bind(shape.sql(checkpoints.len()))?;
-            let at = row * shape.width();
-            statement.raw_bind_parameter(at + 1, key(&checkpoint.execution))?;
+            let outcome = self.pieces.column_value(&mut self.sql, &checkpoint.outcome)?;
+            let statement = self.sql.get_uncounted(shape.sql(checkpoints.len()))?;
+            let at = row * shape.parameter_count();
+            statement.raw_bind_parameter(at + 1, key_bytes(&checkpoint.execution))?;
             statement.raw_bind_parameter(at + 2, checkpoint.path.as_bytes())?;
             statement.raw_bind_parameter(at + 3, checkpoint.run_no)?;
             statement.raw_bind_parameter(at + 4, checkpoint.order)?;
@@ -175,39 +181,40 @@ impl<'f> Apply<'_, 'f> {
             bind_name(
                 statement,
                 at + 10,
-                &mut self.rows.bound[shape as usize][slot(row, checkpoints.len())],
+                &mut self.batches.bound_names[shape as usize][name_index(row, checkpoints.len())],
                 &checkpoint.name,
             )?;
         }
         let rows = self.sql.get(shape.sql(checkpoints.len()))?.raw_execute()? as u64;
-        self.sql.tally.inserted[Table::Checkpoints as usize] += rows;
+        self.sql.counts.inserted[Table::Checkpoints as usize] += rows;
         if rows == 0 {
-            self.aside.take_back(waiting);
+            self.pieces.discard_pending(pending_count);
         }
         Ok(rows)
     }
 }
 
-/// Where the name of a row is remembered: the statement for one row is another than that for many.
-fn slot(row: usize, rows: usize) -> usize {
-    if rows == 1 { ROWS } else { row }
+/// Returns the index of a row in `bound_names`: a single row has a statement of its own.
+fn name_index(row: usize, rows: usize) -> usize {
+    if rows == 1 { BATCH_ROWS } else { row }
 }
 
-/// Binds a name unless it is bound already; true the first time.
+/// Binds a name unless it is bound already. Returns true if the row had no name before.
 fn bind_name<'f>(
     statement: &mut CachedStatement<'_>,
     parameter: usize,
     bound: &mut Option<&'f str>,
     name: &'f str,
 ) -> DbResult<bool> {
-    let known = bound.replace(name);
-    if !known.is_some_and(|known| std::ptr::eq(known, name)) {
+    let former_name = bound.replace(name);
+    if !former_name.is_some_and(|former_name| std::ptr::eq(former_name, name)) {
         statement.raw_bind_parameter(parameter, name)?;
     }
-    Ok(known.is_none())
+    Ok(former_name.is_none())
 }
 
-fn reused<T>(mut rows: Vec<T>) -> Vec<T> {
+/// Empties a vector, and returns it for reuse.
+fn cleared<T>(mut rows: Vec<T>) -> Vec<T> {
     rows.clear();
     rows
 }

@@ -1,52 +1,59 @@
-//! [`Gate`]: whether a queue takes one more.
+//! [`DepthCheck`]: enforces the depth limit of a queue.
 
-use stepfast_core::queue::depth::{Depth, Admission};
+use stepfast_core::queue::depth::{Admission, Depth};
 use stepfast_core::store::Start;
 
 use crate::conn::statements::{Sql, Statements};
 use crate::error::DbResult;
-use crate::rows::queues::stored_queue;
+use crate::rows::queues::read_queue;
 
-/// What a flush has to know of a queue that something is put into.
+/// The state of a queue that a flush adds executions to.
 #[derive(Clone, Copy)]
-pub(crate) struct Gate {
-    /// What is put into it may begin at once.
-    pub(crate) lets_begin: bool,
-    /// How many wait in it, where that is limited; as it was when the flush began, and as it is now.
+pub(crate) struct DepthCheck {
+    /// Whether an added execution may begin at once.
+    pub(crate) allows_immediate_start: bool,
+    /// The depth of the queue, as stored when the flush began and as it is now; `None` without a limit.
     depth: Option<(Depth, Depth)>,
 }
 
-impl Gate {
-    /// Of the queue of this name.
-    pub(crate) fn of(sql: &mut Statements<'_>, name: &str) -> DbResult<Self> {
-        let Some(row) = stored_queue(sql, name)? else { return Ok(Self { lets_begin: false, depth: None }) };
+impl DepthCheck {
+    /// Reads the state of a queue.
+    pub(crate) fn read(sql: &mut Statements<'_>, name: &str) -> DbResult<Self> {
+        let Some(row) = read_queue(sql, name)? else {
+            return Ok(Self { allows_immediate_start: false, depth: None });
+        };
         let mut depth = None;
         if let Some(max) = row.queue.limits.max_depth {
             let bound: i64 = sql.get(Sql::DepthBound)?.query_row([name], |row| row.get(0))?;
             let stored = Depth::new(max, bound.unsigned_abs());
             depth = Some((stored, stored));
         }
-        Ok(Self { lets_begin: row.allows_immediate_start(), depth })
+        Ok(Self { allows_immediate_start: row.allows_immediate_start(), depth })
     }
 
-    /// One more is put into it; false if it is full.
-    pub(crate) fn enter(&mut self, sql: &mut Statements<'_>, start: &Start, name: &str) -> DbResult<bool> {
+    /// Adds an execution to the queue. Returns false if the queue is full.
+    pub(crate) fn try_admit(
+        &mut self,
+        sql: &mut Statements<'_>,
+        start: &Start,
+        name: &str,
+    ) -> DbResult<bool> {
         let Some((_, depth)) = &mut self.depth else { return Ok(true) };
         if !start.can_be_rejected() {
             depth.admit_unconditionally();
             return Ok(true);
         }
-        let mut entry = depth.try_admit();
-        if entry == Admission::CountFirst {
+        let mut admission = depth.try_admit();
+        if admission == Admission::CountFirst {
             let waiting: i64 = sql.get(Sql::CountDepth)?.query_row([name], |row| row.get(0))?;
             depth.set_count(waiting.unsigned_abs());
-            entry = depth.try_admit();
+            admission = depth.try_admit();
         }
-        Ok(entry == Admission::Admitted)
+        Ok(admission == Admission::Admitted)
     }
 
-    /// What is to be stored of it, where that has changed.
-    pub(crate) fn bound(&self) -> Option<i64> {
+    /// Returns the depth bound to store; `None` if it has not changed.
+    pub(crate) fn changed_bound(&self) -> Option<i64> {
         let (stored, depth) = self.depth?;
         (stored.bound() != depth.bound()).then(|| i64::try_from(depth.bound()).unwrap_or(i64::MAX))
     }

@@ -1,4 +1,4 @@
-//! Flushes: each is one transaction on the connection that writes.
+//! Flushes: each is one transaction on the write connection.
 
 pub(crate) mod apply;
 pub(crate) mod bulk_insert;
@@ -13,51 +13,53 @@ use tokio::time::Instant;
 
 use crate::companions::FlushCount;
 use crate::conn;
-use crate::conn::statements::{Statements, Tally};
-use crate::database::{TURN_TIMEOUT, Database, check_fence};
-use crate::error::{DbResult, DbError};
-use crate::flush::apply::Apply;
+use crate::conn::statements::{StatementCounts, Statements};
+use crate::database::{Database, TURN_TIMEOUT, check_fence};
+use crate::error::{DbError, DbResult};
+use crate::flush::apply::FlushApplier;
 
-/// Time between two flushes of a process that are counted.
-const COUNT_AFTER: Duration = Duration::from_millis(100);
+/// Minimum time between two counted flushes of a process.
+const FLUSH_COUNT_INTERVAL: Duration = Duration::from_millis(100);
 
-/// What became of a flush: the outcomes that are not `Applied`, by index; its rows; and the count, if it was counted.
-type Applied = (Vec<(usize, Outcome)>, Tally, Option<FlushCount>);
+/// The results of a flush: outcomes other than `Applied` by index, counts of rows, and the flush count if it was
+/// counted.
+type FlushResults = (Vec<(usize, Outcome)>, StatementCounts, Option<FlushCount>);
 
 impl Database {
     /// Applies one flush in one transaction, on the calling thread.
     pub(crate) fn commit(&self, flush: &Flush) -> Result<Vec<(usize, Outcome)>, StoreError> {
-        let mut applied = self.apply(flush, false);
-        if let Err(DbError::RetryRowByRow) = applied {
-            applied = self.apply(flush, true);
+        let mut result = self.apply(flush, false);
+        if let Err(DbError::RetryRowByRow) = result {
+            result = self.apply(flush, true);
         }
-        let (outcomes, tally, counted) =
-            applied.map_err(|trouble| trouble.into_store_error(&self.path, "committing a flush"))?;
-        if let Some(counted) = counted {
+        let (outcomes, counts, flush_count) =
+            result.map_err(|error| error.into_store_error(&self.path, "committing a flush"))?;
+        if let Some(flush_count) = flush_count {
             *self.flush_counted_at.lock() = Some(Instant::now());
-            let _ = self.share.companions.if_open().map(|used| used.write_flush_count(counted));
+            let _ =
+                self.share.companions.if_open().map(|open_files| open_files.write_flush_count(flush_count));
         }
-        tally.add_to(&self.counters);
+        counts.add_to(&self.counters);
         self.counters.add_flush(flush.writes.len() as u64);
         stepfast_core::crash_point!("sqlite flush not announced");
         self.share.announce_commit(self.listener.id);
         Ok(outcomes)
     }
 
-    fn apply(&self, flush: &Flush, is_single: bool) -> DbResult<Applied> {
+    fn apply(&self, flush: &Flush, is_row_by_row: bool) -> DbResult<FlushResults> {
         self.try_write(TURN_TIMEOUT, |conn| {
             let mut sql = Statements::new(conn);
             check_fence(&mut sql, flush.worker.0, flush.lane, flush.epoch)?;
-            let mut apply = Apply::new(sql, flush, self.now(), &self.share, is_single);
-            let outcomes = if flush.is_resent { apply.again()? } else { apply.all()? };
-            let counted = if self.counts_now() { Some(conn::count(conn)?) } else { None };
-            Ok((outcomes, apply.sql.tally, counted))
+            let mut applier = FlushApplier::new(sql, flush, self.now(), &self.share, is_row_by_row);
+            let outcomes = if flush.is_resent { applier.resolve_resend()? } else { applier.apply_all()? };
+            let flush_count = if self.is_flush_counted() { Some(conn::count_flush(conn)?) } else { None };
+            Ok((outcomes, applier.sql.counts, flush_count))
         })
     }
 
-    /// True if this flush is to be counted. Without a sync at its end nobody knows whether it stays.
-    fn counts_now(&self) -> bool {
-        let is_due = self.flush_counted_at.lock().is_none_or(|at| at.elapsed() >= COUNT_AFTER);
-        is_due && self.about.durability == Durability::Full
+    /// Whether this flush is to be counted. Only with full durability: a flush that is not synced may be lost.
+    fn is_flush_counted(&self) -> bool {
+        let is_due = self.flush_counted_at.lock().is_none_or(|at| at.elapsed() >= FLUSH_COUNT_INTERVAL);
+        is_due && self.info.durability == Durability::Full
     }
 }

@@ -1,61 +1,62 @@
-//! Cancel and resume: what a [`Request`] does at once, and what it leaves to the owner.
+//! Cancel and resume: a [`Request`] acts at once on executions that do not run, and is left to the owner of a running
+//! one.
 
 use rusqlite::OptionalExtension;
 use stepfast_core::key::Key;
 use stepfast_core::store::counters::Table;
-use stepfast_core::store::{RequestResult, Outcome, Request, RequestKind, Status, UNKNOWN_STATUS_MESSAGE};
+use stepfast_core::store::{Outcome, Request, RequestKind, RequestResult, Status, UNKNOWN_STATUS_MESSAGE};
 
 use crate::conn::statements::Sql;
 use crate::error::DbResult;
-use crate::flush::apply::Apply;
-use crate::rows::{blob, key, key_of, maybe_time, status_of};
+use crate::flush::apply::FlushApplier;
+use crate::rows::{blob, key_bytes, key_of, optional_time, status_of};
 
-/// What a request needs to know of its target.
-pub(crate) struct Target {
+/// The state of a request's execution.
+pub(crate) struct RequestTarget {
     pub(crate) status: Status,
-    /// True if its status is one that this version knows; else it passes for queued, as a parked execution is.
+    /// Whether this version supports the stored status. If not, `status` is `Queued`, as for a parked execution.
     pub(crate) has_known_status: bool,
-    pub(crate) is_paused: bool,
+    pub(crate) is_parked: bool,
     pub(crate) parent: Option<Key>,
     pub(crate) ended_at: Option<stepfast_core::clock::Timestamp>,
-    /// Who runs it, if that began without a claim.
+    /// The worker that runs the execution, if it began without a claim.
     pub(crate) owner: Option<i64>,
     pub(crate) deadline_at: Option<stepfast_core::clock::Timestamp>,
 }
 
-impl Apply<'_, '_> {
-    pub(crate) fn request(&mut self, request: &Request) -> DbResult<Outcome> {
-        let Some(target) = self.target(request.execution)? else { return Ok(Outcome::NotFound) };
+impl FlushApplier<'_, '_> {
+    pub(crate) fn apply_request(&mut self, request: &Request) -> DbResult<Outcome> {
+        let Some(target) = self.read_target(request.execution)? else { return Ok(Outcome::NotFound) };
         if !target.has_known_status {
             return Ok(Outcome::Rejected(UNKNOWN_STATUS_MESSAGE.into()));
         }
         match request.kind {
-            RequestKind::Cancel => self.cancel(request, &target),
+            RequestKind::Cancel => self.apply_cancel(request, &target),
             RequestKind::Expire => {
                 let has_expired = target.deadline_at.is_some_and(|at| at <= request.at);
                 if has_expired && target.status != Status::Running {
-                    self.cancel(request, &target)
+                    self.apply_cancel(request, &target)
                 } else {
                     Ok(Outcome::RequestHandled(RequestResult::NotApplicable(target.status), None))
                 }
             }
-            RequestKind::Resume => self.resume(request.execution, &target),
+            RequestKind::Resume => self.apply_resume(request.execution, &target),
         }
     }
 
-    pub(crate) fn target(&mut self, id: Key) -> DbResult<Option<Target>> {
-        let statement = self.sql.get(Sql::Status)?;
-        let found = statement.query_row([key(&id)], |row| {
-            let read = || -> DbResult<Target> {
+    pub(crate) fn read_target(&mut self, id: Key) -> DbResult<Option<RequestTarget>> {
+        let statement = self.sql.get(Sql::RequestTarget)?;
+        let found = statement.query_row([key_bytes(&id)], |row| {
+            let read = || -> DbResult<RequestTarget> {
                 let status = status_of(row, 0)?;
-                Ok(Target {
+                Ok(RequestTarget {
                     status: status.unwrap_or(Status::Queued),
                     has_known_status: status.is_some(),
-                    is_paused: row.get(1)?,
+                    is_parked: row.get(1)?,
                     parent: blob(row, 2)?.is_some().then(|| key_of(row, 2)).transpose()?,
-                    ended_at: maybe_time(row, 3)?,
+                    ended_at: optional_time(row, 3)?,
                     owner: row.get(4)?,
-                    deadline_at: maybe_time(row, 5)?,
+                    deadline_at: optional_time(row, 5)?,
                 })
             };
             Ok(read())
@@ -63,27 +64,29 @@ impl Apply<'_, '_> {
         found.optional()?.transpose()
     }
 
-    /// Goes down from the target through children that it waits for and that have not ended: all in one
-    /// transaction, so none can be started in between.
-    fn cancel(&mut self, request: &Request, target: &Target) -> DbResult<Outcome> {
+    /// Cancels an execution and its unfinished awaited children at any depth, in one transaction, so that no child can
+    /// be started in between.
+    fn apply_cancel(&mut self, request: &Request, target: &RequestTarget) -> DbResult<Outcome> {
         if target.status.is_terminal() {
             return Ok(Outcome::RequestHandled(RequestResult::NotApplicable(target.status), None));
         }
-        let mut open = vec![(request.execution, target.status)];
-        while let Some((id, status)) = open.pop() {
+        let mut unfinished = vec![(request.execution, target.status)];
+        while let Some((id, status)) = unfinished.pop() {
             if status == Status::Running {
-                self.ask(request, id)?;
+                self.insert_cancel_request(request, id)?;
             } else {
-                self.end_as_cancelled(request, id)?;
+                self.finish_as_cancelled(request, id)?;
             }
-            let mut children = self.sql.get(Sql::Children)?.query([key(&id)])?.mapped(|row| {
-                let read = || -> DbResult<(Key, Option<Status>)> { Ok((key_of(row, 0)?, status_of(row, 1)?)) };
-                Ok(read())
-            });
+            let mut children =
+                self.sql.get(Sql::UnfinishedChildren)?.query([key_bytes(&id)])?.mapped(|row| {
+                    let read =
+                        || -> DbResult<(Key, Option<Status>)> { Ok((key_of(row, 0)?, status_of(row, 1)?)) };
+                    Ok(read())
+                });
             children.try_for_each(|child| -> DbResult<()> {
                 let (key, status) = child??;
-                // no request changes one whose status this version does not know
-                open.extend(status.map(|status| (key, status)));
+                // no request changes an execution whose status this version does not support
+                unfinished.extend(status.map(|status| (key, status)));
                 Ok(())
             })?;
         }
@@ -94,52 +97,58 @@ impl Apply<'_, '_> {
         })
     }
 
-    fn ask(&mut self, request: &Request, id: Key) -> DbResult<()> {
-        let params = (key(&id), key(&request.id), RequestKind::Cancel as u8, request.at.as_micros());
-        self.sql.insert(Table::Requests, Sql::Ask, params)?;
-        self.asked();
+    fn insert_cancel_request(&mut self, request: &Request, id: Key) -> DbResult<()> {
+        let params =
+            (key_bytes(&id), key_bytes(&request.id), RequestKind::Cancel as u8, request.at.as_micros());
+        self.sql.insert(Table::Requests, Sql::InsertRequest, params)?;
+        self.note_request();
         Ok(())
     }
 
-    fn end_as_cancelled(&mut self, request: &Request, id: Key) -> DbResult<()> {
-        self.aside.delete(&mut self.sql, Sql::OutcomeOf, [key(&id)])?;
-        let reason = self.aside.column(&mut self.sql, &request.reason)?;
-        let params = (key(&id), reason.bytes(), request.at.as_micros());
+    fn finish_as_cancelled(&mut self, request: &Request, id: Key) -> DbResult<()> {
+        self.pieces.delete_referenced(&mut self.sql, Sql::StoredOutcome, [key_bytes(&id)])?;
+        let reason = self.pieces.column_value(&mut self.sql, &request.reason)?;
+        let params = (key_bytes(&id), reason.bytes(), request.at.as_micros());
         self.sql.update(Table::Executions, Sql::Cancel, params)?;
-        self.sql.delete(Table::Ready, Sql::Unready, [key(&id)])?;
-        self.sql.run(Sql::Unquarantine, [key(&id)])?;
-        self.sql.delete(Table::Timers, Sql::Untimer, [key(&id)])?;
-        self.sql.delete(Table::Waits, Sql::Unwait, [key(&id)])?;
-        self.sql.delete(Table::Requests, Sql::Answer, [key(&id)])?;
+        self.sql.delete(Table::Ready, Sql::DeleteReady, [key_bytes(&id)])?;
+        self.sql.run(Sql::DeleteQuarantine, [key_bytes(&id)])?;
+        self.sql.delete(Table::Timers, Sql::DeleteTimer, [key_bytes(&id)])?;
+        self.sql.delete(Table::Waits, Sql::DeleteWaits, [key_bytes(&id)])?;
+        self.sql.delete(Table::Requests, Sql::ClearRequests, [key_bytes(&id)])?;
         Ok(())
     }
 
-    /// Takes back the failures of steps that come last in the record, with their attempts and what was abandoned since:
-    /// those steps are tried again.
-    fn withdraw_failures(&mut self, id: Key) -> DbResult<()> {
-        let first: Option<i64> = self.sql.get(Sql::LastFailures)?.query_row([key(&id)], |row| row.get(0))?;
-        if let Some(first) = first {
-            self.aside.delete(&mut self.sql, Sql::Untry, (key(&id), first))?;
-            let withdrawn = self.aside.delete(&mut self.sql, Sql::Withdraw, (key(&id), first))?;
-            self.sql.tally.deleted[Table::Checkpoints as usize] += withdrawn;
+    /// Retracts the failures of steps at the end of the record, with their attempts and the calls that were abandoned
+    /// since, so that those steps run again.
+    fn retract_failures(&mut self, id: Key) -> DbResult<()> {
+        let order: Option<i64> =
+            self.sql.get(Sql::TrailingFailures)?.query_row([key_bytes(&id)], |row| row.get(0))?;
+        if let Some(order) = order {
+            self.pieces.delete_referenced(&mut self.sql, Sql::RetractAttempts, (key_bytes(&id), order))?;
+            let retracted = self.pieces.delete_referenced(
+                &mut self.sql,
+                Sql::RetractFailures,
+                (key_bytes(&id), order),
+            )?;
+            self.sql.counts.deleted[Table::Checkpoints as usize] += retracted;
         }
         Ok(())
     }
 
-    fn resume(&mut self, id: Key, target: &Target) -> DbResult<Outcome> {
-        let is_parked = target.status == Status::Queued && target.is_paused;
+    fn apply_resume(&mut self, id: Key, target: &RequestTarget) -> DbResult<Outcome> {
+        let is_parked = target.status == Status::Queued && target.is_parked;
         if !is_parked && !matches!(target.status, Status::Failed | Status::Cancelled) {
             return Ok(Outcome::RequestHandled(RequestResult::NotApplicable(target.status), None));
         }
-        self.aside.delete(&mut self.sql, Sql::OutcomeOf, [key(&id)])?;
-        self.sql.update(Table::Executions, Sql::Resume, (key(&id), i64::from(!is_parked)))?;
+        self.pieces.delete_referenced(&mut self.sql, Sql::StoredOutcome, [key_bytes(&id)])?;
+        self.sql.update(Table::Executions, Sql::Resume, (key_bytes(&id), i64::from(!is_parked)))?;
         if !is_parked {
-            self.sql.delete(Table::Requests, Sql::Answer, [key(&id)])?;
+            self.sql.delete(Table::Requests, Sql::ClearRequests, [key_bytes(&id)])?;
         }
         if target.status == Status::Failed {
-            self.withdraw_failures(id)?;
+            self.retract_failures(id)?;
         }
-        self.ready(id, false)?;
+        self.insert_ready_resumed(id, false)?;
         Ok(Outcome::RequestHandled(RequestResult::Done, None))
     }
 }

@@ -1,78 +1,79 @@
-//! What became of a flush whose COMMIT nobody saw return. A flush is all or nothing, so one row that it has
-//! inserted tells. Only a flush that inserts no such row writes its number.
+//! Resolves a flush whose COMMIT had no reply. A flush is applied completely or not at all, so one row that it inserted
+//! proves the whole flush. Only a flush that inserts no such row records its number.
 
 use stepfast_core::key::Key;
 use stepfast_core::store::counters::Table;
 use stepfast_core::store::{
-    RequestResult, Flush, Outcome, Request, RequestKind, Start, State, Status, UNKNOWN_STATUS_MESSAGE, Write,
+    Flush, Outcome, Request, RequestKind, RequestResult, Start, State, Status, UNKNOWN_STATUS_MESSAGE, Write,
 };
 
 use crate::conn::statements::Sql;
 use crate::error::DbResult;
-use crate::flush::apply::Apply;
+use crate::flush::apply::FlushApplier;
 
-impl Apply<'_, '_> {
-    /// Finds out whether the flush was applied; applies it if not.
-    pub(crate) fn again(&mut self) -> DbResult<Vec<(usize, Outcome)>> {
+impl FlushApplier<'_, '_> {
+    /// Applies the flush unless it was applied before. Returns its outcomes.
+    pub(crate) fn resolve_resend(&mut self) -> DbResult<Vec<(usize, Outcome)>> {
         if !self.was_applied()? {
-            return self.all();
+            return self.apply_all();
         }
         let flush = self.flush;
         let all = flush.writes.iter().enumerate();
-        let found = all.map(|(i, write)| Ok((i, self.outcome(write)?))).collect::<DbResult<Vec<_>>>()?;
+        let found = all.map(|(i, write)| Ok((i, self.read_outcome(write)?))).collect::<DbResult<Vec<_>>>()?;
         Ok(found.into_iter().filter(|(_, outcome)| *outcome != Outcome::Applied).collect())
     }
 
-    /// Writes the flush's number, if none of the rows it has inserted proves it.
-    pub(crate) fn leave_proof(&mut self) -> DbResult<()> {
-        let inserted = |table: Table| self.sql.tally.inserted[table as usize] > 0;
+    /// Records the number of the flush, if none of its inserted rows proves it.
+    pub(crate) fn record_flush_number(&mut self) -> DbResult<()> {
+        let inserted = |table: Table| self.sql.counts.inserted[table as usize] > 0;
         let flush = self.flush;
-        let has_proof = self.has_started || inserted(Table::Checkpoints) || inserted(Table::Attempts);
-        if !has_proof || has_passing_losers(flush) {
-            self.sql.run(Sql::SetNumber, (flush.worker.0, flush.lane, flush.number))?;
+        let has_proof = self.has_proving_start || inserted(Table::Checkpoints) || inserted(Table::Attempts);
+        if !has_proof || can_lose_temporarily(flush) {
+            self.sql.run(Sql::SetFlushNumber, (flush.worker.0, flush.lane, flush.number))?;
         }
         Ok(())
     }
 
     /// Whether the flush was applied.
     ///
-    /// A row that is missing tells for certain that it was not. One that is there tells less: an earlier flush may have made
-    /// that of a Start which was staged again.
+    /// A missing row proves that it was not. An existing row proves less: the row of a Start that was staged again may
+    /// come from an earlier flush.
     fn was_applied(&mut self) -> DbResult<bool> {
         let flush = self.flush;
-        if self.sql.exists(Sql::HasNumber, (flush.worker.0, flush.lane, flush.number))? {
+        if self.sql.exists(Sql::HasFlushNumber, (flush.worker.0, flush.lane, flush.number))? {
             return Ok(true);
         }
-        if has_passing_losers(flush) {
-            // what a Start has lost against may have gone since
+        if can_lose_temporarily(flush) {
+            // the execution or limit that a Start lost to may be gone
             return Ok(false);
         }
-        let mut is_proved = false;
+        let mut is_proven = false;
         for write in &flush.writes {
-            let is_there = match write {
-                // where another one is there, it has lost, then or now
+            let is_equal = match write {
+                // if another execution exists, the Start is a duplicate, then or now
                 Write::Start(start) => self.find_existing(start)?.map(|(existing, created_at)| {
                     existing.key == start.key && created_at == start.created_at.as_micros()
                 }),
-                Write::Checkpoint(checkpoint) => self.has_checkpoint(checkpoint)?,
-                Write::Attempt(attempt) => self.has_attempt(attempt)?,
+                Write::Checkpoint(checkpoint) => self.compare_checkpoint(checkpoint)?,
+                Write::Attempt(attempt) => self.compare_attempt(attempt)?,
                 _ => continue,
             };
-            match is_there {
+            match is_equal {
                 None => return Ok(false),
-                Some(is_there) => is_proved |= is_there && is_proof(write),
+                Some(is_equal) => is_proven |= is_equal && proves_flush(write),
             }
         }
-        Ok(is_proved)
+        Ok(is_proven)
     }
 
-    fn runs_here(&mut self, id: Key) -> DbResult<bool> {
+    /// Whether the flush's worker runs the execution without a claim.
+    fn is_owned_by_worker(&mut self, id: Key) -> DbResult<bool> {
         let worker = self.flush.worker.0;
-        Ok(self.target(id)?.is_some_and(|target| target.owner == Some(worker)))
+        Ok(self.read_target(id)?.is_some_and(|target| target.owner == Some(worker)))
     }
 
-    /// The outcome of a Write of a flush that was applied, read from its rows.
-    fn outcome(&mut self, write: &Write) -> DbResult<Outcome> {
+    /// Reads the outcome of a Write from its rows, after the flush was applied.
+    fn read_outcome(&mut self, write: &Write) -> DbResult<Outcome> {
         Ok(match write {
             Write::Start(start) => match self.find_existing(start)? {
                 Some((existing, created_at))
@@ -80,18 +81,18 @@ impl Apply<'_, '_> {
                 {
                     Outcome::Duplicate(Box::new(existing))
                 }
-                None if start.dedup_id.is_some() => match self.existing(start)? {
+                None if start.dedup_id.is_some() => match self.duplicate_outcome(start)? {
                     Outcome::Deduplicated(Some(other)) if start.debounce_window.is_some() => {
                         Outcome::Duplicate(other)
                     }
                     outcome => outcome,
                 },
                 None if start.waiting_placement().is_some() => Outcome::Full,
-                // it has begun, or somebody has claimed it meanwhile, who runs it
-                Some(_) if start.self_claims && !self.runs_here(start.key)? => Outcome::Queued,
+                // the Start was queued, unless this worker runs the execution without a claim
+                Some(_) if start.self_claims && !self.is_owned_by_worker(start.key)? => Outcome::Queued,
                 _ => Outcome::Applied,
             },
-            Write::Transition(change) => match (&change.state, self.target(change.key)?) {
+            Write::Transition(transition) => match (&transition.state, self.read_target(transition.key)?) {
                 (_, None) => Outcome::NotFound,
                 (State::Ended { status, at, .. }, Some(target))
                     if *status != Status::Cancelled
@@ -105,14 +106,14 @@ impl Apply<'_, '_> {
                 {
                     Outcome::NotFound
                 }
-                // it may have gone on since
+                // the execution may have changed since
                 _ => Outcome::Applied,
             },
-            Write::Wake(id) => match self.target(*id)? {
+            Write::Wake(id) => match self.read_target(*id)? {
                 Some(target) if target.status != Status::Waiting => Outcome::Applied,
                 _ => Outcome::NotFound,
             },
-            Write::Request(request) => self.answered(request)?,
+            Write::Request(request) => self.read_request_outcome(request)?,
             Write::Checkpoint(_)
             | Write::Attempt(_)
             | Write::ClearRequests(_)
@@ -121,14 +122,15 @@ impl Apply<'_, '_> {
         })
     }
 
-    fn answered(&mut self, request: &Request) -> DbResult<Outcome> {
-        let Some(target) = self.target(request.execution)? else { return Ok(Outcome::NotFound) };
+    /// Reads the outcome of a request from the row of its execution, after the flush was applied.
+    fn read_request_outcome(&mut self, request: &Request) -> DbResult<Outcome> {
+        let Some(target) = self.read_target(request.execution)? else { return Ok(Outcome::NotFound) };
         if !target.has_known_status {
             return Ok(Outcome::Rejected(UNKNOWN_STATUS_MESSAGE.into()));
         }
-        let is_mine = target.status == Status::Cancelled && target.ended_at == Some(request.at);
+        let is_from_request = target.status == Status::Cancelled && target.ended_at == Some(request.at);
         Ok(match request.kind {
-            RequestKind::Cancel | RequestKind::Expire if is_mine => {
+            RequestKind::Cancel | RequestKind::Expire if is_from_request => {
                 Outcome::RequestHandled(RequestResult::Done, target.parent)
             }
             RequestKind::Cancel if target.status.is_terminal() => {
@@ -144,24 +146,25 @@ impl Apply<'_, '_> {
     }
 }
 
-/// True if no other flush can have inserted the row of this Write. A caller's Start whose registration is over is staged again,
-/// and then it is queued.
-pub(crate) fn is_proof(write: &Write) -> bool {
+/// Whether only this flush can have inserted the row of this Write. A caller's Start is staged again, as queued, when
+/// the registration ends.
+pub(crate) fn proves_flush(write: &Write) -> bool {
     match write {
-        Write::Start(start) => is_first_try(start),
+        Write::Start(start) => is_staged_once(start),
         Write::Checkpoint(_) | Write::Attempt(_) => true,
         _ => false,
     }
 }
 
-/// True if a Start cannot have been staged before under an earlier registration.
-pub(crate) fn is_first_try(start: &Start) -> bool {
+/// Whether a Start cannot have been staged under an earlier registration.
+pub(crate) fn is_staged_once(start: &Start) -> bool {
     start.parent.is_some() || !matches!(start.state, State::Queued { .. } | State::Scheduled { .. })
 }
 
-/// True if a Start may lose against something that passes: another's dedup_id, or a full queue.
-fn has_passing_losers(flush: &Flush) -> bool {
-    let may_lose =
-        |start: &Start| start.dedup_id.is_some() || start.waiting_placement().is_some() && start.can_be_rejected();
-    flush.writes.iter().any(|write| matches!(write, Write::Start(start) if may_lose(start)))
+/// Whether a Start may lose to a temporary obstacle: another execution's `dedup_id`, or a full queue.
+fn can_lose_temporarily(flush: &Flush) -> bool {
+    let can_lose = |start: &Start| {
+        start.dedup_id.is_some() || start.waiting_placement().is_some() && start.can_be_rejected()
+    };
+    flush.writes.iter().any(|write| matches!(write, Write::Start(start) if can_lose(start)))
 }

@@ -1,5 +1,4 @@
-//! Reading: `load`, `value` and `list`, on connections of their own that neither wait for the writer nor make
-//! it wait.
+//! Reads: `load`, `load_value` and `list`, on connections of their own, which neither wait for the writer nor block it.
 
 pub(crate) mod queues;
 pub(crate) mod workers;
@@ -17,42 +16,43 @@ use stepfast_core::store::{Detail, Execution, ExecutionId, Filter, Page, Record,
 use crate::conn;
 use crate::conn::statements::{Sql, Statements};
 use crate::database::Database;
-use crate::error::{DbResult, DbError};
+use crate::error::{DbError, DbResult};
 use crate::fork::SqliteUse;
-use crate::rows::payloads::fetch;
-use crate::rows::{attempt, blob, checkpoint, execution, key, request_kind, text};
+use crate::rows::payloads::fetch_payload;
+use crate::rows::{attempt, blob, checkpoint, execution, key_bytes, request_kind, text};
 
-/// Connections that are kept for reading.
-pub(crate) const READERS: usize = 4;
+/// Maximum number of concurrent reads for async callers, and of idle read connections.
+pub(crate) const MAX_READERS: usize = 4;
 
 impl Database {
-    /// Does `work` on a connection that reads, seeing one state of the database.
+    /// Runs `work` on a read connection, with one snapshot of the database. `action` describes the work in errors.
     pub(crate) fn read<T>(
         &self,
-        doing: &str,
+        action: &str,
         work: impl FnOnce(&Connection) -> DbResult<T>,
     ) -> Result<T, StoreError> {
         if self.share.is_log_doubtful() {
-            // what a caller is told is on the disk
-            self.write(doing, |_| Ok(()))?;
+            // a caller must only see data that is on the disk
+            self.write(action, |_| Ok(()))?;
         }
         let _in_sqlite = SqliteUse::enter();
-        let kept = self.idle_readers.lock().pop();
-        let done = match kept {
+        let idle = self.idle_readers.lock().pop();
+        let result = match idle {
             Some(conn) => Ok(conn),
-            None => conn::reader(&self.path, self.vfs),
+            None => conn::open_reader(&self.path, self.vfs),
         }
         .and_then(|conn| {
-            let done = snapshot(&conn, work);
+            let result = read_snapshot(&conn, work);
             let mut readers = self.idle_readers.lock();
-            if conn.is_autocommit() && readers.len() < READERS && !self.is_idle.load(SeqCst) {
+            if conn.is_autocommit() && readers.len() < MAX_READERS && !self.is_idle.load(SeqCst) {
                 readers.push(conn);
             }
-            done
+            result
         });
-        done.map_err(|trouble| trouble.into_store_error(&self.path, doing))
+        result.map_err(|error| error.into_store_error(&self.path, action))
     }
 
+    /// See [`Store::load`](stepfast_core::Store::load).
     pub(crate) fn load(
         &self,
         ids: &[ExecutionId],
@@ -63,26 +63,31 @@ impl Database {
             let mut sql = Statements::new(conn);
             ids.iter()
                 .map(|id| {
-                    let Some(execution) = find(&mut sql, id, detail == Detail::Full)? else {
+                    let Some(execution) = find_execution(&mut sql, id, detail == Detail::Full)? else {
                         return Ok(None);
                     };
-                    if detail == Detail::Full { record(&mut sql, execution) } else { Ok(row_only(execution)) }
-                        .map(Some)
+                    if detail == Detail::Full {
+                        load_record(&mut sql, execution)
+                    } else {
+                        Ok(record_of_row(execution))
+                    }
+                    .map(Some)
                 })
                 .collect()
         })
     }
 
-    pub(crate) fn value(&self, execution: Key, chunks: ChunkRef) -> Result<Bytes, StoreError> {
+    /// See [`Store::load_value`](stepfast_core::Store::load_value).
+    pub(crate) fn load_value(&self, execution: Key, chunks: ChunkRef) -> Result<Bytes, StoreError> {
         self.counters.add_read();
         self.read("loading a value", |conn| {
-            // the length comes from a row: believed only as far as the pieces confirm it
+            // the length comes from a row: trusted only as far as the chunks confirm it
             let expected = usize::try_from(chunks.len).unwrap_or(usize::MAX).min(DEFAULT_VALUE_LIMIT);
             let mut bytes = BytesMut::with_capacity(expected.min(chunks.count as usize * CHUNK_SIZE));
             let mut count = 0;
             let mut statement =
                 conn.prepare_cached("SELECT n, bytes FROM chunks WHERE execution = ?1 AND value = ?2 AND n < ?3 ORDER BY n")?;
-            let mut rows = statement.query((key(&execution), chunks.value as i64, chunks.count))?;
+            let mut rows = statement.query((key_bytes(&execution), chunks.value as i64, chunks.count))?;
             while let Some(row) = rows.next()? {
                 if row.get::<_, i64>(0)? != count {
                     break;
@@ -92,8 +97,8 @@ impl Database {
             }
             if count != i64::from(chunks.count) || bytes.len() as u64 != chunks.len {
                 return Err(DbError::corrupt(&format!(
-                    "value {} of execution {execution} should have {} bytes in {} pieces, {} bytes in {count} \
-                     pieces are there",
+                    "value {} of execution {execution} should have {} bytes in {} chunks, but has {} bytes in \
+                     {count} chunks",
                     chunks.value,
                     chunks.len,
                     chunks.count,
@@ -104,14 +109,15 @@ impl Database {
         })
     }
 
+    /// See [`Store::list`](stepfast_core::Store::list).
     pub(crate) fn list(&self, filter: &Filter) -> Result<Page, StoreError> {
         self.counters.add_read();
         self.read("listing executions", |conn| {
-            let mut conditions = Conditions::of(filter);
-            let (from, place) = if filter.attributes.is_empty() {
+            let mut conditions = FilterConditions::of(filter);
+            let (from, key_column) = if filter.attributes.is_empty() {
                 ("", "key")
             } else {
-                // in the order of the index
+                // the order of the index on attributes
                 (" JOIN attributes AS a ON a.execution = executions.key", "a.execution")
             };
             if filter.limit == 0 {
@@ -121,11 +127,11 @@ impl Database {
                 return Ok(Page { executions: Vec::new(), total: Some(total as u64) });
             }
             if let Some(after) = filter.after {
-                conditions.add(&format!("{place} < ?"), [Value::Blob(after.as_bytes().to_vec())]);
+                conditions.add(&format!("{key_column} < ?"), [Value::Blob(after.as_bytes().to_vec())]);
             }
             let limit = i64::try_from(filter.limit).unwrap_or(i64::MAX);
             let list = include_str!("../../queries/list.sql");
-            let sql = format!("{list}{from}{} ORDER BY {place} DESC LIMIT {limit}", conditions.text());
+            let sql = format!("{list}{from}{} ORDER BY {key_column} DESC LIMIT {limit}", conditions.text());
             let mut statement = conn.prepare(&sql)?;
             let mut rows = statement.query(params_from_iter(conditions.values))?;
             let mut executions = Vec::new();
@@ -135,7 +141,7 @@ impl Database {
             drop(rows);
             let mut sql = Statements::new(conn);
             for execution in &mut executions {
-                execution.attributes = attributes(&mut sql, execution.key)?;
+                execution.attributes = load_attributes(&mut sql, execution.key)?;
             }
             Ok(Page { executions, total: None })
         })
@@ -143,20 +149,24 @@ impl Database {
 }
 
 /// Runs `work` in a transaction that only reads.
-fn snapshot<T>(conn: &Connection, work: impl FnOnce(&Connection) -> DbResult<T>) -> DbResult<T> {
+fn read_snapshot<T>(conn: &Connection, work: impl FnOnce(&Connection) -> DbResult<T>) -> DbResult<T> {
     conn.prepare_cached("BEGIN")?.execute([])?;
-    let done = work(conn);
-    let ended = conn.prepare_cached("ROLLBACK")?.execute([]);
-    let done = done?;
-    ended?;
-    Ok(done)
+    let result = work(conn);
+    let rolled_back = conn.prepare_cached("ROLLBACK")?.execute([]);
+    let value = result?;
+    rolled_back?;
+    Ok(value)
 }
 
-/// An execution's row.
-pub(crate) fn find(sql: &mut Statements<'_>, id: &ExecutionId, with_input: bool) -> DbResult<Option<Execution>> {
+/// Finds an execution's row, and fetches its payloads. The input is skipped unless `with_input`.
+pub(crate) fn find_execution(
+    sql: &mut Statements<'_>,
+    id: &ExecutionId,
+    with_input: bool,
+) -> DbResult<Option<Execution>> {
     let found = match id {
         ExecutionId::Key(id) => {
-            sql.get(Sql::Execution)?.query_row([key(id)], |row| Ok(execution(row, with_input)))
+            sql.get(Sql::Execution)?.query_row([key_bytes(id)], |row| Ok(execution(row, with_input)))
         }
         ExecutionId::Given(id) => {
             sql.get(Sql::ExecutionById)?.query_row([&**id], |row| Ok(execution(row, with_input)))
@@ -164,28 +174,28 @@ pub(crate) fn find(sql: &mut Statements<'_>, id: &ExecutionId, with_input: bool)
     };
     let mut found = found.optional()?.transpose()?;
     if let Some(execution) = &mut found {
-        fetch_both(sql, execution)?;
+        fetch_payloads(sql, execution)?;
     }
     Ok(found)
 }
 
-/// Fetches the input and the outcome of an execution that was just read.
-pub(crate) fn fetch_both(sql: &mut Statements<'_>, execution: &mut Execution) -> DbResult<()> {
-    if !fetch(sql, &mut execution.input)? {
+/// Fetches the input and the outcome of an execution whose row was read.
+pub(crate) fn fetch_payloads(sql: &mut Statements<'_>, execution: &mut Execution) -> DbResult<()> {
+    if !fetch_payload(sql, &mut execution.input)? {
         execution.note_unreadable("input of executions");
     }
-    if !fetch(sql, &mut execution.outcome)? {
+    if !fetch_payload(sql, &mut execution.outcome)? {
         execution.note_unreadable("outcome of executions");
     }
     Ok(())
 }
 
-/// An execution with all that was recorded of it.
-pub(crate) fn record(sql: &mut Statements<'_>, execution: Execution) -> DbResult<Record> {
+/// Loads an execution's full record.
+pub(crate) fn load_record(sql: &mut Statements<'_>, execution: Execution) -> DbResult<Record> {
     let id = execution.key;
-    let mut record = row_only(execution);
-    record.execution.attributes = attributes(sql, id)?;
-    let mut rows = sql.get(Sql::Checkpoints)?.query([key(&id)])?;
+    let mut record = record_of_row(execution);
+    record.execution.attributes = load_attributes(sql, id)?;
+    let mut rows = sql.get(Sql::Checkpoints)?.query([key_bytes(&id)])?;
     while let Some(row) = rows.next()? {
         match checkpoint(row, id)? {
             Ok(checkpoint) => record.checkpoints.push(checkpoint),
@@ -193,7 +203,7 @@ pub(crate) fn record(sql: &mut Statements<'_>, execution: Execution) -> DbResult
         }
     }
     drop(rows);
-    let mut rows = sql.get(Sql::Attempts)?.query([key(&id)])?;
+    let mut rows = sql.get(Sql::Attempts)?.query([key_bytes(&id)])?;
     while let Some(row) = rows.next()? {
         match attempt(row, id)? {
             Ok(attempt) => record.attempts.push(attempt),
@@ -202,48 +212,49 @@ pub(crate) fn record(sql: &mut Statements<'_>, execution: Execution) -> DbResult
     }
     drop(rows);
     for checkpoint in &mut record.checkpoints {
-        if !fetch(sql, &mut checkpoint.outcome)? {
+        if !fetch_payload(sql, &mut checkpoint.outcome)? {
             record.execution.note_unreadable("outcome of checkpoints");
         }
     }
     for attempt in &mut record.attempts {
-        if !fetch(sql, &mut attempt.failure)? {
+        if !fetch_payload(sql, &mut attempt.failure)? {
             record.execution.note_unreadable("failure of attempts");
         }
     }
-    let mut rows = sql.get(Sql::Asked)?.query([key(&id)])?;
+    let mut rows = sql.get(Sql::Requests)?.query([key_bytes(&id)])?;
     while let Some(row) = rows.next()? {
         record.requests.extend(request_kind(row, 0)?);
     }
     Ok(record)
 }
 
-/// What an execution is found by.
-fn attributes(sql: &mut Statements<'_>, id: Key) -> DbResult<Attributes> {
+/// Loads the attributes of an execution.
+fn load_attributes(sql: &mut Statements<'_>, id: Key) -> DbResult<Attributes> {
     let mut attributes = Attributes::NONE;
-    let mut rows = sql.get(Sql::Attributes)?.query([key(&id)])?;
+    let mut rows = sql.get(Sql::Attributes)?.query([key_bytes(&id)])?;
     while let Some(row) = rows.next()? {
         attributes.set(text(row, 0)?, text(row, 1)?);
     }
     Ok(attributes)
 }
 
-pub(crate) fn row_only(execution: Execution) -> Record {
+/// Returns the record of an execution whose history is not loaded.
+pub(crate) fn record_of_row(execution: Execution) -> Record {
     Record { execution, checkpoints: Vec::new(), attempts: Vec::new(), requests: Vec::new() }
 }
 
-/// The conditions of a list, and what they compare with.
-struct Conditions {
+/// The SQL conditions of a filter, and the values of their parameters.
+struct FilterConditions {
     texts: Vec<String>,
     values: Vec<Value>,
 }
 
-impl Conditions {
+impl FilterConditions {
     fn of(filter: &Filter) -> Self {
-        let mut all = Conditions { texts: Vec::new(), values: Vec::new() };
+        let mut all = FilterConditions { texts: Vec::new(), values: Vec::new() };
         for (n, (name, value)) in filter.attributes.iter().enumerate() {
             let [name, value] = [name, value].map(|text| Value::Text(text.to_owned()));
-            // the first is found by its index, see `list`
+            // the first attribute is found through its index, see `list`
             let text = match n {
                 0 => "a.name = ? AND a.value = ?",
                 _ => {
@@ -289,11 +300,12 @@ impl Conditions {
         self.values.extend(values);
     }
 
-    /// Ids that begin with `prefix`: given ones as a range of text, minted ones as a range of keys.
+    /// Adds the condition for ids that begin with `prefix`: a range of texts for given ids, a range of keys for minted
+    /// ones.
     fn add_prefix(&mut self, prefix: &str) {
         let mut given = "workflow_id >= ?".to_owned();
         let mut values = vec![Value::Text(prefix.to_owned())];
-        if let Some(end) = after_prefix(prefix) {
+        if let Some(end) = end_of_prefix(prefix) {
             given.push_str(" AND workflow_id < ?");
             values.push(Value::Text(end));
         }
@@ -310,11 +322,11 @@ impl Conditions {
     }
 }
 
-/// The first text after all those that begin with `prefix`.
-fn after_prefix(prefix: &str) -> Option<String> {
+/// Returns the first text that sorts after all texts that begin with `prefix`; `None` if none does.
+fn end_of_prefix(prefix: &str) -> Option<String> {
     let mut chars: Vec<char> = prefix.chars().collect();
     while let Some(last) = chars.pop() {
-        // steps over the surrogates, which are no chars
+        // skips the surrogates, which are not chars
         if let Some(next) = (last..=char::MAX).nth(1) {
             chars.push(next);
             return Some(chars.into_iter().collect());
@@ -323,7 +335,7 @@ fn after_prefix(prefix: &str) -> Option<String> {
     None
 }
 
-/// The first and last key whose text begins with `prefix`; `None` if no key's does.
+/// Returns the first and the last key whose text begins with `prefix`; `None` if no key's text can.
 fn keys_with_prefix(prefix: &str) -> Option<([u8; 16], [u8; 16])> {
     const FORM: &[u8; 36] = b"xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx";
     let (mut first, mut last) = ([0u8; 16], [0xff_u8; 16]);
@@ -357,7 +369,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn prefixes_of_keys_are_ranges() {
+    fn key_prefix_selects_range_of_keys() {
         let key = Key::mint(0);
         let text = key.to_string();
         for len in 1..=36 {
@@ -372,10 +384,10 @@ mod tests {
     }
 
     #[test]
-    fn the_end_of_a_prefix_comes_after_all_that_begin_with_it() {
-        assert_eq!(after_prefix("order-").as_deref(), Some("order."));
-        assert_eq!(after_prefix("a\u{10ffff}").as_deref(), Some("b"));
-        assert_eq!(after_prefix("\u{d7ff}").as_deref(), Some("\u{e000}"));
-        assert_eq!(after_prefix("\u{10ffff}"), None);
+    fn end_of_prefix_sorts_after_all_texts_with_that_prefix() {
+        assert_eq!(end_of_prefix("order-").as_deref(), Some("order."));
+        assert_eq!(end_of_prefix("a\u{10ffff}").as_deref(), Some("b"));
+        assert_eq!(end_of_prefix("\u{d7ff}").as_deref(), Some("\u{e000}"));
+        assert_eq!(end_of_prefix("\u{10ffff}"), None);
     }
 }

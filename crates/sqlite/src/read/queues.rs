@@ -1,4 +1,4 @@
-//! Queues: how they are listed.
+//! Lists of queues.
 
 use std::sync::Arc;
 

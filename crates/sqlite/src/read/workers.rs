@@ -1,45 +1,47 @@
-//! Who is registered, and what waits: for people.
+//! Registered workers, waiting work and dead letters: overviews for operators.
 
 use rusqlite::Row;
-use stepfast_core::store::{DeadLetter, StoreError, WorkerOverview, WaitingWork, WorkerId, WorkerInfo, RegisteredWorker};
+use stepfast_core::store::{
+    DeadLetter, RegisteredWorker, StoreError, WaitingWork, WorkerId, WorkerInfo, WorkerOverview,
+};
 
 use crate::database::Database;
 use crate::error::DbResult;
-use crate::rows::{foreign_text, key_of, maybe_text, text, time};
+use crate::rows::{foreign_text, key_of, optional_text, text, time};
 
 impl Database {
-    /// See [`Store::survey`](stepfast_core::Store::survey).
-    pub(crate) fn survey(&self, most: u64) -> Result<WorkerOverview, StoreError> {
+    /// See [`Store::workers`](stepfast_core::Store::workers).
+    pub(crate) fn workers(&self, limit: u64) -> Result<WorkerOverview, StoreError> {
         self.counters.add_read();
-        self.read("looking who is there", |conn| {
-            let mut survey = WorkerOverview::default();
+        self.read("listing workers", |conn| {
+            let mut overview = WorkerOverview::default();
             let mut statement = conn.prepare_cached(include_str!("../../queries/workers.sql"))?;
             let mut rows = statement.query([])?;
             while let Some(row) = rows.next()? {
-                survey.workers.push(self.worker(row)?);
+                overview.workers.push(self.registered_worker(row)?);
             }
             drop(rows);
-            let mut statement = conn.prepare_cached(include_str!("../../queries/waiting.sql"))?;
-            let most = i64::try_from(most).unwrap_or(i64::MAX);
-            let mut rows = statement.query((self.now().as_micros(), most))?;
+            let mut statement = conn.prepare_cached(include_str!("../../queries/waiting_work.sql"))?;
+            let limit = i64::try_from(limit).unwrap_or(i64::MAX);
+            let mut rows = statement.query((self.now().as_micros(), limit))?;
             while let Some(row) = rows.next()? {
-                let (workflow, app_version) = (text(row, 0)?, maybe_text(row, 1)?);
+                let (workflow, app_version) = (text(row, 0)?, optional_text(row, 1)?);
                 let executions = row.get::<_, i64>(2)? as u64;
-                survey.waiting.push(WaitingWork { workflow, app_version, executions });
+                overview.waiting.push(WaitingWork { workflow, app_version, executions });
             }
-            Ok(survey)
+            Ok(overview)
         })
     }
 
     /// See [`Store::dead_letters`](stepfast_core::Store::dead_letters).
-    pub(crate) fn dead_letters(&self, most: u64) -> Result<Vec<DeadLetter>, StoreError> {
+    pub(crate) fn dead_letters(&self, limit: u64) -> Result<Vec<DeadLetter>, StoreError> {
         self.counters.add_read();
         self.read("listing dead letters", |conn| {
             let mut statement = conn.prepare_cached(include_str!("../../queries/dead_letters.sql"))?;
-            let mut rows = statement.query([i64::try_from(most).unwrap_or(i64::MAX)])?;
-            let mut letters = Vec::new();
+            let mut rows = statement.query([i64::try_from(limit).unwrap_or(i64::MAX)])?;
+            let mut dead_letters = Vec::new();
             while let Some(row) = rows.next()? {
-                letters.push(DeadLetter {
+                dead_letters.push(DeadLetter {
                     id: row.get(0)?,
                     created_at: time(row, 1)?,
                     rejected_at: time(row, 2)?,
@@ -50,11 +52,11 @@ impl Database {
                     queue: foreign_text(row, 7)?,
                 });
             }
-            Ok(letters)
+            Ok(dead_letters)
         })
     }
 
-    fn worker(&self, row: &Row<'_>) -> DbResult<RegisteredWorker> {
+    fn registered_worker(&self, row: &Row<'_>) -> DbResult<RegisteredWorker> {
         let worker = row.get(0)?;
         Ok(RegisteredWorker {
             worker: WorkerId(worker),
@@ -62,9 +64,9 @@ impl Database {
                 host: row.get(1)?,
                 pid: row.get(2)?,
                 engine: row.get(3)?,
-                app_version: maybe_text(row, 4)?,
+                app_version: optional_text(row, 4)?,
                 workflows: text(row, 5)?.lines().map(Into::into).collect(),
-                queues: maybe_text(row, 8)?.map(|names| names.lines().map(Into::into).collect()),
+                queues: optional_text(row, 8)?.map(|names| names.lines().map(Into::into).collect()),
                 is_client: row.get(6)?,
             },
             registered_at: time(row, 7)?,

@@ -1,4 +1,4 @@
-//! Columns to words and back. What no program of ours can have written is `Corrupt`.
+//! Conversions between columns and Rust types. A value that no version of Stepfast can have written is `Corrupt`.
 
 pub(crate) mod payloads;
 pub(crate) mod queues;
@@ -15,78 +15,87 @@ use stepfast_core::path::Path;
 use stepfast_core::payload::Payload;
 use stepfast_core::queue::rate::Rate;
 use stepfast_core::queue::weights::Weights;
-use stepfast_core::queue::{Limits, Queue, QueueRow, Placement};
+use stepfast_core::queue::{Limits, Placement, Queue, QueueRow};
 use stepfast_core::store::{
     Attempt, Checkpoint, CheckpointKind, Execution, Parent, Record, RequestKind, Status, WorkerId,
     decode_pending_sleeps,
 };
 
-use crate::error::{DbResult, DbError};
+use crate::error::{DbError, DbResult};
 
-/// A key as it is bound.
-pub(crate) fn key(key: &Key) -> &[u8] {
+/// Returns the bytes of a key for binding.
+pub(crate) fn key_bytes(key: &Key) -> &[u8] {
     key.as_bytes()
 }
 
+/// Reads a blob; `None` for NULL.
 pub(crate) fn blob<'r>(row: &'r Row<'_>, i: usize) -> DbResult<Option<&'r [u8]>> {
     match row.get_ref(i)? {
         ValueRef::Null => Ok(None),
         ValueRef::Blob(bytes) => Ok(Some(bytes)),
-        _ => Err(damaged(row, i)),
+        _ => Err(corrupt_column(row, i)),
     }
 }
 
+/// Reads a key.
 pub(crate) fn key_of(row: &Row<'_>, i: usize) -> DbResult<Key> {
-    blob(row, i)?.and_then(Key::from_slice).ok_or_else(|| damaged(row, i))
+    blob(row, i)?.and_then(Key::from_slice).ok_or_else(|| corrupt_column(row, i))
 }
 
+/// Reads a text.
 pub(crate) fn text(row: &Row<'_>, i: usize) -> DbResult<Arc<str>> {
-    row.get_ref(i)?.as_str().map(Arc::from).map_err(|_| damaged(row, i))
+    row.get_ref(i)?.as_str().map(Arc::from).map_err(|_| corrupt_column(row, i))
 }
 
-pub(crate) fn maybe_text(row: &Row<'_>, i: usize) -> DbResult<Option<Arc<str>>> {
+/// Reads a text; `None` for NULL.
+pub(crate) fn optional_text(row: &Row<'_>, i: usize) -> DbResult<Option<Arc<str>>> {
     match row.get_ref(i)? {
         ValueRef::Null => Ok(None),
         _ => text(row, i).map(Some),
     }
 }
 
-/// Returns a text of a foreign program, as far as it is UTF-8.
+/// Reads a text of a foreign program, with replacement characters for invalid UTF-8.
 pub(crate) fn foreign_text(row: &Row<'_>, i: usize) -> DbResult<Option<String>> {
-    let bytes = row.get_ref(i)?.as_bytes_or_null().map_err(|_| damaged(row, i))?;
+    let bytes = row.get_ref(i)?.as_bytes_or_null().map_err(|_| corrupt_column(row, i))?;
     Ok(bytes.map(|bytes| String::from_utf8_lossy(bytes).into_owned()))
 }
 
-/// A status; `None` for a number that this version does not know.
+/// Reads a status; `None` for a number that this version does not know.
 pub(crate) fn status_of(row: &Row<'_>, i: usize) -> DbResult<Option<Status>> {
     Ok(Status::from_number(row.get(i)?))
 }
 
+/// Reads a time.
 pub(crate) fn time(row: &Row<'_>, i: usize) -> DbResult<Timestamp> {
     Ok(Timestamp::from_micros(row.get(i)?))
 }
 
-pub(crate) fn maybe_time(row: &Row<'_>, i: usize) -> DbResult<Option<Timestamp>> {
+/// Reads a time; `None` for NULL.
+pub(crate) fn optional_time(row: &Row<'_>, i: usize) -> DbResult<Option<Timestamp>> {
     Ok(row.get::<_, Option<i64>>(i)?.map(Timestamp::from_micros))
 }
 
+/// Reads the column value of a payload, which may be a reference; empty for NULL.
 pub(crate) fn payload_of(row: &Row<'_>, i: usize) -> DbResult<Payload> {
     Ok(blob(row, i)?.map_or_else(Payload::empty, Payload::from_slice))
 }
 
+/// Reads a path; `None` if the bytes are not a path of this version.
 fn path_of(row: &Row<'_>, i: usize) -> DbResult<Option<Path>> {
     Ok(blob(row, i)?.and_then(Path::from_bytes))
 }
 
+/// Reads a number within the range of `T`.
 fn number<T: TryFrom<i64>>(row: &Row<'_>, i: usize) -> DbResult<T> {
-    T::try_from(row.get::<_, i64>(i)?).map_err(|_| damaged(row, i))
+    T::try_from(row.get::<_, i64>(i)?).map_err(|_| corrupt_column(row, i))
 }
 
 fn fingerprint(row: &Row<'_>, i: usize) -> DbResult<Option<u64>> {
     Ok(row.get::<_, Option<i64>>(i)?.map(|fingerprint| fingerprint as u64))
 }
 
-/// What `queries/execution.sql` and `queries/list.sql` select. The input is skipped unless asked for.
+/// Reads a row of `queries/execution.sql` or `queries/list.sql`. The input is skipped unless `with_input`.
 pub(crate) fn execution(row: &Row<'_>, with_input: bool) -> DbResult<Execution> {
     let key = key_of(row, 0)?;
     let root = if blob(row, 1)?.is_some() { key_of(row, 1)? } else { key };
@@ -94,10 +103,10 @@ pub(crate) fn execution(row: &Row<'_>, with_input: bool) -> DbResult<Execution> 
         Some(_) => Some(Parent { key: key_of(row, 2)?, is_detached: row.get(3)? }),
         None => None,
     };
-    let given_id = maybe_text(row, 4)?;
+    let given_id = optional_text(row, 4)?;
     let status = status_of(row, 7)?;
-    let armed = decode_pending_sleeps(blob(row, 15)?.unwrap_or_default());
-    let is_armed_damaged = armed.is_none();
+    let pending_sleeps = decode_pending_sleeps(blob(row, 15)?.unwrap_or_default());
+    let has_damaged_sleeps = pending_sleeps.is_none();
     let mut execution = Execution {
         key,
         root,
@@ -113,48 +122,48 @@ pub(crate) fn execution(row: &Row<'_>, with_input: bool) -> DbResult<Execution> 
         run_no: number(row, 10)?,
         recoveries: number(row, 11)?,
         created_at: time(row, 12)?,
-        ended_at: maybe_time(row, 13)?,
-        deadline_at: maybe_time(row, 14)?,
-        wake_at: maybe_time(row, 16)?,
+        ended_at: optional_time(row, 13)?,
+        deadline_at: optional_time(row, 14)?,
+        wake_at: optional_time(row, 16)?,
         strikes: row.get::<_, Option<u32>>(19)?.unwrap_or_default(),
-        app_version: maybe_text(row, 20)?,
-        placement: ticket(row, 21)?,
-        dedup_id: maybe_text(row, 24)?,
+        app_version: optional_text(row, 20)?,
+        placement: placement(row, 21)?,
+        dedup_id: optional_text(row, 24)?,
         run_timeout: row.get::<_, Option<i64>>(25)?.map(|ms| Duration::from_millis(ms.unsigned_abs())),
         attributes: Attributes::NONE,
-        pending_sleeps: armed.unwrap_or_default(),
+        pending_sleeps: pending_sleeps.unwrap_or_default(),
         unreadable: None,
     };
     if status.is_none() {
         execution.note_unknown_status();
     }
-    if is_armed_damaged {
+    if has_damaged_sleeps {
         execution.note_unreadable("armed of executions");
     }
     Ok(execution)
 }
 
-/// Where an execution stands: its queue, its key there, its priority.
-fn ticket(row: &Row<'_>, i: usize) -> DbResult<Option<Arc<Placement>>> {
-    let Some(queue) = maybe_text(row, i)? else { return Ok(None) };
-    let key = maybe_text(row, i + 1)?.unwrap_or_default();
+/// Reads an execution's placement: queue, key and priority.
+fn placement(row: &Row<'_>, i: usize) -> DbResult<Option<Arc<Placement>>> {
+    let Some(queue) = optional_text(row, i)? else { return Ok(None) };
+    let key = optional_text(row, i + 1)?.unwrap_or_default();
     let priority = row.get::<_, Option<i32>>(i + 2)?.unwrap_or_default();
     Ok(Some(Arc::new(Placement { queue, key, priority })))
 }
 
-/// A rate: starts, period, burst.
+/// Reads a rate: starts, period, burst.
 fn rate(row: &Row<'_>, i: usize) -> DbResult<Option<Rate>> {
     let Some(starts) = row.get(i)? else { return Ok(None) };
     let period = Duration::from_millis(number(row, i + 1)?);
     Ok(Some(Rate { starts, period, burst: row.get(i + 2)? }))
 }
 
-/// Weights of keys; NULL for none.
+/// Reads weights of keys; NULL means none.
 fn weights(row: &Row<'_>, i: usize) -> DbResult<Weights> {
     Ok(row.get::<_, Option<String>>(i)?.map_or_else(Weights::default, |json| Weights::from_stored(&json)))
 }
 
-/// A row of `queues`.
+/// Reads a row of `queues`.
 pub(crate) fn queue(row: &Row<'_>) -> DbResult<QueueRow> {
     Ok(QueueRow {
         queue: Queue {
@@ -175,7 +184,7 @@ pub(crate) fn queue(row: &Row<'_>) -> DbResult<QueueRow> {
     })
 }
 
-/// What `queries/checkpoints.sql` selects; the name of a column if that has a value that this version does not know.
+/// Reads a row of `queries/checkpoints.sql`; the inner error names a column whose value this version does not know.
 pub(crate) fn checkpoint(row: &Row<'_>, execution: Key) -> DbResult<Result<Checkpoint, &'static str>> {
     let Some(path) = path_of(row, 0)? else { return Ok(Err("path of checkpoints")) };
     let Ok(run_no) = u32::try_from(row.get::<_, i64>(1)?) else { return Ok(Err("run_no of checkpoints")) };
@@ -196,26 +205,27 @@ pub(crate) fn checkpoint(row: &Row<'_>, execution: Key) -> DbResult<Result<Check
     }))
 }
 
-/// A row of `attempts`: path, attempt, failed_at, failure; or the name of a column as of a checkpoint.
+/// Reads a row of `attempts`: path, attempt, failed_at, failure. The inner error is as in [`checkpoint`].
 pub(crate) fn attempt(row: &Row<'_>, execution: Key) -> DbResult<Result<Attempt, &'static str>> {
     let Some(path) = path_of(row, 0)? else { return Ok(Err("path of attempts")) };
     let Ok(attempt) = u32::try_from(row.get::<_, i64>(1)?) else { return Ok(Err("attempt of attempts")) };
     Ok(Ok(Attempt { execution, path, attempt, at: time(row, 2)?, failure: payload_of(row, 3)? }))
 }
 
-/// The kind of a request; `None` if this version does not know it.
+/// Reads the kind of a request; `None` if this version does not know it.
 pub(crate) fn request_kind(row: &Row<'_>, i: usize) -> DbResult<Option<RequestKind>> {
     Ok(RequestKind::from_number(row.get(i)?))
 }
 
-/// Bytes of the payloads of an execution.
-pub(crate) fn size(record: &Record) -> usize {
+/// Returns the size of an execution's payloads, in bytes.
+pub(crate) fn payload_bytes(record: &Record) -> usize {
     record.execution.input.len()
         + record.checkpoints.iter().map(|checkpoint| checkpoint.outcome.len()).sum::<usize>()
         + record.attempts.iter().map(|attempt| attempt.failure.len()).sum::<usize>()
 }
 
-fn damaged(row: &Row<'_>, i: usize) -> DbError {
+/// Returns the error for a column whose value this program cannot have written.
+fn corrupt_column(row: &Row<'_>, i: usize) -> DbError {
     let column = row.as_ref().column_name(i).unwrap_or("?").to_owned();
-    DbError::corrupt(&format!("column {column} of a row is not as this program writes it"))
+    DbError::corrupt(&format!("column {column} of a row has a value that this program never writes"))
 }

@@ -1,42 +1,47 @@
-//! [`Aside`]: payloads that stand in pieces in the table `payloads`, and not in the rows that refer to them.
+//! [`PayloadPieces`]: payloads that are stored in pieces in the table `payloads`, instead of in the rows that refer to
+//! them.
 //!
-//! A row of a table without rowids that is longer than a quarter of a page spills into a page of its own. So a payload of
-//! more than [`HERE`] bytes is cut into pieces of the same length, of which six or more fill a page. Its column holds a
-//! reference: [`REFERENCE`], the place of the first piece, the length, and the number of pieces.
+//! In a table without rowids, a row that is longer than a quarter of a page spills into a page of its own. Therefore a
+//! payload of more than [`MAX_INLINE_BYTES`] is cut into pieces of equal length, of which six or more fill a page. Its
+//! column holds a reference: [`REFERENCE_TAG`], the id of the first piece, the length, and the number of pieces.
 
 use rusqlite::Params;
 use stepfast_core::payload::{INLINE_LIMIT, Payload};
 
-use crate::conn::statements::ROWS;
+use crate::conn::statements::BATCH_ROWS;
 use crate::conn::statements::{Sql, Statements};
 use crate::error::DbResult;
 use crate::rows::blob;
 
-/// Longest payload that stands in the row that refers to it. Two of them and the short columns of an execution are less
-/// than a quarter of a page.
-const HERE: usize = 400;
-/// Longest payload that is cut into pieces; the engine stores longer values as chunks. What is longer all the same stands
-/// in its column, where SQLite refuses what is too long for it.
-const LONGEST: usize = INLINE_LIMIT;
-/// Longest piece: with the few bytes that SQLite adds to a row, a sixth of a page. Longer ones leave more of a page empty,
-/// shorter ones are more rows. With pieces of the same length, 1 byte takes 1.1 on average, and never more than 1.2.
-const PIECE: usize = 668;
-/// First byte of a reference. No encoding has it.
-const REFERENCE: u8 = 0xff;
-/// Bytes of a reference.
-const LENGTH: usize = 17;
+/// Maximum length of a payload that is stored inline, in bytes. Two of them and the short columns of an execution are
+/// less than a quarter of a page.
+const MAX_INLINE_BYTES: usize = 400;
+/// Maximum length of a payload that is cut into pieces, in bytes; the engine stores longer values as chunks. A payload
+/// that is longer all the same is stored inline, and SQLite rejects it if it is too long.
+const MAX_SPLIT_BYTES: usize = INLINE_LIMIT;
+/// Maximum length of a piece, in bytes: with the overhead of a row, a sixth of a page. Longer pieces leave more of a
+/// page empty, shorter ones mean more rows. With pieces of equal length, 1 byte takes 1.1 bytes on average, and never
+/// more than 1.2.
+const MAX_PIECE_BYTES: usize = 668;
+/// First byte of a reference. No encoding begins with it.
+const REFERENCE_TAG: u8 = 0xff;
+/// Length of a reference, in bytes.
+const REFERENCE_BYTES: usize = 17;
 
-/// Where the pieces of a payload are.
+/// The location of a payload's pieces.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Reference {
+    /// Id of the first piece.
     first: i64,
+    /// Length of the payload, in bytes.
     len: u32,
+    /// Number of pieces.
     pieces: u32,
 }
 
 impl Reference {
-    fn to_bytes(self) -> [u8; LENGTH] {
-        let mut bytes = [REFERENCE; LENGTH];
+    fn to_bytes(self) -> [u8; REFERENCE_BYTES] {
+        let mut bytes = [REFERENCE_TAG; REFERENCE_BYTES];
         bytes[1..9].copy_from_slice(&self.first.to_be_bytes());
         bytes[9..13].copy_from_slice(&self.len.to_be_bytes());
         bytes[13..].copy_from_slice(&self.pieces.to_be_bytes());
@@ -44,8 +49,8 @@ impl Reference {
     }
 
     #[inline]
-    fn of(bytes: &[u8]) -> Option<Self> {
-        let [REFERENCE, rest @ ..] = <&[u8; LENGTH]>::try_from(bytes).ok()? else { return None };
+    fn from_bytes(bytes: &[u8]) -> Option<Self> {
+        let [REFERENCE_TAG, rest @ ..] = <&[u8; REFERENCE_BYTES]>::try_from(bytes).ok()? else { return None };
         Some(Self {
             first: i64::from_be_bytes(*rest.first_chunk()?),
             len: u32::from_be_bytes(*rest[8..].first_chunk()?),
@@ -53,140 +58,144 @@ impl Reference {
         })
     }
 
-    /// The place after the last piece.
+    /// Returns the id after that of the last piece.
     fn end(self) -> i64 {
         self.first.saturating_add(i64::from(self.pieces))
     }
 }
 
-/// The bytes that a column gets of a payload.
-pub(crate) enum Column<'p> {
-    /// The payload; NULL if there is none.
-    Here(Option<&'p [u8]>),
-    /// A reference.
-    Aside([u8; LENGTH]),
+/// The value that a column stores for a payload.
+pub(crate) enum ColumnValue<'p> {
+    /// The payload itself; NULL if it is empty.
+    Inline(Option<&'p [u8]>),
+    /// A reference to its pieces.
+    Reference([u8; REFERENCE_BYTES]),
 }
 
-impl Column<'_> {
+impl ColumnValue<'_> {
     pub(crate) fn bytes(&self) -> Option<&[u8]> {
         match self {
-            Column::Here(bytes) => *bytes,
-            Column::Aside(reference) => Some(reference),
+            ColumnValue::Inline(bytes) => *bytes,
+            ColumnValue::Reference(reference) => Some(reference),
         }
     }
 }
 
-/// Returns the length of the pieces of a payload: all have the same, but for the last.
-fn piece(payload: &Payload) -> usize {
-    payload.len().div_ceil(payload.len().div_ceil(PIECE))
+/// Returns the length of a payload's pieces, in bytes. Only the last one may be shorter.
+fn piece_length(payload: &Payload) -> usize {
+    payload.len().div_ceil(payload.len().div_ceil(MAX_PIECE_BYTES))
 }
 
-/// The payloads that a transaction puts aside.
+/// The payloads that a transaction stores in pieces.
 #[derive(Default)]
-pub(crate) struct Aside {
-    /// The place of the next piece, once it is known.
-    next: Option<i64>,
-    /// Payloads whose references were handed out, with the places of their first pieces.
-    waiting: Vec<(i64, Payload)>,
+pub(crate) struct PayloadPieces {
+    /// The id of the next piece; `None` until it was read.
+    next_id: Option<i64>,
+    /// Payloads that have references but are not inserted yet, with the ids of their first pieces.
+    pending: Vec<(i64, Payload)>,
 }
 
-impl Aside {
-    /// Returns the bytes that a column gets of a payload. Inline, as all but the short check is rare.
+impl PayloadPieces {
+    /// Returns the value of a payload's column. Inline, because only the check for a short payload is frequent.
     #[inline]
-    pub(crate) fn column<'p>(&mut self, sql: &mut Statements<'_>, payload: &'p Payload) -> DbResult<Column<'p>> {
+    pub(crate) fn column_value<'p>(
+        &mut self,
+        sql: &mut Statements<'_>,
+        payload: &'p Payload,
+    ) -> DbResult<ColumnValue<'p>> {
         let bytes = payload.as_bytes();
-        // whatever a caller has encoded: a column that reads like a reference is one
-        let is_short = bytes.len() <= HERE && Reference::of(bytes).is_none();
-        if is_short || bytes.len() > LONGEST {
-            return Ok(Column::Here((!bytes.is_empty()).then_some(bytes)));
+        // a payload that resembles a reference is stored in pieces, because its column would be read as one
+        let is_short = bytes.len() <= MAX_INLINE_BYTES && Reference::from_bytes(bytes).is_none();
+        if is_short || bytes.len() > MAX_SPLIT_BYTES {
+            return Ok(ColumnValue::Inline((!bytes.is_empty()).then_some(bytes)));
         }
-        self.put(sql, payload)
+        self.split(sql, payload)
     }
 
-    /// Hands out the reference of a payload that is put aside.
+    /// Allocates the pieces of a payload, and returns the reference.
     #[inline(never)]
-    fn put<'p>(&mut self, sql: &mut Statements<'_>, payload: &'p Payload) -> DbResult<Column<'p>> {
-        let first = match self.next {
+    fn split<'p>(&mut self, sql: &mut Statements<'_>, payload: &'p Payload) -> DbResult<ColumnValue<'p>> {
+        let first = match self.next_id {
             Some(first) => first,
-            None => sql.get(Sql::NextPiece)?.query_row([], |row| row.get(0))?,
+            None => sql.get(Sql::NextPieceId)?.query_row([], |row| row.get(0))?,
         };
-        let pieces = payload.len().div_ceil(piece(payload)) as u32;
+        let pieces = payload.len().div_ceil(piece_length(payload)) as u32;
         let reference = Reference { first, len: payload.len() as u32, pieces };
-        self.next = Some(reference.end());
-        self.waiting.push((first, payload.clone()));
-        Ok(Column::Aside(reference.to_bytes()))
+        self.next_id = Some(reference.end());
+        self.pending.push((first, payload.clone()));
+        Ok(ColumnValue::Reference(reference.to_bytes()))
     }
 
-    /// Takes back the references handed out since there were `waiting` of them: their rows were not written.
-    pub(crate) fn take_back(&mut self, waiting: usize) {
-        if let Some((first, _)) = self.waiting.get(waiting) {
-            self.next = Some(*first);
-            self.waiting.truncate(waiting);
+    /// Discards the pending payloads after the first `count`: the rows that refer to them were not written.
+    pub(crate) fn discard_pending(&mut self, count: usize) {
+        if let Some((first, _)) = self.pending.get(count) {
+            self.next_id = Some(*first);
+            self.pending.truncate(count);
         }
     }
 
-    /// Returns the number of payloads that wait for their insertion.
-    pub(crate) fn waiting(&self) -> usize {
-        self.waiting.len()
+    /// Returns the number of payloads that are not inserted yet.
+    pub(crate) fn pending_count(&self) -> usize {
+        self.pending.len()
     }
 
-    /// Inserts the pieces of all payloads whose references were handed out.
-    pub(crate) fn insert(&mut self, sql: &mut Statements<'_>) -> DbResult<()> {
-        if self.waiting.is_empty() {
+    /// Inserts the pieces of all pending payloads.
+    pub(crate) fn insert_pending(&mut self, sql: &mut Statements<'_>) -> DbResult<()> {
+        if self.pending.is_empty() {
             return Ok(());
         }
-        let waiting = std::mem::take(&mut self.waiting);
-        let pieces = waiting
+        let pending = std::mem::take(&mut self.pending);
+        let pieces = pending
             .iter()
-            .flat_map(|(first, payload)| (*first..).zip(payload.as_bytes().chunks(piece(payload))));
+            .flat_map(|(first, payload)| (*first..).zip(payload.as_bytes().chunks(piece_length(payload))));
         let pieces: Vec<(i64, &[u8])> = pieces.collect();
-        let (many, rest) = pieces.as_chunks::<ROWS>();
-        for many in many {
-            let statement = sql.get(Sql::PieceMany)?;
-            for (n, (id, bytes)) in many.iter().enumerate() {
+        let (batches, rest) = pieces.as_chunks::<BATCH_ROWS>();
+        for batch in batches {
+            let statement = sql.get(Sql::InsertPieceBatch)?;
+            for (n, (id, bytes)) in batch.iter().enumerate() {
                 statement.raw_bind_parameter(2 * n + 1, id)?;
                 statement.raw_bind_parameter(2 * n + 2, bytes)?;
             }
             statement.raw_execute()?;
         }
         for piece in rest {
-            sql.run(Sql::Piece, *piece)?;
+            sql.run(Sql::InsertPiece, *piece)?;
         }
         Ok(())
     }
 
-    /// Deletes the pieces of payloads that are about to be replaced or were deleted, and returns how many rows there are:
-    /// `referring` selects their columns, or returns them.
-    pub(crate) fn delete(
+    /// Deletes the pieces of payloads that are about to be replaced or were deleted. The statement `referring` selects
+    /// or returns their columns. Returns its number of rows.
+    pub(crate) fn delete_referenced(
         &mut self,
         sql: &mut Statements<'_>,
         referring: Sql,
         params: impl Params,
     ) -> DbResult<u64> {
-        let (mut found, mut references) = (0, Vec::new());
+        let (mut row_count, mut references) = (0, Vec::new());
         let mut rows = sql.get(referring)?.query(params)?;
         while let Some(row) = rows.next()? {
-            found += 1;
-            references.extend(blob(row, 0)?.and_then(Reference::of));
+            row_count += 1;
+            references.extend(blob(row, 0)?.and_then(Reference::from_bytes));
         }
         drop(rows);
         if !references.is_empty() {
-            // one of them may be of this transaction
-            self.insert(sql)?;
+            // one of them may belong to this transaction
+            self.insert_pending(sql)?;
         }
         for reference in references {
             sql.run(Sql::DeletePieces, (reference.first, reference.end()))?;
         }
-        Ok(found)
+        Ok(row_count)
     }
 }
 
-/// Puts a payload into the place of its reference. Returns false if its pieces are not all there; the payload is then the
-/// reference, which no decoder accepts.
-pub(crate) fn fetch(sql: &mut Statements<'_>, payload: &mut Payload) -> DbResult<bool> {
-    let Some(reference) = Reference::of(payload.as_bytes()) else { return Ok(true) };
+/// Replaces a reference by its payload. Returns false if pieces are missing; the payload then remains the reference,
+/// which no decoder accepts.
+pub(crate) fn fetch_payload(sql: &mut Statements<'_>, payload: &mut Payload) -> DbResult<bool> {
+    let Some(reference) = Reference::from_bytes(payload.as_bytes()) else { return Ok(true) };
     let len = reference.len as usize;
-    let mut bytes = Vec::with_capacity(len.min(LONGEST));
+    let mut bytes = Vec::with_capacity(len.min(MAX_SPLIT_BYTES));
     let mut rows = sql.get(Sql::Pieces)?.query((reference.first, reference.end()))?;
     while let Some(row) = rows.next()? {
         bytes.extend_from_slice(blob(row, 0)?.unwrap_or_default());
@@ -203,12 +212,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_reference_is_read_as_it_was_written() {
+    fn reference_is_parsed_from_its_bytes() {
         let reference = Reference { first: 1 << 40, len: 65_536, pieces: 66 };
         let bytes = reference.to_bytes();
-        assert_eq!(Reference::of(&bytes), Some(reference));
-        for other in [&bytes[..16], &[&bytes[..], &[0]].concat(), &[0x01; LENGTH]] {
-            assert_eq!(Reference::of(other), None);
+        assert_eq!(Reference::from_bytes(&bytes), Some(reference));
+        for other in [&bytes[..16], &[&bytes[..], &[0]].concat(), &[0x01; REFERENCE_BYTES]] {
+            assert_eq!(Reference::from_bytes(other), None);
         }
     }
 }

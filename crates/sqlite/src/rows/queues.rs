@@ -1,4 +1,4 @@
-//! Queues as they are stored, and which of them have something ready.
+//! Stored queues, and the search for queues and keys with ready executions.
 
 use std::sync::Arc;
 
@@ -10,17 +10,18 @@ use crate::conn::statements::{Sql, Statements};
 use crate::error::DbResult;
 use crate::rows::{queue, text};
 
-/// A queue as it is stored, if it was declared.
-pub(crate) fn stored_queue(sql: &mut Statements<'_>, name: &str) -> DbResult<Option<QueueRow>> {
+/// Reads a stored queue; `None` if it was not declared.
+pub(crate) fn read_queue(sql: &mut Statements<'_>, name: &str) -> DbResult<Option<QueueRow>> {
     sql.get(Sql::Queue)?.query_row([name], |row| Ok(queue(row))).optional()?.transpose()
 }
 
-/// The queues in which executions of a workflow are ready; goes from one to the next, however many each has.
+/// Returns the queues in which executions of a workflow are ready. Skips from queue to queue, independent of their
+/// numbers of executions.
 pub(crate) fn ready_queues(sql: &mut Statements<'_>, workflow: &str) -> DbResult<Vec<Arc<str>>> {
     let mut found: Vec<Arc<str>> = Vec::new();
     loop {
         let after = found.last().map_or("", |last| &**last);
-        let next = sql.get(Sql::NextQueue)?.query_row((workflow, after), |row| Ok(text(row, 0)));
+        let next = sql.get(Sql::NextReadyQueue)?.query_row((workflow, after), |row| Ok(text(row, 0)));
         match next.optional()?.transpose()? {
             Some(queue) => found.push(queue),
             None => return Ok(found),
@@ -28,18 +29,18 @@ pub(crate) fn ready_queues(sql: &mut Statements<'_>, workflow: &str) -> DbResult
     }
 }
 
-/// The key after this one of which executions of a workflow are ready in a queue; the first of all for `None`. Only of
-/// those that have waited, where it says so.
-pub(crate) fn next_key(
+/// Returns the next key after `after`, or the first key for `None`, with ready executions of a workflow in a queue. The
+/// scope `Woken` considers only woken executions.
+pub(crate) fn next_ready_key(
     sql: &mut Statements<'_>,
     workflow: &str,
     queue: &str,
     after: Option<&str>,
-    which: ClaimScope,
+    scope: ClaimScope,
 ) -> DbResult<Option<Arc<str>>> {
-    let (first, next) = match which {
+    let (first, next) = match scope {
         ClaimScope::Woken => (Sql::FirstWokenKey, Sql::NextWokenKey),
-        ClaimScope::All | ClaimScope::Starting => (Sql::FirstKey, Sql::NextKey),
+        ClaimScope::All | ClaimScope::Starting => (Sql::FirstReadyKey, Sql::NextReadyKey),
     };
     let next = match after {
         None => sql.get(first)?.query_row((workflow, queue), |row| Ok(text(row, 0))),

@@ -12,9 +12,9 @@ use stepfast_core::key::Key;
 use stepfast_core::path::Path;
 use stepfast_core::payload::Payload;
 use stepfast_core::store::{
-    Checkpoint, CheckpointKind, Claim, Detail, ExecutionId, Flush, Heartbeat, HeartbeatReply, Move, Outcome,
-    Parent, Record, Registration, Request, RequestKind, Start, State, Status, Store, StoreError, WorkerInfo,
-    Write,
+    Checkpoint, CheckpointKind, Claim, Detail, ExecutionId, Flush, Heartbeat, HeartbeatReply, Outcome,
+    Parent, Record, Registration, Request, RequestKind, Start, State, Status, Store, StoreError, Transition,
+    WorkerInfo, Write,
 };
 use stepfast_sqlite::{SqliteOptions, SqliteStore};
 
@@ -41,6 +41,7 @@ pub fn open(path: &std::path::Path, clock: &Arc<ManualClock>) -> Arc<SqliteStore
     Arc::new(SqliteStore::open(path, options).unwrap())
 }
 
+/// The reply to a heartbeat, and the number of executions recovered by the takeover after it.
 pub struct HeartbeatResult {
     pub reply: HeartbeatReply,
     pub recovered: u64,
@@ -157,19 +158,19 @@ pub fn value(value: &str) -> Payload {
 }
 
 pub fn running() -> State {
-    State::Running { armed: Vec::new() }
+    State::Running { pending_sleeps: Vec::new() }
 }
 
 pub fn queued() -> State {
-    State::Queued { armed: Vec::new() }
+    State::Queued { pending_sleeps: Vec::new() }
 }
 
 pub fn waiting(wake_at: Option<Timestamp>, children: &[Key]) -> State {
-    State::Waiting { wake_at, children: children.to_vec(), armed: Vec::new() }
+    State::Waiting { wake_at, children: children.to_vec(), pending_sleeps: Vec::new() }
 }
 
 pub fn parked(reason: &str) -> State {
-    State::Parked { reason: value(reason), armed: Vec::new() }
+    State::Parked { reason: value(reason), pending_sleeps: Vec::new() }
 }
 
 pub fn completed(outcome: &str) -> State {
@@ -211,12 +212,13 @@ pub fn child(parent: Key, is_detached: bool, state: State) -> Start {
     start
 }
 
+/// Wraps a Start in a Write.
 pub fn start_write(start: Start) -> Write {
     Write::Start(Box::new(start))
 }
 
 pub fn transition(key: Key, state: State) -> Write {
-    Write::Transition(Move { key, ticket: None, state })
+    Write::Transition(Transition { key, placement: None, state })
 }
 
 pub fn checkpoint(execution: Key, n: u32, outcome: &str) -> Checkpoint {

@@ -1,200 +1,201 @@
-//! The methods that Python code has of a [`Call`].
+//! The methods of a [`Call`] for Python code.
 
 use std::sync::atomic::Ordering::SeqCst;
 use std::time::Duration;
 
 use pyo3::prelude::*;
-use stepfast::guest::Gate;
+use stepfast::guest::RunControl;
 use stepfast::{Error, Payload};
 
-use super::{Call, State, interrupted_within, now};
+use super::{Call, CallState, max_park_time, now};
 use crate::bridge::branch::Branch;
-use crate::bridge::mailbox::Begin;
-use crate::bridge::port::{Port, end_burst};
-use crate::bridge::reply::{PyFailure, Reply};
+use crate::bridge::mailbox::NewRun;
+use crate::bridge::port::{Port, end_flush_batch};
+use crate::bridge::reply::{FailureTuple, Reply};
 use crate::bridge::waiter::Callback;
 use crate::convert::value::{decode, encode};
 use crate::exit::without_interpreter;
 use crate::lock::Mutex;
-use crate::poll_state::{CHILD, PENDING};
-use crate::unwinding::stopped;
+use crate::poll_state::{PENDING, RUN_CHILD};
+use crate::unwinding::stop_code;
 
 #[pymethods]
 impl Call {
-    /// Whose turn it is.
+    /// Polls the call; returns its state code.
     fn poll(&self) -> u8 {
         self.advance()
     }
 
-    /// The body has returned `value`; whose turn it is.
+    /// Records the value that the body has returned; returns the call's state code.
     pub(crate) fn succeed(&self, value: &Bound<'_, PyAny>) -> PyResult<u8> {
-        self.finish(Ok(encode(value)?));
+        self.finish_step(Ok(encode(value)?));
         Ok(self.advance())
     }
 
-    /// The body has failed; whose turn it is.
-    fn fail(&self, failure: PyFailure) -> u8 {
-        self.finish(Err(failure.into()));
+    /// Records the failure of the body; returns the call's state code.
+    fn fail(&self, failure: FailureTuple) -> u8 {
+        self.finish_step(Err(failure.into()));
         self.advance()
     }
 
-    /// From any thread: the body, which ran in another process, has returned the value with this encoding.
+    /// Records the encoded value of a body that ran in another process. Callable from any thread.
     fn deliver(&self, py: Python<'_>, encoded: &[u8]) {
-        self.finish(Ok(without_interpreter(py, || Payload::from_message_pack(encoded))));
+        self.finish_step(Ok(without_interpreter(py, || Payload::from_message_pack(encoded))));
         self.waker.wake_by_ref();
     }
 
-    /// From any thread: the body, which ran in another process, has failed.
-    fn deliver_failure(&self, failure: PyFailure) {
-        self.finish(Err(failure.into()));
+    /// Records the failure of a body that ran in another process. Callable from any thread.
+    fn deliver_failure(&self, failure: FailureTuple) {
+        self.finish_step(Err(failure.into()));
         self.waker.wake_by_ref();
     }
 
-    /// The first branch of the code that the caller is to run, and its arguments. From here on a wake polls the
-    /// call, until the code has returned.
-    pub(crate) fn begun<'py>(slf: &Bound<'py, Self>) -> Option<(Branch, Bound<'py, PyAny>)> {
+    /// Takes the execution whose code the caller is to run: its first branch, and its arguments. From now until the
+    /// code has returned, a wake polls the call.
+    pub(crate) fn take_new_run<'py>(slf: &Bound<'py, Self>) -> Option<(Branch, Bound<'py, PyAny>)> {
         let call = slf.get();
-        let begin = call.begun.as_ref().and_then(Mutex::take);
-        let Begin { branch, input, slot, .. } = begin?;
-        let input = crate::bridge::port::readable(slf.py(), &branch.gate(), &input)?;
-        call.waiter.set_owner(Some(slf.clone().unbind()));
-        drop(call.code.replace(Some(slot.clone())));
+        let new_run = call.new_run.as_ref().and_then(Mutex::take);
+        let NewRun { branch, input, outcome_slot, .. } = new_run?;
+        let input = crate::bridge::port::decode_or_park(slf.py(), &branch.run_control(), &input)?;
+        call.waiter.set_polled_call(Some(slf.clone().unbind()));
+        drop(call.outcome_slot.replace(Some(outcome_slot.clone())));
         let port = call.port.as_ref().map(|port| port.clone_ref(slf.py()));
-        let branch = Branch::new(branch, Some(slot), port).owned_by(slf.clone().unbind());
+        let branch = Branch::new(branch, Some(outcome_slot), port).run_by(slf.clone().unbind());
         Some((branch, input))
     }
 
-    /// The code that the caller has run returned `output`; whose turn it is.
-    pub(crate) fn returned(&self, output: &Bound<'_, PyAny>) -> PyResult<u8> {
+    /// Records the output of the code that the caller has run; returns the call's state code.
+    pub(crate) fn code_returned(&self, output: &Bound<'_, PyAny>) -> PyResult<u8> {
         let output = encode(output)?;
-        Ok(self.over(Ok(output)))
+        Ok(self.finish_code(Ok(output)))
     }
 
-    /// The code that the caller has run failed; whose turn it is.
-    fn raised(&self, failure: PyFailure) -> u8 {
-        self.over(Err(failure.into()))
+    /// Records the failure of the code that the caller has run; returns the call's state code.
+    fn code_failed(&self, failure: FailureTuple) -> u8 {
+        self.finish_code(Err(failure.into()))
     }
 
-    /// The code that the caller has run has unwound; whose turn it is.
-    fn unwound(&self) -> u8 {
-        self.waiter.set_owner(None);
+    /// Ends the code that the caller has run, after it has unwound; returns the call's state code.
+    fn code_unwound(&self) -> u8 {
+        self.waiter.set_polled_call(None);
         self.advance()
     }
 
-    /// What it came to: a value, text, a handle, or nothing.
-    pub(crate) fn value(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
-        match self.state.replace(State::Taken) {
-            State::Over(Reply::Value(payload)) => match decode(py, &payload) {
+    /// Takes the result of the call: a value, text, a handle, or nothing.
+    pub(crate) fn take_value(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
+        match self.state.replace(CallState::Consumed) {
+            CallState::Finished(Reply::Value(payload)) => match decode(py, &payload) {
                 Ok(value) => Ok(value.unbind()),
-                Err(error) => Err(self.unreadable(py, error)),
+                Err(error) => Err(self.park_unreadable(py, error)),
             },
-            State::Over(reply) => reply.value(py),
+            CallState::Finished(reply) => reply.into_python(py),
             _ => Ok(py.None()),
         }
     }
 
-    /// The failure it came to: kind, message, causes, what it is made of again.
+    /// The failure of the call: kind, message, causes, encoded exception.
     fn failure(&self) -> Option<(String, String, Vec<String>, Vec<u8>)> {
         self.state.with(|state| match state {
-            State::Over(Reply::Failed(failure)) => Some(crate::error::failure_parts(failure)),
+            CallState::Finished(Reply::Failed(failure)) => Some(crate::error::failure_parts(failure)),
             _ => None,
         })
     }
 
-    /// Raises the error of the engine it came to.
+    /// Raises the error of the engine with which the call has ended.
     fn raise_error(&self, py: Python<'_>) -> PyResult<()> {
         self.process.check(py)?;
         let error = self.state.with(|state| match state {
-            State::Over(Reply::Error(error)) => Some(error.clone()),
-            State::LetGo => Some(Error::Shutdown),
+            CallState::Finished(Reply::Error(error)) => Some(error.clone()),
+            CallState::EngineClosed => Some(Error::Shutdown),
             _ => None,
         });
         error.map_or(Ok(()), |error| Err(crate::error::to_exception(py, &error)))
     }
 
-    /// True if the body, whose turn it was, may still begin: the thread may have waited for the interpreter since.
+    /// Whether the body may still begin. The thread may have waited for the interpreter since the call asked for it.
     #[getter]
-    fn may_begin(&self) -> bool {
-        self.gate.as_ref().is_none_or(Gate::lets_begin)
+    fn can_begin(&self) -> bool {
+        self.control.as_ref().is_none_or(RunControl::can_begin_body)
     }
 
-    /// 0 while the code may go on, 1 if the execution is suspended, 2 if it is cancelled, 3 if it has ended.
+    /// Why the code has to unwind: 0 not at all, 1 the execution is suspended, 2 cancelled, 3 ended.
     #[getter]
-    fn stopped(&self) -> u8 {
-        self.gate.as_ref().map_or(0, stopped)
+    fn stop_code(&self) -> u8 {
+        self.control.as_ref().map_or(0, stop_code)
     }
 
-    /// The position of a step in its execution, as people write it.
+    /// The path of a step in its execution, as text.
     #[getter]
     fn path(&self) -> Option<String> {
         self.path.as_ref().map(ToString::to_string)
     }
 
-    /// Nobody waits for it any more.
+    /// Ends the call: its result is no longer needed.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
-        let closed = self.carried.as_ref().map_or(Ok(()), |carried| carried.close(self, py));
+        let closed = self.coroutine.as_ref().map_or(Ok(()), |coroutine| coroutine.close(self, py));
         self.end();
         closed
     }
 
-    /// The engine ends: whatever it runs goes on without whoever waits here, who gets an error.
-    fn let_go(&self) {
-        let before = self.state.with(|state| {
-            let is_open = matches!(state, State::Waiting(_) | State::Step(_));
-            is_open.then(|| std::mem::replace(state, State::LetGo))
+    /// Ends the wait with an error because the engine shuts down. The execution continues elsewhere.
+    fn fail_with_shutdown(&self) {
+        let previous = self.state.with(|state| {
+            let is_open = matches!(state, CallState::Waiting(_) | CallState::Step(_));
+            is_open.then(|| std::mem::replace(state, CallState::EngineClosed))
         });
-        if before.is_none() {
+        if previous.is_none() {
             return;
         }
-        drop(before);
+        drop(previous);
         self.waker.wake_by_ref();
     }
 
-    /// The child that this thread is to run: its workflow's number, first branch and input.
-    fn offered(&self, py: Python<'_>) -> PyResult<Option<Py<PyAny>>> {
-        let begin = self.hosting.as_ref().and_then(|(port, child)| port.take_offer(*child));
-        begin.map_or(Ok(None), |begin| crate::bridge::port::begun(py, begin, None))
+    /// Takes the child that this thread is to run: the number of its workflow, its first branch and its input.
+    fn take_offered_run(&self, py: Python<'_>) -> PyResult<Option<Py<PyAny>>> {
+        let new_run = self.hosted_child.as_ref().and_then(|(mailbox, child)| mailbox.take_offer(*child));
+        new_run.map_or(Ok(None), |new_run| crate::bridge::port::new_run_to_python(py, new_run, None))
     }
 
-    /// Blocks this thread until it is somebody's turn, or `seconds` have passed; a signal interrupts it.
+    /// Blocks this thread until the state code is not pending, or `seconds` have passed; a signal interrupts the
+    /// wait.
     #[pyo3(signature = (seconds=None))]
     fn wait(&self, py: Python<'_>, seconds: Option<f64>) -> PyResult<u8> {
-        end_burst();
-        let interrupted_within = interrupted_within(py);
-        let until = seconds.and_then(|seconds| {
+        end_flush_batch();
+        let max_park_time = max_park_time(py);
+        let deadline = seconds.and_then(|seconds| {
             Duration::try_from_secs_f64(seconds.max(0.0)).ok().and_then(|wait| now().checked_add(wait))
         });
         loop {
-            let turn = self.advance();
-            if turn != PENDING {
-                return Ok(turn);
+            let state_code = self.advance();
+            if state_code != PENDING {
+                return Ok(state_code);
             }
-            if let Some(owner) = &self.owner {
-                // nobody else polls the execution; it may be over for this call
-                owner.get().advance();
-                let turn = self.advance();
-                if turn != PENDING {
-                    return Ok(turn);
+            if let Some(run_call) = &self.run_call {
+                // no other thread polls the execution, and polling it may finish this call
+                run_call.get().advance();
+                let state_code = self.advance();
+                if state_code != PENDING {
+                    return Ok(state_code);
                 }
             }
-            if self.hosting.as_ref().is_some_and(|(port, child)| port.has_offer(*child)) {
-                return Ok(CHILD);
+            if self.hosted_child.as_ref().is_some_and(|(mailbox, child)| mailbox.has_offer(*child)) {
+                return Ok(RUN_CHILD);
             }
-            let left = match until {
-                None => interrupted_within,
-                Some(until) => until.saturating_duration_since(now()).min(interrupted_within),
+            let remaining = match deadline {
+                None => max_park_time,
+                Some(deadline) => deadline.saturating_duration_since(now()).min(max_park_time),
             };
-            if left.is_zero() {
+            if remaining.is_zero() {
                 return Ok(PENDING);
             }
-            without_interpreter(py, || self.waiter.park(left));
-            py.check_signals().inspect_err(|error| self.interrupted(py, error))?;
+            without_interpreter(py, || self.waiter.park(remaining));
+            py.check_signals().inspect_err(|error| self.handle_interrupt(py, error))?;
         }
     }
 
     fn __await__(slf: Bound<'_, Self>) -> PyResult<Bound<'_, Self>> {
-        if let Some(carried) = &slf.get().carried {
-            carried.set_awaited()?;
+        if let Some(coroutine) = &slf.get().coroutine {
+            coroutine.mark_awaited()?;
         }
         Ok(slf)
     }
@@ -204,48 +205,49 @@ impl Call {
     }
 
     fn __next__<'py>(slf: &Bound<'py, Self>) -> PyResult<Option<Bound<'py, PyAny>>> {
-        Self::go_on(slf, None)?.into_next()
+        Self::resume(slf, None)?.into_next()
     }
 
-    /// As of a coroutine.
-    #[allow(clippy::needless_pass_by_value, unused_variables)] // what Python hands over
+    /// The `send` of a coroutine.
+    #[allow(clippy::needless_pass_by_value, unused_variables)] // arguments that Python passes
     fn send<'py>(slf: &Bound<'py, Self>, value: Py<PyAny>) -> PyResult<Bound<'py, PyAny>> {
-        Self::go_on(slf, None)?.into_sent()
+        Self::resume(slf, None)?.into_sent()
     }
 
-    /// As of a coroutine.
+    /// The `throw` of a coroutine.
     #[pyo3(signature = (raised, value=None, traceback=None))]
-    #[allow(clippy::needless_pass_by_value, unused_variables)] // what Python hands over
+    #[allow(clippy::needless_pass_by_value, unused_variables)] // arguments that Python passes
     fn throw<'py>(
         slf: &Bound<'py, Self>,
         raised: Bound<'py, PyAny>,
         value: Option<Bound<'py, PyAny>>,
         traceback: Option<Py<PyAny>>,
     ) -> PyResult<Bound<'py, PyAny>> {
-        Self::go_on(slf, Some(PyErr::from_value(value.unwrap_or(raised))))?.into_sent()
+        Self::resume(slf, Some(PyErr::from_value(value.unwrap_or(raised))))?.into_sent()
     }
 
     fn __traverse__(&self, visit: pyo3::PyVisit<'_>) -> Result<(), pyo3::PyTraverseError> {
-        self.carried.as_ref().map_or(Ok(()), |carried| carried.traverse(&visit))
+        self.coroutine.as_ref().map_or(Ok(()), |coroutine| coroutine.traverse(&visit))
     }
 
-    /// True for a call of an execution's code.
+    /// Whether the call was made by the code of an execution.
     #[getter]
     fn is_durable(&self) -> bool {
-        self.gate.is_some()
+        self.control.is_some()
     }
 
-    /// Whose turn it is, after it was awaited.
+    /// The state code, after the call was awaited.
     #[getter]
-    fn turn(&self) -> u8 {
-        self.turn.load(SeqCst)
+    fn state(&self) -> u8 {
+        self.awaited_state.load(SeqCst)
     }
 
-    /// A call that is awaited like a coroutine is none of asyncio's futures, but for the task that awaits it.
+    /// Marks the call as a future of asyncio. A call that is awaited like a coroutine is one only for the task that
+    /// awaits it.
     #[getter(_asyncio_future_blocking)]
     fn is_blocking(&self) -> Option<bool> {
         let is_blocking = self.is_blocking.load(SeqCst);
-        (is_blocking || self.carried.is_none()).then_some(is_blocking)
+        (is_blocking || self.coroutine.is_none()).then_some(is_blocking)
     }
 
     #[setter(_asyncio_future_blocking)]
@@ -253,19 +255,20 @@ impl Call {
         self.is_blocking.store(is_blocking, SeqCst);
     }
 
-    /// Where asyncio looks for the loop of what has no `get_loop`, which would be a method to be bound every time.
+    /// The attribute in which asyncio finds the loop of a future without `get_loop`, a method that would be bound at
+    /// each use.
     #[getter(_loop)]
     fn event_loop(&self, py: Python<'_>) -> Option<Py<PyAny>> {
         self.port.as_ref().and_then(|port| port.get().event_loop(py))
     }
 
     #[pyo3(signature = (function, *, context))]
-    #[allow(clippy::needless_pass_by_value)] // what Python hands over
+    #[allow(clippy::needless_pass_by_value)] // arguments that Python passes
     fn add_done_callback(slf: Bound<'_, Self>, function: Py<PyAny>, context: Py<PyAny>) {
         let call = slf.get();
-        call.waiter.set(Callback { function, context, argument: slf.clone().into_any().unbind() });
-        // woken between the poll and now: nobody was there to be called
-        if call.waiter.was_missed() {
+        call.waiter.set_callback(Callback { function, context, argument: slf.clone().into_any().unbind() });
+        // a wake between the poll and now found no callback
+        if call.waiter.take_missed_wake() {
             call.waker.wake_by_ref();
         }
     }
@@ -273,20 +276,20 @@ impl Call {
     #[pyo3(signature = (msg=None))]
     fn cancel(&self, py: Python<'_>, msg: Option<Py<PyAny>>) -> PyResult<bool> {
         self.is_cancelled.store(true, SeqCst);
-        drop(self.cancelled_with.replace(msg));
-        if let (Some(gate), Some(port)) = (&self.gate, &self.port)
+        drop(self.cancel_message.replace(msg));
+        if let (Some(control), Some(port)) = (&self.control, &self.port)
             && !port.get().is_loop_running(py)
         {
-            // it is the loop that gives up, not the code
-            gate.put_off();
+            // the loop cancels because it ends, not the code
+            control.defer();
         }
-        if let Some(gate) = &self.gate
-            && !self.is_given_up.swap(true, SeqCst)
+        if let Some(control) = &self.control
+            && !self.blocks_delivery.swap(true, SeqCst)
         {
-            // until the code has heard of it, nothing else may be delivered
-            gate.add_cancelled(1);
+            // nothing else may be delivered until the code has received the cancellation
+            control.add_cancelled_calls(1);
             if let Some(port) = &self.port {
-                Port::watch(port.bind(py), gate)?;
+                Port::watch(port.bind(py), control)?;
             }
         }
         self.waker.wake_by_ref();
@@ -294,12 +297,12 @@ impl Call {
     }
 
     fn result(&self, py: Python<'_>) -> PyResult<()> {
-        // a task that unwinds hears that first
-        let is_stopped = self.gate.as_ref().is_some_and(|gate| gate.stopped().is_some());
+        // a task that has to unwind receives that before the cancellation
+        let is_stopped = self.control.as_ref().is_some_and(|control| control.stop_reason().is_some());
         if self.is_cancelled.swap(false, SeqCst) && !is_stopped {
             let cancelled = py.import("asyncio")?.getattr("CancelledError")?;
-            let with = self.cancelled_with.take();
-            let raised = with.map_or_else(|| cancelled.call0(), |with| cancelled.call1((with,)))?;
+            let message = self.cancel_message.take();
+            let raised = message.map_or_else(|| cancelled.call0(), |message| cancelled.call1((message,)))?;
             return Err(PyErr::from_value(raised));
         }
         Ok(())

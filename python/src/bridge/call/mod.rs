@@ -1,7 +1,7 @@
-//! [`Call`]: something that Python code waits for, in a task of an event loop or in a thread.
+//! [`Call`]: an operation for which Python code waits, in a task of an event loop or in a thread.
 //!
-//! Who waits polls it by himself and learns whose turn it is: a *turn* is one of the numbers below. As an
-//! awaitable it behaves like a future of asyncio that is woken straight from the loop's watcher.
+//! The waiter polls the call. [`Call::advance`] returns one of the state codes in [`crate::poll_state`]. As an
+//! awaitable the call behaves like a future of asyncio that the loop's watcher wakes directly.
 
 mod methods;
 
@@ -13,92 +13,93 @@ use std::time::Duration;
 
 use pyo3::exceptions::PyException;
 use pyo3::prelude::*;
-use stepfast::guest::{Gate, Path, StepCall, StepTurn};
+use stepfast::guest::{GuestStep, Path, RunControl, StepAction};
 use stepfast::{Failure, Key, Payload};
 
 use crate::bridge::branch::Branch;
 use crate::bridge::caller_code::Callers;
-use crate::bridge::coroutine::Carried;
-use crate::bridge::inline::with_inline;
-use crate::bridge::mailbox::{Begin, Shared};
+use crate::bridge::coroutine::CallCoroutine;
+use crate::bridge::inline::poll_inline;
+use crate::bridge::mailbox::{Mailbox, NewRun};
 use crate::bridge::port::Port;
-use crate::bridge::reply::{Future, Reply};
+use crate::bridge::reply::{Reply, ReplyFuture};
 use crate::bridge::waiter::Waiter;
 use crate::exit::without_interpreter;
 use crate::fork::Process;
 use crate::interpreter::SendOutcome;
 use crate::lock::Mutex;
-use crate::outcome_slot::Slot;
-use crate::poll_state::{BODY, DONE, ERROR, PENDING, STOPPED};
-use crate::runtime::{enter, is_main};
+use crate::outcome_slot::OutcomeSlot;
+use crate::poll_state::{DONE, ERROR, PENDING, RUN_BODY, STOPPED};
+use crate::runtime::{enter_runtime, is_main_thread};
 
-/// The main thread, while it waits, looks so often whether a signal has come.
-const INTERRUPTED_WITHIN: Duration = Duration::from_millis(50);
+/// How often the waiting main thread checks for signals.
+const SIGNAL_CHECK_INTERVAL: Duration = Duration::from_millis(50);
 
-/// How long this thread may wait at a time: signals come to the main thread alone.
-fn interrupted_within(py: Python<'_>) -> Duration {
-    if is_main(py) { INTERRUPTED_WITHIN } else { Duration::MAX }
+/// Returns how long this thread may wait at a time. Only the main thread receives signals, and has to check for them.
+fn max_park_time(py: Python<'_>) -> Duration {
+    if is_main_thread(py) { SIGNAL_CHECK_INTERVAL } else { Duration::MAX }
 }
 
-/// Now, on the clock that waits are measured by.
+/// Returns the current time of the clock that measures waits.
 fn now() -> tokio::time::Instant {
     tokio::time::Instant::now()
 }
 
-enum State {
-    Waiting(Future),
-    Step(StepCall),
-    Over(Reply),
-    Taken,
-    /// The engine has ended before it was over.
-    LetGo,
+enum CallState {
+    Waiting(ReplyFuture),
+    Step(GuestStep),
+    Finished(Reply),
+    Consumed,
+    /// The engine has ended before the call.
+    EngineClosed,
 }
 
-/// Something that Python code waits for.
+/// An operation for which Python code waits.
 #[pyclass(frozen)]
-pub(crate) struct Call(Box<Inner>);
+pub(crate) struct Call(Box<CallInner>);
 
-/// It is large, and a call goes through several hands before it is an object.
-pub(crate) struct Inner {
-    state: Mutex<State>,
+/// The fields of a [`Call`], boxed because they are large, and a call is moved several times before it becomes an
+/// object.
+pub(crate) struct CallInner {
+    state: Mutex<CallState>,
     waiter: Arc<Waiter>,
     waker: Waker,
     port: Option<Py<Port>>,
-    /// Of a step: its position.
+    /// The path of a step; `None` for any other call.
     path: Option<Path>,
-    gate: Option<Gate>,
-    /// A run whose code the caller runs: its first branch, once that is there.
-    begun: Option<Mutex<Option<Begin>>>,
-    /// Where the outcome of that code goes.
-    code: Mutex<Option<Arc<Slot>>>,
+    control: Option<RunControl>,
+    /// The new run whose code the caller is to run, once it has begun; `None` if the caller runs no code.
+    new_run: Option<Mutex<Option<NewRun>>>,
+    /// The destination of that code's outcome.
+    outcome_slot: Mutex<Option<Arc<OutcomeSlot>>>,
     is_blocking: AtomicBool,
     is_cancelled: AtomicBool,
-    /// What it was cancelled with: some tell their cancellations from others by it.
-    cancelled_with: Mutex<Option<Py<PyAny>>>,
-    /// It was cancelled: the execution waits for what its code makes of that.
-    is_given_up: AtomicBool,
-    turn: AtomicU8,
-    /// The gate wakes it.
-    is_listening: AtomicBool,
-    /// Of a call for a child in a thread that runs it itself: where it begins, and its key.
-    hosting: Option<(Arc<Shared>, Key)>,
-    /// Of a call in a thread, if its execution is run by the thread itself: what polls that.
-    owner: Option<Py<Call>>,
-    /// Of a call that comes to its value when it is awaited.
-    carried: Option<Box<Carried>>,
+    /// The message of the cancellation, by which some code recognises its own cancellations.
+    cancel_message: Mutex<Option<Py<PyAny>>>,
+    /// Whether the call was cancelled, and blocks deliveries to the execution until its code has reacted.
+    blocks_delivery: AtomicBool,
+    awaited_state: AtomicU8,
+    /// Whether the call is registered to be woken when its code has to unwind.
+    is_stop_registered: AtomicBool,
+    /// For a call of a child that its own thread runs: the mailbox in which the child begins, and its key.
+    hosted_child: Option<(Arc<Mailbox>, Key)>,
+    /// For a call in a thread that itself drives the execution: the call that polls the execution.
+    run_call: Option<Py<Call>>,
+    /// The state of a call that is awaited like a coroutine.
+    coroutine: Option<Box<CallCoroutine>>,
     process: Process,
 }
 
 impl Deref for Call {
-    type Target = Inner;
+    type Target = CallInner;
 
-    fn deref(&self) -> &Inner {
+    fn deref(&self) -> &CallInner {
         &self.0
     }
 }
 
 impl DerefMut for Call {
-    fn deref_mut(&mut self) -> &mut Inner {
+    fn deref_mut(&mut self) -> &mut CallInner {
         &mut self.0
     }
 }
@@ -106,18 +107,18 @@ impl DerefMut for Call {
 impl Drop for Call {
     fn drop(&mut self) {
         if !self.process.is_current() {
-            std::mem::forget(std::mem::replace(self.state.get_mut(), State::Taken));
+            std::mem::forget(std::mem::replace(self.state.get_mut(), CallState::Consumed));
             return;
         }
-        // it may go away because of an exception that is on its way, and must stay so
+        // the call may be dropped while an exception propagates, which has to be kept
         let pending = Python::try_attach(PyErr::take).flatten();
         self.end();
-        if let Some(carried) = &self.carried {
-            let unawaited = carried.unawaited();
+        if let Some(coroutine) = &self.coroutine {
+            let unawaited = coroutine.unawaited_description();
             Python::try_attach(|py| {
                 if let Some(what) = unawaited {
                     crate::error::warn_unawaited(py, &what);
-                } else if let Err(error) = carried.close(self, py) {
+                } else if let Err(error) = coroutine.close(self, py) {
                     error.write_unraisable(py, None);
                 }
             });
@@ -129,133 +130,148 @@ impl Drop for Call {
 }
 
 impl Call {
-    pub(crate) fn new(port: Option<&Bound<'_, Port>>, gate: Option<Gate>, future: Future) -> Self {
-        Self::of(port, gate, State::Waiting(future))
+    pub(crate) fn new(
+        port: Option<&Bound<'_, Port>>,
+        control: Option<RunControl>,
+        future: ReplyFuture,
+    ) -> Self {
+        Self::with_state(port, control, CallState::Waiting(future))
     }
 
-    /// A call of a program, which can be awaited if that runs on a loop.
-    pub(crate) fn awaitable(port: Option<&Bound<'_, Port>>, future: Future) -> Self {
-        Self::awaitable_as(Carried::default(), port, future)
+    /// Returns a call of a program, awaitable if the program runs on a loop.
+    pub(crate) fn awaitable(port: Option<&Bound<'_, Port>>, future: ReplyFuture) -> Self {
+        Self::awaitable_with(CallCoroutine::default(), port, future)
     }
 
-    /// The same, if there is more to it when it is awaited.
-    pub(crate) fn awaitable_as(carried: Carried, port: Option<&Bound<'_, Port>>, future: Future) -> Self {
+    /// Returns a call of a program, which runs `coroutine` when it is awaited on a loop.
+    pub(crate) fn awaitable_with(
+        coroutine: CallCoroutine,
+        port: Option<&Bound<'_, Port>>,
+        future: ReplyFuture,
+    ) -> Self {
         let call = Self::new(port, None, future);
-        if port.is_some() { call.carried(carried) } else { call }
+        if port.is_some() { call.with_coroutine(coroutine) } else { call }
     }
 
-    /// The call of a step.
-    pub(crate) fn step(port: Option<&Bound<'_, Port>>, gate: Gate, path: Path, step: StepCall) -> Self {
-        let mut call = Self::of(port, Some(gate), State::Step(step));
+    /// Returns the call of a step.
+    pub(crate) fn step(
+        port: Option<&Bound<'_, Port>>,
+        control: RunControl,
+        path: Path,
+        step: GuestStep,
+    ) -> Self {
+        let mut call = Self::with_state(port, Some(control), CallState::Step(step));
         call.path = Some(path);
         call
     }
 
-    fn of(port: Option<&Bound<'_, Port>>, gate: Option<Gate>, state: State) -> Self {
-        let waiter = Waiter::new(port.map(|port| port.get().shared.clone()));
-        Self(Box::new(Inner {
+    fn with_state(port: Option<&Bound<'_, Port>>, control: Option<RunControl>, state: CallState) -> Self {
+        let waiter = Waiter::new(port.map(|port| port.get().mailbox.clone()));
+        Self(Box::new(CallInner {
             state: Mutex::new(state),
             waker: waiter.clone().into(),
             waiter,
             port: port.map(|port| port.clone().unbind()),
             path: None,
-            gate,
-            begun: None,
-            code: Mutex::default(),
+            control,
+            new_run: None,
+            outcome_slot: Mutex::default(),
             is_blocking: AtomicBool::new(false),
             is_cancelled: AtomicBool::new(false),
-            cancelled_with: Mutex::default(),
-            is_given_up: AtomicBool::new(false),
-            turn: AtomicU8::new(PENDING),
-            is_listening: AtomicBool::new(false),
-            hosting: None,
-            owner: None,
-            carried: None,
+            cancel_message: Mutex::default(),
+            blocks_delivery: AtomicBool::new(false),
+            awaited_state: AtomicU8::new(PENDING),
+            is_stop_registered: AtomicBool::new(false),
+            hosted_child: None,
+            run_call: None,
+            coroutine: None,
             process: Process::current(),
         }))
     }
 
-    /// A call for a child that its own thread runs, if that begins here.
-    pub(crate) fn hosting(mut self, port: Arc<Shared>, child: Key) -> Self {
-        port.host(child, self.waiter.clone());
-        self.hosting = Some((port, child));
+    /// Makes the thread of the call run the child, if the child begins here.
+    pub(crate) fn with_hosted_child(mut self, mailbox: Arc<Mailbox>, child: Key) -> Self {
+        mailbox.host_child(child, self.waiter.clone());
+        self.hosted_child = Some((mailbox, child));
         self
     }
 
-    /// A call that comes to its value when it is awaited.
-    pub(crate) fn carried(mut self, carried: Carried) -> Self {
-        self.carried = Some(Box::new(carried));
+    /// Makes the call return its value when it is awaited.
+    pub(crate) fn with_coroutine(mut self, coroutine: CallCoroutine) -> Self {
+        self.coroutine = Some(Box::new(coroutine));
         self
     }
 
-    /// Nobody waits for it any more.
+    /// Ends the call: its result is no longer needed.
     pub(crate) fn end(&self) {
         if !self.process.is_current() {
             return;
         }
         let state = self.state.with(|state| match state {
-            // whatever is left of it does nothing when it goes away
-            State::Over(_) | State::Taken | State::LetGo => None,
-            State::Waiting(_) | State::Step(_) => Some(std::mem::replace(state, State::Taken)),
+            // these states have nothing to abandon
+            CallState::Finished(_) | CallState::Consumed | CallState::EngineClosed => None,
+            CallState::Waiting(_) | CallState::Step(_) => Some(std::mem::replace(state, CallState::Consumed)),
         });
-        self.stop_listening();
+        self.unregister_stop();
         self.stop_hosting();
         if let Some(state) = state {
-            self.give_up(state);
+            self.abandon(state);
         }
-        self.stop_cancelling();
+        self.unblock_delivery();
     }
 
-    /// It was cancelled, and the code has gone on.
-    fn stop_cancelling(&self) {
-        if self.is_given_up.swap(false, SeqCst)
-            && let Some(gate) = &self.gate
+    /// Allows deliveries again, after the code has received the cancellation.
+    fn unblock_delivery(&self) {
+        if self.blocks_delivery.swap(false, SeqCst)
+            && let Some(control) = &self.control
         {
-            gate.add_cancelled(-1);
+            control.add_cancelled_calls(-1);
         }
     }
 
     fn stop_hosting(&self) {
-        if let Some((port, child)) = &self.hosting {
-            port.unhost(*child);
+        if let Some((mailbox, child)) = &self.hosted_child {
+            mailbox.stop_hosting(*child);
         }
     }
 
-    /// A call of code that its own thread runs for `owner`: what wakes one wakes both.
-    pub(crate) fn beside(mut self, owner: Py<Call>) -> Self {
-        let waiter = owner.get().waiter.clone();
-        (self.waker, self.waiter, self.owner) = (waiter.clone().into(), waiter, Some(owner));
+    /// Makes the call share the waiter of `run_call`, for which its own thread runs the code: a wake of one wakes
+    /// both.
+    pub(crate) fn with_run_call(mut self, run_call: Py<Call>) -> Self {
+        let waiter = run_call.get().waiter.clone();
+        (self.waker, self.waiter, self.run_call) = (waiter.clone().into(), waiter, Some(run_call));
         self
     }
 
-    /// Drops what nobody waits for any more. That the code gives a call up is recorded, unless its loop does not
-    /// run: then it is the loop that has given up.
-    fn give_up(&self, state: State) {
-        if let (State::Waiting(_) | State::Step(_), Some(gate), Some(port)) = (&state, &self.gate, &self.port)
+    /// Drops the state of an unfinished call. The code's decision to abandon the call is recorded, unless its loop
+    /// does not run: then the loop has ended, and the execution is deferred.
+    fn abandon(&self, state: CallState) {
+        if let (CallState::Waiting(_) | CallState::Step(_), Some(control), Some(port)) =
+            (&state, &self.control, &self.port)
             && Python::try_attach(|py| port.get().is_loop_running(py)) != Some(true)
         {
-            gate.put_off();
+            control.defer();
         }
         drop(state);
     }
 
-    fn stop_listening(&self) {
-        if let Some(gate) = &self.gate
-            && self.is_listening.swap(false, SeqCst)
+    fn unregister_stop(&self) {
+        if let Some(control) = &self.control
+            && self.is_stop_registered.swap(false, SeqCst)
         {
-            gate.off_stop(&self.waker);
+            control.remove_stop_waker(&self.waker);
         }
     }
 
-    /// Whether the code has to unwind; if not, this is woken when it has to.
+    /// Returns whether the code has to unwind. If not, the waiter is woken when it has to.
     fn is_stopped(&self) -> bool {
-        let Some(gate) = &self.gate else { return false };
-        if self.is_listening.swap(true, SeqCst) {
-            return gate.stopped().is_some();
+        let Some(control) = &self.control else { return false };
+        if self.is_stop_registered.swap(true, SeqCst) {
+            return control.stop_reason().is_some();
         }
-        let is_stopped = !gate.on_stop(&self.waker);
+        let is_stopped = !control.add_stop_waker(&self.waker);
         if is_stopped {
-            self.is_listening.store(false, SeqCst);
+            self.is_stop_registered.store(false, SeqCst);
         }
         is_stopped
     }
@@ -264,126 +280,127 @@ impl Call {
         self.waiter.clone()
     }
 
-    /// Polls it whenever it is woken, until that is over.
-    pub(crate) fn drive(&self, py: Python<'_>, is_over: impl Fn() -> bool) -> PyResult<()> {
-        let interrupted_within = interrupted_within(py);
-        while !is_over() {
+    /// Polls the call at every wake until `is_finished`.
+    pub(crate) fn drive(&self, py: Python<'_>, is_finished: impl Fn() -> bool) -> PyResult<()> {
+        let max_park_time = max_park_time(py);
+        while !is_finished() {
             self.advance();
-            without_interpreter(py, || self.waiter.park(interrupted_within));
-            py.check_signals().inspect_err(|error| self.interrupted(py, error))?;
+            without_interpreter(py, || self.waiter.park(max_park_time));
+            py.check_signals().inspect_err(|error| self.handle_interrupt(py, error))?;
         }
         Ok(())
     }
 
-    /// A signal has raised something in code that waits: if the program is to end, nothing more of the code is
-    /// recorded, whatever it does while it unwinds.
-    fn interrupted(&self, py: Python<'_>, raised: &PyErr) {
+    /// Handles an exception that a signal has raised in waiting code. If it ends the program, nothing more of the
+    /// code is recorded while it unwinds.
+    fn handle_interrupt(&self, py: Python<'_>, raised: &PyErr) {
         if raised.is_instance_of::<PyException>(py) {
             return;
         }
-        if let Some(gate) = &self.gate {
-            gate.put_off();
+        if let Some(control) = &self.control {
+            control.defer();
         }
-        if let Some(owner) = &self.owner {
-            // its task is polled by us
-            owner.get().advance();
+        if let Some(run_call) = &self.run_call {
+            // this thread polls the task of the execution
+            run_call.get().advance();
         }
     }
 
-    /// What is raised if the value cannot be read: for code of an execution, which is parked, what unwinds it.
-    fn unreadable(&self, py: Python<'_>, error: PyErr) -> PyErr {
-        let Some(gate) = &self.gate else { return error };
+    /// Returns the exception for a value that cannot be read. In the code of an execution it parks the execution and
+    /// unwinds the code.
+    fn park_unreadable(&self, py: Python<'_>, error: PyErr) -> PyErr {
+        let Some(control) = &self.control else { return error };
         let place = self.path.as_ref().map_or_else(String::new, |path| format!(", position {path}"));
-        gate.park(&format!("a recorded value{place}: {}", error.value(py)));
+        control.park(&format!("a recorded value{place}: {}", error.value(py)));
         crate::error::suspended_exception(py)
     }
 
-    /// A call whose code the caller runs when it is its turn.
-    pub(crate) fn inline(mut self) -> Self {
-        self.begun = Some(Mutex::new(None));
+    /// Makes the caller run the code of the execution, if it begins here.
+    pub(crate) fn run_by_caller(mut self) -> Self {
+        self.new_run = Some(Mutex::new(None));
         self
     }
 
-    /// Whoever awaits it goes on: what is awaited next.
-    fn go_on<'py>(slf: &Bound<'py, Self>, thrown: Option<PyErr>) -> PyResult<SendOutcome<'py>> {
+    /// Resumes the code that awaits the call; returns the object to await next.
+    fn resume<'py>(slf: &Bound<'py, Self>, thrown: Option<PyErr>) -> PyResult<SendOutcome<'py>> {
         let call = slf.get();
-        if let Some(carried) = &call.carried {
-            return carried.go_on(slf, thrown);
+        if let Some(coroutine) = &call.coroutine {
+            return coroutine.resume(slf, thrown);
         }
         if let Some(thrown) = thrown {
             return Err(thrown);
         }
-        let turn = call.advance();
-        if turn != PENDING {
-            call.turn.store(turn, SeqCst);
+        let state_code = call.advance();
+        if state_code != PENDING {
+            call.awaited_state.store(state_code, SeqCst);
             return Ok(SendOutcome::Returned(slf.py().None().into_bound(slf.py())));
         }
-        Ok(SendOutcome::Yielded(Self::blocking(slf)))
+        Ok(SendOutcome::Yielded(Self::as_blocking_future(slf)))
     }
 
-    /// The call, for the task that is about to wait for it.
-    pub(crate) fn blocking<'py>(slf: &Bound<'py, Self>) -> Bound<'py, PyAny> {
+    /// Returns the call as a future for the task that is about to wait for it.
+    pub(crate) fn as_blocking_future<'py>(slf: &Bound<'py, Self>) -> Bound<'py, PyAny> {
         slf.get().is_blocking.store(true, SeqCst);
         slf.clone().into_any()
     }
 
-    /// What its loop knows of callers that run the code of executions.
+    /// Returns the loop's registry of callers that run the code of executions.
     pub(crate) fn callers(&self) -> Option<&Callers> {
         self.port.as_ref().map(|port| port.get().callers())
     }
 
-    /// The task of its loop that runs now, or None.
+    /// Returns the task that runs on the loop now, or None.
     pub(crate) fn current_task<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         self.port.as_ref().map_or_else(|| Ok(py.None().into_bound(py)), |port| port.get().current_task(py))
     }
 
-    /// The code of the branch waits.
-    pub(crate) fn code_waits(&self, branch: &Branch, py: Python<'_>) -> PyResult<()> {
+    /// Notes that the code of the branch is blocked.
+    pub(crate) fn code_blocked(&self, branch: &Branch, py: Python<'_>) -> PyResult<()> {
         match &self.port {
-            Some(port) if branch.gate().code_waits() => Port::watch(port.bind(py), branch.gate()),
+            Some(port) if branch.control().code_blocked() => Port::watch(port.bind(py), branch.control()),
             _ => Ok(()),
         }
     }
 
-    /// True while the code of an execution is run by its caller, here.
-    pub(crate) fn has_code(&self) -> bool {
-        self.code.with(|code| code.is_some())
+    /// Returns true while the caller runs the code of an execution here.
+    pub(crate) fn is_running_code(&self) -> bool {
+        self.outcome_slot.with(|slot| slot.is_some())
     }
 
-    fn over(&self, outcome: Result<Payload, Failure>) -> u8 {
-        self.waiter.set_owner(None);
-        if let Some(slot) = self.code.take() {
-            slot.fill_quietly(outcome);
+    fn finish_code(&self, outcome: Result<Payload, Failure>) -> u8 {
+        self.waiter.set_polled_call(None);
+        if let Some(slot) = self.outcome_slot.take() {
+            slot.fill_without_wake(outcome);
         }
         self.advance()
     }
 
-    /// Polls it: whose turn it is.
+    /// Polls the call; returns its state code.
     pub(crate) fn advance(&self) -> u8 {
         if !self.process.is_current() {
             return ERROR;
         }
-        self.state.with(|state| self.advance_in(state))
+        self.state.with(|state| self.advance_state(state))
     }
 
-    fn advance_in(&self, state: &mut State) -> u8 {
+    fn advance_state(&self, state: &mut CallState) -> u8 {
         let mut cx = Context::from_waker(&self.waker);
         let reply = match state {
-            State::Over(reply) => return reply.turn(),
-            State::Taken => return DONE,
-            State::LetGo => return ERROR,
-            State::Step(step) => {
-                let _entered = enter();
+            CallState::Finished(reply) => return reply.state_code(),
+            CallState::Consumed => return DONE,
+            CallState::EngineClosed => return ERROR,
+            CallState::Step(step) => {
+                let _entered = enter_runtime();
                 match step.poll(&mut cx) {
-                    Poll::Ready(StepTurn::Body) => return BODY,
-                    Poll::Ready(StepTurn::Over(outcome)) => Some(Reply::of(outcome)),
+                    Poll::Ready(StepAction::RunBody) => return RUN_BODY,
+                    Poll::Ready(StepAction::Finished(outcome)) => Some(Reply::of_call(outcome)),
                     Poll::Pending => None,
                 }
             }
-            State::Waiting(future) => {
-                let _entered = enter();
+            CallState::Waiting(future) => {
+                let _entered = enter_runtime();
                 match self.poll_and_begin(future, &mut cx) {
-                    (_, true) => return BODY,
+                    (_, true) => return RUN_BODY,
                     (Poll::Ready(reply), false) => Some(reply),
                     (Poll::Pending, false) => None,
                 }
@@ -391,28 +408,28 @@ impl Call {
         };
         match reply {
             Some(reply) => {
-                let turn = reply.turn();
-                *state = State::Over(reply);
-                turn
+                let state_code = reply.state_code();
+                *state = CallState::Finished(reply);
+                state_code
             }
             None if self.is_stopped() => STOPPED,
             None => PENDING,
         }
     }
 
-    /// Polls it; true if the code that it waits for begins here.
-    fn poll_and_begin(&self, future: &mut Future, cx: &mut Context<'_>) -> (Poll<Reply>, bool) {
-        let Some(begun) = &self.begun else { return (future.as_mut().poll(cx), false) };
-        let (polled, begin) = with_inline(|| future.as_mut().poll(cx));
-        let Some(begin) = begin else { return (polled, false) };
-        drop(begun.replace(Some(begin)));
+    /// Polls the future; also returns true if the code of its execution begins here.
+    fn poll_and_begin(&self, future: &mut ReplyFuture, cx: &mut Context<'_>) -> (Poll<Reply>, bool) {
+        let Some(new_run) = &self.new_run else { return (future.as_mut().poll(cx), false) };
+        let (polled, begun) = poll_inline(|| future.as_mut().poll(cx));
+        let Some(begun) = begun else { return (polled, false) };
+        drop(new_run.replace(Some(begun)));
         (polled, true)
     }
 
-    /// The body of its step came to this.
-    fn finish(&self, outcome: Result<Payload, Failure>) {
+    /// Records the outcome of the step's body.
+    fn finish_step(&self, outcome: Result<Payload, Failure>) {
         self.state.with(|state| {
-            if let State::Step(step) = state {
+            if let CallState::Step(step) = state {
                 step.finish(outcome);
             }
         });

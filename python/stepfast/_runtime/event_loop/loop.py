@@ -19,7 +19,7 @@ from stepfast._runtime.event_loop.shutdown import LoopShutdownWatch, run_in_thre
 from stepfast._runtime.event_loop.task_factory import install_factory
 from stepfast._runtime.event_loop.task_origin import DroppedTasks
 from stepfast._runtime.event_loop.tasks import guard_caller_task
-from stepfast.errors import Invalid, forked_process_error, other_loop_error
+from stepfast.errors import InvalidArgument, forked_process_error, other_loop_error
 
 if TYPE_CHECKING:
     from stepfast._runtime.host import Host
@@ -71,7 +71,7 @@ class EngineLoop:
             what: What belongs to the loop, for the message.
 
         Raises:
-            Invalid: Another loop runs here, or none, or the process was forked.
+            InvalidArgument: Another loop runs here, or none, or the process was forked.
         """
         if current_loop() is not self.loop:
             raise other_loop_error(what) if os.getpid() == self._process else forked_process_error()
@@ -208,12 +208,12 @@ def require_running_loop() -> asyncio.AbstractEventLoop:
     """Returns the event loop that runs in this thread.
 
     Raises:
-        Invalid: No event loop of asyncio runs here.
+        InvalidArgument: No event loop of asyncio runs here.
     """
     try:
         return asyncio.get_running_loop()
     except RuntimeError:
-        raise Invalid(
+        raise InvalidArgument(
             "an AsyncEngine needs a running event loop of asyncio (trio has another kind): open it in a "
             "coroutine that asyncio.run runs; programs without a loop use Engine"
         ) from None

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 from stepfast import _native
 from stepfast._runtime.branch import current_code
-from stepfast.errors import Invalid, Suspended
+from stepfast.errors import InvalidArgument, Suspended
 
 if TYPE_CHECKING:
     from stepfast._native import Branch
@@ -60,7 +60,7 @@ def forbid_unordered_tasks(coro: Any) -> None:
         coro: The coroutine of the task.
 
     Raises:
-        Invalid: Another run may create the tasks in another order.
+        InvalidArgument: Another run may create the tasks in another order.
     """
     frame: FrameType | None = sys._getframe(2)  # pyright: ignore[reportPrivateUsage]
     while frame is not None and frame.f_code.co_name in _TASK_CREATION_FRAMES:
@@ -72,7 +72,7 @@ def forbid_unordered_tasks(coro: Any) -> None:
     code: CodeType | None = getattr(coro, "cr_code", None)
     if code is not None and code.co_name in _NUMBERED_COROUTINES and "stepfast" in code.co_filename:
         return
-    raise Invalid(
+    raise InvalidArgument(
         "asyncio.as_completed makes tasks of coroutines in the order of a set, which no replay can repeat: "
         "give it tasks (asyncio.create_task), in a list"
     )

@@ -1,4 +1,4 @@
-//! Calls: the durable awaits of a run while they are outstanding.
+//! Calls: the outstanding durable calls of a run.
 
 use std::future::poll_fn;
 use std::sync::Arc;
@@ -15,9 +15,9 @@ use crate::path::Path;
 use crate::payload::Payload;
 use crate::runtime::run::replay::CallKind;
 use crate::runtime::run::{Interrupt, Run};
-use crate::store::{PendingSleep, CheckpointKind, Outcome};
+use crate::store::{CheckpointKind, Outcome, PendingSleep};
 
-/// A call that is outstanding.
+/// An outstanding call.
 pub(crate) struct CallState {
     pub(crate) path: Path,
     pub(crate) name: Name,
@@ -25,78 +25,84 @@ pub(crate) struct CallState {
     pub(crate) fingerprint: Option<u64>,
     pub(crate) begun_at: Timestamp,
     pub(crate) phase: Phase,
-    /// Its branch waits for it, and for nothing else. A guest may make a call and go on.
+    /// Whether the call's branch waits for it, and for nothing else. A guest may make a call and wait for it
+    /// later.
     pub(crate) is_awaited: bool,
     pub(crate) waiting_for: Option<WaitingFor>,
     pub(crate) waker: Option<Waker>,
 }
 
 impl CallState {
-    /// True if its branch waits for it, and nothing has been delivered.
+    /// Whether the call's branch waits for it and nothing was delivered.
     pub(crate) fn is_waited_for(&self) -> bool {
-        self.is_awaited && !matches!(self.phase, Phase::Delivered(_) | Phase::Heard | Phase::Stuck)
+        self.is_awaited && !matches!(self.phase, Phase::Delivered(_) | Phase::Consumed | Phase::Unreachable)
     }
 }
 
 pub(crate) enum Phase {
-    /// Recorded; its delivery will come.
+    /// The outcome is recorded and will be delivered in its order.
     Recorded,
-    /// Not recorded, while others are: waits for the end of the replay.
-    Beyond,
+    /// The outcome is not recorded: the call waits for the end of the replay.
+    AfterReplay,
     Live,
-    /// Completed, not delivered.
+    /// The call has completed and is not delivered: the kind of its checkpoint, its outcome, and the budget
+    /// reserved for it.
     Completed(CheckpointKind, Payload, u32),
-    /// Delivered; whoever made the call has yet to come for it.
+    /// The outcome was delivered, and the call's future has not taken it yet.
     Delivered(Delivery),
-    Heard,
-    /// Never to be delivered.
-    Stuck,
+    Consumed,
+    /// The call will never be delivered.
+    Unreachable,
 }
 
-/// What a call was handed.
+/// A delivery to a call.
 #[derive(Clone, Debug)]
 pub(crate) struct Delivery {
     pub(crate) kind: CheckpointKind,
-    /// What was recorded; empty if it was not a replay.
+    /// The recorded outcome; empty unless the delivery is a replay.
     pub(crate) outcome: Payload,
     pub(crate) lsn: Lsn,
 }
 
-/// What a call in a durable wait waits for; none while a body runs.
+/// The event for which a call in a durable wait waits. A call whose body runs has none.
 #[derive(Clone, Debug)]
 pub(crate) enum WaitingFor {
     Timer(Timestamp),
     Child(Key),
 }
 
-/// What a call may do.
-pub(crate) enum Turn {
-    Wait,
-    Live,
+/// The result of polling a call.
+pub(crate) enum CallPoll {
+    Pending,
+    Execute,
     Delivered(Delivery),
 }
 
-/// What a run waits for while nothing can be delivered.
-pub(crate) enum Settling {
-    /// There is something to do first.
+/// The state of a run in which no delivery can be made.
+pub(crate) enum IdleState {
+    /// The run was interrupted, which must be handled first.
     Interrupted,
-    /// For bodies, or for something that is not a durable call.
-    Busy,
-    /// Some branches are in durable waits; all of them, if `all` says what for. `unarmed` are the sleeps
-    /// whose due times the row does not keep.
-    Waiting { all: Option<Vec<(Path, WaitingFor, Timestamp)>>, unarmed: Vec<PendingSleep> },
+    /// No branch is in a durable wait: they wait for bodies, or for events outside of durable calls.
+    NoDurableWait,
+    /// Some branches are in durable waits. `durable_waits` lists them if all branches are, else it is `None`.
+    /// `unrecorded_sleeps` are sleeps whose due times the row does not contain.
+    Waiting {
+        durable_waits: Option<Vec<(Path, WaitingFor, Timestamp)>>,
+        unrecorded_sleeps: Vec<PendingSleep>,
+    },
 }
 
-/// Longest that a run sleeps before it asks again what time it is: our clock stands still while the machine
-/// is suspended, and the database's may be set.
-pub(crate) const LONGEST_NAP: Duration = Duration::from_secs(5);
+/// Longest sleep of a run before it reads the clock again. Our clock stands still while the machine is
+/// suspended, and the database's clock may be set.
+pub(crate) const CLOCK_RECHECK_INTERVAL: Duration = Duration::from_secs(5);
 
-/// A durable call while its future lives. Dropped undelivered, it is recorded as given up.
+/// A durable call while its future lives. A call that is dropped before its delivery is recorded as
+/// abandoned.
 pub(crate) struct Call {
     pub(crate) run: Arc<Run>,
     pub(crate) path: Path,
     id: usize,
-    /// True if it was to be carried out at once when it began.
+    /// Whether the call was to be executed at once when it began.
     is_live: bool,
 }
 
@@ -108,116 +114,117 @@ impl Call {
         kind: CallKind,
         fingerprint: Option<u64>,
     ) -> Self {
-        let (id, is_live) = run.begin(path.clone(), name, kind, fingerprint);
+        let (id, is_live) = run.begin_call(path.clone(), name, kind, fingerprint);
         Self { run: run.clone(), path, id, is_live }
     }
 
-    /// Its branch waits for it from here on.
-    pub(crate) fn set_awaited(&self) {
+    /// Marks the call as awaited by its branch from here on.
+    pub(crate) fn mark_awaited(&self) {
         if self.run.definition.is_guest() {
             self.run.await_call(self.id);
         }
     }
 
-    /// Waits for the call's turn: the recorded delivery, or `None` if it has to be done.
-    pub(crate) async fn recorded(&self) -> Option<Delivery> {
-        self.set_awaited();
+    /// Waits until the call is delivered or may be executed. Returns the recorded delivery, or `None` if the
+    /// call has to be executed.
+    pub(crate) async fn wait_recorded(&self) -> Option<Delivery> {
+        self.mark_awaited();
         poll_fn(|cx| self.poll_recorded(cx)).await
     }
 
-    /// The same for a call that is awaited.
+    /// Polls for the same as [`wait_recorded`](Self::wait_recorded), for a call that is marked as awaited.
     pub(crate) fn poll_recorded(&self, cx: &mut TaskContext<'_>) -> Poll<Option<Delivery>> {
         if self.is_live { Poll::Ready(None) } else { self.poll_delivery(cx) }
     }
 
-    /// What is delivered to it; `None` if it is to be done now.
+    /// Polls for the delivery; `None` if the call has to be executed now.
     pub(crate) fn poll_delivery(&self, cx: &mut TaskContext<'_>) -> Poll<Option<Delivery>> {
-        match self.run.turn(self.id, cx.waker()) {
-            Turn::Wait => Poll::Pending,
-            Turn::Live => Poll::Ready(None),
-            Turn::Delivered(delivery) => Poll::Ready(Some(delivery)),
+        match self.run.poll_call(self.id, cx.waker()) {
+            CallPoll::Pending => Poll::Pending,
+            CallPoll::Execute => Poll::Ready(None),
+            CallPoll::Delivered(delivery) => Poll::Ready(Some(delivery)),
         }
     }
 
-    async fn delivery(&self) -> Option<Delivery> {
+    async fn wait_delivery(&self) -> Option<Delivery> {
         poll_fn(|cx| self.poll_delivery(cx)).await
     }
 
-    /// Waits until `due_at`, as something that the run may suspend for.
-    pub(crate) async fn until(&self, due_at: Timestamp) {
+    /// Waits until `due_at`. The run may be suspended during the wait.
+    pub(crate) async fn sleep_until(&self, due_at: Timestamp) {
         loop {
-            // by the store's clock it is never over early
-            let now = self.run.core.store_time.certainly();
+            // the lower bound: by the store's clock the sleep never ends early
+            let now = self.run.engine.store_clock.earliest_now();
             if now >= due_at {
                 return;
             }
             let waker = poll_fn(|cx| Poll::Ready(cx.waker().clone())).await;
-            self.run.waits_for(self.id, WaitingFor::Timer(due_at), &waker);
-            tokio::time::sleep(due_at.since(now).min(LONGEST_NAP)).await;
+            self.run.set_waiting_for(self.id, WaitingFor::Timer(due_at), &waker);
+            tokio::time::sleep(due_at.since(now).min(CLOCK_RECHECK_INTERVAL)).await;
         }
     }
 
-    /// Its number among the run's calls.
+    /// Returns the call's number among the run's calls.
     pub(crate) fn id(&self) -> usize {
         self.id
     }
 
-    /// Completes the call and waits until that is delivered.
-    pub(crate) async fn deliver(&self, kind: CheckpointKind, outcome: Payload, room: u32) -> Delivery {
-        self.delivered(self.run.complete(self.id, kind, outcome, room)).await
+    /// Completes the call and waits until it is delivered.
+    pub(crate) async fn deliver(&self, kind: CheckpointKind, outcome: Payload, reserved: u32) -> Delivery {
+        self.wait_delivered(self.run.complete_call(self.id, kind, outcome, reserved)).await
     }
 
-    /// Waits until the completed call is delivered, if that has not happened at once.
-    pub(crate) async fn delivered(&self, at_once: Option<Delivery>) -> Delivery {
-        let delivery = match at_once {
+    /// Waits until the completed call is delivered, unless it was delivered at once.
+    pub(crate) async fn wait_delivered(&self, immediate: Option<Delivery>) -> Delivery {
+        let delivery = match immediate {
             Some(delivery) => delivery,
-            None => match self.delivery().await {
+            None => match self.wait_delivery().await {
                 Some(delivery) => delivery,
                 None => std::future::pending().await,
             },
         };
         if !self.run.definition.is_eager {
-            // boxed, as few workflows are: what a step needs while it waits is kept small
-            Box::pin(self.until_durable(delivery.lsn)).await;
+            // boxed because few workflows need it, and the state of a waiting step stays small
+            Box::pin(self.wait_durable(delivery.lsn)).await;
         }
         delivery
     }
 
-    async fn until_durable(&self, lsn: Lsn) {
-        let _busy = Busy::new(&self.run);
+    async fn wait_durable(&self, lsn: Lsn) {
+        let _block = DeliveryBlock::new(&self.run);
         let outcome = self.run.lane().wait_durable(lsn).await;
-        if outcome != Outcome::Applied || self.run.is_lost() {
-            // refused, or fenced: the code must not show what nobody will find recorded
-            self.run.interrupt(Interrupt::Lost);
+        if outcome != Outcome::Applied || self.run.is_disowned() {
+            // rejected or fenced: the code must not show an outcome that is not recorded
+            self.run.interrupt(Interrupt::Disowned);
             std::future::pending::<()>().await;
         }
     }
 
-    /// The value behind a delivered payload, fetched if it is stored aside. A payload that cannot be had
-    /// parks the execution.
+    /// Returns the value behind a delivered payload, fetching it if it is stored in chunks. A payload that
+    /// cannot be read parks the execution.
     pub(crate) async fn fetch(&self, payload: Payload) -> Payload {
-        self.fetch_of(self.run.key, payload).await
+        self.fetch_from(self.run.key, payload).await
     }
 
-    /// The same for a payload of another execution.
-    pub(crate) async fn fetch_of(&self, execution: Key, payload: Payload) -> Payload {
+    /// Does the same as [`fetch`](Self::fetch) for a payload of another execution.
+    pub(crate) async fn fetch_from(&self, execution: Key, payload: Payload) -> Payload {
         if payload.chunk_ref().is_none() {
             return payload;
         }
-        let core = &self.run.core;
-        self.ask(|| crate::runtime::run::chunks::fetch(core, execution, payload.clone())).await
+        let engine = &self.run.engine;
+        self.query(|| crate::runtime::run::chunks::fetch(engine, execution, payload.clone())).await
     }
 
-    /// The database's answer, with nothing else delivered meanwhile. An answer that cannot be had parks the
+    /// Returns the result of a query, and blocks other deliveries until then. A query that fails parks the
     /// execution.
-    pub(crate) async fn ask<T, F>(&self, question: impl Fn() -> F) -> T
+    pub(crate) async fn query<T, F>(&self, query: impl Fn() -> F) -> T
     where
         F: Future<Output = Result<T, Error>>,
     {
-        let _busy = Busy::new(&self.run);
-        match self.run.core.ask(question).await {
-            Ok(answer) => answer,
-            // the engine is ending, and hands the run back
+        let _block = DeliveryBlock::new(&self.run);
+        match self.run.engine.query_with_retry(query).await {
+            Ok(result) => result,
+            // the engine is ending, and requeues the execution
             Err(Error::Unavailable(_)) => std::future::pending().await,
             Err(error) => self.park(error.to_string()).await,
         }
@@ -240,19 +247,19 @@ impl Drop for Call {
     }
 }
 
-/// While it lives nothing else is delivered to the run.
-pub(crate) struct Busy<'r>(&'r Run);
+/// A guard that blocks deliveries to the run while it lives.
+pub(crate) struct DeliveryBlock<'r>(&'r Run);
 
-impl<'r> Busy<'r> {
+impl<'r> DeliveryBlock<'r> {
     pub(crate) fn new(run: &'r Run) -> Self {
-        run.state().busy += 1;
+        run.state().delivery_blocks += 1;
         Self(run)
     }
 }
 
-impl Drop for Busy<'_> {
+impl Drop for DeliveryBlock<'_> {
     fn drop(&mut self) {
-        self.0.state().busy -= 1;
-        self.0.poke();
+        self.0.state().delivery_blocks -= 1;
+        self.0.wake_task();
     }
 }

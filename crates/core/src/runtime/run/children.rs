@@ -1,4 +1,4 @@
-//! The children that a run waits for, when it ends without them.
+//! The awaited children of a run that ends before them.
 
 use std::sync::Arc;
 
@@ -9,8 +9,8 @@ use crate::payload::Payload;
 use crate::runtime::run::{ChildState, Interrupt, Run};
 use crate::store::{Execution, Filter, Request, RequestKind, Status, Write};
 
-/// Returns the children that a run waits for and that are not known to have ended.
-pub(super) fn unended_children(run: &Run) -> Vec<Key> {
+/// Takes the awaited children that are not known to have ended.
+pub(super) fn take_unended_children(run: &Run) -> Vec<Key> {
     let children = std::mem::take(&mut run.state().children);
     let children = children.into_iter().filter(|(_, child)| !matches!(child, ChildState::Ended(_)));
     children.map(|(key, _)| key).collect()
@@ -20,24 +20,24 @@ pub(super) fn unended_children(run: &Run) -> Vec<Key> {
 pub(super) fn cancel_children(run: &Run, children: Vec<Key>, failure: &Failure) {
     let reason = Payload::from_failure(failure);
     for execution in children {
-        let (n, at, kind) = (Key::mint(0), run.core.now(), RequestKind::Cancel);
-        let request = Request { execution, id: n, kind, at, reason: reason.clone() };
-        run.stage_in(&mut run.state(), Write::Request(request), 0);
+        let (id, at, kind) = (Key::mint(0), run.engine.now(), RequestKind::Cancel);
+        let request = Request { execution, id, kind, at, reason: reason.clone() };
+        run.stage_locked(&mut run.state(), Write::Request(request), 0);
         crate::crash_point!("child cancel staged");
-        if let Some(child) = run.core.runs.get(execution) {
+        if let Some(child) = run.engine.runs.get(execution) {
             child.interrupt(Interrupt::Cancel(failure.clone().into()));
         }
     }
 }
 
-/// Children that the execution waits for and that have not ended: those that are `known`, and those that
-/// runs before this one have started. `Unavailable` if the engine ends before the database answers.
-pub(super) async fn awaited_children(run: Arc<Run>, mut known: Vec<Key>) -> Result<Vec<Key>, Error> {
+/// Returns the awaited children that have not ended: those in `known`, and those that earlier runs of the
+/// execution started. `Unavailable` if the engine ends before the database replies.
+pub(super) async fn load_awaited_children(run: Arc<Run>, mut known: Vec<Key>) -> Result<Vec<Key>, Error> {
     let statuses = Status::ALL.into_iter().filter(|status| !status.is_terminal()).collect();
     let mut filter = Filter { parent: Some(run.key), statuses, limit: 1_000, ..Filter::default() };
-    let store = &run.core.store;
+    let store = &run.engine.store;
     loop {
-        let page = run.core.ask(|| async { Ok(store.list(&filter).await?) }).await?;
+        let page = run.engine.query_with_retry(|| async { Ok(store.list(&filter).await?) }).await?;
         let awaited = |child: &Execution| child.parent.as_ref().is_some_and(|it| !it.is_detached);
         known.extend(page.executions.iter().filter(|child| awaited(child)).map(|child| child.key));
         if page.executions.len() < filter.limit {

@@ -1,59 +1,60 @@
-//! Values too large for a row: stored aside in chunks, before the Write that refers to them.
+//! Values too large for a row, which are stored in chunks before the Write that refers to them.
 
 use std::collections::VecDeque;
 
-use crate::commit::{Fate, Lane, FoldTarget, Staged};
+use crate::commit::{Fate, FoldTarget, Lane, Staged};
 use crate::error::Error;
 use crate::key::Key;
 use crate::payload::{CHUNK_SIZE, ChunkRef, INLINE_LIMIT, Payload};
-use crate::runtime::inner::Core;
+use crate::runtime::inner::EngineInner;
 use crate::runtime::run::Run;
 use crate::store::{Chunk, Write};
 
-/// Chunks of one value that may be on their way at once: together as large as a flush may be.
-const IN_FLIGHT: usize = 4;
+/// Maximum number of chunks of one value in flight: together as large as a flush may be.
+const MAX_CHUNKS_IN_FLIGHT: usize = 4;
 
-/// Where a value belongs, and who stages it.
-pub(crate) struct Place<'l> {
+/// The execution to which a chunked value belongs, and the lane and generation under which it is staged.
+pub(crate) struct ChunkTarget<'l> {
     pub(crate) lane: &'l Lane,
     pub(crate) generation: u32,
     pub(crate) execution: Key,
     pub(crate) tree: Key,
-    /// True for an input that a caller brings.
-    pub(crate) is_free: bool,
+    /// Whether the chunks are unowned: the input of an execution that a caller starts.
+    pub(crate) is_unowned: bool,
     pub(crate) fate: Option<Fate>,
 }
 
-impl<'l> Place<'l> {
-    /// The place of a value that `run` stages for `execution`: itself, or a child.
-    pub(crate) fn of(run: &'l Run, execution: Key) -> Self {
+impl<'l> ChunkTarget<'l> {
+    /// Returns the target of a value that `run` stages for `execution`: itself, or a child.
+    pub(crate) fn for_run(run: &'l Run, execution: Key) -> Self {
         let (lane, fate) = (run.lane(), run.fate.clone());
-        Self { lane, generation: run.generation, execution, tree: run.root, is_free: false, fate }
+        Self { lane, generation: run.generation, execution, tree: run.root, is_unowned: false, fate }
     }
 }
 
-/// The payload as a row can hold it, with room taken for it: itself if it is small, else its bytes are
-/// staged as chunks and a reference is returned. What is staged next in the tree is durable no earlier.
-pub(crate) async fn store(place: Place<'_>, payload: Payload) -> (Payload, u32) {
-    let Place { lane, generation, execution, tree, is_free, fate } = place;
+/// Returns the payload as a row contains it, with the budget reserved for it. A small payload is returned as
+/// it is. A large one is staged as chunks, and a reference to them is returned; Writes that the tree stages
+/// later are durable no earlier than the chunks.
+pub(crate) async fn store(target: ChunkTarget<'_>, payload: Payload) -> (Payload, u32) {
+    let ChunkTarget { lane, generation, execution, tree, is_unowned, fate } = target;
     if payload.len() <= INLINE_LIMIT {
-        let room = lane.reserve(payload.len() + 256).await;
-        return (payload, room);
+        let reserved = lane.reserve(payload.len() + 256).await;
+        return (payload, reserved);
     }
     let value = fastrand::u64(..);
     let bytes = payload.to_bytes();
-    let mut in_flight = VecDeque::with_capacity(IN_FLIGHT);
+    let mut in_flight = VecDeque::with_capacity(MAX_CHUNKS_IN_FLIGHT);
     let mut count = 0;
     for start in (0..bytes.len()).step_by(CHUNK_SIZE) {
-        if in_flight.len() == IN_FLIGHT
+        if in_flight.len() == MAX_CHUNKS_IN_FLIGHT
             && let Some(oldest) = in_flight.pop_front()
         {
             lane.wait_durable(oldest).await;
         }
-        let piece = bytes.slice(start..(start + CHUNK_SIZE).min(bytes.len()));
-        let room = lane.reserve(piece.len() + 128).await;
-        let chunk = Chunk { execution, value, index: count, bytes: piece, is_unowned: is_free };
-        let staged = Staged { generation, tree, write: Write::Chunk(chunk), reserved: room, fate: fate.clone() };
+        let chunk_bytes = bytes.slice(start..(start + CHUNK_SIZE).min(bytes.len()));
+        let reserved = lane.reserve(chunk_bytes.len() + 128).await;
+        let chunk = Chunk { execution, value, index: count, bytes: chunk_bytes, is_unowned };
+        let staged = Staged { generation, tree, write: Write::Chunk(chunk), reserved, fate: fate.clone() };
         in_flight.extend(lane.stage(staged, &mut FoldTarget::default()));
         count += 1;
         crate::crash_point!("chunk staged");
@@ -61,10 +62,10 @@ pub(crate) async fn store(place: Place<'_>, payload: Payload) -> (Payload, u32) 
     (Payload::from_chunk_ref(ChunkRef { value, len: bytes.len() as u64, count }), 0)
 }
 
-/// The value behind a payload: itself, or fetched from its chunks.
-pub(crate) async fn fetch(core: &Core, execution: Key, payload: Payload) -> Result<Payload, Error> {
+/// Returns the value behind a payload, fetching it if it is stored in chunks.
+pub(crate) async fn fetch(engine: &EngineInner, execution: Key, payload: Payload) -> Result<Payload, Error> {
     match payload.chunk_ref() {
         None => Ok(payload),
-        Some(chunks) => Ok(Payload::from_bytes(core.store.load_value(execution, chunks).await?)),
+        Some(chunks) => Ok(Payload::from_bytes(engine.store.load_value(execution, chunks).await?)),
     }
 }

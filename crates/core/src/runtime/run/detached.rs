@@ -1,4 +1,5 @@
-//! Runs whose caller does not poll them: in a task of their own, or, once they only wait for their end, without one.
+//! Runs that their caller does not poll. They have a task of their own, or none when they only wait for their
+//! end to be durable.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -8,13 +9,13 @@ use super::task::RunTask;
 use crate::payload::Payload;
 
 /// A run in a task of its own.
-pub(super) struct Detached {
+pub(super) struct DetachedRun {
     pub(super) task: RunTask,
-    /// Needed while its code has not begun.
+    /// The input, which is needed until the code has begun.
     pub(super) input: Payload,
 }
 
-impl Future for Detached {
+impl Future for DetachedRun {
     type Output = ();
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut TaskContext<'_>) -> Poll<()> {
@@ -23,10 +24,10 @@ impl Future for Detached {
     }
 }
 
-/// A run that only waits for its end to be durable: concluded on the lane's thread, without a task.
-pub(super) struct Ender(pub(super) std::sync::Mutex<Option<RunTask>>);
+/// A run that only waits for its end to be durable. It is concluded on the lane's thread, without a task.
+pub(super) struct FinalFlush(pub(super) std::sync::Mutex<Option<RunTask>>);
 
-impl Wake for Ender {
+impl Wake for FinalFlush {
     fn wake(self: Arc<Self>) {
         let taken = self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner).take();
         if let Some(task) = taken {
@@ -35,10 +36,10 @@ impl Wake for Ender {
     }
 }
 
-impl Ender {
+impl FinalFlush {
     pub(super) fn poll(self: &Arc<Self>, mut task: RunTask) {
         let waker = Waker::from(self.clone());
-        // kept under the lock while it is polled: a wake in between finds it there afterwards
+        // the lock is held during the poll, so that a wake in between finds the task afterwards
         let mut kept = self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         let polled = task.poll_conclusion(&mut TaskContext::from_waker(&waker), &Payload::empty());
         if polled.is_pending() {

@@ -1,18 +1,18 @@
-//! Disagreements of code and record, in words.
+//! Descriptions of how code disagrees with the record.
 
 use std::fmt::Write;
 
 use crate::failure::{Failure, NON_DETERMINISTIC};
 use crate::path::Path;
 use crate::runtime::run::call::CallState;
-use crate::runtime::run::replay::{CallKind, described};
+use crate::runtime::run::replay::{CallKind, describe};
 use crate::store::Checkpoint;
 
-/// So many calls are named that the code waits for.
-const MOST_NAMED: usize = 3;
+/// Maximum number of calls listed for which the code waits.
+const MAX_NAMED_CALLS: usize = 3;
 
-/// Parks an execution whose code does not repeat its record.
-pub(crate) fn non_deterministic(disagreement: &str) -> Failure {
+/// Returns the failure with which an execution is parked whose code does not repeat its record.
+pub(crate) fn non_determinism_failure(disagreement: &str) -> Failure {
     Failure::with_kind(
         NON_DETERMINISTIC,
         format!(
@@ -23,61 +23,68 @@ pub(crate) fn non_deterministic(disagreement: &str) -> Failure {
     .permanent()
 }
 
-/// The code waits for other calls, and does not make or await the one whose delivery comes next.
-pub(crate) fn missing<'c>(next: &Checkpoint, others: impl Iterator<Item = &'c CallState>) -> String {
+/// Describes code that waits for other calls, but does not make or await the call whose delivery is next.
+pub(crate) fn describe_missing_call<'c>(
+    next: &Checkpoint,
+    awaited: impl Iterator<Item = &'c CallState>,
+) -> String {
     let mut text = format!(
-        "the record goes on with {} {:?} at position {}, the code now does not call it",
-        described(next.kind),
+        "the record continues with {} {:?} at position {}, but the code does not call it",
+        describe(next.kind),
         &*next.name,
         next.path
     );
-    for (n, call) in others.enumerate() {
-        if n == MOST_NAMED {
-            text.push_str(", and for more");
+    for (n, call) in awaited.enumerate() {
+        if n == MAX_NAMED_CALLS {
+            text.push_str(", and for more calls");
             break;
         }
-        text.push_str(if n == 0 { "; it waits for " } else { ", for " });
-        let _ = write!(text, "{} {:?} at position {}", call.kind.word(), &*call.name, call.path);
+        text.push_str(if n == 0 { "; the code waits for " } else { ", for " });
+        let _ = write!(text, "{} {:?} at position {}", call.kind.noun(), &*call.name, call.path);
     }
     text
 }
 
-/// The code makes another call where a sleep is under way.
-pub(crate) fn sleep_under_way(kind: CallKind, name: &str, path: &Path) -> String {
-    format!("at position {path} a sleep is under way, the code now calls {} {name:?}", kind.word())
+/// Describes code that makes another call at the position of a pending sleep.
+pub(crate) fn describe_replaced_sleep(kind: CallKind, name: &str, path: &Path) -> String {
+    format!("at position {path} a sleep is pending, but the code calls {} {name:?}", kind.noun())
 }
 
-/// The code returns while more is recorded.
-pub(crate) fn ends_early(next: &Checkpoint) -> String {
+/// Describes code that returns while the record continues.
+pub(crate) fn describe_early_return(next: &Checkpoint) -> String {
     format!(
-        "the record goes on with {} {:?} at position {}, the code now returns before it",
-        described(next.kind),
+        "the record continues with {} {:?} at position {}, but the code returns before it",
+        describe(next.kind),
         &*next.name,
         next.path
     )
 }
 
-/// The code waits for a call that was given up when it was recorded.
-pub(crate) fn not_given_up(next: &Checkpoint, time_limit: &str) -> String {
+/// Describes code that waits for a call which is recorded as abandoned.
+pub(crate) fn describe_missing_abandonment(next: &Checkpoint, time_limit: &str) -> String {
     format!(
-        "the call {:?} at position {} was given up when it was recorded, now the code goes on waiting for it \
-         (a time limit that a replay repeats is {time_limit})",
+        "the call {:?} at position {} is recorded as abandoned, but the code waits for it (for a time limit that a \
+         replay repeats, use {time_limit})",
         &*next.name, next.path
     )
 }
 
-/// The code gives a call up whose outcome is recorded, or while the record goes on.
-pub(crate) fn given_up(
+/// Describes code that abandons a call whose outcome is recorded, or abandons it while the record continues.
+pub(crate) fn describe_unrecorded_abandonment(
     kind: CallKind,
     name: &str,
     path: &Path,
     is_recorded: bool,
     time_limit: &str,
 ) -> String {
-    let what = if is_recorded { "whose outcome is recorded" } else { "which was not given up by then" };
+    let what = if is_recorded {
+        "whose outcome is recorded"
+    } else {
+        "which the recorded run had not abandoned by then"
+    };
     format!(
-        "the code now gives up {} {name:?} at position {path}, {what} (a time limit that a replay repeats is \
+        "the code abandons {} {name:?} at position {path}, {what} (for a time limit that a replay repeats, use \
          {time_limit})",
-        kind.word()
+        kind.noun()
     )
 }

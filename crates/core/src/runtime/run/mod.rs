@@ -1,4 +1,4 @@
-//! [`Run`]: an execution while a worker runs it: its gate, what it has staged, how it ends.
+//! [`Run`]: an execution that runs in this process: what it has staged, what stops it, how it concludes.
 
 pub(crate) mod call;
 mod children;
@@ -18,97 +18,100 @@ use std::task::{Wake, Waker};
 
 use futures_util::task::AtomicWaker;
 
-pub(crate) use state::{ChildEnd, ChildState, InThread, RunState};
+pub(crate) use state::{ChildEnd, ChildState, RunState, ThreadUse};
 
 use crate::clock::Timestamp;
-use crate::commit::{Fate, Lane, Lsn, HasLane, FoldTarget, Staged};
+use crate::commit::{Fate, FoldTarget, HasLane, Lane, Lsn, Staged};
 use crate::failure::Failure;
 use crate::key::Key;
 use crate::path::Path;
 use crate::payload::Payload;
 use crate::queue::Placement;
 use crate::runtime::definition::Definition;
-use crate::runtime::inner::Core;
+use crate::runtime::inner::EngineInner;
 use crate::runtime::run::call::WaitingFor;
-use crate::runtime::run::quiescence::Waits;
+use crate::runtime::run::quiescence::BlockedOn;
 use crate::runtime::run::replay::{Attempts, Replay};
-use crate::store::{PendingSleep, Attempt, CheckpointKind, Move, Parent, Start, State, Status, Write};
+use crate::store::{Attempt, CheckpointKind, Parent, PendingSleep, Start, State, Status, Transition, Write};
 
-/// An execution while it runs here.
+/// An execution while it runs in this process.
 pub(crate) struct Run {
     pub(crate) key: Key,
     pub(crate) root: Key,
     pub(crate) parent: Option<Parent>,
-    /// The id that its caller gave.
+    /// The id given by the caller.
     pub(crate) given_id: Option<Arc<str>>,
     pub(crate) run_no: u32,
     pub(crate) deadline_at: Option<Timestamp>,
-    /// Where it stands whenever it is queued.
-    pub(crate) ticket: Option<Arc<Placement>>,
-    /// True if it was claimed: what it starts may exist already.
+    /// The execution's placement whenever it is queued; `None` for the default queue.
+    pub(crate) placement: Option<Arc<Placement>>,
+    /// Whether the execution was claimed. Its children may then exist already.
     pub(crate) is_replayed: bool,
     pub(crate) definition: Arc<Definition>,
-    pub(crate) core: Arc<Core>,
-    /// The lane's generation that owns it.
+    pub(crate) engine: Arc<EngineInner>,
+    /// The lane's generation under which this worker owns the execution.
     pub(crate) generation: u32,
-    /// What it shares with a root whose code runs before the outcome of its Start is known.
+    /// The fate shared with a root whose code runs before the outcome of its Start is known.
     pub(crate) fate: Option<Fate>,
-    /// Itself, to be found by key before its Start can be durable.
-    me: Weak<Run>,
+    /// A reference to itself, to register the run before its Start can be durable.
+    self_ref: Weak<Run>,
     state: Mutex<RunState>,
-    conclusion: Mutex<Concluding>,
-    /// Wakes the task that polls it.
-    pub(crate) task: AtomicWaker,
-    /// Set by every wake: the branches may not be at rest.
+    conclusion: Mutex<ConclusionState>,
+    /// Wakes the task that polls the run.
+    pub(crate) task_waker: AtomicWaker,
+    /// Set by every wake. While it is set, the branches may not be quiescent.
     pub(crate) is_woken: AtomicBool,
-    /// While its task polls it, what it stages goes out together.
+    /// Whether the task polls the run. Writes staged during a poll are flushed together.
     is_polled: AtomicBool,
-    /// Something was staged meanwhile that an idle committer has not been told of.
-    has_staged: AtomicBool,
+    /// Whether a Write was staged during a poll without waking an idle committer.
+    is_wake_pending: AtomicBool,
 }
 
-/// How a run ended, for those who wait for it in this process.
+/// How a run ended, for waiters in this process.
 #[derive(Clone, Debug)]
 pub(crate) enum Conclusion {
-    /// The end is durable.
+    /// The execution's end is durable.
     Ended(Status, Payload),
-    /// It goes on elsewhere or later: suspended, parked, handed on, or lost. The database knows.
-    Gone,
+    /// The execution continues elsewhere or later: it was suspended, parked, requeued or disowned. Its state
+    /// is in the database.
+    LeftProcess,
 }
 
 #[derive(Default)]
-struct Concluding {
+struct ConclusionState {
     conclusion: Option<Conclusion>,
     waiters: Vec<Waker>,
 }
 
-/// Why a run stops before its code has returned.
+/// The reason for which a run stops before its code has returned.
 #[derive(Clone, Debug)]
 pub(crate) enum Interrupt {
-    /// All branches wait for something far away.
+    /// All branches wait for distant timers, or have waited long for children.
     Suspend,
-    /// Somebody cancelled it, or its time is up.
+    /// The execution was cancelled, or its deadline has passed.
     Cancel(Box<Failure>),
-    /// It has killed too many workers.
+    /// The execution has killed too many workers.
     Fail(Box<Failure>),
-    /// Code and record disagree, or a record cannot be read.
+    /// The code disagrees with the record, or the record cannot be read.
     Park(Box<Failure>),
-    /// The engine shuts down: hand it back.
-    HandBack,
-    /// Its code wants the program to end: hand it back after a while, if the program has not ended by then.
-    PutOff,
-    /// Another worker owns it now, or its Start lost.
-    Lost,
+    /// The engine shuts down and requeues the execution.
+    Requeue,
+    /// The code asked the program to exit. The execution is requeued after a pause, if the program has not
+    /// exited by then.
+    Defer,
+    /// Another worker owns the execution, or its Start was not applied.
+    Disowned,
 }
 
-/// Why code is told to unwind.
+/// The reason for which code has to unwind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Stopped {
-    /// It goes on later, or elsewhere: from the record, or not at all if it is parked.
+pub enum StopReason {
+    /// The execution continues from its record, later or elsewhere. A parked execution continues when it is
+    /// resumed.
     Suspended,
-    /// It was cancelled, or its time was up.
+    /// The execution was cancelled, or its deadline has passed.
     Cancelled,
-    /// The workflow has returned, and this is a branch that it did not wait for.
+    /// The workflow has returned without waiting for this branch.
     Ended,
 }
 
@@ -120,21 +123,22 @@ pub(crate) struct NewRun {
     pub(crate) run_no: u32,
     pub(crate) created_at: Timestamp,
     pub(crate) deadline_at: Option<Timestamp>,
-    pub(crate) ticket: Option<Arc<Placement>>,
-    /// A Start that is staged when something depends on it, and the room taken for it.
+    pub(crate) placement: Option<Arc<Placement>>,
+    /// A Start that is staged when another Write depends on it, and the budget reserved for it.
     pub(crate) start: Option<Box<Start>>,
-    pub(crate) start_room: u32,
+    pub(crate) start_reserved: u32,
     pub(crate) replay: Option<Replay>,
     pub(crate) attempts: Option<Box<Attempts>>,
-    pub(crate) armed: Vec<PendingSleep>,
+    pub(crate) pending_sleeps: Vec<PendingSleep>,
     pub(crate) is_replayed: bool,
     pub(crate) generation: u32,
     pub(crate) fate: Option<Fate>,
 }
 
 impl NewRun {
-    /// The first run of an execution that begins here: a root without a deadline, whose Start is elsewhere.
-    pub(crate) fn first(key: Key, root: Key, created_at: Timestamp, generation: u32) -> Self {
+    /// Returns the defaults for a first run that begins here: a root without a deadline, whose Start is
+    /// staged separately.
+    pub(crate) fn for_first_run(key: Key, root: Key, created_at: Timestamp, generation: u32) -> Self {
         Self {
             key,
             root,
@@ -143,12 +147,12 @@ impl NewRun {
             run_no: 1,
             created_at,
             deadline_at: None,
-            ticket: None,
+            placement: None,
             start: None,
-            start_room: 0,
+            start_reserved: 0,
             replay: None,
             attempts: None,
-            armed: Vec::new(),
+            pending_sleeps: Vec::new(),
             is_replayed: false,
             generation,
             fate: None,
@@ -157,329 +161,341 @@ impl NewRun {
 }
 
 impl Run {
-    pub(crate) fn new(core: Arc<Core>, definition: Arc<Definition>, new: NewRun) -> Arc<Self> {
+    pub(crate) fn new(engine: Arc<EngineInner>, definition: Arc<Definition>, new: NewRun) -> Arc<Self> {
         let next_order = new.replay.as_ref().map_or(0, Replay::last_order) + 1;
-        Arc::new_cyclic(|me| Self {
-            me: me.clone(),
+        Arc::new_cyclic(|self_ref| Self {
+            self_ref: self_ref.clone(),
             key: new.key,
             root: new.root,
             parent: new.parent,
             given_id: new.given_id,
             run_no: new.run_no,
             deadline_at: new.deadline_at,
-            ticket: new.ticket,
+            placement: new.placement,
             is_replayed: new.is_replayed,
             definition,
-            core,
+            engine,
             generation: new.generation,
             fate: new.fate,
             state: Mutex::new(RunState {
                 is_closed: false,
                 interrupt: None,
                 start: new.start,
-                start_room: new.start_room,
+                start_reserved: new.start_reserved,
                 start_lsn: Lsn(0),
                 next_order,
                 delivered_at: new.created_at,
-                last: Lsn(0),
-                last_solid: Lsn(0),
-                slot: FoldTarget::default(),
+                last_lsn: Lsn(0),
+                last_required_lsn: Lsn(0),
+                fold_target: FoldTarget::default(),
                 replay: new.replay.map(Box::new),
                 attempts: new.attempts,
                 calls: Vec::new(),
-                vacant: Vec::new(),
+                vacant_ids: Vec::new(),
                 completed: VecDeque::new(),
-                leaves: 1,
+                active_branches: 1,
                 outstanding: 0,
-                unheard: 0,
-                waiting: 0,
-                is_quiet: false,
-                is_unsettled: false,
-                waits: Waits::Outside,
+                unconsumed: 0,
+                durable_wait_count: 0,
+                is_quiescent: false,
+                is_branch_end_unsettled: false,
+                blocked_on: BlockedOn::External,
                 is_watched: false,
-                cancelled: 0,
+                cancelled_calls: 0,
                 activity: 0,
-                thread: None,
-                stopped: None,
-                is_put_off: false,
+                thread_use: None,
+                stop_reason: None,
+                is_deferred: false,
                 stop_wakers: Vec::new(),
-                busy: 0,
-                armed: new.armed,
+                delivery_blocks: 0,
+                pending_sleeps: new.pending_sleeps,
                 children: BTreeMap::new(),
                 spawned: Vec::new(),
             }),
             conclusion: Mutex::default(),
-            task: AtomicWaker::new(),
+            task_waker: AtomicWaker::new(),
             is_woken: AtomicBool::new(false),
             is_polled: AtomicBool::new(false),
-            has_staged: AtomicBool::new(false),
+            is_wake_pending: AtomicBool::new(false),
         })
     }
 
-    /// The lane that it is staged on.
+    /// Returns the lane on which the run's Writes are staged.
     pub(crate) fn lane(&self) -> &Lane {
-        self.core.lane_of(self.root)
+        self.engine.lane_of(self.root)
     }
 
     pub(crate) fn state(&self) -> MutexGuard<'_, RunState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The Write that moves the execution to a state.
-    pub(crate) fn to_state(&self, state: State) -> Write {
-        Write::Transition(Move { key: self.key, ticket: self.ticket.clone(), state })
+    /// Returns the Write that moves the execution to `state`.
+    pub(crate) fn transition_to(&self, state: State) -> Write {
+        Write::Transition(Transition { key: self.key, placement: self.placement.clone(), state })
     }
 
     /// Makes the run findable by key, for requests, children, waiters and the worker.
     pub(crate) fn register(&self) {
-        if let Some(me) = self.me.upgrade() {
-            self.core.runs.insert(me);
+        if let Some(self_ref) = self.self_ref.upgrade() {
+            self.engine.runs.insert(self_ref);
         }
     }
 
-    /// How many deliveries it has had.
-    pub(crate) fn deliveries(&self) -> u32 {
+    /// Returns the number of deliveries so far, including replayed ones.
+    pub(crate) fn delivery_count(&self) -> u32 {
         self.state().next_order - 1
     }
 
-    /// Stops the run at its next turn. The first reason counts, except that losing it always does.
+    /// Stops the run when its task is next polled. The first reason counts, except that `Disowned` overrides
+    /// any other.
     pub(crate) fn interrupt(&self, interrupt: Interrupt) {
         {
             let mut state = self.state();
-            let counts = match interrupt {
-                Interrupt::Lost => true,
-                Interrupt::PutOff => !state.is_closed,
-                _ => !state.is_closed || state.is_put_off,
+            let is_effective = match interrupt {
+                Interrupt::Disowned => true,
+                Interrupt::Defer => !state.is_closed,
+                _ => !state.is_closed || state.is_deferred,
             };
-            if !counts {
+            if !is_effective {
                 return;
             }
-            if state.interrupt.is_none() || matches!(interrupt, Interrupt::Lost) {
+            if state.interrupt.is_none() || matches!(interrupt, Interrupt::Disowned) {
                 state.interrupt = Some(interrupt);
             }
         }
-        self.poke();
+        self.wake_task();
     }
 
-    /// Interrupts the run if its deadline has passed; true if it is to stop.
-    pub(crate) fn heed_deadline(&self) -> bool {
+    /// Interrupts the run if its deadline has passed. Returns whether it has.
+    pub(crate) fn check_deadline(&self) -> bool {
         let Some(deadline_at) = self.deadline_at else { return false };
-        let is_over = self.core.now() >= deadline_at;
-        if is_over {
+        let has_passed = self.engine.now() >= deadline_at;
+        if has_passed {
             self.interrupt(Interrupt::Cancel(Failure::deadline_reached().into()));
         }
-        is_over
+        has_passed
     }
 
-    /// True if a body of the run may begin now: nothing is to stop it. Read right before each body.
-    pub(crate) fn lets_begin(&self) -> bool {
-        if self.heed_deadline() || self.is_lost() {
+    /// Whether a body of the run may begin now: no reason to stop is known. Check it right before each body.
+    pub(crate) fn can_begin_body(&self) -> bool {
+        if self.check_deadline() || self.is_disowned() {
             return false;
         }
         let state = self.state();
         !state.is_closed && state.interrupt.is_none()
     }
 
-    /// Lets the task look again.
-    pub(crate) fn poke(&self) {
+    /// Wakes the run's task.
+    pub(crate) fn wake_task(&self) {
         self.is_woken.store(true, SeqCst);
-        self.task.wake();
+        self.task_waker.wake();
     }
 
-    /// False once the gate is closed.
+    /// Whether the run is open: its code may record.
     pub(crate) fn is_open(&self) -> bool {
         !self.state().is_closed
     }
 
-    /// Drops branches that were spawned and not taken up: outside of the lock, which they take.
+    /// Drops spawned branches that the task has not taken. Outside of the lock, because their destructors
+    /// take it.
     pub(crate) fn drop_spawned(&self) {
         let spawned = std::mem::take(&mut self.state().spawned);
         drop(spawned);
     }
 
-    /// True if it is not ours any more, or the Start that its tree rests on has lost.
-    pub(crate) fn is_lost(&self) -> bool {
+    /// Whether another registration or worker owns the execution, or the Start on which its tree depends has
+    /// failed.
+    pub(crate) fn is_disowned(&self) -> bool {
         self.lane().generation() != self.generation || self.fate.as_ref().is_some_and(Fate::has_failed)
     }
 
-    /// Where the Start was staged, if it was staged here.
+    /// Returns where the Start was staged; `None` if it was not staged here.
     pub(crate) fn start_lsn(&self) -> Option<Lsn> {
         Some(self.state().start_lsn).filter(|lsn| *lsn > Lsn(0))
     }
 
-    /// True if the Start was staged and its outcome is known.
+    /// Whether the Start was staged and its outcome is known.
     pub(crate) fn is_start_settled(&self) -> bool {
         self.start_lsn().is_some_and(|lsn| self.lane().is_settled(lsn))
     }
 
-    /// From here on the task polls the run, until [`Run::end_poll`].
+    /// Begins a poll by the task, until [`Run::end_poll`].
     pub(crate) fn begin_poll(&self) {
         self.is_polled.store(true, SeqCst);
     }
 
-    /// What was staged meanwhile goes out.
+    /// Ends a poll, and wakes the committer for Writes that were staged during it.
     pub(crate) fn end_poll(&self) {
         self.is_polled.store(false, SeqCst);
-        if self.has_staged.load(SeqCst) && self.has_staged.swap(false, SeqCst) {
+        if self.is_wake_pending.load(SeqCst) && self.is_wake_pending.swap(false, SeqCst) {
             self.lane().wake_committer();
         }
     }
 
-    /// Closes the gate: from here on nothing of the run's code is recorded.
+    /// Closes the run: its code records nothing more.
     pub(crate) fn close(&self) {
         self.state().is_closed = true;
     }
 
-    /// Stages a Write of the run, its Start first. `None` if the gate is closed or ownership is lost.
-    pub(crate) fn stage(&self, write: Write, room: u32) -> Option<Lsn> {
+    /// Stages a Write of the run, after its Start. `None` if the run is closed or disowned.
+    pub(crate) fn stage(&self, write: Write, reserved: u32) -> Option<Lsn> {
         let mut state = self.state();
         if state.is_closed {
             return None;
         }
-        self.stage_in(&mut state, write, room)
+        self.stage_locked(&mut state, write, reserved)
     }
 
-    /// Like [`Run::stage`], also through a closed gate: for the run's own end.
-    pub(crate) fn stage_in(&self, state: &mut RunState, write: Write, room: u32) -> Option<Lsn> {
+    /// Does the same as [`Run::stage`] under the state's lock, and also in a closed run, for the run's own
+    /// end.
+    pub(crate) fn stage_locked(&self, state: &mut RunState, write: Write, reserved: u32) -> Option<Lsn> {
         if let Some(mut start) = state.start.take() {
             if let Write::Transition(change) = write {
-                // nothing has been staged yet: the execution is born in the state it has reached
+                // nothing was staged yet: the execution is created in the state that it has reached
                 start.has_begun = true;
                 start.state = change.state;
-                let room = room + state.start_room;
-                return self.stage_write(state, Write::Start(start), room, true);
+                let reserved = reserved + state.start_reserved;
+                return self.stage_write(state, Write::Start(start), reserved, true);
             }
-            let start_room = state.start_room;
-            self.stage_write(state, Write::Start(start), start_room, true)?;
+            let start_reserved = state.start_reserved;
+            self.stage_write(state, Write::Start(start), start_reserved, true)?;
         }
-        let is_solid = !matches!(&write, Write::Checkpoint(c) if c.kind != CheckpointKind::Abandoned);
-        self.stage_write(state, write, room, is_solid)
+        let is_required = !matches!(&write, Write::Checkpoint(c) if c.kind != CheckpointKind::Abandoned);
+        self.stage_write(state, write, reserved, is_required)
     }
 
-    fn stage_write(&self, state: &mut RunState, write: Write, room: u32, is_solid: bool) -> Option<Lsn> {
+    fn stage_write(
+        &self,
+        state: &mut RunState,
+        write: Write,
+        reserved: u32,
+        is_required: bool,
+    ) -> Option<Lsn> {
         if let Write::Start(start) = &write
             && start.key == self.key
             && matches!(start.state, State::Running { .. })
         {
-            // findable before it is durable: what becomes of it must find it, and nobody may adopt it
+            // registered before the Start is durable: its outcome must reach the run, and no claim may launch
+            // the execution
             self.register();
         }
         let is_start = matches!(&write, Write::Start(start) if start.key == self.key);
-        // only changes of the execution's own row have a slot to fold into
+        // only changes of the execution's own row fold
         let is_own = is_start || matches!(&write, Write::Transition(_));
-        let mut slot = if is_own { state.slot } else { FoldTarget::default() };
-        let lsn = self.stage_at(state, write, room, is_solid, &mut slot)?;
+        let mut fold_target = if is_own { state.fold_target } else { FoldTarget::default() };
+        let lsn = self.stage_on_lane(state, write, reserved, is_required, &mut fold_target)?;
         if is_own {
-            state.slot = slot;
+            state.fold_target = fold_target;
         }
         if is_start {
             state.start_lsn = lsn;
-            if self.is_lost() {
-                // the caller's Start goes on without this run
-                state.interrupt = Some(Interrupt::Lost);
+            if self.is_disowned() {
+                // the caller's Start continues without this run
+                state.interrupt = Some(Interrupt::Disowned);
             }
         }
         Some(lsn)
     }
 
-    /// Stages the Start of a child; also where, so that the child's own end may fold into it.
-    pub(crate) fn stage_child(&self, start: Box<Start>, room: u32) -> Option<(Lsn, FoldTarget)> {
+    /// Stages the Start of a child. Also returns its fold target, so that the child's own end may fold into
+    /// it.
+    pub(crate) fn stage_child(&self, start: Box<Start>, reserved: u32) -> Option<(Lsn, FoldTarget)> {
         let mut state = self.state();
         if state.is_closed {
             return None;
         }
-        self.start_in(&mut state)?;
-        let mut slot = FoldTarget::default();
-        let lsn = self.stage_at(&mut state, Write::Start(start), room, true, &mut slot)?;
+        self.ensure_start_staged(&mut state)?;
+        let mut fold_target = FoldTarget::default();
+        let lsn = self.stage_on_lane(&mut state, Write::Start(start), reserved, true, &mut fold_target)?;
         crate::crash_point!("child start staged");
-        Some((lsn, slot))
+        Some((lsn, fold_target))
     }
 
-    fn stage_at(
+    fn stage_on_lane(
         &self,
         state: &mut RunState,
         write: Write,
-        room: u32,
-        is_solid: bool,
-        slot: &mut FoldTarget,
+        reserved: u32,
+        is_required: bool,
+        fold_target: &mut FoldTarget,
     ) -> Option<Lsn> {
-        if matches!(state.interrupt, Some(Interrupt::Lost)) {
-            // something else has been staged in its place, and goes on from the record
-            self.lane().release(room);
+        if matches!(state.interrupt, Some(Interrupt::Disowned)) {
+            // a replacement was staged for a Write of this run, and the execution continues from its record
+            self.lane().release(reserved);
             return None;
         }
         let (generation, tree) = (self.generation, self.root);
-        let staged = Staged { generation, tree, write, reserved: room, fate: self.fate.clone() };
+        let staged = Staged { generation, tree, write, reserved, fate: self.fate.clone() };
         let lsn = if self.is_polled.load(SeqCst) {
-            self.lane().stage_without_wake(staged, slot).map(|(lsn, is_idle)| {
-                if is_idle {
-                    self.has_staged.store(true, SeqCst);
+            self.lane().stage_without_wake(staged, fold_target).map(|(lsn, needs_wake)| {
+                if needs_wake {
+                    self.is_wake_pending.store(true, SeqCst);
                     if !self.is_polled.load(SeqCst) {
-                        // another thread has ended the poll meanwhile, and may not have seen it
+                        // another thread has ended the poll since, and may have missed the flag
                         self.lane().wake_committer();
                     }
                 }
                 lsn
             })
         } else {
-            self.lane().stage(staged, slot)
+            self.lane().stage(staged, fold_target)
         };
         let Some(lsn) = lsn else {
-            state.interrupt = Some(Interrupt::Lost);
+            state.interrupt = Some(Interrupt::Disowned);
             return None;
         };
-        state.last = state.last.max(lsn);
-        if is_solid {
-            state.last_solid = state.last_solid.max(lsn);
+        state.last_lsn = state.last_lsn.max(lsn);
+        if is_required {
+            state.last_required_lsn = state.last_required_lsn.max(lsn);
         }
         Some(lsn)
     }
 
-    /// Says where the Start of the run was staged by its parent.
-    pub(crate) fn started_at(&self, lsn: Lsn, slot: FoldTarget) {
+    /// Notes where the parent staged this run's Start.
+    pub(crate) fn set_staged_start(&self, lsn: Lsn, fold_target: FoldTarget) {
         let mut state = self.state();
         state.start_lsn = lsn;
-        state.slot = slot;
+        state.fold_target = fold_target;
     }
 
-    /// Stages the Start of the run by itself, before any of its code runs.
-    pub(crate) fn stage_start(&self, start: Box<Start>, room: u32) -> Option<Lsn> {
-        self.stage_write(&mut self.state(), Write::Start(start), room, true)
+    /// Stages the run's Start alone, before any of its code runs.
+    pub(crate) fn stage_start(&self, start: Box<Start>, reserved: u32) -> Option<Lsn> {
+        self.stage_write(&mut self.state(), Write::Start(start), reserved, true)
     }
 
-    /// Keeps a Start to be staged when something depends on it.
-    pub(crate) fn keep_start(&self, start: Box<Start>, room: u32) {
+    /// Keeps a Start that is staged when another Write depends on it.
+    pub(crate) fn set_unstaged_start(&self, start: Box<Start>, reserved: u32) {
         let mut state = self.state();
         state.start = Some(start);
-        state.start_room = room;
+        state.start_reserved = reserved;
     }
 
-    /// Stages the Start if that has not happened.
-    pub(crate) fn start_in(&self, state: &mut RunState) -> Option<()> {
+    /// Stages the Start if it is not staged yet. `None` if the run is disowned.
+    pub(crate) fn ensure_start_staged(&self, state: &mut RunState) -> Option<()> {
         if let Some(start) = state.start.take() {
-            let room = state.start_room;
-            self.stage_write(state, Write::Start(start), room, true)?;
+            let reserved = state.start_reserved;
+            self.stage_write(state, Write::Start(start), reserved, true)?;
         }
         Some(())
     }
 
-    /// What a step's body waits for: the largest Lsn of all earlier Writes, or for a speculative one of
-    /// those that are not checkpoints.
-    /// Stages the Start if that has not happened; `None` if the run is lost.
+    /// Returns the Lsn that a step's body waits for: the largest of all earlier Writes, or for a speculative
+    /// step the largest of those that are not checkpoints of outcomes. Stages the Start if it is not staged
+    /// yet. `None` if the run is disowned.
     pub(crate) fn barrier(&self, is_speculative: bool) -> Option<Lsn> {
         let mut state = self.state();
-        self.start_in(&mut state)?;
-        Some(if is_speculative { state.last_solid } else { state.last })
+        self.ensure_start_staged(&mut state)?;
+        Some(if is_speculative { state.last_required_lsn } else { state.last_lsn })
     }
 
-    /// Notes that the run was handed something that is durable only with `lsn`.
-    pub(crate) fn depends_on(&self, lsn: Lsn) {
+    /// Notes that the run received a value that is durable only with `lsn`.
+    pub(crate) fn add_dependency(&self, lsn: Lsn) {
         let mut state = self.state();
-        state.last = state.last.max(lsn);
-        state.last_solid = state.last_solid.max(lsn);
+        state.last_lsn = state.last_lsn.max(lsn);
+        state.last_required_lsn = state.last_required_lsn.max(lsn);
     }
 
-    /// The failed attempts recorded at `path`, once.
+    /// Takes the failed attempts that are recorded at `path`.
     pub(crate) fn take_attempts(&self, path: &Path) -> Vec<Attempt> {
         if !self.is_replayed {
             return Vec::new();
@@ -490,26 +506,27 @@ impl Run {
 
     pub(crate) fn conclude(&self, conclusion: Conclusion) {
         let waiters = {
-            let mut concluding = self.conclusion.lock().unwrap_or_else(PoisonError::into_inner);
-            concluding.conclusion = Some(conclusion);
-            std::mem::take(&mut concluding.waiters)
+            let mut state = self.conclusion.lock().unwrap_or_else(PoisonError::into_inner);
+            state.conclusion = Some(conclusion);
+            std::mem::take(&mut state.waiters)
         };
         for waker in waiters {
             waker.wake();
         }
     }
 
-    /// The conclusion, or `waker` is woken when there is one.
-    pub(crate) fn concluded(&self, waker: &Waker) -> Option<Conclusion> {
-        let mut concluding = self.conclusion.lock().unwrap_or_else(PoisonError::into_inner);
-        if concluding.conclusion.is_none() && !concluding.waiters.iter().any(|other| other.will_wake(waker)) {
-            concluding.waiters.push(waker.clone());
+    /// Returns the conclusion. If there is none yet, registers `waker` for it.
+    pub(crate) fn conclusion_or_register(&self, waker: &Waker) -> Option<Conclusion> {
+        let mut state = self.conclusion.lock().unwrap_or_else(PoisonError::into_inner);
+        if state.conclusion.is_none() && !state.waiters.iter().any(|other| other.will_wake(waker)) {
+            state.waiters.push(waker.clone());
         }
-        concluding.conclusion.clone()
+        state.conclusion.clone()
     }
 
-    /// Tells the run about the end of a child, or that it no longer runs here. False if nobody listens.
-    pub(crate) fn child_signal(&self, child: Key, signal: ChildState) -> bool {
+    /// Notifies the run that a child has ended or no longer runs here. Returns false if the run is closed or
+    /// does not wait for this child.
+    pub(crate) fn update_child(&self, child: Key, child_state: ChildState) -> bool {
         {
             let mut state = self.state();
             if state.is_closed {
@@ -517,20 +534,20 @@ impl Run {
             }
             let Some(known) = state.children.get_mut(&child) else { return false };
             if !matches!(known, ChildState::Ended(_)) {
-                *known = signal;
+                *known = child_state;
             }
-            let waiting = state
+            let waiting_call = state
                 .calls
                 .iter_mut()
                 .flatten()
                 .find(|call| matches!(call.waiting_for, Some(WaitingFor::Child(key)) if key == child));
-            if let Some(call) = waiting
+            if let Some(call) = waiting_call
                 && let Some(waker) = call.waker.take()
             {
                 waker.wake();
             }
         }
-        self.poke();
+        self.wake_task();
         true
     }
 }
@@ -543,10 +560,10 @@ impl HasLane for Arc<Run> {
 
 impl Wake for Run {
     fn wake(self: Arc<Self>) {
-        self.poke();
+        self.wake_task();
     }
 
     fn wake_by_ref(self: &Arc<Self>) {
-        self.poke();
+        self.wake_task();
     }
 }

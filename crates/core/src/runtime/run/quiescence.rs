@@ -1,7 +1,7 @@
-//! Rest: when all branches of a run wait, and what is delivered then.
+//! Quiescence: detects that every branch of a run is blocked, then makes the next delivery.
 //!
-//! Branches of Rust are at rest when a poll of the run's task has woken none of them. Code of a guest is polled
-//! by somebody else, who watches it: see [`guest`](crate::guest).
+//! Branches in Rust are quiescent when a poll of the run's task has woken none of them. A guest's code is
+//! polled by its binding, which reports when it is quiescent: see [`guest`](crate::guest).
 
 use std::task::Waker;
 
@@ -11,81 +11,86 @@ use crate::failure::Failure;
 use crate::key::Key;
 use crate::path::Path;
 use crate::runtime::run::call::{Delivery, Phase, WaitingFor};
-use crate::runtime::run::mismatch::{ends_early, missing, non_deterministic, not_given_up};
-use crate::runtime::run::{ChildState, InThread, Interrupt, Run, RunState};
+use crate::runtime::run::mismatch::{
+    describe_early_return, describe_missing_abandonment, describe_missing_call, non_determinism_failure,
+};
+use crate::runtime::run::{ChildState, Interrupt, Run, RunState, ThreadUse};
 use crate::store::CheckpointKind;
 
-/// What the run's task does next when all branches are at rest.
-pub(crate) enum Rest {
-    /// Something was delivered: poll again.
+/// The next action of a run's task after its branches were polled.
+pub(crate) enum Quiescence {
+    /// A delivery was made, or the replay has ended: poll again.
     Delivered,
-    /// Wait to be woken.
+    /// All branches are blocked: wait to be woken.
     Idle,
-    /// Code that somebody else polls may be running: wait to be told.
-    Restless,
+    /// Code of a guest may be running: wait until the binding reports that it is quiescent.
+    Active,
 }
 
-/// What the branches of a guest wait for when they are at rest.
+/// The events for which the branches of a quiescent guest wait.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Waits {
-    /// Some may go on by themselves: they wait for something that is nothing of the execution's.
+pub enum BlockedOn {
+    /// Some branches wait for events outside of the execution, and may continue without a delivery.
     #[default]
-    Outside,
-    /// For durable calls, and for branches that wait for such; some with a limit in time that is not durable.
-    Limited,
-    /// For durable calls, and for branches that wait for such.
-    Inside,
+    External,
+    /// All branches wait for durable calls, or for branches that do. Some of the waits have a time limit that
+    /// is not durable.
+    TimeLimited,
+    /// All branches wait for durable calls, or for branches that do.
+    DurableCalls,
 }
 
 impl Run {
-    /// All branches are at rest: makes the next delivery, if there is one.
-    pub(crate) fn rest(&self) -> Rest {
+    /// Makes the next delivery, if all branches are quiescent and there is one.
+    pub(crate) fn deliver_next(&self) -> Quiescence {
         let mut state = self.state();
-        if state.busy > 0 || state.interrupt.is_some() {
-            return Rest::Idle;
+        if state.delivery_blocks > 0 || state.interrupt.is_some() {
+            return Quiescence::Idle;
         }
-        if self.definition.is_guest() && state.is_restless() {
-            return Rest::Restless;
+        if self.definition.is_guest() && state.is_active() {
+            return Quiescence::Active;
         }
         let state = &mut *state;
         let Some(replay) = &mut state.replay else {
             return match state.completed.pop_front() {
                 Some(id) => {
                     self.deliver(state, id);
-                    Rest::Delivered
+                    Quiescence::Delivered
                 }
-                None => Rest::Idle,
+                None => Quiescence::Idle,
             };
         };
         let Some(next) = replay.peek() else {
             state.replay = None;
             for call in state.calls.iter_mut().flatten() {
-                if matches!(call.phase, Phase::Beyond) {
+                if matches!(call.phase, Phase::AfterReplay) {
                     call.phase = Phase::Live;
                     if let Some(waker) = call.waker.take() {
                         waker.wake();
                     }
                 }
             }
-            return Rest::Delivered;
+            return Quiescence::Delivered;
         };
         let calls = &state.calls;
         let is_awaited = |id: &usize| calls[*id].as_ref().is_some_and(|call| call.is_awaited);
         let call = replay.calls.get(&next.path).copied().filter(is_awaited);
-        let is_given_up = next.kind == CheckpointKind::Abandoned;
-        let (Some(id), false) = (call, is_given_up) else {
-            // a branch that waits for something else than a durable call may still do what is recorded
-            if state.outstanding < state.leaves && state.waits == Waits::Outside {
-                return Rest::Idle;
+        let is_abandoned = next.kind == CheckpointKind::Abandoned;
+        let (Some(id), false) = (call, is_abandoned) else {
+            // a branch that waits for an external event may still make the recorded call
+            if state.outstanding < state.active_branches && state.blocked_on == BlockedOn::External {
+                return Quiescence::Idle;
             }
             let disagreement = match call {
-                Some(_) => not_given_up(next, self.definition.time_limit_hint),
-                None => missing(next, calls.iter().flatten().filter(|call| call.is_waited_for())),
+                Some(_) => describe_missing_abandonment(next, self.definition.time_limit_hint),
+                None => {
+                    describe_missing_call(next, calls.iter().flatten().filter(|call| call.is_waited_for()))
+                }
             };
-            state.interrupt = Some(Interrupt::Park(non_deterministic(&disagreement).into()));
-            return Rest::Delivered;
+            state.interrupt = Some(Interrupt::Park(non_determinism_failure(&disagreement).into()));
+            return Quiescence::Delivered;
         };
-        let Some(checkpoint) = replay.pop() else { return Rest::Idle };
+        let Some(checkpoint) = replay.pop() else { return Quiescence::Idle };
         replay.calls.remove(&checkpoint.path);
         state.delivered_at = checkpoint.at;
         if let Some(Some(call)) = state.calls.get_mut(id) {
@@ -97,174 +102,183 @@ impl Run {
             if let Some(waker) = call.waker.take() {
                 waker.wake();
             }
-            state.unheard += 1;
+            state.unconsumed += 1;
         }
-        Rest::Delivered
+        Quiescence::Delivered
     }
 
-    /// Adds `by` to the number of branches that are not waiting for branches of their own.
-    pub(crate) fn add_leaves(&self, by: i32) {
+    /// Adds `by` to the number of active branches: those that do not wait for branches of their own.
+    pub(crate) fn adjust_active_branches(&self, by: i32) {
         let mut state = self.state();
-        state.stir();
-        state.leaves = state.leaves.saturating_add_signed(by);
+        state.mark_active();
+        state.active_branches = state.active_branches.saturating_add_signed(by);
         if by < 0 && self.definition.is_guest() {
-            // what hears of the end of a branch on a loop may cancel others, or begin some
-            state.is_unsettled |= state.thread.is_none();
+            // code that is notified of a branch's end on an event loop may cancel or begin other branches
+            state.is_branch_end_unsettled |= state.thread_use.is_none();
             if state.has_undelivered() {
                 drop(state);
-                self.poke();
+                self.wake_task();
             }
         }
     }
 
-    /// Code of a branch of a guest runs.
-    pub(crate) fn code_runs(&self) {
-        self.state().stir();
+    /// Notes that code of a guest's branch has started to run.
+    pub(crate) fn code_started(&self) {
+        self.state().mark_active();
     }
 
-    /// Code of a branch of a guest waits now, or has ended. True if from now on somebody has to watch for the rest
-    /// of all of them.
-    pub(crate) fn code_waits(&self) -> bool {
+    /// Notes that code of a guest's branch waits or has ended. Returns true if the caller must watch from now
+    /// on until all branches are quiescent.
+    pub(crate) fn code_blocked(&self) -> bool {
         let mut state = self.state();
-        // a single branch concerns nobody else, unless something is to be done when it has come to rest
-        let is_alone = state.leaves <= 1 && state.start.is_none() && state.replay.is_none();
-        let is_at_rest = !state.minds_unsettled() && (is_alone || !state.is_restless()) || state.is_closed;
-        !is_at_rest && !std::mem::replace(&mut state.is_watched, true)
+        // a single branch affects no other, unless the task has work once it is quiescent
+        let is_alone = state.active_branches <= 1 && state.start.is_none() && state.replay.is_none();
+        let is_quiescent =
+            !state.has_unsettled_waits() && (is_alone || !state.is_active()) || state.is_closed;
+        !is_quiescent && !std::mem::replace(&mut state.is_watched, true)
     }
 
-    /// Changes with everything that branches of a guest do; `None` if nobody needs to watch them any more.
+    /// Returns a counter that changes with every activity of a guest's branches; `None` if they need not be
+    /// watched any more.
     pub(crate) fn activity(&self) -> Option<u32> {
         let mut state = self.state();
-        if !state.is_closed && (state.is_restless() || state.minds_unsettled()) {
+        if !state.is_closed && (state.is_active() || state.has_unsettled_waits()) {
             return Some(state.activity);
         }
         state.is_watched = false;
-        if !state.is_closed && state.minds_rest() {
+        if !state.is_closed && state.needs_quiescence() {
             drop(state);
-            self.poke();
+            self.wake_task();
         }
         None
     }
 
-    /// True if it matters what the branches of a guest wait for: a recorded delivery cannot be made, or the run
-    /// could be suspended.
-    pub(crate) fn minds_waits(&self) -> bool {
+    /// Whether [`BlockedOn`] affects the next action: a recorded delivery cannot be made, or the run could be
+    /// suspended.
+    pub(crate) fn needs_blocked_on(&self) -> bool {
         let state = self.state();
         if let Some(replay) = &state.replay {
             return replay.peek().is_some_and(|next| {
                 next.kind == CheckpointKind::Abandoned || !replay.calls.contains_key(&next.path)
             });
         }
-        let patience = self.core.options.suspend_after;
-        let now = self.core.now();
+        let suspend_after = self.engine.options.suspend_after;
+        let now = self.engine.now();
         state.outstanding > 0
             && state.calls.iter().flatten().filter(|call| call.is_awaited).all(|call| {
                 match &call.waiting_for {
-                    Some(WaitingFor::Timer(due_at)) => due_at.since(now) > patience,
+                    Some(WaitingFor::Timer(due_at)) => due_at.since(now) > suspend_after,
                     Some(WaitingFor::Child(_)) => true,
                     None => false,
                 }
             })
     }
 
-    /// No branch of a guest runs any more, and none can before something is delivered, or comes from outside.
-    pub(crate) fn set_quiet(&self, waits: Waits) {
+    /// Notes that no branch of a guest runs, and none can run before a delivery or an external event.
+    pub(crate) fn set_quiescent(&self, blocked_on: BlockedOn) {
         {
             let mut state = self.state();
             state.is_watched = false;
-            state.is_unsettled = false;
-            state.is_quiet = true;
-            state.waits = waits;
+            state.is_branch_end_unsettled = false;
+            state.is_quiescent = true;
+            state.blocked_on = blocked_on;
         }
-        self.poke();
+        self.wake_task();
     }
 
-    /// True if a thread does nothing while its code waits for this child, which may need one itself.
-    pub(crate) fn wastes_a_thread(&self, child: Key) -> bool {
+    /// Whether the code holds an idle thread while it waits for this child, which may need a thread itself.
+    pub(crate) fn holds_thread_for(&self, child: Key) -> bool {
         let state = self.state();
-        match state.thread {
+        match state.thread_use {
             None => false,
-            Some(InThread::Idle) => true,
-            Some(InThread::Hosting) => !matches!(state.children.get(&child), Some(ChildState::Local)),
+            Some(ThreadUse::Idle) => true,
+            Some(ThreadUse::HostsChild) => !matches!(state.children.get(&child), Some(ChildState::Local)),
         }
     }
 
-    /// Wakes `waker` when the guest's code has to unwind; false if it has to already.
-    pub(crate) fn on_stop(&self, waker: &Waker) -> bool {
+    /// Registers `waker` to be woken when the guest's code has to unwind. Returns false if it already has to.
+    pub(crate) fn add_stop_waker(&self, waker: &Waker) -> bool {
         let mut state = self.state();
-        if state.stopped.is_some() {
+        if state.stop_reason.is_some() {
             return false;
         }
         state.stop_wakers.push(waker.clone());
         true
     }
 
-    /// `waker` need not be woken any more.
-    pub(crate) fn off_stop(&self, waker: &Waker) {
+    /// Removes a waker registered by [`add_stop_waker`](Self::add_stop_waker).
+    pub(crate) fn remove_stop_waker(&self, waker: &Waker) {
         let mut state = self.state();
         if let Some(i) = state.stop_wakers.iter().rposition(|other| other.will_wake(waker)) {
             state.stop_wakers.swap_remove(i);
         }
     }
 
-    /// Wakes whoever waits for a call of a guest that has been stopped.
-    pub(crate) fn wake_stopped(&self) {
+    /// Wakes the waiters for calls of a guest that has been stopped.
+    pub(crate) fn wake_stop_wakers(&self) {
         let wakers = std::mem::take(&mut self.state().stop_wakers);
         for waker in wakers {
             waker.wake();
         }
     }
 
-    /// If every branch is in a durable wait, what for and since when; `None` if some body runs, or some
-    /// branch waits for something else.
-    pub(crate) fn waits(&self) -> Option<Vec<(Path, WaitingFor, Timestamp)>> {
+    /// Returns the durable waits of all branches: the call's path, the awaited event, and since when. `None`
+    /// if a body runs or a branch waits for another event.
+    pub(crate) fn durable_waits(&self) -> Option<Vec<(Path, WaitingFor, Timestamp)>> {
         self.state().durable_waits()
     }
 }
 
 impl RunState {
-    /// True if something may be delivered once all branches are at rest.
+    /// Whether a delivery may be possible once all branches are quiescent.
     pub(crate) fn has_undelivered(&self) -> bool {
         self.replay.is_some() || !self.completed.is_empty()
     }
 
-    /// True if a branch has ended and others are in durable waits: these are recorded, and suspended for, once it is
-    /// certain that nothing follows from the end.
-    pub(crate) fn minds_unsettled(&self) -> bool {
-        self.is_unsettled && self.waiting > 0
+    /// Whether a branch has ended while others are in durable waits. Those waits are recorded, and the run is
+    /// suspended, only once it is certain that no code runs in consequence of that end.
+    pub(crate) fn has_unsettled_waits(&self) -> bool {
+        self.is_branch_end_unsettled && self.durable_wait_count > 0
     }
 
-    /// True if the task of a guest's run has something to do now that a branch has come to rest: a delivery, or
-    /// a wait to record or to suspend for once all branches are at rest.
-    pub(crate) fn minds_rest(&self) -> bool {
-        self.has_undelivered() || (self.waiting > 0 && !self.is_unsettled && !self.is_restless())
+    /// Whether the task of a guest's run has work now that a branch waits: a delivery, or, if all branches
+    /// are quiescent, durable waits to record or to be suspended for.
+    pub(crate) fn needs_quiescence(&self) -> bool {
+        self.has_undelivered()
+            || (self.durable_wait_count > 0 && !self.is_branch_end_unsettled && !self.is_active())
     }
 
-    /// A branch does something.
-    pub(crate) fn stir(&mut self) {
-        self.is_quiet = false;
-        self.waits = Waits::Outside;
+    /// Notes that a branch is active.
+    pub(crate) fn mark_active(&mut self) {
+        self.is_quiescent = false;
+        self.blocked_on = BlockedOn::External;
         self.activity = self.activity.wrapping_add(1);
     }
 
-    /// True if branches that somebody else polls may be running: one has yet to hear something, or is in no
-    /// durable call and not known to be waiting.
-    fn is_restless(&self) -> bool {
-        self.unheard > 0 || self.cancelled > 0 || (!self.is_quiet && self.outstanding < self.leaves)
+    /// Whether branches of a guest may be running: one has not consumed its delivery, or is neither in a
+    /// durable call nor known to wait.
+    fn is_active(&self) -> bool {
+        self.unconsumed > 0
+            || self.cancelled_calls > 0
+            || (!self.is_quiescent && self.outstanding < self.active_branches)
     }
 
-    /// The failure of code that has returned although more is recorded.
-    pub(crate) fn ends_early(&self) -> Option<Failure> {
+    /// Returns the failure of code that has returned while the record continues, if it does.
+    pub(crate) fn early_return_failure(&self) -> Option<Failure> {
         let next = self.replay.as_ref()?.peek()?;
-        Some(non_deterministic(&ends_early(next)))
+        Some(non_determinism_failure(&describe_early_return(next)))
     }
 
     pub(crate) fn durable_waits(&self) -> Option<Vec<(Path, WaitingFor, Timestamp)>> {
-        if self.busy > 0 || self.replay.is_some() || !self.completed.is_empty() || self.leaves == 0 {
+        if self.delivery_blocks > 0
+            || self.replay.is_some()
+            || !self.completed.is_empty()
+            || self.active_branches == 0
+        {
             return None;
         }
-        if self.unheard > 0 || self.cancelled > 0 {
-            // some branch of a guest is about to go on: with what it was handed, or without what it waited for
+        if self.unconsumed > 0 || self.cancelled_calls > 0 {
+            // a branch of a guest is about to continue, after its delivery or after its call was cancelled
             return None;
         }
         let waits: Vec<_> = self
@@ -273,8 +287,9 @@ impl RunState {
             .flatten()
             .filter_map(|call| Some((call.path.clone(), call.waiting_for.clone()?, call.begun_at)))
             .collect();
-        // branches that wait for other branches go on with them
-        let least = if self.waits == Waits::Inside { self.outstanding } else { self.leaves };
-        (waits.len() == least as usize).then_some(waits)
+        // branches that wait for other branches continue with them
+        let expected =
+            if self.blocked_on == BlockedOn::DurableCalls { self.outstanding } else { self.active_branches };
+        (waits.len() == expected as usize).then_some(waits)
     }
 }

@@ -1,4 +1,4 @@
-//! Replay: the recorded deliveries of an execution, handed out again in their order.
+//! Replay: delivers the recorded outcomes of an execution again, in their order.
 
 use std::collections::HashMap;
 
@@ -8,18 +8,18 @@ use crate::store::{Attempt, Checkpoint, CheckpointKind, Record};
 /// Failed attempts by path.
 pub(crate) type Attempts = HashMap<Path, Vec<Attempt>>;
 
-/// What is recorded and not delivered again yet.
+/// The recorded checkpoints that were not delivered again yet.
 pub(crate) struct Replay {
-    /// By order; `None` once delivered.
+    /// The checkpoints by order; `None` once delivered.
     recorded: Vec<Option<Checkpoint>>,
     by_path: HashMap<Path, usize>,
-    /// First that is not delivered.
+    /// Index of the next checkpoint to deliver.
     next: usize,
-    /// Calls that have been made and wait for their delivery, by path.
+    /// Calls that the code has made and that wait for their delivery, by path.
     pub(crate) calls: HashMap<Path, usize>,
 }
 
-/// What a call is, to be compared with what was recorded at its path.
+/// The kind of a call, which is compared with the checkpoint at its path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum CallKind {
     Step,
@@ -33,7 +33,7 @@ impl CallKind {
         match kind {
             CheckpointKind::Abandoned => true,
             CheckpointKind::Step => self == CallKind::Step,
-            // a child that could not be started is recorded as a failure at its place
+            // a child that could not be started is recorded as a failure at its path
             CheckpointKind::Failed => self != CallKind::Sleep,
             CheckpointKind::Timer => self == CallKind::Sleep,
             CheckpointKind::Child => self == CallKind::Child,
@@ -41,7 +41,7 @@ impl CallKind {
         }
     }
 
-    pub(crate) fn word(self) -> &'static str {
+    pub(crate) fn noun(self) -> &'static str {
         match self {
             CallKind::Step => "step",
             CallKind::Sleep => "sleep",
@@ -52,8 +52,8 @@ impl CallKind {
 }
 
 impl Replay {
-    /// The replay of a record; `None` if nothing was recorded. Also the failed attempts by path.
-    pub(crate) fn of(record: &mut Record) -> (Option<Self>, Option<Box<Attempts>>) {
+    /// Returns the replay of a record, `None` if it has no checkpoints, and the failed attempts by path.
+    pub(crate) fn from_record(record: &mut Record) -> (Option<Self>, Option<Box<Attempts>>) {
         let mut attempts: Option<Box<Attempts>> = None;
         for attempt in record.attempts.drain(..) {
             let attempts = attempts.get_or_insert_default();
@@ -70,12 +70,13 @@ impl Replay {
         (Some(Self { recorded, by_path, next: 0, calls: HashMap::new() }), attempts)
     }
 
-    /// The largest recorded order.
+    /// Returns the largest recorded order.
     pub(crate) fn last_order(&self) -> u32 {
         self.recorded.iter().flatten().map(|checkpoint| checkpoint.order).max().unwrap_or(0)
     }
 
-    /// What is recorded at `path`; an error in plain words if it is not what the code calls there now.
+    /// Returns the checkpoint at `path`. If it disagrees with the call that the code makes there, returns a
+    /// description of the disagreement.
     pub(crate) fn find(
         &self,
         path: &Path,
@@ -97,51 +98,52 @@ impl Replay {
                 format!(" (the nearest recorded {name:?} is at position {})", other.path)
             });
             return Err(format!(
-                "at position {path} the record has {} {:?}, the code now calls {} {name:?}{hint}",
-                described(checkpoint.kind),
+                "at position {path} the record has {} {:?}, but the code calls {} {name:?}{hint}",
+                describe(checkpoint.kind),
                 &*checkpoint.name,
-                kind.word(),
+                kind.noun(),
             ));
         }
         match (checkpoint.fingerprint, fingerprint) {
             (Some(recorded), Some(now)) if recorded != now => Err(format!(
                 "at position {path} {} {name:?} was recorded with other arguments than the code passes now",
-                kind.word()
+                kind.noun()
             )),
             _ => Ok(Some(checkpoint)),
         }
     }
 
-    /// True if something is recorded at `path` and has yet to be delivered.
-    pub(crate) fn records(&self, path: &Path) -> bool {
+    /// Whether a checkpoint at `path` is recorded and not delivered yet.
+    pub(crate) fn has_recorded(&self, path: &Path) -> bool {
         self.by_path.get(path).is_some_and(|&i| self.recorded[i].is_some())
     }
 
-    /// The next delivery to be made.
+    /// Returns the next checkpoint to deliver.
     pub(crate) fn peek(&self) -> Option<&Checkpoint> {
         self.recorded.get(self.next).and_then(Option::as_ref)
     }
 
-    /// True if something was delivered after what has been repeated: the rest may be calls that were given up
-    /// together, which come in no certain order.
-    pub(crate) fn delivers_more(&self) -> bool {
-        let left = self.recorded.get(self.next..).unwrap_or_default();
-        left.iter().flatten().any(|checkpoint| checkpoint.kind != CheckpointKind::Abandoned)
+    /// Whether checkpoints of other kinds than abandoned calls remain. Calls that were abandoned together
+    /// have no certain order.
+    pub(crate) fn has_more_deliveries(&self) -> bool {
+        let remaining = self.recorded.get(self.next..).unwrap_or_default();
+        remaining.iter().flatten().any(|checkpoint| checkpoint.kind != CheckpointKind::Abandoned)
     }
 
-    /// Takes the next delivery out.
+    /// Takes the next checkpoint to deliver.
     pub(crate) fn pop(&mut self) -> Option<Checkpoint> {
         let checkpoint = self.recorded.get_mut(self.next)?.take();
         self.skip_taken();
         checkpoint
     }
 
-    /// Takes out that the call at `path` was given up, if that comes next. Of calls that are given up one
-    /// after the other, any may come first: collections of futures drop them in no certain order.
-    pub(crate) fn give_up(&mut self, path: &Path) -> bool {
+    /// Takes the record that the call at `path` was abandoned. Returns false if other checkpoints precede it.
+    /// Calls abandoned in succession may come in any order: collections of futures drop them in no certain
+    /// order.
+    pub(crate) fn abandon(&mut self, path: &Path) -> bool {
         let Some(&i) = self.by_path.get(path) else { return false };
-        let is_next = self.recorded.get(self.next..=i).is_some_and(|until| {
-            until.iter().flatten().all(|checkpoint| checkpoint.kind == CheckpointKind::Abandoned)
+        let is_next = self.recorded.get(self.next..=i).is_some_and(|preceding| {
+            preceding.iter().flatten().all(|checkpoint| checkpoint.kind == CheckpointKind::Abandoned)
         });
         if is_next {
             self.recorded[i] = None;
@@ -157,8 +159,8 @@ impl Replay {
     }
 }
 
-/// The words for what a checkpoint records.
-pub(crate) fn described(kind: CheckpointKind) -> &'static str {
+/// Returns the words for a checkpoint's kind.
+pub(crate) fn describe(kind: CheckpointKind) -> &'static str {
     match kind {
         CheckpointKind::Step => "step",
         CheckpointKind::Failed => "failed step",

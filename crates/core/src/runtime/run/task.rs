@@ -1,7 +1,7 @@
 //! [`RunTask`]: the future that runs an execution to its conclusion.
 //!
-//! It polls the workflow's code; whenever all branches have come to rest it makes the next delivery. It
-//! stages the execution's end, waits until that is durable, and only then lets anybody know.
+//! The task polls the workflow's code. Whenever all branches are blocked, it makes the next delivery. It
+//! stages the execution's end, waits until that is durable, and only then announces it.
 
 use std::panic::AssertUnwindSafe;
 use std::pin::Pin;
@@ -12,8 +12,8 @@ use std::task::{Context as TaskContext, Poll, Waker};
 use futures_util::FutureExt;
 use futures_util::stream::{FuturesUnordered, StreamExt};
 
-use super::children::{awaited_children, cancel_children, unended_children};
-use super::detached::{Detached, Ender};
+use super::children::{cancel_children, load_awaited_children, take_unended_children};
+use super::detached::{DetachedRun, FinalFlush};
 use crate::clock::Timestamp;
 use crate::commit::{DurableFuture, Lsn};
 use crate::error::Error;
@@ -21,75 +21,76 @@ use crate::failure::{Failure, UNREADABLE};
 use crate::key::Key;
 use crate::payload::{INLINE_LIMIT, Payload};
 use crate::runtime::definition::BodyFuture;
-use crate::runtime::run::call::{LONGEST_NAP, Settling, WaitingFor};
-use crate::runtime::run::quiescence::Rest;
-use crate::runtime::run::{ChildEnd, ChildState, Conclusion, Interrupt, Run, Stopped};
+use crate::runtime::run::call::{CLOCK_RECHECK_INTERVAL, IdleState, WaitingFor};
+use crate::runtime::run::quiescence::Quiescence;
+use crate::runtime::run::{ChildEnd, ChildState, Conclusion, Interrupt, Run, StopReason};
 use crate::store::{Outcome, State, Status, Write, cancel_outcome};
 
-type Boxed<T> = Pin<Box<dyn Future<Output = T> + Send>>;
+type BoxedFuture<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 
-/// Runs an execution. Resolves when its conclusion is known and told.
+/// The task of a run. It resolves when the run has concluded and its waiters are notified.
 pub(crate) struct RunTask {
     run: Arc<Run>,
-    stage: Stage,
-    /// Rings when the run may have waited long enough to suspend.
-    alarm: Option<Pin<Box<tokio::time::Sleep>>>,
-    /// Rings at the deadline, whatever the code does then.
-    deadline: Option<Pin<Box<tokio::time::Sleep>>>,
+    stage: TaskStage,
+    /// Fires when the run may have waited long enough to be suspended.
+    suspend_timer: Option<Pin<Box<tokio::time::Sleep>>>,
+    /// Fires at the execution's deadline, whatever its code does.
+    deadline_timer: Option<Pin<Box<tokio::time::Sleep>>>,
 }
 
-enum Stage {
-    /// Waits for the outcome of its Start before any code runs.
+enum TaskStage {
+    /// Waits for the outcome of the Start before any code runs.
     Starting(DurableFuture<Arc<Run>>),
-    Executing(Branches),
-    /// Put off: waits before it is handed back.
-    PutOff(Pin<Box<tokio::time::Sleep>>),
-    /// Cancelled: asks the database which children a run before this one has left.
-    Asking(Boxed<Result<Vec<Key>, Error>>, Failure),
-    /// Puts aside an output that is too large for the row, or waits for room.
-    Storing(Boxed<(State, u32)>),
-    /// Waits until its last Write is durable.
-    Ending(DurableFuture<Arc<Run>>, Ending),
+    Executing(BranchFutures),
+    /// Deferred: waits before the execution is requeued.
+    Deferred(Pin<Box<tokio::time::Sleep>>),
+    /// Cancelled: queries the database for children that earlier runs started.
+    LoadingChildren(BoxedFuture<Result<Vec<Key>, Error>>, Failure),
+    /// Stores an output that is too large for the row, or waits for budget.
+    Storing(BoxedFuture<(State, u32)>),
+    /// Waits until the last Write is durable.
+    Ending(DurableFuture<Arc<Run>>, FinalState),
     Concluded(Conclusion),
 }
 
-/// What is true once the last Write is durable.
-enum Ending {
+/// The run's result once its last Write is durable.
+enum FinalState {
     Ended(Status, Payload),
-    /// Suspended; true if it waits for children, whose ends may have come meanwhile.
+    /// Suspended. True if the execution waits for children, which may have ended in the meantime.
     Suspended(bool),
-    Left,
+    /// Parked or requeued.
+    Released,
 }
 
-/// The workflow's own branch, and those that were spawned.
-struct Branches {
+/// The workflow's own branch and its spawned branches.
+struct BranchFutures {
     main: BodyFuture,
-    /// Most have none.
-    spawned: Option<FuturesUnordered<Boxed<()>>>,
+    /// `None` until a branch is spawned; most workflows spawn none.
+    spawned: Option<FuturesUnordered<BoxedFuture<()>>>,
     waker: Waker,
 }
 
-/// Polls before other tasks of the thread get their turn.
-const POLLS: usize = 64;
+/// Maximum number of polls before the task yields to other tasks of its thread.
+const MAX_POLLS_PER_TURN: usize = 64;
 
 impl RunTask {
-    /// A task that runs at once; its Start is staged when something depends on it.
-    pub(crate) fn executing(run: Arc<Run>, input: &Payload) -> Self {
-        let stage = Self::branches(&run, input);
-        Self { run, stage, alarm: None, deadline: None }
+    /// Creates a task that executes the code at once. Its Start is staged when another Write depends on it.
+    pub(crate) fn begin_executing(run: Arc<Run>, input: &Payload) -> Self {
+        let stage = Self::begin_code(&run, input);
+        Self { run, stage, suspend_timer: None, deadline_timer: None }
     }
 
-    /// A task that runs when its Start, staged as `lsn`, is durable and has won.
-    pub(crate) fn starting(run: Arc<Run>, lsn: Lsn) -> Self {
-        let stage = Stage::Starting(DurableFuture::new(run.clone(), lsn));
-        Self { run, stage, alarm: None, deadline: None }
+    /// Creates a task that executes the code once its Start, staged as `lsn`, was applied.
+    pub(crate) fn await_start(run: Arc<Run>, lsn: Lsn) -> Self {
+        let stage = TaskStage::Starting(DurableFuture::new(run.clone(), lsn));
+        Self { run, stage, suspend_timer: None, deadline_timer: None }
     }
 
     pub(crate) fn run(&self) -> &Arc<Run> {
         &self.run
     }
 
-    fn branches(run: &Arc<Run>, input: &Payload) -> Stage {
+    fn begin_code(run: &Arc<Run>, input: &Payload) -> TaskStage {
         let (body, own) = (&run.definition.body, run.clone());
         let body = std::panic::catch_unwind(AssertUnwindSafe(|| body(own, input)))
             .unwrap_or_else(|panic| Err(Failure::from_panic(&*panic)));
@@ -99,36 +100,36 @@ impl RunTask {
             }
             Box::pin(std::future::ready(Err(failure)))
         });
-        Stage::Executing(Branches { main, spawned: None, waker: Waker::from(run.clone()) })
+        TaskStage::Executing(BranchFutures { main, spawned: None, waker: Waker::from(run.clone()) })
     }
 
     fn execute(&mut self, cx: &mut TaskContext<'_>) -> Poll<()> {
-        // the last checkpoint and the end share a flush, also when the committer is idle
+        // the last checkpoint and the end share a flush, even if the committer is idle
         let run = self.run.clone();
         run.begin_poll();
-        let polled = self.execute_polled(cx);
+        let polled = self.poll_branches(cx);
         run.end_poll();
         polled
     }
 
-    fn execute_polled(&mut self, cx: &mut TaskContext<'_>) -> Poll<()> {
-        self.run.task.register(cx.waker());
-        for _ in 0..POLLS {
-            self.heed_deadline(cx);
+    fn poll_branches(&mut self, cx: &mut TaskContext<'_>) -> Poll<()> {
+        self.run.task_waker.register(cx.waker());
+        for _ in 0..MAX_POLLS_PER_TURN {
+            self.check_deadline(cx);
             if let Some(interrupt) = { self.run.state().take_interrupt() } {
                 self.stop(interrupt);
                 return Poll::Ready(());
             }
-            let Stage::Executing(branches) = &mut self.stage else { return Poll::Ready(()) };
+            let TaskStage::Executing(branches) = &mut self.stage else { return Poll::Ready(()) };
             self.run.is_woken.store(false, SeqCst);
             let polled = std::panic::catch_unwind(AssertUnwindSafe(|| branches.poll(&self.run)));
             match polled {
                 Ok(Poll::Ready(result)) => {
-                    self.end_with(result);
+                    self.finish(result);
                     return Poll::Ready(());
                 }
                 Err(panic) => {
-                    self.end_with(Err(Failure::from_panic(&*panic)));
+                    self.finish(Err(Failure::from_panic(&*panic)));
                     return Poll::Ready(());
                 }
                 Ok(Poll::Pending) => {}
@@ -136,12 +137,12 @@ impl RunTask {
             if self.run.is_woken.load(SeqCst) {
                 continue;
             }
-            match self.run.rest() {
-                Rest::Delivered => {}
-                // its Start is staged when it comes to rest, or with the first thing that depends on it
-                Rest::Restless => return Poll::Pending,
-                Rest::Idle => {
-                    if self.settle_down(cx) {
+            match self.run.deliver_next() {
+                Quiescence::Delivered => {}
+                // the Start is staged when the guest is quiescent, or with the first Write that depends on it
+                Quiescence::Active => return Poll::Pending,
+                Quiescence::Idle => {
+                    if self.prepare_to_wait(cx) {
                         return Poll::Pending;
                     }
                 }
@@ -151,45 +152,45 @@ impl RunTask {
         Poll::Pending
     }
 
-    /// Interrupts the run if its deadline has passed; else the task is woken at the deadline.
-    fn heed_deadline(&mut self, cx: &mut TaskContext<'_>) {
+    /// Interrupts the run if its deadline has passed. Otherwise the task is woken at the deadline.
+    fn check_deadline(&mut self, cx: &mut TaskContext<'_>) {
         let Some(deadline_at) = self.run.deadline_at else { return };
-        while !self.run.heed_deadline() {
-            let due = tokio::time::Instant::now() + nap_until(deadline_at, self.run.core.now());
-            let alarm = self.deadline.get_or_insert_with(|| Box::pin(tokio::time::sleep_until(due)));
-            if alarm.poll_unpin(cx).is_pending() {
+        while !self.run.check_deadline() {
+            let due = tokio::time::Instant::now() + pause_until(deadline_at, self.run.engine.now());
+            let timer = self.deadline_timer.get_or_insert_with(|| Box::pin(tokio::time::sleep_until(due)));
+            if timer.poll_unpin(cx).is_pending() {
                 return;
             }
-            // the store's clock may have been set meanwhile
-            self.deadline = None;
+            // the store's clock may have been set since
+            self.deadline_timer = None;
         }
     }
 
-    /// Nothing to deliver: suspends if all branches wait for something far away, else sets the alarm.
-    /// False if there is something to do after all.
-    fn settle_down(&mut self, cx: &mut TaskContext<'_>) -> bool {
+    /// Prepares to wait while no delivery can be made: suspends the run if all branches wait for distant
+    /// events, otherwise sets the timer for that. Returns false if the task has to poll again.
+    fn prepare_to_wait(&mut self, cx: &mut TaskContext<'_>) -> bool {
         let run = self.run.clone();
-        let (all, unarmed) = match run.settle_down() {
-            Settling::Interrupted => return false,
-            Settling::Busy => return true,
-            Settling::Waiting { all, unarmed } => (all, unarmed),
+        let (durable_waits, unrecorded_sleeps) = match run.prepare_to_wait() {
+            IdleState::Interrupted => return false,
+            IdleState::NoDurableWait => return true,
+            IdleState::Waiting { durable_waits, unrecorded_sleeps } => (durable_waits, unrecorded_sleeps),
         };
-        let now = run.core.now();
-        let patience = run.core.options.suspend_after;
-        let mut look_at = None;
-        if let Some(waits) = all {
-            let is_far = waits.iter().all(|(_, waiting_for, _)| match waiting_for {
-                WaitingFor::Timer(due_at) => due_at.since(now) > patience,
+        let now = run.engine.now();
+        let suspend_after = run.engine.options.suspend_after;
+        let mut suspend_at = None;
+        if let Some(waits) = durable_waits {
+            let are_all_distant = waits.iter().all(|(_, waiting_for, _)| match waiting_for {
+                WaitingFor::Timer(due_at) => due_at.since(now) > suspend_after,
                 WaitingFor::Child(_) => true,
             });
-            if is_far {
+            if are_all_distant {
                 let since = waits.iter().filter_map(|(_, waiting_for, begun_at)| match waiting_for {
-                    WaitingFor::Child(key) if run.wastes_a_thread(*key) => Some(now),
-                    WaitingFor::Child(_) => Some(begun_at.plus(patience)),
+                    WaitingFor::Child(key) if run.holds_thread_for(*key) => Some(now),
+                    WaitingFor::Child(_) => Some(begun_at.plus(suspend_after)),
                     WaitingFor::Timer(_) => None,
                 });
                 match since.max() {
-                    Some(at) if at > now => look_at = Some(at),
+                    Some(at) if at > now => suspend_at = Some(at),
                     _ => {
                         run.interrupt(Interrupt::Suspend);
                         return false;
@@ -197,60 +198,61 @@ impl RunTask {
                 }
             }
         }
-        // other branches are busy: a crash must not make a long sleep begin again
-        let long: Vec<_> = unarmed.into_iter().filter(|armed| armed.due_at.since(now) > patience).collect();
-        if !long.is_empty() {
-            run.arm(long);
+        // other branches are active: after a crash a long sleep must not start over
+        let long_sleeps: Vec<_> =
+            unrecorded_sleeps.into_iter().filter(|sleep| sleep.due_at.since(now) > suspend_after).collect();
+        if !long_sleeps.is_empty() {
+            run.record_pending_sleeps(long_sleeps);
         }
-        let Some(at) = look_at else {
-            self.alarm = None;
+        let Some(at) = suspend_at else {
+            self.suspend_timer = None;
             return true;
         };
-        let due = tokio::time::Instant::now() + nap_until(at, now);
-        let alarm = self.alarm.get_or_insert_with(|| Box::pin(tokio::time::sleep_until(due)));
-        alarm.as_mut().reset(due);
-        alarm.poll_unpin(cx).is_pending()
+        let due = tokio::time::Instant::now() + pause_until(at, now);
+        let timer = self.suspend_timer.get_or_insert_with(|| Box::pin(tokio::time::sleep_until(due)));
+        timer.as_mut().reset(due);
+        timer.poll_unpin(cx).is_pending()
     }
 
-    /// The code has returned.
-    fn end_with(&mut self, result: Result<Payload, Failure>) {
+    /// Finishes the run with the result of its code.
+    fn finish(&mut self, result: Result<Payload, Failure>) {
         let run = self.run.clone();
-        let limit = run.core.options.value_limit;
+        let limit = run.engine.options.value_limit;
         let result = result.and_then(|output| {
             if output.len() <= limit {
                 return Ok(output);
             }
-            let what = format!("the output of workflow {:?}", &*run.definition.name);
-            Err(crate::Error::TooLarge { what, size: output.len(), limit }.to_failure())
+            let value = format!("the output of workflow {:?}", &*run.definition.name);
+            Err(crate::Error::TooLarge { value, size: output.len(), limit }.to_failure())
         });
         let (status, outcome) = match result {
             Ok(output) => (Status::Completed, output),
             Err(failure) => (Status::Failed, Payload::from_failure(&failure)),
         };
-        run.heed_deadline();
+        run.check_deadline();
         {
             let mut state = run.state();
-            let early = state.ends_early().map(|failure| Interrupt::Park(failure.into()));
-            if let Some(interrupt) = state.take_interrupt().or(early) {
+            let mismatch = state.early_return_failure().map(|failure| Interrupt::Park(failure.into()));
+            if let Some(interrupt) = state.take_interrupt().or(mismatch) {
                 drop(state);
                 self.stop(interrupt);
                 return;
             }
             state.is_closed = true;
-            state.stopped = Some(Stopped::Ended);
+            state.stop_reason = Some(StopReason::Ended);
         }
         if run.definition.is_guest() {
-            // branches that nobody waited for end with it
-            run.wake_stopped();
+            // branches that the workflow did not wait for end with it
+            run.wake_stop_wakers();
         }
         self.drop_code();
-        run.core.put_offs.forget(run.key);
+        run.engine.deferrals.forget(run.key);
         self.end(status, outcome);
     }
 
-    /// Drops the code of a closed run. Its destructors run, and what panics there changes nothing.
+    /// Drops the code of a closed run. Panics of its destructors have no effect on the run.
     fn drop_code(&mut self) {
-        let code = std::mem::replace(&mut self.stage, Stage::Concluded(Conclusion::Gone));
+        let code = std::mem::replace(&mut self.stage, TaskStage::Concluded(Conclusion::LeftProcess));
         let code = std::panic::catch_unwind(AssertUnwindSafe(|| drop(code)));
         let spawned = std::panic::catch_unwind(AssertUnwindSafe(|| self.run.drop_spawned()));
         if code.and(spawned).is_err() {
@@ -258,69 +260,72 @@ impl RunTask {
         }
     }
 
-    /// Stages the end of an execution whose gate is closed, and tells a parent that waits in memory.
+    /// Stages the end of a closed run's execution, and notifies a parent in this process.
     fn end(&mut self, status: Status, outcome: Payload) {
         let run = self.run.clone();
-        let at = run.core.now();
+        let at = run.engine.now();
         let is_inline = outcome.len() <= INLINE_LIMIT;
-        let room = if is_inline { run.lane().try_reserve(outcome.len() + 128) } else { 0 };
-        if room == 0 {
-            // whoever waits for room must not keep any: what the Start has taken comes back only when it lands
-            let _ = run.start_in(&mut run.state());
-            self.stage = Stage::Storing(Box::pin(async move {
-                let place = crate::runtime::run::chunks::Place::of(&run, run.key);
-                let (outcome, room) = crate::runtime::run::chunks::store(place, outcome).await;
-                (State::Ended { status, outcome, at }, room)
+        let reserved = if is_inline { run.lane().try_reserve(outcome.len() + 128) } else { 0 };
+        if reserved == 0 {
+            // a task that waits for budget must not hold any: the Start's budget returns only when the Start
+            // is flushed
+            let _ = run.ensure_start_staged(&mut run.state());
+            self.stage = TaskStage::Storing(Box::pin(async move {
+                let target = crate::runtime::run::chunks::ChunkTarget::for_run(&run, run.key);
+                let (outcome, reserved) = crate::runtime::run::chunks::store(target, outcome).await;
+                (State::Ended { status, outcome, at }, reserved)
             }));
             return;
         }
-        self.stage_end(State::Ended { status, outcome, at }, room);
+        self.stage_end(State::Ended { status, outcome, at }, reserved);
     }
 
-    fn stage_end(&mut self, ended: State, room: u32) {
+    fn stage_end(&mut self, ended: State, reserved: u32) {
         let run = self.run.clone();
         let State::Ended { status, outcome, .. } = ended.clone() else { return };
-        let lsn = run.stage_in(&mut run.state(), run.to_state(ended), room);
+        let lsn = run.stage_locked(&mut run.state(), run.transition_to(ended), reserved);
         let Some(lsn) = lsn else {
-            self.conclude(Conclusion::Gone);
+            self.conclude(Conclusion::LeftProcess);
             return;
         };
         crate::crash_point!("end staged");
-        self.tell_parent(ChildState::Ended(ChildEnd { status, outcome: outcome.clone(), lsn }));
-        self.stage = Stage::Ending(DurableFuture::new(run, lsn), Ending::Ended(status, outcome));
+        self.notify_parent(ChildState::Ended(ChildEnd { status, outcome: outcome.clone(), lsn }));
+        self.stage = TaskStage::Ending(DurableFuture::new(run, lsn), FinalState::Ended(status, outcome));
     }
 
     /// Stops code that has not returned.
     fn stop(&mut self, interrupt: Interrupt) {
         let run = self.run.clone();
         run.close();
-        let armed = {
+        let pending_sleeps = {
             let mut state = run.state();
             let is_cancelled = matches!(interrupt, Interrupt::Cancel(_));
-            state.stopped = Some(if is_cancelled { Stopped::Cancelled } else { Stopped::Suspended });
-            state.armed.clone()
+            state.stop_reason =
+                Some(if is_cancelled { StopReason::Cancelled } else { StopReason::Suspended });
+            state.pending_sleeps.clone()
         };
-        // dropping the code runs its destructors; the gate is closed, so they record nothing
-        let waits = if matches!(interrupt, Interrupt::Suspend) { run.waits() } else { None };
+        // read before the code is dropped: its destructors remove the calls, and record nothing because the
+        // run is closed
+        let waits = if matches!(interrupt, Interrupt::Suspend) { run.durable_waits() } else { None };
         if run.definition.is_guest() {
-            // it unwinds by itself, and what it waited for is known
-            run.wake_stopped();
+            // the guest's code unwinds by itself; what it waited for was read before
+            run.wake_stop_wakers();
         }
         self.drop_code();
-        self.leave(interrupt, waits, armed);
+        self.stage_departure(interrupt, waits, pending_sleeps);
     }
 
-    /// Stages what becomes of a closed run whose code is gone.
-    fn leave(
+    /// Stages the state in which a stopped run leaves its execution.
+    fn stage_departure(
         &mut self,
         interrupt: Interrupt,
         waits: Option<Vec<(crate::path::Path, WaitingFor, crate::clock::Timestamp)>>,
-        armed: Vec<crate::store::PendingSleep>,
+        pending_sleeps: Vec<crate::store::PendingSleep>,
     ) {
         let run = self.run.clone();
-        let (state, ending) = match interrupt {
-            Interrupt::Lost => {
-                self.conclude(Conclusion::Gone);
+        let (state, final_state) = match interrupt {
+            Interrupt::Disowned => {
+                self.conclude(Conclusion::LeftProcess);
                 return;
             }
             Interrupt::Cancel(failure) => {
@@ -328,171 +333,196 @@ impl RunTask {
                 return;
             }
             Interrupt::Fail(failure) => {
-                tracing::error!(execution = %run.key, workflow = %run.definition.name, %failure, "given up");
+                tracing::error!(
+                    execution = %run.key,
+                    workflow = %run.definition.name,
+                    %failure,
+                    "execution stopped after killing too many workers"
+                );
                 self.end(Status::Failed, Payload::from_failure(&failure));
                 return;
             }
             Interrupt::Park(failure) => {
-                tracing::error!(execution = %run.key, workflow = %run.definition.name, %failure, "parked");
-                (State::Parked { reason: Payload::from_failure(&failure), armed }, Ending::Left)
+                tracing::error!(
+                    execution = %run.key,
+                    workflow = %run.definition.name,
+                    %failure,
+                    "execution parked"
+                );
+                (
+                    State::Parked { reason: Payload::from_failure(&failure), pending_sleeps },
+                    FinalState::Released,
+                )
             }
-            Interrupt::PutOff if !run.core.is_closing() => {
+            Interrupt::Defer if !run.engine.is_closing() => {
                 {
                     let mut state = run.state();
-                    // who ends the engine has to find it
-                    let _ = run.start_in(&mut state);
-                    state.is_put_off = true;
+                    // a shutdown has to find the run by key
+                    let _ = run.ensure_start_staged(&mut state);
+                    state.is_deferred = true;
                 }
-                let pause = run.core.put_offs.next_pause(run.key);
-                tracing::warn!(execution = %run.key, ?pause, "the code wants the program to end: put off");
-                self.stage = Stage::PutOff(Box::pin(tokio::time::sleep(pause)));
+                let pause = run.engine.deferrals.next_pause(run.key);
+                tracing::warn!(
+                    execution = %run.key,
+                    ?pause,
+                    "the code asked the program to exit; execution deferred"
+                );
+                self.stage = TaskStage::Deferred(Box::pin(tokio::time::sleep(pause)));
                 return;
             }
-            Interrupt::HandBack | Interrupt::PutOff => (State::Queued { armed }, Ending::Left),
+            Interrupt::Requeue | Interrupt::Defer => (State::Queued { pending_sleeps }, FinalState::Released),
             Interrupt::Suspend => match waits {
-                Some(waits) => suspended(&run, waits),
-                None => (State::Queued { armed }, Ending::Left),
+                Some(waits) => suspension_state(&run, waits),
+                None => (State::Queued { pending_sleeps }, FinalState::Released),
             },
         };
-        let lsn = run.stage_in(&mut run.state(), run.to_state(state), 0);
+        let lsn = run.stage_locked(&mut run.state(), run.transition_to(state), 0);
         match lsn {
             Some(lsn) => {
-                if matches!(ending, Ending::Suspended(_)) {
+                if matches!(final_state, FinalState::Suspended(_)) {
                     crate::crash_point!("suspension staged");
                 }
-                self.tell_parent(ChildState::Elsewhere);
-                self.stage = Stage::Ending(DurableFuture::new(run, lsn), ending);
+                self.notify_parent(ChildState::Remote);
+                self.stage = TaskStage::Ending(DurableFuture::new(run, lsn), final_state);
             }
-            None => self.conclude(Conclusion::Gone),
+            None => self.conclude(Conclusion::LeftProcess),
         }
     }
 
-    /// Waits until it is to be handed back, or something else is to become of it.
-    fn poll_put_off(&mut self, cx: &mut TaskContext<'_>) -> Poll<()> {
-        let Stage::PutOff(pause) = &mut self.stage else { return Poll::Ready(()) };
+    /// Waits until the execution is requeued, or another interrupt arrives.
+    fn poll_deferral(&mut self, cx: &mut TaskContext<'_>) -> Poll<()> {
+        let TaskStage::Deferred(pause) = &mut self.stage else { return Poll::Ready(()) };
         let run = self.run.clone();
-        run.task.register(cx.waker());
-        let is_over = pause.poll_unpin(cx).is_ready();
-        let (interrupt, armed) = {
+        run.task_waker.register(cx.waker());
+        let is_pause_over = pause.poll_unpin(cx).is_ready();
+        let (interrupt, pending_sleeps) = {
             let mut state = run.state();
-            let Some(interrupt) = state.interrupt.take().or(is_over.then_some(Interrupt::HandBack)) else {
+            let Some(interrupt) = state.interrupt.take().or(is_pause_over.then_some(Interrupt::Requeue))
+            else {
                 return Poll::Pending;
             };
-            state.is_put_off = false;
-            (interrupt, state.armed.clone())
+            state.is_deferred = false;
+            (interrupt, state.pending_sleeps.clone())
         };
-        self.leave(interrupt, None, armed);
+        self.stage_departure(interrupt, None, pending_sleeps);
         Poll::Ready(())
     }
 
-    /// Ends a closed run as cancelled, after asking the same of the children it waits for.
+    /// Ends a closed run as cancelled, after requesting the cancellation of its awaited children.
     fn cancel(&mut self, failure: &Failure) {
         let run = self.run.clone();
-        let children = unended_children(&run);
+        let children = take_unended_children(&run);
         if run.is_replayed {
-            // its code may not have come to where an earlier run started a child
-            self.stage = Stage::Asking(Box::pin(awaited_children(run, children)), failure.clone());
+            // the code may not have reached the point where an earlier run started a child
+            self.stage =
+                TaskStage::LoadingChildren(Box::pin(load_awaited_children(run, children)), failure.clone());
         } else {
-            self.cancel_with(children, failure);
+            self.cancel_with_children(children, failure);
         }
     }
 
-    fn cancel_with(&mut self, children: Vec<Key>, failure: &Failure) {
+    fn cancel_with_children(&mut self, children: Vec<Key>, failure: &Failure) {
         cancel_children(&self.run, children, failure);
         self.end(Status::Cancelled, Payload::from_failure(failure));
     }
 
-    /// True if a parent in this process has taken note.
-    fn tell_parent(&self, signal: ChildState) -> bool {
+    /// Notifies the parent that awaits the execution. Returns true if there is none, or if it runs here and
+    /// has taken note.
+    fn notify_parent(&self, state: ChildState) -> bool {
         let Some(parent) = self.run.parent.as_ref().filter(|parent| !parent.is_detached) else { return true };
-        self.run.core.runs.get(parent.key).is_some_and(|parent| parent.child_signal(self.run.key, signal))
+        self.run.engine.runs.get(parent.key).is_some_and(|parent| parent.update_child(self.run.key, state))
     }
 
     fn conclude(&mut self, conclusion: Conclusion) {
-        self.run.core.runs.remove(&self.run);
-        // a parent that has heard of the end keeps that
-        self.tell_parent(ChildState::Elsewhere);
-        self.run.core.release_slot();
-        if self.run.is_replayed && self.run.definition.holds_thread() && self.run.core.read_ahead.ended() {
-            self.run.core.wake_worker(true);
+        self.run.engine.runs.remove(&self.run);
+        // a parent that was notified of the end keeps that state
+        self.notify_parent(ChildState::Remote);
+        self.run.engine.release_slot();
+        if self.run.is_replayed
+            && self.run.definition.holds_thread()
+            && self.run.engine.read_ahead.note_concluded()
+        {
+            self.run.engine.wake_claimer(true);
         }
         self.run.conclude(conclusion.clone());
-        self.stage = Stage::Concluded(conclusion);
+        self.stage = TaskStage::Concluded(conclusion);
     }
 
-    /// The last Write came to `outcome`.
-    fn ended(&mut self, outcome: &Outcome) {
-        let Stage::Ending(_, ending) = std::mem::replace(&mut self.stage, Stage::Concluded(Conclusion::Gone))
+    /// Handles the outcome of the last Write.
+    fn finish_final_write(&mut self, outcome: &Outcome) {
+        let TaskStage::Ending(_, final_state) =
+            std::mem::replace(&mut self.stage, TaskStage::Concluded(Conclusion::LeftProcess))
         else {
             return;
         };
-        let ending = match (outcome, ending) {
-            (Outcome::Applied, ending) => ending,
-            (Outcome::Cancelled, Ending::Ended(..)) => {
-                // a cancel met the end: the children that the execution waited for are asked the same
+        let final_state = match (outcome, final_state) {
+            (Outcome::Applied, final_state) => final_state,
+            (Outcome::Cancelled, FinalState::Ended(..)) => {
+                // a cancel arrived before the end: the awaited children are cancelled too
                 let run = self.run.clone();
-                run.core.runtime.clone().spawn(async move {
-                    let known = unended_children(&run);
-                    if let Ok(children) = awaited_children(run.clone(), known).await {
+                run.engine.runtime.clone().spawn(async move {
+                    let known = take_unended_children(&run);
+                    if let Ok(children) = load_awaited_children(run.clone(), known).await {
                         cancel_children(&run, children, &Failure::cancelled());
                     }
                 });
-                Ending::Ended(Status::Cancelled, cancel_outcome())
+                FinalState::Ended(Status::Cancelled, cancel_outcome())
             }
             _ => {
-                self.conclude(Conclusion::Gone);
+                self.conclude(Conclusion::LeftProcess);
                 return;
             }
         };
         let run = self.run.clone();
-        match ending {
-            Ending::Ended(status, payload) => {
+        match final_state {
+            FinalState::Ended(status, payload) => {
                 crate::crash_point!("end durable");
-                // a parent that is not in memory looks at the database, after our commit
+                // a parent that is not in memory reads the database, after this commit
                 if let Some(parent) = run.parent.as_ref().filter(|parent| !parent.is_detached)
-                    && run.core.runs.get(parent.key).is_none_or(|parent| !parent.is_open())
+                    && run.engine.runs.get(parent.key).is_none_or(|parent| !parent.is_open())
                 {
-                    run.core.stage_free(run.root, Write::Wake(parent.key));
+                    run.engine.stage_unowned(run.root, Write::Wake(parent.key));
                 }
                 self.conclude(Conclusion::Ended(status, payload));
             }
-            Ending::Suspended(for_children) => {
+            FinalState::Suspended(for_children) => {
                 crate::crash_point!("suspension durable");
-                // a child may have ended between the look and the commit: its waker then saw nobody wait
+                // a child may have ended between the check and this commit: its Wake then found no waiting
+                // parent
                 if for_children {
-                    run.core.stage_free(run.root, Write::Wake(run.key));
+                    run.engine.stage_unowned(run.root, Write::Wake(run.key));
                 }
-                self.conclude(Conclusion::Gone);
+                self.conclude(Conclusion::LeftProcess);
             }
-            Ending::Left => self.conclude(Conclusion::Gone),
+            FinalState::Released => self.conclude(Conclusion::LeftProcess),
         }
     }
 
-    /// Sees to it that the run concludes, with nobody waiting for it: in a task of its own, unless only the
-    /// flush of its end is missing. What is to be kept is kept until the outcome of the Start is known.
-    pub(crate) fn detach(mut self, input: Payload, mut keep: Option<impl Send + 'static>) {
-        if keep.is_none() && matches!(self.stage, Stage::Ending(..) | Stage::Concluded(_)) {
-            let ender = Arc::new(Ender(std::sync::Mutex::new(None)));
-            ender.poll(self);
+    /// Lets the run conclude without a caller that polls it: in a task of its own, or without one if only the
+    /// flush of its end is missing. `guard` is kept until the outcome of the Start is known.
+    pub(crate) fn detach(mut self, input: Payload, mut guard: Option<impl Send + 'static>) {
+        if guard.is_none() && matches!(self.stage, TaskStage::Ending(..) | TaskStage::Concluded(_)) {
+            let final_flush = Arc::new(FinalFlush(std::sync::Mutex::new(None)));
+            final_flush.poll(self);
             return;
         }
-        let runtime = self.run.core.runtime.clone();
-        if keep.is_none() {
-            // what is detached may wait for long, in great numbers: its task is small
-            runtime.spawn(Detached { task: self, input });
+        let runtime = self.run.engine.runtime.clone();
+        if guard.is_none() {
+            // detached runs may wait for a long time and in large numbers: this task is small
+            runtime.spawn(DetachedRun { task: self, input });
             return;
         }
         runtime.spawn(async move {
             std::future::poll_fn(|cx| {
                 let polled = self.poll_conclusion(cx, &input);
-                if keep.is_some() && self.run.is_start_settled() {
-                    keep = None;
+                if guard.is_some() && self.run.is_start_settled() {
+                    guard = None;
                 }
                 polled
             })
             .await;
-            // after a fence the run is gone, and its Start is staged again
-            if keep.is_some()
+            // after a fence the run has concluded, and its Start is staged again
+            if guard.is_some()
                 && let Some(lsn) = self.run.start_lsn()
             {
                 self.run.lane().wait_durable(lsn).await;
@@ -500,68 +530,67 @@ impl RunTask {
         });
     }
 
-    /// Polls until the outcome of the Start is known.
-    pub(crate) fn poll_started(&mut self, cx: &mut TaskContext<'_>, input: &Payload) -> Poll<Outcome> {
-        let Stage::Starting(durable) = &mut self.stage else { return Poll::Ready(Outcome::Applied) };
+    /// Polls for the outcome of the Start.
+    pub(crate) fn poll_start(&mut self, cx: &mut TaskContext<'_>, input: &Payload) -> Poll<Outcome> {
+        let TaskStage::Starting(durable) = &mut self.stage else { return Poll::Ready(Outcome::Applied) };
         let outcome = std::task::ready!(durable.poll_unpin(cx));
         if outcome == Outcome::Applied {
-            self.stage = Self::branches(&self.run, input);
+            self.stage = Self::begin_code(&self.run, input);
         } else {
             self.run.close();
-            self.conclude(Conclusion::Gone);
+            self.conclude(Conclusion::LeftProcess);
             if outcome == Outcome::Queued {
-                self.run.core.wake_worker(true);
+                self.run.engine.wake_claimer(true);
             }
         }
         Poll::Ready(outcome)
     }
 
-    /// Lets the code run as far as it comes by itself. Whatever the run waits for then, somebody else has to
-    /// poll it.
-    pub(crate) fn take_turn(&mut self, cx: &mut TaskContext<'_>) {
-        if matches!(self.stage, Stage::Executing(_)) {
+    /// Executes the code until it is blocked. From then on the caller has to poll or detach the run.
+    pub(crate) fn run_until_blocked(&mut self, cx: &mut TaskContext<'_>) {
+        if matches!(self.stage, TaskStage::Executing(_)) {
             let _ = self.execute(cx);
         }
     }
 
-    /// Polls to the conclusion. `input` is needed while the Start is not known.
+    /// Polls to the conclusion. `input` is read until the code has begun.
     pub(crate) fn poll_conclusion(&mut self, cx: &mut TaskContext<'_>, input: &Payload) -> Poll<Conclusion> {
         loop {
             match &mut self.stage {
-                Stage::Starting(_) => {
-                    std::task::ready!(self.poll_started(cx, input));
+                TaskStage::Starting(_) => {
+                    std::task::ready!(self.poll_start(cx, input));
                 }
-                Stage::Executing(_) => std::task::ready!(self.execute(cx)),
-                Stage::PutOff(_) => std::task::ready!(self.poll_put_off(cx)),
-                Stage::Asking(asking, failure) => {
-                    let children = std::task::ready!(asking.poll_unpin(cx));
+                TaskStage::Executing(_) => std::task::ready!(self.execute(cx)),
+                TaskStage::Deferred(_) => std::task::ready!(self.poll_deferral(cx)),
+                TaskStage::LoadingChildren(loading, failure) => {
+                    let children = std::task::ready!(loading.poll_unpin(cx));
                     let failure = failure.clone();
                     match children {
-                        Ok(children) => self.cancel_with(children, &failure),
-                        // whoever claims the execution next finds it as it was
-                        Err(Error::Unavailable(_)) => self.conclude(Conclusion::Gone),
+                        Ok(children) => self.cancel_with_children(children, &failure),
+                        // the worker that claims the execution next finds it unchanged
+                        Err(Error::Unavailable(_)) => self.conclude(Conclusion::LeftProcess),
                         Err(error) => {
-                            let reason = format!("its children cannot be read: {error}");
+                            let reason = format!("the execution's children cannot be read: {error}");
                             let failure = Failure::with_kind(UNREADABLE, reason).permanent();
                             self.stop(Interrupt::Park(failure.into()));
                         }
                     }
                 }
-                Stage::Storing(storing) => {
-                    let (state, room) = std::task::ready!(storing.poll_unpin(cx));
-                    self.stage_end(state, room);
+                TaskStage::Storing(storing) => {
+                    let (state, reserved) = std::task::ready!(storing.poll_unpin(cx));
+                    self.stage_end(state, reserved);
                 }
-                Stage::Ending(durable, _) => {
+                TaskStage::Ending(durable, _) => {
                     let outcome = std::task::ready!(durable.poll_unpin(cx));
-                    self.ended(&outcome);
+                    self.finish_final_write(&outcome);
                 }
-                Stage::Concluded(conclusion) => return Poll::Ready(conclusion.clone()),
+                TaskStage::Concluded(conclusion) => return Poll::Ready(conclusion.clone()),
             }
         }
     }
 }
 
-impl Branches {
+impl BranchFutures {
     fn poll(&mut self, run: &Run) -> Poll<Result<Payload, Failure>> {
         let cx = &mut TaskContext::from_waker(&self.waker);
         if let Poll::Ready(result) = self.main.poll_unpin(cx) {
@@ -578,27 +607,27 @@ impl Branches {
     }
 }
 
-/// The state of a run that suspends, from what its branches wait for.
-fn suspended(
+/// Returns the state of a suspended execution, from the durable waits of its branches.
+fn suspension_state(
     run: &Run,
     waits: Vec<(crate::path::Path, WaitingFor, crate::clock::Timestamp)>,
-) -> (State, Ending) {
+) -> (State, FinalState) {
     let mut wake_at = run.deadline_at;
-    let (mut children, mut armed) = (Vec::new(), Vec::new());
+    let (mut children, mut pending_sleeps) = (Vec::new(), Vec::new());
     for (path, waiting_for, _) in waits {
         match waiting_for {
             WaitingFor::Timer(due_at) => {
                 wake_at = Some(wake_at.map_or(due_at, |other| other.min(due_at)));
-                armed.push(crate::store::PendingSleep { path, due_at });
+                pending_sleeps.push(crate::store::PendingSleep { path, due_at });
             }
             WaitingFor::Child(key) => children.push(key),
         }
     }
     let for_children = !children.is_empty();
-    (State::Waiting { wake_at, children, armed }, Ending::Suspended(for_children))
+    (State::Waiting { wake_at, children, pending_sleeps }, FinalState::Suspended(for_children))
 }
 
-/// Returns how long to sleep until `at`, as far as is known `now`.
-fn nap_until(at: Timestamp, now: Timestamp) -> std::time::Duration {
-    at.since(now).min(LONGEST_NAP) + std::time::Duration::from_millis(1)
+/// Returns how long to sleep until `at`, given the estimate `now`.
+fn pause_until(at: Timestamp, now: Timestamp) -> std::time::Duration {
+    at.since(now).min(CLOCK_RECHECK_INTERVAL) + std::time::Duration::from_millis(1)
 }

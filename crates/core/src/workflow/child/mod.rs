@@ -151,11 +151,8 @@ where
             let payload = Payload::encode(&input)?;
             let fingerprint = payload.fingerprint();
             let call = begin_child_call(&cx.run, path, &definition, fingerprint);
-            run_child(
-                call,
-                NewChild { definition, input: payload, fingerprint, options, is_detached: false },
-            )
-            .await
+            run_child(call, NewChild { definition, input: payload, fingerprint, options, is_detached: false })
+                .await
         })
     }
 }
@@ -215,13 +212,18 @@ pub(crate) struct NewChild {
 }
 
 /// Begins the call of a child.
-pub(crate) fn begin_child_call(run: &Arc<Run>, path: Path, definition: &Definition, fingerprint: u64) -> Call {
+pub(crate) fn begin_child_call(
+    run: &Arc<Run>,
+    path: Path,
+    definition: &Definition,
+    fingerprint: u64,
+) -> Call {
     Call::begin(run, path, &definition.name.clone().into(), CallKind::Child, Some(fingerprint))
 }
 
 /// Starts the child of a call that has begun, and waits for its output.
 pub(crate) async fn run_child<O: FromPayload>(call: Call, child: NewChild) -> Result<O, Failure> {
-    if let Some(delivery) = call.recorded().await {
+    if let Some(delivery) = call.wait_recorded().await {
         return recorded_output(&call, delivery.kind, delivery.outcome).await;
     }
     let key = Key::derive(call.run.key, call.run.run_no, &call.path);
@@ -243,7 +245,7 @@ impl<O: DeserializeOwned> ChildHandle<O> {
     /// Waits for the child's output, as a call of the branch `cx`.
     pub async fn result(self, cx: &mut Context) -> Result<O, Failure> {
         let path = cx.next_path();
-        result(begin_result_call(&cx.run, path, &self.name), self.key).await
+        wait_for_result(begin_result_call(&cx.run, path, &self.name), self.key).await
     }
 }
 
@@ -253,8 +255,8 @@ pub(crate) fn begin_result_call(run: &Arc<Run>, path: Path, name: &Arc<str>) -> 
 }
 
 /// Waits for the output of a child that was started before.
-pub(crate) async fn result<O: FromPayload>(call: Call, key: Key) -> Result<O, Failure> {
-    match call.recorded().await {
+pub(crate) async fn wait_for_result<O: FromPayload>(call: Call, key: Key) -> Result<O, Failure> {
+    match call.wait_recorded().await {
         Some(delivery) => recorded_output(&call, delivery.kind, delivery.outcome).await,
         None => wait_for_end(&call, key).await,
     }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::NewChild;
 use super::wait::recorded_key;
-use crate::commit::{DurableFuture, Lsn, FoldTarget};
+use crate::commit::{DurableFuture, FoldTarget, Lsn};
 use crate::error::Error;
 use crate::failure::Failure;
 use crate::key::Key;
@@ -14,11 +14,11 @@ use crate::payload::Payload;
 use crate::queue::Placement;
 use crate::runtime::definition::Definition;
 use crate::runtime::run::call::Call;
-use crate::runtime::run::chunks::Place;
+use crate::runtime::run::chunks::ChunkTarget;
 use crate::runtime::run::replay::CallKind;
 use crate::runtime::run::task::RunTask;
 use crate::runtime::run::{ChildState, Interrupt, NewRun, Run};
-use crate::runtime::runs::Expected;
+use crate::runtime::runs::ExpectedRun;
 use crate::runtime::start_options::StartOptions;
 use crate::store::{self, CheckpointKind, Outcome, Parent};
 
@@ -28,21 +28,21 @@ pub(crate) async fn start_recorded(run: &Arc<Run>, path: Path, child: NewChild) 
     let fingerprint = Some(child.fingerprint);
     let name = child.definition.name.clone().into();
     // no delivery comes before the call has begun
-    let moment = run.state().delivered_at;
+    let last_delivery_at = run.state().delivered_at;
     let call = Call::begin(run, path, &name, CallKind::ChildStart, fingerprint);
-    if let Some(delivery) = call.recorded().await {
+    if let Some(delivery) = call.wait_recorded().await {
         if delivery.kind == CheckpointKind::Failed {
             return Err(delivery.outcome.to_failure());
         }
         let key = recorded_key(&call, &delivery.outcome).await;
         if !child.is_detached {
             let state =
-                if run.core.runs.get(key).is_some() { ChildState::Local } else { ChildState::Elsewhere };
+                if run.engine.runs.get(key).is_some() { ChildState::Local } else { ChildState::Remote };
             run.state().children.insert(key, state);
         }
         return Ok(key);
     }
-    let key = Key::derive_at(run.key, run.run_no, &call.path, moment);
+    let key = Key::derive_at(run.key, run.run_no, &call.path, last_delivery_at);
     match start_or_attach(&call, child, key).await {
         Ok(key) => {
             crate::crash_point!("child started and not recorded");
@@ -60,28 +60,29 @@ pub(crate) async fn start_recorded(run: &Arc<Run>, path: Path, child: NewChild) 
 pub(super) async fn start_or_attach(call: &Call, child: NewChild, key: Key) -> Result<Key, Failure> {
     let NewChild { definition, input, options, is_detached, .. } = child;
     let run = &call.run;
-    let core = &run.core;
-    if core.definitions.get(&definition.name).is_none() {
-        let mut failure = core.definitions.unknown_error(&definition.name).to_failure();
+    let engine = &run.engine;
+    if engine.definitions.get(&definition.name).is_none() {
+        let mut failure = engine.definitions.unknown_error(&definition.name).to_failure();
         failure.message =
             format!("workflow {:?} cannot start a child: {}", &*run.definition.name, failure.message);
         return Err(failure);
     }
-    let limit = core.options.value_limit;
+    let limit = engine.options.value_limit;
     if input.len() > limit {
-        let what = format!("the input of child {:?}", &*definition.name);
-        return Err(Error::TooLarge { what, size: input.len(), limit }.to_failure());
+        let value = format!("the input of child {:?}", &*definition.name);
+        return Err(Error::TooLarge { value, size: input.len(), limit }.to_failure());
     }
-    let options = options.as_deref().unwrap_or(StartOptions::PLAIN);
-    let ticket = resolve_placement(call, options).await?;
-    let (stored, room) = crate::runtime::run::chunks::store(Place::of(run, key), input.clone()).await;
-    let is_local = ticket.is_none() && options.due.is_none() && core.take_slot();
+    let options = options.as_deref().unwrap_or(StartOptions::DEFAULTS);
+    let placement = resolve_placement(call, options).await?;
+    let (stored, reserved) =
+        crate::runtime::run::chunks::store(ChunkTarget::for_run(run, key), input.clone()).await;
+    let is_local = placement.is_none() && options.due.is_none() && engine.take_slot();
     if !is_detached {
-        let state = if is_local { ChildState::Local } else { ChildState::Elsewhere };
+        let state = if is_local { ChildState::Local } else { ChildState::Remote };
         run.state().children.insert(key, state);
     }
     let parent = Parent { key: run.key, is_detached };
-    let created_at = core.now();
+    let created_at = engine.now();
     let (deadline_at, run_timeout) = options.time_limits(created_at, is_local);
     let new = store::Start {
         key,
@@ -89,8 +90,8 @@ pub(super) async fn start_or_attach(call: &Call, child: NewChild, key: Key) -> R
         parent: Some(parent.clone()),
         workflow_id: None,
         workflow: definition.name.clone(),
-        app_version: core.info.app_version.clone(),
-        placement: ticket,
+        app_version: engine.info.app_version.clone(),
+        placement,
         fingerprint: None,
         input: stored,
         created_at,
@@ -102,26 +103,26 @@ pub(super) async fn start_or_attach(call: &Call, child: NewChild, key: Key) -> R
         debounce_window: None,
         run_timeout,
         attributes: options.attributes.clone(),
-        state: options.state(created_at, is_local),
+        state: options.initial_state(created_at, is_local),
     };
     let child = is_local.then(|| new_child_run(run, &new, &definition, parent));
     let outcome = if run.is_replayed {
-        start_guarded(run, new, room, child, input).await
+        start_guarded(run, new, reserved, child, input).await
     } else {
         // this execution was never claimed before, so no earlier run can have started the child
-        start_new(run, new, room, child, &input)
+        start_new(run, new, reserved, child, &input)
     };
     match outcome {
         Outcome::Applied => Ok(key),
         Outcome::Duplicate(existing) if existing.parent == Some(run.key) => {
             // only the database knows whether the child runs here or ended a moment ago
             if let Some(child @ ChildState::Local) = run.state().children.get_mut(&key) {
-                *child = ChildState::Elsewhere;
+                *child = ChildState::Remote;
             }
             Ok(key)
         }
         Outcome::Duplicate(existing) => Err(Failure::new(format!(
-            "the child's key {key} belongs to an execution of {:?} that this one has not started",
+            "the child's key {key} belongs to an execution of {:?} that this execution has not started",
             &*existing.workflow
         ))
         .permanent()),
@@ -136,17 +137,23 @@ pub(super) async fn start_or_attach(call: &Call, child: NewChild, key: Key) -> R
 }
 
 /// Starts a child that cannot exist yet. It runs at once, but its bodies wait until its Start is durable.
-fn start_new(run: &Run, new: store::Start, room: u32, child: Option<Arc<Run>>, input: &Payload) -> Outcome {
+fn start_new(
+    run: &Run,
+    new: store::Start,
+    reserved: u32,
+    child: Option<Arc<Run>>,
+    input: &Payload,
+) -> Outcome {
     if let Some(child) = &child {
         // the run is registered before its row exists
         child.register();
     }
-    let staged = run.stage_child(Box::new(new), room);
+    let staged = run.stage_child(Box::new(new), reserved);
     match (staged, child) {
-        (Some((lsn, slot)), Some(child)) => dispatch(child, input, lsn, slot),
+        (Some((lsn, fold_target)), Some(child)) => dispatch(child, input, lsn, fold_target),
         (None, Some(child)) => {
-            run.core.runs.remove(&child);
-            run.core.release_slot();
+            run.engine.runs.remove(&child);
+            run.engine.release_slot();
         }
         _ => {}
     }
@@ -157,30 +164,30 @@ fn start_new(run: &Run, new: store::Start, room: u32, child: Option<Arc<Run>>, i
 async fn start_guarded(
     run: &Arc<Run>,
     new: store::Start,
-    room: u32,
+    reserved: u32,
     child: Option<Arc<Run>>,
     input: Payload,
 ) -> Outcome {
     // this worker holds the child's row before the child's run begins
-    let expected = child.is_some().then(|| Expected::new(&run.core, new.key));
-    let staged = run.stage_child(Box::new(new), room);
+    let expected = child.is_some().then(|| ExpectedRun::new(&run.engine, new.key));
+    let staged = run.stage_child(Box::new(new), reserved);
     let Some((lsn, _)) = staged else {
         if child.is_some() {
-            run.core.release_slot();
+            run.engine.release_slot();
         }
         return Outcome::Fenced;
     };
     if let Some(child) = child {
         // a task of its own: the awaiting branch may be abandoned before the outcome is known
         let started = DurableFuture::new(run.clone(), lsn);
-        run.core.runtime.spawn(async move {
+        run.engine.runtime.spawn(async move {
             let _expected = expected;
             match started.await {
                 Outcome::Applied => {
                     child.register();
                     dispatch(child, &input, lsn, FoldTarget::default());
                 }
-                _ => child.core.release_slot(),
+                _ => child.engine.release_slot(),
             }
         });
     }
@@ -190,14 +197,15 @@ async fn start_guarded(
 /// Returns the placement that the child's options ask for; `None` for no queue.
 async fn resolve_placement(call: &Call, options: &StartOptions) -> Result<Option<Arc<Placement>>, Failure> {
     options.check_child().and_then(|()| options.attributes.check()).map_err(|error| error.to_failure())?;
-    let Some(ticket) = options.ticket().map_err(|error| error.to_failure())? else { return Ok(None) };
-    let core = &call.run.core;
-    let unknown = call.ask(async || match core.queues.check(&*core.store, &ticket.queue).await {
-        Err(error @ (Error::UnknownQueue { .. } | Error::Invalid { .. })) => Ok(Some(error)),
-        checked => checked.map(|()| None),
-    });
+    let Some(placement) = options.placement().map_err(|error| error.to_failure())? else { return Ok(None) };
+    let engine = &call.run.engine;
+    let unknown =
+        call.query(async || match engine.known_queues.check(&*engine.store, &placement.queue).await {
+            Err(error @ (Error::UnknownQueue { .. } | Error::Invalid { .. })) => Ok(Some(error)),
+            checked => checked.map(|()| None),
+        });
     match unknown.await {
-        None => Ok(Some(ticket)),
+        None => Ok(Some(placement)),
         Some(error) => Err(error.to_failure()),
     }
 }
@@ -212,22 +220,22 @@ fn new_child_run(
     if let Some(fate) = &parent_run.fate {
         fate.add_child();
     }
-    let first = NewRun::first(start.key, parent_run.root, start.created_at, parent_run.generation);
+    let first = NewRun::for_first_run(start.key, parent_run.root, start.created_at, parent_run.generation);
     let (parent, fate) = (Some(parent), parent_run.fate.clone());
     let new = NewRun { parent, fate, deadline_at: start.deadline_at, ..first };
-    Run::new(parent_run.core.clone(), definition.clone(), new)
+    Run::new(parent_run.engine.clone(), definition.clone(), new)
 }
 
 /// Runs a child, whose Start was staged as `lsn`, in a task of its own.
-fn dispatch(child: Arc<Run>, input: &Payload, lsn: Lsn, slot: FoldTarget) {
-    child.depends_on(lsn);
-    child.started_at(lsn, slot);
-    if child.is_lost() {
+fn dispatch(child: Arc<Run>, input: &Payload, lsn: Lsn, fold_target: FoldTarget) {
+    child.add_dependency(lsn);
+    child.set_staged_start(lsn, fold_target);
+    if child.is_disowned() {
         // a fence that interrupted the tree of this run may have missed this child
-        child.interrupt(Interrupt::Lost);
+        child.interrupt(Interrupt::Disowned);
     }
-    let runtime = child.core.runtime.clone();
-    let mut task = RunTask::executing(child, input);
+    let runtime = child.engine.runtime.clone();
+    let mut task = RunTask::begin_executing(child, input);
     let input = Payload::empty();
     runtime.spawn(async move { poll_fn(|cx| task.poll_conclusion(cx, &input)).await });
 }

@@ -22,15 +22,15 @@ pub(super) async fn wait_for_end<O: FromPayload>(call: &Call, key: Key) -> Resul
         match known {
             Some(ChildState::Ended(end)) => Poll::Ready(Some(end)),
             Some(ChildState::Local) => {
-                run.waits_for(call.id(), WaitingFor::Child(key), cx.waker());
+                run.set_waiting_for(call.id(), WaitingFor::Child(key), cx.waker());
                 // the child may have ended between the check and the registration of the waiter
                 match run.state().children.get(&key) {
                     Some(ChildState::Local) => Poll::Pending,
                     Some(ChildState::Ended(end)) => Poll::Ready(Some(end.clone())),
-                    Some(ChildState::Elsewhere) | None => Poll::Ready(None),
+                    Some(ChildState::Remote) | None => Poll::Ready(None),
                 }
             }
-            Some(ChildState::Elsewhere) | None => Poll::Ready(None),
+            Some(ChildState::Remote) | None => Poll::Ready(None),
         }
     });
     let end = match signal.await {
@@ -40,7 +40,7 @@ pub(super) async fn wait_for_end<O: FromPayload>(call: &Call, key: Key) -> Resul
     if end.status == Status::Cancelled {
         stop_if_cancelled(call).await;
     }
-    run.depends_on(end.lsn);
+    run.add_dependency(end.lsn);
     run.state().children.remove(&key);
     crate::crash_point!("child end heard");
     call.deliver(CheckpointKind::Child, Payload::encode(&key.to_string())?, 0).await;
@@ -52,7 +52,7 @@ pub(super) async fn wait_for_end<O: FromPayload>(call: &Call, key: Key) -> Resul
 async fn stop_if_cancelled(call: &Call) {
     let run = &call.run;
     let id = ExecutionId::Key(run.key);
-    let record = call.ask(|| run.core.load(id.clone(), Detail::Full)).await;
+    let record = call.query(|| run.engine.load(id.clone(), Detail::Full)).await;
     if record.is_some_and(|it| it.requests.contains(&RequestKind::Cancel)) {
         run.interrupt(Interrupt::Cancel(Failure::cancelled().into()));
         std::future::pending::<()>().await;
@@ -62,18 +62,18 @@ async fn stop_if_cancelled(call: &Call) {
 /// Waits for the end of a child that does not run in this process, or did not a moment ago.
 async fn wait_for_remote_end(call: &Call, key: Key) -> ChildEnd {
     let run = &call.run;
-    // before the first read the child may have ended: that is no reason to suspend yet
-    let has_looked = AtomicBool::new(false);
+    // until the first read, the child may already have ended, so the run must not suspend for it
+    let has_read = AtomicBool::new(false);
     let waker = poll_fn(|cx| Poll::Ready(cx.waker().clone())).await;
-    let has_not_ended = || {
-        has_looked.store(true, SeqCst);
-        run.waits_for(call.id(), WaitingFor::Child(key), &waker);
+    let on_not_ended = || {
+        has_read.store(true, SeqCst);
+        run.set_waiting_for(call.id(), WaitingFor::Child(key), &waker);
         // the end may have been notified before this call was waiting
         waker.wake_by_ref();
     };
     let signal = poll_fn(|cx| {
-        if has_looked.load(SeqCst) {
-            run.waits_for(call.id(), WaitingFor::Child(key), cx.waker());
+        if has_read.load(SeqCst) {
+            run.set_waiting_for(call.id(), WaitingFor::Child(key), cx.waker());
         }
         match run.state().children.get(&key) {
             Some(ChildState::Ended(end)) => Poll::Ready(end.clone()),
@@ -86,7 +86,7 @@ async fn wait_for_remote_end(call: &Call, key: Key) -> ChildEnd {
         if let Outcome::Fenced | Outcome::Dropped = run.lane().wait_durable(barrier).await {
             std::future::pending::<()>().await;
         }
-        match run.core.until_terminal(key, &has_not_ended).await {
+        match run.engine.wait_ended(key, &on_not_ended).await {
             Ok(Execution { status, outcome, .. }) => ChildEnd { status, outcome, lsn: Lsn(0) },
             Err(error) => call.park(error.to_string()).await,
         }
@@ -109,8 +109,8 @@ pub(super) async fn recorded_output<O: FromPayload>(
         };
     }
     let key = recorded_key(call, &payload).await;
-    let core = &call.run.core;
-    let execution = match call.ask(|| core.load(ExecutionId::Key(key), Detail::Outcome)).await {
+    let engine = &call.run.engine;
+    let execution = match call.query(|| engine.load(ExecutionId::Key(key), Detail::Outcome)).await {
         Some(record) => record.execution,
         None => call.park(format!("the child {key} is not in the database any more")).await,
     };
@@ -128,7 +128,7 @@ pub(super) async fn recorded_output<O: FromPayload>(
 pub(super) async fn recorded_key(call: &Call, payload: &Payload) -> Key {
     match payload.decode::<String>().ok().and_then(|text| Key::from_text(&text)) {
         Some(key) => key,
-        None => call.park("what is recorded is not a child's key".to_owned()).await,
+        None => call.park("the recorded value is not a child's key".to_owned()).await,
     }
 }
 
@@ -138,12 +138,12 @@ pub(super) async fn decode_output<O: FromPayload>(
     status: Status,
     outcome: Payload,
 ) -> Result<O, Failure> {
-    let outcome = call.fetch_of(key, outcome).await;
+    let outcome = call.fetch_from(key, outcome).await;
     if status == Status::Completed {
         return match O::from_payload(&outcome) {
             Ok(output) => Ok(output),
             Err(error) => {
-                let name = call.run.name_of(call.id());
+                let name = call.run.call_name(call.id());
                 let error = error.with_value(|| format!("the output of child {key}, workflow {name:?},"));
                 call.park(error.to_string()).await
             }

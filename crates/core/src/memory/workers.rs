@@ -1,0 +1,33 @@
+//! Who is registered, and what waits.
+
+use std::collections::BTreeMap;
+
+use super::tables::Tables;
+use crate::clock::Timestamp;
+use crate::store::{WorkerOverview, WaitingWork, RegisteredWorker};
+
+impl Tables {
+    pub(super) fn worker_overview(&self, most: u64, now: Timestamp) -> WorkerOverview {
+        let row = |(id, worker): (&_, &super::tables::WorkerRow)| RegisteredWorker {
+            worker: *id,
+            info: worker.info.clone(),
+            registered_at: worker.registered_at,
+            lease_expires_at: None,
+            is_alive: !worker.is_dead,
+            running: self.owned_by(*id).count() as u64,
+        };
+        let due = self.due.iter().take_while(|(due_at, _)| *due_at <= now).map(|(_, key)| key);
+        let waiting = self.ready.values().chain(self.quarantine.keys()).chain(due);
+        let mut counts: BTreeMap<_, u64> = BTreeMap::new();
+        for key in waiting.take(usize::try_from(most).unwrap_or(usize::MAX)) {
+            let Some(row) = self.executions.get(key) else { continue };
+            *counts.entry((row.workflow.clone(), row.app_version.clone())).or_default() += 1;
+        }
+        let waiting = counts.into_iter().map(|((workflow, app_version), executions)| WaitingWork {
+            workflow,
+            app_version,
+            executions,
+        });
+        WorkerOverview { workers: self.workers.iter().map(row).collect(), waiting: waiting.collect() }
+    }
+}

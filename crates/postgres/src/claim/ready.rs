@@ -1,0 +1,175 @@
+//! Claims of ready executions, allocated by fair share among queues and keys.
+
+use stepfast_core::clock::Timestamp;
+use stepfast_core::queue::DEFAULT_QUEUE;
+use stepfast_core::queue::fairness::Allocation;
+use stepfast_core::queue::rate::ClaimScope;
+use stepfast_core::store::ClaimReply;
+
+use crate::claim::cursors::{QueueKey, ScanPlan, ScanRange};
+use crate::claim::queues::{self, Access, QueueState};
+use crate::claim::usage::count_claimed;
+use crate::claim::{ClaimTx, parse_queue_states, parse_time, time_query};
+use crate::conn::pipeline::{Query, column, param, text_array};
+use crate::conn::session::TxPart;
+use crate::conn::statements::Sql;
+use crate::error::{DbError, corrupt};
+
+impl ClaimTx<'_> {
+    /// Takes due executions that have no queue, and from each queue and key as many as its fair share and its limits
+    /// allow. Returns false if the claim has to be rolled back.
+    pub(super) async fn claim_ready(
+        &mut self,
+        mut queues: Vec<QueueState>,
+        mut now: Timestamp,
+        reply: &mut ClaimReply,
+    ) -> Result<bool, DbError> {
+        if let Some(busy) = first_if_all_busy(&queues) {
+            // another claim holds the lock; it is short, so wait for it
+            self.is_waiting_for_turn = busy.access == Access::Contended;
+            let wait = Query {
+                sql: if self.is_waiting_for_turn { Sql::AwaitClaimLock } else { Sql::LockQueue },
+                action: "waiting for another claim",
+                params: vec![param(busy.name.to_string())],
+            };
+            let (clock, lock) = (self.clock, self.lock_queues_query(None));
+            let results = self.send(TxPart::Middle, vec![wait, lock, time_query()]).await?;
+            let [_, locked, time] = results else { return Err(corrupt("a query result").into()) };
+            // starts of the other claim are later than the time at which this claim read the clock first
+            (queues, now) = (parse_queue_states(locked)?, parse_time(clock, time)?);
+            self.is_waiting_for_turn = false;
+        }
+        let serial = queues.iter().filter(|queue| queue.limits.serializes_claims());
+        self.serial_queues = serial.map(|queue| queue.name.clone()).collect();
+        reply.has_more = queues.iter().any(QueueState::is_busy);
+        if !self.claim_from_queues(&mut queues, now, reply).await? {
+            return Ok(false);
+        }
+        // executions that have waited came first and need no start; executions that begin get the remaining capacity
+        queues.retain(|queue| queue.is_open() && queue.scope == ClaimScope::Woken);
+        for queue in &mut queues {
+            queue.restrict_to_starting();
+        }
+        if self.remaining_executions(reply) == 0 || self.remaining_bytes(reply) == 0 {
+            reply.has_more |= !queues.is_empty();
+        } else if !queues.is_empty() && !self.claim_from_queues(&mut queues, now, reply).await? {
+            return Ok(false);
+        }
+        reply.has_more &= !reply.records.is_empty();
+        Ok(true)
+    }
+
+    /// The number of further executions that the claim may take.
+    fn remaining_executions(&self, reply: &ClaimReply) -> usize {
+        self.claim.limit.min(100_000).saturating_sub(reply.records.len())
+    }
+
+    /// The number of further bytes that the claim may take.
+    fn remaining_bytes(&self, reply: &ClaimReply) -> usize {
+        let inputs = reply.records.iter().map(|record| record.execution.input.len());
+        self.claim.max_bytes.saturating_sub(inputs.sum())
+    }
+
+    /// Takes from each of these queues and its keys as many executions as its fair share and its limits allow. Returns
+    /// false if the claim has to be rolled back.
+    async fn claim_from_queues(
+        &mut self,
+        queues: &mut [QueueState],
+        now: Timestamp,
+        reply: &mut ClaimReply,
+    ) -> Result<bool, DbError> {
+        let session = &self.lane.session;
+        let mut leftover = queues::load_capacities(session, queues, self.claim.worker, now).await?;
+        let ready =
+            queues::load_ready_queues(session, queues, self.memory.fair_share, now, &mut leftover).await?;
+        let allocations = self.memory.fair_share.lock().allocate(&ready, self.remaining_executions(reply));
+        let scope_of = |allocation: &Allocation| {
+            let queue = queues.iter().find(|queue| queue.name == allocation.queue);
+            queue.map_or(ClaimScope::All, |queue| queue.scope)
+        };
+        let scan = |allocation: &Allocation| {
+            // executions that have waited have an index of their own
+            let has_cursor = scope_of(allocation) != ClaimScope::Woken;
+            let plan =
+                has_cursor.then(|| self.memory.cursors.plan_scan(&allocation.queue, &allocation.key, now));
+            ((allocation.queue.clone(), allocation.key.clone()), plan.unwrap_or_default())
+        };
+        self.is_truncated |= allocations.iter().any(|allocation| allocation.is_truncated);
+        let scans: Vec<(QueueKey, ScanPlan)> = allocations.iter().map(scan).collect();
+        let before = reply.records.len();
+        let Some(now) = self.claim_allocations(queues, &allocations, &scans, now, reply).await? else {
+            // the caller rolls back; another claim begins from scratch
+            *reply = ClaimReply { has_more: true, ..ClaimReply::default() };
+            self.scans.clear();
+            return Ok(false);
+        };
+        self.scans.extend(scans);
+        let records = &reply.records[before..];
+        let counts = count_claimed(records);
+        for allocation in &allocations {
+            let is_exhausted =
+                counts.get(&(allocation.queue.clone(), allocation.key.clone())) >= Some(&allocation.limit);
+            // under a rate, another claim finds out when more may start
+            let is_rated = scope_of(allocation) == ClaimScope::Starting && is_exhausted;
+            reply.has_more |= is_rated || is_exhausted && allocation.is_truncated;
+            reply.is_limited |= is_exhausted && !allocation.is_truncated;
+        }
+        reply.is_limited |= leftover.is_limited;
+        reply.retry_at = reply.retry_at.into_iter().chain(leftover.retry_at).min();
+        self.record_usage(queues, &counts, now, records).await?;
+        Ok(true)
+    }
+
+    /// Takes these allocations, and returns the time of that; `None` if the claim has to be rolled back.
+    async fn claim_allocations(
+        &mut self,
+        queues: &[QueueState],
+        allocations: &[Allocation],
+        scans: &[(QueueKey, ScanPlan)],
+        now: Timestamp,
+        reply: &mut ClaimReply,
+    ) -> Result<Option<Timestamp>, DbError> {
+        let claim = self.claim;
+        let is_woken = |allocation: &Allocation| {
+            let queue = queues.iter().find(|queue| queue.name == allocation.queue);
+            queue.and_then(|queue| queue.scope.is_woken())
+        };
+        let ranges: Vec<(i64, ScanRange)> = (1..)
+            .zip(scans)
+            .flat_map(|(n, (_, plan))| plan.ranges.iter().map(move |range| (n, *range)))
+            .collect();
+        let query = Query {
+            sql: Sql::Claim,
+            action: "claiming executions",
+            params: vec![
+                param(claim.worker.0),
+                text_array(&claim.workflows),
+                param(self.remaining_executions(reply) as i64),
+                param(i64::try_from(self.remaining_bytes(reply)).unwrap_or(i64::MAX)),
+                param(self.now()),
+                param(claim.app_version.as_deref()),
+                param(claim.serves(DEFAULT_QUEUE)),
+                column(allocations, |allocation| allocation.queue.to_string()),
+                column(allocations, |allocation| allocation.key.to_string()),
+                column(allocations, |allocation| i64::try_from(allocation.limit).unwrap_or(i64::MAX)),
+                column(allocations, is_woken),
+                param(claim.number),
+                column(&ranges, |(n, _)| *n),
+                column(&ranges, |(_, range)| range.priorities.0),
+                column(&ranges, |(_, range)| range.priorities.1),
+                column(&ranges, |(_, range)| range.seqs.map(|seqs| seqs.0)),
+                column(&ranges, |(_, range)| range.seqs.map(|seqs| seqs.1)),
+            ],
+        };
+        let (rows, now) = self.run_claim_query(query, queues, now).await?;
+        // a row that became ready again during the statement must not count as the row that was ready before
+        let is_complete = rows.iter().all(|row| row.is_complete);
+        self.add_claimed(rows, reply);
+        Ok(is_complete.then_some(now))
+    }
+}
+
+/// Returns the first of the queues if another claim holds each of them.
+fn first_if_all_busy(queues: &[QueueState]) -> Option<&QueueState> {
+    queues.first().filter(|_| queues.iter().all(QueueState::is_busy))
+}

@@ -1,6 +1,0 @@
--- A delivery. May have many rows.
-INSERT OR FAIL INTO checkpoints (
-    execution, path, run_no, order_no, kind, recorded_at, took_ms, fingerprint, outcome, step_name
-) VALUES
-    (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
-ON CONFLICT DO NOTHING

@@ -1,5 +1,0 @@
--- The first of the failures of steps that come last in the record of an execution. 1 key
-SELECT min(order_no)
-FROM checkpoints
-WHERE execution = ?1 AND kind = 2
-    AND order_no > (SELECT coalesce(max(order_no), -1) FROM checkpoints WHERE execution = ?1 AND kind NOT IN (2, 3))

@@ -1,3 +1,0 @@
--- A piece of a payload. May have many rows.
-INSERT OR FAIL INTO payloads (id, bytes) VALUES
-    (?, ?)

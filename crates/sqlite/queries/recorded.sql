@@ -1,2 +1,0 @@
--- How much is recorded of an execution. 1 execution
-SELECT (SELECT count(*) FROM checkpoints WHERE execution = ?1) + (SELECT count(*) FROM attempts WHERE execution = ?1)

@@ -1,0 +1,10 @@
+//! Crashes: processes that are killed, disks that fail, power that is cut, and the promises that are checked after each.
+
+pub mod child;
+pub mod crash_points;
+pub mod disk;
+pub mod harness;
+pub mod leftovers;
+pub mod power;
+pub mod promises;
+pub mod vfs;

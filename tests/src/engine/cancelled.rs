@@ -1,0 +1,136 @@
+//! Cancelled executions: the end of their code, of their children's, and the answer to their callers.
+
+use std::time::Duration;
+
+use stepfast_core::store::{Filter, RequestResult, Status};
+use stepfast_core::{Context, Engine, Error, Handle, Workflow};
+
+use super::support::{Count, Latch, Returns, engine, open, record, second_engine, shut_down, suspends};
+use crate::StoreFixture;
+use crate::faults::fault_store::{Call, FaultStore};
+
+super::cases![
+    code_and_children_of_a_cancelled_parent_go_no_further,
+    a_cancel_by_another_process_needs_no_flush_and_no_notification,
+];
+
+const HOUR: Duration = Duration::from_hours(1);
+const BRIEF: Duration = Duration::from_millis(10);
+
+/// Looks that may begin between the answer to a cancel and the end of the body: one is under way, the next sees the
+/// cancel, and one more may begin before the body is dropped.
+const LOOKS: usize = 3;
+
+/// Counts when it is dropped.
+struct Dropped(Count);
+
+impl Drop for Dropped {
+    fn drop(&mut self) {
+        self.0.more();
+    }
+}
+
+/// Counts of what code does.
+#[derive(Clone, Default)]
+struct Counts {
+    begun: Count,
+    dropped: Count,
+    after: Count,
+    latch: Latch,
+}
+
+/// A workflow with a body that waits for the latch.
+fn child(counts: &Counts) -> Workflow<i64, i64> {
+    let counts = counts.clone();
+    Workflow::new("child", move |mut cx: Context, x: i64| {
+        let counts = counts.clone();
+        async move {
+            let Counts { begun, dropped, after, latch } = counts;
+            let body = || {
+                let (begun, latch, dropped) = (begun.clone(), latch.clone(), Dropped(dropped.clone()));
+                async move {
+                    begun.more();
+                    latch.passed().await;
+                    drop(dropped);
+                    Returns::Ok(())
+                }
+            };
+            cx.step("wait", body).await?;
+            after.more();
+            Returns::Ok(x)
+        }
+    })
+}
+
+/// A workflow that deals with every error of its child.
+fn parent(child: &Workflow<i64, i64>, counts: &Counts) -> Workflow<i64, i64> {
+    let (child, counts) = (child.clone(), counts.clone());
+    Workflow::new("parent", move |mut cx: Context, x: i64| {
+        let (child, counts) = (child.clone(), counts.clone());
+        async move {
+            let _dropped = Dropped(counts.dropped);
+            let output = cx.child(&child, x).await;
+            counts.after.more();
+            cx.step("make up for it", async || Returns::Ok(())).await?;
+            Returns::Ok(output.unwrap_or(-1))
+        }
+    })
+}
+
+async fn assert_cancelled(engine: &Engine, handle: &Handle<i64>, code: &str) {
+    let error = handle.result().await.unwrap_err();
+    let Error::Cancelled(failure) = &error else { panic!("{error}") };
+    assert_eq!(failure.code(), Some(code));
+    let record = record(engine, &handle.workflow_id()).await;
+    assert_eq!((record.execution.status, record.requests.len()), (Status::Cancelled, 0));
+}
+
+async fn code_and_children_of_a_cancelled_parent_go_no_further(fixture: &dyn StoreFixture) {
+    for suspend_after in [HOUR, BRIEF] {
+        let counts = Counts::default();
+        let child = child(&counts);
+        let parent = parent(&child, &counts);
+        let (engine, store) =
+            engine(fixture, |b| b.register(&child).register(&parent).suspend_after(suspend_after)).await;
+        let handle = engine.start(&parent, 1).await.unwrap();
+        counts.begun.reaches(1).await;
+        if suspend_after == BRIEF {
+            store.until_landed(suspends(handle.key())).await;
+        }
+        let filter = Filter { parent: Some(handle.key()), limit: 9, ..Filter::default() };
+        let children = engine.list(&filter).await.unwrap().executions;
+        assert_eq!(children.len(), 1);
+        handle.cancel().await.unwrap();
+        assert_cancelled(&engine, &handle, "SF-0022").await;
+        let child: Handle<i64> = engine.get(&children[0].workflow_id()).await.unwrap();
+        assert_cancelled(&engine, &child, "SF-0022").await;
+        // the code of the parent and the body of the child
+        counts.dropped.reaches(2).await;
+        counts.latch.open();
+        shut_down(engine).await;
+        assert_eq!((counts.begun.get(), counts.dropped.get(), counts.after.get()), (1, 2, 0));
+    }
+}
+
+async fn a_cancel_by_another_process_needs_no_flush_and_no_notification(fixture: &dyn StoreFixture) {
+    let counts = Counts::default();
+    let workflow = child(&counts);
+    let store = FaultStore::wrap(fixture.store());
+    store.be_silent_elsewhere();
+    let one = open(store.clone(), |b| b.register(&workflow)).await;
+    let (two, _) = second_engine(fixture, |b| b).await;
+    let handle = one.start(&workflow, 1).workflow_id("x").await.unwrap();
+    counts.begun.reaches(1).await;
+    store.hold(&[Call::Commit]);
+    assert_eq!(two.cancel("x").await.unwrap(), RequestResult::Pending);
+    let looks = store.called(Call::Look);
+    counts.dropped.reaches(1).await;
+    let looks = store.called(Call::Look) - looks;
+    assert!(looks <= LOOKS, "{looks} looks");
+    store.release();
+    assert_cancelled(&one, &handle, "SF-0022").await;
+    assert_cancelled(&two, &two.get("x").await.unwrap(), "SF-0022").await;
+    assert_eq!(counts.after.get(), 0);
+    shut_down(one).await;
+    shut_down(two).await;
+}

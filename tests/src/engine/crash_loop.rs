@@ -1,0 +1,137 @@
+//! Executions that seem to kill their workers: tried alone, and given up in the end.
+
+use stepfast_core::failure::KILLS_WORKERS;
+use stepfast_core::key::Key;
+use stepfast_core::store::{QUARANTINE_STRIKES, Start, Status};
+use stepfast_core::{Error, Payload, Workflow};
+
+use super::support::{Count, Latch, engine, noop, row, second_engine, shut_down, waiting};
+use crate::StoreFixture;
+use crate::fixtures::builders::{queued, start, write};
+use crate::fixtures::registration::Worker;
+
+super::cases![
+    who_was_in_its_neighbourhood_goes_on,
+    who_kills_too_often_is_given_up,
+    it_can_be_resumed_after_that,
+    one_is_tried_at_first_then_more,
+    a_long_body_keeps_no_other_in_quarantine,
+];
+
+/// Queues executions of a workflow, and loses workers that have claimed all of them, so many times; then so many
+/// more who have claimed each of them alone.
+async fn kill<I, O>(
+    fixture: &dyn StoreFixture,
+    workflow: &Workflow<I, O>,
+    all: &[Key],
+    together: u32,
+    alone: u32,
+) {
+    let looker = Worker::register(&fixture.second().await).await;
+    let mut worker = Worker::register(&fixture.store()).await;
+    let of = |key| Start {
+        workflow: workflow.name().into(),
+        input: Payload::encode(&1_i64).unwrap(),
+        ..start(key, queued())
+    };
+    worker.apply(all.iter().map(|key| write(of(*key))).collect()).await;
+    for n in 0..together + alone * all.len() as u32 {
+        worker.workflows = [workflow.name().into()].into();
+        let claimed =
+            if n < together { worker.claim(100).await } else { worker.claim_from_quarantine(1).await };
+        assert!(!claimed.is_empty());
+        fixture.lose(worker.id).await;
+        looker.look_for_lost().await;
+        worker = Worker::register(&fixture.store()).await;
+    }
+    worker.store.close(worker.id).await.unwrap();
+    looker.store.close(looker.id).await.unwrap();
+}
+
+async fn who_was_in_its_neighbourhood_goes_on(fixture: &dyn StoreFixture) {
+    let noop = noop();
+    let all: Vec<Key> = (0..20).map(|_| Key::mint(0)).collect();
+    kill(fixture, &noop, &all, QUARANTINE_STRIKES, 0).await;
+    let (one, _) = engine(fixture, |b| b.register(&noop).max_recoveries(1)).await;
+    for key in &all {
+        assert_eq!(one.get::<i64>(&key.to_string()).await.unwrap().result().await.unwrap(), 1);
+    }
+    shut_down(one).await;
+}
+
+async fn who_kills_too_often_is_given_up(fixture: &dyn StoreFixture) {
+    let (count, latch) = (Count::new(), Latch::new());
+    let workflow = waiting("w", &count, &latch);
+    let key = Key::mint(0);
+    kill(fixture, &workflow, &[key], QUARANTINE_STRIKES, 1).await;
+    fixture.clock().advance(std::time::Duration::from_secs(60));
+    let (one, _) = engine(fixture, |b| b.register(&workflow).max_recoveries(1)).await;
+    let handle = one.get::<i64>(&key.to_string()).await.unwrap();
+    let Err(Error::Failed(failure)) = handle.result().await else { panic!("it did not fail") };
+    assert_eq!(failure.code(), Some(KILLS_WORKERS));
+    assert!(failure.message.contains("3 times in a row") && failure.message.contains("1 times"), "{failure}");
+    assert_eq!(count.get(), 0, "its code did not run again");
+    shut_down(one).await;
+}
+
+async fn it_can_be_resumed_after_that(fixture: &dyn StoreFixture) {
+    let (count, latch) = (Count::new(), Latch::new());
+    let workflow = waiting("w", &count, &latch);
+    latch.open();
+    let key = Key::mint(0);
+    kill(fixture, &workflow, &[key], QUARANTINE_STRIKES, 0).await;
+    let (one, _) = engine(fixture, |b| b.register(&workflow).max_recoveries(0)).await;
+    let id = key.to_string();
+    let handle = one.get::<i64>(&id).await.unwrap();
+    assert!(matches!(handle.result().await, Err(Error::Failed(_))));
+    one.resume(&id).await.unwrap();
+    let handle = one.get::<i64>(&id).await.unwrap();
+    assert_eq!(handle.result().await.unwrap(), 1);
+    shut_down(one).await;
+}
+
+async fn one_is_tried_at_first_then_more(fixture: &dyn StoreFixture) {
+    let (count, latch) = (Count::new(), Latch::new());
+    let workflow = waiting("w", &count, &latch);
+    let all: Vec<Key> = (0..6).map(|_| Key::mint(0)).collect();
+    kill(fixture, &workflow, &all, QUARANTINE_STRIKES, 0).await;
+    let (one, _) = engine(fixture, |b| b.register(&workflow)).await;
+    count.reaches(1).await;
+    // others are not kept from running meanwhile
+    let noop = noop();
+    let (two, _) = second_engine(fixture, |b| b.register(&noop)).await;
+    two.run(&noop, 1).await.unwrap();
+    assert_eq!((count.get(), one.running_count()), (1, 1));
+    let mut running = 0;
+    for key in &all {
+        running += u32::from(row(&one, &key.to_string()).await.status == Status::Running);
+    }
+    assert_eq!(running, 1);
+    latch.open();
+    for key in &all {
+        assert_eq!(one.get::<i64>(&key.to_string()).await.unwrap().result().await.unwrap(), 1);
+    }
+    shut_down(one).await;
+    shut_down(two).await;
+}
+
+async fn a_long_body_keeps_no_other_in_quarantine(fixture: &dyn StoreFixture) {
+    let (count, latch) = (Count::new(), Latch::new());
+    let workflow = waiting("w", &count, &latch);
+    let all: Vec<Key> = (0..6).map(|_| Key::mint(0)).collect();
+    kill(fixture, &workflow, &all, QUARANTINE_STRIKES, 0).await;
+    let (one, store) = engine(fixture, |b| b.register(&workflow)).await;
+    for (tried, minute) in [(1, 0), (3, 1), (6, 2)] {
+        fixture.clock().advance(std::time::Duration::from_secs(60 * u64::from(minute > 0)));
+        count.reaches(tried).await;
+        let looks = store.called(crate::faults::fault_store::Call::Look);
+        store.until_called(crate::faults::fault_store::Call::Look, looks + 2).await;
+        assert_eq!(count.get(), tried, "minute {minute}");
+    }
+    assert!(!latch.is_open());
+    latch.open();
+    for key in &all {
+        assert_eq!(one.get::<i64>(&key.to_string()).await.unwrap().result().await.unwrap(), 1);
+    }
+    shut_down(one).await;
+}

@@ -1,0 +1,213 @@
+//! Children that wait in queues.
+
+use std::time::Duration;
+
+use stepfast_core::key::Key;
+use stepfast_core::queue::{DEFAULT_QUEUE, Queue};
+use stepfast_core::store::{CheckpointKind, Filter, Status, Write};
+use stepfast_core::{Context, Engine, Error, Workflow};
+
+use super::support::{
+    Count, Latch, Returns, deliveries, engine, noop, open, record, second_engine, shut_down, waiting,
+};
+use crate::StoreFixture;
+use crate::faults::fault_store::{Call, FaultStore};
+
+super::cases![
+    children_wait_in_a_queue_and_heed_its_limits,
+    a_worker_that_serves_the_queue_runs_them,
+    a_crash_puts_a_child_into_its_queue_once,
+    a_detached_one_outlives_its_parent,
+    a_parent_leaves_its_place_to_its_children,
+    a_delayed_child_begins_later,
+    what_cannot_be_is_an_outcome,
+    a_cancel_reaches_children_in_queues,
+];
+
+/// A workflow `parent` that starts so many children in queue `a`, and awaits them; their outputs.
+fn parent_of(child: &Workflow<i64, i64>) -> Workflow<i64, Vec<i64>> {
+    let child = child.clone();
+    Workflow::new("parent", move |mut cx: Context, count: i64| {
+        let child = child.clone();
+        async move {
+            let mut started = Vec::new();
+            for n in 0..count {
+                started.push(cx.start_child(&child, n).queue("a").key(format!("k{}", n % 2)).await?);
+            }
+            let mut outputs = Vec::new();
+            for child in started {
+                outputs.push(child.result(&mut cx).await?);
+            }
+            Returns::Ok(outputs)
+        }
+    })
+}
+
+async fn children_of(engine: &Engine, parent: Key) -> Vec<stepfast_core::store::Execution> {
+    let filter = Filter { parent: Some(parent), limit: 100, ..Filter::default() };
+    engine.list(&filter).await.unwrap().executions
+}
+
+async fn children_wait_in_a_queue_and_heed_its_limits(fixture: &dyn StoreFixture) {
+    let (count, latch) = (Count::new(), Latch::new());
+    let child = waiting("child", &count, &latch);
+    let parent = parent_of(&child);
+    let queue = Queue::new("a").concurrency(2);
+    let (engine, _) = engine(fixture, |b| b.register(&child).register(&parent).queue(queue)).await;
+    let handle = engine.start(&parent, 10).await.unwrap();
+    count.reaches(2).await;
+    let states = |children: &[stepfast_core::store::Execution], status| {
+        children.iter().filter(|child| child.status == status).count()
+    };
+    let children = loop {
+        let children = children_of(&engine, handle.key()).await;
+        if children.len() == 10 {
+            break children;
+        }
+    };
+    assert_eq!((states(&children, Status::Running), states(&children, Status::Queued)), (2, 8));
+    assert!(children.iter().all(|child| child.placement.as_ref().is_some_and(|it| &*it.queue == "a")));
+    assert_eq!(count.get(), 2);
+    latch.open();
+    assert_eq!(handle.result().await.unwrap(), (0..10).collect::<Vec<_>>());
+    shut_down(engine).await;
+}
+
+async fn a_worker_that_serves_the_queue_runs_them(fixture: &dyn StoreFixture) {
+    let child = noop();
+    let parent = parent_of(&child);
+    let both = |b: stepfast_core::EngineBuilder| b.register(&child).register(&parent);
+    let (one, _) = engine(fixture, |b| both(b).queue(Queue::new("a")).serve_queues([DEFAULT_QUEUE])).await;
+    let handle = one.start(&parent, 5).await.unwrap();
+    while children_of(&one, handle.key()).await.len() < 5 {
+        tokio::task::yield_now().await;
+    }
+    let children = children_of(&one, handle.key()).await;
+    assert!(children.iter().all(|child| child.status == Status::Queued));
+    let (two, _) = second_engine(fixture, |b| both(b).serve_queues(["a"])).await;
+    assert_eq!(handle.result().await.unwrap(), [0, 1, 2, 3, 4]);
+    shut_down(two).await;
+    shut_down(one).await;
+}
+
+async fn a_crash_puts_a_child_into_its_queue_once(fixture: &dyn StoreFixture) {
+    let child = noop();
+    let parent = parent_of(&child);
+    let store = FaultStore::flushing(fixture.store(), 1);
+    let one = open(store.clone(), |b| b.register(&child).register(&parent).queue(Queue::new("a"))).await;
+    one.pause_queue("a").await.unwrap();
+    store.hold_writes(
+        |write| matches!(write, Write::Checkpoint(checkpoint) if checkpoint.kind == CheckpointKind::Started),
+    );
+    let handle = one.start(&parent, 1).workflow_id("parent").await.unwrap();
+    store.until_landed(|write| matches!(write, Write::Start(start) if start.parent.is_some())).await;
+    store.until_hanging().await;
+    let (two, _) = second_engine(fixture, |b| b.register(&child).register(&parent)).await;
+    store.hold(&[Call::Look, Call::Register, Call::Claim]);
+    fixture.lose(record(&two, "parent").await.execution.owner.unwrap()).await;
+    while record(&two, "parent").await.checkpoints.is_empty() {
+        tokio::task::yield_now().await;
+    }
+    two.resume_queue("a").await.unwrap();
+    assert_eq!(two.get::<Vec<i64>>("parent").await.unwrap().result().await.unwrap(), [0]);
+    store.release();
+    assert_eq!(handle.result().await.unwrap(), [0]);
+    assert_eq!(children_of(&two, handle.key()).await.len(), 1);
+    let kinds: Vec<_> = deliveries(&record(&two, "parent").await).into_iter().map(|(kind, _)| kind).collect();
+    assert_eq!(kinds, [CheckpointKind::Started, CheckpointKind::Child]);
+    shut_down(one).await;
+    shut_down(two).await;
+}
+
+async fn a_detached_one_outlives_its_parent(fixture: &dyn StoreFixture) {
+    let child = noop();
+    let parent = {
+        let child = child.clone();
+        Workflow::new("parent", move |mut cx: Context, (): ()| {
+            let child = child.clone();
+            async move { cx.start_detached(&child, 7).queue("a").priority(-3).await }
+        })
+    };
+    let (engine, _) = engine(fixture, |b| b.register(&child).register(&parent).queue(Queue::new("a"))).await;
+    engine.pause_queue("a").await.unwrap();
+    let id = engine.run(&parent, ()).await.unwrap();
+    let row = record(&engine, &id).await.execution;
+    assert_eq!((row.status, row.placement.as_ref().unwrap().priority), (Status::Queued, -3));
+    engine.resume_queue("a").await.unwrap();
+    assert_eq!(engine.get::<i64>(&id).await.unwrap().result().await.unwrap(), 7);
+    shut_down(engine).await;
+}
+
+/// With one place, a parent in the queue of its child could wait for itself.
+async fn a_parent_leaves_its_place_to_its_children(fixture: &dyn StoreFixture) {
+    let child = noop();
+    let parent = parent_of(&child);
+    let queue = Queue::new("a").concurrency(1);
+    let (engine, _) = engine(fixture, |b| {
+        b.register(&child).register(&parent).queue(queue).suspend_after(Duration::from_millis(1))
+    })
+    .await;
+    assert_eq!(engine.run(&parent, 3).queue("a").await.unwrap(), [0, 1, 2]);
+    shut_down(engine).await;
+}
+
+async fn a_delayed_child_begins_later(fixture: &dyn StoreFixture) {
+    let child = noop();
+    let parent = {
+        let child = child.clone();
+        Workflow::new("parent", move |mut cx: Context, seconds: u64| {
+            let child = child.clone();
+            async move { cx.child(&child, 7).queue("a").delay(Duration::from_secs(seconds)).await }
+        })
+    };
+    let (engine, _) = engine(fixture, |b| b.register(&child).register(&parent).queue(Queue::new("a"))).await;
+    let handle = engine.start(&parent, 3600).await.unwrap();
+    while children_of(&engine, handle.key()).await.is_empty() {
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(children_of(&engine, handle.key()).await[0].status, Status::Scheduled);
+    fixture.clock().advance(Duration::from_secs(3600));
+    assert_eq!(handle.result().await.unwrap(), 7);
+    shut_down(engine).await;
+}
+
+async fn what_cannot_be_is_an_outcome(fixture: &dyn StoreFixture) {
+    let child = noop();
+    let parent = {
+        let child = child.clone();
+        Workflow::new("parent", move |mut cx: Context, queue: String| {
+            let child = child.clone();
+            async move {
+                let started = cx.child(&child, 7).queue(&queue).await;
+                let again = cx.child(&child, 8).key("k").await;
+                let told = [started, again].map(|outcome| outcome.unwrap_err().message);
+                Returns::Ok(told.to_vec())
+            }
+        })
+    };
+    let (engine, _) = engine(fixture, |b| b.register(&child).register(&parent)).await;
+    let told = engine.run(&parent, "nowhere".to_owned()).workflow_id("p").await.unwrap();
+    assert!(told[0].contains("no queue \"nowhere\"") && told[1].contains("needs a queue"), "{told:?}");
+    let kinds: Vec<_> = deliveries(&record(&engine, "p").await).into_iter().map(|(kind, _)| kind).collect();
+    assert_eq!(kinds, [CheckpointKind::Failed, CheckpointKind::Failed]);
+    assert!(children_of(&engine, record(&engine, "p").await.execution.key).await.is_empty());
+    shut_down(engine).await;
+}
+
+async fn a_cancel_reaches_children_in_queues(fixture: &dyn StoreFixture) {
+    let child = noop();
+    let parent = parent_of(&child);
+    let (engine, _) = engine(fixture, |b| b.register(&child).register(&parent).queue(Queue::new("a"))).await;
+    engine.pause_queue("a").await.unwrap();
+    let handle = engine.start(&parent, 3).await.unwrap();
+    while children_of(&engine, handle.key()).await.len() < 3 {
+        tokio::task::yield_now().await;
+    }
+    handle.cancel().await.unwrap();
+    assert!(matches!(handle.result().await, Err(Error::Cancelled(_))));
+    for child in children_of(&engine, handle.key()).await {
+        assert_eq!(record(&engine, &child.workflow_id()).await.execution.status, Status::Cancelled);
+    }
+    engine.resume_queue("a").await.unwrap();
+    shut_down(engine).await;
+}

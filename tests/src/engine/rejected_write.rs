@@ -1,0 +1,148 @@
+//! Refusals: a database that does not accept what takes the place of a refused Write either.
+
+use stepfast_core::failure::OUTCOME_REJECTED;
+use stepfast_core::queue::Queue;
+use stepfast_core::store::{RequestResult, State, Status, Write};
+use stepfast_core::{Context, Error, Failure, Workflow};
+
+use super::support::{Count, GRACE, engine, noop, record, row, shut_down, steps};
+use crate::StoreFixture;
+
+super::cases![
+    an_end_that_may_not_even_fail_parks,
+    what_may_not_even_be_parked_is_left_to_the_next_engine,
+    a_refused_piece_of_a_value_parks,
+    a_refused_attempt_parks,
+    a_parked_execution_frees_its_slot,
+];
+
+fn is_end(write: &Write) -> bool {
+    matches!(write, Write::Transition(change) if matches!(change.state, State::Ended { .. }))
+}
+
+fn is_park(write: &Write) -> bool {
+    matches!(write, Write::Transition(change) if matches!(change.state, State::Parked { .. }))
+}
+
+fn assert_refused(error: &Error) {
+    let Error::Parked { failure, .. } = error else { panic!("{error}") };
+    assert_eq!(failure.code(), Some(OUTCOME_REJECTED));
+    assert!(failure.message.contains("does not like it"), "{failure}");
+}
+
+async fn an_end_that_may_not_even_fail_parks(fixture: &dyn StoreFixture) {
+    let steps = steps();
+    let (engine, store) = engine(fixture, |b| b.register(&steps)).await;
+    store.refuse(is_end);
+    let error = engine.run(&steps, 2).workflow_id("x").await.unwrap_err();
+    assert_refused(&error);
+    let execution = row(&engine, "x").await;
+    assert_eq!((execution.status, execution.is_parked), (Status::Queued, true));
+    store.accept_all();
+    let values: Vec<usize> =
+        record(&engine, "x").await.checkpoints.iter().map(|it| it.outcome.decode().unwrap()).collect();
+    assert_eq!(engine.resume("x").await.unwrap(), RequestResult::Done);
+    assert_eq!(engine.get::<Vec<usize>>("x").await.unwrap().result().await.unwrap(), values);
+    shut_down(engine).await;
+}
+
+async fn what_may_not_even_be_parked_is_left_to_the_next_engine(fixture: &dyn StoreFixture) {
+    let (steps, noop, tries, parks) = (steps(), noop(), Count::new(), Count::new());
+    let (one, store) = engine(fixture, |b| b.register(&steps).register(&noop)).await;
+    let counted = (tries.clone(), parks.clone());
+    store.refuse(move |write| {
+        let (tries, parks) = &counted;
+        if is_park(write) {
+            parks.more();
+        }
+        let is_refused = is_end(write) || is_park(write);
+        if is_refused {
+            tries.more();
+        }
+        is_refused
+    });
+    let run = {
+        let (one, steps) = (one.clone(), steps.clone());
+        tokio::spawn(async move { one.run(&steps, 2).workflow_id("x").await })
+    };
+    parks.reaches(1).await;
+    for x in 0..50 {
+        assert_eq!(one.run(&noop, x).await.unwrap(), x);
+    }
+    // its end, its failure, its parking, each alone and perhaps among others
+    assert!(tries.get() <= 12, "{} tries", tries.get());
+    let execution = row(&one, "x").await;
+    assert_eq!((execution.status, execution.is_parked), (Status::Running, false));
+    assert!(!run.is_finished());
+    shut_down(one).await;
+    assert!(matches!(run.await.unwrap().unwrap_err(), Error::Shutdown));
+    let (two, _) = engine(fixture, |b| b.register(&steps)).await;
+    assert_eq!(two.get::<Vec<usize>>("x").await.unwrap().result().await.unwrap().len(), 2);
+    shut_down(two).await;
+}
+
+/// A workflow with a step that counts its bodies, fails twice if it is told to, and returns a large value.
+fn large(bodies: &Count) -> Workflow<bool, usize> {
+    let bodies = bodies.clone();
+    Workflow::new("large", move |mut cx: Context, fails: bool| {
+        let bodies = bodies.clone();
+        async move {
+            let value = cx.step("large", || {
+                let n = bodies.more();
+                let failure = (fails && n < 3).then(|| Failure::new("no"));
+                std::future::ready(failure.map_or_else(|| Ok("l".repeat(3 << 20)), Err))
+            });
+            value
+                .retries(1)
+                .backoff(std::time::Duration::ZERO, std::time::Duration::ZERO)
+                .await
+                .map(|it| it.len())
+        }
+    })
+}
+
+async fn a_refused_piece_of_a_value_parks(fixture: &dyn StoreFixture) {
+    let bodies = Count::new();
+    let large = large(&bodies);
+    let (engine, store) = engine(fixture, |b| b.register(&large)).await;
+    store.refuse(|write| matches!(write, Write::Chunk(chunk) if chunk.index == 1));
+    let error = engine.run(&large, false).workflow_id("x").await.unwrap_err();
+    assert_refused(&error);
+    assert_eq!(bodies.get(), 1, "a body is not repeated for ever");
+    store.accept_all();
+    engine.resume("x").await.unwrap();
+    assert_eq!(engine.get::<usize>("x").await.unwrap().result().await.unwrap(), 3 << 20);
+    assert_eq!(bodies.get(), 2);
+    shut_down(engine).await;
+}
+
+async fn a_refused_attempt_parks(fixture: &dyn StoreFixture) {
+    let bodies = Count::new();
+    let large = large(&bodies);
+    let (engine, store) = engine(fixture, |b| b.register(&large)).await;
+    store.refuse(|write| matches!(write, Write::Attempt(_)));
+    let error = engine.run(&large, true).workflow_id("x").await.unwrap_err();
+    assert_refused(&error);
+    assert_eq!(bodies.get(), 1, "what is not recorded is not followed by another");
+    store.accept_all();
+    assert!(record(&engine, "x").await.attempts.is_empty());
+    engine.resume("x").await.unwrap();
+    assert_eq!(engine.get::<usize>("x").await.unwrap().result().await.unwrap(), 3 << 20);
+    shut_down(engine).await;
+}
+
+async fn a_parked_execution_frees_its_slot(fixture: &dyn StoreFixture) {
+    let (steps, noop) = (steps(), noop());
+    let queue = Queue::new("a").concurrency(1);
+    let (engine, store) = engine(fixture, |b| b.register(&steps).register(&noop).queue(queue)).await;
+    // the checkpoint is refused, and so is the failure that takes its place
+    store.refuse(|write| matches!(write, Write::Checkpoint(_)));
+    for id in ["x", "y"] {
+        let handle = engine.start(&steps, 2).queue("a").workflow_id(id).await.unwrap();
+        assert_refused(&handle.result().await.unwrap_err());
+    }
+    store.accept_all();
+    let innocent = engine.start(&noop, 7).queue("a").await.unwrap();
+    assert_eq!(tokio::time::timeout(GRACE, innocent.result()).await.unwrap().unwrap(), 7);
+    shut_down(engine).await;
+}

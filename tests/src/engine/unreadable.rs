@@ -1,0 +1,180 @@
+//! Rows that this version of the program cannot read: they park their own execution, and stop nothing else.
+
+use stepfast_core::store::{Filter, RequestResult, Status};
+use stepfast_core::{Context, Error, Workflow};
+
+use super::support::{Count, Latch, Returns, engine, row, second_engine, shut_down, stop_here};
+use crate::StoreFixture;
+
+super::cases![
+    an_unreadable_row_parks_its_own_execution,
+    an_unknown_request_stops_nothing,
+    an_unknown_status_stops_nothing,
+];
+
+/// A workflow with a step, a failed attempt of another, and a wait for the latch.
+fn workflow(begun: &Count, latch: &Latch) -> Workflow<i64, i64> {
+    let (begun, latch) = (begun.clone(), latch.clone());
+    Workflow::new("w", move |mut cx: Context, x: i64| {
+        let (begun, latch) = (begun.clone(), latch.clone());
+        async move {
+            cx.step("one", async || Returns::Ok(x)).await?;
+            let mut tries = 0;
+            cx.step("two", move || {
+                tries += 1;
+                std::future::ready(if tries == 1 { Err(stepfast_core::Failure::new("no")) } else { Ok(x) })
+            })
+            .retries(1)
+            .backoff(std::time::Duration::ZERO, std::time::Duration::ZERO)
+            .await?;
+            stop_here(&mut cx, &begun, &latch).await?;
+            Returns::Ok(x)
+        }
+    })
+}
+
+/// What is changed, and the column that the reason names. `{key}` stands for the execution's key, `{bytes}` for bytes that
+/// no version writes.
+const DAMAGES: &[(&str, &str)] = &[
+    ("UPDATE checkpoints SET kind = 99 WHERE execution = {key} AND order_no = 1", "kind of checkpoints"),
+    (
+        "UPDATE checkpoints SET order_no = -7 WHERE execution = {key} AND order_no = 1",
+        "order_no of checkpoints",
+    ),
+    ("UPDATE checkpoints SET path = {bytes} WHERE execution = {key} AND order_no = 1", "path of checkpoints"),
+    ("UPDATE attempts SET path = {bytes} WHERE execution = {key}", "path of attempts"),
+    ("UPDATE attempts SET attempt = 5000000000 WHERE execution = {key}", "attempt of attempts"),
+    ("UPDATE executions SET armed = {bytes} WHERE key = {key}", "armed of executions"),
+];
+
+async fn an_unreadable_row_parks_its_own_execution(fixture: &dyn StoreFixture) {
+    let (begun, latch) = (Count::new(), Latch::new());
+    let workflow = workflow(&begun, &latch);
+    let (first, store) = engine(fixture, |b| b.register(&workflow)).await;
+    for n in 0..DAMAGES.len() + 20 {
+        first.start(&workflow, n as i64).workflow_id(format!("x-{n}")).await.unwrap();
+    }
+    begun.reaches(DAMAGES.len() + 20).await;
+    shut_down(first).await;
+    let bytes = if stepfast_core::Store::info(&*store).kind == "sqlite" { "x'ff'" } else { "'\\xff'::bytea" };
+    for (n, (sql, _)) in DAMAGES.iter().enumerate() {
+        let key = format!("(SELECT key FROM executions WHERE workflow_id = 'x-{n}')");
+        if !fixture.execute(&sql.replace("{key}", &key).replace("{bytes}", bytes)).await {
+            // a store without SQL has no rows but its own
+            return;
+        }
+    }
+    latch.open();
+    let (one, _) = engine(fixture, |b| b.register(&workflow)).await;
+    let (two, _) = second_engine(fixture, |b| b.register(&workflow)).await;
+    for n in DAMAGES.len()..DAMAGES.len() + 20 {
+        assert_eq!(two.get::<i64>(&format!("x-{n}")).await.unwrap().result().await.unwrap(), n as i64);
+    }
+    for (n, (_, column)) in DAMAGES.iter().enumerate() {
+        let id = format!("x-{n}");
+        let error = one.get::<i64>(&id).await.unwrap().result().await.unwrap_err();
+        let Error::Parked { failure, .. } = &error else { panic!("{column}: {error}") };
+        assert_eq!(failure.code(), Some("SF-0026"), "{error}");
+        assert!(error.to_string().contains(column), "{column}: {error}");
+    }
+    let parked = Filter { is_parked: Some(true), limit: 99, ..Filter::default() };
+    assert_eq!(one.list(&parked).await.unwrap().executions.len(), DAMAGES.len());
+    // mended, it goes on from its record
+    fixture.execute("UPDATE checkpoints SET kind = 1 WHERE kind = 99").await;
+    assert_eq!(two.resume("x-0").await.unwrap(), RequestResult::Done);
+    assert_eq!(one.get::<i64>("x-0").await.unwrap().result().await.unwrap(), 0);
+    assert_eq!(one.run(&workflow, 77).await.unwrap(), 77);
+    shut_down(one).await;
+    shut_down(two).await;
+}
+
+async fn an_unknown_request_stops_nothing(fixture: &dyn StoreFixture) {
+    let (begun, latch) = (Count::new(), Latch::new());
+    let workflow = super::support::waiting("w", &begun, &latch);
+    let (engine, store) = engine(fixture, |b| b.register(&workflow)).await;
+    let handle = engine.start(&workflow, 1).workflow_id("x").await.unwrap();
+    begun.reaches(1).await;
+    let now = if stepfast_core::Store::info(&*store).kind == "sqlite" { "0" } else { "now()" };
+    let key = "(SELECT key FROM executions WHERE workflow_id = 'x')";
+    let sql =
+        format!("INSERT INTO requests (requested_at, kind, execution, n) VALUES ({now}, 77, {key}, {key})");
+    fixture.execute(&sql).await;
+    store
+        .until_called(
+            crate::faults::fault_store::Call::Look,
+            store.called(crate::faults::fault_store::Call::Look) + 2,
+        )
+        .await;
+    assert_eq!(row(&engine, "x").await.status, Status::Running);
+    latch.open();
+    assert_eq!(handle.result().await.unwrap(), 1);
+    assert_eq!(row(&engine, "x").await.status, Status::Completed);
+    shut_down(engine).await;
+}
+
+async fn an_unknown_status_stops_nothing(fixture: &dyn StoreFixture) {
+    let (begun, latch) = (Count::new(), Latch::new());
+    let child = super::support::waiting("child", &begun, &latch);
+    let parent = {
+        let child = child.clone();
+        Workflow::new("parent", move |mut cx: Context, x: i64| {
+            let child = child.clone();
+            async move { cx.child(&child, x).await }
+        })
+    };
+    let innocent = Workflow::new("innocent", |mut cx: Context, x: i64| async move {
+        cx.step("one", async || Returns::Ok(x)).await
+    });
+    let (first, _) = engine(fixture, |b| b.register(&parent).register(&child).register(&innocent)).await;
+    for n in 0..4 {
+        first.start(&parent, n).workflow_id(format!("p-{n}")).await.unwrap();
+    }
+    begun.reaches(4).await;
+    for id in ["x", "y"] {
+        first.run(&innocent, 1).workflow_id(id).await.unwrap();
+    }
+    shut_down(first).await;
+    for (status, n, id) in [(99, 0, "x"), (-7, 1, "y")] {
+        let of = |id: String| format!("(SELECT key FROM executions WHERE workflow_id = '{id}')");
+        for which in [format!("key = {}", of(id.to_owned())), format!("parent = {}", of(format!("p-{n}")))] {
+            if !fixture.execute(&format!("UPDATE executions SET status = {status} WHERE {which}")).await {
+                // a store without SQL has no rows but its own
+                return;
+            }
+        }
+    }
+    // the families have no worker from here on
+    let (engine, _) = engine(fixture, |b| b.register(&innocent)).await;
+    for (n, id) in ["x", "y"].into_iter().enumerate() {
+        let [odd, other] = [n, n + 2].map(|n| format!("p-{n}"));
+        let (met, beside, cancelled, innocents) = tokio::join!(
+            engine.start(&innocent, 1).workflow_id(id),
+            engine.run(&innocent, 2),
+            engine.cancel(&odd),
+            engine.cancel(&other),
+        );
+        assert_eq!(beside.unwrap(), 2);
+        let error = met.unwrap().result().await.unwrap_err();
+        let Error::Parked { failure, .. } = &error else { panic!("{error}") };
+        assert_eq!(failure.code(), Some("SF-0026"), "{error}");
+        assert!(error.to_string().contains("status of executions"), "{error}");
+        assert_eq!((cancelled.unwrap(), innocents.unwrap()), (RequestResult::Done, RequestResult::Done));
+        assert_eq!(row(&engine, &odd).await.status, Status::Cancelled);
+        for error in [engine.cancel(id).await.unwrap_err(), engine.resume(id).await.unwrap_err()] {
+            assert!(
+                error.to_string().contains("a status that this version of Stepfast does not recognise"),
+                "{error}"
+            );
+        }
+    }
+    let all = Filter { limit: 99, ..Filter::default() };
+    let listed = engine.list(&all).await.unwrap().executions;
+    assert_eq!(listed.iter().filter(|execution| execution.unreadable.is_some()).count(), 4);
+    assert_eq!(engine.run(&innocent, 3).await.unwrap(), 3);
+    shut_down(engine).await;
+    // mended, they are what they were
+    fixture.execute("UPDATE executions SET status = 4 WHERE workflow_id = 'x'").await;
+    let (engine, _) = second_engine(fixture, |b| b.register(&innocent)).await;
+    assert_eq!(engine.get::<i64>("x").await.unwrap().result().await.unwrap(), 1);
+    shut_down(engine).await;
+}

@@ -1,0 +1,141 @@
+//! Values too large for a row.
+
+use stepfast_core::payload::ChunkRef;
+use stepfast_core::store::Write;
+use stepfast_core::store::counters::Table;
+use stepfast_core::{Context, Error, ErrorKind, Failure, Key, Workflow};
+
+use super::support::{Count, Latch, Returns, engine, open, record, row, second_engine, shut_down};
+use crate::StoreFixture;
+use crate::faults::fault_store::{Call, FaultStore};
+
+super::cases![
+    what_a_lost_run_left_behind_is_swept,
+    the_input_of_a_start_that_does_not_land_is_swept,
+    what_is_over_the_limit_is_recorded_by_its_code,
+];
+
+/// Three chunks.
+const SIZE: usize = 5 << 19;
+
+async fn what_a_lost_run_left_behind_is_swept(fixture: &dyn StoreFixture) {
+    let (bodies, first, later) = (Count::new(), Latch::new(), Latch::new());
+    let workflow = {
+        let all = (bodies.clone(), first.clone(), later.clone());
+        Workflow::new("w", move |mut cx: Context, input: String| {
+            let all = all.clone();
+            async move {
+                let kept: String = cx.step("kept", async || Returns::Ok(input.replace('i', "k"))).await?;
+                cx.step("lost", || {
+                    let (bodies, first, later) = all.clone();
+                    async move {
+                        if bodies.more() == 1 { first } else { later }.passed().await;
+                        Returns::Ok("l".repeat(SIZE))
+                    }
+                })
+                .await?;
+                Returns::Ok(kept == "k".repeat(SIZE))
+            }
+        })
+    };
+    // each Write alone in its flush
+    let store = FaultStore::flushing(fixture.store(), 1);
+    let one = open(store.clone(), |b| b.register(&workflow)).await;
+    let (two, _) = second_engine(fixture, |b| b.register(&workflow)).await;
+    let handle = one.start(&workflow, "i".repeat(SIZE)).workflow_id("x").await.unwrap();
+    bodies.reaches(1).await;
+    // its worker is lost after the pieces of an outcome, before the checkpoint that refers to them
+    store.hold_writes(|write| matches!(write, Write::Checkpoint(_)));
+    first.open();
+    store.until_hanging().await;
+    let owner = row(&two, "x").await.owner.unwrap();
+    store.hold(&[Call::Look]);
+    fixture.lose(owner).await;
+    bodies.reaches(2).await;
+    store.release();
+    later.open();
+    assert!(handle.result().await.unwrap());
+    assert_eq!(record(&two, "x").await.execution.recoveries, 1);
+    let (one_counted, two_counted) = (one.store().counters().snapshot(), two.store().counters().snapshot());
+    let (inserted, _, deleted) = one_counted.row_changes(Table::Chunks);
+    let (inserted_too, _, deleted_too) = two_counted.row_changes(Table::Chunks);
+    // the memory store's handles share their counters
+    let (inserted, deleted) = if (inserted, deleted) == (inserted_too, deleted_too) {
+        (inserted, deleted)
+    } else {
+        (inserted + inserted_too, deleted + deleted_too)
+    };
+    assert_eq!((inserted, deleted), (3 * 4, 3), "input, kept, lost twice: one of them is swept");
+    shut_down(one).await;
+    shut_down(two).await;
+}
+
+/// The values that have been stored aside through `store`, by execution.
+fn values(store: &FaultStore) -> Vec<(Key, ChunkRef)> {
+    let mut values: Vec<(Key, ChunkRef)> = Vec::new();
+    for (write, _) in store.landed() {
+        let Write::Chunk(chunk) = write else { continue };
+        let len = chunk.bytes.len() as u64;
+        match values.iter_mut().find(|(key, value)| (*key, value.value) == (chunk.execution, chunk.value)) {
+            Some((_, value)) => {
+                value.len += len;
+                value.count += 1;
+            }
+            None => values.push((chunk.execution, ChunkRef { value: chunk.value, len, count: 1 })),
+        }
+    }
+    values
+}
+
+async fn the_input_of_a_start_that_does_not_land_is_swept(fixture: &dyn StoreFixture) {
+    let length = Workflow::new("length", |_cx: Context, text: String| async move { Returns::Ok(text.len()) });
+    let (one, store) = engine(fixture, |b| b.register(&length)).await;
+    let large = "i".repeat(SIZE);
+    let first = one.start(&length, large.clone()).workflow_id("taken").await.unwrap();
+    assert_eq!(first.result().await.unwrap(), SIZE);
+    // the same again is attached to the first, and another input is refused
+    let again = one.start(&length, large.clone()).workflow_id("taken").await.unwrap();
+    assert_eq!(again.key(), first.key());
+    let other = one.start(&length, "o".repeat(SIZE)).workflow_id("taken").await.map(drop).unwrap_err();
+    assert_eq!(other.kind(), ErrorKind::Conflict, "{other}");
+    store.refuse(|write| matches!(write, Write::Start(_)));
+    one.start(&length, large).await.map(drop).unwrap_err();
+    store.accept_all();
+    let other = one.run(&length, "o".repeat(SIZE)).workflow_id("taken").await.map(drop).unwrap_err();
+    assert_eq!(other.kind(), ErrorKind::Conflict, "{other}");
+    let inputs = values(&store);
+    assert_eq!(inputs.len(), 5);
+    shut_down(one).await;
+    let (two, _) = second_engine(fixture, |b| b.register(&length)).await;
+    for (key, value) in inputs {
+        assert_eq!(value.len as usize, SIZE + 6, "header and length, then the text");
+        let is_there = two.show(&key.to_string()).await.is_ok();
+        assert_eq!(is_there, key == first.key());
+        assert_eq!(two.store().load_value(key, value).await.is_ok(), is_there);
+    }
+    shut_down(two).await;
+}
+
+async fn what_is_over_the_limit_is_recorded_by_its_code(fixture: &dyn StoreFixture) {
+    let code = |failure: &Failure| failure.code().unwrap_or(&failure.kind).to_owned();
+    let long =
+        Workflow::new("long", |_cx: Context, size: usize| async move { Returns::Ok("x".repeat(size)) });
+    let shortens = {
+        let long = long.clone();
+        Workflow::new("shortens", move |mut cx: Context, size: usize| {
+            let long = long.clone();
+            async move {
+                let of_step = cx.step("long step", async || Returns::Ok("x".repeat(size))).await.unwrap_err();
+                let of_child = cx.child(&long, size).await.unwrap_err();
+                Returns::Ok([code(&of_step), code(&of_child)])
+            }
+        })
+    };
+    let (engine, _) = engine(fixture, |b| b.register(&long).register(&shortens).value_limit(1000)).await;
+    assert_eq!(engine.run(&shortens, 2000).await.unwrap(), ["SF-0007", "SF-0007"]);
+    let handle = engine.start(&long, 2000).workflow_id("long").await.unwrap();
+    let Error::Failed(failure) = handle.result().await.unwrap_err() else { panic!("it has not failed") };
+    assert_eq!(code(&failure), "SF-0007");
+    assert!(failure.message.starts_with("the output of workflow \"long\" has "), "{failure}");
+    shut_down(engine).await;
+}

@@ -1,0 +1,471 @@
+//! Waiting: sleeps and children, in memory and suspended.
+
+use std::time::Duration;
+
+use stepfast_core::store::{Filter, State, Status, Write};
+use stepfast_core::{Context, Elapsed, Error, Failure, Workflow};
+
+use super::support::{
+    Count, Latch, Returns, ends, engine, record, row, second_engine, shut_down, sleeper, steps, suspends,
+    waiting,
+};
+use crate::StoreFixture;
+use crate::faults::fault_store::Call;
+
+super::cases![
+    a_short_sleep_is_not_early,
+    a_sleep_in_memory_is_not_early_behind_a_slow_look,
+    a_long_sleep_takes_no_memory_and_is_not_early,
+    a_suspended_sleep_is_continued_by_another_engine,
+    a_sleep_beside_work_keeps_its_due_time_over_a_restart,
+    sleeps_of_several_branches_end_in_their_order,
+    a_sleep_of_no_time_is_over_at_once,
+    a_child_returns_its_output,
+    a_childs_error_is_its_parents_error,
+    a_child_that_is_cancelled_is_an_error_for_its_parent,
+    a_parent_suspends_and_is_woken_by_its_child,
+    a_child_that_ends_while_its_parent_suspends_wakes_it,
+    a_child_that_ends_elsewhere_before_its_parent_is_suspended_wakes_it,
+    children_are_awaited_in_any_order,
+    a_child_that_nobody_waits_for_any_more_goes_on,
+    a_detached_child_outlives_its_parent,
+    a_child_is_started_once_over_a_restart,
+    children_nest_deeply_in_few_places,
+    a_waiting_parent_takes_no_place,
+    a_timer_and_a_child_whichever_is_first,
+];
+
+const HOUR: Duration = Duration::from_hours(1);
+const BRIEF: Duration = Duration::from_millis(10);
+
+async fn a_short_sleep_is_not_early(fixture: &dyn StoreFixture) {
+    let sleeper = sleeper();
+    let (engine, _) = engine(fixture, |b| b.register(&sleeper)).await;
+    for millis in [1, 7, 25] {
+        let before = fixture.now();
+        engine.run(&sleeper, millis).await.unwrap();
+        let took = fixture.now().since(before);
+        assert!(took >= Duration::from_millis(millis), "a sleep of {millis} ms took {took:?}");
+    }
+    shut_down(engine).await;
+}
+
+async fn a_sleep_in_memory_is_not_early_behind_a_slow_look(fixture: &dyn StoreFixture) {
+    // longer than a nap, after which the run asks again what time it is
+    const SLEEP: Duration = Duration::from_millis(5350);
+    let sleeper = sleeper();
+    let (engine, store) = engine(fixture, |b| b.register(&sleeper).suspend_after(HOUR)).await;
+    let before = fixture.now();
+    let run = engine.start(&sleeper, SLEEP.as_millis() as u64).await.unwrap();
+    engine.run(&sleeper, 3_300).await.unwrap();
+    let looks = store.hold(&[Call::Look]);
+    store.until_called(Call::Look, looks + 1).await;
+    let rest = 4_800_u64.saturating_sub(fixture.now().since(before).as_millis() as u64);
+    engine.run(&sleeper, rest).await.unwrap();
+    // the store's clock goes faster than this machine's, so the answer lifts the estimate by all the time it took
+    fixture.clock().advance(Duration::from_millis(20));
+    store.release();
+    run.result().await.unwrap();
+    let took = fixture.now().since(before);
+    assert!(took >= SLEEP, "a sleep of {SLEEP:?} took {took:?}");
+    shut_down(engine).await;
+}
+
+async fn a_long_sleep_takes_no_memory_and_is_not_early(fixture: &dyn StoreFixture) {
+    let sleeper = sleeper();
+    let (engine, store) = engine(fixture, |b| b.register(&sleeper).suspend_after(BRIEF)).await;
+    let before = fixture.now();
+    let handle = engine.start(&sleeper, 3_600_000).await.unwrap();
+    store.until_landed(suspends(handle.key())).await;
+    let waiting = row(&engine, &handle.workflow_id()).await;
+    assert_eq!((waiting.status, waiting.owner), (Status::Waiting, None));
+    assert!(waiting.wake_at.unwrap() >= before.plus(HOUR));
+    fixture.clock().advance(HOUR.checked_sub(Duration::from_mins(1)).unwrap());
+    store.until_called(Call::Look, store.called(Call::Look) + 2).await;
+    assert_eq!(handle.status().await.unwrap(), Status::Waiting);
+    assert_eq!(engine.running_count(), 0);
+    fixture.clock().advance(Duration::from_mins(1));
+    handle.result().await.unwrap();
+    let record = record(&engine, &handle.workflow_id()).await;
+    assert!(record.checkpoints[0].at >= waiting.wake_at.unwrap());
+    assert_eq!(record.execution.recoveries, 0);
+    shut_down(engine).await;
+}
+
+async fn a_suspended_sleep_is_continued_by_another_engine(fixture: &dyn StoreFixture) {
+    let sleeper = sleeper();
+    let (one, store) = engine(fixture, |b| b.register(&sleeper).suspend_after(BRIEF)).await;
+    let handle = one.start(&sleeper, 3_600_000).workflow_id("x").await.unwrap();
+    store.until_landed(suspends(handle.key())).await;
+    shut_down(one).await;
+    fixture.clock().advance(HOUR);
+    let (two, _) = engine(fixture, |b| b.register(&sleeper)).await;
+    two.get::<()>("x").await.unwrap().result().await.unwrap();
+    let slept = record(&two, "x").await.checkpoints[0].took_ms;
+    assert!(slept >= 3_600_000, "all of it counts, not only what the second engine saw: {slept}");
+    shut_down(two).await;
+}
+
+async fn a_sleep_beside_work_keeps_its_due_time_over_a_restart(fixture: &dyn StoreFixture) {
+    let (count, latch) = (Count::new(), Latch::new());
+    let workflow = {
+        let (count, latch) = (count.clone(), latch.clone());
+        Workflow::new("w", move |mut cx: Context, (): ()| {
+            let (count, latch) = (count.clone(), latch.clone());
+            async move {
+                let work = |mut cx: Context| async move {
+                    cx.step("work", || {
+                        let (count, latch) = (count.clone(), latch.clone());
+                        async move {
+                            count.more();
+                            latch.passed().await;
+                            Returns::Ok(1)
+                        }
+                    })
+                    .await
+                };
+                let ((), worked) = cx.join(|mut cx: Context| async move { cx.sleep(HOUR).await }, work).await;
+                worked
+            }
+        })
+    };
+    let (one, store) = engine(fixture, |b| b.register(&workflow).suspend_after(BRIEF)).await;
+    let handle = one.start(&workflow, ()).workflow_id("x").await.unwrap();
+    let key = handle.key();
+    store
+        .until_landed(|write| match write {
+            Write::Transition(change) => {
+                change.key == key && matches!(&change.state, State::Running { pending_sleeps } if !pending_sleeps.is_empty())
+            }
+            _ => false,
+        })
+        .await;
+    count.reaches(1).await;
+    shut_down(one).await;
+    latch.open();
+    fixture.clock().advance(HOUR);
+    // the hour is over: a sleep that began again would let this hang
+    let (two, _) = engine(fixture, |b| b.register(&workflow)).await;
+    assert_eq!(two.get::<i64>("x").await.unwrap().result().await.unwrap(), 1);
+    shut_down(two).await;
+}
+
+async fn sleeps_of_several_branches_end_in_their_order(fixture: &dyn StoreFixture) {
+    let workflow = Workflow::new("w", |mut cx: Context, (): ()| async move {
+        let hours = cx
+            .map([3u32, 1, 2], 3, |mut cx, hours| async move {
+                cx.sleep(HOUR * hours).await;
+                cx.step(format!("{hours}"), async || Returns::Ok(())).await.map(|()| hours)
+            })
+            .await;
+        hours.into_iter().collect::<Result<Vec<_>, _>>()
+    });
+    let (engine, _) = engine(fixture, |b| b.register(&workflow).suspend_after(BRIEF)).await;
+    let handle = engine.start(&workflow, ()).await.unwrap();
+    for hour in 0..3 {
+        // it suspends before each hour, perhaps more than once: its worker may not yet know how late it is
+        loop {
+            let record = engine.show(&handle.workflow_id()).await.unwrap();
+            if record.execution.status == Status::Waiting && record.checkpoints.len() == 2 * hour {
+                break;
+            }
+            tokio::task::yield_now().await;
+        }
+        fixture.clock().advance(HOUR);
+    }
+    assert_eq!(handle.result().await.unwrap(), [3, 1, 2]);
+    let record = record(&engine, &handle.workflow_id()).await;
+    let names: Vec<&str> = record.checkpoints.iter().map(|c| &*c.name).collect();
+    assert_eq!(names, ["sleep", "1", "sleep", "2", "sleep", "3"]);
+    shut_down(engine).await;
+}
+
+async fn a_sleep_of_no_time_is_over_at_once(fixture: &dyn StoreFixture) {
+    let sleeper = sleeper();
+    let (engine, _) = engine(fixture, |b| b.register(&sleeper).suspend_after(Duration::ZERO)).await;
+    engine.run(&sleeper, 0).await.unwrap();
+    shut_down(engine).await;
+}
+
+/// A workflow `parent` that returns its child's output.
+fn parent<I, O>(child: &Workflow<I, O>) -> Workflow<I, O>
+where
+    I: serde::Serialize + serde::de::DeserializeOwned + Send + 'static,
+    O: serde::Serialize + serde::de::DeserializeOwned + Send + 'static,
+{
+    let child = child.clone();
+    Workflow::new("parent", move |mut cx: Context, input: I| {
+        let child = child.clone();
+        async move { cx.child(&child, input).await }
+    })
+}
+
+async fn a_child_returns_its_output(fixture: &dyn StoreFixture) {
+    let child = steps();
+    let parent = parent(&child);
+    let (engine, _) = engine(fixture, |b| b.register(&child).register(&parent)).await;
+    let handle = engine.start(&parent, 3).await.unwrap();
+    assert_eq!(handle.result().await.unwrap().len(), 3);
+    let filter = Filter { parent: Some(handle.key()), limit: 9, ..Filter::default() };
+    let children = engine.list(&filter).await.unwrap().executions;
+    assert_eq!(children.len(), 1);
+    assert_eq!((children[0].status, &*children[0].workflow), (Status::Completed, "steps"));
+    assert_eq!((children[0].root, children[0].parent.as_ref().unwrap().key), (handle.key(), handle.key()));
+    assert_eq!(engine.run(&parent, 2).await.unwrap().len(), 2);
+    shut_down(engine).await;
+}
+
+async fn a_childs_error_is_its_parents_error(fixture: &dyn StoreFixture) {
+    let child = Workflow::new("child", |mut cx: Context, (): ()| async move {
+        cx.step("fail", async || Err::<(), _>(Failure::with_kind("Odd", "no").permanent())).await
+    });
+    let parent = parent(&child);
+    let (engine, _) = engine(fixture, |b| b.register(&child).register(&parent)).await;
+    let Error::Failed(failure) = engine.run(&parent, ()).await.unwrap_err() else { panic!() };
+    assert_eq!(failure, Failure::with_kind("Odd", "no").permanent());
+    shut_down(engine).await;
+}
+
+async fn only_child(engine: &stepfast_core::Engine, parent: stepfast_core::Key) -> String {
+    let filter = Filter { parent: Some(parent), limit: 9, ..Filter::default() };
+    let children = engine.list(&filter).await.unwrap().executions;
+    assert_eq!(children.len(), 1);
+    children[0].workflow_id()
+}
+
+async fn a_child_that_is_cancelled_is_an_error_for_its_parent(fixture: &dyn StoreFixture) {
+    let (count, latch) = (Count::new(), Latch::new());
+    let child = waiting("child", &count, &latch);
+    let parent = parent(&child);
+    for suspend_after in [BRIEF, HOUR] {
+        let before = count.get();
+        let (engine, store) =
+            engine(fixture, |b| b.register(&child).register(&parent).suspend_after(suspend_after)).await;
+        let handle = engine.start(&parent, 1).await.unwrap();
+        count.reaches(before + 1).await;
+        if suspend_after == BRIEF {
+            store.until_landed(suspends(handle.key())).await;
+        }
+        engine.cancel(&only_child(&engine, handle.key()).await).await.unwrap();
+        let Error::Failed(failure) = handle.result().await.unwrap_err() else { panic!() };
+        assert_eq!(failure.code(), Some("SF-0022"));
+        shut_down(engine).await;
+    }
+}
+
+async fn a_parent_suspends_and_is_woken_by_its_child(fixture: &dyn StoreFixture) {
+    let (count, latch) = (Count::new(), Latch::new());
+    let child = waiting("child", &count, &latch);
+    let parent = parent(&child);
+    let (engine, store) =
+        engine(fixture, |b| b.register(&child).register(&parent).suspend_after(BRIEF)).await;
+    let handle = engine.start(&parent, 5).await.unwrap();
+    store.until_landed(suspends(handle.key())).await;
+    assert_eq!(handle.status().await.unwrap(), Status::Waiting);
+    latch.open();
+    assert_eq!(handle.result().await.unwrap(), 5);
+    assert_eq!(count.get(), 1);
+    shut_down(engine).await;
+}
+
+/// True for any suspension.
+fn waits(write: &Write) -> bool {
+    matches!(write, Write::Transition(change) if matches!(change.state, State::Waiting { .. }))
+}
+
+async fn a_child_that_ends_while_its_parent_suspends_wakes_it(fixture: &dyn StoreFixture) {
+    let (count, latch) = (Count::new(), Latch::new());
+    let child = waiting("child", &count, &latch);
+    let parent = parent(&child);
+    let (engine, store) =
+        engine(fixture, |b| b.register(&child).register(&parent).suspend_after(BRIEF)).await;
+    store.hold_writes(waits);
+    let handle = engine.start(&parent, 5).await.unwrap();
+    store.until_hanging().await;
+    latch.open();
+    store.release();
+    assert_eq!(handle.result().await.unwrap(), 5);
+    assert!(store.landed().iter().any(|(write, _)| suspends(handle.key())(write)));
+    shut_down(engine).await;
+}
+
+async fn a_child_that_ends_elsewhere_before_its_parent_is_suspended_wakes_it(fixture: &dyn StoreFixture) {
+    let (count, latch) = (Count::new(), Latch::new());
+    let child = waiting("child", &count, &latch);
+    let parent = parent(&child);
+    let (one, store) =
+        engine(fixture, |b| b.register(&child).register(&parent).max_running(1).suspend_after(BRIEF)).await;
+    let (two, other) = second_engine(fixture, |b| b.register(&child)).await;
+    store.hold_writes(waits);
+    let handle = one.start(&parent, 5).await.unwrap();
+    store.until_hanging().await;
+    latch.open();
+    let key = handle.key();
+    // the child's waker finds nobody who waits
+    other.until_landed(|write| matches!(write, Write::Wake(woken) if *woken == key)).await;
+    store.release();
+    assert_eq!(handle.result().await.unwrap(), 5);
+    shut_down(one).await;
+    shut_down(two).await;
+}
+
+async fn children_are_awaited_in_any_order(fixture: &dyn StoreFixture) {
+    let child = Workflow::new("child", |mut cx: Context, x: u32| async move {
+        cx.step("s", || std::future::ready(Returns::Ok(x))).await
+    });
+    let parent = {
+        let child = child.clone();
+        Workflow::new("parent", move |mut cx: Context, n: u32| {
+            let child = child.clone();
+            async move {
+                let mut handles = Vec::new();
+                for x in 0..n {
+                    handles.push(cx.start_child(&child, x).await?);
+                }
+                let mut outputs = Vec::new();
+                for handle in handles.into_iter().rev() {
+                    outputs.push(handle.result(&mut cx).await?);
+                }
+                Returns::Ok(outputs)
+            }
+        })
+    };
+    for (max_running, suspend_after) in [(100, HOUR), (1, BRIEF), (100, Duration::ZERO)] {
+        let (engine, _) = engine(fixture, |b| {
+            b.register(&child).register(&parent).max_running(max_running).suspend_after(suspend_after)
+        })
+        .await;
+        let handle = engine.start(&parent, 5).await.unwrap();
+        assert_eq!(handle.result().await.unwrap(), [4, 3, 2, 1, 0]);
+        record(&engine, &handle.workflow_id()).await;
+        shut_down(engine).await;
+    }
+}
+
+async fn a_child_that_nobody_waits_for_any_more_goes_on(fixture: &dyn StoreFixture) {
+    let (count, latch) = (Count::new(), Latch::new());
+    let child = waiting("child", &count, &latch);
+    let parent = {
+        let child = child.clone();
+        Workflow::new("parent", move |mut cx: Context, (): ()| {
+            let child = child.clone();
+            async move {
+                let timed = cx
+                    .timeout(Duration::from_millis(30), async move |mut cx: Context| {
+                        cx.child(&child, 1).await
+                    })
+                    .await;
+                Returns::Ok(timed == Err(Elapsed))
+            }
+        })
+    };
+    let (engine, store) = engine(fixture, |b| b.register(&child).register(&parent)).await;
+    let handle = engine.start(&parent, ()).await.unwrap();
+    assert!(handle.result().await.unwrap());
+    let child = only_child(&engine, handle.key()).await;
+    assert_eq!(row(&engine, &child).await.status, Status::Running);
+    latch.open();
+    store.until_landed(ends(row(&engine, &child).await.key)).await;
+    assert_eq!(engine.get::<i64>(&child).await.unwrap().result().await.unwrap(), 1);
+    shut_down(engine).await;
+}
+
+async fn a_detached_child_outlives_its_parent(fixture: &dyn StoreFixture) {
+    let (count, latch) = (Count::new(), Latch::new());
+    let child = waiting("child", &count, &latch);
+    let parent = {
+        let child = child.clone();
+        Workflow::new("parent", move |mut cx: Context, (): ()| {
+            let child = child.clone();
+            async move { cx.start_detached(&child, 3).await }
+        })
+    };
+    let (engine, _) = engine(fixture, |b| b.register(&child).register(&parent)).await;
+    let id = engine.run(&parent, ()).await.unwrap();
+    latch.open();
+    assert_eq!(engine.get::<i64>(&id).await.unwrap().result().await.unwrap(), 3);
+    shut_down(engine).await;
+}
+
+async fn a_child_is_started_once_over_a_restart(fixture: &dyn StoreFixture) {
+    let (count, latch) = (Count::new(), Latch::new());
+    let child = waiting("child", &count, &latch);
+    let parent = parent(&child);
+    let (one, _) = engine(fixture, |b| b.register(&child).register(&parent)).await;
+    let handle = one.start(&parent, 5).workflow_id("x").await.unwrap();
+    count.reaches(1).await;
+    let key = handle.key();
+    shut_down(one).await;
+    let (two, _) = engine(fixture, |b| b.register(&child).register(&parent)).await;
+    count.reaches(2).await;
+    latch.open();
+    assert_eq!(two.get::<i64>("x").await.unwrap().result().await.unwrap(), 5);
+    only_child(&two, key).await;
+    shut_down(two).await;
+}
+
+async fn children_nest_deeply_in_few_places(fixture: &dyn StoreFixture) {
+    let slot: std::sync::Arc<std::sync::OnceLock<Workflow<u32, u32>>> = std::sync::Arc::default();
+    let workflow = {
+        let slot = slot.clone();
+        Workflow::new("nest", move |mut cx: Context, depth: u32| {
+            let slot = slot.clone();
+            async move {
+                if depth == 0 {
+                    return Returns::Ok(0);
+                }
+                let me = slot.get().unwrap().clone();
+                Returns::Ok(cx.child(&me, depth - 1).await? + 1)
+            }
+        })
+    };
+    slot.set(workflow.clone()).unwrap();
+    let (engine, _) =
+        engine(fixture, |b| b.register(&workflow).max_running(2).suspend_after(Duration::from_millis(5)))
+            .await;
+    let handle = engine.start(&workflow, 20).await.unwrap();
+    assert_eq!(handle.result().await.unwrap(), 20);
+    shut_down(engine).await;
+}
+
+async fn a_waiting_parent_takes_no_place(fixture: &dyn StoreFixture) {
+    let (count, latch) = (Count::new(), Latch::new());
+    let child = waiting("child", &count, &latch);
+    let (parent, other) = (parent(&child), steps());
+    let (one, store) = engine(fixture, |b| {
+        b.register(&parent).register(&child).register(&other).max_running(2).suspend_after(BRIEF)
+    })
+    .await;
+    let handle = one.start(&parent, 5).await.unwrap();
+    store.until_landed(suspends(handle.key())).await;
+    // the child has one place, the parent none
+    assert_eq!(one.run(&other, 1).await.unwrap().len(), 1);
+    latch.open();
+    assert_eq!(handle.result().await.unwrap(), 5);
+    shut_down(one).await;
+}
+
+async fn a_timer_and_a_child_whichever_is_first(fixture: &dyn StoreFixture) {
+    let (count, latch) = (Count::new(), Latch::new());
+    let child = waiting("child", &count, &latch);
+    let parent = {
+        let child = child.clone();
+        Workflow::new("parent", move |mut cx: Context, (): ()| {
+            let child = child.clone();
+            async move {
+                Returns::Ok(cx.timeout(HOUR, async |mut cx: Context| cx.child(&child, 1).await).await.is_ok())
+            }
+        })
+    };
+    let (engine, store) =
+        engine(fixture, |b| b.register(&child).register(&parent).suspend_after(BRIEF)).await;
+    let late = engine.start(&parent, ()).await.unwrap();
+    store.until_landed(suspends(late.key())).await;
+    fixture.clock().advance(HOUR);
+    assert!(!late.result().await.unwrap());
+    let early = engine.start(&parent, ()).await.unwrap();
+    store.until_landed(suspends(early.key())).await;
+    latch.open();
+    assert!(early.result().await.unwrap());
+    shut_down(engine).await;
+}

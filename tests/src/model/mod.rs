@@ -1,0 +1,8 @@
+//! Random histories, programs and interleavings, compared with the memory store as the model.
+
+pub mod actions;
+pub mod differential;
+pub mod histories;
+pub mod interleavings;
+pub mod queue_histories;
+pub mod random_programs;

@@ -1,0 +1,384 @@
+//! Random little workflows, and the proof that whatever was recorded of one is repeated exactly.
+//!
+//! A [`Program`] is interpreted by one workflow, which notes every outcome in the order in which it sees
+//! them. [`check`] runs a program once, keeps everything that was written, and then lets engines go on from
+//! any beginning of that, as after a crash at that place.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use futures_util::future::BoxFuture;
+use proptest::prelude::*;
+use serde::{Deserialize, Serialize};
+use stepfast_core::store::{CheckpointKind, Detail, ExecutionId, Transition, Record, State, Write};
+use stepfast_core::{Context, Engine, Failure, Key, MemoryStore, Store, Workflow};
+use tokio::sync::{Notify, mpsc, oneshot};
+
+use crate::Worker;
+use crate::engine::support::{GRACE, fresh_number};
+use crate::faults::fault_store::FaultStore;
+
+/// What a workflow does. Leaves have numbers, which make their names.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub enum Program {
+    /// A step with a value of its own each time its body runs.
+    Step(u32),
+    /// A step that fails, each time with another message.
+    Fail(u32),
+    /// A sleep of so many milliseconds.
+    Sleep(u8),
+    /// A child with a step.
+    Child(u32),
+    /// One after the other.
+    Seq(Vec<Program>),
+    /// `cx.join`
+    Join(Box<Program>, Box<Program>),
+    /// `cx.map` with a limit.
+    Map(usize, Vec<Program>),
+    /// `cx.race`
+    Race(Box<Program>, Box<Program>),
+    /// `cx.race_all`
+    RaceAll(Vec<Program>),
+    /// `cx.timeout` after so many milliseconds.
+    Timeout(u8, Box<Program>),
+    /// `cx.spawn` the first, do the second, await the first.
+    Spawn(Box<Program>, Box<Program>),
+    /// So many workers take so many items from a channel; a step for each item.
+    Pool(usize, u32),
+}
+
+impl Program {
+    /// Gives every leaf a number of its own.
+    fn number(&mut self, next: &mut u32) {
+        match self {
+            Program::Step(n) | Program::Fail(n) | Program::Child(n) => {
+                *n = *next;
+                *next += 1;
+            }
+            Program::Sleep(_) | Program::Pool(..) => {}
+            Program::Seq(all) | Program::Map(_, all) | Program::RaceAll(all) => {
+                for program in all {
+                    program.number(next);
+                }
+            }
+            Program::Join(a, b) | Program::Race(a, b) | Program::Spawn(a, b) => {
+                a.number(next);
+                b.number(next);
+            }
+            Program::Timeout(_, a) => a.number(next),
+        }
+    }
+
+    /// The same with its leaves numbered.
+    #[must_use]
+    pub fn numbered(mut self) -> Self {
+        self.number(&mut 0);
+        self
+    }
+}
+
+/// Any program, a few levels deep.
+pub fn programs() -> impl Strategy<Value = Program> {
+    let leaf = prop_oneof![
+        4 => Just(Program::Step(0)),
+        1 => Just(Program::Fail(0)),
+        2 => (0..4u8).prop_map(Program::Sleep),
+        1 => Just(Program::Child(0)),
+    ];
+    leaf.prop_recursive(4, 24, 4, |inner| {
+        let some = proptest::collection::vec(inner.clone(), 1..4);
+        let two = (inner.clone().prop_map(Box::new), inner.clone().prop_map(Box::new));
+        prop_oneof![
+            3 => some.clone().prop_map(Program::Seq),
+            2 => two.clone().prop_map(|(a, b)| Program::Join(a, b)),
+            2 => two.clone().prop_map(|(a, b)| Program::Race(a, b)),
+            1 => (1..3usize, some.clone()).prop_map(|(limit, all)| Program::Map(limit, all)),
+            1 => some.prop_map(Program::RaceAll),
+            1 => (0..4u8, inner.prop_map(Box::new)).prop_map(|(ms, a)| Program::Timeout(ms, a)),
+            1 => two.prop_map(|(a, b)| Program::Spawn(a, b)),
+        ]
+    })
+    .prop_map(Program::numbered)
+}
+
+/// What a workflow saw: names with outcomes.
+pub type Seen = Vec<(String, String)>;
+
+/// Bodies wait here and are let through in a random order.
+#[derive(Default)]
+struct Gate {
+    waiting: Mutex<Vec<oneshot::Sender<()>>>,
+    arrived: Notify,
+    /// Names of the steps whose bodies have begun.
+    begun: Mutex<Vec<String>>,
+}
+
+impl Gate {
+    async fn pass(&self, name: &str) {
+        self.begun.lock().unwrap_or_else(PoisonError::into_inner).push(name.to_owned());
+        let (open, opened) = oneshot::channel();
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner).push(open);
+        self.arrived.notify_one();
+        let _ = opened.await;
+    }
+
+    /// Lets bodies through, for ever.
+    async fn keep(&self, seed: u64) {
+        let mut random = fastrand::Rng::with_seed(seed);
+        loop {
+            for _ in 0..random.u32(0..8) {
+                tokio::task::yield_now().await;
+            }
+            let open = {
+                let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+                (!waiting.is_empty()).then(|| {
+                    let which = random.usize(0..waiting.len());
+                    waiting.swap_remove(which)
+                })
+            };
+            match open {
+                Some(open) => drop(open.send(())),
+                None => self.arrived.notified().await,
+            }
+        }
+    }
+}
+
+/// What the interpreter needs.
+#[derive(Clone)]
+struct Env {
+    gate: Arc<Gate>,
+    child: Workflow<u32, usize>,
+    seen: Arc<Mutex<Seen>>,
+}
+
+impl Env {
+    fn saw(&self, name: &str, outcome: &impl std::fmt::Debug) {
+        let entry = (name.to_owned(), format!("{outcome:?}"));
+        self.seen.lock().unwrap_or_else(PoisonError::into_inner).push(entry);
+    }
+}
+
+fn child(gate: &Arc<Gate>) -> Workflow<u32, usize> {
+    let gate = gate.clone();
+    Workflow::new("child", move |mut cx: Context, n: u32| {
+        let gate = gate.clone();
+        async move { step(&mut cx, &gate, &format!("child {n}"), false).await }
+    })
+}
+
+/// A step whose body waits at the gate.
+async fn step(cx: &mut Context, gate: &Arc<Gate>, name: &str, fails: bool) -> Result<usize, Failure> {
+    cx.step(name.to_owned(), || async move {
+        gate.pass(name).await;
+        if fails { Err(Failure::new(fresh_number().to_string())) } else { Ok(fresh_number()) }
+    })
+    .await
+}
+
+fn interpret<'a>(program: &'a Program, cx: &'a mut Context, env: &'a Env) -> BoxFuture<'a, ()> {
+    Box::pin(async move {
+        match program {
+            Program::Step(n) => named(cx, env, &format!("step {n}"), false).await,
+            Program::Fail(n) => named(cx, env, &format!("fail {n}"), true).await,
+            Program::Sleep(millis) => {
+                cx.sleep(Duration::from_millis(u64::from(*millis))).await;
+                env.saw("sleep", &());
+            }
+            Program::Child(n) => {
+                let output = cx.child(&env.child, *n).await;
+                env.saw("child", &output);
+            }
+            Program::Seq(all) => {
+                for program in all {
+                    interpret(program, cx, env).await;
+                }
+            }
+            Program::Join(a, b) => {
+                cx.join(|cx| alone(a, cx, env), |cx| alone(b, cx, env)).await;
+            }
+            Program::Map(limit, all) => {
+                cx.map(all, *limit, |cx, program| alone(program, cx, env)).await;
+            }
+            Program::Race(a, b) => {
+                cx.race(|cx| alone(a, cx, env), |cx| alone(b, cx, env)).await;
+            }
+            Program::RaceAll(all) => {
+                cx.race_all(all.iter().map(|program| move |cx| alone(program, cx, env))).await;
+            }
+            Program::Timeout(millis, a) => {
+                let limit = Duration::from_millis(u64::from(*millis));
+                if cx.timeout(limit, |cx| alone(a, cx, env)).await.is_err() {
+                    env.saw("sleep", &());
+                }
+            }
+            Program::Spawn(a, b) => {
+                let (a, spawned) = (a.clone(), env.clone());
+                let branch = cx.spawn(|cx| async move { alone(&a, cx, &spawned).await });
+                interpret(b, cx, env).await;
+                branch.output().await.unwrap();
+            }
+            Program::Pool(workers, items) => pool(cx, env, *workers, *items).await,
+        }
+    })
+}
+
+async fn alone(program: &Program, mut cx: Context, env: &Env) {
+    interpret(program, &mut cx, env).await;
+}
+
+async fn named(cx: &mut Context, env: &Env, name: &str, fails: bool) {
+    let outcome = step(cx, &env.gate, name, fails).await.map_err(|failure| failure.message);
+    env.saw(name, &outcome);
+}
+
+async fn pool(cx: &mut Context, env: &Env, workers: usize, items: u32) {
+    let (send, receive) = mpsc::channel(2);
+    let receive = &tokio::sync::Mutex::new(receive);
+    let feed = |_cx: Context| async move {
+        for n in 0..items {
+            send.send(n).await.unwrap();
+        }
+    };
+    let work = |mut cx: Context| async move {
+        cx.map(0..workers, workers, |mut cx, _| async move {
+            loop {
+                let item = receive.lock().await.recv().await;
+                let Some(item) = item else { break };
+                named(&mut cx, env, &format!("item {item}"), false).await;
+            }
+        })
+        .await;
+    };
+    cx.join(feed, work).await;
+}
+
+/// An engine with the interpreter, and what it needs.
+struct Stage {
+    engine: Engine,
+    gate: Arc<Gate>,
+    keeper: tokio::task::JoinHandle<()>,
+    workflow: Workflow<Program, Seen>,
+}
+
+impl Stage {
+    async fn open(store: Arc<dyn Store>, seed: u64) -> Self {
+        let gate = Arc::new(Gate::default());
+        let child = child(&gate);
+        let workflow = {
+            let (gate, child) = (gate.clone(), child.clone());
+            Workflow::new("program", move |mut cx: Context, program: Program| {
+                let env = Env { gate: gate.clone(), child: child.clone(), seen: Arc::default() };
+                async move {
+                    interpret(&program, &mut cx, &env).await;
+                    let seen = env.seen.lock().unwrap_or_else(PoisonError::into_inner).clone();
+                    Ok::<_, Failure>(seen)
+                }
+            })
+        };
+        let engine = Engine::builder(store).register(&workflow).register(&child).open().await.unwrap();
+        let keeper = tokio::spawn({
+            let gate = gate.clone();
+            async move { gate.keep(seed).await }
+        });
+        Self { engine, gate, keeper, workflow }
+    }
+
+    async fn close(self) -> Vec<String> {
+        self.engine.shutdown(GRACE).await.unwrap();
+        self.keeper.abort();
+        self.gate.begun.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+async fn load(store: &Arc<dyn Store>, key: Key) -> Record {
+    store.load(&[ExecutionId::Key(key)], Detail::Full).await.unwrap().remove(0).unwrap()
+}
+
+/// What the workflow must have seen, from what is recorded: every outcome in the order of delivery.
+async fn recorded(store: &Arc<dyn Store>, record: &Record) -> Seen {
+    let mut seen = Seen::new();
+    for (n, checkpoint) in (1..).zip(&record.checkpoints) {
+        assert_eq!(checkpoint.order, n, "deliveries are numbered without gaps");
+        let name = checkpoint.name.to_string();
+        match checkpoint.kind {
+            CheckpointKind::Step => {
+                seen.push((
+                    name,
+                    format!("Ok::<usize, ()>({})", checkpoint.outcome.decode::<usize>().unwrap()),
+                ));
+            }
+            CheckpointKind::Failed => {
+                let failure: Failure = checkpoint.outcome.decode().unwrap();
+                seen.push((name, format!("Err({:?})", failure.message)));
+            }
+            CheckpointKind::Timer => seen.push((name, "()".into())),
+            CheckpointKind::Child => {
+                let key = Key::from_text(&checkpoint.outcome.decode::<String>().unwrap()).unwrap();
+                let output: usize = load(store, key).await.execution.outcome.decode().unwrap();
+                seen.push((name, format!("Ok({output})")));
+            }
+            _ => {}
+        }
+    }
+    for (_, outcome) in &mut seen {
+        *outcome = outcome.replace("::<usize, ()>", "");
+    }
+    seen
+}
+
+/// Runs `program` with bodies completing in an order that `seed` makes, then goes on from `cuts` beginnings of
+/// what was written: all of them if there are no more.
+pub async fn check(program: &Program, seed: u64, cuts: usize) {
+    let mut random = fastrand::Rng::with_seed(seed);
+    let memory: Arc<dyn Store> = Arc::new(MemoryStore::new());
+    // each Write alone in its flush: every place where a crash may come
+    let store = FaultStore::flushing(memory.clone(), 1);
+    let stage = Stage::open(store.clone(), seed).await;
+    let handle = stage.engine.start(&stage.workflow, program.clone()).workflow_id("x").await.unwrap();
+    let key = handle.key();
+    let seen = handle.result().await.unwrap();
+    stage.close().await;
+    let record = load(&memory, key).await;
+    assert_eq!(seen, recorded(&memory, &record).await, "what was seen is what was recorded");
+    let writes: Vec<Write> = store.landed().into_iter().map(|(write, _)| write).collect();
+    let last = writes.iter().rposition(|write| is_end(write, key)).unwrap();
+    let mut places: Vec<usize> = (1..=last).collect();
+    random.shuffle(&mut places);
+    places.truncate(cuts);
+    for place in places {
+        go_on(&writes[..place], key, random.u64(..), &record, &seen).await;
+    }
+}
+
+fn is_end(write: &Write, execution: Key) -> bool {
+    matches!(write, Write::Transition(Transition { key, state: State::Ended { .. }, .. }) if *key == execution)
+}
+
+/// Continues from `writes` as after a crash.
+async fn go_on(writes: &[Write], key: Key, seed: u64, first: &Record, first_seen: &Seen) {
+    let store: Arc<dyn Store> = Arc::new(MemoryStore::new());
+    let mut worker = Worker::register(&store).await;
+    for write in writes {
+        worker.commit(vec![write.clone()]).await;
+    }
+    store.close(worker.id).await.unwrap();
+    let before = load(&store, key).await;
+    let stage = Stage::open(store.clone(), seed).await;
+    let seen: Seen = stage.engine.get("x").await.unwrap().result().await.unwrap();
+    let begun = stage.close().await;
+    let record = load(&store, key).await;
+    assert_eq!(seen, recorded(&store, &record).await, "what was seen is what was recorded");
+    let kept = before.checkpoints.len();
+    assert_eq!(record.checkpoints[..kept], before.checkpoints, "what was recorded stays");
+    for checkpoint in &before.checkpoints {
+        assert!(
+            !begun.contains(&checkpoint.name.to_string()),
+            "{} was recorded and ran again",
+            checkpoint.name
+        );
+    }
+    if kept == first.checkpoints.len() {
+        assert_eq!(seen, *first_seen, "with all of the record there is nothing to decide");
+    }
+}
