@@ -12,7 +12,7 @@ use tokio::time::Instant;
 use crate::measure::{Samples, ascending, median};
 use crate::queue::{RunCounter, now_micros, workflow};
 use crate::report::{Figure, Row};
-use crate::target::{TargetLocation, Target, postgres_error};
+use crate::target::{Target, TargetLocation, postgres_error};
 
 /// The target: the maximum slowdown by a backlog, in percent.
 const MAX_SLOWDOWN_PERCENT: f64 = 10.0;
@@ -47,38 +47,38 @@ impl BacklogSweep {
 /// alternate with runs of a queue that contains only that number. During each run, some starts of another key are enqueued
 /// behind the backlog.
 pub async fn run(
-    place: &TargetLocation,
+    location: &TargetLocation,
     sweep: &BacklogSweep,
     progress: &dyn Fn(u64, &str),
 ) -> Result<(Vec<Row>, Vec<Figure>), Error> {
-    let target = place.open_fresh().await?;
-    let beside = place.beside(&target).open_fresh().await?;
-    let measured = measure(&target, &beside, sweep, progress).await;
-    beside.close().await?;
+    let target = location.open_fresh().await?;
+    let other = location.beside(&target).open_fresh().await?;
+    let measured = measure(&target, &other, sweep, progress).await;
+    other.close().await?;
     target.close().await?;
     measured
 }
 
 async fn measure(
     target: &Target,
-    beside: &Target,
+    other: &Target,
     sweep: &BacklogSweep,
     progress: &dyn Fn(u64, &str),
 ) -> Result<(Vec<Row>, Vec<Figure>), Error> {
-    let (mut full, mut empty) = (QueueStore::open(target).await?, QueueStore::open(beside).await?);
+    let (mut full, mut empty) = (QueueStore::open(target).await?, QueueStore::open(other).await?);
     let (mut rows, mut figures, mut done) = (Vec::new(), Vec::new(), 0);
     // a warm-up, not measured
-    for site in [&mut full, &mut empty] {
-        site.fill(sweep.iterations / 10).await?;
-        site.run_executions(sweep.iterations / 10, false).await?;
+    for store in [&mut full, &mut empty] {
+        store.fill(sweep.iterations / 10).await?;
+        store.run_executions(sweep.iterations / 10, false).await?;
     }
     for step in ascending(&sweep.backlog) {
-        let (mut slower, mut filled, mut waits) = (Vec::new(), Vec::new(), Samples::default());
+        let (mut slowdowns, mut rates, mut waits) = (Vec::new(), Vec::new(), Samples::default());
         for round in 0..sweep.runs.max(1) {
             progress(done, &format!("{step} waiting"));
-            for (site, wanted) in [(&mut full, step + sweep.iterations), (&mut empty, sweep.iterations)] {
-                let missing = wanted.saturating_sub(site.waiting());
-                site.fill(missing).await?;
+            for (store, wanted) in [(&mut full, step + sweep.iterations), (&mut empty, sweep.iterations)] {
+                let missing = wanted.saturating_sub(store.waiting());
+                store.fill(missing).await?;
                 done += missing as u64;
                 progress(done, &format!("{step} waiting"));
             }
@@ -91,27 +91,31 @@ async fn measure(
                 (full.run_executions(sweep.iterations, true).await?, on_empty)
             };
             done += 2 * sweep.iterations as u64;
-            slower.push((1.0 - on_full.per_second / on_empty.per_second.max(1e-9)) * 100.0);
+            slowdowns.push((1.0 - on_full.per_second / on_empty.per_second.max(1e-9)) * 100.0);
             on_full.other_key_waits_ms.iter().for_each(|ms| waits.push(*ms));
-            filled.push(on_full.per_second);
+            rates.push(on_full.per_second);
         }
         let row = Row { queues: Some(1), workers: Some(0), stored: Some(step), ..Row::default() };
-        let per_second = median(&filled).unwrap_or_default();
+        let per_second = median(&rates).unwrap_or_default();
         let completed = sweep.iterations as u64;
         let seconds = completed as f64 / per_second.max(1e-9);
         rows.push(Row { mode: Some("drain".into()), completed, seconds, per_second, ..row.clone() });
-        let few = waits.row("ten of another key, to start");
+        let other_key_row = waits.row("ten of another key, to start");
         figures.push(
             Figure::new(
                 format!("{step} waiting: slower than an empty queue beside it"),
-                median(&slower).unwrap_or_default(),
+                median(&slowdowns).unwrap_or_default(),
                 "%",
             )
             .at_most(MAX_SLOWDOWN_PERCENT),
         );
         figures.push(
-            Figure::new(format!("{step} waiting: the last of ten of another key begins"), few.max_ms, "ms")
-                .at_most(MAX_WAIT_MS),
+            Figure::new(
+                format!("{step} waiting: the last of ten of another key begins"),
+                other_key_row.max_ms,
+                "ms",
+            )
+            .at_most(MAX_WAIT_MS),
         );
         rows.push(Row { queues: Some(1), workers: Some(0), stored: Some(step), ..few });
     }
@@ -125,7 +129,7 @@ struct QueueStore<'t> {
     target: &'t Target,
     engine: Engine,
     workflow: Workflow<u32, i64>,
-    ran: Arc<RunCounter>,
+    run_counter: Arc<RunCounter>,
     /// The number of executions enqueued so far.
     enqueued: usize,
 }
@@ -141,14 +145,15 @@ impl<'t> QueueStore<'t> {
     async fn open(target: &'t Target) -> Result<Self, Error> {
         let ran = Arc::new(RunCounter::default());
         let workflow = workflow(&ran);
-        let builder = Engine::builder(target.store().await?).register(&workflow).queue(Queue::new(QUEUE_NAME));
+        let builder =
+            Engine::builder(target.store().await?).register(&workflow).queue(Queue::new(QUEUE_NAME));
         let engine = builder.open().await?;
         engine.pause_queue(QUEUE_NAME).await?;
-        Ok(Self { target, engine, workflow, ran, enqueued: 0 })
+        Ok(Self { target, engine, workflow, run_counter: ran, enqueued: 0 })
     }
 
     fn waiting(&self) -> usize {
-        self.enqueued - self.ran.count.load(SeqCst) as usize
+        self.enqueued - self.run_counter.count.load(SeqCst) as usize
     }
 
     /// Enqueues `missing` executions, and lets the database vacuum its tables.
@@ -157,11 +162,11 @@ impl<'t> QueueStore<'t> {
             return Ok(());
         }
         while missing > 0 {
-            let portion = missing.min(STARTS_PER_CALL);
-            let inputs = std::iter::repeat_n(0, portion);
+            let batch = missing.min(STARTS_PER_CALL);
+            let inputs = std::iter::repeat_n(0, batch);
             self.engine.start_many(&self.workflow, inputs).queue(QUEUE_NAME).key("many").await?;
-            self.enqueued += portion;
-            missing -= portion;
+            self.enqueued += batch;
+            missing -= batch;
         }
         if let Some(client) = self.target.postgres() {
             client.batch_execute("VACUUM (ANALYZE)").await.map_err(postgres_error)?;
@@ -171,24 +176,25 @@ impl<'t> QueueStore<'t> {
 
     /// Resumes the queue until `count` executions have run. With `with_other_key`, enqueues starts of another key when half of
     /// them have run.
-    async fn run_executions(&mut self, count: usize, with_few: bool) -> Result<QueueRun, Error> {
-        let before = self.ran.count.load(SeqCst);
+    async fn run_executions(&mut self, count: usize, with_other_key: bool) -> Result<QueueRun, Error> {
+        let before = self.run_counter.count.load(SeqCst);
         let begun = Instant::now();
         self.engine.resume_queue(QUEUE_NAME).await?;
-        let mut few = Vec::new();
-        if with_few {
+        let mut other_key_waits_ms = Vec::new();
+        if with_other_key {
             self.wait_for_runs(before + count as u64 / 2).await;
-            few = try_join_all((0..OTHER_KEY_STARTS).map(|_| self.run_with_other_key())).await?;
+            other_key_waits_ms =
+                try_join_all((0..OTHER_KEY_STARTS).map(|_| self.run_with_other_key())).await?;
             self.enqueued += OTHER_KEY_STARTS;
         }
         self.wait_for_runs(before + count as u64).await;
-        let (seconds, ran) = (begun.elapsed().as_secs_f64(), self.ran.count.load(SeqCst) - before);
+        let (seconds, ran) = (begun.elapsed().as_secs_f64(), self.run_counter.count.load(SeqCst) - before);
         self.engine.pause_queue(QUEUE_NAME).await?;
         // executions that were claimed before the pause run to their end
         while self.engine.running_count() > 0 {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
-        Ok(QueueRun { per_second: ran as f64 / seconds.max(1e-9), other_key_waits_ms: few })
+        Ok(QueueRun { per_second: ran as f64 / seconds.max(1e-9), other_key_waits_ms })
     }
 
     async fn run_with_other_key(&self) -> Result<f64, Error> {
@@ -198,8 +204,8 @@ impl<'t> QueueStore<'t> {
     }
 
     async fn wait_for_runs(&self, count: u64) {
-        while self.ran.count.load(SeqCst) < count {
-            self.ran.changed.notified().await;
+        while self.run_counter.count.load(SeqCst) < count {
+            self.run_counter.changed.notified().await;
         }
     }
 }

@@ -1,5 +1,4 @@
-//! `bench flush`: the raw device and a bare commit of the store, so that everything else can be stated as a
-//! multiple of them.
+//! `bench flush`: the raw device and a bare commit of the store. Other figures can be stated as multiples of them.
 
 use std::fs::File;
 use std::io::{Seek, SeekFrom, Write};
@@ -12,7 +11,7 @@ use crate::measure::{Latencies, own_bytes_written};
 use crate::report::Row;
 use crate::target::{Target, io_error};
 
-/// A raw write of `size` bytes with `fdatasync`, `iterations` times over the same place.
+/// Measures raw writes of `size` bytes with `fdatasync`, `iterations` times to the same position.
 pub fn measure_device(target: &Target, size: usize, iterations: usize) -> Result<Row, Error> {
     let mut file = create_file(target)?;
     let block = vec![7u8; size];
@@ -34,7 +33,7 @@ pub fn measure_device(target: &Target, size: usize, iterations: usize) -> Result
     Ok(row)
 }
 
-/// A transaction that inserts one row of `size` bytes, `iterations` times; `None` for a store in memory.
+/// Measures transactions that insert one row of `size` bytes, `iterations` times. Returns `None` for a store in memory.
 pub async fn measure_commit(
     target: &Target,
     durability: &str,
@@ -59,16 +58,16 @@ pub async fn measure_commit(
     Ok(Some(row))
 }
 
-/// A file that grows by what is appended, each time synchronised.
+/// A file to which blocks are appended, each followed by `fdatasync`.
 pub struct AppendFile(File);
 
 impl AppendFile {
-    /// An empty one beside the database, which goes away with this.
+    /// Creates an empty temporary file in the database's folder.
     pub fn open(target: &Target) -> Result<Self, Error> {
         create_file(target).map(Self)
     }
 
-    /// Appends `block`, and waits until the device has it.
+    /// Appends `block`, and waits until it is on the device.
     pub fn append(&mut self, block: &[u8]) -> Result<(), Error> {
         let result = self.0.write_all(block).and_then(|()| self.0.sync_data());
         result.map_err(|error| io_error("append to a file", &error))
@@ -79,19 +78,21 @@ fn create_file(target: &Target) -> Result<File, Error> {
     tempfile::tempfile_in(target.folder()).map_err(|error| io_error("make a file", &error))
 }
 
-/// The store's database without an engine: a table of its own.
+/// The store's database without an engine: a separate table.
 pub enum BareStore<'t> {
-    /// A file beside the engine's, with the same settings.
+    /// A file in the folder of the engine's file, with the same settings.
     Sqlite(rusqlite::Connection),
-    /// The engine's database, and the statement that inserts.
+    /// The engine's database, and the statement that inserts a row.
     Postgres(&'t tokio_postgres::Client, tokio_postgres::Statement),
 }
 
 impl<'t> BareStore<'t> {
-    /// Makes the table; `None` for a store in memory.
+    /// Creates the table. Returns `None` for a store in memory.
     pub async fn open(target: &'t Target, durability: &str) -> Result<Option<Self>, Error> {
         match (target.path(), target.postgres()) {
-            (Some(path), _) => open_sqlite(&path, durability).map(|db| Some(BareStore::Sqlite(db))).map_err(sqlite_error),
+            (Some(path), _) => {
+                open_sqlite(&path, durability).map(|db| Some(BareStore::Sqlite(db))).map_err(sqlite_error)
+            }
             (None, Some(client)) => {
                 let insert = prepare_postgres(client, durability).await.map_err(postgres_error)?;
                 Ok(Some(BareStore::Postgres(client, insert)))
@@ -100,7 +101,7 @@ impl<'t> BareStore<'t> {
         }
     }
 
-    /// Inserts a row, in a transaction of its own.
+    /// Inserts a row in its own transaction.
     pub async fn commit(&mut self, data: &[u8]) -> Result<(), Error> {
         match self {
             BareStore::Sqlite(db) => {
@@ -116,7 +117,7 @@ impl<'t> BareStore<'t> {
         }
     }
 
-    /// Removes the table from a database that was there before.
+    /// Drops the table.
     pub async fn close(self) -> Result<(), Error> {
         match self {
             BareStore::Sqlite(db) => db.execute_batch("DROP TABLE bare").map_err(sqlite_error),
@@ -141,7 +142,7 @@ fn open_sqlite(path: &std::path::Path, durability: &str) -> Result<rusqlite::Con
     let db = rusqlite::Connection::open(path.with_extension("flush.db"))?;
     db.pragma_update(None, "journal_mode", "WAL")?;
     db.pragma_update(None, "synchronous", if durability == "full" { "FULL" } else { "NORMAL" })?;
-    // one that an interrupted run has left would be a fuller one
+    // an interrupted run may have left a table that is not empty
     db.execute_batch(
         "DROP TABLE IF EXISTS bare; CREATE TABLE bare (id BLOB PRIMARY KEY, data BLOB) WITHOUT ROWID",
     )?;

@@ -8,7 +8,7 @@ use tokio::time::Instant;
 
 use crate::measure::{Latencies, ascending, median};
 use crate::report::{Figure, Row};
-use crate::target::{TargetLocation, Target, postgres_error};
+use crate::target::{Target, TargetLocation, postgres_error};
 use crate::workflows::{self, IdSource, Mode, WorkflowParameters};
 use crate::writes::wait_for_all;
 
@@ -19,7 +19,7 @@ const MAX_SLOWDOWN_PERCENT: f64 = 10.0;
 /// The number of callers that fill the store.
 const FILL_CALLERS: usize = 4_096;
 
-/// A way to start workflows, with its name.
+/// A method to start workflows, with its name.
 type StartMethod = (Mode, IdSource, &'static str);
 
 /// The ways to start workflows that are measured.
@@ -57,26 +57,26 @@ impl HistorySweep {
 ///
 /// The stored executions were run by the engine itself, half of them with random ids of the caller. The measured runs stay
 /// in the store, too. The other store is empty whenever a run begins. The runs alternate because a shared machine has faster
-/// and slower minutes: the result is the median of the ratios of neighbouring runs.
+/// and slowdowns minutes: the result is the median of the ratios of neighbouring runs.
 pub async fn run(
-    place: &TargetLocation,
+    location: &TargetLocation,
     sweep: &HistorySweep,
     progress: &dyn Fn(u64, &str),
 ) -> Result<(Vec<Row>, Vec<Figure>), Error> {
-    let target = place.open_fresh().await?;
-    let measured = run_beside_empty_store(&target, place.beside(&target), sweep, progress).await;
+    let target = location.open_fresh().await?;
+    let measured = run_beside_empty_store(&target, location.beside(&target), sweep, progress).await;
     target.close().await?;
     measured
 }
 
 async fn run_beside_empty_store(
     target: &Target,
-    place: TargetLocation,
+    location: TargetLocation,
     sweep: &HistorySweep,
     progress: &dyn Fn(u64, &str),
 ) -> Result<(Vec<Row>, Vec<Figure>), Error> {
-    let empty = place.open_fresh().await?;
-    let mut runs = HistoryRuns { sweep, progress, done: 0, place, empty };
+    let empty = location.open_fresh().await?;
+    let mut runs = HistoryRuns { sweep, progress, done: 0, location, empty };
     let measured = measure(target, &mut runs).await;
     runs.empty.close().await?;
     measured
@@ -89,28 +89,39 @@ struct HistoryRuns<'a> {
     done: u64,
     /// The store that is empty at the begin of each run, and its location.
     empty: Target,
-    place: TargetLocation,
+    location: TargetLocation,
 }
 
 impl HistoryRuns<'_> {
-    async fn run_on_filled(&mut self, target: &Target, way: StartMethod, stored: usize) -> Result<Row, Error> {
-        let row = self.run_one(target, way, stored).await?;
+    async fn run_on_filled(
+        &mut self,
+        target: &Target,
+        method: StartMethod,
+        stored: usize,
+    ) -> Result<Row, Error> {
+        let row = self.run_one(target, method, stored).await?;
         self.done += self.sweep.iterations as u64;
         Ok(row)
     }
 
-    async fn run_on_empty(&mut self, way: StartMethod) -> Result<Row, Error> {
-        self.place.empty(&mut self.empty).await?;
-        let row = self.run_one(&self.empty, way, 0).await?;
+    async fn run_on_empty(&mut self, method: StartMethod) -> Result<Row, Error> {
+        self.location.empty(&mut self.empty).await?;
+        let row = self.run_one(&self.empty, method, 0).await?;
         self.done += self.sweep.iterations as u64;
         Ok(row)
     }
 
-    async fn run_one(&self, target: &Target, (mode, ids, name): StartMethod, stored: usize) -> Result<Row, Error> {
+    async fn run_one(
+        &self,
+        target: &Target,
+        (mode, ids, name): StartMethod,
+        stored: usize,
+    ) -> Result<Row, Error> {
         let HistorySweep { concurrency, iterations, .. } = *self.sweep;
-        let parameters = WorkflowParameters { mode, ids, concurrency, steps: 0, iterations: Some(iterations) };
-        let said = format!("{name}, {stored} stored");
-        let progress = |n| (self.progress)(self.done + n, &said);
+        let parameters =
+            WorkflowParameters { mode, ids, concurrency, steps: 0, iterations: Some(iterations) };
+        let activity = format!("{name}, {stored} stored");
+        let progress = |n| (self.progress)(self.done + n, &activity);
         let row = workflows::run(target, parameters, &progress).await?;
         Ok(Row { stored: Some(stored), mode: Some(name.to_owned()), ..row })
     }
@@ -118,39 +129,41 @@ impl HistoryRuns<'_> {
 
 async fn measure(target: &Target, runs: &mut HistoryRuns<'_>) -> Result<(Vec<Row>, Vec<Figure>), Error> {
     let (sweep, progress) = (runs.sweep, runs.progress);
-    let (mut on_empties, mut rows, mut figures) = (vec![Vec::new(); START_METHODS.len()], Vec::new(), Vec::new());
+    let (mut runs_on_empty, mut rows, mut figures) =
+        (vec![Vec::new(); START_METHODS.len()], Vec::new(), Vec::new());
     let mut stored = 0;
     for wanted in ascending(&sweep.executions) {
         let (missing, done) = (wanted.saturating_sub(stored), runs.done);
         fill_store(target, missing, &|n| progress(done + n, &format!("storing up to {wanted}"))).await?;
         stored += missing;
         runs.done += missing as u64;
-        let mut filled = vec![Vec::new(); START_METHODS.len()];
-        let mut slower = vec![Vec::new(); START_METHODS.len()];
+        let mut runs_on_filled = vec![Vec::new(); START_METHODS.len()];
+        let mut slowdowns = vec![Vec::new(); START_METHODS.len()];
         for round in 0..sweep.runs.max(1) {
-            for (i, way) in START_METHODS.into_iter().enumerate() {
+            for (i, method) in START_METHODS.into_iter().enumerate() {
                 // the order alternates, so that neither always runs second
                 let (on_empty, on_filled) = if round.is_multiple_of(2) {
-                    let on_empty = runs.run_on_empty(way).await?;
-                    (on_empty, runs.run_on_filled(target, way, wanted).await?)
+                    let on_empty = runs.run_on_empty(method).await?;
+                    (on_empty, runs.run_on_filled(target, method, wanted).await?)
                 } else {
-                    let on_filled = runs.run_on_filled(target, way, wanted).await?;
-                    (runs.run_on_empty(way).await?, on_filled)
+                    let on_filled = runs.run_on_filled(target, method, wanted).await?;
+                    (runs.run_on_empty(method).await?, on_filled)
                 };
                 stored += sweep.iterations;
-                slower[i].push((1.0 - on_filled.per_second / on_empty.per_second.max(1e-9)) * 100.0);
-                on_empties[i].push(on_empty);
-                filled[i].push(on_filled);
+                slowdowns[i].push((1.0 - on_filled.per_second / on_empty.per_second.max(1e-9)) * 100.0);
+                runs_on_empty[i].push(on_empty);
+                runs_on_filled[i].push(on_filled);
             }
         }
-        for (way, slower) in START_METHODS.into_iter().zip(slower) {
-            let name = format!("{}, {wanted} stored: slower than an empty store beside it", way.2);
+        for (method, slowdowns) in START_METHODS.into_iter().zip(slowdowns) {
+            let name = format!("{}, {wanted} stored: slower than an empty store beside it", method.2);
             let limit = (wanted >= MIN_EXECUTIONS_FOR_TARGET).then_some(MAX_SLOWDOWN_PERCENT);
-            figures.push(Figure::new(name, median(&slower).unwrap_or_default(), "%").at_most(limit));
+            figures.push(Figure::new(name, median(&slowdowns).unwrap_or_default(), "%").at_most(limit));
         }
-        rows.extend(filled.into_iter().map(median_run));
+        rows.extend(runs_on_filled.into_iter().map(median_run));
     }
-    let mut all: Vec<Row> = on_empties.into_iter().filter(|runs| !runs.is_empty()).map(median_run).collect();
+    let mut all: Vec<Row> =
+        runs_on_empty.into_iter().filter(|runs| !runs.is_empty()).map(median_run).collect();
     all.extend(rows);
     Ok((all, figures))
 }

@@ -10,8 +10,8 @@ use tokio::time::{Instant, timeout};
 use crate::bound::cpu_seconds;
 use crate::measure::{Samples, ms_since};
 use crate::report::{Figure, Row};
-use crate::target::{TargetLocation, Target, postgres_error};
-use crate::worker::{WorkerEventKind, Worker};
+use crate::target::{Target, TargetLocation, postgres_error};
+use crate::worker::{Worker, WorkerEventKind};
 use crate::workflows::{self, IdSource, Mode};
 
 /// The duration in seconds from which on the target applies.
@@ -28,13 +28,13 @@ type Progress<'a> = &'a dyn Fn(&'static str, u64);
 /// Measures an engine with empty queues that is idle for `seconds`, after the time that it needs to settle
 /// ([`SETTLE_TIME`]). Then runs `many` workflows, one at a time: in this process, and on a worker in another process.
 pub async fn run(
-    place: &TargetLocation,
+    location: &TargetLocation,
     seconds: u64,
     queues: usize,
     many: usize,
     progress: Progress<'_>,
 ) -> Result<(Vec<Row>, Vec<Figure>), Error> {
-    let target = place.open_fresh().await?;
+    let target = location.open_fresh().await?;
     let measured = measure(&target, seconds, queues, many, progress).await;
     target.close().await?;
     measured
@@ -61,8 +61,8 @@ async fn measure(
         here.push(ms_since(begun));
     }
     engine.shutdown(Duration::from_secs(10)).await?;
-    let told = |done| progress("workflow by workflow, across processes", waited + done);
-    let across = across_processes(target, many, &told).await?;
+    let report = |done| progress("workflow by workflow, across processes", waited + done);
+    let across = across_processes(target, many, &report).await?;
     let (here, across) = (here.row("in one process"), across.row("across processes"));
     let limit = (seconds >= MIN_SECONDS_FOR_TARGET).then_some(5.0);
     figures.push(Figure::new("start to result across processes, median", across.p50_ms, "ms").at_most(limit));
@@ -70,28 +70,32 @@ async fn measure(
 }
 
 /// Measures the cost of an idle engine.
-async fn measure_idle_engine(target: &Target, seconds: u64, progress: Progress<'_>) -> Result<Vec<Figure>, Error> {
-    let wait = async |doing, from: Duration, so_long| {
-        let (begun, end) = (Instant::now(), Instant::now() + so_long);
+async fn measure_idle_engine(
+    target: &Target,
+    seconds: u64,
+    progress: Progress<'_>,
+) -> Result<Vec<Figure>, Error> {
+    let wait = async |doing, from: Duration, duration| {
+        let (begun, end) = (Instant::now(), Instant::now() + duration);
         while Instant::now() < end {
             progress(doing, (from + begun.elapsed()).as_secs());
             tokio::time::sleep_until(end.min(Instant::now() + Duration::from_secs(1))).await;
         }
     };
     wait("until the engine has settled", Duration::ZERO, SETTLE_TIME).await;
-    let asks = ServerActivity::detect(target).await?;
+    let activity = ServerActivity::detect(target).await?;
     let (begun, processor) = (Instant::now(), cpu_seconds());
-    let before = asks.count(target).await?;
+    let before = activity.count(target).await?;
     wait("doing nothing", SETTLE_TIME, Duration::from_secs(seconds)).await;
-    let after = asks.count(target).await?;
+    let after = activity.count(target).await?;
     let (took, processor) = (begun.elapsed().as_secs_f64(), cpu_seconds() - processor);
     let mut figures = Vec::new();
     if let Some((before, after)) = before.zip(after) {
         // the first query counts itself
-        let asked = (after - before - 1).max(0) as f64;
-        let name = format!("{} of an idle engine at the server", asks.as_str());
+        let count = (after - before - 1).max(0) as f64;
+        let name = format!("{} of an idle engine at the server", activity.as_str());
         let limit = (seconds >= MIN_SECONDS_FOR_TARGET).then_some(2.0);
-        figures.push(Figure::new(name, asked / took, "per second").at_most(limit));
+        figures.push(Figure::new(name, count / took, "per second").at_most(limit));
     }
     figures.push(Figure::new(
         "processor time of an idle engine",
@@ -114,9 +118,9 @@ enum ServerActivity {
 impl ServerActivity {
     async fn detect(target: &Target) -> Result<Self, Error> {
         let Some(client) = target.postgres() else { return Ok(ServerActivity::NoServer) };
-        let there =
+        let create_extension =
             "CREATE EXTENSION IF NOT EXISTS pg_stat_statements; SELECT count(*) FROM pg_stat_statements";
-        match client.batch_execute(there).await {
+        match client.batch_execute(create_extension).await {
             Ok(()) => Ok(ServerActivity::Statements),
             Err(error) if error.is_closed() => Err(postgres_error(error)),
             Err(_) => Ok(ServerActivity::Transactions),
@@ -147,10 +151,10 @@ impl ServerActivity {
 async fn across_processes(target: &Target, many: usize, progress: &dyn Fn(u64)) -> Result<Samples, Error> {
     let client = Client::open(target.store().await?).await?;
     let workflow = workflows::workflow();
-    let (tell, mut told) = mpsc::unbounded_channel();
-    let mut worker = Worker::start(&target.url, 0, tell)?;
-    let ready = timeout(TIMEOUT, told.recv()).await.ok().flatten();
-    if ready.map(|told| told.kind) != Some(WorkerEventKind::Ready) {
+    let (event_sender, mut events) = mpsc::unbounded_channel();
+    let mut worker = Worker::start(&target.url, 0, event_sender)?;
+    let ready = timeout(TIMEOUT, events.recv()).await.ok().flatten();
+    if ready.map(|event| event.kind) != Some(WorkerEventKind::Ready) {
         return Err(Error::Unavailable("the worker did not start; its messages are above".into()));
     }
     let mut samples = Samples::default();

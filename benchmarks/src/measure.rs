@@ -1,4 +1,4 @@
-//! Measuring: latencies by operation, flushes, bytes.
+//! Measures latencies of operations and bytes written.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
@@ -8,7 +8,7 @@ use tokio::time::Instant;
 
 use crate::report::Row;
 
-/// The steps of a sweep that fills a store: from the least on, each once.
+/// Returns the steps of a sweep that fills a store, in ascending order and without duplicates.
 pub(crate) fn ascending(steps: &[usize]) -> Vec<usize> {
     let mut steps = steps.to_vec();
     steps.sort_unstable();
@@ -16,7 +16,7 @@ pub(crate) fn ascending(steps: &[usize]) -> Vec<usize> {
     steps
 }
 
-/// Latencies of a fixed number of operations, in microseconds, written by any thread.
+/// The latencies of a fixed number of operations, in microseconds. Any thread may record them.
 pub struct Latencies {
     begun: Instant,
     next: AtomicU64,
@@ -26,7 +26,7 @@ pub struct Latencies {
 }
 
 impl Latencies {
-    /// Room for `operations` operations; the clock starts now.
+    /// Creates a record for `operations` operations, and starts the clock.
     pub fn new(operations: usize) -> Self {
         Self {
             begun: Instant::now(),
@@ -37,13 +37,13 @@ impl Latencies {
         }
     }
 
-    /// The number of the next operation; `None` if all have been given out.
+    /// Returns the number of the next operation. `None` means that all have begun.
     pub fn next(&self) -> Option<usize> {
         let next = self.next.fetch_add(1, Relaxed) as usize;
         (next < self.micros.len()).then_some(next)
     }
 
-    /// Notes that operation number `n` ended, and how.
+    /// Records that operation number `n` has ended.
     pub fn record(&self, n: usize, begun: Instant, is_ok: bool) {
         self.micros[n].store(u32::try_from(begun.elapsed().as_micros()).unwrap_or(u32::MAX), Relaxed);
         self.done.fetch_add(1, Relaxed);
@@ -52,28 +52,28 @@ impl Latencies {
         }
     }
 
-    /// The time since it began.
+    /// Returns the time since the start of the clock.
     pub fn elapsed(&self) -> Duration {
         self.begun.elapsed()
     }
 
-    /// How many operations have ended.
+    /// Returns the number of operations that have ended.
     pub fn done(&self) -> u64 {
         self.done.load(Relaxed)
     }
 
-    /// Fills in the time and latencies of `row`.
+    /// Sets the duration and the latencies of `row`.
     pub fn fill(&self, row: &mut Row) {
         self.fill_with_elapsed(self.begun.elapsed(), row);
     }
 
-    /// The same with a wall time taken elsewhere.
+    /// Sets the duration to `wall`, and the latencies of `row`.
     pub fn fill_with_elapsed(&self, wall: Duration, row: &mut Row) {
         row.failed = self.failed.load(Relaxed);
         row.completed = self.done() - row.failed;
         row.seconds = wall.as_secs_f64();
         row.per_second = row.completed as f64 / row.seconds.max(1e-9);
-        // up to an hour, three digits
+        // up to an hour, with three digits
         let Ok(mut histogram) = Histogram::<u64>::new_with_max(3_600_000_000, 3) else { return };
         for micros in &self.micros[..self.done() as usize] {
             histogram.saturating_record(u64::from(micros.load(Relaxed)));
@@ -85,29 +85,29 @@ impl Latencies {
     }
 }
 
-/// Times in milliseconds, all of them kept.
+/// A list of times in milliseconds, sorted.
 #[derive(Clone, Debug, Default)]
 pub struct Samples(Vec<f64>);
 
 impl Samples {
-    /// Adds one.
+    /// Adds a time.
     pub fn push(&mut self, ms: f64) {
         self.0.push(ms);
         self.0.sort_by(f64::total_cmp);
     }
 
-    /// How many.
-    #[allow(clippy::len_without_is_empty)] // nobody asks
+    /// Returns the number of times.
+    #[allow(clippy::len_without_is_empty)] // not needed
     pub fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// The one in the middle; the mean of two if there are two. 0 if there is none.
+    /// Returns the median, or 0 if the list is empty.
     pub fn median(&self) -> f64 {
         median(&self.0).unwrap_or(0.0)
     }
 
-    /// A row of them.
+    /// Returns a row with these times.
     pub fn row(&self, mode: &str) -> Row {
         let last = self.0.last().copied().unwrap_or(0.0);
         let seconds = self.0.iter().sum::<f64>() / 1000.0;
@@ -125,7 +125,7 @@ impl Samples {
     }
 }
 
-/// The one in the middle of any numbers; the mean of two if there are two.
+/// Returns the median of `numbers`: the middle one, or the mean of the middle two. `None` if there are none.
 pub fn median(numbers: &[f64]) -> Option<f64> {
     let mut sorted = numbers.to_vec();
     sorted.sort_by(f64::total_cmp);
@@ -133,12 +133,12 @@ pub fn median(numbers: &[f64]) -> Option<f64> {
     Some(f64::midpoint(*sorted.get(last / 2)?, *sorted.get(sorted.len() / 2)?))
 }
 
-/// The milliseconds since `begun`.
+/// Returns the milliseconds since `begun`.
 pub fn ms_since(begun: Instant) -> f64 {
     begun.elapsed().as_secs_f64() * 1000.0
 }
 
-/// Bytes that this process has had written to disk.
+/// Returns the bytes that this process has written to disk. 0 if the system does not report it.
 pub fn own_bytes_written() -> u64 {
     let io = std::fs::read_to_string("/proc/self/io").unwrap_or_default();
     io.lines()
@@ -152,7 +152,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_median_is_in_the_middle() {
+    fn median_is_the_middle_of_the_samples() {
         let mut samples = Samples::default();
         assert_eq!(samples.median().to_string(), "0");
         for (sample, median) in [(5.0, "5"), (1.0, "3"), (2.0, "2"), (9.0, "3.5")] {

@@ -13,7 +13,7 @@ use tokio::time::Instant;
 use crate::measure::Latencies;
 use crate::python::Python;
 use crate::report::{Figure, Row};
-use crate::target::{TargetLocation, Target};
+use crate::target::{Target, TargetLocation};
 
 /// The number of executions before the growth is measured: what all executions share is allocated by then.
 const BASELINE_EXECUTIONS: usize = 1_000;

@@ -1,4 +1,4 @@
-//! What others do on the same server, beside ours: the table of `peers/README.md`, generated from `peers/results/`.
+//! Compares other engines with Stepfast on the same server: the table of `peers/README.md`, generated from `peers/results/`.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -12,15 +12,15 @@ use crate::report::{Report, Row};
 
 /// The line before the table.
 pub const BEGIN_MARKER: &str = "<!-- peers: written by `make bench-peers`, do not edit -->";
-/// The line behind it.
+/// The line after the table.
 pub const END_MARKER: &str = "<!-- end of peers -->";
 
-/// Where the page is, seen from the folder of this package.
+/// The path of the page, relative to the folder of this package.
 pub const PAGE: &str = "peers/README.md";
-/// Where the results are, seen from there.
+/// The folder of the results, relative to the folder of this package.
 pub const RESULTS: &str = "peers/results";
 
-/// One line of a peer's results; see `peers/dbos/bench.py`.
+/// A line of a peer's results; see `peers/dbos/bench.py`.
 #[derive(Clone, Debug, Default, Deserialize)]
 pub struct PeerResult {
     peer: String,
@@ -39,7 +39,7 @@ pub struct PeerResult {
     after_seconds: Option<f64>,
 }
 
-/// The results of one date: the peer's, and ours.
+/// The results of one date: those of the peers, and Stepfast's reports.
 #[derive(Debug, Default)]
 pub struct Results {
     lines: Vec<PeerResult>,
@@ -47,7 +47,7 @@ pub struct Results {
 }
 
 impl Results {
-    /// The newest in `folder`.
+    /// Reads the newest results in `folder`.
     pub fn newest(folder: &Path) -> std::io::Result<Self> {
         let mut files = Vec::new();
         for entry in std::fs::read_dir(folder)? {
@@ -75,20 +75,22 @@ impl Results {
     }
 }
 
-/// `text` with the table between its markers; an error if they are not there.
+/// Returns `text` with a new table between its markers, or an error if the markers are missing.
 pub fn update_page(text: &str, results: &Results) -> Result<String, String> {
     replace_between(text, BEGIN_MARKER, END_MARKER, &results_table(results))
 }
 
-/// A row of the table: what it is, and the cells.
+/// A row of the table: its name, and its cells.
 type TableRow = (String, [Option<String>; 3]);
 
 fn results_table(results: &Results) -> String {
-    // the first has all experiments
+    // the first peer has all experiments
     let peers = peer_columns(results);
     let Some((_, peer)) = peers.first() else { return "run `make bench-peers`\n".to_owned() };
     let mut text = format!("| | {peer} | Stepfast, Python | Stepfast, Rust |\n|---|---:|---:|---:|\n");
-    for (name, cells) in workflow_rows(results).into_iter().chain(payload_rows(results)).chain(takeover_row(results)) {
+    for (name, cells) in
+        workflow_rows(results).into_iter().chain(payload_rows(results)).chain(takeover_row(results))
+    {
         let [theirs, python, rust] = cells.map(Option::unwrap_or_default);
         // writing to a String does not fail
         let _ = writeln!(text, "| {name} | {theirs} | {python} | {rust} |");
@@ -104,7 +106,7 @@ fn results_table(results: &Results) -> String {
     text
 }
 
-/// The peers, with the names of their columns.
+/// Returns the peers, with the names of their columns.
 fn peer_columns(results: &Results) -> Vec<(&str, String)> {
     let mut peers = Vec::new();
     for line in results.lines.iter().filter(|line| line.experiment == "about") {
@@ -116,14 +118,14 @@ fn peer_columns(results: &Results) -> Vec<(&str, String)> {
     peers
 }
 
-/// A figure: of a line of a peer, and of a row of ours.
+/// Reads a figure from a peer's result, and from a row of Stepfast.
 type MetricReaders = (fn(&PeerResult) -> Option<f64>, fn(&Row) -> Option<f64>);
 const RATE: MetricReaders = (|line| line.per_second, |row| Some(row.per_second));
 const TIME: MetricReaders = (|line| line.p50_ms, |row| Some(row.p50_ms));
 const BYTES: MetricReaders = (|line| line.bytes_each, |row| per_workflow(row, row.bytes_written));
 const FLUSHES: MetricReaders = (|line| line.flushes_each, |row| per_workflow(row, row.flushes));
 
-/// A table of no-op workflows by way of a queue, in one process that puts them in and runs them.
+/// Returns the table of no-op workflows through a queue, in one process that enqueues and runs them.
 fn queue_table(results: &Results, peers: &[(&str, String)]) -> String {
     let columns: Vec<&str> = peers.iter().map(|(_, column)| &**column).collect();
     let mut text = format!("\n| through a queue | {} |", columns.join(" | "));
@@ -248,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn the_page_holds_the_newest_figures() {
+    fn page_contains_the_newest_figures() {
         let text = std::fs::read_to_string(home().join(PAGE)).unwrap();
         let results = Results::newest(&home().join(RESULTS)).unwrap();
         let updated = update_page(&text, &results).unwrap();
@@ -256,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn rounds_become_medians_side_by_side() {
+    fn rounds_are_shown_as_medians_side_by_side() {
         let line = |per_second| PeerResult {
             peer: "other".into(),
             experiment: "workflows".into(),

@@ -81,7 +81,9 @@ impl Python {
                  build, or name another Python with --python PATH",
                 self.program.display()
             ),
-            Some(None) => bail!("{} is not a Python interpreter: name one with --python PATH", self.program.display()),
+            Some(None) => {
+                bail!("{} is not a Python interpreter: name one with --python PATH", self.program.display())
+            }
             None => {
                 let said = self.wait_for_error_text();
                 bail!(

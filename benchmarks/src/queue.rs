@@ -17,7 +17,7 @@ use crate::measure::{Latencies, Samples, ms_since};
 use crate::python::Python;
 use crate::report::Row;
 use crate::target::Target;
-use crate::worker::{WorkerEvent, WorkerEventKind, Worker};
+use crate::worker::{Worker, WorkerEvent, WorkerEventKind};
 use crate::writes::wait_for_all;
 
 /// The measured operation.
@@ -51,7 +51,7 @@ pub struct QueueParameters {
     pub workers: usize,
     /// The number of concurrent callers that enqueue workflows.
     pub concurrency: usize,
-    /// The number of workflows in all.
+    /// The number of workflows in run_counter.
     pub iterations: usize,
     /// The concurrency limit of each queue. `None` means no limit.
     pub limit: Option<u32>,
@@ -65,14 +65,14 @@ pub struct RunCounter {
 }
 
 /// Returns a workflow whose output is the time at which it began, in microseconds.
-pub fn workflow(ran: &Arc<RunCounter>) -> Workflow<u32, i64> {
-    let ran = ran.clone();
+pub fn workflow(run_counter: &Arc<RunCounter>) -> Workflow<u32, i64> {
+    let run_counter = run_counter.clone();
     Workflow::new("bench queued", move |_: Context, _: u32| {
-        let ran = ran.clone();
+        let run_counter = run_counter.clone();
         async move {
             let at = now_micros();
-            ran.count.fetch_add(1, SeqCst);
-            ran.changed.notify_one();
+            run_counter.count.fetch_add(1, SeqCst);
+            run_counter.changed.notify_one();
             Ok::<i64, Failure>(at)
         }
     })
@@ -87,44 +87,51 @@ pub(crate) enum Runners {
     /// This process.
     ThisProcess(Arc<RunCounter>),
     /// Other processes, with the number of workflows that each has run.
-    OtherProcesses { workers: Vec<Worker>, told: mpsc::UnboundedReceiver<WorkerEvent>, ran: Vec<u64> },
+    OtherProcesses { workers: Vec<Worker>, events: mpsc::UnboundedReceiver<WorkerEvent>, run_counter: Vec<u64> },
 }
 
 impl Runners {
     pub(crate) async fn start(url: &str, count: usize) -> Result<Self, Error> {
-        let (tell, mut told) = mpsc::unbounded_channel();
-        let start = |number| Worker::start(url, number, tell.clone());
+        let (event_sender, mut events) = mpsc::unbounded_channel();
+        let start = |number| Worker::start(url, number, event_sender.clone());
         let workers = (0..count).map(start).collect::<Result<Vec<_>, Error>>()?;
         for _ in 0..count {
-            if told.recv().await.is_none_or(|told| told.kind == WorkerEventKind::Ended) {
+            if events.recv().await.is_none_or(|events| events.kind == WorkerEventKind::Ended) {
                 return Err(Error::Unavailable("a worker did not start; its messages are above".into()));
             }
         }
-        Ok(Runners::OtherProcesses { workers, told, ran: vec![0; count] })
+        Ok(Runners::OtherProcesses { workers, events, run_counter: vec![0; count] })
     }
 
     /// Waits until `total` workflows have run since the start, and their ends are durable.
-    async fn wait_for_runs(&mut self, total: u64, engine: &Engine, progress: &dyn Fn(u64)) -> Result<(), Error> {
+    async fn wait_for_runs(
+        &mut self,
+        total: u64,
+        engine: &Engine,
+        progress: &dyn Fn(u64),
+    ) -> Result<(), Error> {
         match self {
-            Runners::ThisProcess(all) => {
-                while all.count.load(SeqCst) < total {
-                    all.changed.notified().await;
-                    progress(all.count.load(SeqCst));
+            Runners::ThisProcess(run_counter) => {
+                while run_counter.count.load(SeqCst) < total {
+                    run_counter.changed.notified().await;
+                    progress(run_counter.count.load(SeqCst));
                 }
                 while engine.running_count() > 0 {
                     tokio::time::sleep(Duration::from_millis(1)).await;
                 }
             }
-            Runners::OtherProcesses { told, ran, .. } => {
-                while ran.iter().sum::<u64>() < total {
-                    match told.recv().await {
-                        Some(WorkerEvent { worker, kind: WorkerEventKind::Ran(count), .. }) => ran[worker] = count,
+            Runners::OtherProcesses { events, run_counter, .. } => {
+                while run_counter.iter().sum::<u64>() < total {
+                    match events.recv().await {
+                        Some(WorkerEvent { worker, kind: WorkerEventKind::Ran(count), .. }) => {
+                            run_counter[worker] = count
+                        }
                         Some(WorkerEvent { kind: WorkerEventKind::Ended, .. }) | None => {
                             return Err(Error::Unavailable("a worker has ended by itself".into()));
                         }
                         _ => {}
                     }
-                    progress(ran.iter().sum());
+                    progress(run_counter.iter().sum());
                 }
             }
         }
@@ -142,9 +149,13 @@ impl Runners {
 }
 
 /// Enqueues workflows and runs them: first one after the other, then both at the same time, then one workflow at a time.
-pub async fn run(target: &Target, parameters: QueueParameters, progress: &dyn Fn(u64)) -> Result<Vec<Row>, Error> {
-    let ran = Arc::new(RunCounter::default());
-    let workflow = workflow(&ran);
+pub async fn run(
+    target: &Target,
+    parameters: QueueParameters,
+    progress: &dyn Fn(u64),
+) -> Result<Vec<Row>, Error> {
+    let run_counter = Arc::new(RunCounter::default());
+    let workflow = workflow(&run_counter);
     let names: Vec<String> = (0..parameters.queues).map(|n| format!("bench {n}")).collect();
     let mut builder = Engine::builder(target.store().await?).register(&workflow);
     if parameters.workers > 0 {
@@ -160,7 +171,7 @@ pub async fn run(target: &Target, parameters: QueueParameters, progress: &dyn Fn
     }
     let engine = builder.open().await?;
     let runners = match parameters.workers {
-        0 => Runners::ThisProcess(ran),
+        0 => Runners::ThisProcess(run_counter),
         workers => Runners::start(&target.url, workers).await?,
     };
     let mut bench = QueueBench { target, parameters, engine, workflow, names, runners, enqueued: 0 };
@@ -178,35 +189,36 @@ pub async fn run_in_python(
     progress: &dyn Fn(u64),
 ) -> anyhow::Result<(Vec<Row>, String)> {
     let QueueParameters { queues, concurrency, iterations, limit, .. } = parameters;
-    let asked = json!({
+    let input = json!({
         "url": target.url,
         "queues": queues,
         "concurrency": concurrency,
         "total": iterations,
         "limit": limit,
     });
-    let mut python = Python::start(python, "queue", asked)?;
+    let mut python = Python::start(python, "queue", input)?;
     let mut measured = Vec::new();
     for mode in [QueueMode::Enqueue, QueueMode::Drain, QueueMode::Both] {
         let probe = Probe::start(target, None).await?;
         let row: Row = python.resume_until("row", progress)?;
         measured.push((mode, row, probe.stop(None).await?.of_other_process()));
     }
-    let told: Vec<(f64, f64)> = python.resume_until("waits", &|_| {})?;
+    let events: Vec<(f64, f64)> = python.resume_until("waits", &|_| {})?;
     let mut waits = WaitTimes::default();
-    for (start, result) in told {
+    for (start, result) in events {
         waits.starts.push(start);
         waits.results.push(result);
     }
-    let said = python.finish()?;
+    let messages = python.finish()?;
     let mut rows = Vec::new();
-    for (mode, row, seen) in measured {
-        let mut row = Row { concurrency: Some(concurrency), ..with_queue_columns(row, mode.as_str(), parameters) };
-        seen.fill(target, &mut row).await?;
+    for (mode, row, observation) in measured {
+        let mut row =
+            Row { concurrency: Some(concurrency), ..with_queue_columns(row, mode.as_str(), parameters) };
+        observation.fill(target, &mut row).await?;
         rows.push(row);
     }
     rows.extend(latency_rows("one at a time", &waits, parameters));
-    Ok((rows, said))
+    Ok((rows, messages))
 }
 
 fn with_queue_columns(row: Row, mode: &str, parameters: QueueParameters) -> Row {
@@ -215,8 +227,8 @@ fn with_queue_columns(row: Row, mode: &str, parameters: QueueParameters) -> Row 
 }
 
 fn latency_rows(mode: &str, waits: &WaitTimes, parameters: QueueParameters) -> [Row; 2] {
-    let row = |samples: &Samples, what: &str| {
-        let mode = format!("{mode}, {what}");
+    let row = |samples: &Samples, target_name: &str| {
+        let mode = format!("{mode}, {target_name}");
         Row { concurrency: Some(1), ..with_queue_columns(samples.row(&mode), &mode, parameters) }
     };
     [row(&waits.starts, "to start"), row(&waits.results, "to result")]
@@ -236,8 +248,8 @@ struct QueueBench<'t> {
 impl QueueBench<'_> {
     async fn run(&mut self, progress: &dyn Fn(u64)) -> Result<Vec<Row>, Error> {
         // a warm-up, not measured
-        let few = (self.parameters.iterations / 20).clamp(1, 2_000);
-        self.enqueue(64, few, &|_| {}).await;
+        let warm_up = (self.parameters.iterations / 20).clamp(1, 2_000);
+        self.enqueue(64, warm_up, &|_| {}).await;
         self.wait_for_runs(&|_| {}).await?;
         let mut rows = Vec::new();
         self.set_paused(true).await?;
@@ -247,7 +259,7 @@ impl QueueBench<'_> {
         rows.push(row);
         rows.extend(latency_rows("under load", &under_load, self.parameters));
         // one at a time, without other load
-        let alone = self.one_by_one(200, &AtomicBool::new(false)).await?;
+        let alone = self.run_one_by_one(200, &AtomicBool::new(false)).await?;
         rows.extend(latency_rows("one at a time", &alone, self.parameters));
         Ok(rows)
     }
@@ -272,33 +284,33 @@ impl QueueBench<'_> {
                 row.per_second = row.completed as f64 / row.seconds.max(1e-9);
             }
             QueueMode::Both => {
-                let is_over = Arc::new(AtomicBool::new(false));
-                let sampler = self.spawn_sampler(is_over.clone());
+                let is_finished = Arc::new(AtomicBool::new(false));
+                let sampler = self.spawn_sampler(is_finished.clone());
                 let latencies = self.enqueue(concurrency, iterations, progress).await;
-                is_over.store(true, SeqCst);
+                is_finished.store(true, SeqCst);
                 waits = sampler.await.map_err(|_| Error::Shutdown)??;
                 self.enqueued += waits.results.len() as u64;
                 self.wait_for_runs(progress).await?;
                 latencies.fill_with_elapsed(begun.elapsed(), &mut row);
             }
         }
-        let seen = probe.stop(Some(self.engine.store())).await?;
+        let observation = probe.stop(Some(self.engine.store())).await?;
         let counted = self.engine.store().counters().snapshot().since(&counted);
         row.flushes = counted.flushes;
         row.writes_per_flush = counted.writes as f64 / counted.flushes.max(1) as f64;
         row.bytes_written = self.target.bytes_written().await - bytes;
-        seen.fill(self.target, &mut row).await?;
+        observation.fill(self.target, &mut row).await?;
         Ok((row, waits))
     }
 
     /// Starts an additional caller, which waits for the result of each of its workflows.
-    fn spawn_sampler(&self, is_over: Arc<AtomicBool>) -> tokio::task::JoinHandle<Result<WaitTimes, Error>> {
+    fn spawn_sampler(&self, is_finished: Arc<AtomicBool>) -> tokio::task::JoinHandle<Result<WaitTimes, Error>> {
         let (engine, workflow, name) = (self.engine.clone(), self.workflow.clone(), self.names[0].clone());
-        tokio::spawn(async move { one_by_one(&engine, &workflow, &name, usize::MAX, &is_over).await })
+        tokio::spawn(async move { run_one_by_one(&engine, &workflow, &name, usize::MAX, &is_finished).await })
     }
 
-    async fn one_by_one(&mut self, limit: usize, is_over: &AtomicBool) -> Result<WaitTimes, Error> {
-        let waits = one_by_one(&self.engine, &self.workflow, &self.names[0], limit, is_over).await?;
+    async fn run_one_by_one(&mut self, limit: usize, is_finished: &AtomicBool) -> Result<WaitTimes, Error> {
+        let waits = run_one_by_one(&self.engine, &self.workflow, &self.names[0], limit, is_finished).await?;
         self.enqueued += waits.results.len() as u64;
         Ok(waits)
     }
@@ -321,7 +333,9 @@ impl QueueBench<'_> {
 
     async fn wait_for_runs(&mut self, progress: &dyn Fn(u64)) -> Result<(), Error> {
         let before = self.enqueued - (self.parameters.iterations as u64).min(self.enqueued);
-        self.runners.wait_for_runs(self.enqueued, &self.engine, &|ran| progress(ran.saturating_sub(before))).await
+        self.runners
+            .wait_for_runs(self.enqueued, &self.engine, &|run_counter| progress(run_counter.saturating_sub(before)))
+            .await
     }
 }
 
@@ -335,16 +349,16 @@ struct WaitTimes {
 }
 
 /// Enqueues workflows one after the other, and waits for the result of each.
-async fn one_by_one(
+async fn run_one_by_one(
     engine: &Engine,
     workflow: &Workflow<u32, i64>,
     name: &str,
     limit: usize,
-    is_over: &AtomicBool,
+    is_finished: &AtomicBool,
 ) -> Result<WaitTimes, Error> {
     let mut waits = WaitTimes::default();
     for _ in 0..limit {
-        if is_over.load(SeqCst) {
+        if is_finished.load(SeqCst) {
             break;
         }
         let (begun, at) = (Instant::now(), now_micros());

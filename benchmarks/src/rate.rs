@@ -65,7 +65,8 @@ pub async fn run(target: &Target, parameters: RateParameters) -> Result<(Row, Ve
     let off = |ms: f64| (ms / interval - 1.0).abs() * 100.0;
     let figures = vec![
         Figure::new(format!("{name}: the mean is off"), off(mean), "%").at_most(MAX_DEVIATION_PERCENT),
-        Figure::new(format!("{name}: the median is off"), off(between.median()), "%").at_most(MAX_DEVIATION_PERCENT),
+        Figure::new(format!("{name}: the median is off"), off(between.median()), "%")
+            .at_most(MAX_DEVIATION_PERCENT),
     ];
     Ok((row, figures))
 }

@@ -1,6 +1,6 @@
-//! The pages with figures, generated from the reports in `results/`: figures are never typed.
+//! Writes the pages with figures, from the reports in `results/`. Figures are never typed by hand.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 use std::path::Path;
 
@@ -9,18 +9,18 @@ use crate::table;
 
 /// The line before the table.
 pub const BEGIN_MARKER: &str = "<!-- benchmarks: written by `make bench`, do not edit -->";
-/// The line behind it.
+/// The line after the table.
 pub const END_MARKER: &str = "<!-- end of benchmarks -->";
 
-/// What stands there while there are no figures.
+/// The text between the markers while there are no figures.
 const NO_FIGURES: &str = "run `make bench`\n";
 
 /// A page with figures.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Page {
-    /// The project's README: how many workflows per second.
+    /// The project's README: only workflows per second.
     Readme,
-    /// The results' own: everything.
+    /// The README of the results: all figures.
     Results,
 }
 
@@ -28,7 +28,7 @@ impl Page {
     /// All pages.
     pub const ALL: [Self; 2] = [Self::Readme, Self::Results];
 
-    /// Where it is, seen from the folder of this package.
+    /// The page's path, relative to the folder of this package.
     pub fn path(self) -> &'static str {
         match self {
             Self::Readme => "../README.md",
@@ -37,7 +37,7 @@ impl Page {
     }
 }
 
-/// The reports in `folder`, each with the name of its file, oldest first.
+/// Reads the reports in `folder`, each with the name of its file, oldest first.
 pub fn read_reports(folder: &Path) -> std::io::Result<Vec<(String, Report)>> {
     let mut found = Vec::new();
     if !folder.exists() {
@@ -57,12 +57,12 @@ pub fn read_reports(folder: &Path) -> std::io::Result<Vec<(String, Report)>> {
     Ok(found)
 }
 
-/// `text` with the table of the newest reports between its markers; an error if they are not there.
+/// Returns `text` with the tables of the newest reports between its markers, or an error if the markers are missing.
 pub fn update_page(page: Page, text: &str, reports: &[(String, Report)]) -> Result<String, String> {
     replace_between(text, BEGIN_MARKER, END_MARKER, &page_tables(page, reports))
 }
 
-/// `text` with `table` between the lines `begin` and `end`; an error if they are not there.
+/// Returns `text` with `table` between the lines `begin` and `end`, or an error if these are missing.
 pub(crate) fn replace_between(text: &str, begin: &str, end: &str, table: &str) -> Result<String, String> {
     let missing = |marker: &str| format!("the line {marker:?} is missing");
     let (before, rest) = text.split_once(begin).ok_or_else(|| missing(begin))?;
@@ -74,7 +74,83 @@ pub(crate) fn replace_between(text: &str, begin: &str, end: &str, table: &str) -
 type NamedReport<'r> = &'r (&'r String, &'r Report);
 
 fn page_tables(page: Page, reports: &[(String, Report)]) -> String {
-    // later ones replace earlier ones
+    match page {
+        Page::Readme => summary_table(reports),
+        Page::Results => result_tables(reports),
+    }
+}
+
+/// The rows of the README's table: the sdk and its name, steps, callers.
+const SUMMARY_ROWS: [(&str, &str, usize, usize); 6] = [
+    ("rust", "Rust", 0, 1),
+    ("rust", "Rust", 0, 2_048),
+    ("rust", "Rust", 3, 1),
+    ("rust", "Rust", 3, 2_048),
+    ("python", "Python", 0, 1_000),
+    ("python", "Python", 3, 1_000),
+];
+
+/// Returns a small table of `run` at full durability, with the stores as columns.
+fn summary_table(reports: &[(String, Report)]) -> String {
+    let find = |product: &str, sdk: &str, steps: usize, callers: usize| {
+        // later reports replace earlier ones
+        reports.iter().rev().find_map(|(_, report)| {
+            let is_wanted = report.sdk == sdk
+                && report.durability == "full"
+                && matches!(&*report.experiment, "workflows" | "steps")
+                && report.store.starts_with(product);
+            let mut rows = report.rows.iter().filter(|row| {
+                row.mode.as_deref() == Some("run")
+                    && row.callers.is_none()
+                    && (row.steps, row.concurrency) == (Some(steps), Some(callers))
+            });
+            Some((report, rows.next().filter(|_| is_wanted)?))
+        })
+    };
+    let mut text = String::from(
+        "| `run` | callers | SQLite: per second | p50 ms | p99 ms | Postgres: per second | p50 ms | p99 ms |\n\
+         |---|---:|---:|---:|---:|---:|---:|---:|\n",
+    );
+    let (mut stores, mut last) = (BTreeSet::new(), None);
+    for (sdk, language, steps, callers) in SUMMARY_ROWS {
+        let found = ["SQLite", "PostgreSQL"].map(|product| find(product, sdk, steps, callers));
+        if found.iter().all(Option::is_none) {
+            continue;
+        }
+        let cells = found.map(|found| found.map_or("n/a | n/a | n/a".to_owned(), |(_, row)| run_cells(row)));
+        let steps = if steps == 0 { "no steps".to_owned() } else { format!("{steps} steps") };
+        // writing to a String does not fail
+        let _ =
+            writeln!(text, "| {language}, {steps} | {} | {} |", group_digits(callers as u64), cells.join(" | "));
+        for (report, _) in found.into_iter().flatten() {
+            stores.insert(&*report.store);
+            last = Some(report);
+        }
+    }
+    let Some(last) = last else { return NO_FIGURES.to_owned() };
+    // SQLite first, like the columns
+    let stores: Vec<_> = stores.into_iter().rev().collect();
+    let _ = write!(
+        text,
+        "\n`run` starts a workflow and waits for its output. {}, {}, full durability. [All \
+         results](benchmarks/results/README.md) also contain `start`, queues, memory, takeover, and what bounds \
+         each row.\n",
+        describe_machine(last),
+        stores.join(" and ")
+    );
+    text
+}
+
+/// Describes the version of Stepfast and the machine of a report.
+fn describe_machine(Report { machine, version, .. }: &Report) -> String {
+    let gib = machine.memory_bytes >> 30;
+    let (cores, processor, system) = (machine.cores, &machine.processor, &machine.system);
+    format!("Stepfast {version} on {cores} cores ({processor}), {gib} GiB, {system}")
+}
+
+/// Returns the tables of all experiments.
+fn result_tables(reports: &[(String, Report)]) -> String {
+    // later reports replace earlier ones
     let newest: BTreeMap<_, _> = reports
         .iter()
         .map(|(name, report)| {
@@ -89,16 +165,12 @@ fn page_tables(page: Page, reports: &[(String, Report)]) -> String {
             newest.values().filter(|(_, report)| is_wanted(report)).collect()
         };
         let mut sweeps = of(&["workflows", "steps"]);
-        // without steps first, store by store
+        // store by store, runs without steps first
         sweeps.sort_by_key(|(_, it)| (&it.store, &it.durability, it.experiment != "workflows"));
         let (payload, memory) = (of(&["payload"]), of(&["memory"]));
         // writing to a String does not fail
         if !sweeps.is_empty() {
             let _ = write!(text, "**{language}**\n\n{}\n", sweep_table(&sweeps));
-        }
-        if page == Page::Readme {
-            last = sweeps.last().copied().or(last);
-            continue;
         }
         for (_, Report { store, durability, rows, .. }) in
             sweeps.iter().filter(|it| it.1.experiment == "workflows")
@@ -114,7 +186,7 @@ fn page_tables(page: Page, reports: &[(String, Report)]) -> String {
             let (sizes, figures) = (table::size_table(rows), table::figure_table(figures));
             let _ = write!(
                 text,
-                "**{language}: the size of values**, {store}, durability {durability}\n\n{sizes}\n\n{figures}\n\n"
+                "**{language}: steps by size of their values**, {store}, durability {durability}\n\n{sizes}\n\n{figures}\n\n"
             );
         }
         for (_, Report { store, durability, figures, .. }) in &memory {
@@ -124,31 +196,30 @@ fn page_tables(page: Page, reports: &[(String, Report)]) -> String {
         let others = other_tables(&of, &mut text);
         last = sweeps.last().or(others.as_ref()).or(payload.last()).or(memory.last()).copied().or(last);
     }
-    let Some((name, Report { machine, version, .. })) = last else { return NO_FIGURES.to_owned() };
-    let gib = machine.memory_bytes >> 30;
-    let (cores, processor, system) = (machine.cores, &machine.processor, &machine.system);
-    let _ = write!(text, "Stepfast {version} on {cores} cores ({processor}), {gib} GiB, {system}. ");
-    let _ = match page {
-        Page::Readme => writeln!(
-            text,
-            "[The results](benchmarks/results/README.md) have the other experiments, and what bounds these."
-        ),
-        Page::Results => writeln!(text, "Files: [{name}]({name}) and its neighbours."),
-    };
+    let Some((name, report)) = last else { return NO_FIGURES.to_owned() };
+    let _ = writeln!(
+        text,
+        "{}. The reports are in this folder, for example [{name}]({name}).",
+        describe_machine(report)
+    );
     text
 }
 
-/// The experiments that have no table of their own: writes, history, queues, idle engines, takeover. Returns one of them.
-fn other_tables<'r>(of: &dyn Fn(&[&str]) -> Vec<NamedReport<'r>>, text: &mut String) -> Option<NamedReport<'r>> {
+/// Appends the experiments without a table layout of their own: writes, history, queues, idle engines, takeover. Returns one
+/// of them.
+fn other_tables<'r>(
+    of: &dyn Fn(&[&str]) -> Vec<NamedReport<'r>>,
+    text: &mut String,
+) -> Option<NamedReport<'r>> {
     const TITLES: [(&str, &str); 8] = [
-        ("writes", "Rows one by one, and by an engine"),
-        ("history", "With finished executions stored"),
-        ("queue", "By way of queues"),
-        ("rate", "By way of a queue that spaces evenly"),
-        ("backlog", "With others waiting in the queue"),
-        ("idle", "With nothing to do"),
-        ("takeover", "When a worker is killed"),
-        ("drain", "When a worker is asked to end"),
+        ("writes", "Rows written one by one, and by an engine"),
+        ("history", "With finished executions in the store"),
+        ("queue", "Through queues"),
+        ("rate", "Through a queue with evenly spaced starts"),
+        ("backlog", "With a backlog in the queue"),
+        ("idle", "Idle engines"),
+        ("takeover", "After a worker is killed"),
+        ("drain", "After a worker receives SIGTERM"),
     ];
     let mut last = None;
     for (experiment, title) in TITLES {
@@ -170,7 +241,7 @@ fn other_tables<'r>(of: &dyn Fn(&[&str]) -> Vec<NamedReport<'r>>, text: &mut Str
     last
 }
 
-/// Workflows by callers, `start` beside `run`.
+/// Returns the table of workflows by callers, with `start` beside `run`.
 fn sweep_table(reports: &[&(&String, &Report)]) -> String {
     let mut text = String::from(
         "| store | durability | steps | callers | start: per second | p50 ms | p99 ms | run: per second | p50 ms \
@@ -185,9 +256,7 @@ fn sweep_table(reports: &[&(&String, &Report)]) -> String {
         for ((steps, kind, callers), figures) in lines {
             let number = |n: Option<usize>| n.map_or(String::new(), |n| group_digits(n as u64));
             let [start, run] = figures.map(|row| {
-                row.map_or("n/a | n/a | n/a".to_owned(), |row| {
-                    format!("{} | {:.2} | {:.2}", group_digits(row.per_second as u64), row.p50_ms, row.p99_ms)
-                })
+                row.map_or("n/a | n/a | n/a".to_owned(), run_cells)
             });
             let (store, durability) = (&report.store, &report.durability);
             let (steps, callers) = (number(steps), number(callers));
@@ -199,7 +268,12 @@ fn sweep_table(reports: &[&(&String, &Report)]) -> String {
     text
 }
 
-/// A number with its thousands apart.
+/// Returns the cells of a row: operations per second, median and 99th percentile.
+fn run_cells(row: &Row) -> String {
+    format!("{} | {:.2} | {:.2}", group_digits(row.per_second as u64), row.p50_ms, row.p99_ms)
+}
+
+/// Formats a number with commas between thousands.
 pub(crate) fn group_digits(n: u64) -> String {
     let digits = n.to_string();
     let mut text = String::new();
@@ -239,7 +313,7 @@ mod tests {
     }
 
     #[test]
-    fn the_pages_hold_the_newest_figures() {
+    fn pages_contain_the_newest_figures() {
         let home = Path::new(env!("CARGO_MANIFEST_DIR"));
         let reports = read_reports(&home.join("results")).unwrap();
         for page in Page::ALL {
@@ -253,15 +327,29 @@ mod tests {
     }
 
     #[test]
-    fn the_readme_has_workflows_per_second_and_no_more() {
-        let reports = [report("workflows", 99.0), report("writes", 55.0), report("memory", 1.0)];
+    fn readme_table_has_one_row_per_kind_of_run() {
+        let server = Report { store: "PostgreSQL 17".into(), ..report("steps", 41.0) };
+        let mut python = Report { sdk: "python".into(), ..report("workflows", 77.0) };
+        for row in &mut python.rows {
+            (row.steps, row.concurrency) = (Some(0), Some(1_000));
+        }
+        let other = Report { durability: "relaxed".into(), ..report("steps", 1_000.0) };
+        let reports = [report("steps", 99.0), server, python, other, report("writes", 55.0)];
         let table = page_tables(Page::Readme, &reports.map(|it| ("1.json".to_owned(), it)));
-        assert!(table.contains("| 2,048 | 99 |") && !table.contains("one by one"), "{table}");
-        assert!(!table.contains("memory") && table.ends_with("and what bounds these.\n"), "{table}");
+        let rows: Vec<_> = table.lines().filter(|line| line.starts_with("| ")).skip(1).collect();
+        assert_eq!(
+            rows,
+            [
+                "| Rust, 3 steps | 2,048 | 99 | 0.00 | 0.00 | 41 | 0.00 | 0.00 |",
+                "| Python, no steps | 1,000 | 77 | 0.00 | 0.00 | n/a | n/a | n/a |",
+            ]
+        );
+        assert!(table.contains("SQLite and PostgreSQL 17, full durability"), "{table}");
+        assert!(table.contains("](benchmarks/results/README.md)"), "{table}");
     }
 
     #[test]
-    fn only_what_is_between_the_markers_changes_and_the_newest_report_counts() {
+    fn update_replaces_text_between_markers_by_newest_report() {
         let text = format!("before\n{BEGIN_MARKER}\nold\n{END_MARKER}\nafter\n");
         assert_eq!(
             update_page(Page::Readme, &text, &[]).unwrap(),
@@ -273,7 +361,7 @@ mod tests {
         ];
         let updated = update_page(Page::Readme, &text, &reports).unwrap();
         assert!(
-            updated.contains("| SQLite | full | 3 | 2,048 | 1,234,567 | 0.00 | 0.00 | 1,234,567 |"),
+            updated.contains("| Rust, 3 steps | 2,048 | 1,234,567 | 0.00 | 0.00 | n/a | n/a | n/a |"),
             "{updated}"
         );
         assert!(
@@ -284,7 +372,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_has_its_rows_beside_the_file_and_what_bounds_them() {
+    fn results_page_contains_server_rows_and_their_bounds() {
         let shares = vec![Share::new("log flush", 61.5), Share::new("client", 38.5)];
         let bound = Bound { shares, samples: Some(9), ..Bound::default() };
         let mut server = Report { store: "PostgreSQL 17".into(), ..report("workflows", 41.0) };
@@ -299,14 +387,14 @@ mod tests {
         let (_, bounds) = table.split_once("**Rust: what bounds workflows**, PostgreSQL 17").unwrap();
         assert!(bounds.contains("log flush %") && bounds.contains("| 61.5 "), "{bounds}");
         assert_eq!(table.matches("what bounds workflows").count(), 1, "{table}");
-        let (_, writes) = table.split_once("**Rows one by one, and by an engine**, SQLite").unwrap();
-        let (writes, takeover) = writes.split_once("**When a worker is killed**, SQLite").unwrap();
+        let (_, writes) = table.split_once("**Rows written one by one, and by an engine**, SQLite").unwrap();
+        let (writes, takeover) = writes.split_once("**After a worker is killed**, SQLite").unwrap();
         assert!(writes.contains("| 55 "), "{writes}");
         assert!(takeover.contains("6.500 s") && takeover.contains("MISSED"), "{takeover}");
     }
 
     #[test]
-    fn python_has_a_part_of_its_own() {
+    fn python_results_have_their_own_part() {
         let of = |experiment: &str| Report { sdk: "python".into(), ..report(experiment, 77.0) };
         let mut python = of("workflows");
         for row in &mut python.rows.clone() {
@@ -336,7 +424,7 @@ mod tests {
         let table = page_tables(Page::Results, &reports);
         let (rust, rest) = table.split_once("**Python, in one process**").unwrap();
         assert!(rust.starts_with("**Rust**\n") && rust.contains("| 2,048 | 99 |") && !rust.contains("77"));
-        let (sweep, rest) = rest.split_once("**Python, in one process: the size of values**").unwrap();
+        let (sweep, rest) = rest.split_once("**Python, in one process: steps by size of their values**").unwrap();
         assert!(sweep.contains("| 3 | 2,048 | 77 |") && sweep.contains("| 3 | 64 threads | 5 |"), "{sweep}");
         let (sizes, memory) = rest.split_once("**Python, in one process: memory**").unwrap();
         let cells: Vec<_> =
@@ -346,6 +434,6 @@ mod tests {
         let line = |name: &str| memory.lines().find(|line| line.contains(name)).unwrap();
         assert!(line("resident").contains("3000 MB") && line("resident").contains("MISSED"), "{memory}");
         assert!(line("waits").contains("10.0 KB") && line("waits").contains(" met "), "{memory}");
-        assert!(memory.ends_with("and its neighbours.\n"), "{memory}");
+        assert!(memory.ends_with("for example [1.json](1.json).\n"), "{memory}");
     }
 }

@@ -1,144 +1,144 @@
-//! [`Report`]: the figures of an experiment. Its JSON is a contract that other programs read.
+//! [`Report`]: the figures of an experiment. Other programs read its JSON, so its format is a contract.
 
 use serde::{Deserialize, Serialize};
 
 use crate::bound::Bound;
 
-/// An experiment's figures.
+/// The figures of an experiment.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Report {
-    /// Name of the experiment.
+    /// The name of the experiment.
     pub experiment: String,
-    /// Which language's API was driven.
+    /// The language whose API was measured: `rust` or `python`.
     pub sdk: String,
-    /// Kind and version of the store.
+    /// The kind and version of the store.
     pub store: String,
-    /// `full`, `relaxed` or `none`.
+    /// The durability: `full`, `relaxed` or `none`.
     pub durability: String,
-    /// Version of Stepfast.
+    /// The version of Stepfast.
     pub version: String,
-    /// Where it ran.
+    /// The machine on which the experiment ran.
     pub machine: Machine,
-    /// The figures.
+    /// One row for each combination of parameters.
     pub rows: Vec<Row>,
-    /// What else was measured, and what was aimed at.
+    /// Further figures, some with targets.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub figures: Vec<Figure>,
 }
 
-/// One figure, with its target if there is one.
+/// A figure, with its target if it has one.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Figure {
-    /// What it is, with the rule for its limit.
+    /// The figure's name, with the rule for its limit.
     pub name: String,
-    /// What was measured.
+    /// The measured value.
     pub value: f64,
-    /// Of the value and the limit.
+    /// The unit of the value and the limit.
     pub unit: String,
-    /// The value should not be above it.
+    /// The target: a maximum for the value. `None` without a target.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limit: Option<f64>,
 }
 
 impl Figure {
-    /// A figure without a target.
+    /// Creates a figure without a target.
     pub fn new(name: impl Into<String>, value: f64, unit: &str) -> Self {
         Self { name: name.into(), value, unit: unit.to_owned(), limit: None }
     }
 
-    /// The same with a limit, where there is one.
+    /// Sets the limit, if there is one.
     #[must_use]
     pub fn at_most(self, limit: impl Into<Option<f64>>) -> Self {
         Self { limit: limit.into(), ..self }
     }
 
-    /// Whether the target was met, if there is one.
+    /// Whether the target was met. `None` without a target.
     pub fn is_met(&self) -> Option<bool> {
         self.limit.map(|limit| self.value <= limit)
     }
 }
 
-/// Where an experiment ran.
+/// The machine on which an experiment ran.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Machine {
-    /// Operating system and architecture.
+    /// The operating system and architecture.
     pub system: String,
-    /// Processors that this process may use.
+    /// The number of processors that this process may use.
     pub cores: usize,
-    /// Model of the processor.
+    /// The model of the processor.
     pub processor: String,
-    /// Memory in bytes.
+    /// The memory in bytes.
     pub memory_bytes: u64,
 }
 
-/// One combination of parameters, and what it came to. Parameters that do not apply are absent.
+/// The results of one combination of parameters. Parameters that do not apply are absent.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Row {
-    /// How callers start workflows (`start`, `run`), or what is measured. In `flush`: `write` (a raw write and
-    /// sync) or `commit` (a bare commit of the store).
+    /// The way in which callers start workflows (`start`, `run`), or the measured operation. In `flush`: `write` (a raw write
+    /// and sync) or `commit` (a bare commit of the store).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mode: Option<String>,
-    /// Concurrent callers.
+    /// The number of concurrent callers.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub concurrency: Option<usize>,
-    /// What the callers are, if not tasks: `threads`.
+    /// The kind of callers, if they are not tasks: `threads`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub callers: Option<String>,
-    /// Steps in a workflow.
+    /// The number of steps in a workflow.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub steps: Option<usize>,
-    /// Queues that workflows were put into.
+    /// The number of queues.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub queues: Option<usize>,
-    /// Worker processes that ran them.
+    /// The number of worker processes that ran the queues.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub workers: Option<usize>,
-    /// Bytes written at a time.
+    /// The number of bytes written at a time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub size: Option<usize>,
-    /// Operations that completed.
+    /// The number of operations that completed.
     pub completed: u64,
-    /// Operations that failed.
+    /// The number of operations that failed.
     pub failed: u64,
-    /// Wall time in seconds.
+    /// The wall time in seconds.
     pub seconds: f64,
-    /// Operations completed per second.
+    /// The number of operations completed per second.
     pub per_second: f64,
-    /// Median latency in milliseconds.
+    /// The median latency in milliseconds.
     pub p50_ms: f64,
-    /// 99th percentile of latency in milliseconds.
+    /// The 99th percentile of the latency in milliseconds.
     pub p99_ms: f64,
-    /// Largest latency in milliseconds.
+    /// The maximum latency in milliseconds.
     pub max_ms: f64,
-    /// Smallest latency in milliseconds, where it was kept.
+    /// The minimum latency in milliseconds, if it was recorded.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub min_ms: Option<f64>,
-    /// The figure of somebody else's published report that this one answers, in milliseconds.
+    /// The corresponding figure of a report that others have published, in milliseconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub published_ms: Option<f64>,
-    /// Flushes committed.
+    /// The number of committed flushes.
     pub flushes: u64,
-    /// Writes per flush.
+    /// The average number of Writes per flush.
     pub writes_per_flush: f64,
-    /// Bytes the store wrote: by this process to its disk for SQLite, of the server's log for Postgres.
+    /// The bytes that the store wrote: for SQLite those that this process wrote to disk, for Postgres those of the server's log.
     pub bytes_written: u64,
-    /// Bytes on the disk that a workflow takes once its engine is closed, where sizes were varied.
+    /// The bytes on the disk per workflow after its engine is closed, if sizes were varied.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub disk_bytes_each: Option<f64>,
-    /// Finished executions that the store had when the run began, or executions that waited in its queue, where that was
-    /// varied.
+    /// The number of finished executions in the store at the begin of the run, or of executions that waited in its queue, if
+    /// that was varied.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stored: Option<usize>,
-    /// Operations that took longer than a bound that matters, where there is one.
+    /// The number of operations that exceeded the experiment's time bound, if it has one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub late: Option<u64>,
-    /// What bounded it, where that was watched.
+    /// What bounded the run, if that was measured.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bound: Option<Bound>,
 }
 
 impl Machine {
-    /// This machine, from `/proc` where there is one.
+    /// Describes this machine, from `/proc` if it exists.
     pub fn here() -> Self {
         let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
         let field = |text: &str, name: &str| {

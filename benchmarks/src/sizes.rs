@@ -1,4 +1,4 @@
-//! `bench steps --size` and `bench workflows --size`: what the size of values costs concurrent callers, and the disk.
+//! `bench steps --size` and `bench workflows --size`: the cost of the size of values, in time and on the disk.
 
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
@@ -14,21 +14,21 @@ use crate::target::Target;
 use crate::workflows::{Mode, WorkflowParameters};
 use crate::writes::wait_for_all;
 
-/// Random bytes of which every value is a part: nothing on the way can compress them.
+/// Random bytes of which every value is a slice, so that values cannot be compressed.
 static RANDOM_BYTES: LazyLock<Bytes> = LazyLock::new(|| {
     let mut bytes = vec![0; 8 << 20];
     fastrand::Rng::with_seed(1).fill(&mut bytes);
     bytes.into()
 });
 
-/// A value of `size` bytes; neighbours differ.
+/// Returns a value of `size` bytes. Values of neighbouring `n` differ.
 fn value(n: usize, size: usize) -> Bytes {
     let size = size.min(RANDOM_BYTES.len());
     let from = n.wrapping_mul(4_099) % (RANDOM_BYTES.len() - size + 1);
     RANDOM_BYTES.slice(from..from + size)
 }
 
-/// The workflow: as many steps as asked for, each of which returns a value. Without steps it returns its input.
+/// Returns a workflow with `steps` steps, each of which returns a value. Without steps it returns its input.
 fn workflow(steps: usize, size: usize) -> Workflow<Bytes, Bytes> {
     Workflow::new("sized", move |mut cx: Context, input: Bytes| async move {
         for n in 0..steps {
@@ -42,7 +42,7 @@ fn workflow(steps: usize, size: usize) -> Workflow<Bytes, Bytes> {
     })
 }
 
-/// Runs one combination on a fresh engine: its row, with the bytes that a workflow takes on the disk.
+/// Runs one combination on a new engine. Returns its row, with the bytes on the disk per workflow.
 pub async fn run(
     target: &Target,
     parameters: WorkflowParameters,
@@ -51,7 +51,7 @@ pub async fn run(
 ) -> Result<Row, Error> {
     let WorkflowParameters { mode, concurrency, steps, .. } = parameters;
     let workflow = workflow(steps, size);
-    // closed once, so that the schema is in the file, and not in the log
+    // opened and closed once, so that the schema is in the file and not in the log
     drop(target.store().await?);
     let before = target.bytes_stored().await?;
     let builder = Engine::builder(target.store().await?).register(&workflow);
@@ -63,7 +63,8 @@ pub async fn run(
     let probe = Probe::start(target, Some(&store)).await?;
     let counted = store.counters().snapshot();
     let bytes = target.bytes_written().await;
-    let (latencies, wall) = run_callers(&engine, &workflow, mode, concurrency, (total, input), progress).await;
+    let (latencies, wall) =
+        run_callers(&engine, &workflow, mode, concurrency, (total, input), progress).await;
     let seen = probe.stop(Some(&store)).await?;
     let mut row = Row {
         mode: Some(mode.as_str().to_owned()),
@@ -84,7 +85,7 @@ pub async fn run(
     Ok(row)
 }
 
-/// What each of `workflows` takes, if the store told its size before and after them.
+/// Returns the bytes per workflow, if the store's size is known before and after them.
 pub(crate) fn bytes_each(before: Option<u64>, after: Option<u64>, workflows: usize) -> Option<f64> {
     Some(after?.saturating_sub(before?) as f64 / workflows.max(1) as f64)
 }

@@ -1,4 +1,4 @@
-//! Reports as tables, which are Markdown too: `stepfast bench` prints them, the README holds them.
+//! Formats reports as Markdown tables, which `stepfast bench` prints and the READMEs contain.
 
 use comfy_table::Table;
 use comfy_table::presets::ASCII_MARKDOWN;
@@ -12,7 +12,7 @@ fn new_table<const N: usize>(header: [&str; N]) -> Table {
     table
 }
 
-/// A line for each row.
+/// Returns a table with a line for each row.
 pub fn row_table(rows: &[Row]) -> Table {
     let has_queues = rows.iter().any(|row| row.queues.is_some());
     let varied = if has_queues { ["queues", "workers"] } else { ["steps", "size"] };
@@ -61,7 +61,7 @@ pub fn row_table(rows: &[Row]) -> Table {
     table
 }
 
-/// A line for each row of which times are all that matters.
+/// Returns a table with a line for each row, with only the columns for times.
 pub fn time_table(rows: &[Row]) -> Table {
     let has_late = rows.iter().any(|row| row.late.is_some());
     let mut header = vec!["mode", "times", "failed", "p50 ms", "p99 ms", "max ms"];
@@ -83,7 +83,8 @@ pub fn time_table(rows: &[Row]) -> Table {
     table
 }
 
-/// What bounds each row, where that was watched: the parts of its time, and what it wrote. They are of one store.
+/// Returns a table of what bounds each row: the shares of its time, and what it wrote. `None` if that was not measured. All
+/// rows must be of one store.
 pub fn bound_table(rows: &[Row]) -> Option<Table> {
     let watched: Vec<_> = rows.iter().filter_map(|row| Some((row, row.bound.as_ref()?))).collect();
     let (_, first) = watched.first()?;
@@ -126,13 +127,13 @@ pub fn bound_table(rows: &[Row]) -> Option<Table> {
     Some(table)
 }
 
-/// How full the store, or its queue, was, where that was varied.
+/// Returns the number of executions in the store or in its queue as a suffix, if it was varied.
 fn stored_suffix(row: &Row) -> String {
     let word = if row.queues.is_some() { "waiting" } else { "stored" };
     row.stored.map_or(String::new(), |stored| format!(", {stored} {word}"))
 }
 
-/// A line for each figure, and whether its target was met.
+/// Returns a table with a line for each figure, and whether its target was met.
 pub fn figure_table(figures: &[Figure]) -> Table {
     let mut table = new_table(["figure", "measured", "at most", "target"]);
     for figure in figures {
@@ -152,7 +153,7 @@ pub fn figure_table(figures: &[Figure]) -> Table {
     table
 }
 
-/// What was published, and beside it what was measured of each arm: median, smallest and largest.
+/// Returns the table of published and measured times of each arm: median, minimum and maximum.
 pub fn size_table(rows: &[Row]) -> Table {
     let mut table = new_table([
         "milliseconds",
@@ -197,7 +198,7 @@ pub fn size_table(rows: &[Row]) -> Table {
     table
 }
 
-/// As people write the seven sizes.
+/// The names of the seven sizes.
 const SIZE_NAMES: [&str; 7] = ["1 B", "10 B", "100 B", "1 KB", "10 KB", "100 KB", "1 MB"];
 
 fn median_and_range(row: &Row) -> String {
@@ -205,7 +206,7 @@ fn median_and_range(row: &Row) -> String {
     format!("{:.3} [{:.3}..{:.3}]", row.p50_ms, smallest, row.max_ms)
 }
 
-/// Three digits at least.
+/// Formats a number with at least three digits.
 fn three_digits(value: f64) -> String {
     match value.abs() {
         ..10.0 => format!("{value:.3}"),

@@ -10,16 +10,16 @@ use tokio::time::{Instant, timeout_at};
 use crate::measure::Samples;
 use crate::report::{Figure, Row};
 use crate::target::TargetLocation;
-use crate::worker::{WorkerEvent, WorkerEventKind, Worker};
+use crate::worker::{Worker, WorkerEvent, WorkerEventKind};
 
-/// The number of terminations from which on the target applies.
+/// The number by_worker terminations from which on the target applies.
 const MIN_KILLS_FOR_TARGET: usize = 20;
 /// The target: the maximum time until an execution runs on another worker.
 const TARGET_TIME: Duration = Duration::from_secs(5);
 /// The time after which an execution that does not run on another worker counts as failed.
 const TIMEOUT: Duration = Duration::from_secs(60);
 
-/// What is done to workers.
+/// The way in which workers are terminated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Termination {
     /// `SIGKILL`.
@@ -37,27 +37,27 @@ impl Termination {
     }
 }
 
-/// The parameters of an experiment.
+/// The parameters by_worker an experiment.
 #[derive(Clone, Copy, Debug)]
 pub struct TakeoverParameters {
-    /// What is done to workers.
-    pub end: Termination,
-    /// The number of terminations.
+    /// The way in which workers are terminated.
+    pub termination: Termination,
+    /// The number by_worker terminations.
     pub times: usize,
-    /// The number of workers, at least two.
+    /// The number by_worker workers, at least two.
     pub workers: usize,
-    /// The number of long executions in all.
+    /// The number by_worker long executions in all.
     pub executions: u32,
 }
 
-/// The workers, and the executions that each of them runs.
+/// The workers, and the executions that each by_worker them runs.
 struct WorkerSet {
     url: String,
     running: BTreeMap<usize, Worker>,
     owners: BTreeMap<u32, usize>,
     event_sender: mpsc::UnboundedSender<WorkerEvent>,
     events: mpsc::UnboundedReceiver<WorkerEvent>,
-    /// The number of the next worker.
+    /// The number by_worker the next worker.
     next_number: usize,
 }
 
@@ -68,48 +68,48 @@ impl WorkerSet {
         self.next_number += 1;
         let worker = Worker::start(&self.url, number, self.event_sender.clone())?;
         self.running.insert(number, worker);
-        let limit = Instant::now() + TIMEOUT;
-        while let Some(told) = self.next_event(limit).await {
-            match told.kind {
-                WorkerEventKind::Ready if told.worker == number => return Ok(number),
-                WorkerEventKind::Ended if told.worker == number => break,
+        let deadline = Instant::now() + TIMEOUT;
+        while let Some(event) = self.next_event(deadline).await {
+            match event.kind {
+                WorkerEventKind::Ready if event.worker == number => return Ok(number),
+                WorkerEventKind::Ended if event.worker == number => break,
                 _ => {}
             }
         }
         Err(Error::Unavailable("a worker did not start; its messages are above".into()))
     }
 
-    /// Returns the next event, `None` after `deadline`. Updates the owners of executions.
-    async fn next_event(&mut self, limit: Instant) -> Option<WorkerEvent> {
-        let told = timeout_at(limit, self.events.recv()).await.ok().flatten()?;
-        // the last events of a dead worker may arrive late
-        if let WorkerEventKind::Begun(execution) = told.kind
-            && self.running.contains_key(&told.worker)
+    /// Returns the next event, `None` after `deadline`. Updates the owners by_worker executions.
+    async fn next_event(&mut self, deadline: Instant) -> Option<WorkerEvent> {
+        let event = timeout_at(deadline, self.events.recv()).await.ok().flatten()?;
+        // the last events by_worker a dead worker may arrive late
+        if let WorkerEventKind::Begun(execution) = event.kind
+            && self.running.contains_key(&event.worker)
         {
-            self.owners.insert(execution, told.worker);
+            self.owners.insert(execution, event.worker);
         }
-        Some(told)
+        Some(event)
     }
 
     /// Returns the worker with the most executions, and these.
     fn busiest(&self) -> Option<(usize, BTreeSet<u32>)> {
-        let mut of: BTreeMap<usize, BTreeSet<u32>> = BTreeMap::new();
+        let mut by_worker: BTreeMap<usize, BTreeSet<u32>> = BTreeMap::new();
         for (&execution, &worker) in &self.owners {
-            of.entry(worker).or_default().insert(execution);
+            by_worker.entry(worker).or_default().insert(execution);
         }
-        of.into_iter().max_by_key(|(_, executions)| executions.len())
+        by_worker.into_iter().max_by_key(|(_, executions)| executions.len())
     }
 }
 
 /// Terminates workers one by one. Returns the row, and the figure with its target.
 ///
-/// Each sample is the time of one execution, from the signal until the body of its next step begins on another worker.
+/// Each sample is the time by_worker one execution, from the signal until the body by_worker its next step begins on another worker.
 pub async fn run(
-    place: &TargetLocation,
+    location: &TargetLocation,
     parameters: TakeoverParameters,
     progress: &dyn Fn(u64),
 ) -> Result<(Row, Vec<Figure>), Error> {
-    let target = place.open_fresh().await?;
+    let target = location.open_fresh().await?;
     // creates the tables before the workers start
     drop(target.store().await?);
     let result = measure(&target.url, parameters, progress).await;
@@ -117,12 +117,17 @@ pub async fn run(
     result
 }
 
-async fn measure(url: &str, parameters: TakeoverParameters, progress: &dyn Fn(u64)) -> Result<(Row, Vec<Figure>), Error> {
-    let TakeoverParameters { end, times, executions, .. } = parameters;
+async fn measure(
+    url: &str,
+    parameters: TakeoverParameters,
+    progress: &dyn Fn(u64),
+) -> Result<(Row, Vec<Figure>), Error> {
+    let TakeoverParameters { termination: termination, times, executions, .. } = parameters;
     let count = parameters.workers.max(2);
-    let (tell, told) = mpsc::unbounded_channel();
+    let (event_sender, event) = mpsc::unbounded_channel();
     let (running, owners) = (BTreeMap::new(), BTreeMap::new());
-    let mut workers = WorkerSet { url: url.to_owned(), running, owners, event_sender: tell, events: told, next_number: 0 };
+    let mut workers =
+        WorkerSet { url: url.to_owned(), running, owners, event_sender: event_sender, events: event, next_number: 0 };
     let each = (executions / count as u32).max(1);
     for _ in 0..count {
         let number = workers.add().await?;
@@ -130,40 +135,43 @@ async fn measure(url: &str, parameters: TakeoverParameters, progress: &dyn Fn(u6
             worker.start_long(number as u32 * each, each).await?;
         }
     }
-    let limit = Instant::now() + TIMEOUT;
+    let deadline = Instant::now() + TIMEOUT;
     while workers.owners.len() < count * each as usize {
-        if workers.next_event(limit).await.is_none() {
+        if workers.next_event(deadline).await.is_none() {
             return Err(Error::Unavailable("the long executions did not all begin within a minute".into()));
         }
     }
     let mut samples = Samples::default();
     let (mut failed, mut late) = (0, 0);
     for done in 0..times {
-        // a random moment between two heartbeats of the other workers
+        // a random moment between two heartbeats by_worker the other workers
         let pause = Instant::now() + Duration::from_millis(fastrand::u64(500..1_500));
         while workers.next_event(pause).await.is_some() {}
-        let Some((victim, mut left)) = workers.busiest() else { break };
-        let Some(mut worker) = workers.running.remove(&victim) else {
+        let Some((target_worker, mut remaining)) = workers.busiest() else { break };
+        let Some(mut worker) = workers.running.remove(&target_worker) else {
             return Err(Error::Unavailable("a worker has ended by itself".into()));
         };
         let ended_at = Instant::now();
-        match end {
+        match termination {
             Termination::Kill => worker.kill()?,
             Termination::Drain => worker.drain()?,
         }
-        while !left.is_empty() {
-            let Some(WorkerEvent { worker, kind: what, at }) = workers.next_event(ended_at + TIMEOUT).await else { break };
-            if let WorkerEventKind::Begun(execution) = what
-                && worker != victim
-                && left.remove(&execution)
+        while !remaining.is_empty() {
+            let Some(WorkerEvent { worker, kind: kind, at }) = workers.next_event(ended_at + TIMEOUT).await
+            else {
+                break;
+            };
+            if let WorkerEventKind::Begun(execution) = kind
+                && worker != target_worker
+                && remaining.remove(&execution)
             {
-                let took = at.saturating_duration_since(ended_at);
-                samples.push(took.as_secs_f64() * 1_000.0);
-                late += u64::from(took > TARGET_TIME);
+                let duration = at.saturating_duration_since(ended_at);
+                samples.push(duration.as_secs_f64() * 1_000.0);
+                late += u64::from(duration > TARGET_TIME);
             }
         }
-        failed += left.len() as u64;
-        workers.owners.retain(|execution, _| !left.contains(execution));
+        failed += remaining.len() as u64;
+        workers.owners.retain(|execution, _| !remaining.contains(execution));
         worker.wait().await?;
         workers.add().await?;
         progress(done as u64 + 1);
@@ -177,9 +185,9 @@ async fn measure(url: &str, parameters: TakeoverParameters, progress: &dyn Fn(u6
         callers: Some("workers".into()),
         failed,
         late: Some(late),
-        ..samples.row(end.as_str())
+        ..samples.row(termination.as_str())
     };
-    let name = format!("99 of 100 executions run elsewhere after a {}: 5 s", end.as_str());
+    let name = format!("99 of 100 executions run elsewhere after a {}: 5 s", termination.as_str());
     let target = (times >= MIN_KILLS_FOR_TARGET).then_some(TARGET_TIME.as_secs_f64());
     let worst = if failed > 0 { TIMEOUT.as_secs_f64() } else { row.p99_ms / 1_000.0 };
     Ok((row, vec![Figure::new(name, worst, "s").at_most(target)]))

@@ -8,42 +8,41 @@ use tempfile::TempDir;
 
 use crate::measure::own_bytes_written;
 
-/// Where targets are made, as people say it.
+/// The location of targets, as the user names it.
 pub struct TargetLocation {
-    /// A URL, or just `sqlite` (a fresh file each time), `memory`.
+    /// A URL, or `sqlite` (a new file each time), or `memory`.
     pub store: String,
-    /// `full` or `relaxed`.
+    /// The durability: `full` or `relaxed`.
     pub durability: String,
-    /// Where fresh files go; the temporary directory by default.
+    /// The directory for new files. `None` means the temporary directory.
     pub directory: Option<PathBuf>,
 }
 
 impl TargetLocation {
-    /// A target.
+    /// Opens a target.
     pub async fn open_target(&self) -> Result<Target, Error> {
         Target::open(&self.store, &self.durability, self.directory.as_ref()).await
     }
 
-    /// A target in which nothing is stored yet, which other processes can open: on Postgres a database that is made
-    /// on the server, and goes when the target is [closed](Target::close).
+    /// Opens an empty target that other processes can open, too. On Postgres this is a new database on the server, which is
+    /// dropped when the target is [closed](Target::close).
     pub async fn open_fresh(&self) -> Result<Target, Error> {
         let there = self.open_target().await?;
         if there.postgres().is_some() {
             return there.in_new_database(&self.durability).await;
         }
         if self.store == "memory" || self.store.starts_with("memory:") {
-            let reason = "other processes cannot see it; measure sqlite, or a URL";
+            let reason = "other processes cannot open it; use sqlite, or a URL";
             return Err(Error::Invalid { input: "store", reason: format!("memory: {reason}") });
         }
         if there.path().is_some_and(|path| path.exists()) {
-            let reason =
-                format!("{} is there already; say sqlite for a fresh file, or another path", self.store);
+            let reason = format!("{} exists already; use sqlite for a new file, or another path", self.store);
             return Err(Error::Invalid { input: "store", reason });
         }
         Ok(there)
     }
 
-    /// A place for fresh targets beside `target`, on the same server or in the same folder.
+    /// Returns the location for new targets on the same server as `target`, or in the same folder.
     pub(crate) fn beside(&self, target: &Target) -> Self {
         let durability = self.durability.clone();
         if target.is_postgres() {
@@ -52,8 +51,8 @@ impl TargetLocation {
         Self { store: "sqlite".to_owned(), durability, directory: Some(target.folder()) }
     }
 
-    /// Empties a fresh target of here. On Postgres it stays the same: making and dropping databases costs their neighbours
-    /// checkpoints.
+    /// Empties a target from [`open_fresh`](Self::open_fresh). On Postgres the database is kept, because creating and dropping
+    /// databases causes checkpoints, which slow down the others.
     pub(crate) async fn empty(&self, target: &mut Target) -> Result<(), Error> {
         if let Some(client) = target.postgres() {
             return client.batch_execute(TRUNCATE_TABLES).await.map_err(postgres_error);
@@ -63,19 +62,19 @@ impl TargetLocation {
     }
 }
 
-/// Empties all tables of a database except those that describe the database: the version of its schema, and its shard.
+/// Truncates all tables of a database except those that describe it: the version of its schema, and its shard.
 const TRUNCATE_TABLES: &str = "DO $$ DECLARE names text; BEGIN \
     SELECT string_agg(format('%I.%I', schemaname, tablename), ', ') INTO names FROM pg_tables \
     WHERE schemaname NOT IN ('pg_catalog', 'information_schema') \
     AND tablename NOT LIKE '%schema%' AND tablename <> 'shard'; \
     IF names IS NOT NULL THEN EXECUTE 'TRUNCATE ' || names; END IF; END $$";
 
-/// A connection to the Postgres database at `url`.
+/// Opens a connection to the Postgres database at `url`.
 pub(crate) async fn connect(url: &str, name: &str) -> Result<tokio_postgres::Client, Error> {
     Ok(PostgresStore::raw_client(&without_option(url, "durability"), name).await?)
 }
 
-/// The URL without one of its options.
+/// Returns the URL without one of its options.
 fn without_option(url: &str, name: &str) -> String {
     let Some((address, query)) = url.split_once('?') else { return url.to_owned() };
     let is_other = |option: &&str| option.split_once('=').is_none_or(|(other, _)| other != name);
@@ -83,11 +82,11 @@ fn without_option(url: &str, name: &str) -> String {
     if rest.is_empty() { address.to_owned() } else { format!("{address}?{}", rest.join("&")) }
 }
 
-/// An error of Postgres, said in our words.
+/// Converts an error of Postgres.
 #[allow(clippy::needless_pass_by_value)] // for map_err
 pub(crate) fn postgres_error(error: tokio_postgres::Error) -> Error {
     Error::Unavailable(format!(
-        "the Postgres server did not do what the benchmark asked for: {}",
+        "a query of the benchmark failed on the Postgres server: {}",
         error_chain(&error)
     ))
 }
@@ -97,21 +96,21 @@ fn error_chain(error: &tokio_postgres::Error) -> String {
     format!("{error}{cause}")
 }
 
-/// A store for one experiment. SQLite without a path gets a fresh file in a temporary directory.
+/// The store of an experiment. SQLite without a path gets a new file in a temporary directory.
 pub struct Target {
-    /// The URL, as given or made.
+    /// The store's URL.
     pub url: String,
     postgres: Option<tokio_postgres::Client>,
     directory: Option<TempDir>,
-    /// A database of its own, and a connection to the one from which it was made.
+    /// The name of the database that was created for this target, with the connection that created it.
     created_database: Option<(String, tokio_postgres::Client)>,
 }
 
 impl Target {
-    /// The target for `--store` (a URL, or just `sqlite`, `memory`), `--durability`, and the directory for
-    /// a fresh file.
+    /// Opens the target for `--store` (a URL, or `sqlite`, or `memory`), `--durability`, and the directory for a new file.
     pub async fn open(store: &str, durability: &str, directory: Option<&PathBuf>) -> Result<Self, Error> {
-        let mut target = Self { url: store.to_owned(), postgres: None, directory: None, created_database: None };
+        let mut target =
+            Self { url: store.to_owned(), postgres: None, directory: None, created_database: None };
         match store {
             "sqlite" => {
                 let made = match directory {
@@ -126,7 +125,7 @@ impl Target {
             _ => {}
         }
         if target.is_postgres() {
-            // what bounds a run is told by the names of its sessions
+            // the samples of what bounds a run recognise its sessions by their default names
             target.url = without_option(store, "application_name");
             target.postgres = Some(connect(&target.url, "stepfast-bench").await?);
         }
@@ -141,7 +140,7 @@ impl Target {
         self.url.starts_with("postgres:") || self.url.starts_with("postgresql:")
     }
 
-    /// A target in a new database on the same server.
+    /// Opens a target in a new database on the same server.
     async fn in_new_database(mut self, durability: &str) -> Result<Self, Error> {
         let Some(maker) = self.postgres.take() else { return Ok(self) };
         let name = format!("stepfast_bench_{}_{:08x}", std::process::id(), fastrand::u32(..));
@@ -163,7 +162,7 @@ impl Target {
         Ok(target)
     }
 
-    /// Removes what was made for it.
+    /// Drops the database that was created for the target.
     pub async fn close(mut self) -> Result<(), Error> {
         self.postgres = None;
         let Some((name, maker)) = self.created_database.take() else { return Ok(()) };
@@ -175,20 +174,20 @@ impl Target {
         stepfast::connect(&self.url).await
     }
 
-    /// A connection to the server, for Postgres.
+    /// The connection to the server, for Postgres.
     pub fn postgres(&self) -> Option<&tokio_postgres::Client> {
         self.postgres.as_ref()
     }
 
-    /// Where the database file is, for SQLite.
+    /// The path of the database file, for SQLite.
     pub fn path(&self) -> Option<PathBuf> {
         let path = self.url.strip_prefix("sqlite:")?.split('?').next()?;
-        // as `connect` counts slashes: two are the authority's, one more begins a relative path
+        // slashes are parsed as in `connect`: two begin the authority, a third one precedes a relative path
         let path = path.strip_prefix("//").map_or(path, |path| path.strip_prefix('/').unwrap_or(path));
         Some(PathBuf::from(path))
     }
 
-    /// The directory on whose device a raw file is written: that of the database file, else the temporary one.
+    /// The directory for raw files: that of the database file, or else the temporary directory.
     pub fn folder(&self) -> PathBuf {
         let path = self.path();
         match path.as_deref().and_then(Path::parent) {
@@ -198,7 +197,8 @@ impl Target {
         }
     }
 
-    /// Bytes that the store takes: on Postgres its database, on SQLite the file with its log. `None` in memory.
+    /// Returns the size of the store in bytes: on Postgres that of its database, on SQLite that of the file with its log. `None`
+    /// in memory.
     pub async fn bytes_stored(&self) -> Result<Option<u64>, Error> {
         if let Some(client) = &self.postgres {
             let asked = client.query_one("SELECT pg_database_size(current_database())", &[]).await;
@@ -210,7 +210,7 @@ impl Target {
         Ok(Some(len(path) + len(log)))
     }
 
-    /// Bytes written so far; only differences mean something.
+    /// Returns the bytes written so far. Only differences are meaningful.
     pub async fn bytes_written(&self) -> u64 {
         match &self.postgres {
             None => own_bytes_written(),
@@ -222,7 +222,7 @@ impl Target {
     }
 }
 
-/// The URL of another database on the same server.
+/// Returns the URL of another database on the same server.
 fn with_database(url: &str, name: &str) -> String {
     let (address, query) =
         url.split_once('?').map_or((url, String::new()), |(it, rest)| (it, format!("?{rest}")));
@@ -231,7 +231,7 @@ fn with_database(url: &str, name: &str) -> String {
     format!("{scheme}://{server}/{name}{query}")
 }
 
-/// An error of the file system, said in our words.
+/// Converts an error of the file system.
 pub(crate) fn io_error(what: &str, error: &std::io::Error) -> Error {
     Error::Open { store: "the benchmark's files".into(), reason: format!("could not {what}: {error}") }
 }
@@ -241,8 +241,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn files_are_beside_the_database_however_its_url_counts_slashes() {
-        let target = |url: &str| Target { url: url.to_owned(), postgres: None, directory: None, created_database: None };
+    fn paths_and_urls_are_parsed_as_in_connect() {
+        let target = |url: &str| Target {
+            url: url.to_owned(),
+            postgres: None,
+            directory: None,
+            created_database: None,
+        };
         for (url, path, folder) in [
             ("sqlite:shop.db", "shop.db", "."),
             ("sqlite://shop.db", "shop.db", "."),

@@ -59,7 +59,7 @@ pub enum WorkerEventKind {
 
 impl Worker {
     /// Starts a worker on the store at `url`. Its events go to `events`; its standard error is inherited.
-    pub fn start(url: &str, number: usize, tell: mpsc::UnboundedSender<WorkerEvent>) -> Result<Self, Error> {
+    pub fn start(url: &str, number: usize, events: mpsc::UnboundedSender<WorkerEvent>) -> Result<Self, Error> {
         let program = std::env::current_exe().map_err(|error| io_error("find this program", &error))?;
         let mut child = Command::new(program)
             .args(COMMAND)
@@ -75,7 +75,7 @@ impl Worker {
         };
         tokio::spawn(async move {
             let mut lines = BufReader::new(output).lines();
-            let send = |what| tell.send(WorkerEvent { worker: number, kind: what, at: Instant::now() });
+            let send = |kind| events.send(WorkerEvent { worker: number, kind: kind, at: Instant::now() });
             while let Ok(Some(line)) = lines.next_line().await {
                 let (word, number) = line.split_once(' ').unwrap_or((&line, ""));
                 let _ = match (word, number.parse()) {
@@ -93,7 +93,10 @@ impl Worker {
     /// Makes the worker start `count` long executions, numbered from `first`.
     pub async fn start_long(&mut self, first: u32, count: u32) -> Result<(), Error> {
         let command = format!("start {first} {count}\n");
-        self.input.write_all(command.as_bytes()).await.map_err(|error| io_error("tell a worker what to do", &error))
+        self.input
+            .write_all(command.as_bytes())
+            .await
+            .map_err(|error| io_error("tell a worker what to do", &error))
     }
 
     /// Kills the worker by `SIGKILL`.
@@ -140,18 +143,18 @@ fn print_line(line: &str) {
 /// Runs a worker on the store at `url`, until its standard input is closed (the process then exits at once) or until
 /// `SIGTERM` (the worker then requeues its executions).
 pub async fn run_worker(url: &str) -> Result<(), Error> {
-    let ran = Arc::new(RunCounter::default());
-    let (noop, long, queued) = (crate::workflows::workflow(), long_workflow(), crate::queue::workflow(&ran));
+    let run_counter = Arc::new(RunCounter::default());
+    let (noop, long, queued) = (crate::workflows::workflow(), long_workflow(), crate::queue::workflow(&run_counter));
     let store = stepfast::connect(url).await?;
     let engine = Engine::builder(store).register(&noop).register(&long).register(&queued).open().await?;
-    tokio::spawn(report_runs(engine.clone(), ran));
-    let mut asked = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate())
+    tokio::spawn(report_runs(engine.clone(), run_counter));
+    let mut sigterm = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate())
         .map_err(|error| io_error("listen to signals", &error))?;
     print_line("ready");
     let mut commands = BufReader::new(tokio::io::stdin()).lines();
     loop {
         tokio::select! {
-            _ = asked.recv() => return engine.drain(Duration::ZERO).await,
+            _ = sigterm.recv() => return engine.drain(Duration::ZERO).await,
             command = commands.next_line() => match command {
                 Ok(Some(command)) => execute_command(&engine, &long, &command).await?,
                 _ => std::process::exit(0),
@@ -161,16 +164,16 @@ pub async fn run_worker(url: &str) -> Result<(), Error> {
 }
 
 /// Reports the number of enqueued executions that have run and whose ends are durable.
-async fn report_runs(engine: Engine, ran: Arc<RunCounter>) {
-    let mut told = 0;
+async fn report_runs(engine: Engine, run_counter: Arc<RunCounter>) {
+    let mut reported = 0;
     loop {
-        if told == ran.count.load(SeqCst) {
-            ran.changed.notified().await;
+        if reported == run_counter.count.load(SeqCst) {
+            run_counter.changed.notified().await;
         }
-        let ended = ran.count.load(SeqCst).saturating_sub(engine.running_count() as u64);
-        if ended > told {
-            told = ended;
-            print_line(&format!("ran {told}"));
+        let ended = run_counter.count.load(SeqCst).saturating_sub(engine.running_count() as u64);
+        if ended > reported {
+            reported = ended;
+            print_line(&format!("ran {reported}"));
         }
         tokio::time::sleep(REPORT_INTERVAL).await;
     }

@@ -87,7 +87,11 @@ pub fn workflow() -> Workflow<u32, ()> {
 }
 
 /// Runs one combination on a new engine. `progress` receives the number of workflows that have ended.
-pub async fn run(target: &Target, parameters: WorkflowParameters, progress: &dyn Fn(u64)) -> Result<Row, Error> {
+pub async fn run(
+    target: &Target,
+    parameters: WorkflowParameters,
+    progress: &dyn Fn(u64),
+) -> Result<Row, Error> {
     let (engine, workflow) = open(target, parameters.concurrency).await?;
     let (mut row, seen) = measure(&engine, &workflow, target, parameters, progress).await?;
     engine.shutdown(Duration::from_secs(10)).await?;

@@ -1,5 +1,5 @@
-//! `bench writes`: one row per operation by concurrent clients, each in a transaction of its own on a connection of its
-//! own; and as many rows by one engine, whose lanes commit them together.
+//! `bench writes`: concurrent clients insert one row per transaction, each on its own connection. For comparison, one engine
+//! writes as many rows, and its lanes commit them together.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -18,23 +18,23 @@ use crate::measure::Latencies;
 use crate::report::Row;
 use crate::target::{Target, connect, postgres_error};
 
-/// What is written, beside a UUIDv7 and the time.
+/// The text of each row, which also has a UUIDv7 and a time.
 const ROW_TEXT: &str = "a row as a web application would write it";
 
-/// How long SQLite tries for its lock.
+/// The time for which SQLite waits for its lock.
 const BUSY_TIMEOUT: Duration = Duration::from_mins(10);
 
-/// How many rows are written by so many clients, each in its own transaction, unless people say it.
+/// Returns the default number of rows that `clients` write one by one.
 pub fn one_by_one_total(clients: usize) -> usize {
     (clients * 250).clamp(500, 16_000)
 }
 
-/// How many rows are written by so many callers of an engine, unless people say it.
+/// Returns the default number of rows that `callers` of an engine write.
 pub fn lane_total(callers: usize) -> usize {
     (callers * 400).clamp(2_000, 300_000)
 }
 
-/// Each row in a transaction of its own, by `clients` connections; `None` for a store in memory.
+/// Writes each row in its own transaction, on `clients` connections. Returns `None` for a store in memory.
 pub async fn one_by_one(
     target: &Target,
     durability: &str,
@@ -87,7 +87,7 @@ async fn write_to_postgres(
         client.batch_execute(&format!("SET synchronous_commit TO {commit}")).await.map_err(postgres_error)?;
         let insert = client.prepare("INSERT INTO stepfast_points VALUES ($1, $2, $3)").await;
         let insert = insert.map_err(postgres_error)?;
-        // what a connection does for the first time is slower
+        // the first insert on a connection is slower
         insert_into_postgres(&client, &insert).await.map_err(postgres_error)?;
         connected.push((client, insert));
     }
@@ -119,7 +119,8 @@ async fn insert_into_postgres(
     client.execute(insert, &[&Uuid::from_bytes(*Key::mint(0).as_bytes()), &ROW_TEXT, &at]).await
 }
 
-/// SQLite has no async interface: each client is a thread that waits for the database's lock as SQLite itself does.
+/// Writes rows to SQLite. Its interface is not async, so each client is a thread, which waits for the database's lock in
+/// SQLite itself.
 async fn write_to_sqlite(
     target: &Target,
     path: &Path,
@@ -195,8 +196,8 @@ fn insert_into_sqlite(db: &Connection, counters: &Counters) -> Result<(), rusqli
     done.map(drop)
 }
 
-/// The same rows by an engine: each is an execution that is run in one call, of a workflow that does nothing. Its key
-/// is a UUIDv7, its input the text, and it has the time; it is one Write on a lane.
+/// Writes the same rows by an engine: each row is an execution of a no-op workflow, run in one call. The execution's key is
+/// a UUIDv7, its input is the text, and its row has the time. It is one Write on a lane.
 pub async fn by_lane(
     target: &Target,
     callers: usize,
@@ -247,7 +248,7 @@ async fn run_callers(
     wait_for_all(tasks.collect(), latencies, progress).await;
 }
 
-/// Waits for all `tasks`; `progress` hears how many operations have ended.
+/// Waits for all `tasks`. `progress` receives the number of operations that have ended.
 pub(crate) async fn wait_for_all(
     tasks: Vec<tokio::task::JoinHandle<()>>,
     latencies: &Latencies,

@@ -1,4 +1,4 @@
-//! [`Log`]: bytes of a Postgres server's write-ahead log, and what full-page images are of them.
+//! [`LogUsage`]: the bytes of a Postgres server's write-ahead log, and the share of full-page images in them.
 
 use serde::{Deserialize, Serialize};
 use stepfast::Error;
@@ -7,27 +7,27 @@ use tokio_postgres::types::PgLsn;
 
 use crate::target::postgres_error;
 
-/// The write-ahead log of a run. It is the whole server's: what others do at the same time counts, too.
+/// The write-ahead log of a run. The log is the whole server's, so it includes other activity at the same time.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct LogUsage {
-    /// Bytes, images included: the difference of positions in the log.
+    /// The number of bytes, with images: the difference of positions in the log.
     pub bytes: u64,
-    /// Images of pages that are changed for the first time since a checkpoint; absent before Postgres 14.
+    /// The number of images of pages, which are written at the first change after a checkpoint. `None` before Postgres 14.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub images: Option<u64>,
-    /// What they take of the bytes; absent where it cannot be told.
+    /// The number of bytes of the images. `None` if it is unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub image_bytes: Option<u64>,
-    /// How that is known: `log` (read from it), or `at most` (so many whole pages; holes in them are left out of the
-    /// log, so it may be much less).
+    /// The source of `image_bytes`: `log` (read from the log), or `at most` (the size of as many whole pages; the log leaves out
+    /// holes in pages, so the true number may be much smaller).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub image_source: Option<String>,
-    /// Percent of the pages that the database's sessions wanted which were in the server's buffers.
+    /// The percentage of page requests by the database's sessions that the server's buffers served.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub buffer_hits: Option<f64>,
 }
 
-/// The counters at one moment.
+/// The server's counters at one moment.
 pub(super) struct LogReading {
     position: PgLsn,
     images: Option<i64>,
@@ -45,13 +45,13 @@ impl LogReading {
             )
             .await
             .map_err(postgres_error)?;
-        // there since Postgres 14
+        // available since Postgres 14
         let images = client.query_one("SELECT wal_fpi FROM pg_stat_wal", &[]).await;
         let images = images.ok().and_then(|row| row.try_get(0).ok());
         Ok(Self { position: row.get(0), images, hits: row.get(1), reads: row.get(2) })
     }
 
-    /// What was written since.
+    /// Returns what was written since this reading.
     pub(super) async fn since(self, client: &Client) -> Result<LogUsage, Error> {
         let now = Self::read(client).await?;
         let difference = |now: i64, then: i64| now.saturating_sub(then).max(0) as u64;
@@ -69,7 +69,7 @@ impl LogReading {
         } else if let Some(images) = images {
             let page = client.query_one("SELECT current_setting('block_size')::bigint", &[]).await;
             let page = page.map_err(postgres_error)?.get::<_, i64>(0) as u64;
-            // images and their statistics are told at other moments than positions
+            // the statistics of images are updated at other moments than positions
             log.image_bytes = Some((images * page).min(log.bytes));
             log.image_source = Some("at most".to_owned());
         }
@@ -77,13 +77,14 @@ impl LogReading {
     }
 }
 
-/// Bytes of images in a part of the log, by the extension `pg_walinspect` (Postgres 15 and later), which is only there
-/// for as long as that takes; `None` without it, without the right to it, or when that part of the log is gone.
+/// Returns the bytes of images in a part of the log, read by the extension `pg_walinspect` (Postgres 15 and later), which is
+/// created in a transaction that is rolled back. Returns `None` without the extension, without the privilege to create it, or
+/// if that part of the log was removed.
 async fn read_image_bytes(client: &Client, from: PgLsn, to: PgLsn) -> Option<u64> {
     client.batch_execute("BEGIN; SET LOCAL statement_timeout = '60s'").await.ok()?;
     let counted = async {
         client.batch_execute("CREATE EXTENSION IF NOT EXISTS pg_walinspect").await.ok()?;
-        // Postgres 15 refuses a part whose end is not flushed yet
+        // Postgres 15 rejects a part whose end is not flushed yet
         let bytes = "SELECT coalesce(sum(fpi_size), 0)::bigint
              FROM pg_get_wal_stats($1, least($2, pg_current_wal_flush_lsn()))";
         let row = client.query_one(bytes, &[&from, &to]).await.ok()?;

@@ -1,4 +1,4 @@
-//! [`Bound`]: what bounds a run. On Postgres the server is watched meanwhile, on SQLite the store's writer counts.
+//! [`Bound`]: what bounds a run. On Postgres the server's sessions are sampled, on SQLite the store's writer is timed.
 
 mod log;
 mod processor;
@@ -20,31 +20,31 @@ pub use writer::WriterProbe;
 
 use server::ServerWatch;
 
-/// What the time of a run went to.
+/// The shares of a run's time, and its use of resources.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Bound {
-    /// What each kind took of the time, in percent. They add up to 100.
+    /// The share of each kind of activity in the time, in percent. The shares add up to 100.
     pub shares: Vec<Share>,
-    /// Postgres: what the server's processes waited for by its own names, in percent of the time, largest first.
-    /// `checkpointer` and `walwriter` stand before what those did; they are not in the shares.
+    /// Postgres: the wait events of the server's processes by their names in Postgres, in percent of the time, largest first.
+    /// Those of background processes have the prefix `checkpointer` or `walwriter`, and are not part of the shares.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub waits: Vec<Share>,
-    /// Postgres: how often the server was looked at.
+    /// Postgres: the number of samples.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub samples: Option<u64>,
-    /// Postgres: how many sessions were busy on average.
+    /// Postgres: the average number of busy sessions.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub busy_sessions: Option<f64>,
     /// Flushes per second.
     pub flushes_per_second: f64,
-    /// The most Writes in a flush, where it is known.
+    /// The maximum number of Writes in a flush, if it is known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub largest_flush: Option<u64>,
-    /// Processors that this process used, in seconds per second: the engine and its callers (on SQLite the database,
-    /// too). Absent if those were in another process.
+    /// Processor time of this process, in seconds per second: the engine and its callers (on SQLite also the database).
+    /// `None` if the engine was in another process.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub own_processors: Option<f64>,
-    /// Processors that the whole machine used, whatever for, where the system tells.
+    /// Processor time of the whole machine, in seconds per second, for any purpose. `None` if the system does not report it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub all_processors: Option<f64>,
     /// Postgres: the write-ahead log of the run.
@@ -52,12 +52,12 @@ pub struct Bound {
     pub log: Option<LogUsage>,
 }
 
-/// One kind's part.
+/// The share of one kind of activity.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Share {
-    /// The kind.
+    /// The kind of activity.
     pub name: String,
-    /// In percent.
+    /// The share in percent.
     pub percent: f64,
 }
 
@@ -67,7 +67,7 @@ impl Share {
     }
 }
 
-/// `parts` as percentages in tenths that add up to exactly 100; the first if there is nothing to divide.
+/// Converts `parts` to percentages, in tenths, that add up to exactly 100. If all parts are 0, the first one gets 100.
 pub(crate) fn to_shares<const N: usize>(parts: [(&str, f64); N]) -> Vec<Share> {
     const WHOLE: u64 = 1_000;
     let total: f64 = parts.iter().map(|(_, part)| part).sum();
@@ -85,7 +85,7 @@ pub(crate) fn to_shares<const N: usize>(parts: [(&str, f64); N]) -> Vec<Share> {
     named.map(|(&(name, _), tenths)| Share::new(name, tenths as f64 / 10.0)).collect()
 }
 
-/// Watches a run from its beginning.
+/// Measures what bounds a run.
 pub struct Probe {
     begun: Instant,
     processor: ProcessorTime,
@@ -95,7 +95,7 @@ pub struct Probe {
 }
 
 impl Probe {
-    /// Begins to watch a run on `target`, by an engine of this process on `store` if there is one.
+    /// Starts to measure a run on `target`, and on `store` if the engine is in this process.
     pub async fn start(target: &Target, store: Option<&Arc<dyn Store>>) -> Result<Self, Error> {
         let of_writer = store.filter(|store| store.info().kind == "sqlite");
         let (mut watch, mut log) = (None, None);
@@ -110,13 +110,13 @@ impl Probe {
         Ok(Self { begun: Instant::now(), processor: ProcessorTime::now(), watch, writer, log })
     }
 
-    /// The same for connections to SQLite that count themselves what they spend.
+    /// Sets the writer to time, for connections to SQLite that count their time themselves.
     #[must_use]
     pub fn with_writer(self, writer: WriterProbe) -> Self {
         Self { writer: Some(writer), ..self }
     }
 
-    /// The run has ended: nothing later counts, except for the log, which is read in [`Seen::fill`].
+    /// Ends the measurement with the run. Only the log is read later, in [`RunObservation::fill`].
     pub async fn stop(self, store: Option<&Arc<dyn Store>>) -> Result<RunObservation, Error> {
         let seconds = self.begun.elapsed().as_secs_f64();
         let (own_processors, all_processors) = self.processor.since(seconds);
@@ -136,22 +136,22 @@ impl Probe {
     }
 }
 
-/// What was seen of a run.
+/// The measurement of a run.
 pub struct RunObservation {
     bound: Bound,
     log: Option<log::LogReading>,
 }
 
 impl RunObservation {
-    /// The same for a run by another process.
+    /// Marks the run as one of another process.
     #[must_use]
     pub fn of_other_process(mut self) -> Self {
         self.bound.own_processors = None;
         self
     }
 
-    /// Puts it into the run's `row`, which is complete otherwise. When all connections of the run are closed: sessions
-    /// tell the server's statistics at their end.
+    /// Adds the measurement to the run's `row`, which must be complete otherwise. All connections of the run must be closed,
+    /// because sessions report to the server's statistics at their end.
     pub async fn fill(mut self, target: &Target, row: &mut Row) -> Result<(), Error> {
         if let (Some(begun), Some(client)) = (self.log, target.postgres()) {
             let log = begun.since(client).await?;

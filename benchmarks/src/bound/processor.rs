@@ -1,21 +1,21 @@
-//! [`Processor`]: processor time, of this process and of the whole machine.
+//! [`ProcessorTime`]: processor time of this process and of the whole machine.
 
-/// The kernel counts in hundredths of a second, on every architecture.
+/// The kernel's unit of processor time: hundredths of a second, on every architecture.
 const TICKS_PER_SECOND: f64 = 100.0;
 
-/// What had been used at one moment.
+/// The processor time used up to one moment.
 pub struct ProcessorTime {
     own: f64,
     all: Option<f64>,
 }
 
 impl ProcessorTime {
-    /// Now.
+    /// Reads the current values.
     pub fn now() -> Self {
         Self { own: cpu_seconds(), all: machine_seconds() }
     }
 
-    /// What was used of processors since then, if `seconds` have passed: by this process, and by all.
+    /// Returns the processors used since then, if `seconds` have passed: by this process, and by the machine.
     pub fn since(&self, seconds: f64) -> (f64, Option<f64>) {
         let now = Self::now();
         let per_second = |used: f64| (used / seconds.max(1e-9)).max(0.0);
@@ -24,16 +24,16 @@ impl ProcessorTime {
     }
 }
 
-/// Processor time that this process has had so far, in seconds; 0 where the system does not tell.
+/// Returns the processor time of this process so far, in seconds. 0 if the system does not report it.
 pub fn cpu_seconds() -> f64 {
     let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
-    // behind the name, which may hold anything, the fields count from the third on
+    // after the name, which may contain any character, the fields begin with the third one
     let fields = stat.rsplit_once(')').map_or("", |(_, fields)| fields);
     let ticks: u64 = fields.split_whitespace().skip(11).take(2).filter_map(|it| it.parse::<u64>().ok()).sum();
     ticks as f64 / TICKS_PER_SECOND
 }
 
-/// Processor time that the machine has spent on anything: user, nice, system, irq, softirq.
+/// Returns the machine's processor time for any purpose, in seconds: user, nice, system, irq, softirq.
 fn machine_seconds() -> Option<f64> {
     let stat = std::fs::read_to_string("/proc/stat").ok()?;
     let fields: Vec<u64> =
@@ -47,7 +47,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn work_is_counted() {
+    fn processor_time_grows_with_work() {
         let before = ProcessorTime::now();
         let mut n = 0u64;
         while cpu_seconds() - before.own < 0.05 {

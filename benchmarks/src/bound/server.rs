@@ -1,4 +1,4 @@
-//! [`Watch`]: what a Postgres server's sessions do, looked at from a connection and a thread of its own.
+//! [`ServerWatch`]: samples the activity of a Postgres server's sessions, on its own connection and thread.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -10,19 +10,19 @@ use tokio_postgres::Client;
 use super::{Bound, Share, to_shares};
 use crate::target::{connect, postgres_error};
 
-/// Shortest and longest pause between two looks, in microseconds. At random, so as not to march in step with what is
-/// looked at.
+/// The range of pauses between two samples, in microseconds. Pauses are random, so that sampling does not run in step with
+/// the sampled activity.
 const SAMPLE_PAUSE_MICROS: std::ops::Range<u64> = 8_000..16_000;
-/// So many waits are told by name.
+/// The maximum number of wait events that a report lists.
 const MAX_LISTED_WAITS: usize = 8;
 
-/// Sessions of ours, by their names, and the two processes that flush the log and the tables for all.
+/// Selects Stepfast's sessions by their names, and the two processes that flush the log and the tables for all sessions.
 const SAMPLE_QUERY: &str = "
     SELECT backend_type, state, wait_event_type, wait_event FROM pg_stat_activity
     WHERE (datname = current_database() AND application_name LIKE 'stepfast %' AND state <> 'idle')
        OR backend_type IN ('walwriter', 'checkpointer')";
 
-/// What a session is at.
+/// The activity of a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Activity {
     Flush,
@@ -34,14 +34,14 @@ enum Activity {
 }
 
 impl Activity {
-    /// What it is at if it waits for this, by the names of Postgres 13 to 18.
+    /// Returns the activity for a wait event, by the names of Postgres 13 to 18.
     fn of(wait: Option<(&str, &str)>) -> Self {
         let Some((kind, event)) = wait else { return Activity::Processor };
         let event = event.to_ascii_lowercase();
         match kind {
             "IO" if event.starts_with("wal") => Activity::Flush,
             "LWLock" if event == "walwrite" => Activity::Flush,
-            // the flush of a synchronous standby
+            // the wait for the flush of a synchronous standby
             "IPC" if event == "syncrep" => Activity::Flush,
             "IO" => Activity::OtherIo,
             "Lock" | "LWLock" | "BufferPin" | "Buffer" => Activity::Locks,
@@ -51,17 +51,17 @@ impl Activity {
     }
 }
 
-/// All that was seen.
+/// All samples of a run.
 #[derive(Default)]
 pub(super) struct SessionSamples {
     samples: u64,
     busy: u64,
-    /// Each look counts as one, divided among the sessions that were busy then.
+    /// The samples by activity. Each sample counts as 1, divided among the sessions that were busy in it.
     activities: BTreeMap<Activity, f64>,
     waits: BTreeMap<String, f64>,
 }
 
-/// One process at one look.
+/// A process in one sample.
 struct SampledSession<'r> {
     backend: &'r str,
     state: Option<&'r str>,
@@ -73,7 +73,7 @@ impl SessionSamples {
         self.samples += 1;
         let is_background = |it: &&SampledSession<'_>| matches!(it.backend, "walwriter" | "checkpointer");
         for it in sessions.iter().filter(is_background) {
-            // `Activity` is waiting for work; what it does without waiting cannot be told from that everywhere
+            // `Activity` means waiting for work; not every version distinguishes that from running without a wait
             if let Some((kind, event)) = it.wait
                 && kind != "Activity"
             {
@@ -89,7 +89,7 @@ impl SessionSamples {
         for it in at {
             let doing = match it.state {
                 Some("active" | "fastpath function call") => Activity::of(it.wait),
-                // the server does not tell: track_activities is off
+                // unknown, as track_activities is off
                 None | Some("disabled") => Activity::Other,
                 _ => Activity::Client,
             };
@@ -123,14 +123,14 @@ impl SessionSamples {
     }
 }
 
-/// The thread that looks, until it is stopped.
+/// The sampling thread, which runs until it is stopped.
 pub(super) struct ServerWatch {
     stop: oneshot::Sender<()>,
     seen: oneshot::Receiver<Result<SessionSamples, Error>>,
 }
 
 impl ServerWatch {
-    /// Connects, and begins to look.
+    /// Connects, and starts sampling.
     pub(super) async fn start(url: &str) -> Result<Self, Error> {
         let (stop, stopped) = oneshot::channel();
         let (tell, seen) = oneshot::channel();
@@ -140,7 +140,7 @@ impl ServerWatch {
             |error: std::io::Error| Error::Unavailable(format!("cannot start a thread: {error}"));
         let runtime =
             tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(unavailable)?;
-        // not in the runtime of those who are measured: it would look when they let it
+        // not in the measured runtime, whose load would decide when samples are taken
         let watch = move || {
             let seen = runtime.block_on(async {
                 let client = connect(&url, "stepfast-bench watch").await?;
@@ -157,7 +157,7 @@ impl ServerWatch {
         }
     }
 
-    /// Ends it: what it saw.
+    /// Stops sampling, and returns the samples.
     pub(super) async fn stop(self) -> Result<SessionSamples, Error> {
         let _ = self.stop.send(());
         self.seen.await.unwrap_or_else(|_| Err(watch_ended_error()))
@@ -168,7 +168,7 @@ fn watch_ended_error() -> Error {
     Error::Unavailable("the thread that watches the server has ended".into())
 }
 
-/// Looks at least once.
+/// Takes samples until it is stopped, at least one.
 async fn sample_until_stopped(
     client: &Client,
     look: &tokio_postgres::Statement,
@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn waits_are_known_by_the_names_of_all_versions() {
+    fn wait_events_are_classified_for_all_server_versions() {
         for (wait, doing) in [
             (None, Activity::Processor),
             (Some(("IO", "WALSync")), Activity::Flush),
@@ -223,9 +223,9 @@ mod tests {
     }
 
     #[test]
-    fn each_moment_counts_once_however_many_are_busy() {
+    fn samples_count_once_for_any_number_of_busy_sessions() {
         let mut sessions = SessionSamples::default();
-        // nobody: the server waits for the clients
+        // no session is busy: the server waits for the clients
         sessions.add_sample(&[]);
         sessions.add_sample(&[SampledSession {
             backend: "checkpointer",
@@ -241,9 +241,9 @@ mod tests {
         ]);
         let mut bound = Bound::default();
         sessions.fill(&mut bound);
-        let said: Vec<_> = bound.shares.iter().map(|it| format!("{} {}", it.name, it.percent)).collect();
+        let shares: Vec<_> = bound.shares.iter().map(|it| format!("{} {}", it.name, it.percent)).collect();
         assert_eq!(
-            said,
+            shares,
             ["log flush 31.3", "locks 6.3", "server CPU 6.2", "client 56.2", "other I/O 0", "other 0"]
         );
         assert_eq!((bound.samples, bound.busy_sessions), (Some(4), Some(1.0)));

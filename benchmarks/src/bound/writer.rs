@@ -1,4 +1,4 @@
-//! [`Writer`]: what the one writer of a SQLite database spends its time on.
+//! [`WriterTime`]: the time that the single writer of a SQLite database spends on each activity.
 
 use std::sync::Arc;
 
@@ -7,7 +7,7 @@ use stepfast::store::counters::{Counters, WriterTime};
 
 use super::{Share, to_shares};
 
-/// What it had spent when the run began.
+/// The writer's time at the begin of a run.
 pub struct WriterProbe {
     counters: CounterSource,
     before: WriterTime,
@@ -19,18 +19,18 @@ enum CounterSource {
 }
 
 impl WriterProbe {
-    /// The writer of a store.
+    /// Reads the time of a store's writer.
     pub fn from_store(store: Arc<dyn Store>) -> Self {
         let before = store.counters().writer_time();
         Self { counters: CounterSource::Store(store), before }
     }
 
-    /// Connections that write in turn and count so.
+    /// Reads the time of connections that write in turn and share these counters.
     pub fn from_counters(counters: Arc<Counters>) -> Self {
         Self { before: counters.writer_time(), counters: CounterSource::Own(counters) }
     }
 
-    /// Its shares of the `seconds` since then.
+    /// Returns the writer's shares of the `seconds` since then.
     pub fn shares(&self, seconds: f64) -> Vec<Share> {
         let now = match &self.counters {
             CounterSource::Store(store) => store.counters().writer_time(),
@@ -43,7 +43,8 @@ impl WriterProbe {
     }
 }
 
-/// Several may wait for the same turn at once, and while somebody writes: of that counts what is left of the time.
+/// Divides the time into shares. Several connections may wait at once, also during another one's write, so their wait time
+/// counts only up to the time that is left.
 fn divide(commit: f64, statements: f64, turn: f64, seconds: f64) -> Vec<Share> {
     let left = (seconds - commit - statements).max(0.0);
     let turn = turn.min(left);
@@ -60,13 +61,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_left_is_the_clients() {
+    fn remaining_time_belongs_to_the_clients() {
         let percents =
             |shares: Vec<Share>| shares.iter().map(|it| it.percent.to_string()).collect::<Vec<_>>();
         assert_eq!(percents(divide(1.0, 2.0, 0.5, 10.0)), ["10", "20", "5", "65"]);
-        // 64 that wait for one another at once
+        // 64 connections that wait for one another
         assert_eq!(percents(divide(1.0, 2.0, 600.0, 10.0)), ["10", "20", "70", "0"]);
-        // clocks that are read one after another
+        // clocks that were read one after the other
         assert_eq!(percents(divide(6.0, 6.0, 0.0, 11.9)), ["50", "50", "0", "0"]);
     }
 }

@@ -1,6 +1,6 @@
 //! The figures of `bench payload`, and their targets.
 
-use super::{PayloadSamples, Arm, SIZES};
+use super::{Arm, PayloadSamples, SIZES};
 use crate::measure::Samples;
 use crate::report::Figure;
 

@@ -142,7 +142,8 @@ pub async fn run(
             for n in 0..=COMMITS_PER_ROUND {
                 let begun = Instant::now();
                 bare.commit(if n == COMMITS_PER_ROUND { &large } else { &small }).await?;
-                let samples = if n == COMMITS_PER_ROUND { &mut all.large_commits } else { &mut all.small_commits };
+                let samples =
+                    if n == COMMITS_PER_ROUND { &mut all.large_commits } else { &mut all.small_commits };
                 if counts {
                     samples.push(ms_since(begun));
                 }

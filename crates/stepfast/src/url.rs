@@ -4,8 +4,9 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use stepfast_core::store::{Durability, StoreError};
+use stepfast_core::store::Durability;
 #[cfg(feature = "sqlite")]
+use stepfast_core::store::StoreError;
 use stepfast_core::text::quote;
 use stepfast_core::{Error, MemoryStore, Store};
 

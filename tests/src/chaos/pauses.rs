@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use fastrand::Rng;
 use stepfast::queue::Limits;
-use stepfast::store::{Transition, Outcome, StoreError, Write};
+use stepfast::store::{Outcome, StoreError, Transition, Write};
 use tokio::time::Instant;
 
 use crate::Worker;

@@ -42,7 +42,10 @@ async fn a_thousand_rows_of_each_kind_share_a_flush(fixture: &dyn StoreFixture) 
         writes.push(match i % 3 {
             0 => move_to(*key, completed()),
             1 => move_to(*key, queued()),
-            _ => move_to(*key, State::Waiting { wake_at: None, children: vec![all[0]], pending_sleeps: vec![] }),
+            _ => move_to(
+                *key,
+                State::Waiting { wake_at: None, children: vec![all[0]], pending_sleeps: vec![] },
+            ),
         });
         writes.push(start_queued(Key::mint(0)));
         writes.push(Write::Wake(sleepers[i]));

@@ -117,7 +117,8 @@ async fn it_shows_what_is_ready_of_its_workflows(fixture: &dyn StoreFixture) {
 async fn it_shows_the_earliest_due_time_of_its_workflows(fixture: &dyn StoreFixture) {
     let mut worker = Worker::register(&fixture.store()).await;
     let other = Start { workflow: "other".into(), ..start(Key::mint(0), sleeping(at(10))) };
-    let both = State::Waiting { wake_at: Some(at(40)), children: keys::<2>().to_vec(), pending_sleeps: Vec::new() };
+    let both =
+        State::Waiting { wake_at: Some(at(40)), children: keys::<2>().to_vec(), pending_sleeps: Vec::new() };
     let first = Key::mint(0);
     worker
         .apply(vec![

@@ -103,7 +103,8 @@ async fn a_count_ignores_the_page(fixture: &dyn StoreFixture) {
 async fn rows_come_without_payloads(fixture: &dyn StoreFixture) {
     let mut worker = Worker::register(&fixture.store()).await;
     let sleeps = armed(&[(1, 90)]);
-    let waiting = State::Waiting { wake_at: Some(at(90)), children: keys::<1>().to_vec(), pending_sleeps: sleeps };
+    let waiting =
+        State::Waiting { wake_at: Some(at(90)), children: keys::<1>().to_vec(), pending_sleeps: sleeps };
     for state in [running(), queued(), waiting, parked("why"), completed(), ended(Status::Failed, "x")] {
         let [root, parent, key] = keys();
         let given = Start {

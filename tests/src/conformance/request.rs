@@ -55,7 +55,11 @@ async fn cancel_ends_what_nobody_runs(fixture: &dyn StoreFixture) {
     let states = [
         queued(),
         State::Queued { pending_sleeps: sleeps.clone() },
-        State::Waiting { wake_at: Some(at(90)), children: keys::<2>().to_vec(), pending_sleeps: sleeps.clone() },
+        State::Waiting {
+            wake_at: Some(at(90)),
+            children: keys::<2>().to_vec(),
+            pending_sleeps: sleeps.clone(),
+        },
         awaiting(&keys::<1>()),
         State::Parked { reason: payload("why"), pending_sleeps: sleeps },
     ];
@@ -379,7 +383,9 @@ async fn resume_continues_a_parked_one(fixture: &dyn StoreFixture) {
     let key = Key::mint(0);
     let sleeps = armed(&[(1, 5)]);
     worker.apply(vec![start_running(key), Write::Checkpoint(checkpoint(key, 1, "x"))]).await;
-    worker.apply(vec![move_to(key, State::Parked { reason: payload("why"), pending_sleeps: sleeps.clone() })]).await;
+    worker
+        .apply(vec![move_to(key, State::Parked { reason: payload("why"), pending_sleeps: sleeps.clone() })])
+        .await;
     let before = worker.record(key).await;
     assert_eq!(worker.commit_one(resume(key)).await, answered(RequestResult::Done));
     let mut expected = before;

@@ -38,7 +38,8 @@ async fn the_row_is_created_in_each_state(fixture: &dyn StoreFixture) {
     let mut worker = Worker::register(&fixture.store()).await;
     let [run, queue, wait, park, complete, fail, cancel, child] = keys();
     let sleeps = armed(&[(1, 50), (300, 90)]);
-    let waiting = State::Waiting { wake_at: Some(at(50)), children: vec![child], pending_sleeps: sleeps.clone() };
+    let waiting =
+        State::Waiting { wake_at: Some(at(50)), children: vec![child], pending_sleeps: sleeps.clone() };
     worker
         .apply(vec![
             write(start(run, State::Running { pending_sleeps: sleeps.clone() })),

@@ -29,7 +29,11 @@ async fn a_running_execution_can_reach_each_state(fixture: &dyn StoreFixture) {
     let states = [
         State::Running { pending_sleeps: sleeps.clone() },
         State::Queued { pending_sleeps: sleeps.clone() },
-        State::Waiting { wake_at: Some(at(100)), children: keys::<3>().to_vec(), pending_sleeps: sleeps.clone() },
+        State::Waiting {
+            wake_at: Some(at(100)),
+            children: keys::<3>().to_vec(),
+            pending_sleeps: sleeps.clone(),
+        },
         State::Waiting { wake_at: None, children: keys::<1>().to_vec(), pending_sleeps: Vec::new() },
         State::Parked { reason: payload("why"), pending_sleeps: sleeps.clone() },
         completed(),

@@ -245,10 +245,10 @@ async fn an_accepted_cancel_is_kept_near_the_end(fixture: &dyn StoreFixture) {
                 let status = handle.status().await.unwrap();
                 match (answer, result) {
                     (RequestResult::NotApplicable(Status::Completed), Ok(_)) => {
-                        assert_eq!(status, Status::Completed)
+                        assert_eq!(status, Status::Completed);
                     }
                     (RequestResult::Pending, Err(Error::Cancelled(_))) => {
-                        assert_eq!(status, Status::Cancelled)
+                        assert_eq!(status, Status::Cancelled);
                     }
                     (answer, result) => panic!("{answer:?}, and {result:?}"),
                 }

@@ -493,7 +493,9 @@ impl Twins {
                     pending_sleeps: sleeps(*armed),
                 }
             }
-            DraftState::Parked { armed } => State::Parked { reason: value(count), pending_sleeps: sleeps(*armed) },
+            DraftState::Parked { armed } => {
+                State::Parked { reason: value(count), pending_sleeps: sleeps(*armed) }
+            }
             DraftState::Ended { status } => State::Ended {
                 status: *status,
                 outcome: value(count),

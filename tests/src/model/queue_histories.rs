@@ -11,7 +11,7 @@ use stepfast_core::clock::Timestamp;
 use stepfast_core::key::Key;
 use stepfast_core::queue::rate::Rate;
 use stepfast_core::queue::{Limits, Queue, QueueChange};
-use stepfast_core::store::{Transition, Outcome, QUARANTINE_STRIKES, Start, Write};
+use stepfast_core::store::{Outcome, QUARANTINE_STRIKES, Start, Transition, Write};
 
 use crate::fixtures::builders::{
     cancel, completed, queued, running, scheduled, sleeping, start, ticket, write,
@@ -413,7 +413,9 @@ impl Model<'_> {
         let expected = if item.is_cancelled { Outcome::Cancelled } else { Outcome::Applied };
         let ticket = ticket(QUEUES[item.queue], KEYS[item.key], item.priority);
         let key = *key;
-        let outcome = self.workers[worker].commit_one(Write::Transition(Transition { key, placement: ticket, state })).await;
+        let outcome = self.workers[worker]
+            .commit_one(Write::Transition(Transition { key, placement: ticket, state }))
+            .await;
         assert_eq!(outcome, expected);
     }
 

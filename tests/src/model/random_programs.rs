@@ -10,7 +10,7 @@ use std::time::Duration;
 use futures_util::future::BoxFuture;
 use proptest::prelude::*;
 use serde::{Deserialize, Serialize};
-use stepfast_core::store::{CheckpointKind, Detail, ExecutionId, Transition, Record, State, Write};
+use stepfast_core::store::{CheckpointKind, Detail, ExecutionId, Record, State, Transition, Write};
 use stepfast_core::{Context, Engine, Failure, Key, MemoryStore, Store, Workflow};
 use tokio::sync::{Notify, mpsc, oneshot};
 

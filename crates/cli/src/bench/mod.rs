@@ -137,7 +137,9 @@ impl FlushArgs {
         for size in self.size {
             let target = self.common.place().open_target().await?;
             rows.push(flush::measure_device(&target, size, self.iterations)?);
-            rows.extend(flush::measure_commit(&target, &self.common.durability, size, self.iterations).await?);
+            rows.extend(
+                flush::measure_commit(&target, &self.common.durability, size, self.iterations).await?,
+            );
         }
         let report = self.common.report("flush", Sdk::Rust, rows, Vec::new()).await?;
         self.common.output(&report, &table::row_table(&report.rows))

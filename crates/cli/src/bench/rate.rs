@@ -31,7 +31,8 @@ impl RateArgs {
             for &per_second in &per_second {
                 bar.set_message(format!("{per_second} in a second, {workers} workers"));
                 let place = common.place();
-                let target = if workers > 0 { place.open_fresh().await? } else { place.open_target().await? };
+                let target =
+                    if workers > 0 { place.open_fresh().await? } else { place.open_target().await? };
                 let iterations = (per_second as usize * seconds).max(2);
                 let measured = rate::run(&target, RateParameters { per_second, workers, iterations }).await;
                 target.close().await?;

@@ -1,7 +1,7 @@
 //! `stepfast bench takeover`, and the worker processes that it and `idle` start.
 
 use clap::Args;
-use stepfast_benchmarks::takeover::{self, Termination, TakeoverParameters};
+use stepfast_benchmarks::takeover::{self, TakeoverParameters, Termination};
 use stepfast_benchmarks::{table, worker};
 
 use super::{BenchArgs, Sdk, progress_bar};
@@ -31,7 +31,7 @@ impl TakeoverArgs {
         let bar = progress_bar(kills as u64);
         bar.set_message(if drain { "workers asked to end" } else { "workers killed" });
         let progress = |done| bar.set_position(done);
-        let parameters = TakeoverParameters { end, times: kills, workers: workers as usize, executions };
+        let parameters = TakeoverParameters { termination: end, times: kills, workers: workers as usize, executions };
         let (row, figures) = takeover::run(&common.place(), parameters, &progress).await?;
         bar.finish_and_clear();
         let report =

@@ -308,7 +308,7 @@ impl Staging {
             }
             Write::Transition(_) => fold_target = FoldTarget(Some((segment.id, index))),
             Write::Wake(_) | Write::Request(_) | Write::ClearRequests(_) | Write::DeleteChunks(_) => {
-                segment.unowned_changes += 1
+                segment.unowned_changes += 1;
             }
             Write::Checkpoint(_) | Write::Attempt(_) | Write::Chunk(_) => {}
         }

@@ -118,7 +118,7 @@ impl EngineBuilder {
 
     /// Makes the engine a client: it runs nothing.
     #[must_use]
-    pub(crate) fn as_client(mut self) -> Self {
+    pub(crate) fn run_nothing(mut self) -> Self {
         self.info.is_client = true;
         self
     }

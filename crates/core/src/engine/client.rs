@@ -22,7 +22,7 @@ pub struct Client(Engine);
 impl Client {
     /// Opens a client on `store`. Must be called in a tokio runtime.
     pub async fn open(store: Arc<dyn Store>) -> Result<Self, Error> {
-        Ok(Self(Engine::builder(store).as_client().open().await?))
+        Ok(Self(Engine::builder(store).run_nothing().open().await?))
     }
 
     /// Returns the engine behind the client.

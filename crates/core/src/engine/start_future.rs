@@ -93,7 +93,7 @@ impl<'e, O: Send + 'e> Future for StartFuture<'e, O> {
                                 });
                             }
                             Err(FastPathError::Unsuitable) => {
-                                self.0 = StartFutureState::SlowPath(Box::pin(submission.start()))
+                                self.0 = StartFutureState::SlowPath(Box::pin(submission.start()));
                             }
                             Err(FastPathError::Invalid(error)) => return Poll::Ready(Err(error)),
                         },
@@ -177,7 +177,7 @@ impl<'e, O: FromPayload + Send + 'e> Future for RunFuture<'e, O> {
                                 self.0 = RunFutureState::CallerDriven(submission.engine, key, caller_driven);
                             }
                             Err(FastPathError::Unsuitable) => {
-                                self.0 = RunFutureState::SlowPath(Box::pin(submission.run_to_end()))
+                                self.0 = RunFutureState::SlowPath(Box::pin(submission.run_to_end()));
                             }
                             Err(FastPathError::Invalid(error)) => return Poll::Ready(Err(error)),
                         },

@@ -7,8 +7,9 @@ use crate::clock::{MAX_STORED_DURATION, Timestamp};
 use crate::key::Key;
 use crate::store::counters::{Counters, Table};
 use crate::store::{
-    RequestResult, Attempt, Checkpoint, CheckpointKind, Chunk, DeleteChunks, Execution, ExistingExecution, Flush, Transition, Outcome,
-    Request, RequestKind, Start, State, Status, StoreError, WorkerId, Write, cancel_outcome,
+    Attempt, Checkpoint, CheckpointKind, Chunk, DeleteChunks, Execution, ExistingExecution, Flush, Outcome,
+    Request, RequestKind, RequestResult, Start, State, Status, StoreError, Transition, WorkerId, Write,
+    cancel_outcome,
 };
 
 /// Returns the description of an execution for a Start that found it.
@@ -57,8 +58,8 @@ impl Tables {
         Ok(outcomes)
     }
 
-    /// Rejects a flush that records a second outcome of a step, or an attempt twice. Fenced lanes never reach this point, so a
-    /// duplicate is a bug in the sender.
+    /// Rejects a flush that records a second outcome of a step, or an attempt twice. Fenced lanes never reach this
+    /// point, so a duplicate is a bug in the sender.
     fn check_inserts(&self, writes: &[Write]) -> Result<(), StoreError> {
         for write in writes {
             let (exists, kind, path) = match write {
@@ -132,8 +133,11 @@ impl Tables {
         self.children.extend(start.parent.as_ref().map(|parent| (parent.key, start.key)));
         counters.add_inserted(Table::Executions, 1);
         let queued = State::Queued { pending_sleeps: Vec::new() };
-        let waits =
-            start.is_self_claiming() && !start.placement.as_ref().is_some_and(|ticket| self.allows_immediate_start(&ticket.queue));
+        let waits = start.is_self_claiming()
+            && !start
+                .placement
+                .as_ref()
+                .is_some_and(|placement| self.allows_immediate_start(&placement.queue));
         let state = if waits { &queued } else { &start.state };
         self.set_state_columns(start.key, state, Some(worker));
         self.insert_role_rows(start.key, state, !start.has_begun, counters);
@@ -163,11 +167,11 @@ impl Tables {
     fn apply_checkpoint(&mut self, checkpoint: &Checkpoint, counters: &Counters) -> Outcome {
         self.checkpoints.insert((checkpoint.execution, checkpoint.path.clone()), checkpoint.clone());
         counters.add_inserted(Table::Checkpoints, 1);
-        self.record_outcome(checkpoint.execution)
+        self.outcome_of_record(checkpoint.execution)
     }
 
     /// Returns the outcome of a Checkpoint or an Attempt, which reports a pending cancel.
-    fn record_outcome(&self, execution: Key) -> Outcome {
+    fn outcome_of_record(&self, execution: Key) -> Outcome {
         let has_request = self.requests_of(execution).next().is_some();
         if has_request { Outcome::CancelRequested } else { Outcome::Applied }
     }
@@ -175,28 +179,38 @@ impl Tables {
     fn apply_attempt(&mut self, attempt: &Attempt, counters: &Counters) -> Outcome {
         self.attempts.insert((attempt.execution, attempt.path.clone(), attempt.attempt), attempt.clone());
         counters.add_inserted(Table::Attempts, 1);
-        self.record_outcome(attempt.execution)
+        self.outcome_of_record(attempt.execution)
     }
 
-    fn apply_transition(&mut self, change: &Transition, worker: WorkerId, counters: &Counters) -> Outcome {
-        if !self.owned.contains(&(worker, change.key)) {
+    fn apply_transition(
+        &mut self,
+        transition: &Transition,
+        worker: WorkerId,
+        counters: &Counters,
+    ) -> Outcome {
+        if !self.owned.contains(&(worker, transition.key)) {
             return Outcome::NotFound;
         }
-        let has_request = self.requests_of(change.key).next().is_some();
+        let has_request = self.requests_of(transition.key).next().is_some();
         let mut outcome = Outcome::Applied;
-        match &change.state {
+        match &transition.state {
             State::Waiting { pending_sleeps, .. } | State::Parked { pending_sleeps, .. } if has_request => {
-                self.set_state(change.key, &State::Queued { pending_sleeps: pending_sleeps.clone() }, None, counters);
+                self.set_state(
+                    transition.key,
+                    &State::Queued { pending_sleeps: pending_sleeps.clone() },
+                    None,
+                    counters,
+                );
             }
             State::Ended { status, at, .. } if has_request && *status != Status::Cancelled => {
                 let state = State::Ended { status: Status::Cancelled, outcome: cancel_outcome(), at: *at };
-                self.set_state(change.key, &state, Some(worker), counters);
+                self.set_state(transition.key, &state, Some(worker), counters);
                 outcome = Outcome::Cancelled;
             }
-            state => self.set_state(change.key, state, Some(worker), counters),
+            state => self.set_state(transition.key, state, Some(worker), counters),
         }
-        if change.state.status().is_terminal() {
-            self.clear_requests(change.key, counters);
+        if transition.state.status().is_terminal() {
+            self.clear_requests(transition.key, counters);
         }
         outcome
     }
@@ -215,7 +229,9 @@ impl Tables {
             RequestKind::Cancel => {
                 let parent = row.parent.as_ref().map(|parent| parent.key);
                 match row.status {
-                    status if status.is_terminal() => Outcome::RequestHandled(RequestResult::NotApplicable(status), None),
+                    status if status.is_terminal() => {
+                        Outcome::RequestHandled(RequestResult::NotApplicable(status), None)
+                    }
                     Status::Running => {
                         self.cancel_tree(request, counters);
                         Outcome::RequestHandled(RequestResult::Pending, None)
@@ -255,8 +271,8 @@ impl Tables {
         }
     }
 
-    /// Cancels an execution and, recursively, its awaited children that have not ended. A running execution gets a row in
-    /// `requests`; the others end.
+    /// Cancels an execution and, recursively, its awaited children that have not ended. A running execution gets a row
+    /// in `requests`; the others end.
     fn cancel_tree(&mut self, request: &Request, counters: &Counters) {
         let mut pending = vec![request.execution];
         while let Some(key) = pending.pop() {
@@ -274,8 +290,8 @@ impl Tables {
         }
     }
 
-    /// Deletes the failures of steps at the end of the record, with their attempts and the abandoned calls after them, so that
-    /// these steps are tried again.
+    /// Deletes the failures of steps at the end of the record, with their attempts and the abandoned calls after them,
+    /// so that these steps are tried again.
     fn retract_failures(&mut self, key: Key, counters: &Counters) {
         let mut recorded: Vec<Checkpoint> = self.checkpoints_of(key).cloned().collect();
         recorded.sort_by_key(|checkpoint| checkpoint.order);
@@ -292,6 +308,7 @@ impl Tables {
         }
     }
 
+    /// Queues an ended execution again, under the next run_no.
     fn resume_in_next_run(&mut self, key: Key, counters: &Counters) {
         self.clear_requests(key, counters);
         self.set_state(key, &State::Queued { pending_sleeps: Vec::new() }, None, counters);
@@ -316,13 +333,13 @@ impl Tables {
         Outcome::Applied
     }
 
-    fn apply_delete_chunks(&mut self, discard: &DeleteChunks, counters: &Counters) -> Outcome {
-        let (first, last) = ((discard.execution, 0, 0), (discard.execution, u64::MAX, u32::MAX));
+    fn apply_delete_chunks(&mut self, deletion: &DeleteChunks, counters: &Counters) -> Outcome {
+        let (first, last) = ((deletion.execution, 0, 0), (deletion.execution, u64::MAX, u32::MAX));
         let orphans: Vec<_> = self
             .chunks
             .range(first..=last)
             .map(|(id, _)| *id)
-            .filter(|(_, value, _)| !discard.keep.contains(value))
+            .filter(|(_, value, _)| !deletion.keep.contains(value))
             .collect();
         for id in &orphans {
             self.chunks.remove(id);
@@ -332,6 +349,7 @@ impl Tables {
     }
 }
 
+/// Returns the position of a Write's kind in the order of application.
 fn apply_order(write: &Write) -> u8 {
     match write {
         Write::Start(_) => 0,

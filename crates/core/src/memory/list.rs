@@ -1,4 +1,4 @@
-//! Listing and counting executions.
+//! Lists and counts of executions.
 
 use super::tables::Tables;
 use crate::payload::Payload;
@@ -20,11 +20,11 @@ impl Tables {
     }
 }
 
-/// Whether a row matches all conditions of a filter but its place in the list.
+/// Whether a row matches all conditions of a filter, except its position in the list.
 fn matches(row: &Execution, filter: &Filter) -> bool {
     (filter.statuses.is_empty() || filter.statuses.contains(&row.status))
         && filter.workflow.as_ref().is_none_or(|workflow| *workflow == row.workflow)
-        && filter.is_parked.is_none_or(|is_paused| is_paused == row.is_parked)
+        && filter.is_parked.is_none_or(|is_parked| is_parked == row.is_parked)
         && filter.parent.is_none_or(|parent| row.parent.as_ref().is_some_and(|it| it.key == parent))
         && filter.id_prefix.as_ref().is_none_or(|prefix| row.workflow_id().starts_with(&**prefix))
         && filter.app_version.as_ref().is_none_or(|version| row.app_version.as_ref() == Some(version))

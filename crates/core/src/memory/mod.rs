@@ -6,8 +6,8 @@
 
 mod apply;
 mod claim;
-mod list;
 mod heartbeat;
+mod list;
 mod queues;
 mod rows;
 mod tables;
@@ -27,8 +27,9 @@ use crate::payload::ChunkRef;
 use crate::queue::{QueueChange, QueueRow};
 use crate::store::counters::Counters;
 use crate::store::{
-    StoreInfo, Hint, Claim, ClaimReply, DeadLetter, Detail, Durability, ExecutionId, Filter, Flush, Heartbeat,
-    Outcome, Page, Record, Registration, HeartbeatReply, Store, StoreError, WorkerOverview, WorkerId, WorkerInfo,
+    Claim, ClaimReply, DeadLetter, Detail, Durability, ExecutionId, Filter, Flush, Heartbeat, HeartbeatReply,
+    Hint, Outcome, Page, Record, Registration, Store, StoreError, StoreInfo, WorkerId, WorkerInfo,
+    WorkerOverview,
 };
 
 /// Every registration starts in this epoch; a takeover or a close ends it.
@@ -147,7 +148,11 @@ impl Store for MemoryStore {
     }
 
     async fn commit(&self, flush: &Flush) -> Result<Vec<(usize, Outcome)>, StoreError> {
-        debug_assert_eq!(rows::changed_twice(&flush.writes), None, "a flush is a set of row changes");
+        debug_assert_eq!(
+            rows::find_row_changed_twice(&flush.writes),
+            None,
+            "a flush is a set of row changes"
+        );
         let mut tables = self.tables();
         let lane = tables.lane(flush.worker, flush.lane, flush.epoch)?;
         if flush.number == lane.last_number && flush.is_resent {

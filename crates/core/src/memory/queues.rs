@@ -1,4 +1,4 @@
-//! The queues, and what their limits leave room for.
+//! Queues, and the capacity that their limits leave.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -12,28 +12,31 @@ use crate::queue::{Limits, QueueChange, QueueRow, remaining};
 use crate::store::counters::{Counters, Table};
 use crate::store::{Execution, Status, WorkerId};
 
-/// What a claim may take.
+/// The queues from which a claim may take executions.
 #[derive(Default)]
 pub(super) struct ClaimableQueues {
+    /// The queues with the capacity that their limits leave.
     pub(super) queues: Vec<ReadyQueue>,
-    /// Queues with a rate of which what has waited is taken: it needs no start, so it comes first.
+    /// Queues with a rate from which only woken executions are taken. They do not count for the rate, so they come first.
     pub(super) woken_only: BTreeSet<Arc<str>>,
-    /// Queues with a rate of which what has not waited is taken.
+    /// Queues with a rate from which only executions that begin are taken.
     pub(super) starting_only: BTreeSet<Arc<str>>,
+    /// Whether limits hold back ready executions.
     pub(super) is_limited: bool,
+    /// The time at which a rate allows more.
     pub(super) retry_at: Option<Timestamp>,
 }
 
 impl ClaimableQueues {
-    /// True if the execution is of those that may be taken of its queue.
+    /// Whether the claim may take this execution from its queue now.
     pub(super) fn serves(&self, tables: &Tables, queue: &str, key: Key) -> bool {
-        let has_waited = tables.woken.contains(&key);
-        !(self.woken_only.contains(queue) && !has_waited || self.starting_only.contains(queue) && has_waited)
+        let is_woken = tables.woken.contains(&key);
+        !(self.woken_only.contains(queue) && !is_woken || self.starting_only.contains(queue) && is_woken)
     }
 }
 
 impl Tables {
-    /// Stores a queue, if it is as whoever changes it has seen it. What runs of it counts from then on.
+    /// Stores a queue if it has the expected version. Its running executions count towards the limits from then on.
     pub(super) fn change_queue(
         &mut self,
         change: &QueueChange,
@@ -51,7 +54,7 @@ impl Tables {
             self.queues.insert(name.clone(), row.clone()).map(|row| row.queue.limits).unwrap_or_default();
         let limits = &row.queue.limits;
         if (before.rate, before.key_rate) != (limits.rate, limits.key_rate) {
-            // another rate begins anew
+            // a changed rate starts without entries
             self.rates.retain(|(queue, _), _| queue != name);
         }
         if row.queue.limits.has_slots() {
@@ -65,14 +68,14 @@ impl Tables {
     }
 
     pub(super) fn queues(&self, names: Option<&[Arc<str>]>) -> Vec<QueueRow> {
-        let is_meant = |row: &&QueueRow| names.is_none_or(|names| names.contains(&row.queue.name));
-        self.queues.values().filter(is_meant).cloned().collect()
+        let is_requested = |row: &&QueueRow| names.is_none_or(|names| names.contains(&row.queue.name));
+        self.queues.values().filter(is_requested).cloned().collect()
     }
 
-    /// The execution counts for its queue's limits.
+    /// Takes a slot of its queue for a running execution.
     pub(super) fn take_slot(&mut self, key: Key, owner: WorkerId, counters: &Counters) {
-        let ticket = self.placement(key);
-        if self.slots.insert(key, (ticket, owner)).is_none() {
+        let placement = self.placement(key);
+        if self.slots.insert(key, (placement, owner)).is_none() {
             counters.add_inserted(Table::Slots, 1);
         }
     }
@@ -81,35 +84,39 @@ impl Tables {
         self.queues.get(queue).map(|row| row.queue.limits.clone()).unwrap_or_default()
     }
 
-    /// True if as many wait in a queue for their beginning as may.
+    /// Whether the number of executions that wait in a queue to begin has reached the maximum.
     pub(super) fn is_full(&self, queue: &str) -> bool {
         let Some(max) = self.limits(queue).max_depth else { return false };
         let is_scheduled = |row: &&Execution| {
             row.status == Status::Scheduled
-                && row.placement.as_ref().is_some_and(|ticket| *ticket.queue == *queue)
+                && row.placement.as_ref().is_some_and(|placement| *placement.queue == *queue)
         };
-        let queued = self.ready.keys().filter(|spot| spot.is_new && *spot.ticket.queue == *queue).count();
+        let queued = self
+            .ready
+            .keys()
+            .filter(|position| position.is_new && *position.placement.queue == *queue)
+            .count();
         queued + self.executions.values().filter(is_scheduled).count() >= max as usize
     }
 
-    /// True if what is put into a queue may run at once.
+    /// Whether a start in a queue may run at once.
     pub(super) fn allows_immediate_start(&self, queue: &str) -> bool {
         self.queues.get(queue).is_some_and(QueueRow::allows_immediate_start)
     }
 
-    /// True if nothing leaves the execution's queue.
+    /// Whether the execution's queue is paused.
     pub(super) fn is_queue_paused(&self, key: Key) -> bool {
         self.queues.get(&self.placement(key).queue).is_some_and(|row| row.is_paused)
     }
 
-    /// How many more of its queue, and of its key, may run.
+    /// Returns the remaining slots of a queue for this worker, and those of one of its keys.
     pub(super) fn remaining_slots(&self, queue: &str, key: &str, worker: WorkerId) -> (usize, usize) {
         let limits = self.limits(queue);
         let (mut all, mut here, mut of_key) = (0, 0, 0);
-        for (ticket, owner) in self.slots.values().filter(|(ticket, _)| *ticket.queue == *queue) {
+        for (placement, owner) in self.slots.values().filter(|(placement, _)| *placement.queue == *queue) {
             all += 1;
             here += u64::from(*owner == worker);
-            of_key += u64::from(*ticket.key == *key);
+            of_key += u64::from(*placement.key == *key);
         }
         let of_queue = remaining(limits.concurrency, all).min(remaining(limits.worker_concurrency, here));
         (of_queue, remaining(limits.key_concurrency, of_key))
@@ -126,7 +133,7 @@ impl Tables {
         }
     }
 
-    /// What the rates of a queue and of one of its keys allow for.
+    /// Returns the starts that the rates of a queue and of one of its keys allow.
     pub(super) fn allowances(
         &self,
         queue: &Arc<str>,
@@ -141,7 +148,7 @@ impl Tables {
         (allowance(limits.rate, None), allowance(limits.key_rate, Some(key)))
     }
 
-    /// An execution begins now.
+    /// Records that an execution begins now, for the rates of its queue and key.
     pub(super) fn record_start(&mut self, queue: &Arc<str>, key: &Arc<str>, now: Timestamp) {
         let limits = self.limits(queue);
         for (rate, key) in [(limits.rate, None), (limits.key_rate, Some(key))] {
@@ -153,8 +160,10 @@ impl Tables {
         }
     }
 
-    /// The queues with something ready that is not paused, and which the worker serves. Of queues with a rate, what has
-    /// waited where there is something like that; and of `only`, where given, the rest.
+    /// Returns the queues with executions that `can_claim` accepts.
+    ///
+    /// From a queue with a rate, a claim first takes woken executions only, if the queue has any. A second call with these queues in
+    /// `only` returns their other executions.
     pub(super) fn claimable_queues(
         &self,
         worker: WorkerId,
@@ -164,16 +173,16 @@ impl Tables {
     ) -> ClaimableQueues {
         let mut all = ClaimableQueues::default();
         let mut found: BTreeMap<Arc<str>, Vec<(Arc<str>, bool)>> = BTreeMap::new();
-        for (spot, key) in self.ready.iter().filter(|(_, key)| can_claim(**key)) {
-            let queue = &spot.ticket.queue;
+        for (position, key) in self.ready.iter().filter(|(_, key)| can_claim(**key)) {
+            let queue = &position.placement.queue;
             if only.is_some_and(|only| !only.contains(queue)) {
                 continue;
             }
-            let has_waited = self.woken.contains(key);
+            let is_woken = self.woken.contains(key);
             let keys = found.entry(queue.clone()).or_default();
-            match keys.last_mut().filter(|(last, _)| *last == spot.ticket.key) {
-                Some((_, is_any_woken)) => *is_any_woken |= has_waited,
-                None => keys.push((spot.ticket.key.clone(), has_waited)),
+            match keys.last_mut().filter(|(last, _)| *last == position.placement.key) {
+                Some((_, is_any_woken)) => *is_any_woken |= is_woken,
+                None => keys.push((position.placement.key.clone(), is_woken)),
             }
         }
         for (queue, mut keys) in found {
@@ -186,26 +195,32 @@ impl Tables {
             }
             let is_counted = has_rate && !all.woken_only.contains(&queue);
             all.starting_only.extend(is_counted.then(|| queue.clone()));
-            let after = self.fair_share.last_key(&queue);
-            let first = keys.iter().take_while(|(key, _)| **key <= *after).count();
+            let last_key = self.fair_share.last_key(&queue);
+            let first = keys.iter().take_while(|(key, _)| **key <= *last_key).count();
             let len = keys.len().max(1);
             keys.rotate_left(first % len);
-            let (mut room, _) = self.remaining_slots(&queue, "", worker);
-            all.is_limited |= room == 0;
-            let mut rooms = Vec::with_capacity(keys.len());
+            let (mut capacity, _) = self.remaining_slots(&queue, "", worker);
+            all.is_limited |= capacity == 0;
+            let mut key_capacities = Vec::with_capacity(keys.len());
             for (key, _) in keys {
                 let (_, mut of_key) = self.remaining_slots(&queue, &key, worker);
                 all.is_limited |= of_key == 0;
                 if is_counted {
                     let (of_queue, of_its_key) = self.allowances(&queue, &key, now);
-                    room = room.min(of_queue.starts);
+                    capacity = capacity.min(of_queue.starts);
                     of_key = of_key.min(of_its_key.starts);
-                    let none_left = [of_queue, of_its_key].into_iter().filter(|it| it.starts == 0);
-                    all.retry_at = none_left.filter_map(|it| it.more_at).chain(all.retry_at).min();
+                    let exhausted = [of_queue, of_its_key].into_iter().filter(|it| it.starts == 0);
+                    all.retry_at = exhausted.filter_map(|it| it.more_at).chain(all.retry_at).min();
                 }
-                rooms.push((key, of_key));
+                key_capacities.push((key, of_key));
             }
-            all.queues.push(ReadyQueue { queue, capacity: room, keys: rooms, has_more_keys: false, weights });
+            all.queues.push(ReadyQueue {
+                queue,
+                capacity,
+                keys: key_capacities,
+                has_more_keys: false,
+                weights,
+            });
         }
         all
     }

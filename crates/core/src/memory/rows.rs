@@ -1,4 +1,4 @@
-//! The rows that a Write changes: a flush is a set of row changes.
+//! The rows that a Write changes, to check that a flush is a set of row changes.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -8,9 +8,9 @@ use crate::key::Key;
 use crate::path::Path;
 use crate::store::Write;
 
-/// A row that a Write changes. Those of `ready`, `timers` and `waits` go with their execution's.
+/// A row that a Write changes. Rows of `ready`, `timers` and `waits` belong to the row of their execution.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Row {
+enum ChangedRow {
     Execution(Key),
     WorkflowId(Arc<str>),
     Checkpoint(Key, Path),
@@ -20,45 +20,46 @@ enum Row {
     Requests(Key),
 }
 
-/// A row that two Writes of a flush change, if there is one.
-pub(super) fn changed_twice(writes: &[Write]) -> Option<impl fmt::Debug + PartialEq + use<>> {
+/// Returns a row that two Writes of a flush change; `None` if all rows differ.
+pub(super) fn find_row_changed_twice(writes: &[Write]) -> Option<impl fmt::Debug + PartialEq + use<>> {
     let mut seen = BTreeSet::new();
-    let mut discards = BTreeMap::new();
+    let mut deletions = BTreeMap::new();
     for write in writes {
-        for row in rows(write) {
+        for row in changed_rows(write) {
             if !seen.insert(row.clone()) {
                 return Some(row);
             }
         }
-        if let Write::DeleteChunks(discard) = write
-            && discards.insert(discard.execution, &discard.keep).is_some()
+        if let Write::DeleteChunks(deletion) = write
+            && deletions.insert(deletion.execution, &deletion.keep).is_some()
         {
-            return Some(Row::Chunk(discard.execution, 0, 0));
+            return Some(ChangedRow::Chunk(deletion.execution, 0, 0));
         }
     }
     seen.iter()
         .find(|row| match row {
-            Row::Chunk(key, value, _) => discards.get(key).is_some_and(|keep| !keep.contains(value)),
-            Row::Request(key, _) => seen.contains(&Row::Requests(*key)),
+            ChangedRow::Chunk(key, value, _) => deletions.get(key).is_some_and(|keep| !keep.contains(value)),
+            ChangedRow::Request(key, _) => seen.contains(&ChangedRow::Requests(*key)),
             _ => false,
         })
         .cloned()
 }
 
-fn rows(write: &Write) -> Vec<Row> {
+/// Returns the rows that a Write changes, except the pieces that it deletes.
+fn changed_rows(write: &Write) -> Vec<ChangedRow> {
     match write {
-        Write::Start(start) => std::iter::once(Row::Execution(start.key))
-            .chain(start.workflow_id.clone().map(Row::WorkflowId))
+        Write::Start(start) => std::iter::once(ChangedRow::Execution(start.key))
+            .chain(start.workflow_id.clone().map(ChangedRow::WorkflowId))
             .collect(),
-        Write::Checkpoint(it) => vec![Row::Checkpoint(it.execution, it.path.clone())],
-        Write::Attempt(it) => vec![Row::Attempt(it.execution, it.path.clone(), it.attempt)],
-        Write::Transition(change) => vec![Row::Execution(change.key)],
-        Write::Wake(key) => vec![Row::Execution(*key)],
+        Write::Checkpoint(it) => vec![ChangedRow::Checkpoint(it.execution, it.path.clone())],
+        Write::Attempt(it) => vec![ChangedRow::Attempt(it.execution, it.path.clone(), it.attempt)],
+        Write::Transition(it) => vec![ChangedRow::Execution(it.key)],
+        Write::Wake(key) => vec![ChangedRow::Execution(*key)],
         Write::Request(request) => {
-            vec![Row::Execution(request.execution), Row::Request(request.execution, request.id)]
+            vec![ChangedRow::Execution(request.execution), ChangedRow::Request(request.execution, request.id)]
         }
-        Write::ClearRequests(key) => vec![Row::Requests(*key)],
-        Write::Chunk(chunk) => vec![Row::Chunk(chunk.execution, chunk.value, chunk.index)],
+        Write::ClearRequests(key) => vec![ChangedRow::Requests(*key)],
+        Write::Chunk(chunk) => vec![ChangedRow::Chunk(chunk.execution, chunk.value, chunk.index)],
         Write::DeleteChunks(_) => Vec::new(),
     }
 }

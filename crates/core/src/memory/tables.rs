@@ -11,11 +11,11 @@ use crate::path::Path;
 use crate::payload::Payload;
 use crate::queue::debounce::debounce_id;
 use crate::queue::fairness::FairShare;
-use crate::queue::{DEFAULT_QUEUE, QueueRow, Placement};
+use crate::queue::{DEFAULT_QUEUE, Placement, QueueRow};
 use crate::store::counters::{Counters, Table};
 use crate::store::{
     Attempt, Checkpoint, Detail, Execution, Outcome, QUARANTINE_STRIKES, Record, RequestKind, State, Status,
-    StoreError, WorkerId, WorkerInfo, quarantine_delay, next_strikes,
+    StoreError, WorkerId, WorkerInfo, next_strikes, quarantine_delay,
 };
 
 #[derive(Debug, Default)]
@@ -71,7 +71,7 @@ pub(super) type StartsByTime = BTreeMap<Timestamp, u64>;
 /// The place of an execution that is ready.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct ReadyPosition {
-    pub(super) ticket: Arc<Placement>,
+    pub(super) placement: Arc<Placement>,
     /// What has begun before is in front of what has not.
     pub(super) is_new: bool,
     /// Order of arrival; of what has begun before, of its start.
@@ -106,7 +106,12 @@ const LAST: Key = Key::from_bytes([0xff; 16]);
 
 impl Tables {
     /// The fence: the lane's row, if its epoch is still `epoch`.
-    pub(super) fn lane(&mut self, worker: WorkerId, lane: u16, epoch: i64) -> Result<&mut LaneRow, StoreError> {
+    pub(super) fn lane(
+        &mut self,
+        worker: WorkerId,
+        lane: u16,
+        epoch: i64,
+    ) -> Result<&mut LaneRow, StoreError> {
         self.lanes.get_mut(&(worker, lane)).filter(|row| row.epoch == epoch).ok_or(StoreError::Fenced)
     }
 
@@ -201,7 +206,13 @@ impl Tables {
     }
 
     /// Puts an execution that is there into `state`: its row and its rows in the role tables.
-    pub(super) fn set_state(&mut self, key: Key, state: &State, owner: Option<WorkerId>, counters: &Counters) {
+    pub(super) fn set_state(
+        &mut self,
+        key: Key,
+        state: &State,
+        owner: Option<WorkerId>,
+        counters: &Counters,
+    ) {
         counters.add_updated(Table::Executions, 1);
         self.delete_role_rows(key, counters);
         if !matches!(state, State::Running { .. }) {
@@ -264,7 +275,7 @@ impl Tables {
                 self.last_seq += 1;
                 let began_at = self.executions.get(&key).map_or(0, |row| row.created_at.as_micros());
                 let seq = if is_new { self.last_seq } else { began_at };
-                let spot = ReadyPosition { ticket: self.placement(key), is_new, seq, key };
+                let spot = ReadyPosition { placement: self.placement(key), is_new, seq, key };
                 self.ready.insert(spot.clone(), key);
                 self.ready_positions.insert(key, spot);
                 counters.add_inserted(Table::Ready, 1);

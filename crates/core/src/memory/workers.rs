@@ -1,14 +1,14 @@
-//! Who is registered, and what waits.
+//! The overview of registered workers and waiting executions.
 
 use std::collections::BTreeMap;
 
-use super::tables::Tables;
+use super::tables::{Tables, WorkerRow};
 use crate::clock::Timestamp;
-use crate::store::{WorkerOverview, WaitingWork, RegisteredWorker};
+use crate::store::{RegisteredWorker, WaitingWork, WorkerOverview};
 
 impl Tables {
-    pub(super) fn worker_overview(&self, most: u64, now: Timestamp) -> WorkerOverview {
-        let row = |(id, worker): (&_, &super::tables::WorkerRow)| RegisteredWorker {
+    pub(super) fn worker_overview(&self, limit: u64, now: Timestamp) -> WorkerOverview {
+        let row = |(id, worker): (&_, &WorkerRow)| RegisteredWorker {
             worker: *id,
             info: worker.info.clone(),
             registered_at: worker.registered_at,
@@ -19,7 +19,7 @@ impl Tables {
         let due = self.due.iter().take_while(|(due_at, _)| *due_at <= now).map(|(_, key)| key);
         let waiting = self.ready.values().chain(self.quarantine.keys()).chain(due);
         let mut counts: BTreeMap<_, u64> = BTreeMap::new();
-        for key in waiting.take(usize::try_from(most).unwrap_or(usize::MAX)) {
+        for key in waiting.take(usize::try_from(limit).unwrap_or(usize::MAX)) {
             let Some(row) = self.executions.get(key) else { continue };
             *counts.entry((row.workflow.clone(), row.app_version.clone())).or_default() += 1;
         }

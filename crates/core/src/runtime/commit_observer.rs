@@ -32,7 +32,7 @@ impl CommitObserver for EngineObserver {
                 }
             }
             Outcome::Rejected(reason) => {
-                engine.replace_rejected_write(lane, execution, tree, lsn, write, reason)
+                engine.replace_rejected_write(lane, execution, tree, lsn, write, reason);
             }
             // an earlier run of the same parent started this child, which may be running here: its run
             // continues. In the cases below the Start was not applied, or the row has another owner: the run
@@ -97,7 +97,7 @@ impl CommitObserver for EngineObserver {
                     due_at = due_at.min(at.as_micros());
                 }
                 State::Ended { .. } | State::Parked { .. } if has_watchers => {
-                    engine.completion_watch.notify(key)
+                    engine.completion_watch.notify(key);
                 }
                 _ => {}
             }

@@ -72,7 +72,7 @@ impl Worker {
                 tracing::warn!(%error, "could not release the registration; it is left to other workers");
             }
             Err(_) => {
-                tracing::warn!("could not release the registration in time; it is left to other workers")
+                tracing::warn!("could not release the registration in time; it is left to other workers");
             }
         }
         let _ = done.send(());

@@ -24,7 +24,9 @@ pub(super) async fn engines_take_an_option_or_refuse_it(fixture: &dyn StoreFixtu
     stage
         .door("max_running", &["max_running"], SIZES, async |n| works(&stage, |it| it.max_running(*n)).await)
         .await;
-    stage.door("max_threads", &["max_threads"], SIZES, async |n| works(&stage, |it| it.max_threads(*n)).await).await;
+    stage
+        .door("max_threads", &["max_threads"], SIZES, async |n| works(&stage, |it| it.max_threads(*n)).await)
+        .await;
     stage
         .door("max_recoveries", &["max_recoveries"], COUNTS, async |n| {
             works(&stage, |it| it.max_recoveries(*n)).await
