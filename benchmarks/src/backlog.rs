@@ -117,7 +117,7 @@ async fn measure(
             )
             .at_most(MAX_WAIT_MS),
         );
-        rows.push(Row { queues: Some(1), workers: Some(0), stored: Some(step), ..few });
+        rows.push(Row { queues: Some(1), workers: Some(0), stored: Some(step), ..other_key_row });
     }
     full.engine.shutdown(Duration::from_secs(60)).await?;
     empty.engine.shutdown(Duration::from_secs(60)).await?;
@@ -137,19 +137,19 @@ struct QueueStore<'t> {
 /// The figures of one run of a queue.
 struct QueueRun {
     per_second: f64,
-    /// The times from enqueueing to begin of the starts of another key, in milliseconds.
+    /// The wait times of the starts of another key, from enqueueing until they begin, in milliseconds.
     other_key_waits_ms: Vec<f64>,
 }
 
 impl<'t> QueueStore<'t> {
     async fn open(target: &'t Target) -> Result<Self, Error> {
-        let ran = Arc::new(RunCounter::default());
-        let workflow = workflow(&ran);
+        let run_counter = Arc::new(RunCounter::default());
+        let workflow = workflow(&run_counter);
         let builder =
             Engine::builder(target.store().await?).register(&workflow).queue(Queue::new(QUEUE_NAME));
         let engine = builder.open().await?;
         engine.pause_queue(QUEUE_NAME).await?;
-        Ok(Self { target, engine, workflow, run_counter: ran, enqueued: 0 })
+        Ok(Self { target, engine, workflow, run_counter, enqueued: 0 })
     }
 
     fn waiting(&self) -> usize {

@@ -75,7 +75,7 @@ impl AppendFile {
 }
 
 fn create_file(target: &Target) -> Result<File, Error> {
-    tempfile::tempfile_in(target.folder()).map_err(|error| io_error("make a file", &error))
+    tempfile::tempfile_in(target.folder()).map_err(|error| io_error("create a file", &error))
 }
 
 /// The store's database without an engine: a separate table.

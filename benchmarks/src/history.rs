@@ -12,7 +12,7 @@ use crate::target::{Target, TargetLocation, postgres_error};
 use crate::workflows::{self, IdSource, Mode, WorkflowParameters};
 use crate::writes::wait_for_all;
 
-/// The number of stored executions from which on the target applies.
+/// The minimum number of stored executions for which the target applies.
 const MIN_EXECUTIONS_FOR_TARGET: usize = 1_000_000;
 /// The target: the maximum slowdown, in percent.
 const MAX_SLOWDOWN_PERCENT: f64 = 10.0;
@@ -57,7 +57,7 @@ impl HistorySweep {
 ///
 /// The stored executions were run by the engine itself, half of them with random ids of the caller. The measured runs stay
 /// in the store, too. The other store is empty whenever a run begins. The runs alternate because a shared machine has faster
-/// and slowdowns minutes: the result is the median of the ratios of neighbouring runs.
+/// and slower minutes: the result is the median of the ratios of neighbouring runs.
 pub async fn run(
     location: &TargetLocation,
     sweep: &HistorySweep,
@@ -87,8 +87,9 @@ struct HistoryRuns<'a> {
     sweep: &'a HistorySweep,
     progress: &'a dyn Fn(u64, &str),
     done: u64,
-    /// The store that is empty at the begin of each run, and its location.
+    /// The store that is empty when each of its runs begins.
     empty: Target,
+    /// The location of the empty store.
     location: TargetLocation,
 }
 

@@ -14,7 +14,7 @@ use crate::target::{Target, TargetLocation, postgres_error};
 use crate::worker::{Worker, WorkerEventKind};
 use crate::workflows::{self, IdSource, Mode};
 
-/// The duration in seconds from which on the target applies.
+/// The minimum duration, in seconds, for which the target applies.
 const MIN_SECONDS_FOR_TARGET: u64 = 20;
 /// The time after which the work of opening an engine is done and in the server's statistics. A server counts the work of
 /// idle sessions within ten seconds.
@@ -75,10 +75,10 @@ async fn measure_idle_engine(
     seconds: u64,
     progress: Progress<'_>,
 ) -> Result<Vec<Figure>, Error> {
-    let wait = async |doing, from: Duration, duration| {
+    let wait = async |activity, from: Duration, duration| {
         let (begun, end) = (Instant::now(), Instant::now() + duration);
         while Instant::now() < end {
-            progress(doing, (from + begun.elapsed()).as_secs());
+            progress(activity, (from + begun.elapsed()).as_secs());
             tokio::time::sleep_until(end.min(Instant::now() + Duration::from_secs(1))).await;
         }
     };
@@ -111,7 +111,7 @@ enum ServerActivity {
     Statements,
     /// Transactions: a statement outside of a transaction counts as one, too.
     Transactions,
-    /// None, without a server.
+    /// No statistics, without a server.
     NoServer,
 }
 

@@ -67,11 +67,11 @@ impl Latencies {
         self.fill_with_elapsed(self.begun.elapsed(), row);
     }
 
-    /// Sets the duration to `wall`, and the latencies of `row`.
-    pub fn fill_with_elapsed(&self, wall: Duration, row: &mut Row) {
+    /// Sets the duration to `elapsed`, and the latencies of `row`.
+    pub fn fill_with_elapsed(&self, elapsed: Duration, row: &mut Row) {
         row.failed = self.failed.load(Relaxed);
         row.completed = self.done() - row.failed;
-        row.seconds = wall.as_secs_f64();
+        row.seconds = elapsed.as_secs_f64();
         row.per_second = row.completed as f64 / row.seconds.max(1e-9);
         // up to an hour, with three digits
         let Ok(mut histogram) = Histogram::<u64>::new_with_max(3_600_000_000, 3) else { return };

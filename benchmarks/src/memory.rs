@@ -17,14 +17,14 @@ use crate::target::{Target, TargetLocation};
 
 /// The number of executions before the growth is measured: what all executions share is allocated by then.
 const BASELINE_EXECUTIONS: usize = 1_000;
-/// The numbers of executions from which on the targets apply: for waiting executions, and for a burst.
+/// The minimum numbers of executions for which the targets apply: for waiting executions, and for a burst.
 const MIN_EXECUTIONS_FOR_TARGET: (usize, usize) = (10_000, 100_000);
 
 /// Measures `many` executions with Rust's API in this process. Returns the rows and figures.
-pub async fn run(place: &TargetLocation, many: usize) -> Result<(Vec<Row>, Vec<Figure>), Error> {
+pub async fn run(location: &TargetLocation, many: usize) -> Result<(Vec<Row>, Vec<Figure>), Error> {
     // first, while the allocator holds no free memory
-    let (each, blocked) = blocked(&place.open_target().await?, BASELINE_EXECUTIONS, many).await?;
-    let burst = burst(&place.open_target().await?, many).await?;
+    let (each, blocked) = blocked(&location.open_target().await?, BASELINE_EXECUTIONS, many).await?;
+    let burst = burst(&location.open_target().await?, many).await?;
     let figures = vec![
         Figure::new("an execution that waits in a step", each, "bytes"),
         Figure::new(format!("resident at most, {many} started at once"), peak_bytes() as f64 / 1e6, "MB"),
@@ -53,54 +53,54 @@ struct PythonFigures {
 /// programs with very many waiting executions: by default it scans all of their objects from time to time.
 pub async fn run_in_python(
     python: &Path,
-    place: &TargetLocation,
+    location: &TargetLocation,
     many: usize,
     progress: &dyn Fn(u64),
 ) -> anyhow::Result<(Vec<Row>, Vec<Figure>, String)> {
-    let (mut rows, mut figures, mut said) = (Vec::new(), Vec::new(), String::new());
+    let (mut rows, mut figures, mut messages) = (Vec::new(), Vec::new(), String::new());
     for kind in ["blocked", "burst", "fed", "tuned"] {
-        let target = place.open_target().await?;
-        let mut asked = json!({ "kind": kind, "url": target.url, "many": many });
+        let target = location.open_target().await?;
+        let mut input = json!({ "kind": kind, "url": target.url, "many": many });
         if kind == "blocked" {
-            asked["few"] = BASELINE_EXECUTIONS.into();
+            input["few"] = BASELINE_EXECUTIONS.into();
         }
-        let mut running = Python::start(python, "memory", asked)?;
+        let mut process = Python::start(python, "memory", input)?;
         let bytes = target.bytes_written().await;
-        let (told, mut row): (PythonFigures, Row) = running.resume_until("measured", progress)?;
+        let (measured, mut row): (PythonFigures, Row) = process.resume_until("measured", progress)?;
         if target.postgres().is_some() {
             row.bytes_written = target.bytes_written().await - bytes;
         }
-        said += &running.finish()?;
+        messages += &process.finish()?;
         rows.push(row);
-        let counts = |enough: usize, limit: f64| (many >= enough).then_some(limit);
-        figures.extend(told.each_bytes.map(|bytes| {
+        let limit_from = |minimum: usize, limit: f64| (many >= minimum).then_some(limit);
+        figures.extend(measured.each_bytes.map(|bytes| {
             let name = "an async workflow that waits in a step: 10 KB";
-            Figure::new(name, bytes, "bytes").at_most(counts(MIN_EXECUTIONS_FOR_TARGET.0, 10_000.0))
+            Figure::new(name, bytes, "bytes").at_most(limit_from(MIN_EXECUTIONS_FOR_TARGET.0, 10_000.0))
         }));
         // with the other kinds, fewer executions than `many` are in flight at the peak
-        figures.extend(told.peak_bytes.filter(|_| kind == "burst").map(|bytes| {
+        figures.extend(measured.peak_bytes.filter(|_| kind == "burst").map(|bytes| {
             let name = format!("resident at most, {many} started at once: 2 GB");
-            Figure::new(name, bytes / 1e6, "MB").at_most(counts(MIN_EXECUTIONS_FOR_TARGET.1, 2_000.0))
+            Figure::new(name, bytes / 1e6, "MB").at_most(limit_from(MIN_EXECUTIONS_FOR_TARGET.1, 2_000.0))
         }));
-        figures.extend(told.longest_gap_ms.map(|ms| {
+        figures.extend(measured.longest_gap_ms.map(|ms| {
             match kind {
                 "fed" => Figure::new("event loop kept, started 100 in a turn: 20 ms", ms, "ms")
-                    .at_most(counts(MIN_EXECUTIONS_FOR_TARGET.1, 20.0)),
+                    .at_most(limit_from(MIN_EXECUTIONS_FOR_TARGET.1, 20.0)),
                 "tuned" => {
                     Figure::new("the same with a collector that leaves the old alone: 20 ms", ms, "ms")
-                        .at_most(counts(MIN_EXECUTIONS_FOR_TARGET.1, 20.0))
+                        .at_most(limit_from(MIN_EXECUTIONS_FOR_TARGET.1, 20.0))
                 }
                 _ => Figure::new("event loop kept, all tasks made at once", ms, "ms"),
             }
         }));
         let name = format!("of that by Python's garbage collector, in one go, {kind}");
-        figures.extend(told.longest_collection_ms.map(|ms| Figure::new(name, ms, "ms")));
+        figures.extend(measured.longest_collection_ms.map(|ms| Figure::new(name, ms, "ms")));
         let name = "event loop kept by as many tasks made at once, without an engine";
-        figures.extend(told.without_engine_ms.map(|ms| Figure::new(name, ms, "ms")));
+        figures.extend(measured.without_engine_ms.map(|ms| Figure::new(name, ms, "ms")));
         let name = format!("most in flight, {kind}");
-        figures.extend(told.most_in_flight.map(|most| Figure::new(name, most, "workflows")));
+        figures.extend(measured.most_in_flight.map(|most| Figure::new(name, most, "workflows")));
     }
-    Ok((rows, figures, said))
+    Ok((rows, figures, messages))
 }
 
 /// Returns the resident memory of this process, in bytes.
@@ -119,9 +119,9 @@ fn status_bytes(name: &str) -> u64 {
     line.split_whitespace().next().and_then(|kib| kib.parse::<u64>().ok()).unwrap_or(0) * 1024
 }
 
-/// Starts executions that wait in a step, up to `many`. Returns the growth in bytes per execution since the first `few`, and
-/// the row of the run.
-async fn blocked(target: &Target, few: usize, many: usize) -> Result<(f64, Row), Error> {
+/// Starts executions that wait in a step, up to `many`. Returns the growth in bytes per execution since the first
+/// `baseline`, and the row of the run.
+async fn blocked(target: &Target, baseline: usize, many: usize) -> Result<(f64, Row), Error> {
     let release = Arc::new(Semaphore::new(0));
     let shared = release.clone();
     let workflow = Workflow::new("blocked", move |mut cx: Context, (): ()| {
@@ -146,11 +146,11 @@ async fn blocked(target: &Target, few: usize, many: usize) -> Result<(f64, Row),
             handles.push(handle?);
             latencies.record(n, begun, true);
         }
-        if handles.len() == few {
+        if handles.len() == baseline {
             before = resident_bytes();
         }
     }
-    let each = resident_bytes().saturating_sub(before) as f64 / (many - few) as f64;
+    let each = resident_bytes().saturating_sub(before) as f64 / (many - baseline) as f64;
     release.close();
     for handle in &handles {
         handle.result().await?;

@@ -70,8 +70,8 @@ impl Results {
                 }
             }
         }
-        let ours = read_reports(folder)?.into_iter().filter(|(name, _)| name.starts_with(&newest));
-        Ok(Self { lines, reports: ours.map(|(_, report)| report).collect() })
+        let own_figures = read_reports(folder)?.into_iter().filter(|(name, _)| name.starts_with(&newest));
+        Ok(Self { lines, reports: own_figures.map(|(_, report)| report).collect() })
     }
 }
 
@@ -91,9 +91,9 @@ fn results_table(results: &Results) -> String {
     for (name, cells) in
         workflow_rows(results).into_iter().chain(payload_rows(results)).chain(takeover_row(results))
     {
-        let [theirs, python, rust] = cells.map(Option::unwrap_or_default);
+        let [peer_figures, python, rust] = cells.map(Option::unwrap_or_default);
         // writing to a String does not fail
-        let _ = writeln!(text, "| {name} | {theirs} | {python} | {rust} |");
+        let _ = writeln!(text, "| {name} | {peer_figures} | {python} | {rust} |");
     }
     text += &queue_table(results, &peers);
     if let Some(Report { machine, store, version, .. }) = results.reports.first() {
@@ -132,7 +132,7 @@ fn queue_table(results: &Results, peers: &[(&str, String)]) -> String {
     text += " Stepfast, Python | Stepfast, Rust |\n|---|";
     text += &"---:|".repeat(columns.len() + 2);
     text += "\n";
-    for (name, mode, (theirs, ours), digits) in [
+    for (name, mode, (peer_figures, own_figures), digits) in [
         ("enqueued per second, while nothing leaves it", "enqueue", RATE, 0),
         ("run per second, of those that wait", "drain", RATE, 0),
         ("per second, both at once", "both", RATE, 0),
@@ -143,14 +143,16 @@ fn queue_table(results: &Results, peers: &[(&str, String)]) -> String {
     ] {
         let mut cells = Vec::new();
         for (peer, _) in peers {
-            let is_it = |line: &&PeerResult| {
+            let is_wanted = |line: &&PeerResult| {
                 line.peer == *peer && line.experiment == "queue" && line.mode.as_deref() == Some(mode)
             };
-            cells.push(median(&results.lines.iter().filter(is_it).filter_map(theirs).collect::<Vec<_>>()));
+            cells.push(median(
+                &results.lines.iter().filter(is_wanted).filter_map(peer_figures).collect::<Vec<_>>(),
+            ));
         }
         for sdk in ["python", "rust"] {
             let rows = rows_of(results, sdk, "queue").filter(|row| row.mode.as_deref() == Some(mode));
-            cells.push(median(&rows.filter_map(ours).collect::<Vec<_>>()));
+            cells.push(median(&rows.filter_map(own_figures).collect::<Vec<_>>()));
         }
         let shown = |value: &Option<f64>| match value {
             Some(value) if digits == 0 => group_digits(*value as u64),
@@ -169,48 +171,50 @@ fn per_workflow(row: &Row, count: u64) -> Option<f64> {
 
 fn workflow_rows(results: &Results) -> Vec<TableRow> {
     type Kind = (usize, Option<String>);
-    let mut theirs: BTreeMap<Kind, Vec<(f64, f64)>> = BTreeMap::new();
+    let mut peer_figures: BTreeMap<Kind, Vec<(f64, f64)>> = BTreeMap::new();
     for line in &results.lines {
         let Some(per_second) = line.per_second else { continue };
         if let ("workflows", Some(concurrency)) = (&*line.experiment, line.concurrency) {
             let kind = (concurrency, line.callers.clone().filter(|it| it != "tasks"));
-            theirs.entry(kind).or_default().push((per_second, line.p50_ms.unwrap_or_default()));
+            peer_figures.entry(kind).or_default().push((per_second, line.p50_ms.unwrap_or_default()));
         }
     }
-    let ours = |sdk: &str, kind: &Kind| {
-        let is_it = |row: &&Row| row.concurrency == Some(kind.0) && row.callers == kind.1;
-        let runs: Vec<_> =
-            rows_of(results, sdk, "workflows").filter(is_it).map(|it| (it.per_second, it.p50_ms)).collect();
+    let own_figures = |sdk: &str, kind: &Kind| {
+        let is_wanted = |row: &&Row| row.concurrency == Some(kind.0) && row.callers == kind.1;
+        let runs: Vec<_> = rows_of(results, sdk, "workflows")
+            .filter(is_wanted)
+            .map(|it| (it.per_second, it.p50_ms))
+            .collect();
         rate_text(&runs)
     };
     let mut cells: Vec<TableRow> = Vec::new();
-    for (kind, runs) in &theirs {
+    for (kind, runs) in &peer_figures {
         let callers = kind.1.as_deref().unwrap_or(if kind.0 == 1 { "task" } else { "tasks" });
         let name = format!("workflows per second (p50), {} {callers}", kind.0);
-        cells.push((name, [rate_text(runs), ours("python", kind), ours("rust", kind)]));
+        cells.push((name, [rate_text(runs), own_figures("python", kind), own_figures("rust", kind)]));
     }
     cells
 }
 
 fn payload_rows(results: &Results) -> Vec<TableRow> {
-    let theirs = |mode: &str, size: Option<usize>| {
-        let is_it = |line: &&PeerResult| {
+    let peer_figures = |mode: &str, size: Option<usize>| {
+        let is_wanted = |line: &&PeerResult| {
             line.experiment == "payload" && line.mode.as_deref() == Some(mode) && line.size == size
         };
-        milliseconds_text(results.lines.iter().filter(is_it).filter_map(|line| line.p50_ms))
+        milliseconds_text(results.lines.iter().filter(is_wanted).filter_map(|line| line.p50_ms))
     };
-    let ours = |mode: &str, size: Option<usize>| {
-        let is_it = |row: &&Row| row.mode.as_deref() == Some(mode) && row.size == size;
-        milliseconds_text(rows_of(results, "python", "payload").filter(is_it).map(|row| row.p50_ms))
+    let own_figures = |mode: &str, size: Option<usize>| {
+        let is_wanted = |row: &&Row| row.mode.as_deref() == Some(mode) && row.size == size;
+        milliseconds_text(rows_of(results, "python", "payload").filter(is_wanted).map(|row| row.p50_ms))
     };
     let mut cells = Vec::new();
     for (size, name) in [(1, "1 byte"), (1_000, "1 kB"), (1_000_000, "1 MB")] {
-        let row = [theirs("step", Some(size)), ours("durable", Some(size)), None];
+        let row = [peer_figures("step", Some(size)), own_figures("durable", Some(size)), None];
         cells.push((format!("a step that returns {name}, until it is durable"), row));
     }
-    let seven = [theirs("seven steps", None), ours("ordinary", None), None];
+    let seven = [peer_figures("seven steps", None), own_figures("ordinary", None), None];
     cells.push(("seven steps of 1 byte to 1 MB".to_owned(), seven));
-    let batched = [theirs("one batched step", None), ours("batched", None), None];
+    let batched = [peer_figures("one batched step", None), own_figures("batched", None), None];
     cells.push(("one step that returns as much".to_owned(), batched));
     cells
 }
@@ -218,13 +222,16 @@ fn payload_rows(results: &Results) -> Vec<TableRow> {
 fn takeover_row(results: &Results) -> Option<TableRow> {
     let line = results.lines.iter().find(|line| line.experiment == "takeover")?;
     let waited = line.after_seconds.unwrap_or_default();
-    let theirs = match line.steps_begun_meanwhile {
+    let peer_figures = match line.steps_begun_meanwhile {
         Some(0) => format!("none of {} within {waited:.0} s", line.killed_with.unwrap_or_default()),
         begun => format!("{} steps within {waited:.0} s", begun.unwrap_or_default()),
     };
-    let ours: Vec<f64> = rows_of(results, "rust", "takeover").map(|row| row.p99_ms / 1e3).collect();
-    let ours = median(&ours).map(|seconds| format!("{seconds:.2} s"));
-    Some(("a killed process's workflows go on in another (p99)".to_owned(), [Some(theirs), None, ours]))
+    let own_figures: Vec<f64> = rows_of(results, "rust", "takeover").map(|row| row.p99_ms / 1e3).collect();
+    let own_figures = median(&own_figures).map(|seconds| format!("{seconds:.2} s"));
+    Some((
+        "a killed process's workflows go on in another (p99)".to_owned(),
+        [Some(peer_figures), None, own_figures],
+    ))
 }
 
 fn rows_of<'r>(results: &'r Results, sdk: &'r str, experiment: &'r str) -> impl Iterator<Item = &'r Row> {

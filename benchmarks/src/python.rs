@@ -14,11 +14,11 @@ use serde_json::{Value, json};
 
 /// Returns the Python that `--python` names. The default is the one in this program's directory, such as `.venv/bin`, or
 /// else the one on the path.
-pub fn find_python(named: Option<&Path>) -> PathBuf {
-    let beside = || Some(std::env::current_exe().ok()?.parent()?.join("python"));
-    match named {
+pub fn find_python(path_option: Option<&Path>) -> PathBuf {
+    let own_interpreter = || Some(std::env::current_exe().ok()?.parent()?.join("python"));
+    match path_option {
         Some(path) => path.to_owned(),
-        None => beside().filter(|path| path.exists()).unwrap_or_else(|| PathBuf::from("python3")),
+        None => own_interpreter().filter(|path| path.exists()).unwrap_or_else(|| PathBuf::from("python3")),
     }
 }
 
@@ -41,7 +41,7 @@ impl Drop for Python {
 impl Python {
     /// Starts `experiment`, and waits until it is ready.
     pub fn start(program: &Path, experiment: &str, mut parameters: Value) -> Result<Self> {
-        let spawned = Command::new(program)
+        let started = Command::new(program)
             .args(["-m", "stepfast.bench"])
             // modules in the current directory must not be imported
             .env("PYTHONSAFEPATH", "1")
@@ -49,7 +49,7 @@ impl Python {
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
             .spawn();
-        let mut child = spawned.with_context(|| {
+        let mut child = started.with_context(|| {
             format!(
                 "cannot start {}; name a Python that has the package stepfast: --python PATH",
                 program.display()
@@ -72,12 +72,12 @@ impl Python {
     }
 
     fn check_version(&mut self) -> Result<()> {
-        let ours = env!("CARGO_PKG_VERSION");
-        let said = self.read_line()?;
-        match said.as_ref().map(|said| said["stepfast"].as_str()) {
-            Some(Some(version)) if version == ours => Ok(()),
+        let own_version = env!("CARGO_PKG_VERSION");
+        let message = self.read_line()?;
+        match message.as_ref().map(|message| message["stepfast"].as_str()) {
+            Some(Some(version)) if version == own_version => Ok(()),
             Some(Some(version)) => bail!(
-                "the package stepfast of {} is version {version}, this program is {ours}: install both from one \
+                "the package stepfast of {} is version {version}, this program is {own_version}: install both from one \
                  build, or name another Python with --python PATH",
                 self.program.display()
             ),
@@ -85,23 +85,23 @@ impl Python {
                 bail!("{} is not a Python interpreter: name one with --python PATH", self.program.display())
             }
             None => {
-                let said = self.wait_for_error_text();
+                let errors = self.wait_for_error_text();
                 bail!(
-                    "{} cannot run stepfast.bench ({}): install the package stepfast {ours} there, or name \
+                    "{} cannot run stepfast.bench ({}): install the package stepfast {own_version} there, or name \
                      another Python with --python PATH",
                     self.program.display(),
-                    said.lines().last().unwrap_or_default().trim()
+                    errors.lines().last().unwrap_or_default().trim()
                 )
             }
         }
     }
 
     /// Sends a message, which lets the process continue.
-    pub fn send(&mut self, what: &Value) -> Result<()> {
-        let told =
-            self.input.as_mut().context("its input is closed")?.write_all(format!("{what}\n").as_bytes());
+    pub fn send(&mut self, message: &Value) -> Result<()> {
+        let written =
+            self.input.as_mut().context("its input is closed")?.write_all(format!("{message}\n").as_bytes());
         // if the process has ended, the next `receive` reports that
-        if let Err(error) = told
+        if let Err(error) = written
             && error.kind() != std::io::ErrorKind::BrokenPipe
         {
             return Err(error.into());
@@ -109,36 +109,36 @@ impl Python {
         Ok(())
     }
 
-    /// Waits for a message with the key `what`. `progress` receives the progress until then.
-    pub fn receive<T: DeserializeOwned>(&mut self, what: &str, progress: &dyn Fn(u64)) -> Result<T> {
+    /// Waits for a message with the key `key`. `progress` receives the progress until then.
+    pub fn receive<T: DeserializeOwned>(&mut self, key: &str, progress: &dyn Fn(u64)) -> Result<T> {
         loop {
-            let Some(mut said) = self.read_line()? else {
-                let said = self.wait_for_error_text();
-                bail!("the benchmark in {} has failed: {said}", self.program.display())
+            let Some(mut message) = self.read_line()? else {
+                let errors = self.wait_for_error_text();
+                bail!("the benchmark in {} has failed: {errors}", self.program.display())
             };
-            if let Some(done) = said["done"].as_u64() {
+            if let Some(done) = message["done"].as_u64() {
                 progress(done);
-            } else if said.get(what).is_some() {
-                return Ok(serde_json::from_value(said[what].take())?);
+            } else if message.get(key).is_some() {
+                return Ok(serde_json::from_value(message[key].take())?);
             }
         }
     }
 
-    /// Lets the process continue, and waits for a message with the key `what`.
-    pub fn resume_until<T: DeserializeOwned>(&mut self, what: &str, progress: &dyn Fn(u64)) -> Result<T> {
+    /// Lets the process continue, and waits for a message with the key `key`.
+    pub fn resume_until<T: DeserializeOwned>(&mut self, key: &str, progress: &dyn Fn(u64)) -> Result<T> {
         self.send(&json!({}))?;
-        self.receive(what, progress)
+        self.receive(key, progress)
     }
 
     /// Waits for the end of the process. Returns its messages for the user.
     pub fn finish(mut self) -> Result<String> {
         self.input = None;
-        let ended = self.child.wait()?;
-        let said = self.errors.take().and_then(|errors| errors.join().ok()).unwrap_or_default();
-        if !ended.success() {
-            bail!("the benchmark in {} has failed: {said}", self.program.display());
+        let status = self.child.wait()?;
+        let errors = self.errors.take().and_then(|thread| thread.join().ok()).unwrap_or_default();
+        if !status.success() {
+            bail!("the benchmark in {} has failed: {errors}", self.program.display());
         }
-        Ok(said)
+        Ok(errors)
     }
 
     /// Reads the next line. `None` means that the output is closed.
@@ -157,8 +157,8 @@ impl Python {
     /// Waits for the end of the process. Returns its error output, or its exit status if it has written none.
     fn wait_for_error_text(&mut self) -> String {
         self.input = None;
-        let ended = self.child.wait().map_or_else(|error| error.to_string(), |status| status.to_string());
-        let said = self.errors.take().and_then(|errors| errors.join().ok()).unwrap_or_default();
-        if said.trim().is_empty() { ended } else { said.trim().to_owned() }
+        let status = self.child.wait().map_or_else(|error| error.to_string(), |status| status.to_string());
+        let errors = self.errors.take().and_then(|thread| thread.join().ok()).unwrap_or_default();
+        if errors.trim().is_empty() { status } else { errors.trim().to_owned() }
     }
 }

@@ -51,7 +51,7 @@ pub struct QueueParameters {
     pub workers: usize,
     /// The number of concurrent callers that enqueue workflows.
     pub concurrency: usize,
-    /// The number of workflows in run_counter.
+    /// The number of workflows in all.
     pub iterations: usize,
     /// The concurrency limit of each queue. `None` means no limit.
     pub limit: Option<u32>,
@@ -87,7 +87,11 @@ pub(crate) enum Runners {
     /// This process.
     ThisProcess(Arc<RunCounter>),
     /// Other processes, with the number of workflows that each has run.
-    OtherProcesses { workers: Vec<Worker>, events: mpsc::UnboundedReceiver<WorkerEvent>, run_counter: Vec<u64> },
+    OtherProcesses {
+        workers: Vec<Worker>,
+        events: mpsc::UnboundedReceiver<WorkerEvent>,
+        run_counts: Vec<u64>,
+    },
 }
 
 impl Runners {
@@ -96,11 +100,11 @@ impl Runners {
         let start = |number| Worker::start(url, number, event_sender.clone());
         let workers = (0..count).map(start).collect::<Result<Vec<_>, Error>>()?;
         for _ in 0..count {
-            if events.recv().await.is_none_or(|events| events.kind == WorkerEventKind::Ended) {
+            if events.recv().await.is_none_or(|event| event.kind == WorkerEventKind::Ended) {
                 return Err(Error::Unavailable("a worker did not start; its messages are above".into()));
             }
         }
-        Ok(Runners::OtherProcesses { workers, events, run_counter: vec![0; count] })
+        Ok(Runners::OtherProcesses { workers, events, run_counts: vec![0; count] })
     }
 
     /// Waits until `total` workflows have run since the start, and their ends are durable.
@@ -120,18 +124,18 @@ impl Runners {
                     tokio::time::sleep(Duration::from_millis(1)).await;
                 }
             }
-            Runners::OtherProcesses { events, run_counter, .. } => {
-                while run_counter.iter().sum::<u64>() < total {
+            Runners::OtherProcesses { events, run_counts, .. } => {
+                while run_counts.iter().sum::<u64>() < total {
                     match events.recv().await {
                         Some(WorkerEvent { worker, kind: WorkerEventKind::Ran(count), .. }) => {
-                            run_counter[worker] = count
+                            run_counts[worker] = count
                         }
                         Some(WorkerEvent { kind: WorkerEventKind::Ended, .. }) | None => {
                             return Err(Error::Unavailable("a worker has ended by itself".into()));
                         }
                         _ => {}
                     }
-                    progress(run_counter.iter().sum());
+                    progress(run_counts.iter().sum());
                 }
             }
         }
@@ -203,9 +207,9 @@ pub async fn run_in_python(
         let row: Row = python.resume_until("row", progress)?;
         measured.push((mode, row, probe.stop(None).await?.of_other_process()));
     }
-    let events: Vec<(f64, f64)> = python.resume_until("waits", &|_| {})?;
+    let pairs: Vec<(f64, f64)> = python.resume_until("waits", &|_| {})?;
     let mut waits = WaitTimes::default();
-    for (start, result) in events {
+    for (start, result) in pairs {
         waits.starts.push(start);
         waits.results.push(result);
     }
@@ -227,8 +231,8 @@ fn with_queue_columns(row: Row, mode: &str, parameters: QueueParameters) -> Row 
 }
 
 fn latency_rows(mode: &str, waits: &WaitTimes, parameters: QueueParameters) -> [Row; 2] {
-    let row = |samples: &Samples, target_name: &str| {
-        let mode = format!("{mode}, {target_name}");
+    let row = |samples: &Samples, label: &str| {
+        let mode = format!("{mode}, {label}");
         Row { concurrency: Some(1), ..with_queue_columns(samples.row(&mode), &mode, parameters) }
     };
     [row(&waits.starts, "to start"), row(&waits.results, "to result")]
@@ -304,7 +308,10 @@ impl QueueBench<'_> {
     }
 
     /// Starts an additional caller, which waits for the result of each of its workflows.
-    fn spawn_sampler(&self, is_finished: Arc<AtomicBool>) -> tokio::task::JoinHandle<Result<WaitTimes, Error>> {
+    fn spawn_sampler(
+        &self,
+        is_finished: Arc<AtomicBool>,
+    ) -> tokio::task::JoinHandle<Result<WaitTimes, Error>> {
         let (engine, workflow, name) = (self.engine.clone(), self.workflow.clone(), self.names[0].clone());
         tokio::spawn(async move { run_one_by_one(&engine, &workflow, &name, usize::MAX, &is_finished).await })
     }
@@ -334,7 +341,7 @@ impl QueueBench<'_> {
     async fn wait_for_runs(&mut self, progress: &dyn Fn(u64)) -> Result<(), Error> {
         let before = self.enqueued - (self.parameters.iterations as u64).min(self.enqueued);
         self.runners
-            .wait_for_runs(self.enqueued, &self.engine, &|run_counter| progress(run_counter.saturating_sub(before)))
+            .wait_for_runs(self.enqueued, &self.engine, &|ran| progress(ran.saturating_sub(before)))
             .await
     }
 }

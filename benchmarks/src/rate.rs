@@ -31,8 +31,8 @@ pub struct RateParameters {
 /// Enqueues workflows into a queue with an evenly spaced rate, and measures the times between the begin of one and the next.
 pub async fn run(target: &Target, parameters: RateParameters) -> Result<(Row, Vec<Figure>), Error> {
     let RateParameters { per_second, workers, iterations } = parameters;
-    let ran = Arc::new(RunCounter::default());
-    let workflow = workflow(&ran);
+    let run_counter = Arc::new(RunCounter::default());
+    let workflow = workflow(&run_counter);
     let queue = Queue::new(QUEUE_NAME).rate(Rate::new(per_second, Duration::from_secs(1)).evenly());
     let mut builder = Engine::builder(target.store().await?).register(&workflow).queue(queue);
     if workers > 0 {
@@ -50,9 +50,9 @@ pub async fn run(target: &Target, parameters: RateParameters) -> Result<(Row, Ve
         begun.push(handle.result().await?);
     }
     begun.sort_unstable();
-    let mut between = Samples::default();
+    let mut intervals = Samples::default();
     for pair in begun.windows(2) {
-        between.push((pair[1] - pair[0]) as f64 / 1_000.0);
+        intervals.push((pair[1] - pair[0]) as f64 / 1_000.0);
     }
     engine.shutdown(Duration::from_secs(10)).await?;
     if let Some(runners) = runners {
@@ -60,12 +60,12 @@ pub async fn run(target: &Target, parameters: RateParameters) -> Result<(Row, Ve
     }
     let interval = 1_000.0 / f64::from(per_second);
     let name = format!("every {interval} ms, {workers} workers");
-    let row = Row { queues: Some(1), workers: Some(workers), ..between.row(&name) };
-    let mean = row.seconds * 1_000.0 / between.len().max(1) as f64;
-    let off = |ms: f64| (ms / interval - 1.0).abs() * 100.0;
+    let row = Row { queues: Some(1), workers: Some(workers), ..intervals.row(&name) };
+    let mean = row.seconds * 1_000.0 / intervals.len().max(1) as f64;
+    let deviation = |ms: f64| (ms / interval - 1.0).abs() * 100.0;
     let figures = vec![
-        Figure::new(format!("{name}: the mean is off"), off(mean), "%").at_most(MAX_DEVIATION_PERCENT),
-        Figure::new(format!("{name}: the median is off"), off(between.median()), "%")
+        Figure::new(format!("{name}: the mean is off"), deviation(mean), "%").at_most(MAX_DEVIATION_PERCENT),
+        Figure::new(format!("{name}: the median is off"), deviation(intervals.median()), "%")
             .at_most(MAX_DEVIATION_PERCENT),
     ];
     Ok((row, figures))

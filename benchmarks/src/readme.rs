@@ -120,8 +120,12 @@ fn summary_table(reports: &[(String, Report)]) -> String {
         let cells = found.map(|found| found.map_or("n/a | n/a | n/a".to_owned(), |(_, row)| run_cells(row)));
         let steps = if steps == 0 { "no steps".to_owned() } else { format!("{steps} steps") };
         // writing to a String does not fail
-        let _ =
-            writeln!(text, "| {language}, {steps} | {} | {} |", group_digits(callers as u64), cells.join(" | "));
+        let _ = writeln!(
+            text,
+            "| {language}, {steps} | {} | {} |",
+            group_digits(callers as u64),
+            cells.join(" | ")
+        );
         for (report, _) in found.into_iter().flatten() {
             stores.insert(&*report.store);
             last = Some(report);
@@ -255,9 +259,7 @@ fn sweep_table(reports: &[&(&String, &Report)]) -> String {
         }
         for ((steps, kind, callers), figures) in lines {
             let number = |n: Option<usize>| n.map_or(String::new(), |n| group_digits(n as u64));
-            let [start, run] = figures.map(|row| {
-                row.map_or("n/a | n/a | n/a".to_owned(), run_cells)
-            });
+            let [start, run] = figures.map(|row| row.map_or("n/a | n/a | n/a".to_owned(), run_cells));
             let (store, durability) = (&report.store, &report.durability);
             let (steps, callers) = (number(steps), number(callers));
             let kind = kind.as_ref().map_or(String::new(), |kind| format!(" {kind}"));
@@ -424,7 +426,8 @@ mod tests {
         let table = page_tables(Page::Results, &reports);
         let (rust, rest) = table.split_once("**Python, in one process**").unwrap();
         assert!(rust.starts_with("**Rust**\n") && rust.contains("| 2,048 | 99 |") && !rust.contains("77"));
-        let (sweep, rest) = rest.split_once("**Python, in one process: steps by size of their values**").unwrap();
+        let (sweep, rest) =
+            rest.split_once("**Python, in one process: steps by size of their values**").unwrap();
         assert!(sweep.contains("| 3 | 2,048 | 77 |") && sweep.contains("| 3 | 64 threads | 5 |"), "{sweep}");
         let (sizes, memory) = rest.split_once("**Python, in one process: memory**").unwrap();
         let cells: Vec<_> =

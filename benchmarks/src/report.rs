@@ -132,7 +132,7 @@ pub struct Row {
     /// The number of operations that exceeded the experiment's time bound, if it has one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub late: Option<u64>,
-    /// What bounded the run, if that was measured.
+    /// The measurement of what bounded the run. `None` if it was not made.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bound: Option<Bound>,
 }

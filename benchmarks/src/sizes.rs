@@ -57,15 +57,15 @@ pub async fn run(
     let builder = Engine::builder(target.store().await?).register(&workflow);
     let engine = builder.max_running(concurrency.max(10_000) + 1).open().await?;
     let input = if steps == 0 { size } else { 0 };
-    let (total, warm) = (parameters.total(), parameters.warm_up_total());
-    run_callers(&engine, &workflow, mode, concurrency.min(64), (warm, input), &|_| {}).await;
+    let (total, warm_up) = (parameters.total(), parameters.warm_up_total());
+    run_callers(&engine, &workflow, mode, concurrency.min(64), (warm_up, input), &|_| {}).await;
     let store = engine.store().clone();
     let probe = Probe::start(target, Some(&store)).await?;
     let counted = store.counters().snapshot();
     let bytes = target.bytes_written().await;
-    let (latencies, wall) =
+    let (latencies, elapsed) =
         run_callers(&engine, &workflow, mode, concurrency, (total, input), progress).await;
-    let seen = probe.stop(Some(&store)).await?;
+    let observation = probe.stop(Some(&store)).await?;
     let mut row = Row {
         mode: Some(mode.as_str().to_owned()),
         concurrency: Some(concurrency),
@@ -73,15 +73,15 @@ pub async fn run(
         size: Some(size),
         ..Row::default()
     };
-    latencies.fill_with_elapsed(wall, &mut row);
+    latencies.fill_with_elapsed(elapsed, &mut row);
     let counted = store.counters().snapshot().since(&counted);
     row.flushes = counted.flushes;
     row.writes_per_flush = counted.writes as f64 / counted.flushes.max(1) as f64;
     row.bytes_written = target.bytes_written().await - bytes;
     engine.shutdown(Duration::from_secs(10)).await?;
     drop((engine, store));
-    seen.fill(target, &mut row).await?;
-    row.disk_bytes_each = bytes_each(before, target.bytes_stored().await?, total + warm);
+    observation.fill(target, &mut row).await?;
+    row.disk_bytes_each = bytes_each(before, target.bytes_stored().await?, total + warm_up);
     Ok(row)
 }
 

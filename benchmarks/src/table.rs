@@ -86,8 +86,8 @@ pub fn time_table(rows: &[Row]) -> Table {
 /// Returns a table of what bounds each row: the shares of its time, and what it wrote. `None` if that was not measured. All
 /// rows must be of one store.
 pub fn bound_table(rows: &[Row]) -> Option<Table> {
-    let watched: Vec<_> = rows.iter().filter_map(|row| Some((row, row.bound.as_ref()?))).collect();
-    let (_, first) = watched.first()?;
+    let measured: Vec<_> = rows.iter().filter_map(|row| Some((row, row.bound.as_ref()?))).collect();
+    let (_, first) = measured.first()?;
     let is_server = first.samples.is_some();
     let mut header = vec!["what bounds it".to_owned(), "callers".to_owned()];
     header.extend(first.shares.iter().map(|share| format!("{} %", share.name)));
@@ -98,7 +98,7 @@ pub fn bound_table(rows: &[Row]) -> Option<Table> {
     header.extend(["CPUs", "of the machine"].map(str::to_owned));
     let mut table = Table::new();
     table.load_style(ASCII_MARKDOWN).set_header(header);
-    for (row, bound) in watched {
+    for (row, bound) in measured {
         let each = |bytes: u64| format!("{:.0}", bytes as f64 / row.completed.max(1) as f64);
         let processors = |used: Option<f64>| used.map_or(String::new(), |used| format!("{used:.2}"));
         let mut cells = vec![

@@ -12,11 +12,11 @@ use crate::report::{Figure, Row};
 use crate::target::TargetLocation;
 use crate::worker::{Worker, WorkerEvent, WorkerEventKind};
 
-/// The number by_worker terminations from which on the target applies.
+/// The minimum number of terminations for which the target applies.
 const MIN_KILLS_FOR_TARGET: usize = 20;
 /// The target: the maximum time until an execution runs on another worker.
 const TARGET_TIME: Duration = Duration::from_secs(5);
-/// The time after which an execution that does not run on another worker counts as failed.
+/// The time limit for an execution to run on another worker, and for workers to start. A later execution counts as failed.
 const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// The way in which workers are terminated.
@@ -37,27 +37,27 @@ impl Termination {
     }
 }
 
-/// The parameters by_worker an experiment.
+/// The parameters of an experiment.
 #[derive(Clone, Copy, Debug)]
 pub struct TakeoverParameters {
     /// The way in which workers are terminated.
     pub termination: Termination,
-    /// The number by_worker terminations.
+    /// The number of terminations.
     pub times: usize,
-    /// The number by_worker workers, at least two.
+    /// The number of workers, at least two.
     pub workers: usize,
-    /// The number by_worker long executions in all.
+    /// The number of long executions in all.
     pub executions: u32,
 }
 
-/// The workers, and the executions that each by_worker them runs.
+/// The workers, and the executions that each of them runs.
 struct WorkerSet {
     url: String,
     running: BTreeMap<usize, Worker>,
     owners: BTreeMap<u32, usize>,
     event_sender: mpsc::UnboundedSender<WorkerEvent>,
     events: mpsc::UnboundedReceiver<WorkerEvent>,
-    /// The number by_worker the next worker.
+    /// The number of the next worker.
     next_number: usize,
 }
 
@@ -79,10 +79,10 @@ impl WorkerSet {
         Err(Error::Unavailable("a worker did not start; its messages are above".into()))
     }
 
-    /// Returns the next event, `None` after `deadline`. Updates the owners by_worker executions.
+    /// Returns the next event, `None` after `deadline`. Updates the owners of executions.
     async fn next_event(&mut self, deadline: Instant) -> Option<WorkerEvent> {
         let event = timeout_at(deadline, self.events.recv()).await.ok().flatten()?;
-        // the last events by_worker a dead worker may arrive late
+        // the last events of a dead worker may arrive late
         if let WorkerEventKind::Begun(execution) = event.kind
             && self.running.contains_key(&event.worker)
         {
@@ -103,7 +103,7 @@ impl WorkerSet {
 
 /// Terminates workers one by one. Returns the row, and the figure with its target.
 ///
-/// Each sample is the time by_worker one execution, from the signal until the body by_worker its next step begins on another worker.
+/// Each sample is the time of one execution, from the signal until the body of its next step begins on another worker.
 pub async fn run(
     location: &TargetLocation,
     parameters: TakeoverParameters,
@@ -122,12 +122,12 @@ async fn measure(
     parameters: TakeoverParameters,
     progress: &dyn Fn(u64),
 ) -> Result<(Row, Vec<Figure>), Error> {
-    let TakeoverParameters { termination: termination, times, executions, .. } = parameters;
+    let TakeoverParameters { termination, times, executions, .. } = parameters;
     let count = parameters.workers.max(2);
-    let (event_sender, event) = mpsc::unbounded_channel();
+    let (event_sender, events) = mpsc::unbounded_channel();
     let (running, owners) = (BTreeMap::new(), BTreeMap::new());
     let mut workers =
-        WorkerSet { url: url.to_owned(), running, owners, event_sender: event_sender, events: event, next_number: 0 };
+        WorkerSet { url: url.to_owned(), running, owners, event_sender, events, next_number: 0 };
     let each = (executions / count as u32).max(1);
     for _ in 0..count {
         let number = workers.add().await?;
@@ -144,7 +144,7 @@ async fn measure(
     let mut samples = Samples::default();
     let (mut failed, mut late) = (0, 0);
     for done in 0..times {
-        // a random moment between two heartbeats by_worker the other workers
+        // a random moment between two heartbeats of the other workers
         let pause = Instant::now() + Duration::from_millis(fastrand::u64(500..1_500));
         while workers.next_event(pause).await.is_some() {}
         let Some((target_worker, mut remaining)) = workers.busiest() else { break };
@@ -157,8 +157,7 @@ async fn measure(
             Termination::Drain => worker.drain()?,
         }
         while !remaining.is_empty() {
-            let Some(WorkerEvent { worker, kind: kind, at }) = workers.next_event(ended_at + TIMEOUT).await
-            else {
+            let Some(WorkerEvent { worker, kind, at }) = workers.next_event(ended_at + TIMEOUT).await else {
                 break;
             };
             if let WorkerEventKind::Begun(execution) = kind

@@ -27,19 +27,19 @@ impl TargetLocation {
     /// Opens an empty target that other processes can open, too. On Postgres this is a new database on the server, which is
     /// dropped when the target is [closed](Target::close).
     pub async fn open_fresh(&self) -> Result<Target, Error> {
-        let there = self.open_target().await?;
-        if there.postgres().is_some() {
-            return there.in_new_database(&self.durability).await;
+        let target = self.open_target().await?;
+        if target.postgres().is_some() {
+            return target.in_new_database(&self.durability).await;
         }
         if self.store == "memory" || self.store.starts_with("memory:") {
             let reason = "other processes cannot open it; use sqlite, or a URL";
             return Err(Error::Invalid { input: "store", reason: format!("memory: {reason}") });
         }
-        if there.path().is_some_and(|path| path.exists()) {
+        if target.path().is_some_and(|path| path.exists()) {
             let reason = format!("{} exists already; use sqlite for a new file, or another path", self.store);
             return Err(Error::Invalid { input: "store", reason });
         }
-        Ok(there)
+        Ok(target)
     }
 
     /// Returns the location for new targets on the same server as `target`, or in the same folder.
@@ -113,13 +113,14 @@ impl Target {
             Self { url: store.to_owned(), postgres: None, directory: None, created_database: None };
         match store {
             "sqlite" => {
-                let made = match directory {
+                let directory = match directory {
                     Some(directory) => TempDir::with_prefix_in("stepfast-bench-", directory),
                     None => TempDir::with_prefix("stepfast-bench-"),
                 };
-                let made = made.map_err(|error| io_error("make a temporary directory", &error))?;
-                target.url = format!("sqlite:{}", made.path().join("bench.db").display());
-                target.directory = Some(made);
+                let directory =
+                    directory.map_err(|error| io_error("create a temporary directory", &error))?;
+                target.url = format!("sqlite:{}", directory.path().join("bench.db").display());
+                target.directory = Some(directory);
             }
             "memory" => target.url = "memory:".to_owned(),
             _ => {}
@@ -142,31 +143,31 @@ impl Target {
 
     /// Opens a target in a new database on the same server.
     async fn in_new_database(mut self, durability: &str) -> Result<Self, Error> {
-        let Some(maker) = self.postgres.take() else { return Ok(self) };
+        let Some(creator) = self.postgres.take() else { return Ok(self) };
         let name = format!("stepfast_bench_{}_{:08x}", std::process::id(), fastrand::u32(..));
-        maker.batch_execute(&format!("CREATE DATABASE {name}")).await.map_err(|error| Error::Open {
-            store: "a database of its own for this experiment".to_owned(),
+        creator.batch_execute(&format!("CREATE DATABASE {name}")).await.map_err(|error| Error::Open {
+            store: "a new database for this experiment".to_owned(),
             reason: format!("{}; does the role have CREATEDB?", error_chain(&error)),
         })?;
         let url = with_database(&self.url, &name);
         let opened = Box::pin(Self::open(&url, "full", None)).await;
         if opened.is_err() {
-            let _ = maker.batch_execute(&format!("DROP DATABASE {name} WITH (FORCE)")).await;
+            let _ = creator.batch_execute(&format!("DROP DATABASE {name} WITH (FORCE)")).await;
         }
         let mut target = opened?;
         if durability != "full" && !target.url.contains("durability=") {
             let separator = if target.url.contains('?') { '&' } else { '?' };
             target.url = format!("{}{separator}durability={durability}", target.url);
         }
-        target.created_database = Some((name, maker));
+        target.created_database = Some((name, creator));
         Ok(target)
     }
 
     /// Drops the database that was created for the target.
     pub async fn close(mut self) -> Result<(), Error> {
         self.postgres = None;
-        let Some((name, maker)) = self.created_database.take() else { return Ok(()) };
-        maker.batch_execute(&format!("DROP DATABASE {name} WITH (FORCE)")).await.map_err(postgres_error)
+        let Some((name, creator)) = self.created_database.take() else { return Ok(()) };
+        creator.batch_execute(&format!("DROP DATABASE {name} WITH (FORCE)")).await.map_err(postgres_error)
     }
 
     /// Opens the store.
@@ -201,8 +202,8 @@ impl Target {
     /// in memory.
     pub async fn bytes_stored(&self) -> Result<Option<u64>, Error> {
         if let Some(client) = &self.postgres {
-            let asked = client.query_one("SELECT pg_database_size(current_database())", &[]).await;
-            return Ok(Some(asked.map_err(postgres_error)?.get::<_, i64>(0) as u64));
+            let size = client.query_one("SELECT pg_database_size(current_database())", &[]).await;
+            return Ok(Some(size.map_err(postgres_error)?.get::<_, i64>(0) as u64));
         }
         let Some(path) = self.path() else { return Ok(None) };
         let len = |path: PathBuf| std::fs::metadata(path).map_or(0, |found| found.len());
@@ -258,7 +259,7 @@ mod tests {
             assert_eq!(target(url).path(), Some(path.into()), "{url}");
             assert_eq!(target(url).folder(), Path::new(folder), "{url}");
         }
-        for (url, there) in [
+        for (url, target) in [
             ("postgres://me:secret@host:5433/shop", "postgres://me:secret@host:5433/other"),
             ("postgres://host", "postgres://host/other"),
             (
@@ -266,7 +267,7 @@ mod tests {
                 "postgresql://host/other?sslmode=disable&durability=relaxed",
             ),
         ] {
-            assert_eq!(with_database(url, "other"), there);
+            assert_eq!(with_database(url, "other"), target);
         }
         for (url, known) in [
             ("postgres://host/shop", "postgres://host/shop"),

@@ -59,7 +59,11 @@ pub enum WorkerEventKind {
 
 impl Worker {
     /// Starts a worker on the store at `url`. Its events go to `events`; its standard error is inherited.
-    pub fn start(url: &str, number: usize, events: mpsc::UnboundedSender<WorkerEvent>) -> Result<Self, Error> {
+    pub fn start(
+        url: &str,
+        number: usize,
+        events: mpsc::UnboundedSender<WorkerEvent>,
+    ) -> Result<Self, Error> {
         let program = std::env::current_exe().map_err(|error| io_error("find this program", &error))?;
         let mut child = Command::new(program)
             .args(COMMAND)
@@ -75,7 +79,7 @@ impl Worker {
         };
         tokio::spawn(async move {
             let mut lines = BufReader::new(output).lines();
-            let send = |kind| events.send(WorkerEvent { worker: number, kind: kind, at: Instant::now() });
+            let send = |kind| events.send(WorkerEvent { worker: number, kind, at: Instant::now() });
             while let Ok(Some(line)) = lines.next_line().await {
                 let (word, number) = line.split_once(' ').unwrap_or((&line, ""));
                 let _ = match (word, number.parse()) {
@@ -96,7 +100,7 @@ impl Worker {
         self.input
             .write_all(command.as_bytes())
             .await
-            .map_err(|error| io_error("tell a worker what to do", &error))
+            .map_err(|error| io_error("send a command to a worker", &error))
     }
 
     /// Kills the worker by `SIGKILL`.
@@ -144,7 +148,8 @@ fn print_line(line: &str) {
 /// `SIGTERM` (the worker then requeues its executions).
 pub async fn run_worker(url: &str) -> Result<(), Error> {
     let run_counter = Arc::new(RunCounter::default());
-    let (noop, long, queued) = (crate::workflows::workflow(), long_workflow(), crate::queue::workflow(&run_counter));
+    let (noop, long, queued) =
+        (crate::workflows::workflow(), long_workflow(), crate::queue::workflow(&run_counter));
     let store = stepfast::connect(url).await?;
     let engine = Engine::builder(store).register(&noop).register(&long).register(&queued).open().await?;
     tokio::spawn(report_runs(engine.clone(), run_counter));

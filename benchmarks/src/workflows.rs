@@ -93,9 +93,9 @@ pub async fn run(
     progress: &dyn Fn(u64),
 ) -> Result<Row, Error> {
     let (engine, workflow) = open(target, parameters.concurrency).await?;
-    let (mut row, seen) = measure(&engine, &workflow, target, parameters, progress).await?;
+    let (mut row, observation) = measure(&engine, &workflow, target, parameters, progress).await?;
     engine.shutdown(Duration::from_secs(10)).await?;
-    seen.fill(target, &mut row).await?;
+    observation.fill(target, &mut row).await?;
     Ok(row)
 }
 
@@ -117,26 +117,26 @@ pub(crate) async fn measure(
 ) -> Result<(Row, RunObservation), Error> {
     let WorkflowParameters { mode, concurrency, steps, .. } = parameters;
     let total = parameters.total();
-    let warm = WorkflowParameters { concurrency: concurrency.min(64), ..parameters };
-    run_callers(engine, workflow, warm, parameters.warm_up_total(), &|_| {}).await;
+    let warm_up = WorkflowParameters { concurrency: concurrency.min(64), ..parameters };
+    run_callers(engine, workflow, warm_up, parameters.warm_up_total(), &|_| {}).await;
     let store = engine.store();
     let probe = Probe::start(target, Some(store)).await?;
     let counted = store.counters().snapshot();
     let bytes = target.bytes_written().await;
-    let (latencies, wall) = run_callers(engine, workflow, parameters, total, progress).await;
-    let seen = probe.stop(Some(store)).await?;
+    let (latencies, elapsed) = run_callers(engine, workflow, parameters, total, progress).await;
+    let observation = probe.stop(Some(store)).await?;
     let mut row = Row {
         mode: Some(mode.as_str().to_owned()),
         concurrency: Some(concurrency),
         steps: Some(steps),
         ..Row::default()
     };
-    latencies.fill_with_elapsed(wall, &mut row);
+    latencies.fill_with_elapsed(elapsed, &mut row);
     let counted = store.counters().snapshot().since(&counted);
     row.flushes = counted.flushes;
     row.writes_per_flush = counted.writes as f64 / counted.flushes.max(1) as f64;
     row.bytes_written = target.bytes_written().await - bytes;
-    Ok((row, seen))
+    Ok((row, observation))
 }
 
 /// Runs one combination in a Python process. Returns its row and its messages for the user. The callers are tasks of one
@@ -150,7 +150,7 @@ pub async fn run_in_python(
     progress: &dyn Fn(u64),
 ) -> anyhow::Result<(Row, String)> {
     let WorkflowParameters { mode, concurrency, steps, .. } = parameters;
-    let asked = json!({
+    let input = json!({
         "url": target.url,
         "mode": mode.as_str(),
         "concurrency": concurrency,
@@ -160,12 +160,12 @@ pub async fn run_in_python(
         "size": size,
     });
     let before = target.bytes_stored().await?;
-    let mut python = Python::start(python, "workflows", asked)?;
+    let mut python = Python::start(python, "workflows", input)?;
     let probe = Probe::start(target, None).await?;
     let mut row: Row = python.resume_until("row", progress)?;
-    let seen = probe.stop(None).await?.of_other_process();
-    let said = python.finish()?;
-    seen.fill(target, &mut row).await?;
+    let observation = probe.stop(None).await?.of_other_process();
+    let messages = python.finish()?;
+    observation.fill(target, &mut row).await?;
     let workflows = parameters.total() + parameters.warm_up_total();
     let row = Row {
         mode: Some(mode.as_str().to_owned()),
@@ -177,7 +177,7 @@ pub async fn run_in_python(
             .filter(|_| size.is_some()),
         ..row
     };
-    Ok((row, said))
+    Ok((row, messages))
 }
 
 /// Makes one call of a caller.
@@ -225,6 +225,6 @@ async fn run_callers(
         })
         .collect();
     wait_for_all(callers, &latencies, progress).await;
-    let wall = begun.elapsed();
-    (latencies, wall)
+    let elapsed = begun.elapsed();
+    (latencies, elapsed)
 }

@@ -80,7 +80,7 @@ async fn write_to_postgres(
     let table = "DROP TABLE IF EXISTS stepfast_points;
         CREATE TABLE stepfast_points (id uuid PRIMARY KEY, body text NOT NULL, at timestamptz NOT NULL)";
     owner.batch_execute(table).await.map_err(postgres_error)?;
-    let mut connected = Vec::new();
+    let mut connections = Vec::new();
     let commit = if durability == "full" { "on" } else { "off" };
     for _ in 0..clients {
         let client = connect(&target.url, "stepfast bench").await?;
@@ -89,11 +89,11 @@ async fn write_to_postgres(
         let insert = insert.map_err(postgres_error)?;
         // the first insert on a connection is slower
         insert_into_postgres(&client, &insert).await.map_err(postgres_error)?;
-        connected.push((client, insert));
+        connections.push((client, insert));
     }
     let probe = Probe::start(target, None).await?;
     let begun = Instant::now();
-    let tasks = connected.into_iter().map(|(client, insert)| {
+    let tasks = connections.into_iter().map(|(client, insert)| {
         let latencies = latencies.clone();
         tokio::spawn(async move {
             while let Some(n) = latencies.next() {
@@ -105,9 +105,9 @@ async fn write_to_postgres(
     });
     wait_for_all(tasks.collect(), latencies, progress).await;
     latencies.fill_with_elapsed(begun.elapsed(), row);
-    let seen = probe.stop(None).await?;
+    let observation = probe.stop(None).await?;
     row.flushes = row.completed;
-    seen.fill(target, row).await?;
+    observation.fill(target, row).await?;
     owner.batch_execute("DROP TABLE stepfast_points").await.map_err(postgres_error)
 }
 
@@ -130,17 +130,17 @@ async fn write_to_sqlite(
     row: &mut Row,
     progress: &dyn Fn(u64),
 ) -> Result<(), Error> {
-    let failed = |error: rusqlite::Error| Error::Unavailable(format!("SQLite did not write a row: {error}"));
-    let mut connected = Vec::new();
+    let fail = |error: rusqlite::Error| Error::Unavailable(format!("SQLite did not write a row: {error}"));
+    let mut connections = Vec::new();
     for n in 0..clients {
-        let db = open_sqlite(path, durability, n == 0).map_err(failed)?;
-        connected.push(db);
+        let db = open_sqlite(path, durability, n == 0).map_err(fail)?;
+        connections.push(db);
     }
     let counters = Arc::new(Counters::default());
     let bytes = target.bytes_written().await;
     let probe = Probe::start(target, None).await?.with_writer(WriterProbe::from_counters(counters.clone()));
     let begun = Instant::now();
-    let tasks = connected.into_iter().map(|db| {
+    let tasks = connections.into_iter().map(|db| {
         let (latencies, counters) = (latencies.clone(), counters.clone());
         tokio::task::spawn_blocking(move || {
             while let Some(n) = latencies.next() {
@@ -152,10 +152,10 @@ async fn write_to_sqlite(
     });
     wait_for_all(tasks.collect(), latencies, progress).await;
     latencies.fill_with_elapsed(begun.elapsed(), row);
-    let seen = probe.stop(None).await?;
+    let observation = probe.stop(None).await?;
     row.flushes = row.completed;
     row.bytes_written = target.bytes_written().await - bytes;
-    seen.fill(target, row).await
+    observation.fill(target, row).await
 }
 
 fn open_sqlite(path: &Path, durability: &str, is_first: bool) -> Result<Connection, rusqlite::Error> {
@@ -207,8 +207,8 @@ pub async fn by_lane(
     let workflow = Workflow::new("point", |_: Context, _: String| async { Ok::<(), Failure>(()) });
     let builder = Engine::builder(target.store().await?).register(&workflow);
     let engine = builder.max_running(callers.max(10_000) + 1).open().await?;
-    let warm = Arc::new(Latencies::new((total / 20).clamp(1, 2_000)));
-    run_callers(&engine, &workflow, callers.min(64), &warm, &|_| {}).await;
+    let warm_up = Arc::new(Latencies::new((total / 20).clamp(1, 2_000)));
+    run_callers(&engine, &workflow, callers.min(64), &warm_up, &|_| {}).await;
     let store = engine.store().clone();
     let probe = Probe::start(target, Some(&store)).await?;
     let counted = store.counters().snapshot();
@@ -218,13 +218,13 @@ pub async fn by_lane(
     run_callers(&engine, &workflow, callers, &latencies, progress).await;
     let mut row = Row { mode: Some("lane".into()), concurrency: Some(callers), ..Row::default() };
     latencies.fill_with_elapsed(begun.elapsed(), &mut row);
-    let seen = probe.stop(Some(&store)).await?;
+    let observation = probe.stop(Some(&store)).await?;
     let counted = store.counters().snapshot().since(&counted);
     row.flushes = counted.flushes;
     row.writes_per_flush = counted.writes as f64 / counted.flushes.max(1) as f64;
     row.bytes_written = target.bytes_written().await - bytes;
     engine.shutdown(Duration::from_secs(10)).await?;
-    seen.fill(target, &mut row).await?;
+    observation.fill(target, &mut row).await?;
     Ok(row)
 }
 

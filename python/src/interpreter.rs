@@ -106,25 +106,29 @@ pub(crate) fn reset_context_var(variable: &Bound<'_, PyAny>, token: &Py<PyAny>) 
     is_reset
 }
 
-/// Calls a function with one argument in a context, as `Context.run` does.
-pub(crate) fn call_in_context(
+/// Creates an empty context.
+pub(crate) fn new_context(py: Python<'_>) -> PyResult<Bound<'_, PyAny>> {
+    // SAFETY: the lock is held; a context is owned
+    unsafe { Bound::from_owned_ptr_or_err(py, ffi::PyContext_New()) }
+}
+
+/// Runs code in a context, as `Context.run` does.
+pub(crate) fn run_in_context<T>(
     context: &Bound<'_, PyAny>,
-    function: &Bound<'_, PyAny>,
-    argument: &Bound<'_, PyAny>,
-) -> PyResult<()> {
+    code: impl FnOnce() -> PyResult<T>,
+) -> PyResult<T> {
     let py = context.py();
-    // SAFETY: all three objects live, and the lock is held; the entered context is left again
-    unsafe {
-        if ffi::PyContext_Enter(context.as_ptr()) != 0 {
-            return Err(PyErr::fetch(py));
-        }
-        let called = function.call1((argument,)).map(drop);
-        if ffi::PyContext_Exit(context.as_ptr()) != 0 {
-            let failed = PyErr::fetch(py);
-            return called.and(Err(failed));
-        }
-        called
+    // SAFETY: the context lives, and the lock is held
+    if unsafe { ffi::PyContext_Enter(context.as_ptr()) } != 0 {
+        return Err(PyErr::fetch(py));
     }
+    let result = code();
+    // SAFETY: as above; this leaves the context that was entered
+    if unsafe { ffi::PyContext_Exit(context.as_ptr()) } != 0 {
+        let failed = PyErr::fetch(py);
+        return result.and(Err(failed));
+    }
+    result
 }
 
 /// Returns the exception that the running code, or one of its callers, handles. Called at every durable call.

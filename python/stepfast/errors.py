@@ -193,6 +193,7 @@ CODES: Final[dict[str, type[Error]]] = {
     "SF-0003": WorkflowIdConflict,
     "SF-0012": EngineClosed,
     "SF-0014": SchemaMismatch,
+    "SF-0037": NotFound,
     "SF-0038": QueueConflict,
     "SF-0039": DedupConflict,
     "SF-0040": QueueFull,

@@ -149,4 +149,4 @@ def test_experiments_with_other_processes_refuse_memory(program: pathlib.Path) -
         command = [program, "bench", experiment, "--store", "memory"]
         ended = subprocess.run(command, capture_output=True, text=True, timeout=60)
         assert ended.returncode == 1
-        assert "other processes cannot see it" in ended.stderr, ended.stderr
+        assert "other processes cannot open it" in ended.stderr, ended.stderr

@@ -16,13 +16,13 @@ use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 
 use stepfast::store::Durability;
 use stepfast_tests::crash::child;
-use stepfast_tests::crash::crash_points::{ENGINE, POSTGRES, SQLITE, at_point};
-use stepfast_tests::crash::harness::{Kind, Tally, at_random};
+use stepfast_tests::crash::crash_points::{ENGINE_POINTS, POSTGRES_POINTS, SQLITE_POINTS, crash_at_point};
+use stepfast_tests::crash::harness::{StoreKind, Tally, at_random};
 use stepfast_tests::crash::power;
 use stepfast_tests::fixtures::postgres_server::PostgresServer;
 
 /// Number of concurrent jobs per store: jobs on Postgres wait for leases most of the time.
-const AT_ONCE: [(Kind, usize); 2] = [(Kind::Sqlite, 2), (Kind::Postgres, 6)];
+const AT_ONCE: [(StoreKind, usize); 2] = [(StoreKind::Sqlite, 2), (StoreKind::Postgres, 6)];
 
 /// The work of a job. It calls its argument after each kill.
 type Work = Box<dyn Fn(&dyn Fn()) -> Tally + Send>;
@@ -30,7 +30,7 @@ type Work = Box<dyn Fn(&dyn Fn()) -> Tally + Send>;
 /// Work for a row of the result table.
 struct Job {
     row: usize,
-    kind: Kind,
+    kind: StoreKind,
     work: Work,
 }
 
@@ -43,7 +43,7 @@ struct Row {
 }
 
 fn main() -> ExitCode {
-    if child::run_if_asked() {
+    if child::run_if_requested() {
         return ExitCode::SUCCESS;
     }
     let seed = variable("STEPFAST_CRASH_SEED").unwrap_or_else(|| fastrand::u64(..));
@@ -74,10 +74,10 @@ fn plan(kills: u64, seed: u64) -> (Vec<Row>, Vec<Job>) {
     }
     // on Postgres a lease must expire after each kill: that takes seconds, and several jobs wait concurrently
     let random = [
-        (Kind::Sqlite, "sqlite", 1, "1", kills * 3 / 10, 20),
-        (Kind::Sqlite, "sqlite", 2, "2", kills * 3 / 10, 20),
-        (Kind::Postgres, "postgres", 1, "1", kills / 10, 6),
-        (Kind::Postgres, "postgres", 2, "2", kills / 10, 6),
+        (StoreKind::Sqlite, "sqlite", 1, "1", kills * 3 / 10, 20),
+        (StoreKind::Sqlite, "sqlite", 2, "2", kills * 3 / 10, 20),
+        (StoreKind::Postgres, "postgres", 1, "1", kills / 10, 6),
+        (StoreKind::Postgres, "postgres", 2, "2", kills / 10, 6),
     ];
     for (kind, store, victims, named, kills, portion) in random {
         let row = rows.len();
@@ -107,7 +107,7 @@ fn plan_cuts(rows: &mut Vec<Row>, jobs: &mut Vec<Job>, kills: u64, rng: &mut fas
     let (full, relaxed) = (row("power cuts"), row("cuts, relaxed"));
     let (log, relaxed_log) = (row("log of syncs"), row("log, relaxed"));
     let mut left = (kills / 4).max(1);
-    let mut job = |row, work: Work| jobs.push(Job { row, kind: Kind::Sqlite, work });
+    let mut job = |row, work: Work| jobs.push(Job { row, kind: StoreKind::Sqlite, work });
     while left > 0 {
         let (some, seed) = (left.min(15), rng.u64(..));
         left -= some;
@@ -131,16 +131,16 @@ fn plan_points(
     let passages = if kills < 200 { 1 } else { 3 };
     let engine_on_postgres = u32::from(kills >= 200);
     for (kind, store, own, of_engine) in [
-        (Kind::Sqlite, "sqlite", SQLITE, passages),
-        (Kind::Postgres, "postgres", POSTGRES, engine_on_postgres),
+        (StoreKind::Sqlite, "sqlite", SQLITE_POINTS, passages),
+        (StoreKind::Postgres, "postgres", POSTGRES_POINTS, engine_on_postgres),
     ] {
         let row = rows.len();
         rows.push(Row { what: "crash points", store, victims: "1", tally: Tally::default() });
-        for (points, passages) in [(ENGINE, of_engine), (own, passages)] {
+        for (points, passages) in [(ENGINE_POINTS, of_engine), (own, passages)] {
             let points = points.iter().filter(|(name, _)| only.is_none_or(|only| only == *name));
             for (&point, n) in points.flat_map(|point| (1..=passages).map(move |n| (point, n))) {
                 let seed = rng.u64(..);
-                let work: Work = Box::new(move |progress| at_point(kind, point, n, seed, progress));
+                let work: Work = Box::new(move |progress| crash_at_point(kind, point, n, seed, progress));
                 jobs.push(Job { row, kind, work });
             }
         }

@@ -9,7 +9,7 @@ use stepfast::store::StoreError;
 use stepfast::{SqliteOptions, SqliteStore, Store};
 use stepfast_core::key::Key;
 use stepfast_core::store::{Detail, ExecutionId, Flush, State, Write};
-use stepfast_tests::crash::disk::{Cut, Disk};
+use stepfast_tests::crash::disk::{PowerCut, Disk};
 use stepfast_tests::crash::leftovers;
 use stepfast_tests::crash::vfs;
 use stepfast_tests::fixtures::builders;
@@ -44,12 +44,12 @@ impl FaultyDisk {
     /// Commits a start in this state, and resends it until the outcome is known. Returns how often it was sent.
     async fn start(&mut self, worker: &mut Worker, state: State) -> usize {
         let key = Key::mint(0);
-        let mut flush = worker.flush(vec![Write::Start(Box::new(builders::start(key, state)))]);
+        let mut flush = worker.new_flush(vec![Write::Start(Box::new(builders::start(key, state)))]);
         for sent in 1..99 {
             match worker.store.commit(&flush).await {
                 Ok(outcomes) => {
                     assert_eq!(outcomes, []);
-                    worker.number = flush.number + 1;
+                    worker.flush_number = flush.number + 1;
                     self.acknowledged.push(key);
                     return sent;
                 }
@@ -62,9 +62,9 @@ impl FaultyDisk {
 
     /// Cuts the power, and checks that the remaining data contains all acknowledged executions.
     async fn check(&self, rng: &mut fastrand::Rng) {
-        for cut in Cut::ALL {
+        for cut in PowerCut::ALL {
             let after = TempDir::new().unwrap();
-            self.disk.cut(cut, rng, after.path());
+            self.disk.cut_power(cut, rng, after.path());
             check(&after.path().join("test.db"), &self.acknowledged).await;
         }
     }
@@ -108,10 +108,10 @@ async fn unsynced_log_of_dead_process_is_rewritten() {
     database.start(&mut worker, running()).await;
     // all later syncs of a process that is killed
     database.disk.fail_syncs("-wal", 0, 9);
-    let lost = worker.flush(vec![Write::Start(Box::new(builders::start(Key::mint(0), running())))]);
+    let lost = worker.new_flush(vec![Write::Start(Box::new(builders::start(Key::mint(0), running())))]);
     assert!(matches!(worker.store.commit(&lost).await, Err(StoreError::Unavailable(_))));
     drop((worker, store));
-    database.disk.mend();
+    database.disk.heal();
     let mut worker = Worker::register(&database.open().unwrap()).await;
     // a peer that never saw the error continues after data that is not on the disk
     database.start(&mut worker, running()).await;
@@ -145,7 +145,7 @@ async fn acknowledged_starts_survive_any_failed_sync() {
                             Err(_) => failures += 1,
                         }
                     };
-                    database.disk.mend();
+                    database.disk.heal();
                     worker = Worker::register(&store).await;
                 }
                 n => {

@@ -50,7 +50,7 @@ fn run_on_sqlite(example: &str) {
 /// Runs an example on a database of its own, because other tests use the server at the same time.
 fn run_on_postgres(example: &str) {
     let server = PostgresServer::shared();
-    let name = format!("{}_{example}", server.schema());
+    let name = format!("{}_{example}", server.fresh_schema_name());
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let (url, create) = (server.url(), format!("CREATE DATABASE {name}"));
     runtime.block_on(async {

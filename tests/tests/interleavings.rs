@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use libtest_mimic::{Arguments, Trial};
 use stepfast_tests::model::interleavings;
-use stepfast_tests::{GOING, engine};
+use stepfast_tests::{STORES_WITH_RUNNING_CLOCK, engine};
 
 /// Number of worlds per store, unless `STEPFAST_WORLDS` sets another.
 const WORLDS: u64 = 3;
@@ -24,7 +24,7 @@ fn main() {
     let seed: u64 = seed.unwrap_or_else(|| fastrand::u64(..));
     println!("interleavings: STEPFAST_SEED={seed}");
     let mut trials = Vec::new();
-    for (store, fresh) in GOING {
+    for (store, fresh) in STORES_WITH_RUNNING_CLOCK {
         for n in 0..worlds {
             let world = move || {
                 let run = move |runtime: tokio::runtime::Runtime| {

@@ -12,10 +12,10 @@ use stepfast::{Context, Engine, Error, ErrorKind, Handle, PostgresOptions, Postg
 use stepfast_tests::engine::support::{Count, Latch, Returns, open, record, row, shut_down};
 use stepfast_tests::engine::within;
 use stepfast_tests::faults::fault_store::{Call, FaultStore};
-use stepfast_tests::faults::stalling_proxy::StandingProxy;
+use stepfast_tests::faults::stalling_proxy::StallingProxy;
 use stepfast_tests::fixtures::clock::TestClock;
 use stepfast_tests::fixtures::postgres_server::PostgresServer;
-use stepfast_tests::fixtures::stores::EPOCH;
+use stepfast_tests::fixtures::stores::TEST_EPOCH;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
@@ -100,7 +100,7 @@ impl Load {
 
 /// Waits until the engine on `store` has sent `times` more heartbeats.
 async fn wait_for_heartbeats(store: &FaultStore, times: usize) {
-    store.until_called(Call::Look, store.called(Call::Look) + times).await;
+    store.wait_until_called(Call::Heartbeat, store.call_count(Call::Heartbeat) + times).await;
 }
 
 #[test]
@@ -180,7 +180,7 @@ fn server_crash_under_load_loses_nothing() {
             let start = engine.start(&load.workflow, (1000 + round, 1)).workflow_id(format!("in {round}"));
             let error = start.wait_timeout(Duration::from_millis(20)).await.map(drop).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
-            store.until_called(Call::Commit, store.called(Call::Commit) + 3).await;
+            store.wait_until_called(Call::Commit, store.call_count(Call::Commit) + 3).await;
             wait_for_heartbeats(&store, 2).await;
             control_server(PostgresServer::start_again).await;
         }
@@ -202,7 +202,7 @@ fn workers_survive_outage_longer_than_lease() {
     case(async || {
         let server = Arc::new(PostgresServer::start());
         let load = Load::new();
-        let proxy = StandingProxy::to(server.url()).await;
+        let proxy = StallingProxy::start(server.url()).await;
         let url = proxy.url(server.url());
         let options = PostgresOptions::default().lease(LONG_LEASE);
         let (one, two) = (store(&url, options.clone()).await, store(&url, options).await);
@@ -229,7 +229,7 @@ fn workers_survive_outage_longer_than_lease() {
         .unwrap();
         let _ = connection.await;
         // one worker is back long before the other
-        two.hold(&[Call::Look]);
+        two.hold_calls(&[Call::Heartbeat]);
         proxy.open();
         wait_for_heartbeats(&one, 5).await;
         two.release();
@@ -271,7 +271,7 @@ fn stopped_server_costs_no_execution_beyond_lease() {
         let mut runs: Vec<_> = (0..40).map(|n| load.run(&engines[n as usize % 2], n, 3)).collect();
         load.begun_bodies.reaches(40).await;
         let naps = [engines[0].start(&nap, ()).await.unwrap(), engines[1].start(&nap, ()).await.unwrap()];
-        let registered = stores.each_ref().map(|store| store.called(Call::Register));
+        let registered = stores.each_ref().map(|store| store.call_count(Call::Register));
         control_server(PostgresServer::stop).await;
         let began = Instant::now();
         // starts of callers and results of bodies wait during the outage
@@ -311,7 +311,7 @@ fn stopped_server_costs_no_execution_beyond_lease() {
             );
         }
         // both workers keep their registrations
-        assert_eq!(stores.each_ref().map(|store| store.called(Call::Register)), registered);
+        assert_eq!(stores.each_ref().map(|store| store.call_count(Call::Register)), registered);
         let bodies = load.bodies.lock().unwrap().clone();
         assert!(bodies.len() == 180 + timed_out_starts as usize && bodies.values().all(|count| *count == 1));
         for engine in engines {
@@ -326,23 +326,23 @@ fn stalled_network_delays_work_and_loses_nothing() {
         let url = PostgresServer::shared().url();
         let load = Load::new();
         load.latch.open();
-        let proxy = StandingProxy::to(url).await;
-        let options = PostgresOptions::default().schema(PostgresServer::shared().schema()).lease(LONG_LEASE);
+        let proxy = StallingProxy::start(url).await;
+        let options = PostgresOptions::default().schema(PostgresServer::shared().fresh_schema_name()).lease(LONG_LEASE);
         let store = store(&proxy.url(url), options).await;
         let engine = open(store.clone(), |b| b.register(&load.workflow)).await;
         let mut runs = Vec::new();
         for round in 0..10 {
             runs.extend((0..30).map(|n| load.run(&engine, round * 30 + n, 3)));
             load.begun_bodies.reaches((round * 90 + 40) as usize).await;
-            proxy.stand_still();
-            let called = store.called(Call::Commit);
+            proxy.stall();
+            let called = store.call_count(Call::Commit);
             let run = engine.run(&load.workflow, (1000 + round, 1)).wait_timeout(Duration::from_millis(10));
             let error = run.await.unwrap_err();
             assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
             // in every other round, the connections break
             if round % 2 == 1 {
                 proxy.cut();
-                store.until_called(Call::Commit, called + 3).await;
+                store.wait_until_called(Call::Commit, called + 3).await;
             }
             proxy.open();
         }
@@ -356,7 +356,7 @@ fn stalled_network_delays_work_and_loses_nothing() {
 
 /// Two engines on one database. The connection of the first one can stall.
 struct CutOff {
-    proxy: StandingProxy,
+    proxy: StallingProxy,
     clock: Arc<TestClock>,
     stores: [Arc<FaultStore>; 2],
     engines: [Engine; 2],
@@ -366,9 +366,9 @@ impl CutOff {
     /// The database's clock stands still: no lease expires before the test advances it.
     async fn new<I, O>(lease: Duration, workflows: [&Workflow<I, O>; 2]) -> Self {
         let url = PostgresServer::shared().url();
-        let clock = Arc::new(TestClock::standing(EPOCH));
-        let proxy = StandingProxy::to(url).await;
-        let schema = PostgresServer::shared().schema();
+        let clock = Arc::new(TestClock::frozen(TEST_EPOCH));
+        let proxy = StallingProxy::start(url).await;
+        let schema = PostgresServer::shared().fresh_schema_name();
         let options = PostgresOptions::default().schema(schema).clock(clock.clone()).lease(lease);
         let stores = [store(&proxy.url(url), options.clone()).await, store(url, options).await];
         let engines = [
@@ -395,17 +395,17 @@ fn inflight_writes_of_disconnected_worker_are_fenced() {
         let CutOff { proxy, clock, stores, engines } = &cut_off;
         let mut runs: Vec<_> = (0..30).map(|n| load.run(&engines[0], n, 2)).collect();
         load.begun_bodies.reaches(30).await;
-        proxy.stand_still();
+        proxy.stall();
         // outcomes of the first bodies and starts of callers are in flight, and stay so
-        let called = stores[0].called(Call::Commit);
+        let called = stores[0].call_count(Call::Commit);
         load.latch.open();
-        stores[0].until_called(Call::Commit, called + 2).await;
+        stores[0].wait_until_called(Call::Commit, called + 2).await;
         runs.extend((30..40).map(|n| load.run(&engines[0], n, 2)));
         clock.advance(LONG_LEASE * 2);
         next.begun_bodies.reaches(30).await;
-        let registered = stores[0].called(Call::Register);
+        let registered = stores[0].call_count(Call::Register);
         proxy.open();
-        stores[0].until_called(Call::Register, registered + 1).await;
+        stores[0].wait_until_called(Call::Register, registered + 1).await;
         for n in 0..30 {
             let record = record(&engines[1], &n.to_string()).await;
             assert_eq!((record.checkpoints.len(), record.execution.recoveries), (0, 1), "of execution {n}");
@@ -450,7 +450,7 @@ impl LateRun {
         });
         let cut_off = CutOff::new(lease, [&workflow, &workflow]).await;
         let handle = cut_off.engines[0].start(&workflow, ()).workflow_id("x").await.unwrap();
-        cut_off.proxy.stand_still();
+        cut_off.proxy.stall();
         let began = Instant::now();
         while began.elapsed() <= lease {
             wait_for_heartbeats(&cut_off.stores[1], 1).await;

@@ -15,14 +15,14 @@ use stepfast_tests::crash::{child, harness};
 use stepfast_tests::engine::within;
 use stepfast_tests::fixtures::pooler::Pooler;
 use stepfast_tests::fixtures::postgres_server::PostgresServer;
-use stepfast_tests::fixtures::stores::{POOLED, POOLED_GOING};
+use stepfast_tests::fixtures::stores::{POOLED, POOLED_WITH_RUNNING_CLOCK};
 use stepfast_tests::{conformance, engine};
 use tokio_postgres::NoTls;
 
 const TEST_TIMEOUT: Duration = Duration::from_secs(120);
 
 fn main() {
-    if child::run_if_asked() {
+    if child::run_if_requested() {
         return;
     }
     let mut arguments = Arguments::from_args();
@@ -37,7 +37,7 @@ fn main() {
     }
     for (noun, behaviour, run) in engine::all() {
         trials.push(Trial::test(format!("engine::{noun}::{behaviour}"), move || {
-            engine::on_fresh(POOLED_GOING, run).map_err(Into::into)
+            engine::on_fresh(POOLED_WITH_RUNNING_CLOCK, run).map_err(Into::into)
         }));
     }
     trials.push(Trial::test("killed_processes_are_taken_over", killed));
@@ -59,7 +59,7 @@ fn direct() -> &'static str {
 
 fn killed() -> Result<(), Failed> {
     let seed = fastrand::u64(..);
-    let tally = harness::at_random(harness::Kind::Pooled, 2, 3, seed, &|| {});
+    let tally = harness::at_random(harness::StoreKind::Pooled, 2, 3, seed, &|| {});
     if tally.violations.is_empty() && tally.kills >= 3 {
         return Ok(());
     }
@@ -68,7 +68,7 @@ fn killed() -> Result<(), Failed> {
 
 async fn undeclared_pooler() {
     let url = Pooler::shared().url(direct());
-    let schema = PostgresServer::shared().schema();
+    let schema = PostgresServer::shared().fresh_schema_name();
     let options = PostgresOptions::default().schema(&schema);
     let error = PostgresStore::open_with(&url, options).await.unwrap_err();
     let StoreError::Open { reason, .. } = &error else { panic!("{error}") };
@@ -80,7 +80,7 @@ async fn undeclared_pooler() {
 }
 
 async fn hints() {
-    let schema = PostgresServer::shared().schema();
+    let schema = PostgresServer::shared().fresh_schema_name();
     let options = || PostgresOptions::default().schema(&schema);
     let without_listen =
         PostgresStore::open_with(&Pooler::shared().store_url(direct(), false), options()).await.unwrap();
@@ -91,7 +91,7 @@ async fn hints() {
     // the first hint says that the store listens now
     with_listen.next_hint().await;
     let worker =
-        without_listen.register(1, &stepfast_tests::fixtures::registration::info(&[])).await.unwrap();
+        without_listen.register(1, &stepfast_tests::fixtures::registration::worker_info(&[])).await.unwrap();
     let flush = stepfast_core::store::Flush {
         worker: worker.worker,
         lane: 0,
@@ -107,10 +107,10 @@ async fn hints() {
 
 async fn session_state() {
     let pooler = Pooler::start(PostgresServer::shared(), "default_pool_size = 1");
-    let name = PostgresServer::shared().schema();
+    let name = PostgresServer::shared().fresh_schema_name();
     let options = PostgresOptions::default().schema(&name);
     let store = PostgresStore::open_with(&pooler.store_url(direct(), false), options).await.unwrap();
-    let worker = store.register(1, &stepfast_tests::fixtures::registration::info(&[])).await.unwrap();
+    let worker = store.register(1, &stepfast_tests::fixtures::registration::worker_info(&[])).await.unwrap();
     store.list(&Filter::default()).await.unwrap();
     store.close(worker.worker).await.unwrap();
     // the only server connection, through which all of this went

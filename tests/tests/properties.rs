@@ -9,7 +9,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use proptest::strategy::Strategy;
 use proptest::test_runner::{Config, FileFailurePersistence, TestCaseError, TestRunner};
 use stepfast_tests::model::{differential, histories, queue_histories};
-use stepfast_tests::{Fresh, STORES, StoreFixture};
+use stepfast_tests::{FixtureFactory, STORES, StoreFixture};
 
 const SEEDS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/fixtures/histories.txt");
 const QUEUE_SEEDS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/fixtures/queue_histories.txt");
@@ -19,7 +19,7 @@ fn check_all<T: std::fmt::Debug>(
     cases: u32,
     seeds: &'static str,
     histories: &impl Strategy<Value = Vec<T>>,
-    stores: &[(&str, Fresh)],
+    stores: &[(&str, FixtureFactory)],
     replay: &impl AsyncFn(Vec<Box<dyn StoreFixture>>, &[T]),
 ) {
     let runtime = tokio::runtime::Builder::new_multi_thread()
@@ -51,14 +51,14 @@ fn check_all<T: std::fmt::Debug>(
 }
 
 /// Replays the same histories on each of these stores.
-fn check(cases: u32, stores: &[(&str, Fresh)]) {
+fn check(cases: u32, stores: &[(&str, FixtureFactory)]) {
     check_all(cases, SEEDS, &histories::histories(), stores, &async |fixtures: Vec<_>, ops: &[_]| {
         differential::replay(fixtures, ops).await;
     });
 }
 
 /// Replays histories of queues on a store.
-fn check_queues(cases: u32, store: (&str, Fresh)) {
+fn check_queues(cases: u32, store: (&str, FixtureFactory)) {
     check_all(
         cases,
         QUEUE_SEEDS,
@@ -70,7 +70,7 @@ fn check_queues(cases: u32, store: (&str, Fresh)) {
     );
 }
 
-fn store(name: &str) -> (&'static str, Fresh) {
+fn store(name: &str) -> (&'static str, FixtureFactory) {
     *STORES.iter().find(|(store, _)| *store == name).expect("a store of this name")
 }
 

@@ -113,7 +113,7 @@ fn observe_bodies(deployment: &mut Site) -> Bodies {
 /// Options of a process of the earlier version, which stops when the schema is that of the later version.
 fn earlier_options(deployment: &Site, role: Role, calls: Calls, callers: u32) -> Terms {
     let url = (!deployment.is_sqlite())
-        .then(|| format!("{}?application_name={}", deployment.url, later_version::BEFORE));
+        .then(|| format!("{}?application_name={}", deployment.url, later_version::EARLIER_APPLICATION_NAME));
     Terms { url, role, calls, callers, may_end: MayEnd::Telling, ..Terms::default() }
 }
 
@@ -158,7 +158,7 @@ fn migrate(deployment: &mut Site) -> usize {
 /// Waits until the schema is that of the later version.
 async fn until_migrated(deployment: &mut Site) {
     let ask = "SELECT CAST(max(version) AS BIGINT) FROM schema_version";
-    deployment.until_number("the later schema", ask, |version| version == later_version::VERSION).await;
+    deployment.until_number("the later schema", ask, |version| version == later_version::SCHEMA_VERSION).await;
 }
 
 /// Starts workers and a client of the earlier version, under load.
@@ -204,7 +204,7 @@ async fn killed(mut deployment: Site) -> Site {
     migrate(&mut deployment);
     let asked = "SELECT CAST(oldest_engine AS BIGINT) FROM shard";
     deployment
-        .until_number("workers that are asked to end", asked, |oldest| oldest == later_version::VERSION)
+        .until_number("workers that are asked to end", asked, |oldest| oldest == later_version::SCHEMA_VERSION)
         .await;
     // its long execution keeps it alive for a while
     deployment.hands[old[0]].kill();

@@ -26,7 +26,7 @@ pub struct Bound {
     /// The share of each kind of activity in the time, in percent. The shares add up to 100.
     pub shares: Vec<Share>,
     /// Postgres: the wait events of the server's processes by their names in Postgres, in percent of the time, largest first.
-    /// Those of background processes have the prefix `checkpointer` or `walwriter`, and are not part of the shares.
+    /// Events of background processes have the prefix `checkpointer` or `walwriter`, and are not part of the shares.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub waits: Vec<Share>,
     /// Postgres: the number of samples.
@@ -73,11 +73,11 @@ pub(crate) fn to_shares<const N: usize>(parts: [(&str, f64); N]) -> Vec<Share> {
     let total: f64 = parts.iter().map(|(_, part)| part).sum();
     let exact = parts.map(|(_, part)| if total > 0.0 { part / total * WHOLE as f64 } else { 0.0 });
     let mut tenths = exact.map(|tenths| tenths.floor() as u64);
-    let mut by_rest: Vec<usize> = (0..N).collect();
-    by_rest.sort_by(|&a, &b| exact[b].fract().total_cmp(&exact[a].fract()));
-    let left = WHOLE.saturating_sub(tenths.iter().sum());
+    let mut by_fraction: Vec<usize> = (0..N).collect();
+    by_fraction.sort_by(|&a, &b| exact[b].fract().total_cmp(&exact[a].fract()));
+    let remaining = WHOLE.saturating_sub(tenths.iter().sum());
     if total > 0.0 {
-        by_rest.iter().cycle().take(left as usize).for_each(|&i| tenths[i] += 1);
+        by_fraction.iter().cycle().take(remaining as usize).for_each(|&i| tenths[i] += 1);
     } else if let Some(first) = tenths.first_mut() {
         *first = WHOLE;
     }
@@ -87,9 +87,9 @@ pub(crate) fn to_shares<const N: usize>(parts: [(&str, f64); N]) -> Vec<Share> {
 
 /// Measures what bounds a run.
 pub struct Probe {
-    begun: Instant,
+    started_at: Instant,
     processor: ProcessorTime,
-    watch: Option<ServerWatch>,
+    server_watch: Option<ServerWatch>,
     writer: Option<WriterProbe>,
     log: Option<log::LogReading>,
 }
@@ -97,17 +97,17 @@ pub struct Probe {
 impl Probe {
     /// Starts to measure a run on `target`, and on `store` if the engine is in this process.
     pub async fn start(target: &Target, store: Option<&Arc<dyn Store>>) -> Result<Self, Error> {
-        let of_writer = store.filter(|store| store.info().kind == "sqlite");
-        let (mut watch, mut log) = (None, None);
+        let timed_store = store.filter(|store| store.info().kind == "sqlite");
+        let (mut server_watch, mut log) = (None, None);
         if let Some(client) = target.postgres() {
             log = Some(log::LogReading::read(client).await?);
-            watch = Some(ServerWatch::start(&target.url).await?);
+            server_watch = Some(ServerWatch::start(&target.url).await?);
         }
         if let Some(store) = store {
             store.counters().take_largest_flush();
         }
-        let writer = of_writer.map(|store| WriterProbe::from_store(store.clone()));
-        Ok(Self { begun: Instant::now(), processor: ProcessorTime::now(), watch, writer, log })
+        let writer = timed_store.map(|store| WriterProbe::from_store(store.clone()));
+        Ok(Self { started_at: Instant::now(), processor: ProcessorTime::now(), server_watch, writer, log })
     }
 
     /// Sets the writer to time, for connections to SQLite that count their time themselves.
@@ -118,7 +118,7 @@ impl Probe {
 
     /// Ends the measurement with the run. Only the log is read later, in [`RunObservation::fill`].
     pub async fn stop(self, store: Option<&Arc<dyn Store>>) -> Result<RunObservation, Error> {
-        let seconds = self.begun.elapsed().as_secs_f64();
+        let seconds = self.started_at.elapsed().as_secs_f64();
         let (own_processors, all_processors) = self.processor.since(seconds);
         let mut bound = Bound {
             own_processors: Some(own_processors),
@@ -126,7 +126,7 @@ impl Probe {
             largest_flush: store.map(|store| store.counters().take_largest_flush()),
             ..Bound::default()
         };
-        if let Some(watch) = self.watch {
+        if let Some(watch) = self.server_watch {
             watch.stop().await?.fill(&mut bound);
         }
         if let Some(writer) = self.writer {
@@ -153,8 +153,8 @@ impl RunObservation {
     /// Adds the measurement to the run's `row`, which must be complete otherwise. All connections of the run must be closed,
     /// because sessions report to the server's statistics at their end.
     pub async fn fill(mut self, target: &Target, row: &mut Row) -> Result<(), Error> {
-        if let (Some(begun), Some(client)) = (self.log, target.postgres()) {
-            let log = begun.since(client).await?;
+        if let (Some(reading), Some(client)) = (self.log, target.postgres()) {
+            let log = reading.since(client).await?;
             row.bytes_written = log.bytes;
             self.bound.log = Some(log);
         }

@@ -35,7 +35,7 @@ enum Activity {
 
 impl Activity {
     /// Returns the activity for a wait event, by the names of Postgres 13 to 18.
-    fn of(wait: Option<(&str, &str)>) -> Self {
+    fn from_wait(wait: Option<(&str, &str)>) -> Self {
         let Some((kind, event)) = wait else { return Activity::Processor };
         let event = event.to_ascii_lowercase();
         match kind {
@@ -87,16 +87,16 @@ impl SessionSamples {
         }
         let part = 1.0 / at.len() as f64;
         for it in at {
-            let doing = match it.state {
-                Some("active" | "fastpath function call") => Activity::of(it.wait),
+            let activity = match it.state {
+                Some("active" | "fastpath function call") => Activity::from_wait(it.wait),
                 // unknown, as track_activities is off
                 None | Some("disabled") => Activity::Other,
                 _ => Activity::Client,
             };
-            if doing != Activity::Client {
+            if activity != Activity::Client {
                 self.busy += 1;
             }
-            *self.activities.entry(doing).or_default() += part;
+            *self.activities.entry(activity).or_default() += part;
             if let Some((kind, event)) = it.wait {
                 *self.waits.entry(format!("{kind}:{event}")).or_default() += part;
             }
@@ -104,19 +104,19 @@ impl SessionSamples {
     }
 
     pub(super) fn fill(self, bound: &mut Bound) {
-        let of = |doing| self.activities.get(&doing).copied().unwrap_or_default();
+        let total = |activity| self.activities.get(&activity).copied().unwrap_or_default();
         bound.shares = to_shares([
-            ("log flush", of(Activity::Flush)),
-            ("locks", of(Activity::Locks)),
-            ("server CPU", of(Activity::Processor)),
-            ("client", of(Activity::Client)),
-            ("other I/O", of(Activity::OtherIo)),
-            ("other", of(Activity::Other)),
+            ("log flush", total(Activity::Flush)),
+            ("locks", total(Activity::Locks)),
+            ("server CPU", total(Activity::Processor)),
+            ("client", total(Activity::Client)),
+            ("other I/O", total(Activity::OtherIo)),
+            ("other", total(Activity::Other)),
         ]);
-        let looks = self.samples.max(1) as f64;
+        let samples = self.samples.max(1) as f64;
         bound.samples = Some(self.samples);
-        bound.busy_sessions = Some(self.busy as f64 / looks);
-        let tenths = |part: f64| (part / looks * 1_000.0).round() / 10.0;
+        bound.busy_sessions = Some(self.busy as f64 / samples);
+        let tenths = |part: f64| (part / samples * 1_000.0).round() / 10.0;
         bound.waits = self.waits.into_iter().map(|(name, part)| Share::new(name, tenths(part))).collect();
         bound.waits.sort_by(|a, b| b.percent.total_cmp(&a.percent));
         bound.waits.truncate(MAX_LISTED_WAITS);
@@ -126,14 +126,14 @@ impl SessionSamples {
 /// The sampling thread, which runs until it is stopped.
 pub(super) struct ServerWatch {
     stop: oneshot::Sender<()>,
-    seen: oneshot::Receiver<Result<SessionSamples, Error>>,
+    result: oneshot::Receiver<Result<SessionSamples, Error>>,
 }
 
 impl ServerWatch {
     /// Connects, and starts sampling.
     pub(super) async fn start(url: &str) -> Result<Self, Error> {
         let (stop, stopped) = oneshot::channel();
-        let (tell, seen) = oneshot::channel();
+        let (result_sender, result) = oneshot::channel();
         let (is_ready, ready) = oneshot::channel();
         let url = url.to_owned();
         let unavailable =
@@ -142,25 +142,25 @@ impl ServerWatch {
             tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(unavailable)?;
         // not in the measured runtime, whose load would decide when samples are taken
         let watch = move || {
-            let seen = runtime.block_on(async {
+            let samples = runtime.block_on(async {
                 let client = connect(&url, "stepfast-bench watch").await?;
-                let look = client.prepare(SAMPLE_QUERY).await.map_err(postgres_error)?;
+                let statement = client.prepare(SAMPLE_QUERY).await.map_err(postgres_error)?;
                 let _ = is_ready.send(());
-                sample_until_stopped(&client, &look, stopped).await
+                sample_until_stopped(&client, &statement, stopped).await
             });
-            let _ = tell.send(seen);
+            let _ = result_sender.send(samples);
         };
         std::thread::Builder::new().name("stepfast-watch".into()).spawn(watch).map_err(unavailable)?;
         match ready.await {
-            Ok(()) => Ok(Self { stop, seen }),
-            Err(_) => Err(seen.await.ok().and_then(Result::err).unwrap_or_else(watch_ended_error)),
+            Ok(()) => Ok(Self { stop, result }),
+            Err(_) => Err(result.await.ok().and_then(Result::err).unwrap_or_else(watch_ended_error)),
         }
     }
 
     /// Stops sampling, and returns the samples.
     pub(super) async fn stop(self) -> Result<SessionSamples, Error> {
         let _ = self.stop.send(());
-        self.seen.await.unwrap_or_else(|_| Err(watch_ended_error()))
+        self.result.await.unwrap_or_else(|_| Err(watch_ended_error()))
     }
 }
 
@@ -171,12 +171,12 @@ fn watch_ended_error() -> Error {
 /// Takes samples until it is stopped, at least one.
 async fn sample_until_stopped(
     client: &Client,
-    look: &tokio_postgres::Statement,
+    statement: &tokio_postgres::Statement,
     mut stopped: oneshot::Receiver<()>,
 ) -> Result<SessionSamples, Error> {
-    let mut seen = SessionSamples::default();
+    let mut samples = SessionSamples::default();
     loop {
-        let rows = client.query(look, &[]).await.map_err(postgres_error)?;
+        let rows = client.query(statement, &[]).await.map_err(postgres_error)?;
         let sessions: Vec<_> = rows
             .iter()
             .map(|row| SampledSession {
@@ -185,11 +185,11 @@ async fn sample_until_stopped(
                 wait: row.get::<_, Option<&str>>(2).zip(row.get(3)),
             })
             .collect();
-        seen.add_sample(&sessions);
+        samples.add_sample(&sessions);
         let pause = Duration::from_micros(fastrand::u64(SAMPLE_PAUSE_MICROS));
         tokio::select! {
             biased;
-            _ = &mut stopped => return Ok(seen),
+            _ = &mut stopped => return Ok(samples),
             () = tokio::time::sleep(pause) => {}
         }
     }
@@ -205,7 +205,7 @@ mod tests {
 
     #[test]
     fn wait_events_are_classified_for_all_server_versions() {
-        for (wait, doing) in [
+        for (wait, activity) in [
             (None, Activity::Processor),
             (Some(("IO", "WALSync")), Activity::Flush),
             (Some(("IO", "WalSync")), Activity::Flush),
@@ -218,7 +218,7 @@ mod tests {
             (Some(("Client", "ClientRead")), Activity::Client),
             (Some(("Timeout", "VacuumDelay")), Activity::Other),
         ] {
-            assert_eq!(Activity::of(wait), doing, "{wait:?}");
+            assert_eq!(Activity::from_wait(wait), activity, "{wait:?}");
         }
     }
 

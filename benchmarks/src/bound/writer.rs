@@ -1,4 +1,4 @@
-//! [`WriterTime`]: the time that the single writer of a SQLite database spends on each activity.
+//! [`WriterProbe`]: the time that the single writer of a SQLite database spends on each activity.
 
 use std::sync::Arc;
 
@@ -7,7 +7,7 @@ use stepfast::store::counters::{Counters, WriterTime};
 
 use super::{Share, to_shares};
 
-/// The writer's time at the begin of a run.
+/// A measurement of the writer's time, from the start of a run.
 pub struct WriterProbe {
     counters: CounterSource,
     before: WriterTime,
@@ -46,13 +46,13 @@ impl WriterProbe {
 /// Divides the time into shares. Several connections may wait at once, also during another one's write, so their wait time
 /// counts only up to the time that is left.
 fn divide(commit: f64, statements: f64, turn: f64, seconds: f64) -> Vec<Share> {
-    let left = (seconds - commit - statements).max(0.0);
-    let turn = turn.min(left);
+    let remaining = (seconds - commit - statements).max(0.0);
+    let turn = turn.min(remaining);
     to_shares([
         ("log flush", commit),
         ("statements", statements),
         ("other writers", turn),
-        ("client", left - turn),
+        ("client", remaining - turn),
     ])
 }
 

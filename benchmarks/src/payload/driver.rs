@@ -94,12 +94,12 @@ pub(super) struct RustEngine {
 
 impl RustEngine {
     async fn open(target: &Target) -> Result<Self> {
-        let asked = RunInput { data: Arc::new([]), called_at: Instant::now() };
-        let asked = Arc::new(std::sync::Mutex::new(asked));
-        let workflows = Arm::ALL.map(|arm| (arm, workflow(arm, asked.clone())));
+        let input = RunInput { data: Arc::new([]), called_at: Instant::now() };
+        let input = Arc::new(std::sync::Mutex::new(input));
+        let workflows = Arm::ALL.map(|arm| (arm, workflow(arm, input.clone())));
         let builder = Engine::builder(target.store().await?);
         let builder = workflows.iter().fold(builder, |builder, (_, workflow)| builder.register(workflow));
-        Ok(Self { engine: builder.open().await?, workflows, input: asked })
+        Ok(Self { engine: builder.open().await?, workflows, input })
     }
 
     async fn run(&mut self, arm: Arm) -> Result<Times> {
@@ -112,9 +112,9 @@ impl RustEngine {
             made.push(Bytes::from(data));
         }
         let workflow = self.workflows.iter().find(|(of, _)| *of == arm).context("no such arm")?;
-        let asked = RunInput { data: made.into(), called_at: Instant::now() };
-        let (made, at) = ((asked.called_at - begun).as_secs_f64() * 1000.0, asked.called_at);
-        *self.input.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = asked;
+        let input = RunInput { data: made.into(), called_at: Instant::now() };
+        let (made, at) = ((input.called_at - begun).as_secs_f64() * 1000.0, input.called_at);
+        *self.input.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = input;
         let mut steps = self.engine.run(&workflow.1, ()).await?;
         let total = ms_since(at);
         let begin = steps.remove(0);
@@ -122,15 +122,15 @@ impl RustEngine {
     }
 }
 
-fn workflow(arm: Arm, asked: Arc<std::sync::Mutex<RunInput>>) -> Workflow<(), Vec<f64>> {
+fn workflow(arm: Arm, input: Arc<std::sync::Mutex<RunInput>>) -> Workflow<(), Vec<f64>> {
     let workflow = Workflow::new(arm.as_str(), move |cx: Context, (): ()| {
-        let asked = asked.lock().unwrap_or_else(std::sync::PoisonError::into_inner).clone();
+        let input = input.lock().unwrap_or_else(std::sync::PoisonError::into_inner).clone();
         async move {
-            let begin = ms_since(asked.called_at);
+            let begin = ms_since(input.called_at);
             let mut times = if arm == Arm::Batched {
-                run_batched_step(cx, &asked.data).await?
+                run_batched_step(cx, &input.data).await?
             } else {
-                run_seven_steps(cx, arm, &asked.data).await?
+                run_seven_steps(cx, arm, &input.data).await?
             };
             times.insert(0, begin);
             Ok::<_, Failure>(times)

@@ -5,21 +5,21 @@ use crate::measure::Samples;
 use crate::report::Figure;
 
 /// Returns the figures, from the medians of one session. A store in memory has no bare commit to compare with.
-pub(super) fn figures(all: &PayloadSamples) -> Vec<Figure> {
-    let f = all.small_commits.median();
-    let large_commit = all.large_commits.median();
+pub(super) fn figures(samples: &PayloadSamples) -> Vec<Figure> {
+    let f = samples.small_commits.median();
+    let large_commit = samples.large_commits.median();
     let has_bare = f > 0.0;
-    let seven = all.arm(Arm::Ordinary).total.median();
-    let speculative = all.arm(Arm::Speculative).total.median();
-    let one = all.arm(Arm::Batched).total.median();
-    let durable = &all.arm(Arm::Durable).steps;
+    let seven = samples.arm(Arm::Ordinary).total.median();
+    let speculative = samples.arm(Arm::Speculative).total.median();
+    let one = samples.arm(Arm::Batched).total.median();
+    let durable = &samples.arm(Arm::Durable).steps;
     // sizes at which only the step itself has a cost; the first step is left out, as it waits for its workflow's start
     let mut small = Samples::default();
     for n in [1, 2] {
         small.push(durable[n].median());
     }
     let large = durable[SIZES.len() - 1].median();
-    let penalty = all.first_calls.median() - all.arm(Arm::Ordinary).first_call.median();
+    let penalty = samples.first_calls.median() - samples.arm(Arm::Ordinary).first_call.median();
     let bare = |limit: f64| has_bare.then_some(limit);
     let ratio = |a: f64, b: f64| a / b.max(1e-9);
     let mut figures = vec![
@@ -41,7 +41,7 @@ pub(super) fn figures(all: &PayloadSamples) -> Vec<Figure> {
             .at_most(bare(1.5 * large_commit)),
         Figure::new(
             "a 1 MB step, as a multiple of a raw append of 1 MB and fdatasync",
-            ratio(large, all.appends.median()),
+            ratio(large, samples.appends.median()),
             "x",
         ),
         Figure::new("the first call, above the same call later", penalty, "ms").at_most(2.0),

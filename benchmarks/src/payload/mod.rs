@@ -79,7 +79,7 @@ struct ArmSamples {
 }
 
 impl ArmSamples {
-    fn note(&mut self, times: &Times) {
+    fn record(&mut self, times: &Times) {
         self.made.push(times.made);
         self.first_call.push(times.begin + times.steps[0]);
         for (samples, ms) in self.steps.iter_mut().zip(&times.steps) {
@@ -115,67 +115,70 @@ pub fn rounds(runs: usize) -> u64 {
 
 /// Runs the experiment. Returns its rows, its figures, and the messages of its process for the user.
 pub async fn run(
-    place: &TargetLocation,
+    location: &TargetLocation,
     sdk: &Sdk,
     runs: usize,
     progress: &dyn Fn(u64),
 ) -> Result<(Vec<Row>, Vec<Figure>, String)> {
-    let mut all = PayloadSamples::default();
-    let mut said = String::new();
+    let mut samples = PayloadSamples::default();
+    let mut messages = String::new();
     for n in 0..FIRST_CALL_RUNS {
-        let target = place.open_target().await?;
+        let target = location.open_target().await?;
         let mut driver = Driver::open(sdk, &target).await?;
         let times = driver.run(Arm::Ordinary).await?;
-        all.first_calls.push(times.begin + times.steps[0]);
-        all.first_steps.push(times.steps[0]);
-        said += &driver.close().await?;
+        samples.first_calls.push(times.begin + times.steps[0]);
+        samples.first_steps.push(times.steps[0]);
+        messages += &driver.close().await?;
         progress(n as u64 + 1);
     }
-    let target = place.open_target().await?;
+    let target = location.open_target().await?;
     let mut driver = Driver::open(sdk, &target).await?;
-    let mut bare = BareStore::open(&target, &place.durability).await?;
-    let mut appended = AppendFile::open(&target)?;
+    let mut bare = BareStore::open(&target, &location.durability).await?;
+    let mut append_file = AppendFile::open(&target)?;
     let (small, large) = (vec![7; SMALL_ROW_BYTES], vec![7; LARGE_ROW_BYTES]);
     for round in 0..WARM_UP_ROUNDS + runs {
-        let counts = round >= WARM_UP_ROUNDS;
+        let is_measured = round >= WARM_UP_ROUNDS;
         if let Some(bare) = &mut bare {
             for n in 0..=COMMITS_PER_ROUND {
                 let begun = Instant::now();
                 bare.commit(if n == COMMITS_PER_ROUND { &large } else { &small }).await?;
-                let samples =
-                    if n == COMMITS_PER_ROUND { &mut all.large_commits } else { &mut all.small_commits };
-                if counts {
-                    samples.push(ms_since(begun));
+                let commits = if n == COMMITS_PER_ROUND {
+                    &mut samples.large_commits
+                } else {
+                    &mut samples.small_commits
+                };
+                if is_measured {
+                    commits.push(ms_since(begun));
                 }
             }
         }
         let begun = Instant::now();
-        appended.append(&large)?;
-        if counts {
-            all.appends.push(ms_since(begun));
+        append_file.append(&large)?;
+        if is_measured {
+            samples.appends.push(ms_since(begun));
         }
         for n in 0..Arm::ALL.len() {
             let arm = Arm::ALL[(round + n) % Arm::ALL.len()];
             let times = driver.run(arm).await?;
-            if counts {
-                all.arms[arm as usize].note(&times);
+            if is_measured {
+                samples.arms[arm as usize].record(&times);
             }
         }
         progress((FIRST_CALL_RUNS + round + 1) as u64);
     }
-    said += &driver.close().await?;
+    messages += &driver.close().await?;
     if let Some(bare) = bare {
         bare.close().await?;
     }
-    Ok((rows(&all), figures::figures(&all), said))
+    Ok((rows(&samples), figures::figures(&samples), messages))
 }
 
-fn rows(all: &PayloadSamples) -> Vec<Row> {
+fn rows(samples: &PayloadSamples) -> Vec<Row> {
     let mut rows = Vec::new();
-    let first = Row { size: Some(SIZES[0]), steps: Some(7), ..all.first_steps.row("first call") };
+    let first = Row { size: Some(SIZES[0]), steps: Some(7), ..samples.first_steps.row("first call") };
     rows.push(Row { published_ms: Some(PUBLISHED[0]), ..first });
     for arm in Arm::ALL {
-        let measured = all.arm(arm);
+        let measured = samples.arm(arm);
         if arm == Arm::Batched {
             let row = Row { steps: Some(1), ..measured.total.row(arm.as_str()) };
             rows.push(Row { published_ms: Some(PUBLISHED_ONE), ..row });
@@ -189,10 +192,10 @@ fn rows(all: &PayloadSamples) -> Vec<Row> {
         rows.push(Row { published_ms: Some(PUBLISHED_SEVEN), ..row });
     }
     let bare = [
-        ("commit", SMALL_ROW_BYTES, &all.small_commits),
-        ("commit", LARGE_ROW_BYTES, &all.large_commits),
-        ("append", LARGE_ROW_BYTES, &all.appends),
-        ("random data", SIZES.iter().sum(), &all.arm(Arm::Ordinary).made),
+        ("commit", SMALL_ROW_BYTES, &samples.small_commits),
+        ("commit", LARGE_ROW_BYTES, &samples.large_commits),
+        ("append", LARGE_ROW_BYTES, &samples.appends),
+        ("random data", SIZES.iter().sum(), &samples.arm(Arm::Ordinary).made),
     ];
     let bare = bare.into_iter().map(|(mode, size, samples)| Row { size: Some(size), ..samples.row(mode) });
     rows.extend(bare.filter(|row| row.completed > 0));

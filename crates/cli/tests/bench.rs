@@ -136,7 +136,7 @@ fn python_without_package_is_rejected() {
     );
     let folder = tempfile::tempdir().unwrap();
     for (name, code, says) in [
-        ("talks", "echo whatever", "is no Python"),
+        ("talks", "echo whatever", "is not a Python interpreter"),
         (
             "lacks",
             "echo No module named stepfast >&2; exit 1",

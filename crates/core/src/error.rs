@@ -186,7 +186,7 @@ pub enum Error {
     /// The database cannot be opened.
     #[error("cannot open {store}: {reason}")]
     Open {
-        /// The database, without a password.
+        /// The database, for people.
         store: String,
         /// Why, and what to do.
         reason: String,
@@ -195,7 +195,7 @@ pub enum Error {
     /// Nothing was changed.
     #[error("cannot reach {store}: {reason}")]
     Unreachable {
-        /// The database, without a password.
+        /// The database, for people.
         store: String,
         /// Why, and what to do.
         reason: String,

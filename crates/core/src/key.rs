@@ -90,8 +90,8 @@ impl Key {
 
     /// Returns the workflow_id of the execution with this key: the id that its caller gave, or else the text of the
     /// key.
-    pub(crate) fn workflow_id(&self, given: Option<&str>) -> String {
-        given.map_or_else(|| self.to_string(), str::to_owned)
+    pub(crate) fn workflow_id(&self, given_id: Option<&str>) -> String {
+        given_id.map_or_else(|| self.to_string(), str::to_owned)
     }
 
     /// Returns the 16 bytes.

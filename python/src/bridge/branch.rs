@@ -10,6 +10,7 @@ use pyo3::exceptions::PyException;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
 use stepfast::Key;
+use stepfast::clock::Timestamp;
 use stepfast::guest::{self, RunControl};
 
 use crate::bridge::call::Call;
@@ -24,8 +25,10 @@ use crate::convert::start_options::StartOptions;
 use crate::convert::step_settings::StepSettings;
 use crate::convert::value::{encode, fingerprint};
 use crate::fork::Process;
+use crate::interpreter::{new_context, run_in_context, set_context_var};
 use crate::lock::Mutex;
 use crate::outcome_slot::OutcomeSlot;
+use crate::python_functions::python_functions;
 use crate::unwinding::{exit_exception, stop_code};
 
 /// A branch of an execution that runs here.
@@ -429,6 +432,17 @@ impl Branch {
         })
     }
 
+    /// Makes a durable sleep until a time by the database's clock, in microseconds since 1970.
+    fn sleep_until(slf: &Bound<'_, Self>, micros: i64) -> PyResult<Call> {
+        Self::awaitable_call(slf, |branch| {
+            let sleep = branch.sleep_until(Timestamp::from_micros(micros));
+            Box::pin(async move {
+                sleep.await;
+                Reply::Nothing
+            })
+        })
+    }
+
     /// Runs a child to its output. A thread runs the child itself, if it may.
     fn child(
         slf: &Bound<'_, Self>,
@@ -466,7 +480,7 @@ impl Branch {
         })
     }
 
-    /// Starts a child. The call returns its key.
+    /// Starts a child. The call returns the child's workflow_id: the id that was given, or else the text of its key.
     fn start_child(
         slf: &Bound<'_, Self>,
         engine: &Engine,
@@ -477,15 +491,31 @@ impl Branch {
         options: Option<&StartOptions>,
     ) -> PyResult<Call> {
         let options = options.map(StartOptions::to_core);
+        let given_id = options.as_ref().and_then(|options| options.workflow_id.clone());
         let (workflow, input) = engine.workflow_and_input(workflow, args, kwargs, true)?;
         Self::awaitable_call(slf, |branch| {
             let started = branch.start_child(&workflow, input, options, is_detached);
             Box::pin(async move {
                 match started.await {
-                    Ok(key) => Reply::Text(key.to_string()),
+                    Ok(key) => Reply::Text(given_id.map_or_else(|| key.to_string(), |id| id.to_string())),
                     Err(failure) => Reply::Failed(failure),
                 }
             })
+        })
+    }
+
+    /// Calls the function of a workflow in an empty context, in which this branch is the current code.
+    fn call_code<'py>(
+        slf: &Bound<'py, Self>,
+        function: &Bound<'py, PyAny>,
+        args: &Bound<'py, PyTuple>,
+        kwargs: &Bound<'py, PyDict>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let py = slf.py();
+        let context = new_context(py)?;
+        run_in_context(&context, || {
+            set_context_var(python_functions(py)?.current_code.bind(py), slf)?;
+            function.call(args, Some(kwargs))
         })
     }
 

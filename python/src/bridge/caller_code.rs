@@ -10,6 +10,7 @@ use stepfast::guest::StopReason;
 use crate::bridge::branch::Branch;
 use crate::bridge::call::Call;
 use crate::convert::value::call_with;
+use crate::interpreter::new_context;
 use crate::lock::Mutex;
 
 /// The function of the workflow, and the host of its execution.
@@ -68,6 +69,8 @@ pub(crate) struct CallerRun {
     pub(crate) branch: Py<Branch>,
     /// The caller's task.
     pub(crate) caller_task: Py<PyAny>,
+    /// The context of the code: an empty one, not that of the caller.
+    pub(crate) context: Py<PyAny>,
 }
 
 impl CallerCode {
@@ -83,7 +86,8 @@ impl CallerCode {
         if let Some(callers) = call.get().callers() {
             callers.add(branch.get().run_id(), caller_task.clone().unbind());
         }
-        Ok(Some((CallerRun { branch: branch.unbind(), caller_task: caller_task.unbind() }, input)))
+        let (caller_task, context) = (caller_task.unbind(), new_context(py)?.unbind());
+        Ok(Some((CallerRun { branch: branch.unbind(), caller_task, context }, input)))
     }
 
     /// Calls the function, which returns a coroutine.

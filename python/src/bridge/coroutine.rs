@@ -12,7 +12,7 @@ use crate::bridge::call::Call;
 use crate::bridge::caller_code::{CallerCode, CallerRun};
 use crate::convert::step_settings::StepSettings;
 use crate::exit::InterpreterGuard;
-use crate::interpreter::{SendOutcome, reset_context_var, send, set_context_var, throw};
+use crate::interpreter::{SendOutcome, reset_context_var, run_in_context, send, set_context_var, throw};
 use crate::lock::Mutex;
 use crate::poll_state::{DONE, FAILED, PENDING, RUN_BODY};
 use crate::python_functions::python_functions;
@@ -51,13 +51,18 @@ struct CoroutineState {
     error: Option<Py<PyAny>>,
 }
 
-/// A running body, and the token that resets the current code.
+/// A running body.
 struct RunningBody {
     coroutine: Py<PyAny>,
-    /// The token that resets the context variable of the current code.
-    context_token: Py<PyAny>,
-    /// The run of an execution's code; `None` for the body of a step.
-    caller_run: Option<CallerRun>,
+    origin: BodyOrigin,
+}
+
+/// What a running body is.
+enum BodyOrigin {
+    /// The body of a step, with the token that resets the context variable of the current code.
+    Step(Py<PyAny>),
+    /// The code of an execution, which runs in a context of its own.
+    Code(CallerRun),
 }
 
 /// How far the body has run.
@@ -124,9 +129,12 @@ impl CallCoroutine {
             visit.call(&state.error)?;
             if let Some(running) = &state.running_body {
                 visit.call(&running.coroutine)?;
-                visit.call(&running.context_token)?;
-                if let Some(caller_run) = &running.caller_run {
-                    visit.call(&caller_run.caller_task)?;
+                match &running.origin {
+                    BodyOrigin::Step(context_token) => visit.call(context_token)?,
+                    BodyOrigin::Code(caller_run) => {
+                        visit.call(&caller_run.caller_task)?;
+                        visit.call(&caller_run.context)?;
+                    }
                 }
             }
             Ok(())
@@ -188,12 +196,17 @@ impl CallCoroutine {
             state.running_body.take()
         });
         let Some(running) = running else { return Ok(()) };
-        let closed = running.coroutine.call_method0(py, pyo3::intern!(py, "close"));
-        if let Some(caller_run) = &running.caller_run {
-            // the caller may be ending, so the execution is deferred
-            caller_run.branch.get().defer();
-        }
-        running.leave_context(call, py)?;
+        let close = || running.coroutine.call_method0(py, pyo3::intern!(py, "close"));
+        let closed = match &running.origin {
+            BodyOrigin::Step(_) => close(),
+            BodyOrigin::Code(caller_run) => {
+                let closed = run_in_context(caller_run.context.bind(py), close);
+                // the caller may be ending, so the execution is deferred
+                caller_run.branch.get().defer();
+                closed
+            }
+        };
+        running.leave(call, py)?;
         closed.map(drop)
     }
 
@@ -233,12 +246,13 @@ impl CallCoroutine {
     fn begin_body<'py>(&self, call: &Bound<'py, Call>) -> PyResult<BodyProgress<'py>> {
         let py = call.py();
         let current_code = python_functions(py)?.current_code.bind(py);
-        let (context_token, caller_run, coroutine) = match (&self.body, &self.branch) {
+        match (&self.body, &self.branch) {
             (CallBody::Step(settings, args, kwargs), Some(branch)) => {
                 let settings = settings.get();
                 let body = (branch, call, settings.shown_name(py)).into_pyobject(py)?;
-                let context_token = set_context_var(current_code, &body)?;
-                (context_token, None, settings.function(py).call(args.bind(py), Some(kwargs.bind(py))))
+                let origin = BodyOrigin::Step(set_context_var(current_code, &body)?);
+                let coroutine = settings.function(py).call(args.bind(py), Some(kwargs.bind(py)));
+                self.start_coroutine(call, origin, coroutine)
             }
             (CallBody::Code(code), _) => {
                 let Some(code) = code.take() else {
@@ -249,33 +263,58 @@ impl CallCoroutine {
                     // the execution was parked
                     return Ok(BodyProgress::Finished(call.get().advance()));
                 };
-                let context_token = set_context_var(current_code, caller_run.branch.bind(py))?;
-                (context_token, Some(caller_run), code.call_function(&input))
+                let context = caller_run.context.bind(py).clone();
+                run_in_context(&context, || {
+                    set_context_var(current_code, caller_run.branch.bind(py))?;
+                    self.start_coroutine(call, BodyOrigin::Code(caller_run), code.call_function(&input))
+                })
             }
-            _ => return Err(PyRuntimeError::new_err("a call without a body cannot run one")),
-        };
+            _ => Err(PyRuntimeError::new_err("a call without a body cannot run one")),
+        }
+    }
+
+    /// Begins to run the coroutine that the function of a body has returned.
+    fn start_coroutine<'py>(
+        &self,
+        call: &Bound<'py, Call>,
+        origin: BodyOrigin,
+        coroutine: PyResult<Bound<'py, PyAny>>,
+    ) -> PyResult<BodyProgress<'py>> {
         match coroutine {
             Ok(coroutine) => {
-                let running = RunningBody { coroutine: coroutine.unbind(), context_token, caller_run };
-                self.resume_body(call, running, None)
+                self.resume_in_context(call, RunningBody { coroutine: coroutine.unbind(), origin }, None)
             }
             // raised, for example, if the function does not take the arguments
             Err(raised) => {
-                let running = RunningBody { coroutine: py.None(), context_token, caller_run };
+                let running = RunningBody { coroutine: call.py().None(), origin };
                 self.finish_body(call, &running, Err(raised)).map(BodyProgress::Finished)
             }
         }
     }
 
-    /// Resumes the body, or throws an exception into it.
+    /// Resumes the body in its context, or throws an exception into it.
     fn resume_body<'py>(
         &self,
         call: &Bound<'py, Call>,
         running: RunningBody,
         thrown: Option<PyErr>,
     ) -> PyResult<BodyProgress<'py>> {
+        let BodyOrigin::Code(caller_run) = &running.origin else {
+            return self.resume_in_context(call, running, thrown);
+        };
+        let context = caller_run.context.bind(call.py()).clone();
+        run_in_context(&context, || self.resume_in_context(call, running, thrown))
+    }
+
+    /// Resumes the body, whose context was entered, or throws an exception into it.
+    fn resume_in_context<'py>(
+        &self,
+        call: &Bound<'py, Call>,
+        running: RunningBody,
+        thrown: Option<PyErr>,
+    ) -> PyResult<BodyProgress<'py>> {
         let py = call.py();
-        if let Some(caller_run) = &running.caller_run {
+        if let BodyOrigin::Code(caller_run) = &running.origin {
             caller_run.branch.get().control().code_started();
             if let Some(thrown) = &thrown {
                 // the cancellation of the caller does not cancel the execution
@@ -290,7 +329,7 @@ impl CallCoroutine {
         };
         match sent {
             Ok(SendOutcome::Yielded(awaited)) => {
-                if let Some(caller_run) = &running.caller_run {
+                if let BodyOrigin::Code(caller_run) = &running.origin {
                     call.get().code_blocked(caller_run.branch.get(), py)?;
                 }
                 let previous = self.state.with(|state| state.running_body.replace(running));
@@ -312,10 +351,10 @@ impl CallCoroutine {
         result: PyResult<Bound<'py, PyAny>>,
     ) -> PyResult<u8> {
         let py = call.py();
-        if let Some(caller_run) = &running.caller_run {
+        if let BodyOrigin::Code(caller_run) = &running.origin {
             return running.finish_code(call, caller_run, result, &self.state);
         }
-        running.leave_context(call.get(), py)?;
+        running.leave(call.get(), py)?;
         let recorded = result.and_then(|value| Ok((call.get().succeed(&value)?, value)));
         match recorded {
             Ok((state_code, value)) => {
@@ -384,7 +423,7 @@ impl RunningBody {
                 state_code.extract::<Option<u8>>()?.ok_or(raised)
             }
         };
-        if self.leave_context(call.get(), py)? {
+        if self.leave(call.get(), py)? {
             python_functions(py)?.caller_finished.bind(py).call1((
                 &caller_run.branch,
                 &caller_run.caller_task,
@@ -398,14 +437,16 @@ impl RunningBody {
         state_code
     }
 
-    /// Restores the previous current code; returns true if the package has to check how the code has ended.
-    fn leave_context(&self, call: &Call, py: Python<'_>) -> PyResult<bool> {
-        let needs_cleanup = match &self.caller_run {
-            Some(caller_run) => caller_run.finish(call, py),
-            None => false,
-        };
-        // in another context, where the garbage collector closes the body, nothing has to be reset
-        reset_context_var(python_functions(py)?.current_code.bind(py), &self.context_token);
-        Ok(needs_cleanup)
+    /// Leaves the body, so that the previous code is the current one again; returns true if the package has to check
+    /// how the code has ended.
+    fn leave(&self, call: &Call, py: Python<'_>) -> PyResult<bool> {
+        match &self.origin {
+            BodyOrigin::Step(context_token) => {
+                // in another context, where the garbage collector closes the body, nothing has to be reset
+                reset_context_var(python_functions(py)?.current_code.bind(py), context_token);
+                Ok(false)
+            }
+            BodyOrigin::Code(caller_run) => Ok(caller_run.finish(call, py)),
+        }
     }
 }

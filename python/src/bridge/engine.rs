@@ -60,20 +60,20 @@ type DefinitionTuple<'py> = (String, bool, Bound<'py, Port>, Option<Py<Signature
 impl Engine {
     /// Opens the store and an engine on it.
     #[staticmethod]
-    #[pyo3(signature = (url, definitions, max_running, threads, suspend_after, value_limit, app_version, max_recoveries, queues, serve))]
+    #[pyo3(signature = (url, definitions, max_running, max_threads, suspend_after, value_limit, app_version, max_recoveries, queues, serve_queues))]
     #[allow(clippy::too_many_arguments)] // the arguments of one Python call
     fn open(
         py: Python<'_>,
         url: &str,
         definitions: Vec<DefinitionTuple<'_>>,
         max_running: usize,
-        threads: usize,
+        max_threads: usize,
         suspend_after: f64,
         value_limit: usize,
         app_version: Option<&str>,
         max_recoveries: u32,
         queues: Vec<(QueueTuple, String)>,
-        serve: Option<Vec<String>>,
+        serve_queues: Option<Vec<String>>,
     ) -> PyResult<Self> {
         let ports: Vec<Py<Port>> = definitions.iter().map(|(_, _, port, _)| port.clone().unbind()).collect();
         let workflows: Vec<KnownWorkflow> = definitions
@@ -89,7 +89,7 @@ impl Engine {
                 let store = stepfast::connect(url).await?;
                 let mut builder = CoreEngine::builder(store)
                     .max_running(max_running)
-                    .max_threads(threads)
+                    .max_threads(max_threads)
                     .suspend_after(Duration::try_from_secs_f64(suspend_after).unwrap_or(Duration::MAX))
                     .value_limit(value_limit)
                     .max_recoveries(max_recoveries);
@@ -99,8 +99,8 @@ impl Engine {
                 for (declared, policy) in queues {
                     builder = builder.declare_queue(queue_from_tuple(declared), on_conflict(&policy));
                 }
-                if let Some(serve) = serve {
-                    builder = builder.serve_queues(serve);
+                if let Some(served) = serve_queues {
+                    builder = builder.serve_queues(served);
                 }
                 for known in &workflows {
                     builder = builder.register(&known.workflow);
@@ -118,10 +118,19 @@ impl Engine {
     /// Opens the store and a client on it, which has only the names of workflows.
     #[staticmethod]
     #[allow(clippy::needless_pass_by_value)] // arguments that Python passes
-    fn open_client(py: Python<'_>, url: &str, names: Vec<(String, Option<Py<Signature>>)>) -> PyResult<Self> {
+    fn open_client(
+        py: Python<'_>,
+        url: &str,
+        names: Vec<(String, Option<Py<Signature>>)>,
+        queues: Vec<(QueueTuple, String)>,
+    ) -> PyResult<Self> {
         let opened = without_interpreter(py, || {
             runtime().block_on(async {
-                Client::open(stepfast::connect(url).await?).await.map(Client::into_engine)
+                let store = stepfast::connect(url).await?;
+                let queues = queues
+                    .into_iter()
+                    .map(|(declared, policy)| (queue_from_tuple(declared), on_conflict(&policy)));
+                Client::open_with_queues(store, queues).await.map(Client::into_engine)
             })
         });
         let engine = opened.map_err(|error| to_exception(py, &error))?;
@@ -279,16 +288,22 @@ impl Engine {
         }
     }
 
-    /// Returns a handle to the execution with this workflow_id.
+    /// Returns a handle to the execution with this workflow_id. Fails if a workflow is given, by its name, and the
+    /// execution is of another one.
     fn get_handle(
         &self,
         py: Python<'_>,
         workflow_id: String,
+        workflow: Option<String>,
         port: Option<&Bound<'_, Port>>,
     ) -> PyResult<Call> {
         let engine = self.open_engine(py)?;
-        let future: ReplyFuture =
-            Box::pin(async move { Reply::of_start(engine.get::<Payload>(&workflow_id).await) });
+        let future: ReplyFuture = Box::pin(async move {
+            Reply::of_start(match workflow {
+                Some(name) => engine.get_of::<Payload>(&workflow_id, &name).await,
+                None => engine.get::<Payload>(&workflow_id).await,
+            })
+        });
         Ok(Call::awaitable(port, future))
     }
 

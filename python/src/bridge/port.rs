@@ -23,7 +23,7 @@ use crate::bridge::waiter::{Callback, Waiter};
 use crate::error::runtime_error;
 use crate::exit::{InterpreterGuard, without_interpreter};
 use crate::fork::Process;
-use crate::interpreter::call_in_context;
+use crate::interpreter::run_in_context;
 use crate::lock::Mutex;
 use crate::runtime::enter_runtime;
 
@@ -204,7 +204,8 @@ impl Port {
     fn resume_waiter(py: Python<'_>, waiter: &Waiter) -> PyResult<()> {
         if let Some(callback) = waiter.take_callback() {
             let Callback { function, context, argument } = callback;
-            call_in_context(context.bind(py), function.bind(py), argument.bind(py))?;
+            let function = function.bind(py);
+            run_in_context(context.bind(py), || function.call1((argument.bind(py),)).map(drop))?;
         } else if let Some(call) = waiter.polled_call(py) {
             call.get().advance();
         }

@@ -34,7 +34,7 @@ from stepfast._options.start_options import StartOptions, order_of
 from stepfast._runtime import process_hooks
 from stepfast._runtime.branch import DONE, PENDING, RUN_BODY, current_code, forbid_in_workflow
 from stepfast._runtime.exceptions_here import execution_entry
-from stepfast._runtime.failures import failure_of
+from stepfast._runtime.failures import workflow_failure
 from stepfast._runtime.waiting import error_of, wait_for_call
 from stepfast._validation import bounds
 from stepfast._workflow.workflow import BoundWorkflow, Workflow
@@ -355,9 +355,8 @@ class Engine:
             branch, (args, kwargs) = begun
             opened.begun(call, branch)
             function: Any = opened.workflows[number].function
-            token = current_code.set(branch)
             try:
-                turn = call.code_returned(function(*args, **kwargs))
+                turn = call.code_returned(branch.call_code(function, args, kwargs))
             except (KeyboardInterrupt, SystemExit):
                 # the program is told to end: the execution goes on from the record
                 branch.defer()
@@ -367,9 +366,12 @@ class Engine:
             except BaseException as raised:
                 # of code that unwinds nothing counts
                 error = None if branch.is_closing else raised
-                turn = call.code_unwound() if error is None else call.code_failed(failure_of(raised))
+                turn = (
+                    call.code_unwound()
+                    if error is None
+                    else call.code_failed(workflow_failure(branch, raised))
+                )
             finally:
-                current_code.reset(token)
                 opened.inline.pop(call, None)
             if turn == PENDING:
                 turn = call.wait()

@@ -7,7 +7,7 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 from stepfast import _native
-from stepfast._runtime.failures import FailureTuple, step_failure
+from stepfast._runtime.failures import FailureTuple, log_failed_attempt, step_failure
 
 if TYPE_CHECKING:
     from stepfast._processes.child import Child
@@ -20,19 +20,22 @@ class Attempt:
     Args:
         call: The call of the step.
         step: The step.
-        step_context: The workflow_id, the name of the workflow, and the position of the step.
+        branch: The branch that has called the step.
     """
 
-    def __init__(
-        self, call: _native.Call, step: ProcessStep[Any, Any], step_context: tuple[str, str, str | None]
-    ) -> None:
+    def __init__(self, call: _native.Call, step: ProcessStep[Any, Any], branch: _native.Branch) -> None:
         self.step = step
-        #: The workflow_id, the name of the workflow, and the position of the step.
-        self.step_context = step_context
+        #: The workflow_id, the name of the workflow, the position of the step, and the number of the attempt.
+        self.step_context: tuple[str, str, str | None, int | None] = (
+            branch.workflow_id,
+            branch.workflow,
+            call.path,
+            call.attempt,
+        )
         self.arguments = b""
         #: The exception with which the attempt failed.
         self.error: BaseException | None = None
-        self._call = call
+        self._call, self._branch = call, branch
         self._lock = threading.Lock()
         self._child: Child | None = None
         self._is_abandoned = False
@@ -76,7 +79,7 @@ class Attempt:
         self.error = error
         failure = step_failure(self.step.name, error, self.step.retry_if)
         kind, message, causes, is_retryable, detail = failure
-        self._call.deliver_failure((kind, message, causes, is_retryable and not is_final, detail))
+        self._deliver_failure((kind, message, causes, is_retryable and not is_final, detail), error)
 
     def fail_with(self, failure: FailureTuple, error: BaseException) -> None:
         """Delivers the failure of the body.
@@ -86,4 +89,9 @@ class Attempt:
             error: The exception of the failure.
         """
         self.error = error
-        self._call.deliver_failure(failure)
+        self._deliver_failure(failure, error)
+
+    def _deliver_failure(self, failure: FailureTuple, error: BaseException) -> None:
+        body = (self._branch, self._call, self.step.name)
+        pause = self._call.deliver_failure(failure)
+        log_failed_attempt(body, error, self.step_context[-1], pause)

@@ -31,6 +31,7 @@ class StepContext:
     workflow_id: str
     workflow: str
     path: str | None
+    attempt: int | None
 
 
 def serve(connection: Connection[Any, Any], settings: dict[str, Any]) -> None:

@@ -196,7 +196,7 @@ def begin_attempt(
     kwargs: dict[str, Any],
 ) -> Attempt:
     """Begins an attempt, whose outcome wakes the code that waits for `call`."""
-    attempt = Attempt(call, step, (branch.workflow_id, branch.workflow, call.path))
+    attempt = Attempt(call, step, branch)
     try:
         if process_steps[step.location] is not step:
             raise InvalidArgument(

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from stepfast._native import Branch
 from stepfast._runtime.branch import current_code
+from stepfast.errors import InvalidArgument
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,7 +19,8 @@ class Current:
         step: The name of the step whose body runs; None in the code of the workflow itself.
         path: The position of that step in the execution, such as `3` or `2.1`; None in the code of the
             workflow.
-        is_replaying: True while the code of the workflow repeats what an earlier run has recorded.
+        is_replaying: Whether the code of the workflow repeats what an earlier run has recorded.
+        attempt: The number of the step's attempt, from 1; None in the code of the workflow.
     """
 
     workflow_id: str
@@ -26,6 +28,7 @@ class Current:
     step: str | None = None
     path: str | None = None
     is_replaying: bool = False
+    attempt: int | None = None
 
     @property
     def idempotency_key(self) -> str:
@@ -37,7 +40,22 @@ class Current:
         return f"{self.workflow_id}/{self.path or ''}"
 
 
-def current() -> Current | None:
+def current() -> Current:
+    """Returns the execution to which the running code belongs.
+
+    Raises:
+        InvalidArgument: The code belongs to no execution. `current_or_none` returns None there.
+    """
+    here = current_or_none()
+    if here is None:
+        raise InvalidArgument(
+            "current() is called outside of executions: call it in the code of a workflow that an engine runs, "
+            "or in its steps; current_or_none() returns None elsewhere"
+        )
+    return here
+
+
+def current_or_none() -> Current | None:
     """Returns the execution to which the running code belongs; None outside of executions."""
     here = current_code.get()
     if here is None:
@@ -45,7 +63,7 @@ def current() -> Current | None:
     if isinstance(here, Branch):
         return Current(here.workflow_id, here.workflow, is_replaying=here.is_replaying)
     branch, call, step = here
-    return Current(branch.workflow_id, branch.workflow, step, call.path)
+    return Current(branch.workflow_id, branch.workflow, step, call.path, attempt=call.attempt)
 
 
-__all__ = ["Current", "current"]
+__all__ = ["Current", "current", "current_or_none"]

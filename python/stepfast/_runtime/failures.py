@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Final
 
-from stepfast._runtime.current import current
+from stepfast._native import Branch, Call
+from stepfast._runtime.branch import StepBody, current_code
 from stepfast._runtime.outcomes import to_recordable
 from stepfast._values import EncodeError, decode_exception, encode_exception
 from stepfast._values.errors import text_of
@@ -20,11 +22,7 @@ _log: Final = logging.getLogger("stepfast")
 CANCELLED_KINDS: Final = ("SF-0021", "SF-0022")
 
 
-def failure_of(
-    raised: BaseException,
-    retry_if: Callable[[Exception], bool] | None = None,
-    what: str = "the workflow",
-) -> FailureTuple:
+def failure_of(raised: BaseException, retry_if: Callable[[Exception], bool] | None = None) -> FailureTuple:
     """Returns the failure to record for an exception.
 
     An exception that `retry_if` itself raises is recorded in place of the original one, and is not retried.
@@ -32,12 +30,7 @@ def failure_of(
     Args:
         raised: The exception.
         retry_if: Decides whether another attempt may help; every exception may be retried by default.
-        what: What has failed, for the log.
     """
-    if isinstance(raised, Exception) and _log.isEnabledFor(logging.INFO):
-        now = current()
-        whose = "" if now is None else f" (workflow {now.workflow!r}, workflow_id {now.workflow_id!r})"
-        _log.info("%s has failed%s", what, whose, exc_info=raised)
     raised = to_recordable(raised)
     is_retryable = False
     # a value that cannot be recorded now cannot be recorded by the next attempt either
@@ -58,6 +51,22 @@ def failure_of(
     return (kind, message, causes, is_retryable, encode_exception(raised))
 
 
+def workflow_failure(branch: Branch, raised: BaseException) -> FailureTuple:
+    """Returns the failure to record for a workflow, and logs it.
+
+    Args:
+        branch: The first branch of the execution.
+        raised: The exception that the code of the workflow has raised.
+    """
+    # the exceptions of code that unwinds do not count
+    if isinstance(raised, Exception) and not branch.is_closing and _log.isEnabledFor(logging.WARNING):
+        with _running(branch):
+            _log.warning(
+                "workflow %r has failed (workflow_id %r)", branch.workflow, branch.workflow_id, exc_info=raised
+            )
+    return failure_of(raised)
+
+
 def step_failure(
     name: str, raised: BaseException, retry_if: Callable[[Exception], bool] | None = None
 ) -> FailureTuple:
@@ -65,7 +74,59 @@ def step_failure(
     recorded."""
     if isinstance(raised, EncodeError):
         raised.args = (f"step {name!r}: {raised}",)
-    return failure_of(raised, retry_if, f"an attempt of step {name!r}")
+    return failure_of(raised, retry_if)
+
+
+def fail_attempt(
+    call: Call, name: str, raised: BaseException, retry_if: Callable[[Exception], bool] | None
+) -> int:
+    """Records and logs a failed attempt of a step; returns the call's state code."""
+    failure = step_failure(name, raised, retry_if)
+    # read first, because the next attempt may begin at once
+    attempt = call.attempt
+    state, pause = call.fail(failure)
+    here = current_code.get()
+    if here is not None:
+        branch = here[0] if isinstance(here, tuple) else here
+        log_failed_attempt((branch, call, name), raised, attempt, pause)
+    return state
+
+
+def log_failed_attempt(
+    body: StepBody, raised: BaseException, attempt: int | None, pause: float | None
+) -> None:
+    """Logs a failed attempt of a step.
+
+    Args:
+        body: The body of the step.
+        raised: The exception with which the attempt has failed.
+        attempt: The number of the attempt, from 1.
+        pause: The pause before the next attempt, in seconds; None if there is no further attempt.
+    """
+    if not isinstance(raised, Exception) or not _log.isEnabledFor(logging.INFO):
+        return
+    branch, _, name = body
+    outlook = "no further one follows" if pause is None else f"the next one begins in {pause:.3g} s"
+    with _running(body):
+        _log.info(
+            "attempt %s of step %r has failed; %s (workflow %r, workflow_id %r)",
+            attempt,
+            name,
+            outlook,
+            branch.workflow,
+            branch.workflow_id,
+            exc_info=raised,
+        )
+
+
+@contextmanager
+def _running(code: Branch | StepBody) -> Iterator[None]:
+    """Makes log records belong to code that has ended."""
+    token = current_code.set(code)
+    try:
+        yield
+    finally:
+        current_code.reset(token)
 
 
 def recorded_exception(failure: tuple[str, str, list[str], bytes] | None) -> BaseException:
@@ -78,7 +139,7 @@ def recorded_exception(failure: tuple[str, str, list[str], bytes] | None) -> Bas
     if kind in CANCELLED_KINDS:
         return WorkflowCancelled(f"{kind}: {message}", kind)
     code = kind if kind.startswith("SF-") else "SF-0008"
-    return WorkflowFailed(f"{kind}: {message}", code)
+    return CODES.get(code, WorkflowFailed)(f"{kind}: {message}", code)
 
 
 def exception_for_error(
@@ -95,10 +156,11 @@ def exception_for_error(
         message: The text of the error.
         failure: The recorded failure behind the error, if there is one: kind, message, encoded exception.
     """
+    cls = CODES.get(code) or KINDS.get(kind, Error)
     if failure is not None:
         cause, _, detail = failure
         if kind == "Failed" and detail:
             return decode_exception(detail)
         if cause.startswith("SF-"):
             code = cause
-    return CODES.get(code, KINDS.get(kind, Error))(message, code)
+    return cls(message, code)

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from stepfast import _native
-from stepfast._runtime.current import current
+from stepfast._runtime.current import current_or_none
 
 #: The logger of the engines.
 ENGINE_LOGGER: Final[logging.Logger] = logging.getLogger("stepfast.engine")
@@ -34,7 +34,7 @@ class RecordFactory:
     def __call__(self, *args: Any, **kwargs: Any) -> logging.LogRecord:
         # the attributes have a prefix because `extra=` of a log call must not repeat the name of an attribute
         record = self._wrapped(*args, **kwargs)
-        execution = current()
+        execution = current_or_none()
         if execution is None:
             record.stepfast_workflow_id = record.stepfast_workflow = record.stepfast_step = ""
             record.stepfast_is_replaying = False

@@ -11,7 +11,6 @@ import inspect
 from collections.abc import Callable, Coroutine, Iterator
 from threading import TIMEOUT_MAX
 from typing import (
-    TYPE_CHECKING,
     Any,
     Concatenate,
     Generic,
@@ -30,7 +29,7 @@ from stepfast._runtime.branch import (
     current_branch,
     current_code,
 )
-from stepfast._runtime.failures import step_failure
+from stepfast._runtime.failures import fail_attempt
 from stepfast._runtime.outcomes import is_outcome
 from stepfast._runtime.threads.time_limit import begin_in_thread, call_within, run_within
 from stepfast._runtime.waiting import error_of
@@ -39,9 +38,6 @@ from stepfast._validation.coroutine_function import CoroutineFunction
 from stepfast._validation.names import qualified_name
 from stepfast._validation.signature import signature_of
 from stepfast.errors import InvalidArgument
-
-if TYPE_CHECKING:
-    pass
 
 P = ParamSpec("P")
 A = ParamSpec("A")
@@ -273,7 +269,7 @@ def carry_out_here(
                     if not is_outcome(raised):
                         raise
                     error = raised
-                    turn = call.fail(step_failure(step.name, raised, step.retry_if))
+                    turn = fail_attempt(call, step.name, raised, step.retry_if)
                 finally:
                     current_code.reset(token)
             elif turn == PENDING:

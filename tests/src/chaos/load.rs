@@ -10,7 +10,7 @@ use stepfast::clock::{Clock, SystemClock};
 use stepfast::{Context, EngineBuilder, Failure, Workflow};
 use tokio::sync::watch;
 
-use crate::crash::child::Ear;
+use crate::crash::child::LineSink;
 use crate::fixtures::later_version;
 
 /// Children of an order.
@@ -48,7 +48,7 @@ pub type Gate = watch::Receiver<bool>;
 #[derive(Clone)]
 pub struct Teller {
     /// Who listens.
-    pub ear: Ear,
+    pub ear: LineSink,
     /// Taken off the times that are told.
     pub ahead: i64,
 }
@@ -187,7 +187,7 @@ fn ferry(teller: Teller) -> Workflow<u32, String> {
         async move {
             let me = cx.execution_key();
             let cross = async || {
-                if !later_version::is_asked() {
+                if !later_version::is_later() {
                     std::future::pending::<()>().await;
                 }
                 teller.body(&me, "cross", "-").await

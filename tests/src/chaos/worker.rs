@@ -22,7 +22,7 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 
 use crate::chaos::load::{Load, Teller};
-use crate::crash::child::Ear;
+use crate::crash::child::LineSink;
 use crate::fixtures::later_version;
 
 /// Names the database to a process that is to be a worker.
@@ -111,7 +111,7 @@ pub fn run_if_asked() -> bool {
     let calls = Calls::ALL.iter().find(|(_, name)| *name == text(CALLS)).map_or(Calls::default(), |it| it.0);
     let asked = listen();
     // one line is one write: it is in the pipe even if the next instruction is the last
-    let ear: Ear = Arc::new(|line: &str| {
+    let ear: LineSink = Arc::new(|line: &str| {
         let told = std::io::stdout().lock().write_all(format!("{line}\n").as_bytes());
         if told.is_err() {
             // nobody listens any more
@@ -120,7 +120,7 @@ pub fn run_if_asked() -> bool {
     });
     let teller = Teller { ear, ahead: text(AHEAD).parse().unwrap_or(0) };
     let role = Role::ALL.iter().find(|(_, name)| *name == text(ROLE)).map_or(Role::default(), |it| it.0);
-    later_version::become_if_asked();
+    later_version::become_later_if_requested();
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
     if role == Role::Operator {
         runtime.block_on(migrate(&url, &teller.ear));
@@ -155,7 +155,7 @@ struct Place {
 }
 
 /// Brings the schema up to date.
-async fn migrate(url: &str, ear: &Ear) {
+async fn migrate(url: &str, ear: &LineSink) {
     match stepfast::schema::migrate(url, None, false).await {
         Ok(_) => ear("migrated"),
         Err(error) => tell(ear, "refused", &error),
@@ -163,7 +163,7 @@ async fn migrate(url: &str, ear: &Ear) {
 }
 
 /// Tells an error with its code, in a line.
-fn tell(ear: &Ear, what: &str, error: &Error) {
+fn tell(ear: &LineSink, what: &str, error: &Error) {
     ear(&format!("{what} {error:?}").replace('\n', " "));
 }
 

@@ -9,7 +9,7 @@ use tokio::sync::mpsc::UnboundedSender;
 use tokio::time::Instant;
 
 use crate::chaos::worker::{self, Calls, Role};
-use crate::fixtures::later_version::LATER;
+use crate::fixtures::later_version::LATER_VERSION_VARIABLE;
 
 /// How a worker is hired.
 #[derive(Clone, Debug, Default)]
@@ -112,7 +112,7 @@ impl Hand {
             .env(worker::CALLS, terms.calls.as_str())
             .env(worker::CALLERS, terms.callers.to_string())
             .env(worker::AHEAD, terms.ahead.to_string())
-            .envs(terms.is_later.then_some((LATER, "")))
+            .envs(terms.is_later.then_some((LATER_VERSION_VARIABLE, "")))
             .envs(terms.environment.iter().cloned());
         let mut process = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
         let (out, sender) = (process.stdout.take().unwrap(), sender.clone());

@@ -7,8 +7,8 @@ use stepfast_core::store::{Filter, Flush, Outcome, Page, RequestResult, Start, S
 
 use super::queue::set;
 use crate::fixtures::builders::{
-    at, child_of, completed, ended, keys, move_to, nasty_texts, parked, queued, resume, running, scheduled,
-    start, start_queued, start_running, ticket, write,
+    at, child_of, completed, ended, keys, transition, nasty_texts, parked, queued, resume, running, scheduled,
+    start, start_queued, start_running, placement, write,
 };
 use crate::{StoreFixture, Worker};
 
@@ -54,7 +54,7 @@ async fn they_are_kept_whatever_the_start_is(fixture: &dyn StoreFixture) {
     worker.apply(vec![start_running(parent)]).await;
     let yielding = |key, queue: &str| Start {
         self_claims: true,
-        placement: ticket(queue, "", 0),
+        placement: placement(queue, "", 0),
         ..start(key, running())
     };
     let waits = State::Scheduled { due_at: at(100) };
@@ -66,11 +66,11 @@ async fn they_are_kept_whatever_the_start_is(fixture: &dyn StoreFixture) {
         start(minted[1], ended(Status::Completed, "done")),
         start(minted[2], queued()),
         Start { workflow_id: Some("given".into()), is_guarded: true, ..start(minted[3], running()) },
-        Start { placement: ticket("free", "k", 3), ..start(minted[4], queued()) },
+        Start { placement: placement("free", "k", 3), ..start(minted[4], queued()) },
         yielding(minted[5], "free"),
         yielding(minted[6], "serial"),
         child_of(parent, minted[7], running()),
-        Start { placement: ticket("free", "", 0), ..held },
+        Start { placement: placement("free", "", 0), ..held },
     ];
     let all = [("customer", "acme"), ("region", "eu")];
     let mut outcomes = worker.commit(starts.map(|it| write(with(&all, it))).into()).await;
@@ -90,12 +90,12 @@ async fn they_are_kept_until_the_end(fixture: &dyn StoreFixture) {
     let key = Key::mint(0);
     worker.apply(vec![write(with(&[("a", "1")], start(key, queued())))]).await;
     assert_eq!(worker.claim_keys(1).await, [key]);
-    worker.apply(vec![move_to(key, parked("x"))]).await;
+    worker.apply(vec![transition(key, parked("x"))]).await;
     assert_eq!(found(&worker, filter(&[("a", "1")])).await, [key]);
     let mut other = Worker::register(&fixture.store()).await;
     assert_eq!(other.commit_one(resume(key)).await, Outcome::RequestHandled(RequestResult::Done, None));
     assert_eq!(other.claim_keys(1).await, [key]);
-    other.apply(vec![move_to(key, completed())]).await;
+    other.apply(vec![transition(key, completed())]).await;
     assert_eq!(found(&worker, filter(&[("a", "1")])).await, [key]);
     assert_eq!(worker.execution(key).await.attributes, of(&[("a", "1")]));
 }
@@ -202,11 +202,11 @@ async fn a_start_that_loses_leaves_none(fixture: &dyn StoreFixture) {
     };
     let held = |key| Start {
         dedup_id: Some("x".into()),
-        placement: ticket("a", "", 0),
+        placement: placement("a", "", 0),
         is_guarded: true,
         ..start(key, queued())
     };
-    let deep = |key| Start { placement: ticket("full", "", 0), ..start(key, queued()) };
+    let deep = |key| Start { placement: placement("full", "", 0), ..start(key, queued()) };
     let makes: [fn(Key) -> Start; 3] = [named, held, deep];
     for (n, make) in makes.into_iter().enumerate() {
         let [first, second] = keys();
@@ -229,7 +229,7 @@ async fn a_flush_may_be_resent(fixture: &dyn StoreFixture) {
         write(with(&[("n", "b")], special.clone())),
         write(with(&[("n", "c")], start(c, scheduled(at(50))))),
     ];
-    let flush = worker.flush(writes.clone());
+    let flush = worker.new_flush(writes.clone());
     worker.send(&flush).await.unwrap();
     let again = Flush { is_resent: true, ..flush };
     assert_eq!(worker.send(&again).await.unwrap(), vec![Outcome::Applied; 3]);
@@ -257,7 +257,7 @@ async fn a_thousand_share_a_flush(fixture: &dyn StoreFixture) {
 async fn queues_are_filtered(fixture: &dyn StoreFixture) {
     let mut worker = Worker::register(&fixture.store()).await;
     let [a, b, plain] = keys();
-    let placed = |key, queue: &str| write(Start { placement: ticket(queue, "k", 1), ..start(key, queued()) });
+    let placed = |key, queue: &str| write(Start { placement: placement(queue, "k", 1), ..start(key, queued()) });
     worker.apply(vec![placed(a, "a"), placed(b, "b"), start_queued(plain)]).await;
     let of = |queue: &str| Filter { queue: Some(queue.into()), ..Filter::default() };
     assert_eq!(found(&worker, of("a")).await, [a]);

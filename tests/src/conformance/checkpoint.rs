@@ -5,7 +5,7 @@ use stepfast_core::path::Path;
 use stepfast_core::payload::Payload;
 use stepfast_core::store::{Attempt, Checkpoint, CheckpointKind, StoreError, Write};
 
-use crate::fixtures::builders::{at, attempt, checkpoint, keys, nasty_texts, payload, start_running, step};
+use crate::fixtures::builders::{at, attempt, checkpoint, keys, nasty_texts, payload, start_running, step_path};
 use crate::{StoreFixture, Worker};
 
 super::cases![
@@ -101,9 +101,9 @@ async fn every_path_is_its_own(fixture: &dyn StoreFixture) {
     let mut worker = Worker::register(&fixture.store()).await;
     let key = Key::mint(0);
     let edges = [0, 1, 92, 240, 241, 2287, 2288, 67_823, 67_824, 0x00ff_ffff, 0x0100_0000, u32::MAX];
-    let mut paths: Vec<Path> = edges.iter().map(|n| step(*n)).collect();
-    paths.extend(edges.iter().map(|n| step(1).child(*n)));
-    paths.extend([step(0).child(0).child(0), Path::root()]);
+    let mut paths: Vec<Path> = edges.iter().map(|n| step_path(*n)).collect();
+    paths.extend(edges.iter().map(|n| step_path(1).child(*n)));
+    paths.extend([step_path(0).child(0).child(0), Path::root()]);
     let recorded: Vec<Checkpoint> = paths
         .into_iter()
         .zip(1..)

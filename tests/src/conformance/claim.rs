@@ -9,7 +9,7 @@ use stepfast_core::payload::Payload;
 use stepfast_core::store::{Claim, RequestKind, Start, State, Status, StoreError, Write};
 
 use crate::fixtures::builders::{
-    armed, at, attempt, awaiting, cancel, checkpoint, completed, keys, move_to, parked, payload, queued,
+    pending_sleeps, at, attempt, awaiting, cancel, checkpoint, completed, keys, transition, parked, payload, queued,
     running, sleeping, start, start_in, start_queued, start_running, write,
 };
 use crate::{StoreFixture, Worker};
@@ -43,7 +43,7 @@ async fn ready_ones_come_oldest_first(fixture: &dyn StoreFixture) {
     }
     assert_eq!(worker.claim_keys(2).await, [c, a]);
     // what has begun goes on before anything else begins
-    worker.apply(vec![move_to(c, queued())]).await;
+    worker.apply(vec![transition(c, queued())]).await;
     assert_eq!(worker.claim_keys(10).await, [c, d, b]);
 }
 
@@ -70,13 +70,13 @@ async fn timers_are_never_early(fixture: &dyn StoreFixture) {
     assert!(worker.claim(10).await.is_empty());
     fixture.clock().advance(Duration::from_micros(3_599_999_999));
     assert!(worker.claim(10).await.is_empty());
-    assert!(!worker.look().await.has_ready);
+    assert!(!worker.heartbeat().await.has_ready);
     fixture.clock().advance(Duration::from_micros(1));
     let claimed = worker.claim(10).await;
     assert_eq!(claimed.len(), 1);
     let row = &claimed[0].execution;
     assert_eq!((row.key, row.status, row.wake_at), (key, Status::Running, None));
-    assert_eq!(worker.look().await.next_due, None);
+    assert_eq!(worker.heartbeat().await.next_due, None);
 }
 
 async fn the_limit_holds_and_the_rest_remains(fixture: &dyn StoreFixture) {
@@ -117,7 +117,7 @@ async fn only_workflows_asked_for_come(fixture: &dyn StoreFixture) {
 async fn a_claim_brings_all_that_was_recorded(fixture: &dyn StoreFixture) {
     let mut first = Worker::register(&fixture.store()).await;
     let key = Key::mint(0);
-    let sleeps = armed(&[(4, 44)]);
+    let sleeps = pending_sleeps(&[(4, 44)]);
     let given = Start {
         workflow_id: Some("order-7".into()),
         input: payload("in"),
@@ -134,9 +134,9 @@ async fn a_claim_brings_all_that_was_recorded(fixture: &dyn StoreFixture) {
         ])
         .await;
     first.commit(vec![cancel(key)]).await;
-    first.apply(vec![move_to(key, State::Queued { pending_sleeps: sleeps.clone() })]).await;
+    first.apply(vec![transition(key, State::Queued { pending_sleeps: sleeps.clone() })]).await;
 
-    let mut second = Worker::register(&fixture.second().await).await;
+    let mut second = Worker::register(&fixture.second_store().await).await;
     let record = second.claim(1).await.remove(0);
     let row = &record.execution;
     assert_eq!((row.key, row.status, row.owner), (key, Status::Running, Some(second.id)));
@@ -150,7 +150,7 @@ async fn a_claim_brings_all_that_was_recorded(fixture: &dyn StoreFixture) {
 
 async fn an_execution_is_claimed_once(fixture: &dyn StoreFixture) {
     let mut first = Worker::register(&fixture.store()).await;
-    let mut second = Worker::register(&fixture.second().await).await;
+    let mut second = Worker::register(&fixture.second_store().await).await;
     let [ready, due] = keys();
     first.apply(vec![start_queued(ready), start_in(due, sleeping(at(-1)))]).await;
     assert_eq!(first.claim_keys(10).await, [due, ready]);
@@ -165,7 +165,7 @@ async fn at_least_one_comes_however_large(fixture: &dyn StoreFixture) {
         worker.apply(vec![start_queued(key)]).await;
     }
     for count in [1, 1, 1, 0] {
-        let claim = Claim { max_bytes: 1, ..worker.claim_of(10) };
+        let claim = Claim { max_bytes: 1, ..worker.new_claim(10) };
         assert_eq!(worker.try_claim(&claim).await.unwrap().len(), count);
     }
 }
@@ -182,12 +182,12 @@ async fn bytes_bound_a_claim(fixture: &dyn StoreFixture) {
             let mut step = checkpoint(key, 1, "");
             step.outcome = large.clone();
             worker.apply(vec![start_running(key), Write::Checkpoint(step)]).await;
-            worker.apply(vec![move_to(key, queued())]).await;
+            worker.apply(vec![transition(key, queued())]).await;
         }
     }
     let mut total = 0;
     while total < 20 {
-        let claim = Claim { max_bytes: 200_000, ..worker.claim_of(100) };
+        let claim = Claim { max_bytes: 200_000, ..worker.new_claim(100) };
         let count = worker.try_claim(&claim).await.unwrap().len();
         assert!((1..=5).contains(&count), "{count} came");
         total += count;
@@ -226,7 +226,7 @@ async fn a_claim_is_durable_when_it_returns(fixture: &dyn StoreFixture) {
     let key = Key::mint(0);
     worker.apply(vec![start_queued(key)]).await;
     let record = worker.claim(10).await.remove(0);
-    let other = Worker::register(&fixture.second().await).await;
+    let other = Worker::register(&fixture.second_store().await).await;
     assert_eq!(other.record(key).await, record);
 }
 
@@ -237,7 +237,7 @@ async fn a_claimed_execution_can_suspend_and_be_claimed_again(fixture: &dyn Stor
     for round in 0..5 {
         assert_eq!(worker.claim_keys(10).await, [key], "round {round}");
         let due = fixture.now().plus(Duration::from_secs(1));
-        worker.apply(vec![move_to(key, sleeping(due))]).await;
+        worker.apply(vec![transition(key, sleeping(due))]).await;
         assert!(worker.claim(10).await.is_empty());
         fixture.clock().advance(Duration::from_secs(1));
     }
@@ -276,17 +276,17 @@ async fn what_was_cancelled_or_parked_does_not_come(fixture: &dyn StoreFixture) 
         ])
         .await;
     worker.commit(vec![cancel(ready), cancel(slept)]).await;
-    let seen = worker.look().await;
+    let seen = worker.heartbeat().await;
     assert_eq!((seen.has_ready, seen.next_due), (true, None));
     assert_eq!(worker.claim_keys(10).await, [stays]);
-    assert!(!worker.look().await.has_ready);
+    assert!(!worker.heartbeat().await.has_ready);
 }
 
 async fn a_claim_without_lane_is_fenced(fixture: &dyn StoreFixture) {
     let mut worker = Worker::register(&fixture.store()).await;
     let key = Key::mint(0);
     worker.apply(vec![start_queued(key)]).await;
-    let fine = worker.claim_of(10);
+    let fine = worker.new_claim(10);
     let mut stale = fine.clone();
     stale.epoch += 1;
     let mut unknown = fine.clone();

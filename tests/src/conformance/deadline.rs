@@ -12,7 +12,7 @@ use stepfast_core::store::{
 
 use super::queue::declare;
 use crate::fixtures::builders::{
-    awaiting, completed, keys, move_to, parked, queued, running, scheduled, sleeping, start, ticket, write,
+    awaiting, completed, keys, transition, parked, queued, running, scheduled, sleeping, start, placement, write,
 };
 use crate::{StoreFixture, Worker};
 
@@ -32,7 +32,7 @@ fn until(deadline_at: Timestamp, key: Key, state: State) -> Start {
 
 /// What a look reports to a worker that can run nothing.
 async fn expired(worker: &Worker) -> (Vec<Key>, Option<Timestamp>) {
-    let look = Heartbeat { workflows: [].into(), ..worker.look_of() };
+    let look = Heartbeat { workflows: [].into(), ..worker.new_heartbeat() };
     let seen = worker.store.heartbeat(&look).await.unwrap();
     let mut expired = seen.expired;
     expired.sort_unstable();
@@ -51,7 +51,7 @@ fn sorted<const N: usize>(mut keys: [Key; N]) -> Vec<Key> {
 
 async fn what_waits_is_seen_when_its_deadline_passes(fixture: &dyn StoreFixture) {
     let mut worker = Worker::register(&fixture.store()).await;
-    let mut other = Worker::register(&fixture.second().await).await;
+    let mut other = Worker::register(&fixture.second_store().await).await;
     declare(fixture, Queue::new("a")).await;
     let now = fixture.now();
     let (at, later) = (now.plus(Duration::from_secs(10)), now.plus(Duration::from_secs(20)));
@@ -59,7 +59,7 @@ async fn what_waits_is_seen_when_its_deadline_passes(fixture: &dyn StoreFixture)
     let all: [Key; 8] = keys();
     worker
         .apply(vec![
-            write(Start { placement: ticket("a", "", 0), ..until(at, all[0], queued()) }),
+            write(Start { placement: placement("a", "", 0), ..until(at, all[0], queued()) }),
             write(until(at, all[1], scheduled(far))),
             write(until(at, all[2], sleeping(far))),
             write(until(at, all[3], parked("parked"))),
@@ -91,7 +91,7 @@ async fn what_waits_is_seen_when_its_deadline_passes(fixture: &dyn StoreFixture)
 
 async fn what_runs_is_its_owners(fixture: &dyn StoreFixture) {
     let mut worker = Worker::register(&fixture.store()).await;
-    let mut other = Worker::register(&fixture.second().await).await;
+    let mut other = Worker::register(&fixture.second_store().await).await;
     let at = fixture.now().plus(Duration::from_secs(10));
     let [handed_back, suspended, recovered, set_aside] = keys();
     let all = [handed_back, suspended, recovered, set_aside];
@@ -108,14 +108,14 @@ async fn what_runs_is_its_owners(fixture: &dyn StoreFixture) {
     let far = fixture.now().plus(Duration::from_secs(100));
     worker
         .apply(vec![
-            move_to(handed_back, queued()),
-            move_to(suspended, sleeping(far)),
-            move_to(set_aside, parked("parked")),
+            transition(handed_back, queued()),
+            transition(suspended, sleeping(far)),
+            transition(set_aside, parked("parked")),
         ])
         .await;
     assert_eq!(expired(&other).await.0, sorted([handed_back, suspended, set_aside]));
-    fixture.lose(worker.id).await;
-    other.look_for_lost().await;
+    fixture.mark_dead(worker.id).await;
+    other.take_over_dead_workers().await;
     fixture.clock().advance(Duration::from_secs(6));
     assert_eq!(expired(&other).await.0, sorted(all));
     assert_eq!(other.claim_keys(9).await.len(), 2);
@@ -130,7 +130,7 @@ async fn what_has_expired_ends_and_frees_what_it_holds(fixture: &dyn StoreFixtur
     let at = now.plus(Duration::from_secs(10));
     let [first, second, third] = keys();
     let of = |key: Key, deadline_at| Start {
-        placement: ticket("a", "", 0),
+        placement: placement("a", "", 0),
         dedup_id: Some("the one".into()),
         ..until(deadline_at, key, queued())
     };
@@ -241,7 +241,7 @@ async fn what_begins_with_a_deadline_has_it_while_it_waits(fixture: &dyn StoreFi
     assert_eq!(expired(&worker).await, (vec![], None));
     assert_eq!(worker.claim_keys(9).await, [key]);
     let at = fixture.now().plus(Duration::from_secs(10));
-    worker.apply(vec![move_to(key, queued())]).await;
+    worker.apply(vec![transition(key, queued())]).await;
     assert_eq!(expired(&worker).await, (vec![], Some(at)));
     fixture.clock().advance(Duration::from_secs(10));
     assert_eq!(expired(&worker).await.0, [key]);

@@ -8,7 +8,7 @@ use stepfast_core::queue::debounce::debounce_id;
 use stepfast_core::store::{Flush, Outcome, Start, Status, Write};
 
 use super::queue::{end, set};
-use crate::fixtures::builders::{at, cancel, enqueue, keys, payload, scheduled, start, ticket, write};
+use crate::fixtures::builders::{at, cancel, enqueue, keys, payload, scheduled, start, placement, write};
 use crate::{StoreFixture, Worker};
 
 super::cases![
@@ -31,7 +31,7 @@ fn debounced(key: Key, id: &str, input: &str, due: i64, most: Duration) -> Start
         dedup_id: Some(format!("\u{1}checkout\u{1}{id}").into()),
         debounce_window: Some(most),
         is_guarded: true,
-        placement: ticket("a", "", 0),
+        placement: placement("a", "", 0),
         input: payload(input),
         ..start(key, scheduled(at(due)))
     }
@@ -72,7 +72,7 @@ async fn the_last_input_wins_and_every_start_puts_it_off(fixture: &dyn StoreFixt
     until(fixture, seconds(4));
     assert_eq!(put(&mut worker, debounced(second, "x", "two", seconds(9), LONG)).await, first);
     until(fixture, seconds(8));
-    let last = Start { placement: ticket("a", "k", 7), ..debounced(third, "x", "three", seconds(13), LONG) };
+    let last = Start { placement: placement("a", "k", 7), ..debounced(third, "x", "three", seconds(13), LONG) };
     assert_eq!(put(&mut worker, last).await, first);
     until(fixture, seconds(12));
     assert_eq!(worker.claim_keys(9).await, []);
@@ -141,7 +141,7 @@ async fn ids_of_other_queues_and_workflows_are_others(fixture: &dyn StoreFixture
     let [first, second, third, plain] = keys();
     let far = FAR;
     assert_eq!(put(&mut worker, debounced(first, "x", "one", far, LONG)).await, first);
-    let elsewhere = Start { placement: ticket("b", "", 0), ..debounced(second, "x", "two", far, LONG) };
+    let elsewhere = Start { placement: placement("b", "", 0), ..debounced(second, "x", "two", far, LONG) };
     assert_eq!(put(&mut worker, elsewhere).await, second);
     assert_eq!(put(&mut worker, debounced(third, "y", "three", far, LONG)).await, third);
     // a dedup_id of the same text is another thing
@@ -198,7 +198,7 @@ async fn a_resent_flush_says_again_what_became_of_it(fixture: &dyn StoreFixture)
     let now = now_of(fixture);
     let [first, second, other] = keys();
     assert_eq!(put(&mut worker, debounced(first, "x", "one", now + 5, LONG)).await, first);
-    let flush = worker.flush(vec![
+    let flush = worker.new_flush(vec![
         write(debounced(second, "x", "two", now + 7, LONG)),
         write(debounced(other, "y", "three", now + 7, LONG)),
     ]);
@@ -224,7 +224,7 @@ async fn a_resent_flush_says_again_what_became_of_it(fixture: &dyn StoreFixture)
 
 async fn what_is_staged_again_is_not_started_twice(fixture: &dyn StoreFixture) {
     let mut worker = Worker::register(&fixture.store()).await;
-    let mut next = Worker::register(&fixture.second().await).await;
+    let mut next = Worker::register(&fixture.second_store().await).await;
     let now = now_of(fixture);
     let key = Key::mint(0);
     assert_eq!(put(&mut worker, debounced(key, "x", "one", now + 5, LONG)).await, key);
@@ -256,7 +256,7 @@ async fn it_enters_a_full_queue_and_counts(fixture: &dyn StoreFixture) {
 
 async fn starts_of_several_workers_are_one(fixture: &dyn StoreFixture) {
     let mut workers = Vec::new();
-    for store in [fixture.store(), fixture.second().await, fixture.store()] {
+    for store in [fixture.store(), fixture.second_store().await, fixture.store()] {
         workers.push(Worker::register(&store).await);
     }
     let now = now_of(fixture);

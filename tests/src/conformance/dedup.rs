@@ -7,8 +7,8 @@ use stepfast_core::store::{ExistingExecution, Flush, Outcome, Start, Status, Wri
 
 use super::queue::end;
 use crate::fixtures::builders::{
-    at, cancel, completed, ended, keys, move_of, move_to, parked, queued, resume, running, scheduled,
-    sleeping, start, ticket, write,
+    at, cancel, completed, ended, keys, queue_transition, transition, parked, queued, resume, running, scheduled,
+    sleeping, start, placement, write,
 };
 use crate::{StoreFixture, Worker};
 
@@ -28,7 +28,7 @@ fn deduplicated(key: Key, queue: &str, of: &str, id: &str) -> Start {
     Start {
         dedup_id: Some(id.into()),
         is_guarded: true,
-        placement: ticket(queue, of, 0),
+        placement: placement(queue, of, 0),
         ..start(key, queued())
     }
 }
@@ -44,7 +44,7 @@ async fn loses(worker: &mut Worker, start: Start) -> Option<Key> {
 
 async fn a_second_one_is_refused_while_the_first_has_not_ended(fixture: &dyn StoreFixture) {
     let mut worker = Worker::register(&fixture.store()).await;
-    let mut other = Worker::register(&fixture.second().await).await;
+    let mut other = Worker::register(&fixture.second_store().await).await;
     let [first, second, third] = keys();
     let given: Option<Arc<str>> = Some("given".into());
     let one = Start {
@@ -78,7 +78,7 @@ async fn every_end_frees_it(fixture: &dyn StoreFixture) {
         let key = Key::mint(0);
         assert_eq!(loses(&mut worker, deduplicated(key, "a", "", "x")).await, None, "{status:?}");
         assert_eq!(worker.claim_keys(9).await, [key]);
-        worker.apply(vec![move_of(key, "a", "", ended(status, "over"))]).await;
+        worker.apply(vec![queue_transition(key, "a", "", ended(status, "over"))]).await;
     }
     // cancelled where nobody runs it
     let states = [queued(), scheduled(at(1_000_000)), sleeping(at(1_000_000)), parked("why")];
@@ -104,20 +104,20 @@ async fn every_end_frees_it(fixture: &dyn StoreFixture) {
 
 async fn it_is_kept_through_waits_and_takeovers(fixture: &dyn StoreFixture) {
     let mut lost = Worker::register(&fixture.store()).await;
-    let mut worker = Worker::register(&fixture.second().await).await;
+    let mut worker = Worker::register(&fixture.second_store().await).await;
     let [key, other] = keys();
     assert_eq!(loses(&mut lost, deduplicated(key, "a", "", "x")).await, None);
     assert_eq!(lost.claim_keys(9).await, [key]);
-    lost.apply(vec![move_of(key, "a", "", sleeping(at(5)))]).await;
+    lost.apply(vec![queue_transition(key, "a", "", sleeping(at(5)))]).await;
     assert_eq!(loses(&mut worker, deduplicated(other, "a", "", "x")).await, Some(key));
     fixture.clock().advance(std::time::Duration::from_secs(1));
     assert_eq!(lost.claim_keys(9).await, [key]);
-    lost.apply(vec![move_of(key, "a", "", running())]).await;
-    fixture.lose(lost.id).await;
-    worker.look_for_lost().await;
+    lost.apply(vec![queue_transition(key, "a", "", running())]).await;
+    fixture.mark_dead(lost.id).await;
+    worker.take_over_dead_workers().await;
     assert_eq!(loses(&mut worker, deduplicated(other, "a", "", "x")).await, Some(key));
     assert_eq!(worker.claim_keys(9).await, [key]);
-    worker.apply(vec![move_of(key, "a", "", parked("why"))]).await;
+    worker.apply(vec![queue_transition(key, "a", "", parked("why"))]).await;
     worker.commit_one(resume(key)).await;
     assert_eq!(loses(&mut worker, deduplicated(other, "a", "", "x")).await, Some(key));
     assert_eq!(worker.claim_keys(9).await, [key]);
@@ -183,11 +183,11 @@ async fn two_of_one_flush_cannot_both_have_it(fixture: &dyn StoreFixture) {
 
 async fn a_resent_loser_still_loses_or_hears_that_it_may_try_again(fixture: &dyn StoreFixture) {
     let mut worker = Worker::register(&fixture.store()).await;
-    let mut other = Worker::register(&fixture.second().await).await;
+    let mut other = Worker::register(&fixture.second_store().await).await;
     let [holder, loser, beside] = keys();
     assert_eq!(loses(&mut other, deduplicated(holder, "a", "", "x")).await, None);
     let writes = vec![write(deduplicated(loser, "a", "", "x")), write(start(beside, queued()))];
-    let flush = worker.flush(writes);
+    let flush = worker.new_flush(writes);
     let sent = worker.send(&flush).await.unwrap();
     assert!(matches!(&sent[0], Outcome::Deduplicated(Some(existing)) if existing.key == holder), "{sent:?}");
     let again = Flush { is_resent: true, ..flush };
@@ -222,5 +222,5 @@ async fn it_is_shown_until_the_end(fixture: &dyn StoreFixture) {
     let plain = Key::mint(0);
     worker.apply(vec![write(start(plain, running())), Write::Wake(key)][..1].to_vec()).await;
     assert_eq!(worker.execution(plain).await.dedup_id, None);
-    worker.apply(vec![move_to(plain, completed())]).await;
+    worker.apply(vec![transition(plain, completed())]).await;
 }

@@ -7,7 +7,7 @@ use stepfast_core::store::{Flush, Outcome, Start, Status, Write};
 
 use super::queue::{end, set};
 use crate::fixtures::builders::{
-    at, cancel, child_of, enqueue, keys, move_of, queued, running, scheduled, sleeping, start, ticket, write,
+    at, cancel, child_of, enqueue, keys, queue_transition, queued, running, scheduled, sleeping, start, placement, write,
 };
 use crate::{StoreFixture, Worker};
 
@@ -43,7 +43,7 @@ async fn refused(worker: &mut Worker, starts: Vec<Write>) -> usize {
 }
 
 fn in_queue(key: Key) -> Start {
-    Start { placement: ticket("a", "", 0), ..start(key, queued()) }
+    Start { placement: placement("a", "", 0), ..start(key, queued()) }
 }
 
 fn some<const N: usize>() -> Vec<Write> {
@@ -98,7 +98,7 @@ async fn what_is_claimed_or_cancelled_makes_room(fixture: &dyn StoreFixture) {
 async fn what_is_delayed_counts(fixture: &dyn StoreFixture) {
     declare(fixture, 2).await;
     let mut worker = Worker::register(&fixture.store()).await;
-    let delayed = |key| write(Start { placement: ticket("a", "", 0), ..start(key, scheduled(at(5))) });
+    let delayed = |key| write(Start { placement: placement("a", "", 0), ..start(key, scheduled(at(5))) });
     let [first, second, third] = keys();
     assert_eq!(refused(&mut worker, vec![delayed(first), delayed(second), delayed(third)]).await, 1);
     assert_eq!(refused(&mut worker, some::<1>()).await, 1);
@@ -115,15 +115,15 @@ async fn what_is_delayed_counts(fixture: &dyn StoreFixture) {
 async fn what_has_begun_does_not_count(fixture: &dyn StoreFixture) {
     declare(fixture, 2).await;
     let mut lost = Worker::register(&fixture.store()).await;
-    let mut worker = Worker::register(&fixture.second().await).await;
+    let mut worker = Worker::register(&fixture.second_store().await).await;
     let [waits, is_lost] = keys();
     worker.apply(vec![enqueue(waits, "a", "", 0)]).await;
     assert_eq!(worker.claim_keys(1).await, [waits]);
-    worker.apply(vec![move_of(waits, "a", "", sleeping(at(5)))]).await;
+    worker.apply(vec![queue_transition(waits, "a", "", sleeping(at(5)))]).await;
     worker.apply(vec![enqueue(is_lost, "a", "", 0)]).await;
     assert_eq!(lost.claim_keys(1).await, [is_lost]);
-    fixture.lose(lost.id).await;
-    worker.look_for_lost().await;
+    fixture.mark_dead(lost.id).await;
+    worker.take_over_dead_workers().await;
     fixture.clock().advance(std::time::Duration::from_secs(1));
     worker.commit_one(Write::Wake(waits)).await;
     assert_eq!(worker.execution(waits).await.status, Status::Queued);
@@ -138,7 +138,7 @@ async fn what_a_workflow_starts_enters_a_full_queue_and_counts(fixture: &dyn Sto
     let mut worker = Worker::register(&fixture.store()).await;
     let parent = Key::mint(0);
     worker.apply(vec![write(start(parent, running()))]).await;
-    let started = |key| write(Start { placement: ticket("a", "", 0), ..child_of(parent, key, queued()) });
+    let started = |key| write(Start { placement: placement("a", "", 0), ..child_of(parent, key, queued()) });
     let [first, second, third] = keys();
     worker.apply(vec![started(first)]).await;
     assert_eq!(refused(&mut worker, some::<2>()).await, 1);
@@ -177,7 +177,7 @@ async fn who_is_there_already_is_no_refusal(fixture: &dyn StoreFixture) {
 async fn a_limit_holds_from_when_it_is_set_and_until_it_is_gone(fixture: &dyn StoreFixture) {
     let store = fixture.store();
     let mut worker = Worker::register(&store).await;
-    let mut other = Worker::register(&fixture.second().await).await;
+    let mut other = Worker::register(&fixture.second_store().await).await;
     set(&*store, &Queue::new("a"), false).await;
     assert_eq!(refused(&mut worker, some::<5>()).await, 0);
     set(&*store, &Queue::new("a").max_depth(6), false).await;
@@ -198,7 +198,7 @@ async fn nothing_begins_at_once_in_a_queue_with_a_depth(fixture: &dyn StoreFixtu
     let mut worker = Worker::register(&fixture.store()).await;
     let [waits, is_refused] = keys();
     let yielding =
-        |key| write(Start { self_claims: true, placement: ticket("a", "", 0), ..start(key, running()) });
+        |key| write(Start { self_claims: true, placement: placement("a", "", 0), ..start(key, running()) });
     assert_eq!(worker.commit_one(yielding(waits)).await, Outcome::Queued);
     assert_eq!(worker.commit_one(yielding(is_refused)).await, Outcome::Full);
     assert!(!worker.exists(is_refused).await);
@@ -212,7 +212,7 @@ async fn a_resent_flush_says_again_what_was_refused(fixture: &dyn StoreFixture) 
     let mut worker = Worker::register(&fixture.store()).await;
     let mut writes = some::<4>();
     writes.push(write(start(Key::mint(0), queued())));
-    let flush = worker.flush(writes);
+    let flush = worker.new_flush(writes);
     let sent = worker.send(&flush).await.unwrap();
     let is_full = |outcome: &Outcome| *outcome == Outcome::Full;
     assert_eq!(sent.iter().map(is_full).collect::<Vec<_>>(), [false, false, true, true, false]);
@@ -240,7 +240,7 @@ async fn other_queues_have_room(fixture: &dyn StoreFixture) {
 async fn several_lanes_and_workers_do_not_exceed_it(fixture: &dyn StoreFixture) {
     declare(fixture, 40).await;
     let mut workers = Vec::new();
-    for store in [fixture.store(), fixture.second().await, fixture.store()] {
+    for store in [fixture.store(), fixture.second_store().await, fixture.store()] {
         workers.push(Worker::register(&store).await);
     }
     let put = workers.iter_mut().map(|worker| async move {

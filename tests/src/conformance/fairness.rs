@@ -4,7 +4,7 @@ use stepfast_core::key::Key;
 use stepfast_core::queue::Queue;
 
 use super::queue::{declare, end, put};
-use crate::fixtures::builders::{enqueue, keys, move_of, queued, start_queued};
+use crate::fixtures::builders::{enqueue, keys, queue_transition, queued, start_queued};
 use crate::{StoreFixture, Worker};
 
 super::cases![
@@ -35,7 +35,7 @@ async fn what_has_begun_comes_first_within_its_priority(fixture: &dyn StoreFixtu
     worker.apply(vec![enqueue(begun, "a", "", 0)]).await;
     assert_eq!(worker.claim_keys(1).await, [begun]);
     worker.apply(vec![enqueue(low, "a", "", 0), enqueue(high, "a", "", -1)]).await;
-    worker.apply(vec![move_of(begun, "a", "", queued())]).await;
+    worker.apply(vec![queue_transition(begun, "a", "", queued())]).await;
     for key in [high, begun, low] {
         assert_eq!(worker.claim_keys(1).await, [key]);
     }
@@ -52,7 +52,7 @@ async fn queues_take_turns(fixture: &dyn StoreFixture) {
     let mut expected = vec![many[0], few[0], plain];
     expected.sort_unstable();
     assert_eq!(first, expected);
-    let claimed = worker.try_claim_all(&worker.claim_of(4)).await.unwrap();
+    let claimed = worker.send_claim(&worker.new_claim(4)).await.unwrap();
     let taken: Vec<Key> = claimed.records.iter().map(|record| record.execution.key).collect();
     // half of the places each, and one cannot use them
     assert_eq!(taken, [many[1], many[2], few[1]]);

@@ -4,7 +4,7 @@ use stepfast_core::key::Key;
 use stepfast_core::store::{Flush, StoreError};
 
 use crate::fixtures::builders::{cancel, chunk, keys, start_queued};
-use crate::fixtures::registration::CLAIMS;
+use crate::fixtures::registration::CLAIM_LANE;
 use crate::{StoreFixture, Worker};
 
 super::cases![
@@ -17,7 +17,7 @@ super::cases![
 
 async fn a_wrong_epoch_a_stranger_and_an_unknown_lane_are_fenced(fixture: &dyn StoreFixture) {
     let mut worker = Worker::register(&fixture.store()).await;
-    let fine = worker.flush(vec![start_queued(Key::mint(0))]);
+    let fine = worker.new_flush(vec![start_queued(Key::mint(0))]);
     let mut stranger = fine.clone();
     stranger.worker.0 += 1_000;
     let flushes = [
@@ -45,14 +45,14 @@ async fn a_fenced_flush_leaves_nothing(fixture: &dyn StoreFixture) {
     assert!(matches!(worker.try_commit(writes).await, Err(StoreError::Fenced)));
     let other = Worker::register(&fixture.store()).await;
     assert!(other.exists(kept).await && !other.exists(lost).await);
-    assert!(other.look().await.has_ready, "it was not cancelled");
+    assert!(other.heartbeat().await.has_ready, "it was not cancelled");
 }
 
 async fn lanes_count_on_their_own(fixture: &dyn StoreFixture) {
     let mut worker = Worker::register(&fixture.store()).await;
     for number in 1..=3 {
-        let flush = worker.flush(vec![start_queued(Key::mint(0))]);
-        let twin = Flush { lane: CLAIMS, number, writes: vec![start_queued(Key::mint(0))], ..flush.clone() };
+        let flush = worker.new_flush(vec![start_queued(Key::mint(0))]);
+        let twin = Flush { lane: CLAIM_LANE, number, writes: vec![start_queued(Key::mint(0))], ..flush.clone() };
         worker.store.commit(&twin).await.unwrap();
         worker.send(&flush).await.unwrap();
     }
@@ -73,8 +73,8 @@ async fn any_handle_serves_a_registration(fixture: &dyn StoreFixture) {
     let mut worker = Worker::register(&fixture.store()).await;
     let key = Key::mint(0);
     worker.apply(vec![start_queued(key)]).await;
-    worker.store = fixture.second().await;
+    worker.store = fixture.second_store().await;
     worker.apply(vec![start_queued(Key::mint(0))]).await;
     assert_eq!(worker.claim(10).await.len(), 2);
-    assert!(!worker.look().await.is_fenced);
+    assert!(!worker.heartbeat().await.is_fenced);
 }

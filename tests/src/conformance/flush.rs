@@ -5,7 +5,7 @@ use stepfast_core::store::counters::Table;
 use stepfast_core::store::{Durability, State, Status, Write};
 
 use crate::fixtures::builders::{
-    at, attempt, checkpoint, chunk, completed, keys, move_to, queued, sleeping, start_in, start_queued,
+    at, attempt, checkpoint, chunk, completed, keys, transition, queued, sleeping, start_in, start_queued,
     start_running,
 };
 use crate::{StoreFixture, Worker};
@@ -40,9 +40,9 @@ async fn a_thousand_rows_of_each_kind_share_a_flush(fixture: &dyn StoreFixture) 
         writes.push(Write::Attempt(attempt(*key, 2, 1)));
         writes.push(chunk(*key, i as u64, 0, &i.to_be_bytes()));
         writes.push(match i % 3 {
-            0 => move_to(*key, completed()),
-            1 => move_to(*key, queued()),
-            _ => move_to(
+            0 => transition(*key, completed()),
+            1 => transition(*key, queued()),
+            _ => transition(
                 *key,
                 State::Waiting { wake_at: None, children: vec![all[0]], pending_sleeps: vec![] },
             ),
@@ -84,7 +84,7 @@ async fn row_changes_are_counted(fixture: &dyn StoreFixture) {
     assert_eq!(counted.row_changes(Table::Ready), (1, 0, 0));
 
     let before = store.counters().snapshot();
-    worker.apply(vec![move_to(direct, completed()), Write::Checkpoint(checkpoint(direct, 1, "x"))]).await;
+    worker.apply(vec![transition(direct, completed()), Write::Checkpoint(checkpoint(direct, 1, "x"))]).await;
     let counted = store.counters().snapshot().since(&before);
     assert_eq!(counted.row_changes(Table::Executions), (0, 1, 0));
     assert_eq!(counted.row_changes(Table::Checkpoints), (1, 0, 0));

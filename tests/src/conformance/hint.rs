@@ -19,7 +19,7 @@ async fn a_waiting_engine_hears_of_anothers_commit(fixture: &dyn StoreFixture) {
         return;
     }
     let mut one = Worker::register(&fixture.store()).await;
-    let two = Worker::register(&fixture.second().await).await;
+    let two = Worker::register(&fixture.second_store().await).await;
     let listener: Arc<dyn Store> = two.store.clone();
     let heard = tokio::spawn(async move { listener.next_hint().await });
     // commits go on until one is heard of: nothing says when the listener has begun to listen
@@ -37,7 +37,7 @@ async fn a_commit_between_two_calls_is_heard_of(fixture: &dyn StoreFixture) {
         return;
     }
     let mut one = Worker::register(&fixture.store()).await;
-    let two = Worker::register(&fixture.second().await).await;
+    let two = Worker::register(&fixture.second_store().await).await;
     let listener: Arc<dyn Store> = two.store.clone();
     for _ in 0..3 {
         one.apply(vec![start_queued(Key::mint(0))]).await;

@@ -6,7 +6,7 @@ use stepfast_core::key::Key;
 use stepfast_core::store::{Filter, Page, Parent, Start, State, Status};
 
 use crate::fixtures::builders::{
-    armed, at, child_of, completed, ended, keys, nasty_texts, parked, queued, running, sleeping, start,
+    pending_sleeps, at, child_of, completed, ended, keys, nasty_texts, parked, queued, running, sleeping, start,
     start_in, start_queued, write,
 };
 use crate::{StoreFixture, Worker};
@@ -102,7 +102,7 @@ async fn a_count_ignores_the_page(fixture: &dyn StoreFixture) {
 
 async fn rows_come_without_payloads(fixture: &dyn StoreFixture) {
     let mut worker = Worker::register(&fixture.store()).await;
-    let sleeps = armed(&[(1, 90)]);
+    let sleeps = pending_sleeps(&[(1, 90)]);
     let waiting =
         State::Waiting { wake_at: Some(at(90)), children: keys::<1>().to_vec(), pending_sleeps: sleeps };
     for state in [running(), queued(), waiting, parked("why"), completed(), ended(Status::Failed, "x")] {

@@ -104,7 +104,7 @@ async fn thousands_come_at_once(fixture: &dyn StoreFixture) {
 
 async fn a_commit_is_seen_by_other_handles(fixture: &dyn StoreFixture) {
     let mut worker = Worker::register(&fixture.store()).await;
-    let other = fixture.second().await;
+    let other = fixture.second_store().await;
     for _ in 0..20 {
         let key = Key::mint(0);
         worker.apply(vec![start_queued(key)]).await;

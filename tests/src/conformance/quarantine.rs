@@ -8,9 +8,9 @@ use stepfast_core::store::{
 };
 
 use crate::fixtures::builders::{
-    attempt, cancel, checkpoint, completed, ended, keys, move_to, resume, start, start_queued, write,
+    attempt, cancel, checkpoint, completed, ended, keys, transition, resume, start, start_queued, write,
 };
-use crate::fixtures::registration::look;
+use crate::fixtures::registration::heartbeat_and_take_over;
 use crate::{StoreFixture, Worker};
 
 super::cases![
@@ -26,8 +26,8 @@ super::cases![
 
 /// Loses the worker, which has claimed or started what it runs; another one takes its place.
 async fn lose(fixture: &dyn StoreFixture, worker: &mut Worker, looker: &Worker) {
-    fixture.lose(worker.id).await;
-    looker.look_for_lost().await;
+    fixture.mark_dead(worker.id).await;
+    looker.take_over_dead_workers().await;
     *worker = Worker::register(&fixture.store()).await;
 }
 
@@ -45,14 +45,14 @@ async fn into_quarantine(fixture: &dyn StoreFixture, worker: &mut Worker, looker
 }
 
 async fn three_strikes_lead_into_it(fixture: &dyn StoreFixture) {
-    let looker = Worker::register(&fixture.second().await).await;
+    let looker = Worker::register(&fixture.second_store().await).await;
     let mut worker = Worker::register(&fixture.store()).await;
     let [key] = keys();
-    assert!(looker.look().await.quarantined_until.is_none());
+    assert!(looker.heartbeat().await.quarantined_until.is_none());
     into_quarantine(fixture, &mut worker, &looker, &[key]).await;
     let row = worker.execution(key).await;
     assert_eq!((row.status, row.owner, row.recoveries), (Status::Queued, None, 3));
-    let seen = looker.look().await.seen;
+    let seen = looker.heartbeat().await.reply;
     assert_eq!(
         (seen.has_ready, seen.quarantined_until),
         (false, Some(fixture.now())),
@@ -62,12 +62,12 @@ async fn three_strikes_lead_into_it(fixture: &dyn StoreFixture) {
     assert_eq!(tried.len(), 1);
     assert_eq!((tried[0].execution.key, tried[0].execution.strikes), (key, 3));
     assert!(worker.claim_from_quarantine(5).await.is_empty());
-    assert!(looker.look().await.quarantined_until.is_none());
-    worker.apply(vec![move_to(key, completed())]).await;
+    assert!(looker.heartbeat().await.quarantined_until.is_none());
+    worker.apply(vec![transition(key, completed())]).await;
 }
 
 async fn a_new_checkpoint_or_attempt_clears_them(fixture: &dyn StoreFixture) {
-    let looker = Worker::register(&fixture.second().await).await;
+    let looker = Worker::register(&fixture.second_store().await).await;
     let mut worker = Worker::register(&fixture.store()).await;
     let [one, two] = keys();
     worker.apply(vec![start_queued(one), start_queued(two)]).await;
@@ -98,7 +98,7 @@ async fn handing_back_is_no_strike(fixture: &dyn StoreFixture) {
 }
 
 async fn only_who_was_tried_alone_is_blamed(fixture: &dyn StoreFixture) {
-    let looker = Worker::register(&fixture.second().await).await;
+    let looker = Worker::register(&fixture.second_store().await).await;
     let mut worker = Worker::register(&fixture.store()).await;
     let all: [Key; 3] = keys();
     into_quarantine(fixture, &mut worker, &looker, &all).await;
@@ -116,7 +116,7 @@ async fn only_who_was_tried_alone_is_blamed(fixture: &dyn StoreFixture) {
     // a claim that could have had more, and found one, has it alone too
     let others = worker.claim_from_quarantine(10).await;
     assert_eq!(others.len(), 2, "the one that is blamed has to wait");
-    worker.apply(others.iter().map(|record| move_to(record.execution.key, completed())).collect()).await;
+    worker.apply(others.iter().map(|record| transition(record.execution.key, completed())).collect()).await;
     fixture.clock().advance(quarantine_delay(4));
     assert_eq!(worker.claim_from_quarantine(10).await[0].execution.key, alone);
     lose(fixture, &mut worker, &looker).await;
@@ -124,7 +124,7 @@ async fn only_who_was_tried_alone_is_blamed(fixture: &dyn StoreFixture) {
 }
 
 async fn it_is_left_later_each_time(fixture: &dyn StoreFixture) {
-    let looker = Worker::register(&fixture.second().await).await;
+    let looker = Worker::register(&fixture.second_store().await).await;
     let mut worker = Worker::register(&fixture.store()).await;
     let [key] = keys();
     into_quarantine(fixture, &mut worker, &looker, &[key]).await;
@@ -140,7 +140,7 @@ async fn it_is_left_later_each_time(fixture: &dyn StoreFixture) {
         assert_eq!(worker.claim_from_quarantine(1).await.len(), 1);
         lose(fixture, &mut worker, &looker).await;
         strikes = next_strikes(strikes, false, true);
-        let (row, seen) = (worker.execution(key).await, looker.look().await.seen);
+        let (row, seen) = (worker.execution(key).await, looker.heartbeat().await.reply);
         assert_eq!(row.strikes, strikes);
         // looking for the lost worker took time
         let until = seen.quarantined_until.unwrap();
@@ -148,7 +148,7 @@ async fn it_is_left_later_each_time(fixture: &dyn StoreFixture) {
         let left = until.since(fixture.now());
         fixture.clock().advance(left);
         assert_eq!(worker.claim_from_quarantine(1).await.len(), 1);
-        worker.apply(vec![move_to(key, crate::fixtures::builders::queued())]).await;
+        worker.apply(vec![transition(key, crate::fixtures::builders::queued())]).await;
         worker.claim(1).await;
         lose(fixture, &mut worker, &looker).await;
         assert_eq!(worker.execution(key).await.strikes, strikes, "handed back, and claimed among others");
@@ -156,23 +156,23 @@ async fn it_is_left_later_each_time(fixture: &dyn StoreFixture) {
 }
 
 async fn it_can_be_cancelled_there(fixture: &dyn StoreFixture) {
-    let looker = Worker::register(&fixture.second().await).await;
+    let looker = Worker::register(&fixture.second_store().await).await;
     let mut worker = Worker::register(&fixture.store()).await;
     let [key] = keys();
     into_quarantine(fixture, &mut worker, &looker, &[key]).await;
     worker.commit(vec![cancel(key)]).await;
     assert_eq!(worker.execution(key).await.status, Status::Cancelled);
-    assert!(worker.look().await.quarantined_until.is_none());
+    assert!(worker.heartbeat().await.quarantined_until.is_none());
     assert!(worker.claim_from_quarantine(1).await.is_empty());
 }
 
 async fn resuming_forgets_the_strikes(fixture: &dyn StoreFixture) {
-    let looker = Worker::register(&fixture.second().await).await;
+    let looker = Worker::register(&fixture.second_store().await).await;
     let mut worker = Worker::register(&fixture.store()).await;
     let [key] = keys();
     into_quarantine(fixture, &mut worker, &looker, &[key]).await;
     worker.claim_from_quarantine(1).await;
-    worker.apply(vec![move_to(key, ended(Status::Failed, "given up"))]).await;
+    worker.apply(vec![transition(key, ended(Status::Failed, "given up"))]).await;
     worker.commit(vec![resume(key)]).await;
     let again = worker.claim(1).await.remove(0).execution;
     assert_eq!((again.key, again.strikes, again.recoveries), (key, 0, 3));
@@ -181,7 +181,7 @@ async fn resuming_forgets_the_strikes(fixture: &dyn StoreFixture) {
 }
 
 async fn a_claim_from_it_heeds_workflows_and_versions(fixture: &dyn StoreFixture) {
-    let looker = Worker::register(&fixture.second().await).await;
+    let looker = Worker::register(&fixture.second_store().await).await;
     let mut worker = Worker::register(&fixture.store()).await;
     let [key] = keys();
     worker
@@ -195,9 +195,9 @@ async fn a_claim_from_it_heeds_workflows_and_versions(fixture: &dyn StoreFixture
         lose(fixture, &mut worker, &looker).await;
     }
     let version = |version: &str| Some(version.into());
-    let two = Heartbeat { app_version: version("2"), ..worker.look_of() };
-    assert!(look(&*worker.store, &two).await.quarantined_until.is_none());
-    let claim = |worker: &Worker| Claim { from_quarantine: true, ..worker.claim_of(1) };
+    let two = Heartbeat { app_version: version("2"), ..worker.new_heartbeat() };
+    assert!(heartbeat_and_take_over(&*worker.store, &two).await.quarantined_until.is_none());
+    let claim = |worker: &Worker| Claim { from_quarantine: true, ..worker.new_claim(1) };
     let other = Claim { app_version: version("2"), ..claim(&worker) };
     assert!(worker.try_claim(&other).await.unwrap().is_empty());
     let nobody = Claim { workflows: ["nobody".into()].into(), ..claim(&worker) };

@@ -11,8 +11,8 @@ use stepfast_core::store::counters::Table;
 use stepfast_core::store::{Claim, Heartbeat, Outcome, Start, Status, Store, Write};
 
 use crate::fixtures::builders::{
-    at, awaiting, cancel, completed, enqueue, keys, move_of, parked, queued, resume, scheduled, sleeping,
-    start, start_in, start_queued, ticket, write,
+    at, awaiting, cancel, completed, enqueue, keys, queue_transition, parked, queued, resume, scheduled, sleeping,
+    start, start_in, start_queued, placement, write,
 };
 use crate::{StoreFixture, Worker};
 
@@ -59,14 +59,14 @@ pub(super) async fn put<const N: usize>(worker: &mut Worker, queue: &str, key: &
 }
 
 pub(super) async fn end(worker: &mut Worker, key: Key, queue: &str, of: &str) {
-    worker.apply(vec![move_of(key, queue, of, completed())]).await;
+    worker.apply(vec![queue_transition(key, queue, of, completed())]).await;
 }
 
 /// Claims all that may be claimed now: as an engine does, again while there may be more. Also, when more may come.
 pub(super) async fn claim_all(worker: &mut Worker) -> (Vec<Key>, Option<Timestamp>) {
     let mut keys = Vec::new();
     for _ in 0..100 {
-        let claimed = worker.try_claim_all(&worker.claim_of(10)).await.unwrap();
+        let claimed = worker.send_claim(&worker.new_claim(10)).await.unwrap();
         keys.extend(claimed.records.iter().map(|record| record.execution.key));
         if !claimed.has_more && claimed.records.len() < 10 {
             return (keys, claimed.retry_at);
@@ -88,7 +88,7 @@ async fn a_queue_comes_back_as_it_was_stored(fixture: &dyn StoreFixture) {
     fixture.clock().advance(Duration::from_secs(5));
     let bare = Queue::new("bare");
     set(&*store, &bare, true).await;
-    let second = fixture.second().await;
+    let second = fixture.second_store().await;
     let all = second.queues(None).await.unwrap();
     let bare = QueueRow { queue: bare, is_paused: true, version: 1, changed_at: at(5_000_000) };
     assert_eq!(all, [bare.clone(), expected], "by name");
@@ -117,17 +117,17 @@ async fn concurrency_holds(fixture: &dyn StoreFixture) {
     declare(fixture, Queue::new("a").concurrency(3)).await;
     let all: [Key; 5] = put(&mut worker, "a", "").await;
     let before = worker.store.counters().snapshot();
-    let claimed = worker.try_claim_all(&worker.claim_of(10)).await.unwrap();
+    let claimed = worker.send_claim(&worker.new_claim(10)).await.unwrap();
     let taken: Vec<Key> = claimed.records.iter().map(|record| record.execution.key).collect();
     assert_eq!((taken.as_slice(), claimed.is_limited), (&all[..3], true));
-    let claimed = worker.try_claim_all(&worker.claim_of(10)).await.unwrap();
+    let claimed = worker.send_claim(&worker.new_claim(10)).await.unwrap();
     assert!(claimed.records.is_empty() && claimed.is_limited);
     end(&mut worker, all[1], "a", "").await;
     assert_eq!(worker.claim_keys(10).await, [all[3]]);
     for key in [all[0], all[2], all[3]] {
         end(&mut worker, key, "a", "").await;
     }
-    let claimed = worker.try_claim_all(&worker.claim_of(10)).await.unwrap();
+    let claimed = worker.send_claim(&worker.new_claim(10)).await.unwrap();
     assert_eq!((claimed.records.len(), claimed.is_limited), (1, false));
     end(&mut worker, all[4], "a", "").await;
     let done = worker.store.counters().snapshot().since(&before);
@@ -136,7 +136,7 @@ async fn concurrency_holds(fixture: &dyn StoreFixture) {
 
 async fn concurrency_holds_for_several_workers(fixture: &dyn StoreFixture) {
     let mut one = Worker::register(&fixture.store()).await;
-    let mut two = Worker::register(&fixture.second().await).await;
+    let mut two = Worker::register(&fixture.second_store().await).await;
     declare(fixture, Queue::new("a").concurrency(3)).await;
     let all: [Key; 5] = put(&mut one, "a", "").await;
     assert_eq!(one.claim_keys(2).await, all[..2]);
@@ -149,7 +149,7 @@ async fn concurrency_holds_for_several_workers(fixture: &dyn StoreFixture) {
 
 async fn worker_concurrency_holds(fixture: &dyn StoreFixture) {
     let mut one = Worker::register(&fixture.store()).await;
-    let mut two = Worker::register(&fixture.second().await).await;
+    let mut two = Worker::register(&fixture.second_store().await).await;
     declare(fixture, Queue::new("a").worker_concurrency(2)).await;
     let all: [Key; 5] = put(&mut one, "a", "").await;
     assert_eq!(one.claim_keys(10).await, all[..2]);
@@ -167,7 +167,7 @@ async fn key_concurrency_holds(fixture: &dyn StoreFixture) {
     let y: [Key; 2] = put(&mut worker, "a", "y").await;
     let bare: [Key; 2] = put(&mut worker, "a", "").await;
     let z: [Key; 1] = put(&mut worker, "a", "z").await;
-    let claimed = worker.try_claim_all(&worker.claim_of(10)).await.unwrap();
+    let claimed = worker.send_claim(&worker.new_claim(10)).await.unwrap();
     let taken: Vec<Key> = claimed.records.iter().map(|record| record.execution.key).collect();
     assert_eq!((taken, claimed.is_limited), (vec![x[0], y[0], z[0]], true));
     end(&mut worker, y[0], "a", "y").await;
@@ -191,9 +191,9 @@ async fn what_waits_has_no_slot(fixture: &dyn StoreFixture) {
     worker.apply(vec![start_queued(child)]).await;
     assert_eq!(worker.claim_keys(1).await, [all[0]], "the default queue comes after it");
     assert_eq!(worker.claim_keys(9).await, [child]);
-    worker.apply(vec![move_of(all[0], "a", "", awaiting(&[child]))]).await;
+    worker.apply(vec![queue_transition(all[0], "a", "", awaiting(&[child]))]).await;
     assert_eq!(worker.claim_keys(9).await, [all[1]]);
-    worker.apply(vec![move_of(child, DEFAULT_QUEUE, "", completed())]).await;
+    worker.apply(vec![queue_transition(child, DEFAULT_QUEUE, "", completed())]).await;
     worker.apply(vec![Write::Wake(all[0])]).await;
     assert!(worker.claim_keys(9).await.is_empty(), "woken, and there is no slot for it");
     end(&mut worker, all[1], "a", "").await;
@@ -207,9 +207,9 @@ async fn what_is_handed_back_or_parked_has_no_slot(fixture: &dyn StoreFixture) {
     declare(fixture, Queue::new("a").concurrency(1)).await;
     let all: [Key; 2] = put(&mut worker, "a", "").await;
     assert_eq!(worker.claim_keys(9).await, [all[0]]);
-    worker.apply(vec![move_of(all[0], "a", "", queued())]).await;
+    worker.apply(vec![queue_transition(all[0], "a", "", queued())]).await;
     assert_eq!(worker.claim_keys(9).await, [all[0]]);
-    worker.apply(vec![move_of(all[0], "a", "", parked("no"))]).await;
+    worker.apply(vec![queue_transition(all[0], "a", "", parked("no"))]).await;
     assert_eq!(worker.claim_keys(9).await, [all[1]]);
     worker.commit(vec![resume(all[0])]).await;
     assert!(worker.claim_keys(9).await.is_empty());
@@ -222,27 +222,27 @@ async fn what_is_due_stands_in_its_queue_again(fixture: &dyn StoreFixture) {
     declare(fixture, Queue::new("a").concurrency(1)).await;
     let all: [Key; 2] = put(&mut worker, "a", "").await;
     assert_eq!(worker.claim_keys(9).await, [all[0]]);
-    worker.apply(vec![move_of(all[0], "a", "", sleeping(at(50)))]).await;
+    worker.apply(vec![queue_transition(all[0], "a", "", sleeping(at(50)))]).await;
     assert_eq!(worker.claim_keys(9).await, [all[1]]);
-    assert_eq!(worker.look().await.next_due, Some(at(50)));
+    assert_eq!(worker.heartbeat().await.next_due, Some(at(50)));
     fixture.clock().advance(Duration::from_micros(60));
     assert!(worker.claim_keys(9).await.is_empty(), "there is no slot for it");
     assert_eq!(worker.execution(all[0]).await.status, Status::Queued);
-    assert_eq!(worker.look().await.next_due, None, "nothing is due again and again");
+    assert_eq!(worker.heartbeat().await.next_due, None, "nothing is due again and again");
     end(&mut worker, all[1], "a", "").await;
     assert_eq!(worker.claim_keys(9).await, [all[0]]);
 }
 
 async fn a_lost_worker_keeps_its_slots_until_it_is_taken_over(fixture: &dyn StoreFixture) {
     let mut lost = Worker::register(&fixture.store()).await;
-    let mut other = Worker::register(&fixture.second().await).await;
+    let mut other = Worker::register(&fixture.second_store().await).await;
     declare(fixture, Queue::new("a").concurrency(2).key_concurrency(1)).await;
     let x: [Key; 2] = put(&mut lost, "a", "x").await;
     let y: [Key; 2] = put(&mut lost, "a", "y").await;
     assert_eq!(lost.claim_keys(9).await, [x[0], y[0]]);
-    fixture.lose(lost.id).await;
+    fixture.mark_dead(lost.id).await;
     assert!(other.claim_keys(9).await.is_empty());
-    assert_eq!(other.look_for_lost().await, 2);
+    assert_eq!(other.take_over_dead_workers().await, 2);
     assert_eq!(other.claim_keys(9).await, [x[0], y[0]], "in front of what has not begun");
     assert!(other.claim_keys(9).await.is_empty());
     end(&mut other, x[0], "a", "x").await;
@@ -281,12 +281,12 @@ async fn a_paused_queue_keeps_what_it_has(fixture: &dyn StoreFixture) {
     let all: [Key; 2] = put(&mut worker, "a", "").await;
     let plain = Key::mint(0);
     assert!(worker.claim_keys(9).await.is_empty());
-    assert!(!worker.look().await.has_ready, "nothing that could be claimed");
+    assert!(!worker.heartbeat().await.has_ready, "nothing that could be claimed");
     worker.apply(vec![start_queued(plain)]).await;
-    assert!(worker.look().await.has_ready);
+    assert!(worker.heartbeat().await.has_ready);
     assert_eq!(worker.claim_keys(9).await, [plain]);
     set(&*store, &Queue::new("a"), false).await;
-    assert!(worker.look().await.has_ready);
+    assert!(worker.heartbeat().await.has_ready);
     assert_eq!(worker.claim_keys(1).await, all[..1]);
     set(&*store, &Queue::new("a").concurrency(9), true).await;
     assert!(worker.claim_keys(9).await.is_empty());
@@ -303,11 +303,11 @@ async fn only_queues_that_are_served_come(fixture: &dyn StoreFixture) {
     for (names, ready, due) in
         [(&["a"][..], true, false), (&["none"], false, false), (&[DEFAULT_QUEUE], true, true)]
     {
-        let look = Heartbeat { queues: served(names), ..worker.look_of() };
+        let look = Heartbeat { queues: served(names), ..worker.new_heartbeat() };
         let seen = worker.store.heartbeat(&look).await.unwrap();
         assert_eq!((seen.has_ready, seen.next_due.is_some()), (ready, due), "{names:?}");
     }
-    let claim = |worker: &Worker, names: &[&str]| Claim { queues: served(names), ..worker.claim_of(9) };
+    let claim = |worker: &Worker, names: &[&str]| Claim { queues: served(names), ..worker.new_claim(9) };
     for (names, expected) in [
         (&["none"][..], vec![]),
         (&["a", "none"], a.to_vec()),
@@ -327,7 +327,7 @@ async fn what_was_cancelled_needs_no_slot(fixture: &dyn StoreFixture) {
     assert_eq!(worker.claim_keys(9).await, all[..1]);
     worker.commit(vec![cancel(all[0]), cancel(all[1])]).await;
     assert!(worker.claim_keys(9).await.is_empty(), "the first one runs until its owner ends it");
-    assert_eq!(worker.commit_one(move_of(all[0], "a", "", completed())).await, Outcome::Cancelled);
+    assert_eq!(worker.commit_one(queue_transition(all[0], "a", "", completed())).await, Outcome::Cancelled);
     assert_eq!(worker.claim_keys(9).await, all[2..]);
 }
 
@@ -339,9 +339,9 @@ async fn the_quarantine_heeds_limits(fixture: &dyn StoreFixture) {
     worker.apply(vec![enqueue(x, "a", "x", 0), enqueue(y, "a", "y", 0)]).await;
     assert_eq!(worker.claim_keys(9).await, [x, y]);
     for _ in 0..3 {
-        fixture.lose(worker.id).await;
-        worker = Worker::register(&fixture.second().await).await;
-        assert_eq!(worker.look_for_lost().await, 2);
+        fixture.mark_dead(worker.id).await;
+        worker = Worker::register(&fixture.second_store().await).await;
+        assert_eq!(worker.take_over_dead_workers().await, 2);
         worker.claim_keys(9).await;
     }
     let others: [Key; 3] = put(&mut worker, "a", "x").await;
@@ -360,12 +360,12 @@ async fn the_quarantine_heeds_limits(fixture: &dyn StoreFixture) {
 
 async fn a_slot_is_freed_by_its_owner_alone(fixture: &dyn StoreFixture) {
     let mut worker = Worker::register(&fixture.store()).await;
-    let mut other = Worker::register(&fixture.second().await).await;
+    let mut other = Worker::register(&fixture.second_store().await).await;
     declare(fixture, Queue::new("a").concurrency(1)).await;
     let all: [Key; 2] = put(&mut worker, "a", "").await;
     assert_eq!(worker.claim_keys(9).await, all[..1]);
     // it is not his any more, or never was
-    let late = other.commit_one(move_of(all[0], "a", "", completed())).await;
+    let late = other.commit_one(queue_transition(all[0], "a", "", completed())).await;
     assert_eq!(late, Outcome::NotFound);
     assert!(other.claim_keys(9).await.is_empty());
 }
@@ -375,7 +375,7 @@ async fn what_is_scheduled_comes_when_it_is_due(fixture: &dyn StoreFixture) {
     declare(fixture, Queue::new("a").concurrency(2)).await;
     let [plain, queued, urgent, gone] = keys();
     let of = |key, due_at, priority| {
-        write(Start { placement: ticket("a", "", priority), ..start(key, scheduled(due_at)) })
+        write(Start { placement: placement("a", "", priority), ..start(key, scheduled(due_at)) })
     };
     worker
         .apply(vec![
@@ -386,7 +386,7 @@ async fn what_is_scheduled_comes_when_it_is_due(fixture: &dyn StoreFixture) {
         ])
         .await;
     assert!(claim_all(&mut worker).await.0.is_empty());
-    assert_eq!(worker.look().await.next_due, Some(at(50)));
+    assert_eq!(worker.heartbeat().await.next_due, Some(at(50)));
     let row = worker.execution(plain).await;
     assert_eq!((row.status, row.wake_at), (Status::Scheduled, Some(at(100))));
     worker.commit(vec![cancel(gone)]).await;
@@ -396,7 +396,7 @@ async fn what_is_scheduled_comes_when_it_is_due(fixture: &dyn StoreFixture) {
     fixture.clock().advance(Duration::from_micros(101));
     let first: [Key; 1] = put(&mut worker, "a", "").await;
     assert_eq!(claim_all(&mut worker).await.0, [plain, urgent]);
-    assert_eq!(worker.look().await.next_due, None);
+    assert_eq!(worker.heartbeat().await.next_due, None);
     end(&mut worker, urgent, "a", "").await;
     assert_eq!(claim_all(&mut worker).await.0, first);
 }

@@ -6,7 +6,7 @@ use stepfast_core::key::Key;
 use stepfast_core::store::{Outcome, RequestResult, Start, Status, Store, StoreError, Write};
 
 use crate::fixtures::builders::{
-    at, awaiting, cancel, child_of, completed, move_to, queued, running, sleeping, start, start_in,
+    at, awaiting, cancel, child_of, completed, transition, queued, running, sleeping, start, start_in,
     start_queued, start_running, write,
 };
 use crate::{StoreFixture, Worker};
@@ -39,7 +39,7 @@ where
 
 /// Commits, again as long as somebody else's transaction is in the way.
 async fn insist(worker: &mut Worker, writes: Vec<Write>) -> Vec<Outcome> {
-    let mut flush = worker.flush(writes);
+    let mut flush = worker.new_flush(writes);
     let mut last = None;
     for _ in 0..100 {
         match worker.send(&flush).await {
@@ -57,7 +57,7 @@ async fn insist(worker: &mut Worker, writes: Vec<Write>) -> Vec<Outcome> {
 
 async fn pair(fixture: &dyn StoreFixture) -> (Worker, Worker) {
     let one: Arc<dyn Store> = fixture.store();
-    (Worker::register(&one).await, Worker::register(&fixture.second().await).await)
+    (Worker::register(&one).await, Worker::register(&fixture.second_store().await).await)
 }
 
 async fn one_of_two_starts_of_an_id_wins(fixture: &dyn StoreFixture) {
@@ -127,12 +127,12 @@ async fn a_childs_end_and_its_parents_wait_wake_once(fixture: &dyn StoreFixture)
         let (woken, also);
         ((one, woken), (two, also)) = both(
             async move {
-                insist(&mut one, vec![move_to(parent, awaiting(&[child]))]).await;
+                insist(&mut one, vec![transition(parent, awaiting(&[child]))]).await;
                 let woken = insist(&mut one, vec![Write::Wake(parent)]).await;
                 (one, woken)
             },
             async move {
-                insist(&mut two, vec![move_to(child, completed())]).await;
+                insist(&mut two, vec![transition(child, completed())]).await;
                 let woken = insist(&mut two, vec![Write::Wake(parent)]).await;
                 (two, woken)
             },
@@ -141,7 +141,7 @@ async fn a_childs_end_and_its_parents_wait_wake_once(fixture: &dyn StoreFixture)
         let wakes = [woken, also].concat().iter().filter(|it| **it == Outcome::Applied).count();
         assert_eq!(wakes, 1);
         assert_eq!(one.claim_keys(10).await, [parent]);
-        one.apply(vec![move_to(parent, completed())]).await;
+        one.apply(vec![transition(parent, completed())]).await;
     }
 }
 
@@ -153,7 +153,7 @@ async fn a_cancel_and_a_wait_do_not_miss_each_other(fixture: &dyn StoreFixture) 
         let answer;
         (one, (two, answer)) = both(
             async move {
-                insist(&mut one, vec![move_to(key, sleeping(at(i64::from(u32::MAX))))]).await;
+                insist(&mut one, vec![transition(key, sleeping(at(i64::from(u32::MAX))))]).await;
                 one
             },
             async move {
@@ -169,7 +169,7 @@ async fn a_cancel_and_a_wait_do_not_miss_each_other(fixture: &dyn StoreFixture) 
             Outcome::RequestHandled(RequestResult::Pending, None) => {
                 let record = one.claim(1).await.remove(0);
                 assert_eq!((record.execution.key, record.requests.len()), (key, 1));
-                one.apply(vec![move_to(key, completed()), Write::ClearRequests(key)]).await;
+                one.apply(vec![transition(key, completed()), Write::ClearRequests(key)]).await;
             }
             other => panic!("{other:?}"),
         }
@@ -184,7 +184,7 @@ async fn a_cancel_and_an_end_agree(fixture: &dyn StoreFixture) {
         let (moved, answer);
         ((one, moved), (two, answer)) = both(
             async move {
-                let moved = insist(&mut one, vec![move_to(key, completed())]).await.remove(0);
+                let moved = insist(&mut one, vec![transition(key, completed())]).await.remove(0);
                 (one, moved)
             },
             async move {
@@ -261,7 +261,7 @@ async fn a_claim_and_a_cancel_agree(fixture: &dyn StoreFixture) {
             }
             Outcome::RequestHandled(RequestResult::Pending, None) => {
                 assert_eq!((row.status, row.owner), (Status::Running, Some(one.id)));
-                one.apply(vec![move_to(key, completed()), Write::ClearRequests(key)]).await;
+                one.apply(vec![transition(key, completed()), Write::ClearRequests(key)]).await;
             }
             other => panic!("{other:?}"),
         }
@@ -271,17 +271,17 @@ async fn a_claim_and_a_cancel_agree(fixture: &dyn StoreFixture) {
 }
 
 async fn a_takeover_and_a_flush_agree(fixture: &dyn StoreFixture) {
-    let mut looker = Worker::register(&fixture.second().await).await;
+    let mut looker = Worker::register(&fixture.second_store().await).await;
     for _ in 0..6 {
         let mut lost = Worker::register(&fixture.store()).await;
         let (old, fresh) = (Key::mint(0), Key::mint(0));
         lost.apply(vec![start_running(old)]).await;
-        fixture.lose(lost.id).await;
+        fixture.mark_dead(lost.id).await;
         let (result, recovered);
         (result, (looker, recovered)) = both(
-            async move { lost.try_commit(vec![start_running(fresh), move_to(old, completed())]).await },
+            async move { lost.try_commit(vec![start_running(fresh), transition(old, completed())]).await },
             async move {
-                let recovered = looker.look_for_lost().await;
+                let recovered = looker.take_over_dead_workers().await;
                 (looker, recovered)
             },
         )

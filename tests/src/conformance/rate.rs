@@ -9,7 +9,7 @@ use stepfast_core::store::{Claim, Start, Write};
 
 use super::queue::{claim_all, declare, end, put};
 use crate::fixtures::builders::{
-    WORKFLOW, at, awaiting, completed, keys, move_of, queued, sleeping, start, start_queued, ticket, write,
+    WORKFLOW, at, awaiting, completed, keys, queue_transition, queued, sleeping, start, start_queued, placement, write,
 };
 use crate::{StoreFixture, Worker};
 
@@ -35,7 +35,7 @@ async fn claim_sorted(worker: &mut Worker) -> Vec<Key> {
 
 /// A Start of an execution that stands in a queue.
 fn queued_in(queue: &str, key: Key) -> Start {
-    Start { placement: ticket(queue, "", 0), ..start(key, queued()) }
+    Start { placement: placement(queue, "", 0), ..start(key, queued()) }
 }
 
 fn sorted<const N: usize>(mut keys: [Key; N]) -> [Key; N] {
@@ -45,7 +45,7 @@ fn sorted<const N: usize>(mut keys: [Key; N]) -> [Key; N] {
 
 async fn a_rate_holds_in_every_window(fixture: &dyn StoreFixture) {
     let mut worker = Worker::register(&fixture.store()).await;
-    let mut other = Worker::register(&fixture.second().await).await;
+    let mut other = Worker::register(&fixture.second_store().await).await;
     declare(fixture, Queue::new("a").rate(Rate::new(3, Duration::from_secs(10)))).await;
     let all: [Key; 8] = put(&mut worker, "a", "").await;
     assert_eq!(claim_all(&mut worker).await, (all[..3].to_vec(), Some(at(10_000_000))));
@@ -94,13 +94,13 @@ async fn what_has_waited_needs_no_start(fixture: &dyn StoreFixture) {
     declare(fixture, Queue::new("a").rate(Rate::new(1, Duration::from_hours(1)))).await;
     let all: [Key; 2] = put(&mut worker, "a", "").await;
     assert_eq!(claim_all(&mut worker).await.0, all[..1]);
-    worker.apply(vec![move_of(all[0], "a", "", sleeping(at(50)))]).await;
+    worker.apply(vec![queue_transition(all[0], "a", "", sleeping(at(50)))]).await;
     fixture.clock().advance(Duration::from_micros(60));
     assert_eq!(claim_all(&mut worker).await, (vec![all[0]], Some(at(3_600_000_000))));
     let child = Key::mint(0);
-    worker.apply(vec![start_queued(child), move_of(all[0], "a", "", awaiting(&[child]))]).await;
+    worker.apply(vec![start_queued(child), queue_transition(all[0], "a", "", awaiting(&[child]))]).await;
     assert_eq!(claim_all(&mut worker).await.0, [child]);
-    worker.apply(vec![move_of(child, DEFAULT_QUEUE, "", completed())]).await;
+    worker.apply(vec![queue_transition(child, DEFAULT_QUEUE, "", completed())]).await;
     worker.apply(vec![Write::Wake(all[0])]).await;
     assert_eq!(claim_all(&mut worker).await.0, [all[0]]);
     end(&mut worker, all[0], "a", "").await;
@@ -115,7 +115,7 @@ async fn what_has_waited_and_has_no_room_stops_no_start(fixture: &dyn StoreFixtu
     declare(fixture, Queue::new("a").rate(rate).key_concurrency(1)).await;
     let [sleeps, runs]: [Key; 2] = put(&mut worker, "a", "x").await;
     assert_eq!(claim_all(&mut worker).await.0, [sleeps]);
-    worker.apply(vec![move_of(sleeps, "a", "x", sleeping(at(50)))]).await;
+    worker.apply(vec![queue_transition(sleeps, "a", "x", sleeping(at(50)))]).await;
     assert_eq!(claim_all(&mut worker).await.0, [runs]);
     fixture.clock().advance(Duration::from_micros(60));
     let [other]: [Key; 1] = put(&mut worker, "a", "y").await;
@@ -129,7 +129,7 @@ async fn what_has_waited_and_nobody_can_run_stops_no_start(fixture: &dyn StoreFi
     declare(fixture, Queue::new("a").rate(Rate::new(10, Duration::from_secs(1)))).await;
     let [first, gone, old] = keys();
     let of_others = [
-        Start { workflow: "gone".into(), placement: ticket("a", "", -1), ..start(first, queued()) },
+        Start { workflow: "gone".into(), placement: placement("a", "", -1), ..start(first, queued()) },
         Start { workflow: "gone".into(), ..queued_in("a", gone) },
         Start { app_version: Some("1".into()), ..queued_in("a", old) },
     ];
@@ -137,12 +137,12 @@ async fn what_has_waited_and_nobody_can_run_stops_no_start(fixture: &dyn StoreFi
     let mut former = Worker::register(&fixture.store()).await;
     former.workflows = [WORKFLOW.into(), "gone".into()].into();
     assert_eq!(former.claim_keys(9).await, [first, gone, old]);
-    let wait = |key| move_of(key, "a", "", sleeping(at(50)));
+    let wait = |key| queue_transition(key, "a", "", sleeping(at(50)));
     former.apply([first, gone, old].map(wait).to_vec()).await;
     fixture.clock().advance(Duration::from_micros(60));
     assert_eq!(former.claim_keys(1).await, [first], "the others stand in the queue again");
     let [fresh]: [Key; 1] = put(&mut worker, "a", "").await;
-    let claim = Claim { app_version: Some("2".into()), ..worker.claim_of(9) };
+    let claim = Claim { app_version: Some("2".into()), ..worker.new_claim(9) };
     let claimed = worker.try_claim(&claim).await.unwrap();
     assert_eq!(claimed.iter().map(|record| record.execution.key).collect::<Vec<_>>(), [fresh]);
 }
@@ -152,9 +152,9 @@ async fn what_has_waited_and_what_begins_share_a_claim(fixture: &dyn StoreFixtur
     declare(fixture, Queue::new("a").rate(Rate::new(3, Duration::from_hours(1))).concurrency(3)).await;
     let all: [Key; 5] = put(&mut worker, "a", "").await;
     assert_eq!(worker.claim_keys(1).await, all[..1]);
-    worker.apply(vec![move_of(all[0], "a", "", sleeping(at(50)))]).await;
+    worker.apply(vec![queue_transition(all[0], "a", "", sleeping(at(50)))]).await;
     fixture.clock().advance(Duration::from_micros(60));
-    let claimed = worker.try_claim_all(&worker.claim_of(10)).await.unwrap();
+    let claimed = worker.send_claim(&worker.new_claim(10)).await.unwrap();
     let taken: Vec<Key> = claimed.records.iter().map(|record| record.execution.key).collect();
     assert_eq!(taken, all[..3], "one that has waited, and two of three starts");
     for key in taken {
@@ -168,7 +168,7 @@ async fn what_has_waited_comes_before_keys_whose_rate_is_used_up(fixture: &dyn S
     declare(fixture, Queue::new("a").rate(Rate::new(1, Duration::from_hours(1)))).await;
     let [sleeps]: [Key; 1] = put(&mut worker, "a", "z").await;
     assert_eq!(worker.claim_keys(1).await, [sleeps]);
-    worker.apply(vec![move_of(sleeps, "a", "z", sleeping(at(50)))]).await;
+    worker.apply(vec![queue_transition(sleeps, "a", "z", sleeping(at(50)))]).await;
     for key in ["w", "x", "y"] {
         let [_]: [Key; 1] = put(&mut worker, "a", key).await;
     }
@@ -178,12 +178,12 @@ async fn what_has_waited_comes_before_keys_whose_rate_is_used_up(fixture: &dyn S
 
 async fn what_was_lost_begins_again_and_counts(fixture: &dyn StoreFixture) {
     let mut lost = Worker::register(&fixture.store()).await;
-    let mut other = Worker::register(&fixture.second().await).await;
+    let mut other = Worker::register(&fixture.second_store().await).await;
     declare(fixture, Queue::new("a").rate(Rate::new(2, Duration::from_secs(100)))).await;
     let all: [Key; 3] = put(&mut lost, "a", "").await;
     assert_eq!(claim_all(&mut lost).await.0, all[..2]);
-    fixture.lose(lost.id).await;
-    assert_eq!(other.look_for_lost().await, 2);
+    fixture.mark_dead(lost.id).await;
+    assert_eq!(other.take_over_dead_workers().await, 2);
     assert!(claim_all(&mut other).await.0.is_empty(), "what begins twice in a window would be too many");
     fixture.clock().advance(Duration::from_secs(100));
     assert_eq!(claim_sorted(&mut other).await, sorted([all[0], all[1]]));

@@ -9,7 +9,7 @@ use stepfast_core::store::{
 
 use super::resend::resent;
 use crate::fixtures::builders::{
-    armed, at, attempt, awaiting, cancel, checkpoint, child_of, completed, ended, keys, move_to, parked,
+    pending_sleeps, at, attempt, awaiting, cancel, checkpoint, child_of, completed, ended, keys, transition, parked,
     payload, queued, resume, running, sleeping, start, start_in, start_queued, start_running, write,
 };
 use crate::{StoreFixture, Worker};
@@ -51,7 +51,7 @@ async fn status(worker: &Worker, key: Key) -> Status {
 
 async fn cancel_ends_what_nobody_runs(fixture: &dyn StoreFixture) {
     let mut worker = Worker::register(&fixture.store()).await;
-    let sleeps = armed(&[(1, 5)]);
+    let sleeps = pending_sleeps(&[(1, 5)]);
     let states = [
         queued(),
         State::Queued { pending_sleeps: sleeps.clone() },
@@ -81,14 +81,14 @@ async fn cancel_ends_what_nobody_runs(fixture: &dyn StoreFixture) {
         assert_eq!(record.execution, expected);
         assert!(record.requests.is_empty());
     }
-    let seen = worker.look().await;
+    let seen = worker.heartbeat().await;
     assert_eq!((seen.has_ready, seen.next_due), (false, None));
     assert!(worker.claim(10).await.is_empty());
 }
 
 async fn cancel_of_a_running_one_is_left_to_its_owner(fixture: &dyn StoreFixture) {
     let mut owner = Worker::register(&fixture.store()).await;
-    let mut other = Worker::register(&fixture.second().await).await;
+    let mut other = Worker::register(&fixture.second_store().await).await;
     let key = Key::mint(0);
     owner.apply(vec![start_running(key)]).await;
     let before = owner.execution(key).await;
@@ -99,12 +99,12 @@ async fn cancel_of_a_running_one_is_left_to_its_owner(fixture: &dyn StoreFixture
 
 async fn an_end_that_meets_a_cancel_ends_as_cancelled(fixture: &dyn StoreFixture) {
     let mut owner = Worker::register(&fixture.store()).await;
-    let mut other = Worker::register(&fixture.second().await).await;
+    let mut other = Worker::register(&fixture.second_store().await).await;
     for end in [completed(), ended(Status::Failed, "no")] {
         let [asked, innocent] = keys();
         owner.apply(vec![start_running(asked), start_running(innocent)]).await;
         assert_eq!(other.commit_one(cancel(asked)).await, answered(RequestResult::Pending));
-        let flush = owner.flush(vec![move_to(innocent, end.clone()), move_to(asked, end.clone())]);
+        let flush = owner.new_flush(vec![transition(innocent, end.clone()), transition(asked, end.clone())]);
         let expected = [Outcome::Applied, Outcome::Cancelled];
         assert_eq!(owner.send(&flush).await.unwrap(), expected);
         assert_eq!(owner.send(&resent(&flush)).await.unwrap(), expected, "sent again");
@@ -123,12 +123,12 @@ async fn an_end_that_meets_a_cancel_ends_as_cancelled(fixture: &dyn StoreFixture
 
 async fn the_owners_answer_to_a_cancel_is_kept(fixture: &dyn StoreFixture) {
     let mut owner = Worker::register(&fixture.store()).await;
-    let mut other = Worker::register(&fixture.second().await).await;
+    let mut other = Worker::register(&fixture.second_store().await).await;
     let key = Key::mint(0);
     owner.apply(vec![start_running(key)]).await;
     other.commit(vec![cancel(key)]).await;
     let answer = ended(Status::Cancelled, "its deadline");
-    assert_eq!(owner.commit_one(move_to(key, answer)).await, Outcome::Applied);
+    assert_eq!(owner.commit_one(transition(key, answer)).await, Outcome::Applied);
     let record = other.record(key).await;
     assert_eq!(record.execution.outcome, payload("its deadline"));
     assert!(record.requests.is_empty());
@@ -136,7 +136,7 @@ async fn the_owners_answer_to_a_cancel_is_kept(fixture: &dyn StoreFixture) {
 
 async fn records_of_an_execution_tell_of_a_cancel(fixture: &dyn StoreFixture) {
     let mut owner = Worker::register(&fixture.store()).await;
-    let mut other = Worker::register(&fixture.second().await).await;
+    let mut other = Worker::register(&fixture.second_store().await).await;
     let [asked, innocent] = keys();
     owner.apply(vec![start_running(asked), start_running(innocent)]).await;
     let records = |n: u32| {
@@ -219,7 +219,7 @@ async fn cancel_goes_down_to_awaited_children(fixture: &dyn StoreFixture) {
     }
     let record = worker.record(runs).await;
     assert_eq!((record.execution.status, record.requests), (Status::Running, vec![RequestKind::Cancel]));
-    let seen = worker.look().await;
+    let seen = worker.heartbeat().await;
     assert_eq!(seen.requests, [(runs, RequestKind::Cancel)]);
     assert_eq!((seen.has_ready, seen.next_due), (false, None));
 }
@@ -236,7 +236,7 @@ async fn cancel_passes_through_running_ones(fixture: &dyn StoreFixture) {
         .await;
     assert_eq!(worker.commit_one(cancel(root)).await, answered(RequestResult::Pending));
     assert_eq!(status(&worker, leaf).await, Status::Cancelled);
-    let mut asked: Vec<Key> = worker.look().await.seen.requests.into_iter().map(|(key, _)| key).collect();
+    let mut asked: Vec<Key> = worker.heartbeat().await.reply.requests.into_iter().map(|(key, _)| key).collect();
     asked.sort_unstable();
     assert_eq!(asked, [root, middle]);
 }
@@ -356,15 +356,15 @@ async fn an_answer_deletes_what_was_asked(fixture: &dyn StoreFixture) {
 
 async fn a_request_survives_its_executions_owner(fixture: &dyn StoreFixture) {
     let mut lost = Worker::register(&fixture.store()).await;
-    let mut other = Worker::register(&fixture.second().await).await;
+    let mut other = Worker::register(&fixture.second_store().await).await;
     let key = Key::mint(0);
     lost.apply(vec![start_running(key)]).await;
     assert_eq!(other.commit_one(cancel(key)).await, answered(RequestResult::Pending));
-    fixture.lose(lost.id).await;
-    assert_eq!(other.look_for_lost().await, 1);
+    fixture.mark_dead(lost.id).await;
+    assert_eq!(other.take_over_dead_workers().await, 1);
     let record = other.claim(1).await.remove(0);
     assert_eq!((record.execution.key, record.requests), (key, vec![RequestKind::Cancel]));
-    assert_eq!(other.look().await.requests, [(key, RequestKind::Cancel)]);
+    assert_eq!(other.heartbeat().await.requests, [(key, RequestKind::Cancel)]);
 }
 
 async fn the_same_request_is_recorded_once(fixture: &dyn StoreFixture) {
@@ -381,10 +381,10 @@ async fn the_same_request_is_recorded_once(fixture: &dyn StoreFixture) {
 async fn resume_continues_a_parked_one(fixture: &dyn StoreFixture) {
     let mut worker = Worker::register(&fixture.store()).await;
     let key = Key::mint(0);
-    let sleeps = armed(&[(1, 5)]);
+    let sleeps = pending_sleeps(&[(1, 5)]);
     worker.apply(vec![start_running(key), Write::Checkpoint(checkpoint(key, 1, "x"))]).await;
     worker
-        .apply(vec![move_to(key, State::Parked { reason: payload("why"), pending_sleeps: sleeps.clone() })])
+        .apply(vec![transition(key, State::Parked { reason: payload("why"), pending_sleeps: sleeps.clone() })])
         .await;
     let before = worker.record(key).await;
     assert_eq!(worker.commit_one(resume(key)).await, answered(RequestResult::Done));
@@ -402,7 +402,7 @@ async fn resume_runs_an_ended_one_again(fixture: &dyn StoreFixture) {
         let key = Key::mint(0);
         let given = Start { deadline_at: Some(at(90)), ..start(key, running()) };
         worker.apply(vec![write(given), Write::Checkpoint(checkpoint(key, 1, "x"))]).await;
-        worker.apply(vec![move_to(key, ended(status, "over"))]).await;
+        worker.apply(vec![transition(key, ended(status, "over"))]).await;
         let before = worker.record(key).await;
         assert_eq!(worker.commit_one(resume(key)).await, answered(RequestResult::Done));
         let mut expected = before;
@@ -422,7 +422,7 @@ async fn resume_withdraws_the_failures_that_come_last(fixture: &dyn StoreFixture
     worker
         .apply(vec![
             Write::Attempt(attempt(neighbour, 1, 1)),
-            move_to(neighbour, ended(Status::Failed, "over")),
+            transition(neighbour, ended(Status::Failed, "over")),
         ])
         .await;
     let untouched = worker.record(neighbour).await;
@@ -451,7 +451,7 @@ async fn resume_withdraws_the_failures_that_come_last(fixture: &dyn StoreFixture
             writes.push(Write::Checkpoint(Checkpoint { kind: kind(letter), ..checkpoint(key, n, "x") }));
         }
         worker.apply(writes).await;
-        worker.apply(vec![move_to(key, ended(status, "over"))]).await;
+        worker.apply(vec![transition(key, ended(status, "over"))]).await;
         let before = worker.record(key).await;
         assert_eq!(worker.commit_one(resume(key)).await, answered(RequestResult::Done));
         let after = worker.record(key).await;
@@ -468,7 +468,7 @@ async fn a_cancel_answers_what_was_asked_before(fixture: &dyn StoreFixture) {
     let key = Key::mint(0);
     worker.apply(vec![start_running(key)]).await;
     worker.commit(vec![cancel(key)]).await;
-    worker.apply(vec![move_to(key, queued())]).await;
+    worker.apply(vec![transition(key, queued())]).await;
     assert_eq!(worker.record(key).await.requests, [RequestKind::Cancel]);
     assert_eq!(worker.commit_one(cancel(key)).await, answered(RequestResult::Done));
     assert!(worker.record(key).await.requests.is_empty());
@@ -484,7 +484,7 @@ async fn a_stranger_deletes_no_request(fixture: &dyn StoreFixture) {
     owner.apply(vec![start_running(key)]).await;
     owner.commit(vec![cancel(key)]).await;
     for state in [completed(), sleeping(at(90)), parked("why")] {
-        assert_eq!(other.commit_one(move_to(key, state)).await, Outcome::NotFound);
+        assert_eq!(other.commit_one(transition(key, state)).await, Outcome::NotFound);
     }
     let record = owner.record(key).await;
     assert_eq!((record.execution.status, record.requests), (Status::Running, vec![RequestKind::Cancel]));
@@ -508,12 +508,12 @@ async fn a_resumed_execution_can_end_and_be_resumed_again(fixture: &dyn StoreFix
     let key = Key::mint(0);
     worker.apply(vec![start_running(key)]).await;
     for run_no in 1..=3 {
-        worker.apply(vec![move_to(key, ended(Status::Failed, "again"))]).await;
+        worker.apply(vec![transition(key, ended(Status::Failed, "again"))]).await;
         assert_eq!(worker.execution(key).await.run_no, run_no);
         assert_eq!(worker.commit_one(resume(key)).await, answered(RequestResult::Done));
         assert_eq!(worker.claim_keys(1).await, [key]);
     }
-    worker.apply(vec![move_to(key, completed())]).await;
+    worker.apply(vec![transition(key, completed())]).await;
     assert_eq!(
         worker.commit_one(resume(key)).await,
         answered(RequestResult::NotApplicable(Status::Completed))

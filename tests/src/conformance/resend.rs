@@ -4,7 +4,7 @@ use stepfast_core::key::Key;
 use stepfast_core::store::{Flush, Outcome, Start, Status, StoreError, Write};
 
 use crate::fixtures::builders::{
-    at, attempt, cancel, checkpoint, chunk, completed, ended, keys, move_to, queued, resume, running,
+    at, attempt, cancel, checkpoint, chunk, completed, ended, keys, transition, queued, resume, running,
     sleeping, start, start_queued, start_running, write,
 };
 use crate::{StoreFixture, Worker};
@@ -31,7 +31,7 @@ pub(super) fn resent(flush: &Flush) -> Flush {
 async fn an_applied_flush_is_not_applied_again(fixture: &dyn StoreFixture) {
     let mut worker = Worker::register(&fixture.store()).await;
     let key = Key::mint(0);
-    let flush = worker.flush(vec![start_queued(key)]);
+    let flush = worker.new_flush(vec![start_queued(key)]);
     assert_eq!(worker.send(&flush).await.unwrap(), [Outcome::Applied]);
     let mut claimer = Worker::register(&fixture.store()).await;
     assert_eq!(claimer.claim_keys(10).await, [key]);
@@ -44,7 +44,7 @@ async fn a_lost_flush_is_applied_when_resent(fixture: &dyn StoreFixture) {
     let mut worker = Worker::register(&fixture.store()).await;
     for _ in 0..2 {
         let key = Key::mint(0);
-        let flush = worker.flush(vec![start_queued(key), Write::Checkpoint(checkpoint(key, 1, "x"))]);
+        let flush = worker.new_flush(vec![start_queued(key), Write::Checkpoint(checkpoint(key, 1, "x"))]);
         assert_eq!(worker.send(&resent(&flush)).await.unwrap(), [Outcome::Applied, Outcome::Applied]);
         assert_eq!(worker.record(key).await.checkpoints.len(), 1);
     }
@@ -60,7 +60,7 @@ async fn outcomes_are_told_again(fixture: &dyn StoreFixture) {
     };
     worker.apply(vec![given(first, 0), start_queued(c)]).await;
     let again = write(Start { is_guarded: true, created_at: at(1), ..start(c, queued()) });
-    let flush = worker.flush(vec![start_queued(a), given(b, 1), again, start_queued(Key::mint(0))]);
+    let flush = worker.new_flush(vec![start_queued(a), given(b, 1), again, start_queued(Key::mint(0))]);
     let outcomes = worker.send(&flush).await.unwrap();
     assert!(matches!(&outcomes[1], Outcome::Duplicate(existing) if existing.key == first));
     assert!(matches!(&outcomes[2], Outcome::Duplicate(existing) if existing.key == c));
@@ -71,13 +71,13 @@ async fn outcomes_are_told_again(fixture: &dyn StoreFixture) {
 
 async fn a_resent_loser_still_loses(fixture: &dyn StoreFixture) {
     let mut winner = Worker::register(&fixture.store()).await;
-    let mut worker = Worker::register(&fixture.second().await).await;
+    let mut worker = Worker::register(&fixture.second_store().await).await;
     let [a, b] = keys();
     let given = |key, micros| {
         let workflow_id = Some("order-7".into());
         write(Start { workflow_id, is_guarded: true, created_at: at(micros), ..start(key, running()) })
     };
-    let flush = worker.flush(vec![given(b, 1)]);
+    let flush = worker.new_flush(vec![given(b, 1)]);
     winner.apply(vec![given(a, 0)]).await;
     for _ in 0..2 {
         let outcomes = worker.send(&resent(&flush)).await.unwrap();
@@ -88,13 +88,13 @@ async fn a_resent_loser_still_loses(fixture: &dyn StoreFixture) {
 
 async fn a_start_that_went_on_meanwhile_was_applied(fixture: &dyn StoreFixture) {
     let mut worker = Worker::register(&fixture.store()).await;
-    let mut other = Worker::register(&fixture.second().await).await;
+    let mut other = Worker::register(&fixture.second_store().await).await;
     let key = Key::mint(0);
     let given = Start { workflow_id: Some("order-7".into()), is_guarded: true, ..start(key, queued()) };
-    let flush = worker.flush(vec![write(given)]);
+    let flush = worker.new_flush(vec![write(given)]);
     worker.send(&flush).await.unwrap();
     assert_eq!(other.claim_keys(1).await, [key]);
-    other.apply(vec![move_to(key, completed())]).await;
+    other.apply(vec![transition(key, completed())]).await;
     assert_eq!(worker.send(&resent(&flush)).await.unwrap(), [Outcome::Applied]);
     assert_eq!(worker.execution(key).await.status, Status::Completed);
 }
@@ -115,10 +115,10 @@ async fn every_kind_of_write_can_be_resent(fixture: &dyn StoreFixture) {
             keep: smallvec::SmallVec::new(),
         }),
         start_running(fresh),
-        move_to(fresh, completed()),
+        transition(fresh, completed()),
     ];
     for writes in single.into_iter().map(|write| vec![write]) {
-        let flush = worker.flush(writes);
+        let flush = worker.new_flush(writes);
         worker.send(&flush).await.unwrap();
         worker.send(&resent(&flush)).await.unwrap();
     }
@@ -130,7 +130,7 @@ async fn every_kind_of_write_can_be_resent(fixture: &dyn StoreFixture) {
 
 async fn an_empty_flush_can_be_resent(fixture: &dyn StoreFixture) {
     let mut worker = Worker::register(&fixture.store()).await;
-    let flush = worker.flush(vec![]);
+    let flush = worker.new_flush(vec![]);
     for flush in [&flush, &resent(&flush), &resent(&flush)] {
         assert!(worker.send(flush).await.unwrap().is_empty());
     }
@@ -140,7 +140,7 @@ async fn an_empty_flush_can_be_resent(fixture: &dyn StoreFixture) {
 async fn the_next_number_follows(fixture: &dyn StoreFixture) {
     let mut worker = Worker::register(&fixture.store()).await;
     for count in 1..=5 {
-        let flush = worker.flush(vec![start_queued(Key::mint(0))]);
+        let flush = worker.new_flush(vec![start_queued(Key::mint(0))]);
         worker.send(&flush).await.unwrap();
         worker.send(&resent(&flush)).await.unwrap();
         assert_eq!(worker.count().await, count);
@@ -149,7 +149,7 @@ async fn the_next_number_follows(fixture: &dyn StoreFixture) {
 
 async fn it_can_be_resent_more_than_once(fixture: &dyn StoreFixture) {
     let mut worker = Worker::register(&fixture.store()).await;
-    let flush = resent(&worker.flush(vec![start_running(Key::mint(0)), start_running(Key::mint(0))]));
+    let flush = resent(&worker.new_flush(vec![start_running(Key::mint(0)), start_running(Key::mint(0))]));
     for _ in 0..4 {
         assert_eq!(worker.send(&flush).await.unwrap(), [Outcome::Applied, Outcome::Applied]);
     }
@@ -160,22 +160,22 @@ async fn another_handle_can_resend(fixture: &dyn StoreFixture) {
     let mut worker = Worker::register(&fixture.store()).await;
     let key = Key::mint(0);
     worker.apply(vec![start_running(key)]).await;
-    let flush = worker.flush(vec![Write::Checkpoint(checkpoint(key, 1, "x")), start_queued(Key::mint(0))]);
+    let flush = worker.new_flush(vec![Write::Checkpoint(checkpoint(key, 1, "x")), start_queued(Key::mint(0))]);
     worker.send(&flush).await.unwrap();
-    worker.store = fixture.second().await;
+    worker.store = fixture.second_store().await;
     assert_eq!(worker.send(&resent(&flush)).await.unwrap(), [Outcome::Applied, Outcome::Applied]);
     assert_eq!((worker.count().await, worker.record(key).await.checkpoints.len()), (2, 1));
-    worker.apply(vec![move_to(key, completed())]).await;
+    worker.apply(vec![transition(key, completed())]).await;
 }
 
 async fn a_number_from_the_future_is_not_applied(fixture: &dyn StoreFixture) {
     let mut worker = Worker::register(&fixture.store()).await;
     worker.apply(vec![start_queued(Key::mint(0))]).await;
-    if !fixture.numbers_flushes() {
+    if !fixture.checks_flush_numbers() {
         return;
     }
-    let flush = worker.flush(vec![start_queued(Key::mint(0))]);
-    for number in [worker.number + 1, worker.number - 2] {
+    let flush = worker.new_flush(vec![start_queued(Key::mint(0))]);
+    for number in [worker.flush_number + 1, worker.flush_number - 2] {
         for is_resent in [true, false] {
             let result = worker.store.commit(&Flush { number, is_resent, ..flush.clone() }).await;
             assert!(matches!(result, Err(StoreError::Corrupt(_))), "{number}: {result:?}");
@@ -187,18 +187,18 @@ async fn a_number_from_the_future_is_not_applied(fixture: &dyn StoreFixture) {
 
 async fn what_went_on_meanwhile_is_left_alone(fixture: &dyn StoreFixture) {
     let mut worker = Worker::register(&fixture.store()).await;
-    let mut other = Worker::register(&fixture.second().await).await;
+    let mut other = Worker::register(&fixture.second_store().await).await;
     let [sleeps, hands_on, is_asked, failed] = keys();
     worker.apply([sleeps, hands_on, is_asked].map(start_running).to_vec()).await;
     worker.apply(vec![write(start(failed, ended(Status::Failed, "x")))]).await;
     other.commit(vec![cancel(is_asked)]).await;
     for writes in [
-        vec![move_to(sleeps, sleeping(at(-1)))],
-        vec![move_to(hands_on, queued()), Write::Wake(sleeps)],
+        vec![transition(sleeps, sleeping(at(-1)))],
+        vec![transition(hands_on, queued()), Write::Wake(sleeps)],
         vec![Write::ClearRequests(is_asked)],
         vec![resume(failed)],
     ] {
-        let flush = worker.flush(writes);
+        let flush = worker.new_flush(writes);
         worker.send(&flush).await.unwrap();
         // the reply is lost; meanwhile the worker claims what it handed on, and others ask again
         worker.claim(10).await;

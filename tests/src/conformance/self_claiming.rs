@@ -6,7 +6,7 @@ use stepfast_core::queue::Queue;
 use stepfast_core::store::{Flush, Outcome, Start, Status, Write};
 
 use super::queue::{end, set};
-use crate::fixtures::builders::{at, completed, keys, move_of, queued, running, start, ticket, write};
+use crate::fixtures::builders::{at, completed, keys, queue_transition, queued, running, start, placement, write};
 use crate::{StoreFixture, Worker};
 
 super::cases![
@@ -22,7 +22,7 @@ super::cases![
 ];
 
 fn yielding(key: Key, queue: &str, of: &str) -> Write {
-    write(Start { self_claims: true, placement: ticket(queue, of, 0), ..start(key, running()) })
+    write(Start { self_claims: true, placement: placement(queue, of, 0), ..start(key, running()) })
 }
 
 async fn a_queue_without_limits_lets_begin(fixture: &dyn StoreFixture) {
@@ -86,13 +86,13 @@ async fn many_at_once_begin(fixture: &dyn StoreFixture) {
     let all: [Key; 100] = keys();
     let outcomes = worker.commit(all.iter().map(|key| yielding(*key, "a", "")).collect()).await;
     assert!(outcomes.iter().all(|outcome| *outcome == Outcome::Applied), "{outcomes:?}");
-    worker.apply(all.iter().map(|key| move_of(*key, "a", "", completed())).collect()).await;
+    worker.apply(all.iter().map(|key| queue_transition(*key, "a", "", completed())).collect()).await;
     assert!(worker.claim_keys(9).await.is_empty());
 }
 
 async fn a_limit_counts_what_has_begun(fixture: &dyn StoreFixture) {
     let mut worker = Worker::register(&fixture.store()).await;
-    let mut other = Worker::register(&fixture.second().await).await;
+    let mut other = Worker::register(&fixture.second_store().await).await;
     set(&*fixture.store(), &Queue::new("a"), false).await;
     let [one, two, three, four] = keys();
     assert_eq!(worker.commit_one(yielding(one, "a", "")).await, Outcome::Applied);
@@ -107,12 +107,12 @@ async fn a_limit_counts_what_has_begun(fixture: &dyn StoreFixture) {
 
 async fn what_has_begun_is_taken_over_like_everything(fixture: &dyn StoreFixture) {
     let mut lost = Worker::register(&fixture.store()).await;
-    let mut worker = Worker::register(&fixture.second().await).await;
+    let mut worker = Worker::register(&fixture.second_store().await).await;
     set(&*fixture.store(), &Queue::new("a"), false).await;
     let key = Key::mint(0);
     assert_eq!(lost.commit_one(yielding(key, "a", "")).await, Outcome::Applied);
-    fixture.lose(lost.id).await;
-    assert_eq!(worker.look_for_lost().await, 1);
+    fixture.mark_dead(lost.id).await;
+    assert_eq!(worker.take_over_dead_workers().await, 1);
     assert_eq!(worker.claim_keys(9).await, [key]);
     assert_eq!(worker.execution(key).await.recoveries, 1);
 }
@@ -122,22 +122,22 @@ async fn a_resent_start_has_begun_or_waits(fixture: &dyn StoreFixture) {
     set(&*fixture.store(), &Queue::new("free"), false).await;
     set(&*fixture.store(), &Queue::new("few").concurrency(1), false).await;
     for (queue, outcome) in [("free", Outcome::Applied), ("few", Outcome::Queued)] {
-        let flush = worker.flush(vec![yielding(Key::mint(0), queue, "")]);
+        let flush = worker.new_flush(vec![yielding(Key::mint(0), queue, "")]);
         assert_eq!(worker.send(&flush).await.unwrap(), std::slice::from_ref(&outcome));
         let again = Flush { is_resent: true, ..flush };
         assert_eq!(worker.send(&again).await.unwrap(), [outcome]);
     }
-    let lost = Flush { is_resent: true, ..worker.flush(vec![yielding(Key::mint(0), "free", "")]) };
+    let lost = Flush { is_resent: true, ..worker.new_flush(vec![yielding(Key::mint(0), "free", "")]) };
     assert_eq!(worker.send(&lost).await.unwrap(), [Outcome::Applied]);
 }
 
 async fn what_was_claimed_meanwhile_does_not_begin_again(fixture: &dyn StoreFixture) {
     let mut worker = Worker::register(&fixture.store()).await;
-    let mut other = Worker::register(&fixture.second().await).await;
+    let mut other = Worker::register(&fixture.second_store().await).await;
     set(&*fixture.store(), &Queue::new("few").concurrency(9), false).await;
     for ends in [false, true] {
         let key = Key::mint(0);
-        let flush = worker.flush(vec![yielding(key, "few", "")]);
+        let flush = worker.new_flush(vec![yielding(key, "few", "")]);
         assert_eq!(worker.send(&flush).await.unwrap(), [Outcome::Queued]);
         assert_eq!(other.claim_keys(9).await, [key]);
         if ends {
@@ -148,7 +148,7 @@ async fn what_was_claimed_meanwhile_does_not_begin_again(fixture: &dyn StoreFixt
     }
     // its own claim was faster: whoever has that runs it
     let key = Key::mint(0);
-    let flush = worker.flush(vec![yielding(key, "few", "")]);
+    let flush = worker.new_flush(vec![yielding(key, "few", "")]);
     assert_eq!(worker.send(&flush).await.unwrap(), [Outcome::Queued]);
     assert_eq!(worker.claim_keys(9).await, [key]);
     let again = Flush { is_resent: true, ..flush };
@@ -161,7 +161,7 @@ async fn staged_again_it_is_queued(fixture: &dyn StoreFixture) {
     let key = Key::mint(0);
     // the code that would have run it is gone
     let again =
-        Start { self_claims: true, placement: ticket("a", "", 0), created_at: at(1), ..start(key, queued()) };
+        Start { self_claims: true, placement: placement("a", "", 0), created_at: at(1), ..start(key, queued()) };
     assert_eq!(worker.commit_one(write(again)).await, Outcome::Applied);
     assert_eq!(worker.execution(key).await.status, Status::Queued);
     assert_eq!(worker.claim_keys(9).await, [key]);

@@ -12,8 +12,8 @@ use stepfast_core::store::{
 };
 
 use crate::fixtures::builders::{
-    armed, at, awaiting, child_of, completed, ended, keys, move_to, nasty_texts, noise, parked, payload,
-    queued, running, sleeping, start, start_queued, start_running, ticket, write,
+    pending_sleeps, at, awaiting, child_of, completed, ended, keys, transition, nasty_texts, incompressible_text, parked, payload,
+    queued, running, sleeping, start, start_queued, start_running, placement, write,
 };
 use crate::{StoreFixture, Worker};
 
@@ -37,7 +37,7 @@ super::cases![
 async fn the_row_is_created_in_each_state(fixture: &dyn StoreFixture) {
     let mut worker = Worker::register(&fixture.store()).await;
     let [run, queue, wait, park, complete, fail, cancel, child] = keys();
-    let sleeps = armed(&[(1, 50), (300, 90)]);
+    let sleeps = pending_sleeps(&[(1, 50), (300, 90)]);
     let waiting =
         State::Waiting { wake_at: Some(at(50)), children: vec![child], pending_sleeps: sleeps.clone() };
     worker
@@ -84,7 +84,7 @@ async fn every_column_comes_back(fixture: &dyn StoreFixture) {
         workflow_id: Some("order-7".into()),
         workflow: "ship".into(),
         app_version: Some("v7".into()),
-        placement: ticket("emails", "acme", -3),
+        placement: placement("emails", "acme", -3),
         fingerprint: Some(77),
         input: payload("in"),
         created_at: at(-3),
@@ -112,7 +112,7 @@ async fn every_column_comes_back(fixture: &dyn StoreFixture) {
 
 async fn a_taken_key_shows_the_first(fixture: &dyn StoreFixture) {
     let mut first = Worker::register(&fixture.store()).await;
-    let mut second = Worker::register(&fixture.second().await).await;
+    let mut second = Worker::register(&fixture.second_store().await).await;
     let key = Key::mint(0);
     first.apply(vec![start_running(key)]).await;
     let again = Start { workflow: "other".into(), is_guarded: true, ..start(key, queued()) };
@@ -129,7 +129,7 @@ async fn a_taken_key_shows_the_first(fixture: &dyn StoreFixture) {
 
 async fn a_taken_workflow_id_shows_the_first(fixture: &dyn StoreFixture) {
     let mut first = Worker::register(&fixture.store()).await;
-    let mut second = Worker::register(&fixture.second().await).await;
+    let mut second = Worker::register(&fixture.second_store().await).await;
     let [a, b] = keys();
     let one = Start {
         workflow_id: Some("order-7".into()),
@@ -156,7 +156,7 @@ async fn the_loser_shows_the_first_ones_status_of_now(fixture: &dyn StoreFixture
     for state in [running(), queued(), sleeping(at(90)), parked("why"), completed()] {
         let key = Key::mint(0);
         worker.apply(vec![start_running(key)]).await;
-        worker.apply(vec![move_to(key, state.clone())]).await;
+        worker.apply(vec![transition(key, state.clone())]).await;
         let again = Start { is_guarded: true, ..start(key, queued()) };
         let Outcome::Duplicate(existing) = worker.commit_one(write(again)).await else { panic!("not lost") };
         assert_eq!(existing.status, state.status());
@@ -201,7 +201,7 @@ async fn a_loser_changes_nothing(fixture: &dyn StoreFixture) {
     }
     assert_eq!(worker.record(winner).await, before);
     assert!(!worker.exists(loser).await);
-    let seen = worker.look().await;
+    let seen = worker.heartbeat().await;
     assert_eq!((seen.has_ready, seen.next_due), (false, None));
     assert!(worker.claim(10).await.is_empty());
 }
@@ -235,7 +235,7 @@ async fn any_text_can_be_a_workflow_id(fixture: &dyn StoreFixture) {
             Start { workflow_id: Some(id.clone()), is_guarded: true, ..start(Key::mint(0), queued()) };
         assert!(matches!(worker.commit_one(write(again)).await, Outcome::Duplicate(_)), "{id:?}");
     }
-    let near: Arc<str> = format!("{}x", noise(10 * 1024)).into();
+    let near: Arc<str> = format!("{}x", incompressible_text(10 * 1024)).into();
     worker.apply(vec![write(Start { workflow_id: Some(near), ..start(Key::mint(0), queued()) })]).await;
 }
 
@@ -246,7 +246,7 @@ async fn any_text_can_be_a_workflow(fixture: &dyn StoreFixture) {
     worker.apply(starts.map(write).collect()).await;
     for name in &names {
         worker.workflows = Arc::from([name.clone()]);
-        assert!(worker.look().await.has_ready, "{name:?}");
+        assert!(worker.heartbeat().await.has_ready, "{name:?}");
         let claimed = worker.claim(10).await;
         assert_eq!(claimed.len(), 1, "{name:?}");
         assert_eq!(claimed[0].execution.workflow, *name);
@@ -283,7 +283,7 @@ async fn payload_bytes_come_back_identical(fixture: &dyn StoreFixture) {
         let end = State::Ended { status: Status::Completed, outcome: bytes.clone(), at: at(1) };
         let both = Start { input: bytes.clone(), ..start(key, end.clone()) };
         worker.apply(vec![write(both), start_running(moved)]).await;
-        worker.apply(vec![move_to(moved, end)]).await;
+        worker.apply(vec![transition(moved, end)]).await;
         let row = worker.execution(key).await;
         assert!(row.input == bytes && row.outcome == bytes, "{} bytes", content.len());
         assert!(worker.execution(moved).await.outcome == bytes, "{} bytes", content.len());
@@ -317,7 +317,7 @@ async fn a_folded_execution_is_nobodys(fixture: &dyn StoreFixture) {
     let mut worker = Worker::register(&fixture.store()).await;
     let key = Key::mint(0);
     worker.apply(vec![write(start(key, completed()))]).await;
-    let look = Heartbeat { held: Some(Vec::new()), ..worker.look_of() };
+    let look = Heartbeat { held: Some(Vec::new()), ..worker.new_heartbeat() };
     assert!(worker.store.heartbeat(&look).await.unwrap().unheld.is_empty());
     assert!(worker.claim(10).await.is_empty());
 }

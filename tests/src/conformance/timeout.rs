@@ -7,7 +7,7 @@ use stepfast_core::key::Key;
 use stepfast_core::store::{Filter, Start, State};
 
 use crate::fixtures::builders::{
-    at, keys, move_of, queued, running, scheduled, sleeping, start, ticket, write,
+    at, keys, queue_transition, queued, running, scheduled, sleeping, start, placement, write,
 };
 use crate::{StoreFixture, Worker};
 
@@ -22,7 +22,7 @@ super::cases![
 const TIMEOUT: Duration = Duration::from_secs(10);
 
 fn timed(key: Key, state: State) -> Start {
-    Start { run_timeout: Some(TIMEOUT), placement: ticket("a", "", 0), ..start(key, state) }
+    Start { run_timeout: Some(TIMEOUT), placement: placement("a", "", 0), ..start(key, state) }
 }
 
 async fn deadline(worker: &Worker, key: Key) -> (Option<Duration>, Option<Timestamp>) {
@@ -52,20 +52,20 @@ async fn it_counts_from_the_claim(fixture: &dyn StoreFixture) {
 
 async fn it_counts_once(fixture: &dyn StoreFixture) {
     let mut lost = Worker::register(&fixture.store()).await;
-    let mut worker = Worker::register(&fixture.second().await).await;
+    let mut worker = Worker::register(&fixture.second_store().await).await;
     let key = Key::mint(0);
     lost.apply(vec![write(timed(key, queued()))]).await;
     let due = fixture.now().plus(TIMEOUT);
     assert_eq!(lost.claim_keys(9).await, [key]);
     // waiting, being handed on and being recovered change nothing
-    lost.apply(vec![move_of(key, "a", "", sleeping(at(1)))]).await;
+    lost.apply(vec![queue_transition(key, "a", "", sleeping(at(1)))]).await;
     fixture.clock().advance(Duration::from_secs(1));
     assert_eq!(lost.claim_keys(9).await, [key]);
-    lost.apply(vec![move_of(key, "a", "", queued())]).await;
+    lost.apply(vec![queue_transition(key, "a", "", queued())]).await;
     assert_eq!(lost.claim_keys(9).await, [key]);
-    lost.apply(vec![move_of(key, "a", "", running())]).await;
-    fixture.lose(lost.id).await;
-    worker.look_for_lost().await;
+    lost.apply(vec![queue_transition(key, "a", "", running())]).await;
+    fixture.mark_dead(lost.id).await;
+    worker.take_over_dead_workers().await;
     assert_eq!(worker.claim_keys(9).await, [key]);
     assert_eq!(deadline(&worker, key).await, (None, Some(due)));
 }
@@ -93,7 +93,7 @@ async fn what_has_no_queue_or_is_scheduled_has_it_too(fixture: &dyn StoreFixture
     assert_eq!(worker.claim_keys(9).await, [plain]);
     fixture.clock().advance(Duration::from_secs(70));
     let begun = fixture.now();
-    worker.look().await;
+    worker.heartbeat().await;
     assert_eq!(worker.claim(9).await.len(), 2);
     for key in [of_queue, without] {
         assert_eq!(deadline(&worker, key).await, (None, Some(begun.plus(TIMEOUT))));

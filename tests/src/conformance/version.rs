@@ -6,9 +6,9 @@ use stepfast_core::key::Key;
 use stepfast_core::store::{Claim, Heartbeat, Record, Start, State, Write};
 
 use crate::fixtures::builders::{
-    at, awaiting, child_of, completed, keys, move_to, queued, running, sleeping, start, write,
+    at, awaiting, child_of, completed, keys, transition, queued, running, sleeping, start, write,
 };
-use crate::fixtures::registration::look;
+use crate::fixtures::registration::heartbeat_and_take_over;
 use crate::{StoreFixture, Worker};
 
 super::cases![
@@ -23,7 +23,7 @@ fn pinned(key: Key, version: &str, state: State) -> Write {
 }
 
 async fn claim(worker: &mut Worker, version: Option<&str>) -> Vec<Record> {
-    let claim = Claim { app_version: version.map(Into::into), ..worker.claim_of(10) };
+    let claim = Claim { app_version: version.map(Into::into), ..worker.new_claim(10) };
     worker.try_claim(&claim).await.unwrap()
 }
 
@@ -67,7 +67,7 @@ async fn a_worker_without_a_version_runs_everything(fixture: &dyn StoreFixture) 
 
 async fn a_pin_stays_through_waits_wakes_and_takeovers(fixture: &dyn StoreFixture) {
     let mut worker = Worker::register(&fixture.store()).await;
-    let mut other = Worker::register(&fixture.second().await).await;
+    let mut other = Worker::register(&fixture.second_store().await).await;
     let [handed, parent, child, lost] = keys();
     worker
         .apply(vec![
@@ -77,10 +77,10 @@ async fn a_pin_stays_through_waits_wakes_and_takeovers(fixture: &dyn StoreFixtur
             pinned(lost, "1", running()),
         ])
         .await;
-    worker.apply(vec![move_to(handed, queued()), move_to(child, completed())]).await;
+    worker.apply(vec![transition(handed, queued()), transition(child, completed())]).await;
     worker.apply(vec![Write::Wake(parent)]).await;
-    fixture.lose(worker.id).await;
-    other.look_for_lost().await;
+    fixture.mark_dead(worker.id).await;
+    other.take_over_dead_workers().await;
     assert!(claimed(&mut other, Some("2")).await.is_empty());
     assert_eq!(claimed(&mut other, Some("1")).await, [handed, parent, lost]);
 }
@@ -91,7 +91,7 @@ async fn a_look_sees_only_what_its_version_can_run(fixture: &dyn StoreFixture) {
     worker.apply(vec![pinned(ready, "1", queued()), pinned(due, "1", sleeping(at(9)))]).await;
     for (version, sees) in [(Some("1"), true), (Some("2"), false), (None, true)] {
         let app_version: Option<Arc<str>> = version.map(Into::into);
-        let seen = look(&*worker.store, &Heartbeat { app_version, ..worker.look_of() }).await.seen;
+        let seen = heartbeat_and_take_over(&*worker.store, &Heartbeat { app_version, ..worker.new_heartbeat() }).await.reply;
         assert_eq!((seen.has_ready, seen.next_due), (sees, sees.then_some(at(9))), "{version:?}");
     }
 }

@@ -6,7 +6,7 @@ use stepfast_core::key::Key;
 use stepfast_core::store::{Outcome, State, Status, Write};
 
 use crate::fixtures::builders::{
-    at, awaiting, child_of, completed, ended, keys, move_to, parked, queued, running, sleeping, start_in,
+    at, awaiting, child_of, completed, ended, keys, transition, parked, queued, running, sleeping, start_in,
     start_running, write,
 };
 use crate::{StoreFixture, Worker};
@@ -30,7 +30,7 @@ async fn a_childs_end_wakes_whichever_it_is(fixture: &dyn StoreFixture) {
             .apply(vec![start_in(parent, awaiting(&[child])), write(child_of(parent, child, running()))])
             .await;
         assert_eq!(worker.commit_one(Write::Wake(parent)).await, Outcome::NotFound);
-        worker.apply(vec![move_to(child, ended(status, "x"))]).await;
+        worker.apply(vec![transition(child, ended(status, "x"))]).await;
         assert_eq!(worker.execution(parent).await.status, Status::Waiting, "a wake is a Write of its own");
         worker.apply(vec![Write::Wake(parent)]).await;
         assert_eq!(worker.execution(parent).await.status, Status::Queued);
@@ -85,7 +85,7 @@ async fn any_of_several_conditions_wakes(fixture: &dyn StoreFixture) {
         .await;
     let outcomes = worker.commit(vec![Write::Wake(by_time), Write::Wake(by_child)]).await;
     assert_eq!(outcomes, [Outcome::Applied, Outcome::NotFound]);
-    worker.apply(vec![move_to(over, completed())]).await;
+    worker.apply(vec![transition(over, completed())]).await;
     worker.apply(vec![Write::Wake(by_child)]).await;
 }
 
@@ -121,31 +121,31 @@ async fn a_woken_execution_waits_for_nothing(fixture: &dyn StoreFixture) {
     worker.apply(vec![start_in(key, wait)]).await;
     worker.apply(vec![Write::Wake(key)]).await;
     assert_eq!(worker.execution(key).await.wake_at, None);
-    assert_eq!(worker.look().await.next_due, None);
+    assert_eq!(worker.heartbeat().await.next_due, None);
     assert_eq!(worker.claim_keys(10).await, [key]);
-    worker.apply(vec![move_to(key, sleeping(at(2_000)))]).await;
+    worker.apply(vec![transition(key, sleeping(at(2_000)))]).await;
     assert_eq!(worker.commit_one(Write::Wake(key)).await, Outcome::NotFound, "the old child does not count");
-    assert_eq!(worker.look().await.next_due, Some(at(2_000)));
+    assert_eq!(worker.heartbeat().await.next_due, Some(at(2_000)));
     fixture.clock().advance(Duration::from_micros(1_500));
     assert!(worker.claim(10).await.is_empty(), "the old timer does not count");
 }
 
 async fn a_parents_wait_and_its_childs_end_may_come_in_any_order(fixture: &dyn StoreFixture) {
     let mut waiter = Worker::register(&fixture.store()).await;
-    let mut waker = Worker::register(&fixture.second().await).await;
+    let mut waker = Worker::register(&fixture.second_store().await).await;
     for waits_first in [true, false] {
         let [parent, child] = keys();
         waiter.apply(vec![start_running(parent)]).await;
         waker.apply(vec![write(child_of(parent, child, running()))]).await;
         if waits_first {
-            waiter.apply(vec![move_to(parent, awaiting(&[child]))]).await;
+            waiter.apply(vec![transition(parent, awaiting(&[child]))]).await;
             assert_eq!(waiter.commit_one(Write::Wake(parent)).await, Outcome::NotFound);
-            waker.apply(vec![move_to(child, completed())]).await;
+            waker.apply(vec![transition(child, completed())]).await;
             assert_eq!(waker.commit_one(Write::Wake(parent)).await, Outcome::Applied);
         } else {
-            waker.apply(vec![move_to(child, completed())]).await;
+            waker.apply(vec![transition(child, completed())]).await;
             assert_eq!(waker.commit_one(Write::Wake(parent)).await, Outcome::NotFound);
-            waiter.apply(vec![move_to(parent, awaiting(&[child]))]).await;
+            waiter.apply(vec![transition(parent, awaiting(&[child]))]).await;
             assert_eq!(waiter.commit_one(Write::Wake(parent)).await, Outcome::Applied);
         }
         assert_eq!(waker.claim_keys(10).await, [parent]);

@@ -9,7 +9,7 @@ use crate::fixtures::builders::{
     WORKFLOW, at, completed, keys, parked, queued, running, sleeping, start, start_in, start_queued,
     start_running, write,
 };
-use crate::fixtures::registration::info;
+use crate::fixtures::registration::worker_info;
 use crate::{StoreFixture, Worker};
 
 super::cases![
@@ -35,10 +35,10 @@ fn waiting(workflow: &str, app_version: Option<&str>, executions: u64) -> Waitin
 async fn it_shows_what_each_worker_said_of_itself(fixture: &dyn StoreFixture) {
     let store = fixture.store();
     assert_eq!(store.workers(10).await.unwrap(), WorkerOverview::default());
-    let worker = WorkerInfo { app_version: Some("v7".into()), ..info(&["a", "b c"]) };
+    let worker = WorkerInfo { app_version: Some("v7".into()), ..worker_info(&["a", "b c"]) };
     let client = WorkerInfo { is_client: true, ..WorkerInfo::default() };
     let ids = [store.register(1, &worker).await.unwrap(), store.register(1, &client).await.unwrap()];
-    let survey = fixture.second().await.workers(10).await.unwrap();
+    let survey = fixture.second_store().await.workers(10).await.unwrap();
     let told: Vec<_> = survey.workers.iter().map(|row| (row.worker, &row.info, row.is_alive)).collect();
     assert_eq!(told, [(ids[0].worker, &worker, true), (ids[1].worker, &client, true)]);
     assert!(survey.workers.iter().all(|row| row.registered_at == fixture.now() && row.running == 0));
@@ -47,7 +47,7 @@ async fn it_shows_what_each_worker_said_of_itself(fixture: &dyn StoreFixture) {
 
 async fn it_shows_how_much_each_runs(fixture: &dyn StoreFixture) {
     let mut one = Worker::register(&fixture.store()).await;
-    let two = Worker::register(&fixture.second().await).await;
+    let two = Worker::register(&fixture.second_store().await).await;
     one.apply((0..5).map(|_| start_running(Key::mint(0))).collect()).await;
     let survey = survey(&two).await;
     assert_eq!((row(&survey, &one).running, row(&survey, &two).running), (5, 0));
@@ -55,11 +55,11 @@ async fn it_shows_how_much_each_runs(fixture: &dyn StoreFixture) {
 
 async fn a_lost_worker_is_not_alive(fixture: &dyn StoreFixture) {
     let lost = Worker::register(&fixture.store()).await;
-    let other = Worker::register(&fixture.second().await).await;
-    fixture.lose(lost.id).await;
+    let other = Worker::register(&fixture.second_store().await).await;
+    fixture.mark_dead(lost.id).await;
     let seen = survey(&other).await;
     assert_eq!((row(&seen, &lost).is_alive, row(&seen, &other).is_alive), (false, true));
-    other.look_for_lost().await;
+    other.take_over_dead_workers().await;
     assert_eq!(survey(&other).await.workers.len(), 1);
 }
 

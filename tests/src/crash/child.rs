@@ -19,49 +19,49 @@ use tokio::sync::{Notify, watch};
 use crate::crash::leftovers;
 
 /// Who listens to what a victim tells.
-pub type Ear = Arc<dyn Fn(&str) + Send + Sync>;
+pub type LineSink = Arc<dyn Fn(&str) + Send + Sync>;
 
 /// Names the database to a process that is to be the victim.
-pub const URL: &str = "STEPFAST_CRASH_VICTIM";
+pub const URL_VARIABLE: &str = "STEPFAST_CRASH_VICTIM";
 /// How many executions it starts.
-pub const EXECUTIONS: &str = "STEPFAST_CRASH_EXECUTIONS";
+pub const EXECUTIONS_VARIABLE: &str = "STEPFAST_CRASH_EXECUTIONS";
 /// After how many ends it shuts down in good order, with the rest under way.
-pub const LEAVE: &str = "STEPFAST_CRASH_LEAVE";
+pub const SHUTDOWN_AFTER_VARIABLE: &str = "STEPFAST_CRASH_LEAVE";
 
 /// Children that a root has: two side by side, and one started before it is awaited.
 pub const CHILDREN: usize = 3;
 
 /// One in so many executions has a value of several chunks; one in so many starts is cancelled.
-const RARE: u32 = 7;
+const RARE_INTERVAL: u32 = 7;
 
 /// Runs the victim if this process was started to be one.
-pub fn run_if_asked() -> bool {
-    let Ok(url) = std::env::var(URL) else { return false };
+pub fn run_if_requested() -> bool {
+    let Ok(url) = std::env::var(URL_VARIABLE) else { return false };
     let number = |name| std::env::var(name).ok().and_then(|value| value.parse().ok());
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
     runtime.block_on(async move {
         // one line is one write: it is in the pipe even if the next instruction is the last
-        let ear: Ear = Arc::new(|line: &str| {
+        let ear: LineSink = Arc::new(|line: &str| {
             std::io::stdout().lock().write_all(format!("{line}\n").as_bytes()).unwrap();
         });
         let store = stepfast::connect(&url).await.unwrap();
-        play(store, ear, number(EXECUTIONS).unwrap_or(10), number(LEAVE)).await;
+        run_executions(store, ear, number(EXECUTIONS_VARIABLE).unwrap_or(10), number(SHUTDOWN_AFTER_VARIABLE)).await;
     });
     true
 }
 
 /// Starts all executions and waits for them; tells `all` when that is done and the engine is shut down, or
 /// `left` if it left before.
-pub async fn play(store: Arc<dyn Store>, ear: Ear, executions: u32, leave: Option<u32>) {
-    let cast = Cast::new(ear.clone());
-    let engine = cast.engine(store).await.unwrap();
+pub async fn run_executions(store: Arc<dyn Store>, ear: LineSink, executions: u32, leave: Option<u32>) {
+    let cast = CrashWorkflows::new(ear.clone());
+    let engine = cast.open_engine(store).await.unwrap();
     let (ends, leaving) = (Arc::new(AtomicU32::new(0)), Arc::new(Notify::new()));
     let mut tasks = Vec::new();
     for n in 0..executions {
-        if n.is_multiple_of(RARE) {
-            let (engine, ear, patient) = (engine.clone(), ear.clone(), cast.patient.clone());
-            let called = is_busy(n).then(|| cast.called.subscribe());
-            tasks.push(tokio::spawn(async move { cancel(&engine, &ear, &patient, n, called).await }));
+        if n.is_multiple_of(RARE_INTERVAL) {
+            let (engine, ear, patient) = (engine.clone(), ear.clone(), cast.long_parent.clone());
+            let called = is_busy(n).then(|| cast.working.subscribe());
+            tasks.push(tokio::spawn(async move { start_and_cancel(&engine, &ear, &patient, n, called).await }));
         }
         let (engine, ear, root) = (engine.clone(), ear.clone(), cast.root.clone());
         let (ends, leaving) = (ends.clone(), leaving.clone());
@@ -84,7 +84,7 @@ pub async fn play(store: Arc<dyn Store>, ear: Ear, executions: u32, leave: Optio
                 Err(error) => panic!("{error}"),
             }
         }
-        rest(&engine).await;
+        wait_for_rest(&engine).await;
     };
     let is_all = tokio::select! {
         () = all => true,
@@ -96,7 +96,7 @@ pub async fn play(store: Arc<dyn Store>, ear: Ear, executions: u32, leave: Optio
 
 /// Waits for what none of the others has waited for: the child of a cancelled execution may end after it, and late if it
 /// has come into quarantine.
-async fn rest(engine: &Engine) {
+async fn wait_for_rest(engine: &Engine) {
     let filter = Filter { is_parked: Some(false), ..leftovers::unended() };
     loop {
         let going = engine.list(&filter).await.unwrap().executions;
@@ -112,13 +112,13 @@ async fn rest(engine: &Engine) {
 
 /// True for a patient that works, as its child does: it is cancelled in the middle of that.
 fn is_busy(n: u32) -> bool {
-    n.is_multiple_of(2 * RARE)
+    n.is_multiple_of(2 * RARE_INTERVAL)
 }
 
 /// Starts an execution that would take an hour, and cancels it: at once, or while its child works.
-async fn cancel(
+async fn start_and_cancel(
     engine: &Engine,
-    ear: &Ear,
+    ear: &LineSink,
     patient: &Workflow<u32, String>,
     n: u32,
     called: Option<watch::Receiver<BTreeSet<u32>>>,
@@ -146,47 +146,47 @@ async fn cancel(
 }
 
 /// What the root workflow of number `n` comes to.
-pub fn expected(n: u32) -> String {
+pub fn root_output(n: u32) -> String {
     let steps = ["row0", "row1", "row2", "flaky", "side0", "side1", "side2", "side3", "one", "one", "one"];
     let mut all: Vec<String> = steps.iter().map(|step| format!("{step} done")).collect();
-    all.push(medium(n).to_string());
-    all.push(large(n).to_string());
+    all.push(medium_length(n).to_string());
+    all.push(large_length(n).to_string());
     all.join(",")
 }
 
 /// The length of a value that stands in the row that refers to it, or aside in pieces.
-fn medium(n: u32) -> usize {
+fn medium_length(n: u32) -> usize {
     (n as usize % 40) * 150
 }
 
-fn large(n: u32) -> usize {
-    if n % RARE == 3 { 2_400_000 } else { 100_000 }
+fn large_length(n: u32) -> usize {
+    if n % RARE_INTERVAL == 3 { 2_400_000 } else { 100_000 }
 }
 
 /// A step's body: tells that it runs, and is over after its task has been polled twice.
-async fn body(ear: &Ear, me: &str, step: &str, cause: &str) -> Result<String, Failure> {
+async fn run_body(ear: &LineSink, me: &str, step: &str, cause: &str) -> Result<String, Failure> {
     ear(&format!("body {} {me} {step} {cause}", SystemClock.now().as_micros()));
     tokio::task::yield_now().await;
     Ok(format!("{step} done"))
 }
 
 /// The workflows, with somebody who listens to their bodies.
-pub struct Cast {
+pub struct CrashWorkflows {
     root: Workflow<u32, String>,
     child: Workflow<u32, String>,
-    patient: Workflow<u32, String>,
-    hour: Workflow<u32, String>,
+    long_parent: Workflow<u32, String>,
+    long_child: Workflow<u32, String>,
     /// The patients whose child works.
-    called: watch::Sender<BTreeSet<u32>>,
+    working: watch::Sender<BTreeSet<u32>>,
 }
 
-impl Cast {
+impl CrashWorkflows {
     /// Workflows that tell `ear` which bodies begin.
-    pub fn new(ear: Ear) -> Self {
-        let child = child(ear.clone());
-        let called: watch::Sender<BTreeSet<u32>> = watch::Sender::default();
-        let calling = called.clone();
-        let hour = Workflow::new("hour", move |mut cx: Context, n: u32| {
+    pub fn new(ear: LineSink) -> Self {
+        let child = child_workflow(ear.clone());
+        let working: watch::Sender<BTreeSet<u32>> = watch::Sender::default();
+        let calling = working.clone();
+        let long_child = Workflow::new("hour", move |mut cx: Context, n: u32| {
             let calling = calling.clone();
             async move {
                 if is_busy(n) {
@@ -202,13 +202,13 @@ impl Cast {
                 Ok::<_, Failure>("an hour".to_owned())
             }
         });
-        let awaited = hour.clone();
+        let awaited = long_child.clone();
         let told = ear.clone();
-        let patient = Workflow::new("patient", move |mut cx: Context, n: u32| {
+        let long_parent = Workflow::new("patient", move |mut cx: Context, n: u32| {
             let (hour, ear) = (awaited.clone(), told.clone());
             async move {
                 let me = cx.execution_key();
-                cx.step("one", || body(&ear, &me, "one", "-")).await?;
+                cx.step("one", || run_body(&ear, &me, "one", "-")).await?;
                 if !is_busy(n) {
                     return cx.child(&hour, n).await;
                 }
@@ -221,28 +221,28 @@ impl Cast {
                 both.await.0
             }
         });
-        Self { root: root(ear, child.clone()), child, patient, hour, called }
+        Self { root: root_workflow(ear, child.clone()), child, long_parent, long_child, working }
     }
 
     /// An engine that runs them.
-    pub async fn engine(&self, store: Arc<dyn Store>) -> Result<Engine, Error> {
+    pub async fn open_engine(&self, store: Arc<dyn Store>) -> Result<Engine, Error> {
         Engine::builder(store)
             .register(&self.root)
             .register(&self.child)
-            .register(&self.patient)
-            .register(&self.hour)
+            .register(&self.long_parent)
+            .register(&self.long_child)
             .suspend_after(Duration::from_millis(20))
             .open()
             .await
     }
 }
 
-fn child(ear: Ear) -> Workflow<u32, String> {
+fn child_workflow(ear: LineSink) -> Workflow<u32, String> {
     Workflow::new("child", move |mut cx: Context, n: u32| {
         let ear = ear.clone();
         async move {
             let me = cx.execution_key();
-            let one = cx.step("one", || body(&ear, &me, "one", "-")).await?;
+            let one = cx.step("one", || run_body(&ear, &me, "one", "-")).await?;
             if n.is_multiple_of(3) {
                 cx.sleep(Duration::from_millis(30)).await;
             }
@@ -252,7 +252,7 @@ fn child(ear: Ear) -> Workflow<u32, String> {
 }
 
 /// Steps in a row and side by side, failing attempts, children, short and long waits, large values.
-fn root(ear: Ear, child: Workflow<u32, String>) -> Workflow<u32, String> {
+fn root_workflow(ear: LineSink, child: Workflow<u32, String>) -> Workflow<u32, String> {
     Workflow::new("root", move |mut cx: Context, n: u32| {
         let (child, ear) = (child.clone(), ear.clone());
         async move {
@@ -261,16 +261,16 @@ fn root(ear: Ear, child: Workflow<u32, String>) -> Workflow<u32, String> {
             let mut last = "-".to_owned();
             for i in 0..3 {
                 let step = format!("row{i}");
-                all.push(cx.step("row", || body(&ear, &me, &step, &last)).args(&i).await?);
+                all.push(cx.step("row", || run_body(&ear, &me, &step, &last)).args(&i).await?);
                 last = step;
             }
             let tries = AtomicU32::new(0);
             let flaky = cx
                 .step("flaky", async || {
                     if tries.fetch_add(1, SeqCst) == 0 {
-                        return Err(Failure::new("not yet ".repeat(medium(n) / 8)));
+                        return Err(Failure::new("not yet ".repeat(medium_length(n) / 8)));
                     }
-                    body(&ear, &me, "flaky", "row2").await
+                    run_body(&ear, &me, "flaky", "row2").await
                 })
                 .retries(9)
                 .backoff(Duration::from_millis(1), Duration::from_millis(2));
@@ -278,7 +278,7 @@ fn root(ear: Ear, child: Workflow<u32, String>) -> Workflow<u32, String> {
             let side = cx
                 .map(0..4u32, 2, |mut cx, i| {
                     let (ear, me, step) = (ear.clone(), me.clone(), format!("side{i}"));
-                    async move { cx.step("side", || body(&ear, &me, &step, "flaky")).await }
+                    async move { cx.step("side", || run_body(&ear, &me, &step, "flaky")).await }
                 })
                 .await;
             all.extend(side.into_iter().collect::<Result<Vec<_>, _>>()?);
@@ -294,9 +294,9 @@ fn root(ear: Ear, child: Workflow<u32, String>) -> Workflow<u32, String> {
             all.push(early.result(&mut cx).await?);
             // beyond what the engine keeps in memory: the execution suspends
             cx.sleep(Duration::from_millis(if n.is_multiple_of(2) { 60 } else { 5 })).await;
-            let medium = cx.step("medium", async || Ok::<_, Failure>("x".repeat(medium(n)))).await?;
+            let medium = cx.step("medium", async || Ok::<_, Failure>("x".repeat(medium_length(n)))).await?;
             all.push(medium.len().to_string());
-            let large = cx.step("large", async || Ok::<_, Failure>("x".repeat(large(n)))).await?;
+            let large = cx.step("large", async || Ok::<_, Failure>("x".repeat(large_length(n)))).await?;
             all.push(large.len().to_string());
             Ok::<_, Failure>(all.join(","))
         }

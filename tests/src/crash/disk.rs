@@ -9,14 +9,14 @@ use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
 /// A write reaches the disk in pieces of this size.
-const SECTOR: usize = 512;
+const SECTOR_BYTES: usize = 512;
 
 /// What a frame of the write-ahead log begins with, and the log itself.
-const FRAME_HEADER: usize = 24;
+const FRAME_HEADER_BYTES: usize = 24;
 
 /// What becomes of writes that were not synced when the power is cut.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Cut {
+pub enum PowerCut {
     /// None is there.
     Lost,
     /// Each is there or not, as a whole.
@@ -25,22 +25,22 @@ pub enum Cut {
     Torn,
 }
 
-impl Cut {
+impl PowerCut {
     /// All of them.
-    pub const ALL: [Cut; 3] = [Cut::Lost, Cut::Scattered, Cut::Torn];
+    pub const ALL: [PowerCut; 3] = [PowerCut::Lost, PowerCut::Scattered, PowerCut::Torn];
 }
 
-enum Change {
+enum FileChange {
     Write(usize, Vec<u8>),
     Truncate(usize),
     Delete,
 }
 
 #[derive(Default)]
-struct File {
+struct FileState {
     /// What was there at the last sync; `None` if the file was not.
     durable: Option<Vec<u8>>,
-    pending: Vec<Change>,
+    pending: Vec<FileChange>,
 }
 
 /// What happened to the log of a database, and what was acknowledged, in the order of time.
@@ -67,7 +67,7 @@ impl Timeline {
 /// A disk under one database; see the module.
 #[derive(Default)]
 pub struct Disk {
-    files: Mutex<BTreeMap<PathBuf, File>>,
+    files: Mutex<BTreeMap<PathBuf, FileState>>,
     timeline: Mutex<Timeline>,
     /// What marks begin with, if marks are looked for.
     mark: Option<&'static [u8]>,
@@ -76,11 +76,11 @@ pub struct Disk {
 }
 
 /// Bytes of a mark behind what it begins with.
-pub const MARK: usize = 12;
+pub const MARK_SUFFIX_BYTES: usize = 12;
 
 impl Disk {
     /// A disk that also keeps when marks (`prefix` and [`MARK`] bytes more) were written to the log.
-    pub fn marking(prefix: &'static [u8]) -> Self {
+    pub fn with_marks(prefix: &'static [u8]) -> Self {
         Self { mark: Some(prefix), ..Self::default() }
     }
 
@@ -90,7 +90,7 @@ impl Disk {
     }
 
     /// Lets all syncs succeed from here on.
-    pub fn mend(&self) {
+    pub fn heal(&self) {
         self.failures.lock().unwrap().clear();
     }
 
@@ -110,33 +110,33 @@ impl Disk {
         }
         drop(failures);
         if fails && let Some(file) = self.files.lock().unwrap().get_mut(path) {
-            file.pending.retain(|change| !matches!(change, Change::Write(..)));
+            file.pending.retain(|change| !matches!(change, FileChange::Write(..)));
         }
         fails
     }
 
-    pub(crate) fn opened(&self, path: &Path) {
+    pub(crate) fn on_open(&self, path: &Path) {
         self.files.lock().unwrap().entry(path.to_owned()).or_default();
     }
 
-    pub(crate) fn wrote(&self, path: &Path, offset: usize, bytes: &[u8]) {
-        self.change(path, Change::Write(offset, bytes.to_vec()));
+    pub(crate) fn on_write(&self, path: &Path, offset: usize, bytes: &[u8]) {
+        self.add_change(path, FileChange::Write(offset, bytes.to_vec()));
         if let Some(prefix) = self.mark
             && is_log(path)
         {
-            self.note(prefix, bytes);
+            self.record_log_write(prefix, bytes);
         }
     }
 
     /// SQLite writes a frame's header by itself, then its page.
-    fn note(&self, prefix: &[u8], bytes: &[u8]) {
+    fn record_log_write(&self, prefix: &[u8], bytes: &[u8]) {
         let mut timeline = self.timeline.lock().unwrap();
         let at = timeline.tick();
-        if bytes.len() == FRAME_HEADER {
+        if bytes.len() == FRAME_HEADER_BYTES {
             timeline.is_commit = bytes[4..8] != [0; 4];
             return;
         }
-        for mark in bytes.windows(prefix.len() + MARK).filter(|window| window.starts_with(prefix)) {
+        for mark in bytes.windows(prefix.len() + MARK_SUFFIX_BYTES).filter(|window| window.starts_with(prefix)) {
             timeline.written.entry(mark.to_vec()).or_insert(at);
         }
         if std::mem::take(&mut timeline.is_commit) {
@@ -144,29 +144,29 @@ impl Disk {
         }
     }
 
-    pub(crate) fn truncated(&self, path: &Path, len: usize) {
-        self.change(path, Change::Truncate(len));
+    pub(crate) fn on_truncate(&self, path: &Path, len: usize) {
+        self.add_change(path, FileChange::Truncate(len));
     }
 
     /// `is_durable`: the directory was synced too.
-    pub(crate) fn deleted(&self, path: &Path, is_durable: bool) {
+    pub(crate) fn on_delete(&self, path: &Path, is_durable: bool) {
         if is_durable {
-            self.files.lock().unwrap().insert(path.to_owned(), File::default());
+            self.files.lock().unwrap().insert(path.to_owned(), FileState::default());
         } else {
-            self.change(path, Change::Delete);
+            self.add_change(path, FileChange::Delete);
         }
     }
 
-    fn change(&self, path: &Path, change: Change) {
+    fn add_change(&self, path: &Path, change: FileChange) {
         self.files.lock().unwrap().entry(path.to_owned()).or_default().pending.push(change);
     }
 
-    pub(crate) fn synced(&self, path: &Path) {
+    pub(crate) fn on_sync(&self, path: &Path) {
         let mut files = self.files.lock().unwrap();
         if !is_database(path) && files.get(path).is_none_or(|file| file.durable.is_none()) {
             // with a new journal SQLite syncs the directory too: what was deleted in it stays deleted
             for file in files.values_mut() {
-                if let Some(last) = file.pending.iter().rposition(|it| matches!(it, Change::Delete)) {
+                if let Some(last) = file.pending.iter().rposition(|it| matches!(it, FileChange::Delete)) {
                     file.durable = None;
                     file.pending.drain(..=last);
                 }
@@ -176,9 +176,9 @@ impl Disk {
         let mut image = file.durable.take();
         for change in file.pending.drain(..) {
             match change {
-                Change::Write(offset, bytes) => write(image.get_or_insert_default(), offset, &bytes),
-                Change::Truncate(len) => image.get_or_insert_default().resize(len, 0),
-                Change::Delete => image = None,
+                FileChange::Write(offset, bytes) => write_at(image.get_or_insert_default(), offset, &bytes),
+                FileChange::Truncate(len) => image.get_or_insert_default().resize(len, 0),
+                FileChange::Delete => image = None,
             }
         }
         file.durable = Some(image.unwrap_or_default());
@@ -191,29 +191,29 @@ impl Disk {
     }
 
     /// Cuts the power: what would be found after it is put into the directory `into`, under the same names.
-    pub fn cut(&self, cut: Cut, rng: &mut fastrand::Rng, into: &Path) {
+    pub fn cut_power(&self, cut: PowerCut, rng: &mut fastrand::Rng, into: &Path) {
         let files = self.files.lock().unwrap();
         for (path, file) in files.iter() {
             let mut image = file.durable.clone();
             for change in &file.pending {
-                if cut == Cut::Lost || (cut == Cut::Scattered && rng.bool()) {
+                if cut == PowerCut::Lost || (cut == PowerCut::Scattered && rng.bool()) {
                     continue;
                 }
                 match change {
-                    Change::Truncate(_) | Change::Delete if cut == Cut::Torn && rng.bool() => {}
-                    Change::Truncate(len) => image.get_or_insert_default().resize(*len, 0),
-                    Change::Delete => image = None,
-                    Change::Write(offset, bytes) if cut == Cut::Scattered => {
-                        write(image.get_or_insert_default(), *offset, bytes);
+                    FileChange::Truncate(_) | FileChange::Delete if cut == PowerCut::Torn && rng.bool() => {}
+                    FileChange::Truncate(len) => image.get_or_insert_default().resize(*len, 0),
+                    FileChange::Delete => image = None,
+                    FileChange::Write(offset, bytes) if cut == PowerCut::Scattered => {
+                        write_at(image.get_or_insert_default(), *offset, bytes);
                     }
-                    Change::Write(offset, bytes) => {
+                    FileChange::Write(offset, bytes) => {
                         let image = image.get_or_insert_default();
                         let mut at = 0;
                         while at < bytes.len() {
                             // sectors are those of the file, not of the write
-                            let end = (at + SECTOR - (offset + at) % SECTOR).min(bytes.len());
+                            let end = (at + SECTOR_BYTES - (offset + at) % SECTOR_BYTES).min(bytes.len());
                             if rng.bool() {
-                                write(image, offset + at, &bytes[at..end]);
+                                write_at(image, offset + at, &bytes[at..end]);
                             }
                             at = end;
                         }
@@ -244,7 +244,7 @@ impl Disk {
     }
 
     /// How often the log was synced.
-    pub fn syncs(&self) -> usize {
+    pub fn sync_count(&self) -> usize {
         self.timeline.lock().unwrap().syncs.len()
     }
 }
@@ -257,7 +257,7 @@ fn is_log(path: &Path) -> bool {
     path.to_string_lossy().ends_with("-wal")
 }
 
-fn write(image: &mut Vec<u8>, offset: usize, bytes: &[u8]) {
+fn write_at(image: &mut Vec<u8>, offset: usize, bytes: &[u8]) {
     if image.len() < offset + bytes.len() {
         image.resize(offset + bytes.len(), 0);
     }

@@ -16,11 +16,11 @@ use crate::fixtures::pooler::Pooler;
 use crate::fixtures::postgres_server::PostgresServer;
 
 /// A victim that tells nothing for so long is stuck.
-const PATIENCE: Duration = Duration::from_secs(60);
+const CHILD_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Which store the victims use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum StoreKind {
     /// A file in a directory of its own.
     Sqlite,
     /// A database of its own on the test server.
@@ -31,20 +31,20 @@ pub enum Kind {
 
 /// How a victim is started.
 #[derive(Clone, Debug, Default)]
-pub struct Arms {
+pub struct ChildOptions {
     /// `name:n`: it kills itself at the n-th passage of the crash point.
-    pub crash: Option<String>,
+    pub crash_at: Option<String>,
     /// It shuts down in good order after so many ends.
-    pub leave: Option<u32>,
+    pub shutdown_after: Option<u32>,
 }
 
 /// What became of a victim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fate {
+pub enum ChildExit {
     /// It did everything.
     Done,
     /// It left in good order with work under way.
-    Left,
+    ShutDown,
     /// It killed itself where it was armed to.
     Crashed,
     /// The rig killed it.
@@ -74,16 +74,16 @@ impl Tally {
     }
 }
 
-enum Event {
+enum ChildEvent {
     Line(usize, String),
     End(usize),
 }
 
-struct Victim {
+struct CrashChild {
     process: Child,
     is_killed: bool,
     is_armed: bool,
-    fate: Option<Fate>,
+    exit: Option<ChildExit>,
 }
 
 /// One database and its victims.
@@ -91,60 +91,60 @@ pub struct Rig {
     /// The database's URL.
     pub url: String,
     /// The same without anything in between.
-    direct: String,
+    direct_url: String,
     /// What the victims have told, and what is wrong.
     pub told: Told,
     runtime: Runtime,
     executions: u32,
-    victims: Vec<Victim>,
-    events: (Sender<Event>, Receiver<Event>),
+    victims: Vec<CrashChild>,
+    events: (Sender<ChildEvent>, Receiver<ChildEvent>),
     directory: Option<TempDir>,
 }
 
 impl Rig {
     /// An empty database, for victims that start so many executions each (all the same).
-    pub fn new(kind: Kind, executions: u32) -> Self {
+    pub fn new(kind: StoreKind, executions: u32) -> Self {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-        let directory = (kind == Kind::Sqlite).then(|| tempfile::tempdir().unwrap());
+        let directory = (kind == StoreKind::Sqlite).then(|| tempfile::tempdir().unwrap());
         let url = match &directory {
             Some(directory) => format!("sqlite:{}", directory.path().join("crash.db").display()),
             None => runtime.block_on(fresh_database()),
         };
-        let (direct, url) = match kind {
-            Kind::Pooled => (url.clone(), Pooler::shared().store_url(&url, false)),
-            Kind::Sqlite | Kind::Postgres => (url.clone(), url),
+        let (direct_url, url) = match kind {
+            StoreKind::Pooled => (url.clone(), Pooler::shared().store_url(&url, false)),
+            StoreKind::Sqlite | StoreKind::Postgres => (url.clone(), url),
         };
         let (told, victims) = (Told::default(), Vec::new());
-        Self { url, direct, told, runtime, executions, victims, events: channel(), directory }
+        Self { url, direct_url, told, runtime, executions, victims, events: channel(), directory }
     }
 
     /// Starts a victim; its number.
-    pub fn spawn(&mut self, arms: &Arms) -> usize {
+    pub fn spawn(&mut self, arms: &ChildOptions) -> usize {
         let mut command = Command::new(std::env::current_exe().unwrap());
-        command.env(child::URL, &self.url).env(child::EXECUTIONS, self.executions.to_string());
-        if let Some(crash) = &arms.crash {
+        command.env(child::URL_VARIABLE, &self.url).env(child::EXECUTIONS_VARIABLE, self.executions.to_string());
+        if let Some(crash) = &arms.crash_at {
             command.env("STEPFAST_CRASH", crash);
         }
-        if let Some(leave) = arms.leave {
-            command.env(child::LEAVE, leave.to_string());
+        if let Some(leave) = arms.shutdown_after {
+            command.env(child::SHUTDOWN_AFTER_VARIABLE, leave.to_string());
         }
         let mut process = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().unwrap();
         let number = self.victims.len();
         let (out, sender) = (process.stdout.take().unwrap(), self.events.0.clone());
         std::thread::spawn(move || {
             for line in BufReader::new(out).lines().map_while(Result::ok) {
-                let _ = sender.send(Event::Line(number, line));
+                let _ = sender.send(ChildEvent::Line(number, line));
             }
-            let _ = sender.send(Event::End(number));
+            let _ = sender.send(ChildEvent::End(number));
         });
-        self.victims.push(Victim { process, is_killed: false, is_armed: arms.crash.is_some(), fate: None });
+        self.victims.push(CrashChild { process, is_killed: false, is_armed: arms.crash_at.is_some(), exit: None });
         number
     }
 
     /// Kills a victim. What it has told stays in the pipe, and is heard.
     pub fn kill(&mut self, number: usize) {
         let victim = &mut self.victims[number];
-        if victim.fate.is_none() {
+        if victim.exit.is_none() {
             victim.is_killed = true;
             victim.process.kill().unwrap();
         }
@@ -152,31 +152,31 @@ impl Rig {
 
     /// Victims that have not ended.
     pub fn living(&self) -> Vec<usize> {
-        (0..self.victims.len()).filter(|&n| self.victims[n].fate.is_none()).collect()
+        (0..self.victims.len()).filter(|&n| self.victims[n].exit.is_none()).collect()
     }
 
     /// Listens until somebody has told `lines` more lines or a victim has ended: who, and how.
-    pub fn listen(&mut self, lines: u64) -> Option<(usize, Fate)> {
+    pub fn listen(&mut self, lines: u64) -> Option<(usize, ChildExit)> {
         let mut heard = 0;
         while heard < lines {
-            match self.events.1.recv_timeout(PATIENCE) {
-                Ok(Event::Line(number, line)) => {
+            match self.events.1.recv_timeout(CHILD_TIMEOUT) {
+                Ok(ChildEvent::Line(number, line)) => {
                     heard += 1;
                     self.told.hear(&line);
                     match line.as_str() {
-                        "all" => self.victims[number].fate = Some(Fate::Done),
-                        "left" => self.victims[number].fate = Some(Fate::Left),
+                        "all" => self.victims[number].exit = Some(ChildExit::Done),
+                        "left" => self.victims[number].exit = Some(ChildExit::ShutDown),
                         _ => {}
                     }
                 }
-                Ok(Event::End(number)) => {
+                Ok(ChildEvent::End(number)) => {
                     let fate = self.fate(number);
                     return Some((number, fate));
                 }
                 Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => {
                     self.told
                         .violations
-                        .push(format!("nothing happened for {PATIENCE:?}: somebody is stuck"));
+                        .push(format!("nothing happened for {CHILD_TIMEOUT:?}: somebody is stuck"));
                     for number in self.living() {
                         self.kill(number);
                     }
@@ -186,25 +186,25 @@ impl Rig {
         None
     }
 
-    fn fate(&mut self, number: usize) -> Fate {
+    fn fate(&mut self, number: usize) -> ChildExit {
         let victim = &mut self.victims[number];
         let status = victim.process.wait().unwrap();
-        let fate = match victim.fate {
+        let fate = match victim.exit {
             Some(fate) if status.success() => fate,
-            _ if victim.is_killed => Fate::Killed,
-            _ if victim.is_armed && status.signal() == Some(9) => Fate::Crashed,
+            _ if victim.is_killed => ChildExit::Killed,
+            _ if victim.is_armed && status.signal() == Some(9) => ChildExit::Crashed,
             fate => {
                 self.told.violations.push(format!("a victim died by itself: {status}"));
-                fate.unwrap_or(Fate::Killed)
+                fate.unwrap_or(ChildExit::Killed)
             }
         };
-        victim.fate = Some(fate);
+        victim.exit = Some(fate);
         fate
     }
 
     /// Compares what was told with the database, finished or not.
     pub fn check(&mut self, is_done: bool) -> u64 {
-        let Self { runtime, told, url, direct, .. } = self;
+        let Self { runtime, told, url, direct_url: direct, .. } = self;
         runtime.block_on(async {
             let store = stepfast::connect(url).await.unwrap();
             let executions = told.check(&store, is_done).await;
@@ -222,7 +222,7 @@ impl Rig {
             self.kill(number);
             self.listen(u64::MAX);
         }
-        self.spawn(&Arms::default());
+        self.spawn(&ChildOptions::default());
         self.listen(u64::MAX);
         self.conclude(kills)
     }
@@ -252,7 +252,7 @@ impl Drop for Rig {
 
 /// Kills victims at random until that has happened `kills` times, in as many databases as it takes.
 /// `victims` run side by side on each; calls `progress` after each kill.
-pub fn at_random(kind: Kind, victims: usize, kills: u64, seed: u64, progress: &dyn Fn()) -> Tally {
+pub fn at_random(kind: StoreKind, victims: usize, kills: u64, seed: u64, progress: &dyn Fn()) -> Tally {
     let mut rng = fastrand::Rng::with_seed(seed);
     let mut tally = Tally::default();
     let mut barren = 0;
@@ -260,7 +260,7 @@ pub fn at_random(kind: Kind, victims: usize, kills: u64, seed: u64, progress: &d
         let mut rig = Rig::new(kind, rng.u32(20..60));
         let mut killed = 0;
         for _ in 0..victims {
-            rig.spawn(&Arms::default());
+            rig.spawn(&ChildOptions::default());
         }
         loop {
             // a victim that cannot run would be started for ever
@@ -268,7 +268,7 @@ pub fn at_random(kind: Kind, victims: usize, kills: u64, seed: u64, progress: &d
                 break;
             }
             let is_last = tally.kills + killed >= kills;
-            if let Some((_, Fate::Done)) = rig.listen(if is_last { u64::MAX } else { rng.u64(1..500) }) {
+            if let Some((_, ChildExit::Done)) = rig.listen(if is_last { u64::MAX } else { rng.u64(1..500) }) {
                 if rig.living().is_empty() {
                     break;
                 }
@@ -280,7 +280,7 @@ pub fn at_random(kind: Kind, victims: usize, kills: u64, seed: u64, progress: &d
                 if rng.bool() {
                     rig.check(false);
                 }
-                rig.spawn(&Arms { leave: rng.u8(0..8).eq(&0).then(|| rng.u32(1..20)), ..Arms::default() });
+                rig.spawn(&ChildOptions { shutdown_after: rng.u8(0..8).eq(&0).then(|| rng.u32(1..20)), ..ChildOptions::default() });
                 continue;
             }
             if is_last {

@@ -8,8 +8,8 @@ use stepfast::store::Durability;
 use stepfast::{Engine, Failure, SqliteOptions, SqliteStore, Store, Workflow};
 use tokio::sync::Notify;
 
-use crate::crash::child::{self, Ear};
-use crate::crash::disk::{Cut, Disk, MARK};
+use crate::crash::child::{self, LineSink};
+use crate::crash::disk::{PowerCut, Disk, MARK_SUFFIX_BYTES};
 use crate::crash::harness::Tally;
 use crate::crash::promises::Told;
 use crate::crash::{leftovers, vfs};
@@ -26,10 +26,10 @@ fn store_on(disk: &Arc<Disk>, path: &Path, durability: Durability) -> Arc<dyn St
 }
 
 /// Somebody who listens, with a bell that rings at every line.
-fn listener() -> (Ear, Arc<Mutex<Told>>, Arc<Notify>) {
+fn listener() -> (LineSink, Arc<Mutex<Told>>, Arc<Notify>) {
     let (told, bell) = (Arc::new(Mutex::new(Told::default())), Arc::new(Notify::new()));
     let (hearing, ringing) = (told.clone(), bell.clone());
-    let ear: Ear = Arc::new(move |line| {
+    let ear: LineSink = Arc::new(move |line| {
         hearing.lock().unwrap().hear(line);
         ringing.notify_one();
     });
@@ -87,7 +87,7 @@ async fn life(durability: Durability, most: u64, rng: &mut fastrand::Rng, progre
     let (ear, told, bell) = listener();
     let store = store_on(&disk, &directory.path().join("crash.db"), durability);
     let wanted = rng.u32(20..40);
-    let mut work = tokio::spawn(child::play(store, ear, wanted, None));
+    let mut work = tokio::spawn(child::run_executions(store, ear, wanted, None));
     let mut tally = Tally::default();
     let mut lines = rng.u32(1..120);
     while tally.kills < most {
@@ -110,7 +110,7 @@ async fn life(durability: Durability, most: u64, rng: &mut fastrand::Rng, progre
         // the count that is beside the database was durable before it was written
         let presence = "crash.db-presence";
         std::fs::copy(directory.path().join(presence), after.path().join(presence)).unwrap();
-        disk.cut(Cut::ALL[rng.usize(0..3)], rng, after.path());
+        disk.cut_power(PowerCut::ALL[rng.usize(0..3)], rng, after.path());
         progress();
         let goes_on = (rng.u8(0..3) == 0).then_some(wanted);
         let found = check(acknowledged, after.path(), goes_on).await;
@@ -134,8 +134,8 @@ async fn check(mut told: Told, directory: &Path, goes_on: Option<u32>) -> Tally 
     if let Some(wanted) = goes_on {
         let told_on = Arc::new(Mutex::new(std::mem::take(&mut told)));
         let hearing = told_on.clone();
-        let ear: Ear = Arc::new(move |line| hearing.lock().unwrap().hear(line));
-        child::play(store.clone(), ear, wanted, None).await;
+        let ear: LineSink = Arc::new(move |line| hearing.lock().unwrap().hear(line));
+        child::run_executions(store.clone(), ear, wanted, None).await;
         told = std::mem::take(&mut told_on.lock().unwrap());
         executions = told.check(&store, true).await;
         drop(store);
@@ -151,7 +151,7 @@ const BEGUN: &[u8] = b"ack-";
 /// acknowledgements, and looks whether one was acknowledged before the sync that covers it. How many were not
 /// covered in time, and of how many.
 fn acknowledged_before_synced(durability: Durability, executions: u64, seed: u64) -> (Tally, u64) {
-    let disk = Arc::new(Disk::marking(BEGUN));
+    let disk = Arc::new(Disk::with_marks(BEGUN));
     let heard: Arc<Mutex<Vec<(String, u64)>>> = Arc::default();
     let directory = tempfile::tempdir().unwrap();
     let bodies = runtime().block_on(async {
@@ -202,7 +202,7 @@ fn acknowledged_before_synced(durability: Durability, executions: u64, seed: u64
         engine.shutdown(std::time::Duration::from_secs(10)).await.unwrap();
         bodies
     });
-    assert_eq!(BEGUN.len() + MARK, "ack-0123456789ab".len());
+    assert_eq!(BEGUN.len() + MARK_SUFFIX_BYTES, "ack-0123456789ab".len());
     let heard = heard.lock().unwrap();
     let early = heard.iter().filter(|(mark, at)| disk.durable_at(mark.as_bytes()).is_none_or(|it| it > *at));
     let early = early.count() as u64;

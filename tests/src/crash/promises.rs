@@ -11,7 +11,7 @@ use stepfast::store::{Checkpoint, CheckpointKind, Detail, ExecutionId, Filter, R
 use stepfast::{Key, Status, Store};
 
 use crate::chaos::load;
-use crate::crash::child::{CHILDREN, expected};
+use crate::crash::child::{CHILDREN, root_output};
 use crate::crash::leftovers;
 
 /// How many records are looked at together.
@@ -161,7 +161,7 @@ impl Told {
             });
         }
         let output: Option<fn(u32) -> String> = match &*row.workflow {
-            "root" => Some(expected),
+            "root" => Some(root_output),
             "order" => Some(load::expected),
             "pass" => Some(load::passed),
             _ => None,

@@ -109,7 +109,7 @@ unsafe extern "C" fn open(
         let code = open(below.vfs, name, own, flags, out);
         if code == ffi::SQLITE_OK {
             if let Some(path) = path(name) {
-                below.disk.opened(&path);
+                below.disk.on_open(&path);
                 (*shim).tracked = Box::into_raw(Box::new(Tracked { disk: below.disk.clone(), path }));
             }
             (*shim).base.pMethods = &raw const METHODS;
@@ -125,7 +125,7 @@ unsafe extern "C" fn delete(vfs: *mut ffi::sqlite3_vfs, name: *const c_char, syn
         let Some(delete) = (*below.vfs).xDelete else { return ffi::SQLITE_ERROR };
         let code = delete(below.vfs, name, sync_dir);
         if let (ffi::SQLITE_OK, Some(path)) = (code, path(name)) {
-            below.disk.deleted(&path, sync_dir != 0);
+            below.disk.on_delete(&path, sync_dir != 0);
         }
         code
     }
@@ -171,7 +171,7 @@ unsafe extern "C" fn write(
         let (inner, methods) = inner(file);
         if let Some(Tracked { disk, path }) = tracked(file) {
             let bytes = std::slice::from_raw_parts(from.cast::<u8>(), usize::try_from(len).unwrap_or(0));
-            disk.wrote(path, usize::try_from(at).unwrap_or(0), bytes);
+            disk.on_write(path, usize::try_from(at).unwrap_or(0), bytes);
         }
         methods.xWrite.map_or(ffi::SQLITE_IOERR, |write| write(inner, from, len, at))
     }
@@ -182,7 +182,7 @@ unsafe extern "C" fn truncate(file: *mut ffi::sqlite3_file, size: ffi::sqlite3_i
     unsafe {
         let (inner, methods) = inner(file);
         if let Some(Tracked { disk, path }) = tracked(file) {
-            disk.truncated(path, usize::try_from(size).unwrap_or(0));
+            disk.on_truncate(path, usize::try_from(size).unwrap_or(0));
         }
         methods.xTruncate.map_or(ffi::SQLITE_IOERR, |truncate| truncate(inner, size))
     }
@@ -197,7 +197,7 @@ unsafe extern "C" fn sync(file: *mut ffi::sqlite3_file, flags: c_int) -> c_int {
         }
         let code = methods.xSync.map_or(ffi::SQLITE_IOERR, |sync| sync(inner, flags));
         if let (ffi::SQLITE_OK, Some(Tracked { disk, path })) = (code, tracked(file)) {
-            disk.synced(path);
+            disk.on_sync(path);
         }
         code
     }

@@ -41,8 +41,8 @@ impl<'f> Crashes<'f> {
         let (engine, store) = &self.now;
         let owner = row(engine, "x").await.owner.unwrap();
         // it does not notice, and does not write
-        store.hold(&[Call::Look, Call::Commit, Call::Claim]);
-        self.fixture.lose(owner).await;
+        store.hold_calls(&[Call::Heartbeat, Call::Commit, Call::Claim]);
+        self.fixture.mark_dead(owner).await;
         let next = second_engine(self.fixture, |b| b.register(&self.workflow)).await;
         loop {
             let execution = row(&next.0, "x").await;
@@ -145,13 +145,13 @@ async fn a_pause_between_attempts_outlasts_a_crash(fixture: &dyn StoreFixture) {
     let mut crashes = Crashes::new(fixture, workflow).await;
     for pause in 1..=2 {
         let store = crashes.now.1.clone();
-        store.until_landed(|write| matches!(write, Write::Attempt(_))).await;
+        store.wait_until_committed(|write| matches!(write, Write::Attempt(_))).await;
         if pause == 2 {
             // half of it is over
             fixture.clock().advance(HOUR);
             crashes.crash().await;
             let store = crashes.now.1.clone();
-            store.until_called(Call::Look, store.called(Call::Look) + 2).await;
+            store.wait_until_called(Call::Heartbeat, store.call_count(Call::Heartbeat) + 2).await;
             assert_eq!(bodies.get(), 2, "the pause goes on");
         }
         fixture.clock().advance(HOUR);

@@ -234,7 +234,7 @@ async fn a_large_value(fixture: &dyn StoreFixture) {
 async fn a_hundred_at_once(fixture: &dyn StoreFixture) {
     let noop = noop();
     let (engine, store) = engine(fixture, |b| b.register(&noop)).await;
-    store.hold(&[crate::faults::fault_store::Call::Commit]);
+    store.hold_calls(&[crate::faults::fault_store::Call::Commit]);
     let cost = cost(&engine, async {
         let runs: Vec<_> = (0..100)
             .map(|x| {
@@ -263,13 +263,13 @@ async fn what_is_held_behind_a_start(fixture: &dyn StoreFixture) {
         Returns::Ok(1)
     });
     let (engine, store) = engine(fixture, |b| b.register(&workflow)).await;
-    store.hold(&[crate::faults::fault_store::Call::Commit]);
+    store.hold_calls(&[crate::faults::fault_store::Call::Commit]);
     let cost = cost(&engine, async {
         let run = {
             let (engine, workflow) = (engine.clone(), workflow.clone());
             tokio::spawn(async move { engine.run(&workflow, ()).workflow_id("x").await })
         };
-        store.until_hanging().await;
+        store.wait_until_hanging().await;
         // for its end, and for its Start: until that has landed nobody else may start the id
         while engine.lane_load().iter().map(|lane| lane.waiters).sum::<usize>() < 2 {
             tokio::task::yield_now().await;

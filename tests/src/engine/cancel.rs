@@ -63,9 +63,9 @@ async fn running(fixture: &dyn StoreFixture) -> Running {
 async fn an_end_that_is_durable_before_a_cancel_wins(fixture: &dyn StoreFixture) {
     let Running { one, store, two, handle, latch } = running(fixture).await;
     // the engine that runs it has not heard of its own flush
-    store.hold_outcomes(ends(handle.key()));
+    store.hold_write_replies(ends(handle.key()));
     latch.open();
-    store.until_landed(ends(handle.key())).await;
+    store.wait_until_committed(ends(handle.key())).await;
     assert_eq!(two.cancel("x").await.unwrap(), RequestResult::NotApplicable(Status::Completed));
     assert_eq!(heard(&two, "x").await, Status::Completed);
     store.release();
@@ -79,11 +79,11 @@ async fn a_cancel_wins_over_an_end_on_its_way(fixture: &dyn StoreFixture) {
     let Running { one, store, two, handle, latch } = running(fixture).await;
     store.hold_writes(ends(handle.key()));
     latch.open();
-    store.until_hanging().await;
+    store.wait_until_hanging().await;
     assert_eq!(two.cancel("x").await.unwrap(), RequestResult::Pending);
     // the engine that runs it has seen the request, and cannot take back the end on its way: the store heeds it
-    let looks = store.called(Call::Look);
-    store.until_called(Call::Look, looks + 2).await;
+    let looks = store.call_count(Call::Heartbeat);
+    store.wait_until_called(Call::Heartbeat, looks + 2).await;
     store.release();
     assert_eq!(status(handle.result().await), Status::Cancelled);
     assert_agreed([&one, &two], "x", Status::Cancelled).await;
@@ -96,7 +96,7 @@ async fn a_cancel_that_is_seen_before_an_end_wins(fixture: &dyn StoreFixture) {
     store.hold_writes(ends(handle.key()));
     assert_eq!(two.cancel("x").await.unwrap(), RequestResult::Pending);
     // the end that says so is on its way; what the body returns now comes too late
-    store.until_hanging().await;
+    store.wait_until_hanging().await;
     latch.open();
     store.release();
     assert_eq!(status(handle.result().await), Status::Cancelled);

@@ -95,7 +95,7 @@ async fn code_and_children_of_a_cancelled_parent_go_no_further(fixture: &dyn Sto
         let handle = engine.start(&parent, 1).await.unwrap();
         counts.begun.reaches(1).await;
         if suspend_after == BRIEF {
-            store.until_landed(suspends(handle.key())).await;
+            store.wait_until_committed(suspends(handle.key())).await;
         }
         let filter = Filter { parent: Some(handle.key()), limit: 9, ..Filter::default() };
         let children = engine.list(&filter).await.unwrap().executions;
@@ -116,16 +116,16 @@ async fn a_cancel_by_another_process_needs_no_flush_and_no_notification(fixture:
     let counts = Counts::default();
     let workflow = child(&counts);
     let store = FaultStore::wrap(fixture.store());
-    store.be_silent_elsewhere();
+    store.suppress_hints();
     let one = open(store.clone(), |b| b.register(&workflow)).await;
     let (two, _) = second_engine(fixture, |b| b).await;
     let handle = one.start(&workflow, 1).workflow_id("x").await.unwrap();
     counts.begun.reaches(1).await;
-    store.hold(&[Call::Commit]);
+    store.hold_calls(&[Call::Commit]);
     assert_eq!(two.cancel("x").await.unwrap(), RequestResult::Pending);
-    let looks = store.called(Call::Look);
+    let looks = store.call_count(Call::Heartbeat);
     counts.dropped.reaches(1).await;
-    let looks = store.called(Call::Look) - looks;
+    let looks = store.call_count(Call::Heartbeat) - looks;
     assert!(looks <= LOOKS, "{looks} looks");
     store.release();
     assert_cancelled(&one, &handle, "SF-0022").await;

@@ -161,7 +161,7 @@ async fn a_step_for_a_sleep_that_is_under_way(fixture: &dyn StoreFixture) {
     });
     let (one, store) = engine(fixture, |b| brief(b.register(&sleeper))).await;
     let handle = one.start(&sleeper, 42).workflow_id("x").await.unwrap();
-    store.until_landed(suspends(handle.key())).await;
+    store.wait_until_committed(suspends(handle.key())).await;
     shut_down(one).await;
     let changed = Workflow::new("w", |mut cx: Context, x: i64| async move {
         cx.step("before", async || Returns::Ok(())).await?;
@@ -244,7 +244,7 @@ async fn a_parked_one_is_cancelled_at_its_deadline(fixture: &dyn StoreFixture) {
     let mut looks = 1;
     while row(&two, "x").await.status != Status::Cancelled {
         looks += 1;
-        store.until_called(Call::Look, looks).await;
+        store.wait_until_called(Call::Heartbeat, looks).await;
     }
     let error = two.get::<i64>("x").await.unwrap().result().await.unwrap_err();
     let Error::Cancelled(failure) = error else { panic!("{error}") };
@@ -257,7 +257,7 @@ async fn a_name_that_nobody_knows_stays_queued_and_is_shown(fixture: &dyn StoreF
     begin(fixture).await;
     let other = super::support::noop();
     let (two, store) = engine(fixture, |b| b.register(&other)).await;
-    store.until_called(Call::Look, 3).await;
+    store.wait_until_called(Call::Heartbeat, 3).await;
     let filter = Filter { statuses: vec![Status::Queued], limit: 9, ..Filter::default() };
     let queued = two.list(&filter).await.unwrap().executions;
     assert_eq!(queued.len(), 1);

@@ -69,7 +69,7 @@ async fn a_crash_between_a_childs_start_and_the_parents_record_starts_it_once(fi
         let (bodies, latches) = (Count::new(), [Latch::new(), Latch::new()]);
         let child = counting(&bodies, &latches);
         let parent = parent_behind_a_step(&child);
-        let store = FaultStore::flushing(fixture.store(), 1);
+        let store = FaultStore::with_flush_writes(fixture.store(), 1);
         let one = open(store.clone(), |b| b.register(&child).register(&parent)).await;
         store.hold_writes(|write| {
             matches!(write, Write::Checkpoint(checkpoint) if checkpoint.kind == CheckpointKind::Started)
@@ -77,8 +77,8 @@ async fn a_crash_between_a_childs_start_and_the_parents_record_starts_it_once(fi
         let handle = one.start(&parent, ()).workflow_id(id).await.unwrap();
         let key = handle.key();
         let is_childs = |write: &Write| matches!(write, Write::Start(start) if start.parent.as_ref().is_some_and(|it| it.key == key));
-        store.until_landed(is_childs).await;
-        store.until_hanging().await;
+        store.wait_until_committed(is_childs).await;
+        store.wait_until_hanging().await;
         bodies.reaches(1).await;
         if ends_there {
             latches[0].open();
@@ -86,16 +86,16 @@ async fn a_crash_between_a_childs_start_and_the_parents_record_starts_it_once(fi
         let (two, other) = second_engine(fixture, |b| b.register(&child).register(&parent)).await;
         assert_eq!(record(&two, id).await.checkpoints.len(), 1, "the child's start is not recorded");
         // the lost engine must not be the one that goes on: it would come back under another registration
-        store.hold(&[Call::Look, Call::Register, Call::Claim]);
-        fixture.lose(record(&two, id).await.execution.owner.unwrap()).await;
+        store.hold_calls(&[Call::Heartbeat, Call::Register, Call::Claim]);
+        fixture.mark_dead(record(&two, id).await.execution.owner.unwrap()).await;
         bodies.reaches(2).await;
         // it attaches to the child that is there
         other
-            .until_landed(
+            .wait_until_committed(
                 |write| matches!(write, Write::Checkpoint(it) if it.kind == CheckpointKind::Started),
             )
             .await;
-        let again = other.landed().into_iter().find(|(write, _)| is_childs(write));
+        let again = other.committed_writes().into_iter().find(|(write, _)| is_childs(write));
         assert!(matches!(again, Some((_, Outcome::Duplicate(_)))), "{again:?}");
         store.release();
         latches[1].open();
@@ -126,14 +126,14 @@ async fn a_start_that_loses_takes_its_children_with_it(fixture: &dyn StoreFixtur
     let others_parent = parent(&others_child, &Count::new());
     let (one, store) = engine(fixture, |b| b.register(&child).register(&awaiting)).await;
     let (two, _) = second_engine(fixture, |b| b.register(&others_child).register(&others_parent)).await;
-    store.hold(&[Call::Commit]);
+    store.hold_calls(&[Call::Commit]);
     let run = {
         let (one, awaiting) = (one.clone(), awaiting.clone());
         tokio::spawn(async move { one.run(&awaiting, ()).workflow_id("x").await })
     };
     // its own Start hangs; the child is staged behind that, and runs up to its step
     started.reaches(1).await;
-    store.until_hanging().await;
+    store.wait_until_hanging().await;
     while one.running_count() < 2 {
         tokio::task::yield_now().await;
     }
@@ -149,7 +149,7 @@ async fn a_start_that_loses_takes_its_children_with_it(fixture: &dyn StoreFixtur
     let key = record(&two, "x").await.execution.key;
     assert!(all.iter().all(|it| it.root == key && it.status == Status::Completed));
     let is_of_child = |write: &Write| matches!(write, Write::Start(start) if start.parent.is_some());
-    assert!(!store.landed().iter().any(|(write, _)| is_of_child(write)));
+    assert!(!store.committed_writes().iter().any(|(write, _)| is_of_child(write)));
     assert_eq!((losers.get(), winners.get()), (0, 1));
     shut_down(one).await;
     shut_down(two).await;
@@ -228,10 +228,10 @@ async fn a_branch_that_is_spawned_and_not_awaited_ends_with_its_workflow(fixture
     assert_eq!(engine.running_count(), 0);
     latch.open();
     fixture.clock().advance(HOUR);
-    store.until_called(Call::Look, store.called(Call::Look) + 2).await;
+    store.wait_until_called(Call::Heartbeat, store.call_count(Call::Heartbeat) + 2).await;
     shut_down(engine).await;
     assert_eq!((begun.get(), late.get(), after.get(), dropped.get()), (1, 0, 0, 3));
-    let mut landed = store.landed().into_iter().map(|(write, _)| write);
+    let mut landed = store.committed_writes().into_iter().map(|(write, _)| write);
     assert!(landed.by_ref().any(|write| ends(handle.key())(&write)));
     assert_eq!(landed.count(), 0, "nothing lands after the end");
     let (two, _) = second_engine(fixture, |b| b).await;

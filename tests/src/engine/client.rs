@@ -19,7 +19,7 @@ super::cases![
 ];
 
 async fn client(fixture: &dyn StoreFixture) -> (Client, std::sync::Arc<FaultStore>) {
-    let store = FaultStore::wrap(fixture.second().await);
+    let store = FaultStore::wrap(fixture.second_store().await);
     (Client::open(store.clone()).await.unwrap(), store)
 }
 
@@ -86,12 +86,12 @@ async fn thousands_who_wait_share_a_question(fixture: &dyn StoreFixture) {
     for _ in 0..500 {
         handles.push(client.start(&noop, 1).await.unwrap());
     }
-    store.hold(&[Call::Load]);
+    store.hold_calls(&[Call::Load]);
     let mut results: Vec<_> = handles.iter().map(|handle| Box::pin(handle.result())).collect();
     for result in &mut results {
         assert!(result.now_or_never().is_none());
     }
-    store.until_hanging().await;
+    store.wait_until_hanging().await;
     // all end while the first question hangs
     let (worker, _) = engine(fixture, |b| b.register(&noop)).await;
     let ends =
@@ -103,7 +103,7 @@ async fn thousands_who_wait_share_a_question(fixture: &dyn StoreFixture) {
     for result in join_all(results).await {
         result.unwrap();
     }
-    let questions = store.called(Call::Load);
+    let questions = store.call_count(Call::Load);
     assert!(questions < 50, "{questions} questions for 500 who asked at least once, and 500 ends");
     client.shutdown(GRACE).await.unwrap();
     shut_down(worker).await;

@@ -27,7 +27,7 @@ async fn kill<I, O>(
     together: u32,
     alone: u32,
 ) {
-    let looker = Worker::register(&fixture.second().await).await;
+    let looker = Worker::register(&fixture.second_store().await).await;
     let mut worker = Worker::register(&fixture.store()).await;
     let of = |key| Start {
         workflow: workflow.name().into(),
@@ -40,8 +40,8 @@ async fn kill<I, O>(
         let claimed =
             if n < together { worker.claim(100).await } else { worker.claim_from_quarantine(1).await };
         assert!(!claimed.is_empty());
-        fixture.lose(worker.id).await;
-        looker.look_for_lost().await;
+        fixture.mark_dead(worker.id).await;
+        looker.take_over_dead_workers().await;
         worker = Worker::register(&fixture.store()).await;
     }
     worker.store.close(worker.id).await.unwrap();
@@ -124,8 +124,8 @@ async fn a_long_body_keeps_no_other_in_quarantine(fixture: &dyn StoreFixture) {
     for (tried, minute) in [(1, 0), (3, 1), (6, 2)] {
         fixture.clock().advance(std::time::Duration::from_secs(60 * u64::from(minute > 0)));
         count.reaches(tried).await;
-        let looks = store.called(crate::faults::fault_store::Call::Look);
-        store.until_called(crate::faults::fault_store::Call::Look, looks + 2).await;
+        let looks = store.call_count(crate::faults::fault_store::Call::Heartbeat);
+        store.wait_until_called(crate::faults::fault_store::Call::Heartbeat, looks + 2).await;
         assert_eq!(count.get(), tried, "minute {minute}");
     }
     assert!(!latch.is_open());

@@ -131,9 +131,9 @@ async fn what_a_claim_brings_meanwhile_is_handed_back(fixture: &dyn StoreFixture
     first.reaches(1).await;
     second.reaches(1).await;
     one.start(&queued, 2).workflow_id("x").await.unwrap();
-    store.hold_claims_answers();
+    store.hold_claim_replies();
     latch.open();
-    store.until_hanging().await;
+    store.wait_until_hanging().await;
     // claimed, and not brought yet
     let draining = begun(&one);
     store.release();

@@ -151,12 +151,12 @@ async fn every_call(fixture: &dyn StoreFixture, fault: Fault) {
     for n in 1..500 {
         let store = FaultStore::wrap(handle.clone());
         let engine = all.engine(store.clone()).await;
-        store.fail_call(n, fault);
+        store.fail_nth_call(n, fault);
         let id = format!("{fault:?} {n}");
         let happen = all.happen(&engine, &id);
         if fault == Fault::Hang {
             let release = async {
-                store.until_hanging().await;
+                store.wait_until_hanging().await;
                 store.release();
                 std::future::pending::<()>().await;
             };
@@ -193,13 +193,13 @@ async fn at_once<O: serde::de::DeserializeOwned + Send + 'static>(
     workflow: &Workflow<usize, O>,
     count: usize,
 ) -> Vec<Result<O, Error>> {
-    store.hold(&[Call::Commit]);
+    store.hold_calls(&[Call::Commit]);
     let mut runs = Vec::new();
     for n in 0..count {
         let (engine, workflow) = (engine.clone(), workflow.clone());
         runs.push(tokio::spawn(async move { engine.run(&workflow, n).await }));
     }
-    store.until_hanging().await;
+    store.wait_until_hanging().await;
     store.release();
     let mut outputs = Vec::new();
     for run in runs {
@@ -227,7 +227,7 @@ async fn a_refused_checkpoint_is_the_steps_error(fixture: &dyn StoreFixture) {
         })
     };
     let (engine, store) = engine(fixture, |b| b.register(&workflow)).await;
-    store.refuse(|write| {
+    store.reject(|write| {
         matches!(write, Write::Checkpoint(c) if &*c.name == "value 7" && c.outcome.decode::<usize>().is_ok())
     });
     for (n, output) in at_once(&engine, &store, &workflow, 20).await.into_iter().enumerate() {
@@ -250,7 +250,7 @@ async fn a_refused_start_fails_its_caller_only(fixture: &dyn StoreFixture) {
     let (engine, store) = engine(fixture, |b| b.register(&steps)).await;
     for id in [None, Some("given")] {
         let is_seventh = |write: &Write| matches!(write, Write::Start(start) if start.input.decode::<usize>().unwrap() == 7);
-        store.refuse(is_seventh);
+        store.reject(is_seventh);
         for (n, output) in at_once(&engine, &store, &steps, 12).await.into_iter().enumerate() {
             match output {
                 Ok(values) => assert_eq!(values.len(), n),
@@ -275,7 +275,7 @@ async fn a_refused_start_fails_its_caller_only(fixture: &dyn StoreFixture) {
 async fn a_refused_end_fails_its_execution_only(fixture: &dyn StoreFixture) {
     let steps = steps();
     let (engine, store) = engine(fixture, |b| b.register(&steps)).await;
-    store.refuse(|write| match write {
+    store.reject(|write| match write {
         Write::Transition(change) => match &change.state {
             State::Ended { outcome, .. } => {
                 outcome.decode::<Vec<usize>>().is_ok_and(|values| values.len() == 7)
@@ -319,7 +319,7 @@ async fn a_blocked_write_waits_aside(fixture: &dyn StoreFixture) {
     shut_down(engine).await;
 }
 
-const ALL: &[Call] = &[Call::Commit, Call::Claim, Call::Look, Call::Load, Call::Value, Call::List];
+const ALL: &[Call] = &[Call::Commit, Call::Claim, Call::Heartbeat, Call::Load, Call::LoadValue, Call::List];
 
 async fn a_database_that_is_down_for_a_while_loses_nothing(fixture: &dyn StoreFixture) {
     let steps = steps();
@@ -331,12 +331,12 @@ async fn a_database_that_is_down_for_a_while_loses_nothing(fixture: &dyn StoreFi
             let id = format!("{round} {n}");
             runs.push((n, tokio::spawn(async move { engine.run(&steps, n).workflow_id(id).await })));
         }
-        store.down(ALL);
-        store.until_called(Call::Commit, store.called(Call::Commit) + 3).await;
+        store.make_unavailable(ALL);
+        store.wait_until_called(Call::Commit, store.call_count(Call::Commit) + 3).await;
         let (engine, steps) = (engine.clone(), steps.clone());
         runs.push((4, tokio::spawn(async move { engine.run(&steps, 4).await })));
-        store.until_called(Call::Commit, store.called(Call::Commit) + 3).await;
-        store.down(&[]);
+        store.wait_until_called(Call::Commit, store.call_count(Call::Commit) + 3).await;
+        store.make_unavailable(&[]);
     }
     for (n, run) in runs {
         assert_eq!(run.await.unwrap().unwrap().len(), n);
@@ -350,7 +350,7 @@ async fn nothing_begins_while_the_database_is_down(fixture: &dyn StoreFixture) {
     latch.open();
     let workflow = waiting("w", &count, &latch);
     let (engine, store) = engine(fixture, |b| b.register(&workflow)).await;
-    store.down(ALL);
+    store.make_unavailable(ALL);
     let run = {
         let (engine, workflow) = (engine.clone(), workflow.clone());
         tokio::spawn(async move { engine.run(&workflow, 3).await })
@@ -358,9 +358,9 @@ async fn nothing_begins_while_the_database_is_down(fixture: &dyn StoreFixture) {
     let error =
         engine.start(&workflow, 1).wait_timeout(Duration::from_millis(30)).await.map(drop).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unavailable);
-    store.until_called(Call::Commit, store.called(Call::Commit) + 3).await;
+    store.wait_until_called(Call::Commit, store.call_count(Call::Commit) + 3).await;
     assert_eq!((count.get(), run.is_finished()), (0, false));
-    store.down(&[]);
+    store.make_unavailable(&[]);
     assert_eq!(run.await.unwrap().unwrap(), 3);
     count.reaches(2).await;
     shut_down(engine).await;
@@ -372,7 +372,7 @@ async fn callers_wait_at_the_bound(fixture: &dyn StoreFixture) {
     });
     let bound = 1 << 20;
     let (engine, store) = engine(fixture, |b| b.register(&length).staged_bytes(bound)).await;
-    store.hold(&[Call::Commit]);
+    store.hold_calls(&[Call::Commit]);
     let size = 20_000;
     let mut starts = Vec::new();
     for _ in 0..200 {
@@ -381,7 +381,7 @@ async fn callers_wait_at_the_bound(fixture: &dyn StoreFixture) {
             engine.start(&length, "x".repeat(size)).await.unwrap().result().await
         }));
     }
-    store.until_hanging().await;
+    store.wait_until_hanging().await;
     for _ in 0..1000 {
         tokio::task::yield_now().await;
     }
@@ -419,12 +419,12 @@ async fn nothing_of_a_start_that_lost_lands(fixture: &dyn StoreFixture) {
     let (two, other) = second_engine(fixture, |b| b.register(&workflow).register(&child)).await;
     for round in 0..5 {
         let id = format!("{round}");
-        store.hold(&[Call::Commit]);
+        store.hold_calls(&[Call::Commit]);
         let loser = {
             let (one, workflow, id) = (one.clone(), workflow.clone(), id.clone());
             tokio::spawn(async move { one.run(&workflow, 1).workflow_id(id).await })
         };
-        store.until_hanging().await;
+        store.wait_until_hanging().await;
         let won = two.run(&workflow, 1).workflow_id(id.clone()).await.unwrap();
         store.release();
         assert_eq!(loser.await.unwrap().unwrap(), won);
@@ -435,7 +435,7 @@ async fn nothing_of_a_start_that_lost_lands(fixture: &dyn StoreFixture) {
     }
     assert_eq!(bodies.get(), 5);
     let applied = store
-        .landed()
+        .committed_writes()
         .into_iter()
         .filter(|(write, outcome)| *outcome == Outcome::Applied && !matches!(write, Write::Wake(_)));
     assert_eq!(applied.count(), 0, "what the first engine did has all lost");
@@ -479,7 +479,7 @@ async fn a_tree_stops_with_a_start_that_lost(fixture: &dyn StoreFixture) {
     let (one, store) = engine(fixture, |b| b.register(&root).register(&child)).await;
     let there = Workflow::new("root", |_cx: Context, (): ()| async move { Returns::Ok(2) });
     let (two, _) = second_engine(fixture, |b| b.register(&there)).await;
-    store.hold(&[Call::Commit]);
+    store.hold_calls(&[Call::Commit]);
     let loser = {
         let (one, root) = (one.clone(), root.clone());
         tokio::spawn(async move { one.run(&root, ()).workflow_id("x").await })
@@ -493,7 +493,7 @@ async fn a_tree_stops_with_a_start_that_lost(fixture: &dyn StoreFixture) {
         tokio::task::yield_now().await;
     }
     shut_down(one).await;
-    let written = store.landed().into_iter().filter(|(write, outcome)| {
+    let written = store.committed_writes().into_iter().filter(|(write, outcome)| {
         *outcome == Outcome::Applied
             && matches!(write, Write::Start(_) | Write::Checkpoint(_) | Write::Transition(_))
     });
@@ -510,10 +510,10 @@ async fn an_end_does_not_overtake_what_is_held_behind_its_start(fixture: &dyn St
         Returns::Ok(())
     });
     let (engine, store) = engine(fixture, |b| b.register(&noop).register(&sleeper)).await;
-    store.hold(&[Call::Commit]);
+    store.hold_calls(&[Call::Commit]);
     let (one, first) = (engine.clone(), noop.clone());
     let first = tokio::spawn(async move { one.run(&first, 1).await });
-    store.until_hanging().await;
+    store.wait_until_hanging().await;
     // its Start waits in the next flush, its outcome unknown; the timer's checkpoint is held, then comes the end
     let one = engine.clone();
     let run = tokio::spawn(async move { one.run(&sleeper, ()).workflow_id("x").await });
@@ -524,7 +524,7 @@ async fn an_end_does_not_overtake_what_is_held_behind_its_start(fixture: &dyn St
     first.await.unwrap().unwrap();
     run.await.unwrap().unwrap();
     let key = row(&engine, "x").await.key;
-    let landed: Vec<Write> = store.landed().into_iter().map(|(write, _)| write).collect();
+    let landed: Vec<Write> = store.committed_writes().into_iter().map(|(write, _)| write).collect();
     let of_x: Vec<&Write> = landed.iter().filter(|write| write.execution() == key).collect();
     assert!(
         matches!(&of_x[..], [Write::Start(start), Write::Checkpoint(_), Write::Transition(_)]
@@ -544,7 +544,7 @@ async fn requests_that_cannot_share_a_flush_do_not_hold_up_others(fixture: &dyn 
         engine(fixture, |b| b.register(&sleeper).register(&steps).suspend_after(Duration::from_millis(1)))
             .await;
     let handle = engine.start(&sleeper, ()).workflow_id("x").await.unwrap();
-    store.until_landed(suspends(handle.key())).await;
+    store.wait_until_committed(suspends(handle.key())).await;
     let mut askers = Vec::new();
     for n in 0..30 {
         let engine = engine.clone();
@@ -590,7 +590,7 @@ async fn one_whose_writes_wait_for_each_other_does_not_hold_up_others(fixture: &
     };
     let (engine, store) = engine(fixture, with).await;
     let handle = engine.start(&busy, ()).await.unwrap();
-    store.until_landed(suspends(handle.key())).await;
+    store.wait_until_committed(suspends(handle.key())).await;
     fixture.clock().advance(Duration::from_hours(1));
     started.reaches(1).await;
     for n in 0..20 {
@@ -610,7 +610,7 @@ async fn lost_history_stops_the_engine(fixture: &dyn StoreFixture) {
     let (engine, store) = engine(fixture, |b| b.register(&steps)).await;
     let (two, _) = second_engine(fixture, |b| b.register(&steps)).await;
     engine.run(&steps, 2).workflow_id("x").await.unwrap();
-    store.answer_next_commit(StoreError::Corrupt("flush 7 follows on 3".into()));
+    store.fail_next_commit_with(StoreError::Corrupt("flush 7 follows on 3".into()));
     let error = engine.run(&steps, 3).await.unwrap_err();
     assert_eq!((error.kind(), error.code()), (ErrorKind::Corrupt, "SF-0015"), "{error}");
     assert!(error.to_string().contains("flush 7 follows on 3"), "{error}");
@@ -627,7 +627,7 @@ async fn lost_history_stops_the_engine(fixture: &dyn StoreFixture) {
 }
 
 async fn a_database_that_cannot_be_trusted_stops_the_engine(fixture: &dyn StoreFixture) {
-    for call in [Call::Look, Call::Claim] {
+    for call in [Call::Heartbeat, Call::Claim] {
         let (count, latch) = (Count::new(), Latch::new());
         let workflow = waiting("w", &count, &latch);
         let (engine, store) = engine(fixture, |b| b.register(&workflow).max_running(1)).await;
@@ -635,7 +635,7 @@ async fn a_database_that_cannot_be_trusted_stops_the_engine(fixture: &dyn StoreF
         count.reaches(1).await;
         let queued = engine.start(&workflow, 2).await.unwrap();
         let waiting = tokio::spawn(async move { queued.result().await });
-        store.answer_next(call, StoreError::Corrupt("an answer".into()));
+        store.fail_next_with(call, StoreError::Corrupt("an answer".into()));
         if call == Call::Claim {
             // there is a place for the other
             latch.open();
@@ -660,14 +660,14 @@ fn unended() -> Filter {
 
 async fn shutting_down_without_a_database_ends(fixture: &dyn StoreFixture) {
     stop_without(fixture, |store| {
-        store.down(&[Call::Commit, Call::Claim, Call::Look, Call::Load, Call::Close]);
+        store.make_unavailable(&[Call::Commit, Call::Claim, Call::Heartbeat, Call::Load, Call::Close]);
     })
     .await;
 }
 
 async fn shutting_down_with_a_database_that_hangs_ends(fixture: &dyn StoreFixture) {
     stop_without(fixture, |store| {
-        store.hold(&[Call::Commit, Call::Claim, Call::Look, Call::Load, Call::Close]);
+        store.hold_calls(&[Call::Commit, Call::Claim, Call::Heartbeat, Call::Load, Call::Close]);
     })
     .await;
 }
@@ -678,14 +678,14 @@ async fn stop_without(fixture: &dyn StoreFixture, fail: impl FnOnce(&FaultStore)
     let (engine, store) = engine(fixture, |b| b.register(&workflow).register(&steps)).await;
     let running = engine.start(&workflow, 1).workflow_id("x").await.unwrap();
     count.reaches(1).await;
-    let called = store.called(Call::Commit);
+    let called = store.call_count(Call::Commit);
     fail(&store);
     let start = {
         let (engine, steps) = (engine.clone(), steps.clone());
         tokio::spawn(async move { engine.start(&steps, 1).await.map(drop) })
     };
     let waiting = tokio::spawn(async move { running.result().await });
-    store.until_called(Call::Commit, called + 1).await;
+    store.wait_until_called(Call::Commit, called + 1).await;
     let began = tokio::time::Instant::now();
     engine.shutdown(Duration::from_millis(300)).await.unwrap();
     assert!(began.elapsed() < Duration::from_secs(15), "it took {:?}", began.elapsed());
@@ -693,6 +693,6 @@ async fn stop_without(fixture: &dyn StoreFixture, fail: impl FnOnce(&FaultStore)
         assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
     }
     assert_eq!(engine.run(&steps, 1).await.unwrap_err().code(), "SF-0012");
-    store.down(&[]);
+    store.make_unavailable(&[]);
     store.release();
 }

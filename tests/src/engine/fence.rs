@@ -29,15 +29,15 @@ async fn a_fence_costs_no_start(fixture: &dyn StoreFixture) {
     let steps = steps();
     let (one, store) = engine(fixture, |b| b.register(&steps)).await;
     let (two, _) = second_engine(fixture, |b| b.register(&steps)).await;
-    store.hold(&[Call::Commit]);
+    store.hold_calls(&[Call::Commit]);
     // as after a long stall: it does not look, and is taken for dead
     let mut runs = Vec::new();
     for n in 0..6 {
         let (one, steps) = (one.clone(), steps.clone());
         runs.push((n, tokio::spawn(async move { one.run(&steps, n).workflow_id(format!("{n}")).await })));
     }
-    store.until_hanging().await;
-    store.answer_next_commit(StoreError::Fenced);
+    store.wait_until_hanging().await;
+    store.fail_next_commit_with(StoreError::Fenced);
     store.release();
     for (n, run) in runs {
         assert_eq!(run.await.unwrap().unwrap().len(), n);
@@ -53,14 +53,14 @@ async fn a_fence_costs_no_start(fixture: &dyn StoreFixture) {
 async fn a_fence_costs_no_delay(fixture: &dyn StoreFixture) {
     let steps = steps();
     let (engine, store) = engine(fixture, |b| b.register(&steps)).await;
-    store.hold(&[Call::Commit]);
+    store.hold_calls(&[Call::Commit]);
     let start = {
         let (engine, steps) = (engine.clone(), steps.clone());
         let delay = Duration::from_hours(1);
         tokio::spawn(async move { engine.start(&steps, 2).workflow_id("later").delay(delay).await.map(drop) })
     };
-    store.until_hanging().await;
-    store.answer_next_commit(StoreError::Fenced);
+    store.wait_until_hanging().await;
+    store.fail_next_commit_with(StoreError::Fenced);
     store.release();
     start.await.unwrap().unwrap();
     assert_eq!(row(&engine, "later").await.status, Status::Scheduled);
@@ -72,18 +72,18 @@ async fn registering_anew_is_tried_until_it_is_answered(fixture: &dyn StoreFixtu
     let (engine, store) = engine(fixture, |b| b.register(&steps)).await;
     for call in [Call::Close, Call::Register] {
         for fault in [Fault::Before, Fault::After] {
-            store.hold(&[Call::Commit]);
+            store.hold_calls(&[Call::Commit]);
             let run = {
                 let (engine, steps) = (engine.clone(), steps.clone());
                 tokio::spawn(async move { engine.run(&steps, 2).await })
             };
-            store.until_hanging().await;
-            let called = store.called(call);
+            store.wait_until_hanging().await;
+            let called = store.call_count(call);
             store.fail_next(call, fault);
-            store.answer_next_commit(StoreError::Fenced);
+            store.fail_next_commit_with(StoreError::Fenced);
             store.release();
             assert_eq!(run.await.unwrap().unwrap().len(), 2, "{call:?} {fault:?}");
-            assert!(store.called(call) >= called + 2, "it was asked again");
+            assert!(store.call_count(call) >= called + 2, "it was asked again");
         }
     }
     shut_down(engine).await;
@@ -125,9 +125,9 @@ async fn a_start_outlives_a_registration_that_ends_before_it_is_staged(fixture: 
             })
         };
         begun.reaches(before + 1).await;
-        let registered = store.called(Call::Register);
+        let registered = store.call_count(Call::Register);
         lose(fixture, &store, &two, "owned").await;
-        store.until_called(Call::Register, registered + 1).await;
+        store.wait_until_called(Call::Register, registered + 1).await;
         held[n].open();
         assert_eq!(run.await.unwrap().unwrap(), 7);
     }
@@ -139,12 +139,12 @@ async fn a_start_outlives_a_registration_that_ends_before_it_is_staged(fixture: 
 async fn lose(fixture: &dyn StoreFixture, store: &FaultStore, other: &Engine, id: &str) {
     let owner = row(other, id).await.owner.unwrap();
     // a lease is not renewed meanwhile
-    store.hold(&[Call::Look]);
-    fixture.lose(owner).await;
+    store.hold_calls(&[Call::Heartbeat]);
+    fixture.mark_dead(owner).await;
     while row(other, id).await.owner == Some(owner) {
         tokio::task::yield_now().await;
     }
-    store.hold(&[]);
+    store.hold_calls(&[]);
 }
 
 async fn what_was_claimed_under_a_lost_registration_does_not_run(fixture: &dyn StoreFixture) {
@@ -156,9 +156,9 @@ async fn what_was_claimed_under_a_lost_registration_does_not_run(fixture: &dyn S
     one.start(&ahead, 1).await.unwrap();
     first.reaches(1).await;
     let handle = one.start(&queued, 2).workflow_id("x").await.unwrap();
-    store.hold_claims_answers();
+    store.hold_claim_replies();
     latch.open();
-    store.until_hanging().await;
+    store.wait_until_hanging().await;
     // claimed, and its worker does not know yet
     let (two, _) = second_engine(fixture, |b| b.register(&there)).await;
     lose(fixture, &store, &two, "x").await;
@@ -166,7 +166,7 @@ async fn what_was_claimed_under_a_lost_registration_does_not_run(fixture: &dyn S
     let (engine, last) = (one.clone(), ahead.clone());
     let last = tokio::spawn(async move { engine.run(&last, 3).await });
     // it has heard of the fence, from its lane or a look, and does not wait for the claim any more
-    store.until_called(Call::Register, 2).await;
+    store.wait_until_called(Call::Register, 2).await;
     store.release();
     assert_eq!(last.await.unwrap().unwrap(), 3);
     later.open();
@@ -205,18 +205,18 @@ async fn what_was_staged_under_a_lost_registration_never_lands_under_the_next(fi
     }
     bodies.reaches(EXECUTIONS).await;
     // all that the bodies return is staged behind a flush that hangs, and hangs itself when it is taken
-    store.hold(&[Call::Commit]);
+    store.hold_calls(&[Call::Commit]);
     let (engine, first) = (one.clone(), noop.clone());
     let first = tokio::spawn(async move { engine.run(&first, 1).await });
-    store.until_hanging().await;
+    store.wait_until_hanging().await;
     store.hold_writes(|write| matches!(write, Write::Checkpoint(_)));
     latch.open();
     while one.lane_load().iter().map(|lane| lane.waiters).sum::<usize>() <= EXECUTIONS {
         tokio::task::yield_now().await;
     }
-    store.hold(&[]);
+    store.hold_calls(&[]);
     first.await.unwrap().unwrap();
-    store.until_hanging().await;
+    store.wait_until_hanging().await;
     let lost = row(&two, "0").await.owner.unwrap();
     lose(fixture, &store, &two, "0").await;
     // whoever claims them runs them anew
@@ -225,9 +225,9 @@ async fn what_was_staged_under_a_lost_registration_never_lands_under_the_next(fi
             tokio::task::yield_now().await;
         }
     }
-    store.until_called(Call::Register, 2).await;
-    store.until_called(Call::Look, store.called(Call::Look) + 1).await;
-    store.answer_next_commit(StoreError::Rejected("in parts, please".into()));
+    store.wait_until_called(Call::Register, 2).await;
+    store.wait_until_called(Call::Heartbeat, store.call_count(Call::Heartbeat) + 1).await;
+    store.fail_next_commit_with(StoreError::Rejected("in parts, please".into()));
     store.release();
     for n in 0..16 {
         one.run(&noop, n).await.unwrap();
@@ -245,7 +245,7 @@ async fn what_was_staged_under_a_lost_registration_never_lands_under_the_next(fi
 async fn a_fence_does_not_hold_up_a_shutdown(fixture: &dyn StoreFixture) {
     let steps = steps();
     let (one, store) = engine(fixture, |b| b.register(&steps)).await;
-    store.hold(&[Call::Commit]);
+    store.hold_calls(&[Call::Commit]);
     let mut starts = {
         let (one, steps) = (one.clone(), steps.clone());
         Box::pin(async move {
@@ -256,7 +256,7 @@ async fn a_fence_does_not_hold_up_a_shutdown(fixture: &dyn StoreFixture) {
     // one turn stages them all
     assert!(std::future::poll_fn(|cx| Poll::Ready(starts.poll_unpin(cx))).await.is_pending());
     let starts = tokio::spawn(starts);
-    store.until_hanging().await;
+    store.wait_until_hanging().await;
     let ending = {
         let one = one.clone();
         tokio::spawn(async move { shut_down(one).await })
@@ -269,7 +269,7 @@ async fn a_fence_does_not_hold_up_a_shutdown(fixture: &dyn StoreFixture) {
         }
     };
     assert_eq!(error.kind(), ErrorKind::Unavailable);
-    store.answer_next_commit(StoreError::Fenced);
+    store.fail_next_commit_with(StoreError::Fenced);
     store.release();
     ending.await.unwrap();
     let (two, _) = second_engine(fixture, |b| b.register(&steps)).await;
@@ -300,35 +300,35 @@ async fn fence_of_two_lanes(fixture: &dyn StoreFixture, is_late: bool) {
     let (begun, latch, there, later) = (Count::new(), Latch::new(), Count::new(), Latch::new());
     let (owned, taken) = (waiting("owned", &begun, &latch), waiting("owned", &there, &later));
     let (steps, noop) = (steps(), noop());
-    let store = FaultStore::laned(fixture.store(), 2);
+    let store = FaultStore::with_lanes(fixture.store(), 2);
     let one = open(store.clone(), |b| b.register(&owned).register(&steps).register(&noop)).await;
     let mut handles: Vec<Handle<i64>> = Vec::new();
     while (0..2).any(|n| handles.iter().filter(|handle| lane(handle.key()) == n).count() < 3) {
         handles.push(one.start(&owned, handles.len() as i64).await.unwrap());
     }
     begun.reaches(handles.len()).await;
-    store.hold(&[Call::Commit]);
+    store.hold_calls(&[Call::Commit]);
     let mut runs = Vec::new();
     for n in 0..STARTS {
         let (one, steps) = (one.clone(), steps.clone());
         runs.push(tokio::spawn(async move { one.run(&steps, 1 + n % 3).workflow_id(format!("{n}")).await }));
     }
-    store.until_hanging_at_once(2).await;
+    store.wait_until_hanging_calls(2).await;
     latch.open();
     while one.lane_load().iter().map(|lane| lane.waiters).sum::<usize>() < handles.len() + STARTS {
         tokio::task::yield_now().await;
     }
     // its lease is not renewed meanwhile
-    store.hold(&[Call::Commit, Call::Look]);
+    store.hold_calls(&[Call::Commit, Call::Heartbeat]);
     let (two, _) = second_engine(fixture, |b| b.register(&taken)).await;
     let owner = row(&two, &handles[0].workflow_id()).await.owner.unwrap();
-    fixture.lose(owner).await;
+    fixture.mark_dead(owner).await;
     there.reaches(handles.len()).await;
     if is_late {
         store.hold_writes(|write| lane(write.execution()) == 1);
     }
-    store.hold(&[]);
-    store.until_called(Call::Register, 2).await;
+    store.hold_calls(&[]);
+    store.wait_until_called(Call::Register, 2).await;
     if is_late {
         // the other lane goes on under the new registration
         let mut passed = 0;
@@ -336,7 +336,7 @@ async fn fence_of_two_lanes(fixture: &dyn StoreFixture, is_late: bool) {
             let run = one.start(&noop, 1).wait_timeout(Duration::from_millis(20)).await;
             passed += usize::from(run.is_ok_and(|handle| lane(handle.key()) == 0));
         }
-        store.until_hanging().await;
+        store.wait_until_hanging().await;
         store.release();
     }
     for (n, run) in runs.into_iter().enumerate() {
@@ -357,5 +357,5 @@ async fn fence_of_two_lanes(fixture: &dyn StoreFixture, is_late: bool) {
     }
     shut_down(one).await;
     shut_down(two).await;
-    assert_eq!(store.called(Call::Register), 2, "it registers anew once");
+    assert_eq!(store.call_count(Call::Register), 2, "it registers anew once");
 }

@@ -51,7 +51,7 @@ fn two_steps(begun: &Count, latch: &Latch, second: &Count) -> Workflow<i64, i64>
 
 /// Waits until the engine's estimate of the store's time follows the test's clock.
 async fn until_it_looks(store: &FaultStore) {
-    store.until_called(Call::Look, store.called(Call::Look) + 2).await;
+    store.wait_until_called(Call::Heartbeat, store.call_count(Call::Heartbeat) + 2).await;
 }
 
 async fn no_body_begins_after_the_deadline(fixture: &dyn StoreFixture) {
@@ -126,7 +126,7 @@ async fn unseen(
     let (two, _) = second_engine(fixture, |b| b).await;
     let handle = one.start(workflow, 1).await.unwrap();
     begun.reaches(1).await;
-    store.hold(&[Call::Look]);
+    store.hold_calls(&[Call::Heartbeat]);
     (one, store, two, handle)
 }
 
@@ -140,7 +140,7 @@ async fn cancel_unseen(
     let (one, store, two, handle) = unseen(fixture, workflow, begun).await;
     assert_eq!(two.cancel(&handle.workflow_id()).await.unwrap(), RequestResult::Pending);
     latch.open();
-    store.until_landed(ends(handle.key())).await;
+    store.wait_until_committed(ends(handle.key())).await;
     assert_cancelled(&handle, "SF-0022").await;
     store.release();
     shut_down(one).await;
@@ -193,11 +193,11 @@ async fn a_cancel_that_meets_the_end_goes_down_to_children(fixture: &dyn StoreFi
     begun.reaches(1).await;
     let filter = Filter { parent: Some(handle.key()), limit: 9, ..Filter::default() };
     let child = one.list(&filter).await.unwrap().executions.remove(0);
-    store.hold(&[Call::Look]);
+    store.hold_calls(&[Call::Heartbeat]);
     assert_eq!(two.cancel(&handle.workflow_id()).await.unwrap(), RequestResult::Pending);
     latch.open();
     assert_cancelled(&handle, "SF-0022").await;
-    store.until_landed(ends(child.key)).await;
+    store.wait_until_committed(ends(child.key)).await;
     assert_cancelled(&two.get(&child.workflow_id()).await.unwrap(), "SF-0022").await;
     store.release();
     shut_down(one).await;
@@ -294,7 +294,7 @@ async fn what_is_scheduled_ends_at_its_deadline(fixture: &dyn StoreFixture) {
 
 async fn what_nobody_can_run_ends_at_its_deadline(fixture: &dyn StoreFixture) {
     let named = Workflow::<i64, i64>::named("known to nobody");
-    let client = Client::open(fixture.second().await).await.unwrap();
+    let client = Client::open(fixture.second_store().await).await.unwrap();
     let other = noop();
     let (engine, _) = engine(fixture, |b| b.register(&other)).await;
     let handle = client.start(&named, 1).execution_timeout(MINUTE).await.unwrap();

@@ -20,7 +20,7 @@ const HOUR: Duration = Duration::from_hours(1);
 const MILLIS: u64 = 3_600_000;
 
 async fn looks(store: &FaultStore, times: usize) {
-    store.until_called(Call::Look, store.called(Call::Look) + times).await;
+    store.wait_until_called(Call::Heartbeat, store.call_count(Call::Heartbeat) + times).await;
 }
 
 async fn what_a_lost_claim_took_is_adopted(fixture: &dyn StoreFixture) {
@@ -30,10 +30,10 @@ async fn what_a_lost_claim_took_is_adopted(fixture: &dyn StoreFixture) {
     let one = engine.start(&ahead, 1).await.unwrap();
     first.reaches(1).await;
     let two = engine.start(&queued, 2).await.unwrap();
-    store.lose_next_claim();
+    store.drop_next_claim_reply();
     latch.open();
     assert_eq!((one.result().await.unwrap(), two.result().await.unwrap()), (1, 2));
-    store.until_claim_is_lost().await;
+    store.wait_until_claim_reply_dropped().await;
     assert_eq!(second.get(), 1);
     shut_down(engine).await;
 }
@@ -41,13 +41,13 @@ async fn what_a_lost_claim_took_is_adopted(fixture: &dyn StoreFixture) {
 async fn what_its_former_run_still_holds_is_adopted_when_that_is_gone(fixture: &dyn StoreFixture) {
     let sleeper = sleeper();
     let (engine, store) = engine(fixture, |b| b.register(&sleeper).suspend_after(Duration::ZERO)).await;
-    store.hold_outcomes(|write| matches!(write, Write::Transition(_)));
+    store.hold_write_replies(|write| matches!(write, Write::Transition(_)));
     let handle = engine.start(&sleeper, MILLIS).await.unwrap();
     // the suspension is durable, and the run has not heard of it
-    store.until_landed(suspends(handle.key())).await;
-    store.lose_next_claim();
+    store.wait_until_committed(suspends(handle.key())).await;
+    store.drop_next_claim_reply();
     fixture.clock().advance(HOUR);
-    store.until_claim_is_lost().await;
+    store.wait_until_claim_reply_dropped().await;
     assert_eq!(engine.running_count(), 1);
     looks(&store, 2).await;
     store.release();
@@ -72,16 +72,16 @@ async fn what_a_claim_has_not_yet_brought_is_no_stray(fixture: &dyn StoreFixture
     };
     let (engine, store) = engine(fixture, with).await;
     let handle = engine.start(&napper, ()).await.unwrap();
-    store.until_landed(suspends(handle.key())).await;
+    store.wait_until_committed(suspends(handle.key())).await;
     // as long as this one does not hear that it is suspended, the search for strays goes on
     let waker = handle.key();
-    store.hold_outcomes(move |write| matches!(write, Write::Transition(change) if change.key != waker));
+    store.hold_write_replies(move |write| matches!(write, Write::Transition(change) if change.key != waker));
     let other = engine.start(&sleeper, 2 * MILLIS).await.unwrap();
-    store.until_landed(suspends(other.key())).await;
+    store.wait_until_committed(suspends(other.key())).await;
     store.fail_next(Call::Claim, Fault::Before);
-    store.hold_claims_answers();
+    store.hold_claim_replies();
     fixture.clock().advance(HOUR);
-    store.until_hanging_at_once(2).await;
+    store.wait_until_hanging_calls(2).await;
     looks(&store, 3).await;
     assert_eq!(bodies.get(), 0);
     store.release();
@@ -116,18 +116,18 @@ async fn a_child_whose_start_is_on_its_way_is_no_stray(fixture: &dyn StoreFixtur
     };
     let (engine, store) = engine(fixture, with).await;
     let handle = engine.start(&parent, ()).await.unwrap();
-    store.until_landed(suspends(handle.key())).await;
+    store.wait_until_committed(suspends(handle.key())).await;
     // claimed: from here on its run cannot know what an earlier one has started
     fixture.clock().advance(HOUR);
     begun.reaches(1).await;
     let other = slept(&engine, &store, &sleeper).await;
-    store.hold_outcomes(|write| matches!(write, Write::Start(start) if start.parent.is_some()));
+    store.hold_write_replies(|write| matches!(write, Write::Start(start) if start.parent.is_some()));
     go.open();
-    store.until_hanging().await;
+    store.wait_until_hanging().await;
     // the child's row is there, and its run is not
-    store.lose_next_claim();
+    store.drop_next_claim_reply();
     fixture.clock().advance(HOUR);
-    store.until_claim_is_lost().await;
+    store.wait_until_claim_reply_dropped().await;
     looks(&store, 4).await;
     latch.open();
     store.release();
@@ -144,6 +144,6 @@ async fn slept(
     sleeper: &Workflow<u64, ()>,
 ) -> stepfast_core::Handle<()> {
     let handle = engine.start(sleeper, MILLIS).await.unwrap();
-    store.until_landed(suspends(handle.key())).await;
+    store.wait_until_committed(suspends(handle.key())).await;
     handle
 }

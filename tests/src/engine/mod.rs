@@ -11,7 +11,7 @@ use std::time::Duration;
 use futures_util::future::LocalBoxFuture;
 
 use crate::fixtures::case_list::{cases, nouns};
-use crate::{Fresh, StoreFixture};
+use crate::{FixtureFactory, StoreFixture};
 
 pub mod support;
 
@@ -86,7 +86,7 @@ nouns![
 const PATIENCE: Duration = Duration::from_mins(3);
 
 /// Runs a case on a fresh database, in a runtime of its own; an error if it fails or hangs.
-pub fn on_fresh(fresh: Fresh, run: Run) -> Result<(), String> {
+pub fn on_fresh(fresh: FixtureFactory, run: Run) -> Result<(), String> {
     within(PATIENCE, move |runtime| runtime.block_on(async { run(&*fresh().await).await }))
 }
 

@@ -64,7 +64,7 @@ async fn what_is_queued_runs_wherever_there_is_a_place(fixture: &dyn StoreFixtur
     shut_down(two).await;
 }
 
-const EVERYTHING: &[Call] = &[Call::Commit, Call::Claim, Call::Look, Call::Load, Call::List];
+const EVERYTHING: &[Call] = &[Call::Commit, Call::Claim, Call::Heartbeat, Call::Load, Call::List];
 
 async fn a_lost_engine_is_taken_over_and_goes_on_anew(fixture: &dyn StoreFixture) {
     let (count, latch) = (Count::new(), Latch::new());
@@ -75,14 +75,14 @@ async fn a_lost_engine_is_taken_over_and_goes_on_anew(fixture: &dyn StoreFixture
     count.reaches(1).await;
     let lost = row(&two, "x").await.owner.unwrap();
     // it stands still, as a stopped process does
-    store.hold(EVERYTHING);
+    store.hold_calls(EVERYTHING);
     let staged: Vec<_> = (0..5)
         .map(|n| {
             let (one, steps) = (one.clone(), steps.clone());
             tokio::spawn(async move { one.run(&steps, n).workflow_id(format!("staged {n}")).await })
         })
         .collect();
-    fixture.lose(lost).await;
+    fixture.mark_dead(lost).await;
     count.reaches(2).await;
     let taken = row(&two, "x").await;
     assert_eq!((taken.status, taken.recoveries), (Status::Running, 1));
@@ -106,14 +106,14 @@ async fn a_lost_engine_is_taken_over_and_goes_on_anew(fixture: &dyn StoreFixture
 async fn shutting_down_flushes_what_is_staged(fixture: &dyn StoreFixture) {
     let steps = steps();
     let (one, store) = engine(fixture, |b| b.register(&steps)).await;
-    store.hold(&[Call::Commit]);
+    store.hold_calls(&[Call::Commit]);
     let starts: Vec<_> = (0..50)
         .map(|n| {
             let (one, steps) = (one.clone(), steps.clone());
             tokio::spawn(async move { one.start(&steps, n).workflow_id(format!("{n}")).await.map(drop) })
         })
         .collect();
-    store.until_hanging().await;
+    store.wait_until_hanging().await;
     let ending = {
         let one = one.clone();
         tokio::spawn(async move { one.shutdown(GRACE).await })
@@ -168,7 +168,7 @@ async fn nothing_is_accepted_after_a_shutdown(fixture: &dyn StoreFixture) {
     let handle = engine.start(&noop, 1).workflow_id("x").await.unwrap();
     handle.result().await.unwrap();
     engine.shutdown(GRACE).await.unwrap();
-    let landed = store.landed().len();
+    let landed = store.committed_writes().len();
     for error in [
         engine.start(&noop, 1).await.map(drop).unwrap_err(),
         engine.run(&noop, 1).workflow_id("y").await.map(drop).unwrap_err(),
@@ -179,7 +179,7 @@ async fn nothing_is_accepted_after_a_shutdown(fixture: &dyn StoreFixture) {
     }
     assert_eq!(handle.result().await.unwrap(), 1, "what is known stays known");
     assert_eq!(row(&engine, "x").await.status, Status::Completed);
-    assert_eq!(store.landed().len(), landed);
+    assert_eq!(store.committed_writes().len(), landed);
 }
 
 async fn who_waits_for_a_result_hears_of_the_shutdown(fixture: &dyn StoreFixture) {
@@ -204,10 +204,10 @@ async fn who_waits_for_a_result_hears_of_the_shutdown(fixture: &dyn StoreFixture
 
 async fn shutting_down_twice_is_once(fixture: &dyn StoreFixture) {
     let (engine, store) = engine(fixture, |b| b).await;
-    store.hold(&[Call::Close]);
+    store.hold_calls(&[Call::Close]);
     let mut both = [engine.clone(), engine.clone()]
         .map(|engine| tokio::spawn(async move { engine.shutdown(GRACE).await.unwrap() }));
-    store.until_hanging().await;
+    store.wait_until_hanging().await;
     for shutdown in &mut both {
         assert!((&mut *shutdown).now_or_never().is_none(), "it has not shut down yet");
     }
@@ -238,14 +238,14 @@ async fn a_new_engine_finds_what_was_left_queued(fixture: &dyn StoreFixture) {
 
 async fn it_renews_once_a_second_however_much_happens_elsewhere(fixture: &dyn StoreFixture) {
     let store = FaultStore::wrap(fixture.store());
-    store.be_busy_elsewhere();
+    store.send_endless_hints();
     let begun = tokio::time::Instant::now();
     let engine = open(store.clone(), |b| b).await;
-    store.until_called(Call::Look, 100).await;
+    store.wait_until_called(Call::Heartbeat, 100).await;
     let most = 2 + 2 * begun.elapsed().as_secs() as usize;
-    assert!(store.renewals() <= most, "{} renewals in {:?}", store.renewals(), begun.elapsed());
+    assert!(store.renewal_count() <= most, "{} renewals in {:?}", store.renewal_count(), begun.elapsed());
     // and they do not fall by the wayside
-    store.until_renewed(3).await;
+    store.wait_until_renewed(3).await;
     shut_down(engine).await;
 }
 
@@ -278,7 +278,7 @@ async fn a_worker_leaves_to_others_what_its_threads_cannot_begin(fixture: &dyn S
     };
     let (one, store) = second_engine(fixture, with(2)).await;
     count.reaches(1 + 4).await;
-    store.until_called(Call::Look, store.called(Call::Look) + 2).await;
+    store.wait_until_called(Call::Heartbeat, store.call_count(Call::Heartbeat) + 2).await;
     assert_eq!((count.get(), one.running_count()), (5, 4));
     let (two, _) = second_engine(fixture, with(3)).await;
     count.reaches(1 + 4 + 6).await;

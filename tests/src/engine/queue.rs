@@ -146,7 +146,7 @@ async fn a_start_into_a_queue_waits_for_the_database(fixture: &dyn StoreFixture)
     let (one, _) = engine(fixture, |b| b.register(&workflow).queue(Queue::new("a"))).await;
     // as a process that was just deployed: this engine has put nothing into the queue yet
     let (two, store) = second_engine(fixture, |b| b.register(&workflow)).await;
-    store.down(&[Call::Queues]);
+    store.make_unavailable(&[Call::Queues]);
     let brief = two.start(&workflow, 1).queue("a").wait_timeout(Duration::from_millis(50)).await.unwrap_err();
     assert_eq!(brief.code(), "SF-0011", "{brief}");
     assert!(brief.to_string().contains("within 50ms"), "{brief}");
@@ -154,9 +154,9 @@ async fn a_start_into_a_queue_waits_for_the_database(fixture: &dyn StoreFixture)
         let (two, workflow) = (two.clone(), workflow.clone());
         tokio::spawn(async move { two.start(&workflow, 2).queue("a").await?.result().await })
     };
-    store.until_called(Call::Queues, store.called(Call::Queues) + 2).await;
+    store.wait_until_called(Call::Queues, store.call_count(Call::Queues) + 2).await;
     assert!(!patient.is_finished());
-    store.down(&[]);
+    store.make_unavailable(&[]);
     assert_eq!(patient.await.unwrap().unwrap(), 2);
     shut_down(one).await;
     shut_down(two).await;
@@ -316,7 +316,7 @@ async fn what_a_lost_engine_ran_keeps_its_slots(fixture: &dyn StoreFixture) {
         handles.push(two.start(&workflow, x).queue("a").await.unwrap());
     }
     count.reaches(2).await;
-    fixture.lose(store.workers()[0]).await;
+    fixture.mark_dead(store.workers()[0]).await;
     latch.open();
     for (x, handle) in (0..).zip(handles) {
         assert_eq!(handle.result().await.unwrap(), x);
@@ -507,10 +507,10 @@ async fn many_are_started_in_one_call(fixture: &dyn StoreFixture) {
     let noop = noop();
     let (engine, store) = engine(fixture, |b| b.register(&noop).queue(Queue::new("a").concurrency(50))).await;
     // the first flush is held until all Starts are staged, however fast the store is
-    store.hold(&[Call::Commit]);
+    store.hold_calls(&[Call::Commit]);
     let starts = engine.start_many(&noop, 0..500).queue("a").key("k").priority(2).into_future();
     let (handles, ()) = tokio::join!(starts, async {
-        store.until_hanging().await;
+        store.wait_until_hanging().await;
         store.release();
     });
     let handles = handles.unwrap();
@@ -522,7 +522,7 @@ async fn many_are_started_in_one_call(fixture: &dyn StoreFixture) {
     let ticket = row.placement.unwrap();
     assert_eq!((&*ticket.queue, &*ticket.key, ticket.priority), ("a", "k", 2));
     // they share flushes
-    assert!(store.flushes().into_iter().max().unwrap() >= 50);
+    assert!(store.flush_sizes().into_iter().max().unwrap() >= 50);
     assert!(engine.start_many(&noop, []).await.unwrap().is_empty());
     let error = engine.start_many(&noop, 0..3).queue("nowhere").await.unwrap_err();
     assert!(matches!(error, Error::UnknownQueue { .. }), "{error}");

@@ -93,18 +93,18 @@ async fn a_worker_that_serves_the_queue_runs_them(fixture: &dyn StoreFixture) {
 async fn a_crash_puts_a_child_into_its_queue_once(fixture: &dyn StoreFixture) {
     let child = noop();
     let parent = parent_of(&child);
-    let store = FaultStore::flushing(fixture.store(), 1);
+    let store = FaultStore::with_flush_writes(fixture.store(), 1);
     let one = open(store.clone(), |b| b.register(&child).register(&parent).queue(Queue::new("a"))).await;
     one.pause_queue("a").await.unwrap();
     store.hold_writes(
         |write| matches!(write, Write::Checkpoint(checkpoint) if checkpoint.kind == CheckpointKind::Started),
     );
     let handle = one.start(&parent, 1).workflow_id("parent").await.unwrap();
-    store.until_landed(|write| matches!(write, Write::Start(start) if start.parent.is_some())).await;
-    store.until_hanging().await;
+    store.wait_until_committed(|write| matches!(write, Write::Start(start) if start.parent.is_some())).await;
+    store.wait_until_hanging().await;
     let (two, _) = second_engine(fixture, |b| b.register(&child).register(&parent)).await;
-    store.hold(&[Call::Look, Call::Register, Call::Claim]);
-    fixture.lose(record(&two, "parent").await.execution.owner.unwrap()).await;
+    store.hold_calls(&[Call::Heartbeat, Call::Register, Call::Claim]);
+    fixture.mark_dead(record(&two, "parent").await.execution.owner.unwrap()).await;
     while record(&two, "parent").await.checkpoints.is_empty() {
         tokio::task::yield_now().await;
     }

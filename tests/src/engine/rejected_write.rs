@@ -33,7 +33,7 @@ fn assert_refused(error: &Error) {
 async fn an_end_that_may_not_even_fail_parks(fixture: &dyn StoreFixture) {
     let steps = steps();
     let (engine, store) = engine(fixture, |b| b.register(&steps)).await;
-    store.refuse(is_end);
+    store.reject(is_end);
     let error = engine.run(&steps, 2).workflow_id("x").await.unwrap_err();
     assert_refused(&error);
     let execution = row(&engine, "x").await;
@@ -50,7 +50,7 @@ async fn what_may_not_even_be_parked_is_left_to_the_next_engine(fixture: &dyn St
     let (steps, noop, tries, parks) = (steps(), noop(), Count::new(), Count::new());
     let (one, store) = engine(fixture, |b| b.register(&steps).register(&noop)).await;
     let counted = (tries.clone(), parks.clone());
-    store.refuse(move |write| {
+    store.reject(move |write| {
         let (tries, parks) = &counted;
         if is_park(write) {
             parks.more();
@@ -105,7 +105,7 @@ async fn a_refused_piece_of_a_value_parks(fixture: &dyn StoreFixture) {
     let bodies = Count::new();
     let large = large(&bodies);
     let (engine, store) = engine(fixture, |b| b.register(&large)).await;
-    store.refuse(|write| matches!(write, Write::Chunk(chunk) if chunk.index == 1));
+    store.reject(|write| matches!(write, Write::Chunk(chunk) if chunk.index == 1));
     let error = engine.run(&large, false).workflow_id("x").await.unwrap_err();
     assert_refused(&error);
     assert_eq!(bodies.get(), 1, "a body is not repeated for ever");
@@ -120,7 +120,7 @@ async fn a_refused_attempt_parks(fixture: &dyn StoreFixture) {
     let bodies = Count::new();
     let large = large(&bodies);
     let (engine, store) = engine(fixture, |b| b.register(&large)).await;
-    store.refuse(|write| matches!(write, Write::Attempt(_)));
+    store.reject(|write| matches!(write, Write::Attempt(_)));
     let error = engine.run(&large, true).workflow_id("x").await.unwrap_err();
     assert_refused(&error);
     assert_eq!(bodies.get(), 1, "what is not recorded is not followed by another");
@@ -136,7 +136,7 @@ async fn a_parked_execution_frees_its_slot(fixture: &dyn StoreFixture) {
     let queue = Queue::new("a").concurrency(1);
     let (engine, store) = engine(fixture, |b| b.register(&steps).register(&noop).queue(queue)).await;
     // the checkpoint is refused, and so is the failure that takes its place
-    store.refuse(|write| matches!(write, Write::Checkpoint(_)));
+    store.reject(|write| matches!(write, Write::Checkpoint(_)));
     for id in ["x", "y"] {
         let handle = engine.start(&steps, 2).queue("a").workflow_id(id).await.unwrap();
         assert_refused(&handle.result().await.unwrap_err());

@@ -102,11 +102,11 @@ async fn a_waiting_one_is_cancelled_at_once(fixture: &dyn StoreFixture) {
     let sleeper = sleeper();
     let (engine, store) = engine(fixture, |b| b.register(&sleeper).suspend_after(BRIEF)).await;
     let handle = engine.start(&sleeper, 1).await.unwrap();
-    store.until_landed(suspends(handle.key())).await;
+    store.wait_until_committed(suspends(handle.key())).await;
     assert_eq!(handle.cancel().await.unwrap(), RequestResult::Done);
     assert_cancelled(&handle, "SF-0022").await;
     fixture.clock().advance(HOUR * 2);
-    store.until_called(Call::Look, store.called(Call::Look) + 2).await;
+    store.wait_until_called(Call::Heartbeat, store.call_count(Call::Heartbeat) + 2).await;
     assert_cancelled(&handle, "SF-0022").await;
     shut_down(engine).await;
 }
@@ -116,7 +116,7 @@ async fn a_suspended_one_is_cancelled_by_another_engine(fixture: &dyn StoreFixtu
     let (one, store) = engine(fixture, |b| b.register(&sleeper).suspend_after(BRIEF)).await;
     let (two, _) = second_engine(fixture, |b| b).await;
     let handle = one.start(&sleeper, 1).workflow_id("x").await.unwrap();
-    store.until_landed(suspends(handle.key())).await;
+    store.wait_until_committed(suspends(handle.key())).await;
     assert_eq!(two.cancel("x").await.unwrap(), RequestResult::Done);
     assert_cancelled(&handle, "SF-0022").await;
     shut_down(one).await;
@@ -182,7 +182,7 @@ async fn a_pause_between_attempts_is_cut_short(fixture: &dyn StoreFixture) {
     });
     let (engine, store) = engine(fixture, |b| b.register(&workflow)).await;
     let handle = engine.start(&workflow, 1).await.unwrap();
-    store.until_landed(|write| matches!(write, Write::Attempt(_))).await;
+    store.wait_until_committed(|write| matches!(write, Write::Attempt(_))).await;
     handle.cancel().await.unwrap();
     assert_cancelled(&handle, "SF-0022").await;
     shut_down(engine).await;
@@ -224,7 +224,7 @@ async fn a_cancel_goes_down_to_awaited_children_only(fixture: &dyn StoreFixture)
         let handle = engine.start(&parent, -1).await.unwrap();
         count.reaches(2).await;
         if suspend_after == BRIEF {
-            store.until_landed(suspends(handle.key())).await;
+            store.wait_until_committed(suspends(handle.key())).await;
         }
         handle.cancel().await.unwrap();
         assert_cancelled(&handle, "SF-0022").await;
@@ -233,7 +233,7 @@ async fn a_cancel_goes_down_to_awaited_children_only(fixture: &dyn StoreFixture)
         for row in engine.list(&filter).await.unwrap().executions {
             let is_detached = row.parent.as_ref().unwrap().is_detached;
             if !is_detached {
-                store.until_landed(ends(row.key)).await;
+                store.wait_until_committed(ends(row.key)).await;
             }
         }
         assert_eq!(children(&engine, &name).await, [(false, Status::Cancelled), (true, Status::Running)]);
@@ -250,7 +250,7 @@ async fn a_cancel_of_a_waiting_parent_stops_its_children_everywhere(fixture: &dy
         engine(fixture, |b| b.register(&parent).register(&child).max_running(1).suspend_after(BRIEF)).await;
     let (two, other) = second_engine(fixture, |b| b.register(&child)).await;
     let handle = one.start(&parent, 1).await.unwrap();
-    store.until_landed(suspends(handle.key())).await;
+    store.wait_until_committed(suspends(handle.key())).await;
     count.reaches(1).await;
     let filter = Filter { parent: Some(handle.key()), limit: 9, ..Filter::default() };
     let child = two.list(&filter).await.unwrap().executions[0].key;
@@ -398,7 +398,7 @@ async fn a_parent_is_resumed_after_the_child_that_ended_it(fixture: &dyn StoreFi
     waits.reaches(1).await;
     assert_eq!(two.resume("x").await.unwrap(), RequestResult::Done);
     // it waits for the child once more
-    store.until_landed(suspends(of)).await;
+    store.wait_until_committed(suspends(of)).await;
     latch.open();
     assert_eq!(two.get::<i64>("x").await.unwrap().result().await.unwrap(), 5);
     assert_eq!((bodies.get(), waits.get()), (1, 1), "and starts no other");
@@ -416,7 +416,7 @@ async fn a_resumed_one_starts_its_children_anew(fixture: &dyn StoreFixture) {
     assert_cancelled(&handle, "SF-0022").await;
     let filter = Filter { parent: Some(handle.key()), limit: 9, ..Filter::default() };
     let first = engine.list(&filter).await.unwrap().executions[0].key;
-    store.until_landed(ends(first)).await;
+    store.wait_until_committed(ends(first)).await;
     latch.open();
     engine.resume("x").await.unwrap();
     assert_eq!(engine.get::<i64>("x").await.unwrap().result().await.unwrap(), 1);
@@ -442,10 +442,10 @@ async fn who_asks_for_a_resumed_one_hears_of_its_new_run(fixture: &dyn StoreFixt
     let (two, _) = second_engine(fixture, |b| b).await;
     let first = one.start(&workflow, ()).workflow_id("x").await.unwrap();
     // the engine that runs it has not heard of its end, which another one sees and acts upon
-    store.hold_outcomes(ends(first.key()));
-    store.hold(&[Call::Claim]);
+    store.hold_write_replies(ends(first.key()));
+    store.hold_calls(&[Call::Claim]);
     latch.open();
-    store.until_landed(ends(first.key())).await;
+    store.wait_until_committed(ends(first.key())).await;
     assert!(matches!(two.get::<usize>("x").await.unwrap().result().await, Err(Error::Failed(_))));
     assert_eq!(two.resume("x").await.unwrap(), RequestResult::Done);
     let second = one.get::<usize>("x").await.unwrap();
@@ -512,7 +512,7 @@ async fn a_deadline_cancels_a_suspended_one(fixture: &dyn StoreFixture) {
     let (engine, store) = engine(fixture, |b| b.register(&sleeper).suspend_after(BRIEF)).await;
     let minute = Duration::from_mins(1);
     let handle = engine.start(&sleeper, 1).execution_timeout(minute).await.unwrap();
-    store.until_landed(suspends(handle.key())).await;
+    store.wait_until_committed(suspends(handle.key())).await;
     let waiting = row(&engine, &handle.workflow_id()).await;
     assert_eq!(waiting.wake_at, waiting.deadline_at);
     fixture.clock().advance(minute);
@@ -529,7 +529,7 @@ async fn a_deadline_cancels_a_queued_one(fixture: &dyn StoreFixture) {
     let queued = engine.start(&workflow, 2).execution_timeout(minute).await.unwrap();
     count.reaches(1).await;
     fixture.clock().advance(minute);
-    store.until_called(Call::Look, store.called(Call::Look) + 2).await;
+    store.wait_until_called(Call::Heartbeat, store.call_count(Call::Heartbeat) + 2).await;
     latch.open();
     assert_eq!(first.result().await.unwrap(), 1);
     assert_cancelled(&queued, "SF-0021").await;
@@ -547,7 +547,7 @@ async fn a_deadline_goes_down_to_children(fixture: &dyn StoreFixture) {
     let filter = Filter { parent: Some(handle.key()), limit: 9, ..Filter::default() };
     for row in engine.list(&filter).await.unwrap().executions {
         if !row.parent.as_ref().unwrap().is_detached {
-            store.until_landed(ends(row.key)).await;
+            store.wait_until_committed(ends(row.key)).await;
         }
     }
     assert_eq!(children(&engine, "child").await, [(false, Status::Cancelled), (true, Status::Running)]);
@@ -563,7 +563,7 @@ async fn a_deadline_goes_down_to_children_of_a_suspended_one(fixture: &dyn Store
         engine(fixture, |b| b.register(&sleeper).register(&parent).suspend_after(BRIEF)).await;
     // by the machine's clock: when it is claimed, everybody knows that its time is up
     let handle = engine.start(&parent, -1).execution_timeout(Duration::from_millis(300)).await.unwrap();
-    store.until_landed(suspends(handle.key())).await;
+    store.wait_until_committed(suspends(handle.key())).await;
     let filter = Filter { parent: Some(handle.key()), limit: 9, ..Filter::default() };
     let children = engine.list(&filter).await.unwrap().executions;
     assert_eq!(children.len(), 2);

@@ -30,14 +30,14 @@ fn yields(write: &Write) -> bool {
 
 /// How many Starts that yield have come to this.
 fn landed(store: &FaultStore, what: &Outcome) -> usize {
-    store.landed().iter().filter(|(write, outcome)| yields(write) && outcome == what).count()
+    store.committed_writes().iter().filter(|(write, outcome)| yields(write) && outcome == what).count()
 }
 
 async fn it_begins_without_a_claim(fixture: &dyn StoreFixture) {
     let noop = noop();
     let (engine, store) = engine(fixture, |b| b.register(&noop).queue(Queue::new("a"))).await;
     engine.run(&noop, 0).queue("a").await.unwrap();
-    store.hold(&[Call::Claim]);
+    store.hold_calls(&[Call::Claim]);
     assert_eq!(engine.run(&noop, 7).queue("a").key("k").priority(3).await.unwrap(), 7);
     let handle = engine.start(&noop, 8).queue("a").await.unwrap();
     assert_eq!(handle.result().await.unwrap(), 8);
@@ -75,7 +75,7 @@ async fn it_does_not_overtake_what_waits_for_a_place(fixture: &dyn StoreFixture)
     let running = engine.start(&first, 1).queue("a").await.unwrap();
     count.reaches(1).await;
     let waits = engine.start(&noop, 2).queue("a").workflow_id("waits").await.unwrap();
-    store.hold(&[Call::Claim]);
+    store.hold_calls(&[Call::Claim]);
     latch.open();
     running.result().await.unwrap();
     // there is a place now, but somebody waits for it
@@ -105,17 +105,17 @@ async fn a_caller_that_goes_away_ends_nothing(fixture: &dyn StoreFixture) {
     let noop = noop();
     let (engine, store) = engine(fixture, |b| b.register(&noop).queue(Queue::new("a"))).await;
     let first = engine.start(&noop, 0).queue("a").await.unwrap().key();
-    store.until_landed(ends(first)).await;
-    store.hold_outcomes(yields);
+    store.wait_until_committed(ends(first)).await;
+    store.hold_write_replies(yields);
     tokio::select! {
         _ = engine.start(&noop, 5).queue("a").into_future() => panic!("nothing is durable yet"),
-        () = store.until_hanging() => {}
+        () = store.wait_until_hanging() => {}
     }
     store.release();
     let begun = move |write: &Write| yields(write) && write.execution() != first;
-    store.until_landed(begun).await;
-    let key = store.landed().into_iter().find(|(write, _)| begun(write)).unwrap().0.execution();
-    store.until_landed(ends(key)).await;
+    store.wait_until_committed(begun).await;
+    let key = store.committed_writes().into_iter().find(|(write, _)| begun(write)).unwrap().0.execution();
+    store.wait_until_committed(ends(key)).await;
     shut_down(engine).await;
 }
 
@@ -124,10 +124,10 @@ async fn what_a_claim_takes_before_its_start_is_known_runs_once(fixture: &dyn St
     let workflow = waiting("w", &count, &latch);
     let (engine, store) =
         engine(fixture, |b| b.register(&workflow).queue(Queue::new("a").concurrency(2))).await;
-    store.hold_outcomes(yields);
+    store.hold_write_replies(yields);
     let start = engine.start(&workflow, 1).queue("a").into_future();
     let (handle, ()) = tokio::join!(start, async {
-        store.until_hanging().await;
+        store.wait_until_hanging().await;
         // it is in the queue, and this engine does not know it
         engine.set_queue(&Queue::new("b")).await.unwrap();
         count.reaches(1).await;
@@ -149,7 +149,7 @@ async fn what_a_claim_takes_before_its_start_is_sent_again_runs_once(fixture: &d
     store.hold_writes(move |write| yields(write) && sent.fetch_add(1, SeqCst) > 0);
     let start = engine.start(&workflow, 1).queue("a").into_future();
     let (handle, ()) = tokio::join!(start, async {
-        store.until_hanging().await;
+        store.wait_until_hanging().await;
         engine.set_queue(&Queue::new("b")).await.unwrap();
         count.reaches(1).await;
         store.release();

@@ -102,7 +102,7 @@ async fn staged<'e>(
 async fn assert_all_is_back(engine: &Engine, store: &FaultStore) {
     let length = length();
     until_idle(engine).await;
-    store.hold(&[Call::Commit]);
+    store.hold_calls(&[Call::Commit]);
     let filling = fill(engine, &length).await;
     for _ in 0..64 {
         assert!(staged(engine, &length, "").await.is_none(), "more has come back than was taken");
@@ -176,9 +176,9 @@ async fn room_comes_back_when_writes_fold(fixture: &dyn StoreFixture) {
     let (engine, store) = engine(fixture, |b| bounded(b).register(&steps).register(&parent)).await;
     // an end in its Start, before it is staged; and one in the Start of a child that is staged already
     assert_eq!(engine.run(&steps, (0, value())).await.unwrap(), value());
-    store.hold(&[Call::Commit]);
+    store.hold_calls(&[Call::Commit]);
     let ahead = run(&engine, &steps, (0, String::new()), None);
-    store.until_hanging().await;
+    store.wait_until_hanging().await;
     let parents: Vec<_> = (0..8).map(|_| run(&engine, &parent, "p".repeat(1000), None)).collect();
     // one Lsn waited for by each parent's end, when all have folded
     while waiters(&engine) < 9 {
@@ -189,7 +189,7 @@ async fn room_comes_back_when_writes_fold(fixture: &dyn StoreFixture) {
     for parent in parents {
         assert_eq!(parent.await.unwrap().unwrap(), 1000);
     }
-    let folded = store.landed().into_iter().filter(|(write, _)| {
+    let folded = store.committed_writes().into_iter().filter(|(write, _)| {
         matches!(write, Write::Start(start) if start.parent.is_some() && start.state.status().is_terminal())
     });
     assert!(folded.count() > 0, "no end has folded into the Start of a child");
@@ -211,7 +211,7 @@ async fn room_comes_back_when_writes_are_refused(fixture: &dyn StoreFixture) {
         _ => false,
     };
     for (what, refused) in [("start", is_start), ("value", is_value), ("end", is_end)] {
-        store.refuse(refused);
+        store.reject(refused);
         let runs: Vec<_> = (0..12)
             .map(|n| {
                 let id = (n % 2 == 0).then(|| format!("{what} {n}"));
@@ -251,15 +251,15 @@ async fn room_comes_back_when_a_start_loses(fixture: &dyn StoreFixture) {
     let (two, _) = second_engine(fixture, with).await;
     for round in 0..3 {
         let (id, before) = (format!("{round}"), staged.get());
-        store.hold(&[Call::Commit]);
+        store.hold_calls(&[Call::Commit]);
         let loser = run(&one, &eager, value(), Some(id.clone()));
         staged.reaches(before + 1).await;
-        store.until_hanging().await;
+        store.wait_until_hanging().await;
         // to another engine, or to the database's taste
         if round < 2 {
             two.run(&eager, value()).workflow_id(id).await.unwrap();
         } else {
-            store.refuse(|write| matches!(write, Write::Start(start) if start.workflow_id.is_some()));
+            store.reject(|write| matches!(write, Write::Start(start) if start.workflow_id.is_some()));
         }
         store.release();
         assert_eq!(loser.await.unwrap().is_ok(), round < 2);
@@ -282,25 +282,25 @@ async fn room_comes_back_from_the_slow_lane(fixture: &dyn StoreFixture) {
     for what in ["applied", "lost", "refused", "fenced"] {
         let owned = if what == "fenced" { Some(one.start(&held, 1).await.unwrap()) } else { None };
         store.block(is_given);
-        let (commits, before) = (store.called(Call::Commit), staged.get());
+        let (commits, before) = (store.call_count(Call::Commit), staged.get());
         let blocked = run(&one, &eager, value(), Some(what.into()));
         // the lane, and then the slow lane again and again
-        store.until_called(Call::Commit, commits + 4).await;
+        store.wait_until_called(Call::Commit, commits + 4).await;
         staged.reaches(before + 1).await;
         match what {
             "lost" => drop(two.run(&eager, value()).workflow_id(what).await.unwrap()),
-            "refused" => store.refuse(is_given),
+            "refused" => store.reject(is_given),
             _ => {}
         }
         if let Some(owned) = owned {
             let id = owned.workflow_id();
             let owner = row(&two, &id).await.owner.unwrap();
-            store.hold(&[Call::Look]);
-            fixture.lose(owner).await;
+            store.hold_calls(&[Call::Heartbeat]);
+            fixture.mark_dead(owner).await;
             while row(&two, &id).await.owner.is_none_or(|now| now == owner) {
                 tokio::task::yield_now().await;
             }
-            store.hold(&[]);
+            store.hold_calls(&[]);
         }
         store.block(|_| false);
         let result = blocked.await.unwrap();
@@ -353,13 +353,13 @@ async fn room_comes_back_after_a_fence(fixture: &dyn StoreFixture) {
     }
     begun.reaches(12).await;
     // some outcomes and callers' Starts are staged, others wait for room
-    store.hold(&[Call::Commit]);
+    store.hold_calls(&[Call::Commit]);
     let ahead = run(&engine, &length(), String::new(), None);
-    store.until_hanging().await;
+    store.wait_until_hanging().await;
     latch.open();
     begun.reaches(24).await;
     let runs: Vec<_> = (0..12).map(|n| run(&engine, &steps, (1, value()), Some(n.to_string()))).collect();
-    store.answer_next_commit(StoreError::Fenced);
+    store.fail_next_commit_with(StoreError::Fenced);
     store.release();
     assert_eq!(ahead.await.unwrap().unwrap(), 0);
     for run in runs {
@@ -369,7 +369,7 @@ async fn room_comes_back_after_a_fence(fixture: &dyn StoreFixture) {
         let expected = if n % 3 == 0 { value() } else { String::new() };
         assert_eq!(handle.result().await.unwrap(), expected);
     }
-    assert_eq!(store.called(Call::Register), 2);
+    assert_eq!(store.call_count(Call::Register), 2);
     assert_all_is_back(&engine, &store).await;
     shut_down(engine).await;
 }
@@ -444,7 +444,7 @@ async fn room_comes_back_when_a_run_gives_up(fixture: &dyn StoreFixture) {
     while waiters(&engine) > 0 {
         tokio::task::yield_now().await;
     }
-    store.hold(&[Call::Commit]);
+    store.hold_calls(&[Call::Commit]);
     let length = length();
     let filling = fill(&engine, &length).await;
     gate.open();
@@ -467,7 +467,7 @@ async fn room_comes_back_when_a_run_gives_up(fixture: &dyn StoreFixture) {
 async fn room_comes_back_when_a_caller_gives_up(fixture: &dyn StoreFixture) {
     let steps = steps();
     let (engine, store) = engine(fixture, |b| bounded(b).register(&steps)).await;
-    store.hold(&[Call::Commit]);
+    store.hold_calls(&[Call::Commit]);
     let length = length();
     let filling = fill(&engine, &length).await;
     let brief = Duration::from_millis(10);
@@ -484,7 +484,7 @@ async fn room_comes_back_when_a_caller_gives_up(fixture: &dyn StoreFixture) {
         handle.unwrap().result().await.unwrap();
     }
     assert_all_is_back(&engine, &store).await;
-    store.hold(&[Call::Commit]);
+    store.hold_calls(&[Call::Commit]);
     for n in 0..2 {
         let start = engine.start(&steps, (1, value())).workflow_id(format!("{n}")).wait_timeout(brief);
         start.await.map(drop).unwrap_err();
@@ -520,9 +520,9 @@ async fn callers(
     store: &Arc<FaultStore>,
     steps: &Workflow<(usize, String), String>,
 ) -> Vec<tokio::task::JoinHandle<Result<String, Error>>> {
-    store.hold(&[Call::Commit]);
+    store.hold_calls(&[Call::Commit]);
     let ahead = run(engine, steps, (0, String::new()), None);
-    store.until_hanging().await;
+    store.wait_until_hanging().await;
     let mut callers = vec![ahead];
     for n in 0..40 {
         let id = (n % 2 == 0).then(|| n.to_string());

@@ -199,7 +199,7 @@ async fn bad_ids_are_refused_at_the_door(fixture: &dyn StoreFixture) {
         let error = engine.get::<i64>(id).await.map(drop).unwrap_err();
         assert!(matches!(error.kind(), ErrorKind::Invalid | ErrorKind::NotFound), "{error}");
     }
-    assert_eq!((store.landed().len(), engine.running_count()), (0, 0));
+    assert_eq!((store.committed_writes().len(), engine.running_count()), (0, 0));
     assert_eq!(engine.run(&noop, 1).await.unwrap(), 1);
     shut_down(engine).await;
 }
@@ -239,7 +239,7 @@ async fn an_unknown_workflow_is_an_error(fixture: &dyn StoreFixture) {
     }
     let error = engine.get::<i64>("x").await.map(drop).unwrap_err();
     assert_eq!((error.kind(), error.code()), (ErrorKind::NotFound, "SF-0004"));
-    assert_eq!(store.landed().len(), 0);
+    assert_eq!(store.committed_writes().len(), 0);
     shut_down(engine).await;
 }
 
@@ -272,7 +272,7 @@ async fn a_caller_that_goes_away_ends_nothing(fixture: &dyn StoreFixture) {
     }
     latch.open();
     for row in engine.list(&Filter { limit: 9, ..Filter::default() }).await.unwrap().executions {
-        store.until_landed(ends(row.key)).await;
+        store.wait_until_committed(ends(row.key)).await;
         assert_eq!(engine.get::<i64>(&row.workflow_id()).await.unwrap().result().await.unwrap(), 5);
     }
     assert_eq!(count.get(), 2);
@@ -283,13 +283,13 @@ async fn a_caller_of_start_that_goes_away_ends_nothing(fixture: &dyn StoreFixtur
     let noop = noop();
     let (engine, store) = engine(fixture, |b| b.register(&noop)).await;
     for id in [None, Some("given")] {
-        store.hold(&[Call::Commit]);
-        let called = store.called(Call::Commit);
+        store.hold_calls(&[Call::Commit]);
+        let called = store.call_count(Call::Commit);
         let start = engine.start(&noop, 5);
         let start = if let Some(id) = id { start.workflow_id(id) } else { start };
         tokio::select! {
             _ = start => panic!("nothing is durable yet"),
-            () = store.until_called(Call::Commit, called + 1) => {}
+            () = store.wait_until_called(Call::Commit, called + 1) => {}
         }
         store.release();
         if let Some(id) = id {
@@ -298,7 +298,7 @@ async fn a_caller_of_start_that_goes_away_ends_nothing(fixture: &dyn StoreFixtur
         }
         engine.run(&noop, 1).await.unwrap();
         for row in engine.list(&Filter { limit: 9, ..Filter::default() }).await.unwrap().executions {
-            store.until_landed(ends(row.key)).await;
+            store.wait_until_committed(ends(row.key)).await;
         }
     }
     assert_eq!(engine.count(&Filter::default()).await.unwrap(), 4);
@@ -308,7 +308,7 @@ async fn a_caller_of_start_that_goes_away_ends_nothing(fixture: &dyn StoreFixtur
 async fn patience_ends_and_the_start_stays(fixture: &dyn StoreFixture) {
     let noop = noop();
     let (engine, store) = engine(fixture, |b| b.register(&noop)).await;
-    store.hold(&[Call::Commit]);
+    store.hold_calls(&[Call::Commit]);
     let brief = Duration::from_millis(30);
     let error = engine.start(&noop, 5).workflow_id("s").wait_timeout(brief).await.map(drop).unwrap_err();
     assert_eq!((error.kind(), error.code()), (ErrorKind::Unavailable, "SF-0011"));
@@ -442,7 +442,7 @@ async fn an_input_over_the_limit_is_refused(fixture: &dyn StoreFixture) {
         let Error::TooLarge { value: what, size, limit } = &error else { panic!("{error}") };
         assert!(what.contains("length") && *size > 2000 && *limit == 1000, "{error}");
     }
-    assert_eq!((store.landed().len(), engine.running_count()), (0, 0));
+    assert_eq!((store.committed_writes().len(), engine.running_count()), (0, 0));
     assert_eq!(engine.run(&length, "x".repeat(900)).await.unwrap(), 900);
     shut_down(engine).await;
 }
@@ -457,7 +457,7 @@ async fn an_id_is_started_by_one_at_a_time_also_when_nobody_waits(fixture: &dyn 
             engine.start(&stuck, 1).await.unwrap();
             count.reaches(1).await;
         }
-        store.hold(&[Call::Commit]);
+        store.hold_calls(&[Call::Commit]);
         let brief = Duration::from_millis(1);
         for _ in 0..3 {
             for result in [
@@ -482,8 +482,8 @@ async fn an_id_is_started_by_one_at_a_time_also_when_nobody_waits(fixture: &dyn 
         }
         let again = engine.start(&steps, 1).workflow_id(format!("c {is_full}")).await.unwrap();
         assert_eq!(again.result().await.unwrap().len(), 1);
-        let mut landed = store.landed().into_iter();
-        for writes in store.flushes() {
+        let mut landed = store.committed_writes().into_iter();
+        for writes in store.flush_sizes() {
             let mut ids = std::collections::HashSet::new();
             for (write, _) in landed.by_ref().take(writes) {
                 if let Write::Start(start) = write

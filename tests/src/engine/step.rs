@@ -360,18 +360,18 @@ async fn a_pause_is_not_prolonged_by_a_clock_that_was_ahead(fixture: &dyn StoreF
     let (one, store) = engine(fixture, |b| b.register(&workflow)).await;
     let (two, behind) = second_engine(fixture, |b| b.register(&workflow)).await;
     // one of them knows that the clock was set, the other does not
-    behind.down(&[Call::Look]);
-    behind.until_called(Call::Look, behind.called(Call::Look) + 1).await;
+    behind.make_unavailable(&[Call::Heartbeat]);
+    behind.wait_until_called(Call::Heartbeat, behind.call_count(Call::Heartbeat) + 1).await;
     fixture.clock().advance(Duration::from_hours(1));
-    store.until_called(Call::Look, store.called(Call::Look) + 2).await;
+    store.wait_until_called(Call::Heartbeat, store.call_count(Call::Heartbeat) + 2).await;
     let handle = one.start(&workflow, ()).await.unwrap();
     count.reaches(2).await;
     shut_down(one).await;
     // makes it claim
     two.resume(&handle.workflow_id()).await.unwrap();
-    behind.until_called(Call::Claim, 1).await;
+    behind.wait_until_called(Call::Claim, 1).await;
     count.reaches(3).await;
-    behind.down(&[]);
+    behind.make_unavailable(&[]);
     latch.open();
     assert_eq!(two.get::<usize>(&handle.workflow_id()).await.unwrap().result().await.unwrap(), 3);
     shut_down(two).await;
@@ -495,7 +495,7 @@ async fn values_of_every_size_are_replayed(fixture: &dyn StoreFixture) {
 
 /// How many checkpoints have landed.
 fn checkpoints(store: &FaultStore) -> usize {
-    store.landed().iter().filter(|(write, _)| matches!(write, Write::Checkpoint(_))).count()
+    store.committed_writes().iter().filter(|(write, _)| matches!(write, Write::Checkpoint(_))).count()
 }
 
 async fn a_body_begins_when_what_came_before_is_durable(fixture: &dyn StoreFixture) {
@@ -547,7 +547,7 @@ async fn a_speculative_body_waits_for_no_checkpoint(fixture: &dyn StoreFixture) 
     let engine = super::support::open(store.clone(), |b| b.register(&workflow)).await;
     let handle = engine.start(&workflow, ()).await.unwrap();
     first.reaches(1).await;
-    store.hold(&[Call::Commit]);
+    store.hold_calls(&[Call::Commit]);
     latch.open();
     second.reaches(1).await;
     assert_eq!((checkpoints(&store), third.get()), (0, 0));
@@ -582,7 +582,7 @@ async fn the_record_of_an_attempt_is_durable_before_the_next(fixture: &dyn Store
 }
 
 fn attempts(store: &FaultStore) -> usize {
-    store.landed().iter().filter(|(write, _)| matches!(write, Write::Attempt(_))).count()
+    store.committed_writes().iter().filter(|(write, _)| matches!(write, Write::Attempt(_))).count()
 }
 
 async fn an_uneager_workflow_sees_durable_outcomes(fixture: &dyn StoreFixture) {
@@ -622,11 +622,11 @@ async fn an_uneager_workflow_sees_nothing_that_a_fence_took(fixture: &dyn StoreF
     let (engine, store) = engine(fixture, |b| b.register(&workflow)).await;
     store.hold_writes(|write| matches!(write, Write::Checkpoint(_)));
     let handle = engine.start(&workflow, ()).await.unwrap();
-    store.until_hanging().await;
+    store.wait_until_hanging().await;
     // its worker is busy, and does not hear of the fence at once
-    let before = store.hold(&[Call::Look]);
-    store.until_called(Call::Look, before + 1).await;
-    store.answer_next_commit(StoreError::Fenced);
+    let before = store.hold_calls(&[Call::Heartbeat]);
+    store.wait_until_called(Call::Heartbeat, before + 1).await;
+    store.fail_next_commit_with(StoreError::Fenced);
     store.hold_writes(|_| false);
     for _ in 0..1_000 {
         tokio::task::yield_now().await;

@@ -31,7 +31,7 @@ pub async fn second_engine(
     fixture: &dyn StoreFixture,
     with: impl FnOnce(EngineBuilder) -> EngineBuilder,
 ) -> (Engine, Arc<FaultStore>) {
-    engine_on(fixture.second().await, with).await
+    engine_on(fixture.second_store().await, with).await
 }
 
 /// An engine on `store`, with a place for faults between them.

@@ -100,9 +100,9 @@ async fn an_unknown_request_stops_nothing(fixture: &dyn StoreFixture) {
         format!("INSERT INTO requests (requested_at, kind, execution, n) VALUES ({now}, 77, {key}, {key})");
     fixture.execute(&sql).await;
     store
-        .until_called(
-            crate::faults::fault_store::Call::Look,
-            store.called(crate::faults::fault_store::Call::Look) + 2,
+        .wait_until_called(
+            crate::faults::fault_store::Call::Heartbeat,
+            store.call_count(crate::faults::fault_store::Call::Heartbeat) + 2,
         )
         .await;
     assert_eq!(row(&engine, "x").await.status, Status::Running);

@@ -39,7 +39,7 @@ async fn what_a_lost_run_left_behind_is_swept(fixture: &dyn StoreFixture) {
         })
     };
     // each Write alone in its flush
-    let store = FaultStore::flushing(fixture.store(), 1);
+    let store = FaultStore::with_flush_writes(fixture.store(), 1);
     let one = open(store.clone(), |b| b.register(&workflow)).await;
     let (two, _) = second_engine(fixture, |b| b.register(&workflow)).await;
     let handle = one.start(&workflow, "i".repeat(SIZE)).workflow_id("x").await.unwrap();
@@ -47,10 +47,10 @@ async fn what_a_lost_run_left_behind_is_swept(fixture: &dyn StoreFixture) {
     // its worker is lost after the pieces of an outcome, before the checkpoint that refers to them
     store.hold_writes(|write| matches!(write, Write::Checkpoint(_)));
     first.open();
-    store.until_hanging().await;
+    store.wait_until_hanging().await;
     let owner = row(&two, "x").await.owner.unwrap();
-    store.hold(&[Call::Look]);
-    fixture.lose(owner).await;
+    store.hold_calls(&[Call::Heartbeat]);
+    fixture.mark_dead(owner).await;
     bodies.reaches(2).await;
     store.release();
     later.open();
@@ -73,7 +73,7 @@ async fn what_a_lost_run_left_behind_is_swept(fixture: &dyn StoreFixture) {
 /// The values that have been stored aside through `store`, by execution.
 fn values(store: &FaultStore) -> Vec<(Key, ChunkRef)> {
     let mut values: Vec<(Key, ChunkRef)> = Vec::new();
-    for (write, _) in store.landed() {
+    for (write, _) in store.committed_writes() {
         let Write::Chunk(chunk) = write else { continue };
         let len = chunk.bytes.len() as u64;
         match values.iter_mut().find(|(key, value)| (*key, value.value) == (chunk.execution, chunk.value)) {
@@ -98,7 +98,7 @@ async fn the_input_of_a_start_that_does_not_land_is_swept(fixture: &dyn StoreFix
     assert_eq!(again.key(), first.key());
     let other = one.start(&length, "o".repeat(SIZE)).workflow_id("taken").await.map(drop).unwrap_err();
     assert_eq!(other.kind(), ErrorKind::Conflict, "{other}");
-    store.refuse(|write| matches!(write, Write::Start(_)));
+    store.reject(|write| matches!(write, Write::Start(_)));
     one.start(&length, large).await.map(drop).unwrap_err();
     store.accept_all();
     let other = one.run(&length, "o".repeat(SIZE)).workflow_id("taken").await.map(drop).unwrap_err();

@@ -58,8 +58,8 @@ async fn a_sleep_in_memory_is_not_early_behind_a_slow_look(fixture: &dyn StoreFi
     let before = fixture.now();
     let run = engine.start(&sleeper, SLEEP.as_millis() as u64).await.unwrap();
     engine.run(&sleeper, 3_300).await.unwrap();
-    let looks = store.hold(&[Call::Look]);
-    store.until_called(Call::Look, looks + 1).await;
+    let looks = store.hold_calls(&[Call::Heartbeat]);
+    store.wait_until_called(Call::Heartbeat, looks + 1).await;
     let rest = 4_800_u64.saturating_sub(fixture.now().since(before).as_millis() as u64);
     engine.run(&sleeper, rest).await.unwrap();
     // the store's clock goes faster than this machine's, so the answer lifts the estimate by all the time it took
@@ -76,12 +76,12 @@ async fn a_long_sleep_takes_no_memory_and_is_not_early(fixture: &dyn StoreFixtur
     let (engine, store) = engine(fixture, |b| b.register(&sleeper).suspend_after(BRIEF)).await;
     let before = fixture.now();
     let handle = engine.start(&sleeper, 3_600_000).await.unwrap();
-    store.until_landed(suspends(handle.key())).await;
+    store.wait_until_committed(suspends(handle.key())).await;
     let waiting = row(&engine, &handle.workflow_id()).await;
     assert_eq!((waiting.status, waiting.owner), (Status::Waiting, None));
     assert!(waiting.wake_at.unwrap() >= before.plus(HOUR));
     fixture.clock().advance(HOUR.checked_sub(Duration::from_mins(1)).unwrap());
-    store.until_called(Call::Look, store.called(Call::Look) + 2).await;
+    store.wait_until_called(Call::Heartbeat, store.call_count(Call::Heartbeat) + 2).await;
     assert_eq!(handle.status().await.unwrap(), Status::Waiting);
     assert_eq!(engine.running_count(), 0);
     fixture.clock().advance(Duration::from_mins(1));
@@ -96,7 +96,7 @@ async fn a_suspended_sleep_is_continued_by_another_engine(fixture: &dyn StoreFix
     let sleeper = sleeper();
     let (one, store) = engine(fixture, |b| b.register(&sleeper).suspend_after(BRIEF)).await;
     let handle = one.start(&sleeper, 3_600_000).workflow_id("x").await.unwrap();
-    store.until_landed(suspends(handle.key())).await;
+    store.wait_until_committed(suspends(handle.key())).await;
     shut_down(one).await;
     fixture.clock().advance(HOUR);
     let (two, _) = engine(fixture, |b| b.register(&sleeper)).await;
@@ -133,7 +133,7 @@ async fn a_sleep_beside_work_keeps_its_due_time_over_a_restart(fixture: &dyn Sto
     let handle = one.start(&workflow, ()).workflow_id("x").await.unwrap();
     let key = handle.key();
     store
-        .until_landed(|write| match write {
+        .wait_until_committed(|write| match write {
             Write::Transition(change) => {
                 change.key == key && matches!(&change.state, State::Running { pending_sleeps } if !pending_sleeps.is_empty())
             }
@@ -244,7 +244,7 @@ async fn a_child_that_is_cancelled_is_an_error_for_its_parent(fixture: &dyn Stor
         let handle = engine.start(&parent, 1).await.unwrap();
         count.reaches(before + 1).await;
         if suspend_after == BRIEF {
-            store.until_landed(suspends(handle.key())).await;
+            store.wait_until_committed(suspends(handle.key())).await;
         }
         engine.cancel(&only_child(&engine, handle.key()).await).await.unwrap();
         let Error::Failed(failure) = handle.result().await.unwrap_err() else { panic!() };
@@ -260,7 +260,7 @@ async fn a_parent_suspends_and_is_woken_by_its_child(fixture: &dyn StoreFixture)
     let (engine, store) =
         engine(fixture, |b| b.register(&child).register(&parent).suspend_after(BRIEF)).await;
     let handle = engine.start(&parent, 5).await.unwrap();
-    store.until_landed(suspends(handle.key())).await;
+    store.wait_until_committed(suspends(handle.key())).await;
     assert_eq!(handle.status().await.unwrap(), Status::Waiting);
     latch.open();
     assert_eq!(handle.result().await.unwrap(), 5);
@@ -281,11 +281,11 @@ async fn a_child_that_ends_while_its_parent_suspends_wakes_it(fixture: &dyn Stor
         engine(fixture, |b| b.register(&child).register(&parent).suspend_after(BRIEF)).await;
     store.hold_writes(waits);
     let handle = engine.start(&parent, 5).await.unwrap();
-    store.until_hanging().await;
+    store.wait_until_hanging().await;
     latch.open();
     store.release();
     assert_eq!(handle.result().await.unwrap(), 5);
-    assert!(store.landed().iter().any(|(write, _)| suspends(handle.key())(write)));
+    assert!(store.committed_writes().iter().any(|(write, _)| suspends(handle.key())(write)));
     shut_down(engine).await;
 }
 
@@ -298,11 +298,11 @@ async fn a_child_that_ends_elsewhere_before_its_parent_is_suspended_wakes_it(fix
     let (two, other) = second_engine(fixture, |b| b.register(&child)).await;
     store.hold_writes(waits);
     let handle = one.start(&parent, 5).await.unwrap();
-    store.until_hanging().await;
+    store.wait_until_hanging().await;
     latch.open();
     let key = handle.key();
     // the child's waker finds nobody who waits
-    other.until_landed(|write| matches!(write, Write::Wake(woken) if *woken == key)).await;
+    other.wait_until_committed(|write| matches!(write, Write::Wake(woken) if *woken == key)).await;
     store.release();
     assert_eq!(handle.result().await.unwrap(), 5);
     shut_down(one).await;
@@ -365,7 +365,7 @@ async fn a_child_that_nobody_waits_for_any_more_goes_on(fixture: &dyn StoreFixtu
     let child = only_child(&engine, handle.key()).await;
     assert_eq!(row(&engine, &child).await.status, Status::Running);
     latch.open();
-    store.until_landed(ends(row(&engine, &child).await.key)).await;
+    store.wait_until_committed(ends(row(&engine, &child).await.key)).await;
     assert_eq!(engine.get::<i64>(&child).await.unwrap().result().await.unwrap(), 1);
     shut_down(engine).await;
 }
@@ -437,7 +437,7 @@ async fn a_waiting_parent_takes_no_place(fixture: &dyn StoreFixture) {
     })
     .await;
     let handle = one.start(&parent, 5).await.unwrap();
-    store.until_landed(suspends(handle.key())).await;
+    store.wait_until_committed(suspends(handle.key())).await;
     // the child has one place, the parent none
     assert_eq!(one.run(&other, 1).await.unwrap().len(), 1);
     latch.open();
@@ -460,11 +460,11 @@ async fn a_timer_and_a_child_whichever_is_first(fixture: &dyn StoreFixture) {
     let (engine, store) =
         engine(fixture, |b| b.register(&child).register(&parent).suspend_after(BRIEF)).await;
     let late = engine.start(&parent, ()).await.unwrap();
-    store.until_landed(suspends(late.key())).await;
+    store.wait_until_committed(suspends(late.key())).await;
     fixture.clock().advance(HOUR);
     assert!(!late.result().await.unwrap());
     let early = engine.start(&parent, ()).await.unwrap();
-    store.until_landed(suspends(early.key())).await;
+    store.wait_until_committed(suspends(early.key())).await;
     latch.open();
     assert!(early.result().await.unwrap());
     shut_down(engine).await;

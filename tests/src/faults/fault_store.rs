@@ -27,13 +27,13 @@ pub enum Call {
     /// `claim`
     Claim,
     /// `look`
-    Look,
+    Heartbeat,
     /// `recover`
-    Recover,
+    TakeOver,
     /// `load`
     Load,
     /// `value`
-    Value,
+    LoadValue,
     /// `list`
     List,
     /// `queues`
@@ -53,55 +53,55 @@ pub enum Fault {
 
 /// What an engine is notified of that happens elsewhere.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum Elsewhere {
+enum HintMode {
     /// What the store tells.
     #[default]
-    AsItIs,
+    PassThrough,
     /// Something may have changed, all the time.
     Busy,
     /// Nothing.
     Silent,
 }
 
-type Matches = Box<dyn Fn(&Write) -> bool + Send>;
+type WriteMatcher = Box<dyn Fn(&Write) -> bool + Send>;
 
 #[derive(Default)]
 struct Rules {
     /// Calls of the kinds that count.
     calls: u64,
     /// The call that fails, as a number of `calls`, and how.
-    failing: Option<(u64, Fault)>,
+    failing_call: Option<(u64, Fault)>,
     has_fired: bool,
     /// The kind of call that fails next, and how.
-    failing_next: Option<(Call, Fault)>,
+    failing_kind: Option<(Call, Fault)>,
     /// Kinds of calls that answer `Unavailable`.
-    down: Vec<Call>,
+    unavailable: Vec<Call>,
     /// Kinds of calls that hang.
-    held: Vec<Call>,
+    held_calls: Vec<Call>,
     /// Kinds of calls whose answers hang.
-    held_answers: Vec<Call>,
+    held_replies: Vec<Call>,
     /// Flushes with such a Write hang.
-    held_writes: Option<Matches>,
+    held_writes: Option<WriteMatcher>,
     /// The answers to flushes with such a Write hang.
-    held_outcomes: Option<Matches>,
+    held_write_replies: Option<WriteMatcher>,
     /// The next claim that takes something answers `Unavailable`.
-    loses_claim: bool,
+    drops_claim_reply: bool,
     /// The answer to the next call of this kind, claim or look, which does nothing.
-    next_answer: Option<(Call, StoreError)>,
+    next_error: Option<(Call, StoreError)>,
     /// How many calls hang.
     hanging: usize,
-    refused: Option<Matches>,
-    blocked: Option<Matches>,
+    rejected: Option<WriteMatcher>,
+    blocked: Option<WriteMatcher>,
     /// The answer to the next commit, which does nothing.
-    next_commit: Option<StoreError>,
-    landed: Vec<(Write, Outcome)>,
-    flushes: Vec<usize>,
+    next_commit_error: Option<StoreError>,
+    committed: Vec<(Write, Outcome)>,
+    flush_sizes: Vec<usize>,
     /// Calls by kind that have come in.
-    seen: Vec<Call>,
+    received: Vec<Call>,
     /// How many of the looks were to renew.
     renewals: usize,
     /// What `changed` answers.
-    elsewhere: Elsewhere,
+    hint_mode: HintMode,
     /// Who has registered.
     workers: Vec<WorkerId>,
 }
@@ -109,7 +109,7 @@ struct Rules {
 /// A store with faults in front of it.
 pub struct FaultStore {
     inner: Arc<dyn Store>,
-    about: StoreInfo,
+    info: StoreInfo,
     rules: Mutex<Rules>,
     /// Counts everything that happens, for those who wait for something.
     events: watch::Sender<u64>,
@@ -118,24 +118,24 @@ pub struct FaultStore {
 impl FaultStore {
     /// `inner`, without faults yet.
     pub fn wrap(inner: Arc<dyn Store>) -> Arc<Self> {
-        Self::flushing(inner, usize::MAX)
+        Self::with_flush_writes(inner, usize::MAX)
     }
 
     /// The same, with at most so many Writes in a flush.
-    pub fn flushing(inner: Arc<dyn Store>, flush_writes: usize) -> Arc<Self> {
+    pub fn with_flush_writes(inner: Arc<dyn Store>, flush_writes: usize) -> Arc<Self> {
         let mut about = inner.info().clone();
         about.max_flush_writes = about.max_flush_writes.min(flush_writes);
-        Self::saying(inner, about)
+        Self::with_info(inner, about)
     }
 
     /// The same, for an engine with so many lanes.
-    pub fn laned(inner: Arc<dyn Store>, lanes: u16) -> Arc<Self> {
+    pub fn with_lanes(inner: Arc<dyn Store>, lanes: u16) -> Arc<Self> {
         let about = StoreInfo { lanes, ..inner.info().clone() };
-        Self::saying(inner, about)
+        Self::with_info(inner, about)
     }
 
-    fn saying(inner: Arc<dyn Store>, about: StoreInfo) -> Arc<Self> {
-        Arc::new(Self { inner, about, rules: Mutex::default(), events: watch::Sender::new(0) })
+    fn with_info(inner: Arc<dyn Store>, about: StoreInfo) -> Arc<Self> {
+        Arc::new(Self { inner, info: about, rules: Mutex::default(), events: watch::Sender::new(0) })
     }
 
     fn rules(&self) -> MutexGuard<'_, Rules> {
@@ -149,16 +149,16 @@ impl FaultStore {
     }
 
     /// Lets the `n`th call from now fail, counting commits, claims, looks and reads.
-    pub fn fail_call(&self, n: u64, fault: Fault) {
+    pub fn fail_nth_call(&self, n: u64, fault: Fault) {
         self.change(|rules| {
-            rules.failing = Some((rules.calls + n, fault));
+            rules.failing_call = Some((rules.calls + n, fault));
             rules.has_fired = false;
         });
     }
 
     /// Lets the next call of this kind fail.
     pub fn fail_next(&self, call: Call, fault: Fault) {
-        self.change(|rules| rules.failing_next = Some((call, fault)));
+        self.change(|rules| rules.failing_kind = Some((call, fault)));
     }
 
     /// True if the call that was to fail has failed.
@@ -167,23 +167,23 @@ impl FaultStore {
     }
 
     /// Lets all calls of these kinds answer `Unavailable`, and no others; none to end that.
-    pub fn down(&self, calls: &[Call]) {
-        self.change(|rules| rules.down = calls.to_vec());
+    pub fn make_unavailable(&self, calls: &[Call]) {
+        self.change(|rules| rules.unavailable = calls.to_vec());
     }
 
     /// Lets all calls of these kinds hang, until [`release`](Self::release).
     ///
     /// Returns how many of them came before: the next one hangs.
-    pub fn hold(&self, calls: &[Call]) -> usize {
+    pub fn hold_calls(&self, calls: &[Call]) -> usize {
         self.change(|rules| {
-            rules.held = calls.to_vec();
-            rules.seen.iter().filter(|seen| calls.contains(seen)).count()
+            rules.held_calls = calls.to_vec();
+            rules.received.iter().filter(|seen| calls.contains(seen)).count()
         })
     }
 
     /// Lets claims happen and their answers hang, until [`release`](Self::release).
-    pub fn hold_claims_answers(&self) {
-        self.change(|rules| rules.held_answers = vec![Call::Claim]);
+    pub fn hold_claim_replies(&self) {
+        self.change(|rules| rules.held_replies = vec![Call::Claim]);
     }
 
     /// Lets flushes with a Write that matches hang, until [`release`](Self::release).
@@ -193,39 +193,39 @@ impl FaultStore {
 
     /// Lets flushes with a Write that matches happen and their answers hang, until
     /// [`release`](Self::release).
-    pub fn hold_outcomes(&self, matches: impl Fn(&Write) -> bool + Send + 'static) {
-        self.change(|rules| rules.held_outcomes = Some(Box::new(matches)));
+    pub fn hold_write_replies(&self, matches: impl Fn(&Write) -> bool + Send + 'static) {
+        self.change(|rules| rules.held_write_replies = Some(Box::new(matches)));
     }
 
     /// Lets the next claim that takes something happen, and its answer be lost.
-    pub fn lose_next_claim(&self) {
-        self.change(|rules| rules.loses_claim = true);
+    pub fn drop_next_claim_reply(&self) {
+        self.change(|rules| rules.drops_claim_reply = true);
     }
 
     /// Waits until the answer to a claim has been lost.
-    pub async fn until_claim_is_lost(&self) {
-        self.until(|rules| !rules.loses_claim).await;
+    pub async fn wait_until_claim_reply_dropped(&self) {
+        self.wait_until(|rules| !rules.drops_claim_reply).await;
     }
 
     /// Waits until a call hangs.
-    pub async fn until_hanging(&self) {
-        self.until_hanging_at_once(1).await;
+    pub async fn wait_until_hanging(&self) {
+        self.wait_until_hanging_calls(1).await;
     }
 
     /// Waits until so many calls hang.
-    pub async fn until_hanging_at_once(&self, calls: usize) {
-        self.until(|rules| rules.hanging >= calls).await;
+    pub async fn wait_until_hanging_calls(&self, calls: usize) {
+        self.wait_until(|rules| rules.hanging >= calls).await;
     }
 
     /// Lets go on what hangs.
     pub fn release(&self) {
         self.change(|rules| {
-            rules.held.clear();
-            rules.held_answers.clear();
+            rules.held_calls.clear();
+            rules.held_replies.clear();
             rules.held_writes = None;
-            rules.held_outcomes = None;
-            if matches!(rules.failing, Some((_, Fault::Hang))) {
-                rules.failing = None;
+            rules.held_write_replies = None;
+            if matches!(rules.failing_call, Some((_, Fault::Hang))) {
+                rules.failing_call = None;
             }
         });
     }
@@ -235,14 +235,14 @@ impl FaultStore {
         self.release();
         self.accept_all();
         self.change(|rules| {
-            rules.failing = None;
-            rules.down.clear();
+            rules.failing_call = None;
+            rules.unavailable.clear();
         });
     }
 
     /// Refuses flushes with a Write that matches: `Rejected`.
-    pub fn refuse(&self, matches: impl Fn(&Write) -> bool + Send + 'static) {
-        self.change(|rules| rules.refused = Some(Box::new(matches)));
+    pub fn reject(&self, matches: impl Fn(&Write) -> bool + Send + 'static) {
+        self.change(|rules| rules.rejected = Some(Box::new(matches)));
     }
 
     /// Answers `Blocked` to flushes with a Write that matches.
@@ -252,22 +252,22 @@ impl FaultStore {
 
     /// Ends [`refuse`](Self::refuse) and [`block`](Self::block).
     pub fn accept_all(&self) {
-        self.change(|rules| (rules.refused, rules.blocked) = (None, None));
+        self.change(|rules| (rules.rejected, rules.blocked) = (None, None));
     }
 
     /// Answers this to the next claim or look, which does nothing.
-    pub fn answer_next(&self, call: Call, error: StoreError) {
-        self.change(|rules| rules.next_answer = Some((call, error)));
+    pub fn fail_next_with(&self, call: Call, error: StoreError) {
+        self.change(|rules| rules.next_error = Some((call, error)));
     }
 
     /// Answers this to the next commit, which does nothing.
-    pub fn answer_next_commit(&self, error: StoreError) {
-        self.change(|rules| rules.next_commit = Some(error));
+    pub fn fail_next_commit_with(&self, error: StoreError) {
+        self.change(|rules| rules.next_commit_error = Some(error));
     }
 
     /// All Writes that have landed, in order, with their outcomes.
-    pub fn landed(&self) -> Vec<(Write, Outcome)> {
-        self.rules().landed.clone()
+    pub fn committed_writes(&self) -> Vec<(Write, Outcome)> {
+        self.rules().committed.clone()
     }
 
     /// Who has registered through it, as far as the store has answered.
@@ -276,96 +276,96 @@ impl FaultStore {
     }
 
     /// How many Writes each flush had.
-    pub fn flushes(&self) -> Vec<usize> {
-        self.rules().flushes.clone()
+    pub fn flush_sizes(&self) -> Vec<usize> {
+        self.rules().flush_sizes.clone()
     }
 
     /// Waits until a Write that matches has landed.
-    pub async fn until_landed(&self, matches: impl Fn(&Write) -> bool) {
-        self.until_landed_times(1, matches).await;
+    pub async fn wait_until_committed(&self, matches: impl Fn(&Write) -> bool) {
+        self.wait_until_committed_times(1, matches).await;
     }
 
     /// Waits until so many Writes that match have landed.
-    pub async fn until_landed_times(&self, times: usize, matches: impl Fn(&Write) -> bool) {
-        self.until(|rules| rules.landed.iter().filter(|(write, _)| matches(write)).count() >= times).await;
+    pub async fn wait_until_committed_times(&self, times: usize, matches: impl Fn(&Write) -> bool) {
+        self.wait_until(|rules| rules.committed.iter().filter(|(write, _)| matches(write)).count() >= times).await;
     }
 
     /// Waits until so many calls of this kind have come in.
-    pub async fn until_called(&self, call: Call, times: usize) {
-        self.until(|rules| rules.seen.iter().filter(|seen| **seen == call).count() >= times).await;
+    pub async fn wait_until_called(&self, call: Call, times: usize) {
+        self.wait_until(|rules| rules.received.iter().filter(|seen| **seen == call).count() >= times).await;
     }
 
     /// How many calls of this kind have come in.
-    pub fn called(&self, call: Call) -> usize {
-        self.rules().seen.iter().filter(|seen| **seen == call).count()
+    pub fn call_count(&self, call: Call) -> usize {
+        self.rules().received.iter().filter(|seen| **seen == call).count()
     }
 
     /// Waits until so many looks were to renew.
-    pub async fn until_renewed(&self, times: usize) {
-        self.until(|rules| rules.renewals >= times).await;
+    pub async fn wait_until_renewed(&self, times: usize) {
+        self.wait_until(|rules| rules.renewals >= times).await;
     }
 
     /// How many looks were to renew.
-    pub fn renewals(&self) -> usize {
+    pub fn renewal_count(&self) -> usize {
         self.rules().renewals
     }
 
     /// Tells the engine, over and over, that something may have changed elsewhere.
-    pub fn be_busy_elsewhere(&self) {
-        self.change(|rules| rules.elsewhere = Elsewhere::Busy);
+    pub fn send_endless_hints(&self) {
+        self.change(|rules| rules.hint_mode = HintMode::Busy);
     }
 
     /// Keeps all notifications of changes elsewhere from an engine that opens later: only looks find them.
-    pub fn be_silent_elsewhere(&self) {
-        self.change(|rules| rules.elsewhere = Elsewhere::Silent);
+    pub fn suppress_hints(&self) {
+        self.change(|rules| rules.hint_mode = HintMode::Silent);
     }
 
-    async fn until(&self, holds: impl Fn(&Rules) -> bool) {
+    async fn wait_until(&self, holds: impl Fn(&Rules) -> bool) {
         let mut events = self.events.subscribe();
         while !holds(&self.rules()) {
             events.changed().await.unwrap();
         }
     }
 
-    async fn hang(&self, is_over: impl Fn(&Rules) -> bool) {
+    async fn hang_until(&self, is_over: impl Fn(&Rules) -> bool) {
         self.change(|rules| rules.hanging += 1);
-        self.until(is_over).await;
+        self.wait_until(is_over).await;
         self.change(|rules| rules.hanging -= 1);
     }
 
     /// What is to happen to a call that comes in now.
-    async fn enter(&self, call: Call) -> Result<Option<Fault>, StoreError> {
-        if let Some((_, error)) = self.change(|rules| rules.next_answer.take_if(|(other, _)| *other == call))
+    async fn begin_call(&self, call: Call) -> Result<Option<Fault>, StoreError> {
+        if let Some((_, error)) = self.change(|rules| rules.next_error.take_if(|(other, _)| *other == call))
         {
             return Err(error);
         }
         let (fault, is_held) = self.change(|rules| {
-            rules.seen.push(call);
+            rules.received.push(call);
             let mut fault = None;
             if !matches!(call, Call::Register | Call::Close) {
                 rules.calls += 1;
-                if let Some((n, kind)) = rules.failing
+                if let Some((n, kind)) = rules.failing_call
                     && n == rules.calls
                 {
                     rules.has_fired = true;
                     fault = Some(kind);
                 }
             }
-            if let Some((_, kind)) = rules.failing_next.take_if(|(other, _)| *other == call) {
+            if let Some((_, kind)) = rules.failing_kind.take_if(|(other, _)| *other == call) {
                 fault = Some(kind);
             }
-            if rules.down.contains(&call) {
+            if rules.unavailable.contains(&call) {
                 fault = Some(Fault::Before);
             }
-            (fault, rules.held.contains(&call))
+            (fault, rules.held_calls.contains(&call))
         });
         if is_held {
-            self.hang(|rules| !rules.held.contains(&call)).await;
+            self.hang_until(|rules| !rules.held_calls.contains(&call)).await;
         }
         match fault {
             Some(Fault::Before) => Err(unavailable(call)),
             Some(Fault::Hang) => {
-                self.hang(|rules| !matches!(rules.failing, Some((_, Fault::Hang)))).await;
+                self.hang_until(|rules| !matches!(rules.failing_call, Some((_, Fault::Hang)))).await;
                 Ok(None)
             }
             fault => Ok(fault),
@@ -378,14 +378,14 @@ fn unavailable(call: Call) -> StoreError {
 }
 
 /// What was asked has happened; whether the answer comes is another matter.
-fn leave<T>(call: Call, fault: Option<Fault>, answer: Result<T, StoreError>) -> Result<T, StoreError> {
+fn finish_call<T>(call: Call, fault: Option<Fault>, answer: Result<T, StoreError>) -> Result<T, StoreError> {
     if fault == Some(Fault::After) { Err(unavailable(call)) } else { answer }
 }
 
 #[async_trait]
 impl Store for FaultStore {
     fn info(&self) -> &StoreInfo {
-        &self.about
+        &self.info
     }
 
     fn counters(&self) -> &Counters {
@@ -393,31 +393,31 @@ impl Store for FaultStore {
     }
 
     async fn register(&self, lanes: u16, info: &WorkerInfo) -> Result<Registration, StoreError> {
-        let fault = self.enter(Call::Register).await?;
+        let fault = self.begin_call(Call::Register).await?;
         let answer = self.inner.register(lanes, info).await;
         if let Ok(registration) = &answer {
             self.change(|rules| rules.workers.push(registration.worker));
         }
-        leave(Call::Register, fault, answer)
+        finish_call(Call::Register, fault, answer)
     }
 
     async fn close(&self, worker: WorkerId) -> Result<(), StoreError> {
-        let fault = self.enter(Call::Close).await?;
-        leave(Call::Close, fault, self.inner.close(worker).await)
+        let fault = self.begin_call(Call::Close).await?;
+        finish_call(Call::Close, fault, self.inner.close(worker).await)
     }
 
     async fn commit(&self, flush: &Flush) -> Result<Vec<(usize, Outcome)>, StoreError> {
-        let fault = self.enter(Call::Commit).await?;
-        let matches = |matches: &Option<Matches>| {
+        let fault = self.begin_call(Call::Commit).await?;
+        let matches = |matches: &Option<WriteMatcher>| {
             matches.as_ref().is_some_and(|matches| flush.writes.iter().any(matches))
         };
         if matches(&self.rules().held_writes) {
-            self.hang(|rules| !matches(&rules.held_writes)).await;
+            self.hang_until(|rules| !matches(&rules.held_writes)).await;
         }
         let refusal = self.change(|rules| {
-            if let Some(error) = rules.next_commit.take() {
+            if let Some(error) = rules.next_commit_error.take() {
                 Some(error)
-            } else if matches(&rules.refused) {
+            } else if matches(&rules.rejected) {
                 Some(StoreError::Rejected("a test does not like it".into()))
             } else if matches(&rules.blocked) {
                 Some(StoreError::Blocked("a test is in the way".into()))
@@ -431,31 +431,31 @@ impl Store for FaultStore {
         let answer = self.inner.commit(flush).await;
         if let Ok(others) = &answer {
             self.change(|rules| {
-                rules.flushes.push(flush.writes.len());
+                rules.flush_sizes.push(flush.writes.len());
                 for (i, write) in flush.writes.iter().enumerate() {
                     let outcome = others.iter().find(|(n, _)| *n == i).map(|(_, outcome)| outcome.clone());
-                    rules.landed.push((write.clone(), outcome.unwrap_or(Outcome::Applied)));
+                    rules.committed.push((write.clone(), outcome.unwrap_or(Outcome::Applied)));
                 }
             });
         }
-        if matches(&self.rules().held_outcomes) {
-            self.hang(|rules| !matches(&rules.held_outcomes)).await;
+        if matches(&self.rules().held_write_replies) {
+            self.hang_until(|rules| !matches(&rules.held_write_replies)).await;
         }
-        leave(Call::Commit, fault, answer)
+        finish_call(Call::Commit, fault, answer)
     }
 
     async fn claim(&self, claim: &Claim) -> Result<ClaimReply, StoreError> {
-        let fault = self.enter(Call::Claim).await?;
+        let fault = self.begin_call(Call::Claim).await?;
         let answer = self.inner.claim(claim).await;
         if answer.as_ref().is_ok_and(|it| !it.records.is_empty()) {
-            if self.rules().held_answers.contains(&Call::Claim) {
-                self.hang(|rules| rules.held_answers.is_empty()).await;
+            if self.rules().held_replies.contains(&Call::Claim) {
+                self.hang_until(|rules| rules.held_replies.is_empty()).await;
             }
-            if self.change(|rules| std::mem::take(&mut rules.loses_claim)) {
+            if self.change(|rules| std::mem::take(&mut rules.drops_claim_reply)) {
                 return Err(unavailable(Call::Claim));
             }
         }
-        leave(Call::Claim, fault, answer)
+        finish_call(Call::Claim, fault, answer)
     }
 
     async fn change_queue(&self, change: &QueueChange) -> Result<Option<QueueRow>, StoreError> {
@@ -463,29 +463,29 @@ impl Store for FaultStore {
     }
 
     async fn queues(&self, names: Option<&[Arc<str>]>) -> Result<Vec<QueueRow>, StoreError> {
-        let fault = self.enter(Call::Queues).await?;
-        leave(Call::Queues, fault, self.inner.queues(names).await)
+        let fault = self.begin_call(Call::Queues).await?;
+        finish_call(Call::Queues, fault, self.inner.queues(names).await)
     }
 
     async fn heartbeat(&self, look: &Heartbeat) -> Result<HeartbeatReply, StoreError> {
         self.change(|rules| rules.renewals += usize::from(look.renews_lease));
-        let fault = self.enter(Call::Look).await?;
-        leave(Call::Look, fault, self.inner.heartbeat(look).await)
+        let fault = self.begin_call(Call::Heartbeat).await?;
+        finish_call(Call::Heartbeat, fault, self.inner.heartbeat(look).await)
     }
 
     async fn load(&self, ids: &[ExecutionId], detail: Detail) -> Result<Vec<Option<Record>>, StoreError> {
-        let fault = self.enter(Call::Load).await?;
-        leave(Call::Load, fault, self.inner.load(ids, detail).await)
+        let fault = self.begin_call(Call::Load).await?;
+        finish_call(Call::Load, fault, self.inner.load(ids, detail).await)
     }
 
     async fn load_value(&self, execution: Key, chunks: ChunkRef) -> Result<Bytes, StoreError> {
-        let fault = self.enter(Call::Value).await?;
-        leave(Call::Value, fault, self.inner.load_value(execution, chunks).await)
+        let fault = self.begin_call(Call::LoadValue).await?;
+        finish_call(Call::LoadValue, fault, self.inner.load_value(execution, chunks).await)
     }
 
     async fn list(&self, filter: &Filter) -> Result<Page, StoreError> {
-        let fault = self.enter(Call::List).await?;
-        leave(Call::List, fault, self.inner.list(filter).await)
+        let fault = self.begin_call(Call::List).await?;
+        finish_call(Call::List, fault, self.inner.list(filter).await)
     }
 
     async fn dead_workers(&self, workers: &[WorkerId]) -> Result<Vec<WorkerId>, StoreError> {
@@ -493,8 +493,8 @@ impl Store for FaultStore {
     }
 
     async fn take_over(&self, worker: WorkerId) -> Result<u64, StoreError> {
-        let fault = self.enter(Call::Recover).await?;
-        leave(Call::Recover, fault, self.inner.take_over(worker).await)
+        let fault = self.begin_call(Call::TakeOver).await?;
+        finish_call(Call::TakeOver, fault, self.inner.take_over(worker).await)
     }
 
     async fn dead_letters(&self, most: u64) -> Result<Vec<DeadLetter>, StoreError> {
@@ -506,14 +506,14 @@ impl Store for FaultStore {
     }
 
     async fn next_hint(&self) -> Hint {
-        let elsewhere = self.rules().elsewhere;
+        let elsewhere = self.rules().hint_mode;
         match elsewhere {
-            Elsewhere::AsItIs => self.inner.next_hint().await,
-            Elsewhere::Busy => {
+            HintMode::PassThrough => self.inner.next_hint().await,
+            HintMode::Busy => {
                 tokio::task::yield_now().await;
                 Hint { has_ready: false, has_other: true }
             }
-            Elsewhere::Silent => std::future::pending().await,
+            HintMode::Silent => std::future::pending().await,
         }
     }
 }

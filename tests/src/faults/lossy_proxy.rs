@@ -11,39 +11,39 @@ use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::{TcpListener, TcpStream};
 
 /// One reply to COMMIT in so many gets lost with its connection.
-const DROPPED: u32 = 40;
+const DROP_ONE_IN: u32 = 40;
 /// One in so many comes late.
-const STALLED: u32 = 120;
+const DELAY_ONE_IN: u32 = 120;
 /// One message in so many ends in the middle, and the connection with it.
-const CUT: u32 = 2000;
+const CUT_ONE_IN: u32 = 2000;
 /// How late, at most: shorter than a lease.
-const LATE_MILLIS: u64 = 1500;
+const MAX_DELAY_MILLIS: u64 = 1500;
 
 /// It lives as long as its runtime.
 pub(crate) struct LossyProxy {
     address: SocketAddr,
-    shared: Arc<Shared>,
+    shared: Arc<ProxyFaults>,
 }
 
-struct Shared {
+struct ProxyFaults {
     port: u16,
     is_lossy: AtomicBool,
     rng: Mutex<Rng>,
     dropped: AtomicU64,
-    stalled: AtomicU64,
+    delayed: AtomicU64,
     cut: AtomicU64,
 }
 
 impl LossyProxy {
     /// A faithful way to the server on 127.0.0.1 that `url` names.
-    pub(crate) async fn to(url: &str, rng: Rng) -> Self {
+    pub(crate) async fn start(url: &str, rng: Rng) -> Self {
         let config: tokio_postgres::Config = url.parse().unwrap();
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(ProxyFaults {
             port: config.get_ports()[0],
             is_lossy: AtomicBool::new(false),
             rng: rng.into(),
             dropped: AtomicU64::new(0),
-            stalled: AtomicU64::new(0),
+            delayed: AtomicU64::new(0),
             cut: AtomicU64::new(0),
         });
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -69,48 +69,48 @@ impl LossyProxy {
     }
 
     /// From here on it loses things, or no more.
-    pub(crate) fn lose(&self, is_lossy: bool) {
+    pub(crate) fn set_lossy(&self, is_lossy: bool) {
         self.shared.is_lossy.store(is_lossy, SeqCst);
     }
 
     /// How many replies to COMMIT were lost, how many came late, how many messages were torn.
-    pub(crate) fn struck(&self) -> [u64; 3] {
-        let Shared { dropped, stalled, cut, .. } = &*self.shared;
+    pub(crate) fn fault_counts(&self) -> [u64; 3] {
+        let ProxyFaults { dropped, delayed: stalled, cut, .. } = &*self.shared;
         [dropped, stalled, cut].map(|it| it.load(SeqCst))
     }
 }
 
-impl Shared {
+impl ProxyFaults {
     /// True once in so many times.
-    fn strikes(&self, one_in: u32) -> bool {
+    fn occurs(&self, one_in: u32) -> bool {
         self.is_lossy.load(SeqCst) && self.rng.lock().unwrap().u32(0..one_in) == 0
     }
 
     /// Some of so many.
-    fn some(&self, of: u64) -> u64 {
+    fn random_below(&self, of: u64) -> u64 {
         self.rng.lock().unwrap().u64(0..of.max(1))
     }
 }
 
-async fn connect(client: TcpStream, shared: Arc<Shared>) {
+async fn connect(client: TcpStream, shared: Arc<ProxyFaults>) {
     let Ok(server) = TcpStream::connect(("127.0.0.1", shared.port)).await else { return };
     let _ = (client.set_nodelay(true), server.set_nodelay(true));
     let ((client_in, client_out), (server_in, server_out)) = (client.into_split(), server.into_split());
     // whichever ends first, both connections are closed
     tokio::select! {
-        () = requests(client_in, server_out, &shared) => {}
-        () = replies(server_in, client_out, &shared) => {}
+        () = forward_requests(client_in, server_out, &shared) => {}
+        () = forward_replies(server_in, client_out, &shared) => {}
     }
 }
 
 /// Bytes to the server, some of which end in the middle.
-async fn requests(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, shared: &Shared) {
+async fn forward_requests(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, shared: &ProxyFaults) {
     let mut bytes = vec![0; 16 * 1024];
     loop {
         let Ok(count @ 1..) = from.read(&mut bytes).await else { return };
-        if shared.strikes(CUT) {
+        if shared.occurs(CUT_ONE_IN) {
             shared.cut.fetch_add(1, SeqCst);
-            let some = shared.some(count as u64) as usize;
+            let some = shared.random_below(count as u64) as usize;
             let _ = to.write_all(&bytes[..some]).await;
             return;
         }
@@ -121,7 +121,7 @@ async fn requests(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, shared: &Shar
 }
 
 /// Messages from the server: a type, a length that counts itself, and a body.
-async fn replies(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, shared: &Shared) {
+async fn forward_replies(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, shared: &ProxyFaults) {
     let mut waiting = Vec::new();
     let mut bytes = vec![0; 64 * 1024];
     loop {
@@ -132,21 +132,21 @@ async fn replies(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, shared: &Share
         while let Some(header) = waiting.get(end..end + 5) {
             let length = 1 + u32::from_be_bytes([header[1], header[2], header[3], header[4]]) as usize;
             let Some(message) = waiting.get(end..end + length) else { break };
-            if shared.strikes(CUT) {
+            if shared.occurs(CUT_ONE_IN) {
                 shared.cut.fetch_add(1, SeqCst);
-                let some = end + shared.some(length as u64) as usize;
+                let some = end + shared.random_below(length as u64) as usize;
                 let _ = to.write_all(&waiting[..some]).await;
                 return;
             }
             if message == b"C\0\0\0\x0bCOMMIT\0" {
-                if shared.strikes(DROPPED) {
+                if shared.occurs(DROP_ONE_IN) {
                     shared.dropped.fetch_add(1, SeqCst);
                     let _ = to.write_all(&waiting[..end]).await;
                     return;
                 }
-                if shared.strikes(STALLED) {
-                    shared.stalled.fetch_add(1, SeqCst);
-                    let late = Duration::from_millis(shared.some(LATE_MILLIS));
+                if shared.occurs(DELAY_ONE_IN) {
+                    shared.delayed.fetch_add(1, SeqCst);
+                    let late = Duration::from_millis(shared.random_below(MAX_DELAY_MILLIS));
                     let _ = tokio::time::timeout(late, std::future::pending::<()>()).await;
                 }
             }

@@ -9,37 +9,37 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Way {
+enum ProxyState {
     /// Everything passes.
     Open,
     /// Nothing passes; what is on its way stays so, and arrives later.
-    Standing,
+    Stalled,
     /// Connections are closed, and new ones too.
     Cut,
 }
 
 /// Stands between clients and a server on this machine. It lives as long as its runtime.
 #[derive(Clone)]
-pub struct StandingProxy {
+pub struct StallingProxy {
     address: SocketAddr,
-    way: Arc<watch::Sender<Way>>,
+    state: Arc<watch::Sender<ProxyState>>,
 }
 
-impl StandingProxy {
+impl StallingProxy {
     /// An open way to the server on 127.0.0.1 that `url` names.
-    pub async fn to(url: &str) -> Self {
+    pub async fn start(url: &str) -> Self {
         let config: tokio_postgres::Config = url.parse().unwrap();
         let port = config.get_ports().first().copied().unwrap_or(5432);
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
-        let way = Arc::new(watch::Sender::new(Way::Open));
+        let way = Arc::new(watch::Sender::new(ProxyState::Open));
         let ways = way.clone();
         tokio::spawn(async move {
             while let Ok((client, _)) = listener.accept().await {
                 tokio::spawn(connect(client, port, ways.subscribe()));
             }
         });
-        Self { address, way }
+        Self { address, state: way }
     }
 
     /// `url`, by this way.
@@ -49,50 +49,50 @@ impl StandingProxy {
     }
 
     /// From here on nothing passes.
-    pub fn stand_still(&self) {
-        self.way.send_replace(Way::Standing);
+    pub fn stall(&self) {
+        self.state.send_replace(ProxyState::Stalled);
     }
 
     /// Closes all connections, and each new one.
     pub fn cut(&self) {
-        self.way.send_replace(Way::Cut);
+        self.state.send_replace(ProxyState::Cut);
     }
 
     /// Lets everything pass, also what has been on its way.
     pub fn open(&self) {
-        self.way.send_replace(Way::Open);
+        self.state.send_replace(ProxyState::Open);
     }
 }
 
-async fn connect(client: TcpStream, port: u16, mut way: watch::Receiver<Way>) {
+async fn connect(client: TcpStream, port: u16, mut way: watch::Receiver<ProxyState>) {
     let mut cut = way.clone();
     let passed = async {
-        if way.wait_for(|way| *way != Way::Standing).await.is_err() {
+        if way.wait_for(|way| *way != ProxyState::Stalled).await.is_err() {
             return;
         }
         let Ok(server) = TcpStream::connect(("127.0.0.1", port)).await else { return };
         let ((mut client_in, mut client_out), (mut server_in, mut server_out)) =
             (client.into_split(), server.into_split());
         tokio::select! {
-            () = pass(&mut client_in, &mut server_out, way.clone()) => {}
-            () = pass(&mut server_in, &mut client_out, way) => {}
+            () = forward(&mut client_in, &mut server_out, way.clone()) => {}
+            () = forward(&mut server_in, &mut client_out, way) => {}
         }
     };
     tokio::select! {
         () = passed => {}
-        _ = cut.wait_for(|way| *way == Way::Cut) => {}
+        _ = cut.wait_for(|way| *way == ProxyState::Cut) => {}
     }
 }
 
-async fn pass(
+async fn forward(
     from: &mut (impl AsyncReadExt + Unpin),
     to: &mut (impl AsyncWriteExt + Unpin),
-    mut way: watch::Receiver<Way>,
+    mut way: watch::Receiver<ProxyState>,
 ) {
     let mut bytes = vec![0; 16 * 1024];
     loop {
         let Ok(count @ 1..) = from.read(&mut bytes).await else { return };
-        if way.wait_for(|way| *way == Way::Open).await.is_err()
+        if way.wait_for(|way| *way == ProxyState::Open).await.is_err()
             || to.write_all(&bytes[..count]).await.is_err()
         {
             return;

@@ -10,37 +10,37 @@ use proptest::prelude::*;
 use stepfast_core::store::{RequestKind, Status};
 
 /// How many executions a history is about.
-pub const SLOTS: usize = 8;
+pub const EXECUTIONS: usize = 8;
 /// How many workers are alive at any time.
 pub const WORKERS: usize = 3;
 /// The parent of each execution, if it is a child.
-pub const PARENTS: [Option<usize>; SLOTS] =
+pub const PARENTS: [Option<usize>; EXECUTIONS] =
     [None, Some(0), Some(0), Some(1), Some(1), Some(2), None, Some(6)];
 
 /// One thing that happens.
 #[derive(Clone, Debug)]
-pub enum Op {
+pub enum HistoryOp {
     /// A worker commits a flush: perhaps as one sent before whose fate is unknown, perhaps twice.
-    Flush { worker: usize, drafts: Vec<Aimed>, is_resent: bool, is_sent_again: bool },
+    Flush { worker: usize, drafts: Vec<TargetedDraft>, is_resent: bool, is_sent_again: bool },
     /// A worker claims all there is of these workflows.
     Claim { worker: usize, workflows: u8 },
     /// A worker looks, watching some executions and holding some.
-    Look { worker: usize, watch: u16, holds: Option<u16> },
+    Heartbeat { worker: usize, watch: u16, holds: Option<u16> },
     /// Time passes, and every worker renews.
     Advance { micros: u16 },
     /// A worker is lost, another takes it over, and a new one registers.
-    Lose { worker: usize },
+    KillWorker { worker: usize },
     /// A worker is closed, and a new one registers.
     Close { worker: usize },
     /// The last worker that was lost or closed sends a flush.
-    Ghost { drafts: Vec<Aimed> },
+    StaleFlush { drafts: Vec<TargetedDraft> },
 }
 
 /// A draft, and whether it goes to the slot that it names. Otherwise that only picks one of the executions
 /// with which it does something: of those that the worker runs, for a Move.
 #[derive(Clone, Debug)]
-pub struct Aimed {
-    pub is_wild: bool,
+pub struct TargetedDraft {
+    pub is_literal: bool,
     pub draft: Draft,
 }
 
@@ -54,17 +54,17 @@ pub enum Draft {
     /// Records a failed attempt.
     Attempt { slot: usize, n: u32, attempt: u32 },
     /// Moves an execution.
-    Move { slot: usize, state: DraftState },
+    Transition { slot: usize, state: DraftState },
     /// Wakes one.
     Wake { slot: usize },
     /// Asks for something to be done with it.
     Request { slot: usize, kind: RequestKind },
     /// Answers what was asked.
-    Answer { slot: usize },
+    ClearRequests { slot: usize },
     /// A piece of a value.
     Chunk { slot: usize, value: u64, n: u32 },
     /// Discards values but one.
-    Discard { slot: usize, keep: Option<u64> },
+    DeleteChunks { slot: usize, keep: Option<u64> },
 }
 
 impl Draft {
@@ -74,12 +74,12 @@ impl Draft {
             Draft::Start { slot, .. }
             | Draft::Checkpoint { slot, .. }
             | Draft::Attempt { slot, .. }
-            | Draft::Move { slot, .. }
+            | Draft::Transition { slot, .. }
             | Draft::Wake { slot }
             | Draft::Request { slot, .. }
-            | Draft::Answer { slot }
+            | Draft::ClearRequests { slot }
             | Draft::Chunk { slot, .. }
-            | Draft::Discard { slot, .. } => slot,
+            | Draft::DeleteChunks { slot, .. } => slot,
         }
     }
 }
@@ -100,7 +100,7 @@ pub enum DraftState {
 }
 
 fn slot() -> impl Strategy<Value = usize> {
-    0..SLOTS
+    0..EXECUTIONS
 }
 
 fn worker() -> impl Strategy<Value = usize> {
@@ -119,8 +119,8 @@ fn state(running: u32) -> impl Strategy<Value = DraftState> {
     ]
 }
 
-fn aimed() -> impl Strategy<Value = Aimed> {
-    (proptest::bool::weighted(0.2), draft()).prop_map(|(is_wild, draft)| Aimed { is_wild, draft })
+fn targeted_draft() -> impl Strategy<Value = TargetedDraft> {
+    (proptest::bool::weighted(0.2), draft()).prop_map(|(is_wild, draft)| TargetedDraft { is_literal: is_wild, draft })
 }
 
 fn draft() -> impl Strategy<Value = Draft> {
@@ -135,31 +135,31 @@ fn draft() -> impl Strategy<Value = Draft> {
         ),
         3 => (slot(), 1..9u32).prop_map(|(slot, n)| Draft::Checkpoint { slot, n }),
         2 => (slot(), 1..4u32, 1..4u32).prop_map(|(slot, n, attempt)| Draft::Attempt { slot, n, attempt }),
-        7 => (slot(), state(2)).prop_map(|(slot, state)| Draft::Move { slot, state }),
+        7 => (slot(), state(2)).prop_map(|(slot, state)| Draft::Transition { slot, state }),
         1 => slot().prop_map(|slot| Draft::Wake { slot }),
         4 => (slot(), kind).prop_map(|(slot, kind)| Draft::Request { slot, kind }),
-        1 => slot().prop_map(|slot| Draft::Answer { slot }),
+        1 => slot().prop_map(|slot| Draft::ClearRequests { slot }),
         2 => (slot(), value.clone(), 0..3u32).prop_map(|(slot, value, n)| Draft::Chunk { slot, value, n }),
-        1 => (slot(), proptest::option::of(value)).prop_map(|(slot, keep)| Draft::Discard { slot, keep }),
+        1 => (slot(), proptest::option::of(value)).prop_map(|(slot, keep)| Draft::DeleteChunks { slot, keep }),
     ]
 }
 
-fn op() -> impl Strategy<Value = Op> {
+fn op() -> impl Strategy<Value = HistoryOp> {
     prop_oneof![
-        12 => (worker(), vec(aimed(), 0..10), any::<bool>(), any::<bool>()).prop_map(
-            |(worker, drafts, is_resent, is_sent_again)| Op::Flush { worker, drafts, is_resent, is_sent_again }
+        12 => (worker(), vec(targeted_draft(), 0..10), any::<bool>(), any::<bool>()).prop_map(
+            |(worker, drafts, is_resent, is_sent_again)| HistoryOp::Flush { worker, drafts, is_resent, is_sent_again }
         ),
-        6 => (worker(), 1..4u8).prop_map(|(worker, workflows)| Op::Claim { worker, workflows }),
+        6 => (worker(), 1..4u8).prop_map(|(worker, workflows)| HistoryOp::Claim { worker, workflows }),
         3 => (worker(), any::<u16>(), any::<Option<u16>>())
-            .prop_map(|(worker, watch, holds)| Op::Look { worker, watch, holds }),
-        2 => any::<u16>().prop_map(|micros| Op::Advance { micros }),
-        1 => worker().prop_map(|worker| Op::Lose { worker }),
-        1 => worker().prop_map(|worker| Op::Close { worker }),
-        1 => vec(aimed(), 0..4).prop_map(|drafts| Op::Ghost { drafts }),
+            .prop_map(|(worker, watch, holds)| HistoryOp::Heartbeat { worker, watch, holds }),
+        2 => any::<u16>().prop_map(|micros| HistoryOp::Advance { micros }),
+        1 => worker().prop_map(|worker| HistoryOp::KillWorker { worker }),
+        1 => worker().prop_map(|worker| HistoryOp::Close { worker }),
+        1 => vec(targeted_draft(), 0..4).prop_map(|drafts| HistoryOp::StaleFlush { drafts }),
     ]
 }
 
 /// Any history.
-pub fn histories() -> impl Strategy<Value = Vec<Op>> {
+pub fn histories() -> impl Strategy<Value = Vec<HistoryOp>> {
     vec(op(), 1..50)
 }

@@ -14,7 +14,7 @@ use stepfast_core::queue::{Limits, Queue, QueueChange};
 use stepfast_core::store::{Outcome, QUARANTINE_STRIKES, Start, Transition, Write};
 
 use crate::fixtures::builders::{
-    cancel, completed, queued, running, scheduled, sleeping, start, ticket, write,
+    cancel, completed, queued, running, scheduled, sleeping, start, placement, write,
 };
 use crate::{StoreFixture, Worker};
 
@@ -25,21 +25,21 @@ const WORKERS: usize = 3;
 
 /// Something that happens.
 #[derive(Clone, Debug)]
-pub enum Op {
+pub enum QueueOp {
     /// Executions are put into a queue, one flush each, some of them for later.
-    Put { queue: usize, key: usize, priority: i32, count: u8, delay_ms: u64 },
+    Enqueue { queue: usize, key: usize, priority: i32, count: u8, delay_ms: u64 },
     /// A worker puts some into a queue that run at once if nothing stands in the way.
-    Yield { queue: usize, key: usize, count: u8, worker: usize },
+    StartSelfClaiming { queue: usize, key: usize, count: u8, worker: usize },
     /// A worker claims at most so many, again while there may be more.
     Claim { worker: usize, most: usize },
     /// A worker ends, suspends or hands back one that it runs.
-    Leave { nth: usize, how: How },
+    Exit { nth: usize, how: RunExit },
     /// A worker is lost, and another takes over.
-    Lose { worker: usize },
+    KillWorker { worker: usize },
     /// One that waits or runs is cancelled.
     Cancel { nth: usize },
     /// A queue gets other limits.
-    Limit {
+    SetLimits {
         queue: usize,
         concurrency: Option<u32>,
         of_worker: Option<u32>,
@@ -50,47 +50,47 @@ pub enum Op {
         weight: u32,
     },
     /// A queue stands still, or goes on.
-    Pause { queue: usize, is_paused: bool },
+    SetPaused { queue: usize, is_paused: bool },
     /// Time goes by.
     Advance { ms: u64 },
 }
 
 /// How an execution leaves its worker.
 #[derive(Clone, Copy, Debug)]
-pub enum How {
+pub enum RunExit {
     End,
     Sleep,
-    HandBack,
+    Requeue,
 }
 
 /// Random histories.
-pub fn histories() -> impl Strategy<Value = Vec<Op>> {
+pub fn histories() -> impl Strategy<Value = Vec<QueueOp>> {
     let limit = || proptest::option::of(1..5_u32);
     let put = (0..2_usize, 0..3_usize, -1..2_i32, 1..6_u8, prop_oneof![3 => Just(0), 1 => 1..3_000_u64]);
-    let how = prop_oneof![3 => Just(How::End), 1 => Just(How::Sleep), 1 => Just(How::HandBack)];
+    let how = prop_oneof![3 => Just(RunExit::End), 1 => Just(RunExit::Sleep), 1 => Just(RunExit::Requeue)];
     let op = prop_oneof![
-        6 => put.prop_map(|(queue, key, priority, count, delay_ms)| Op::Put { queue, key, priority, count, delay_ms }),
+        6 => put.prop_map(|(queue, key, priority, count, delay_ms)| QueueOp::Enqueue { queue, key, priority, count, delay_ms }),
         3 => (0..2_usize, 0..3_usize, 1..6_u8, 0..WORKERS).prop_map(
-            |(queue, key, count, worker)| Op::Yield { queue, key, count, worker }
+            |(queue, key, count, worker)| QueueOp::StartSelfClaiming { queue, key, count, worker }
         ),
-        8 => (0..WORKERS, 1..8_usize).prop_map(|(worker, most)| Op::Claim { worker, most }),
-        8 => (0..100_usize, how).prop_map(|(nth, how)| Op::Leave { nth, how }),
-        1 => (0..WORKERS).prop_map(|worker| Op::Lose { worker }),
-        1 => (0..100_usize).prop_map(|nth| Op::Cancel { nth }),
+        8 => (0..WORKERS, 1..8_usize).prop_map(|(worker, most)| QueueOp::Claim { worker, most }),
+        8 => (0..100_usize, how).prop_map(|(nth, how)| QueueOp::Exit { nth, how }),
+        1 => (0..WORKERS).prop_map(|worker| QueueOp::KillWorker { worker }),
+        1 => (0..100_usize).prop_map(|nth| QueueOp::Cancel { nth }),
         2 => (0..2_usize, limit(), limit(), limit(), limit(), limit(), proptest::option::of(1..12_u32), 1..4_u32).prop_map(
-            |(queue, concurrency, of_worker, of_key, rate, key_rate, max_depth, weight)| Op::Limit {
+            |(queue, concurrency, of_worker, of_key, rate, key_rate, max_depth, weight)| QueueOp::SetLimits {
                 queue, concurrency, of_worker, of_key, rate, key_rate, max_depth, weight
             }
         ),
-        1 => (0..2_usize, any::<bool>()).prop_map(|(queue, is_paused)| Op::Pause { queue, is_paused }),
-        3 => (1..2_000_u64).prop_map(|ms| Op::Advance { ms }),
+        1 => (0..2_usize, any::<bool>()).prop_map(|(queue, is_paused)| QueueOp::SetPaused { queue, is_paused }),
+        3 => (1..2_000_u64).prop_map(|ms| QueueOp::Advance { ms }),
     ];
     proptest::collection::vec(op, 1..60)
 }
 
 /// Where an execution is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Place {
+enum ItemState {
     /// In its queue from this time on; it has waited or not.
     Queued {
         from: Timestamp,
@@ -99,7 +99,7 @@ enum Place {
     Running {
         worker: usize,
     },
-    Over,
+    Ended,
 }
 
 struct Item {
@@ -109,15 +109,15 @@ struct Item {
     is_scheduled: bool,
     has_begun: bool,
     /// How often its worker was lost.
-    lost: u32,
-    place: Place,
+    deaths: u32,
+    state: ItemState,
     is_cancelled: bool,
 }
 
 impl Item {
-    fn new(queue: usize, key: usize, priority: i32, place: Place) -> Self {
+    fn new(queue: usize, key: usize, priority: i32, state: ItemState) -> Self {
         let (is_scheduled, has_begun, is_cancelled) = (false, false, false);
-        Self { queue, key, priority, is_scheduled, has_begun, lost: 0, place, is_cancelled }
+        Self { queue, key, priority, is_scheduled, has_begun, deaths: 0, state, is_cancelled }
     }
 }
 
@@ -136,10 +136,10 @@ struct Model<'f> {
 const PERIOD: Duration = Duration::from_secs(1);
 
 /// Lets a history happen; panics as soon as something is wrong.
-pub async fn replay(fixture: &dyn StoreFixture, ops: &[Op]) {
+pub async fn replay(fixture: &dyn StoreFixture, ops: &[QueueOp]) {
     let mut workers = Vec::new();
     for n in 0..WORKERS {
-        let store = if n == 0 { fixture.store() } else { fixture.second().await };
+        let store = if n == 0 { fixture.store() } else { fixture.second_store().await };
         workers.push(Worker::register(&store).await);
     }
     let limits = [Limits::default(), Limits::default()];
@@ -158,29 +158,29 @@ pub async fn replay(fixture: &dyn StoreFixture, ops: &[Op]) {
 }
 
 impl Model<'_> {
-    async fn apply(&mut self, op: &Op) {
+    async fn apply(&mut self, op: &QueueOp) {
         match *op {
-            Op::Put { queue, key, priority, count, delay_ms } => {
+            QueueOp::Enqueue { queue, key, priority, count, delay_ms } => {
                 for _ in 0..count {
-                    self.put(queue, key, priority, delay_ms).await;
+                    self.enqueue(queue, key, priority, delay_ms).await;
                 }
             }
-            Op::Yield { queue, key, count, worker } => {
+            QueueOp::StartSelfClaiming { queue, key, count, worker } => {
                 for _ in 0..count {
-                    self.put_yielding(queue, key, worker).await;
+                    self.start_self_claiming(queue, key, worker).await;
                 }
             }
-            Op::Claim { worker, most } => {
+            QueueOp::Claim { worker, most } => {
                 for _ in 0..20 {
                     if !self.claim(worker, most).await {
                         return;
                     }
                 }
             }
-            Op::Leave { nth, how } => self.leave(nth, how).await,
-            Op::Lose { worker } => self.lose(worker).await,
-            Op::Cancel { nth } => self.cancel(nth).await,
-            Op::Limit { queue, concurrency, of_worker, of_key, rate, key_rate, max_depth, weight } => {
+            QueueOp::Exit { nth, how } => self.exit_run(nth, how).await,
+            QueueOp::KillWorker { worker } => self.kill_worker(worker).await,
+            QueueOp::Cancel { nth } => self.cancel(nth).await,
+            QueueOp::SetLimits { queue, concurrency, of_worker, of_key, rate, key_rate, max_depth, weight } => {
                 let per_second = |starts: Option<u32>| starts.map(|starts| Rate::new(starts, PERIOD));
                 let limits = Limits {
                     concurrency,
@@ -195,13 +195,13 @@ impl Model<'_> {
                 if (before.rate, before.key_rate) != (self.limits[queue].rate, self.limits[queue].key_rate) {
                     self.starts.retain(|(of, _), _| *of != queue);
                 }
-                self.change(queue).await;
+                self.store_queue(queue).await;
             }
-            Op::Pause { queue, is_paused } => {
+            QueueOp::SetPaused { queue, is_paused } => {
                 self.paused[queue] = is_paused;
-                self.change(queue).await;
+                self.store_queue(queue).await;
             }
-            Op::Advance { ms } => self.advance(Duration::from_millis(ms)).await,
+            QueueOp::Advance { ms } => self.advance(Duration::from_millis(ms)).await,
         }
     }
 
@@ -209,11 +209,11 @@ impl Model<'_> {
     async fn advance(&self, by: Duration) {
         self.fixture.clock().advance(by);
         for worker in &self.workers {
-            worker.look().await;
+            worker.heartbeat().await;
         }
     }
 
-    async fn change(&self, queue: usize) {
+    async fn store_queue(&self, queue: usize) {
         let store = self.fixture.store();
         let name: Arc<str> = QUEUES[queue].into();
         let seen = store.queues(Some(std::slice::from_ref(&name))).await.unwrap().pop();
@@ -224,11 +224,11 @@ impl Model<'_> {
         assert!(store.change_queue(&change).await.unwrap().is_some());
     }
 
-    async fn put(&mut self, queue: usize, key: usize, priority: i32, delay_ms: u64) {
+    async fn enqueue(&mut self, queue: usize, key: usize, priority: i32, delay_ms: u64) {
         let id = Key::mint(0);
         let from = self.fixture.now().plus(Duration::from_millis(delay_ms));
         let state = if delay_ms > 0 { scheduled(from) } else { queued() };
-        let ticket = ticket(QUEUES[queue], KEYS[key], priority);
+        let ticket = placement(QUEUES[queue], KEYS[key], priority);
         let start = Start { placement: ticket, created_at: self.fixture.now(), ..start(id, state) };
         let worker = self.items.len() % WORKERS;
         let outcome = self.workers[worker].commit_one(write(start)).await;
@@ -236,14 +236,14 @@ impl Model<'_> {
         if outcome == Outcome::Full {
             return;
         }
-        let place = Place::Queued { from, has_waited: false };
+        let place = ItemState::Queued { from, has_waited: false };
         self.add(id, Item { is_scheduled: delay_ms > 0, ..Item::new(queue, key, priority, place) });
     }
 
     /// True if as many wait for their beginning as may.
     fn is_full(&self, queue: usize) -> bool {
         let waits = |item: &Item| {
-            item.queue == queue && !item.has_begun && matches!(item.place, Place::Queued { .. })
+            item.queue == queue && !item.has_begun && matches!(item.state, ItemState::Queued { .. })
         };
         let waiting = self.items.values().filter(|(_, item)| waits(item)).count();
         self.limits[queue].max_depth.is_some_and(|max| waiting >= max as usize)
@@ -255,36 +255,36 @@ impl Model<'_> {
         n
     }
 
-    async fn put_yielding(&mut self, queue: usize, key: usize, worker: usize) {
+    async fn start_self_claiming(&mut self, queue: usize, key: usize, worker: usize) {
         let (id, now) = (Key::mint(0), self.fixture.now());
-        let ticket = ticket(QUEUES[queue], KEYS[key], 0);
+        let ticket = placement(QUEUES[queue], KEYS[key], 0);
         let start = Start { self_claims: true, placement: ticket, created_at: now, ..start(id, running()) };
         let outcome = self.workers[worker].commit_one(write(start)).await;
         assert_eq!(outcome == Outcome::Full, self.is_full(queue));
         if outcome == Outcome::Full {
             return;
         }
-        let place = Place::Queued { from: now, has_waited: false };
+        let place = ItemState::Queued { from: now, has_waited: false };
         let n = self.add(id, Item::new(queue, key, 0, place));
         if outcome == Outcome::Applied {
             let has_limits = self.limits[queue].serializes_claims() || self.limits[queue].max_depth.is_some();
             assert!(!has_limits && !self.paused[queue], "{id} began, although its queue has limits");
-            self.begin(n, worker, now);
+            self.begin_run(n, worker, now);
         } else {
             assert_eq!(outcome, Outcome::Queued);
         }
     }
 
-    fn running(&self, of: impl Fn(&Item, usize) -> bool) -> usize {
-        let is_meant = |item: &Item| matches!(item.place, Place::Running { worker } if of(item, worker));
+    fn count_running(&self, of: impl Fn(&Item, usize) -> bool) -> usize {
+        let is_meant = |item: &Item| matches!(item.state, ItemState::Running { worker } if of(item, worker));
         self.items.values().filter(|(_, item)| is_meant(item)).count()
     }
 
     /// Claims, and looks at what came. True if there may be more.
     async fn claim(&mut self, worker: usize, most: usize) -> bool {
         let now = self.fixture.now();
-        let claim = self.workers[worker].claim_of(most);
-        let claimed = self.workers[worker].try_claim_all(&claim).await.unwrap();
+        let claim = self.workers[worker].new_claim(most);
+        let claimed = self.workers[worker].send_claim(&claim).await.unwrap();
         assert!(claimed.records.len() <= most);
         let mut taken = BTreeSet::new();
         for record in &claimed.records {
@@ -292,25 +292,25 @@ impl Model<'_> {
             let n = *self.items.iter().find(|(_, (id, _))| *id == key).expect("one that was put there").0;
             assert!(taken.insert(n), "{key} came twice");
             let (_, item) = &self.items[&n];
-            let Place::Queued { from, .. } = item.place else { panic!("{key} was {:?}", item.place) };
+            let ItemState::Queued { from, .. } = item.state else { panic!("{key} was {:?}", item.state) };
             assert!(from <= now, "{key} came early");
             assert!(!self.paused[item.queue], "{key} came of a queue that is paused");
         }
         self.check_order(&taken, now);
         for n in taken {
-            self.begin(n, worker, now);
+            self.begin_run(n, worker, now);
         }
         if claimed.records.is_empty() {
-            self.check_nothing_had_room(worker, now);
+            self.check_rest_is_limited(worker, now);
         }
         claimed.has_more || claimed.records.len() == most
     }
 
     /// What an empty claim has left in its queue has no room there.
-    fn check_nothing_had_room(&self, worker: usize, now: Timestamp) {
+    fn check_rest_is_limited(&self, worker: usize, now: Timestamp) {
         for (id, left) in self.items.values() {
-            let Place::Queued { from, has_waited } = left.place else { continue };
-            let is_claimable = from <= now && left.lost < QUARANTINE_STRIKES && !left.is_cancelled;
+            let ItemState::Queued { from, has_waited } = left.state else { continue };
+            let is_claimable = from <= now && left.deaths < QUARANTINE_STRIKES && !left.is_cancelled;
             if !is_claimable || self.paused[left.queue] {
                 continue;
             }
@@ -318,11 +318,11 @@ impl Model<'_> {
             let is_used_up =
                 |limit: Option<u32>, used: usize| limit.is_some_and(|limit| used >= limit as usize);
             let of_queue = |item: &Item| item.queue == left.queue;
-            let is_full = is_used_up(limits.concurrency, self.running(|it, _| of_queue(it)))
-                || is_used_up(limits.worker_concurrency, self.running(|it, by| of_queue(it) && by == worker))
+            let is_full = is_used_up(limits.concurrency, self.count_running(|it, _| of_queue(it)))
+                || is_used_up(limits.worker_concurrency, self.count_running(|it, by| of_queue(it) && by == worker))
                 || is_used_up(
                     limits.key_concurrency,
-                    self.running(|it, _| of_queue(it) && it.key == left.key),
+                    self.count_running(|it, _| of_queue(it) && it.key == left.key),
                 );
             // a start is forgotten a thousandth of the period late
             let counts = |at: &Timestamp| at.plus(PERIOD + PERIOD / 1_000) > now;
@@ -341,16 +341,16 @@ impl Model<'_> {
             let (_, came) = &self.items[n];
             let rated = self.limits[came.queue].rate.is_some() || self.limits[came.queue].key_rate.is_some();
             for (other, (id, left)) in &self.items {
-                let Place::Queued { from, has_waited } = left.place else { continue };
+                let ItemState::Queued { from, has_waited } = left.state else { continue };
                 let is_beside = left.queue == came.queue && left.key == came.key && from <= now;
                 // in quarantine it comes when it is tried
-                let is_tried = left.lost >= QUARANTINE_STRIKES;
+                let is_tried = left.deaths >= QUARANTINE_STRIKES;
                 if taken.contains(other) || !is_beside || is_tried || left.is_cancelled {
                     continue;
                 }
                 // under a rate what has waited, which needs no start, comes by itself
                 let has_other_turn =
-                    rated && has_waited != matches!(came.place, Place::Queued { has_waited: true, .. });
+                    rated && has_waited != matches!(came.state, ItemState::Queued { has_waited: true, .. });
                 // those that were scheduled come into their queue when somebody claims
                 let is_older = !left.is_scheduled && !came.is_scheduled;
                 let goes_first = (left.priority, !left.has_begun) < (came.priority, !came.has_begun)
@@ -365,17 +365,17 @@ impl Model<'_> {
     }
 
     /// An execution runs from here on, within the limits of its queue.
-    fn begin(&mut self, n: usize, worker: usize, now: Timestamp) {
+    fn begin_run(&mut self, n: usize, worker: usize, now: Timestamp) {
         let (_, item) = &self.items[&n];
         let (queue, key) = (item.queue, item.key);
-        let Place::Queued { has_waited, .. } = item.place else { return };
+        let ItemState::Queued { has_waited, .. } = item.state else { return };
         let limits = self.limits[queue].clone();
         let room = |limit: Option<u32>, used: usize| limit.is_none_or(|limit| used < limit as usize);
-        let of_queue = self.running(|it, _| it.queue == queue);
+        let of_queue = self.count_running(|it, _| it.queue == queue);
         assert!(room(limits.concurrency, of_queue), "{of_queue} ran of queue {queue}");
-        let here = self.running(|it, by| it.queue == queue && by == worker);
+        let here = self.count_running(|it, by| it.queue == queue && by == worker);
         assert!(room(limits.worker_concurrency, here), "{here} ran of queue {queue} in worker {worker}");
-        let of_key = self.running(|it, _| it.queue == queue && it.key == key);
+        let of_key = self.count_running(|it, _| it.queue == queue && it.key == key);
         assert!(room(limits.key_concurrency, of_key), "{of_key} ran of key {key} of queue {queue}");
         for (rate, of) in [(limits.rate, None), (limits.key_rate, Some(key))] {
             let Some(rate) = rate.filter(|_| !has_waited) else { continue };
@@ -385,33 +385,33 @@ impl Model<'_> {
             assert!(within <= rate.starts as usize, "{within} began within {PERIOD:?}: {queue} {of:?}");
         }
         if let Some((_, item)) = self.items.get_mut(&n) {
-            item.place = Place::Running { worker };
+            item.state = ItemState::Running { worker };
             item.has_begun = true;
         }
     }
 
-    fn nth(&self, nth: usize, is_meant: impl Fn(&Item) -> bool) -> Option<usize> {
+    fn nth_item(&self, nth: usize, is_meant: impl Fn(&Item) -> bool) -> Option<usize> {
         let all: Vec<usize> =
             self.items.iter().filter(|(_, (_, item))| is_meant(item)).map(|(n, _)| *n).collect();
         all.get(nth % all.len().max(1)).copied()
     }
 
-    async fn leave(&mut self, nth: usize, how: How) {
-        let Some(n) = self.nth(nth, |item| matches!(item.place, Place::Running { .. })) else { return };
+    async fn exit_run(&mut self, nth: usize, how: RunExit) {
+        let Some(n) = self.nth_item(nth, |item| matches!(item.state, ItemState::Running { .. })) else { return };
         let now = self.fixture.now();
         let Some((key, item)) = self.items.get_mut(&n) else { return };
-        let Place::Running { worker } = item.place else { return };
+        let ItemState::Running { worker } = item.state else { return };
         // what is asked to end ends
-        let how = if item.is_cancelled { How::End } else { how };
+        let how = if item.is_cancelled { RunExit::End } else { how };
         let wakes_at = now.plus(Duration::from_millis(nth as u64));
         let (state, place) = match how {
-            How::End => (completed(), Place::Over),
-            How::Sleep => (sleeping(wakes_at), Place::Queued { from: wakes_at, has_waited: true }),
-            How::HandBack => (queued(), Place::Queued { from: now, has_waited: false }),
+            RunExit::End => (completed(), ItemState::Ended),
+            RunExit::Sleep => (sleeping(wakes_at), ItemState::Queued { from: wakes_at, has_waited: true }),
+            RunExit::Requeue => (queued(), ItemState::Queued { from: now, has_waited: false }),
         };
-        item.place = place;
+        item.state = place;
         let expected = if item.is_cancelled { Outcome::Cancelled } else { Outcome::Applied };
-        let ticket = ticket(QUEUES[item.queue], KEYS[item.key], item.priority);
+        let ticket = placement(QUEUES[item.queue], KEYS[item.key], item.priority);
         let key = *key;
         let outcome = self.workers[worker]
             .commit_one(Write::Transition(Transition { key, placement: ticket, state }))
@@ -419,11 +419,11 @@ impl Model<'_> {
         assert_eq!(outcome, expected);
     }
 
-    async fn lose(&mut self, worker: usize) {
-        self.fixture.lose(self.workers[worker].id).await;
+    async fn kill_worker(&mut self, worker: usize) {
+        self.fixture.mark_dead(self.workers[worker].id).await;
         let now = self.fixture.now();
-        let lost = self.running(|_, by| by == worker) as u64;
-        let store = self.fixture.second().await;
+        let lost = self.count_running(|_, by| by == worker) as u64;
+        let store = self.fixture.second_store().await;
         self.workers[worker] = Worker::register(&store).await;
         // a store may want to see it more than once before it believes; the others live on meanwhile
         let mut recovered = 0;
@@ -431,25 +431,25 @@ impl Model<'_> {
             // a lease that is renewed is another one
             self.fixture.clock().advance(Duration::from_micros(1));
             for worker in &self.workers {
-                recovered += worker.look().await.recovered;
+                recovered += worker.heartbeat().await.recovered;
             }
         }
         assert_eq!(recovered, lost);
         for (_, item) in self.items.values_mut() {
-            if item.place == (Place::Running { worker }) {
-                item.place = Place::Queued { from: now, has_waited: false };
-                item.lost += 1;
+            if item.state == (ItemState::Running { worker }) {
+                item.state = ItemState::Queued { from: now, has_waited: false };
+                item.deaths += 1;
             }
         }
     }
 
     async fn cancel(&mut self, nth: usize) {
-        let Some(n) = self.nth(nth, |item| item.place != Place::Over) else { return };
+        let Some(n) = self.nth_item(nth, |item| item.state != ItemState::Ended) else { return };
         let Some((key, item)) = self.items.get_mut(&n) else { return };
         let key = *key;
         item.is_cancelled = true;
-        if matches!(item.place, Place::Queued { .. }) {
-            item.place = Place::Over;
+        if matches!(item.state, ItemState::Queued { .. }) {
+            item.state = ItemState::Ended;
         }
         let outcome = self.workers[0].commit_one(cancel(key)).await;
         assert!(matches!(outcome, Outcome::RequestHandled(..)), "{outcome:?}");
@@ -462,28 +462,28 @@ impl Model<'_> {
         self.paused = [false; 2];
         self.starts.clear();
         for queue in 0..2 {
-            self.change(queue).await;
+            self.store_queue(queue).await;
         }
-        while self.items.values().any(|(_, item)| item.place != Place::Over) {
-            let before = self.running(|_, _| true);
+        while self.items.values().any(|(_, item)| item.state != ItemState::Ended) {
+            let before = self.count_running(|_, _| true);
             for worker in 0..WORKERS {
                 while self.claim(worker, 100).await {}
                 self.try_quarantine(worker).await;
             }
-            while self.running(|_, _| true) > 0 {
-                self.leave(0, How::End).await;
+            while self.count_running(|_, _| true) > 0 {
+                self.exit_run(0, RunExit::End).await;
             }
             self.advance(Duration::from_hours(1)).await;
-            let left = self.items.values().filter(|(_, item)| item.place != Place::Over).count();
+            let left = self.items.values().filter(|(_, item)| item.state != ItemState::Ended).count();
             assert!(left == 0 || before > 0 || left < self.items.len(), "{left} are left and never come");
         }
         for queue in 0..2 {
             self.limits[queue] =
                 Limits { concurrency: Some(1), key_concurrency: Some(1), ..Limits::default() };
-            self.change(queue).await;
-            self.put(queue, 1, 0, 0).await;
+            self.store_queue(queue).await;
+            self.enqueue(queue, 1, 0, 0).await;
         }
-        let (taken, at_once) = (self.claim(0, 10).await, self.running(|_, _| true));
+        let (taken, at_once) = (self.claim(0, 10).await, self.count_running(|_, _| true));
         assert!(!taken && at_once == 2, "slots are taken by what does not run");
     }
 
@@ -493,7 +493,7 @@ impl Model<'_> {
         let records = self.workers[worker].claim_from_quarantine(100).await;
         for record in records {
             let n = *self.items.iter().find(|(_, (id, _))| *id == record.execution.key).unwrap().0;
-            self.begin(n, worker, now);
+            self.begin_run(n, worker, now);
         }
     }
 }

@@ -102,28 +102,28 @@ pub fn programs() -> impl Strategy<Value = Program> {
 }
 
 /// What a workflow saw: names with outcomes.
-pub type Seen = Vec<(String, String)>;
+pub type ObservedOutcomes = Vec<(String, String)>;
 
 /// Bodies wait here and are let through in a random order.
 #[derive(Default)]
-struct Gate {
+struct BodyGate {
     waiting: Mutex<Vec<oneshot::Sender<()>>>,
-    arrived: Notify,
+    arrival: Notify,
     /// Names of the steps whose bodies have begun.
-    begun: Mutex<Vec<String>>,
+    begun_steps: Mutex<Vec<String>>,
 }
 
-impl Gate {
-    async fn pass(&self, name: &str) {
-        self.begun.lock().unwrap_or_else(PoisonError::into_inner).push(name.to_owned());
+impl BodyGate {
+    async fn wait_for_release(&self, name: &str) {
+        self.begun_steps.lock().unwrap_or_else(PoisonError::into_inner).push(name.to_owned());
         let (open, opened) = oneshot::channel();
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner).push(open);
-        self.arrived.notify_one();
+        self.arrival.notify_one();
         let _ = opened.await;
     }
 
     /// Lets bodies through, for ever.
-    async fn keep(&self, seed: u64) {
+    async fn release_bodies(&self, seed: u64) {
         let mut random = fastrand::Rng::with_seed(seed);
         loop {
             for _ in 0..random.u32(0..8) {
@@ -138,7 +138,7 @@ impl Gate {
             };
             match open {
                 Some(open) => drop(open.send(())),
-                None => self.arrived.notified().await,
+                None => self.arrival.notified().await,
             }
         }
     }
@@ -146,48 +146,48 @@ impl Gate {
 
 /// What the interpreter needs.
 #[derive(Clone)]
-struct Env {
-    gate: Arc<Gate>,
+struct InterpreterState {
+    gate: Arc<BodyGate>,
     child: Workflow<u32, usize>,
-    seen: Arc<Mutex<Seen>>,
+    observed: Arc<Mutex<ObservedOutcomes>>,
 }
 
-impl Env {
-    fn saw(&self, name: &str, outcome: &impl std::fmt::Debug) {
+impl InterpreterState {
+    fn observe(&self, name: &str, outcome: &impl std::fmt::Debug) {
         let entry = (name.to_owned(), format!("{outcome:?}"));
-        self.seen.lock().unwrap_or_else(PoisonError::into_inner).push(entry);
+        self.observed.lock().unwrap_or_else(PoisonError::into_inner).push(entry);
     }
 }
 
-fn child(gate: &Arc<Gate>) -> Workflow<u32, usize> {
+fn child(gate: &Arc<BodyGate>) -> Workflow<u32, usize> {
     let gate = gate.clone();
     Workflow::new("child", move |mut cx: Context, n: u32| {
         let gate = gate.clone();
-        async move { step(&mut cx, &gate, &format!("child {n}"), false).await }
+        async move { gated_step(&mut cx, &gate, &format!("child {n}"), false).await }
     })
 }
 
 /// A step whose body waits at the gate.
-async fn step(cx: &mut Context, gate: &Arc<Gate>, name: &str, fails: bool) -> Result<usize, Failure> {
+async fn gated_step(cx: &mut Context, gate: &Arc<BodyGate>, name: &str, fails: bool) -> Result<usize, Failure> {
     cx.step(name.to_owned(), || async move {
-        gate.pass(name).await;
+        gate.wait_for_release(name).await;
         if fails { Err(Failure::new(fresh_number().to_string())) } else { Ok(fresh_number()) }
     })
     .await
 }
 
-fn interpret<'a>(program: &'a Program, cx: &'a mut Context, env: &'a Env) -> BoxFuture<'a, ()> {
+fn interpret<'a>(program: &'a Program, cx: &'a mut Context, env: &'a InterpreterState) -> BoxFuture<'a, ()> {
     Box::pin(async move {
         match program {
-            Program::Step(n) => named(cx, env, &format!("step {n}"), false).await,
-            Program::Fail(n) => named(cx, env, &format!("fail {n}"), true).await,
+            Program::Step(n) => observed_step(cx, env, &format!("step {n}"), false).await,
+            Program::Fail(n) => observed_step(cx, env, &format!("fail {n}"), true).await,
             Program::Sleep(millis) => {
                 cx.sleep(Duration::from_millis(u64::from(*millis))).await;
-                env.saw("sleep", &());
+                env.observe("sleep", &());
             }
             Program::Child(n) => {
                 let output = cx.child(&env.child, *n).await;
-                env.saw("child", &output);
+                env.observe("child", &output);
             }
             Program::Seq(all) => {
                 for program in all {
@@ -195,44 +195,44 @@ fn interpret<'a>(program: &'a Program, cx: &'a mut Context, env: &'a Env) -> Box
                 }
             }
             Program::Join(a, b) => {
-                cx.join(|cx| alone(a, cx, env), |cx| alone(b, cx, env)).await;
+                cx.join(|cx| interpret_branch(a, cx, env), |cx| interpret_branch(b, cx, env)).await;
             }
             Program::Map(limit, all) => {
-                cx.map(all, *limit, |cx, program| alone(program, cx, env)).await;
+                cx.map(all, *limit, |cx, program| interpret_branch(program, cx, env)).await;
             }
             Program::Race(a, b) => {
-                cx.race(|cx| alone(a, cx, env), |cx| alone(b, cx, env)).await;
+                cx.race(|cx| interpret_branch(a, cx, env), |cx| interpret_branch(b, cx, env)).await;
             }
             Program::RaceAll(all) => {
-                cx.race_all(all.iter().map(|program| move |cx| alone(program, cx, env))).await;
+                cx.race_all(all.iter().map(|program| move |cx| interpret_branch(program, cx, env))).await;
             }
             Program::Timeout(millis, a) => {
                 let limit = Duration::from_millis(u64::from(*millis));
-                if cx.timeout(limit, |cx| alone(a, cx, env)).await.is_err() {
-                    env.saw("sleep", &());
+                if cx.timeout(limit, |cx| interpret_branch(a, cx, env)).await.is_err() {
+                    env.observe("sleep", &());
                 }
             }
             Program::Spawn(a, b) => {
                 let (a, spawned) = (a.clone(), env.clone());
-                let branch = cx.spawn(|cx| async move { alone(&a, cx, &spawned).await });
+                let branch = cx.spawn(|cx| async move { interpret_branch(&a, cx, &spawned).await });
                 interpret(b, cx, env).await;
                 branch.output().await.unwrap();
             }
-            Program::Pool(workers, items) => pool(cx, env, *workers, *items).await,
+            Program::Pool(workers, items) => run_worker_pool(cx, env, *workers, *items).await,
         }
     })
 }
 
-async fn alone(program: &Program, mut cx: Context, env: &Env) {
+async fn interpret_branch(program: &Program, mut cx: Context, env: &InterpreterState) {
     interpret(program, &mut cx, env).await;
 }
 
-async fn named(cx: &mut Context, env: &Env, name: &str, fails: bool) {
-    let outcome = step(cx, &env.gate, name, fails).await.map_err(|failure| failure.message);
-    env.saw(name, &outcome);
+async fn observed_step(cx: &mut Context, env: &InterpreterState, name: &str, fails: bool) {
+    let outcome = gated_step(cx, &env.gate, name, fails).await.map_err(|failure| failure.message);
+    env.observe(name, &outcome);
 }
 
-async fn pool(cx: &mut Context, env: &Env, workers: usize, items: u32) {
+async fn run_worker_pool(cx: &mut Context, env: &InterpreterState, workers: usize, items: u32) {
     let (send, receive) = mpsc::channel(2);
     let receive = &tokio::sync::Mutex::new(receive);
     let feed = |_cx: Context| async move {
@@ -245,7 +245,7 @@ async fn pool(cx: &mut Context, env: &Env, workers: usize, items: u32) {
             loop {
                 let item = receive.lock().await.recv().await;
                 let Some(item) = item else { break };
-                named(&mut cx, env, &format!("item {item}"), false).await;
+                observed_step(&mut cx, env, &format!("item {item}"), false).await;
             }
         })
         .await;
@@ -254,24 +254,24 @@ async fn pool(cx: &mut Context, env: &Env, workers: usize, items: u32) {
 }
 
 /// An engine with the interpreter, and what it needs.
-struct Stage {
+struct ProgramEngine {
     engine: Engine,
-    gate: Arc<Gate>,
-    keeper: tokio::task::JoinHandle<()>,
-    workflow: Workflow<Program, Seen>,
+    gate: Arc<BodyGate>,
+    gate_task: tokio::task::JoinHandle<()>,
+    workflow: Workflow<Program, ObservedOutcomes>,
 }
 
-impl Stage {
+impl ProgramEngine {
     async fn open(store: Arc<dyn Store>, seed: u64) -> Self {
-        let gate = Arc::new(Gate::default());
+        let gate = Arc::new(BodyGate::default());
         let child = child(&gate);
         let workflow = {
             let (gate, child) = (gate.clone(), child.clone());
             Workflow::new("program", move |mut cx: Context, program: Program| {
-                let env = Env { gate: gate.clone(), child: child.clone(), seen: Arc::default() };
+                let env = InterpreterState { gate: gate.clone(), child: child.clone(), observed: Arc::default() };
                 async move {
                     interpret(&program, &mut cx, &env).await;
-                    let seen = env.seen.lock().unwrap_or_else(PoisonError::into_inner).clone();
+                    let seen = env.observed.lock().unwrap_or_else(PoisonError::into_inner).clone();
                     Ok::<_, Failure>(seen)
                 }
             })
@@ -279,15 +279,15 @@ impl Stage {
         let engine = Engine::builder(store).register(&workflow).register(&child).open().await.unwrap();
         let keeper = tokio::spawn({
             let gate = gate.clone();
-            async move { gate.keep(seed).await }
+            async move { gate.release_bodies(seed).await }
         });
-        Self { engine, gate, keeper, workflow }
+        Self { engine, gate, gate_task: keeper, workflow }
     }
 
     async fn close(self) -> Vec<String> {
         self.engine.shutdown(GRACE).await.unwrap();
-        self.keeper.abort();
-        self.gate.begun.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.gate_task.abort();
+        self.gate.begun_steps.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }
 
@@ -296,8 +296,8 @@ async fn load(store: &Arc<dyn Store>, key: Key) -> Record {
 }
 
 /// What the workflow must have seen, from what is recorded: every outcome in the order of delivery.
-async fn recorded(store: &Arc<dyn Store>, record: &Record) -> Seen {
-    let mut seen = Seen::new();
+async fn recorded_outcomes(store: &Arc<dyn Store>, record: &Record) -> ObservedOutcomes {
+    let mut seen = ObservedOutcomes::new();
     for (n, checkpoint) in (1..).zip(&record.checkpoints) {
         assert_eq!(checkpoint.order, n, "deliveries are numbered without gaps");
         let name = checkpoint.name.to_string();
@@ -333,21 +333,21 @@ pub async fn check(program: &Program, seed: u64, cuts: usize) {
     let mut random = fastrand::Rng::with_seed(seed);
     let memory: Arc<dyn Store> = Arc::new(MemoryStore::new());
     // each Write alone in its flush: every place where a crash may come
-    let store = FaultStore::flushing(memory.clone(), 1);
-    let stage = Stage::open(store.clone(), seed).await;
+    let store = FaultStore::with_flush_writes(memory.clone(), 1);
+    let stage = ProgramEngine::open(store.clone(), seed).await;
     let handle = stage.engine.start(&stage.workflow, program.clone()).workflow_id("x").await.unwrap();
     let key = handle.key();
     let seen = handle.result().await.unwrap();
     stage.close().await;
     let record = load(&memory, key).await;
-    assert_eq!(seen, recorded(&memory, &record).await, "what was seen is what was recorded");
-    let writes: Vec<Write> = store.landed().into_iter().map(|(write, _)| write).collect();
+    assert_eq!(seen, recorded_outcomes(&memory, &record).await, "what was seen is what was recorded");
+    let writes: Vec<Write> = store.committed_writes().into_iter().map(|(write, _)| write).collect();
     let last = writes.iter().rposition(|write| is_end(write, key)).unwrap();
     let mut places: Vec<usize> = (1..=last).collect();
     random.shuffle(&mut places);
     places.truncate(cuts);
     for place in places {
-        go_on(&writes[..place], key, random.u64(..), &record, &seen).await;
+        continue_from(&writes[..place], key, random.u64(..), &record, &seen).await;
     }
 }
 
@@ -356,7 +356,7 @@ fn is_end(write: &Write, execution: Key) -> bool {
 }
 
 /// Continues from `writes` as after a crash.
-async fn go_on(writes: &[Write], key: Key, seed: u64, first: &Record, first_seen: &Seen) {
+async fn continue_from(writes: &[Write], key: Key, seed: u64, first: &Record, first_seen: &ObservedOutcomes) {
     let store: Arc<dyn Store> = Arc::new(MemoryStore::new());
     let mut worker = Worker::register(&store).await;
     for write in writes {
@@ -364,11 +364,11 @@ async fn go_on(writes: &[Write], key: Key, seed: u64, first: &Record, first_seen
     }
     store.close(worker.id).await.unwrap();
     let before = load(&store, key).await;
-    let stage = Stage::open(store.clone(), seed).await;
-    let seen: Seen = stage.engine.get("x").await.unwrap().result().await.unwrap();
+    let stage = ProgramEngine::open(store.clone(), seed).await;
+    let seen: ObservedOutcomes = stage.engine.get("x").await.unwrap().result().await.unwrap();
     let begun = stage.close().await;
     let record = load(&store, key).await;
-    assert_eq!(seen, recorded(&store, &record).await, "what was seen is what was recorded");
+    assert_eq!(seen, recorded_outcomes(&store, &record).await, "what was seen is what was recorded");
     let kept = before.checkpoints.len();
     assert_eq!(record.checkpoints[..kept], before.checkpoints, "what was recorded stays");
     for checkpoint in &before.checkpoints {

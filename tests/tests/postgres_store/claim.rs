@@ -109,7 +109,7 @@ async fn concurrent_claims_share_ready_rows_without_waiting() {
     let keys: Vec<Key> = (0..200).map(|_| Key::mint(0)).collect();
     db.write(keys.iter().map(|key| start(*key, QUEUED)).collect()).await;
     let other = db.other().await;
-    let second = other.register(3, &info(&[])).await.unwrap();
+    let second = other.register(3, &worker_info(&[])).await.unwrap();
     // a foreign transaction locks one row
     let sql = client(&db.schema).await;
     sql.batch_execute("BEGIN").await.unwrap();

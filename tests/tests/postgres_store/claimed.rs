@@ -49,7 +49,7 @@ async fn finished_claimed_executions_are_not_found() {
     db.write(moves).await;
     // another worker owns it now
     let other = db.other().await;
-    let registration = other.register(3, &info(&["order"])).await.unwrap();
+    let registration = other.register(3, &worker_info(&["order"])).await.unwrap();
     let claim = stepfast_core::store::Claim {
         worker: registration.worker,
         epoch: registration.epoch,

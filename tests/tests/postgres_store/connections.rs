@@ -29,7 +29,7 @@ fn steps() -> Workflow<u32, u32> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn engine_opens_no_more_connections_than_documented() {
-    let name = PostgresServer::shared().schema();
+    let name = PostgresServer::shared().fresh_schema_name();
     let readers = 3;
     let options = PostgresOptions::default().schema(&name).application_name(&name).readers(readers);
     let store = Arc::new(PostgresStore::open_with(url(), options).await.unwrap());
@@ -146,7 +146,7 @@ async fn until_refused(warnings: &mut watch::Receiver<Vec<String>>, role: &str, 
 
 #[tokio::test(flavor = "multi_thread")]
 async fn engine_waits_without_failures_when_no_connection_is_left() {
-    let name = PostgresServer::shared().schema();
+    let name = PostgresServer::shared().fresh_schema_name();
     let options = PostgresOptions::default().schema(&name).application_name(&name);
     let role = format!("limited_{name}");
     let owner = client("public").await;

@@ -124,7 +124,7 @@ async fn second_outcome_of_step_is_rejected_and_next_flush_works() {
 #[tokio::test]
 async fn transition_requires_running_execution_of_same_worker() {
     let db = Fixture::new().await;
-    let other = db.store.register(1, &info(&[])).await.unwrap();
+    let other = db.store.register(1, &worker_info(&[])).await.unwrap();
     let (mine, theirs, queued) = (Key::mint(0), Key::mint(0), Key::mint(0));
     db.write(vec![start(mine, RUNNING), start(queued, QUEUED)]).await;
     let flush = stepfast_core::store::Flush {

@@ -35,7 +35,7 @@ impl Fixture {
     /// Registers another worker, which claims the execution. Returns its registration, and a constructor of its next
     /// flush.
     async fn claim_by_other_worker(&self, key: Key) -> (Registration, impl Fn(Vec<Write>) -> Flush + use<>) {
-        let other = self.store.register(3, &info(&[])).await.unwrap();
+        let other = self.store.register(3, &worker_info(&[])).await.unwrap();
         let (worker, epoch) = (other.worker, other.epoch);
         let claim = Claim { worker, epoch, number: 1, ..self.claim(1) };
         let records = self.store.claim(&claim).await.unwrap().records;
@@ -142,7 +142,7 @@ async fn reused_worker_id_names_another_registration() {
         .await
         .unwrap();
     let other = db.other().await;
-    let second = other.register(3, &info(&[])).await.unwrap();
+    let second = other.register(3, &worker_info(&[])).await.unwrap();
     assert_eq!(second.worker, db.worker.worker);
     let flush = db.flush(vec![start(key, RUNNING)]);
     for is_resent in [false, true] {

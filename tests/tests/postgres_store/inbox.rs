@@ -109,7 +109,7 @@ async fn inbox_row_enters_full_queue_and_counts() {
 async fn two_workers_drain_each_row_once() {
     let db = Fixture::with(|options| options.lock_timeout(Duration::from_secs(30))).await;
     let other = db.other().await;
-    let second = other.register(3, &info(&[])).await.unwrap();
+    let second = other.register(3, &worker_info(&[])).await.unwrap();
     for n in 0..300 {
         let queue = (n % 3 == 0).then_some("a");
         insert_start(&db.sql, &InboxStart { queue, ..inbox_start() }).await;

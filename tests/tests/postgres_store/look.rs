@@ -48,7 +48,7 @@ async fn expired_worker_is_taken_over_after_unchanged_heartbeats() {
     let key = Key::mint(0);
     db.write(vec![start(key, RUNNING)]).await;
     let other = db.other().await;
-    let observer = other.register(1, &info(&[])).await.unwrap();
+    let observer = other.register(1, &worker_info(&[])).await.unwrap();
     let observe = async || heartbeat_and_take_over(&other, &heartbeat_request(&observer)).await;
     // the lease has expired, but the observer has not yet seen it unchanged
     db.clock.advance(Duration::from_secs(4));
@@ -77,7 +77,7 @@ async fn worker_is_taken_over_although_server_clock_was_set_back() {
     let key = Key::mint(0);
     db.write(vec![start(key, RUNNING)]).await;
     let other = db.other().await;
-    let observer = other.register(1, &info(&[])).await.unwrap();
+    let observer = other.register(1, &worker_info(&[])).await.unwrap();
     let observe = async || heartbeat_and_take_over(&other, &heartbeat_request(&observer)).await.recovered;
     assert_eq!(observe().await, 0);
     // by an hour: the lease now expires in a little more than an hour
@@ -103,7 +103,7 @@ async fn valid_lease_is_respected_after_many_heartbeats() {
     let db = Fixture::new().await;
     db.write(vec![start(Key::mint(0), RUNNING)]).await;
     let other = db.other().await;
-    let observer = other.register(1, &info(&[])).await.unwrap();
+    let observer = other.register(1, &worker_info(&[])).await.unwrap();
     db.clock.advance(Duration::from_secs(3));
     for _ in 0..5 {
         assert_eq!(heartbeat_and_take_over(&other, &heartbeat_request(&observer)).await.recovered, 0);
@@ -117,7 +117,7 @@ async fn heartbeat_without_renewal_changes_no_row() {
     let key = Key::mint(0);
     db.write(vec![start(key, RUNNING)]).await;
     let other = db.other().await;
-    let observer = other.register(1, &info(&[])).await.unwrap();
+    let observer = other.register(1, &worker_info(&[])).await.unwrap();
     let versions = async || {
         let query =
             "SELECT array_agg(ctid::text || xmin::text || xmax::text ORDER BY worker_id) FROM workers";
@@ -154,7 +154,7 @@ async fn workers_survive_server_outage() {
         options.lease(Duration::from_secs(100_000))
     })
     .await;
-    let observer = db.store.register(1, &info(&[])).await.unwrap();
+    let observer = db.store.register(1, &worker_info(&[])).await.unwrap();
     db.sql.execute("UPDATE workers SET lease_expires_at = now() - interval '1 day'", &[]).await.unwrap();
     for _ in 0..4 {
         heartbeat_and_take_over(&*db.store, &heartbeat_request(&observer)).await;
@@ -172,7 +172,7 @@ async fn first_worker_after_outage_takes_over_no_peer() {
     .await;
     let key = Key::mint(0);
     db.write(vec![start(key, RUNNING)]).await;
-    let observer = db.store.register(1, &info(&[])).await.unwrap();
+    let observer = db.store.register(1, &worker_info(&[])).await.unwrap();
     let observe = async || heartbeat_and_take_over(&*db.store, &heartbeat_request(&observer)).await.recovered;
     assert_eq!((observe().await, db.heartbeat().await.is_fenced), (0, false));
     // no worker reaches the server for longer than a lease: the server was running all the time, or needed that
@@ -206,7 +206,7 @@ async fn close_requeues_executions_without_counting_recovery() {
     assert!(matches!(db.commit(&fenced_flush).await, Err(StoreError::Fenced)));
     assert!(db.heartbeat().await.is_fenced);
     db.store.close(db.worker.worker).await.unwrap();
-    let next = db.store.register(3, &info(&[])).await.unwrap();
+    let next = db.store.register(3, &worker_info(&[])).await.unwrap();
     assert_ne!(next.worker, db.worker.worker);
 }
 
@@ -218,7 +218,7 @@ async fn parent_of_finished_child_is_woken_by_takeover() {
     // the child finishes, and the worker dies before it wakes the parent
     db.write(vec![transition(of, ended(Status::Completed))]).await;
     let other = db.other().await;
-    let observer = other.register(1, &info(&[])).await.unwrap();
+    let observer = other.register(1, &worker_info(&[])).await.unwrap();
     db.clock.advance(Duration::from_secs(4));
     for _ in 0..3 {
         heartbeat_and_take_over(&other, &heartbeat_request(&observer)).await;
@@ -231,7 +231,7 @@ async fn parent_of_finished_child_is_woken_by_takeover() {
 async fn other_processes_receive_hints() {
     let db = Fixture::new().await;
     let other = db.other().await;
-    other.register(1, &info(&[])).await.unwrap();
+    other.register(1, &worker_info(&[])).await.unwrap();
     // the first hint is for changes before the store listened
     other.next_hint().await;
     for (state, has_ready) in [(QUEUED, true), (ended(Status::Completed), false)] {
@@ -258,7 +258,7 @@ async fn readers_work_from_any_runtime() {
                         .await
                         .is_ok()
                 );
-                store.register(1, &info(&[])).await.unwrap()
+                store.register(1, &worker_info(&[])).await.unwrap()
             })
         });
         let registration = registration.await.unwrap();

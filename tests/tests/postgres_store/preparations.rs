@@ -31,7 +31,7 @@ struct OlderSchema {
 impl OlderSchema {
     async fn new() -> Self {
         let newest = Fixture::new().await.schema;
-        let schema = PostgresServer::shared().schema();
+        let schema = PostgresServer::shared().fresh_schema_name();
         let sql = client(&schema).await;
         sql.batch_execute(&format!(
             "CREATE SCHEMA {schema}; {}

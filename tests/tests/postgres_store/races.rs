@@ -99,7 +99,7 @@ async fn interrupted_takeover_is_finished_after_next_heartbeat() {
     db.write(vec![start(key, RUNNING)]).await;
     assert!(db.store.end_registration(db.worker.worker).await.unwrap());
     let other = db.other().await;
-    let observer = other.register(1, &info(&[])).await.unwrap();
+    let observer = other.register(1, &worker_info(&[])).await.unwrap();
     let reply = heartbeat_and_take_over(&other, &heartbeat_request(&observer)).await;
     assert_eq!((reply.recovered, reply.has_ready), (1, true));
     assert_eq!(db.status(key).await, Status::Queued);
@@ -217,7 +217,7 @@ async fn claim_waits_for_claim_of_same_queue() {
     let keys: Vec<Key> = (0..4).map(|_| Key::mint(0)).collect();
     db.write(keys.iter().map(|key| start(*key, QUEUED)).collect()).await;
     let other = db.other().await;
-    let second = other.register(3, &info(&[])).await.unwrap();
+    let second = other.register(3, &worker_info(&[])).await.unwrap();
     let mine = db.claim(2);
     let theirs = Claim { worker: second.worker, epoch: second.epoch, ..mine.clone() };
     let holder = hold(&db, "claims").await;

@@ -19,11 +19,11 @@ use super::support::*;
 
 #[tokio::test]
 async fn processes_migrate_concurrently() {
-    let schema = PostgresServer::shared().schema();
+    let schema = PostgresServer::shared().fresh_schema_name();
     let options = || PostgresOptions::default().schema(&schema);
     let stores = join_all((0..4).map(|_| PostgresStore::open_with(url(), options()))).await;
     for store in stores {
-        store.unwrap().register(1, &info(&[])).await.unwrap();
+        store.unwrap().register(1, &worker_info(&[])).await.unwrap();
     }
     let sql = client(&schema).await;
     let versions: i64 = sql.query_one("SELECT count(*) FROM schema_version", &[]).await.unwrap().get(0);
@@ -91,7 +91,7 @@ async fn role_with_row_privileges_runs_engines() {
 
 #[tokio::test]
 async fn role_without_create_privilege_gets_advice() {
-    let schema = PostgresServer::shared().schema();
+    let schema = PostgresServer::shared().fresh_schema_name();
     let (role, theirs) = role(&schema).await;
     let options = PostgresOptions::default().schema(&schema);
     let error = PostgresStore::open_with(&theirs, options).await.unwrap_err();
@@ -153,7 +153,7 @@ async fn newer_schema_is_rejected() {
 
 #[tokio::test]
 async fn schema_that_must_exist_is_not_created() {
-    let schema = PostgresServer::shared().schema();
+    let schema = PostgresServer::shared().fresh_schema_name();
     let options = || PostgresOptions::default().schema(&schema).must_exist(true);
     let error = PostgresStore::open_with(url(), options()).await.unwrap_err();
     assert!(matches!(&error, StoreError::Open { reason, .. } if reason.contains(&schema)), "{error}");
@@ -167,7 +167,7 @@ async fn schema_that_must_exist_is_not_created() {
 #[tokio::test]
 async fn outdated_server_is_rejected_before_schema_is_created() {
     let proxy = Proxy::start().await;
-    let schema = PostgresServer::shared().schema();
+    let schema = PostgresServer::shared().fresh_schema_name();
     let options = || PostgresOptions::default().schema(&schema);
     let sql = client("public").await;
     let is_there = async || {
@@ -252,7 +252,7 @@ async fn relaxed(db: &Fixture) -> String {
 #[tokio::test]
 async fn ready_executions_of_version_1_continue() {
     let newest = Fixture::new().await;
-    let schema = PostgresServer::shared().schema();
+    let schema = PostgresServer::shared().fresh_schema_name();
     let (ended, begun, fresh) = (Key::mint(0), Key::mint(0), Key::mint(0));
     let sql = client("public").await;
     let initial = include_str!("../../../crates/postgres/migrations/V1__initial.sql");
@@ -278,7 +278,7 @@ async fn ready_executions_of_version_1_continue() {
     sql.execute(checkpoint, &[&uuid(begun)]).await.unwrap();
 
     let store = PostgresStore::open_with(url(), PostgresOptions::default().schema(&schema)).await.unwrap();
-    let worker = store.register(3, &info(&["order"])).await.unwrap();
+    let worker = store.register(3, &worker_info(&["order"])).await.unwrap();
     let claim = Claim { worker: worker.worker, epoch: worker.epoch, number: 1, ..newest.claim(9) };
     let claimed = store.claim(&claim).await.unwrap().records;
     let keys: Vec<Key> = claimed.iter().map(|record| record.execution.key).collect();
@@ -292,7 +292,7 @@ async fn ready_executions_of_version_1_continue() {
 #[tokio::test]
 async fn inbox_rows_of_version_3_become_executions() {
     let newest = Fixture::new().await;
-    let schema = PostgresServer::shared().schema();
+    let schema = PostgresServer::shared().fresh_schema_name();
     let sql = client("public").await;
     let versions = [
         include_str!("../../../crates/postgres/migrations/V1__initial.sql"),
@@ -320,7 +320,7 @@ async fn inbox_rows_of_version_3_become_executions() {
     }
 
     let store = PostgresStore::open_with(url(), PostgresOptions::default().schema(&schema)).await.unwrap();
-    let worker = store.register(3, &info(&["order"])).await.unwrap();
+    let worker = store.register(3, &worker_info(&["order"])).await.unwrap();
     let claim = Claim { worker: worker.worker, epoch: worker.epoch, number: 1, ..newest.claim(9) };
     let claimed = store.claim(&claim).await.unwrap().records;
     assert_eq!(store.dead_letters(9).await.unwrap(), []);
@@ -340,7 +340,7 @@ async fn inbox_rows_of_version_3_become_executions() {
 
 #[tokio::test]
 async fn outdated_engine_requeues_executions_before_migration() {
-    let schema = PostgresServer::shared().schema();
+    let schema = PostgresServer::shared().fresh_schema_name();
     let options = || PostgresOptions::default().schema(&schema);
     let workflow = Workflow::new("order", |mut cx: Context, naps: u32| async move {
         for _ in 0..naps {
@@ -394,7 +394,7 @@ async fn migration_is_rejected_while_older_workers_run() {
 
 #[tokio::test]
 async fn stopping_engine_opens_connections_it_needs() {
-    let schema = PostgresServer::shared().schema();
+    let schema = PostgresServer::shared().fresh_schema_name();
     let options = || PostgresOptions::default().schema(&schema).application_name(&schema);
     let (begun, ending) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
     let child = {
@@ -445,7 +445,7 @@ async fn stopping_engine_opens_connections_it_needs() {
 
 #[tokio::test]
 async fn engine_stops_when_statements_fail_on_newer_schema() {
-    let schema = PostgresServer::shared().schema();
+    let schema = PostgresServer::shared().fresh_schema_name();
     let options = PostgresOptions::default().schema(&schema);
     let workflow = Workflow::new("order", |mut cx: Context, _: u32| async move {
         cx.step("endless", async || std::future::pending::<Result<u32, stepfast_core::Failure>>().await).await
@@ -476,7 +476,7 @@ async fn engine_stops_when_statements_fail_on_newer_schema() {
 async fn store_opened_before_migration_registers_no_worker() {
     let db = Fixture::new().await;
     db.sql.batch_execute("UPDATE shard SET oldest_engine = 99").await.unwrap();
-    let error = db.store.register(1, &info(&[])).await.unwrap_err();
+    let error = db.store.register(1, &worker_info(&[])).await.unwrap_err();
     assert!(matches!(error, StoreError::NewerSchema { found: 99, supported: 4 }), "{error}");
 }
 

@@ -53,7 +53,7 @@ type Commit = JoinHandle<Result<Vec<(usize, Outcome)>, StoreError>>;
 
 async fn expect_no_acknowledgement(how: &str) {
     let own_server = OwnServer::new().await;
-    let worker = own_server.store.register(2, &info(&[])).await.unwrap();
+    let worker = own_server.store.register(2, &worker_info(&[])).await.unwrap();
     let key = Key::mint(0);
     let flush = Flush {
         worker: worker.worker,

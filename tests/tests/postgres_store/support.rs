@@ -15,7 +15,7 @@ use stepfast_core::store::{
 use stepfast_core::{Key, Path, Payload, Store};
 use stepfast_postgres::{PostgresOptions, PostgresStore};
 use stepfast_tests::fixtures::postgres_server::PostgresServer;
-pub(crate) use stepfast_tests::fixtures::registration::{Looked, info, look as heartbeat_and_take_over};
+pub(crate) use stepfast_tests::fixtures::registration::{HeartbeatWithTakeover, worker_info, heartbeat_and_take_over as heartbeat_and_take_over};
 use tokio_postgres::{Client, NoTls};
 
 pub(crate) const NOON: Timestamp = Timestamp::from_micros(1_700_000_000_123_457);
@@ -52,11 +52,11 @@ impl Fixture {
     }
 
     pub(crate) async fn at(url: &str, options: impl FnOnce(PostgresOptions) -> PostgresOptions) -> Self {
-        let schema = PostgresServer::shared().schema();
+        let schema = PostgresServer::shared().fresh_schema_name();
         let clock = Arc::new(ManualClock::at(NOON));
         let options = options(PostgresOptions::default().schema(&schema).clock(clock.clone()));
         let store = Arc::new(PostgresStore::open_with(url, options).await.unwrap());
-        let worker = store.register(3, &info(&[])).await.unwrap();
+        let worker = store.register(3, &worker_info(&[])).await.unwrap();
         let sql = client(&schema).await;
         Self { store, worker, clock, sql, schema, numbers: Default::default() }
     }
@@ -147,7 +147,7 @@ impl Fixture {
         Ok(records)
     }
 
-    pub(crate) async fn heartbeat(&self) -> Looked {
+    pub(crate) async fn heartbeat(&self) -> HeartbeatWithTakeover {
         heartbeat_and_take_over(&*self.store, &heartbeat_request(&self.worker)).await
     }
 }

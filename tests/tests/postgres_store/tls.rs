@@ -111,7 +111,7 @@ impl TlsServer {
     /// Opens a store. Returns whether its connections are encrypted, and checks that all of them agree.
     async fn is_encrypted(&self, user: &str, host: &str, query: &str) -> Result<bool, StoreError> {
         self.create_roles().await;
-        let name = self.server.schema();
+        let name = self.server.fresh_schema_name();
         let query = format!("schema={name}&application_name={name}&{query}");
         let store = PostgresStore::open(&self.url(user, host, &query)).await?;
         Ok(encryption(&store, self.server.url(), &name).await)
@@ -120,7 +120,7 @@ impl TlsServer {
 
 /// Opens every kind of connection of a store. Returns whether the server reports them as encrypted.
 async fn encryption(store: &PostgresStore, server: &str, name: &str) -> bool {
-    let worker = store.register(2, &info(&[])).await.unwrap();
+    let worker = store.register(2, &worker_info(&[])).await.unwrap();
     let key = Key::mint(0);
     let flush = stepfast_core::store::Flush {
         worker: worker.worker,
@@ -269,7 +269,7 @@ async fn server_without_tls_is_rejected_if_tls_is_required() {
         (SslMode::VerifyCa, false),
         (SslMode::VerifyFull, false),
     ] {
-        let name = PostgresServer::shared().schema();
+        let name = PostgresServer::shared().fresh_schema_name();
         let options = PostgresOptions::default().schema(&name).application_name(&name).ssl_mode(mode);
         let options = if mode >= SslMode::VerifyCa { options.ssl_root_cert(Path::new(&ca)) } else { options };
         match PostgresStore::open_with(server, options).await {

@@ -31,7 +31,8 @@ impl TakeoverArgs {
         let bar = progress_bar(kills as u64);
         bar.set_message(if drain { "workers asked to end" } else { "workers killed" });
         let progress = |done| bar.set_position(done);
-        let parameters = TakeoverParameters { termination: end, times: kills, workers: workers as usize, executions };
+        let parameters =
+            TakeoverParameters { termination: end, times: kills, workers: workers as usize, executions };
         let (row, figures) = takeover::run(&common.place(), parameters, &progress).await?;
         bar.finish_and_clear();
         let report =

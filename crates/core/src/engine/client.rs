@@ -5,13 +5,14 @@ use std::sync::Arc;
 
 use crate::engine::Engine;
 use crate::error::Error;
+use crate::queue::{OnConflict, Queue};
 use crate::store::Store;
 
 /// An engine that runs nothing: it starts executions for workers elsewhere, waits for them, cancels, resumes and lists
 /// them. Made for web processes that hand work to workers.
 ///
 /// A client does whatever an [`Engine`] does except running: it has no workflows and claims nothing. It
-/// [`start`](Engine::start)s any [`Workflow`](crate::Workflow), even one whose code is not in the program (see
+/// [`start`](Engine::start)s any [`Workflow`](crate::Workflow), even if its code is not in the program (see
 /// [`Workflow::named`](crate::Workflow::named)). Starts that it has accepted are durable. Its registration is renewed
 /// from time to time, not every second, and nothing is lost when the process dies.
 ///
@@ -23,6 +24,18 @@ impl Client {
     /// Opens a client on `store`. Must be called in a tokio runtime.
     pub async fn open(store: Arc<dyn Store>) -> Result<Self, Error> {
         Ok(Self(Engine::builder(store).run_nothing().open().await?))
+    }
+
+    /// Opens a client on `store` that declares queues, as an engine does: see
+    /// [`EngineBuilder::declare_queue`](crate::EngineBuilder::declare_queue).
+    pub async fn open_with_queues(
+        store: Arc<dyn Store>,
+        queues: impl IntoIterator<Item = (Queue, OnConflict)>,
+    ) -> Result<Self, Error> {
+        let builder = queues
+            .into_iter()
+            .fold(Engine::builder(store), |builder, (queue, policy)| builder.declare_queue(queue, policy));
+        Ok(Self(builder.as_client().open().await?))
     }
 
     /// Returns the engine behind the client.

@@ -26,6 +26,7 @@ use crate::store::{
     DeadLetter, Detail, Execution, Filter, Page, Record, RequestKind, RequestResult, Store, StoreInfo,
     WorkerOverview,
 };
+use crate::text::quote;
 
 /// An engine that runs workflows on a store. Cheap to clone; [`shutdown`](Engine::shutdown) ends it.
 #[derive(Clone)]
@@ -52,6 +53,22 @@ impl Engine {
     /// Returns a handle to the execution with this workflow_id, in whatever process it was started.
     pub async fn get<O>(&self, workflow_id: &str) -> Result<Handle<O>, Error> {
         let execution = self.inner.find(workflow_id, Detail::Outcome).await?.execution;
+        let Execution { key, run_no, given_id, .. } = execution;
+        Ok(Handle::attach(self.inner.clone(), key, given_id, |run| run.run_no == run_no))
+    }
+
+    /// Returns a handle to the execution with this workflow_id; [`Error::Invalid`] if it is not an execution of
+    /// `workflow`, a registered name.
+    pub async fn get_of<O>(&self, workflow_id: &str, workflow: &str) -> Result<Handle<O>, Error> {
+        let execution = self.inner.find(workflow_id, Detail::Outcome).await?.execution;
+        if *execution.workflow != *workflow {
+            let reason = format!(
+                "execution {} is of workflow {:?}, not {workflow:?}; get it with its own workflow",
+                quote(workflow_id),
+                &*execution.workflow
+            );
+            return Err(Error::Invalid { input: "workflow", reason });
+        }
         let Execution { key, run_no, given_id, .. } = execution;
         Ok(Handle::attach(self.inner.clone(), key, given_id, |run| run.run_no == run_no))
     }

@@ -120,9 +120,11 @@ impl<'e> Submission<'e> {
         input: Payload,
         options: Option<Box<StartOptions>>,
     ) -> Self {
+        let registered =
+            if definition.is_elsewhere() { engine.definitions.get(&definition.name).cloned() } else { None };
         Self {
             engine,
-            definition,
+            definition: registered.map_or(definition, ArcRef::Owned),
             input,
             fingerprint: None,
             options,
@@ -135,7 +137,7 @@ impl Submission<'_> {
     fn check(&self) -> Result<(), Error> {
         let Self { engine, definition, input, .. } = self;
         engine.check_open()?;
-        if engine.info.is_client {
+        if engine.info.is_client || definition.is_elsewhere() {
             check_name("workflow name", &definition.name)?;
         } else if engine.definitions.get(&definition.name).is_none() {
             return Err(engine.definitions.unknown_error(&definition.name));
@@ -152,7 +154,8 @@ impl Submission<'_> {
     pub(crate) fn prepare_fast(&self) -> Result<PreparedStart, FastPathError> {
         self.check().map_err(FastPathError::Invalid)?;
         let bytes = self.input.len() + 256;
-        if self.options.is_some() || self.input.len() > INLINE_LIMIT || !self.engine.take_slot() {
+        let is_plain = self.options.is_none() && self.input.len() <= INLINE_LIMIT;
+        if !is_plain || self.definition.is_elsewhere() || !self.engine.take_slot() {
             return Err(FastPathError::Unsuitable);
         }
         let key = Key::mint(self.engine.shard);
@@ -204,6 +207,7 @@ impl Submission<'_> {
         let is_timed = options.execution_timeout.is_some() || options.run_timeout.is_some();
         let is_plain = !has_id && !is_timed && options.dedup_id.is_none();
         options.due.is_none()
+            && !self.definition.is_elsewhere()
             && placement.is_none_or(|placement| is_plain && self.engine.can_begin_in(&placement.queue))
     }
 
@@ -502,7 +506,7 @@ impl Submission<'_> {
             parent: parent.map(|parent| parent.key),
             status,
         };
-        check_same_start(&existing, definition, id.as_deref(), fingerprint)?;
+        definition.check_same_start(&existing, id.as_deref(), fingerprint)?;
         Handle::<O>::attach(engine.clone(), existing_key, id, |run| run.run_no == run_no).output().await
     }
 }
@@ -554,30 +558,11 @@ pub(crate) fn handle_for_outcome<O>(
     match outcome {
         Outcome::Applied | Outcome::Queued => Ok(Handle::attach(engine.clone(), key, id, |_| true)),
         Outcome::Duplicate(existing) => {
-            check_same_start(&existing, definition, id.as_deref(), fingerprint)?;
+            definition.check_same_start(&existing, id.as_deref(), fingerprint)?;
             let is_running = existing.status == Status::Running;
             Ok(Handle::attach(engine.clone(), existing.key, id, |_| is_running))
         }
         Outcome::Rejected(reason) => Err(Error::Invalid { input: "start", reason: reason.to_string() }),
         _ => Err(engine.dropped_write_error()),
     }
-}
-
-fn check_same_start(
-    existing: &ExistingExecution,
-    definition: &Definition,
-    id: Option<&str>,
-    fingerprint: Option<u64>,
-) -> Result<(), Error> {
-    let reason = if *existing.workflow != *definition.name {
-        format!(
-            "it belongs to an execution of workflow {:?}, not {:?}",
-            &*existing.workflow, &*definition.name
-        )
-    } else if existing.fingerprint.is_some() && existing.fingerprint != fingerprint {
-        format!("it belongs to an execution of {:?} with another input", &*definition.name)
-    } else {
-        return Ok(());
-    };
-    Err(Error::Conflict { workflow_id: id.unwrap_or_default().to_owned(), reason })
 }

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::{GuestInput, GuestWorkflow, RunControl};
+use crate::clock::Timestamp;
 use crate::failure::Failure;
 use crate::guest::step::GuestStep;
 use crate::key::Key;
@@ -16,7 +17,7 @@ use crate::workflow::branch::ActiveBranch;
 use crate::workflow::child::NewChild;
 use crate::workflow::context::Context;
 use crate::workflow::retry::StepOptions;
-use crate::workflow::sleep::sleep_for;
+use crate::workflow::sleep::{sleep_for, sleep_until};
 use crate::workflow::step::begin_step_call;
 
 /// A branch of a guest's code. Calls are numbered in the order in which they are made.
@@ -92,6 +93,12 @@ impl GuestBranch {
     pub fn sleep(&mut self, duration: Duration) -> impl Future<Output = ()> + Send + use<> {
         let call = self.cx.begin_sleep();
         async move { sleep_for(&call, duration).await }
+    }
+
+    /// Begins a durable sleep until a time by the database's clock.
+    pub fn sleep_until(&mut self, due_at: Timestamp) -> impl Future<Output = ()> + Send + use<> {
+        let call = self.cx.begin_sleep();
+        async move { sleep_until(&call, due_at).await }
     }
 
     /// Runs a child to its output; see [`Context::child`].

@@ -4,6 +4,7 @@
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context as TaskContext, Poll};
+use std::time::Duration;
 
 use crate::commit::DurableFuture;
 use crate::failure::Failure;
@@ -25,6 +26,8 @@ pub struct GuestStep {
     /// `None` for the defaults.
     options: Option<Box<StepOptions>>,
     attempt: u32,
+    /// The pause before the next attempt, after a failed one; `None` if no further attempt is allowed.
+    retry_pause: Option<Duration>,
     /// The result of the body.
     outcome: Option<Result<Payload, Box<Failure>>>,
     stage: StepStage,
@@ -67,12 +70,29 @@ impl GuestStep {
             Ok(call) => (Some(call), StepStage::Created),
             Err(failure) => (None, StepStage::Invalid(failure.into())),
         };
-        Self { call, options, attempt: 1, outcome: None, stage }
+        Self { call, options, attempt: 1, retry_pause: None, outcome: None, stage }
     }
 
     /// Reports the body's result. A result that is reported before the body was asked for is ignored.
     pub fn finish(&mut self, outcome: Result<Payload, Failure>) {
+        self.retry_pause = outcome.as_ref().err().and_then(|failure| self.pause_before_retry(failure));
         self.outcome = Some(outcome.map_err(Box::new));
+    }
+
+    /// Returns the number of the current attempt, from 1.
+    pub fn attempt(&self) -> u32 {
+        self.attempt
+    }
+
+    /// Returns the pause before the next attempt, after the body's failure was [reported](GuestStep::finish); `None`
+    /// if no further attempt is allowed.
+    pub fn retry_pause(&self) -> Option<Duration> {
+        self.retry_pause
+    }
+
+    fn pause_before_retry(&self, failure: &Failure) -> Option<Duration> {
+        let options = self.options.as_deref().copied().unwrap_or_default();
+        options.retry.pause_before_retry(self.attempt, failure)
     }
 
     /// Polls the step: returns the guest's next action, or `Pending` while it has to wait.
@@ -221,9 +241,11 @@ impl GuestStep {
             },
             Err(failure) => {
                 let attempt = self.attempt;
-                self.run_slow_path(|call, options| {
+                // the failure of a value that is too large was not reported
+                let pause = self.retry_pause.or_else(|| self.pause_before_retry(&failure));
+                self.run_slow_path(|call, _| {
                     Box::pin(async move {
-                        let next = match handle_failed_attempt(&call, attempt, failure, options.retry).await {
+                        let next = match handle_failed_attempt(&call, attempt, failure, pause).await {
                             Ok(()) => NextStage::Attempt(attempt + 1),
                             Err(failure) => NextStage::Finished(Err(failure)),
                         };

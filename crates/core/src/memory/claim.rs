@@ -75,8 +75,8 @@ impl Tables {
         }
     }
 
-    /// Takes ready executions; only from the queues `only` if that is given. Returns the queues from which only woken executions
-    /// were taken.
+    /// Takes ready executions; only from the queues `only` if that is given. Returns the queues from which only woken
+    /// executions were taken.
     fn claim_from(
         &mut self,
         claim: &Claim,
@@ -177,8 +177,8 @@ impl Tables {
         self.can_run(key, &claim.workflows, claim.app_version.as_deref(), claim.queues.as_deref())
     }
 
-    /// Whether the execution has one of these workflows, may run with this version of the code, and waits in one of these
-    /// queues. `None` allows every version or queue.
+    /// Whether the execution has one of these workflows, may run with this version of the code, and waits in one of
+    /// these queues. `None` allows every version or queue.
     pub(super) fn can_run(
         &self,
         key: Key,

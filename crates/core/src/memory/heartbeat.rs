@@ -64,8 +64,8 @@ impl Tables {
             || self.owned.iter().any(|(owner, _)| !self.workers.contains_key(owner))
     }
 
-    /// Takes over dead workers. First their lanes get another epoch, so that the lanes record nothing any more. Then the
-    /// executions that they should have woken are woken, and those that they ran are requeued.
+    /// Takes over dead workers. First their lanes get another epoch, so that the lanes record nothing any more. Then
+    /// the executions that they should have woken are woken, and those that they ran are requeued.
     pub(super) fn take_over(&mut self, worker: WorkerId, now: Timestamp, counters: &Counters) -> u64 {
         let dead: Vec<WorkerId> = self
             .workers
@@ -83,7 +83,8 @@ impl Tables {
         self.requeue_orphans(Some(now), counters)
     }
 
-    /// Wakes executions that wait for a child that has ended: a worker may have died between the child's end and the Wake.
+    /// Wakes executions that wait for a child that has ended: a worker may have died between the child's end and the
+    /// Wake.
     pub(super) fn wake_satisfied(&mut self, counters: &Counters) {
         let satisfied: Vec<Key> =
             self.executions.keys().copied().filter(|key| self.has_ended_child(*key)).collect();

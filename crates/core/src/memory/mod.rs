@@ -1,8 +1,8 @@
 //! [`MemoryStore`]: the reference model of the [`Store`] contract.
 //!
-//! It keeps nothing after the process ends, and promises no durability. Everything else is as in the other
-//! stores: lanes, fence, numbers, guards and outcomes. It is written to be read: each table is a map, and
-//! what the databases must do is said here in plain Rust.
+//! The store loses everything when the process ends, and promises no durability. Everything else is as in the other
+//! stores: lanes, fences, numbers, guards and outcomes. The code is written to be read: each table is a map, and plain
+//! Rust describes what the databases must do.
 
 mod apply;
 mod claim;
@@ -32,34 +32,34 @@ use crate::store::{
     WorkerOverview,
 };
 
-/// Every registration starts in this epoch; a takeover or a close ends it.
+/// The epoch of every registration, until a takeover or a close ends it.
 const FIRST_EPOCH: i64 = 1;
 
 /// A store in the memory of this process.
 ///
-/// Several engines of the process may share one in an `Arc`: they see each other's executions as the
-/// processes that share a database do.
+/// Several engines of the process may share a store in an `Arc`. They see each other's executions, like processes that
+/// share a database.
 pub struct MemoryStore {
-    about: StoreInfo,
+    info: StoreInfo,
     counters: Counters,
     clock: Arc<dyn Clock>,
     tables: Mutex<Tables>,
-    /// How many changes were announced; see [`MemoryStore::announce`].
+    /// The number of published hints; see [`MemoryStore::publish_hint`].
     changes: watch::Sender<u64>,
-    /// How many of them the last return of `changed` had seen.
+    /// The number of hints at the last return of `next_hint`.
     seen_changes: Mutex<u64>,
 }
 
 impl MemoryStore {
-    /// An empty store with the machine's clock.
+    /// Creates an empty store with the machine's clock.
     pub fn new() -> Self {
         Self::with_clock(Arc::new(SystemClock))
     }
 
-    /// An empty store that takes the time from `clock`.
+    /// Creates an empty store that uses `clock`.
     pub fn with_clock(clock: Arc<dyn Clock>) -> Self {
         Self {
-            about: StoreInfo {
+            info: StoreInfo {
                 kind: "memory",
                 version: concat!("MemoryStore ", env!("CARGO_PKG_VERSION")).into(),
                 location: "memory".into(),
@@ -79,8 +79,8 @@ impl MemoryStore {
         }
     }
 
-    /// Makes a worker look lost, as if its process had been killed: the next look of another worker takes
-    /// it over. Until then it can go on, as a process can that only seems dead.
+    /// Marks a worker as dead, as if its process had been killed: after its next heartbeat, another worker takes it
+    /// over. Until then the marked worker can continue, like a process that only seems dead.
     pub fn mark_dead(&self, worker: WorkerId) {
         if let Some(row) = self.tables().workers.get_mut(&worker) {
             row.is_dead = true;
@@ -88,11 +88,11 @@ impl MemoryStore {
     }
 
     fn tables(&self) -> MutexGuard<'_, Tables> {
-        // nothing panics between two changes that belong together, so a poisoned lock guards sound tables
+        // no code between two related changes panics, so the tables behind a poisoned lock are consistent
         self.tables.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Tells other engines that something may have changed. One engine alone needs no hints.
+    /// Notifies other engines that something may have changed. A single engine needs no hints.
     fn publish_hint(&self, tables: &Tables) {
         if tables.workers.len() > 1 {
             self.changes.send_modify(|changes| *changes += 1);
@@ -116,7 +116,7 @@ impl std::fmt::Debug for MemoryStore {
 #[async_trait]
 impl Store for MemoryStore {
     fn info(&self) -> &StoreInfo {
-        &self.about
+        &self.info
     }
 
     fn counters(&self) -> &Counters {
@@ -160,7 +160,7 @@ impl Store for MemoryStore {
         }
         if flush.number != lane.last_number + 1 {
             return Err(StoreError::Corrupt(format!(
-                "flush {} of lane {} follows on {}",
+                "flush {} of lane {} does not follow flush {}",
                 flush.number, flush.lane, lane.last_number
             )));
         }
@@ -191,8 +191,8 @@ impl Store for MemoryStore {
         Ok(self.tables().queues(names))
     }
 
-    async fn heartbeat(&self, look: &Heartbeat) -> Result<HeartbeatReply, StoreError> {
-        Ok(self.tables().heartbeat(look, self.clock.now()))
+    async fn heartbeat(&self, heartbeat: &Heartbeat) -> Result<HeartbeatReply, StoreError> {
+        Ok(self.tables().heartbeat(heartbeat, self.clock.now()))
     }
 
     async fn take_over(&self, worker: WorkerId) -> Result<u64, StoreError> {
@@ -226,7 +226,7 @@ impl Store for MemoryStore {
             Ok(bytes.freeze())
         } else {
             Err(StoreError::Corrupt(format!(
-                "value {} of execution {execution} has {} bytes of {}",
+                "value {} of execution {execution} has {} of {} bytes",
                 chunks.value,
                 bytes.len(),
                 chunks.len
@@ -241,18 +241,18 @@ impl Store for MemoryStore {
 
     async fn dead_workers(&self, workers: &[WorkerId]) -> Result<Vec<WorkerId>, StoreError> {
         let tables = self.tables();
-        let is_lost = |id: &&WorkerId| tables.workers.get(id).is_none_or(|worker| worker.is_dead);
-        Ok(workers.iter().filter(is_lost).copied().collect())
+        let is_dead = |id: &&WorkerId| tables.workers.get(id).is_none_or(|worker| worker.is_dead);
+        Ok(workers.iter().filter(is_dead).copied().collect())
     }
 
-    async fn dead_letters(&self, _most: u64) -> Result<Vec<DeadLetter>, StoreError> {
-        // no foreign transaction reaches it
+    async fn dead_letters(&self, _limit: u64) -> Result<Vec<DeadLetter>, StoreError> {
+        // no transaction of another program reaches this store
         Ok(Vec::new())
     }
 
-    async fn workers(&self, most: u64) -> Result<WorkerOverview, StoreError> {
+    async fn workers(&self, limit: u64) -> Result<WorkerOverview, StoreError> {
         self.counters.add_read();
-        Ok(self.tables().worker_overview(most, self.clock.now()))
+        Ok(self.tables().worker_overview(limit, self.clock.now()))
     }
 
     async fn next_hint(&self) -> Hint {

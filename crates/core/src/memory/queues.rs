@@ -17,7 +17,8 @@ use crate::store::{Execution, Status, WorkerId};
 pub(super) struct ClaimableQueues {
     /// The queues with the capacity that their limits leave.
     pub(super) queues: Vec<ReadyQueue>,
-    /// Queues with a rate from which only woken executions are taken. They do not count for the rate, so they come first.
+    /// Queues with a rate from which only woken executions are taken. They do not count for the rate, so they come
+    /// first.
     pub(super) woken_only: BTreeSet<Arc<str>>,
     /// Queues with a rate from which only executions that begin are taken.
     pub(super) starting_only: BTreeSet<Arc<str>>,
@@ -162,8 +163,8 @@ impl Tables {
 
     /// Returns the queues with executions that `can_claim` accepts.
     ///
-    /// From a queue with a rate, a claim first takes woken executions only, if the queue has any. A second call with these queues in
-    /// `only` returns their other executions.
+    /// From a queue with a rate, a claim first takes woken executions only, if the queue has any. A second call with
+    /// these queues in `only` returns their other executions.
     pub(super) fn claimable_queues(
         &self,
         worker: WorkerId,

@@ -1,4 +1,4 @@
-//! The tables, and the small moves on them that several operations share.
+//! The tables, and the small operations on them that several methods of the store share.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -18,16 +18,17 @@ use crate::store::{
     StoreError, WorkerId, WorkerInfo, next_strikes, quarantine_delay,
 };
 
+/// All tables of a [`MemoryStore`](super::MemoryStore), with their indexes.
 #[derive(Debug, Default)]
 pub(super) struct Tables {
     pub(super) last_worker: i64,
     pub(super) workers: BTreeMap<WorkerId, WorkerRow>,
     pub(super) lanes: BTreeMap<(WorkerId, u16), LaneRow>,
-    /// `wake_at` is kept in `timers` only.
+    /// All executions. Their `wake_at` is not set: `timers` contains it.
     pub(super) executions: BTreeMap<Key, Execution>,
-    /// Index of `executions`: the callers' ids.
+    /// Index of `executions`: by the workflow_ids that callers gave.
     pub(super) keys: BTreeMap<Arc<str>, Key>,
-    /// Index of `executions`: who runs what.
+    /// Index of `executions`: (owner, execution) of running ones.
     pub(super) owned: BTreeSet<(WorkerId, Key)>,
     /// Index of `executions`: (parent, child).
     pub(super) children: BTreeSet<(Key, Key)>,
@@ -35,63 +36,69 @@ pub(super) struct Tables {
     pub(super) attempts: BTreeMap<(Key, Path, u32), Attempt>,
     pub(super) chunks: BTreeMap<(Key, u64, u32), Bytes>,
     last_seq: i64,
-    /// In the order in which they are claimed.
+    /// Ready executions in the order in which they are claimed.
     pub(super) ready: BTreeMap<ReadyPosition, Key>,
+    /// Index of `ready`: by execution.
     ready_positions: BTreeMap<Key, ReadyPosition>,
     pub(super) queues: BTreeMap<Arc<str>, QueueRow>,
-    /// Running executions of queues that limit how many run.
+    /// Running executions of queues that limit how many run, with their owners.
     pub(super) slots: BTreeMap<Key, (Arc<Placement>, WorkerId)>,
     pub(super) fair_share: FairShare,
-    /// Starts that count for rates, by time: of a queue, or of one of its keys.
+    /// The starts that count for the rate of a queue, or of one of its keys.
     pub(super) rates: BTreeMap<(Arc<str>, Option<Arc<str>>), StartsByTime>,
-    /// What is ready because it has waited.
+    /// Ready executions that continue after they were `waiting`.
     pub(super) woken: BTreeSet<Key>,
+    /// Due times of `waiting` and `scheduled` executions.
     timers: BTreeMap<Key, Timestamp>,
-    /// Index of `timers`.
+    /// Index of `timers`: by due time.
     pub(super) due: BTreeSet<(Timestamp, Key)>,
-    /// Index of `executions`: deadlines of what has not ended and does not run.
+    /// Index of `executions`: deadlines of executions that neither run nor have ended.
     pub(super) deadlines: BTreeSet<(Timestamp, Key)>,
-    /// Queued, but not in `ready`: when each may be tried.
+    /// Executions in quarantine, which are `queued` but not in `ready`, with the time from which on each may be tried.
     pub(super) quarantine: BTreeMap<Key, Timestamp>,
-    /// Of executions that were recovered: how much was recorded of each at the last time.
+    /// The number of checkpoints and attempts that each recovered execution had at its last recovery.
     progress: BTreeMap<Key, usize>,
-    /// Executions of the quarantine that were claimed alone.
+    /// Running executions that were claimed from quarantine alone.
     pub(super) tried_alone: BTreeSet<Key>,
-    /// (execution, child).
+    /// The children that suspended executions wait for: (execution, child).
     waits: BTreeSet<(Key, Key)>,
-    /// (execution, number of the request).
+    /// Pending requests to running executions, by (execution, id of the request).
     pub(super) requests: BTreeMap<(Key, Key), RequestKind>,
-    /// What has not ended and has a dedup_id, by queue and that.
+    /// Index of `executions`: unfinished executions with a dedup_id, by (queue, dedup_id).
     pub(super) dedups: BTreeMap<(Arc<str>, Arc<str>), Key>,
 }
 
-/// Starts by time.
+/// The number of starts by time.
 pub(super) type StartsByTime = BTreeMap<Timestamp, u64>;
 
-/// The place of an execution that is ready.
+/// The position of a ready execution in the order of claims.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct ReadyPosition {
     pub(super) placement: Arc<Placement>,
-    /// What has begun before is in front of what has not.
+    /// Whether the execution has not begun yet. Executions that have begun come first.
     pub(super) is_new: bool,
-    /// Order of arrival; of what has begun before, of its start.
+    /// The order of arrival; for an execution that has begun, its creation time.
     seq: i64,
     key: Key,
 }
 
+/// A registration.
 #[derive(Debug)]
 pub(super) struct WorkerRow {
     pub(super) epoch: i64,
+    /// Whether the worker counts as dead; see [`MemoryStore::mark_dead`](super::MemoryStore::mark_dead).
     pub(super) is_dead: bool,
     pub(super) info: WorkerInfo,
     pub(super) registered_at: Timestamp,
 }
 
+/// A lane of a registration.
 #[derive(Debug)]
 pub(super) struct LaneRow {
     pub(super) epoch: i64,
+    /// The number of the last flush or claim.
     pub(super) last_number: i64,
-    /// Outcomes of the flush with the last number, in case it is sent again.
+    /// The outcomes of the flush with the last number, in case it is resent.
     pub(super) last_outcomes: Vec<(usize, Outcome)>,
 }
 
@@ -101,11 +108,11 @@ impl LaneRow {
     }
 }
 
-const FIRST: Key = Key::from_bytes([0; 16]);
-const LAST: Key = Key::from_bytes([0xff; 16]);
+const MIN_KEY: Key = Key::from_bytes([0; 16]);
+const MAX_KEY: Key = Key::from_bytes([0xff; 16]);
 
 impl Tables {
-    /// The fence: the lane's row, if its epoch is still `epoch`.
+    /// Returns the lane's row if its epoch is still `epoch`: the fence.
     pub(super) fn lane(
         &mut self,
         worker: WorkerId,
@@ -115,17 +122,18 @@ impl Tables {
         self.lanes.get_mut(&(worker, lane)).filter(|row| row.epoch == epoch).ok_or(StoreError::Fenced)
     }
 
-    /// Ends the epoch of all lanes of a worker: nothing that it sends lands any more.
+    /// Ends the epoch of all lanes of a worker, so that the lanes record nothing any more.
     pub(super) fn end_lanes(&mut self, worker: WorkerId) {
         for (_, lane) in self.lanes.range_mut((worker, 0)..=(worker, u16::MAX)) {
             lane.epoch += 1;
         }
     }
 
-    /// Queues the running executions whose owner is no longer registered, in key order. It looks at what
-    /// is, not at what happened, so an interrupted takeover is finished by the next. `lost_at` if they were lost,
-    /// and not handed back.
-    pub(super) fn requeue_orphans(&mut self, lost_at: Option<Timestamp>, counters: &Counters) -> u64 {
+    /// Requeues the running executions whose owner is not registered, in the order of their keys.
+    ///
+    /// The method depends only on the present state, so the next takeover completes an interrupted one. If the owners
+    /// died, `died_at` is the time of the takeover; it is `None` if they requeue their executions themselves.
+    pub(super) fn requeue_orphans(&mut self, died_at: Option<Timestamp>, counters: &Counters) -> u64 {
         let mut orphans: Vec<Key> = self
             .owned
             .iter()
@@ -136,33 +144,33 @@ impl Tables {
         for key in &orphans {
             let Some(row) = self.executions.get(key) else { continue };
             let state = State::Queued { pending_sleeps: row.pending_sleeps.clone() };
-            let tried_at = lost_at.and_then(|at| self.add_strike(*key, at));
-            match tried_at {
+            let trial_at = died_at.and_then(|at| self.add_strike(*key, at));
+            match trial_at {
                 None => self.set_state(*key, &state, None, counters),
-                Some(tried_at) => {
+                Some(trial_at) => {
                     counters.add_updated(Table::Executions, 1);
                     self.free_slot(*key, counters);
                     self.delete_role_rows(*key, counters);
                     self.set_state_columns(*key, &state, None);
-                    self.quarantine.insert(*key, tried_at);
+                    self.quarantine.insert(*key, trial_at);
                 }
             }
         }
         orphans.len() as u64
     }
 
-    /// Counts a recovery; when the execution may be tried, if it belongs into quarantine.
+    /// Counts a recovery. If the execution belongs in quarantine, returns the time from which on it may be tried.
     fn add_strike(&mut self, key: Key, at: Timestamp) -> Option<Timestamp> {
         let recorded = self.checkpoints_of(key).count() + self.attempts_of(key).count();
         let was_alone = self.tried_alone.remove(&key);
-        let has_got_on = self.progress.insert(key, recorded).is_some_and(|before| recorded > before);
+        let has_progressed = self.progress.insert(key, recorded).is_some_and(|before| recorded > before);
         let row = self.executions.get_mut(&key)?;
         row.recoveries += 1;
-        row.strikes = next_strikes(row.strikes, has_got_on, was_alone);
+        row.strikes = next_strikes(row.strikes, has_progressed, was_alone);
         (row.strikes >= QUARANTINE_STRIKES).then(|| at.plus(quarantine_delay(row.strikes)))
     }
 
-    /// Forgets what made an execution seem to kill its workers.
+    /// Resets the strikes of an execution.
     pub(super) fn reset_strikes(&mut self, key: Key) {
         self.progress.remove(&key);
         if let Some(row) = self.executions.get_mut(&key) {
@@ -170,9 +178,9 @@ impl Tables {
         }
     }
 
-    /// What a worker runs.
+    /// Returns the executions that a worker runs.
     pub(super) fn owned_by(&self, worker: WorkerId) -> impl Iterator<Item = Key> + '_ {
-        self.owned.range((worker, FIRST)..=(worker, LAST)).map(|(_, key)| *key)
+        self.owned.range((worker, MIN_KEY)..=(worker, MAX_KEY)).map(|(_, key)| *key)
     }
 
     pub(super) fn checkpoints_of(&self, key: Key) -> impl Iterator<Item = &Checkpoint> {
@@ -185,7 +193,7 @@ impl Tables {
         from.take_while(move |((execution, ..), _)| *execution == key).map(|(_, attempt)| attempt)
     }
 
-    /// Queues an execution if it waits.
+    /// Queues an execution if it is `waiting`. Returns whether it was.
     pub(super) fn queue_waiting(&mut self, key: Key, counters: &Counters) -> bool {
         let Some(row) = self.executions.get(&key).filter(|row| row.status == Status::Waiting) else {
             return false;
@@ -196,7 +204,7 @@ impl Tables {
         true
     }
 
-    /// Queues an execution whose time has come, for the first time.
+    /// Queues a `scheduled` execution that is due.
     pub(super) fn queue_scheduled(&mut self, key: Key, counters: &Counters) {
         let state = State::Queued { pending_sleeps: Vec::new() };
         counters.add_updated(Table::Executions, 1);
@@ -205,7 +213,7 @@ impl Tables {
         self.insert_role_rows(key, &state, true, counters);
     }
 
-    /// Puts an execution that is there into `state`: its row and its rows in the role tables.
+    /// Moves an existing execution to `state`: changes its row, and its rows in `ready`, `timers` and `waits`.
     pub(super) fn set_state(
         &mut self,
         key: Key,
@@ -228,19 +236,19 @@ impl Tables {
         }
     }
 
-    /// Where an execution stands whenever it is queued.
+    /// Returns the placement of an execution; that of the default queue if it has none.
     pub(super) fn placement(&self, key: Key) -> Arc<Placement> {
-        let ticket = self.executions.get(&key).and_then(|row| row.placement.clone());
+        let placement = self.executions.get(&key).and_then(|row| row.placement.clone());
         let default = || Placement { queue: DEFAULT_QUEUE.into(), key: "".into(), priority: 0 };
-        ticket.unwrap_or_else(|| default().into())
+        placement.unwrap_or_else(|| default().into())
     }
 
-    /// The columns of the row that a state decides.
+    /// Sets the columns of an execution that depend on its state, and updates their indexes.
     pub(super) fn set_state_columns(&mut self, key: Key, state: &State, owner: Option<WorkerId>) {
         let Some(row) = self.executions.get_mut(&key) else { return };
         if let Some(deadline_at) = row.deadline_at {
-            let waits = state.status() != Status::Running && !state.status().is_terminal();
-            if waits {
+            let is_idle = state.status() != Status::Running && !state.status().is_terminal();
+            if is_idle {
                 self.deadlines.insert((deadline_at, key));
             } else {
                 self.deadlines.remove(&(deadline_at, key));
@@ -250,10 +258,10 @@ impl Tables {
             self.owned.remove(&(owner, key));
         }
         row.status = state.status();
-        if let Some((id, ticket)) =
-            row.dedup_id.take_if(|held| is_released(held, state.status())).zip(row.placement.as_ref())
+        if let Some((id, placement)) =
+            row.dedup_id.take_if(|id| is_released(id, state.status())).zip(row.placement.as_ref())
         {
-            self.dedups.remove(&(ticket.queue.clone(), id));
+            self.dedups.remove(&(placement.queue.clone(), id));
         }
         row.pending_sleeps = state.pending_sleeps().to_vec();
         row.is_parked = matches!(state, State::Parked { .. });
@@ -268,16 +276,16 @@ impl Tables {
         }
     }
 
-    /// The rows in `ready`, `timers` and `waits` that a state has.
+    /// Inserts the rows of `ready`, `timers` and `waits` that belong to a state.
     pub(super) fn insert_role_rows(&mut self, key: Key, state: &State, is_new: bool, counters: &Counters) {
         match state {
             State::Queued { .. } => {
                 self.last_seq += 1;
-                let began_at = self.executions.get(&key).map_or(0, |row| row.created_at.as_micros());
-                let seq = if is_new { self.last_seq } else { began_at };
-                let spot = ReadyPosition { placement: self.placement(key), is_new, seq, key };
-                self.ready.insert(spot.clone(), key);
-                self.ready_positions.insert(key, spot);
+                let created_at = self.executions.get(&key).map_or(0, |row| row.created_at.as_micros());
+                let seq = if is_new { self.last_seq } else { created_at };
+                let position = ReadyPosition { placement: self.placement(key), is_new, seq, key };
+                self.ready.insert(position.clone(), key);
+                self.ready_positions.insert(key, position);
                 counters.add_inserted(Table::Ready, 1);
             }
             State::Scheduled { due_at } => {
@@ -299,9 +307,10 @@ impl Tables {
         }
     }
 
+    /// Deletes the rows of an execution in `ready`, `quarantine`, `timers` and `waits`.
     fn delete_role_rows(&mut self, key: Key, counters: &Counters) {
-        if let Some(spot) = self.ready_positions.remove(&key) {
-            self.ready.remove(&spot);
+        if let Some(position) = self.ready_positions.remove(&key) {
+            self.ready.remove(&position);
             self.woken.remove(&key);
             counters.add_deleted(Table::Ready, 1);
         }
@@ -310,26 +319,26 @@ impl Tables {
             self.due.remove(&(due_at, key));
             counters.add_deleted(Table::Timers, 1);
         }
-        let waits: Vec<_> = self.waits.range((key, FIRST)..=(key, LAST)).copied().collect();
+        let waits: Vec<_> = self.waits.range((key, MIN_KEY)..=(key, MAX_KEY)).copied().collect();
         for wait in &waits {
             self.waits.remove(wait);
         }
         counters.add_deleted(Table::Waits, waits.len() as u64);
     }
 
-    /// True if a waiting execution's due time has come.
+    /// Whether a waiting execution is due.
     pub(super) fn is_due(&self, key: Key, now: Timestamp) -> bool {
         self.timers.get(&key).is_some_and(|due_at| *due_at <= now)
     }
 
-    /// True if a child that an execution waits for has ended.
+    /// Whether a child that an execution waits for has ended.
     pub(super) fn has_ended_child(&self, key: Key) -> bool {
         self.waits
-            .range((key, FIRST)..=(key, LAST))
+            .range((key, MIN_KEY)..=(key, MAX_KEY))
             .any(|(_, child)| self.executions.get(child).is_some_and(|row| row.status.is_terminal()))
     }
 
-    /// The children that `parent` waits for or may wait for: not detached, not ended.
+    /// Returns the children that `parent` waits for or may wait for: neither detached nor ended.
     pub(super) fn awaited_children(&self, parent: Key) -> Vec<Key> {
         let is_awaited = |child: &Key| {
             self.executions.get(child).is_some_and(|row| {
@@ -337,32 +346,33 @@ impl Tables {
             })
         };
         self.children
-            .range((parent, FIRST)..=(parent, LAST))
+            .range((parent, MIN_KEY)..=(parent, MAX_KEY))
             .map(|(_, child)| *child)
             .filter(is_awaited)
             .collect()
     }
 
-    /// The kinds of what is asked of an execution, oldest first.
+    /// Returns the kinds of the pending requests to an execution, oldest first.
     pub(super) fn requests_of(&self, key: Key) -> impl Iterator<Item = RequestKind> + '_ {
-        self.requests.range((key, FIRST)..=(key, LAST)).map(|(_, kind)| *kind)
+        self.requests.range((key, MIN_KEY)..=(key, MAX_KEY)).map(|(_, kind)| *kind)
     }
 
-    /// Deletes what is asked of an execution.
+    /// Deletes the pending requests to an execution.
     pub(super) fn clear_requests(&mut self, key: Key, counters: &Counters) {
-        let asked: Vec<_> = self.requests.range((key, FIRST)..=(key, LAST)).map(|(id, _)| *id).collect();
-        for id in &asked {
+        let ids: Vec<_> = self.requests.range((key, MIN_KEY)..=(key, MAX_KEY)).map(|(id, _)| *id).collect();
+        for id in &ids {
             self.requests.remove(id);
         }
-        counters.add_deleted(Table::Requests, asked.len() as u64);
+        counters.add_deleted(Table::Requests, ids.len() as u64);
     }
 
-    /// The row as readers see it.
+    /// Returns the row of an execution as loads return it.
     pub(super) fn execution(&self, key: Key) -> Option<Execution> {
         let row = self.executions.get(&key)?;
         Some(Execution { wake_at: self.timers.get(&key).copied(), ..row.clone() })
     }
 
+    /// Returns the record of an execution.
     pub(super) fn record(&self, key: Key, detail: Detail) -> Option<Record> {
         let mut execution = self.execution(key)?;
         if detail == Detail::Outcome {
@@ -381,7 +391,7 @@ impl Tables {
     }
 }
 
-/// True if an execution of this status has no longer what it alone had in its queue.
-fn is_released(held: &str, status: Status) -> bool {
-    status.is_terminal() || status != Status::Scheduled && debounce_id(held).is_some()
+/// Whether an execution with this status no longer has its dedup_id or debounce key.
+fn is_released(dedup_id: &str, status: Status) -> bool {
+    status.is_terminal() || status != Status::Scheduled && debounce_id(dedup_id).is_some()
 }

@@ -209,7 +209,7 @@ impl Queue {
             max_depth,
             key_weights,
         } = &self.limits;
-        for (what, limit) in [
+        for (input, limit) in [
             ("concurrency", concurrency),
             ("worker_concurrency", worker_concurrency),
             ("key_concurrency", key_concurrency),
@@ -220,12 +220,12 @@ impl Queue {
                 Some(limit) if *limit > MAX_LIMIT => format!("is {limit}; it must be at most {MAX_LIMIT}"),
                 _ => continue,
             };
-            return Err(Error::Invalid { input: what, reason: format!("queue {:?}: {reason}", &*self.name) });
+            return Err(Error::Invalid { input, reason: format!("queue {:?}: {reason}", &*self.name) });
         }
-        for (what, rate) in [("rate", rate), ("key_rate", key_rate)] {
+        for (input, rate) in [("rate", rate), ("key_rate", key_rate)] {
             if let Some(reason) = rate.as_ref().and_then(invalid_rate_reason) {
                 let reason = format!("queue {:?}: {reason}", &*self.name);
-                return Err(Error::Invalid { input: what, reason });
+                return Err(Error::Invalid { input, reason });
             }
         }
         if let Some(reason) = key_weights.invalid_reason() {

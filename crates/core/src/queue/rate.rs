@@ -83,8 +83,8 @@ impl ClaimScope {
 
 /// The number of parts of a window. Starts in one part share an entry, so they count for up to one part longer.
 const WINDOW_PARTS: i64 = 1_000;
-/// The divisor of the interval that yields the tolerated delay: a start with even spacing that is less late than this
-/// does not delay the starts after it.
+/// The divisor of the interval that yields the tolerated delay. A start with even spacing that is less late than this
+/// does not delay later starts.
 const LATE_TOLERANCE_DIVISOR: i64 = 20;
 /// The precision of timers and flushes, in microseconds. A delay below this is tolerated as well, up to a quarter of
 /// the interval.
@@ -160,11 +160,11 @@ impl Rate {
     /// Returns the entry that records `starts` at the time `now`.
     pub fn entry(&self, usage: &RateUsage, now: Timestamp, starts: usize) -> RateEntry {
         let at = self.entry_time(usage, now.as_micros(), starts);
-        let (starts, forget_until) = match self.burst {
+        let (starts, prune_until) = match self.burst {
             None => (starts as u64, self.window_start(now)),
             Some(_) => (0, Timestamp::from_micros(i64::MAX)),
         };
-        RateEntry { at: Timestamp::from_micros(at), starts, prune_until: forget_until }
+        RateEntry { at: Timestamp::from_micros(at), starts, prune_until }
     }
 
     fn entry_time(&self, usage: &RateUsage, now: i64, starts: usize) -> i64 {

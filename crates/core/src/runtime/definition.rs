@@ -8,6 +8,7 @@ use crate::error::Error;
 use crate::failure::Failure;
 use crate::payload::Payload;
 use crate::runtime::run::Run;
+use crate::store::ExistingExecution;
 use crate::text::{check_name, list_names};
 
 /// The future of a workflow's body, from encoded input to encoded output.
@@ -48,6 +49,28 @@ impl Definition {
     /// Whether the code holds a thread of a pool while it runs.
     pub(crate) fn holds_thread(&self) -> bool {
         self.code == CodeLocation::Thread
+    }
+
+    /// Whether the code is in another program, so that only another worker can run it.
+    pub(crate) fn is_elsewhere(&self) -> bool {
+        self.code == CodeLocation::OtherProgram
+    }
+
+    /// Returns an error if the execution that has a start's workflow_id is of another workflow, or has another input.
+    pub(crate) fn check_same_start(
+        &self,
+        existing: &ExistingExecution,
+        workflow_id: Option<&str>,
+        fingerprint: Option<u64>,
+    ) -> Result<(), Error> {
+        let reason = if *existing.workflow != *self.name {
+            format!("it belongs to an execution of workflow {:?}, not {:?}", &*existing.workflow, &*self.name)
+        } else if existing.fingerprint.is_some() && existing.fingerprint != fingerprint {
+            format!("it belongs to an execution of {:?} with another input", &*self.name)
+        } else {
+            return Ok(());
+        };
+        Err(Error::Conflict { workflow_id: workflow_id.unwrap_or_default().to_owned(), reason })
     }
 }
 

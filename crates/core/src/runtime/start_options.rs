@@ -131,18 +131,31 @@ impl StartOptions {
     }
 
     /// Returns an error if an option is set that a child cannot have.
-    pub(crate) fn check_child(&self) -> Result<(), Error> {
+    pub(crate) fn check_child(&self, is_detached: bool) -> Result<(), Error> {
+        if let Some(id) = &self.workflow_id {
+            check_text("workflow_id", id, MAX_ID_BYTES)?;
+        }
+        if self.debounce.is_some() {
+            return invalid(
+                "debounce",
+                "is only for starts outside of workflows; in a workflow, start the execution in a step",
+            );
+        }
         match first_given([
             ("workflow_id", self.workflow_id.is_some()),
             ("dedup_id", self.dedup_id.is_some()),
-            ("debounce", self.debounce.is_some()),
         ]) {
-            None => Ok(()),
-            Some(option) => invalid(
+            Some(option) if !is_detached => invalid(
                 option,
-                "is only for starts outside of workflows; in a workflow, start the execution in a step",
+                "is only for detached children; a child that its parent awaits is identified by its call",
             ),
+            _ => Ok(()),
         }
+    }
+
+    /// Whether another execution may already have an id that the caller has given.
+    pub(crate) fn has_id(&self) -> bool {
+        self.workflow_id.is_some() || self.dedup_id.is_some()
     }
 
     /// Returns an error if the options of a debounced start are not valid.

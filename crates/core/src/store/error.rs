@@ -35,7 +35,7 @@ pub enum StoreError {
     /// The database cannot be opened.
     #[error("cannot open {store}: {reason}")]
     Open {
-        /// The database, without a password.
+        /// The database, for people.
         store: String,
         /// Why, and what to do.
         reason: String,
@@ -44,7 +44,7 @@ pub enum StoreError {
     /// attempt may succeed.
     #[error("cannot reach {store}: {reason}")]
     Unreachable {
-        /// The database, without a password.
+        /// The database, for people.
         store: String,
         /// Why, and what to do.
         reason: String,

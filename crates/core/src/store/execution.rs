@@ -95,8 +95,8 @@ pub struct PendingSleep {
     pub due_at: Timestamp,
 }
 
-/// Encodes sleeps for the column `armed`: for each sleep the length of its path (2 bytes, big-endian), the path, and
-/// the due time in microseconds (8 bytes, big-endian). No sleeps are no bytes.
+/// Encodes sleeps for the column `armed`. Each sleep is the length of its path (2 bytes), the path, and the due time
+/// in microseconds (8 bytes), all big-endian. No sleeps are no bytes.
 pub fn encode_pending_sleeps(sleeps: &[PendingSleep]) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(sleeps.len() * 12);
     for PendingSleep { path, due_at } in sleeps {

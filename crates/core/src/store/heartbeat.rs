@@ -14,8 +14,8 @@ pub struct Heartbeat {
     pub worker: WorkerId,
     /// The epoch of the worker's registration.
     pub epoch: i64,
-    /// Whether the heartbeat renews the registration and checks for dead workers. True once a second. False for the
-    /// many heartbeats that follow a hint: they only read.
+    /// Whether the heartbeat renews the registration and checks for dead workers. True once a second; false for the
+    /// many heartbeats that follow hints.
     pub renews_lease: bool,
     /// The executions whose ends other parts of this process wait for. The reply lists those that have ended or are
     /// parked.

@@ -1,7 +1,7 @@
 //! [`Write`]: one durable fact to record; [`Flush`]: a set of Writes; [`Outcome`]: the result of a Write.
 //!
-//! A flush is a *set of row changes*: no two of its Writes change the same row, and no guard depends on a row that
-//! another Write of the flush changes. So a store may apply the Writes grouped by kind, in any order.
+//! A flush is a *set of row changes*: no two of its Writes change the same row. No guard depends on a row that another
+//! Write of the flush changes. So a store may apply the Writes grouped by kind, in any order.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -95,8 +95,8 @@ pub struct Start {
     /// The debounce window: the maximum time from the creation of a debounced execution until it is due.
     ///
     /// If an execution with the same `dedup_id` is still `scheduled`, this Start is merged into it. The execution gets
-    /// the input, the placement, the app_version, the run_timeout and the due time of this Start, but it is due no
-    /// later than its own `created_at` plus the window. The outcome is then [`Duplicate`](Outcome::Duplicate).
+    /// the input, placement, app_version, run_timeout and due time of this Start. The due time never exceeds the
+    /// execution's own `created_at` plus the window. The outcome is then [`Duplicate`](Outcome::Duplicate).
     ///
     /// The field requires the state `Scheduled` and excludes all other special features of a Start.
     pub debounce_window: Option<Duration>,
@@ -133,7 +133,7 @@ pub struct Start {
 /// A request may have been recorded since the owner's last heartbeat, so pending requests change the effect, unless
 /// the flush [clears](Write::ClearRequests) them:
 /// - A Transition to `Waiting` or `Parked` makes the execution `queued` instead. Its next owner handles the requests.
-/// - A Transition to `Ended` deletes the requests and ends the execution as `cancelled`, whatever its own status is.
+/// - A Transition to `Ended` deletes the requests and ends the execution as `cancelled`, whatever status it asks for.
 ///   The outcome is then [`Cancelled`](Outcome::Cancelled).
 ///
 /// A Transition to any state but `Running` frees the execution's slot in its queue.
@@ -203,7 +203,7 @@ pub enum State {
 ///   one it also deletes the last failures of steps, those after which nothing else was delivered, with their
 ///   attempts. These steps are tried again.
 /// - [`Expire`](RequestKind::Expire) ends an execution whose deadline is not after `at`, in the same way as a cancel.
-///   It is not applicable to executions without such a deadline, nor to running ones, whose owners enforce the
+///   Otherwise the request is not applicable, and neither is it to running executions, whose owners enforce the
 ///   deadline.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Request {
@@ -348,8 +348,8 @@ impl Write {
         }
     }
 
-    /// Returns the size that counts towards the limits of a flush and the budget of a lane, in bytes: the payloads and
-    /// a fixed part for the row. Attributes do not count.
+    /// Returns the size in bytes that counts towards the limits of a flush and the budget of a lane. The size includes
+    /// the payloads and a fixed part for the row. Attributes do not count.
     pub fn size(&self) -> usize {
         128 + match self {
             Write::Start(start) => {

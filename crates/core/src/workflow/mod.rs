@@ -98,8 +98,9 @@ where
 }
 
 impl<I, O> Workflow<I, O> {
-    /// Returns the workflow `name` whose code is in another program, for a [`Client`](crate::Client) that starts it
-    /// there. `I` and `O` must match the types in that program. Such a workflow cannot be registered.
+    /// Returns the workflow `name` whose code is in another program. A [`Client`](crate::Client) or an engine starts it
+    /// there; an engine that has registered a workflow of this name may run it itself. `I` and `O` must match the types
+    /// in that program. Such a workflow cannot be registered.
     pub fn named(name: &str) -> Self {
         let body = |_: Arc<Run>, _: &Payload| -> Result<BodyFuture, Failure> {
             Err(Failure::new("its code is not in this program"))

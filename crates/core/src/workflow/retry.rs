@@ -54,6 +54,12 @@ impl RetryPolicy {
         Duration::try_from_secs_f64(self.pause_after(attempt).as_secs_f64() * share).unwrap_or(Duration::MAX)
     }
 
+    /// Returns the pause between the failed attempt number `attempt` and the next one; `None` if no further attempt is
+    /// allowed.
+    pub(crate) fn pause_before_retry(&self, attempt: u32, failure: &Failure) -> Option<Duration> {
+        self.allows_retry(attempt, failure).then(|| self.jittered_pause_after(attempt))
+    }
+
     /// Returns an error if the factor or the jitter is out of bounds.
     pub(super) fn check(&self) -> Result<(), Error> {
         let Self { factor, jitter, .. } = self;

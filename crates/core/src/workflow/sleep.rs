@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use crate::clock::Timestamp;
 use crate::payload::Payload;
 use crate::runtime::run::call::Call;
 use crate::runtime::run::replay::CallKind;
@@ -28,14 +29,28 @@ pub(crate) async fn sleep_for(call: &Call, duration: Duration) {
         return;
     }
     let run = &call.run;
-    let path = call.path.clone();
-    let pending =
-        { run.state().pending_sleeps.iter().find(|sleep| sleep.path == path).map(|sleep| sleep.due_at) };
+    let pending = recorded_due_at(call);
     if let Some(due_at) = pending {
         // so that the recorded duration of the sleep is complete, even after a suspension
         run.set_call_begun_at(call.id(), due_at.minus(duration));
     }
     let due_at = pending.unwrap_or_else(|| run.engine.now().plus(duration));
+    finish_sleep(call, due_at).await;
+}
+
+/// Carries out a sleep until `due_at`, whose call has begun. A due time that was recorded before a suspension counts.
+pub(crate) async fn sleep_until(call: &Call, due_at: Timestamp) {
+    if call.wait_recorded().await.is_none() {
+        finish_sleep(call, recorded_due_at(call).unwrap_or(due_at)).await;
+    }
+}
+
+/// Returns the due time of a sleep for which the execution was suspended.
+fn recorded_due_at(call: &Call) -> Option<Timestamp> {
+    call.run.state().pending_sleeps.iter().find(|sleep| sleep.path == call.path).map(|sleep| sleep.due_at)
+}
+
+async fn finish_sleep(call: &Call, due_at: Timestamp) {
     call.sleep_until(due_at).await;
     call.deliver(CheckpointKind::Timer, Payload::empty(), 0).await;
 }

@@ -193,7 +193,8 @@ where
                 }
                 Err(failure) => {
                     let policy = options.as_ref().map(|options| options.retry).unwrap_or_default();
-                    Box::pin(handle_failed_attempt(call, attempt, failure, policy)).await?;
+                    let pause = policy.pause_before_retry(attempt, &failure);
+                    Box::pin(handle_failed_attempt(call, attempt, failure, pause)).await?;
                 }
             }
             attempt += 1;
@@ -207,21 +208,21 @@ pub(crate) fn encode_checked<T: ToPayload>(call: &Call, value: &T) -> Result<Pay
     payload.map_err(|error| error.to_failure())
 }
 
-/// Records a failed attempt and waits until the next one is due. If the policy allows no further attempt, records
-/// the failure as the step's outcome instead, and returns it.
+/// Records a failed attempt and waits for `pause`, until the next one is due. Without a pause no further attempt is
+/// allowed: records the failure as the step's outcome instead, and returns it.
 pub(crate) async fn handle_failed_attempt(
     call: &Call,
     attempt: u32,
     failure: Failure,
-    policy: RetryPolicy,
+    pause: Option<Duration>,
 ) -> Result<(), Failure> {
-    if !policy.allows_retry(attempt, &failure) {
+    let Some(pause) = pause else {
         return record_final_failure(call, failure).await;
-    }
+    };
     record_attempt(call, attempt, &failure);
     crate::crash_point!("attempt staged");
     // this pause is not recorded, and the run does not suspend for it
-    tokio::time::sleep(policy.jittered_pause_after(attempt)).await;
+    tokio::time::sleep(pause).await;
     Ok(())
 }
 

@@ -1,4 +1,4 @@
-//! The schema: made, brought up to date, checked, and opened to roles.
+//! Administers the schema: creates, migrates and checks it, and grants privileges to roles.
 
 pub(crate) mod check;
 pub(crate) mod migrate;

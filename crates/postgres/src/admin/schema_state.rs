@@ -63,7 +63,8 @@ pub(crate) async fn schema_exists(client: &Client, schema: &str) -> Result<bool,
     Ok(query_first_row(client, &sql).await?.is_some())
 }
 
-/// Explains why the schema cannot be read or changed. For missing privileges, the text says which role has to run which command.
+/// Explains why the schema cannot be read or changed. For missing privileges, the text says which
+/// role has to run which command.
 pub(crate) async fn explain_schema_error(
     client: &Client,
     schema: &str,

@@ -53,7 +53,7 @@ impl ClaimTx<'_> {
                     id,
                     workflow = escape_controls(workflow),
                     reason = escape_controls(&reason),
-                    "a row of the inbox becomes a dead letter: see stepfast queue dead-letters"
+                    "moved an inbox row to the dead letters: see stepfast queue dead-letters"
                 );
             }
         }

@@ -71,7 +71,7 @@ pub(crate) struct DialTarget {
 /// The reason why a connection could not be opened.
 #[derive(Debug)]
 pub(crate) struct ConnectError {
-    /// What happened, and what to do about it.
+    /// The problem, and advice on what to do about it.
     pub message: String,
     /// The server's error code, `None` if the server did not reply.
     pub code: Option<SqlState>,

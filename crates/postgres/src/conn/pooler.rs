@@ -4,7 +4,7 @@ use std::collections::HashSet;
 
 use tokio_postgres::{Client, Error, SimpleQueryMessage};
 
-/// Number of checks: some proxies assign the connection that was returned first, others the one returned last.
+/// The number of checks: some proxies assign the connection that was returned first, others the one returned last.
 const PROBE_ROUNDS: usize = 3;
 
 /// Returns true if both clients have shared a server connection, or if one of them has had two. In both cases a proxy

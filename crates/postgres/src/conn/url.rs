@@ -57,9 +57,9 @@ const LEASE_RANGE: RangeInclusive<Duration> = Duration::from_millis(100)..=WEEK;
 /// Accepted lock timeouts and connect timeouts.
 const TIMEOUT_RANGE: RangeInclusive<Duration> = Duration::from_millis(1)..=WEEK;
 const WEEK: Duration = Duration::from_hours(7 * 24);
-/// Maximum of the option `readers`.
+/// The maximum of the option `readers`.
 const MAX_READERS: usize = 1_000;
-/// Maximum length of a file path.
+/// The maximum length of a file path.
 const MAX_PATH_BYTES: usize = 4_096;
 
 /// Default keepalives, which close a dead connection after about 11 s: the idle time before the first probe, the

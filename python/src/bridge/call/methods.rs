@@ -32,10 +32,11 @@ impl Call {
         Ok(self.advance())
     }
 
-    /// Records the failure of the body; returns the call's state code.
-    fn fail(&self, failure: FailureTuple) -> u8 {
-        self.finish_step(Err(failure.into()));
-        self.advance()
+    /// Records the failure of the body; returns the call's state code, and the pause before the next attempt, in
+    /// seconds, if there is one.
+    fn fail(&self, failure: FailureTuple) -> (u8, Option<f64>) {
+        let pause = self.finish_step(Err(failure.into()));
+        (self.advance(), pause.map(|pause| pause.as_secs_f64()))
     }
 
     /// Records the encoded value of a body that ran in another process. Callable from any thread.
@@ -44,10 +45,12 @@ impl Call {
         self.waker.wake_by_ref();
     }
 
-    /// Records the failure of a body that ran in another process. Callable from any thread.
-    fn deliver_failure(&self, failure: FailureTuple) {
-        self.finish_step(Err(failure.into()));
+    /// Records the failure of a body that ran in another process; returns the pause before the next attempt, in
+    /// seconds, if there is one. Callable from any thread.
+    fn deliver_failure(&self, failure: FailureTuple) -> Option<f64> {
+        let pause = self.finish_step(Err(failure.into()));
         self.waker.wake_by_ref();
+        pause.map(|pause| pause.as_secs_f64())
     }
 
     /// Takes the execution whose code the caller is to run: its first branch, and its arguments. From now until the
@@ -128,6 +131,13 @@ impl Call {
     #[getter]
     fn path(&self) -> Option<String> {
         self.path.as_ref().map(ToString::to_string)
+    }
+
+    /// The number of the step's current attempt, from 1; `None` for any other call.
+    #[getter]
+    fn attempt(&self) -> Option<u32> {
+        // without a lock, because every log record asks for it
+        Some(self.attempt.load(SeqCst)).filter(|&attempt| attempt > 0)
     }
 
     /// Ends the call: its result is no longer needed.

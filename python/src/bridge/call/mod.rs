@@ -7,7 +7,7 @@ mod methods;
 
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU8, Ordering::SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering::SeqCst};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
@@ -67,6 +67,8 @@ pub(crate) struct CallInner {
     port: Option<Py<Port>>,
     /// The path of a step; `None` for any other call.
     path: Option<Path>,
+    /// The number of the step's attempt whose body was begun last; 0 before the first one, and for any other call.
+    attempt: AtomicU32,
     control: Option<RunControl>,
     /// The new run whose code the caller is to run, once it has begun; `None` if the caller runs no code.
     new_run: Option<Mutex<Option<NewRun>>>,
@@ -173,6 +175,7 @@ impl Call {
             waiter,
             port: port.map(|port| port.clone().unbind()),
             path: None,
+            attempt: AtomicU32::new(0),
             control,
             new_run: None,
             outcome_slot: Mutex::default(),
@@ -392,7 +395,10 @@ impl Call {
             CallState::Step(step) => {
                 let _entered = enter_runtime();
                 match step.poll(&mut cx) {
-                    Poll::Ready(StepAction::RunBody) => return RUN_BODY,
+                    Poll::Ready(StepAction::RunBody) => {
+                        self.attempt.store(step.attempt(), SeqCst);
+                        return RUN_BODY;
+                    }
                     Poll::Ready(StepAction::Finished(outcome)) => Some(Reply::of_call(outcome)),
                     Poll::Pending => None,
                 }
@@ -426,12 +432,15 @@ impl Call {
         (polled, true)
     }
 
-    /// Records the outcome of the step's body.
-    fn finish_step(&self, outcome: Result<Payload, Failure>) {
-        self.state.with(|state| {
-            if let CallState::Step(step) = state {
+    /// Records the outcome of the step's body; returns the pause before the next attempt, if the body has failed and
+    /// may run again.
+    fn finish_step(&self, outcome: Result<Payload, Failure>) -> Option<Duration> {
+        self.state.with(|state| match state {
+            CallState::Step(step) => {
                 step.finish(outcome);
+                step.retry_pause()
             }
-        });
+            _ => None,
+        })
     }
 }

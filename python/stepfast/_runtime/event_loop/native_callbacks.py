@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from stepfast import _native
 from stepfast._runtime.event_loop.tasks import exception_thrown, state_after_cancellation
 from stepfast._runtime.exceptions_here import caller_cancellation
-from stepfast._runtime.failures import failure_of, step_failure
+from stepfast._runtime.failures import fail_attempt, workflow_failure
 from stepfast._runtime.outcomes import is_outcome
 from stepfast._runtime.waiting import error_of
 
@@ -24,7 +24,7 @@ def body_raised(call: _native.Call, settings: _native.StepSettings, raised: Base
     """
     if not is_outcome(raised):
         return None
-    return call.fail(step_failure(settings.name, raised, settings.retry_if))
+    return fail_attempt(call, settings.name, raised, settings.retry_if)
 
 
 def call_interrupted(call: _native.Call, branch: _native.Branch | None, raised: BaseException) -> int | None:
@@ -57,7 +57,7 @@ def code_raised_in_caller(call: _native.Call, branch: _native.Branch, raised: Ba
     if branch.is_closing:
         return call.code_unwound()
     branch.host.loop.note_raised(branch)
-    return call.code_failed(failure_of(raised))
+    return call.code_failed(workflow_failure(branch, raised))
 
 
 def code_raised_in_task(branch: _native.Branch, raised: BaseException) -> bool:
@@ -79,7 +79,7 @@ def code_raised_in_task(branch: _native.Branch, raised: BaseException) -> bool:
     # the exception of code that unwinds does not count, not even a group of its branches' exceptions
     if not branch.is_closing:
         branch.host.loop.note_raised(branch)
-        branch.fail(failure_of(raised))
+        branch.fail(workflow_failure(branch, raised))
     return False
 
 

@@ -6,13 +6,12 @@ import functools
 import threading
 import time
 import weakref
-from contextvars import Context
 from typing import TYPE_CHECKING, Any, Final
 
 from stepfast import _native
-from stepfast._runtime.branch import RUN_CHILD, current_code
+from stepfast._runtime.branch import RUN_CHILD
 from stepfast._runtime.exceptions_here import execution_entry
-from stepfast._runtime.failures import failure_of
+from stepfast._runtime.failures import workflow_failure
 from stepfast._runtime.waiting import wait_for_call
 
 if TYPE_CHECKING:
@@ -84,8 +83,7 @@ class ThreadPool:
         with self._lock:
             self._idle -= 1
         self._add()
-        # an empty context for each execution: none sees context variables that the code of another has set
-        Context().run(self._run, *new_run)
+        self._run(*new_run)
         with self._lock:
             self._idle += 1
 
@@ -96,21 +94,19 @@ class ThreadPool:
             return None
         branch.host = host
         workflow = host.workflows[number]
-        token = current_code.set(branch)
         nesting.depth += 1
         try:
             args, kwargs = arguments
-            branch.succeed(workflow.function(*args, **kwargs))
+            branch.succeed(branch.call_code(workflow.function, args, kwargs))
         except BaseException as raised:
             ends_program = isinstance(raised, (KeyboardInterrupt, SystemExit))
             if ends_program:
                 # another worker continues the execution from its record
                 branch.defer()
-            branch.fail(failure_of(raised))
+            branch.fail(workflow_failure(branch, raised))
             return raised if ends_program else None
         finally:
             nesting.depth -= 1
-            current_code.reset(token)
         return None
 
     def run_child(
@@ -127,7 +123,7 @@ class ThreadPool:
         try:
             while call.wait() == RUN_CHILD:
                 new_run = call.take_offered_run()
-                raised = Context().run(self._run, *new_run) if new_run is not None else None
+                raised = self._run(*new_run) if new_run is not None else None
                 if raised is not None:
                     # the exception ends this thread, and the program with it
                     branch.defer()

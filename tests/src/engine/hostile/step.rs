@@ -144,7 +144,7 @@ pub(super) async fn sleeps_branches_and_values_have_no_bounds(fixture: &dyn Stor
                 return engine.run(&sleeper, *limit).await;
             }
             let handle = engine.start(&sleeper, *limit).await?;
-            store.until_landed(suspends(handle.key())).await;
+            store.wait_until_committed(suspends(handle.key())).await;
             let row = stage.row(&handle.workflow_id()).await;
             let least = row.created_at.plus((*limit).min(MAX_STORED_DURATION));
             assert!(row.wake_at.unwrap() >= least, "{row:?}");

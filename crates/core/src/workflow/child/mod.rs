@@ -19,6 +19,7 @@ use crate::failure::Failure;
 use crate::key::Key;
 use crate::path::Path;
 use crate::payload::{FromPayload, Payload};
+use crate::queue::OnDuplicate;
 use crate::runtime::definition::Definition;
 use crate::runtime::run::Run;
 use crate::runtime::run::call::Call;
@@ -110,10 +111,41 @@ impl<I, O> Child<'_, I, O> {
         self
     }
 
+    /// Cancels the child unless it ends within `timeout` from its start. See
+    /// [`StartBuilder::execution_timeout`](crate::engine::start::StartBuilder::execution_timeout).
+    pub fn execution_timeout(mut self, timeout: Duration) -> Self {
+        self.options().execution_timeout = Some(timeout);
+        self
+    }
+
     /// Cancels the child unless it ends within `timeout` from its beginning. See
     /// [`StartBuilder::run_timeout`](crate::engine::start::StartBuilder::run_timeout).
     pub fn run_timeout(mut self, timeout: Duration) -> Self {
         self.options().run_timeout = Some(timeout);
+        self
+    }
+}
+
+impl<I, O> StartDetached<'_, I, O> {
+    /// Sets the execution's id. If an execution of the same workflow with the same input has the id already, this start
+    /// leads to that execution; if any other execution has it, the start fails. See
+    /// [`StartBuilder::workflow_id`](crate::engine::start::StartBuilder::workflow_id).
+    pub fn workflow_id(mut self, id: impl AsRef<str>) -> Self {
+        self.0.options().workflow_id = Some(id.as_ref().into());
+        self
+    }
+
+    /// Allows at most one unfinished execution with this id in the queue. See
+    /// [`StartBuilder::dedup_id`](crate::engine::start::StartBuilder::dedup_id).
+    pub fn dedup_id(mut self, id: impl AsRef<str>) -> Self {
+        self.0.options().dedup_id = Some(id.as_ref().into());
+        self
+    }
+
+    /// Sets what the start returns if an unfinished execution has its [`dedup_id`](StartDetached::dedup_id). By default
+    /// it fails.
+    pub fn on_duplicate(mut self, on_duplicate: OnDuplicate) -> Self {
+        self.0.options().on_duplicate = on_duplicate;
         self
     }
 }
@@ -123,6 +155,7 @@ forward_options!(StartChild of Child {
     key(key: impl AsRef<str>),
     priority(priority: i32),
     delay(delay: Duration),
+    execution_timeout(timeout: Duration),
     run_timeout(timeout: Duration),
     attribute(name: impl AsRef<str>, value: impl AsRef<str>),
 });
@@ -132,6 +165,7 @@ forward_options!(StartDetached of Child {
     key(key: impl AsRef<str>),
     priority(priority: i32),
     delay(delay: Duration),
+    execution_timeout(timeout: Duration),
     run_timeout(timeout: Duration),
     attribute(name: impl AsRef<str>, value: impl AsRef<str>),
 });
@@ -181,8 +215,9 @@ where
     type IntoFuture = Pin<Box<dyn Future<Output = Self::Output> + Send + 'c>>;
 
     fn into_future(self) -> Self::IntoFuture {
+        let given_id = self.0.options.as_ref().and_then(|options| options.workflow_id.clone());
         let started = self.0.start(true);
-        Box::pin(async move { started.await.map(|key| key.to_string()) })
+        Box::pin(async move { started.await.map(|key| key.workflow_id(given_id.as_deref())) })
     }
 }
 

@@ -3,6 +3,8 @@
 use std::future::poll_fn;
 use std::sync::Arc;
 
+use smallvec::SmallVec;
+
 use super::NewChild;
 use super::wait::recorded_key;
 use crate::commit::{DurableFuture, FoldTarget, Lsn};
@@ -11,7 +13,7 @@ use crate::failure::Failure;
 use crate::key::Key;
 use crate::path::Path;
 use crate::payload::Payload;
-use crate::queue::Placement;
+use crate::queue::{OnDuplicate, Placement};
 use crate::runtime::definition::Definition;
 use crate::runtime::run::call::Call;
 use crate::runtime::run::chunks::ChunkTarget;
@@ -20,7 +22,7 @@ use crate::runtime::run::task::RunTask;
 use crate::runtime::run::{ChildState, Interrupt, NewRun, Run};
 use crate::runtime::runs::ExpectedRun;
 use crate::runtime::start_options::StartOptions;
-use crate::store::{self, CheckpointKind, Outcome, Parent};
+use crate::store::{self, CheckpointKind, DeleteChunks, ExistingExecution, Outcome, Parent, Write};
 
 /// Starts a child as a call of its own and records the start. Every replay continues with the same child, even in a
 /// later run of the execution.
@@ -56,9 +58,10 @@ pub(crate) async fn start_recorded(run: &Arc<Run>, path: Path, child: NewChild) 
     }
 }
 
-/// Starts the child of a call, or attaches to the child if an earlier run has started it.
+/// Starts the child of a call. Attaches to an existing execution if an earlier run has started the child, or if a start
+/// of the same workflow with the same id and input came first.
 pub(super) async fn start_or_attach(call: &Call, child: NewChild, key: Key) -> Result<Key, Failure> {
-    let NewChild { definition, input, options, is_detached, .. } = child;
+    let NewChild { definition, input, fingerprint, options, is_detached } = child;
     let run = &call.run;
     let engine = &run.engine;
     if engine.definitions.get(&definition.name).is_none() {
@@ -73,70 +76,113 @@ pub(super) async fn start_or_attach(call: &Call, child: NewChild, key: Key) -> R
         return Err(Error::TooLarge { value, size: input.len(), limit }.to_failure());
     }
     let options = options.as_deref().unwrap_or(StartOptions::DEFAULTS);
-    let placement = resolve_placement(call, options).await?;
-    let (stored, reserved) =
+    let placement = resolve_placement(call, options, is_detached).await?;
+    let (stored, mut reserved) =
         crate::runtime::run::chunks::store(ChunkTarget::for_run(run, key), input.clone()).await;
-    let is_local = placement.is_none() && options.due.is_none() && engine.take_slot();
-    if !is_detached {
-        let state = if is_local { ChildState::Local } else { ChildState::Remote };
-        run.state().children.insert(key, state);
-    }
-    let parent = Parent { key: run.key, is_detached };
-    let created_at = engine.now();
-    let (deadline_at, run_timeout) = options.time_limits(created_at, is_local);
-    let new = store::Start {
-        key,
-        root: run.root,
-        parent: Some(parent.clone()),
-        workflow_id: None,
-        workflow: definition.name.clone(),
-        app_version: engine.info.app_version.clone(),
-        placement,
-        fingerprint: None,
-        input: stored,
-        created_at,
-        deadline_at,
-        is_guarded: run.is_replayed,
-        has_begun: false,
-        self_claims: false,
-        dedup_id: None,
-        debounce_window: None,
-        run_timeout,
-        attributes: options.attributes.clone(),
-        state: options.initial_state(created_at, is_local),
-    };
-    let child = is_local.then(|| new_child_run(run, &new, &definition, parent));
-    let outcome = if run.is_replayed {
-        start_guarded(run, new, reserved, child, input).await
-    } else {
-        // this execution was never claimed before, so no earlier run can have started the child
-        start_new(run, new, reserved, child, &input)
-    };
-    match outcome {
-        Outcome::Applied => Ok(key),
-        Outcome::Duplicate(existing) if existing.parent == Some(run.key) => {
-            // only the database knows whether the child runs here or ended a moment ago
-            if let Some(child @ ChildState::Local) = run.state().children.get_mut(&key) {
-                *child = ChildState::Remote;
-            }
-            Ok(key)
+    loop {
+        let is_local = placement.is_none() && options.due.is_none() && engine.take_slot();
+        if !is_detached {
+            let state = if is_local { ChildState::Local } else { ChildState::Remote };
+            run.state().children.insert(key, state);
         }
-        Outcome::Duplicate(existing) => Err(Failure::new(format!(
-            "the child's key {key} belongs to an execution of {:?} that this execution has not started",
-            &*existing.workflow
-        ))
-        .permanent()),
-        Outcome::Rejected(reason) => Err(Failure::with_kind(
-            crate::failure::OUTCOME_REJECTED,
-            format!("the child could not be started: {reason}"),
-        )
-        .permanent()),
-        // this run has ended
-        _ => std::future::pending().await,
+        let parent = Parent { key: run.key, is_detached };
+        let created_at = engine.now();
+        let (deadline_at, run_timeout) = options.time_limits(created_at, is_local);
+        // an earlier run of this execution may have started the child, and another execution may have its id
+        let is_guarded = run.is_replayed || options.has_id();
+        let new = store::Start {
+            key,
+            root: run.root,
+            parent: Some(parent.clone()),
+            workflow_id: options.workflow_id.clone(),
+            workflow: definition.name.clone(),
+            app_version: engine.info.app_version.clone(),
+            placement: placement.clone(),
+            fingerprint: options.workflow_id.is_some().then_some(fingerprint),
+            input: stored.clone(),
+            created_at,
+            deadline_at,
+            is_guarded,
+            has_begun: false,
+            self_claims: false,
+            dedup_id: options.dedup_id.clone(),
+            debounce_window: None,
+            run_timeout,
+            attributes: options.attributes.clone(),
+            state: options.initial_state(created_at, is_local),
+        };
+        let child = is_local.then(|| new_child_run(run, &new, &definition, parent));
+        let outcome = if is_guarded {
+            start_guarded(run, new, reserved, child, input.clone()).await
+        } else {
+            start_new(run, new, reserved, child, &input)
+        };
+        if outcome == Outcome::Deduplicated(None) {
+            // the execution with the same dedup_id has ended in the meantime
+            reserved = match stored.chunk_ref() {
+                Some(_) => 0,
+                None => run.lane().reserve(stored.len() + 256).await,
+            };
+            continue;
+        }
+        let is_other = match &outcome {
+            Outcome::Duplicate(existing) => existing.key != key,
+            outcome => matches!(outcome, Outcome::Deduplicated(_)),
+        };
+        if is_other && stored.chunk_ref().is_some() {
+            let discarded = DeleteChunks { execution: key, keep: SmallVec::new() };
+            engine.stage_unowned(key, Write::DeleteChunks(discarded));
+        }
+        return match outcome {
+            Outcome::Applied => Ok(key),
+            Outcome::Duplicate(existing) if existing.key != key => {
+                let id = options.workflow_id.as_deref();
+                let checked = definition.check_same_start(&existing, id, Some(fingerprint));
+                checked.map(|()| existing.key).map_err(|error| error.to_failure())
+            }
+            Outcome::Duplicate(existing) if existing.parent == Some(run.key) => {
+                // only the database knows whether the child runs here or ended a moment ago
+                if let Some(child @ ChildState::Local) = run.state().children.get_mut(&key) {
+                    *child = ChildState::Remote;
+                }
+                Ok(key)
+            }
+            Outcome::Duplicate(existing) => Err(Failure::new(format!(
+                "the child's key {key} belongs to an execution of {:?} that this execution has not started",
+                &*existing.workflow
+            ))
+            .permanent()),
+            Outcome::Deduplicated(Some(existing)) => resolve_deduplicated(options, &definition, &existing),
+            Outcome::Rejected(reason) => Err(Failure::with_kind(
+                crate::failure::OUTCOME_REJECTED,
+                format!("the child could not be started: {reason}"),
+            )
+            .permanent()),
+            // this run has ended
+            _ => std::future::pending().await,
+        };
     }
 }
 
-/// Starts a child that cannot exist yet. It runs at once, but its bodies wait until its Start is durable.
+/// Returns the key of the unfinished execution that has the dedup_id of a start, if the start accepts it.
+fn resolve_deduplicated(
+    options: &StartOptions,
+    definition: &Definition,
+    existing: &ExistingExecution,
+) -> Result<Key, Failure> {
+    if options.on_duplicate == OnDuplicate::ReturnExisting && existing.workflow == definition.name {
+        return Ok(existing.key);
+    }
+    let text = |option: &Option<Arc<str>>| option.as_deref().unwrap_or_default().to_owned();
+    let error = Error::Deduplicated {
+        queue: text(&options.queue),
+        dedup_id: text(&options.dedup_id),
+        workflow_id: existing.workflow_id(),
+    };
+    Err(error.to_failure())
+}
+
+/// Starts a child that cannot exist yet, because its parent was never claimed. It runs at once, but its bodies wait until its Start is durable.
 fn start_new(
     run: &Run,
     new: store::Start,
@@ -160,7 +206,8 @@ fn start_new(
     if staged.is_some() { Outcome::Applied } else { Outcome::Fenced }
 }
 
-/// Starts a child that an earlier run of its parent may have started. It runs here only if that is not the case.
+/// Starts a child that may exist already, because an earlier run of its parent has started it, or because another
+/// execution has its id. It runs here only if that is not the case.
 async fn start_guarded(
     run: &Arc<Run>,
     new: store::Start,
@@ -195,8 +242,15 @@ async fn start_guarded(
 }
 
 /// Returns the placement that the child's options ask for; `None` for no queue.
-async fn resolve_placement(call: &Call, options: &StartOptions) -> Result<Option<Arc<Placement>>, Failure> {
-    options.check_child().and_then(|()| options.attributes.check()).map_err(|error| error.to_failure())?;
+async fn resolve_placement(
+    call: &Call,
+    options: &StartOptions,
+    is_detached: bool,
+) -> Result<Option<Arc<Placement>>, Failure> {
+    options
+        .check_child(is_detached)
+        .and_then(|()| options.attributes.check())
+        .map_err(|error| error.to_failure())?;
     let Some(placement) = options.placement().map_err(|error| error.to_failure())? else { return Ok(None) };
     let engine = &call.run.engine;
     let unknown =
@@ -222,7 +276,8 @@ fn new_child_run(
     }
     let first = NewRun::for_first_run(start.key, parent_run.root, start.created_at, parent_run.generation);
     let (parent, fate) = (Some(parent), parent_run.fate.clone());
-    let new = NewRun { parent, fate, deadline_at: start.deadline_at, ..first };
+    let given_id = start.workflow_id.clone();
+    let new = NewRun { parent, fate, given_id, deadline_at: start.deadline_at, ..first };
     Run::new(parent_run.engine.clone(), definition.clone(), new)
 }
 

@@ -14,11 +14,11 @@ use tokio::time::Instant;
 
 use crate::Worker;
 use crate::chaos::Form;
-use crate::chaos::census::Census;
+use crate::chaos::queue_snapshot::Census;
 use crate::chaos::deployment::Site;
 use crate::chaos::operator::Operator;
 use crate::chaos::report::Report;
-use crate::chaos::shift::{BACKLOG, Ears, FEED, Figures, Shift, plain};
+use crate::chaos::busy_queue::{BACKLOG, Ears, FEED, Figures, Shift, plain};
 use crate::chaos::throughput::Dent;
 use crate::fixtures::builders::queued;
 use crate::fixtures::postgres_server::PostgresServer;
@@ -208,8 +208,8 @@ impl Quiet {
         let (room, mut empty, mut taken) = (census.room_of(&[worker.id.0]), 0, Vec::new());
         // what a rate has left comes later
         let is_rated = loop {
-            let claim = worker.claim_of(10_000);
-            let claimed = match worker.try_claim_all(&claim).await {
+            let claim = worker.new_claim(10_000);
+            let claimed = match worker.send_claim(&claim).await {
                 // another process kept the turn for more than a second
                 Err(StoreError::Unavailable(_)) if shift.site.is_sqlite() => continue,
                 claimed => claimed.unwrap(),
@@ -236,10 +236,10 @@ impl Quiet {
             let (key, ticket) = (record.execution.key, record.execution.placement);
             Write::Transition(Transition { key, placement: ticket, state: queued() })
         });
-        let outcomes = worker.commit_at_last(back.collect()).await;
+        let outcomes = worker.commit_with_retry(back.collect()).await;
         let is_ours = outcomes.iter().all(|outcome| *outcome == Outcome::Applied);
         shift.site.expect(is_ours, || format!("what a claim took was not its own: {outcomes:?}"));
-        worker.close_at_last().await;
+        worker.close_with_retry().await;
         let census = shift.now().await;
         shift.site.expect(!is_alone || census.slots.is_empty(), || {
             format!("all was handed back, and slots are left: {census}")

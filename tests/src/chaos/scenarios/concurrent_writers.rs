@@ -51,7 +51,7 @@ pub fn run_if_asked() -> bool {
             let writes = (0..number(ROWS)).map(|_| start_in(Key::mint(0), completed())).collect();
             let began = Instant::now();
             // on a busy machine another process may keep the turn for more than a second
-            let outcomes = worker.commit_at_last(writes).await;
+            let outcomes = worker.commit_with_retry(writes).await;
             assert!(outcomes.iter().all(|outcome| *outcome == Outcome::Applied), "{outcomes:?}");
             took.push(began.elapsed().as_micros());
         }
@@ -60,7 +60,7 @@ pub fn run_if_asked() -> bool {
         let (count, half, most, max) = (took.len(), at(0.5), at(0.99), at(1.0));
         let line = format!("flushes {count} {half} {most} {max}\n");
         std::io::stdout().write_all(line.as_bytes()).unwrap();
-        worker.close_at_last().await;
+        worker.close_with_retry().await;
     });
     true
 }

@@ -102,26 +102,26 @@ pub(crate) async fn terminated(form: Form, mut rng: Rng) -> Report {
 /// found out, and nothing is recorded twice.
 pub(crate) async fn lossy(form: Form, rng: Rng) -> Report {
     let mut site = Site::on(PostgresServer::shared(), form).await;
-    let proxy = LossyProxy::to(&site.url, rng).await;
+    let proxy = LossyProxy::start(&site.url, rng).await;
     let terms = Terms { url: Some(proxy.url(&site.url)), ..Terms::orders(8) };
     site.hire_some(WORKERS, &terms);
     site.until_registered(WORKERS).await;
     let wanted = form.pick([5, 2, 5], [200, 50, 200]);
     let dent = site
         .struck(async |site| {
-            proxy.lose(true);
+            proxy.set_lossy(true);
             let until = Instant::now() + form.seconds(120, 600);
-            while proxy.struck().iter().zip(wanted).any(|(done, wanted)| *done < wanted) {
+            while proxy.fault_counts().iter().zip(wanted).any(|(done, wanted)| *done < wanted) {
                 site.hear_for(Duration::from_millis(100)).await;
                 if Instant::now() > until {
                     site.expect(false, || "the network has lost too little".into());
                     break;
                 }
             }
-            proxy.lose(false);
+            proxy.set_lossy(false);
         })
         .await;
-    let struck = proxy.struck();
+    let struck = proxy.fault_counts();
     let [dropped, stalled, cut] = struck;
     let mut report = site.finish("replies lost, late, torn", struck.iter().sum(), dent).await;
     report.notes.push(format!("{dropped} replies to COMMIT lost, {stalled} late, {cut} messages torn"));

@@ -7,7 +7,7 @@ use std::time::Duration;
 use fastrand::Rng;
 use tokio::time::Instant;
 
-use crate::chaos::census::Census;
+use crate::chaos::queue_snapshot::Census;
 use crate::chaos::deployment::Site;
 use crate::chaos::operator::Operator;
 use crate::chaos::worker_process::{Fate, Heard, Terms};
