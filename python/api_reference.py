@@ -22,7 +22,7 @@ WIDTH: Final = 100
 GROUPS: Final = {
     "Steps and workflows": (
         "python",
-        "step workflow sleep Step BoundStep Workflow BoundWorkflow PlacedWorkflow Instance",
+        "step workflow sleep sleep_until Duration Step BoundStep Workflow BoundWorkflow PlacedWorkflow Instance",
     ),
     "Side by side, limits in time, children": (
         "python-asyncio",
@@ -33,7 +33,7 @@ GROUPS: Final = {
         "python-running",
         "Engine Options Handle AsyncEngine AsyncOptions AsyncHandle "
         "Client ClientOptions AsyncClient AsyncClientOptions "
-        "Execution Record Checkpoint Attempt Filter Answers Survey Worker Unclaimable ReplayFilter",
+        "Execution Status Record Checkpoint Attempt Filter Answers Survey Worker Unclaimable ReplayFilter",
     ),
     "Queues": ("queues", "Queue QueueInfo Rate"),
     "Outboxes": ("outbox", "Outbox AsyncOutbox DeadLetter"),
@@ -46,7 +46,7 @@ GROUPS: Final = {
     ),
 }
 #: They are called exceptions, and not classes.
-ERRORS: Final = [*GROUPS["The current execution, and errors"][1].split()[2:], "ProcessDied", "RemoteError"]
+ERRORS: Final = [*GROUPS["The current execution, and errors"][1].split()[3:], "ProcessDied"]
 VALUES: Final = "stepfast.values"
 
 BEGINNING: Final = """\
@@ -82,7 +82,7 @@ class Entry:
     def parameters(self) -> list[Any]:
         """Those to be described: of a function, or of a class that is called."""
         if not self.it.is_class:
-            return given(self.it)
+            return given(self.it) if self.it.is_function else []
         return given(self.it.members["__init__"]) if "parameters" in self.sections else []
 
     @property
@@ -234,6 +234,8 @@ class Reference:
                 described[name] = joined(member.docstring.value)
             if name in described and member.annotation is not None:
                 yield f"`{name}` (`{member.annotation}`): {described[name]}"
+            elif name in described and is_enum(entry.it):
+                yield f"`{name}`: {described[name]}"
             elif name in described or (is_told and name not in arguments):
                 self.missing.append(f"{entry.title}: its attribute {name}, or the type of that")
 
@@ -291,10 +293,17 @@ def declared(entry: Entry) -> Iterator[str]:
         if entry.parameters:
             yield from called(name, entry.parameters, "")
         return
+    if entry.it.is_attribute:
+        yield f"{name} = {entry.it.value}"
+        return
     for overload in entry.overloads:
         prefix = "async def " if "async" in overload.labels else "def "
         returns = str(overload.returns).replace("builtins.", "")
         yield from called(prefix + name, given(overload), f" -> {returns}")
+
+
+def is_enum(found: Any) -> bool:
+    return any(str(base).endswith("Enum") for base in found.bases)
 
 
 def given(function: Any) -> list[Any]:

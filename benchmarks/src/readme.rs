@@ -127,7 +127,8 @@ fn summary_table(reports: &[(String, Report)]) -> String {
             cells.join(" | ")
         );
         for (report, _) in found.into_iter().flatten() {
-            stores.insert(&*report.store);
+            // without the distribution's name in parentheses
+            stores.insert(report.store.split(" (").next().unwrap_or_default());
             last = Some(report);
         }
     }
@@ -136,7 +137,7 @@ fn summary_table(reports: &[(String, Report)]) -> String {
     let stores: Vec<_> = stores.into_iter().rev().collect();
     let _ = write!(
         text,
-        "\n`run` starts a workflow and waits for its output. {}, {}, full durability. [All \
+        "\n`run` starts a workflow and waits for its output. {}, with {} at full durability. [All \
          results](benchmarks/results/README.md) also contain `start`, queues, memory, takeover, and what bounds \
          each row.\n",
         describe_machine(last),
@@ -330,7 +331,7 @@ mod tests {
 
     #[test]
     fn readme_table_has_one_row_per_kind_of_run() {
-        let server = Report { store: "PostgreSQL 17".into(), ..report("steps", 41.0) };
+        let server = Report { store: "PostgreSQL 17 (Debian)".into(), ..report("steps", 41.0) };
         let mut python = Report { sdk: "python".into(), ..report("workflows", 77.0) };
         for row in &mut python.rows {
             (row.steps, row.concurrency) = (Some(0), Some(1_000));
@@ -346,7 +347,7 @@ mod tests {
                 "| Python, no steps | 1,000 | 77 | 0.00 | 0.00 | n/a | n/a | n/a |",
             ]
         );
-        assert!(table.contains("SQLite and PostgreSQL 17, full durability"), "{table}");
+        assert!(table.contains("with SQLite and PostgreSQL 17 at full durability"), "{table}");
         assert!(table.contains("](benchmarks/results/README.md)"), "{table}");
     }
 

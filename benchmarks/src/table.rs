@@ -93,7 +93,7 @@ pub fn bound_table(rows: &[Row]) -> Option<Table> {
     header.extend(first.shares.iter().map(|share| format!("{} %", share.name)));
     header.extend(["flushes/s", "writes/flush", "largest", "bytes each"].map(str::to_owned));
     if is_server {
-        header.extend(["of it images", "busy sessions", "looks"].map(str::to_owned));
+        header.extend(["of it images", "busy sessions", "samples"].map(str::to_owned));
     }
     header.extend(["CPUs", "of the machine"].map(str::to_owned));
     let mut table = Table::new();

@@ -32,7 +32,7 @@ def counting(until: int) -> int:
 
 def live(url: str) -> None:
     with Engine(url) as engine:
-        handle = engine.start(counting, STEPS, workflow_id="counting")
+        handle = engine.start(counting.options(workflow_id="counting"), STEPS)
         print(f"the sum is {handle.result()}")
 
 

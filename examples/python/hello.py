@@ -14,5 +14,5 @@ def hello(name: str) -> str:
 
 
 with Engine("sqlite://hello.db") as engine:
-    handle = engine.start(hello, "world", workflow_id="hello-1")
+    handle = engine.start(hello.options(workflow_id="hello-1"), "world")
     print(handle.result())

@@ -34,4 +34,4 @@ logging.getLogger("stepfast.engine").setLevel(logging.WARNING)
 
 # so that it is suspended in its sleep, and its code runs again
 with Engine("sqlite://log.db", suspend_after=0.0) as engine:
-    engine.start(parcel, "tea", workflow_id="parcel-7").result()
+    engine.start(parcel.options(workflow_id="parcel-7"), "tea").result()

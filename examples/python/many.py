@@ -16,7 +16,7 @@ def checkout(order: int) -> int:
 
 
 with Engine("sqlite://many.db") as engine:
-    handles = [engine.start(checkout, n, workflow_id=f"order-{n}") for n in range(1, 1001)]
+    handles = [engine.start(checkout.options(workflow_id=f"order-{n}"), n) for n in range(1, 1001)]
     results = engine.results(handles, return_exceptions=True)
     print(sum(result for result in results if isinstance(result, int)))
 

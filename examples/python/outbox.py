@@ -64,7 +64,9 @@ def place(number: str, customer: str) -> dict[str, str]:
     try:
         with Session(database) as session, session.begin():
             # both or none, whatever happens to this process
-            mail = outbox.enqueue(session, mails, send, customer, f"we have got your order {number}")
+            mail = outbox.start(
+                session, send.options(queue=mails), customer, f"we have got your order {number}"
+            )
             session.add(Order(number=number, customer=customer))
     except IntegrityError as error:
         raise HTTPException(409, f"{number} is there already") from error

@@ -20,19 +20,19 @@ def send(customer: str, text: str) -> None:
 
 with Engine("sqlite://queues.db", queues=[mails]) as engine:
     engine.pause_queue(mails)  # nothing leaves it, and more may be put into it
-    to_ann = engine.options(queue=mails, key="ann").start_many(send, [("ann", f"news {n}") for n in range(3)])
+    to_ann = engine.start_many(send.options(queue=mails, key="ann"), [("ann", f"news {n}") for n in range(3)])
     to_ann.append(
-        engine.options(queue=mails, key="ann", priority=-1).start(send, "ann", "your parcel is here")
+        engine.start(send.options(queue=mails, key="ann", priority=-1), "ann", "your parcel is here")
     )
 
     # who presses a button twice gets one report
-    report = engine.options(queue=mails, key="bob", dedup_id="report", on_duplicate="return_existing")
-    first, second = report.start(send, "bob", "a report"), report.start(send, "bob", "a report")
+    report = send.options(queue=mails, key="bob", dedup_id="report", on_duplicate="return_existing")
+    first, second = engine.start(report, "bob", "a report"), engine.start(report, "bob", "a report")
     print("one report:", first.workflow_id == second.workflow_id)
 
     # what is no longer wanted is found by its attributes
-    promotion = engine.options(queue=mails, key="eve", attributes={"campaign": "summer"})
-    promotion.start_many(send, [("eve", "buy 1"), ("eve", "buy 2")])
+    promotion = send.options(queue=mails, key="eve", attributes={"campaign": "summer"})
+    engine.start_many(promotion, [("eve", "buy 1"), ("eve", "buy 2")])
     print("cancelled:", engine.cancel_all(attributes={"campaign": "summer"}).done)
 
     engine.resume_queue(mails)

@@ -45,7 +45,7 @@ async def place(order_id: str, item: str, request: Request) -> dict[str, str]:
     engine: AsyncEngine = request.app.state.engine
     try:
         # when this has returned, no crash keeps the order from being carried out
-        handle = await engine.start(order, item, workflow_id=order_id)
+        handle = await engine.start(order.options(workflow_id=order_id), item)
     except Conflict as error:
         raise HTTPException(409, str(error)) from error
     return {"workflow_id": handle.workflow_id}

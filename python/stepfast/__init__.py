@@ -2,30 +2,35 @@
 acts, and a thousand of them share one flush."""
 
 from stepfast._decorators import step
+from stepfast._engine.async_client import AsyncClient
 from stepfast._engine.async_engine import AsyncEngine
-from stepfast._engine.client import AsyncClient, Client
+from stepfast._engine.client import Client
 from stepfast._engine.dead_letters import DeadLetter
 from stepfast._engine.engine import Engine
-from stepfast._engine.filter import Answers, Filter
+from stepfast._engine.filter import BulkResult, Filter
 from stepfast._engine.handle import AsyncHandle, Handle
-from stepfast._engine.options import AsyncClientOptions, AsyncOptions, ClientOptions, Options
 from stepfast._engine.records import Attempt, Checkpoint, Execution, Record
-from stepfast._engine.workers import Survey, Unclaimable, Worker
+from stepfast._engine.status import Status
+from stepfast._engine.workers import Unclaimable, Worker, WorkerOverview
 from stepfast._native import __version__ as __version__
 from stepfast._options.queue import Queue, QueueInfo, Rate
+from stepfast._options.start_options import StartOptions
 from stepfast._outbox.outbox import AsyncOutbox, Outbox
 from stepfast._processes import BoundProcessStep, ProcessStep
-from stepfast._runtime.current import Current, current
+from stepfast._runtime.current import Current, current, current_or_none
 from stepfast._runtime.log import ReplayFilter
+from stepfast._validation.durations import Duration
 from stepfast._values.references import class_of_name
 from stepfast._workflow.child import AsyncChild, Child
 from stepfast._workflow.gather import as_completed, gather
 from stepfast._workflow.gather import map as map
 from stepfast._workflow.instance import Instance
-from stepfast._workflow.sleep import sleep
+from stepfast._workflow.remote import RemoteWorkflow
+from stepfast._workflow.sleep import sleep, sleep_until
+from stepfast._workflow.startable import Startable
 from stepfast._workflow.step import BoundStep, Step
 from stepfast._workflow.timeout import timeout, wait_for
-from stepfast._workflow.workflow import BoundWorkflow, PlacedWorkflow, Workflow, workflow
+from stepfast._workflow.workflow import BoundWorkflow, ConfiguredWorkflow, Workflow, workflow
 from stepfast.errors import (
     Conflict,
     DedupConflict,
@@ -50,27 +55,26 @@ from stepfast.errors import (
 from stepfast.values import DecodeError, EncodeError, RemoteError
 
 __all__ = [
-    "Answers",
     "AsyncChild",
     "AsyncClient",
-    "AsyncClientOptions",
     "AsyncEngine",
     "AsyncHandle",
-    "AsyncOptions",
     "AsyncOutbox",
     "Attempt",
     "BoundProcessStep",
     "BoundStep",
     "BoundWorkflow",
+    "BulkResult",
     "Checkpoint",
     "Child",
     "Client",
-    "ClientOptions",
+    "ConfiguredWorkflow",
     "Conflict",
     "Current",
     "DeadLetter",
     "DecodeError",
     "DedupConflict",
+    "Duration",
     "EncodeError",
     "Engine",
     "EngineClosed",
@@ -81,9 +85,7 @@ __all__ = [
     "Instance",
     "InvalidArgument",
     "NotFound",
-    "Options",
     "Outbox",
-    "PlacedWorkflow",
     "ProcessDied",
     "ProcessStep",
     "Queue",
@@ -93,17 +95,21 @@ __all__ = [
     "Rate",
     "Record",
     "RemoteError",
+    "RemoteWorkflow",
     "ReplayFilter",
     "ResultTimeout",
     "SchemaMismatch",
+    "StartOptions",
+    "Startable",
+    "Status",
     "Step",
     "StepfastWarning",
     "StoreCorrupt",
     "StoreUnavailable",
-    "Survey",
     "Unavailable",
     "Unclaimable",
     "Worker",
+    "WorkerOverview",
     "Workflow",
     "WorkflowCancelled",
     "WorkflowFailed",
@@ -111,8 +117,10 @@ __all__ = [
     "WorkflowParked",
     "as_completed",
     "current",
+    "current_or_none",
     "gather",
     "sleep",
+    "sleep_until",
     "step",
     "timeout",
     "wait_for",
@@ -125,24 +133,26 @@ for _name in (*__all__, "map"):
         globals()[_name].__module__ = __name__
 
 # names under which earlier programs have recorded these classes
-class_of_name |= {
-    "stepfast.current:Current": Current,
-    "stepfast.dead_letters:DeadLetter": DeadLetter,
-    "stepfast.errors:Corrupt": StoreCorrupt,
-    "stepfast.errors:Invalid": InvalidArgument,
-    "stepfast.errors:Parked": WorkflowParked,
-    "stepfast.filter:Answers": Answers,
-    "stepfast.queue:Queue": Queue,
-    "stepfast.queue:QueueInfo": QueueInfo,
-    "stepfast.queue:Rate": Rate,
-    "stepfast.records:Attempt": Attempt,
-    "stepfast.records:Checkpoint": Checkpoint,
-    "stepfast.records:Execution": Execution,
-    "stepfast.records:Record": Record,
-    "stepfast.survey:Survey": Survey,
-    "stepfast.survey:Unclaimable": Unclaimable,
-    "stepfast.survey:Worker": Worker,
-    "stepfast.values.errors:DecodeError": DecodeError,
-    "stepfast.values.errors:EncodeError": EncodeError,
-    "stepfast.values.exceptions:RemoteError": RemoteError,
-}
+class_of_name.update(
+    {
+        "stepfast.current:Current": Current,
+        "stepfast.dead_letters:DeadLetter": DeadLetter,
+        "stepfast.errors:Corrupt": StoreCorrupt,
+        "stepfast.errors:Invalid": InvalidArgument,
+        "stepfast.errors:Parked": WorkflowParked,
+        "stepfast.filter:Answers": BulkResult,
+        "stepfast.queue:Queue": Queue,
+        "stepfast.queue:QueueInfo": QueueInfo,
+        "stepfast.queue:Rate": Rate,
+        "stepfast.records:Attempt": Attempt,
+        "stepfast.records:Checkpoint": Checkpoint,
+        "stepfast.records:Execution": Execution,
+        "stepfast.records:Record": Record,
+        "stepfast.survey:Survey": WorkerOverview,
+        "stepfast.survey:Unclaimable": Unclaimable,
+        "stepfast.survey:Worker": Worker,
+        "stepfast.values.errors:DecodeError": DecodeError,
+        "stepfast.values.errors:EncodeError": EncodeError,
+        "stepfast.values.exceptions:RemoteError": RemoteError,
+    }
+)

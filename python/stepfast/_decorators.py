@@ -7,6 +7,8 @@ from typing import Any, Literal, ParamSpec, TypeVar, cast, overload
 
 from stepfast._processes import ProcessStep
 from stepfast._validation import bounds
+from stepfast._validation.durations import Duration
+from stepfast._validation.retry_rule import RetryOn
 from stepfast._workflow.step import Step
 
 P = ParamSpec("P")
@@ -23,12 +25,13 @@ def step(
     process: Literal[True],
     name: str | None = None,
     retries: int = 0,
-    backoff: float = 1.0,
-    factor: float = 2.0,
-    max_backoff: float = 60.0,
+    backoff: Duration = 1.0,
+    backoff_factor: float = 2.0,
+    max_backoff: Duration = 60.0,
     jitter: float = 0.5,
-    timeout: float | None = None,
+    timeout: Duration | None = None,
     speculative: bool = False,
+    retry_on: RetryOn | None = None,
     retry_if: Callable[[Exception], bool] | None = None,
 ) -> Callable[[Callable[P, R]], ProcessStep[P, R]]: ...
 
@@ -39,12 +42,13 @@ def step(
     process: bool = False,
     name: str | None = None,
     retries: int = 0,
-    backoff: float = 1.0,
-    factor: float = 2.0,
-    max_backoff: float = 60.0,
+    backoff: Duration = 1.0,
+    backoff_factor: float = 2.0,
+    max_backoff: Duration = 60.0,
     jitter: float = 0.5,
-    timeout: float | None = None,
+    timeout: Duration | None = None,
     speculative: bool = False,
+    retry_on: RetryOn | None = None,
     retry_if: Callable[[Exception], bool] | None = None,
 ) -> Callable[[Callable[P, R]], Step[P, R]]: ...
 
@@ -56,38 +60,42 @@ def step(
     process: bool = False,
     name: str | None = None,
     retries: int = 0,
-    backoff: float = 1.0,
-    factor: float = 2.0,
-    max_backoff: float = 60.0,
+    backoff: Duration = 1.0,
+    backoff_factor: float = 2.0,
+    max_backoff: Duration = 60.0,
     jitter: float = 0.5,
-    timeout: float | None = None,
+    timeout: Duration | None = None,
     speculative: bool = False,
+    retry_on: RetryOn | None = None,
     retry_if: Callable[[Exception], bool] | None = None,
 ) -> Any:
     """Makes a step of a function, or of a method: `@step`, or `@step(retries=3)`.
 
     Args:
-        function: The body: sync or async. It may run more than once, if a crash comes before its outcome is
+        function: The body, sync or async. It runs more than once if a crash comes before its outcome is
             recorded, and in each further attempt.
-        process: The body, which is sync, runs in a child process: a crash there is a failed attempt. Async
-            workflows call such a step by `await crunch.in_process(...)`.
-        name: What is recorded, at most 255 bytes; the function's qualified name by default.
-        retries: Attempts after a failed one.
-        backoff: Pause before the second attempt, in seconds; each further pause is `factor` times longer.
-        factor: How much longer, at least 1.
-        max_backoff: Longest pause, in seconds.
-        jitter: Share of a pause that is random, from 0 to 1: with 0.5 one of 4 s becomes 2 to 4 s.
-        timeout: Longest an attempt may take, in seconds; no limit by default. It then fails with
-            `TimeoutError`. An async body is cancelled; a thread cannot be stopped: it goes on, and what it
-            comes to is dropped. A process is killed.
-        speculative: The body may run before the outcomes of earlier steps are durable: for bodies without
-            effects outside.
-        retry_if: Called with the exception that an attempt has failed with (the body's own, `TimeoutError` by
-            `timeout`, `ProcessDied`), tells whether it is worth another attempt; all are by default. If it
-            raises one itself, the step fails with that.
+        process: Whether the body, which is sync, runs in a child process: a crash there is a failed attempt.
+            Async workflows call such a step by `await crunch.in_process(...)`.
+        name: The name that is recorded, at most 255 bytes; the function's qualified name by default.
+        retries: The maximum number of attempts after the first; 0 by default.
+        backoff: The pause before the second attempt. Each further pause is `backoff_factor` times longer.
+        backoff_factor: The factor by which each further pause grows, at least 1.
+        max_backoff: The longest pause.
+        jitter: The share of a pause that is random, from 0 to 1: with 0.5 a pause of 4 s becomes 2 to 4 s.
+        timeout: The time limit of an attempt; no limit by default. A longer attempt fails with
+            `TimeoutError`. An async body is cancelled, and a process is killed. A thread cannot be stopped:
+            it continues, and its result is dropped.
+        speculative: Whether the body may run before the outcomes of earlier steps are durable: for bodies
+            without effects outside.
+        retry_on: The exception class, or a tuple of the classes, that another attempt may help against; all
+            by default: `retry_on=(ConnectionError, TimeoutError)`.
+        retry_if: A sync function that decides for one exception whether another attempt may help. Its
+            argument is the exception with which the attempt has failed: the body's own, the `TimeoutError` of
+            `timeout`, or `ProcessDied`. With `retry_on` both must agree. An exception that `retry_if` raises
+            fails the step.
 
     Raises:
-        InvalidArgument: It is no function, or an option is out of its bounds.
+        InvalidArgument: The value is no function, or an option is out of its bounds.
     """
 
     bounds.check_flag("process", process)
@@ -99,11 +107,12 @@ def step(
             name=name,
             retries=retries,
             backoff=backoff,
-            factor=factor,
+            backoff_factor=backoff_factor,
             max_backoff=max_backoff,
             jitter=jitter,
             timeout=timeout,
             speculative=speculative,
+            retry_on=retry_on,
             retry_if=retry_if,
         )
 

@@ -116,7 +116,7 @@ async def async_order(n: int) -> list[str]:
 
 async def main(url: str) -> None:
     async with AsyncEngine(url) as engine:
-        print(await (await engine.start(async_order, 7, workflow_id="order-7")))
+        print(await (await engine.start(async_order.options(workflow_id="order-7"), 7)))
 
 
 if __name__ == "__main__":
@@ -124,4 +124,4 @@ if __name__ == "__main__":
         asyncio.run(main(sys.argv[2]))
     else:
         with Engine(sys.argv[2]) as engine:
-            print(engine.start(sync_order, 7, workflow_id="order-7").result())
+            print(engine.start(sync_order.options(workflow_id="order-7"), 7).result())

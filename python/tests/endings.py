@@ -129,7 +129,7 @@ async def async_branches(workflow_id: str) -> list[str]:
 
 
 def start(engine: Engine) -> list[Handle[list[str]]]:
-    return [engine.start(numbers, id, workflow_id=id) for id in IDS]
+    return [engine.start(numbers.options(workflow_id=id), id) for id in IDS]
 
 
 # ---- the endings: sync -------------------------------------------------------------------------------------
@@ -138,7 +138,7 @@ def start(engine: Engine) -> list[Handle[list[str]]]:
 def run_is_interrupted() -> None:
     Ending.in_body = wait_for_ever
     with Engine(URL) as engine:
-        engine.run(numbers, "one", workflow_id="one")
+        engine.run(numbers.options(workflow_id="one"), "one")
 
 
 def wait_is_interrupted() -> None:
@@ -159,7 +159,7 @@ def run_in_another_thread_is_interrupted() -> None:
     Ending.in_body = wait_for_ever
     with Engine(URL) as engine:
         caller = threading.Thread(
-            target=lambda: engine.run(numbers, "one", workflow_id="one"), daemon=True, name="caller"
+            target=lambda: engine.run(numbers.options(workflow_id="one"), "one"), daemon=True, name="caller"
         )
         caller.start()
         # not for ever, as in a body that waits so
@@ -213,19 +213,19 @@ def main_closes_while_bodies_block() -> None:
 def body_exits() -> None:
     Ending.in_body = exits
     with Engine(URL) as engine:
-        engine.run(numbers, "one", workflow_id="one")
+        engine.run(numbers.options(workflow_id="one"), "one")
 
 
 def body_interrupts() -> None:
     Ending.in_body = interrupts
     with Engine(URL) as engine:
-        engine.run(numbers, "one", workflow_id="one")
+        engine.run(numbers.options(workflow_id="one"), "one")
 
 
 def code_exits() -> None:
     Ending.between = exits
     with Engine(URL) as engine:
-        engine.run(numbers, "one", workflow_id="one")
+        engine.run(numbers.options(workflow_id="one"), "one")
 
 
 def bodies_exit_in_threads() -> None:
@@ -248,7 +248,7 @@ async def async_start(engine: AsyncEngine) -> None:
 
     Ending.in_body = in_body
     for id in IDS:
-        await engine.start(async_branches if id == "two" else async_numbers, id, workflow_id=id)
+        await engine.start((async_branches if id == "two" else async_numbers).options(workflow_id=id), id)
     for _ in IDS:
         await arrived.acquire()
 
@@ -259,12 +259,12 @@ async def in_with(what: Callable[[AsyncEngine], object]) -> None:
 
 
 async def run_inline(engine: AsyncEngine) -> None:
-    await engine.run(async_numbers, "one", workflow_id="one")
+    await engine.run(async_numbers.options(workflow_id="one"), "one")
 
 
 async def wait_for_one(engine: AsyncEngine) -> None:
     await async_start(engine)
-    await (await engine.start(async_numbers, "one", workflow_id="one"))
+    await (await engine.start(async_numbers.options(workflow_id="one"), "one"))
 
 
 async def exit_inside(engine: AsyncEngine) -> None:
@@ -342,7 +342,7 @@ def finish() -> None:
         async with AsyncEngine(URL) as engine:
             for id in sys.argv[5:]:
                 code = (async_branches if id == "two" else async_numbers) if is_async else numbers
-                outputs[id] = await (await engine.start(code, id, workflow_id=id))
+                outputs[id] = await (await engine.start(code.options(workflow_id=id), id))
         print(json.dumps(outputs))
 
     asyncio.run(main())

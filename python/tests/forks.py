@@ -76,7 +76,7 @@ def heard(*uses: Callable[[], object]) -> list[str]:
 def uses() -> object:
     """A child that uses what its parent has."""
     with Engine(URL) as engine:
-        handle = engine.start(numbers, 3, workflow_id="a")
+        handle = engine.start(numbers.options(workflow_id="a"), 3)
         assert handle.result() == [0, 1, 2]
         seen = in_child(
             lambda: heard(
@@ -102,7 +102,7 @@ def uses_async() -> object:
 
     async def main() -> object:
         async with AsyncEngine(URL) as engine:
-            handle = await engine.start(async_numbers, 3, workflow_id="a")
+            handle = await engine.start(async_numbers.options(workflow_id="a"), 3)
             assert await handle == [0, 1, 2]
 
             def child() -> list[str]:
@@ -132,7 +132,7 @@ def opens_its_own() -> object:
 
         def child() -> object:
             with Engine(URL) as own:
-                return [own.run(numbers, 4, workflow_id=f"child-{i}") for i in range(10)]
+                return [own.run(numbers.options(workflow_id=f"child-{i}"), 4) for i in range(10)]
 
         seen = in_child(child)
         # the parent sees what the child has done, and goes on
@@ -170,7 +170,7 @@ def under_load() -> object:
 
     def child(i: int) -> None:
         with Engine(URL) as own:
-            handles = [own.start(numbers, 5, workflow_id=f"{i}-{n}") for n in range(5)]
+            handles = [own.start(numbers.options(workflow_id=f"{i}-{n}"), 5) for n in range(5)]
             assert own.results(handles) == [[0, 1, 2, 3, 4]] * 5
 
     context = multiprocessing.get_context("fork")
@@ -257,7 +257,7 @@ def a_child_escapes() -> object:
 def outlives_its_parent() -> object:
     """The parent is killed; its child lives, and keeps nobody from taking over."""
     engine = Engine(URL)
-    engine.start(blocked, workflow_id="a")
+    engine.start(blocked.options(workflow_id="a"))
     assert begun.acquire(timeout=60)
     child = os.fork()
     if child == 0:

@@ -30,7 +30,7 @@ def stays() -> list[int]:
 if __name__ == "__main__":
     engine = Engine(sys.argv[1])
     try:
-        print(*engine.run(stays, workflow_id="stays"))
+        print(*engine.run(stays.options(workflow_id="stays")))
     finally:
         # nothing is left to be waited for
         engine.close(grace=3600)

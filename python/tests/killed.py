@@ -60,10 +60,10 @@ if __name__ == "__main__":
     with Engine(sys.argv[1]) as engine:
         match sys.argv[3]:
             case "pay":
-                engine.run(pays, workflow_id="pays")
+                engine.run(pays.options(workflow_id="pays"))
             case "resume":
                 try:
-                    engine.run(reads, workflow_id="reads")
+                    engine.run(reads.options(workflow_id="reads"))
                 except FileNotFoundError:
                     resumed.set()
                     if engine.resume("reads"):

@@ -339,13 +339,13 @@ def expected(name: str) -> object:
 
 async def run_and_cancelled(engine: AsyncEngine, workflow_id: str, program: object) -> object:
     """Runs a program in this task's place, and loses patience."""
-    running = asyncio.create_task(engine.run(program, N, workflow_id=workflow_id))  # type: ignore[call-overload]
+    running = asyncio.create_task(engine.run(program.options(workflow_id=workflow_id), N))  # type: ignore[call-overload]
     await asyncio.sleep(_random.random() * 0.02)
     running.cancel()
     with contextlib.suppress(asyncio.CancelledError):
         return await running
     # it goes on by itself, unless it had not begun
-    handle = await engine.start(program, N, workflow_id=workflow_id)  # type: ignore[call-overload]
+    handle = await engine.start(program.options(workflow_id=workflow_id), N)  # type: ignore[call-overload]
     return await handle
 
 
@@ -356,7 +356,7 @@ async def main(url: str, times: int) -> None:
         for program in [*PLAIN, *PAIRS, nested]:
             for i in range(times):
                 workflow_id = f"{program.name}-{i}"
-                handles[workflow_id] = await engine.start(program, N, workflow_id=workflow_id)
+                handles[workflow_id] = await engine.start(program.options(workflow_id=workflow_id), N)
         runs = {
             f"{program.name}-run": asyncio.create_task(
                 run_and_cancelled(engine, f"{program.name}-run", program)

@@ -40,7 +40,7 @@ async def run_to_hold(
     _held, _runs = asyncio.Event(), 0
     async with AsyncEngine(url, **options) as engine:
         if is_inline:
-            caller = asyncio.create_task(engine.run(workflow, *args, workflow_id="it"))
+            caller = asyncio.create_task(engine.run(workflow.options(workflow_id="it"), *args))
         else:
             caller = asyncio.create_task(awaited(engine, workflow, *args))
         held = asyncio.create_task(_held.wait())
@@ -55,7 +55,7 @@ async def run_to_hold(
 
 
 async def awaited(engine: AsyncEngine, workflow: Workflow[..., Any], *args: Any) -> Any:
-    handle = await engine.start(workflow, *args, workflow_id="it")
+    handle = await engine.start(workflow.options(workflow_id="it"), *args)
     return await handle
 
 

@@ -161,7 +161,7 @@ def test_an_id_is_started_once(url: str) -> None:
     async def main() -> None:
         async with AsyncEngine(url) as engine:
             handles = await asyncio.gather(
-                *[engine.start(programs.in_a_row, 3, workflow_id="the one") for _ in range(20)]
+                *[engine.start(programs.in_a_row.options(workflow_id="the one"), 3) for _ in range(20)]
             )
             assert {handle.workflow_id for handle in handles} == {"the one"}
             outputs = [await handle for handle in handles]
@@ -193,13 +193,13 @@ def test_cancelling_a_caller_does_not_cancel_the_execution(url: str) -> None:
     async def main() -> None:
         _bodies.clear()
         async with AsyncEngine(url) as engine:
-            caller = asyncio.create_task(engine.run(slowly, 5, workflow_id="slow"))
+            caller = asyncio.create_task(engine.run(slowly.options(workflow_id="slow"), 5))
             while _bodies[-1:] != [2]:
                 await asyncio.sleep(0)
             caller.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await caller
-            handle = await engine.start(slowly, 5, workflow_id="slow")
+            handle = await engine.start(slowly.options(workflow_id="slow"), 5)
             assert await handle == [0, 1, 2, 3, 4]
         # the step that was cut off ran again, the others did not
         assert _bodies == [0, 1, 2, 2, 3, 4, 100]
@@ -280,11 +280,11 @@ def test_an_engine_that_is_closed_hands_back(tmp_path: pathlib.Path) -> None:
         url = f"sqlite:{tmp_path}/a.db"
         _bodies.clear()
         async with AsyncEngine(url) as engine:
-            await engine.start(slowly, 5, workflow_id="slow")
+            await engine.start(slowly.options(workflow_id="slow"), 5)
             while _bodies[-1:] != [1]:
                 await asyncio.sleep(0)
         async with AsyncEngine(url) as engine:
-            handle = await engine.start(slowly, 5, workflow_id="slow")
+            handle = await engine.start(slowly.options(workflow_id="slow"), 5)
             assert await handle == [0, 1, 2, 3, 4]
         assert _bodies.count(0) == 1
 
@@ -364,11 +364,11 @@ def test_sync_code_never_blocks_the_loop(url: str) -> None:
 def test_a_sync_engine_leaves_async_workflows_to_others(url: str) -> None:
     async def begin() -> None:
         async with AsyncEngine(url) as engine:
-            await engine.start(slowly, 3, workflow_id="slow")
+            await engine.start(slowly.options(workflow_id="slow"), 3)
 
     async def end() -> None:
         async with AsyncEngine(url) as engine:
-            assert await (await engine.start(slowly, 3, workflow_id="slow")) == [0, 1, 2]
+            assert await (await engine.start(slowly.options(workflow_id="slow"), 3)) == [0, 1, 2]
 
     asyncio.run(begin())
     with Engine(url) as engine:
@@ -409,10 +409,10 @@ def test_running_an_id_again_gives_its_output(url: str) -> None:
         wanted = [[i, 2 * i] for i in range(3)]
         async with AsyncEngine(url) as engine:
             for _ in range(3):
-                output = await engine.run(programs.in_a_row, 3, workflow_id="again")
+                output = await engine.run(programs.in_a_row.options(workflow_id="again"), 3)
                 assert output == wanted
             outputs = await asyncio.gather(
-                *[engine.run(programs.in_a_row, 3, workflow_id="at once") for _ in range(5)]
+                *[engine.run(programs.in_a_row.options(workflow_id="at once"), 3) for _ in range(5)]
             )
             assert outputs == [wanted] * 5
 

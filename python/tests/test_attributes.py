@@ -13,8 +13,8 @@ import pytest
 from watched import HANGS
 
 from stepfast import (
-    Answers,
     AsyncEngine,
+    BulkResult,
     Engine,
     InvalidArgument,
     Queue,
@@ -58,10 +58,10 @@ def file(tmp_path: pathlib.Path) -> str:
 
 def test_what_is_started_is_found(url: str) -> None:
     with Engine(url, queues=[Queue("mails")]) as engine:
-        engine.options(workflow_id="run", attributes=ACME).run(found_echo, 1)
-        both = engine.options(workflow_id="both", attributes={**ACME, "region": "eu"}, queue="mails")
-        both.start(found_echo, 2).result(HANGS)
-        many = engine.options(attributes={"batch": "7"}).start_many(found_echo, [(n,) for n in range(3)])
+        engine.run(found_echo.options(workflow_id="run", attributes=ACME), 1)
+        both = found_echo.options(workflow_id="both", attributes={**ACME, "region": "eu"}, queue="mails")
+        engine.start(both, 2).result(HANGS)
+        many = engine.start_many(found_echo.options(attributes={"batch": "7"}), [(n,) for n in range(3)])
         assert [handle.result(HANGS) for handle in many] == [0, 1, 2]
         engine.run(found_parent, 5)
         engine.run(found_echo, 3)
@@ -84,14 +84,14 @@ def test_what_is_started_is_found(url: str) -> None:
 def test_what_has_failed_goes_on(url: str) -> None:
     healthy.clear()
     with Engine(url, queues=[Queue("mails", concurrency=3)]) as engine:
-        failed = engine.options(queue="mails").start_many(found_flaky, [(n,) for n in range(20)])
+        failed = engine.start_many(found_flaky.options(queue="mails"), [(n,) for n in range(20)])
         other = engine.start(found_flaky, 99)
         for handle in (*failed, other):
             with pytest.raises(ValueError, match="down"):
                 handle.result(HANGS)
         healthy.set()
         assert engine.count(queue="mails", status="failed") == 20
-        assert engine.resume_all(queue="mails", status="failed") == Answers(20, 0, 0)
+        assert engine.resume_all(queue="mails", status="failed") == BulkResult(20, 0, 0)
         assert [engine.get(it.workflow_id).result(HANGS) for it in failed] == list(range(20))
         assert engine.count(status="failed") == 1
         assert other.status() == "failed"
@@ -101,16 +101,16 @@ def test_all_that_match_are_cancelled(url: str) -> None:
     async def acts() -> None:
         async with AsyncEngine(url, queues=[Queue("mails")]) as engine:
             await engine.pause_queue("mails")
-            acme = engine.options(queue="mails", attributes=ACME)
-            handles = [await acme.start(found_echo, n) for n in range(5)]
-            other = await engine.options(queue="mails").start(found_echo, 7)
-            assert await engine.cancel_all(attributes=ACME) == Answers(5, 0, 0)
+            acme = found_echo.options(queue="mails", attributes=ACME)
+            handles = [await engine.start(acme, n) for n in range(5)]
+            other = await engine.start(found_echo.options(queue="mails"), 7)
+            assert await engine.cancel_all(attributes=ACME) == BulkResult(5, 0, 0)
             for handle in handles:
                 with pytest.raises(WorkflowCancelled):
                     await handle.result()
-            assert await engine.cancel_all(attributes=ACME) == Answers(0, 0, 0)
+            assert await engine.cancel_all(attributes=ACME) == BulkResult(0, 0, 0)
             assert await engine.count(status=["queued", "cancelled"]) == 6
-            assert await engine.resume_all(status="cancelled", attributes=ACME) == Answers(5, 0, 0)
+            assert await engine.resume_all(status="cancelled", attributes=ACME) == BulkResult(5, 0, 0)
             await engine.resume_queue("mails")
             assert await other.result() == 7
             again = [await engine.get(handle.workflow_id) for handle in handles]
@@ -136,9 +136,9 @@ def test_attributes_that_cannot_be_are_refused(file: str) -> None:
     with Engine(file, queues=[Queue("mails")]) as engine:
         for given, says in cases:
             with pytest.raises(InvalidArgument, match=says):
-                engine.options(attributes=given)
+                found_echo.options(attributes=given)
         with pytest.raises(InvalidArgument, match="debounce does not go with attributes"):
-            engine.options(queue="mails", debounce="x", delay=1, attributes=ACME)
+            found_echo.options(queue="mails", debounce="x", delay=1, attributes=ACME)
         with pytest.raises(InvalidArgument, match="must be a dict of texts"):
             engine.list(attributes=["a"])  # type: ignore[arg-type]
 
@@ -168,8 +168,8 @@ def test_the_program_finds_and_continues(file: str, program: pathlib.Path) -> No
         return json.loads(said.stdout)
 
     with Engine(file, queues=[Queue("mails")]) as engine:
-        placed = engine.options(queue="mails", attributes=ACME)
-        handles = [placed.start(found_flaky, n) for n in range(3)]
+        placed = found_flaky.options(queue="mails", attributes=ACME)
+        handles = [engine.start(placed, n) for n in range(3)]
         for handle in handles:
             with pytest.raises((ValueError, WorkflowFailed)):
                 handle.result(HANGS)

@@ -110,7 +110,7 @@ def test_a_step_that_nobody_awaits_says_so(url: str) -> None:
     async def main() -> None:
         async with AsyncEngine(url) as engine:
             with pytest.warns(RuntimeWarning, match='step "plus_one" was called, and never awaited'):
-                assert await engine.run(never_awaits, 1, workflow_id="never") == 1
+                assert await engine.run(never_awaits.options(workflow_id="never"), 1) == 1
             assert not (await engine.show("never")).checkpoints
             assert await engine.run(closes_unawaited, 1) == 3
 
@@ -220,7 +220,7 @@ def test_failures_are_logged_where_they_happen(url: str, caplog: pytest.LogCaptu
     async def main() -> None:
         async with AsyncEngine(url) as engine:
             with caplog.at_level(logging.INFO, "stepfast"), pytest.raises(TypeError):
-                await (await engine.start(is_broken, 1, workflow_id="broken"))
+                await (await engine.start(is_broken.options(workflow_id="broken"), 1))
 
     asyncio.run(main())
     [record] = [record for record in caplog.records if record.exc_info]

@@ -5,6 +5,7 @@ import datetime
 import math
 import pathlib
 from collections.abc import AsyncIterator, Callable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -14,7 +15,7 @@ from stepfast import (
     AsyncEngine,
     Engine,
     InvalidArgument,
-    Queue,
+    RemoteWorkflow,
     Step,
     Workflow,
     gather,
@@ -56,6 +57,15 @@ def squares_in_time(n: int) -> int:
 @workflow
 def squares(n: int) -> int:
     return square(n)
+
+
+@dataclass
+class BoundSquares:
+    n: int
+
+    @workflow
+    def squares(self) -> int:
+        return square(self.n)
 
 
 @workflow
@@ -115,9 +125,9 @@ OF_ENGINES = [
     ),
     ({"value_limit": 0}, "value_limit is 0, and must be at least 1"),
     ({"value_limit": 1e6}, "value_limit is 1000000.0, and must be a whole number"),
-    ({"threads": 0}, "threads is 0, and must be at least 1"),
-    ({"threads": True}, "threads is True, and must be a whole number"),
-    ({"processes": 0}, "processes is 0, and must be at least 1"),
+    ({"max_threads": 0}, "max_threads is 0, and must be at least 1"),
+    ({"max_threads": True}, "max_threads is True, and must be a whole number"),
+    ({"max_processes": 0}, "max_processes is 0, and must be at least 1"),
 ]
 
 
@@ -180,26 +190,23 @@ def test_of_workflows(options: dict[str, Any], says: str) -> None:
 OF_ORDERS = [
     ({"workflow_id": ""}, "workflow_id is '', and must be text"),
     ({"workflow_id": 7}, "workflow_id is 7, and must be text"),
-    ({"timeout": -1}, "timeout is -1, and must be at least 0"),
-    ({"timeout": "60"}, "timeout is '60', and must be a number of seconds"),
-    ({"patience": -0.1}, "patience is -0.1, and must be at least 0"),
-    ({"patience": math.nan}, "patience is nan, and must be at least 0"),
+    ({"execution_timeout": -1}, "execution_timeout is -1, and must be at least 0"),
+    ({"execution_timeout": "60"}, "execution_timeout is '60', and must be a number of seconds"),
+    ({"run_timeout": True}, "run_timeout is True, and must be a number of seconds or a timedelta"),
+    ({"wait_timeout": -0.1}, "wait_timeout is -0.1, and must be at least 0"),
+    ({"wait_timeout": math.nan}, "wait_timeout is nan, and must be at least 0"),
 ]
 
 
 @pytest.mark.parametrize(("options", "says"), OF_ORDERS)
 def test_of_starts(options: dict[str, Any], says: str) -> None:
-    with Engine("memory:") as engine, pytest.raises(InvalidArgument, match=says):
-        engine.options(**options)
-    with pytest.raises(InvalidArgument, match=says):
-        AsyncEngine("memory:").options(**options)
+    for given in (squares, squares.options(), BoundSquares(3).squares, RemoteWorkflow("squares")):
+        with pytest.raises(InvalidArgument, match=says):
+            given.options(**options)
 
 
 def test_of_other_calls_of_engines() -> None:
     with Engine("memory:") as engine:
-        for call in (engine.start, engine.run):
-            with pytest.raises(InvalidArgument, match="workflow_id is 7, and must be text"):
-                call(squares, 1, workflow_id=7)  # type: ignore[call-overload]
         with pytest.raises(InvalidArgument, match="limit is 0, and must be at least 1"):
             engine.list(limit=0)
         with pytest.raises(InvalidArgument, match="grace is -1, and must be at least 0"):
@@ -207,9 +214,6 @@ def test_of_other_calls_of_engines() -> None:
 
     async def main() -> None:
         async with AsyncEngine("memory:") as engine:
-            for call in (engine.start, engine.run):
-                with pytest.raises(InvalidArgument, match="workflow_id is 7, and must be text"):
-                    await call(squares, 1, workflow_id=7)
             with pytest.raises(InvalidArgument, match="limit is 0, and must be at least 1"):
                 await engine.list(limit=0)
             with pytest.raises(InvalidArgument, match="grace is -1, and must be at least 0"):
@@ -286,10 +290,10 @@ def test_what_can_be_meant_is_not_refused(url: str) -> None:
     assert isinstance(made, Step)
     assert isinstance(workflow(name="ä" * 127, eager=False)(nothing), Workflow)
     with Engine(
-        url, max_running=1, suspend_after=math.inf, value_limit=2**62, threads=1, processes=1
+        url, max_running=1, suspend_after=math.inf, value_limit=2**62, max_threads=1, max_processes=1
     ) as engine:
-        order = engine.options(workflow_id="a", timeout=math.inf, patience=math.inf)
-        assert order.run(squares, 3) == 9
+        order = squares.options(workflow_id="a", execution_timeout=math.inf, wait_timeout=math.inf)
+        assert engine.run(order, 3) == 9
         assert engine.run(squares_in_time, 3) == 18
         assert len(engine.list(limit=2**31)) == 2
         engine.close(grace=0)
@@ -372,17 +376,17 @@ def test_an_async_retry_if_is_refused(retry_if: Any) -> None:
 MEANINGLESS = [
     ({"on_duplicate": "nonsense"}, 'on_duplicate is \'nonsense\', and must be "reject" or "return_existing"'),
     ({"on_full": "nonsense"}, 'on_full is \'nonsense\', and must be "reject" or "wait"'),
-    ({"on_full": "wait"}, "on_full is 'wait', and there is no queue for it"),
-    ({"on_duplicate": "return_existing"}, "there is no dedup_id for it"),
-    ({"queue": "a", "on_duplicate": "return_existing"}, "there is no dedup_id for it"),
+    ({"on_full": "wait"}, "on_full is 'wait', and needs a queue: give queue= too"),
+    ({"on_duplicate": "return_existing"}, "needs a dedup_id: give dedup_id= too"),
+    ({"queue": "a", "on_duplicate": "return_existing"}, "needs a dedup_id"),
     ({"workflow_id": "\ud800"}, "workflow_id is .*printable characters"),
 ]
 
 
 @pytest.mark.parametrize(("options", "says"), MEANINGLESS)
 def test_options_that_mean_nothing_are_refused(options: dict[str, Any], says: str) -> None:
-    with Engine("memory:", queues=[Queue("a")]) as engine, pytest.raises(InvalidArgument, match=says):
-        engine.options(**options)
+    with pytest.raises(InvalidArgument, match=says):
+        squares.options(**options)
 
 
 @pytest.mark.parametrize("what", ["created_from", "created_before"])

@@ -89,7 +89,7 @@ def test_changed_code_is_parked_and_says_why(url: str, monkeypatch: pytest.Monke
             if handle is not None:
                 # it stays as it is until somebody resumes it
                 assert engine.resume("order-7")
-            handle = engine.start(changed.sync_order, 7, workflow_id="order-7")
+            handle = engine.start(changed.sync_order.options(workflow_id="order-7"), 7)
             with pytest.raises(WorkflowParked) as parked:
                 handle.result()
             check(change, str(parked.value))
@@ -110,7 +110,7 @@ def test_changed_async_code_is_parked_and_says_why(url: str, monkeypatch: pytest
                 monkeypatch.setattr(changed, "CODE", change)
                 if handle is not None:
                     assert await engine.resume("order-7")
-                handle = await engine.start(changed.async_order, 7, workflow_id="order-7")
+                handle = await engine.start(changed.async_order.options(workflow_id="order-7"), 7)
                 with pytest.raises(WorkflowParked) as parked:
                     await handle
                 check(change, str(parked.value))
@@ -125,7 +125,7 @@ def test_a_parked_execution_is_resumed_by_the_next_process(url: str, monkeypatch
     killed("sync", url)
     monkeypatch.setattr(changed, "CODE", "renamed")
     with Engine(url) as engine, pytest.raises(WorkflowParked):
-        engine.start(changed.sync_order, 7, workflow_id="order-7").result()
+        engine.start(changed.sync_order.options(workflow_id="order-7"), 7).result()
     monkeypatch.setattr(changed, "CODE", "first")
     with Engine(url) as engine:
         handle = engine.get("order-7")

@@ -68,7 +68,7 @@ def test_values_of_python_are_shown_as_what_is_nearest(program: pathlib.Path, tm
     store = f"sqlite:{tmp_path}/a.db"
     with Engine(store) as engine:
         for number, (value, _) in enumerate(VALUES):
-            engine.run(given_back, value, workflow_id=f"value-{number}")
+            engine.run(given_back.options(workflow_id=f"value-{number}"), value)
     for number, (_, says) in enumerate(VALUES):
         record = json.loads(shown(program, store, f"value-{number}", "--json"))
         assert record["outcome"] == says
@@ -89,7 +89,7 @@ async def order_of_gold() -> None:
 async def fails(store: str) -> None:
     async with AsyncEngine(store) as engine:
         with pytest.raises(OutOfStock):
-            await engine.run(order_of_gold, workflow_id="order-7")
+            await engine.run(order_of_gold.options(workflow_id="order-7"))
 
 
 def test_exceptions_are_shown_with_their_class(program: pathlib.Path, tmp_path: pathlib.Path) -> None:

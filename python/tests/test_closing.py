@@ -53,7 +53,7 @@ def fresh() -> None:
 
 def test_a_closed_engine_says_so(url: str) -> None:
     with Engine(url) as engine:
-        handle = engine.start(noting_who, "a", workflow_id="a")
+        handle = engine.start(noting_who.options(workflow_id="a"), "a")
         assert handle.result() == "a"
     for use in (
         lambda: engine.start(noting_who, "b"),
@@ -61,7 +61,7 @@ def test_a_closed_engine_says_so(url: str) -> None:
         lambda: engine.get("a"),
         lambda: engine.list(),
         lambda: engine.show("a"),
-        lambda: engine.options(timeout=60).start(noting_who, "b"),
+        lambda: engine.start(noting_who.options(execution_timeout=60), "b"),
         lambda: handle.status(),
         lambda: handle.cancel(),
         lambda: handle.resume(),
@@ -174,7 +174,7 @@ def test_who_waits_hears_that_the_engine_is_closed(url: str) -> None:
         heard.append(raised.value)
 
     engine = Engine(url)
-    handle = engine.start(waiting_for_release, "a", workflow_id="a")
+    handle = engine.start(waiting_for_release.options(workflow_id="a"), "a")
     assert _begun.acquire(timeout=60)
     waiter = threading.Thread(target=wait, args=(handle,))
     waiter.start()
@@ -194,7 +194,7 @@ def test_code_that_its_caller_runs_is_handed_back(url: str) -> None:
 
     def run() -> None:
         with pytest.raises(Unavailable) as raised:
-            engine.run(waiting_for_release, "a", workflow_id="a")
+            engine.run(waiting_for_release.options(workflow_id="a"), "a")
         heard.append(raised.value)
 
     engine = Engine(url)
@@ -234,9 +234,9 @@ def test_a_body_may_close_the_engine_that_runs_it(how: str, url: str) -> None:
     _closing.append(engine)
     with pytest.raises(Unavailable):
         if how == "run":
-            engine.run(closing_from_a_body, workflow_id="a")
+            engine.run(closing_from_a_body.options(workflow_id="a"))
         else:
-            engine.start(closing_from_a_body, workflow_id="a").result()
+            engine.start(closing_from_a_body.options(workflow_id="a")).result()
     with Engine(url) as other:
         assert other.get("a").result() == "closed"
 
@@ -250,7 +250,7 @@ def test_an_exception_inside_closes_the_engine(url: str) -> None:
 
 def test_one_store_is_opened_twice(url: str) -> None:
     with Engine(url) as first, Engine(url) as second:
-        handle = first.start(noting_who, "a", workflow_id="a")
+        handle = first.start(noting_who.options(workflow_id="a"), "a")
         assert second.get("a").result() == "a" == handle.result()
         first.close()
         assert second.run(noting_who, "b") == "b"

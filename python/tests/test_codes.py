@@ -95,7 +95,10 @@ def code_of(raised: pytest.ExceptionInfo[Error]) -> str:
 
 def test_a_request_and_a_deadline_are_told_apart(url: str) -> None:
     with Engine(url) as engine:
-        asked, late = engine.start(sleeps_for_long), engine.options(timeout=0.05).start(sleeps_for_long)
+        asked, late = (
+            engine.start(sleeps_for_long),
+            engine.start(sleeps_for_long.options(execution_timeout=0.05)),
+        )
         assert asked.cancel()
         for handle, code in ((asked, "SF-0022"), (late, "SF-0021")):
             again = engine.get(handle.workflow_id)
@@ -104,7 +107,7 @@ def test_a_request_and_a_deadline_are_told_apart(url: str) -> None:
                     do()
                 assert code_of(raised) == code
         with pytest.raises(WorkflowCancelled) as raised:
-            engine.options(timeout=0.05).run(sleeps_for_long)
+            engine.run(sleeps_for_long.options(execution_timeout=0.05))
         assert code_of(raised) == "SF-0021"
 
 
@@ -112,7 +115,7 @@ def test_async_handles_tell_them_apart(url: str) -> None:
     async def main() -> None:
         async with AsyncEngine(url) as engine:
             with pytest.raises(WorkflowCancelled) as raised:
-                await engine.options(timeout=0.05).run(sleeps_for_long_async)
+                await engine.run(sleeps_for_long_async.options(execution_timeout=0.05))
             assert code_of(raised) == "SF-0021"
             handle = await engine.start(sleeps_for_long_async)
             assert await handle.cancel()
@@ -136,7 +139,7 @@ def test_what_parks_has_its_own_code(url: str) -> None:
         event.clear()
     NAMES[0] = "first"
     with Engine(url) as engine:
-        handle = engine.start(calls_by_another_name, workflow_id="x")
+        handle = engine.start(calls_by_another_name.options(workflow_id="x"))
         assert HELD.wait(60)
         engine.close(0.0)
     GOES.set()

@@ -52,7 +52,7 @@ def test_executions_do_not_see_the_context_of_whoever_opens_the_engine(url: str)
 
 
 def test_executions_of_one_thread_do_not_see_each_others_context(url: str) -> None:
-    with Engine(url, threads=1) as engine:
+    with Engine(url, max_threads=1) as engine:
         assert [engine.start(request_sync).result() for _ in range(3)] == ["none"] * 3
 
 

@@ -38,9 +38,9 @@ def test_what_cannot_become_an_execution_is_a_dead_letter(url: str, caplog: pyte
     hostile = "pay\x1b[2J\u202e\r\n'; DROP TABLE inbox; --"
     put_by_hand(url, hostile)
     with ways(url)[0](url) as connection:
-        innocent = Outbox().options(workflow_id="ann").start(connection, outbox_greet, "ann")
-        other = Outbox().options(workflow_id="ann").start(connection, outbox_greet, "bob")
-        elsewhere = Outbox(shard=7).enqueue(connection, "mails", outbox_greet, "eve")
+        innocent = Outbox().start(connection, outbox_greet.options(workflow_id="ann"), "ann")
+        other = Outbox().start(connection, outbox_greet.options(workflow_id="ann"), "bob")
+        elsewhere = Outbox(shard=7).start(connection, outbox_greet.options(queue="mails"), "eve")
         connection.commit()
     began = datetime.now(UTC)
     with Engine(url) as engine:
@@ -97,8 +97,8 @@ def test_a_dead_letter_that_is_put_back_becomes_what_it_asked_for(url: str) -> N
     into, far = ("inbox", 13_569_465_599_999_999) if is_sqlite else ("stepfast.inbox", "'2399-12-31'")
     options = {"key": "k", "priority": 3, "dedup_id": "d", "attributes": {"city": "Bern"}, "run_timeout": 500}
     with ways(url)[0](url) as connection:
-        outbox = Outbox().options(workflow_id="again", delay=3600, **options)  # type: ignore[arg-type]
-        outbox.enqueue(connection, "mails", outbox_greet, "ann", loudly=True)
+        again = outbox_greet.options(queue="mails", workflow_id="again", delay=3600, **options)  # type: ignore[arg-type]
+        Outbox().start(connection, again, "ann", loudly=True)
         bare = Outbox().start(connection, outbox_greet, "bob")
         connection.execute(f"UPDATE {into} SET deadline_at = {far}")
         connection.commit()
@@ -122,9 +122,9 @@ def test_a_dead_letter_that_is_put_back_becomes_what_it_asked_for(url: str) -> N
         record = engine.show("again")
         assert (record.args, record.kwargs) == (("ann",), {"loudly": True})
         # as it was asked for, down to the fingerprint
-        engine.options(workflow_id="again").start(outbox_greet, "ann", loudly=True)
+        engine.start(outbox_greet.options(workflow_id="again"), "ann", loudly=True)
         with pytest.raises(Conflict):
-            engine.options(workflow_id="again").start(outbox_greet, "eve")
+            engine.start(outbox_greet.options(workflow_id="again"), "eve")
 
 
 def test_a_role_that_may_only_insert_starts_and_reads_nothing(postgres_url: str) -> None:
@@ -140,10 +140,17 @@ def test_a_role_that_may_only_insert_starts_and_reads_nothing(postgres_url: str)
     there = urlsplit(postgres_url)
     theirs = there._replace(netloc=f"{role}@{there.netloc.rpartition('@')[2]}").geturl()
     with by_psycopg(theirs) as connection:
-        every = Outbox().options(
-            key="k", priority=1, dedup_id="d", timeout=900, run_timeout=900, delay=0, attributes={"a": "b"}
+        every = outbox_greet.options(
+            key="k",
+            queue="letters",
+            priority=1,
+            dedup_id="d",
+            execution_timeout=900,
+            run_timeout=900,
+            delay=0,
         )
-        started = every.options(workflow_id="all").enqueue(connection, "letters", outbox_greet, "ann")
+        every = every.options(workflow_id="all", attributes={"a": "b"})
+        started = Outbox().start(connection, every, "ann")
         Outbox(shard=7).start(connection, outbox_greet, "bob")
         connection.commit()
         for table in ["inbox", "executions", "dead_letters", "shard"]:

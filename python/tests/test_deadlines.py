@@ -75,13 +75,13 @@ def closed() -> None:
 
 def test_a_sync_execution_ends_at_its_deadline(url: str) -> None:
     with Engine(url, queues=[Queue("q", concurrency=1)]) as engine:
-        limited = engine.options(timeout=0.1)
+        limited = ticks.options(execution_timeout=0.1)
         with pytest.raises(WorkflowCancelled, match="deadline"):
-            limited.start(ticks).result(HANGS)
+            engine.start(limited).result(HANGS)
         with pytest.raises(WorkflowCancelled, match="deadline"):
-            limited.run(ticks)
-        queued = engine.options(queue="q", run_timeout=0.1)
-        for handle in [queued.start(ticks), queued.start(ticks)]:
+            engine.run(limited)
+        queued = ticks.options(queue="q", run_timeout=0.1)
+        for handle in [engine.start(queued), engine.start(queued)]:
             with pytest.raises(WorkflowCancelled, match="deadline"):
                 handle.result(HANGS)
 
@@ -89,12 +89,12 @@ def test_a_sync_execution_ends_at_its_deadline(url: str) -> None:
 def test_an_async_execution_ends_at_its_deadline(url: str) -> None:
     async def main() -> None:
         async with AsyncEngine(url, queues=[Queue("q", concurrency=1)]) as engine:
-            limited = engine.options(timeout=0.1)
+            limited = ticks_async.options(execution_timeout=0.1)
             with pytest.raises(WorkflowCancelled, match="deadline"):
-                await (await limited.start(ticks_async)).result()
+                await (await engine.start(limited)).result()
             with pytest.raises(WorkflowCancelled, match="deadline"):
-                await limited.run(ticks_async)
-            handle = await engine.options(queue="q", run_timeout=0.1).start(ticks_async)
+                await engine.run(limited)
+            handle = await engine.start(ticks_async.options(queue="q", run_timeout=0.1))
             with pytest.raises(WorkflowCancelled, match="deadline"):
                 await handle.result()
 
@@ -109,7 +109,7 @@ def limits() -> Iterator[float]:
 def test_an_execution_ends_at_its_deadline_whatever_its_step_does(url: str) -> None:
     with Engine(url) as engine:
         for limit in limits():
-            handle = engine.options(timeout=limit).start(has_a_long_step)
+            handle = engine.start(has_a_long_step.options(execution_timeout=limit))
             with pytest.raises(WorkflowCancelled, match="deadline"):
                 handle.result(HANGS)
             if begun.is_set():
@@ -124,7 +124,7 @@ def test_a_caller_that_runs_the_code_gets_no_late_output(url: str) -> None:
         opens = threading.Timer(0.3, gate.set)
         opens.start()
         with pytest.raises(WorkflowCancelled, match="deadline"):
-            engine.options(timeout=0.1).run(has_a_long_step)
+            engine.run(has_a_long_step.options(execution_timeout=0.1))
         opens.join()
 
 
@@ -132,11 +132,12 @@ def test_the_body_of_an_async_step_is_interrupted_at_the_deadline(url: str) -> N
     async def main() -> None:
         async with AsyncEngine(url) as engine:
             for limit in limits():
-                limited, before = engine.options(timeout=limit), len(interrupted)
+                limited = has_an_endless_step.options(execution_timeout=limit)
+                before = len(interrupted)
                 with pytest.raises(WorkflowCancelled, match="deadline"):
-                    await (await limited.start(has_an_endless_step)).result()
+                    await (await engine.start(limited)).result()
                 with pytest.raises(WorkflowCancelled, match="deadline"):
-                    await limited.run(has_an_endless_step)
+                    await engine.run(limited)
                 if len(interrupted) == before + 2:
                     return
         pytest.fail(f"a body did not begin, or was not interrupted: {interrupted}")
@@ -149,7 +150,7 @@ def test_a_client_s_cancel_meets_the_end(url: str) -> None:
         for n in range(20):
             gate.clear()
             begun.clear()
-            handle = engine.start(has_a_long_step, workflow_id=f"it-{n}")
+            handle = engine.start(has_a_long_step.options(workflow_id=f"it-{n}"))
             assert begun.wait(HANGS)
             assert client.cancel(f"it-{n}")
             gate.set()

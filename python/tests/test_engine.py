@@ -15,6 +15,7 @@ from stepfast import (
     Execution,
     InvalidArgument,
     NotFound,
+    Queue,
     ReplayFilter,
     WorkflowCancelled,
     current,
@@ -56,7 +57,7 @@ async def sleeps_long() -> None:
 
 def test_an_execution_is_shown(url: str) -> None:
     with Engine(url) as engine:
-        assert engine.run(doubles, 20, label="x", workflow_id="it") == 41
+        assert engine.run(doubles.options(workflow_id="it"), 20, label="x") == 41
         record = engine.show("it")
         assert record.execution.workflow_id == "it"
         assert record.execution.workflow == "doubles"
@@ -75,7 +76,7 @@ def test_an_execution_is_shown(url: str) -> None:
 def test_what_failed_is_shown_with_its_attempts(url: str) -> None:
     with Engine(url) as engine:
         with pytest.raises(ValueError, match="no 3"):
-            engine.run(breaks, 3, workflow_id="bad")
+            engine.run(breaks.options(workflow_id="bad"), 3)
         record = engine.show("bad")
         assert record.execution.status == "failed"
         assert isinstance(record.error, ValueError) and record.error.args == ("no 3",)
@@ -90,9 +91,9 @@ def test_what_failed_is_shown_with_its_attempts(url: str) -> None:
 def test_executions_are_listed_and_counted(url: str) -> None:
     with Engine(url) as engine:
         for n in range(5):
-            engine.run(doubles, n, workflow_id=f"d-{n}")
+            engine.run(doubles.options(workflow_id=f"d-{n}"), n)
         with pytest.raises(ValueError):
-            engine.run(breaks, 1, workflow_id="b-1")
+            engine.run(breaks.options(workflow_id="b-1"), 1)
         listed = engine.list()
         assert [execution.workflow_id for execution in listed] == ["b-1", "d-4", "d-3", "d-2", "d-1", "d-0"]
         assert all(isinstance(execution, Execution) for execution in listed)
@@ -112,7 +113,7 @@ def test_executions_are_listed_and_counted(url: str) -> None:
 
 def test_executions_are_found_cancelled_and_resumed_by_id(url: str) -> None:
     with Engine(url) as engine:
-        engine.start(long_nap, workflow_id="nap")
+        engine.start(long_nap.options(workflow_id="nap"))
         handle = engine.get("nap")
         with pytest.raises(TimeoutError, match="nap"):
             handle.result(timeout=0.01)
@@ -141,7 +142,7 @@ def test_many_results_are_one_wait(url: str) -> None:
 
 def test_an_execution_has_a_limit_in_time(url: str) -> None:
     with Engine(url) as engine:
-        handle = engine.options(timeout=0.05, workflow_id="short").start(long_nap)
+        handle = engine.start(long_nap.options(execution_timeout=0.05, workflow_id="short"))
         assert handle.workflow_id == "short"
         with pytest.raises(WorkflowCancelled, match="deadline"):
             handle.result()
@@ -150,13 +151,13 @@ def test_an_execution_has_a_limit_in_time(url: str) -> None:
 def test_async_engines_have_the_same_face(url: str) -> None:
     async def main() -> None:
         async with AsyncEngine(url) as engine:
-            assert await engine.run(doubles, 20, workflow_id="it") == 41
+            assert await engine.run(doubles.options(workflow_id="it"), 20) == 41
             assert (await engine.show("it")).output == 41
             assert [it.workflow_id for it in await engine.list()] == ["it"]
             assert await engine.count() == 1
             handles = [await engine.start(doubles, n) for n in range(10)]
             assert await engine.results(handles) == [2 * n + 1 for n in range(10)]
-            handle = await engine.options(workflow_id="nap").start(sleeps_long)
+            handle = await engine.start(sleeps_long.options(workflow_id="nap"))
             assert await engine.cancel("nap")
             with pytest.raises(WorkflowCancelled):
                 await handle
@@ -271,7 +272,7 @@ async def knows_itself_async(n: int) -> list[str | None]:
 def test_code_knows_its_execution(url: str) -> None:
     assert current() is None
     with Engine(url) as engine:
-        first, second, own = engine.run(knows_itself, 1, workflow_id="me")
+        first, second, own = engine.run(knows_itself.options(workflow_id="me"), 1)
         assert first == ["me", "knows_itself", "who", "1", "me/1"]
         assert second == ["me", "knows_itself", "who", "2", "me/2"]
         assert own == ["me", "knows_itself"]
@@ -281,7 +282,7 @@ def test_code_knows_its_execution(url: str) -> None:
 
     async def main() -> None:
         async with AsyncEngine(url) as engine:
-            assert (await engine.run(knows_itself_async, 1, workflow_id="you"))[:3] == [
+            assert (await engine.run(knows_itself_async.options(workflow_id="you"), 1))[:3] == [
                 "you",
                 "knows_itself_async",
                 "who",
@@ -308,7 +309,7 @@ def test_log_records_know_their_execution(url: str, caplog: pytest.LogCaptureFix
     caplog.set_level(logging.INFO)
     # so that it is suspended by its sleep, and repeats what it has logged
     with Engine(url, suspend_after=0.001) as engine:
-        engine.start(logs, 1, workflow_id="logged").result()
+        engine.start(logs.options(workflow_id="logged"), 1).result()
         logging.getLogger("shop").info("outside")
     seen = [
         (it.message, it.stepfast_workflow_id, it.stepfast_step, it.stepfast_is_replaying)
@@ -325,27 +326,52 @@ def test_log_records_know_their_execution(url: str, caplog: pytest.LogCaptureFix
     assert len(kept) == 3
 
 
-def test_a_workflow_id_beside_options_is_refused(url: str) -> None:
+def test_options_that_are_given_as_arguments_are_refused_with_advice(url: str) -> None:
+    advice = (
+        r"unexpected keyword argument 'workflow_id'; options of the start belong in doubles.options\(\.\.\.\)"
+    )
     with Engine(url) as engine:
-        options = engine.options(patience=60)
-        for call in [options.start, options.run]:
-            with pytest.raises(
-                InvalidArgument, match=r"doubles here, which has no such parameter.*options\(workflow_id"
-            ):
-                call(doubles, 1, workflow_id="twice")  # type: ignore[call-arg]
+        for call in [engine.start, engine.run]:
+            with pytest.raises(TypeError, match=advice):
+                call(doubles, 1, workflow_id="twice")
+            with pytest.raises(TypeError, match=advice):
+                call(doubles.options(wait_timeout=60), 1, workflow_id="twice")
 
     async def main() -> None:
         async with AsyncEngine("memory:") as other:
-            with pytest.raises(InvalidArgument, match="no such parameter"):
-                await other.options(timeout=60).run(doubles, 1, workflow_id="twice")  # type: ignore[call-arg]
+            with pytest.raises(TypeError, match=advice):
+                await other.run(doubles.options(execution_timeout=60), 1, workflow_id="twice")  # type: ignore[call-arg]
 
     asyncio.run(main())
+
+
+@workflow
+def takes_an_id(workflow_id: str, queue: str = "none") -> str:
+    return f"{workflow_id} {queue}"
+
+
+def test_a_parameter_may_have_the_name_of_an_option(url: str) -> None:
+    with Engine(url) as engine:
+        assert engine.run(takes_an_id, workflow_id="a") == "a none"
+        handle = engine.start(takes_an_id.options(workflow_id="b"), workflow_id="a", queue="q")
+        assert (handle.workflow_id, handle.result()) == ("b", "a q")
+
+
+def test_later_options_win(url: str) -> None:
+    with Engine(url, queues=[Queue("a"), Queue("b")]) as engine:
+        first = doubles.options(queue="a", key="k", priority=1)
+        handle = engine.start(first.options(queue="b", priority=None, workflow_id="w"), 4)
+        assert handle.result() == 9
+        row = engine.show("w").execution
+        assert (row.queue, row.key, row.priority) == ("b", "k", 0)
+        engine.start(first, 4).result()
+        assert engine.count(queue="a") == 1
 
 
 def test_what_has_failed_is_told_with_whose_it_is(url: str, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "stepfast")
     with Engine(url) as engine, pytest.raises(ValueError, match="no 2"):
-        engine.run(breaks, 2, workflow_id="told")
+        engine.run(breaks.options(workflow_id="told"), 2)
     told = [it.getMessage() for it in caplog.records if it.name == "stepfast"]
     whose = "(workflow 'breaks', workflow_id 'told')"
     attempt = f"an attempt of step 'fragile' has failed {whose}"

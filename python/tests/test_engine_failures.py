@@ -51,7 +51,7 @@ def test_what_is_too_large_is_told_in_plain_words(url: str) -> None:
         said = engine.run(asks, 2000)
         assert said.startswith('SF-0007 SF-0007: the input of child "full" has'), said
 
-        for handle in (engine.start(full, 2000, workflow_id="full"), engine.get("full")):
+        for handle in (engine.start(full.options(workflow_id="full"), 2000), engine.get("full")):
             with pytest.raises(WorkflowFailed) as failed:
                 handle.result()
             said = str(failed.value)
@@ -159,7 +159,7 @@ def test_a_parent_catches_that_its_child_was_cancelled(
 
 def test_a_parent_that_does_not_catch_it_has_failed(url: str) -> None:
     with Engine(url) as engine:
-        parent = engine.start(falls_with_it, workflow_id="falls")
+        parent = engine.start(falls_with_it.options(workflow_id="falls"))
         assert engine.cancel(told.get(timeout=60))
         for handle in (parent, engine.get("falls")):
             with pytest.raises(WorkflowCancelled) as cancelled:
@@ -183,7 +183,7 @@ def test_no_code_catches_that_its_own_workflow_was_cancelled(url: str) -> None:
 
 def test_a_record_says_that_the_time_was_up(url: str) -> None:
     with Engine(url) as engine:
-        handle = engine.options(workflow_id="late", timeout=0.01).start(waits)
+        handle = engine.start(waits.options(workflow_id="late", execution_timeout=0.01))
         with pytest.raises(WorkflowCancelled):
             handle.result(timeout=60)
         error = engine.show("late").error

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 import pytest
 from watched import HANGS, Pipe
 
-from stepfast import Client, Engine, workflow
+from stepfast import Client, Engine, RemoteWorkflow, workflow
 
 PROGRAM = str(pathlib.Path(__file__).with_name("worker.py"))
 
@@ -73,7 +73,7 @@ def test_an_engine_tells_of_its_begin_and_end(url: str, lines: Lines) -> None:
 def test_an_engine_tells_whom_it_takes_over(url: str, lines: Lines, tmp_path: pathlib.Path) -> None:
     pipe = Pipe(tmp_path / "pipe")
     with Client(url) as client:
-        client.start("worker_waits", str(tmp_path / "flag"))
+        client.start(RemoteWorkflow("worker_waits"), str(tmp_path / "flag"))
         with subprocess.Popen([sys.executable, PROGRAM, url, pipe.path, "0"]) as worker:
             try:
                 while "body" not in pipe.line():

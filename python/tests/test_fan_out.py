@@ -110,7 +110,7 @@ def meets() -> list[int]:
 
 
 def test_bodies_of_a_map_run_at_the_same_time(url: str) -> None:
-    with Engine(url, threads=1) as engine:
+    with Engine(url, max_threads=1) as engine:
         assert engine.run(meets) == [0, 1, 2, 3]
         assert engine.start(meets).result() == [0, 1, 2, 3]
 
@@ -344,7 +344,7 @@ def descends(depth: int) -> int:
 
 @pytest.mark.parametrize("threads", [1, 3])
 def test_parents_need_no_thread_of_their_own(url: str, threads: int) -> None:
-    with Engine(url, threads=threads) as engine:
+    with Engine(url, max_threads=threads) as engine:
         assert engine.start(descends, 3).result() == 4
         # deeper than a thread carries
         assert engine.start(descends, 20).result() == 21
@@ -367,9 +367,9 @@ def test_an_execution_that_its_caller_runs_can_be_cancelled(url: str) -> None:
         global begun
         begun = asyncio.Event()
         async with AsyncEngine(url) as engine:
-            caller = asyncio.create_task(engine.run(hangs_inline, 1, workflow_id="h"))
+            caller = asyncio.create_task(engine.run(hangs_inline.options(workflow_id="h"), 1))
             await begun.wait()
-            handle = await engine.start(hangs_inline, 1, workflow_id="h")
+            handle = await engine.start(hangs_inline.options(workflow_id="h"), 1)
             assert await handle.cancel()
             with pytest.raises(stepfast.WorkflowCancelled):
                 await caller

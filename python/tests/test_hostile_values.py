@@ -118,9 +118,9 @@ class Store:
         assert engine.run(innocent, 1) == 1
         handles = [
             engine.start(innocent, 2),
-            engine.enqueue("hostile", innocent, 3),
-            engine.options(workflow_id=f"innocent-{self.fresh()}").start(innocent, 4),
-            engine.options(queue="hostile", key="k", delay=0.0).start(innocent, 5),
+            engine.start(innocent.options(queue="hostile"), 3),
+            engine.start(innocent.options(workflow_id=f"innocent-{self.fresh()}"), 4),
+            engine.start(innocent.options(queue="hostile", key="k", delay=0.0), 5),
         ]
         assert [handle.result(HANGS) for handle in handles] == [2, 3, 4, 5]
 
@@ -148,7 +148,7 @@ def start(option: str, **beside: Any) -> Door:
     """Starts an execution with an option."""
 
     def enter(store: Store, value: Any) -> object:
-        handle = store.engine.options(**beside, **{option: value}).start(innocent, 1)
+        handle = store.engine.start(innocent.options(**beside, **{option: value}), 1)
         # it is there, under the id that it has
         return store.engine.get(handle.workflow_id).status()
 
@@ -214,7 +214,7 @@ def of_queue(option: str) -> Door:
         found = next(info for info in store.engine.queues() if info.name == queue.name)
         assert getattr(found, option, value) == getattr(queue, option)
         # the first one may begin whatever the limits are
-        assert store.engine.enqueue(queue, innocent, 9).result(HANGS) == 9
+        assert store.engine.start(innocent.options(queue=queue), 9).result(HANGS) == 9
         return None
 
     return enter
@@ -225,7 +225,7 @@ def of_rate(option: str) -> Door:
         rate = Rate(**{"starts": 1, "per": 1.0, option: value})
         queue = Queue(f"rated-{store.fresh()}", rate=rate, key_rate=rate)
         store.engine.set_queue(queue)
-        assert store.engine.options(queue=queue, key="k").start(innocent, 9).result(HANGS) == 9
+        assert store.engine.start(innocent.options(queue=queue, key="k"), 9).result(HANGS) == 9
         return None
 
     return enter
@@ -292,16 +292,16 @@ def instance(_store: Store, value: Any) -> object:
 
 def of_outbox(option: str, **beside: Any) -> Door:
     def enter(store: Store, value: Any) -> object:
-        outbox = Outbox().options(**beside, **{option: value})
+        outbox = innocent.options(**beside, **{option: value})
         if not store.url.startswith("postgres"):
             # SQLite's file is open here: what would be put there is made, and no more
             connection: Any = sqlite3.connect(":memory:")
             with contextlib.closing(connection), contextlib.suppress(sqlite3.OperationalError):
-                outbox.start(connection, innocent, 1)
+                Outbox().start(connection, outbox, 1)
             return None
         plain = urlsplit(store.url)._replace(scheme="postgresql", query="").geturl()
         with psycopg.connect(plain) as connection:
-            return outbox.start(connection, innocent, 1)
+            return Outbox().start(connection, outbox, 1)
 
     return enter
 
@@ -392,7 +392,7 @@ NAMED: dict[str, tuple[str, ...]] = {
     "end drain": ("grace",),
     "argument value": ("argument 1",),
     "rate starts": ("starts of a rate",),
-    "rate per": ("seconds of a rate",),
+    "rate per": ("period of a rate",),
     "rate burst": ("burst of a rate",),
     "client url": ("url", "URL", "store", "scheme"),
     "async engine url": ("url",),

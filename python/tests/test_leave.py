@@ -92,7 +92,7 @@ def in_the_thread_of_a_limit(frame: FrameType, event: str, arg: Any) -> bool:
 def until_stopped(engine: Engine, program: Workflow[[], str], interruption: Interruption) -> str:
     """Starts executions until a thread is stopped in one: where a flush is over at once, no thread waits."""
     for n in range(1000):
-        handle = engine.start(program, workflow_id=f"x-{n}")
+        handle = engine.start(program.options(workflow_id=f"x-{n}"))
         while not interruption.reached.wait(0.01):
             if handle.status() == "completed":
                 break
@@ -144,7 +144,7 @@ def test_a_body_in_a_thread_of_the_loop_does_not_begin_after_a_cancel(url: str) 
 
     async def main() -> None:
         async with AsyncEngine(url) as engine:
-            await engine.start(late_in_thread, workflow_id="x")
+            await engine.start(late_in_thread.options(workflow_id="x"))
             assert await asyncio.to_thread(interruption.reached.wait, 60)
             with Client(url) as client:
                 await asyncio.to_thread(cancel, client, "x")
@@ -208,7 +208,7 @@ def test_a_body_in_a_process_does_not_begin_after_a_cancel(
     mark = tmp_path / "mark"
     interruption = ProcessInterruption()
     with Client(url) as client:
-        client.start(program, str(mark), workflow_id="x")
+        client.start(program.options(workflow_id="x"), str(mark))
         with interruption.installed(), worker(url, is_async=program.is_async):
             assert interruption.reached.wait(60)
             cancel(client, "x")

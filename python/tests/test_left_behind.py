@@ -65,11 +65,11 @@ async def run(program: Workflow[[int], object], workflow_id: str) -> None:
     async with AsyncEngine("memory:") as engine:
         for way in ("run", "start"):
             try:
-                options = engine.options(workflow_id=f"{workflow_id}-{way}")
+                options = program.options(workflow_id=f"{workflow_id}-{way}")
                 if way == "run":
-                    await options.run(program, 7)
+                    await engine.run(options, 7)
                 else:
-                    await (await options.start(program, 7)).result()
+                    await (await engine.start(options, 7)).result()
             except LookupError:
                 assert program is fails_beside
 

@@ -57,7 +57,7 @@ ELSEWHERE = "InvalidArgument SF-0033"
 def test_another_thread_is_told_whose_it_is(url: str) -> None:
     async def main() -> None:
         async with AsyncEngine(url) as engine:
-            handle = await engine.start(ones_on_a_loop, 3, workflow_id="a")
+            handle = await engine.start(ones_on_a_loop.options(workflow_id="a"), 3)
             assert await handle == 3
             seen: list[str] = []
             other = threading.Thread(target=lambda: seen.extend(asyncio.run(uses(engine, handle))))
@@ -94,7 +94,7 @@ def test_the_next_loop_is_told(url: str) -> None:
 
     async def first() -> None:
         engine = await AsyncEngine(url).open()
-        kept.append((engine, await engine.start(ones_on_a_loop, 3, workflow_id="a")))
+        kept.append((engine, await engine.start(ones_on_a_loop.options(workflow_id="a"), 3)))
 
     with pytest.warns(ResourceWarning, match="AsyncEngine was not closed"):
         asyncio.run(first())
@@ -154,7 +154,7 @@ def test_all_who_close_wait_until_it_is_closed(url: str) -> None:
 def test_a_close_that_is_cancelled_goes_on(url: str) -> None:
     async def main() -> None:
         engine = await AsyncEngine(url).open()
-        await engine.start(naps_on_a_loop, workflow_id="nap")
+        await engine.start(naps_on_a_loop.options(workflow_id="nap"))
         closing = asyncio.create_task(engine.close())
         await asyncio.sleep(0)
         closing.cancel()

@@ -72,7 +72,7 @@ def test_steps_and_workflows_are_methods(url: str) -> None:
     eu = Shop("eu", "EUR")
     with Engine(url) as engine:
         assert engine.run(eu.checkout, 3) == "eu: 3 EUR"
-        assert engine.start(eu.all_kinds, 2.6, workflow_id="all").result() == [
+        assert engine.start(eu.all_kinds.options(workflow_id="all"), 2.6).result() == [
             "3 EUR",
             "Shop 3",
             "Shop 3",

@@ -23,7 +23,17 @@ import sqlalchemy.ext.asyncio as sqlalchemy_async
 import sqlalchemy.orm
 from watched import HANGS
 
-from stepfast import AsyncOutbox, Engine, Error, InvalidArgument, NotFound, Outbox, Queue, workflow
+from stepfast import (
+    AsyncOutbox,
+    Engine,
+    Error,
+    InvalidArgument,
+    NotFound,
+    Outbox,
+    Queue,
+    RemoteWorkflow,
+    workflow,
+)
 
 
 @workflow
@@ -132,8 +142,12 @@ def test_what_is_committed_begins_and_nothing_else(url: str) -> None:
             gone.append(Outbox().start(connection, outbox_greet, "nobody"))
             connection.rollback()
             kept.append(Outbox().start(connection, outbox_greet, "ann"))
-            kept.append(Outbox().enqueue(connection, "mails", outbox_greet, "bob", loudly=True))
-            kept.append(Outbox().enqueue(connection, Queue("mails"), outbox_greet.name, "eve"))
+            kept.append(Outbox().start(connection, outbox_greet.options(queue="mails"), "bob", loudly=True))
+            kept.append(
+                Outbox().start(
+                    connection, RemoteWorkflow(outbox_greet.name).options(queue=Queue("mails")), "eve"
+                )
+            )
             connection.commit()
             gone.append(Outbox().start(connection, outbox_greet, "nobody"))
     with Engine(url) as engine:
@@ -150,23 +164,23 @@ def test_it_is_told_where_it_stands(url: str) -> None:
     prepare(url)
     late = []
     for n, way in enumerate(ways(url)):
-        place = Outbox().options(
+        place = outbox_greet.options(
             workflow_id=f"mail-{n}",
             queue="mails",
             key="ann",
             priority=7,
             dedup_id=f"d{n}",
-            timeout=3600,
+            execution_timeout=3600,
             run_timeout=60,
             attributes={"customer": "acme", "n": str(n)},
         )
         with way(url) as connection:
-            assert place.start(connection, outbox_greet, "ann") == f"mail-{n}"
+            assert Outbox().start(connection, place, "ann") == f"mail-{n}"
             # it is there already
-            place.start(connection, outbox_greet, "ann")
-            late.append(Outbox().options(delay=3600).start(connection, outbox_greet, "late"))
+            Outbox().start(connection, place, "ann")
+            late.append(Outbox().start(connection, outbox_greet.options(delay=3600), "late"))
             tomorrow = datetime.now(UTC) + timedelta(days=1)
-            late.append(Outbox().options(start_at=tomorrow).start(connection, outbox_greet, "later"))
+            late.append(Outbox().start(connection, outbox_greet.options(start_at=tomorrow), "later"))
             connection.commit()
     with Engine(url) as engine:
         wait_for(engine, late[-1])
@@ -179,19 +193,21 @@ def test_it_is_told_where_it_stands(url: str) -> None:
             assert row.deadline_at is not None
             assert abs(row.deadline_at - row.created_at - timedelta(hours=1)) < timedelta(seconds=60)
             # the same start again is the same, by its arguments too
-            handle = engine.start(outbox_greet, "ann", workflow_id=f"mail-{n}")
+            handle = engine.start(outbox_greet.options(workflow_id=f"mail-{n}"), "ann")
             assert handle.workflow_id == f"mail-{n}"
             with pytest.raises(Error):
-                engine.start(outbox_greet, "bob", workflow_id=f"mail-{n}")
+                engine.start(outbox_greet.options(workflow_id=f"mail-{n}"), "bob")
 
 
-def test_what_it_is_told_goes_with_a_queue_of_enqueue(url: str) -> None:
+def test_options_of_an_outbox_may_be_given_one_after_the_other(url: str) -> None:
     prepare(url)
-    place = Outbox().options(dedup_id="d", key="ann", priority=7)
+    place = outbox_greet.options(queue="elsewhere", dedup_id="d", key="ann").options(
+        queue="mails", priority=7
+    )
     kept = []
     for way in ways(url):
         with way(url) as connection:
-            kept.append(place.enqueue(connection, "mails", outbox_greet, "ann"))
+            kept.append(Outbox().start(connection, place, "ann"))
             connection.commit()
     with Engine(url) as engine:
         # all have one dedup_id: the first one is there
@@ -205,29 +221,29 @@ def test_what_it_is_told_goes_with_a_queue_of_enqueue(url: str) -> None:
 
 def test_an_outbox_takes_a_call_in_any_spelling_and_no_wrong_one(url: str) -> None:
     prepare(url)
-    outbox = Outbox().options(workflow_id="spelled")
+    outbox, spelled = Outbox(), outbox_greet.options(workflow_id="spelled")
     with ways(url)[0](url) as connection:
         for call in (
-            lambda: outbox.start(connection, outbox_greet),  # type: ignore[call-arg]
-            lambda: outbox.start(connection, outbox_greet, "ann", "bob"),  # type: ignore[call-arg]
+            lambda: outbox.start(connection, spelled),  # type: ignore[call-arg]
+            lambda: outbox.start(connection, spelled, "ann", "bob"),  # type: ignore[call-arg]
         ):
             with pytest.raises(TypeError, match="do not fit outbox_greet"):
                 call()
-        outbox.start(connection, outbox_greet, name="ann", loudly=False)
+        outbox.start(connection, spelled, name="ann", loudly=False)
         connection.commit()
     with Engine(url) as engine:
         assert outcome(engine, "spelled") == "hello ann"
-        assert engine.start(outbox_greet, "ann", workflow_id="spelled").result() == "hello ann"
+        assert engine.start(outbox_greet.options(workflow_id="spelled"), "ann").result() == "hello ann"
 
 
 PROGRAM = """
 import sqlite3, sys
-from stepfast import Outbox
+from stepfast import Outbox, RemoteWorkflow
 connection = sqlite3.connect(sys.argv[1])
 connection.execute("CREATE TABLE orders (name TEXT)")
 with connection:
     connection.execute("INSERT INTO orders VALUES ('ann')")
-    print(Outbox().start(connection, sys.argv[2], "ann"))
+    print(Outbox().start(connection, RemoteWorkflow(sys.argv[2]), "ann"))
 """
 
 
@@ -278,14 +294,14 @@ def test_awaited_connections(postgres_url: str) -> None:
         try:
             async with asyncpg_connection.transaction():
                 kept.append(await outbox.start(asyncpg_connection, outbox_greet, "ann"))
-                place = outbox.options(workflow_id="given", queue="mails", key="k", priority=1, delay=0)
-                kept.append(await place.start(asyncpg_connection, outbox_greet, "bob"))
+                place = outbox_greet.options(workflow_id="given", queue="mails", key="k", priority=1, delay=0)
+                kept.append(await outbox.start(asyncpg_connection, place, "bob"))
         finally:
             await asyncpg_connection.close()
         async with await psycopg.AsyncConnection.connect(plain) as connection:
-            kept.append(await outbox.enqueue(connection, "mails", outbox_greet, "eve"))
+            kept.append(await outbox.start(connection, outbox_greet.options(queue="mails"), "eve"))
             await connection.commit()
-            await outbox.enqueue(connection, "mails", outbox_greet, "nobody")
+            await outbox.start(connection, outbox_greet.options(queue="mails"), "nobody")
             await connection.rollback()
         engine = sqlalchemy_async.create_async_engine(alchemy_url(postgres_url, "asyncpg"))
         async with sqlalchemy_async.AsyncSession(engine) as session, session.begin():
@@ -310,18 +326,18 @@ def test_what_cannot_be_is_refused(tmp_path: pathlib.Path) -> None:
         for call, says in [
             (lambda: outbox.start(None, outbox_greet, "x"), "is no connection on which an outbox can write"),
             (lambda: outbox.start(connection, print, "x"), "is no workflow"),  # type: ignore[arg-type]
-            (lambda: outbox.start(connection, outbox_greet, "x" * 2_000_000), "an outbox takes 1048576"),
+            (lambda: outbox.start(connection, outbox_greet, "x" * 2_000_000), "an outbox takes at most 1048576"),
             (
-                lambda: outbox.options(key="k").start(connection, outbox_greet, "x"),
-                "key is 'k', and there is no queue for it",
+                lambda: outbox.start(connection, outbox_greet.options(key="k"), "x"),
+                "key is 'k', and needs a queue",
             ),
             (
-                lambda: outbox.options(dedup_id="d").start(connection, outbox_greet, "x"),
-                "dedup_id is 'd', and there is no queue for it",
+                lambda: outbox.start(connection, outbox_greet.options(dedup_id="d"), "x"),
+                "dedup_id is 'd', and needs a queue",
             ),
-            (lambda: outbox.options(priority=0.5), "priority"),  # type: ignore[arg-type]
-            (lambda: outbox.options(delay=-1), "delay"),
-            (lambda: outbox.options(workflow_id=""), "workflow_id"),
+            (lambda: outbox_greet.options(priority=0.5), "priority"),  # type: ignore[arg-type]
+            (lambda: outbox_greet.options(delay=-1), "delay"),
+            (lambda: outbox_greet.options(workflow_id=""), "workflow_id"),
             (lambda: Outbox(""), "schema"),
         ]:
             with pytest.raises(Error, match=says):

@@ -13,7 +13,7 @@ SYNC: dict[str, Callable[[Engine, Handle[int]], Any]] = {
     "engine.list": lambda engine, handle: engine.list(),
     "engine.count": lambda engine, handle: engine.count(),
     "engine.show": lambda engine, handle: engine.show("a"),
-    "engine.survey": lambda engine, handle: engine.survey(),
+    "engine.workers": lambda engine, handle: engine.workers(),
     "engine.dead_letters": lambda engine, handle: engine.dead_letters(),
     "engine.queues": lambda engine, handle: engine.queues(),
     "engine.set_queue": lambda engine, handle: engine.set_queue(Queue("q", concurrency=2)),
@@ -85,7 +85,7 @@ def check(said: list[str], asked: list[str]) -> None:
 
 def test_sync_code_asks_in_steps_only(url: str) -> None:
     with Engine(url, queues=[Queue("q")]) as engine:
-        handle = engine.start(outside_one, workflow_id="a")
+        handle = engine.start(outside_one.options(workflow_id="a"))
         assert handle.result() == 1
         HERE[:] = [engine, handle]
         check(engine.start(asks_outside).result(), list(SYNC))
@@ -95,7 +95,7 @@ def test_sync_code_asks_in_steps_only(url: str) -> None:
 def test_async_code_asks_in_steps_only(url: str) -> None:
     async def main() -> None:
         async with AsyncEngine(url, queues=[Queue("q")]) as engine:
-            handle = await engine.start(outside_one, workflow_id="a")
+            handle = await engine.start(outside_one.options(workflow_id="a"))
             assert await handle == 1
             HERE[:] = [engine, handle]
             check(await (await engine.start(asks_outside_async)), list(ASYNC))

@@ -76,7 +76,7 @@ def test_what_is_recorded_does_not_depend_on_where_the_body_runs(tmp_path: pathl
 
 def test_a_child_is_begun_for_the_first_body_and_kept(tmp_path: pathlib.Path) -> None:
     mine = children()
-    with Engine(f"sqlite:{tmp_path}/a.db", processes=2) as engine:
+    with Engine(f"sqlite:{tmp_path}/a.db", max_processes=2) as engine:
         assert children() == mine
         pids = engine.run(bodies.process_ids, 3)
         assert len(set(pids)) == 1
@@ -92,10 +92,10 @@ def test_bodies_run_side_by_side_in_at_most_so_many_processes(tmp_path: pathlib.
     for meeting in (bodies.meeting, bodies.meeting_of_threads):
         assert len(set(run(url, meeting, str(one), str(two), processes=2))) == 2
     assert 1 <= len(set(run(url, bodies.fan_out, 12, processes=3))) <= 3
-    for engine in (Engine(url), Engine(url, processes=1)):
+    for engine in (Engine(url), Engine(url, max_processes=1)):
         engine.close()
     with pytest.raises(InvalidArgument, match="processes is 0"):
-        Engine(url, processes=0)
+        Engine(url, max_processes=0)
 
 
 @pytest.mark.parametrize(
@@ -129,7 +129,7 @@ def test_a_death_is_recorded(url: str) -> None:
     with Engine(url) as engine:
         for _ in range(2):
             with pytest.raises(ProcessDied, match="out-of-memory") as raised:
-                engine.run(bodies.lets_die, "killed", workflow_id="dead")
+                engine.run(bodies.lets_die.options(workflow_id="dead"), "killed")
             assert (raised.value.code, raised.value.exit_code) == ("SF-0032", -9)
 
 
@@ -141,7 +141,7 @@ def test_a_death_is_followed_by_another_attempt(url: str, tmp_path: pathlib.Path
 
 
 def test_a_process_that_is_killed_while_it_waits_is_no_failed_attempt(tmp_path: pathlib.Path) -> None:
-    with Engine(f"sqlite:{tmp_path}/a.db", processes=1) as engine:
+    with Engine(f"sqlite:{tmp_path}/a.db", max_processes=1) as engine:
         for _ in range(3):
             [pid] = engine.run(bodies.process_ids, 1)
             watched = Watched(pid)
@@ -241,7 +241,7 @@ def test_a_sync_workflow_spreads_items_over_processes(url: str) -> None:
 
 def test_a_body_knows_its_execution(url: str) -> None:
     with Engine(url) as engine:
-        inside, logged, pid, outside = engine.run(bodies.asks_where, workflow_id="where")
+        inside, logged, pid, outside = engine.run(bodies.asks_where.options(workflow_id="where"))
     assert inside == Current("where", "processes.asks_where", "where_am_i", "1")
     assert (logged, outside) == ("where where_am_i", Current("where", "processes.asks_where"))
     assert pid != os.getpid()
@@ -346,11 +346,11 @@ def test_an_engine_that_is_closed_ends_bodies_and_they_run_again(
 ) -> None:
     marks = str(tmp_path / "marks")
     with Engine(url) as engine:
-        engine.start(bodies.stays, pipe.path, marks, workflow_id="stays")
+        engine.start(bodies.stays.options(workflow_id="stays"), pipe.path, marks)
         body = pipe.process()
     assert body.is_gone()
     with Engine(url) as engine:
-        assert engine.start(bodies.stays, pipe.path, marks, workflow_id="stays").result() == [1, 2]
+        assert engine.start(bodies.stays.options(workflow_id="stays"), pipe.path, marks).result() == [1, 2]
 
 
 def test_an_async_engine_that_is_closed_ends_bodies_and_they_run_again(
@@ -360,10 +360,13 @@ def test_an_async_engine_that_is_closed_ends_bodies_and_they_run_again(
 
     async def main() -> None:
         async with AsyncEngine(url) as engine:
-            await engine.start(bodies.stays_async, pipe.path, marks, workflow_id="stays")
+            await engine.start(bodies.stays_async.options(workflow_id="stays"), pipe.path, marks)
             body = await asyncio.to_thread(pipe.process)
         assert body.is_gone()
         async with AsyncEngine(url) as engine:
-            assert await (await engine.start(bodies.stays_async, pipe.path, marks, workflow_id="stays")) == 2
+            assert (
+                await (await engine.start(bodies.stays_async.options(workflow_id="stays"), pipe.path, marks))
+                == 2
+            )
 
     asyncio.run(main())

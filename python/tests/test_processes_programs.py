@@ -195,7 +195,7 @@ def test_children_of_a_program_that_is_killed_end_and_the_execution_goes_on(
     assert program.end_by(signal.SIGKILL) == ("", "", -signal.SIGKILL)
     assert program.body.is_gone()
     with Engine(url) as engine:
-        handle = engine.start(bodies.stays, *program.arguments, workflow_id="stays")
+        handle = engine.start(bodies.stays.options(workflow_id="stays"), *program.arguments)
         # the step before it did not run again, and its own body did
         assert handle.result() == [1, 2]
 
@@ -213,7 +213,7 @@ def test_children_are_quiet_when_a_program_is_told_to_end(
     assert program.body.is_gone()
     # the body that was cut off has not failed: it runs again
     with Engine(url) as engine:
-        assert engine.start(bodies.stays, *program.arguments, workflow_id="stays").result() == [1, 2]
+        assert engine.start(bodies.stays.options(workflow_id="stays"), *program.arguments).result() == [1, 2]
 
 
 def test_a_program_that_does_not_close_its_engine_leaves_no_child(tmp_path: pathlib.Path) -> None:

@@ -110,9 +110,9 @@ def test_a_caller_that_goes_on_has_not_lost_the_execution(url: str) -> None:
     _exits = 1
     with Engine(url) as engine:
         with pytest.raises(SystemExit) as raised:
-            engine.run(exiting_code, workflow_id="a")
+            engine.run(exiting_code.options(workflow_id="a"))
         assert raised.value.code == 3
-        assert engine.run(exiting_code, workflow_id="a") == "done"
+        assert engine.run(exiting_code.options(workflow_id="a")) == "done"
     assert len(_begun) == 2
 
 
@@ -126,7 +126,7 @@ def test_the_child_of_a_caller_ends_the_program(url: str) -> None:
     _exits = 1
     with Engine(url) as engine:
         with pytest.raises(SystemExit):
-            engine.run(child_of_exiting, workflow_id="a")
+            engine.run(child_of_exiting.options(workflow_id="a"))
         assert engine.get("a").result() == "done"
 
 
@@ -155,7 +155,7 @@ async def branches_of_a_caller() -> list[int]:
 def test_branches_of_a_cancelled_caller_are_not_given_up(url: str) -> None:
     async def main() -> None:
         async with AsyncEngine(url) as engine:
-            caller = asyncio.create_task(engine.run(branches_of_a_caller, workflow_id="a"))
+            caller = asyncio.create_task(engine.run(branches_of_a_caller.options(workflow_id="a")))
             while len(_begun) < 3:
                 await asyncio.sleep(0)
             caller.cancel()

@@ -110,7 +110,7 @@ def test_what_cannot_be_is_an_outcome(url: str) -> None:
     with Engine(url, queues=[Queue("jobs")]) as engine:
         assert engine.run(queued_wrongly) == ["SF-0037"]
         for options, says in [
-            ({"key": "k"}, "there is no queue for it"),
+            ({"key": "k"}, "needs a queue"),
             ({"queue": "a", "priority": "1"}, "priority"),
             ({"delay": -1}, "delay"),
             ({"run_timeout": -1}, "run_timeout"),

@@ -107,7 +107,7 @@ first_step = named_at_first
     code = module(broken.replace("outcome = named_at_first()", "outcome = first_step()"))
     # a sleep that is not over at once ends in a replay
     with Engine(url, suspend_after=0.0) as engine:
-        handle = engine.start(code.mended, workflow_id="a")
+        handle = engine.start(code.mended.options(workflow_id="a"))
         with pytest.raises(WorkflowParked, match="named_at_first"):
             handle.result()
         module(source)

@@ -408,7 +408,7 @@ def test_a_limit_that_is_not_durable_parks_in_a_replay(way: str, url: str) -> No
     async def main() -> None:
         await run_to_hold(url, limits_a_call, way)
         async with AsyncEngine(url) as engine:
-            handle = await engine.start(limits_a_call, way, workflow_id="it")
+            handle = await engine.start(limits_a_call.options(workflow_id="it"), way)
             with pytest.raises(WorkflowParked) as parked:
                 await handle
         said = str(parked.value)

@@ -61,7 +61,7 @@ def test_one_that_raises_fails_the_step(url: str) -> None:
     attempts.clear()
     with Engine(url) as engine:
         assert engine.run(asks_the_bank_in_vain, "busy") == "'no such list', of ConnectionError('busy')"
-        handle = engine.start(asks_the_bank_and_fails, "busy", workflow_id="asks")
+        handle = engine.start(asks_the_bank_and_fails.options(workflow_id="asks"), "busy")
         with pytest.raises(KeyError, match="no such list"):
             handle.result()
         assert [checkpoint.kind for checkpoint in engine.show("asks").checkpoints] == ["failed"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import itertools
 import pathlib
 import threading
 from collections.abc import Callable
@@ -19,6 +20,7 @@ from stepfast import (
     Engine,
     Instance,
     InvalidArgument,
+    RemoteWorkflow,
     WorkflowParked,
     step,
     workflow,
@@ -77,28 +79,29 @@ WRONG: list[tuple[tuple[Any, ...], dict[str, Any], str]] = [
 def test_a_call_in_another_spelling_is_the_same_call(url: str) -> None:
     with Engine(url) as engine:
         for args, kwargs in SAME:
-            assert engine.options(workflow_id="x").run(spelled, *args, **kwargs) == "1 2 c"
-            assert engine.options(workflow_id="x").start(spelled, *args, **kwargs).result() == "1 2 c"
+            assert engine.run(spelled.options(workflow_id="x"), *args, **kwargs) == "1 2 c"
+            assert engine.start(spelled.options(workflow_id="x"), *args, **kwargs).result() == "1 2 c"
         for args, kwargs in OTHER:
             with pytest.raises(Conflict):
-                engine.options(workflow_id="x").run(spelled, *args, **kwargs)
+                engine.run(spelled.options(workflow_id="x"), *args, **kwargs)
         shop = Spelled("tea")
-        assert engine.start(shop.method, 1, workflow_id="m").result() == "tea 1 2"
-        assert engine.start(shop.method, b=2, a=1, workflow_id="m").result() == "tea 1 2"
+        assert engine.start(shop.method.options(workflow_id="m"), 1).result() == "tea 1 2"
+        assert engine.start(shop.method.options(workflow_id="m"), b=2, a=1).result() == "tea 1 2"
         with pytest.raises(Conflict):
-            engine.start(Spelled("cup").method, 1, workflow_id="m")
+            engine.start(Spelled("cup").method.options(workflow_id="m"), 1)
     with Client(url) as client:
-        # a client that knows the function, and one that knows its name only
-        assert client.options(workflow_id="x").run(spelled, a=1) == "1 2 c"
-        named: Any = "spelled"
-        assert client.options(workflow_id="x").start(named, 1).result() == "1 2 c"
+        # a workflow given by its name is that which the program defines
+        assert client.run(spelled.options(workflow_id="x"), a=1) == "1 2 c"
+        named = RemoteWorkflow("spelled").options(workflow_id="x")
+        assert client.start(named, 1).result() == "1 2 c"
+        assert client.start(named, b=2, a=1).result() == "1 2 c"
 
 
 def test_what_can_be_given_by_position_only_is_told_apart(url: str) -> None:
     with Engine(url) as engine:
-        start = engine.options(workflow_id="x").start
-        assert start(spelled_by_position, 1, a=5).result() == "1 2 () [('a', 5)]"
-        assert start(spelled_by_position, 1, 2, a=5).result() == "1 2 () [('a', 5)]"
+        named = spelled_by_position.options(workflow_id="x")
+        assert engine.start(named, 1, a=5).result() == "1 2 () [('a', 5)]"
+        assert engine.start(named, 1, 2, a=5).result() == "1 2 () [('a', 5)]"
         others: list[tuple[tuple[int, ...], dict[str, int]]] = [
             ((1,), {"b": 5}),
             ((1, 5), {}),
@@ -107,43 +110,38 @@ def test_what_can_be_given_by_position_only_is_told_apart(url: str) -> None:
         ]
         for args, kwargs in others:
             with pytest.raises(Conflict):
-                start(spelled_by_position, *args, **kwargs)
+                engine.start(named, *args, **kwargs)
 
 
 def test_a_call_that_the_function_does_not_take_is_refused_and_keeps_the_id_free(url: str) -> None:
     with Engine(url) as engine, Client(url) as client:
         for args, kwargs, why in WRONG:
-            doings: list[Callable[..., Any]] = [
-                engine.options(workflow_id="x").start,
-                engine.options(workflow_id="x").run,
-                engine.start,
-                engine.run,
-                client.options(workflow_id="x").start,
-            ]
-            for do in doings:
+            calls: list[Callable[..., Any]] = [engine.start, engine.run, client.start]
+            for call, given in itertools.product(calls, (spelled, spelled.options(workflow_id="x"))):
                 with pytest.raises(TypeError, match="do not fit spelled") as caught:
-                    do(spelled, *args, **kwargs)
+                    call(given, *args, **kwargs)
                 assert why in str(caught.value)
         for items in ([()], [(1, 2, 3)]):
             with pytest.raises(TypeError, match="do not fit spelled"):
                 engine.start_many(spelled, items)
         with pytest.raises(TypeError, match=r"do not fit Spelled.method\(self, a"):
-            engine.start(Spelled("tea").method, workflow_id="x")  # type: ignore[call-overload]
+            engine.start(Spelled("tea").method.options(workflow_id="x"))  # type: ignore[call-overload]
         assert engine.count() == 0
-        assert engine.start(spelled, 1, workflow_id="x").result() == "1 2 c"
+        assert engine.start(spelled.options(workflow_id="x"), 1).result() == "1 2 c"
 
 
 def test_async_engines_refuse_the_same(url: str) -> None:
     async def main() -> None:
         async with AsyncEngine(url) as engine:
             for args, kwargs, why in WRONG:
-                for do in (engine.options(workflow_id="x").start, engine.options().run, engine.run):
+                named: Any = spelled_async.options(workflow_id="x")
+                for call, given in [(engine.start, named), (engine.run, named), (engine.run, spelled_async)]:
                     with pytest.raises(TypeError, match="do not fit spelled_async") as caught:
-                        await do(spelled_async, *args, **kwargs)  # type: ignore[arg-type]
+                        await call(given, *args, **kwargs)
                     assert why in str(caught.value)
             assert await engine.count() == 0
             for args, kwargs in SAME:
-                assert await engine.options(workflow_id="x").run(spelled_async, *args, **kwargs) == "1 2 c"
+                assert await engine.run(spelled_async.options(workflow_id="x"), *args, **kwargs) == "1 2 c"
 
     asyncio.run(main())
 
@@ -266,7 +264,7 @@ def test_code_in_which_a_call_is_spelled_anew_goes_on(
     GOES.clear()
     CODE[:] = BEFORE
     with Engine(url) as engine:
-        handle = engine.start(respelled, workflow_id="x")
+        handle = engine.start(respelled.options(workflow_id="x"))
         assert STANDS.wait(60)
         # the body goes on in its thread, and what it returns is dropped
         engine.close(0.0)

@@ -74,7 +74,7 @@ def test_many_threads_share_an_engine(url: str) -> None:
 
 
 def test_more_executions_than_threads_end(url: str) -> None:
-    with Engine(url, threads=4) as engine:
+    with Engine(url, max_threads=4) as engine:
         handles = [engine.start(naps_in_thread, n) for n in range(40)]
         assert [handle.result() for handle in handles] == [n + 1 for n in range(40)]
 
@@ -107,8 +107,8 @@ def test_an_attempt_in_a_thread_that_takes_too_long_fails(url: str) -> None:
 def test_running_an_id_again_gives_its_output_in_threads(url: str) -> None:
     with Engine(url) as engine:
         for _ in range(3):
-            assert engine.run(three, 1, workflow_id="again") == 4
-        assert engine.start(three, 1, workflow_id="again").result() == 4
+            assert engine.run(three.options(workflow_id="again"), 1) == 4
+        assert engine.start(three.options(workflow_id="again"), 1).result() == 4
 
 
 @workflow
@@ -123,13 +123,13 @@ def test_a_sync_execution_that_its_caller_runs_can_be_cancelled(url: str) -> Non
 
         def caller() -> None:
             try:
-                engine.run(naps_long, 1, workflow_id="naps")
+                engine.run(naps_long.options(workflow_id="naps"), 1)
             except BaseException as error:
                 errors.append(error)
 
         thread = threading.Thread(target=caller)
         thread.start()
-        handle = engine.start(naps_long, 1, workflow_id="naps")
+        handle = engine.start(naps_long.options(workflow_id="naps"), 1)
         handle.cancel()
         thread.join(60)
         assert [type(error) for error in errors] == [WorkflowCancelled]

@@ -63,7 +63,7 @@ async def by_wait_for() -> str:
 
 async def started(engine: AsyncEngine, limited: Any) -> list[AsyncHandle[str]]:
     """Starts many, and holds the loop until their limits are over, and their children have ended."""
-    handles = [await engine.start(limited, workflow_id=f"{n}") for n in range(MANY)]
+    handles = [await engine.start(limited.options(workflow_id=f"{n}")) for n in range(MANY)]
     over = time.monotonic() + 2 * LIMIT
     while time.monotonic() < over:
         pass

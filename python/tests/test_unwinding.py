@@ -183,17 +183,17 @@ def test_who_cancels_tasks_does_not_cancel_the_execution(
         _in_body = asyncio.Event()
         async with AsyncEngine(url) as engine:
             if is_inline:
-                caller = asyncio.create_task(engine.run(program, workflow_id="it"))
+                caller = asyncio.create_task(engine.run(program.options(workflow_id="it")))
                 await _in_body.wait()
                 caller.cancel()
                 with pytest.raises(asyncio.CancelledError):
                     await caller
             else:
-                await engine.start(program, workflow_id="it")
+                await engine.start(program.options(workflow_id="it"))
                 await _in_body.wait()
                 for task in others():
                     task.cancel()
-            handle = await engine.start(program, workflow_id="it")
+            handle = await engine.start(program.options(workflow_id="it"))
             assert await handle == EXPECTED
         # what was recorded did not run again, and what cleans up ran in the end only
         assert sorted(_bodies) == ["a", "b", "end"] + ["slow a"] * 2 + ["slow b"] * 2
@@ -221,12 +221,12 @@ def test_a_caller_that_is_cancelled_leaves_nothing_of_what_cleans_up(url: str) -
         _bodies.clear()
         _in_body = asyncio.Event()
         async with AsyncEngine(url) as engine:
-            caller = asyncio.create_task(engine.run(waits_outside, workflow_id="it"))
+            caller = asyncio.create_task(engine.run(waits_outside.options(workflow_id="it")))
             await _in_body.wait()
             caller.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await caller
-            assert await (await engine.start(waits_outside, workflow_id="it")) == ["a", "end"]
+            assert await (await engine.start(waits_outside.options(workflow_id="it"))) == ["a", "end"]
         assert _bodies == ["a", "begun", "end"]
 
     asyncio.run(main())
@@ -600,12 +600,12 @@ def test_a_caller_of_several_branches_may_be_cancelled(
         _bodies.clear()
         _in_body = asyncio.Event()
         async with AsyncEngine(url) as engine:
-            caller = asyncio.create_task(engine.run(waits_in_a_branch, 7, workflow_id="it"))
+            caller = asyncio.create_task(engine.run(waits_in_a_branch.options(workflow_id="it"), 7))
             await _in_body.wait()
             caller.cancel("by somebody")
             with pytest.raises(asyncio.CancelledError, match="by somebody"):
                 await caller
-            assert await (await engine.start(waits_in_a_branch, 7, workflow_id="it")) == 7
+            assert await (await engine.start(waits_in_a_branch.options(workflow_id="it"), 7)) == 7
         assert _bodies == ["begun", "begun"]
 
     with asyncio.Runner(loop_factory=make_loop) as runner:

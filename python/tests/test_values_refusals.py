@@ -218,7 +218,7 @@ def test_errors_of_ones_own_code_are_told() -> None:
     assert isinstance(caught.value.__cause__, LookupError)
     registry.register(Bad, aliases=["refusals.Worse"])
     codec.own_codecs[Bad] = (lambda _: 1, fail)
-    registry.codecs[Bad] = registry._registered_codec(Bad, lambda _: 1)  # type: ignore[attr-defined]
+    registry.codec_by_class[Bad] = registry._registered_codec(Bad, lambda _: 1)  # type: ignore[attr-defined]
     with pytest.raises(DecodeError, match="LookupError: no luck"):
         decode(encode([Bad()]))
 
@@ -247,7 +247,7 @@ def registered() -> Iterator[None]:
     """Forgets what a test registered."""
     places: list[dict[Any, Any]] = [
         codec.own_codecs,
-        registry.codecs,
+        registry.codec_by_class,
         references.class_of_name,
         references.name_of_class,
     ]

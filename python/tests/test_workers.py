@@ -22,6 +22,7 @@ from stepfast import (
     Conflict,
     Engine,
     InvalidArgument,
+    RemoteWorkflow,
     Unclaimable,
     WorkflowCancelled,
     step,
@@ -165,7 +166,7 @@ def test_a_worker_that_is_too_old_for_the_coming_schema_ends_by_itself(
     flag = tmp_path / "flag"
     with worker(url, tmp_path / "pipe", 1000, mode) as one:
         with Client(url) as client:
-            client.start(waits_of(mode), str(flag), workflow_id="ends")
+            client.start(waits_of(mode).options(workflow_id="ends"), str(flag))
         one.until("body")
         # as a migration asks
         ask = "import sys, sqlite3; sqlite3.connect(sys.argv[1]).executescript(sys.argv[2])"
@@ -203,18 +204,21 @@ def test_only_the_main_thread_works(url: str) -> None:
 
 def test_a_client_starts_what_an_engine_runs(url: str) -> None:
     with Client(url) as client:
-        handle = client.start(client_doubles, 4, workflow_id="four")
+        handle = client.start(client_doubles.options(workflow_id="four"), 4)
         assert handle.status() == "queued"
-        assert client.start("client_doubles", 4, workflow_id="four").workflow_id == "four"
+        assert (
+            client.start(RemoteWorkflow("client_doubles").options(workflow_id="four"), 4).workflow_id
+            == "four"
+        )
         with pytest.raises(Conflict):
-            client.start("client_doubles", 5, workflow_id="four")
-        late = client.start("client_doubles", 5)
+            client.start(RemoteWorkflow("client_doubles").options(workflow_id="four"), 5)
+        late = client.start(RemoteWorkflow("client_doubles"), 5)
         late.cancel()
         with Engine(url) as engine:
             assert handle.result(HANGS) == 8
-            assert client.run("client_doubles", 6) == 12
+            assert client.run(RemoteWorkflow("client_doubles"), 6) == 12
             assert client.run(client_doubles, 7) == 14
-            assert client.options(timeout=60).run(client_doubles, 8) == 16
+            assert client.run(client_doubles.options(execution_timeout=60), 8) == 16
             assert engine.count() == client.count() == 5
         with pytest.raises(WorkflowCancelled):
             late.result()
@@ -225,11 +229,11 @@ def test_an_async_client_waits_for_many(url: str) -> None:
     async def main() -> None:
         async with AsyncClient(url) as client:
             handles = [await client.start(client_doubles, n) for n in range(50)]
-            named = await client.start("client_doubles", 50)
+            named = await client.start(RemoteWorkflow("client_doubles"), 50)
             with Engine(url):
                 ends = await asyncio.gather(*(handle.result() for handle in [*handles, named]))
                 assert ends == [2 * n for n in range(51)]
-                assert await client.run("client_doubles", 3) == 6
+                assert await client.run(RemoteWorkflow("client_doubles"), 3) == 6
 
     asyncio.run(asyncio.wait_for(main(), HANGS))
 
@@ -242,7 +246,7 @@ def test_a_worker_leaves_to_others_what_its_threads_cannot_run(url: str) -> None
         handles = client.start_many(holds_a_thread, [(n,) for n in range(20)])
         try:
             for workers_number in (1, 2):
-                workers.enter_context(Engine(url, threads=2))
+                workers.enter_context(Engine(url, max_threads=2))
                 for _ in range(2):
                     assert BEGUN.acquire(timeout=HANGS)
                 # each has claimed for its threads, and as many ahead
@@ -292,19 +296,19 @@ def test_a_survey_says_who_works_and_what_nobody_can_run(url: str) -> None:
     with Client(url) as client:
         for name in ["survey_unknown", "survey_unknown", "client_doubles"]:
             client.start(name, 1)
-        (seen,) = client.survey().workers
+        (seen,) = client.workers().workers
         assert (seen.is_alive, seen.is_client, seen.pid, seen.host) == (
             True,
             True,
             os.getpid(),
             socket.gethostname(),
         )
-        assert client.survey().unclaimable == (
+        assert client.workers().unclaimable == (
             Unclaimable("client_doubles", None, 1, False),
             Unclaimable("survey_unknown", None, 2, False),
         )
         with Engine(url, app_version="7") as engine:
-            survey = engine.survey()
+            survey = engine.workers()
             _, worker = survey.workers
             assert (worker.app_version, worker.is_client, "client_doubles" in worker.workflows) == (
                 "7",
@@ -317,6 +321,6 @@ def test_a_survey_says_who_works_and_what_nobody_can_run(url: str) -> None:
 
         async def main() -> None:
             async with AsyncClient(url) as other:
-                assert (await other.survey()).unclaimable == client.survey().unclaimable
+                assert (await other.workers()).unclaimable == client.workers().unclaimable
 
         asyncio.run(main())

@@ -85,14 +85,14 @@ async def run_in_threads(n: int) -> list[list[object]]:
 
 @app.post("/begin/{workflow_id}")
 async def begin(workflow_id: str) -> str:
-    handle = await app.state.engine.start(waits_until_released, workflow_id=workflow_id)
+    handle = await app.state.engine.start(waits_until_released.options(workflow_id=workflow_id))
     return handle.workflow_id
 
 
 @app.post("/wait/{workflow_id}")
 async def wait(workflow_id: str) -> int:
     released.set()
-    return await app.state.engine.run(waits_until_released, workflow_id=workflow_id)
+    return await app.state.engine.run(waits_until_released.options(workflow_id=workflow_id))
 
 
 @contextlib.asynccontextmanager

@@ -1,8 +1,8 @@
 //! Whole-system tests of Stepfast: one suite for all stores.
 //!
-//! [`conformance`] says case by case what every store must do, and [`engine`] what a program sees of an engine; a store
-//! joins both with a [`StoreFixture`]. [`model`] compares random histories on several stores. [`crash`] kills processes and
-//! checks the promises; [`chaos`] does so under load.
+//! [`conformance`] contains the contract of a store, case by case; [`engine`] contains the behaviour of an engine as a
+//! program sees it. A store joins both suites with a [`StoreFixture`]. [`model`] compares random histories between
+//! stores. [`crash`] kills processes and checks the promises; [`chaos`] does so under load.
 
 #![allow(clippy::unwrap_used)] // this is test code
 

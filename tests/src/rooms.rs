@@ -1,4 +1,4 @@
-//! The import graph of a crate's modules, and the rooms (folders of `src`) between which imports may go.
+//! [`ModuleGraph`]: the imports between a crate's modules, and between its rooms (folders of `src`).
 //!
 //! The graph is read from the tokens of the source: every path that begins with `crate`, `super` or `self`, and
 //! every `use` of a child module. Items under `#[cfg(test)]` are left out.
@@ -14,14 +14,14 @@ use proc_macro2::{Delimiter, TokenStream, TokenTree};
 /// The path of a module below its crate: empty for `lib.rs`, `["commit", "lane"]` for `commit/lane.rs`.
 type ModulePath = Vec<String>;
 
-/// The modules of one crate, and which of them import which.
+/// The modules of one crate with their imports.
 pub struct ModuleGraph {
     imports: BTreeMap<ModulePath, BTreeSet<ModulePath>>,
 }
 
 /// The imports of one file, before re-exports are resolved.
 #[derive(Default)]
-struct File {
+struct FileImports {
     /// Full paths of what is imported, from the root of the crate.
     paths: BTreeSet<Vec<String>>,
     /// Names that a `use` binds in this module, with the full path of each.
@@ -34,11 +34,11 @@ impl ModuleGraph {
         let mut texts = BTreeMap::new();
         collect(source, &mut Vec::new(), &mut texts);
         let modules: BTreeSet<ModulePath> = texts.keys().cloned().collect();
-        let files: BTreeMap<ModulePath, File> = texts
+        let files: BTreeMap<ModulePath, FileImports> = texts
             .into_iter()
             .map(|(module, text)| {
                 let tokens: TokenStream = text.parse().unwrap_or_else(|error| panic!("{module:?}: {error}"));
-                let mut file = File::default();
+                let mut file = FileImports::default();
                 read(&tokens.into_iter().collect::<Vec<_>>(), &module, &modules, &mut file);
                 (module, file)
             })
@@ -53,7 +53,7 @@ impl ModuleGraph {
         Self { imports }
     }
 
-    /// The number of modules, `lib.rs` included.
+    /// Returns the number of modules, `lib.rs` included.
     pub fn len(&self) -> usize {
         self.imports.len()
     }
@@ -63,8 +63,8 @@ impl ModuleGraph {
         self.imports.is_empty()
     }
 
-    /// The sets of modules that import each other, directly or through others; the largest set first. The root
-    /// module is left out: its re-exports name every module.
+    /// Returns the sets of modules that import each other, directly or through others, largest first. The root module
+    /// is excluded because its re-exports name every module.
     pub fn cycles(&self) -> Vec<Vec<String>> {
         let mut graph = DiGraph::new();
         let nodes: BTreeMap<_, _> = self
@@ -93,9 +93,9 @@ impl ModuleGraph {
         cycles
     }
 
-    /// The imports between rooms that `allowed` does not have: each as "module → module". A room is a top folder
-    /// of the crate, and the files beside `lib.rs` are the room "". `allowed` lists the rooms that a room may use
-    /// directly; what those use is allowed too, and every room may use "".
+    /// Returns the imports between rooms that `allowed` does not list, each as "module → module". A room is a top-level
+    /// folder of the crate; the files beside `lib.rs` form the room "". `allowed` lists the rooms that a room may use
+    /// directly. A room may also use the rooms that those may use, and every room may use "".
     pub fn forbidden(&self, allowed: &[(&str, &[&str])]) -> Vec<String> {
         let direct: BTreeMap<&str, &[&str]> = allowed.iter().copied().collect();
         let mut forbidden = Vec::new();
@@ -115,7 +115,7 @@ impl ModuleGraph {
     }
 }
 
-/// Returns the room of a module; nothing for `lib.rs`. A folder that `allowed` does not list panics.
+/// Returns the room of a module, or `None` for `lib.rs`. Panics if `allowed` does not list the folder.
 fn room<'a>(module: &[String], allowed: &BTreeMap<&'a str, &'a [&'a str]>) -> Option<&'a str> {
     let first = module.first()?;
     match allowed.get_key_value(first.as_str()) {
@@ -159,7 +159,7 @@ fn collect(folder: &Path, prefix: &mut ModulePath, texts: &mut BTreeMap<ModulePa
 }
 
 /// Adds the imports among `tokens` to `file`.
-fn read(tokens: &[TokenTree], module: &[String], modules: &BTreeSet<ModulePath>, file: &mut File) {
+fn read(tokens: &[TokenTree], module: &[String], modules: &BTreeSet<ModulePath>, file: &mut FileImports) {
     let mut at = 0;
     let mut is_use = false;
     while at < tokens.len() {
@@ -202,13 +202,13 @@ fn read(tokens: &[TokenTree], module: &[String], modules: &BTreeSet<ModulePath>,
     }
 }
 
-/// Reads one path, or the paths of one tree of a `use`, and returns the position after it.
+/// Reads one path, or the paths of one tree of a `use`. Returns the position after it.
 fn read_path(
     tokens: &[TokenTree],
     mut at: usize,
     mut path: Vec<String>,
     is_use: bool,
-    file: &mut File,
+    file: &mut FileImports,
 ) -> usize {
     loop {
         match tokens.get(at) {
@@ -253,14 +253,14 @@ fn read_path(
     at
 }
 
-/// Returns the module that defines what `path` names, re-exports resolved; nothing for what the root defines.
+/// Returns the module that defines the item at `path`, with re-exports resolved; `None` for items of the root.
 fn definer(
     path: &[String],
     modules: &BTreeSet<ModulePath>,
-    files: &BTreeMap<ModulePath, File>,
+    files: &BTreeMap<ModulePath, FileImports>,
 ) -> Option<ModulePath> {
     let mut path = path.to_vec();
-    // a re-export of a re-export is followed, but no circle of them
+    // follows a re-export of a re-export, but not a cycle of them
     for _ in 0..8 {
         let length = (0..=path.len()).rev().find(|length| modules.contains(&path[..*length]))?;
         let module = path[..length].to_vec();

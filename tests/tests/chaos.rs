@@ -12,8 +12,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::ExitCode;
 use std::sync::Mutex;
 
-use stepfast_tests::chaos::report::{HEAD, Report};
-use stepfast_tests::chaos::{Form, SCENARIOS, Scenario, measure_takeovers, worker, write_if_asked};
+use stepfast_tests::chaos::report::{TABLE_HEAD, Report};
+use stepfast_tests::chaos::{Form, SCENARIOS, Scenario, measure_takeovers, worker, write_if_requested};
 use stepfast_tests::fixtures::postgres_server::PostgresServer;
 use tokio::runtime::Runtime;
 
@@ -24,7 +24,7 @@ const AT_ONCE: usize = 4;
 const SHOWN: usize = 20;
 
 fn main() -> ExitCode {
-    if write_if_asked() || worker::run_if_asked() {
+    if write_if_requested() || worker::run_if_requested() {
         return ExitCode::SUCCESS;
     }
     if let Some(times) = variable("STEPFAST_CHAOS_TAKEOVERS") {
@@ -54,7 +54,7 @@ fn main() -> ExitCode {
     let chosen = chosen(form);
     PostgresServer::shared();
     let (reports, failed) = run(form, seed, chosen);
-    println!("{HEAD}");
+    println!("{TABLE_HEAD}");
     for report in &reports {
         println!("{report}");
     }

@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use stepfast::store::Durability;
 use stepfast_tests::crash::child;
 use stepfast_tests::crash::crash_points::{ENGINE_POINTS, POSTGRES_POINTS, SQLITE_POINTS, crash_at_point};
-use stepfast_tests::crash::harness::{StoreKind, Tally, at_random};
+use stepfast_tests::crash::harness::{StoreKind, Tally, kill_at_random};
 use stepfast_tests::crash::power;
 use stepfast_tests::fixtures::postgres_server::PostgresServer;
 
@@ -86,7 +86,7 @@ fn plan(kills: u64, seed: u64) -> (Vec<Row>, Vec<Job>) {
         while left > 0 {
             let (some, seed) = (left.min(portion), rng.u64(..));
             left -= some;
-            let work = Box::new(move |progress: &dyn Fn()| at_random(kind, victims, some, seed, progress));
+            let work = Box::new(move |progress: &dyn Fn()| kill_at_random(kind, victims, some, seed, progress));
             jobs.push(Job { row, kind, work });
         }
     }
@@ -111,13 +111,13 @@ fn plan_cuts(rows: &mut Vec<Row>, jobs: &mut Vec<Job>, kills: u64, rng: &mut fas
     while left > 0 {
         let (some, seed) = (left.min(15), rng.u64(..));
         left -= some;
-        job(full, Box::new(move |progress| power::cuts(Durability::Full, some, seed, progress)));
+        job(full, Box::new(move |progress| power::cut_power(Durability::Full, some, seed, progress)));
     }
     let seed = rng.u64(..);
-    job(relaxed, Box::new(move |progress| power::relaxed_cuts(6, seed, progress)));
+    job(relaxed, Box::new(move |progress| power::cut_power_relaxed(6, seed, progress)));
     let executions = kills * 50;
-    job(log, Box::new(move |_| power::log(Durability::Full, executions, seed)));
-    job(relaxed_log, Box::new(move |_| power::log(Durability::Relaxed, 300, seed)));
+    job(log, Box::new(move |_| power::check_sync_order(Durability::Full, executions, seed)));
+    job(relaxed_log, Box::new(move |_| power::check_sync_order(Durability::Relaxed, 300, seed)));
 }
 
 /// Plans jobs in which a process kills itself at each crash point. More requested kills mean more passages.

@@ -77,7 +77,7 @@ async fn check(path: &Path, acknowledged: &[Key]) {
     let lost = found.iter().filter(|found| found.is_none()).count();
     assert_eq!(lost, 0, "of {} that were acknowledged", ids.len());
     drop(store);
-    assert_eq!(leftovers::damage(path.to_str().unwrap()), Vec::<String>::new());
+    assert_eq!(leftovers::integrity_errors(path.to_str().unwrap()), Vec::<String>::new());
 }
 
 fn running() -> State {

@@ -11,7 +11,7 @@ fn main() {
     for (store, fresh) in STORES_WITH_RUNNING_CLOCK {
         for (noun, behaviour, run) in engine::all() {
             trials.push(Trial::test(format!("{store}::{noun}::{behaviour}"), move || {
-                engine::on_fresh(*fresh, run).map_err(Into::into)
+                engine::run_case(*fresh, run).map_err(Into::into)
             }));
         }
     }

@@ -8,9 +8,9 @@ fn main() {
     arguments.test_threads.get_or_insert(6);
     let mut trials = Vec::new();
     for (store, fresh) in STORES_WITH_RUNNING_CLOCK {
-        for (behaviour, run) in engine::faults() {
+        for (behaviour, run) in engine::fault_cases() {
             trials.push(Trial::test(format!("{store}::{behaviour}"), move || {
-                engine::on_fresh(*fresh, run).map_err(Into::into)
+                engine::run_case(*fresh, run).map_err(Into::into)
             }));
         }
     }

@@ -32,7 +32,7 @@ fn main() {
                         interleavings::check(&*fresh().await, seed.wrapping_add(n)).await
                     });
                 };
-                engine::within(WORLD_TIMEOUT, run)
+                engine::run_within(WORLD_TIMEOUT, run)
                     .map_err(|error| format!("STEPFAST_SEED={seed}: {error}").into())
             };
             trials.push(Trial::test(format!("{store}::{n}"), world));

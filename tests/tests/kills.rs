@@ -13,8 +13,8 @@ use rustix::process::{Signal, getpid, kill_process};
 use stepfast::store::{RequestResult, Status};
 use stepfast::{Context, Engine, EngineBuilder, Error, Failure, Workflow};
 use stepfast_tests::crash::harness::fresh_database;
-use stepfast_tests::engine::support::{Count, Latch, Returns, fresh_number, stop_here};
-use stepfast_tests::engine::within;
+use stepfast_tests::engine::support::{Count, Latch, BodyResult, fresh_number, wait_in_step};
+use stepfast_tests::engine::run_within;
 use tempfile::TempDir;
 use tokio::sync::watch;
 
@@ -83,7 +83,7 @@ async fn engine(url: &str, with: impl FnOnce(EngineBuilder) -> EngineBuilder) ->
 fn child() {
     let Ok(role) = std::env::var(ROLE) else { return };
     let url = std::env::var(URL).unwrap();
-    let run = within(TEST_TIMEOUT, move |runtime| {
+    let run = run_within(TEST_TIMEOUT, move |runtime| {
         runtime.block_on(async {
             match &*role {
                 "resumes" => resumes(&url).await,
@@ -98,7 +98,7 @@ fn child() {
 /// Runs a test on an empty database of each store.
 fn on_each(test: impl AsyncFn(&str, bool) + Copy + Send + 'static) {
     for is_sqlite in [true, false] {
-        let run = within(TEST_TIMEOUT, move |runtime| {
+        let run = run_within(TEST_TIMEOUT, move |runtime| {
             let directory = TempDir::new().unwrap();
             runtime.block_on(async {
                 let url = if is_sqlite {
@@ -126,11 +126,11 @@ fn workflow(first: &'static str, second: Second) -> Workflow<(), usize> {
     Workflow::new("w", move |mut cx: Context, (): ()| {
         let second = second.clone();
         async move {
-            let number = cx.step(first, async || Returns::Ok(fresh_number())).await?;
+            let number = cx.step(first, async || BodyResult::Ok(fresh_number())).await?;
             match second {
                 Second::Fails => return Err(Failure::new("not yet")),
-                Second::Waits(count) => stop_here(&mut cx, &count, &Latch::new()).await?,
-                Second::Ends => cx.step("stop", async || Returns::Ok(())).await?,
+                Second::Waits(count) => wait_in_step(&mut cx, &count, &Latch::new()).await?,
+                Second::Ends => cx.step("stop", async || BodyResult::Ok(())).await?,
             }
             Ok(number)
         }
@@ -154,7 +154,7 @@ async fn make(url: &str, status: &str) -> usize {
     let one = engine(url, |b| b.register(&original)).await;
     let handle = one.start(&original, ()).workflow_id("x").await.unwrap();
     if status != "failed" {
-        count.reaches(1).await;
+        count.wait_for(1).await;
     }
     if status == "cancelled" {
         handle.cancel().await.unwrap();
@@ -230,7 +230,7 @@ fn pays(on_body: KeyCallback, ends: bool) -> Workflow<(), String> {
                     if !ends {
                         std::future::pending::<()>().await;
                     }
-                    Returns::Ok(key)
+                    BodyResult::Ok(key)
                 }
             };
             cx.step("charge", body).await

@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use stepfast::store::{Filter, RequestResult};
 use stepfast::{Context, Engine, Error, ErrorKind, Handle, PostgresOptions, PostgresStore, Workflow};
-use stepfast_tests::engine::support::{Count, Latch, Returns, open, record, row, shut_down};
-use stepfast_tests::engine::within;
+use stepfast_tests::engine::support::{Count, Latch, BodyResult, open, record, row, shut_down};
+use stepfast_tests::engine::run_within;
 use stepfast_tests::faults::fault_store::{Call, FaultStore};
 use stepfast_tests::faults::stalling_proxy::StallingProxy;
 use stepfast_tests::fixtures::clock::TestClock;
@@ -26,7 +26,7 @@ const AWAY_VARIABLE: &str = "STEPFAST_TEST_OUTAGE_SECONDS";
 const LONG_LEASE: Duration = Duration::from_secs(1000);
 
 fn case<F: Future<Output = ()>>(run: impl FnOnce() -> F + Send + 'static) {
-    if let Err(error) = within(TEST_TIMEOUT, |runtime| runtime.block_on(run())) {
+    if let Err(error) = run_within(TEST_TIMEOUT, |runtime| runtime.block_on(run())) {
         panic!("{error}");
     }
 }
@@ -63,13 +63,13 @@ impl Load {
                     let value = cx.step(format!("step {i}"), async || {
                         let (bodies, begun_bodies, latch) = &counted;
                         *bodies.lock().unwrap().entry((n, i)).or_default() += 1;
-                        begun_bodies.more();
-                        latch.passed().await;
-                        Returns::Ok(i)
+                        begun_bodies.increment();
+                        latch.wait().await;
+                        BodyResult::Ok(i)
                     });
                     values.push(value.await?);
                 }
-                Returns::Ok(values)
+                BodyResult::Ok(values)
             }
         });
         Self { workflow, bodies, begun_bodies, latch }
@@ -155,7 +155,7 @@ fn unusable_server_is_named_with_advice() {
         let error = stepfast::connect(&format!("postgres://me@{at}/shop?connect_timeout=1")).await;
         let error = error.map(drop).unwrap_err();
         assert_eq!((error.kind(), error.code()), (ErrorKind::Unavailable, "SF-0035"), "{error}");
-        assert!(error.to_string().contains("did not answer within 1s"), "{error}");
+        assert!(error.to_string().contains("did not reply within 1s"), "{error}");
     });
 }
 
@@ -174,7 +174,7 @@ fn server_crash_under_load_loses_nothing() {
         let mut runs = Vec::new();
         for round in 0..3 {
             runs.extend((0..100).map(|n| load.run(&engine, round * 100 + n, 4)));
-            load.begun_bodies.reaches((round * 400 + 150) as usize).await;
+            load.begun_bodies.wait_for((round * 400 + 150) as usize).await;
             control_server(PostgresServer::stop).await;
             // callers with a short timeout get an error, the others wait
             let start = engine.start(&load.workflow, (1000 + round, 1)).workflow_id(format!("in {round}"));
@@ -211,7 +211,7 @@ fn workers_survive_outage_longer_than_lease() {
             open(two.clone(), |b| b.register(&load.workflow)).await,
         ];
         let runs: Vec<_> = (0..20).map(|n| load.run(&engines[n as usize % 2], n, 2)).collect();
-        load.begun_bodies.reaches(20).await;
+        load.begun_bodies.wait_for(20).await;
         proxy.cut();
         wait_for_heartbeats(&one, 2).await;
         wait_for_heartbeats(&two, 2).await;
@@ -261,7 +261,7 @@ fn stopped_server_costs_no_execution_beyond_lease() {
         let nap = Workflow::new("nap", |mut cx: Context, (): ()| async move {
             // due while the server is away
             cx.sleep(Duration::from_secs(2)).await;
-            cx.step("after", async || Returns::Ok(())).await
+            cx.step("after", async || BodyResult::Ok(())).await
         });
         let stores = [store(server.url(), options.clone()).await, store(server.url(), options.clone()).await];
         let with = |b: stepfast::EngineBuilder| {
@@ -269,7 +269,7 @@ fn stopped_server_costs_no_execution_beyond_lease() {
         };
         let engines = [open(stores[0].clone(), with).await, open(stores[1].clone(), with).await];
         let mut runs: Vec<_> = (0..40).map(|n| load.run(&engines[n as usize % 2], n, 3)).collect();
-        load.begun_bodies.reaches(40).await;
+        load.begun_bodies.wait_for(40).await;
         let naps = [engines[0].start(&nap, ()).await.unwrap(), engines[1].start(&nap, ()).await.unwrap()];
         let registered = stores.each_ref().map(|store| store.call_count(Call::Register));
         control_server(PostgresServer::stop).await;
@@ -333,7 +333,7 @@ fn stalled_network_delays_work_and_loses_nothing() {
         let mut runs = Vec::new();
         for round in 0..10 {
             runs.extend((0..30).map(|n| load.run(&engine, round * 30 + n, 3)));
-            load.begun_bodies.reaches((round * 90 + 40) as usize).await;
+            load.begun_bodies.wait_for((round * 90 + 40) as usize).await;
             proxy.stall();
             let called = store.call_count(Call::Commit);
             let run = engine.run(&load.workflow, (1000 + round, 1)).wait_timeout(Duration::from_millis(10));
@@ -394,7 +394,7 @@ fn inflight_writes_of_disconnected_worker_are_fenced() {
         let cut_off = CutOff::new(LONG_LEASE, [&load.workflow, &next.workflow]).await;
         let CutOff { proxy, clock, stores, engines } = &cut_off;
         let mut runs: Vec<_> = (0..30).map(|n| load.run(&engines[0], n, 2)).collect();
-        load.begun_bodies.reaches(30).await;
+        load.begun_bodies.wait_for(30).await;
         proxy.stall();
         // outcomes of the first bodies and starts of callers are in flight, and stay so
         let called = stores[0].call_count(Call::Commit);
@@ -402,7 +402,7 @@ fn inflight_writes_of_disconnected_worker_are_fenced() {
         stores[0].wait_until_called(Call::Commit, called + 2).await;
         runs.extend((30..40).map(|n| load.run(&engines[0], n, 2)));
         clock.advance(LONG_LEASE * 2);
-        next.begun_bodies.reaches(30).await;
+        next.begun_bodies.wait_for(30).await;
         let registered = stores[0].call_count(Call::Register);
         proxy.open();
         stores[0].wait_until_called(Call::Register, registered + 1).await;
@@ -432,18 +432,18 @@ impl LateRun {
         let workflow = Workflow::new("late", move |mut cx: Context, (): ()| {
             let (code_latch, passed, bodies) = shared.clone();
             async move {
-                code_latch.passed().await;
+                code_latch.wait().await;
                 let bodies = &bodies;
                 let body = || async move {
-                    bodies.more();
-                    Returns::Ok(())
+                    bodies.increment();
+                    BodyResult::Ok(())
                 };
                 let plain = |mut cx: Context| async move { cx.step("plain", body).await };
                 let speculative =
                     |mut cx: Context| async move { cx.step("speculative", body).speculative().await };
                 let steps = |mut cx: Context| async move { cx.join(plain, speculative).await };
                 // polled after the two steps, in the same turn
-                let last = |_| async { passed.more() };
+                let last = |_| async { passed.increment() };
                 let ((plain, speculative), _) = cx.join(steps, last).await;
                 plain.and(speculative)
             }
@@ -456,7 +456,7 @@ impl LateRun {
             wait_for_heartbeats(&cut_off.stores[1], 1).await;
         }
         code_latch.open();
-        passed.reaches(1).await;
+        passed.wait_for(1).await;
         assert_eq!(bodies.get(), 0, "another worker may run the bodies by now");
         Self { cut_off, handle, bodies }
     }

@@ -12,7 +12,7 @@ use stepfast::{PostgresOptions, PostgresStore};
 use stepfast_core::Store;
 use stepfast_core::store::{Filter, StoreError};
 use stepfast_tests::crash::{child, harness};
-use stepfast_tests::engine::within;
+use stepfast_tests::engine::run_within;
 use stepfast_tests::fixtures::pooler::Pooler;
 use stepfast_tests::fixtures::postgres_server::PostgresServer;
 use stepfast_tests::fixtures::stores::{POOLED, POOLED_WITH_RUNNING_CLOCK};
@@ -37,7 +37,7 @@ fn main() {
     }
     for (noun, behaviour, run) in engine::all() {
         trials.push(Trial::test(format!("engine::{noun}::{behaviour}"), move || {
-            engine::on_fresh(POOLED_WITH_RUNNING_CLOCK, run).map_err(Into::into)
+            engine::run_case(POOLED_WITH_RUNNING_CLOCK, run).map_err(Into::into)
         }));
     }
     trials.push(Trial::test("killed_processes_are_taken_over", killed));
@@ -49,7 +49,7 @@ fn main() {
 
 fn case<F: Future<Output = ()> + 'static>(name: &'static str, run: fn() -> F) -> Trial {
     Trial::test(name, move || {
-        within(TEST_TIMEOUT, move |runtime| runtime.block_on(run())).map_err(Failed::from)
+        run_within(TEST_TIMEOUT, move |runtime| runtime.block_on(run())).map_err(Failed::from)
     })
 }
 
@@ -59,7 +59,7 @@ fn direct() -> &'static str {
 
 fn killed() -> Result<(), Failed> {
     let seed = fastrand::u64(..);
-    let tally = harness::at_random(harness::StoreKind::Pooled, 2, 3, seed, &|| {});
+    let tally = harness::kill_at_random(harness::StoreKind::Pooled, 2, 3, seed, &|| {});
     if tally.violations.is_empty() && tally.kills >= 3 {
         return Ok(());
     }

@@ -6,7 +6,7 @@
 use std::time::Duration;
 
 use proptest::test_runner::{Config, FileFailurePersistence, TestCaseError, TestRunner};
-use stepfast_tests::engine::within;
+use stepfast_tests::engine::run_within;
 use stepfast_tests::model::random_programs::{self, Program, check};
 
 const TEST_TIMEOUT: Duration = Duration::from_secs(240);
@@ -14,7 +14,7 @@ const TEST_TIMEOUT: Duration = Duration::from_secs(240);
 const CRASHES_PER_INTERLEAVING: usize = 1;
 
 fn block_on(timeout: Duration, run: impl Future<Output = ()> + Send + 'static) -> Result<(), String> {
-    within(timeout, move |runtime| runtime.block_on(run))
+    run_within(timeout, move |runtime| runtime.block_on(run))
 }
 
 /// Checks 200 interleavings of a program.

@@ -62,7 +62,7 @@ pub use memory::MemoryStore;
 pub use name::Name;
 pub use path::Path;
 pub use payload::Payload;
-pub use runtime::start_options::Due;
+pub use runtime::start::options::Due;
 pub use store::{Status, Store};
 pub use workflow::Workflow;
 pub use workflow::branch::{Branch, Either, Elapsed};

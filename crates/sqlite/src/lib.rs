@@ -2,7 +2,17 @@
 //! acts, and a thousand of them share one flush.
 //!
 //! This crate is [`SqliteStore`]: one file, no server, any number of processes. Through three small files beside the
-//! database (`-presence`, `-turnstile`, `-wake`) the processes detect each other.
+//! database (`-presence`, `-turnstile`, `-wake`) the processes detect each other. The folders are:
+//!
+//! - `conn`: opens connections, and prepares statements.
+//! - `rows`: converts the contract's types to columns and back.
+//! - `flush`: turns a flush into a transaction.
+//! - `claim`: takes executions to run.
+//! - `control`: registrations, heartbeats, takeovers and changes of queues.
+//! - `read`: loads and lists.
+//! - `admin`: migrates and checks the schema.
+//!
+//! The SQL is in `queries/`, except for short statements.
 //!
 //! Do not open the database from a second copy of SQLite in the same process (another library that contains
 //! its own): closing a file drops all `fcntl` locks that a process has on it, including those of the first copy.

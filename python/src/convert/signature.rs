@@ -7,6 +7,7 @@ use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyDict, PyString, PyTuple};
 use stepfast::Payload;
 
+use crate::convert::start_options::OPTION_NAMES;
 use crate::convert::value::{encode, fingerprint};
 use crate::exit::InterpreterGuard;
 
@@ -77,11 +78,29 @@ impl Signature {
         match bound {
             Ok(_) => Ok(()),
             Err(raised) if raised.is_instance_of::<PyTypeError>(py) => Err(PyTypeError::new_err(format!(
-                "the arguments do not fit {}{signature}: {}",
+                "the arguments do not fit {}{signature}: {}{}",
                 self.name,
-                raised.value(py)
+                raised.value(py),
+                self.option_advice(kwargs)
             ))),
             Err(raised) => Err(raised),
+        }
+    }
+
+    /// Returns what to do if an option of starts is given by name that is no parameter; empty otherwise.
+    fn option_advice(&self, kwargs: &Bound<'_, PyDict>) -> String {
+        let py = kwargs.py();
+        let is_option = |name: &Bound<'_, PyAny>| {
+            name.cast::<PyString>().is_ok_and(|name| {
+                let parameters = self.positional.iter().chain(&self.keyword_only);
+                OPTION_NAMES.contains(&&*name.to_string_lossy())
+                    && !parameters.into_iter().any(|parameter| parameter.has_name(py, name))
+            })
+        };
+        if kwargs.keys().iter().any(|name| is_option(&name)) {
+            format!("; options of the start belong in {}.options(...)", self.name)
+        } else {
+            String::new()
         }
     }
 

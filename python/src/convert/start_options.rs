@@ -9,6 +9,25 @@ use stepfast::clock::Timestamp;
 use stepfast::guest;
 use stepfast::queue::{OnDuplicate, OnFull};
 
+/// The names of the options in Python.
+pub(crate) const OPTION_NAMES: [&str; 15] = [
+    "workflow_id",
+    "execution_timeout",
+    "run_timeout",
+    "wait_timeout",
+    "queue",
+    "key",
+    "priority",
+    "dedup_id",
+    "on_duplicate",
+    "on_full",
+    "delay",
+    "start_at",
+    "debounce",
+    "max_delay",
+    "attributes",
+];
+
 /// The options with which executions are started. Times are in seconds; `start_at` is in microseconds since 1970. The
 /// package has checked all values.
 #[pyclass(frozen, module = "stepfast._native")]

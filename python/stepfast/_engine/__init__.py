@@ -1,1 +1,1 @@
-"""The names that programs hold: engines, clients, handles, and records of executions."""
+"""Engines and clients, handles, filters, and records of executions."""

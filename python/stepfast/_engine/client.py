@@ -1,374 +1,400 @@
-"""`Client` and `AsyncClient`: engines that run nothing."""
+"""`Client`: starts executions for workers elsewhere, in programs without an event loop."""
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Coroutine, Mapping
-from datetime import datetime
-from typing import Any, Final, NoReturn, ParamSpec, TypeVar, cast, overload
+import builtins
+from collections.abc import Coroutine, Iterable
+from types import TracebackType
+from typing import Any, Literal, ParamSpec, Self, TypeVar, Unpack, overload
 
-from stepfast._engine.async_engine import AsyncEngine
-from stepfast._engine.base import Opened
-from stepfast._engine.engine import Engine
-from stepfast._engine.handle import AsyncHandle, Handle
-from stepfast._engine.options import AsyncClientOptions, ClientOptions
-from stepfast._options.queue import OnDuplicate, OnFull, Queue
+from stepfast._engine.dead_letters import DeadLetter
+from stepfast._engine.filter import BulkResult, Filter
+from stepfast._engine.handle import Handle
+from stepfast._engine.open_engine import OpenEngine
+from stepfast._engine.records import Execution, Record
+from stepfast._engine.workers import WorkerOverview
+from stepfast._options.queue import Queue, QueueInfo, declared_queues
+from stepfast._runtime.branch import forbid_in_workflow
+from stepfast._runtime.waiting import wait_for_call
 from stepfast._validation import bounds
-from stepfast._workflow.workflow import BoundWorkflow, Workflow
-from stepfast.errors import InvalidArgument
+from stepfast._validation.durations import Duration
+from stepfast._workflow.startable import Startable
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
-#: What an engine needs to run, and a client does not.
-NOTHING: dict[str, Any] = {
-    "max_running": 1,
-    "suspend_after": 5.0,
-    "value_limit": 1,
-    "threads": 1,
-    "processes": None,
-    "is_client": True,
-}
 
-
-#: Why a client cannot work.
-IDLE: Final = "a client runs nothing: a worker is an Engine, or an AsyncEngine, on the same URL"
-
-
-class Client(Engine):
+class Client:
     """Starts executions that workers elsewhere run, waits for them, cancels, resumes and lists them: for web
-    processes that hand work on. Safe to be used by any number of threads.
+    processes that hand work to workers. Any number of threads may use it.
 
-    An `Engine` in all but running. `start` and `run` take a workflow, or only the name of one, as text: its
-    code need not be in this program. Those who wait share one listener, and one question to the store at a
-    time, however many there are.
+    An `Engine` is a client that also runs executions. A client needs no code of the workflows that it starts:
+    see `RemoteWorkflow`. All callers that wait share one listener, and one query to the store at a time.
 
     Args:
-        url: The store: `postgres://…` or `sqlite://shop.db`, the same as the workers have.
+        url: The URL of the store, the same as the workers have: `postgres://…` or `sqlite://shop.db`.
+        queues: Queues to store when the client opens, for all processes; see `Queue`.
 
     Raises:
-        InvalidArgument: The store cannot be opened.
+        InvalidArgument: The store cannot be opened, or an argument is out of its bounds.
+        QueueConflict: A queue is stored with other limits, and its `on_conflict` is `refuse`.
         StoreCorrupt: The store is damaged.
-        SchemaMismatch: The store has the schema of a newer version of Stepfast.
-        StoreUnavailable: The database server is unreachable.
+        SchemaMismatch: The store was written by a newer version of Stepfast.
+        StoreUnavailable: The database is unreachable.
     """
 
-    _options_of = ClientOptions
-
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, *, queues: Iterable[Queue] = ()) -> None:
         bounds.check_store_url(url)
-        self._opened = Opened(url, **NOTHING)
+        self._opened = OpenEngine(url, queues=declared_queues(queues), is_client=True)
 
     @overload
     def start(
-        self, workflow: Workflow[P, R] | BoundWorkflow[P, R], /, *args: P.args, **kwargs: P.kwargs
+        self, workflow: Startable[P, Coroutine[Any, Any, R]], /, *args: P.args, **kwargs: P.kwargs
     ) -> Handle[R]: ...
 
     @overload
-    def start(
-        self,
-        workflow: Workflow[..., R] | BoundWorkflow[..., R],
-        /,
-        *args: Any,
-        workflow_id: str | None,
-        **kwargs: Any,
-    ) -> Handle[R]: ...
+    def start(self, workflow: Startable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> Handle[R]: ...
+
+    def start(self, workflow: Any, /, *args: Any, **kwargs: Any) -> Any:
+        """Starts an execution. When this returns, the start is durable: the execution will run to its end.
+
+        Args:
+            workflow: The workflow. Options of the start are options of the workflow:
+                `engine.start(checkout.options(workflow_id="order-7"), "order-7")`; see `StartOptions`.
+            args: The workflow's arguments by position.
+            kwargs: The workflow's arguments by name.
+
+        Returns:
+            A handle, whose `result` waits for the end.
+
+        Raises:
+            WorkflowIdConflict: The workflow_id belongs to another workflow, or to other arguments.
+            DedupConflict: An unfinished execution of the queue has the `dedup_id`.
+            QueueFull: The queue is full.
+            NotFound: The queue does not exist.
+            EncodeError: An argument cannot be recorded.
+            InvalidArgument: The engine cannot start the workflow, an argument is larger than `value_limit`,
+                or the caller is the code of a workflow: call the workflow there, or use its own `start`.
+            TypeError: The workflow does not take these arguments.
+            EngineClosed: The engine is closed.
+            StoreUnavailable: The `wait_timeout` has passed.
+        """
+        opened = self._opened
+        handle: Handle[Any] = Handle(wait_for_call(opened.start(workflow, args, kwargs)), opened)
+        return handle
 
     @overload
-    def start(
-        self, workflow: str, /, *args: Any, workflow_id: str | None = None, **kwargs: Any
-    ) -> Handle[Any]: ...
-
-    def start(  # type: ignore[misc] # as of the engine
-        self, workflow: Any, /, *args: Any, workflow_id: str | None = None, **kwargs: Any
-    ) -> Any:
-        """See `Engine.start`. The workflow may be given by its name: then what the handle's `result` returns
-        is not known to type checkers."""
-        return super().start(workflow, *args, workflow_id=workflow_id, **kwargs)
+    def start_many(
+        self, workflow: Startable[..., Coroutine[Any, Any, R]], items: Iterable[tuple[Any, ...]], /
+    ) -> builtins.list[Handle[R]]: ...
 
     @overload
-    def enqueue(
-        self,
-        queue: str | Queue,
-        workflow: Workflow[P, R] | BoundWorkflow[P, R],
-        /,
-        *args: P.args,
-        **kwargs: P.kwargs,
-    ) -> Handle[R]: ...
+    def start_many(
+        self, workflow: Startable[..., R], items: Iterable[tuple[Any, ...]], /
+    ) -> builtins.list[Handle[R]]: ...
 
-    @overload
-    def enqueue(self, queue: str | Queue, workflow: str, /, *args: Any, **kwargs: Any) -> Handle[Any]: ...
+    def start_many(self, workflow: Any, items: Any, /) -> Any:
+        """Starts an execution for each tuple of arguments, in one call: many of the starts share a flush,
+        like those of concurrent callers. When this returns, all of them are durable; if it raises, some may
+        be.
 
-    def enqueue(self, queue: str | Queue, workflow: Any, /, *args: Any, **kwargs: Any) -> Any:
-        """Puts an execution into a queue. See `Engine.enqueue`. The workflow may be given by its name."""
-        return super().enqueue(queue, workflow, *args, **kwargs)
+        Args:
+            workflow: The workflow. Its options hold for all executions:
+                `engine.start_many(send.options(queue="emails"), [("ann",), ("bob",)])`. `workflow_id`,
+                `dedup_id` and `debounce` are for single executions.
+            items: The arguments by position, a tuple for each execution.
+
+        Returns:
+            The handles, in the order of the items.
+
+        Raises:
+            InvalidArgument: An item is no tuple, or an option is for single executions.
+            Error: See `Client.start`.
+        """
+        opened = self._opened
+        handles = wait_for_call(opened.start_many(workflow, items))
+        return [Handle(handle, opened) for handle in handles]
 
     @overload
     def run(
-        self, workflow: Workflow[P, R] | BoundWorkflow[P, R], /, *args: P.args, **kwargs: P.kwargs
+        self, workflow: Startable[P, Coroutine[Any, Any, R]], /, *args: P.args, **kwargs: P.kwargs
     ) -> R: ...
 
     @overload
-    def run(
-        self,
-        workflow: Workflow[..., R] | BoundWorkflow[..., R],
-        /,
-        *args: Any,
-        workflow_id: str | None,
-        **kwargs: Any,
-    ) -> R: ...
+    def run(self, workflow: Startable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R: ...
 
-    @overload
-    def run(self, workflow: str, /, *args: Any, workflow_id: str | None = None, **kwargs: Any) -> Any: ...
-
-    def run(  # type: ignore[misc] # as of the engine
-        self, workflow: Any, /, *args: Any, workflow_id: str | None = None, **kwargs: Any
-    ) -> Any:
-        """Starts an execution and waits for its output. See `start`, and `Engine.run`."""
-        return super().run(workflow, *args, workflow_id=workflow_id, **kwargs)
-
-    def options(
-        self,
-        *,
-        workflow_id: str | None = None,
-        timeout: float | None = None,
-        run_timeout: float | None = None,
-        patience: float | None = None,
-        queue: str | Queue | None = None,
-        key: str | None = None,
-        priority: int | None = None,
-        dedup_id: str | None = None,
-        on_duplicate: OnDuplicate = "reject",
-        on_full: OnFull = "reject",
-        delay: float | None = None,
-        start_at: datetime | None = None,
-        debounce: str | None = None,
-        max_delay: float | None = None,
-        attributes: Mapping[str, str] | None = None,
-    ) -> ClientOptions:
-        """The client, to start executions with options. See `Engine.options`."""
-        return cast(
-            "ClientOptions",
-            super().options(
-                workflow_id=workflow_id,
-                timeout=timeout,
-                run_timeout=run_timeout,
-                patience=patience,
-                queue=queue,
-                key=key,
-                priority=priority,
-                dedup_id=dedup_id,
-                on_duplicate=on_duplicate,
-                on_full=on_full,
-                delay=delay,
-                start_at=start_at,
-                debounce=debounce,
-                max_delay=max_delay,
-                attributes=attributes,
-            ),
-        )
-
-    def work(self, grace: float = 30.0) -> NoReturn:
-        """Not for clients: they run nothing.
+    def run(self, workflow: Any, /, *args: Any, **kwargs: Any) -> Any:
+        """Starts an execution and waits for its output, which is then durable. On an engine this is cheaper
+        than `start` and `result`: the code runs in this thread, if it can begin at once, and one flush
+        records start and end.
 
         Args:
-            grace: Of no use.
+            workflow: The workflow; see `Client.start`.
+            args: The workflow's arguments by position.
+            kwargs: The workflow's arguments by name.
+
+        Returns:
+            The output of the workflow.
 
         Raises:
-            InvalidArgument: Always.
+            EncodeError: An argument, or the output, cannot be recorded.
+            WorkflowCancelled: The execution was cancelled, or its time limit was reached.
+            WorkflowParked: The execution is parked: it continues when it is resumed.
+            Error: See `Client.start`.
+            Exception: The exception that the workflow has raised; `WorkflowFailed` if it failed without an
+                exception of Python.
         """
-        raise InvalidArgument(IDLE)
-
-
-class AsyncClient(AsyncEngine):
-    """Like `Client`, for programs with an event loop. To be used from the loop that it was opened on, as
-    `async with AsyncClient(url) as client:`.
-
-    Args:
-        url: The store: `postgres://…` or `sqlite://shop.db`, the same as the workers have.
-
-    Raises:
-        InvalidArgument: The URL is no text.
-    """
-
-    _options_of = AsyncClientOptions
-
-    def __init__(self, url: str) -> None:
-        bounds.check_store_url(url)
-        self._opened = None
-        self._open = functools.partial(Opened, url, **NOTHING)
+        return self._opened.run(workflow, args, kwargs)
 
     @overload
-    async def start(
-        self,
-        workflow: Workflow[P, Coroutine[Any, Any, R]] | BoundWorkflow[P, Coroutine[Any, Any, R]],
-        /,
-        *args: P.args,
-        **kwargs: P.kwargs,
-    ) -> AsyncHandle[R]: ...
+    def get(self, workflow_id: str) -> Handle[Any]: ...
 
     @overload
-    async def start(
-        self, workflow: Workflow[P, R] | BoundWorkflow[P, R], /, *args: P.args, **kwargs: P.kwargs
-    ) -> AsyncHandle[R]: ...
+    def get(self, workflow_id: str, workflow: Startable[..., Coroutine[Any, Any, R]]) -> Handle[R]: ...
 
     @overload
-    async def start(
-        self,
-        workflow: Workflow[..., Coroutine[Any, Any, R]] | BoundWorkflow[..., Coroutine[Any, Any, R]],
-        /,
-        *args: Any,
-        workflow_id: str | None,
-        **kwargs: Any,
-    ) -> AsyncHandle[R]: ...
+    def get(self, workflow_id: str, workflow: Startable[..., R]) -> Handle[R]: ...
 
-    @overload
-    async def start(
-        self,
-        workflow: Workflow[..., R] | BoundWorkflow[..., R],
-        /,
-        *args: Any,
-        workflow_id: str | None,
-        **kwargs: Any,
-    ) -> AsyncHandle[R]: ...
-
-    @overload
-    async def start(
-        self, workflow: str, /, *args: Any, workflow_id: str | None = None, **kwargs: Any
-    ) -> AsyncHandle[Any]: ...
-
-    async def start(  # type: ignore[misc]  # pyright: ignore[reportIncompatibleMethodOverride] # as of the engine
-        self, workflow: Any, /, *args: Any, workflow_id: str | None = None, **kwargs: Any
-    ) -> Any:
-        """See `AsyncEngine.start`. The workflow may be given by its name: then what the handle's `result`
-        returns is not known to type checkers."""
-        return await super().start(workflow, *args, workflow_id=workflow_id, **kwargs)
-
-    @overload
-    async def enqueue(
-        self,
-        queue: str | Queue,
-        workflow: Workflow[P, Coroutine[Any, Any, R]] | BoundWorkflow[P, Coroutine[Any, Any, R]],
-        /,
-        *args: P.args,
-        **kwargs: P.kwargs,
-    ) -> AsyncHandle[R]: ...
-
-    @overload
-    async def enqueue(
-        self,
-        queue: str | Queue,
-        workflow: Workflow[P, R] | BoundWorkflow[P, R],
-        /,
-        *args: P.args,
-        **kwargs: P.kwargs,
-    ) -> AsyncHandle[R]: ...
-
-    @overload
-    async def enqueue(
-        self, queue: str | Queue, workflow: str, /, *args: Any, **kwargs: Any
-    ) -> AsyncHandle[Any]: ...
-
-    async def enqueue(self, queue: str | Queue, workflow: Any, /, *args: Any, **kwargs: Any) -> Any:
-        """Puts an execution into a queue. See `Engine.enqueue`. The workflow may be given by its name."""
-        return await super().enqueue(queue, workflow, *args, **kwargs)
-
-    @overload
-    async def run(
-        self,
-        workflow: Workflow[P, Coroutine[Any, Any, R]] | BoundWorkflow[P, Coroutine[Any, Any, R]],
-        /,
-        *args: P.args,
-        **kwargs: P.kwargs,
-    ) -> R: ...
-
-    @overload
-    async def run(
-        self, workflow: Workflow[P, R] | BoundWorkflow[P, R], /, *args: P.args, **kwargs: P.kwargs
-    ) -> R: ...
-
-    @overload
-    async def run(
-        self,
-        workflow: Workflow[..., Coroutine[Any, Any, R]] | BoundWorkflow[..., Coroutine[Any, Any, R]],
-        /,
-        *args: Any,
-        workflow_id: str | None,
-        **kwargs: Any,
-    ) -> R: ...
-
-    @overload
-    async def run(
-        self,
-        workflow: Workflow[..., R] | BoundWorkflow[..., R],
-        /,
-        *args: Any,
-        workflow_id: str | None,
-        **kwargs: Any,
-    ) -> R: ...
-
-    @overload
-    async def run(
-        self, workflow: str, /, *args: Any, workflow_id: str | None = None, **kwargs: Any
-    ) -> Any: ...
-
-    async def run(  # type: ignore[misc]  # pyright: ignore[reportIncompatibleMethodOverride] # as of the engine
-        self, workflow: Any, /, *args: Any, workflow_id: str | None = None, **kwargs: Any
-    ) -> Any:
-        """Starts an execution and waits for its output. See `start`, and `AsyncEngine.run`."""
-        return await super().run(workflow, *args, workflow_id=workflow_id, **kwargs)
-
-    def options(
-        self,
-        *,
-        workflow_id: str | None = None,
-        timeout: float | None = None,
-        run_timeout: float | None = None,
-        patience: float | None = None,
-        queue: str | Queue | None = None,
-        key: str | None = None,
-        priority: int | None = None,
-        dedup_id: str | None = None,
-        on_duplicate: OnDuplicate = "reject",
-        on_full: OnFull = "reject",
-        delay: float | None = None,
-        start_at: datetime | None = None,
-        debounce: str | None = None,
-        max_delay: float | None = None,
-        attributes: Mapping[str, str] | None = None,
-    ) -> AsyncClientOptions:
-        """The client, to start executions with options. See `Engine.options`."""
-        return cast(
-            "AsyncClientOptions",
-            super().options(
-                workflow_id=workflow_id,
-                timeout=timeout,
-                run_timeout=run_timeout,
-                patience=patience,
-                queue=queue,
-                key=key,
-                priority=priority,
-                dedup_id=dedup_id,
-                on_duplicate=on_duplicate,
-                on_full=on_full,
-                delay=delay,
-                start_at=start_at,
-                debounce=debounce,
-                max_delay=max_delay,
-                attributes=attributes,
-            ),
-        )
-
-    async def work(self, grace: float = 30.0) -> NoReturn:
-        """Not for clients: they run nothing.
+    def get(self, workflow_id: str, workflow: Any = None) -> Any:
+        """Returns a handle to the execution with this workflow_id, in whatever process it was started.
 
         Args:
-            grace: Of no use.
+            workflow_id: The execution's workflow_id, given or generated.
+            workflow: The execution's workflow, by which type checkers know the output; None by default.
 
         Raises:
-            InvalidArgument: Always.
+            NotFound: There is no such execution.
+            InvalidArgument: The execution is of another workflow.
         """
-        raise InvalidArgument(IDLE)
+        opened = self._opened
+        handle: Handle[Any] = Handle(opened.get_handle(workflow_id, workflow).wait(), opened)
+        return handle
+
+    @overload
+    def results(
+        self, handles: Iterable[Handle[R]], *, return_exceptions: Literal[False] = False
+    ) -> builtins.list[R]: ...
+
+    @overload
+    def results(
+        self, handles: Iterable[Handle[R]], *, return_exceptions: bool
+    ) -> builtins.list[R | BaseException]: ...
+
+    def results(self, handles: Iterable[Handle[Any]], *, return_exceptions: bool = False) -> Any:
+        """Waits for the ends of many executions in one wait.
+
+        Args:
+            handles: The executions.
+            return_exceptions: Whether exceptions are returned in the places of outputs, and not raised.
+
+        Returns:
+            The outputs, in the order of the handles.
+
+        Raises:
+            Exception: The exception of the first execution in this order that has not completed, after all
+                have ended. See `Handle.result`.
+        """
+        return self._opened.results(handles, return_exceptions).wait()
+
+    def list(
+        self, *, after: str | None = None, limit: int = 50, **filter: Unpack[Filter]
+    ) -> builtins.list[Execution]:
+        """Returns executions that match, newest first: `engine.list(status="failed", queue="emails")`.
+
+        A child that its workflow calls, also by `map` or `gather`, is as old as its parent in this order,
+        whenever it is called. Called children stand beside the parent, in no order among themselves. A child
+        of `Workflow.start` or `Workflow.start_detached` is as old as the last outcome that its workflow
+        received before.
+
+        Args:
+            after: For the next page: the workflow_id of the last execution on this page.
+            limit: The maximum number of executions, at least 1.
+            filter: The conditions; all executions by default. See `Filter`.
+
+        Raises:
+            InvalidArgument: A condition has a value that it cannot have, or `limit` is less than 1.
+        """
+        return self._opened.list(filter, after, limit).wait()
+
+    def count(self, **filter: Unpack[Filter]) -> int:
+        """Returns the number of executions that match.
+
+        Args:
+            filter: The conditions; all executions by default. See `Filter`.
+
+        Raises:
+            InvalidArgument: A condition has a value that it cannot have.
+        """
+        return self._opened.count(filter).wait()
+
+    def show(self, workflow_id: str) -> Record:
+        """Returns everything that is recorded of an execution.
+
+        Args:
+            workflow_id: The workflow_id of the execution.
+
+        Raises:
+            NotFound: There is no such execution.
+        """
+        return self._opened.show(workflow_id).wait()
+
+    def cancel(self, workflow_id: str) -> bool:
+        """Requests that an execution be cancelled. See `Handle.cancel`.
+
+        Args:
+            workflow_id: The workflow_id of the execution.
+
+        Returns:
+            False if it had ended before.
+
+        Raises:
+            NotFound: There is no such execution.
+        """
+        forbid_in_workflow("engine.cancel")
+        return self.get(workflow_id).cancel()
+
+    def resume(self, workflow_id: str) -> bool:
+        """Requests that an execution continue from its record. See `Handle.resume`.
+
+        Args:
+            workflow_id: The workflow_id of the execution.
+
+        Returns:
+            False if it is neither parked nor failed nor cancelled.
+
+        Raises:
+            NotFound: There is no such execution.
+        """
+        forbid_in_workflow("engine.resume")
+        return self.get(workflow_id).resume()
+
+    def cancel_all(self, **filter: Unpack[Filter]) -> BulkResult:
+        """Cancels all executions that match and have not ended, in the order of `list`. See `cancel`.
+
+        Args:
+            filter: The conditions, at least one; see `Filter`.
+
+        Returns:
+            The numbers of executions that are cancelled, that their workers will cancel, and that had ended.
+
+        Raises:
+            InvalidArgument: There is no condition, or a condition has a value that it cannot have.
+        """
+        return self._opened.cancel_all(filter).wait()
+
+    def resume_all(self, **filter: Unpack[Filter]) -> BulkResult:
+        """Continues all executions that match and are parked, failed or cancelled, in the order of `list`:
+        `engine.resume_all(queue="emails", status="failed")`. See `resume`.
+
+        Args:
+            filter: The conditions, `status` or `is_parked` among them; see `Filter`.
+
+        Returns:
+            The numbers of executions that continue, that their workers will continue, and whose status does
+            not allow it.
+
+        Raises:
+            InvalidArgument: Neither `status` nor `is_parked` is given, or a condition has a value that it
+                cannot have.
+        """
+        return self._opened.resume_all(filter).wait()
+
+    def workers(self) -> WorkerOverview:
+        """Returns the workers of the database, and the executions that none of them can run. The command
+        `stepfast worker list` shows the same.
+
+        Raises:
+            InvalidArgument: The database's user lacks the permission.
+            StoreUnavailable: The database is unreachable.
+        """
+        return self._opened.workers().wait()
+
+    def dead_letters(self, *, limit: int = 50) -> builtins.list[DeadLetter]:
+        """Returns starts of outboxes that could not become executions, the latest first. The command
+        `stepfast queue dead-letters` shows the same.
+
+        Args:
+            limit: The maximum number of dead letters, at least 1.
+
+        Raises:
+            InvalidArgument: `limit` is less than 1, or the database's user lacks the permission.
+            StoreUnavailable: The database is unreachable.
+        """
+        return self._opened.dead_letters(limit).wait()
+
+    def queues(self) -> builtins.list[QueueInfo]:
+        """Returns the stored queues, by name."""
+        return self._opened.queues().wait()
+
+    def set_queue(self, queue: Queue) -> QueueInfo:
+        """Creates a queue, or changes the limits of an existing one. They hold for all processes from then
+        on; executions that already run beyond them continue.
+
+        Args:
+            queue: The queue. Its `on_conflict` has no effect here: the stored limits are replaced.
+
+        Returns:
+            The queue as it is stored now. A paused queue stays paused.
+
+        Raises:
+            InvalidArgument: The value is no `Queue`.
+            EngineClosed: The engine is closed.
+        """
+        return self._opened.set_queue(queue).wait()
+
+    def pause_queue(self, queue: str | Queue) -> QueueInfo:
+        """Pauses a queue: the executions in it, and those that are added, wait until it is resumed.
+        Executions that run continue.
+
+        Args:
+            queue: The queue, as its name or as a `Queue`.
+
+        Returns:
+            The queue as it is stored now.
+
+        Raises:
+            NotFound: There is no such queue.
+            InvalidArgument: The value cannot be the name of a queue, or is `default`, which cannot be paused.
+        """
+        return self._opened.pause_queue(queue).wait()
+
+    def resume_queue(self, queue: str | Queue) -> QueueInfo:
+        """Resumes a paused queue.
+
+        Args:
+            queue: The queue, as its name or as a `Queue`.
+
+        Returns:
+            The queue as it is stored now.
+
+        Raises:
+            NotFound: There is no such queue.
+            InvalidArgument: The value cannot be the name of a queue, or is `default`, which is never paused.
+        """
+        return self._opened.resume_queue(queue).wait()
+
+    def close(self, grace: Duration = 10.0) -> None:
+        """Closes the engine or client: requeues the executions that run here, and flushes what is staged.
+        Does not wait for executions to end. Calls after that raise `EngineClosed`. Closing again does
+        nothing.
+
+        Args:
+            grace: The longest time to wait for an unreachable database, and for code in threads, which cannot
+                be interrupted, as seconds or as a `timedelta`. Outcomes that come later are dropped.
+        """
+        seconds = bounds.checked_grace(grace)
+        self._opened.end(seconds, seconds)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
 
 
-__all__ = ["AsyncClient", "Client"]
+__all__ = ["Client"]

@@ -16,10 +16,10 @@ class DeadLetter:
     Attributes:
         id: Its number among the dead letters.
         workflow_id: The workflow_id that the outbox has returned.
-        workflow: The name of the workflow that it asks for.
-        queue: The queue that it asks for, if it asks for one.
-        reason: Why a worker has refused it, for people.
-        put_at: When its transaction put it into the inbox.
+        workflow: The name of the requested workflow.
+        queue: The requested queue; `None` for no queue.
+        reason: Why a worker has refused it, as text.
+        put_at: When the caller's transaction put it into the inbox.
         refused_at: When a worker refused it.
     """
 
@@ -32,7 +32,12 @@ class DeadLetter:
     refused_at: datetime
 
 
-def dead_letter_of(row: Any) -> DeadLetter:
-    """The dead letter of a row of the engine."""
-    id, workflow_id, workflow, queue, reason, put_at, refused_at = row
-    return DeadLetter(id, workflow_id, workflow, queue, reason, to_datetime(put_at), to_datetime(refused_at))
+def dead_letters(rows: Any) -> list[DeadLetter]:
+    """Converts rows of the engine."""
+    return [
+        DeadLetter(id, workflow_id, workflow, queue, reason, to_datetime(put_at), to_datetime(refused_at))
+        for id, workflow_id, workflow, queue, reason, put_at, refused_at in rows
+    ]
+
+
+__all__ = ["DeadLetter"]

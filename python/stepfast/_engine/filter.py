@@ -1,23 +1,26 @@
-"""Which executions a list is about."""
+"""Filters, which select executions for lists, counts and bulk operations; and the result of the latter."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, TypedDict
 
-from stepfast._options.queue import Queue, name_of
+from stepfast._engine.status import Status, StatusText
+from stepfast._options.queue import Queue, queue_name
 from stepfast._validation import bounds
 from stepfast._validation.attributes import check_attributes
 from stepfast._validation.text import short_repr
 from stepfast._validation.times import to_micros
-from stepfast._workflow.binding import unbind
-from stepfast._workflow.workflow import BoundWorkflow, Workflow
+from stepfast._workflow.remote import RemoteWorkflow
+from stepfast._workflow.start_target import start_target
+from stepfast._workflow.startable import Startable
+from stepfast._workflow.workflow import Workflow
 from stepfast.errors import InvalidArgument
 
-#: As the engine takes it, in the order of `Filter`.
-Told = tuple[
+#: A filter for the engine, in the order of `Filter`.
+FilterTuple = tuple[
     list[str],
     str | None,
     bool | None,
@@ -32,24 +35,26 @@ Told = tuple[
 
 
 class Filter(TypedDict, total=False):
-    """Which executions: those of which all holds that is given. None is as if it was not.
+    """Conditions that select executions: those that meet all given conditions. None is the same as leaving
+    the condition out.
 
     Attributes:
-        status: One status, or several: scheduled, queued, running, waiting, completed, failed, cancelled.
-        workflow: Only of this workflow, which may be given by its name.
-        is_parked: Only those that are parked, or only those that are not.
-        parent: Only children of the execution with this workflow_id.
-        id_prefix: Only those whose workflow_id begins so.
-        app_version: Only those that are pinned to this version of the code.
-        queue: Only those that stand in this queue whenever they are queued; what has no queue is in
-            "default".
-        attributes: Only those that have all of these attributes.
-        created_from: Only those whose start was called at this time or later; a time without a zone is local.
-        created_before: Only those whose start was called before this time.
+        status: One status, or several, as `Status` or as its text.
+        workflow: Executions of this workflow, given as itself or by its name.
+        is_parked: Whether the executions are parked.
+        parent: Children of the execution with this workflow_id.
+        id_prefix: Executions whose workflow_id begins with this text.
+        app_version: Executions that are pinned to this version of the code.
+        queue: Executions that are in this queue whenever they are queued. Executions without a queue are in
+            `default`.
+        attributes: Executions with all of these attributes.
+        created_from: Executions whose start was called at this time or later. A datetime without a zone is
+            local.
+        created_before: Executions whose start was called before this time.
     """
 
-    status: str | Iterable[str] | None
-    workflow: Workflow[..., Any] | BoundWorkflow[..., Any] | str | None
+    status: Status | StatusText | Iterable[Status | StatusText] | None
+    workflow: Startable[..., Any] | str | None
     is_parked: bool | None
     parent: str | None
     id_prefix: str | None
@@ -61,38 +66,45 @@ class Filter(TypedDict, total=False):
 
 
 @dataclass(frozen=True, slots=True)
-class Answers:
-    """What has come of asking many executions for something.
+class BulkResult:
+    """The result of a cancel or a resume of many executions.
 
     Attributes:
-        done: So many are cancelled, or go on.
-        requested: Of so many it is recorded, and the workers that run them will do it.
-        declined: So many are not in a state for that.
+        done: The number of executions that are cancelled now, or continue.
+        pending: The number of executions whose request is recorded, and will be handled by the workers that
+            run them.
+        not_applicable: The number of executions whose status does not allow the operation.
     """
 
     done: int
-    requested: int
-    declined: int
+    pending: int
+    not_applicable: int
+
+    @classmethod
+    def __stepfast_upgrade__(cls, fields: dict[str, Any]) -> dict[str, Any]:
+        # names that earlier programs have recorded
+        renamed = {"requested": "pending", "declined": "not_applicable"}
+        return {renamed.get(name, name): value for name, value in fields.items()}
 
 
-def told(filter: Filter) -> Told:
-    """The filter as the engine takes it.
+def filter_tuple(filter: Filter) -> FilterTuple:
+    """Converts a filter for the engine.
 
     Raises:
-        InvalidArgument: A value is none that it can have.
+        InvalidArgument: A condition has a value that it cannot have.
         TypeError: There is no such condition.
     """
     unknown = filter.keys() - Filter.__annotations__.keys()
     if unknown:
         known = ", ".join(Filter.__annotations__)
-        raise TypeError(f"{short_repr(min(unknown))} is none of the conditions that there are: {known}")
-    status, workflow, queue = filter.get("status"), filter.get("workflow"), filter.get("queue")
+        raise TypeError(f"{short_repr(min(unknown))} is not a condition; the conditions are {known}")
+    workflow, queue = filter.get("workflow"), filter.get("queue")
     attributes, is_parked = filter.get("attributes"), filter.get("is_parked")
     if is_parked is not None:
         bounds.check_flag("is_parked", is_parked)
-    named: str | None = workflow_name(workflow) if callable(workflow) else workflow
+    name = workflow if workflow is None or isinstance(workflow, str) else workflow_name(workflow)
     for what, given in (
-        ("workflow", named),
+        ("workflow", name),
         ("parent", filter.get("parent")),
         ("id_prefix", filter.get("id_prefix")),
         ("app_version", filter.get("app_version")),
@@ -100,63 +112,55 @@ def told(filter: Filter) -> Told:
         if given is not None:
             bounds.check_storable_text(what, given)
     return (
-        statuses(status),
-        named,
+        _status_texts(filter.get("status")),
+        name,
         is_parked,
         filter.get("parent"),
         filter.get("id_prefix"),
         filter.get("app_version"),
-        None if queue is None else name_of(queue),
+        None if queue is None else queue_name(queue, "queue"),
         [] if attributes is None else list(check_attributes(attributes).items()),
-        checked_time("created_from", filter.get("created_from")),
-        checked_time("created_before", filter.get("created_before")),
+        _checked_micros("created_from", filter.get("created_from")),
+        _checked_micros("created_before", filter.get("created_before")),
     )
 
 
-def statuses(given: Any) -> list[str]:
-    """The statuses of a filter, of which one may be given by itself.
-
-    Raises:
-        InvalidArgument: They are no texts.
-    """
+def _status_texts(given: Any) -> list[str]:
+    """Returns the statuses of a filter, of which one may be given without a list."""
     if given is None or isinstance(given, str):
         listed: list[Any] = [] if given is None else [given]
     elif hasattr(given, "__iter__"):
         listed = list(given)
     else:
-        raise InvalidArgument(f"status is {short_repr(given)}, and must be a status, or a list of some")
-    for each in listed:
-        bounds.check_name("status", each)
+        raise InvalidArgument(f"status is {short_repr(given)}, and must be a status, or a list of them")
+    for status in listed:
+        bounds.check_name("status", status)
     return listed
 
 
-def workflow_name(workflow: Callable[..., Any]) -> str:
-    """The name under which a workflow is recorded.
+def workflow_name(workflow: Any) -> str:
+    """Returns the name under which a workflow is recorded.
 
     Raises:
-        InvalidArgument: It is no workflow.
+        InvalidArgument: The value is no workflow.
     """
-    found, _ = unbind(workflow, ())
-    if not isinstance(found, Workflow):
-        raise InvalidArgument(f"{short_repr(workflow)} is no workflow")
-    return found.name
+    found: object = start_target(workflow).workflow
+    if isinstance(found, Workflow | RemoteWorkflow):
+        return found.name
+    raise InvalidArgument(f"workflow is {short_repr(workflow)}, and must be a workflow")
 
 
-def checked_time(what: str, at: Any) -> int | None:
-    """A point in time, in microseconds since 1970.
-
-    Raises:
-        InvalidArgument: It is something else.
-    """
+def _checked_micros(what: str, at: Any) -> int | None:
+    """Converts a time of a filter to microseconds since 1970."""
     if at is not None and not isinstance(at, datetime):
         raise InvalidArgument(f"{what} is {short_repr(at)}, and must be a datetime")
     try:
         return to_micros(at)
     except (ValueError, OverflowError):
-        # its own zone, or that of this machine, leads out of the calendar
+        # the zone of the datetime, or that of this machine, leads out of the calendar
         raise InvalidArgument(
             f"{what} is {short_repr(at)}, and must be a datetime of the years 2 to 9998"
         ) from None
 
 
-__all__ = ["Answers", "Filter"]
+__all__ = ["BulkResult", "Filter"]

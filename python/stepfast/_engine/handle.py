@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Coroutine, Generator, Iterator
+from threading import TIMEOUT_MAX
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from stepfast import _native
+from stepfast._engine.status import Status
 from stepfast._runtime.branch import forbid_in_workflow
-from stepfast._runtime.waiting import wait_for_call
-from stepfast._validation import bounds
+from stepfast._runtime.waiting import result_timeout, wait_for_call
+from stepfast._validation.durations import Duration, to_seconds, to_timeout
 
 if TYPE_CHECKING:
-    from stepfast._engine.base import Opened
+    from stepfast._engine.open_engine import OpenEngine
 
 R = TypeVar("R", covariant=True)
 
@@ -21,8 +24,8 @@ class Handle(Generic[R]):
 
     __slots__ = ("_native", "_opened")
 
-    def __init__(self, native: _native.Handle, opened: Opened) -> None:
-        # the engine lives as long as somebody may wait here
+    def __init__(self, native: _native.Handle, opened: OpenEngine) -> None:
+        # keeps the engine alive while code may wait for the result
         self._native, self._opened = native, opened
 
     @property
@@ -30,35 +33,37 @@ class Handle(Generic[R]):
         """The execution's workflow_id."""
         return self._native.workflow_id
 
-    def result(self, timeout: float | None = None) -> R:
+    def result(self, timeout: Duration | None = None) -> R:
         """Waits for the end of the execution, and returns its output, which is then durable.
 
         Args:
-            timeout: Longest to wait, in seconds; for ever by default. The execution goes on.
+            timeout: The longest time to wait, as seconds or as a `timedelta`; no limit by default. The
+                execution itself continues.
 
         Raises:
-            TimeoutError: It has not ended in time.
-            WorkflowCancelled: It was cancelled, or its own time was up.
-            WorkflowParked: It is parked: it goes on when somebody resumes it.
-            Unavailable: The engine was closed meanwhile.
-            InvalidArgument: The timeout is no number, or negative.
-            Exception: What the workflow has raised; `WorkflowFailed` where no code of Python has.
+            ResultTimeout: It has not ended in time.
+            WorkflowCancelled: It was cancelled, or its own time limit was reached.
+            WorkflowParked: It is parked: it continues when it is resumed.
+            EngineClosed: The engine was closed during the wait.
+            InvalidArgument: The timeout is neither a number nor a `timedelta`, or negative.
+            Exception: The exception that the workflow has raised; `WorkflowFailed` for a failure without an
+                exception of Python.
         """
-        bounds.check_limit("timeout", timeout)
+        limit = to_timeout("timeout", timeout)
         forbid_in_workflow("handle.result")
-        output: R = wait_for_call(self._native.result(None), timeout, self)
+        output: R = wait_for_call(self._native.result(None), limit, self)
         return output
 
-    def status(self) -> str:
-        """Its status now, from the database: scheduled, queued, running, waiting, completed, failed or
-        cancelled."""
+    def status(self) -> Status:
+        """Returns its current status, from the database."""
         forbid_in_workflow("handle.status")
-        status: str = wait_for_call(self._native.status(None))
-        return status
+        return Status(wait_for_call(self._native.status(None)))
 
     def cancel(self) -> bool:
-        """Asks that it be cancelled, with the children it waits for. Durable when this returns: then it
-        neither completes nor fails, unless somebody resumes it.
+        """Requests its cancellation, with that of the children it waits for.
+
+        The request is durable when this returns: then the execution neither completes nor fails, unless it is
+        resumed.
 
         Returns:
             False if it had ended before.
@@ -68,12 +73,13 @@ class Handle(Generic[R]):
         return is_done
 
     def resume(self) -> bool:
-        """Asks that it go on from what is recorded, if it is parked, failed or cancelled. Steps that failed
-        last, after which nothing else came to an end, are tried again. A handle keeps the end that it has
-        seen: take a new one from the engine.
+        """Continues it from its record, if it is parked, failed or cancelled.
+
+        Its last failed steps, after which no other outcome was recorded, are tried again. A handle keeps the
+        end that it has received: get a new one from the engine.
 
         Returns:
-            False if it is none of these.
+            False if it has another status.
         """
         forbid_in_workflow("handle.resume")
         is_done: bool = wait_for_call(self._native.resume(None))
@@ -87,12 +93,12 @@ class Handle(Generic[R]):
 
 
 class AsyncHandle(Generic[R]):
-    """A reference to an execution whose output is an `R`; awaiting it is awaiting its output."""
+    """A reference to an execution whose output is an `R`. To await the handle is to await its output."""
 
     __slots__ = ("_native", "_opened")
 
-    def __init__(self, native: _native.Handle, opened: Opened) -> None:
-        # the engine lives as long as somebody may wait here
+    def __init__(self, native: _native.Handle, opened: OpenEngine) -> None:
+        # keeps the engine alive while code may wait for the result
         self._native, self._opened = native, opened
 
     @property
@@ -108,42 +114,60 @@ class AsyncHandle(Generic[R]):
         """The execution's workflow_id."""
         return self._native.workflow_id
 
-    def result(self) -> Coroutine[Any, Any, R]:
-        """Waits for the end of the execution, and returns its output, which is then durable. The same as
-        awaiting the handle; `asyncio.timeout` bounds the wait, and the execution goes on.
+    def result(self, timeout: Duration | None = None) -> Coroutine[Any, Any, R]:
+        """Waits for the end of the execution, and returns its output, which is then durable. Without a
+        timeout it is the same as to await the handle. See `Handle.result`.
 
-        Raises:
-            WorkflowCancelled: It was cancelled, or its own time was up.
-            WorkflowParked: It is parked: it goes on when somebody resumes it.
-            Unavailable: The engine was closed meanwhile.
-            Exception: What the workflow has raised; `WorkflowFailed` where no code of Python has.
+        Args:
+            timeout: The longest time to wait, as seconds or as a `timedelta`; no limit by default. The
+                execution itself continues.
         """
         forbid_in_workflow("the result of a handle")
+        if timeout is not None:
+            seconds = to_seconds("timeout", timeout, 0)
+            # a longer time is no limit: some event loops cannot count it
+            if seconds < TIMEOUT_MAX:
+                return self._result_within(seconds)
         loop = self._opened.loop
         if loop is not None and loop.native.is_in_task():
             return self._native.result(loop.native)
-        return self._result_there()
+        return self._result_elsewhere()
 
-    async def _result_there(self) -> R:
-        """What is asked for elsewhere may be awaited on the loop."""
+    async def _result_elsewhere(self) -> R:
+        """Waits on the loop for a result that was requested elsewhere, such as in another thread."""
         forbid_in_workflow("handle.result")
         output: R = await self._native.result(self._port)
         return output
 
-    async def status(self) -> str:
-        """Its status now, from the database. See `Handle.status`."""
+    async def _result_within(self, seconds: float) -> R:
+        """Waits for the output for a limited time."""
+        is_own = False
+        try:
+            async with asyncio.timeout(seconds):
+                try:
+                    return await self._result_elsewhere()
+                except TimeoutError:
+                    # the workflow has failed with it
+                    is_own = True
+                    raise
+        except TimeoutError:
+            if is_own:
+                raise
+            raise result_timeout(self, seconds) from None
+
+    async def status(self) -> Status:
+        """Returns its current status, from the database. See `Handle.status`."""
         forbid_in_workflow("handle.status")
-        status: str = await self._native.status(self._port)
-        return status
+        return Status(await self._native.status(self._port))
 
     async def cancel(self) -> bool:
-        """Asks that it be cancelled. See `Handle.cancel`."""
+        """Requests its cancellation. See `Handle.cancel`."""
         forbid_in_workflow("handle.cancel")
         is_done: bool = await self._native.cancel(self._port)
         return is_done
 
     async def resume(self) -> bool:
-        """Asks that it go on from what is recorded. See `Handle.resume`."""
+        """Continues it from its record. See `Handle.resume`."""
         forbid_in_workflow("handle.resume")
         is_done: bool = await self._native.resume(self._port)
         return is_done
@@ -159,7 +183,8 @@ class AsyncHandle(Generic[R]):
 
 
 def outcomes(ends: list[tuple[bool, Any]], return_exceptions: bool) -> list[Any]:
-    """The outputs of many executions; raises the first exception, unless they are wanted."""
+    """Returns the outputs of many executions; raises the first exception, unless exceptions are to be
+    returned."""
     if not return_exceptions:
         for is_output, end in ends:
             if not is_output:

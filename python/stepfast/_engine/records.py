@@ -1,4 +1,4 @@
-"""What is recorded of executions."""
+"""The records of executions."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, cast
 
+from stepfast._engine.status import Status
 from stepfast._runtime.failures import recorded_exception
 from stepfast._validation.times import to_datetime, to_datetime_or_none
 from stepfast._values import DecodeError, decode
@@ -19,29 +20,30 @@ class Execution:
     Attributes:
         workflow_id: Its workflow_id.
         workflow: The name of its workflow.
-        status: scheduled, queued, running, waiting, completed, failed or cancelled.
-        is_parked: True if it goes on only when somebody resumes it.
-        parent: The key of the parent, for a child. A key is taken wherever a workflow_id is.
-        run_no: How often it was resumed, plus one.
-        recoveries: How often it was continued after its worker was lost.
-        created_at: When its start was called, by the database's clock; it is durable somewhat later.
-        ended_at: When it ended.
-        deadline_at: When it is cancelled unless it has ended.
-        wake_at: When the earliest of its sleeps is over, while it waits.
-        app_version: The version of the code that it is pinned to.
-        queue: The queue that it was put into, if it was put into one.
-        key: Its key within the queue, if it has one.
-        priority: Smaller comes first among those of its queue and key; 0 unless it was told another.
-        dedup_id: What it alone has in its queue; None once it has ended.
-        debounce: What the starts have in common that it is debounced by; None once it is due.
-        run_timeout: So many seconds after it begins it is cancelled unless it has ended; None once it has
-            begun.
-        attributes: Names with values that it is found by.
+        status: Its status.
+        is_parked: Whether it is parked: then it continues only when it is resumed.
+        parent: The key of the parent, for a child. A key is accepted wherever a workflow_id is.
+        run_no: The number of its run: 1, and one more for each resume.
+        recoveries: How often it was continued after its worker had died.
+        created_at: The time at which its start was called, by the database's clock; it is durable somewhat
+            later.
+        ended_at: The time of its end; None before.
+        deadline_at: The time at which it is cancelled unless it has ended; None for no limit.
+        wake_at: The time at which the earliest of its sleeps ends, while it waits.
+        app_version: The version of the code that it is pinned to; None for any version.
+        queue: The queue that it was started in; None for no queue.
+        key: Its key within the queue; None for no key.
+        priority: Its priority: smaller ones begin first among those of its queue and key; 0 by default.
+        dedup_id: The id that no other unfinished execution of its queue has; None once it has ended.
+        debounce: The id by which its starts are debounced; None once it is due.
+        run_timeout: The time limit of its run, in seconds, until it begins; None for no limit, and after it
+            has begun.
+        attributes: Names with values by which lists can select it.
     """
 
     workflow_id: str
     workflow: str
-    status: str
+    status: Status
     is_parked: bool
     parent: str | None
     run_no: int
@@ -60,9 +62,14 @@ class Execution:
     attributes: dict[str, str]
 
     @property
-    def took(self) -> timedelta | None:
-        """From the call of its start to its end."""
+    def duration(self) -> timedelta | None:
+        """The time from the call of its start to its end; None before its end."""
         return None if self.ended_at is None else self.ended_at - self.created_at
+
+    @classmethod
+    def __stepfast_upgrade__(cls, fields: dict[str, Any]) -> dict[str, Any]:
+        # earlier programs have recorded the status as text
+        return {**fields, "status": Status(fields["status"])}
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,12 +79,13 @@ class Checkpoint:
     Attributes:
         path: Its position in the execution, such as `3` or `2.1`.
         name: The name of the step, or of the child's workflow; `sleep`.
-        kind: step, failed (a step's error), abandoned (nobody waited for it any more), sleep, child (that
-            ended; the value is its key) or started (a child that was; the value is its key).
-        value: The value of a step, the exception of a failed one. A `DecodeError` if this program cannot
+        kind: `step`, `failed` (the error of a step), `abandoned` (a call that the code stopped waiting for),
+            `sleep`, `child` (the end of a child; the value is its key) or `started` (the start of a child;
+            the value is its key).
+        value: The value of a step, or the exception of a failed one. A `DecodeError` if this program cannot
             read it.
-        recorded_at: When it was delivered.
-        took: From the call to its delivery.
+        recorded_at: The time of its delivery.
+        duration: The time from the call to its delivery.
     """
 
     path: str
@@ -85,7 +93,12 @@ class Checkpoint:
     kind: str
     value: Any
     recorded_at: datetime
-    took: timedelta
+    duration: timedelta
+
+    @classmethod
+    def __stepfast_upgrade__(cls, fields: dict[str, Any]) -> dict[str, Any]:
+        # the field's name in earlier programs
+        return {"duration" if name == "took" else name: value for name, value in fields.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,9 +107,9 @@ class Attempt:
 
     Attributes:
         path: The position of the step.
-        number: Number of the attempt, from 1.
-        error: What it failed with.
-        failed_at: When.
+        number: The number of the attempt, from 1.
+        error: The exception with which it failed.
+        failed_at: The time of the failure.
     """
 
     path: str
@@ -111,12 +124,13 @@ class Record:
 
     Attributes:
         execution: The execution itself.
-        args: Arguments of its workflow by position; a `DecodeError` stands for what cannot be read.
-        kwargs: Arguments by name.
+        args: The arguments of its workflow by position; a `DecodeError` stands for arguments that cannot be
+            read.
+        kwargs: The arguments by name.
         output: Its output, once it has completed.
-        error: What it failed with, why it was cancelled, or why it is parked.
+        error: The exception with which it failed, or the reason for which it was cancelled or is parked.
         checkpoints: The recorded outcomes, in the order in which they were delivered.
-        attempts: Failed attempts of steps.
+        attempts: The failed attempts of steps.
     """
 
     execution: Execution
@@ -138,7 +152,7 @@ class Record:
 
 
 def execution_of(row: Any) -> Execution:
-    """The execution of a row of the engine."""
+    """Returns the execution of a row of the engine."""
     (workflow_id, workflow, status, is_parked, parent, run_no, recoveries, *rest) = row
     (
         created_at,
@@ -150,7 +164,7 @@ def execution_of(row: Any) -> Execution:
     return Execution(
         workflow_id=workflow_id,
         workflow=workflow,
-        status=status,
+        status=Status(status),
         is_parked=is_parked,
         parent=parent,
         run_no=run_no,
@@ -171,12 +185,12 @@ def execution_of(row: Any) -> Execution:
 
 
 def record_of(shown: Any) -> Record:
-    """The record of what the engine shows."""
+    """Returns the record of an execution that the engine shows."""
     row, arguments, outcome, checkpoints, attempts = shown
     execution = execution_of(row)
     args, kwargs = arguments_of(readable(arguments))
     value = readable(outcome)
-    is_output = execution.status == "completed"
+    is_output = execution.status == Status.COMPLETED
     return Record(
         execution,
         args,
@@ -184,8 +198,8 @@ def record_of(shown: Any) -> Record:
         output=value if is_output else None,
         error=None if is_output else value,
         checkpoints=tuple(
-            Checkpoint(path, name, kind, readable(value), to_datetime(at), timedelta(milliseconds=took))
-            for path, name, kind, value, at, took in checkpoints
+            Checkpoint(path, name, kind, readable(value), to_datetime(at), timedelta(milliseconds=millis))
+            for path, name, kind, value, at, millis in checkpoints
         ),
         attempts=tuple(
             Attempt(path, number, readable(failure), to_datetime(at))
@@ -195,7 +209,7 @@ def record_of(shown: Any) -> Record:
 
 
 def arguments_of(read: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Arguments by position and by name; what is no list of both stands for the first."""
+    """Returns the arguments by position and by name; a value that is no list of both is the first argument."""
     both = cast("Sequence[Any]", read)
     if isinstance(read, list) and len(both) == 2:
         return tuple(both[0]), both[1]
@@ -203,7 +217,8 @@ def arguments_of(read: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
 
 
 def readable(recorded: Any) -> Any:
-    """The value of recorded bytes, the exception of a recorded failure, or why it cannot be read."""
+    """Returns the value of recorded bytes, the exception of a recorded failure, or the `DecodeError` of
+    unreadable bytes."""
     try:
         if isinstance(recorded, bytes):
             return decode(recorded)

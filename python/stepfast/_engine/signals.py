@@ -1,4 +1,4 @@
-"""Being told to end: by a supervisor, a deploy, or somebody at a terminal."""
+"""Signals that ask the program to end, from a supervisor, a deploy or a terminal."""
 
 from __future__ import annotations
 
@@ -12,26 +12,31 @@ from typing import Final
 
 from stepfast.errors import InvalidArgument
 
-#: What ends a program: what supervisors send, and Ctrl-C.
-SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
+#: The signals that ask a program to end: that of supervisors, and Ctrl-C.
+END_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 
 
 @contextlib.contextmanager
-def calling(tell: Callable[[], object], instead: str = "call drain()") -> Generator[None]:
-    """Calls `tell` each time this program is told to end, instead of ending it.
+def notify_on_end_signals(notify: Callable[[], object], advice: str = "call drain()") -> Generator[None]:
+    """Calls a function at each signal to end, instead of ending the program.
+
+    Args:
+        notify: The function.
+        advice: What to do instead outside of the main thread, for the message.
 
     Raises:
-        InvalidArgument: This is not the main thread, the only one that hears of signals.
+        InvalidArgument: This is not the main thread, the only one in which Python handles signals.
     """
     if threading.current_thread() is not threading.main_thread():
         raise InvalidArgument(
-            f"work() was called outside of the main thread, which alone hears of signals: {instead}"
+            "work() was called outside of the main thread, the only one in which Python handles signals: "
+            f"{advice}"
         )
 
-    def told(_number: int, _frame: FrameType | None) -> None:
-        tell()
+    def handle(_number: int, _frame: FrameType | None) -> None:
+        notify()
 
-    before = {number: signal.signal(number, told) for number in SIGNALS}
+    before = {number: signal.signal(number, handle) for number in END_SIGNALS}
     try:
         yield
     finally:
@@ -40,14 +45,18 @@ def calling(tell: Callable[[], object], instead: str = "call drain()") -> Genera
 
 
 @contextlib.contextmanager
-def calling_on(loop: asyncio.AbstractEventLoop, tell: Callable[[], object]) -> Generator[None]:
-    """The same, on an event loop. The loop's own handlers stay as they are, and are called, too.
+def notify_loop_on_end_signals(
+    loop: asyncio.AbstractEventLoop, notify: Callable[[], object]
+) -> Generator[None]:
+    """Calls a function on an event loop at each signal to end, instead of ending the program.
+
+    Handlers that were added to the loop stay in place, and are called too.
 
     Raises:
         InvalidArgument: The loop does not run in the main thread.
     """
-    with calling(lambda: loop.call_soon_threadsafe(tell), "await drain()"):
+    with notify_on_end_signals(lambda: loop.call_soon_threadsafe(notify), "await drain()"):
         yield
 
 
-__all__ = ["calling", "calling_on"]
+__all__ = ["notify_loop_on_end_signals", "notify_on_end_signals"]

@@ -1,4 +1,4 @@
-"""Who works on a database, and what nobody there can run."""
+"""The workers of a database, and the executions that none of them can run."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from stepfast._validation.times import to_datetime, to_datetime_or_none
 
 @dataclass(frozen=True, slots=True)
 class Worker:
-    """An engine, or a client, that is registered with a database.
+    """An engine or a client that is registered with a database.
 
     Attributes:
         id: Its number in the database.
-        host: Name of its machine.
-        pid: Number of its process there.
-        is_alive: True if it seems to be alive; on Postgres, if its lease has not run out.
-        is_client: True if it runs nothing.
-        app_version: The version of the code that it runs, where it was told.
-        workflows: Names of the workflows that it can run.
-        running: How many executions it runs.
-        registered_at: Since when.
-        lease_expires_at: Until when it counts as alive without renewing; `None` on SQLite.
+        host: The name of its machine.
+        pid: The number of its process on that machine.
+        is_alive: Whether it seems to be alive; on Postgres, whether its lease has not expired.
+        is_client: Whether it is a client, which runs nothing.
+        app_version: The version of the code that it runs; `None` if it has no version.
+        workflows: The names of the workflows that it can run.
+        running: The number of executions that it runs.
+        registered_at: When it registered.
+        lease_expires_at: When its lease expires unless it is renewed; `None` on SQLite.
     """
 
     id: int
@@ -40,13 +40,13 @@ class Worker:
 
 @dataclass(frozen=True, slots=True)
 class Unclaimable:
-    """Executions that wait for a worker which is not there.
+    """Ready executions of one workflow that no live worker can run.
 
     Attributes:
-        workflow: Their workflow.
-        app_version: The version of the code that they are pinned to.
-        executions: How many they are.
-        is_version_missing: True if live workers have the workflow, but none of that version; False if none
+        workflow: The name of the workflow.
+        app_version: The version of the code to which the executions are pinned; `None` for any version.
+        executions: The number of executions.
+        is_version_missing: Whether live workers have the workflow, but none of that version; False if none
             has the workflow.
     """
 
@@ -57,27 +57,28 @@ class Unclaimable:
 
 
 @dataclass(frozen=True, slots=True)
-class Survey:
-    """Who works on a database, and what waits for somebody who does not.
+class WorkerOverview:
+    """The workers of a database, and the executions that none of them can run.
 
     Attributes:
-        workers: Engines and clients, lost ones too until they are taken over; the oldest first.
-        unclaimable: Executions that could run now, if a worker had their workflow in their version.
+        workers: Engines and clients, the oldest first. A dead one is listed until it is taken over.
+        unclaimable: Ready executions that wait for a worker with their workflow in their version.
     """
 
     workers: tuple[Worker, ...]
     unclaimable: tuple[Unclaimable, ...]
 
 
-def survey_of(seen: Any) -> Survey:
-    """The survey of what the engine has seen."""
-    workers, unclaimable = seen
-    return Survey(tuple(worker_of(*row) for row in workers), tuple(Unclaimable(*row) for row in unclaimable))
+def worker_overview(rows: Any) -> WorkerOverview:
+    """Converts the rows of the engine."""
+    workers, unclaimable = rows
+    return WorkerOverview(
+        tuple(_worker(*row) for row in workers), tuple(Unclaimable(*row) for row in unclaimable)
+    )
 
 
-def worker_of(about: Any, workflows: Any, running: int, registered_at: int, lease: int | None) -> Worker:
-    """The worker of a row of the engine."""
-    id, host, pid, is_alive, is_client, app_version = about
+def _worker(identity: Any, workflows: Any, running: int, registered_at: int, lease: int | None) -> Worker:
+    id, host, pid, is_alive, is_client, app_version = identity
     return Worker(
         id=id,
         host=host,
@@ -90,3 +91,6 @@ def worker_of(about: Any, workflows: Any, running: int, registered_at: int, leas
         registered_at=to_datetime(registered_at),
         lease_expires_at=to_datetime_or_none(lease),
     )
+
+
+__all__ = ["Unclaimable", "Worker", "WorkerOverview"]

@@ -1,86 +1,222 @@
-"""How an execution is started, as the engine takes it."""
+"""The options of starts: what they are, and how they are checked."""
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
-from typing import Any
+from collections.abc import Callable, Mapping
+from datetime import datetime
+from typing import Any, Final, Literal, NamedTuple, TypedDict, cast, get_args
 
 from stepfast import _native
-from stepfast._options.queue import OnDuplicate, OnFull, check_ticket
+from stepfast._options.queue import DEFAULT_QUEUE, Queue, queue_name
 from stepfast._validation import bounds
 from stepfast._validation.attributes import check_attributes
+from stepfast._validation.durations import Duration, to_seconds, to_timeout
 from stepfast._validation.text import short_repr
+from stepfast._validation.times import instant_micros
 from stepfast.errors import InvalidArgument
 
-StartOptions = _native.StartOptions
-#: As the engine takes it: whether it is an instant, and in microseconds.
-Due = tuple[bool, int]
+#: What a start does if an unfinished execution of the queue already has its dedup_id.
+OnDuplicate = Literal["reject", "return_existing"]
+#: What a start does if its queue is full.
+OnFull = Literal["reject", "wait"]
 
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+#: The longest delay, in seconds: more than 3,000 years.
+MAX_DELAY: Final = 1e11
 
 
-def order_of(
-    *,
-    workflow_id: Any = None,
-    timeout: Any = None,
-    run_timeout: Any = None,
-    patience: Any = None,
-    queue: Any = None,
-    key: Any = None,
-    priority: Any = None,
-    dedup_id: Any = None,
-    on_duplicate: OnDuplicate = "reject",
-    on_full: OnFull = "reject",
-    delay: Any = None,
-    start_at: Any = None,
-    debounce: Any = None,
-    max_delay: Any = None,
-    attributes: Any = None,
-) -> StartOptions:
-    """How an execution is started with these options. See `Engine.options`.
+class StartOptions(TypedDict, total=False):
+    """The options of a start: `engine.start(send.options(queue="emails", key="ann"), "ann")`. None is the
+    same as leaving the option out. Durations are seconds or a `timedelta`.
+
+    Attributes:
+        workflow_id: The execution's id, at most 1,024 bytes. It makes the start idempotent: a second start
+            with the same id, workflow and arguments leads to the first execution. By default the id is
+            generated, and sorts by time.
+        execution_timeout: The execution is cancelled unless it ends within this time from its start. No limit
+            by default.
+        run_timeout: The execution is cancelled unless it ends within this time from when it begins: time in a
+            queue does not count, waits and recoveries do. No limit by default.
+        wait_timeout: How long the call waits for an unreachable database, and with `on_full="wait"` for
+            capacity, before it raises `StoreUnavailable` or `QueueFull`. No limit by default. The start may
+            happen nevertheless; repeating it with the same workflow_id is safe.
+        queue: The queue in which the execution waits for a worker, as its name or as a `Queue`. It must be
+            declared, in this program or in another one. By default the execution has no queue, and begins at
+            once where it is started, if it can.
+        key: The execution's key within the queue, at most 1,024 bytes. Keys share a queue fairly, so that
+            none waits behind the backlog of another, and can have limits of their own. None by default.
+        priority: The priority among executions of the same queue and key: smaller numbers come first. 0 by
+            default.
+        dedup_id: At most one unfinished execution of the queue has this id, whatever its key is; at most
+            1,024 bytes. None by default.
+        on_duplicate: What the start does if an unfinished execution has its `dedup_id`: `reject` raises
+            `DedupConflict`, `return_existing` leads to that execution, if it is of the same workflow.
+            `reject` by default.
+        on_full: What the start does if the queue has reached its `max_depth`: `reject` raises `QueueFull`,
+            `wait` waits for capacity for at most `wait_timeout`. `reject` by default.
+        delay: The execution begins no earlier than this long after its start was accepted, and enters its
+            queue only then. No delay by default.
+        start_at: The same as a point in time: a datetime with a time zone, by the clock of the database.
+        debounce: Starts of this workflow in this queue with the same debounce id are one execution until it
+            is due: each of them postpones it to its own `delay` from then, and replaces its arguments, key,
+            priority and `run_timeout`. At most 1,024 bytes; the arguments may have at most 64 KiB. None by
+            default.
+        max_delay: The longest time for which debounced starts postpone the execution, from the first of them.
+            No limit by default.
+        attributes: Names with values by which lists find the execution: `engine.list(attributes=…)`. They
+            never change, and children do not inherit them. At most 64, with names of at most 128 bytes and
+            values of at most 1,024 bytes. None by default.
+    """
+
+    workflow_id: str | None
+    execution_timeout: Duration | None
+    run_timeout: Duration | None
+    wait_timeout: Duration | None
+    queue: str | Queue | None
+    key: str | None
+    priority: int | None
+    dedup_id: str | None
+    on_duplicate: OnDuplicate
+    on_full: OnFull
+    delay: Duration | None
+    start_at: datetime | None
+    debounce: str | None
+    max_delay: Duration | None
+    attributes: Mapping[str, str] | None
+
+
+class CheckedOptions(NamedTuple):
+    """Options that were checked.
+
+    Attributes:
+        values: The given options: names of queues, seconds, and copies of attributes.
+        native: The same for the engine.
+    """
+
+    values: dict[str, Any]
+    native: _native.StartOptions
+
+    def refuse(self, reasons: Mapping[str, str], place: str) -> None:
+        """Raises an error if an option is given that cannot hold.
+
+        Args:
+            reasons: The options that cannot hold, each with its reason and with what to do.
+            place: Where they cannot hold, for the message.
+
+        Raises:
+            InvalidArgument: One of them is given.
+        """
+        for name, value in self.values.items():
+            if name in reasons and not (name == "on_duplicate" and value == "reject"):
+                raise InvalidArgument(f"{name} is {short_repr(value)}, and {place} {reasons[name]}")
+
+
+def check_options(given: Mapping[str, Any]) -> CheckedOptions:
+    """Returns the options after checking them.
+
+    Args:
+        given: The options, as of `StartOptions`.
 
     Raises:
-        InvalidArgument: One of them is out of its bounds, or does not go with another.
+        InvalidArgument: An option is out of its bounds, or does not go with another one.
+        TypeError: There is no such option.
     """
-    bounds.check_start_options(workflow_id, timeout, patience)
-    bounds.check_limit("run_timeout", run_timeout)
-    if debounce is not None and attributes:
-        raise InvalidArgument("debounce does not go with attributes")
-    return StartOptions(
-        workflow_id=workflow_id,
-        execution_timeout=timeout,
-        run_timeout=run_timeout,
-        wait_timeout=patience,
-        queue=check_ticket(queue, key, priority, dedup_id, on_duplicate, on_full, debounce, max_delay),
-        key=key,
-        priority=priority,
-        due=due_of(delay, start_at),
-        dedup_id=dedup_id,
-        returns_existing=on_duplicate == "return_existing",
-        waits_if_full=on_full == "wait",
-        debounce=debounce,
-        max_delay=max_delay,
-        attributes=None if attributes is None else check_attributes(attributes),
-    )
+    values: dict[str, Any] = {}
+    for name, value in given.items():
+        check = _CHECKS.get(name)
+        if check is None:
+            known = ", ".join(_CHECKS)
+            raise TypeError(f"{short_repr(name)} is not an option of starts; the options are {known}")
+        if value is not None:
+            values[name] = check(value)
+    if len(values) > 1 or "workflow_id" not in values:
+        _check_together(values)
+    native: dict[str, Any] = values
+    if "start_at" in values:
+        native = {**values, "start_at": instant_micros("start_at", values["start_at"])}
+    return CheckedOptions(values, _native.StartOptions(**native))
 
 
-def due_of(delay: Any, start_at: Any) -> Due | None:
-    """When an execution may begin; `None` for at once.
-
-    Raises:
-        InvalidArgument: One of them is none of what it must be, or both are given.
-    """
-    if delay is not None and start_at is not None:
-        raise InvalidArgument("delay and start_at are both given: give one of them")
-    if delay is not None:
-        # centuries are as good as for ever
-        bounds.check_number("delay", delay, 0, 1e11)
-        return False, round(delay * 1e6)
-    if start_at is None:
-        return None
-    if not isinstance(start_at, datetime) or start_at.tzinfo is None:
+def _check_together(values: dict[str, Any]) -> None:
+    """Checks options that need, or exclude, one another."""
+    if values.get("on_duplicate", "reject") != "reject" and "dedup_id" not in values:
         raise InvalidArgument(
-            f"start_at is {short_repr(start_at)}, and must be a datetime with a time zone, as in "
-            "datetime.now(timezone.utc) + timedelta(hours=1)"
+            f"on_duplicate is {short_repr(values['on_duplicate'])}, and needs a dedup_id: give dedup_id= too"
         )
-    return True, (start_at - _EPOCH) // timedelta(microseconds=1)
+    if "queue" not in values:
+        for name in ("key", "priority", "dedup_id", "debounce", "on_full"):
+            if name in values and values[name] != "reject":
+                raise InvalidArgument(
+                    f"{name} is {short_repr(values[name])}, and needs a queue: give queue= too"
+                )
+    if "delay" in values and "start_at" in values:
+        raise InvalidArgument("delay and start_at are both given: give one of them")
+    if "debounce" in values and values.get("attributes"):
+        raise InvalidArgument("debounce does not go with attributes: leave one of them out")
+
+
+def _check_queue(value: Any) -> str:
+    name = queue_name(value, "queue")
+    if name == DEFAULT_QUEUE:
+        raise InvalidArgument(
+            f"queue is {DEFAULT_QUEUE!r}, which holds the executions without a queue: leave it out"
+        )
+    return name
+
+
+def _check_start_at(value: Any) -> datetime:
+    instant_micros("start_at", value)
+    return cast("datetime", value)
+
+
+def _id_check(what: str) -> Callable[[Any], str]:
+    def check(value: Any) -> str:
+        bounds.check_name(what, value, bounds.MAX_ID_BYTES)
+        return cast("str", value)
+
+    return check
+
+
+def _timeout_check(what: str) -> Callable[[Any], float | None]:
+    return lambda value: to_timeout(what, value)
+
+
+def _delay_check(what: str) -> Callable[[Any], float]:
+    return lambda value: to_seconds(what, value, 0, MAX_DELAY)
+
+
+def _choice_check(what: str, choices: tuple[str, ...]) -> Callable[[Any], str]:
+    def check(value: Any) -> str:
+        if value not in choices:
+            known = " or ".join(f'"{choice}"' for choice in choices)
+            raise InvalidArgument(f"{what} is {short_repr(value)}, and must be {known}")
+        return cast("str", value)
+
+    return check
+
+
+def _check_priority(value: Any) -> int:
+    bounds.check_count("priority", value, -(2**31), 2**31 - 1)
+    return int(value)
+
+
+#: The check of each option, which returns its value.
+_CHECKS: Final[dict[str, Callable[[Any], Any]]] = {
+    "workflow_id": _id_check("workflow_id"),
+    "execution_timeout": _timeout_check("execution_timeout"),
+    "run_timeout": _timeout_check("run_timeout"),
+    "wait_timeout": _timeout_check("wait_timeout"),
+    "queue": _check_queue,
+    "key": _id_check("key"),
+    "priority": _check_priority,
+    "dedup_id": _id_check("dedup_id"),
+    "on_duplicate": _choice_check("on_duplicate", get_args(OnDuplicate)),
+    "on_full": _choice_check("on_full", get_args(OnFull)),
+    "delay": _delay_check("delay"),
+    "start_at": _check_start_at,
+    "debounce": _id_check("debounce"),
+    "max_delay": _delay_check("max_delay"),
+    "attributes": check_attributes,
+}
+
+
+__all__ = ["CheckedOptions", "StartOptions", "check_options"]

@@ -1,4 +1,4 @@
-"""Connections of other libraries, and how a letter is written on them in the transaction that is open."""
+"""Writes rows of the inbox on connections of other libraries, in their open transactions."""
 
 from __future__ import annotations
 
@@ -12,15 +12,16 @@ from importlib import import_module
 from typing import Any, Final
 
 from stepfast import _native
-from stepfast._outbox.message import Letter
+from stepfast._outbox.inbox_row import InboxRow
 from stepfast._validation.bounds import MAX_SECONDS
-from stepfast._workflow.workflow import open_engines
+from stepfast._workflow.registry import open_engines
 from stepfast.errors import InvalidArgument
 
 #: Asks SQLite for the files of a connection.
-DATABASES: Final = "PRAGMA database_list"
-#: Columns of the inbox that are filled, and how on Postgres. The server's clock counts.
-POSTGRES: Final = {
+SQLITE_FILES: Final = "PRAGMA database_list"
+#: The columns of the inbox that are filled on Postgres, and their expressions. Times are by the server's
+#: clock.
+POSTGRES_COLUMNS: Final = {
     "due_at": "coalesce(CAST({start_at} AS timestamptz), "
     "clock_timestamp() + CAST({delay} AS double precision) * interval '1 second')",
     "deadline_at": "clock_timestamp() + CAST({timeout} AS double precision) * interval '1 second'",
@@ -38,73 +39,86 @@ POSTGRES: Final = {
 }
 
 
-def post_here(connection: Any, letter: Letter, schema: str, notify: bool) -> None:
-    """Writes a letter on a connection whose calls are not awaited.
+def insert_row(connection: Any, row: InboxRow, schema: str, notify: bool) -> None:
+    """Inserts a row on a connection with sync calls.
+
+    Args:
+        connection: The connection.
+        row: The row.
+        schema: The schema of the engine's tables, on Postgres.
+        notify: Whether the commit notifies the workers, on Postgres.
 
     Raises:
-        InvalidArgument: It is none that is known, or its calls are awaited.
+        InvalidArgument: The connection is of an unknown library, or its calls are awaited.
     """
-    library = library_of(connection, is_async=False)
+    library = _library_of(connection, is_async=False)
     if library == "sqlite3":
-        refuse_if_open(connection.execute(DATABASES))
-        sql, named = on_sqlite(letter)
-        connection.execute(sql, named)
+        _reject_if_open(connection.execute(SQLITE_FILES))
+        sql, values = _sqlite_insert(row)
+        connection.execute(sql, values)
     elif library == "psycopg":
-        sql, named = on_postgres(letter, schema, notify, "%({})s".format)
-        connection.execute(sql, named)
+        sql, values = _postgres_insert(row, schema, notify, "%({})s".format)
+        connection.execute(sql, values)
     else:
-        sql, named = through_sqlalchemy(connection, letter, schema, notify)
-        connection.execute(text(sql), named)
+        sql, values = _sqlalchemy_insert(connection, row, schema, notify)
+        connection.execute(_sqlalchemy_text(sql), values)
 
 
-def refuse_if_open(databases: Iterable[Any]) -> None:
-    """Refuses a connection to a file that an engine of this process has open.
+async def insert_row_async(connection: Any, row: InboxRow, schema: str, notify: bool) -> None:
+    """Inserts a row on a connection whose calls are awaited.
+
+    Args:
+        connection: The connection.
+        row: The row.
+        schema: The schema of the engine's tables, on Postgres.
+        notify: Whether the commit notifies the workers, on Postgres.
 
     Raises:
-        InvalidArgument: One of its databases is such a file.
+        InvalidArgument: The connection is of an unknown library, or its calls are sync.
+    """
+    library = _library_of(connection, is_async=True)
+    if library == "asyncpg":
+        values = _postgres_values(row)
+        numbered = {name: f"${n}" for n, name in enumerate(values, 1)}
+        await connection.execute(_postgres_statement(schema, notify, numbered), *values.values())
+    elif library == "psycopg":
+        sql, values = _postgres_insert(row, schema, notify, "%({})s".format)
+        await connection.execute(sql, values)
+    else:
+        sql, values = _sqlalchemy_insert(connection, row, schema, notify)
+        await connection.execute(_sqlalchemy_text(sql), values)
+
+
+def _reject_if_open(databases: Iterable[Any]) -> None:
+    """Rejects a connection to a file that an engine of this process has open.
+
+    Args:
+        databases: The rows of `SQLITE_FILES`.
     """
     files = [file for _, _, file in databases if file and os.path.exists(file)]
-    for opened in list(open_engines):
-        # while one is being closed, too
-        held = opened.file if opened.needs_shutdown else None
+    for engine in list(open_engines):
+        # also while the engine is being closed
+        held = engine.file if engine.needs_shutdown else None
         if held is None or not os.path.exists(held):
             continue
         if any(os.path.samefile(file, held) for file in files):
             raise InvalidArgument(
                 f"an engine or client of this process has the same file open, {held}: it has an SQLite of "
-                "its own, and two in one process take each other's locks away; use the outbox in another one"
+                "its own, and two in one process release each other's locks; use the outbox in another "
+                "process"
             )
 
 
-async def post(connection: Any, letter: Letter, schema: str, notify: bool) -> None:
-    """Writes a letter on a connection whose calls are awaited.
+def _library_of(connection: Any, *, is_async: bool) -> str:
+    """Returns the library of a connection.
 
-    Raises:
-        InvalidArgument: It is none that is known, or its calls are not awaited.
-    """
-    library = library_of(connection, is_async=True)
-    if library == "asyncpg":
-        values = values_of(letter)
-        numbered = {name: f"${n}" for n, name in enumerate(values, 1)}
-        await connection.execute(insert(schema, notify, numbered), *values.values())
-    elif library == "psycopg":
-        sql, named = on_postgres(letter, schema, notify, "%({})s".format)
-        await connection.execute(sql, named)
-    else:
-        sql, named = through_sqlalchemy(connection, letter, schema, notify)
-        await connection.execute(text(sql), named)
-
-
-def library_of(connection: Any, *, is_async: bool) -> str:
-    """The library that a connection is of.
-
-    Raises:
-        InvalidArgument: It is none that is known, or its calls are awaited where they must not be, or the
-            reverse.
+    Args:
+        connection: The connection, as the caller has given it.
+        is_async: Whether the outbox awaits its calls.
     """
     known = ("asyncpg", "psycopg", "sqlalchemy") if is_async else ("psycopg", "sqlalchemy", "sqlite3")
-    roots = {base.__module__.partition(".")[0].lstrip("_") for base in type(connection).__mro__}
-    found = roots & {*known, "asyncpg", "sqlite3"}
+    packages = {base.__module__.partition(".")[0].lstrip("_") for base in type(connection).__mro__}
+    found = packages & {*known, "asyncpg", "sqlite3"}
     awaited = found and ("asyncpg" in found or inspect.iscoroutinefunction(connection.execute))
     if found and bool(awaited) != is_async:
         other = "AsyncOutbox" if awaited else "Outbox"
@@ -118,105 +132,100 @@ def library_of(connection: Any, *, is_async: bool) -> str:
     return found.pop()
 
 
-def seconds(given: float | None) -> float | None:
-    """A span of time as drivers take it, which may have been given as any number."""
-    return None if given is None else min(float(given), MAX_SECONDS)
+def _capped(seconds: float | None) -> float | None:
+    """Returns a time span within the range of the inbox."""
+    return None if seconds is None else min(seconds, MAX_SECONDS)
 
 
-def near(start_at: datetime | None) -> datetime | None:
-    """A time at which an execution may begin, or the nearest one that the inbox takes."""
+def _nearest(start_at: datetime | None) -> datetime | None:
+    """Returns a time, or the nearest one within the range of the inbox."""
     if start_at is None:
         return None
     latest = datetime.now(UTC) + timedelta(seconds=MAX_SECONDS)
     return min(max(start_at, datetime(1970, 1, 1, tzinfo=UTC)), latest)
 
 
-def common(letter: Letter) -> dict[str, Any]:
-    """What a letter says in the same way on both stores, by the names of columns of the inbox."""
-    place = letter.place
-    run_timeout = seconds(place.run_timeout)
+def _common_values(row: InboxRow) -> dict[str, Any]:
+    """Returns the values that are the same on both stores, by the names of columns of the inbox."""
+    options = row.options
+    run_timeout = _capped(options.get("run_timeout"))
+    attributes = options.get("attributes")
     return {
-        "fingerprint": letter.fingerprint,
+        "fingerprint": row.fingerprint,
         "run_timeout_ms": None if run_timeout is None else round(run_timeout * 1000),
-        "priority": place.priority,
-        "workflow": letter.workflow,
-        "workflow_id": place.workflow_id,
-        "queue": place.queue,
-        "queue_key": place.key,
-        "dedup_id": place.dedup_id,
-        "attributes": json.dumps(place.attributes) if place.attributes else None,
-        "input": letter.input,
+        "priority": options.get("priority"),
+        "workflow": row.workflow,
+        "workflow_id": options.get("workflow_id"),
+        "queue": options.get("queue"),
+        "queue_key": options.get("key"),
+        "dedup_id": options.get("dedup_id"),
+        "attributes": json.dumps(attributes) if attributes else None,
+        "input": row.input,
     }
 
 
-def values_of(letter: Letter) -> dict[str, Any]:
-    """What a letter says, by the names of its parameters on Postgres."""
-    place = letter.place
+def _postgres_values(row: InboxRow) -> dict[str, Any]:
+    """Returns the values for Postgres, by the names of the parameters of its statement."""
     times = {
-        "start_at": near(place.start_at),
-        "delay": seconds(place.delay),
-        "timeout": seconds(place.timeout),
+        "start_at": _nearest(row.options.get("start_at")),
+        "delay": _capped(row.options.get("delay")),
+        "timeout": _capped(row.options.get("execution_timeout")),
     }
-    return {**times, "key": letter.key_text, **common(letter)}
+    return {**times, "key": row.key_text, **_common_values(row)}
 
 
-def insert(schema: str, notify: bool, parameters: Mapping[str, str]) -> str:
-    """The statement for Postgres, with its parameters written as they are here."""
-    values = ", ".join(POSTGRES.values()).format(**parameters)
+def _postgres_statement(schema: str, notify: bool, parameters: Mapping[str, str]) -> str:
+    """Returns the statement for Postgres, with its parameters in the syntax of a library."""
+    values = ", ".join(POSTGRES_COLUMNS.values()).format(**parameters)
     quoted = schema.replace('"', '""')
-    put = f'INSERT INTO "{quoted}".inbox ({", ".join(POSTGRES)}) VALUES ({values})'
+    insert = f'INSERT INTO "{quoted}".inbox ({", ".join(POSTGRES_COLUMNS)}) VALUES ({values})'
     if not notify:
-        return put
+        return insert
     channel = _native.hint_channel(schema)
-    return f"WITH put AS ({put} RETURNING 1) SELECT pg_notify('{channel}', 'outbox ready') FROM put"
+    return f"WITH put AS ({insert} RETURNING 1) SELECT pg_notify('{channel}', 'outbox ready') FROM put"
 
 
-def on_postgres(
-    letter: Letter, schema: str, notify: bool, parameter: Callable[[str], str]
+def _postgres_insert(
+    row: InboxRow, schema: str, notify: bool, parameter: Callable[[str], str]
 ) -> tuple[str, dict[str, Any]]:
-    """The statement and its values, for parameters by name, written as `parameter` says."""
-    values = values_of(letter)
-    return insert(schema, notify, {name: parameter(name) for name in values}), values
+    """Returns the statement for Postgres and its values by name. `parameter` writes a parameter in the syntax
+    of the library."""
+    values = _postgres_values(row)
+    return _postgres_statement(schema, notify, {name: parameter(name) for name in values}), values
 
 
-def on_sqlite(letter: Letter) -> tuple[str, dict[str, Any]]:
-    """The statement and its values, for parameters by name. The machine's clock counts."""
-    place = letter.place
+def _sqlite_insert(row: InboxRow) -> tuple[str, dict[str, Any]]:
+    """Returns the statement for SQLite and its values by name. Times are by the machine's clock."""
     now = time.time_ns() // 1000
-    start_at = near(place.start_at)
+    start_at = _nearest(row.options.get("start_at"))
     due_at = None if start_at is None else round(start_at.timestamp() * 1e6)
-    delay, timeout = seconds(place.delay), seconds(place.timeout)
+    delay, timeout = _capped(row.options.get("delay")), _capped(row.options.get("execution_timeout"))
     if delay is not None:
         due_at = now + round(delay * 1e6)
     deadline_at = None if timeout is None else now + round(timeout * 1e6)
     times = {"put_at": now, "due_at": due_at, "deadline_at": deadline_at}
-    values = {**times, "key": letter.key, **common(letter)}
+    values = {**times, "key": row.key, **_common_values(row)}
     parameters = ", ".join(f":{name}" for name in values)
     return f"INSERT INTO inbox ({', '.join(values)}) VALUES ({parameters})", values
 
 
-def through_sqlalchemy(
-    connection: Any, letter: Letter, schema: str, notify: bool
+def _sqlalchemy_insert(
+    connection: Any, row: InboxRow, schema: str, notify: bool
 ) -> tuple[str, dict[str, Any]]:
-    """The statement and its values, for SQLAlchemy.
-
-    Raises:
-        InvalidArgument: The database is neither Postgres nor SQLite.
-    """
+    """Returns the statement for SQLAlchemy and its values by name."""
     bind = connection.get_bind() if hasattr(connection, "get_bind") else connection
     dialect: str = bind.dialect.name
     if dialect == "postgresql":
-        return on_postgres(letter, schema, notify, ":{}".format)
+        return _postgres_insert(row, schema, notify, ":{}".format)
     if dialect != "sqlite":
         raise InvalidArgument(
             f"{connection!r} is a connection to {dialect}: an outbox is for Postgres and SQLite"
         )
     if not inspect.iscoroutinefunction(connection.execute):
-        refuse_if_open(connection.execute(text(DATABASES)))
-    return on_sqlite(letter)
+        _reject_if_open(connection.execute(_sqlalchemy_text(SQLITE_FILES)))
+    return _sqlite_insert(row)
 
 
-def text(sql: str) -> Any:
-    """A statement as SQLAlchemy takes it."""
-    # whoever has a connection of it has it
+def _sqlalchemy_text(sql: str) -> Any:
+    # a program with a connection of SQLAlchemy has imported it
     return import_module("sqlalchemy").text(sql)

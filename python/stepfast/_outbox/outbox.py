@@ -1,244 +1,134 @@
-"""Outboxes: executions that begin if, and only if, a transaction of the caller's own commits."""
+"""Outboxes: starts of executions that take effect if, and only if, a transaction of the caller commits."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from datetime import datetime
-from typing import Any, ParamSpec, Self, TypeVar
+from typing import Any, Final, ParamSpec, TypeVar
 
-from stepfast._engine.base import in_workflow
-from stepfast._options.queue import Queue, check_ticket
-from stepfast._options.start_options import due_of
-from stepfast._outbox.connection import post, post_here
-from stepfast._outbox.message import Letter, letter_of
+from stepfast._engine.open_engine import called_in_workflow_error
+from stepfast._outbox.connection import insert_row, insert_row_async
+from stepfast._outbox.inbox_row import InboxRow, inbox_row
 from stepfast._runtime.branch import current_branch
 from stepfast._validation import bounds
-from stepfast._validation.attributes import check_attributes
 from stepfast._validation.text import short_repr
-from stepfast._workflow.binding import unbind
-from stepfast._workflow.workflow import BoundWorkflow, Workflow
+from stepfast._workflow.registry import registered_workflow
+from stepfast._workflow.remote import RemoteWorkflow
+from stepfast._workflow.start_target import start_target
+from stepfast._workflow.startable import Startable
+from stepfast._workflow.workflow import Workflow
 from stepfast.errors import InvalidArgument
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
-
-@dataclass(frozen=True, slots=True)
-class Place:
-    """What an execution of an outbox is told besides its arguments."""
-
-    workflow_id: str | None = None
-    timeout: float | None = None
-    run_timeout: float | None = None
-    queue: str | None = None
-    key: str | None = None
-    priority: int | None = None
-    dedup_id: str | None = None
-    delay: float | None = None
-    start_at: datetime | None = None
-    attributes: dict[str, str] | None = None
+#: The options that the start of an outbox cannot have, with the reason and with what to do.
+_NOT_FOR_OUTBOXES: Final = {
+    "debounce": "starts executions one by one: leave it out, or start it on an engine or a client",
+    "max_delay": "starts executions one by one: leave it out, or start it on an engine or a client",
+    "wait_timeout": "writes into the caller's transaction, and waits for no engine: leave it out",
+    "on_full": "is never rejected by a full queue: leave it out, or start it on an engine or a client",
+    "on_duplicate": "starts nothing for a duplicate, and returns no other execution: leave it out",
+}
 
 
-class Mail:
-    """What both kinds of outboxes have in common."""
+class _OutboxBase:
+    """What both kinds of outboxes share."""
 
-    def __init__(self, schema: str, *, notify: bool, shard: int) -> None:
+    def __init__(self, schema: str = "stepfast", *, notify: bool = True, shard: int = 0) -> None:
         bounds.check_name("schema", schema)
         bounds.check_flag("notify", notify)
         bounds.check_count("shard", shard, 0, 1023)
-        self._schema, self._notify, self._shard, self._place = schema, notify, shard, Place()
+        self._schema, self._notify, self._shard = schema, notify, shard
 
-    def _with(self, place: Place) -> Self:
-        other = type(self)(self._schema, notify=self._notify, shard=self._shard)
-        other._place = place
-        return other
-
-    def _letter(self, workflow: Any, args: tuple[Any, ...], kwargs: dict[str, Any], place: Place) -> Letter:
+    def _row(self, given: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> InboxRow:
+        """Returns the row that starts a workflow, as the caller has given it."""
         if current_branch() is not None:
-            raise in_workflow("start", workflow)
-        check_ticket(place.queue, place.key, place.priority, place.dedup_id)
-        signature = None
-        if not isinstance(workflow, str):
-            workflow, args = unbind(workflow, args)
-        if isinstance(workflow, Workflow):
-            workflow, signature = workflow.name, workflow.signature
-        if not isinstance(workflow, str):
+            raise called_in_workflow_error("start", given)
+        workflow, bound_args, options = start_target(given)
+        found: object = workflow
+        if not isinstance(found, Workflow | RemoteWorkflow):
             raise InvalidArgument(
                 f"{short_repr(workflow)} is no workflow: give a connection, a workflow, then its arguments, "
-                "as in outbox.start(connection, checkout, order)"
+                "as in outbox.start(connection, checkout, order); for a workflow by its name write "
+                "RemoteWorkflow('checkout')"
             )
-        bounds.check_name("the workflow's name", workflow)
-        return letter_of(workflow, args, kwargs, place, signature, self._shard)
-
-    def options(
-        self,
-        *,
-        workflow_id: str | None = None,
-        timeout: float | None = None,
-        run_timeout: float | None = None,
-        queue: str | Queue | None = None,
-        key: str | None = None,
-        priority: int | None = None,
-        dedup_id: str | None = None,
-        delay: float | None = None,
-        start_at: datetime | None = None,
-        attributes: Mapping[str, str] | None = None,
-    ) -> Self:
-        """The outbox, to start executions with options, as in
-        `outbox.options(queue="emails").start(connection, send, "ann")`.
-
-        Args:
-            workflow_id: The execution's id, as of `Engine.start`. Where it is there already, nothing is
-                started; with another workflow or other arguments, the start becomes a dead letter.
-            timeout: After so many seconds it is cancelled unless it has ended; never by default.
-            run_timeout: The same, counted from when it begins.
-            queue: The queue that it waits in; none by default.
-            key: Its key within the queue. None by default.
-            priority: Smaller comes first among those of its queue and key; 0 by default.
-            dedup_id: If one of its queue has this and has not ended, nothing is started. None by default.
-            delay: It begins not before so many seconds after this. At once by default.
-            start_at: The same as a time: a datetime with a time zone.
-            attributes: Names with values that it is found by, as of `Engine.options`. None by default.
-
-        Returns:
-            An outbox with these.
-
-        Raises:
-            InvalidArgument: An option is out of its bounds.
-        """
-        bounds.check_start_options(workflow_id, timeout, None)
-        bounds.check_limit("run_timeout", run_timeout)
-        # `enqueue` has the queue, where the options have none
-        name = check_ticket(queue, key, priority, dedup_id, needs_queue=False)
-        due_of(delay, start_at)
-        found_by = None if attributes is None else check_attributes(attributes)
-        return self._with(
-            Place(workflow_id, timeout, run_timeout, name, key, priority, dedup_id, delay, start_at, found_by)
+        if options is not None:
+            options.refuse(_NOT_FOR_OUTBOXES, "an outbox")
+        defined: Workflow[..., Any] | None = (
+            registered_workflow(found.name) if isinstance(found, RemoteWorkflow) else workflow
         )
+        signature = None if defined is None else defined.signature
+        values = {} if options is None else options.values
+        return inbox_row(found.name, (*bound_args, *args), kwargs, values, signature, self._shard)
 
 
-class Outbox(Mail):
-    """Starts executions in transactions of the caller's own, on connections of psycopg (`Connection`,
-    `Cursor`), SQLAlchemy (`Session`, `Connection`) and sqlite3. They exist if, and only if, that transaction
-    commits: then a worker makes them what they are, as soon as it has room.
+class Outbox(_OutboxBase):
+    """Starts executions in transactions of the caller, on connections of psycopg (`Connection`, `Cursor`),
+    SQLAlchemy (`Session`, `Connection`) and sqlite3. An execution exists if, and only if, the transaction
+    commits: then the next claim of a worker creates it.
 
-    It opens nothing and needs no engine: but the database must be one that an engine or `stepfast db migrate`
-    has prepared, and the caller's own tables stand in the same one.
+    An outbox opens no connection and needs no engine. But an engine or `stepfast db migrate` must have
+    prepared the database, and the caller's own tables must be in the same one.
 
     Args:
-        schema: Of Postgres, the schema that holds the engine's tables.
-        notify: Of Postgres, whether workers are told at the commit; else one sees it within a second. Commits
-            that tell come one after the other in the whole server.
-        shard: The number of the shard that the database is, as its table `shard` says: 0 for a store alone. A
-            start for another shard becomes a dead letter.
+        schema: The schema of the engine's tables, on Postgres.
+        notify: Whether the commit notifies the workers, on Postgres; otherwise a worker sees the start within
+            a second. Commits that notify take a lock of the whole server for a moment.
+        shard: The number of the store, as its table `shard` says: 0 for a single store. A start for another
+            shard becomes a dead letter.
 
     Raises:
-        InvalidArgument: One of them is out of its bounds.
+        InvalidArgument: An argument is out of its bounds.
     """
 
-    def __init__(self, schema: str = "stepfast", *, notify: bool = True, shard: int = 0) -> None:
-        super().__init__(schema, notify=notify, shard=shard)
-
-    def start(
-        self,
-        connection: Any,
-        workflow: Workflow[P, R] | BoundWorkflow[P, R] | str,
-        /,
-        *args: P.args,
-        **kwargs: P.kwargs,
-    ) -> str:
-        """Starts an execution in the transaction of this connection, which is neither committed nor rolled
-        back. All arguments by name are the workflow's: what is to be told besides stands in `options`.
+    def start(self, connection: Any, workflow: Startable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> str:
+        """Starts an execution in the open transaction of a connection, which is neither committed nor rolled
+        back.
 
         Args:
-            connection: Of psycopg, SQLAlchemy or sqlite3.
-            workflow: A workflow, or its name: it need not be known here.
+            connection: A connection of psycopg, SQLAlchemy or sqlite3.
+            workflow: The workflow. It may have options:
+                `outbox.start(connection, send.options(queue="emails"), "ann")`, all except `debounce`,
+                `max_delay`, `wait_timeout`, `on_full` and `on_duplicate`. If its `workflow_id` belongs to an
+                execution of another workflow, or with other arguments, the start becomes a dead letter; if an
+                unfinished execution of the queue has its `dedup_id`, nothing is started.
+            args: The workflow's arguments by position.
+            kwargs: The workflow's arguments by name.
 
         Returns:
-            Its workflow_id: for `engine.get`, once the transaction is committed and a worker has seen it.
+            The workflow_id, for `Client.get` when the transaction is committed and a worker has seen the
+            start.
 
         Raises:
-            InvalidArgument: The connection is none of these, or it is none of a workflow's calls, or a call in
-                one.
+            InvalidArgument: The connection is of an unknown library, the value is no workflow, an option is
+                for engines and clients only, or the caller is the code of a workflow.
             EncodeError: An argument cannot be recorded.
+            TypeError: The workflow does not take these arguments.
         """
-        letter = self._letter(workflow, args, kwargs, self._place)
-        post_here(connection, letter, self._schema, self._notify)
-        return letter.workflow_id
-
-    def enqueue(
-        self,
-        connection: Any,
-        queue: str | Queue,
-        workflow: Workflow[P, R] | BoundWorkflow[P, R] | str,
-        /,
-        *args: P.args,
-        **kwargs: P.kwargs,
-    ) -> str:
-        """The same, put into a queue: `outbox.options(key="ann").enqueue(connection, "emails", send, "ann")`.
-
-        Args:
-            connection: Of psycopg, SQLAlchemy or sqlite3.
-            queue: The queue, or its name. One that nobody has declared has no limits.
-            workflow: A workflow, or its name.
-
-        Returns:
-            Its workflow_id.
-
-        Raises:
-            InvalidArgument: As of `start`.
-            EncodeError: An argument cannot be recorded.
-        """
-        place = replace(self._place, queue=check_ticket(queue))
-        letter = self._letter(workflow, args, kwargs, place)
-        post_here(connection, letter, self._schema, self._notify)
-        return letter.workflow_id
+        row = self._row(workflow, args, kwargs)
+        insert_row(connection, row, self._schema, self._notify)
+        return row.workflow_id
 
 
-class AsyncOutbox(Mail):
-    """An `Outbox` for connections whose calls are awaited: of asyncpg, psycopg (`AsyncConnection`,
+class AsyncOutbox(_OutboxBase):
+    """Like `Outbox`, for connections whose calls are awaited: of asyncpg, psycopg (`AsyncConnection`,
     `AsyncCursor`) and SQLAlchemy (`AsyncSession`, `AsyncConnection`).
 
     Args:
-        schema: As of `Outbox`.
-        notify: As of `Outbox`.
-        shard: As of `Outbox`.
+        schema: See `Outbox`.
+        notify: See `Outbox`.
+        shard: See `Outbox`.
 
     Raises:
-        InvalidArgument: One of them is out of its bounds.
+        InvalidArgument: An argument is out of its bounds.
     """
 
-    def __init__(self, schema: str = "stepfast", *, notify: bool = True, shard: int = 0) -> None:
-        super().__init__(schema, notify=notify, shard=shard)
-
     async def start(
-        self,
-        connection: Any,
-        workflow: Workflow[P, R] | BoundWorkflow[P, R] | str,
-        /,
-        *args: P.args,
-        **kwargs: P.kwargs,
+        self, connection: Any, workflow: Startable[P, R], /, *args: P.args, **kwargs: P.kwargs
     ) -> str:
-        """See `Outbox.start`."""
-        letter = self._letter(workflow, args, kwargs, self._place)
-        await post(connection, letter, self._schema, self._notify)
-        return letter.workflow_id
-
-    async def enqueue(
-        self,
-        connection: Any,
-        queue: str | Queue,
-        workflow: Workflow[P, R] | BoundWorkflow[P, R] | str,
-        /,
-        *args: P.args,
-        **kwargs: P.kwargs,
-    ) -> str:
-        """See `Outbox.enqueue`."""
-        place = replace(self._place, queue=check_ticket(queue))
-        letter = self._letter(workflow, args, kwargs, place)
-        await post(connection, letter, self._schema, self._notify)
-        return letter.workflow_id
+        """Starts an execution in the open transaction of a connection. See `Outbox.start`."""
+        row = self._row(workflow, args, kwargs)
+        await insert_row_async(connection, row, self._schema, self._notify)
+        return row.workflow_id
 
 
 __all__ = ["AsyncOutbox", "Outbox"]

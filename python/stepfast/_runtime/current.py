@@ -49,8 +49,8 @@ def current() -> Current:
     here = current_or_none()
     if here is None:
         raise InvalidArgument(
-            "current() is called outside of executions: call it in the code of a workflow that an engine runs, "
-            "or in its steps; current_or_none() returns None elsewhere"
+            "current() is called outside of executions: call it in the code of a workflow that an engine "
+            "runs, or in its steps; current_or_none() returns None elsewhere"
         )
     return here
 

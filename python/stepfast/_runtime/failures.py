@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from typing import Final
 
@@ -62,7 +62,10 @@ def workflow_failure(branch: Branch, raised: BaseException) -> FailureTuple:
     if isinstance(raised, Exception) and not branch.is_closing and _log.isEnabledFor(logging.WARNING):
         with _running(branch):
             _log.warning(
-                "workflow %r has failed (workflow_id %r)", branch.workflow, branch.workflow_id, exc_info=raised
+                "workflow %r has failed (workflow_id %r)",
+                branch.workflow,
+                branch.workflow_id,
+                exc_info=raised,
             )
     return failure_of(raised)
 
@@ -120,7 +123,7 @@ def log_failed_attempt(
 
 
 @contextmanager
-def _running(code: Branch | StepBody) -> Iterator[None]:
+def _running(code: Branch | StepBody) -> Generator[None]:
     """Makes log records belong to code that has ended."""
     token = current_code.set(code)
     try:

@@ -7,6 +7,7 @@ from typing import Any
 from stepfast import _native
 from stepfast._runtime.branch import DONE, ERROR, FAILED, PENDING, STOPPED, unwind_exception
 from stepfast._runtime.failures import recorded_exception
+from stepfast.errors import ResultTimeout
 
 
 def wait_for_call(call: _native.Call, timeout: float | None = None, what: object = None) -> Any:
@@ -15,17 +16,22 @@ def wait_for_call(call: _native.Call, timeout: float | None = None, what: object
     Args:
         call: The call.
         timeout: How long to wait, in seconds; without limit by default.
-        what: What has not ended, in the message of `TimeoutError`.
+        what: The handle whose result the call is, for the message.
 
     Raises:
-        TimeoutError: The call has not ended in time.
+        ResultTimeout: The call has not ended in time.
     """
     state = call.wait(timeout)
     if state == PENDING:
-        raise TimeoutError(f"{what} has not ended within {timeout} s")
+        raise result_timeout(what, timeout)
     if state != DONE:
         raise error_of(call, state)
     return call.take_value()
+
+
+def result_timeout(handle: object, seconds: float | None) -> ResultTimeout:
+    """Returns the exception for a result that has not come in time."""
+    return ResultTimeout(f"{handle} has not ended within {seconds} s")
 
 
 def error_of(call: _native.Call, state: int, error: BaseException | None = None) -> BaseException:
@@ -52,4 +58,4 @@ def error_of(call: _native.Call, state: int, error: BaseException | None = None)
     raise AssertionError("an error that is none")
 
 
-__all__ = ["error_of", "wait_for_call"]
+__all__ = ["error_of", "result_timeout", "wait_for_call"]

@@ -10,7 +10,7 @@ from numbers import Integral, Real
 from threading import TIMEOUT_MAX
 from typing import Any, Final, cast
 
-from stepfast._validation.coroutine_function import CoroutineFunction
+from stepfast._validation.durations import to_seconds
 from stepfast._validation.text import short_repr
 from stepfast.errors import InvalidArgument
 
@@ -60,10 +60,9 @@ def checked_grace(value: Any) -> float:
     """Returns a grace period in seconds, capped at the longest time for which threads can wait.
 
     Raises:
-        InvalidArgument: The value is no number, or negative.
+        InvalidArgument: The value is neither a number nor a `timedelta`, or negative.
     """
-    check_seconds("grace", value)
-    return min(float(value), TIMEOUT_MAX)
+    return min(to_seconds("grace", value, 0), TIMEOUT_MAX)
 
 
 def check_limit(what: str, value: Any) -> None:
@@ -156,42 +155,32 @@ def check_name(what: str, value: Any, maximum: int = MAX_NAME_BYTES) -> None:
 def check_engine_options(
     url: Any,
     max_running: Any,
-    suspend_after: Any,
     value_limit: Any,
-    threads: Any,
-    processes: Any,
+    max_threads: Any,
+    max_processes: Any,
     app_version: Any,
     max_recoveries: Any,
 ) -> None:
-    """Checks the options of an engine.
+    """Checks the options of an engine that are neither time spans nor queues.
 
     Raises:
         InvalidArgument: An option is out of its bounds.
     """
     check_store_url(url)
     check_count("max_running", max_running, 1)
-    check_seconds("suspend_after", suspend_after)
     check_count("value_limit", value_limit, 1)
-    check_count("threads", threads, 1)
-    if processes is not None:
-        check_count("processes", processes, 1)
+    check_count("max_threads", max_threads, 1)
+    if max_processes is not None:
+        check_count("max_processes", max_processes, 1)
     if app_version is not None:
         check_name("app_version", app_version)
     check_count("max_recoveries", max_recoveries, 0, MAX_RETRIES)
 
 
 def check_step_options(
-    name_given: Any,
-    retries: Any,
-    backoff: Any,
-    factor: Any,
-    max_backoff: Any,
-    jitter: Any,
-    timeout: Any,
-    speculative: Any,
-    retry_if: Any,
+    name_given: Any, retries: Any, backoff_factor: Any, jitter: Any, speculative: Any
 ) -> None:
-    """Checks the options of a step.
+    """Checks the options of a step that are neither time spans nor functions.
 
     Raises:
         InvalidArgument: An option is out of its bounds.
@@ -199,30 +188,9 @@ def check_step_options(
     if name_given is not None:
         check_name("name", name_given)
     check_count("retries", retries, 0, MAX_RETRIES)
-    check_seconds("backoff", backoff)
-    check_number("factor", factor, 1)
-    check_seconds("max_backoff", max_backoff)
+    check_number("backoff_factor", backoff_factor, 1)
     check_number("jitter", jitter, 0, 1)
-    check_limit("timeout", timeout)
-    if timeout == 0:
-        raise InvalidArgument("timeout is 0, and no attempt can be that fast: leave it out for no limit")
     check_flag("speculative", speculative)
-    given: object = retry_if
-    if isinstance(given, type) and issubclass(given, BaseException):
-        raise InvalidArgument(
-            f"retry_if is the class {given.__qualname__}, and must be a function: write "
-            f"retry_if=lambda error: isinstance(error, {given.__qualname__})"
-        )
-    if retry_if is not None and not callable(retry_if):
-        raise InvalidArgument(
-            f"retry_if is {short_repr(retry_if)}, and must be a function that takes the exception"
-        )
-    if CoroutineFunction.is_like(retry_if):
-        # its coroutine would count as true for every exception
-        raise InvalidArgument(
-            f"retry_if is {short_repr(retry_if)}, and must be a sync function: its result would not be "
-            "awaited"
-        )
 
 
 def check_function(what: str, value: Any) -> None:
@@ -246,15 +214,3 @@ def check_function(what: str, value: Any) -> None:
             f"{value.__qualname__} is a generator, which cannot be a {what}: return a list, or make a "
             "step of what it does for each item"
         )
-
-
-def check_start_options(workflow_id: Any, timeout: Any, wait_timeout: Any) -> None:
-    """Checks the options of a start.
-
-    Raises:
-        InvalidArgument: An option is out of its bounds.
-    """
-    if workflow_id is not None:
-        check_name("workflow_id", workflow_id, MAX_ID_BYTES)
-    check_limit("timeout", timeout)
-    check_limit("patience", wait_timeout)

@@ -10,8 +10,8 @@ from typing import Any, TypeAlias
 from stepfast._validation.text import short_repr
 from stepfast.errors import InvalidArgument
 
-#: A time span: seconds, or a `timedelta`.
 Duration: TypeAlias = float | timedelta
+"""A time span: a number of seconds, or a `timedelta`. It is accepted wherever a call takes a time span."""
 
 
 def to_seconds(what: str, value: Any, minimum: float = -math.inf, maximum: float = math.inf) -> float:
@@ -29,13 +29,16 @@ def to_seconds(what: str, value: Any, minimum: float = -math.inf, maximum: float
     if isinstance(value, timedelta):
         seconds = value.total_seconds()
     elif type(value) is not float and (type(value) is bool or not isinstance(value, Real)):
-        raise InvalidArgument(f"{what} is {short_repr(value)}, and must be a number of seconds or a timedelta")
+        raise InvalidArgument(
+            f"{what} is {short_repr(value)}, and must be a number of seconds or a timedelta"
+        )
     else:
+        number: Any = value
         try:
-            seconds = float(value)
+            seconds = float(number)
         except OverflowError:
             # an int beyond the range of floats
-            seconds = math.inf if value > 0 else -math.inf
+            seconds = math.inf if number > 0 else -math.inf
     # NaN is within no bounds
     if minimum <= seconds <= maximum:
         return seconds

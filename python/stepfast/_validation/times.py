@@ -3,6 +3,12 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
+from typing import Any, Final
+
+from stepfast._validation.text import short_repr
+from stepfast.errors import InvalidArgument
+
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def to_datetime(micros: int) -> datetime:
@@ -25,3 +31,21 @@ def to_datetime_or_none(micros: int | None) -> datetime | None:
 def to_micros(at: datetime | None) -> int | None:
     """Converts a datetime to microseconds since 1970; None stays None. A time without a zone is local."""
     return None if at is None else round(at.timestamp() * 1_000_000)
+
+
+def instant_micros(what: str, at: Any) -> int:
+    """Converts a datetime with a time zone to microseconds since 1970.
+
+    Args:
+        what: The name of the option, for the message.
+        at: The datetime, as the caller has given it.
+
+    Raises:
+        InvalidArgument: The value is no datetime, or has no time zone.
+    """
+    if not isinstance(at, datetime) or at.utcoffset() is None:
+        raise InvalidArgument(
+            f"{what} is {short_repr(at)}, and must be a datetime with a time zone, as in "
+            "datetime.now(timezone.utc) + timedelta(hours=1)"
+        )
+    return (at - _EPOCH) // timedelta(microseconds=1)

@@ -9,8 +9,8 @@ from .arguments import encode_arguments
 from .decoder import decode
 from .encoder import encode
 from .errors import DecodeError, EncodeError
-from .exceptions import RemoteError
-from .failures import decode_exception, encode_exception
+from .exceptions.failures import decode_exception, encode_exception
+from .exceptions.remote_error import RemoteError
 from .registry import register
 
 __all__ = [

@@ -5,7 +5,7 @@ from typing import Any, Final
 
 from ormsgpack import Ext, packb
 
-from .registry import codec_of, codecs
+from .registry import codec_by_class, codec_of
 from .walk import encode_carefully
 from .wire import BIN8, MAX_DEPTH, MIN_BIN16_LENGTH, PACK_OPTIONS, contains_buffer, sorted_array
 
@@ -39,7 +39,7 @@ class _NotSimpleError(TypeError):
 def _default_at_depth(inner_default: Callable[[Any], Ext]) -> Callable[[Any], Ext]:
     def default(value: object) -> Ext:
         cls = type(value)
-        codec = codecs.get(cls) or codec_of(cls)
+        codec = codec_by_class.get(cls) or codec_of(cls)
         content: Any = codec.reduce(value)
         if codec.is_unordered:
             parts = [packb(part, inner_default, PACK_OPTIONS) for part in content]

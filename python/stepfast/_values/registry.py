@@ -5,20 +5,11 @@ import functools
 from collections.abc import Callable, Iterable
 from typing import Any, Final, TypeVar, overload
 
-from . import (
-    arrays,
-    codes,
-    containers,
-    enums,
-    exceptions,
-    objects,
-    references,
-    scalars,
-    times,
-    urls,
-)
+from . import codes, references
 from .codec import BytesReader, ClassFinder, Codec, ContentReader, derives_from, own_codecs
+from .codecs import arrays, containers, enums, objects, scalars, times, urls
 from .errors import DecodeError, NotRecordable, type_name
+from .exceptions import codec as exceptions
 
 T = TypeVar("T")
 
@@ -30,7 +21,7 @@ _BUILT_IN: Final[dict[type, Codec]] = {
     **containers.CODECS,
     type: enums.CLASS_CODEC,
 }
-codecs: Final[dict[type, Codec]] = dict(_BUILT_IN)
+codec_by_class: Final[dict[type, Codec]] = dict(_BUILT_IN)
 
 _ADVICE: Final[dict[str, str]] = {
     "function": "record what the function is called with, and its name, instead",
@@ -47,9 +38,9 @@ def codec_of(cls: type) -> Codec:
     Raises:
         NotRecordable: The class has no codec.
     """
-    codec = codecs.get(cls)
+    codec = codec_by_class.get(cls)
     if codec is None:
-        codec = codecs[cls] = _derive_codec(cls)
+        codec = codec_by_class[cls] = _derive_codec(cls)
     return codec
 
 
@@ -68,7 +59,7 @@ def _derive_codec(cls: type[Any]) -> Codec:
         return objects.object_codec(cls, shape)
     if (advice := _ADVICE.get(cls.__name__)) is not None:
         raise NotRecordable(f"a {cls.__name__} cannot be recorded", advice)
-    base = next((base for base in cls.__mro__[1:-1] if base in PLAIN_TYPES or base in codecs), None)
+    base = next((base for base in cls.__mro__[1:-1] if base in PLAIN_TYPES or base in codec_by_class), None)
     if base is not None:
         raise NotRecordable(
             f"it would come back as a {type_name(base)}, not as the subclass that it is",
@@ -159,11 +150,11 @@ def register(
         references.class_of_name[each] = cls
     if name is not None:
         references.name_of_class[cls] = name
-    codecs.pop(cls, None)
+    codec_by_class.pop(cls, None)
     if encode is not None and decode is not None:
         own_codecs[cls] = (encode, decode)
         if not issubclass(cls, BaseException):
-            codecs[cls] = _registered_codec(cls, encode)
+            codec_by_class[cls] = _registered_codec(cls, encode)
     return cls
 
 

@@ -5,7 +5,7 @@ from typing import Any, Final, cast
 from ormsgpack import Ext, packb
 
 from .codec import Codec, Label
-from .containers import MAP, flatten_pairs
+from .codecs.containers import MAP, flatten_pairs
 from .errors import EncodeError, NotRecordable, type_name
 from .registry import codec_of
 from .wire import ANY_KEYS, MAX_DEPTH, PACK_OPTIONS, sorted_array

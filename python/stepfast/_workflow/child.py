@@ -1,9 +1,9 @@
-"""Children that a workflow starts, to be awaited later or not at all."""
+"""Children: executions that the code of a workflow starts."""
 
 from __future__ import annotations
 
 from collections.abc import Coroutine, Generator, Iterator
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 from stepfast import _native
 from stepfast._runtime.branch import current_branch
@@ -11,31 +11,45 @@ from stepfast._runtime.waiting import wait_for_call
 from stepfast.errors import InvalidArgument
 
 if TYPE_CHECKING:
-    from stepfast._options.start_options import StartOptions
+    from stepfast._options.start_options import CheckedOptions
     from stepfast._runtime.host import Host
     from stepfast._workflow.workflow import Workflow
 
 R = TypeVar("R", covariant=True)
 
+#: The options that no child can have, with the reason and with what to do.
+_NOT_FOR_CHILDREN: Final = {
+    "debounce": "cannot be debounced: leave it out, or start the execution in a step",
+    "max_delay": "cannot be debounced: leave it out, or start the execution in a step",
+    "wait_timeout": "waits for the database as long as its workflow does: leave it out",
+    "on_full": "is never rejected by a full queue, and does not wait for capacity: leave it out",
+}
+#: The same for children that their workflow may await.
+_NOT_FOR_AWAITED: Final = {
+    **_NOT_FOR_CHILDREN,
+    "workflow_id": "is identified by its call: leave it out, or use start_detached(...)",
+    "dedup_id": "cannot be replaced by another execution: leave it out, or use start_detached(...)",
+}
 
-class Reference:
-    """What a workflow knows of a child that it has started."""
 
-    __slots__ = ("_number", "_opened", "workflow_id")
+class _ChildReference:
+    """A reference to a child, for the workflow that has started it."""
 
-    def __init__(self, opened: Host, number: int, workflow_id: str) -> None:
-        self._opened, self._number = opened, number
+    __slots__ = ("_host", "_number", "workflow_id")
+
+    def __init__(self, host: Host, number: int, workflow_id: str) -> None:
+        self._host, self._number = host, number
         #: The child's workflow_id.
         self.workflow_id: str = workflow_id
 
-    def _call(self) -> _native.Call:
+    def _result_call(self) -> _native.Call:
         branch = current_branch()
         if branch is None:
             raise InvalidArgument(
                 f"the result of child {self.workflow_id} is for the code of the workflow that started it; "
                 "elsewhere use engine.get(workflow_id).result()"
             )
-        return branch.child_result(self._opened.native, self._number, self.workflow_id)
+        return branch.child_result(self._host.native, self._number, self.workflow_id)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.workflow_id!r})"
@@ -44,7 +58,7 @@ class Reference:
         yield self.workflow_id
 
 
-class Child(Reference, Generic[R]):
+class Child(_ChildReference, Generic[R]):
     """A child that a sync workflow has started.
 
     Attributes:
@@ -54,18 +68,19 @@ class Child(Reference, Generic[R]):
     __slots__ = ()
 
     def result(self) -> R:
-        """Waits for the child's output: a durable call, in the workflow that started it.
+        """Waits for the child's output: a durable call, in the workflow that started the child.
 
         Raises:
             WorkflowCancelled: The child was cancelled, but this workflow was not.
-            InvalidArgument: This is not the code of a workflow.
-            Exception: What the child has raised; `WorkflowFailed` where no code of Python has.
+            InvalidArgument: The caller is not the code of a workflow.
+            Exception: The exception that the child has raised; `WorkflowFailed` if it failed without an
+                exception of Python.
         """
-        output: R = wait_for_call(self._call())
+        output: R = wait_for_call(self._result_call())
         return output
 
 
-class AsyncChild(Reference, Generic[R]):
+class AsyncChild(_ChildReference, Generic[R]):
     """A child that an async workflow has started; awaiting it is awaiting its output.
 
     Attributes:
@@ -75,25 +90,90 @@ class AsyncChild(Reference, Generic[R]):
     __slots__ = ()
 
     def result(self) -> Coroutine[object, None, R]:
-        """Waits for the child's output: a durable call, in the workflow that started it.
+        """Waits for the child's output: a durable call, in the workflow that started the child.
 
         Raises:
             WorkflowCancelled: The child was cancelled, but this workflow was not.
-            InvalidArgument: This is not the code of a workflow.
-            Exception: What the child has raised; `WorkflowFailed` where no code of Python has.
+            InvalidArgument: The caller is not the code of a workflow.
+            Exception: The exception that the child has raised; `WorkflowFailed` if it failed without an
+                exception of Python.
         """
-        return self._call()
+        return self._result_call()
 
     def __await__(self) -> Generator[Any, Any, R]:
         return self.result().__await__()
 
 
-def elsewhere(workflow: Workflow[..., Any]) -> InvalidArgument:
-    """What is for the code of workflows is called elsewhere."""
+def outside_workflow_error(workflow: Workflow[..., Any]) -> InvalidArgument:
+    """Returns the error for a child that is started outside of workflows."""
     return InvalidArgument(
-        f"workflow {workflow.name!r} is started as a child, but this is not the code of a workflow: use "
-        "engine.start(...) here"
+        f"workflow {workflow.name!r} is started as a child, but the caller is not the code of a workflow: "
+        "use engine.start(...) or engine.run(...) here"
     )
+
+
+def call_child(
+    workflow: Workflow[..., Any],
+    branch: _native.Branch,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    options: CheckedOptions | None = None,
+) -> Any:
+    """Runs a workflow as a child of the workflow whose code calls it.
+
+    Args:
+        workflow: The workflow.
+        branch: The branch whose code calls it.
+        args: Arguments by position.
+        kwargs: Arguments by name.
+        options: The options of the child's start.
+
+    Returns:
+        The output; an awaitable of it in async code.
+    """
+    if workflow.is_async and not branch.is_on_loop:
+        raise InvalidArgument(
+            f"workflow {workflow.name!r} is async, and the workflow that calls it is sync: make both async, "
+            "or both sync"
+        )
+    if branch.is_on_loop and not workflow.is_async:
+        raise InvalidArgument(
+            f"workflow {workflow.name!r} is sync, and waiting for it would block the event loop of an async "
+            f"one: make it async, or write await {workflow.function.__name__}.in_thread(...)"
+        )
+    host = branch.host
+    number = host.number(workflow)
+    native = None if options is None else _native_options(options)
+    if workflow.is_async:
+        return branch.child(host.native, number, args, kwargs, False, native)
+    return host.threads.run_child(branch, number, args, kwargs, native)
+
+
+def call_child_in_thread(
+    workflow: Workflow[..., R],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    options: CheckedOptions | None = None,
+) -> Coroutine[object, None, R]:
+    """Runs a sync workflow as a child of the async workflow whose code calls it.
+
+    Args:
+        workflow: The workflow.
+        args: Arguments by position.
+        kwargs: Arguments by name.
+        options: The options of the child's start.
+
+    Returns:
+        An awaitable of the output.
+    """
+    branch = current_branch()
+    if workflow.is_async or branch is None or not branch.is_on_loop:
+        raise InvalidArgument(
+            f"in_thread is for async workflows that call sync ones, and {workflow.name!r} is called elsewhere"
+        )
+    host = branch.host
+    native = None if options is None else _native_options(options)
+    return branch.child(host.native, host.number(workflow), args, kwargs, False, native)
 
 
 def start_child(
@@ -102,28 +182,44 @@ def start_child(
     kwargs: dict[str, Any],
     *,
     is_detached: bool = False,
-    order: StartOptions | None = None,
+    options: CheckedOptions | None = None,
 ) -> Any:
-    """Starts a child of the workflow whose code calls this. In async code it is to be awaited.
+    """Starts a child of the workflow whose code calls this.
+
+    Args:
+        workflow: The workflow.
+        args: Arguments by position.
+        kwargs: Arguments by name.
+        is_detached: Whether the child is not cancelled with its workflow, and cannot be awaited.
+        options: The options of the child's start.
 
     Returns:
-        A reference to it; only its workflow_id if it is detached.
+        A reference to the child, or the workflow_id of a detached one; an awaitable of it in async code.
     """
     branch = current_branch()
     if branch is None:
-        raise elsewhere(workflow)
-    opened: Host = branch.host
-    number = opened.number(workflow)
-    call = branch.start_child(opened.native, number, args, kwargs, is_detached, order)
+        raise outside_workflow_error(workflow)
+    host: Host = branch.host
+    number = host.number(workflow)
+    native = None if options is None else _native_options(options, is_detached=is_detached)
+    call = branch.start_child(host.native, number, args, kwargs, is_detached, native)
     if branch.is_on_loop:
-        return _started(call, opened, number, is_detached)
-    key = wait_for_call(call)
-    return key if is_detached else Child[Any](opened, number, key)
+        return _started(call, host, number, is_detached)
+    workflow_id = wait_for_call(call)
+    return workflow_id if is_detached else Child[Any](host, number, workflow_id)
 
 
-async def _started(call: _native.Call, opened: Host, number: int, is_detached: bool) -> Any:
-    key = await call
-    return key if is_detached else AsyncChild[Any](opened, number, key)
+async def _started(call: _native.Call, host: Host, number: int, is_detached: bool) -> Any:
+    workflow_id = await call
+    return workflow_id if is_detached else AsyncChild[Any](host, number, workflow_id)
+
+
+def _native_options(options: CheckedOptions, *, is_detached: bool = False) -> _native.StartOptions:
+    if is_detached:
+        options.refuse(_NOT_FOR_CHILDREN, "a child")
+    else:
+        options.refuse(_NOT_FOR_AWAITED, "a child that its workflow may await")
+    return options.native
 
 
 __all__ = ["AsyncChild", "Child"]

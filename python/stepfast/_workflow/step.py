@@ -35,7 +35,9 @@ from stepfast._runtime.threads.time_limit import begin_in_thread, call_within, r
 from stepfast._runtime.waiting import error_of
 from stepfast._validation import bounds
 from stepfast._validation.coroutine_function import CoroutineFunction
+from stepfast._validation.durations import Duration, to_seconds, to_timeout
 from stepfast._validation.names import qualified_name
+from stepfast._validation.retry_rule import RetryOn, retry_rule
 from stepfast._validation.signature import signature_of
 from stepfast.errors import InvalidArgument
 
@@ -68,26 +70,29 @@ class Step(CoroutineFunction, Generic[P, R]):
         *,
         name: str | None,
         retries: int,
-        backoff: float,
-        factor: float,
-        max_backoff: float,
+        backoff: Duration,
+        backoff_factor: float,
+        max_backoff: Duration,
         jitter: float,
-        timeout: float | None,
+        timeout: Duration | None,
         speculative: bool,
+        retry_on: RetryOn | None,
         retry_if: Callable[[Exception], bool] | None,
     ) -> None:
         bounds.check_function("step", function)
-        bounds.check_step_options(
-            name, retries, backoff, factor, max_backoff, jitter, timeout, speculative, retry_if
-        )
+        bounds.check_step_options(name, retries, backoff_factor, jitter, speculative)
+        limit = to_timeout("timeout", timeout)
+        if limit == 0:
+            raise InvalidArgument("timeout is 0, and no attempt can be that fast: leave it out for no limit")
         self.function = function
         self.__stepfast__ = True
         self.name: str = name or qualified_name(function)
         self.is_async: bool = inspect.iscoroutinefunction(function)
-        self.retry_if = retry_if
-        # what is longer than threads can wait is no limit
-        self.timeout: float | None = timeout if timeout is None or timeout < TIMEOUT_MAX else None
-        # what is awaited: of a sync step, which `in_thread` makes awaitable, a thread
+        #: Decides whether an exception may be retried; None if every exception may.
+        self.retry_if: Callable[[Exception], bool] | None = retry_rule(retry_on, retry_if)
+        # a time that is longer than threads can wait is no limit
+        self.timeout: float | None = limit if limit is None or limit < TIMEOUT_MAX else None
+        # the awaitable body: of a sync step, for `in_thread`, a thread
         body: Callable[..., Any] = function
         if not self.is_async:
             body = functools.partial(asyncio.to_thread, begin_in_thread, cast("Any", function))
@@ -96,13 +101,13 @@ class Step(CoroutineFunction, Generic[P, R]):
         self.settings: _native.StepSettings = _native.StepSettings(
             self.name,
             retries,
-            backoff,
-            factor,
-            max_backoff,
+            to_seconds("backoff", backoff, 0),
+            backoff_factor,
+            to_seconds("max_backoff", max_backoff, 0),
             jitter,
             speculative,
             body,
-            retry_if,
+            self.retry_if,
             signature_of(function),
         )
         functools.update_wrapper(self, function)

@@ -1,4 +1,4 @@
-"""Limits in time that a replay repeats."""
+"""Time limits that a replay repeats."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Final, NoReturn, Self, TypeVar
 
 from stepfast._runtime.branch import current_branch
-from stepfast._validation import bounds
+from stepfast._validation.durations import Duration, to_seconds
 from stepfast._workflow.sleep import sleep
 from stepfast.errors import InvalidArgument
 
@@ -18,28 +18,27 @@ R = TypeVar("R")
 class timeout:
     """Limits how long the code inside may wait: `async with stepfast.timeout(30): ...`.
 
-    In a workflow the limit is a durable timer: a replay after a crash times out at the same place, and time
-    that passed meanwhile counts. Elsewhere it is `asyncio.timeout`.
+    In a workflow the limit is a durable timer: a replay after a crash times out at the same place, and the
+    time between counts. Elsewhere it is `asyncio.timeout`.
 
     Args:
-        seconds: The limit, in seconds; None for no limit. One that is not above 0 has passed already.
+        seconds: The limit, as seconds or as a `timedelta`; None for no limit. A limit of 0 or less has
+            passed already.
 
     Raises:
-        TimeoutError: The time was up; what was awaited then has been cancelled.
-        InvalidArgument: The limit is no number; or this is a sync workflow: threads cannot be interrupted,
-            `@step(timeout=...)` limits a step.
+        TimeoutError: The time was up; the awaited call has been cancelled.
+        InvalidArgument: The limit is neither a number nor a `timedelta`; or the workflow is sync: threads
+            cannot be interrupted, and `@step(timeout=...)` limits a step.
     """
 
-    def __init__(self, seconds: float | None) -> None:
-        if seconds is not None:
-            bounds.check_number("seconds", seconds)
-        self._seconds = seconds
+    def __init__(self, seconds: Duration | None) -> None:
+        self._seconds = None if seconds is None else to_seconds("seconds", seconds)
         self._plain: asyncio.Timeout | None = None
         self._timer: asyncio.Task[None] | None = None
         self._is_expired = False
 
     if not TYPE_CHECKING:
-        # checkers find it wrong, as it is
+        # hidden from type checkers, which then reject `with stepfast.timeout(...)`
 
         def __enter__(self) -> NoReturn:
             raise InvalidArgument(
@@ -69,7 +68,7 @@ class timeout:
         self._task.cancel()
 
     def expired(self) -> bool:
-        """True if the time was up."""
+        """Returns whether the time was up."""
         return self._plain.expired() if self._plain is not None else self._is_expired
 
     async def __aexit__(
@@ -84,7 +83,7 @@ class timeout:
         if self._timer is None:
             return
         if not self._is_expired:
-            # that it was given up is recorded before the code goes on
+            # the cancellation of the timer is recorded before the code continues
             self._timer.cancel()
             return
         is_ours = self._task.uncancel() <= self._cancelling
@@ -95,23 +94,22 @@ class timeout:
 _limited: Final = timeout
 
 
-async def wait_for(awaitable: Awaitable[R], timeout: float | None) -> R:
-    """Awaits `awaitable` for so long, then cancels it. See `timeout`.
+async def wait_for(awaitable: Awaitable[R], timeout: Duration | None) -> R:
+    """Awaits an awaitable for a limited time, then cancels it. See `timeout`.
 
     Args:
         awaitable: A call, a coroutine or a task.
-        timeout: The limit, in seconds; None for no limit.
+        timeout: The limit, as seconds or as a `timedelta`; None for no limit.
 
     Returns:
-        What the awaitable comes to.
+        The result of the awaitable.
 
     Raises:
         TimeoutError: The time was up; the awaitable has been cancelled.
-        InvalidArgument: As of `timeout`.
+        InvalidArgument: The limit is neither a number nor a `timedelta`; or the workflow is sync.
     """
-    if timeout is not None:
-        bounds.check_number("timeout", timeout)
-    async with _limited(timeout):
+    limit = None if timeout is None else to_seconds("timeout", timeout)
+    async with _limited(limit):
         return await awaitable
 
 

@@ -1,31 +1,34 @@
-"""Workflows: functions that go on after a crash from what is recorded."""
+"""Workflows: functions whose executions continue after a crash from what is recorded."""
 
 from __future__ import annotations
 
 import functools
 import inspect
-import weakref
-from collections.abc import Callable, Coroutine, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, Concatenate, Final, Generic, ParamSpec, TypeVar, cast, overload
+from collections.abc import Callable, Coroutine, Iterator
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar, Unpack, cast, overload
 
-from stepfast._options.start_options import StartOptions, order_of
+from stepfast._options.start_options import CheckedOptions, StartOptions, check_options
 from stepfast._runtime.branch import current_branch
 from stepfast._runtime.exceptions_here import execution_entry
 from stepfast._validation import bounds
 from stepfast._validation.coroutine_function import CoroutineFunction
-from stepfast._validation.names import location_of, qualified_name
+from stepfast._validation.names import qualified_name
 from stepfast._validation.signature import signature_of
-from stepfast._workflow.child import AsyncChild, Child, elsewhere, start_child
+from stepfast._workflow.child import (
+    AsyncChild,
+    Child,
+    call_child,
+    call_child_in_thread,
+    outside_workflow_error,
+    start_child,
+)
+from stepfast._workflow.registry import register
+from stepfast._workflow.startable import Startable
 from stepfast._workflow.step import Nobody
 from stepfast._workflow.time_limit_check import warn_of_limits
-from stepfast.errors import InvalidArgument
 
 if TYPE_CHECKING:
-    from datetime import datetime
-
     from stepfast import _native
-    from stepfast._options.queue import Queue
-    from stepfast._runtime.host import Host
 
 P = ParamSpec("P")
 A = ParamSpec("A")
@@ -34,7 +37,91 @@ T = TypeVar("T")
 S = TypeVar("S")
 
 
-class Workflow(CoroutineFunction, Generic[P, R]):
+class _LocalWorkflow(CoroutineFunction, Startable[P, R]):
+    """Base of workflows whose code is in this program, which can be children."""
+
+    def _child_parts(self) -> tuple[Workflow[..., Any], tuple[Any, ...], CheckedOptions | None]:
+        """Returns the workflow itself, its bound arguments, and the options of its start."""
+        raise NotImplementedError
+
+    def options(self, **options: Unpack[StartOptions]) -> ConfiguredWorkflow[P, R]:
+        """Returns the workflow with options for its start. It is accepted wherever a workflow is:
+        `engine.start(send.options(queue="emails"), "ann")`, and as a child in a workflow:
+        `send.options(queue="emails").start("ann")`.
+
+        Given again, later options win: `send.options(queue="emails").options(key="ann")` has both.
+
+        Children take all options except `debounce`, `max_delay`, `wait_timeout` and `on_full`. Those that
+        their workflow may await take no `workflow_id` and no `dedup_id` either: `start_detached` does.
+
+        Args:
+            options: The options; see `StartOptions`.
+
+        Raises:
+            InvalidArgument: An option is out of its bounds, or does not go with another one.
+        """
+        workflow, bound_args, before = self._child_parts()
+        given = options if before is None else {**before.values, **options}
+        return ConfiguredWorkflow(workflow, bound_args, check_options(given))
+
+    def in_thread(self, *args: P.args, **kwargs: P.kwargs) -> Coroutine[object, None, R]:
+        """For async workflows: runs the sync workflow as a child, on a thread.
+
+        Raises:
+            InvalidArgument: The workflow is async, or the caller is not the code of an async workflow.
+            WorkflowCancelled: The child was cancelled, but this workflow was not.
+            Exception: The exception that the child has raised; `WorkflowFailed` if it failed without an
+                exception of Python.
+        """
+        workflow, bound_args, options = self._child_parts()
+        return call_child_in_thread(workflow, (*bound_args, *args), kwargs, options)
+
+    @overload
+    async def start(  # type: ignore[overload-overlap] # what is async comes first
+        self: _LocalWorkflow[P, Coroutine[Any, Any, T]], /, *args: P.args, **kwargs: P.kwargs
+    ) -> AsyncChild[T]: ...
+
+    @overload
+    def start(self, /, *args: P.args, **kwargs: P.kwargs) -> Child[R]: ...
+
+    def start(self, /, *args: Any, **kwargs: Any) -> Any:
+        """In a workflow: starts a child, to be awaited later by its `result`. The child is cancelled with the
+        workflow.
+
+        Raises:
+            InvalidArgument: The caller is not the code of a workflow: `engine.start` starts executions there.
+        """
+        workflow, bound_args, options = self._child_parts()
+        return start_child(workflow, (*bound_args, *args), kwargs, options=options)
+
+    @overload
+    async def start_detached(  # type: ignore[overload-overlap] # what is async comes first
+        self: _LocalWorkflow[P, Coroutine[Any, Any, T]], /, *args: P.args, **kwargs: P.kwargs
+    ) -> str: ...
+
+    @overload
+    def start_detached(self, /, *args: P.args, **kwargs: P.kwargs) -> str: ...
+
+    def start_detached(self, /, *args: Any, **kwargs: Any) -> Any:
+        """In a workflow: starts an execution that the workflow does not wait for, and that is not cancelled
+        with it.
+
+        With a `workflow_id` in its `options`, this leads to the existing execution if one of the same
+        workflow and arguments has the id.
+
+        Returns:
+            The execution's workflow_id.
+
+        Raises:
+            InvalidArgument: The caller is not the code of a workflow: `engine.start` starts executions there.
+            WorkflowIdConflict: The workflow_id belongs to another workflow, or to other arguments.
+            DedupConflict: An unfinished execution of the queue has the `dedup_id`.
+        """
+        workflow, bound_args, options = self._child_parts()
+        return start_child(workflow, (*bound_args, *args), kwargs, is_detached=True, options=options)
+
+
+class Workflow(_LocalWorkflow[P, R]):
     """A workflow function. Engines know it by its name. Called in a workflow it runs as a child; elsewhere
     it is a plain call.
 
@@ -46,15 +133,15 @@ class Workflow(CoroutineFunction, Generic[P, R]):
     __qualname__: str
     __wrapped__: Callable[P, R]
 
-    def __init__(self, function: Callable[P, R], *, name: str | None, eager: bool) -> None:
+    def __init__(self, function: Callable[P, R], *, name: str | None, durable_reads: bool) -> None:
         if name is not None:
             bounds.check_name("name", name)
-        bounds.check_flag("eager", eager)
+        bounds.check_flag("durable_reads", durable_reads)
         bounds.check_function("workflow", function)
         self.function = function
         self.__stepfast__ = True
         self.name: str = name or qualified_name(function)
-        self.eager = eager
+        self.durable_reads = durable_reads
         self.is_async: bool = inspect.iscoroutinefunction(function)
         self.signature: _native.Signature | None = signature_of(function)
         if self.is_async:
@@ -65,99 +152,10 @@ class Workflow(CoroutineFunction, Generic[P, R]):
         branch = current_branch()
         if branch is None:
             return self.function(*args, **kwargs)
-        return cast("R", called(self, branch, args, kwargs))
+        return cast("R", call_child(self, branch, args, kwargs))
 
-    def in_thread(self, *args: P.args, **kwargs: P.kwargs) -> Coroutine[object, None, R]:
-        """For async workflows: the sync workflow as a child, which runs on a thread.
-
-        Raises:
-            InvalidArgument: The workflow is async, or this is not the code of an async workflow.
-            WorkflowCancelled: The child was cancelled, but this workflow was not.
-            Exception: What the child has raised; `WorkflowFailed` where no code of Python has.
-        """
-        return called_in_thread(self, args, kwargs)
-
-    def options(
-        self,
-        *,
-        queue: str | Queue | None = None,
-        key: str | None = None,
-        priority: int | None = None,
-        delay: float | None = None,
-        start_at: datetime | None = None,
-        run_timeout: float | None = None,
-        attributes: Mapping[str, str] | None = None,
-    ) -> PlacedWorkflow[P, R]:
-        """In a workflow: the workflow as a child with options, as in
-        `send.options(queue="emails").start("ann")`. To start executions elsewhere there is `Engine.options`.
-
-        Args:
-            queue: The queue that it waits in until a worker takes it, by its name or as a `Queue`; it must
-                have been declared. What a workflow starts in a full queue is never refused. None by default.
-            key: Its key within the queue. None by default.
-            priority: Smaller comes first among those of its queue and key; 0 by default.
-            delay: It begins not before so many seconds after it was started. At once by default.
-            start_at: The same as a time: a datetime with a time zone, by the clock of the database.
-            run_timeout: It is cancelled unless it has ended so many seconds after it has begun; never by
-                default.
-            attributes: Names with values that it is found by; see `Engine.options`. None by default.
-
-        Returns:
-            What has the same `start`, `start_detached` and `in_thread` as the workflow, and can be called.
-
-        Raises:
-            InvalidArgument: An option is out of its bounds.
-        """
-        return PlacedWorkflow(
-            self,
-            (),
-            order_of(
-                queue=queue,
-                key=key,
-                priority=priority,
-                delay=delay,
-                start_at=start_at,
-                run_timeout=run_timeout,
-                attributes=attributes,
-            ),
-        )
-
-    @overload
-    async def start(  # type: ignore[overload-overlap] # what is async comes first
-        self: Workflow[P, Coroutine[Any, Any, T]], /, *args: P.args, **kwargs: P.kwargs
-    ) -> AsyncChild[T]: ...
-
-    @overload
-    def start(self, /, *args: P.args, **kwargs: P.kwargs) -> Child[R]: ...
-
-    def start(self, /, *args: Any, **kwargs: Any) -> Any:
-        """In a workflow: starts a child, to be awaited later by its `result`. The child is cancelled
-        with the workflow.
-
-        Raises:
-            InvalidArgument: This is not the code of a workflow: there `engine.start` starts executions.
-        """
-        return start_child(self, args, kwargs)
-
-    @overload
-    async def start_detached(  # type: ignore[overload-overlap] # what is async comes first
-        self: Workflow[P, Coroutine[Any, Any, T]], /, *args: P.args, **kwargs: P.kwargs
-    ) -> str: ...
-
-    @overload
-    def start_detached(self, /, *args: P.args, **kwargs: P.kwargs) -> str: ...
-
-    def start_detached(self, /, *args: Any, **kwargs: Any) -> Any:
-        """In a workflow: starts an execution that the workflow does not wait for, and that is not cancelled
-        with it.
-
-        Returns:
-            Its workflow_id.
-
-        Raises:
-            InvalidArgument: This is not the code of a workflow: there `engine.start` starts executions.
-        """
-        return start_child(self, args, kwargs, is_detached=True)
+    def _child_parts(self) -> tuple[Workflow[..., Any], tuple[Any, ...], CheckedOptions | None]:
+        return self, (), None
 
     @overload
     def __get__(  # type: ignore[misc] # see `Step.__get__`
@@ -191,9 +189,9 @@ class Workflow(CoroutineFunction, Generic[P, R]):
         yield self.name
 
 
-class BoundWorkflow(CoroutineFunction, Generic[P, R]):
-    """A workflow that is a method, with the object that it is called on: its first argument, which is
-    recorded with the others."""
+class BoundWorkflow(_LocalWorkflow[P, R]):
+    """A workflow that is a method, with the object on which it is called: its first argument, which is
+    recorded with the others. It has the methods of `Workflow`."""
 
     def __init__(self, workflow: Workflow[..., R], instance: object) -> None:
         self.workflow: Workflow[..., R] = workflow
@@ -202,56 +200,8 @@ class BoundWorkflow(CoroutineFunction, Generic[P, R]):
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         return self.workflow(self.instance, *args, **kwargs)
 
-    def in_thread(self, *args: P.args, **kwargs: P.kwargs) -> Coroutine[object, None, R]:
-        """See `Workflow.in_thread`."""
-        return self.workflow.in_thread(self.instance, *args, **kwargs)
-
-    @overload
-    async def start(  # type: ignore[overload-overlap] # what is async comes first
-        self: BoundWorkflow[P, Coroutine[Any, Any, T]], /, *args: P.args, **kwargs: P.kwargs
-    ) -> AsyncChild[T]: ...
-
-    @overload
-    def start(self, /, *args: P.args, **kwargs: P.kwargs) -> Child[R]: ...
-
-    def start(self, /, *args: Any, **kwargs: Any) -> Any:
-        """See `Workflow.start`."""
-        return start_child(self.workflow, (self.instance, *args), kwargs)
-
-    @overload
-    async def start_detached(  # type: ignore[overload-overlap] # what is async comes first
-        self: BoundWorkflow[P, Coroutine[Any, Any, T]], /, *args: P.args, **kwargs: P.kwargs
-    ) -> str: ...
-
-    @overload
-    def start_detached(self, /, *args: P.args, **kwargs: P.kwargs) -> str: ...
-
-    def start_detached(self, /, *args: Any, **kwargs: Any) -> Any:
-        """See `Workflow.start_detached`."""
-        return start_child(self.workflow, (self.instance, *args), kwargs, is_detached=True)
-
-    def options(
-        self,
-        *,
-        queue: str | Queue | None = None,
-        key: str | None = None,
-        priority: int | None = None,
-        delay: float | None = None,
-        start_at: datetime | None = None,
-        run_timeout: float | None = None,
-        attributes: Mapping[str, str] | None = None,
-    ) -> PlacedWorkflow[P, R]:
-        """See `Workflow.options`."""
-        order = order_of(
-            queue=queue,
-            key=key,
-            priority=priority,
-            delay=delay,
-            start_at=start_at,
-            run_timeout=run_timeout,
-            attributes=attributes,
-        )
-        return PlacedWorkflow(self.workflow, (self.instance,), order)
+    def _child_parts(self) -> tuple[Workflow[..., Any], tuple[Any, ...], CheckedOptions | None]:
+        return self.workflow, (self.instance,), None
 
     def _returns_coroutine(self) -> bool:
         return self.workflow.is_async
@@ -260,164 +210,30 @@ class BoundWorkflow(CoroutineFunction, Generic[P, R]):
         return f"<workflow {self.workflow.name} of {self.instance!r}>"
 
 
-class PlacedWorkflow(CoroutineFunction, Generic[P, R]):
-    """A workflow that is started as a child with options: what `Workflow.options` returns."""
+class ConfiguredWorkflow(_LocalWorkflow[P, R]):
+    """A workflow with options for its start, as `Workflow.options` returns it. It has the methods of
+    `Workflow`. Called in a workflow it runs as a child; elsewhere it cannot be called."""
 
-    def __init__(self, workflow: Workflow[..., R], before: tuple[Any, ...], order: StartOptions) -> None:
-        self._workflow, self._before, self._order = workflow, before, order
+    def __init__(
+        self, workflow: Workflow[..., Any], bound_args: tuple[Any, ...], start_options: CheckedOptions
+    ) -> None:
+        self.workflow, self.bound_args, self.start_options = workflow, bound_args, start_options
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         branch = current_branch()
         if branch is None:
-            raise elsewhere(self._workflow)
-        return cast("R", called(self._workflow, branch, (*self._before, *args), kwargs, self._order))
+            raise outside_workflow_error(self.workflow)
+        arguments = (*self.bound_args, *args)
+        return cast("R", call_child(self.workflow, branch, arguments, kwargs, self.start_options))
 
-    def in_thread(self, *args: P.args, **kwargs: P.kwargs) -> Coroutine[object, None, R]:
-        """See `Workflow.in_thread`."""
-        return called_in_thread(self._workflow, (*self._before, *args), kwargs, self._order)
-
-    @overload
-    async def start(  # type: ignore[overload-overlap] # what is async comes first
-        self: PlacedWorkflow[P, Coroutine[Any, Any, T]], /, *args: P.args, **kwargs: P.kwargs
-    ) -> AsyncChild[T]: ...
-
-    @overload
-    def start(self, /, *args: P.args, **kwargs: P.kwargs) -> Child[R]: ...
-
-    def start(self, /, *args: Any, **kwargs: Any) -> Any:
-        """See `Workflow.start`."""
-        return start_child(self._workflow, (*self._before, *args), kwargs, order=self._order)
-
-    @overload
-    async def start_detached(  # type: ignore[overload-overlap] # what is async comes first
-        self: PlacedWorkflow[P, Coroutine[Any, Any, T]], /, *args: P.args, **kwargs: P.kwargs
-    ) -> str: ...
-
-    @overload
-    def start_detached(self, /, *args: P.args, **kwargs: P.kwargs) -> str: ...
-
-    def start_detached(self, /, *args: Any, **kwargs: Any) -> Any:
-        """See `Workflow.start_detached`."""
-        args = (*self._before, *args)
-        return start_child(self._workflow, args, kwargs, is_detached=True, order=self._order)
+    def _child_parts(self) -> tuple[Workflow[..., Any], tuple[Any, ...], CheckedOptions | None]:
+        return self.workflow, self.bound_args, self.start_options
 
     def _returns_coroutine(self) -> bool:
-        return self._workflow.is_async
+        return self.workflow.is_async
 
     def __repr__(self) -> str:
-        return f"<workflow {self._workflow.name} with options>"
-
-
-def called(
-    workflow: Workflow[..., Any],
-    branch: _native.Branch,
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
-    order: StartOptions | None = None,
-) -> Any:
-    """What it comes to as a child, or what to await for that."""
-    if workflow.is_async and not branch.is_on_loop:
-        raise InvalidArgument(
-            f"workflow {workflow.name!r} is async, but the one that calls it is not: make that async, or "
-            "this sync"
-        )
-    if branch.is_on_loop and not workflow.is_async:
-        raise InvalidArgument(
-            f"workflow {workflow.name!r} is sync, and waiting for it would block the event loop of an async "
-            f"one: make it async, or write await {workflow.function.__name__}.in_thread(...)"
-        )
-    opened = branch.host
-    number = opened.number(workflow)
-    if workflow.is_async:
-        return branch.child(opened.native, number, args, kwargs, False, order)
-    return opened.threads.run_child(branch, number, args, kwargs, order)
-
-
-def called_in_thread(
-    workflow: Workflow[..., R],
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
-    order: StartOptions | None = None,
-) -> Coroutine[object, None, R]:
-    """What to await for what it comes to as a child that runs on a thread."""
-    branch = current_branch()
-    if workflow.is_async or branch is None or not branch.is_on_loop:
-        raise InvalidArgument(
-            f"in_thread is for async workflows that call sync ones; {workflow.name!r} is called elsewhere"
-        )
-    opened = branch.host
-    return branch.child(opened.native, opened.number(workflow), args, kwargs, False, order)
-
-
-_registered: Final[dict[str, Workflow[..., Any]]] = {}
-#: Engines that follow when a workflow is defined again, as in a notebook whose cells are run again.
-open_engines: Final[weakref.WeakSet[Host]] = weakref.WeakSet()
-
-
-def registered() -> list[Workflow[..., Any]]:
-    """All workflows that have been defined, in order of their names."""
-    return [_registered[name] for name in sorted(_registered)]
-
-
-def register(workflow: Workflow[..., Any]) -> None:
-    """Keeps a workflow for engines to find."""
-    known = _registered.get(workflow.name)
-    if known is not None and location_of(known.function) != location_of(workflow.function):
-        raise InvalidArgument(
-            f"two workflows are called {workflow.name!r}, in {location_of(known.function)} and in "
-            f"{location_of(workflow.function)}; give one of them another name: @workflow(name=...)"
-        )
-    following = [opened for opened in open_engines if not opened.is_closed] if known is not None else []
-    if known is not None and is_variant(known, workflow) and any(known in it.numbers for it in following):
-        raise InvalidArgument(
-            f"workflow {workflow.name!r} is made again, by the same code with other values, while an engine "
-            f"is open that knows the first one: executions of that would go on with the new one. {OWN_NAMES}"
-        )
-    _registered[workflow.name] = workflow
-    for opened in following:
-        opened.redefine(workflow)
-
-
-#: What to do where one function makes several workflows.
-OWN_NAMES: Final = 'Let the function that makes them give each a name of its own: @workflow(name=f"…")'
-
-
-def is_variant(one: Workflow[..., Any], other: Workflow[..., Any]) -> bool:
-    """True for workflows of one code that differ in what is around it: closures, or defaults of arguments."""
-    functions: list[Any] = [inspect.unwrap(one.function), inspect.unwrap(other.function)]
-    codes = [getattr(function, "__code__", function) for function in functions]
-    return one is not other and codes[0] is codes[1] and values_of(functions[0]) != values_of(functions[1])
-
-
-def values_of(function: Any) -> list[int]:
-    """What tells the values apart that are around the code of a function."""
-    cells = getattr(function, "__closure__", None) or ()
-    found: list[Any] = [*(getattr(function, "__defaults__", None) or ())]
-    found += (getattr(function, "__kwdefaults__", None) or {}).values()
-    for cell in cells:
-        try:
-            found.append(cell.cell_contents)
-        except ValueError:
-            # not set yet
-            found.append(cell)
-    return [id(value) for value in found]
-
-
-def refuse_replaced(workflow: Any) -> None:
-    """Refuses a workflow whose name another one has by now, of the same code with other values.
-
-    Raises:
-        InvalidArgument: It is one.
-    """
-    if not isinstance(workflow, Workflow):
-        return
-    given = cast("Workflow[..., Any]", workflow)
-    current = _registered.get(given.name)
-    if current is not None and is_variant(given, current):
-        raise InvalidArgument(
-            f"another workflow with the name {given.name!r} has taken its place, of the same code with "
-            f"other values. {OWN_NAMES}"
-        )
+        return f"<workflow {self.workflow.name} with options>"
 
 
 @overload
@@ -426,36 +242,38 @@ def workflow(function: Callable[P, R], /) -> Workflow[P, R]: ...
 
 @overload
 def workflow(
-    *, name: str | None = None, eager: bool = True
+    *, name: str | None = None, durable_reads: bool = False
 ) -> Callable[[Callable[P, R]], Workflow[P, R]]: ...
 
 
 def workflow(
-    function: Callable[..., Any] | None = None, /, *, name: str | None = None, eager: bool = True
+    function: Callable[..., Any] | None = None, /, *, name: str | None = None, durable_reads: bool = False
 ) -> Any:
     """Makes a workflow of a function, or of a method: `@workflow`, or `@workflow(name="checkout")`. It
-    belongs to no engine: each engine knows all that were made before it was opened.
+    belongs to no engine: each engine knows all workflows that were defined before it was opened.
 
     Args:
-        function: The code: sync or async. After a crash it runs again from its beginning, and finds the
+        function: The code, sync or async. After a crash it runs again from its beginning, and receives the
             recorded outcomes of its steps.
-        name: What is recorded, and how its code is found again after a crash or a deploy, at most 255 bytes;
-            the function's qualified name by default.
-        eager: With False its code sees a step's outcome only when that is durable: for code that shows
-            such values to the world between steps.
+        name: The name that is recorded, and by which executions find their code after a crash or a deploy; at
+            most 255 bytes. By default the function's qualified name.
+        durable_reads: Whether the code receives a step's outcome only when that is durable, which costs a
+            flush for each step: for code that shows such values to the outside world between steps. By
+            default the code receives it at once, and the next step waits until it is durable.
 
     Raises:
-        InvalidArgument: It is no function, another workflow has the name, or an option is out of its bounds.
+        InvalidArgument: The value is no function, another workflow has the name, or an option is out of its
+            bounds.
     """
 
-    def made(function: Callable[..., Any]) -> Workflow[..., Any]:
-        made = Workflow(function, name=name, eager=eager)
+    def decorate(function: Callable[..., Any]) -> Workflow[..., Any]:
+        made = Workflow(function, name=name, durable_reads=durable_reads)
         register(made)
         if made.is_async:
             warn_of_limits(made.name, function)
         return made
 
-    return made if function is None else made(function)
+    return decorate if function is None else decorate(function)
 
 
-__all__ = ["BoundWorkflow", "PlacedWorkflow", "Workflow", "workflow"]
+__all__ = ["BoundWorkflow", "ConfiguredWorkflow", "Workflow", "workflow"]

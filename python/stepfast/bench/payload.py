@@ -56,7 +56,7 @@ def ordinary() -> list[float]:
     return seven(size_step)
 
 
-@workflow(eager=False)
+@workflow(durable_reads=True)
 def durable() -> list[float]:
     return seven(size_step)
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
-from stepfast import AsyncEngine, AsyncOptions, Queue, workflow
+from stepfast import AsyncEngine, ConfiguredWorkflow, Queue, workflow
 from stepfast.bench.tally import Tally, bytes_written
 from stepfast.bench.wire import hear, say
 from stepfast.bench.workflows import counted, tell
@@ -48,6 +49,10 @@ async def queued(n: int) -> int:
     return time.time_ns() // 1000
 
 
+#: The workflow with the queue in which it waits.
+Queued: TypeAlias = ConfiguredWorkflow[[int], Coroutine[Any, Any, int]]
+
+
 @dataclass(frozen=True)
 class Parameters:
     """One combination.
@@ -76,9 +81,9 @@ async def measure(asked: Parameters) -> None:
     """First all are put into queues, then run, then both happens at once, then one after the other."""
     queues = [Queue(f"bench {n}", concurrency=asked.limit) for n in range(asked.queues)]
     async with AsyncEngine(asked.url, queues=queues) as engine:
-        places = [engine.options(queue=queue) for queue in queues]
+        configured = [queued.options(queue=queue) for queue in queues]
         few = min(max(asked.total // 20, 1), 2_000)
-        await put(places, 64, Tally(few))
+        await put(engine, configured, 64, Tally(few))
         await over(engine)
         for queue in queues:
             await engine.pause_queue(queue)
@@ -94,7 +99,7 @@ async def measure(asked: Parameters) -> None:
                     for queue in queues:
                         await engine.resume_queue(queue)
                 else:
-                    await put(places, asked.concurrency, tally)
+                    await put(engine, configured, asked.concurrency, tally)
                 if mode != "enqueue":
                     await _ran.until(before + asked.total)
                     await over(engine)
@@ -104,18 +109,18 @@ async def measure(asked: Parameters) -> None:
                 row |= {"completed": asked.total, "per_second": asked.total / max(row["seconds"], 1e-9)}
             say(row=row | {"bytes_written": bytes_written() - written})
         hear()
-        waits: list[tuple[float, float]] = [await one(places[0]) for _ in range(ALONE)]
+        waits: list[tuple[float, float]] = [await one(engine, configured[0]) for _ in range(ALONE)]
         say(waits=waits)
 
 
-async def put(places: list[AsyncOptions], callers: int, tally: Tally) -> None:
-    """Lets so many tasks put workflows into queues until all numbers are taken."""
+async def put(engine: AsyncEngine, configured: Sequence[Queued], callers: int, tally: Tally) -> None:
+    """Puts workflows into queues, from concurrent tasks, until all numbers are taken."""
 
     async def caller() -> None:
         for n in tally.numbers:
             begun = time.perf_counter()
             try:
-                await places[n % len(places)].start(queued, n)
+                await engine.start(configured[n % len(configured)], n)
             except Exception as error:
                 tally.failed(f"{type(error).__name__}: {error}")
                 continue
@@ -132,8 +137,9 @@ async def over(engine: AsyncEngine) -> None:
         await asyncio.sleep(0.001)
 
 
-async def one(place: AsyncOptions) -> tuple[float, float]:
-    """What one had to wait until it began, and its caller until he had the result, in milliseconds."""
+async def one(engine: AsyncEngine, configured: Queued) -> tuple[float, float]:
+    """Returns how long an execution waited for its beginning, and its caller for the result, in
+    milliseconds."""
     begun, at = time.perf_counter(), time.time_ns() // 1000
-    began = await place.run(queued, 0)
+    began = await engine.run(configured, 0)
     return max(began - at, 0) / 1000, 1000 * (time.perf_counter() - begun)

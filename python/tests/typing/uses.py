@@ -16,8 +16,10 @@ from stepfast import (
     BoundProcessStep,
     BoundStep,
     BoundWorkflow,
+    BulkResult,
     Child,
     Client,
+    ConfiguredWorkflow,
     Current,
     Engine,
     Execution,
@@ -27,6 +29,11 @@ from stepfast import (
     Queue,
     QueueInfo,
     Record,
+    RemoteWorkflow,
+    Startable,
+    StartOptions,
+    Status,
+    WorkerOverview,
     Workflow,
     as_completed,
     current,
@@ -81,7 +88,7 @@ def total(items: list[str]) -> int:
     return sum(weigh(item) for item in items)
 
 
-@workflow(name="order", eager=False)
+@workflow(name="order", durable_reads=True)
 async def order(item: str, *, amount: float = 1.0) -> float:
     return await price(item, amount)
 
@@ -93,6 +100,10 @@ def parcel(item: str, amount: int = 1) -> str:
     assert_type(total([item]), int)
     child = total.start([item])
     assert_type(child, Child[int])
+    limited = total.options(execution_timeout=60)
+    assert_type(limited([item]), int)
+    assert_type(limited.start([item]), Child[int])
+    assert_type(limited.options(workflow_id=f"total of {item}").start_detached([item]), str)
     assert_type(child.result(), int)
     assert_type(total.start_detached([item]), str)
 
@@ -114,8 +125,8 @@ def parcel(item: str, amount: int = 1) -> str:
     assert_type(stepfast.map(total, [[item]]), list[int])
 
     now = current()
-    assert_type(now, Current | None)
-    return f"{amount} {item} {now.workflow_id if now is not None else ''}"
+    assert_type(now, Current)
+    return f"{amount} {item} {now.workflow_id}"
 
 
 @workflow
@@ -136,6 +147,11 @@ async def cart(items: list[str]) -> dict[str, float]:
     assert_type(await child, float)
     assert_type(await child.result(), float)
     assert_type(await order.start_detached(items[0]), str)
+    limited = order.options(execution_timeout=60)
+    assert_type(await limited(items[0]), float)
+    assert_type(await limited.start(items[0]), AsyncChild[float])
+    assert_type(await total.options(run_timeout=60).in_thread(items), int)
+    assert_type(await limited.options(workflow_id=f"order of {items[0]}").start_detached(items[0]), str)
 
     slept = sleep(0.001)
     assert_type(slept, Awaitable[None])
@@ -268,27 +284,37 @@ def use_engine(url: str) -> None:
     shop = Shop("eu", "EUR")
     mail = Queue("mail", concurrency=2, worker_concurrency=2, key_concurrency=1, on_conflict="keep")
     with Engine(
-        url, max_running=100, threads=8, suspend_after=1.0, queues=[mail], serve=["default", mail]
+        url, max_running=100, max_threads=8, suspend_after=1.0, queues=[mail], serve_queues=["default", mail]
     ) as engine:
         assert_type(engine.run(total, ["tea"]), int)
-        assert_type(engine.run(parcel, "tea", amount=2, workflow_id="p"), str)
+        assert_type(engine.run(parcel.options(workflow_id="p"), "tea", amount=2), str)
         handle = engine.start(parcel, "tea", 2)
         assert_type(handle, Handle[str])
         assert_type(handle.result(), str)
         assert_type(handle.result(timeout=60), str)
-        assert_type(handle.status(), str)
+        assert_type(handle.status(), Status)
         assert_type(handle.cancel(), bool)
-        assert_type(engine.start(total, ["tea"], workflow_id=None).result(), int)
+        assert_type(engine.start(total, ["tea"]).result(), int)
         assert_type(engine.start(total, items=["tea"]), Handle[int])
 
-        patient = engine.options(workflow_id="t", timeout=60, patience=60)
-        assert_type(patient.start(total, ["tea"]), Handle[int])
-        assert_type(patient.run(total, ["tea"]), int)
-        assert_type(engine.options().run(total, items=["tea"]), int)
+        patient = total.options(workflow_id="t", execution_timeout=60, wait_timeout=timedelta(minutes=1))
+        assert_type(patient, ConfiguredWorkflow[[list[str]], int])
+        startable: Startable[[list[str]], int] = patient
+        assert_type(engine.start(startable, ["tea"]), Handle[int])
+        assert_type(engine.start(patient, ["tea"]), Handle[int])
+        assert_type(engine.start_many(total.options(queue=mail), [(["tea"],)]), list[Handle[int]])
+        assert_type(engine.run(patient, ["tea"]), int)
+        assert_type(engine.run(total, items=["tea"]), int)
 
-        assert_type(engine.enqueue(mail, total, ["tea"]), Handle[int])
-        assert_type(engine.enqueue("mail", shop.checkout, amount=2.5).result(), str)
-        assert_type(engine.options(queue=mail, key="eu", priority=-1).run(total, ["tea"]), int)
+        assert_type(engine.start(total.options(queue=mail), ["tea"]), Handle[int])
+        assert_type(engine.start(shop.checkout.options(queue="mail"), amount=2.5).result(), str)
+        assert_type(engine.run(total.options(queue=mail, key="eu", priority=-1), ["tea"]), int)
+        named = total.options(queue=mail).options(key="eu")
+        assert_type(engine.run(named, items=["tea"]), int)
+        assert_type(engine.run(RemoteWorkflow("total"), ["tea"]), Any)
+        remote = RemoteWorkflow[[list[str]], int]("total")
+        assert_type(remote.options(queue=mail), RemoteWorkflow[[list[str]], int])
+        assert_type(engine.run(remote.options(queue=mail), ["tea"]), int)
         assert_type(engine.set_queue(Queue("post")), QueueInfo)
         assert_type(engine.pause_queue("post").is_paused, bool)
         assert_type(engine.resume_queue(mail).concurrency, int | None)
@@ -296,7 +322,7 @@ def use_engine(url: str) -> None:
 
         assert_type(engine.run(shop.checkout, 2.5), str)
         assert_type(engine.run(Market("uk", "GBP").stalls), str)
-        assert_type(engine.start(shop.checkout, amount=2.5, workflow_id="c").result(), str)
+        assert_type(engine.start(shop.checkout.options(workflow_id="c"), amount=2.5).result(), str)
         assert_type(engine.run(shop.all_kinds), None)
         assert_type(engine.run(Shop.opening, 9), str)
         assert_type(engine.run(Shop.closing, 18), int)
@@ -310,9 +336,13 @@ def use_engine(url: str) -> None:
         assert len(outputs) == 3
 
         assert_type(engine.get("p"), Handle[Any])
+        assert_type(engine.get("p", parcel), Handle[str])
+        assert_type(engine.get("c", shop.checkout), Handle[str])
+        assert_type(engine.workers(), WorkerOverview)
+        assert_type(engine.cancel_all(parent="p"), BulkResult)
         record = engine.show("p")
         assert_type(record, Record)
-        assert_type(record.checkpoints[0].took, timedelta)
+        assert_type(record.checkpoints[0].duration, timedelta)
         executions = engine.list(status=["completed", "failed"], workflow=total, limit=10)
         assert_type(executions, list[Execution])
         assert_type(executions[0].created_at, datetime)
@@ -328,28 +358,28 @@ async def use_async_engine(url: str) -> None:
     async with AsyncEngine(url) as engine:
         assert_type(await engine.run(order, "tea", amount=2.0), float)
         assert_type(await engine.run(total, ["tea"]), int)
-        assert_type(await engine.run(order, "tea", workflow_id="ao"), float)
-        assert_type(await engine.run(total, ["tea"], workflow_id="at"), int)
+        assert_type(await engine.run(order.options(workflow_id="ao"), "tea"), float)
+        assert_type(await engine.run(total.options(workflow_id="at"), ["tea"]), int)
         handle = await engine.start(cart, ["tea", "bread"])
         assert_type(handle, AsyncHandle[dict[str, float]])
         assert_type(await handle, dict[str, float])
         assert_type(await handle.result(), dict[str, float])
-        assert_type(await handle.status(), str)
+        assert_type(await handle.status(), Status)
         assert_type(await engine.start(parcel, "tea"), AsyncHandle[str])
-        assert_type(await engine.start(order, "tea", workflow_id="ap"), AsyncHandle[float])
-        assert_type(await engine.start(total, ["tea"], workflow_id="au"), AsyncHandle[int])
+        assert_type(await engine.start(order.options(workflow_id="ap"), "tea"), AsyncHandle[float])
+        assert_type(await engine.start(total.options(workflow_id="au"), ["tea"]), AsyncHandle[int])
         assert_type(await asyncio.create_task(engine.run(order, "tea")), float)
 
-        patient = engine.options(timeout=60)
-        assert_type(await patient.start(order, "tea"), AsyncHandle[float])
-        assert_type(await patient.start(total, ["tea"]), AsyncHandle[int])
-        assert_type(await patient.run(order, "tea"), float)
-        assert_type(await patient.run(total, ["tea"]), int)
+        patient: StartOptions = {"execution_timeout": 60}
+        assert_type(await engine.start(order.options(**patient), "tea"), AsyncHandle[float])
+        assert_type(await engine.start(total.options(**patient), ["tea"]), AsyncHandle[int])
+        assert_type(await engine.run(order.options(**patient), "tea"), float)
+        assert_type(await engine.run(total.options(**patient), ["tea"]), int)
 
         assert_type((await engine.set_queue(Queue("letters"))).version, int)
-        assert_type(await engine.enqueue("letters", order, "tea"), AsyncHandle[float])
-        assert_type(await (await engine.enqueue("letters", total, ["tea"])), int)
-        assert_type(await engine.options(queue="letters", key="eu").run(order, "tea"), float)
+        assert_type(await engine.start(order.options(queue="letters"), "tea"), AsyncHandle[float])
+        assert_type(await (await engine.start(total.options(queue="letters"), ["tea"])), int)
+        assert_type(await engine.run(order.options(queue="letters", key="eu"), "tea"), float)
         assert_type(await engine.pause_queue("letters"), QueueInfo)
         assert_type(await engine.resume_queue(Queue("letters")), QueueInfo)
         assert_type(await engine.queues(), list[QueueInfo])
@@ -362,6 +392,10 @@ async def use_async_engine(url: str) -> None:
         assert_type(await engine.results(handles), list[float])
         assert_type(await engine.results(handles, return_exceptions=True), list[float | BaseException])
         assert_type(await engine.show("ao"), Record)
+        assert_type(await engine.get("ao"), AsyncHandle[Any])
+        assert_type(await engine.get("ao", order), AsyncHandle[float])
+        many = await engine.start_many(order.options(queue="letters"), [("tea",)])
+        assert_type(many, list[AsyncHandle[float]])
         assert_type(await engine.list(workflow=order), list[Execution])
         assert_type(await engine.cancel("ao"), bool)
 
@@ -370,19 +404,32 @@ def use_client(url: str) -> None:
     """A client knows workflows, or their names only."""
     with Client(url) as client:
         assert_type(client.start(total, ["tea"]), Handle[int])
-        assert_type(client.start("total", ["tea"]), Handle[Any])
-        assert_type(client.options(timeout=60).start(total, ["tea"]), Handle[int])
-        assert_type(client.options(queue="letters", key="ann").start("total", ["tea"]), Handle[Any])
-        assert_type(client.options(timeout=60).start_many("total", [(["tea"],)]), list[Handle[Any]])
-        assert_type(client.options(timeout=60).start_many(total, [(["tea"],)]), list[Handle[int]])
+        assert_type(client.start(RemoteWorkflow("total"), ["tea"]), Handle[Any])
+        assert_type(client.start(total.options(execution_timeout=60), ["tea"]), Handle[int])
+        assert_type(
+            client.start(RemoteWorkflow("total").options(queue="letters", key="ann"), ["tea"]), Handle[Any]
+        )
+        assert_type(
+            client.start_many(RemoteWorkflow("total").options(execution_timeout=60), [(["tea"],)]),
+            list[Handle[Any]],
+        )
+        assert_type(client.start_many(total.options(execution_timeout=60), [(["tea"],)]), list[Handle[int]])
+        # a client starts async workflows for workers with an event loop
+        assert_type(client.run(order, "tea"), float)
+        assert_type(client.get("o", order).result(), float)
+    declaring: Client = Engine(url, queues=[Queue("letters")])
+    declaring.close()
 
 
 async def use_async_client(url: str) -> None:
     """The same, awaited."""
     async with AsyncClient(url) as client:
-        assert_type(await client.options(timeout=60).start(total, ["tea"]), AsyncHandle[int])
-        assert_type(await client.options(timeout=60).start("total", ["tea"]), AsyncHandle[Any])
-        assert_type(await client.options().start_many("total", [(["tea"],)]), list[AsyncHandle[Any]])
+        assert_type(await client.start(total.options(execution_timeout=60), ["tea"]), AsyncHandle[int])
+        assert_type(
+            await client.start(RemoteWorkflow("total").options(execution_timeout=60), ["tea"]),
+            AsyncHandle[Any],
+        )
+        assert_type(await client.start_many(RemoteWorkflow("total"), [(["tea"],)]), list[AsyncHandle[Any]])
 
 
 def use_elsewhere() -> None:

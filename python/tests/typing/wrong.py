@@ -10,12 +10,18 @@ import asyncio
 
 import stepfast
 from stepfast import (
+    AsyncClient,
     AsyncEngine,
+    AsyncHandle,
     Child,
+    Client,
     Engine,
     Handle,
     Instance,
+    Outbox,
     Queue,
+    RemoteWorkflow,
+    StartOptions,
     as_completed,
     gather,
     sleep,
@@ -89,7 +95,7 @@ def decorates() -> None:
     step(plain, retries=2)  # call-overload | reportCallIssue
     step(retry=2)  # call-overload | reportCallIssue
     step(retry_if=lambda error: error.errno == 2)  # attr-defined | reportAttributeAccessIssue
-    workflow(eager="no")  # call-overload | reportArgumentType
+    workflow(durable_reads="no")  # call-overload | reportArgumentType
     workflow(retries=2)  # call-overload | reportCallIssue
 
 
@@ -171,7 +177,8 @@ def uses_engine(engine: Engine, shop: Shop, handle: Handle[int]) -> None:
     engine.start(weigh, "tea")  # call-overload | reportArgumentType reportCallIssue
     engine.start(plain, "tea")  # call-overload | reportArgumentType reportCallIssue
     engine.run(plain, "tea")  # call-overload | reportArgumentType reportCallIssue
-    engine.run(total, "tea")  # call-overload | reportArgumentType
+    engine.start("total", ["tea"])  # call-overload | reportArgumentType reportCallIssue
+    engine.run(total, "tea")  # call-overload | reportArgumentType reportCallIssue
     engine.run(total)  # call-overload | reportCallIssue
     engine.run(total, ["tea"], ["cup"])  # call-overload | reportCallIssue
     engine.run(total, item=["tea"])  # call-overload | reportCallIssue
@@ -179,34 +186,69 @@ def uses_engine(engine: Engine, shop: Shop, handle: Handle[int]) -> None:
     text: str = engine.run(total, ["tea"])  # assignment | reportAssignmentType
     text = engine.start(total, ["tea"]).result()  # assignment | reportAssignmentType
     engine.start(total, ["tea"]).output  # attr-defined | reportAttributeAccessIssue
-    engine.options(time=3)  # call-arg | reportCallIssue
-    engine.options(timeout="3")  # arg-type | reportArgumentType
-    engine.options(workflow_id="w").start(total, "tea")  # arg-type | reportArgumentType
-    engine.options(workflow_id="w").start(weigh, "tea")  # arg-type | reportArgumentType reportCallIssue
-    engine.options(queue=3)  # arg-type | reportArgumentType
-    engine.options(queue="mail", priority="1")  # arg-type | reportArgumentType
-    engine.enqueue("mail", total, "tea")  # arg-type | reportArgumentType
-    engine.enqueue(total, ["tea"])  # arg-type | reportArgumentType reportCallIssue
-    engine.enqueue("mail", weigh, "tea")  # arg-type | reportArgumentType reportCallIssue
     engine.set_queue("mail")  # arg-type | reportArgumentType
     Queue("mail", 3)  # call-arg | reportCallIssue
     Queue("mail", on_conflict="ask")  # arg-type | reportArgumentType
     Queue("mail").name = "post"  # misc | reportAttributeAccessIssue
     Engine("memory:", queues=["mail"])  # list-item | reportArgumentType
+    Engine("memory:", serve=["mail"])  # call-arg | reportCallIssue
+    Engine("memory:", threads=3)  # call-arg | reportCallIssue
     engine.run(shop.tag, 3)  # call-overload | reportArgumentType reportCallIssue
-    engine.run(shop.checkout, "3")  # call-overload | reportArgumentType
+    engine.run(shop.checkout, "3")  # call-overload | reportArgumentType reportCallIssue
     engine.run(Shop.checkout, 3)  # call-overload | reportCallIssue
-    engine.run(Shop.opening, "9")  # call-overload | reportArgumentType
+    engine.run(Shop.opening, "9")  # call-overload | reportArgumentType reportCallIssue
     number: int = engine.run(order, "tea")  # assignment | reportAssignmentType
     texts: list[str] = engine.results([handle])  # list-item | reportAssignmentType
     engine.list(status=3)  # arg-type | reportArgumentType
     engine.list(workflow=weigh)  # arg-type | reportArgumentType
     engine.show(3)  # arg-type | reportArgumentType
-    Engine("memory:", thread=3)  # call-arg | reportCallIssue
+    one: Handle[str] = engine.get("w", total)  # arg-type | reportAssignmentType
+    engine.get("w", weigh)  # call-overload | reportArgumentType reportCallIssue
     asyncio.run(engine.run(total, ["tea"]))  # arg-type | reportArgumentType
 
 
-async def uses_async_engine(engine: AsyncEngine) -> None:
+def gives_options(engine: Engine, shop: Shop) -> None:
+    total.options(time=3)  # call-arg | reportCallIssue
+    total.options(execution_timeout="3")  # arg-type | reportArgumentType
+    total.options(queue=3)  # arg-type | reportArgumentType
+    total.options(queue="mail", priority="1")  # arg-type | reportArgumentType
+    total.options(queue="mail", on_full="drop")  # arg-type | reportArgumentType
+    total.options("mail")  # arg-type call-arg | reportCallIssue
+    weigh.options(queue="mail")  # attr-defined | reportAttributeAccessIssue
+    engine.options(queue="mail")  # attr-defined | reportAttributeAccessIssue
+    engine.enqueue("mail", total, ["tea"])  # attr-defined | reportAttributeAccessIssue
+    engine.start(total, ["tea"], workflow_id="w")  # arg-type call-arg | reportCallIssue
+    engine.start(total.options(workflow_id="w"), "tea")  # call-overload | reportArgumentType reportCallIssue
+    engine.start(total.options(workflow_id="w"), ["tea"], bogus=1)  # arg-type call-arg | reportCallIssue
+    engine.run(total.options(workflow_id="w"), item=["tea"])  # call-overload | reportCallIssue
+    engine.run(total.options(workflow_id="w").options(queue="mail"), "tea")  # call-overload | reportArgumentType reportCallIssue
+    engine.run(shop.checkout.options(workflow_id="w"), "3")  # call-overload | reportArgumentType reportCallIssue
+    text: str = engine.run(total.options(workflow_id="w"), ["tea"])  # assignment | reportAssignmentType
+    texts: list[Handle[str]] = engine.start_many(total.options(queue="mail"), [(["tea"],)])  # arg-type | reportAssignmentType
+    engine.start_many(weigh, [("tea",)])  # call-overload | reportArgumentType reportCallIssue
+    total.options(queue="mail").start("tea")  # arg-type | reportArgumentType
+    total.options(queue="mail")("tea")  # arg-type | reportArgumentType
+    key: int = total.options(workflow_id="w").start_detached(["tea"])  # assignment | reportAssignmentType
+    options: StartOptions = {"workflow": "w"}  # typeddict-unknown-key | reportAssignmentType
+    Outbox().start(None, total.options(queue="mail"), "tea")  # arg-type | reportArgumentType
+    Outbox().start(None, weigh, "tea")  # arg-type | reportArgumentType reportCallIssue
+    Outbox().options(queue="mail")  # attr-defined | reportAttributeAccessIssue
+
+
+def names_workflows(client: Client) -> None:
+    RemoteWorkflow(3)  # arg-type | reportArgumentType
+    typed = RemoteWorkflow[[str, int], None]("send")
+    client.start(typed, "ann")  # call-overload | reportCallIssue
+    client.start(typed.options(queue="mail"), "ann", "bob")  # call-overload | reportArgumentType reportCallIssue
+    typed("ann", 1)  # operator | reportCallIssue
+    typed.start("ann", 1)  # attr-defined | reportAttributeAccessIssue
+    nothing: int = client.start(typed, "ann", 1).result()  # assignment | reportAssignmentType
+    client.drain()  # attr-defined | reportAttributeAccessIssue
+    client.work()  # attr-defined | reportAttributeAccessIssue
+    Client("memory:", max_running=3)  # call-arg | reportCallIssue
+
+
+async def uses_async_engine(engine: AsyncEngine, client: AsyncClient) -> None:
     engine.run(order, "tea")  # unused-coroutine | reportUnusedCoroutine
     engine.start(order, "tea")  # unused-coroutine | reportUnusedCoroutine
     await engine.run(order, 3)  # call-overload | reportArgumentType reportCallIssue
@@ -217,17 +259,22 @@ async def uses_async_engine(engine: AsyncEngine) -> None:
     handle = await engine.start(order, "tea")
     handle.result()  # unused-coroutine | reportUnusedCoroutine
     text: str = await handle  # assignment | reportAssignmentType
-    engine.enqueue("mail", order, "tea")  # unused-coroutine | reportUnusedCoroutine
-    await engine.enqueue("mail", order, 3)  # call-overload | reportArgumentType reportCallIssue
+    engine.start(order.options(queue="mail"), "tea")  # unused-coroutine | reportUnusedCoroutine
+    await engine.start(order.options(workflow_id="w"), 3)  # call-overload | reportArgumentType reportCallIssue
+    await engine.start(order, "tea", workflow_id="w")  # call-arg | reportCallIssue
+    await order.options(queue="mail").start(3)  # call-overload | reportArgumentType reportCallIssue
     engine.pause_queue("mail")  # unused-coroutine | reportUnusedCoroutine
-    await engine.options(timeout=3).run(order, ["tea"])  # call-overload | reportArgumentType reportCallIssue
+    one: AsyncHandle[str] = await engine.get("w", order)  # arg-type | reportAssignmentType
+    await client.drain()  # attr-defined | reportAttributeAccessIssue
+    await client.start("order", "tea")  # call-overload | reportArgumentType reportCallIssue
     with engine:  # attr-defined | reportGeneralTypeIssues
         pass
 
 
 def is_not_told(engine: Engine) -> None:
-    # Of arguments beside a workflow_id, unlike with `options`: a signature has no place for it between the
-    # `*args` and the `**kwargs` of a ParamSpec.
-    engine.start(total, "tea", workflow_id="w")
-    # That an Engine refuses what is async, as long as nobody uses the output: no type says "all but these".
+    # That an Engine refuses what is async: no type says "all but these".
     engine.start(order, "tea")
+    # Of the arguments of start_many: no type says "tuples of the arguments of this workflow".
+    engine.start_many(total, [(3,), ("x", 1)])
+    # Of options that cannot hold at a place, as here: the error comes when they are given.
+    engine.start_many(total.options(workflow_id="w"), [(["tea"],)])

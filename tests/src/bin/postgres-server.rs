@@ -1,5 +1,5 @@
-//! Starts a Postgres server, prints its URL, and stops it when standard input is closed. For scripts that run
-//! many test programs against one server: see `STEPFAST_TEST_POSTGRES_URL`.
+//! Starts a Postgres server, prints its URL, and stops it when standard input is closed. Scripts use it to run several
+//! test programs against one server: see `STEPFAST_TEST_POSTGRES_URL`.
 
 use std::io::{Read, Write, stdin, stdout};
 

@@ -1,5 +1,5 @@
-//! Prints the modules of each crate that import each other in a circle. The first argument names the workspace to
-//! read; the default is this one.
+//! Prints the modules of each crate that import each other in a cycle. The first argument names the workspace; the
+//! default is this one.
 
 #![allow(clippy::print_stdout)]
 

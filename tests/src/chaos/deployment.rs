@@ -1,4 +1,4 @@
-//! [`Site`]: a database, workers on it that call and run without end, and what they have told.
+//! [`Deployment`]: a database with worker processes that call and run executions without end, and their acknowledgements.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,168 +15,168 @@ use tokio_postgres::SimpleQueryMessage;
 
 use crate::chaos::Form;
 use crate::chaos::report::Report;
-use crate::chaos::throughput::{Dent, Pace};
-use crate::chaos::worker_process::{Fate, Hand, Heard, Listener, Terms};
+use crate::chaos::throughput::{FaultImpact, Throughput};
+use crate::chaos::worker_process::{ProcessState, WorkerProcess, WorkerEvent, Listener, WorkerOptions};
 use crate::crash::leftovers;
-use crate::crash::promises::Told;
+use crate::crash::promises::Promises;
 use crate::fixtures::postgres_server::PostgresServer;
 
-/// What is awaited for so long never comes.
-const PATIENCE: Duration = Duration::from_secs(120);
-/// How often the database is asked whether something is so.
-const GLANCE: Duration = Duration::from_millis(50);
-/// How soon the pace must be back after a fault, and how much more a busy machine may take.
-const BACK_WITHIN: Duration = Duration::from_secs(10);
-const TOLERANCE: Duration = Duration::from_secs(2);
+/// A condition that does not hold after this time never will.
+const WAIT_TIMEOUT: Duration = Duration::from_secs(120);
+/// Interval between two queries for a condition.
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
+/// Maximum time until the throughput has recovered after a fault, and the additional time for a busy machine.
+const RECOVERY_LIMIT: Duration = Duration::from_secs(10);
+const RECOVERY_TOLERANCE: Duration = Duration::from_secs(2);
 
 /// A database and its workers.
-pub struct Site {
+pub struct Deployment {
     /// The database's URL.
     pub url: String,
-    /// How long it all takes.
+    /// The length of the scenario.
     pub form: Form,
-    /// What the workers have told, and what is wrong.
-    pub told: Told,
-    /// When executions have ended.
-    pub pace: Pace,
-    /// The workers that were hired.
-    pub hands: Vec<Hand>,
-    /// Who else listens.
+    /// The acknowledgements of the workers, and the violations.
+    pub promises: Promises,
+    /// The times at which executions ended.
+    pub throughput: Throughput,
+    /// All workers that were started.
+    pub workers: Vec<WorkerProcess>,
+    /// An additional receiver of all events.
     pub listener: Option<Listener>,
-    events: (UnboundedSender<Heard>, UnboundedReceiver<Heard>),
-    sql: Option<Sql>,
+    events: (UnboundedSender<WorkerEvent>, UnboundedReceiver<WorkerEvent>),
+    connection: Option<SqlConnection>,
     directory: Option<TempDir>,
 }
 
-enum Sql {
+enum SqlConnection {
     Sqlite(Connection),
     Postgres(Arc<tokio_postgres::Client>),
 }
 
-impl Site {
-    /// An empty SQLite file.
-    pub fn sqlite(form: Form) -> Self {
+impl Deployment {
+    /// Creates a deployment on a new SQLite file.
+    pub fn on_sqlite(form: Form) -> Self {
         let directory = tempfile::tempdir().unwrap();
         let url = format!("sqlite:{}", directory.path().join("chaos.db").display());
-        Self::at(url, Some(directory), form)
+        Self::new(url, Some(directory), form)
     }
 
-    /// An empty database on the server.
-    pub async fn on(server: &PostgresServer, form: Form) -> Self {
+    /// Creates a deployment on a new database of the server.
+    pub async fn on_postgres(server: &PostgresServer, form: Form) -> Self {
         let (client, connection) =
             tokio_postgres::connect(server.url(), tokio_postgres::NoTls).await.unwrap();
         tokio::spawn(connection);
         let name = format!("chaos_{:x}", fastrand::u64(..));
         client.batch_execute(&format!("CREATE DATABASE {name}")).await.unwrap();
-        Self::at(format!("{}/{name}", server.url().rsplit_once('/').unwrap().0), None, form)
+        Self::new(format!("{}/{name}", server.url().rsplit_once('/').unwrap().0), None, form)
     }
 
-    fn at(url: String, directory: Option<TempDir>, form: Form) -> Self {
-        let (told, pace, hands) = (Told::default(), Pace::default(), Vec::new());
+    fn new(url: String, directory: Option<TempDir>, form: Form) -> Self {
+        let (promises, throughput, workers) = (Promises::default(), Throughput::default(), Vec::new());
         let events = unbounded_channel();
-        Self { url, form, told, pace, hands, listener: None, events, sql: None, directory }
+        Self { url, form, promises, throughput, workers, listener: None, events, connection: None, directory }
     }
 
-    /// The name of the store.
+    /// Returns the name of the store.
     pub fn store_name(&self) -> &'static str {
         if self.is_sqlite() { "sqlite" } else { "postgres" }
     }
 
-    /// True for a SQLite file.
+    /// Returns whether the store is a SQLite file.
     pub fn is_sqlite(&self) -> bool {
         self.url.starts_with("sqlite:")
     }
 
-    /// Starts a worker; its number.
-    pub fn hire(&mut self, terms: &Terms) -> usize {
-        let number = self.hands.len();
-        self.hands.push(Hand::hire(&self.url, number, terms, &self.events.0));
+    /// Starts a worker, and returns its number.
+    pub fn start_worker(&mut self, options: &WorkerOptions) -> usize {
+        let number = self.workers.len();
+        self.workers.push(WorkerProcess::spawn(&self.url, number, options, &self.events.0));
         number
     }
 
-    /// Starts so many workers on the same terms.
-    pub fn hire_some(&mut self, count: usize, terms: &Terms) -> Vec<usize> {
-        (0..count).map(|_| self.hire(terms)).collect()
+    /// Starts `count` workers with the same options, and returns their numbers.
+    pub fn start_workers(&mut self, count: usize, options: &WorkerOptions) -> Vec<usize> {
+        (0..count).map(|_| self.start_worker(options)).collect()
     }
 
-    /// Workers that work.
-    pub fn working(&self) -> Vec<usize> {
-        (0..self.hands.len()).filter(|&n| self.hands[n].fate == Fate::Working).collect()
+    /// Returns the numbers of the workers that run.
+    pub fn running_workers(&self) -> Vec<usize> {
+        (0..self.workers.len()).filter(|&n| self.workers[n].state == ProcessState::Running).collect()
     }
 
-    /// Takes in what was heard.
-    fn take_in(&mut self, heard: &Heard) {
+    /// Handles a line of a worker, or its end.
+    fn handle_event(&mut self, event: &WorkerEvent) {
         if let Some(listener) = &mut self.listener {
-            listener(heard);
+            listener(event);
         }
-        let hand = &mut self.hands[heard.number];
-        let Some(line) = &heard.line else {
-            if let Err(status) = hand.end() {
-                self.told.violations.push(format!("worker {} died by itself: {status}", heard.number));
+        let process = &mut self.workers[event.number];
+        let Some(line) = &event.line else {
+            if let Err(status) = process.reap() {
+                self.promises.violations.push(format!("worker {} died without a kill: {status}", event.number));
             }
             return;
         };
         match line.split_once(' ').unwrap_or((line, "")) {
             ("clock", clock) => {
                 let own: i64 = clock.parse().unwrap();
-                hand.ahead = own - SystemClock.now().as_micros();
+                process.clock_offset = own - SystemClock.now().as_micros();
             }
             ("flushes", figures) => {
-                hand.figures = figures.split(' ').filter_map(|it| it.parse().ok()).collect();
+                process.flush_figures = figures.split(' ').filter_map(|it| it.parse().ok()).collect();
             }
-            ("idle", "") => hand.is_idle = true,
-            // for the listener
+            ("idle", "") => process.is_idle = true,
+            // for the listener only
             ("note", _) => {}
-            ("left", "") => hand.fate = Fate::Left,
-            ("migrated" | "outdated" | "refused", _) => {
-                if !hand.ends_by_itself(line) {
-                    self.told.violations.push(format!("worker {}: {line}", heard.number));
+            ("shut-down", "") => process.state = ProcessState::ShutDown,
+            ("migrated" | "outdated" | "open-failed", _) => {
+                if !process.note_exit(line) {
+                    self.promises.violations.push(format!("worker {}: {line}", event.number));
                 }
             }
             ("error", error) => {
-                let violation = format!("worker {}: {error}", heard.number);
-                self.told.violations.push(violation);
+                let violation = format!("worker {}: {error}", event.number);
+                self.promises.violations.push(violation);
             }
             (what, _) => {
                 if what == "ended" {
-                    hand.ends += 1;
-                    self.pace.end(heard.at);
+                    process.end_count += 1;
+                    self.throughput.record_end(event.at);
                 }
-                self.told.hear(line);
+                self.promises.add_line(line);
             }
         }
     }
 
-    /// Notes a violation unless it is so.
-    pub fn expect(&mut self, is_so: bool, what: impl FnOnce() -> String) {
-        if !is_so {
-            self.told.violations.push(what());
+    /// Records a violation unless a condition holds.
+    pub fn expect(&mut self, holds: bool, violation: impl FnOnce() -> String) {
+        if !holds {
+            self.promises.violations.push(violation());
         }
     }
 
-    /// Listens for so long.
-    pub async fn hear_for(&mut self, time: Duration) {
+    /// Handles events for some time.
+    pub async fn listen_for(&mut self, time: Duration) {
         let until = Instant::now() + time;
-        while let Ok(Some(heard)) = tokio::time::timeout_at(until, self.events.1.recv()).await {
-            self.take_in(&heard);
+        while let Ok(Some(event)) = tokio::time::timeout_at(until, self.events.1.recv()).await {
+            self.handle_event(&event);
         }
     }
 
-    /// Takes in what has come out of the pipes.
-    fn drain(&mut self) {
-        while let Ok(heard) = self.events.1.try_recv() {
-            self.take_in(&heard);
+    /// Handles all events that have arrived.
+    fn handle_pending_events(&mut self) {
+        while let Ok(event) = self.events.1.try_recv() {
+            self.handle_event(&event);
         }
     }
 
-    /// Listens until it is so; a violation if that never comes.
-    pub async fn hear_until(&mut self, what: &str, is_so: impl Fn(&Self) -> bool) -> bool {
-        let until = Instant::now() + PATIENCE;
-        while !is_so(self) {
+    /// Handles events until a condition holds. Records a violation after [`WAIT_TIMEOUT`].
+    pub async fn wait_until(&mut self, what: &str, condition: impl Fn(&Self) -> bool) -> bool {
+        let until = Instant::now() + WAIT_TIMEOUT;
+        while !condition(self) {
             match tokio::time::timeout_at(until, self.events.1.recv()).await {
-                Ok(Some(heard)) => self.take_in(&heard),
+                Ok(Some(event)) => self.handle_event(&event),
                 _ => {
-                    self.told.violations.push(format!("waited {PATIENCE:?} in vain: {what}"));
+                    self.promises.violations.push(format!("waited {WAIT_TIMEOUT:?} without success: {what}"));
                     return false;
                 }
             }
@@ -184,37 +184,37 @@ impl Site {
         true
     }
 
-    /// Listens until so many more executions have ended.
-    pub async fn more_ends(&mut self, count: usize) -> bool {
-        let wanted = self.pace.count() + count;
-        self.hear_until(&format!("{count} more ends"), |site| site.pace.count() >= wanted).await
+    /// Handles events until `count` more executions have ended.
+    pub async fn wait_for_ends(&mut self, count: usize) -> bool {
+        let wanted = self.throughput.end_count() + count;
+        self.wait_until(&format!("{count} more ends"), |deployment| deployment.throughput.end_count() >= wanted).await
     }
 
-    /// Listens until each worker that works has told of so many more ends.
-    pub async fn ends_of_each(&mut self, count: u64) -> bool {
+    /// Handles events until each running worker has reported `count` more ends.
+    pub async fn wait_for_ends_of_each(&mut self, count: u64) -> bool {
         let wanted: Vec<(usize, u64)> =
-            self.working().into_iter().map(|n| (n, self.hands[n].ends + count)).collect();
-        self.hear_until("ends told by every worker", |site| {
-            wanted.iter().all(|&(n, ends)| site.hands[n].ends >= ends || site.hands[n].fate != Fate::Working)
+            self.running_workers().into_iter().map(|n| (n, self.workers[n].end_count + count)).collect();
+        self.wait_until("ends of every worker", |deployment| {
+            wanted.iter().all(|&(n, ends)| deployment.workers[n].end_count >= ends || deployment.workers[n].state != ProcessState::Running)
         })
         .await
     }
 
-    /// A number that the database answers with; `None` while it cannot be asked.
-    pub async fn number(&mut self, sql: &str) -> Option<i64> {
-        match self.ask_database(sql).await {
-            // by a connection that has died since it was used last
-            None => self.ask_database(sql).await,
+    /// Returns the number that a query finds; `None` while the database is unreachable.
+    pub async fn query_number(&mut self, sql: &str) -> Option<i64> {
+        match self.try_query_number(sql).await {
+            // the connection may have died since its last use
+            None => self.try_query_number(sql).await,
             number => number,
         }
     }
 
-    /// Returns the rows that one statement finds, as text; `None` while the database cannot be asked.
-    pub async fn rows(&mut self, sql: &str) -> Option<Vec<Vec<Option<String>>>> {
+    /// Returns the rows that a statement finds, as text; `None` while the database is unreachable.
+    pub async fn query_rows(&mut self, sql: &str) -> Option<Vec<Vec<Option<String>>>> {
         self.connect().await?;
-        match self.sql.as_ref()? {
-            Sql::Sqlite(conn) => rows_of(conn, sql).ok(),
-            Sql::Postgres(client) => {
+        match self.connection.as_ref()? {
+            SqlConnection::Sqlite(conn) => query_sqlite_rows(conn, sql).ok(),
+            SqlConnection::Postgres(client) => {
                 let client = client.clone();
                 let messages = client.simple_query(sql).await.ok()?;
                 let rows = messages.iter().filter_map(|message| match message {
@@ -229,146 +229,146 @@ impl Site {
     }
 
     async fn connect(&mut self) -> Option<()> {
-        if self.sql.is_none() {
-            self.sql = Some(match self.url.strip_prefix("sqlite:") {
+        if self.connection.is_none() {
+            self.connection = Some(match self.url.strip_prefix("sqlite:") {
                 Some(path) => {
-                    Sql::Sqlite(Connection::open_with_flags(path, OpenFlags::SQLITE_OPEN_READ_WRITE).ok()?)
+                    SqlConnection::Sqlite(Connection::open_with_flags(path, OpenFlags::SQLITE_OPEN_READ_WRITE).ok()?)
                 }
-                None => Sql::Postgres(Arc::new(connect(&self.url).await?)),
+                None => SqlConnection::Postgres(Arc::new(connect(&self.url).await?)),
             });
         }
         Some(())
     }
 
-    async fn ask_database(&mut self, sql: &str) -> Option<i64> {
+    async fn try_query_number(&mut self, sql: &str) -> Option<i64> {
         self.connect().await?;
-        let number = match self.sql.as_ref()? {
-            Sql::Sqlite(conn) => conn.query_row(sql, [], |row| row.get(0)).ok(),
-            Sql::Postgres(client) => {
+        let number = match self.connection.as_ref()? {
+            SqlConnection::Sqlite(conn) => conn.query_row(sql, [], |row| row.get(0)).ok(),
+            SqlConnection::Postgres(client) => {
                 let client = client.clone();
                 client.query_one(sql, &[]).await.ok().map(|row| row.get(0))
             }
         };
         if number.is_none() {
-            self.sql = None;
+            self.connection = None;
         }
         number
     }
 
-    /// Asks again and again, and listens meanwhile, until the database answers so; a violation if it never does.
-    pub async fn until_number(&mut self, what: &str, sql: &str, is_so: impl Fn(i64) -> bool) -> bool {
-        let until = Instant::now() + PATIENCE;
-        while !self.number(sql).await.is_some_and(&is_so) {
+    /// Repeats a query, and handles events, until its number meets a condition. Records a violation after [`WAIT_TIMEOUT`].
+    pub async fn wait_for_number(&mut self, what: &str, sql: &str, condition: impl Fn(i64) -> bool) -> bool {
+        let until = Instant::now() + WAIT_TIMEOUT;
+        while !self.query_number(sql).await.is_some_and(&condition) {
             if Instant::now() > until {
-                self.told.violations.push(format!("waited {PATIENCE:?} in vain: {what}"));
+                self.promises.violations.push(format!("waited {WAIT_TIMEOUT:?} without success: {what}"));
                 return false;
             }
-            self.hear_for(GLANCE).await;
+            self.listen_for(POLL_INTERVAL).await;
         }
         true
     }
 
-    /// Workers that are registered.
-    pub async fn until_registered(&mut self, count: usize) -> bool {
+    /// Waits until `count` workers are registered.
+    pub async fn wait_for_registrations(&mut self, count: usize) -> bool {
         let what = format!("{count} registrations");
-        self.until_number(&what, "SELECT count(*) FROM workers", |it| it == count as i64).await
+        self.wait_for_number(&what, "SELECT count(*) FROM workers", |it| it == count as i64).await
     }
 
-    /// Warms up, lets `fault` strike, and sees how the pace comes back; in the long form it must be in time.
-    pub async fn struck(&mut self, fault: impl AsyncFnOnce(&mut Self)) -> Dent {
-        let dent = self.seen_under(fault).await;
+    /// Warms up, runs `fault`, and measures the recovery of the throughput. The long form records a violation if it is late.
+    pub async fn measure_fault(&mut self, fault: impl AsyncFnOnce(&mut Self)) -> FaultImpact {
+        let impact = self.observe_fault(fault).await;
         if self.form == Form::Long {
-            let is_back = dent.back.is_some_and(|back| back <= BACK_WITHIN + TOLERANCE);
-            self.expect(is_back, || format!("the pace was not back within {BACK_WITHIN:?}: {dent:?}"));
+            let is_back = impact.recovered_after.is_some_and(|back| back <= RECOVERY_LIMIT + RECOVERY_TOLERANCE);
+            self.expect(is_back, || format!("the throughput had not recovered within {RECOVERY_LIMIT:?}: {impact:?}"));
         }
-        dent
+        impact
     }
 
-    /// The same without a judgement.
-    pub async fn seen_under(&mut self, fault: impl AsyncFnOnce(&mut Self)) -> Dent {
+    /// Warms up, runs `fault`, and measures the recovery of the throughput, without a limit.
+    pub async fn observe_fault(&mut self, fault: impl AsyncFnOnce(&mut Self)) -> FaultImpact {
         let form = self.form;
-        self.ends_of_each(form.pick(3, 20)).await;
+        self.wait_for_ends_of_each(form.pick(3, 20)).await;
         let since = Instant::now();
-        self.hear_for(form.pick(Duration::from_millis(1500), Duration::from_secs(10))).await;
-        // on any machine there is a pace to compare with
-        self.more_ends(1).await;
-        let begun = Instant::now();
+        self.listen_for(form.pick(Duration::from_millis(1500), Duration::from_secs(10))).await;
+        // even a slow machine has a throughput to compare with
+        self.wait_for_ends(1).await;
+        let fault_start = Instant::now();
         fault(self).await;
-        let over = Instant::now();
-        let (least, most) = match form {
+        let fault_end = Instant::now();
+        let (min_wait, max_wait) = match form {
             Form::Short => (Duration::from_secs(1), Duration::from_secs(4)),
             Form::Long => (Duration::from_secs(15), Duration::from_secs(30)),
         };
-        self.hear_for(least).await;
-        let mut dent = self.pace.dent(since, begun, over);
-        while dent.back.is_none() && over.elapsed() < most {
-            self.hear_for(Duration::from_millis(250)).await;
-            dent = self.pace.dent(since, begun, over);
+        self.listen_for(min_wait).await;
+        let mut impact = self.throughput.measure_impact(since, fault_start, fault_end);
+        while impact.recovered_after.is_none() && fault_end.elapsed() < max_wait {
+            self.listen_for(Duration::from_millis(250)).await;
+            impact = self.throughput.measure_impact(since, fault_start, fault_end);
         }
-        dent
+        impact
     }
 
     async fn store(&self) -> Arc<dyn Store> {
         stepfast::connect(&self.url).await.unwrap()
     }
 
-    /// Compares what was told with the database, while all goes on.
+    /// Compares the acknowledgements with the database while the workers continue.
     pub async fn check(&mut self) {
-        self.drain();
+        self.handle_pending_events();
         let store = self.store().await;
-        self.told.check(&store, false).await;
+        self.promises.check(&store, false).await;
     }
 
-    /// Asks the workers to come to an end, waits until nothing is left to do, asks everything, and sums up.
-    pub async fn finish(mut self, fault: &'static str, times: u64, dent: Dent) -> Report {
-        for number in self.working() {
-            self.hands[number].ask("stop");
+    /// Stops the workers, waits until every execution has ended, checks all promises, and returns the report.
+    pub async fn finish(mut self, fault: &'static str, times: u64, impact: FaultImpact) -> Report {
+        for number in self.running_workers() {
+            self.workers[number].send_command("stop");
         }
-        self.hear_until("callers that have all their results", |site| {
-            site.working().into_iter().all(|n| site.hands[n].is_idle)
+        self.wait_until("callers that have received all results", |deployment| {
+            deployment.running_workers().into_iter().all(|n| deployment.workers[n].is_idle)
         })
         .await;
-        // what killed workers have started ends as well
+        // executions of killed workers end as well
         let store = self.store().await;
-        let mut left = u64::MAX;
-        let mut until = Instant::now() + PATIENCE;
+        let mut unfinished = u64::MAX;
+        let mut until = Instant::now() + WAIT_TIMEOUT;
         loop {
-            match going(&store).await {
+            match count_unfinished(&store).await {
                 Ok(0) => break,
-                Ok(count) if count < left => (left, until) = (count, Instant::now() + PATIENCE),
+                Ok(count) if count < unfinished => (unfinished, until) = (count, Instant::now() + WAIT_TIMEOUT),
                 _ if Instant::now() > until => {
-                    self.told.violations.push(format!("{left} executions are stranded"));
+                    self.promises.violations.push(format!("{unfinished} executions never end"));
                     break;
                 }
                 _ => {}
             }
-            self.hear_for(GLANCE).await;
+            self.listen_for(POLL_INTERVAL).await;
         }
-        for number in self.working() {
-            self.hands[number].ask("leave");
+        for number in self.running_workers() {
+            self.workers[number].send_command("shutdown");
         }
-        let has_ended = |hand: &Hand| matches!(hand.fate, Fate::Left | Fate::Dead);
-        self.hear_until("workers that have left", |site| site.hands.iter().all(has_ended)).await;
-        let executions = self.told.check(&store, true).await;
+        let has_ended = |process: &WorkerProcess| matches!(process.state, ProcessState::ShutDown | ProcessState::Exited);
+        self.wait_until("workers that have shut down", |deployment| deployment.workers.iter().all(has_ended)).await;
+        let executions = self.promises.check(&store, true).await;
         let recovered = "SELECT CAST(coalesce(sum(recoveries), 0) AS BIGINT) FROM executions";
-        let takeovers = self.number(recovered).await.unwrap_or(-1);
+        let takeovers = self.query_number(recovered).await.unwrap_or(-1);
         drop(store);
-        self.sql = None;
-        self.told.violations.extend(leftovers::of(&self.url).await);
-        if !self.told.violations.is_empty()
+        self.connection = None;
+        self.promises.violations.extend(leftovers::find_leftovers(&self.url).await);
+        if !self.promises.violations.is_empty()
             && let Some(directory) = self.directory.take()
         {
-            // for whoever wants to see
-            self.told.violations.push(format!("kept in {}", directory.keep().display()));
+            // kept for inspection
+            self.promises.violations.push(format!("kept in {}", directory.keep().display()));
         }
-        let violations = std::mem::take(&mut self.told.violations);
+        let violations = std::mem::take(&mut self.promises.violations);
         let store = self.store_name();
-        Report { fault, store, executions, times, takeovers, dent, violations, notes: Vec::new() }
+        Report { fault, store, executions, times, takeovers, impact, violations, notes: Vec::new() }
     }
 }
 
 /// Returns the rows that a statement finds in a SQLite file, as text.
-fn rows_of(conn: &Connection, sql: &str) -> rusqlite::Result<Vec<Vec<Option<String>>>> {
+fn query_sqlite_rows(conn: &Connection, sql: &str) -> rusqlite::Result<Vec<Vec<Option<String>>>> {
     let mut statement = conn.prepare_cached(sql)?;
     let columns = statement.column_count();
     let rows = statement.query_map([], |row| {
@@ -387,14 +387,14 @@ fn rows_of(conn: &Connection, sql: &str) -> rusqlite::Result<Vec<Vec<Option<Stri
     rows.collect()
 }
 
-/// How many executions have not ended.
-async fn going(store: &Arc<dyn Store>) -> Result<u64, StoreError> {
-    let page = store.list(&Filter { limit: 0, ..leftovers::unended() }).await?;
+/// Returns the number of executions that have not ended.
+async fn count_unfinished(store: &Arc<dyn Store>) -> Result<u64, StoreError> {
+    let page = store.list(&Filter { limit: 0, ..leftovers::unfinished_filter() }).await?;
     Ok(page.total.unwrap_or_default())
 }
 
-/// All executions of a workflow, with what they came to.
-pub async fn executions(store: &Arc<dyn Store>, workflow: &str) -> Vec<Execution> {
+/// Returns all executions of a workflow, with their outcomes.
+pub async fn load_executions(store: &Arc<dyn Store>, workflow: &str) -> Vec<Execution> {
     let filter = Filter { workflow: Some(workflow.into()), limit: 1_000_000, ..Filter::default() };
     let keys: Vec<ExecutionId> =
         store.list(&filter).await.unwrap().executions.iter().map(|row| ExecutionId::Key(row.key)).collect();
@@ -402,7 +402,7 @@ pub async fn executions(store: &Arc<dyn Store>, workflow: &str) -> Vec<Execution
     records.into_iter().flatten().map(|record| record.execution).collect()
 }
 
-/// A connection to our schema; `None` while there is none to be had.
+/// Returns a connection to the schema of the store; `None` while the database is unreachable.
 pub async fn connect(url: &str) -> Option<tokio_postgres::Client> {
     let (client, connection) = tokio_postgres::connect(url, tokio_postgres::NoTls).await.ok()?;
     tokio::spawn(connection);

@@ -1,9 +1,8 @@
-//! Chaos: worker processes under load on real stores, faults from outside, and the same promises after each.
+//! Chaos: worker processes under load on real stores, external faults, and the same promises after each fault.
 //!
-//! A [`deployment`] is a database with [`worker`] processes that call and run [`load`] without end. A scenario lets a
-//! fault strike, sees how the [`throughput`] comes back, asks [`check`](crate::crash::promises) what the promises are worth, and
-//! comes to a [`report`]. How soon the pace is back depends on the machine too: it is always said, and judged in
-//! the long form only.
+//! A [`deployment`] is a database with [`worker`] processes that call and run [`load`] without end. A scenario injects a
+//! fault, measures the recovery of the [`throughput`], checks the [`promises`](crate::crash::promises), and returns a
+//! [`report`]. The time until recovery depends on the machine too: it is always printed, but judged in the long form only.
 
 use std::time::Duration;
 
@@ -18,21 +17,21 @@ pub mod throughput;
 pub mod worker;
 pub mod worker_process;
 
-pub use scenarios::concurrent_writers::run_if_asked as write_if_asked;
-pub use scenarios::takeover::measure as measure_takeovers;
+pub use scenarios::concurrent_writers::run_if_requested as write_if_requested;
+pub use scenarios::takeover::measure_takeovers;
 pub use scenarios::{SCENARIOS, Scenario};
 
-/// How long it all takes.
+/// The length of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Form {
-    /// Seconds: each fault strikes once or a few times.
+    /// Seconds: each fault happens once or a few times.
     Short,
-    /// Minutes; the pace is judged, so scenarios run one at a time.
+    /// Minutes. The throughput is judged, so scenarios run one at a time.
     Long,
 }
 
 impl Form {
-    /// One or the other.
+    /// Returns the value for this form.
     pub fn pick<T>(self, short: T, long: T) -> T {
         match self {
             Form::Short => short,
@@ -40,7 +39,7 @@ impl Form {
         }
     }
 
-    /// So many seconds.
+    /// Returns a duration in seconds for this form.
     pub fn seconds(self, short: u64, long: u64) -> Duration {
         Duration::from_secs(self.pick(short, long))
     }

@@ -13,48 +13,48 @@ use tokio::time::Instant;
 
 use crate::chaos::worker::{KEYS, QUEUE};
 
-/// A change that is not answered after this time never is.
-const PATIENCE: Duration = Duration::from_secs(60);
-/// Clients that change the queue, now and then at the same moment.
+/// A change that does not return within this time never will.
+const CHANGE_TIMEOUT: Duration = Duration::from_secs(60);
+/// Number of clients that change the queue, sometimes at the same moment.
 const CLIENTS: usize = 3;
 
-/// Changes a queue, and keeps its versions.
+/// An operator that changes a queue and records its versions.
 pub struct Operator {
     url: String,
     clients: Vec<Client>,
     rng: Rng,
     has_rates: bool,
-    /// The versions of the queue.
+    /// All versions of the queue.
     pub rows: BTreeMap<i64, QueueRow>,
-    /// How many changes were answered, by kind.
+    /// Number of completed changes, by kind.
     pub actions: BTreeMap<&'static str, u64>,
-    /// How long the slowest took.
+    /// Duration of the slowest change.
     pub slowest: Duration,
-    /// What is not as promised.
+    /// Violations found.
     pub violations: Vec<String>,
 }
 
 /// One change.
 #[derive(Clone, Debug)]
-enum Action {
+enum QueueAction {
     Pause,
     Resume,
-    /// All limits at once.
+    /// Sets all limits at once.
     Limits(Limits),
-    /// One of them, as another process sees the others.
+    /// Changes one limit and keeps the others as they are.
     One(Limits),
-    /// An engine opens that declares the queue.
+    /// Opens an engine that declares the queue.
     Declare(Limits, OnConflict),
 }
 
-impl Action {
+impl QueueAction {
     fn name(&self) -> &'static str {
         match self {
-            Action::Pause => "pauses",
-            Action::Resume => "resumes",
-            Action::Limits(_) => "limits",
-            Action::One(_) => "one limit",
-            Action::Declare(..) => "declarations",
+            QueueAction::Pause => "pauses",
+            QueueAction::Resume => "resumes",
+            QueueAction::Limits(_) => "limits",
+            QueueAction::One(_) => "one limit",
+            QueueAction::Declare(..) => "declarations",
         }
     }
 }
@@ -69,60 +69,60 @@ impl Operator {
         let (rows, actions, slowest, violations) = Default::default();
         let mut operator =
             Self { url: url.to_owned(), clients, rng, has_rates, rows, actions, slowest, violations };
-        let limits = operator.limits();
+        let limits = operator.random_limits();
         operator.set(limits).await;
         Ok(operator)
     }
 
-    /// How many changes were answered.
-    pub fn count(&self) -> u64 {
+    /// Returns the number of completed changes.
+    pub fn action_count(&self) -> u64 {
         self.actions.values().sum()
     }
 
-    /// True while the queue is paused.
+    /// Returns whether the queue is paused.
     pub fn is_paused(&self) -> bool {
         self.rows.last_key_value().is_some_and(|(_, row)| row.is_paused)
     }
 
     /// Pauses the queue.
     pub async fn pause(&mut self) {
-        self.act_together(vec![Action::Pause]).await;
+        self.perform_together(vec![QueueAction::Pause]).await;
     }
 
-    /// Lets the queue go on.
+    /// Resumes the queue.
     pub async fn resume(&mut self) {
-        self.act_together(vec![Action::Resume]).await;
+        self.perform_together(vec![QueueAction::Resume]).await;
     }
 
-    /// Gives the queue these limits.
+    /// Sets the limits of the queue.
     pub async fn set(&mut self, limits: Limits) {
-        self.act_together(vec![Action::Limits(limits)]).await;
+        self.perform_together(vec![QueueAction::Limits(limits)]).await;
     }
 
-    /// Makes a change at random, now and then several at the same moment.
-    pub async fn act(&mut self) {
-        let together = if self.rng.u8(0..5) == 0 { self.rng.usize(2..=CLIENTS) } else { 1 };
-        let actions = (0..together).map(|_| self.choose(together == 1)).collect();
-        self.act_together(actions).await;
+    /// Makes a random change, sometimes several at the same moment.
+    pub async fn change_at_random(&mut self) {
+        let count = if self.rng.u8(0..5) == 0 { self.rng.usize(2..=CLIENTS) } else { 1 };
+        let actions = (0..count).map(|_| self.random_action(count == 1)).collect();
+        self.perform_together(actions).await;
     }
 
-    fn choose(&mut self, is_alone: bool) -> Action {
+    fn random_action(&mut self, is_alone: bool) -> QueueAction {
         match self.rng.u8(0..12) {
-            0..=3 if self.is_paused() => Action::Resume,
-            0..=2 => Action::Pause,
-            3 => Action::Resume,
-            // which version it makes is known only where it is alone
+            0..=3 if self.is_paused() => QueueAction::Resume,
+            0..=2 => QueueAction::Pause,
+            3 => QueueAction::Resume,
+            // the resulting version is known only without concurrent changes
             4 if is_alone => {
                 let all = [OnConflict::Update, OnConflict::Keep, OnConflict::Refuse];
-                Action::Declare(self.limits(), all[self.rng.usize(0..3)])
+                QueueAction::Declare(self.random_limits(), all[self.rng.usize(0..3)])
             }
-            5..=6 => Action::One(self.limits()),
-            _ => Action::Limits(self.limits()),
+            5..=6 => QueueAction::One(self.random_limits()),
+            _ => QueueAction::Limits(self.random_limits()),
         }
     }
 
     /// Returns random limits.
-    pub fn limits(&mut self) -> Limits {
+    pub fn random_limits(&mut self) -> Limits {
         let rng = &mut self.rng;
         let mut limit = |none: u8, small: u32, large: u32| match rng.u8(0..20) {
             n if n < none => None,
@@ -152,57 +152,57 @@ impl Operator {
         }
     }
 
-    async fn act_together(&mut self, actions: Vec<Action>) {
+    async fn perform_together(&mut self, actions: Vec<QueueAction>) {
         let begun = Instant::now();
-        let answers = (self.clients.iter().zip(&actions)).map(|(client, action)| {
+        let replies = (self.clients.iter().zip(&actions)).map(|(client, action)| {
             let one = self.rng.u8(0..4);
-            carry_out(&self.url, client, action, one)
+            perform(&self.url, client, action, one)
         });
-        let answers: Vec<_> = answers.collect();
-        let answers = join_all(answers.into_iter().map(|it| tokio::time::timeout(PATIENCE, it))).await;
+        let replies: Vec<_> = replies.collect();
+        let replies = join_all(replies.into_iter().map(|it| tokio::time::timeout(CHANGE_TIMEOUT, it))).await;
         self.slowest = self.slowest.max(begun.elapsed());
-        for (action, answer) in actions.into_iter().zip(answers) {
+        for (action, reply) in actions.into_iter().zip(replies) {
             *self.actions.entry(action.name()).or_default() += 1;
-            match answer {
-                Ok(Ok(row)) => self.keep(&action, &row),
+            match reply {
+                Ok(Ok(row)) => self.record_version(&action, &row),
                 Ok(Err(error)) => self.violations.push(format!("{action:?}: {error}")),
-                Err(_) => self.violations.push(format!("{action:?} was not answered in {PATIENCE:?}")),
+                Err(_) => self.violations.push(format!("{action:?} did not return within {CHANGE_TIMEOUT:?}")),
             }
         }
     }
 
-    /// Keeps the version that a change has led to.
-    fn keep(&mut self, action: &Action, row: &QueueRow) {
-        let is_heeded = match action {
-            Action::Pause => row.is_paused,
-            Action::Resume => !row.is_paused,
-            Action::Limits(limits) => row.queue.limits == *limits,
-            Action::One(_) | Action::Declare(..) => true,
+    /// Records the version that a change has produced.
+    fn record_version(&mut self, action: &QueueAction, row: &QueueRow) {
+        let is_applied = match action {
+            QueueAction::Pause => row.is_paused,
+            QueueAction::Resume => !row.is_paused,
+            QueueAction::Limits(limits) => row.queue.limits == *limits,
+            QueueAction::One(_) | QueueAction::Declare(..) => true,
         };
-        if !is_heeded {
-            self.violations.push(format!("{action:?} was answered with {row:?}"));
+        if !is_applied {
+            self.violations.push(format!("{action:?} returned {row:?}"));
         }
         if let Some(other) = self.rows.insert(row.version, row.clone()).filter(|other| other != row) {
             self.violations.push(format!("two rows of one version: {other:?}, {row:?}"));
         }
     }
 
-    /// Ends the clients.
-    pub async fn leave(self) {
+    /// Shuts the clients down.
+    pub async fn shut_down(self) {
         for client in self.clients {
             client.shutdown(Duration::from_secs(20)).await.unwrap();
         }
     }
 }
 
-/// Makes a change; the row of the queue after it.
-async fn carry_out(url: &str, client: &Client, action: &Action, one: u8) -> Result<QueueRow, Error> {
+/// Makes a change. Returns the row of the queue after it.
+async fn perform(url: &str, client: &Client, action: &QueueAction, one: u8) -> Result<QueueRow, Error> {
     let name: Arc<str> = QUEUE.into();
     match action.clone() {
-        Action::Pause => client.pause_queue(QUEUE).await,
-        Action::Resume => client.resume_queue(QUEUE).await,
-        Action::Limits(limits) => client.set_queue(&Queue { name, limits }).await,
-        Action::One(limits) => {
+        QueueAction::Pause => client.pause_queue(QUEUE).await,
+        QueueAction::Resume => client.resume_queue(QUEUE).await,
+        QueueAction::Limits(limits) => client.set_queue(&Queue { name, limits }).await,
+        QueueAction::One(limits) => {
             let change = |before: Limits| match one {
                 0 => Limits { concurrency: limits.concurrency, ..before },
                 1 => Limits { worker_concurrency: limits.worker_concurrency, ..before },
@@ -211,7 +211,7 @@ async fn carry_out(url: &str, client: &Client, action: &Action, one: u8) -> Resu
             };
             client.change_queue(QUEUE, change).await
         }
-        Action::Declare(limits, on_conflict) => {
+        QueueAction::Declare(limits, on_conflict) => {
             let store = stepfast::connect(url).await?;
             let builder = Engine::builder(store).declare_queue(Queue { name, limits }, on_conflict);
             match builder.open().await {

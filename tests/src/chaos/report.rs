@@ -1,47 +1,47 @@
-//! [`Report`]: what a scenario comes to, and the closing table.
+//! [`Report`]: the result of a scenario, and the closing table.
 
 use std::fmt;
 
-use crate::chaos::throughput::Dent;
+use crate::chaos::throughput::FaultImpact;
 
-/// What a scenario comes to.
+/// The result of a scenario.
 #[derive(Clone, Debug, Default)]
 pub struct Report {
-    /// What was done.
+    /// The injected fault.
     pub fault: &'static str,
-    /// On which store.
+    /// The store.
     pub store: &'static str,
-    /// Executions in the database.
+    /// Number of executions in the database.
     pub executions: u64,
-    /// How often the fault struck: kills, stops, restarts, cuts.
+    /// Number of times the fault happened: kills, stops, restarts, cuts.
     pub times: u64,
-    /// How often an execution was continued by another worker.
+    /// Number of executions that another worker continued.
     pub takeovers: i64,
-    /// What became of the pace.
-    pub dent: Dent,
-    /// What is not as promised.
+    /// The impact on the throughput.
+    pub impact: FaultImpact,
+    /// Broken promises.
     pub violations: Vec<String>,
-    /// What else was measured.
+    /// Other measurements.
     pub notes: Vec<String>,
 }
 
-/// The line above all reports.
-pub const HEAD: &str = "fault                        store     executions  times  takeovers  before/s  during/s  after/s  \
+/// The head of the table of reports.
+pub const TABLE_HEAD: &str = "fault                        store     executions  times  takeovers  before/s  during/s  after/s  \
                         90 % after  violations";
 
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { fault, store, executions, times, takeovers, dent, violations, notes } = self;
-        let Dent { before, during, after, back } = dent;
-        let back = match back {
-            Some(back) => format!("{:.2} s", back.as_secs_f64()),
+        let Self { fault, store, executions, times, takeovers, impact, violations, notes } = self;
+        let FaultImpact { before, during, after, recovered_after } = impact;
+        let recovered_after = match recovered_after {
+            Some(time) => format!("{:.2} s", time.as_secs_f64()),
             None => "-".into(),
         };
         let violations = violations.len();
         write!(
             f,
             "{fault:<28} {store:<9} {executions:>10}  {times:>5}  {takeovers:>9}  {before:>8.0}  {during:>8.0}  \
-             {after:>7.0}  {back:>10}  {violations:>10}"
+             {after:>7.0}  {recovered_after:>10}  {violations:>10}"
         )?;
         for note in notes {
             write!(f, "\n    {note}")?;

@@ -1,65 +1,65 @@
-//! [`Pace`]: how many executions end in a time.
+//! [`Throughput`]: the number of executions that end per second.
 
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// Ends are counted in spans of this length.
+/// Length of the spans in which ends are counted.
 const SPAN: Duration = Duration::from_millis(250);
-/// A pace is that of so many spans.
-const SPANS: u32 = 4;
-/// What counts as back.
-const BACK: f64 = 0.9;
+/// Number of spans over which a rate is measured.
+const SPANS_PER_RATE: u32 = 4;
+/// Share of the throughput before the fault that counts as recovered.
+const RECOVERED_SHARE: f64 = 0.9;
 
-/// When executions have ended.
+/// The times at which executions ended.
 #[derive(Debug, Default)]
-pub struct Pace {
+pub struct Throughput {
     ends: Vec<Instant>,
 }
 
-/// What a fault did to the pace, in executions per second.
+/// The impact of a fault on the throughput, in executions per second.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Dent {
-    /// Right before it.
+pub struct FaultImpact {
+    /// The throughput just before the fault.
     pub before: f64,
-    /// While it lasted.
+    /// The throughput during the fault.
     pub during: f64,
-    /// From when it was back, else since the fault.
+    /// The throughput after its recovery, or after the fault if it has not recovered.
     pub after: f64,
-    /// From the end of the fault until the pace was back at 90 % of what it was before it.
-    pub back: Option<Duration>,
+    /// Time from the end of the fault until the throughput was back at 90 % of that before; `None` if it never was.
+    pub recovered_after: Option<Duration>,
 }
 
-impl Pace {
-    /// One has ended.
-    pub fn end(&mut self, at: Instant) {
+impl Throughput {
+    /// Records that an execution has ended.
+    pub fn record_end(&mut self, at: Instant) {
         self.ends.push(at);
     }
 
-    /// How many have.
-    pub fn count(&self) -> usize {
+    /// Returns the number of executions that have ended.
+    pub fn end_count(&self) -> usize {
         self.ends.len()
     }
 
-    /// How many ended per second.
+    /// Returns the number of executions that ended per second.
     pub fn rate(&self, from: Instant, to: Instant) -> f64 {
         let count = self.ends.iter().filter(|at| (from..to).contains(at)).count();
         count as f64 / to.duration_since(from).as_secs_f64().max(1e-9)
     }
 
-    /// What the fault from `begun` to `over` did, seen from `since` until now.
-    pub fn dent(&self, since: Instant, begun: Instant, over: Instant) -> Dent {
+    /// Measures the impact of a fault from `fault_start` to `fault_end`, with the time before from `since`.
+    pub fn measure_impact(&self, since: Instant, fault_start: Instant, fault_end: Instant) -> FaultImpact {
         let now = Instant::now();
-        let before = self.rate(since, begun);
-        let spans = (now.duration_since(over).as_millis() / SPAN.as_millis()) as u32 + 1;
-        let back = (SPANS..spans)
-            .map(|n| over + SPAN * (n - SPANS))
-            .find(|from| self.rate(*from, *from + SPAN * SPANS) >= BACK * before);
-        Dent {
+        let before = self.rate(since, fault_start);
+        let spans = (now.duration_since(fault_end).as_millis() / SPAN.as_millis()) as u32 + 1;
+        let recovered_at = (SPANS_PER_RATE..spans)
+            .map(|n| fault_end + SPAN * (n - SPANS_PER_RATE))
+            .find(|from| self.rate(*from, *from + SPAN * SPANS_PER_RATE) >= RECOVERED_SHARE * before);
+        FaultImpact {
             before,
-            during: self.rate(begun, over),
-            after: self.rate(back.unwrap_or(over), now),
-            back: back.map(|at| at.duration_since(over)),
+            during: self.rate(fault_start, fault_end),
+            after: self.rate(recovered_at.unwrap_or(fault_end), now),
+            recovered_after: recovered_at.map(|at| at.duration_since(fault_end)),
         }
     }
 }
@@ -69,25 +69,25 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_is_back_with_the_first_second_that_is_as_good() {
+    fn recovery_begins_with_first_second_at_full_rate() {
         let millis = Duration::from_millis;
         let since = Instant::now().checked_sub(millis(20_000)).unwrap();
-        let (begun, over) = (since + millis(4000), since + millis(6000));
-        let mut pace = Pace::default();
-        // 100 a second, half of it during the fault, nothing for 3 s after it
+        let (fault_start, fault_end) = (since + millis(4000), since + millis(6000));
+        let mut throughput = Throughput::default();
+        // 100 per second, half of it during the fault, none for 3 s after it
         for n in 0..400 {
-            pace.end(since + millis(n * 10));
+            throughput.record_end(since + millis(n * 10));
         }
         for n in 0..100 {
-            pace.end(begun + millis(n * 20));
+            throughput.record_end(fault_start + millis(n * 20));
         }
         for n in 300..1400 {
-            pace.end(over + millis(n * 10));
+            throughput.record_end(fault_end + millis(n * 10));
         }
-        let dent = pace.dent(since, begun, over);
-        assert_eq!((dent.before, dent.during, dent.back), (100.0, 50.0, Some(millis(3000))));
-        assert!((99.0..101.0).contains(&dent.after), "{dent:?}");
-        pace.ends.retain(|at| *at < over);
-        assert_eq!(pace.dent(since, begun, over).back, None);
+        let impact = throughput.measure_impact(since, fault_start, fault_end);
+        assert_eq!((impact.before, impact.during, impact.recovered_after), (100.0, 50.0, Some(millis(3000))));
+        assert!((99.0..101.0).contains(&impact.after), "{impact:?}");
+        throughput.ends.retain(|at| *at < fault_end);
+        assert_eq!(throughput.measure_impact(since, fault_start, fault_end).recovered_after, None);
     }
 }

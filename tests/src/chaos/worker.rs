@@ -1,12 +1,12 @@
-//! A worker process of the chaos suite: it starts executions, runs them, and tells what was acknowledged.
+//! A worker process of the chaos suite: it starts executions, runs them, and prints a line for each acknowledgement.
 //!
-//! Beside the lines of [`victim`](crate::crash::child) it tells `clock MICROS` (its own, when it begins), `idle` (all
-//! that it started has ended), `left` (it has shut down), `refused TEXT` (it could not open the database), `outdated
-//! TEXT` (its engine has ended by itself), `migrated` (an operator has brought the schema up to date), `error TEXT`, and
-//! `note TEXT` for the listener of its site alone.
-//! Lines on its standard input ask for something: `start ID N`, `feed N` (start N in a queue, then `note fed`),
-//! `close` and `open` (its gate, then `note closed` and `note open`), `stop` (start nothing more), `leave` (shut down in
-//! good order). It ends when that input does: nobody listens any more.
+//! Besides the lines of [`child`](crate::crash::child) it prints `clock MICROS` (its own time at the beginning), `idle` (all
+//! executions that it started have ended), `shut-down`, `open-failed TEXT` (it could not open the database), `outdated TEXT`
+//! (its engine has stopped by itself), `migrated` (an operator has migrated the schema), `error TEXT`, and `note TEXT` for
+//! the listener of its deployment only.
+//! Lines on its standard input are commands: `start ID N`, `feed N` (start N executions in a queue, then print `note fed`),
+//! `close` and `open` (its gate, then print `note closed` or `note open`), `stop` (start no more executions), `shutdown`. It
+//! ends when its input does, because no process reads its lines any more.
 
 use std::io::{BufRead, Write};
 use std::sync::Arc;
@@ -21,41 +21,41 @@ use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
-use crate::chaos::load::{Load, Teller};
+use crate::chaos::load::{Load, Reporter};
 use crate::crash::child::LineSink;
 use crate::fixtures::later_version;
 
-/// Names the database to a process that is to be a worker.
-pub const URL: &str = "STEPFAST_CHAOS_WORKER";
-/// What its ids begin with.
-pub const NAME: &str = "STEPFAST_CHAOS_NAME";
-/// Names the role of the process.
-pub const ROLE: &str = "STEPFAST_CHAOS_ROLE";
-/// The version of its program.
-pub const APP_VERSION: &str = "STEPFAST_CHAOS_APP_VERSION";
-/// What its callers call.
-pub const CALLS: &str = "STEPFAST_CHAOS_CALLS";
-/// How many callers it has: each starts an execution when its last one has ended.
-pub const CALLERS: &str = "STEPFAST_CHAOS_CALLERS";
-/// How many microseconds its clock is ahead of the machine's.
-pub const AHEAD: &str = "STEPFAST_CHAOS_AHEAD";
+/// The environment variable that makes a process a worker and names its database.
+pub const URL_VARIABLE: &str = "STEPFAST_CHAOS_WORKER";
+/// The environment variable with the prefix of the worker's workflow_ids.
+pub const NAME_VARIABLE: &str = "STEPFAST_CHAOS_NAME";
+/// The environment variable with the role of the process.
+pub const ROLE_VARIABLE: &str = "STEPFAST_CHAOS_ROLE";
+/// The environment variable with the version of the program.
+pub const APP_VERSION_VARIABLE: &str = "STEPFAST_CHAOS_APP_VERSION";
+/// The environment variable with the executions that callers start.
+pub const CALLS_VARIABLE: &str = "STEPFAST_CHAOS_CALLS";
+/// The environment variable with the number of callers: each starts an execution when its last one has ended.
+pub const CALLERS_VARIABLE: &str = "STEPFAST_CHAOS_CALLERS";
+/// The environment variable with the offset of the worker's clock from the machine's, in microseconds.
+pub const CLOCK_OFFSET_VARIABLE: &str = "STEPFAST_CHAOS_AHEAD";
 
-/// The queue that is fed.
+/// The queue of the command `feed`.
 pub const QUEUE: &str = "pauses";
-/// Keys of the queue that is fed; the first has a quarter of all executions.
+/// Number of keys of the queue; the first has a quarter of all executions.
 pub const KEYS: u32 = 12;
-/// Starts of one feed that are under way at a time, and keys in one line.
-const FED_AT_ONCE: usize = 1_000;
-const IN_A_LINE: usize = 100;
+/// Maximum number of concurrent starts of one `feed`, and of keys in one line.
+const MAX_CONCURRENT_STARTS: usize = 1_000;
+const KEYS_PER_LINE: usize = 100;
 /// The role of a process.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Role {
-    /// Runs executions, those of its callers among them.
+    /// Runs executions, including those of its callers.
     #[default]
     Worker,
-    /// Its callers start what others run.
+    /// Only starts executions, which other processes run.
     Client,
-    /// Brings the schema up to date as `stepfast db migrate` does, and ends.
+    /// Migrates the schema as `stepfast db migrate` does, and ends.
     Operator,
 }
 
@@ -63,77 +63,77 @@ impl Role {
     const ALL: [(Role, &'static str); 3] =
         [(Role::Worker, "worker"), (Role::Client, "client"), (Role::Operator, "operator")];
 
-    /// Its name in the environment.
+    /// Returns the name of the role in the environment.
     pub fn as_str(self) -> &'static str {
         Self::ALL[self as usize].1
     }
 }
 
-/// What callers call.
+/// The executions that callers start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Calls {
-    /// Orders; what waits longer than 10 ms suspends.
+pub enum CallKind {
+    /// Orders; waits of more than 10 ms suspend.
     #[default]
     Orders,
-    /// Beats, which never suspend.
-    Beats,
-    /// Orders, and as many naps.
+    /// Ticks, which never suspend.
+    Ticks,
+    /// Orders and as many naps.
     Naps,
-    /// Orders, every third of which goes through a queue with limits.
+    /// Orders, every third of them through a queue with limits.
     Queued,
-    /// The same, and a ferry at first.
-    Ferries,
+    /// As [`Queued`](Self::Queued), after one upgrade.
+    Upgrades,
 }
 
-/// The queue of [`Calls::Queued`].
+/// The queue of [`CallKind::Queued`].
 const JOBS: &str = "jobs";
 
-impl Calls {
-    const ALL: [(Calls, &'static str); 5] = [
-        (Calls::Orders, "orders"),
-        (Calls::Beats, "beats"),
-        (Calls::Naps, "naps"),
-        (Calls::Queued, "queued"),
-        (Calls::Ferries, "ferries"),
+impl CallKind {
+    const ALL: [(CallKind, &'static str); 5] = [
+        (CallKind::Orders, "orders"),
+        (CallKind::Ticks, "ticks"),
+        (CallKind::Naps, "naps"),
+        (CallKind::Queued, "queued"),
+        (CallKind::Upgrades, "upgrades"),
     ];
 
-    /// Its name in the environment.
+    /// Returns the name in the environment.
     pub fn as_str(self) -> &'static str {
         Self::ALL[self as usize].1
     }
 }
 
-/// Runs the worker if this process was started to be one.
-pub fn run_if_asked() -> bool {
-    let Ok(url) = std::env::var(URL) else { return false };
+/// Runs a worker and returns true if the environment makes this process one.
+pub fn run_if_requested() -> bool {
+    let Ok(url) = std::env::var(URL_VARIABLE) else { return false };
     let text = |name| std::env::var(name).unwrap_or_default();
-    let callers = text(CALLERS).parse().unwrap_or(0);
-    let calls = Calls::ALL.iter().find(|(_, name)| *name == text(CALLS)).map_or(Calls::default(), |it| it.0);
-    let asked = listen();
-    // one line is one write: it is in the pipe even if the next instruction is the last
-    let ear: LineSink = Arc::new(|line: &str| {
-        let told = std::io::stdout().lock().write_all(format!("{line}\n").as_bytes());
-        if told.is_err() {
-            // nobody listens any more
+    let callers = text(CALLERS_VARIABLE).parse().unwrap_or(0);
+    let calls = CallKind::ALL.iter().find(|(_, name)| *name == text(CALLS_VARIABLE)).map_or(CallKind::default(), |it| it.0);
+    let commands = read_commands();
+    // each line is one write: it is in the pipe even if the process dies at the next instruction
+    let sink: LineSink = Arc::new(|line: &str| {
+        let written = std::io::stdout().lock().write_all(format!("{line}\n").as_bytes());
+        if written.is_err() {
+            // no process reads the lines any more
             std::process::exit(2);
         }
     });
-    let teller = Teller { ear, ahead: text(AHEAD).parse().unwrap_or(0) };
-    let role = Role::ALL.iter().find(|(_, name)| *name == text(ROLE)).map_or(Role::default(), |it| it.0);
+    let reporter = Reporter { sink, clock_offset: text(CLOCK_OFFSET_VARIABLE).parse().unwrap_or(0) };
+    let role = Role::ALL.iter().find(|(_, name)| *name == text(ROLE_VARIABLE)).map_or(Role::default(), |it| it.0);
     later_version::become_later_if_requested();
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
     if role == Role::Operator {
-        runtime.block_on(migrate(&url, &teller.ear));
+        runtime.block_on(migrate(&url, &reporter.sink));
         return true;
     }
-    let version = std::env::var(APP_VERSION).ok();
-    let place = Place { url, name: text(NAME), role, version };
-    runtime.block_on(work(place, teller, calls, callers, asked));
+    let version = std::env::var(APP_VERSION_VARIABLE).ok();
+    let config = WorkerConfig { url, name: text(NAME_VARIABLE), role, version };
+    runtime.block_on(run_worker(config, reporter, calls, callers, commands));
     true
 }
 
-/// Lines of the standard input. Ends the process when it is closed.
-fn listen() -> UnboundedReceiver<String> {
+/// Reads commands from the standard input. Ends the process when the input is closed.
+fn read_commands() -> UnboundedReceiver<String> {
     let (send, receive) = unbounded_channel();
     std::thread::spawn(move || {
         for line in std::io::stdin().lock().lines().map_while(Result::ok) {
@@ -146,97 +146,97 @@ fn listen() -> UnboundedReceiver<String> {
     receive
 }
 
-/// Where a process works, and as what.
-struct Place {
+/// The configuration of a worker process.
+struct WorkerConfig {
     url: String,
     name: String,
     role: Role,
     version: Option<String>,
 }
 
-/// Brings the schema up to date.
-async fn migrate(url: &str, ear: &LineSink) {
+/// Migrates the schema.
+async fn migrate(url: &str, sink: &LineSink) {
     match stepfast::schema::migrate(url, None, false).await {
-        Ok(_) => ear("migrated"),
-        Err(error) => tell(ear, "refused", &error),
+        Ok(_) => sink("migrated"),
+        Err(error) => report_error(sink, "open-failed", &error),
     }
 }
 
-/// Tells an error with its code, in a line.
-fn tell(ear: &LineSink, what: &str, error: &Error) {
-    ear(&format!("{what} {error:?}").replace('\n', " "));
+/// Prints an error with its code, as one line.
+fn report_error(sink: &LineSink, event: &str, error: &Error) {
+    sink(&format!("{event} {error:?}").replace('\n', " "));
 }
 
 struct Callers {
     engine: Engine,
-    teller: Teller,
-    calls: Calls,
+    reporter: Reporter,
+    calls: CallKind,
     name: String,
     next: AtomicU32,
     is_stopped: AtomicBool,
 }
 
-async fn open(place: &Place, load: &Load, calls: Calls) -> Result<Engine, Error> {
-    let store = stepfast::connect(&place.url).await?;
-    let engine = if place.role == Role::Client {
+async fn open_engine(config: &WorkerConfig, load: &Load, calls: CallKind) -> Result<Engine, Error> {
+    let store = stepfast::connect(&config.url).await?;
+    let engine = if config.role == Role::Client {
         Client::open(store).await?.into_engine()
     } else {
         let mut builder = load.register(Engine::builder(store));
-        if calls != Calls::Beats {
+        if calls != CallKind::Ticks {
             builder = builder.suspend_after(Duration::from_millis(10));
         }
-        if let Some(version) = &place.version {
+        if let Some(version) = &config.version {
             builder = builder.app_version(version);
         }
         builder.open().await?
     };
-    if matches!(calls, Calls::Queued | Calls::Ferries) {
+    if matches!(calls, CallKind::Queued | CallKind::Upgrades) {
         engine.set_queue(&Queue::new(JOBS).concurrency(3)).await?;
     }
     Ok(engine)
 }
 
-async fn work(place: Place, teller: Teller, calls: Calls, count: u32, mut asked: UnboundedReceiver<String>) {
-    let ear = teller.ear.clone();
-    ear(&format!("clock {}", SystemClock.now().as_micros()));
-    let sql = if calls == Calls::Naps { Some(Arc::new(connect(&place.url).await)) } else { None };
+async fn run_worker(config: WorkerConfig, reporter: Reporter, calls: CallKind, count: u32, mut commands: UnboundedReceiver<String>) {
+    let sink = reporter.sink.clone();
+    sink(&format!("clock {}", SystemClock.now().as_micros()));
+    let sql = if calls == CallKind::Naps { Some(Arc::new(connect(&config.url).await)) } else { None };
     let gate = watch::Sender::new(true);
-    let load = Load::new(&teller, sql, gate.subscribe());
-    let engine = match open(&place, &load, calls).await {
+    let load = Load::new(&reporter, sql, gate.subscribe());
+    let engine = match open_engine(&config, &load, calls).await {
         Ok(engine) => engine,
-        Err(error) => return tell(&ear, "refused", &error),
+        Err(error) => return report_error(&sink, "open-failed", &error),
     };
     let callers = Arc::new(Callers {
         engine: engine.clone(),
-        teller,
+        reporter,
         calls,
-        name: place.name,
+        name: config.name,
         next: AtomicU32::new(0),
         is_stopped: AtomicBool::new(false),
     });
-    let mut calling = JoinSet::new();
-    if calls == Calls::Ferries {
-        let (callers, ferry) = (callers.clone(), load.ferry.clone());
-        calling.spawn(async move {
-            let id = format!("ferry-{}", callers.name);
-            callers.heed(callers.call(&ferry, &id, 1).await);
+    let mut tasks = JoinSet::new();
+    if calls == CallKind::Upgrades {
+        let (callers, upgrade) = (callers.clone(), load.upgrade.clone());
+        tasks.spawn(async move {
+            let id = format!("upgrade-{}", callers.name);
+            callers.may_continue(callers.call(&upgrade, &id, 1).await);
         });
     }
     for _ in 0..count {
-        let first = if calls == Calls::Beats { &load.beat } else { &load.order };
-        calling.spawn(callers.clone().go_on(first.clone(), ""));
-        if calls == Calls::Naps {
-            calling.spawn(callers.clone().go_on(load.nap.clone(), "nap-"));
+        let first = if calls == CallKind::Ticks { &load.tick } else { &load.order };
+        tasks.spawn(callers.clone().call_repeatedly(first.clone(), ""));
+        if calls == CallKind::Naps {
+            tasks.spawn(callers.clone().call_repeatedly(load.nap.clone(), "nap-"));
         }
     }
     let mut ended = std::pin::pin!(engine.work(Duration::from_secs(20)));
     loop {
         let line = tokio::select! {
-            line = asked.recv() => line,
+            line = commands.recv() => line,
             ended = &mut ended => {
                 return match ended {
-                    Ok(()) => ear("left"),
-                    Err(error) => tell(&ear, "outdated", &error),
+                    Ok(()) => sink("shut-down"),
+                    Err(error) => report_error(&sink, "outdated", &error),
                 };
             }
         };
@@ -246,36 +246,36 @@ async fn work(place: Place, teller: Teller, calls: Calls, count: u32, mut asked:
             ["start", id, n] => {
                 let (workflow, id, n) = (load.order.clone(), (*id).to_owned(), n.parse().unwrap());
                 let callers = callers.clone();
-                calling.spawn(async move {
-                    let _ = callers.heed(callers.call(&workflow, &id, n).await);
+                tasks.spawn(async move {
+                    let _ = callers.may_continue(callers.call(&workflow, &id, n).await);
                 });
             }
             ["feed", count] => {
-                let (pass, count) = (load.pass.clone(), count.parse().unwrap());
-                calling.spawn(callers.clone().feed(pass, count));
+                let (gated, count) = (load.gated.clone(), count.parse().unwrap());
+                tasks.spawn(callers.clone().feed(gated, count));
             }
             ["close"] => {
                 gate.send_replace(false);
-                ear("note closed");
+                sink("note closed");
             }
             ["open"] => {
                 gate.send_replace(true);
-                ear("note open");
+                sink("note open");
             }
             ["stop"] => {
                 callers.is_stopped.store(true, SeqCst);
-                while let Some(ended) = calling.join_next().await {
+                while let Some(ended) = tasks.join_next().await {
                     ended.unwrap();
                 }
-                ear("idle");
+                sink("idle");
             }
-            ["leave"] => {
+            ["shutdown"] => {
                 callers.is_stopped.store(true, SeqCst);
                 engine.shutdown(Duration::from_secs(20)).await.unwrap();
-                ear("left");
+                sink("shut-down");
                 std::process::exit(0);
             }
-            _ => ear(&format!("error: asked for {line:?}")),
+            _ => sink(&format!("error: unknown command {line:?}")),
         }
     }
 }
@@ -287,12 +287,12 @@ async fn connect(url: &str) -> tokio_postgres::Client {
 }
 
 impl Callers {
-    /// Calls again and again until it is stopped.
-    async fn go_on(self: Arc<Self>, workflow: Workflow<u32, String>, kind: &'static str) {
+    /// Starts executions one after the other until `stop`.
+    async fn call_repeatedly(self: Arc<Self>, workflow: Workflow<u32, String>, kind: &'static str) {
         while !self.is_stopped.load(SeqCst) {
             let n = self.next.fetch_add(1, SeqCst);
             let id = format!("{kind}{}-{n}", self.name);
-            if !self.heed(self.call(&workflow, &id, n).await) {
+            if !self.may_continue(self.call(&workflow, &id, n).await) {
                 return;
             }
         }
@@ -300,50 +300,50 @@ impl Callers {
 
     async fn call(&self, workflow: &Workflow<u32, String>, id: &str, n: u32) -> Result<(), Error> {
         let mut start = self.engine.start(workflow, n).workflow_id(id);
-        if matches!(self.calls, Calls::Queued | Calls::Ferries) && n % 3 == 2 {
+        if matches!(self.calls, CallKind::Queued | CallKind::Upgrades) && n % 3 == 2 {
             start = start.queue(JOBS);
         }
         let handle = start.await?;
-        (self.teller.ear)(&format!("started {id}"));
+        (self.reporter.sink)(&format!("started {id}"));
         let output = handle.result().await?;
-        (self.teller.ear)(&format!("ended {id} {output}"));
+        (self.reporter.sink)(&format!("ended {id} {output}"));
         Ok(())
     }
 
-    /// Starts so many executions in the queue, and tells which of them were accepted: `note started KEY KEY .`.
-    async fn feed(self: Arc<Self>, pass: Workflow<u32, String>, count: u32) {
+    /// Starts `count` executions in the queue, and prints the keys of the accepted ones: `note started KEY KEY .`.
+    async fn feed(self: Arc<Self>, gated: Workflow<u32, String>, count: u32) {
         let start = |_| {
             let n = self.next.fetch_add(1, SeqCst);
             let group = n / 8;
             let key = if group.is_multiple_of(4) { 0 } else { group % KEYS };
-            let start = self.engine.start(&pass, n).queue(QUEUE).key(format!("k{key}"));
+            let start = self.engine.start(&gated, n).queue(QUEUE).key(format!("k{key}"));
             let start = start.priority((n % 3) as i32);
             async move { start.await.map(|handle| handle.key().to_string()) }
         };
-        let mut started = stream::iter((0..count).map(start)).buffer_unordered(FED_AT_ONCE).chunks(IN_A_LINE);
+        let mut started = stream::iter((0..count).map(start)).buffer_unordered(MAX_CONCURRENT_STARTS).chunks(KEYS_PER_LINE);
         while let Some(keys) = started.next().await {
             let (keys, errors): (Vec<_>, Vec<_>) = keys.into_iter().partition(Result::is_ok);
             let keys: Vec<String> = keys.into_iter().flatten().collect();
             if !keys.is_empty() {
-                // the dot shows that the line is whole
-                (self.teller.ear)(&format!("note started {} .", keys.join(" ")));
+                // the dot shows that the line is complete
+                (self.reporter.sink)(&format!("note started {} .", keys.join(" ")));
             }
             for error in errors {
-                if !self.heed(error.map(|_| ())) {
+                if !self.may_continue(error.map(|_| ())) {
                     return;
                 }
             }
         }
-        (self.teller.ear)("note fed");
+        (self.reporter.sink)("note fed");
     }
 
-    /// True if it may go on. Nothing but the engine's end, of which `work` tells, keeps a caller from its result.
-    fn heed(&self, result: Result<(), Error>) -> bool {
+    /// Returns whether the caller may continue. Only the end of the engine, which `run_worker` reports, prevents a result.
+    fn may_continue(&self, result: Result<(), Error>) -> bool {
         match result {
             Ok(()) => true,
             Err(Error::Shutdown | Error::NewerSchema { .. }) => false,
             Err(error) => {
-                tell(&self.teller.ear, "error", &error);
+                report_error(&self.reporter.sink, "error", &error);
                 false
             }
         }

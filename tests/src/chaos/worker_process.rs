@@ -1,4 +1,4 @@
-//! [`Hand`]: a worker process, as its [`Site`](crate::chaos::deployment::Site) sees it.
+//! [`WorkerProcess`]: a worker process of a [`Deployment`](crate::chaos::deployment::Deployment).
 
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::process::ExitStatusExt;
@@ -8,191 +8,191 @@ use rustix::process::{Pid, Signal, kill_process};
 use tokio::sync::mpsc::UnboundedSender;
 use tokio::time::Instant;
 
-use crate::chaos::worker::{self, Calls, Role};
+use crate::chaos::worker::{self, CallKind, Role};
 use crate::fixtures::later_version::LATER_VERSION_VARIABLE;
 
-/// How a worker is hired.
+/// The options of a worker process.
 #[derive(Clone, Debug, Default)]
-pub struct Terms {
-    /// How it gets to the database, if by a way of its own.
+pub struct WorkerOptions {
+    /// The URL of the database; `None` for that of the deployment.
     pub url: Option<String>,
-    /// Its role.
+    /// The role of the process.
     pub role: Role,
-    /// True for a process of the later version.
+    /// Whether the process is of the later version.
     pub is_later: bool,
-    /// What its callers call.
-    pub calls: Calls,
-    /// How many callers it has.
+    /// The executions that its callers start.
+    pub calls: CallKind,
+    /// Number of callers.
     pub callers: u32,
-    /// More of its environment.
+    /// Additional environment variables.
     pub environment: Vec<(&'static str, String)>,
-    /// How far its clock is ahead of the machine's, in microseconds.
-    pub ahead: i64,
-    /// How it may end by itself.
-    pub may_end: MayEnd,
+    /// The offset of its clock from the machine's, in microseconds.
+    pub clock_offset: i64,
+    /// The way in which it may end without a kill.
+    pub allowed_exit: AllowedExit,
 }
 
-impl Terms {
-    /// So many callers of orders.
+impl WorkerOptions {
+    /// Returns options with this number of callers of orders.
     pub fn orders(callers: u32) -> Self {
         Self { callers, ..Self::default() }
     }
 }
 
-/// How a process may end by itself.
+/// The ways in which a process may end without a kill.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum MayEnd {
-    /// Only when it is asked to leave.
+pub enum AllowedExit {
+    /// Only after the command `shutdown`.
     #[default]
-    Asked,
+    OnRequest,
     /// Also by SIGABRT.
-    Aborting,
-    /// Also because the schema is not that of its version, or because its work is done.
-    Telling,
-    /// It is no worker, and ends when its input does.
-    WithInput,
+    Abort,
+    /// Also because the schema is of another version, or because its work is done.
+    Reported,
+    /// It is not a worker, and ends when its input does.
+    InputClosed,
 }
 
-/// What has become of a worker.
+/// The state of a worker process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fate {
-    /// It works.
-    Working,
-    /// We have killed it; what it has told is still heard.
+pub enum ProcessState {
+    /// It runs.
+    Running,
+    /// It was killed; lines that it has printed are still read.
     Killed,
     /// It has shut down.
-    Left,
-    /// It is gone.
-    Dead,
+    ShutDown,
+    /// It has exited.
+    Exited,
 }
 
 /// A worker process.
-pub struct Hand {
+pub struct WorkerProcess {
     process: Child,
-    may_end: MayEnd,
-    /// True for a process of the later version.
+    allowed_exit: AllowedExit,
+    /// Whether the process is of the later version.
     pub is_later: bool,
-    /// What has become of it.
-    pub fate: Fate,
-    /// Ends that it has told.
-    pub ends: u64,
-    /// How far its clock was ahead of ours when it began, in microseconds, and a little less.
-    pub ahead: i64,
-    /// What it has told of its flushes.
-    pub figures: Vec<u64>,
-    /// True when all that it has started has ended.
+    /// The state of the process.
+    pub state: ProcessState,
+    /// Number of ends that it has reported.
+    pub end_count: u64,
+    /// Lower bound of the offset of its clock from ours at its beginning, in microseconds.
+    pub clock_offset: i64,
+    /// The figures of its flushes, as it printed them.
+    pub flush_figures: Vec<u64>,
+    /// Whether all executions that it started have ended.
     pub is_idle: bool,
-    /// The last line of a process that ended by itself.
-    pub last_words: Option<String>,
+    /// The last line of a process that ended without a kill.
+    pub exit_line: Option<String>,
 }
 
-/// Something that was heard.
-pub struct Heard {
-    /// When it came out of the pipe.
+/// A line of a worker, or its end.
+pub struct WorkerEvent {
+    /// The time when the line was read.
     pub at: Instant,
     /// The number of the worker.
     pub number: usize,
-    /// Its line; `None` at its end.
+    /// The line; `None` at the end of the process.
     pub line: Option<String>,
 }
 
-/// Who listens.
-pub type Listener = Box<dyn FnMut(&Heard)>;
+/// A receiver of events.
+pub type Listener = Box<dyn FnMut(&WorkerEvent)>;
 
-impl Hand {
-    /// Starts a process that works on the database at `url`, and is heard by `sender`.
-    pub fn hire(url: &str, number: usize, terms: &Terms, sender: &UnboundedSender<Heard>) -> Self {
+impl WorkerProcess {
+    /// Starts a process that works on the database at `url`, and sends its events to `sender`.
+    pub fn spawn(url: &str, number: usize, options: &WorkerOptions, sender: &UnboundedSender<WorkerEvent>) -> Self {
         let mut command = Command::new(std::env::current_exe().unwrap());
-        if terms.may_end != MayEnd::WithInput {
-            command.env(worker::URL, terms.url.as_deref().unwrap_or(url));
+        if options.allowed_exit != AllowedExit::InputClosed {
+            command.env(worker::URL_VARIABLE, options.url.as_deref().unwrap_or(url));
         }
         command
-            .env(worker::NAME, format!("w{number}"))
-            .env(worker::ROLE, terms.role.as_str())
-            .env(worker::CALLS, terms.calls.as_str())
-            .env(worker::CALLERS, terms.callers.to_string())
-            .env(worker::AHEAD, terms.ahead.to_string())
-            .envs(terms.is_later.then_some((LATER_VERSION_VARIABLE, "")))
-            .envs(terms.environment.iter().cloned());
+            .env(worker::NAME_VARIABLE, format!("w{number}"))
+            .env(worker::ROLE_VARIABLE, options.role.as_str())
+            .env(worker::CALLS_VARIABLE, options.calls.as_str())
+            .env(worker::CALLERS_VARIABLE, options.callers.to_string())
+            .env(worker::CLOCK_OFFSET_VARIABLE, options.clock_offset.to_string())
+            .envs(options.is_later.then_some((LATER_VERSION_VARIABLE, "")))
+            .envs(options.environment.iter().cloned());
         let mut process = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
         let (out, sender) = (process.stdout.take().unwrap(), sender.clone());
         std::thread::spawn(move || {
             for line in BufReader::new(out).lines().map_while(Result::ok) {
-                let _ = sender.send(Heard { at: Instant::now(), number, line: Some(line) });
+                let _ = sender.send(WorkerEvent { at: Instant::now(), number, line: Some(line) });
             }
-            let _ = sender.send(Heard { at: Instant::now(), number, line: None });
+            let _ = sender.send(WorkerEvent { at: Instant::now(), number, line: None });
         });
         Self {
             process,
-            may_end: terms.may_end,
-            is_later: terms.is_later,
-            fate: Fate::Working,
-            ends: 0,
-            ahead: 0,
-            figures: Vec::new(),
+            allowed_exit: options.allowed_exit,
+            is_later: options.is_later,
+            state: ProcessState::Running,
+            end_count: 0,
+            clock_offset: 0,
+            flush_figures: Vec::new(),
             is_idle: false,
-            last_words: None,
+            exit_line: None,
         }
     }
 
-    /// Returns the number of its process.
+    /// Returns the process id.
     pub fn pid(&self) -> i64 {
         self.process.id().into()
     }
 
-    /// Notes that the process ends by itself, and why. Returns whether its terms allow that.
-    pub fn ends_by_itself(&mut self, why: &str) -> bool {
-        self.last_words = Some(why.to_owned());
-        if self.fate == Fate::Working {
-            self.fate = Fate::Left;
+    /// Records that the process ends without a kill, with its last line. Returns whether its options allow that.
+    pub fn note_exit(&mut self, line: &str) -> bool {
+        self.exit_line = Some(line.to_owned());
+        if self.state == ProcessState::Running {
+            self.state = ProcessState::ShutDown;
         }
-        self.may_end == MayEnd::Telling
+        self.allowed_exit == AllowedExit::Reported
     }
 
-    /// Sends it a signal.
+    /// Sends the process a signal.
     pub fn signal(&self, signal: Signal) {
-        assert_eq!(self.fate, Fate::Working);
+        assert_eq!(self.state, ProcessState::Running);
         kill_process(Pid::from_child(&self.process), signal).unwrap();
     }
 
-    /// Kills it. What it has told stays in the pipe, and is heard.
+    /// Kills the process. Lines that it has printed stay in the pipe, and are still read.
     pub fn kill(&mut self) {
-        if self.fate == Fate::Working {
-            self.fate = Fate::Killed;
+        if self.state == ProcessState::Running {
+            self.state = ProcessState::Killed;
             self.process.kill().unwrap();
         }
     }
 
-    /// Asks it for something; see [`worker`].
-    pub fn ask(&mut self, what: &str) {
+    /// Sends the process a command; see [`worker`].
+    pub fn send_command(&mut self, command: &str) {
         if let Some(stdin) = &mut self.process.stdin {
-            // one that has died meanwhile is heard of
-            let _ = writeln!(stdin, "{what}");
+            // the end of a process that has died is read from its output
+            let _ = writeln!(stdin, "{command}");
         }
     }
 
-    /// Closes its standard input.
-    pub fn close(&mut self) {
+    /// Closes the standard input of the process.
+    pub fn close_input(&mut self) {
         self.process.stdin = None;
     }
 
-    /// It has told its last; an error if it had no reason to end.
-    pub fn end(&mut self) -> Result<(), ExitStatus> {
+    /// Waits for the end of the process, whose output is closed. Returns an error if its options do not allow this end.
+    pub fn reap(&mut self) -> Result<(), ExitStatus> {
         let status = self.process.wait().unwrap();
-        let may_end = match (self.fate, self.may_end) {
-            (Fate::Killed, _) => true,
-            (Fate::Left, _) | (_, MayEnd::WithInput) => status.success(),
-            (_, MayEnd::Aborting) => status.signal() == Some(Signal::ABORT.as_raw()),
+        let is_allowed = match (self.state, self.allowed_exit) {
+            (ProcessState::Killed, _) => true,
+            (ProcessState::ShutDown, _) | (_, AllowedExit::InputClosed) => status.success(),
+            (_, AllowedExit::Abort) => status.signal() == Some(Signal::ABORT.as_raw()),
             _ => false,
         };
-        if self.fate != Fate::Left {
-            self.fate = Fate::Dead;
+        if self.state != ProcessState::ShutDown {
+            self.state = ProcessState::Exited;
         }
-        if may_end { Ok(()) } else { Err(status) }
+        if is_allowed { Ok(()) } else { Err(status) }
     }
 }
 
-impl Drop for Hand {
+impl Drop for WorkerProcess {
     fn drop(&mut self) {
         let _ = self.process.kill();
         let _ = self.process.wait();

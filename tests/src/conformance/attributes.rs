@@ -1,11 +1,11 @@
-//! Attributes: names with values that executions are given when they are started, and found by.
+//! Attributes: named values that a Start gives to its execution, and by which executions are found.
 
 use stepfast_core::attributes::Attributes;
 use stepfast_core::key::Key;
 use stepfast_core::queue::Queue;
 use stepfast_core::store::{Filter, Flush, Outcome, Page, RequestResult, Start, State, Status};
 
-use super::queue::set;
+use super::queue::set_queue;
 use crate::fixtures::builders::{
     at, child_of, completed, ended, keys, transition, nasty_texts, parked, queued, resume, running, scheduled,
     start, start_queued, start_running, placement, write,
@@ -13,17 +13,17 @@ use crate::fixtures::builders::{
 use crate::{StoreFixture, Worker};
 
 super::cases![
-    they_are_kept_whatever_the_start_is,
-    they_are_kept_until_the_end,
-    executions_are_found_by_one,
-    executions_are_found_by_several,
-    they_go_with_other_filters,
-    pages_follow_each_other,
-    they_are_plain_text,
-    a_start_that_loses_leaves_none,
-    a_flush_may_be_resent,
-    a_thousand_share_a_flush,
-    queues_are_filtered,
+    attributes_are_kept_for_every_kind_of_start,
+    attributes_are_kept_until_the_execution_ends,
+    executions_are_found_by_one_attribute,
+    executions_are_found_by_several_attributes,
+    attributes_combine_with_other_filters,
+    pages_continue_after_the_last_key,
+    attributes_accept_any_text,
+    rejected_start_leaves_no_attributes,
+    resent_flush_keeps_attributes,
+    flush_carries_attributes_of_a_thousand_starts,
+    executions_are_found_by_queue,
 ];
 
 fn of(pairs: &[(&str, &str)]) -> Attributes {
@@ -38,7 +38,7 @@ fn filter(pairs: &[(&str, &str)]) -> Filter {
     Filter { attributes: of(pairs), ..Filter::default() }
 }
 
-/// What a filter finds, newest first, after its count was seen to be the same.
+/// Returns the keys that a filter finds, newest first. Asserts that the count of the filter agrees.
 async fn found(worker: &Worker, filter: Filter) -> Vec<Key> {
     let rows = worker.store.list(&filter).await.unwrap().executions;
     let count = worker.store.list(&Filter { limit: 0, ..filter }).await.unwrap();
@@ -46,13 +46,13 @@ async fn found(worker: &Worker, filter: Filter) -> Vec<Key> {
     rows.iter().map(|row| row.key).collect()
 }
 
-async fn they_are_kept_whatever_the_start_is(fixture: &dyn StoreFixture) {
+async fn attributes_are_kept_for_every_kind_of_start(fixture: &dyn StoreFixture) {
     let mut worker = Worker::register(&fixture.store()).await;
-    set(&*fixture.store(), &Queue::new("free"), false).await;
-    set(&*fixture.store(), &Queue::new("serial").concurrency(1), false).await;
+    set_queue(&*fixture.store(), &Queue::new("free"), false).await;
+    set_queue(&*fixture.store(), &Queue::new("serial").concurrency(1), false).await;
     let parent = Key::mint(0);
     worker.apply(vec![start_running(parent)]).await;
-    let yielding = |key, queue: &str| Start {
+    let self_claiming = |key, queue: &str| Start {
         self_claims: true,
         placement: placement(queue, "", 0),
         ..start(key, running())
@@ -67,13 +67,13 @@ async fn they_are_kept_whatever_the_start_is(fixture: &dyn StoreFixture) {
         start(minted[2], queued()),
         Start { workflow_id: Some("given".into()), is_guarded: true, ..start(minted[3], running()) },
         Start { placement: placement("free", "k", 3), ..start(minted[4], queued()) },
-        yielding(minted[5], "free"),
-        yielding(minted[6], "serial"),
+        self_claiming(minted[5], "free"),
+        self_claiming(minted[6], "serial"),
         child_of(parent, minted[7], running()),
         Start { placement: placement("free", "", 0), ..held },
     ];
     let all = [("customer", "acme"), ("region", "eu")];
-    let mut outcomes = worker.commit(starts.map(|it| write(with(&all, it))).into()).await;
+    let mut outcomes = worker.commit(starts.map(|start| write(with(&all, start))).into()).await;
     assert_eq!(outcomes.remove(6), Outcome::Queued);
     assert_eq!(outcomes, vec![Outcome::Applied; 8]);
     for key in minted {
@@ -85,7 +85,7 @@ async fn they_are_kept_whatever_the_start_is(fixture: &dyn StoreFixture) {
     assert_eq!(worker.execution(parent).await.attributes, Attributes::NONE);
 }
 
-async fn they_are_kept_until_the_end(fixture: &dyn StoreFixture) {
+async fn attributes_are_kept_until_the_execution_ends(fixture: &dyn StoreFixture) {
     let mut worker = Worker::register(&fixture.store()).await;
     let key = Key::mint(0);
     worker.apply(vec![write(with(&[("a", "1")], start(key, queued())))]).await;
@@ -100,7 +100,7 @@ async fn they_are_kept_until_the_end(fixture: &dyn StoreFixture) {
     assert_eq!(worker.execution(key).await.attributes, of(&[("a", "1")]));
 }
 
-async fn executions_are_found_by_one(fixture: &dyn StoreFixture) {
+async fn executions_are_found_by_one_attribute(fixture: &dyn StoreFixture) {
     let mut worker = Worker::register(&fixture.store()).await;
     let [a, b, c, other] = keys();
     let starts = [
@@ -118,23 +118,23 @@ async fn executions_are_found_by_one(fixture: &dyn StoreFixture) {
     }
 }
 
-async fn executions_are_found_by_several(fixture: &dyn StoreFixture) {
+async fn executions_are_found_by_several_attributes(fixture: &dyn StoreFixture) {
     let mut worker = Worker::register(&fixture.store()).await;
     let bits = |i: u32| (0..3).filter(move |n| i & (1 << n) != 0);
     let names = ["a", "b", "c"];
-    let some: [Key; 8] = keys();
+    let executions: [Key; 8] = keys();
     let given = |i: u32| bits(i).map(|n| (names[n as usize], "1")).collect::<Vec<_>>();
-    let starts = some.iter().zip(0..).map(|(key, i)| write(with(&given(i), start(*key, queued()))));
+    let starts = executions.iter().zip(0..).map(|(key, i)| write(with(&given(i), start(*key, queued()))));
     worker.apply(starts.collect()).await;
     for wanted in 0..8 {
         let expected: Vec<Key> =
-            (0..8u32).rev().filter(|i| i & wanted == wanted).map(|i| some[i as usize]).collect();
+            (0..8u32).rev().filter(|i| i & wanted == wanted).map(|i| executions[i as usize]).collect();
         assert_eq!(found(&worker, filter(&given(wanted))).await, expected, "{wanted}");
     }
     assert!(found(&worker, filter(&[("a", "1"), ("b", "2")])).await.is_empty());
 }
 
-async fn they_go_with_other_filters(fixture: &dyn StoreFixture) {
+async fn attributes_combine_with_other_filters(fixture: &dyn StoreFixture) {
     let mut worker = Worker::register(&fixture.store()).await;
     let [a, b, c] = keys();
     let starts = [
@@ -150,10 +150,10 @@ async fn they_go_with_other_filters(fixture: &dyn StoreFixture) {
     assert!(found(&worker, Filter { created_from: Some(at(1)), ..shipped }).await.is_empty());
 }
 
-async fn pages_follow_each_other(fixture: &dyn StoreFixture) {
+async fn pages_continue_after_the_last_key(fixture: &dyn StoreFixture) {
     let mut worker = Worker::register(&fixture.store()).await;
-    let some: [Key; 10] = keys();
-    let starts = some.iter().zip(0..).map(|(key, i)| {
+    let executions: [Key; 10] = keys();
+    let starts = executions.iter().zip(0..).map(|(key, i)| {
         let parity = if i % 2 == 0 { "even" } else { "odd" };
         write(with(&[("parity", parity)], start(*key, queued())))
     });
@@ -166,10 +166,10 @@ async fn pages_follow_each_other(fixture: &dyn StoreFixture) {
         wanted.after = Some(last.key);
         pages.push(page.iter().map(|row| row.key).collect::<Vec<_>>());
     }
-    assert_eq!(pages, [vec![some[9], some[7]], vec![some[5], some[3]], vec![some[1]]]);
+    assert_eq!(pages, [vec![executions[9], executions[7]], vec![executions[5], executions[3]], vec![executions[1]]]);
 }
 
-async fn they_are_plain_text(fixture: &dyn StoreFixture) {
+async fn attributes_accept_any_text(fixture: &dyn StoreFixture) {
     let mut worker = Worker::register(&fixture.store()).await;
     let texts: Vec<_> = nasty_texts().into_iter().filter(|text| (1..=1_024).contains(&text.len())).collect();
     let given: Vec<(Key, Attributes)> = texts
@@ -186,14 +186,14 @@ async fn they_are_plain_text(fixture: &dyn StoreFixture) {
         let wanted = Filter { attributes: all.clone(), ..Filter::default() };
         assert_eq!(found(&worker, wanted).await, [*key], "{all:?}");
     }
-    // no row can have it
+    // no row can contain a NUL
     assert!(found(&worker, filter(&[("n", "a\0b")])).await.is_empty());
     assert!(found(&worker, filter(&[("n\0", "a")])).await.is_empty());
 }
 
-async fn a_start_that_loses_leaves_none(fixture: &dyn StoreFixture) {
+async fn rejected_start_leaves_no_attributes(fixture: &dyn StoreFixture) {
     let mut worker = Worker::register(&fixture.store()).await;
-    set(&*fixture.store(), &Queue::new("full").max_depth(1), false).await;
+    set_queue(&*fixture.store(), &Queue::new("full").max_depth(1), false).await;
     let named = |key| Start {
         workflow_id: Some("given".into()),
         fingerprint: Some(1),
@@ -210,17 +210,17 @@ async fn a_start_that_loses_leaves_none(fixture: &dyn StoreFixture) {
     let makes: [fn(Key) -> Start; 3] = [named, held, deep];
     for (n, make) in makes.into_iter().enumerate() {
         let [first, second] = keys();
-        let mine = n.to_string();
-        assert_eq!(worker.commit_one(write(with(&[("first", &mine)], make(first)))).await, Outcome::Applied);
-        let lost = worker.commit_one(write(with(&[("second", &mine)], make(second)))).await;
-        assert_ne!(lost, Outcome::Applied);
-        assert_eq!(found(&worker, filter(&[("first", &mine)])).await, [first]);
-        assert!(found(&worker, filter(&[("second", &mine)])).await.is_empty());
-        assert_eq!(worker.execution(first).await.attributes, of(&[("first", &mine)]));
+        let value = n.to_string();
+        assert_eq!(worker.commit_one(write(with(&[("first", &value)], make(first)))).await, Outcome::Applied);
+        let outcome = worker.commit_one(write(with(&[("second", &value)], make(second)))).await;
+        assert_ne!(outcome, Outcome::Applied);
+        assert_eq!(found(&worker, filter(&[("first", &value)])).await, [first]);
+        assert!(found(&worker, filter(&[("second", &value)])).await.is_empty());
+        assert_eq!(worker.execution(first).await.attributes, of(&[("first", &value)]));
     }
 }
 
-async fn a_flush_may_be_resent(fixture: &dyn StoreFixture) {
+async fn resent_flush_keeps_attributes(fixture: &dyn StoreFixture) {
     let mut worker = Worker::register(&fixture.store()).await;
     let [a, b, c] = keys();
     let special = Start { workflow_id: Some("given".into()), is_guarded: true, ..start(b, queued()) };
@@ -231,18 +231,18 @@ async fn a_flush_may_be_resent(fixture: &dyn StoreFixture) {
     ];
     let flush = worker.new_flush(writes.clone());
     worker.send(&flush).await.unwrap();
-    let again = Flush { is_resent: true, ..flush };
-    assert_eq!(worker.send(&again).await.unwrap(), vec![Outcome::Applied; 3]);
+    let resent = Flush { is_resent: true, ..flush };
+    assert_eq!(worker.send(&resent).await.unwrap(), vec![Outcome::Applied; 3]);
     for (key, name) in [(a, "a"), (b, "b"), (c, "c")] {
         assert_eq!(worker.execution(key).await.attributes, of(&[("n", name)]));
     }
-    // under another number, as after a fence
+    // with another flush number, as after a fence
     let outcome = worker.commit_one(write(with(&[("m", "other")], special))).await;
     assert!(matches!(outcome, Outcome::Duplicate(existing) if existing.key == b));
     assert_eq!(worker.execution(b).await.attributes, of(&[("n", "b")]));
 }
 
-async fn a_thousand_share_a_flush(fixture: &dyn StoreFixture) {
+async fn flush_carries_attributes_of_a_thousand_starts(fixture: &dyn StoreFixture) {
     let mut worker = Worker::register(&fixture.store()).await;
     let given: Vec<(Key, String)> = (0..1_000).map(|i| (Key::mint(0), i.to_string())).collect();
     let starts = given.iter().map(|(key, i)| write(with(&[("all", "x"), ("i", i)], start(*key, queued()))));
@@ -254,7 +254,7 @@ async fn a_thousand_share_a_flush(fixture: &dyn StoreFixture) {
     }
 }
 
-async fn queues_are_filtered(fixture: &dyn StoreFixture) {
+async fn executions_are_found_by_queue(fixture: &dyn StoreFixture) {
     let mut worker = Worker::register(&fixture.store()).await;
     let [a, b, plain] = keys();
     let placed = |key, queue: &str| write(Start { placement: placement(queue, "k", 1), ..start(key, queued()) });

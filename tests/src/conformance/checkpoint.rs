@@ -1,4 +1,4 @@
-//! Checkpoints and attempts: what was recorded comes back, in order, once.
+//! Checkpoints and attempts: every one that was recorded loads unchanged, in order, once.
 
 use stepfast_core::key::Key;
 use stepfast_core::path::Path;
@@ -9,18 +9,18 @@ use crate::fixtures::builders::{at, attempt, checkpoint, keys, nasty_texts, payl
 use crate::{StoreFixture, Worker};
 
 super::cases![
-    every_kind_comes_back_as_recorded,
-    checkpoints_come_back_by_order,
-    a_step_has_at_most_one_outcome,
-    attempts_come_back_by_path_and_number,
-    an_attempt_is_recorded_once,
-    every_path_is_its_own,
-    neighbours_records_are_not_mixed,
-    any_text_can_be_a_name,
-    a_start_and_its_checkpoints_share_a_flush,
+    checkpoints_of_every_kind_load_as_recorded,
+    checkpoints_load_in_their_order,
+    step_keeps_its_first_outcome,
+    attempts_load_by_path_and_number,
+    attempt_is_recorded_once,
+    paths_never_collide,
+    records_of_adjacent_keys_stay_separate,
+    step_name_accepts_any_text,
+    start_and_checkpoints_share_a_flush,
 ];
 
-async fn every_kind_comes_back_as_recorded(fixture: &dyn StoreFixture) {
+async fn checkpoints_of_every_kind_load_as_recorded(fixture: &dyn StoreFixture) {
     let mut worker = Worker::register(&fixture.store()).await;
     let key = Key::mint(0);
     worker.apply(vec![start_running(key)]).await;
@@ -47,32 +47,32 @@ async fn every_kind_comes_back_as_recorded(fixture: &dyn StoreFixture) {
     assert_eq!(worker.record(key).await.checkpoints, recorded);
 }
 
-async fn checkpoints_come_back_by_order(fixture: &dyn StoreFixture) {
+async fn checkpoints_load_in_their_order(fixture: &dyn StoreFixture) {
     let mut worker = Worker::register(&fixture.store()).await;
     let key = Key::mint(0);
     worker.apply(vec![start_running(key)]).await;
     for (n, order) in [(1, 40), (2, 7), (3, 1000), (4, 1), (5, 8)] {
         worker.apply(vec![Write::Checkpoint(Checkpoint { order, ..checkpoint(key, n, "x") })]).await;
     }
-    let orders: Vec<u32> = worker.record(key).await.checkpoints.iter().map(|it| it.order).collect();
+    let orders: Vec<u32> = worker.record(key).await.checkpoints.iter().map(|checkpoint| checkpoint.order).collect();
     assert_eq!(orders, [1, 7, 8, 40, 1000]);
 }
 
-async fn a_step_has_at_most_one_outcome(fixture: &dyn StoreFixture) {
+async fn step_keeps_its_first_outcome(fixture: &dyn StoreFixture) {
     let mut worker = Worker::register(&fixture.store()).await;
-    let [key, innocent] = keys();
+    let [key, unrelated] = keys();
     worker.apply(vec![start_running(key), Write::Checkpoint(checkpoint(key, 1, "first"))]).await;
     let second = Write::Checkpoint(Checkpoint { order: 9, ..checkpoint(key, 1, "second") });
-    if let Err(error) = worker.try_commit(vec![start_running(innocent), second]).await {
+    if let Err(error) = worker.try_commit(vec![start_running(unrelated), second]).await {
         assert!(matches!(error, StoreError::Rejected(_)), "{error}");
-        assert!(!worker.exists(innocent).await, "nothing was written");
-        worker.apply(vec![start_running(innocent)]).await;
+        assert!(!worker.exists(unrelated).await, "the flush was applied in part");
+        worker.apply(vec![start_running(unrelated)]).await;
     }
     assert_eq!(worker.record(key).await.checkpoints, [checkpoint(key, 1, "first")]);
-    assert!(worker.exists(innocent).await);
+    assert!(worker.exists(unrelated).await);
 }
 
-async fn attempts_come_back_by_path_and_number(fixture: &dyn StoreFixture) {
+async fn attempts_load_by_path_and_number(fixture: &dyn StoreFixture) {
     let mut worker = Worker::register(&fixture.store()).await;
     let key = Key::mint(0);
     worker.apply(vec![start_running(key)]).await;
@@ -86,7 +86,7 @@ async fn attempts_come_back_by_path_and_number(fixture: &dyn StoreFixture) {
     assert_eq!(worker.record(key).await.attempts, expected);
 }
 
-async fn an_attempt_is_recorded_once(fixture: &dyn StoreFixture) {
+async fn attempt_is_recorded_once(fixture: &dyn StoreFixture) {
     let mut worker = Worker::register(&fixture.store()).await;
     let key = Key::mint(0);
     worker.apply(vec![start_running(key), Write::Attempt(attempt(key, 1, 1))]).await;
@@ -97,7 +97,7 @@ async fn an_attempt_is_recorded_once(fixture: &dyn StoreFixture) {
     assert_eq!(worker.record(key).await.attempts, [attempt(key, 1, 1)]);
 }
 
-async fn every_path_is_its_own(fixture: &dyn StoreFixture) {
+async fn paths_never_collide(fixture: &dyn StoreFixture) {
     let mut worker = Worker::register(&fixture.store()).await;
     let key = Key::mint(0);
     let edges = [0, 1, 92, 240, 241, 2287, 2288, 67_823, 67_824, 0x00ff_ffff, 0x0100_0000, u32::MAX];
@@ -114,7 +114,7 @@ async fn every_path_is_its_own(fixture: &dyn StoreFixture) {
     assert_eq!(worker.record(key).await.checkpoints, recorded);
 }
 
-async fn neighbours_records_are_not_mixed(fixture: &dyn StoreFixture) {
+async fn records_of_adjacent_keys_stay_separate(fixture: &dyn StoreFixture) {
     let mut worker = Worker::register(&fixture.store()).await;
     let mut bytes = *Key::mint(0).as_bytes();
     let keys = [0, 1, 255].map(|last| {
@@ -133,7 +133,7 @@ async fn neighbours_records_are_not_mixed(fixture: &dyn StoreFixture) {
     }
 }
 
-async fn any_text_can_be_a_name(fixture: &dyn StoreFixture) {
+async fn step_name_accepts_any_text(fixture: &dyn StoreFixture) {
     let mut worker = Worker::register(&fixture.store()).await;
     let key = Key::mint(0);
     let recorded: Vec<Checkpoint> = nasty_texts()
@@ -146,7 +146,7 @@ async fn any_text_can_be_a_name(fixture: &dyn StoreFixture) {
     assert_eq!(worker.record(key).await.checkpoints, recorded);
 }
 
-async fn a_start_and_its_checkpoints_share_a_flush(fixture: &dyn StoreFixture) {
+async fn start_and_checkpoints_share_a_flush(fixture: &dyn StoreFixture) {
     let mut worker = Worker::register(&fixture.store()).await;
     let key = Key::mint(0);
     worker

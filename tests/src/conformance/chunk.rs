@@ -1,4 +1,4 @@
-//! Chunks: large values aside.
+//! Chunks: large values that are stored in parts, apart from their execution.
 
 use smallvec::SmallVec;
 use stepfast_core::key::Key;
@@ -9,20 +9,20 @@ use crate::fixtures::builders::{chunk, keys, start_running};
 use crate::{StoreFixture, Worker};
 
 super::cases![
-    a_value_comes_back_whole,
-    missing_pieces_are_seen,
-    a_piece_that_is_there_stays,
-    orphans_are_discarded,
-    values_and_executions_are_not_mixed,
-    a_megabyte_goes_in_one_piece,
-    pieces_may_come_before_their_execution,
+    value_loads_whole_from_its_chunks,
+    missing_chunks_are_reported_as_corrupt,
+    existing_chunk_is_never_overwritten,
+    orphaned_chunks_are_deleted,
+    chunks_of_values_and_executions_stay_separate,
+    chunk_holds_a_megabyte,
+    chunks_may_precede_their_execution,
 ];
 
 fn reference(value: u64, len: u64, count: u32) -> ChunkRef {
     ChunkRef { value, len, count }
 }
 
-fn discard(execution: Key, keep: &[u64]) -> Write {
+fn delete_except(execution: Key, keep: &[u64]) -> Write {
     Write::DeleteChunks(DeleteChunks { execution, keep: SmallVec::from_slice(keep) })
 }
 
@@ -30,38 +30,38 @@ async fn is_corrupt(worker: &Worker, key: Key, chunks: ChunkRef) -> bool {
     matches!(worker.store.load_value(key, chunks).await, Err(StoreError::Corrupt(_)))
 }
 
-async fn a_value_comes_back_whole(fixture: &dyn StoreFixture) {
+async fn value_loads_whole_from_its_chunks(fixture: &dyn StoreFixture) {
     let mut worker = Worker::register(&fixture.store()).await;
     let key = Key::mint(0);
     worker.apply(vec![start_running(key)]).await;
     for value in [0, 7, u64::MAX, 1 << 63] {
-        // pieces come in any order, over several flushes
+        // chunks arrive in any order, over several flushes
         worker.apply(vec![chunk(key, value, 2, b"ef"), chunk(key, value, 0, b"a\0")]).await;
         worker.apply(vec![chunk(key, value, 1, b"cd")]).await;
         let bytes = worker.store.load_value(key, reference(value, 6, 3)).await.unwrap();
         assert_eq!(&bytes[..], b"a\0cdef");
     }
-    let many: Vec<Write> = (0..300).map(|n: u32| chunk(key, 9, n, &n.to_be_bytes())).collect();
-    worker.apply(many).await;
+    let chunks: Vec<Write> = (0..300).map(|n: u32| chunk(key, 9, n, &n.to_be_bytes())).collect();
+    worker.apply(chunks).await;
     let expected: Vec<u8> = (0..300u32).flat_map(u32::to_be_bytes).collect();
     assert_eq!(worker.store.load_value(key, reference(9, 1_200, 300)).await.unwrap(), expected);
 }
 
-async fn missing_pieces_are_seen(fixture: &dyn StoreFixture) {
+async fn missing_chunks_are_reported_as_corrupt(fixture: &dyn StoreFixture) {
     let mut worker = Worker::register(&fixture.store()).await;
     let [key, other] = keys();
     worker.apply(vec![start_running(key)]).await;
     worker.apply(vec![chunk(key, 1, 0, b"ab"), chunk(key, 1, 2, b"ef")]).await;
-    assert!(is_corrupt(&worker, key, reference(1, 6, 3)).await, "a hole");
-    assert!(is_corrupt(&worker, key, reference(1, 4, 3)).await, "a hole, though the length fits");
-    assert!(is_corrupt(&worker, key, reference(1, 4, 2)).await, "a hole, though the number fits too");
+    assert!(is_corrupt(&worker, key, reference(1, 6, 3)).await, "a chunk is missing");
+    assert!(is_corrupt(&worker, key, reference(1, 4, 3)).await, "a chunk is missing, though the length fits");
+    assert!(is_corrupt(&worker, key, reference(1, 4, 2)).await, "a chunk is missing, though length and count fit");
     assert!(is_corrupt(&worker, key, reference(1, 3, 1)).await, "too short");
     assert!(is_corrupt(&worker, key, reference(2, 2, 1)).await, "another value");
     assert!(is_corrupt(&worker, other, reference(1, 2, 1)).await, "another execution");
     assert_eq!(&worker.store.load_value(key, reference(1, 2, 1)).await.unwrap()[..], b"ab");
 }
 
-async fn a_piece_that_is_there_stays(fixture: &dyn StoreFixture) {
+async fn existing_chunk_is_never_overwritten(fixture: &dyn StoreFixture) {
     let mut worker = Worker::register(&fixture.store()).await;
     let key = Key::mint(0);
     worker.apply(vec![start_running(key), chunk(key, 1, 0, b"first")]).await;
@@ -69,7 +69,7 @@ async fn a_piece_that_is_there_stays(fixture: &dyn StoreFixture) {
     assert_eq!(&worker.store.load_value(key, reference(1, 6, 2)).await.unwrap()[..], b"first!");
 }
 
-async fn orphans_are_discarded(fixture: &dyn StoreFixture) {
+async fn orphaned_chunks_are_deleted(fixture: &dyn StoreFixture) {
     let mut worker = Worker::register(&fixture.store()).await;
     let [key, other] = keys();
     worker.apply(vec![start_running(key), start_running(other)]).await;
@@ -78,19 +78,19 @@ async fn orphans_are_discarded(fixture: &dyn StoreFixture) {
             worker.apply(vec![chunk(key, value, n, b"x"), chunk(other, value, n, b"x")]).await;
         }
     }
-    worker.apply(vec![discard(key, &[2, u64::MAX, 77]), discard(Key::mint(0), &[])]).await;
+    worker.apply(vec![delete_except(key, &[2, u64::MAX, 77]), delete_except(Key::mint(0), &[])]).await;
     for (value, is_kept) in [(1, false), (2, true), (3, false), (u64::MAX, true)] {
         assert_eq!(is_corrupt(&worker, key, reference(value, 2, 2)).await, !is_kept, "{value}");
         assert!(!is_corrupt(&worker, other, reference(value, 2, 2)).await);
     }
-    worker.apply(vec![discard(key, &[]), discard(other, &[1, 2, 3, u64::MAX])]).await;
+    worker.apply(vec![delete_except(key, &[]), delete_except(other, &[1, 2, 3, u64::MAX])]).await;
     for value in [2, u64::MAX] {
         assert!(is_corrupt(&worker, key, reference(value, 2, 2)).await);
         assert!(!is_corrupt(&worker, other, reference(value, 2, 2)).await);
     }
 }
 
-async fn values_and_executions_are_not_mixed(fixture: &dyn StoreFixture) {
+async fn chunks_of_values_and_executions_stay_separate(fixture: &dyn StoreFixture) {
     let mut worker = Worker::register(&fixture.store()).await;
     let [a, b] = keys();
     worker.apply(vec![start_running(a), start_running(b)]).await;
@@ -108,7 +108,7 @@ async fn values_and_executions_are_not_mixed(fixture: &dyn StoreFixture) {
     assert_eq!(&store.load_value(b, reference(1, 3, 1)).await.unwrap()[..], b"b10");
 }
 
-async fn a_megabyte_goes_in_one_piece(fixture: &dyn StoreFixture) {
+async fn chunk_holds_a_megabyte(fixture: &dyn StoreFixture) {
     let mut worker = Worker::register(&fixture.store()).await;
     let key = Key::mint(0);
     let mut rng = fastrand::Rng::with_seed(3);
@@ -118,7 +118,7 @@ async fn a_megabyte_goes_in_one_piece(fixture: &dyn StoreFixture) {
     assert!(bytes[..1 << 20] == mib && bytes[1 << 20..] == mib);
 }
 
-async fn pieces_may_come_before_their_execution(fixture: &dyn StoreFixture) {
+async fn chunks_may_precede_their_execution(fixture: &dyn StoreFixture) {
     let mut worker = Worker::register(&fixture.store()).await;
     let key = Key::mint(0);
     worker.apply(vec![chunk(key, 1, 0, b"input")]).await;

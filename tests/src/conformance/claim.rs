@@ -1,4 +1,4 @@
-//! Claims: who gets what to run, in which order.
+//! Claims: which worker receives which executions, and in which order.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,39 +15,39 @@ use crate::fixtures::builders::{
 use crate::{StoreFixture, Worker};
 
 super::cases![
-    ready_ones_come_oldest_first,
-    due_sleepers_come_first_by_due_time,
-    timers_are_never_early,
-    the_limit_holds_and_the_rest_remains,
-    only_workflows_asked_for_come,
-    a_claim_brings_all_that_was_recorded,
-    an_execution_is_claimed_once,
-    at_least_one_comes_however_large,
-    bytes_bound_a_claim,
-    a_claim_of_nothing_takes_nothing,
-    claims_can_follow_on_empty_ones,
-    a_sleeper_without_a_due_time_is_not_claimed,
-    a_claim_is_durable_when_it_returns,
-    a_claimed_execution_can_suspend_and_be_claimed_again,
-    a_thousand_come_at_once,
-    what_was_cancelled_or_parked_does_not_come,
-    a_claim_without_lane_is_fenced,
+    ready_executions_are_claimed_oldest_first,
+    due_sleepers_are_claimed_first_by_due_time,
+    timers_never_fire_early,
+    claim_takes_at_most_its_limit,
+    claim_takes_only_its_workflows,
+    claim_returns_the_whole_record,
+    execution_is_claimed_once,
+    claim_takes_at_least_one_execution_of_any_size,
+    claim_takes_at_most_its_bytes,
+    claim_with_limit_zero_takes_nothing,
+    claim_succeeds_after_empty_claims,
+    sleeper_without_due_time_is_not_claimed,
+    claim_is_durable_when_it_returns,
+    suspended_execution_is_claimed_again_when_due,
+    claim_takes_a_thousand_at_once,
+    cancelled_and_parked_executions_are_not_claimed,
+    claim_of_wrong_registration_is_fenced,
 ];
 
-async fn ready_ones_come_oldest_first(fixture: &dyn StoreFixture) {
+async fn ready_executions_are_claimed_oldest_first(fixture: &dyn StoreFixture) {
     let mut worker = Worker::register(&fixture.store()).await;
     let [a, b, c, d]: [Key; 4] = keys();
-    // not in the order of their keys: age is the order of becoming ready
+    // not in the order of their keys: executions are ordered by the time at which they became ready
     for key in [c, a, d, b] {
         worker.apply(vec![start_queued(key)]).await;
     }
     assert_eq!(worker.claim_keys(2).await, [c, a]);
-    // what has begun goes on before anything else begins
+    // an execution that has begun continues before another begins
     worker.apply(vec![transition(c, queued())]).await;
     assert_eq!(worker.claim_keys(10).await, [c, d, b]);
 }
 
-async fn due_sleepers_come_first_by_due_time(fixture: &dyn StoreFixture) {
+async fn due_sleepers_are_claimed_first_by_due_time(fixture: &dyn StoreFixture) {
     let mut worker = Worker::register(&fixture.store()).await;
     let [ready, late, early, never] = keys();
     worker
@@ -63,7 +63,7 @@ async fn due_sleepers_come_first_by_due_time(fixture: &dyn StoreFixture) {
     assert_eq!(worker.claim_keys(10).await, [late, ready]);
 }
 
-async fn timers_are_never_early(fixture: &dyn StoreFixture) {
+async fn timers_never_fire_early(fixture: &dyn StoreFixture) {
     let mut worker = Worker::register(&fixture.store()).await;
     let key = Key::mint(0);
     worker.apply(vec![start_in(key, sleeping(at(3_600_000_000)))]).await;
@@ -79,7 +79,7 @@ async fn timers_are_never_early(fixture: &dyn StoreFixture) {
     assert_eq!(worker.heartbeat().await.next_due, None);
 }
 
-async fn the_limit_holds_and_the_rest_remains(fixture: &dyn StoreFixture) {
+async fn claim_takes_at_most_its_limit(fixture: &dyn StoreFixture) {
     let mut worker = Worker::register(&fixture.store()).await;
     let ready: [Key; 5] = keys();
     let due: [Key; 5] = keys();
@@ -98,7 +98,7 @@ async fn the_limit_holds_and_the_rest_remains(fixture: &dyn StoreFixture) {
     assert_eq!(all.len(), 10);
 }
 
-async fn only_workflows_asked_for_come(fixture: &dyn StoreFixture) {
+async fn claim_takes_only_its_workflows(fixture: &dyn StoreFixture) {
     let mut worker = Worker::register(&fixture.store()).await;
     let named = |name: &str, state| write(Start { workflow: name.into(), ..start(Key::mint(0), state) });
     for name in ["a", "b", "A", "a "] {
@@ -114,7 +114,7 @@ async fn only_workflows_asked_for_come(fixture: &dyn StoreFixture) {
     }
 }
 
-async fn a_claim_brings_all_that_was_recorded(fixture: &dyn StoreFixture) {
+async fn claim_returns_the_whole_record(fixture: &dyn StoreFixture) {
     let mut first = Worker::register(&fixture.store()).await;
     let key = Key::mint(0);
     let sleeps = pending_sleeps(&[(4, 44)]);
@@ -145,10 +145,10 @@ async fn a_claim_brings_all_that_was_recorded(fixture: &dyn StoreFixture) {
     assert_eq!(record.checkpoints, [checkpoint(key, 1, "a"), checkpoint(key, 2, "b")]);
     assert_eq!(record.attempts, [attempt(key, 3, 1), attempt(key, 3, 2)]);
     assert_eq!(record.requests, [RequestKind::Cancel]);
-    assert_eq!(second.record(key).await, record, "it is what a load shows");
+    assert_eq!(second.record(key).await, record, "a load returns the same record");
 }
 
-async fn an_execution_is_claimed_once(fixture: &dyn StoreFixture) {
+async fn execution_is_claimed_once(fixture: &dyn StoreFixture) {
     let mut first = Worker::register(&fixture.store()).await;
     let mut second = Worker::register(&fixture.second_store().await).await;
     let [ready, due] = keys();
@@ -159,7 +159,7 @@ async fn an_execution_is_claimed_once(fixture: &dyn StoreFixture) {
     assert_eq!(second.execution(ready).await.owner, Some(first.id));
 }
 
-async fn at_least_one_comes_however_large(fixture: &dyn StoreFixture) {
+async fn claim_takes_at_least_one_execution_of_any_size(fixture: &dyn StoreFixture) {
     let mut worker = Worker::register(&fixture.store()).await;
     for key in keys::<3>() {
         worker.apply(vec![start_queued(key)]).await;
@@ -170,10 +170,10 @@ async fn at_least_one_comes_however_large(fixture: &dyn StoreFixture) {
     }
 }
 
-async fn bytes_bound_a_claim(fixture: &dyn StoreFixture) {
+async fn claim_takes_at_most_its_bytes(fixture: &dyn StoreFixture) {
     let mut worker = Worker::register(&fixture.store()).await;
     let large = Payload::from_bytes(Bytes::from(vec![1; 50_000]));
-    // one half in inputs, one half in checkpoints
+    // half of the bytes in inputs, half in checkpoints
     for i in 0..20 {
         let key = Key::mint(0);
         if i % 2 == 0 {
@@ -189,13 +189,13 @@ async fn bytes_bound_a_claim(fixture: &dyn StoreFixture) {
     while total < 20 {
         let claim = Claim { max_bytes: 200_000, ..worker.new_claim(100) };
         let count = worker.try_claim(&claim).await.unwrap().len();
-        assert!((1..=5).contains(&count), "{count} came");
+        assert!((1..=5).contains(&count), "{count} claimed");
         total += count;
     }
     assert!(worker.claim(100).await.is_empty());
 }
 
-async fn a_claim_of_nothing_takes_nothing(fixture: &dyn StoreFixture) {
+async fn claim_with_limit_zero_takes_nothing(fixture: &dyn StoreFixture) {
     let mut worker = Worker::register(&fixture.store()).await;
     let key = Key::mint(0);
     worker.apply(vec![start_queued(key)]).await;
@@ -203,7 +203,7 @@ async fn a_claim_of_nothing_takes_nothing(fixture: &dyn StoreFixture) {
     assert_eq!(worker.claim_keys(1).await, [key]);
 }
 
-async fn claims_can_follow_on_empty_ones(fixture: &dyn StoreFixture) {
+async fn claim_succeeds_after_empty_claims(fixture: &dyn StoreFixture) {
     let mut worker = Worker::register(&fixture.store()).await;
     for key in keys::<3>() {
         assert!(worker.claim(10).await.is_empty());
@@ -213,7 +213,7 @@ async fn claims_can_follow_on_empty_ones(fixture: &dyn StoreFixture) {
     }
 }
 
-async fn a_sleeper_without_a_due_time_is_not_claimed(fixture: &dyn StoreFixture) {
+async fn sleeper_without_due_time_is_not_claimed(fixture: &dyn StoreFixture) {
     let mut worker = Worker::register(&fixture.store()).await;
     let [parent, child] = keys();
     worker.apply(vec![start_in(child, completed()), start_in(parent, awaiting(&[child]))]).await;
@@ -221,7 +221,7 @@ async fn a_sleeper_without_a_due_time_is_not_claimed(fixture: &dyn StoreFixture)
     assert!(worker.claim(10).await.is_empty());
 }
 
-async fn a_claim_is_durable_when_it_returns(fixture: &dyn StoreFixture) {
+async fn claim_is_durable_when_it_returns(fixture: &dyn StoreFixture) {
     let mut worker = Worker::register(&fixture.store()).await;
     let key = Key::mint(0);
     worker.apply(vec![start_queued(key)]).await;
@@ -230,7 +230,7 @@ async fn a_claim_is_durable_when_it_returns(fixture: &dyn StoreFixture) {
     assert_eq!(other.record(key).await, record);
 }
 
-async fn a_claimed_execution_can_suspend_and_be_claimed_again(fixture: &dyn StoreFixture) {
+async fn suspended_execution_is_claimed_again_when_due(fixture: &dyn StoreFixture) {
     let mut worker = Worker::register(&fixture.store()).await;
     let key = Key::mint(0);
     worker.apply(vec![start_queued(key)]).await;
@@ -243,12 +243,12 @@ async fn a_claimed_execution_can_suspend_and_be_claimed_again(fixture: &dyn Stor
     }
 }
 
-async fn a_thousand_come_at_once(fixture: &dyn StoreFixture) {
+async fn claim_takes_a_thousand_at_once(fixture: &dyn StoreFixture) {
     let mut worker = Worker::register(&fixture.store()).await;
     let mut expected: Vec<Key> = (0..1_500).map(|_| Key::mint(0)).collect();
     let steps: Vec<Write> =
         expected.iter().map(|key| Write::Checkpoint(checkpoint(*key, 1, &key.to_string()))).collect();
-    // they have run for a while, and were handed on before their Start was durable
+    // they ran for a while, and were requeued before their Start was durable
     let begun = |key: &Key| write(Start { has_begun: true, ..start(*key, queued()) });
     worker.apply(expected.iter().map(begun).chain(steps).collect()).await;
     let mut first = worker.claim(1_000).await;
@@ -264,32 +264,32 @@ async fn a_thousand_come_at_once(fixture: &dyn StoreFixture) {
     assert_eq!(claimed, expected);
 }
 
-async fn what_was_cancelled_or_parked_does_not_come(fixture: &dyn StoreFixture) {
+async fn cancelled_and_parked_executions_are_not_claimed(fixture: &dyn StoreFixture) {
     let mut worker = Worker::register(&fixture.store()).await;
-    let [ready, slept, was_parked, stays] = keys();
+    let [ready, sleeper, was_parked, unaffected] = keys();
     worker
         .apply(vec![
             start_queued(ready),
-            start_in(slept, sleeping(at(-1))),
+            start_in(sleeper, sleeping(at(-1))),
             start_in(was_parked, parked("why")),
-            start_queued(stays),
+            start_queued(unaffected),
         ])
         .await;
-    worker.commit(vec![cancel(ready), cancel(slept)]).await;
-    let seen = worker.heartbeat().await;
-    assert_eq!((seen.has_ready, seen.next_due), (true, None));
-    assert_eq!(worker.claim_keys(10).await, [stays]);
+    worker.commit(vec![cancel(ready), cancel(sleeper)]).await;
+    let reply = worker.heartbeat().await;
+    assert_eq!((reply.has_ready, reply.next_due), (true, None));
+    assert_eq!(worker.claim_keys(10).await, [unaffected]);
     assert!(!worker.heartbeat().await.has_ready);
 }
 
-async fn a_claim_without_lane_is_fenced(fixture: &dyn StoreFixture) {
+async fn claim_of_wrong_registration_is_fenced(fixture: &dyn StoreFixture) {
     let mut worker = Worker::register(&fixture.store()).await;
     let key = Key::mint(0);
     worker.apply(vec![start_queued(key)]).await;
-    let fine = worker.new_claim(10);
-    let mut stale = fine.clone();
+    let valid = worker.new_claim(10);
+    let mut stale = valid.clone();
     stale.epoch += 1;
-    let mut unknown = fine.clone();
+    let mut unknown = valid.clone();
     unknown.worker.0 += 1_000;
     for claim in [stale, unknown] {
         assert!(matches!(worker.store.claim(&claim).await, Err(StoreError::Fenced)));

@@ -1,4 +1,4 @@
-//! Deadlines of what waits: seen by any worker when they pass, and kept to without a turn.
+//! Deadlines of waiting executions: any worker sees them pass, and they end the execution without a turn in its queue.
 
 use std::time::Duration;
 
@@ -10,33 +10,33 @@ use stepfast_core::store::{
     Heartbeat, Outcome, Parent, Request, RequestKind, RequestResult, Start, State, Status, Write,
 };
 
-use super::queue::declare;
+use super::queue::declare_queue;
 use crate::fixtures::builders::{
     awaiting, completed, keys, transition, parked, queued, running, scheduled, sleeping, start, placement, write,
 };
 use crate::{StoreFixture, Worker};
 
 super::cases![
-    what_waits_is_seen_when_its_deadline_passes,
-    what_runs_is_its_owners,
-    what_has_expired_ends_and_frees_what_it_holds,
-    nothing_else_expires,
-    awaited_children_end_with_it,
-    what_begins_with_a_deadline_has_it_while_it_waits,
-    many_are_seen_in_portions,
+    waiting_execution_is_reported_when_its_deadline_passes,
+    running_execution_is_not_reported_as_expired,
+    expired_execution_ends_and_frees_capacity_and_dedup_id,
+    expire_request_applies_only_to_expired_executions,
+    awaited_children_end_with_expired_parent,
+    run_timeout_applies_while_begun_execution_waits,
+    expired_executions_are_reported_in_portions,
 ];
 
 fn until(deadline_at: Timestamp, key: Key, state: State) -> Start {
     Start { deadline_at: Some(deadline_at), ..start(key, state) }
 }
 
-/// What a look reports to a worker that can run nothing.
+/// Returns the expired executions and the next deadline that a heartbeat reports to a worker without workflows.
 async fn expired(worker: &Worker) -> (Vec<Key>, Option<Timestamp>) {
-    let look = Heartbeat { workflows: [].into(), ..worker.new_heartbeat() };
-    let seen = worker.store.heartbeat(&look).await.unwrap();
-    let mut expired = seen.expired;
+    let heartbeat = Heartbeat { workflows: [].into(), ..worker.new_heartbeat() };
+    let reply = worker.store.heartbeat(&heartbeat).await.unwrap();
+    let mut expired = reply.expired;
     expired.sort_unstable();
-    (expired, seen.next_deadline)
+    (expired, reply.next_deadline)
 }
 
 fn expire(execution: Key, at: Timestamp) -> Write {
@@ -49,10 +49,10 @@ fn sorted<const N: usize>(mut keys: [Key; N]) -> Vec<Key> {
     keys.into()
 }
 
-async fn what_waits_is_seen_when_its_deadline_passes(fixture: &dyn StoreFixture) {
+async fn waiting_execution_is_reported_when_its_deadline_passes(fixture: &dyn StoreFixture) {
     let mut worker = Worker::register(&fixture.store()).await;
     let mut other = Worker::register(&fixture.second_store().await).await;
-    declare(fixture, Queue::new("a")).await;
+    declare_queue(fixture, Queue::new("a")).await;
     let now = fixture.now();
     let (at, later) = (now.plus(Duration::from_secs(10)), now.plus(Duration::from_secs(20)));
     let far = now.plus(Duration::from_secs(1_000));
@@ -72,9 +72,9 @@ async fn what_waits_is_seen_when_its_deadline_passes(fixture: &dyn StoreFixture)
     assert_eq!(expired(&worker).await, (vec![], Some(at)));
     fixture.clock().advance(Duration::from_secs(10));
     let waiting = sorted([all[0], all[1], all[2], all[3]]);
-    // whoever comes first; and again as long as nothing is done about it
-    let (seen, next) = expired(&other).await;
-    assert_eq!(seen, waiting);
+    // the first worker that sends a heartbeat sees them; every worker sees them again until a request ends them
+    let (reply, next) = expired(&other).await;
+    assert_eq!(reply, waiting);
     assert!(next.is_some_and(|next| next <= later), "{next:?}");
     fixture.clock().advance(Duration::from_secs(6));
     assert_eq!(expired(&worker).await.0, waiting);
@@ -89,54 +89,54 @@ async fn what_waits_is_seen_when_its_deadline_passes(fixture: &dyn StoreFixture)
     assert_eq!(expired(&worker).await.0, [all[6]]);
 }
 
-async fn what_runs_is_its_owners(fixture: &dyn StoreFixture) {
+async fn running_execution_is_not_reported_as_expired(fixture: &dyn StoreFixture) {
     let mut worker = Worker::register(&fixture.store()).await;
     let mut other = Worker::register(&fixture.second_store().await).await;
     let at = fixture.now().plus(Duration::from_secs(10));
-    let [handed_back, suspended, recovered, set_aside] = keys();
-    let all = [handed_back, suspended, recovered, set_aside];
+    let [requeued, suspended, recovered, parked_one] = keys();
+    let all = [requeued, suspended, recovered, parked_one];
     worker.apply(all.iter().map(|key| write(until(at, *key, queued()))).collect()).await;
     assert_eq!(worker.claim_keys(9).await.len(), 4);
     fixture.clock().advance(Duration::from_secs(20));
     assert_eq!(expired(&other).await, (vec![], None));
     for key in all {
-        let declined = Outcome::RequestHandled(RequestResult::NotApplicable(Status::Running), None);
-        assert_eq!(other.commit_one(expire(key, fixture.now())).await, declined);
+        let not_applicable = Outcome::RequestHandled(RequestResult::NotApplicable(Status::Running), None);
+        assert_eq!(other.commit_one(expire(key, fixture.now())).await, not_applicable);
         assert!(worker.record(key).await.requests.is_empty());
     }
-    // what is not run any more is seen
+    // executions that no worker runs any more are reported
     let far = fixture.now().plus(Duration::from_secs(100));
     worker
         .apply(vec![
-            transition(handed_back, queued()),
+            transition(requeued, queued()),
             transition(suspended, sleeping(far)),
-            transition(set_aside, parked("parked")),
+            transition(parked_one, parked("parked")),
         ])
         .await;
-    assert_eq!(expired(&other).await.0, sorted([handed_back, suspended, set_aside]));
+    assert_eq!(expired(&other).await.0, sorted([requeued, suspended, parked_one]));
     fixture.mark_dead(worker.id).await;
     other.take_over_dead_workers().await;
     fixture.clock().advance(Duration::from_secs(6));
     assert_eq!(expired(&other).await.0, sorted(all));
     assert_eq!(other.claim_keys(9).await.len(), 2);
     fixture.clock().advance(Duration::from_secs(6));
-    assert_eq!(expired(&other).await.0, sorted([suspended, set_aside]));
+    assert_eq!(expired(&other).await.0, sorted([suspended, parked_one]));
 }
 
-async fn what_has_expired_ends_and_frees_what_it_holds(fixture: &dyn StoreFixture) {
+async fn expired_execution_ends_and_frees_capacity_and_dedup_id(fixture: &dyn StoreFixture) {
     let mut worker = Worker::register(&fixture.store()).await;
-    declare(fixture, Queue::new("a").max_depth(1)).await;
+    declare_queue(fixture, Queue::new("a").max_depth(1)).await;
     let now = fixture.now();
     let at = now.plus(Duration::from_secs(10));
     let [first, second, third] = keys();
     let of = |key: Key, deadline_at| Start {
         placement: placement("a", "", 0),
-        dedup_id: Some("the one".into()),
+        dedup_id: Some("the only".into()),
         ..until(deadline_at, key, queued())
     };
     assert_eq!(worker.commit_one(write(of(first, at))).await, Outcome::Applied);
-    let refused = worker.commit_one(write(of(second, at))).await;
-    assert!(matches!(refused, Outcome::Deduplicated(_) | Outcome::Full), "{refused:?}");
+    let rejected = worker.commit_one(write(of(second, at))).await;
+    assert!(matches!(rejected, Outcome::Deduplicated(_) | Outcome::Full), "{rejected:?}");
     fixture.clock().advance(Duration::from_secs(10));
     assert_eq!(expired(&worker).await.0, [first]);
     assert_eq!(
@@ -147,12 +147,12 @@ async fn what_has_expired_ends_and_frees_what_it_holds(fixture: &dyn StoreFixtur
     assert_eq!((row.status, row.ended_at), (Status::Cancelled, Some(fixture.now())));
     assert_eq!(row.outcome.decode::<String>().unwrap(), "too late");
     assert_eq!(expired(&worker).await, (vec![], None));
-    // its place, its dedup_id
+    // its capacity and its dedup_id are free
     assert_eq!(worker.commit_one(write(of(third, at))).await, Outcome::Applied);
     assert_eq!(worker.claim_keys(9).await, [third]);
 }
 
-async fn nothing_else_expires(fixture: &dyn StoreFixture) {
+async fn expire_request_applies_only_to_expired_executions(fixture: &dyn StoreFixture) {
     let mut worker = Worker::register(&fixture.store()).await;
     let now = fixture.now();
     let at = now.plus(Duration::from_secs(10));
@@ -165,14 +165,14 @@ async fn nothing_else_expires(fixture: &dyn StoreFixture) {
             write(until(at, resumed, queued())),
         ])
         .await;
-    let declined = |status| Outcome::RequestHandled(RequestResult::NotApplicable(status), None);
+    let not_applicable = |status| Outcome::RequestHandled(RequestResult::NotApplicable(status), None);
     for (key, status) in [(early, Status::Queued), (never, Status::Queued), (ended, Status::Completed)] {
         let outcome = worker.commit_one(expire(key, at.minus(Duration::from_micros(1)))).await;
-        assert_eq!(outcome, declined(status));
+        assert_eq!(outcome, not_applicable(status));
         assert_eq!(worker.execution(key).await.status, status);
     }
     assert_eq!(worker.commit_one(expire(Key::mint(0), at)).await, Outcome::NotFound);
-    // whoever resumes it takes its deadline from it
+    // a resumed execution loses its deadline
     fixture.clock().advance(Duration::from_secs(10));
     assert_eq!(
         worker.commit_one(expire(resumed, at)).await,
@@ -189,7 +189,7 @@ async fn nothing_else_expires(fixture: &dyn StoreFixture) {
         worker.commit_one(Write::Request(resume)).await,
         Outcome::RequestHandled(RequestResult::Done, None)
     );
-    assert_eq!(worker.commit_one(expire(resumed, at)).await, declined(Status::Queued));
+    assert_eq!(worker.commit_one(expire(resumed, at)).await, not_applicable(Status::Queued));
     assert_eq!(expired(&worker).await.0, [early]);
     assert_eq!(
         worker.commit_one(expire(early, at)).await,
@@ -199,7 +199,7 @@ async fn nothing_else_expires(fixture: &dyn StoreFixture) {
     assert_eq!(expired(&worker).await, (vec![], None));
 }
 
-async fn awaited_children_end_with_it(fixture: &dyn StoreFixture) {
+async fn awaited_children_end_with_expired_parent(fixture: &dyn StoreFixture) {
     let mut worker = Worker::register(&fixture.store()).await;
     let at = fixture.now().plus(Duration::from_secs(10));
     let [grandparent, parent, waits, runs, detached] = keys();
@@ -233,7 +233,7 @@ async fn awaited_children_end_with_it(fixture: &dyn StoreFixture) {
     assert_eq!(worker.record(runs).await.requests, [RequestKind::Cancel]);
 }
 
-async fn what_begins_with_a_deadline_has_it_while_it_waits(fixture: &dyn StoreFixture) {
+async fn run_timeout_applies_while_begun_execution_waits(fixture: &dyn StoreFixture) {
     let mut worker = Worker::register(&fixture.store()).await;
     let key = Key::mint(0);
     let run_timeout = Some(Duration::from_secs(10));
@@ -247,7 +247,7 @@ async fn what_begins_with_a_deadline_has_it_while_it_waits(fixture: &dyn StoreFi
     assert_eq!(expired(&worker).await.0, [key]);
 }
 
-async fn many_are_seen_in_portions(fixture: &dyn StoreFixture) {
+async fn expired_executions_are_reported_in_portions(fixture: &dyn StoreFixture) {
     let mut worker = Worker::register(&fixture.store()).await;
     let at = fixture.now().plus(Duration::from_secs(10));
     let all: Vec<Key> = (0..1_200).map(|_| Key::mint(0)).collect();
@@ -255,9 +255,9 @@ async fn many_are_seen_in_portions(fixture: &dyn StoreFixture) {
     fixture.clock().advance(Duration::from_secs(10));
     let mut ended = 0;
     for _ in 0..3 {
-        let (seen, _) = expired(&worker).await;
-        ended += seen.len();
-        worker.commit(seen.iter().map(|key| expire(*key, fixture.now())).collect()).await;
+        let (reply, _) = expired(&worker).await;
+        ended += reply.len();
+        worker.commit(reply.iter().map(|key| expire(*key, fixture.now())).collect()).await;
     }
     assert_eq!((ended, expired(&worker).await), (1_200, (vec![], None)));
 }

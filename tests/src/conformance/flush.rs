@@ -1,4 +1,4 @@
-//! Flushes: sizes, and what is counted.
+//! Flushes: their sizes, and the counters of a store.
 
 use stepfast_core::key::Key;
 use stepfast_core::store::counters::Table;
@@ -11,14 +11,14 @@ use crate::fixtures::builders::{
 use crate::{StoreFixture, Worker};
 
 super::cases![
-    an_empty_flush_is_fine,
-    a_thousand_rows_of_each_kind_share_a_flush,
-    the_largest_flush_is_taken,
+    empty_flush_is_accepted,
+    flush_carries_a_thousand_rows_of_each_kind,
+    largest_flush_is_accepted,
     row_changes_are_counted,
-    it_says_what_it_is,
+    store_describes_itself,
 ];
 
-async fn an_empty_flush_is_fine(fixture: &dyn StoreFixture) {
+async fn empty_flush_is_accepted(fixture: &dyn StoreFixture) {
     let mut worker = Worker::register(&fixture.store()).await;
     for _ in 0..3 {
         worker.apply(vec![]).await;
@@ -28,7 +28,7 @@ async fn an_empty_flush_is_fine(fixture: &dyn StoreFixture) {
     assert_eq!(worker.count().await, 1);
 }
 
-async fn a_thousand_rows_of_each_kind_share_a_flush(fixture: &dyn StoreFixture) {
+async fn flush_carries_a_thousand_rows_of_each_kind(fixture: &dyn StoreFixture) {
     let mut worker = Worker::register(&fixture.store()).await;
     let all: Vec<Key> = (0..1_000).map(|_| Key::mint(0)).collect();
     let sleepers: Vec<Key> = (0..1_000).map(|_| Key::mint(0)).collect();
@@ -61,15 +61,15 @@ async fn a_thousand_rows_of_each_kind_share_a_flush(fixture: &dyn StoreFixture) 
     assert_eq!(worker.claim(10_000).await.len(), 333 + 1_000 + 1_000);
 }
 
-async fn the_largest_flush_is_taken(fixture: &dyn StoreFixture) {
+async fn largest_flush_is_accepted(fixture: &dyn StoreFixture) {
     let mut worker = Worker::register(&fixture.store()).await;
     let (writes, bytes) = (worker.store.info().max_flush_writes, worker.store.info().max_flush_bytes);
     let key = Key::mint(0);
     worker.apply(vec![start_running(key)]).await;
     worker.apply((1..=writes as u32).map(|n| Write::Checkpoint(checkpoint(key, n, ""))).collect()).await;
     assert_eq!(worker.record(key).await.checkpoints.len(), writes);
-    let pieces = (bytes >> 20).max(1) as u32;
-    worker.apply((0..pieces).map(|n| chunk(key, 1, n, &vec![7; 1 << 20])).collect()).await;
+    let chunks = (bytes >> 20).max(1) as u32;
+    worker.apply((0..chunks).map(|n| chunk(key, 1, n, &vec![7; 1 << 20])).collect()).await;
 }
 
 async fn row_changes_are_counted(fixture: &dyn StoreFixture) {
@@ -88,7 +88,7 @@ async fn row_changes_are_counted(fixture: &dyn StoreFixture) {
     let counted = store.counters().snapshot().since(&before);
     assert_eq!(counted.row_changes(Table::Executions), (0, 1, 0));
     assert_eq!(counted.row_changes(Table::Checkpoints), (1, 0, 0));
-    assert_eq!(counted.reads, 0, "nothing is read on the hot path");
+    assert_eq!(counted.reads, 0, "a flush read from the store");
 
     let before = store.counters().snapshot();
     worker.apply(vec![start_in(sleeper, sleeping(at(-1)))]).await;
@@ -101,15 +101,15 @@ async fn row_changes_are_counted(fixture: &dyn StoreFixture) {
     assert_eq!(store.counters().snapshot().since(&store.counters().snapshot()).flushes, 0);
 }
 
-async fn it_says_what_it_is(fixture: &dyn StoreFixture) {
+async fn store_describes_itself(fixture: &dyn StoreFixture) {
     let store = fixture.store();
-    let about = store.info();
-    assert!(["memory", "sqlite", "postgres"].contains(&about.kind));
+    let info = store.info();
+    assert!(["memory", "sqlite", "postgres"].contains(&info.kind));
     assert!(
-        !about.version.is_empty()
-            && about.lanes > 0
-            && about.max_flush_writes > 0
-            && about.max_flush_bytes > 0
+        !info.version.is_empty()
+            && info.lanes > 0
+            && info.max_flush_writes > 0
+            && info.max_flush_bytes > 0
     );
-    assert_eq!(about.durability == Durability::None, about.kind == "memory");
+    assert_eq!(info.durability == Durability::None, info.kind == "memory");
 }

@@ -1,4 +1,4 @@
-//! Looks: what a worker is told once a second.
+//! Heartbeats: the reply that a worker receives once a second.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,19 +14,19 @@ use crate::fixtures::registration::worker_info;
 use crate::{StoreFixture, Worker};
 
 super::cases![
-    it_tells_the_stores_time,
-    it_shows_what_is_asked_of_those_it_runs,
-    it_shows_which_watched_ones_have_ended_or_are_parked,
-    it_shows_strays_only_when_told_what_is_held,
-    it_shows_what_is_ready_of_its_workflows,
-    it_shows_the_earliest_due_time_of_its_workflows,
-    a_quiet_look_sees_nothing,
-    it_shows_the_same_if_it_does_not_renew,
-    a_stranger_is_fenced,
-    it_watches_thousands,
+    heartbeat_returns_the_stores_time,
+    heartbeat_returns_requests_to_its_running_executions,
+    heartbeat_returns_finished_and_parked_watched_executions,
+    heartbeat_returns_unheld_executions_only_if_asked,
+    heartbeat_reports_ready_executions_of_its_workflows,
+    heartbeat_reports_earliest_due_time_of_its_workflows,
+    heartbeat_without_events_returns_nothing,
+    heartbeat_without_renewal_returns_the_same,
+    heartbeat_of_unknown_registration_is_fenced,
+    heartbeat_watches_thousands_of_executions,
 ];
 
-async fn it_tells_the_stores_time(fixture: &dyn StoreFixture) {
+async fn heartbeat_returns_the_stores_time(fixture: &dyn StoreFixture) {
     let registration = fixture.store().register(2, &worker_info(&[])).await.unwrap();
     assert_eq!(registration.now, fixture.now());
     let worker = Worker::register(&fixture.store()).await;
@@ -36,26 +36,26 @@ async fn it_tells_the_stores_time(fixture: &dyn StoreFixture) {
     }
 }
 
-async fn it_shows_what_is_asked_of_those_it_runs(fixture: &dyn StoreFixture) {
+async fn heartbeat_returns_requests_to_its_running_executions(fixture: &dyn StoreFixture) {
     let mut owner = Worker::register(&fixture.store()).await;
     let mut other = Worker::register(&fixture.second_store().await).await;
-    let [mine, also_mine, quiet, theirs, ready] = keys();
-    owner.apply(vec![start_running(mine), start_running(also_mine), start_running(quiet)]).await;
-    other.apply(vec![start_running(theirs), start_queued(ready)]).await;
-    other.commit(vec![cancel(mine), cancel(theirs)]).await;
-    owner.commit(vec![cancel(also_mine)]).await;
+    let [own, also_own, quiet, foreign, ready] = keys();
+    owner.apply(vec![start_running(own), start_running(also_own), start_running(quiet)]).await;
+    other.apply(vec![start_running(foreign), start_queued(ready)]).await;
+    other.commit(vec![cancel(own), cancel(foreign)]).await;
+    owner.commit(vec![cancel(also_own)]).await;
     let mut requests = owner.heartbeat().await.reply.requests;
     requests.sort_unstable_by_key(|(key, _)| *key);
-    assert_eq!(requests, [(mine, RequestKind::Cancel), (also_mine, RequestKind::Cancel)]);
-    assert_eq!(other.heartbeat().await.requests, [(theirs, RequestKind::Cancel)]);
-    assert_eq!(owner.heartbeat().await.requests.len(), 2, "they stay until they are answered");
-    owner.apply(vec![Write::ClearRequests(mine), transition(mine, ended(Status::Cancelled, "x"))]).await;
-    assert_eq!(owner.heartbeat().await.requests, [(also_mine, RequestKind::Cancel)]);
-    owner.apply(vec![transition(also_mine, queued())]).await;
-    assert!(owner.heartbeat().await.requests.is_empty(), "it does not run it any more");
+    assert_eq!(requests, [(own, RequestKind::Cancel), (also_own, RequestKind::Cancel)]);
+    assert_eq!(other.heartbeat().await.requests, [(foreign, RequestKind::Cancel)]);
+    assert_eq!(owner.heartbeat().await.requests.len(), 2, "requests stay until they are answered");
+    owner.apply(vec![Write::ClearRequests(own), transition(own, ended(Status::Cancelled, "x"))]).await;
+    assert_eq!(owner.heartbeat().await.requests, [(also_own, RequestKind::Cancel)]);
+    owner.apply(vec![transition(also_own, queued())]).await;
+    assert!(owner.heartbeat().await.requests.is_empty(), "the worker no longer runs the execution");
 }
 
-async fn it_shows_which_watched_ones_have_ended_or_are_parked(fixture: &dyn StoreFixture) {
+async fn heartbeat_returns_finished_and_parked_watched_executions(fixture: &dyn StoreFixture) {
     let mut worker = Worker::register(&fixture.store()).await;
     let watched: [Key; 8] = keys();
     let states = [
@@ -70,37 +70,37 @@ async fn it_shows_which_watched_ones_have_ended_or_are_parked(fixture: &dyn Stor
     ];
     worker.apply(watched.into_iter().zip(states).map(|(key, state)| start_in(key, state)).collect()).await;
     worker.apply(vec![start_in(Key::mint(0), completed())]).await;
-    let mut watch = watched.to_vec();
-    watch.push(Key::mint(0));
-    let look = Heartbeat { watched: watch, ..worker.new_heartbeat() };
-    let mut over = worker.store.heartbeat(&look).await.unwrap().finished;
-    over.sort_unstable();
-    assert_eq!(over, watched[4..]);
+    let mut watched_keys = watched.to_vec();
+    watched_keys.push(Key::mint(0));
+    let heartbeat = Heartbeat { watched: watched_keys, ..worker.new_heartbeat() };
+    let mut finished = worker.store.heartbeat(&heartbeat).await.unwrap().finished;
+    finished.sort_unstable();
+    assert_eq!(finished, watched[4..]);
 }
 
-async fn it_shows_strays_only_when_told_what_is_held(fixture: &dyn StoreFixture) {
+async fn heartbeat_returns_unheld_executions_only_if_asked(fixture: &dyn StoreFixture) {
     let mut worker = Worker::register(&fixture.store()).await;
     let mut other = Worker::register(&fixture.store()).await;
-    let [held, stray, handed, theirs, gone] = keys();
-    other.apply(vec![start_running(theirs)]).await;
+    let [held, unheld, requeued, foreign, gone] = keys();
+    other.apply(vec![start_running(foreign)]).await;
     worker
         .apply(vec![
             start_running(held),
-            start_running(stray),
-            start_running(handed),
-            Write::Checkpoint(checkpoint(stray, 1, "x")),
+            start_running(unheld),
+            start_running(requeued),
+            Write::Checkpoint(checkpoint(unheld, 1, "x")),
         ])
         .await;
-    worker.apply(vec![transition(handed, queued())]).await;
+    worker.apply(vec![transition(requeued, queued())]).await;
     assert!(worker.heartbeat().await.unheld.is_empty());
-    let look = Heartbeat { held: Some(vec![held, gone, theirs]), ..worker.new_heartbeat() };
-    let strays = worker.store.heartbeat(&look).await.unwrap().unheld;
-    assert_eq!(strays, [worker.record(stray).await]);
-    let look = Heartbeat { held: Some(Vec::new()), ..worker.new_heartbeat() };
-    assert_eq!(worker.store.heartbeat(&look).await.unwrap().unheld.len(), 2);
+    let heartbeat = Heartbeat { held: Some(vec![held, gone, foreign]), ..worker.new_heartbeat() };
+    let unheld_records = worker.store.heartbeat(&heartbeat).await.unwrap().unheld;
+    assert_eq!(unheld_records, [worker.record(unheld).await]);
+    let heartbeat = Heartbeat { held: Some(Vec::new()), ..worker.new_heartbeat() };
+    assert_eq!(worker.store.heartbeat(&heartbeat).await.unwrap().unheld.len(), 2);
 }
 
-async fn it_shows_what_is_ready_of_its_workflows(fixture: &dyn StoreFixture) {
+async fn heartbeat_reports_ready_executions_of_its_workflows(fixture: &dyn StoreFixture) {
     let mut worker = Worker::register(&fixture.store()).await;
     assert!(!worker.heartbeat().await.has_ready);
     let other = Start { workflow: "other".into(), ..start(Key::mint(0), queued()) };
@@ -114,7 +114,7 @@ async fn it_shows_what_is_ready_of_its_workflows(fixture: &dyn StoreFixture) {
     assert!(worker.heartbeat().await.has_ready);
 }
 
-async fn it_shows_the_earliest_due_time_of_its_workflows(fixture: &dyn StoreFixture) {
+async fn heartbeat_reports_earliest_due_time_of_its_workflows(fixture: &dyn StoreFixture) {
     let mut worker = Worker::register(&fixture.store()).await;
     let other = Start { workflow: "other".into(), ..start(Key::mint(0), sleeping(at(10))) };
     let both =
@@ -133,62 +133,62 @@ async fn it_shows_the_earliest_due_time_of_its_workflows(fixture: &dyn StoreFixt
     assert_eq!(worker.heartbeat().await.next_due, Some(at(40)));
     worker.workflows = Arc::from(["other".into()]);
     assert_eq!(worker.heartbeat().await.next_due, Some(at(10)));
-    worker.workflows = Arc::from(["nobody".into()]);
+    worker.workflows = Arc::from(["unknown".into()]);
     assert_eq!(worker.heartbeat().await.next_due, None);
 }
 
-async fn a_quiet_look_sees_nothing(fixture: &dyn StoreFixture) {
+async fn heartbeat_without_events_returns_nothing(fixture: &dyn StoreFixture) {
     let worker = Worker::register(&fixture.store()).await;
-    let look = Heartbeat {
+    let heartbeat = Heartbeat {
         watched: vec![Key::mint(0)],
         held: Some(vec![Key::mint(0)]),
         workflows: Arc::from([]),
         ..worker.new_heartbeat()
     };
-    let seen = worker.store.heartbeat(&look).await.unwrap();
+    let reply = worker.store.heartbeat(&heartbeat).await.unwrap();
     assert!(
-        !seen.is_fenced && !seen.has_ready && seen.next_due.is_none() && seen.quarantined_until.is_none()
+        !reply.is_fenced && !reply.has_ready && reply.next_due.is_none() && reply.quarantined_until.is_none()
     );
-    assert!(seen.requests.is_empty() && seen.finished.is_empty() && seen.unheld.is_empty());
+    assert!(reply.requests.is_empty() && reply.finished.is_empty() && reply.unheld.is_empty());
 }
 
-async fn it_shows_the_same_if_it_does_not_renew(fixture: &dyn StoreFixture) {
+async fn heartbeat_without_renewal_returns_the_same(fixture: &dyn StoreFixture) {
     let mut worker = Worker::register(&fixture.store()).await;
-    let [stray, over] = keys();
-    let states = [(stray, running()), (over, completed()), (Key::mint(0), sleeping(at(30)))];
+    let [unheld, finished] = keys();
+    let states = [(unheld, running()), (finished, completed()), (Key::mint(0), sleeping(at(30)))];
     worker.apply(states.into_iter().map(|(key, state)| start_in(key, state)).collect()).await;
     worker.apply(vec![start_queued(Key::mint(0))]).await;
-    worker.commit(vec![cancel(stray)]).await;
-    let watch = vec![over];
-    let look = Heartbeat { renews_lease: false, watched: watch, held: Some(Vec::new()), ..worker.new_heartbeat() };
-    let seen = worker.store.heartbeat(&look).await.unwrap();
-    assert_eq!((seen.now, seen.is_fenced, seen.has_ready), (fixture.now(), false, true));
-    assert_eq!((seen.next_due, seen.requests), (Some(at(30)), vec![(stray, RequestKind::Cancel)]));
-    assert_eq!((seen.finished, seen.unheld), (vec![over], vec![worker.record(stray).await]));
+    worker.commit(vec![cancel(unheld)]).await;
+    let watched_keys = vec![finished];
+    let heartbeat = Heartbeat { renews_lease: false, watched: watched_keys, held: Some(Vec::new()), ..worker.new_heartbeat() };
+    let reply = worker.store.heartbeat(&heartbeat).await.unwrap();
+    assert_eq!((reply.now, reply.is_fenced, reply.has_ready), (fixture.now(), false, true));
+    assert_eq!((reply.next_due, reply.requests), (Some(at(30)), vec![(unheld, RequestKind::Cancel)]));
+    assert_eq!((reply.finished, reply.unheld), (vec![finished], vec![worker.record(unheld).await]));
 }
 
-async fn a_stranger_is_fenced(fixture: &dyn StoreFixture) {
+async fn heartbeat_of_unknown_registration_is_fenced(fixture: &dyn StoreFixture) {
     let worker = Worker::register(&fixture.store()).await;
     let mut unknown = worker.new_heartbeat();
     unknown.worker.0 += 1_000;
     let stale = Heartbeat { epoch: worker.epoch + 1, ..worker.new_heartbeat() };
-    for look in [unknown, stale] {
+    for heartbeat in [unknown, stale] {
         for is_renewal in [false, true] {
-            let look = Heartbeat { renews_lease: is_renewal, ..look.clone() };
-            assert!(worker.store.heartbeat(&look).await.unwrap().is_fenced);
+            let heartbeat = Heartbeat { renews_lease: is_renewal, ..heartbeat.clone() };
+            assert!(worker.store.heartbeat(&heartbeat).await.unwrap().is_fenced);
         }
     }
     assert!(!worker.heartbeat().await.is_fenced);
 }
 
-async fn it_watches_thousands(fixture: &dyn StoreFixture) {
+async fn heartbeat_watches_thousands_of_executions(fixture: &dyn StoreFixture) {
     let mut worker = Worker::register(&fixture.store()).await;
     let all: Vec<Key> = (0..5_000).map(|_| Key::mint(0)).collect();
     let state = |i: usize| if i.is_multiple_of(2) { running() } else { completed() };
     worker.apply(all.iter().enumerate().map(|(i, key)| start_in(*key, state(i))).collect()).await;
-    let holds = Some(all.iter().copied().skip(2).collect());
-    let look = Heartbeat { watched: all.clone(), held: holds, ..worker.new_heartbeat() };
-    let seen = worker.store.heartbeat(&look).await.unwrap();
-    assert_eq!(seen.finished.len(), 2_500);
-    assert_eq!(seen.unheld.iter().map(|it| it.execution.key).collect::<Vec<_>>(), [all[0]]);
+    let held = Some(all.iter().copied().skip(2).collect());
+    let heartbeat = Heartbeat { watched: all.clone(), held, ..worker.new_heartbeat() };
+    let reply = worker.store.heartbeat(&heartbeat).await.unwrap();
+    assert_eq!(reply.finished.len(), 2_500);
+    assert_eq!(reply.unheld.iter().map(|record| record.execution.key).collect::<Vec<_>>(), [all[0]]);
 }

@@ -1,4 +1,4 @@
-//! Hints: `changed` tells a waiting engine to look.
+//! Hints: a waiting engine receives a hint when another store handle has committed.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,30 +9,30 @@ use stepfast_core::store::Store;
 use crate::fixtures::builders::start_queued;
 use crate::{StoreFixture, Worker};
 
-super::cases![a_waiting_engine_hears_of_anothers_commit, a_commit_between_two_calls_is_heard_of];
+super::cases![waiting_engine_receives_a_hint_of_anothers_commit, commit_between_two_calls_yields_a_hint];
 
-/// Long enough for any machine; a hint takes milliseconds.
-const PATIENCE: Duration = Duration::from_secs(30);
+/// The longest wait for a hint, which takes milliseconds.
+const HINT_TIMEOUT: Duration = Duration::from_secs(30);
 
-async fn a_waiting_engine_hears_of_anothers_commit(fixture: &dyn StoreFixture) {
+async fn waiting_engine_receives_a_hint_of_anothers_commit(fixture: &dyn StoreFixture) {
     if !fixture.has_hints() {
         return;
     }
     let mut one = Worker::register(&fixture.store()).await;
     let two = Worker::register(&fixture.second_store().await).await;
     let listener: Arc<dyn Store> = two.store.clone();
-    let heard = tokio::spawn(async move { listener.next_hint().await });
-    // commits go on until one is heard of: nothing says when the listener has begun to listen
-    let talk = async {
-        while !heard.is_finished() {
+    let received = tokio::spawn(async move { listener.next_hint().await });
+    // commits continue until one is noticed: the test cannot observe when the listener has begun to listen
+    let commit_until_received = async {
+        while !received.is_finished() {
             one.apply(vec![start_queued(Key::mint(0))]).await;
             tokio::task::yield_now().await;
         }
     };
-    tokio::time::timeout(PATIENCE, talk).await.expect("the hint comes");
+    tokio::time::timeout(HINT_TIMEOUT, commit_until_received).await.expect("no hint");
 }
 
-async fn a_commit_between_two_calls_is_heard_of(fixture: &dyn StoreFixture) {
+async fn commit_between_two_calls_yields_a_hint(fixture: &dyn StoreFixture) {
     if !fixture.has_hints() {
         return;
     }
@@ -41,6 +41,6 @@ async fn a_commit_between_two_calls_is_heard_of(fixture: &dyn StoreFixture) {
     let listener: Arc<dyn Store> = two.store.clone();
     for _ in 0..3 {
         one.apply(vec![start_queued(Key::mint(0))]).await;
-        tokio::time::timeout(PATIENCE, listener.next_hint()).await.expect("the hint comes");
+        tokio::time::timeout(HINT_TIMEOUT, listener.next_hint()).await.expect("no hint");
     }
 }

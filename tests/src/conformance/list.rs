@@ -12,25 +12,25 @@ use crate::fixtures::builders::{
 use crate::{StoreFixture, Worker};
 
 super::cases![
-    the_newest_comes_first_whenever_it_was_written,
+    newest_key_is_listed_first_in_any_write_order,
     pages_cover_everything_once,
-    a_filter_that_says_nothing_lists_the_newest_fifty,
-    a_count_ignores_the_page,
-    rows_come_without_payloads,
-    statuses_are_filtered,
-    workflows_are_filtered,
-    parked_ones_are_filtered,
-    children_are_filtered,
-    versions_are_filtered,
-    creation_times_are_filtered,
-    prefixes_of_ids_are_filtered,
-    prefixes_are_plain_text,
+    default_filter_lists_the_newest_fifty,
+    count_ignores_the_page,
+    rows_are_listed_without_payloads,
+    executions_are_filtered_by_status,
+    executions_are_filtered_by_workflow,
+    executions_are_filtered_by_parked,
+    executions_are_filtered_by_parent,
+    executions_are_filtered_by_app_version,
+    executions_are_filtered_by_creation_time,
+    executions_are_filtered_by_id_prefix,
+    id_prefix_is_matched_as_plain_text,
     filters_combine,
 ];
 
 async fn list(worker: &Worker, filter: Filter) -> Vec<Key> {
     let rows = worker.store.list(&filter).await.unwrap();
-    assert_eq!(rows.total, None, "rows or the count");
+    assert_eq!(rows.total, None, "a page contains rows or the count, never both");
     if filter.after.is_none() && rows.executions.len() < filter.limit {
         let total = Some(rows.executions.len() as u64);
         let count = worker.store.list(&Filter { limit: 0, ..filter }).await.unwrap();
@@ -45,24 +45,24 @@ fn newest_first(keys: impl IntoIterator<Item = Key>) -> Vec<Key> {
     keys
 }
 
-async fn the_newest_comes_first_whenever_it_was_written(fixture: &dyn StoreFixture) {
+async fn newest_key_is_listed_first_in_any_write_order(fixture: &dyn StoreFixture) {
     let mut worker = Worker::register(&fixture.store()).await;
     assert!(list(&worker, Filter::default()).await.is_empty());
-    let some: [Key; 5] = keys();
+    let executions: [Key; 5] = keys();
     for i in [3, 0, 4, 2, 1] {
-        let given = Start { created_at: at(-(i as i64)), ..start(some[i], queued()) };
+        let given = Start { created_at: at(-(i as i64)), ..start(executions[i], queued()) };
         worker.apply(vec![write(given)]).await;
     }
     let extremes = [Key::from_bytes([0; 16]), Key::from_bytes([0x80; 16]), Key::from_bytes([0xff; 16])];
     worker.apply(extremes.map(start_queued).to_vec()).await;
-    assert_eq!(list(&worker, Filter::default()).await, newest_first(some.into_iter().chain(extremes)));
+    assert_eq!(list(&worker, Filter::default()).await, newest_first(executions.into_iter().chain(extremes)));
 }
 
 async fn pages_cover_everything_once(fixture: &dyn StoreFixture) {
     let mut worker = Worker::register(&fixture.store()).await;
-    let some: [Key; 23] = keys();
+    let executions: [Key; 23] = keys();
     let state = |i: usize| if i.is_multiple_of(3) { completed() } else { queued() };
-    worker.apply(some.iter().enumerate().map(|(i, key)| start_in(*key, state(i))).collect()).await;
+    worker.apply(executions.iter().enumerate().map(|(i, key)| start_in(*key, state(i))).collect()).await;
     for (statuses, limit) in [(vec![], 1), (vec![], 5), (vec![], 23), (vec![], 24), (vec![Status::Queued], 4)]
     {
         let mut seen = Vec::new();
@@ -77,30 +77,30 @@ async fn pages_cover_everything_once(fixture: &dyn StoreFixture) {
             }
             seen.extend(page);
         }
-        let expected = some.iter().enumerate().filter(|(i, _)| statuses.is_empty() || i % 3 != 0);
+        let expected = executions.iter().enumerate().filter(|(i, _)| statuses.is_empty() || i % 3 != 0);
         assert_eq!(seen, newest_first(expected.map(|(_, key)| *key)));
     }
 }
 
-async fn a_filter_that_says_nothing_lists_the_newest_fifty(fixture: &dyn StoreFixture) {
+async fn default_filter_lists_the_newest_fifty(fixture: &dyn StoreFixture) {
     let mut worker = Worker::register(&fixture.store()).await;
-    let some: [Key; 53] = keys();
-    worker.apply(some.map(start_queued).to_vec()).await;
-    assert_eq!(list(&worker, Filter::default()).await, newest_first(some[3..].to_vec()));
+    let executions: [Key; 53] = keys();
+    worker.apply(executions.map(start_queued).to_vec()).await;
+    assert_eq!(list(&worker, Filter::default()).await, newest_first(executions[3..].to_vec()));
 }
 
-async fn a_count_ignores_the_page(fixture: &dyn StoreFixture) {
+async fn count_ignores_the_page(fixture: &dyn StoreFixture) {
     let mut worker = Worker::register(&fixture.store()).await;
-    let some: [Key; 9] = keys();
-    worker.apply(some.map(start_queued).to_vec()).await;
-    let filter = Filter { after: Some(some[4]), limit: 0, ..Filter::default() };
+    let executions: [Key; 9] = keys();
+    worker.apply(executions.map(start_queued).to_vec()).await;
+    let filter = Filter { after: Some(executions[4]), limit: 0, ..Filter::default() };
     assert_eq!(worker.store.list(&filter).await.unwrap().total, Some(9));
-    assert_eq!(list(&worker, Filter { limit: 100, ..filter }).await, newest_first(some[..4].to_vec()));
+    assert_eq!(list(&worker, Filter { limit: 100, ..filter }).await, newest_first(executions[..4].to_vec()));
     let none = Filter { after: Some(Key::from_bytes([0; 16])), limit: 5, ..Filter::default() };
     assert!(list(&worker, none).await.is_empty());
 }
 
-async fn rows_come_without_payloads(fixture: &dyn StoreFixture) {
+async fn rows_are_listed_without_payloads(fixture: &dyn StoreFixture) {
     let mut worker = Worker::register(&fixture.store()).await;
     let sleeps = pending_sleeps(&[(1, 90)]);
     let waiting =
@@ -124,9 +124,9 @@ async fn rows_come_without_payloads(fixture: &dyn StoreFixture) {
     }
 }
 
-async fn statuses_are_filtered(fixture: &dyn StoreFixture) {
+async fn executions_are_filtered_by_status(fixture: &dyn StoreFixture) {
     let mut worker = Worker::register(&fixture.store()).await;
-    let some: [Key; 6] = keys();
+    let executions: [Key; 6] = keys();
     let states = [
         queued(),
         running(),
@@ -135,17 +135,17 @@ async fn statuses_are_filtered(fixture: &dyn StoreFixture) {
         ended(Status::Failed, "x"),
         ended(Status::Cancelled, "x"),
     ];
-    worker.apply(some.iter().zip(states).map(|(key, state)| start_in(*key, state)).collect()).await;
-    for (status, key) in Status::ALL[1..].iter().zip(some) {
+    worker.apply(executions.iter().zip(states).map(|(key, state)| start_in(*key, state)).collect()).await;
+    for (status, key) in Status::ALL[1..].iter().zip(executions) {
         assert_eq!(list(&worker, Filter { statuses: vec![*status], ..Filter::default() }).await, [key]);
     }
     let several = vec![Status::Failed, Status::Queued, Status::Scheduled];
-    assert_eq!(list(&worker, Filter { statuses: several, ..Filter::default() }).await, [some[4], some[0]]);
+    assert_eq!(list(&worker, Filter { statuses: several, ..Filter::default() }).await, [executions[4], executions[0]]);
     let all = Filter { statuses: Status::ALL.to_vec(), ..Filter::default() };
     assert_eq!(list(&worker, all).await.len(), 6);
 }
 
-async fn workflows_are_filtered(fixture: &dyn StoreFixture) {
+async fn executions_are_filtered_by_workflow(fixture: &dyn StoreFixture) {
     let mut worker = Worker::register(&fixture.store()).await;
     let names = nasty_texts();
     let starts: Vec<Start> = names
@@ -157,27 +157,27 @@ async fn workflows_are_filtered(fixture: &dyn StoreFixture) {
         let filter = Filter { workflow: Some(given.workflow.clone()), ..Filter::default() };
         assert_eq!(list(&worker, filter).await, [given.key], "{:?}", given.workflow);
     }
-    assert!(list(&worker, Filter { workflow: Some("nobody".into()), ..Filter::default() }).await.is_empty());
+    assert!(list(&worker, Filter { workflow: Some("unknown".into()), ..Filter::default() }).await.is_empty());
 }
 
-async fn parked_ones_are_filtered(fixture: &dyn StoreFixture) {
+async fn executions_are_filtered_by_parked(fixture: &dyn StoreFixture) {
     let mut worker = Worker::register(&fixture.store()).await;
     let [a, b, c] = keys();
     worker.apply(vec![start_in(a, parked("x")), start_queued(b), start_in(c, completed())]).await;
-    let filter = |is_paused| Filter { is_parked: Some(is_paused), ..Filter::default() };
+    let filter = |is_parked| Filter { is_parked: Some(is_parked), ..Filter::default() };
     assert_eq!(list(&worker, filter(true)).await, [a]);
     assert_eq!(list(&worker, filter(false)).await, [c, b]);
 }
 
-async fn children_are_filtered(fixture: &dyn StoreFixture) {
+async fn executions_are_filtered_by_parent(fixture: &dyn StoreFixture) {
     let mut worker = Worker::register(&fixture.store()).await;
     let [root, waited, detached, grandchild, other] = keys();
-    let free = Some(Parent { key: root, is_detached: true });
+    let detached_parent = Some(Parent { key: root, is_detached: true });
     worker
         .apply(vec![
             start_queued(root),
             write(child_of(root, waited, completed())),
-            write(Start { parent: free, ..child_of(root, detached, queued()) }),
+            write(Start { parent: detached_parent, ..child_of(root, detached, queued()) }),
             write(Start { root, ..child_of(waited, grandchild, queued()) }),
             start_queued(other),
         ])
@@ -188,7 +188,7 @@ async fn children_are_filtered(fixture: &dyn StoreFixture) {
     assert!(list(&worker, filter(other)).await.is_empty());
 }
 
-async fn versions_are_filtered(fixture: &dyn StoreFixture) {
+async fn executions_are_filtered_by_app_version(fixture: &dyn StoreFixture) {
     let mut worker = Worker::register(&fixture.store()).await;
     let [first, second, other] = keys();
     for (key, version) in [(first, Some("1")), (second, Some("1.1")), (other, None)] {
@@ -206,23 +206,23 @@ async fn versions_are_filtered(fixture: &dyn StoreFixture) {
     assert_eq!(worker.store.list(&counted).await.unwrap().total, Some(1));
 }
 
-async fn creation_times_are_filtered(fixture: &dyn StoreFixture) {
+async fn executions_are_filtered_by_creation_time(fixture: &dyn StoreFixture) {
     let mut worker = Worker::register(&fixture.store()).await;
-    let some: [Key; 4] = keys();
-    let starts = some.iter().zip(0..).map(|(key, i)| Start { created_at: at(i), ..start(*key, queued()) });
+    let executions: [Key; 4] = keys();
+    let starts = executions.iter().zip(0..).map(|(key, i)| Start { created_at: at(i), ..start(*key, queued()) });
     worker.apply(starts.map(write).collect()).await;
     let filter = |from: Option<i64>, before: Option<i64>| Filter {
         created_from: from.map(at),
         created_before: before.map(at),
         ..Filter::default()
     };
-    assert_eq!(list(&worker, filter(Some(1), None)).await, [some[3], some[2], some[1]]);
-    assert_eq!(list(&worker, filter(None, Some(1))).await, [some[0]]);
-    assert_eq!(list(&worker, filter(Some(1), Some(3))).await, [some[2], some[1]]);
+    assert_eq!(list(&worker, filter(Some(1), None)).await, [executions[3], executions[2], executions[1]]);
+    assert_eq!(list(&worker, filter(None, Some(1))).await, [executions[0]]);
+    assert_eq!(list(&worker, filter(Some(1), Some(3))).await, [executions[2], executions[1]]);
     assert!(list(&worker, filter(Some(2), Some(2))).await.is_empty());
 }
 
-async fn prefixes_of_ids_are_filtered(fixture: &dyn StoreFixture) {
+async fn executions_are_filtered_by_id_prefix(fixture: &dyn StoreFixture) {
     let mut worker = Worker::register(&fixture.store()).await;
     let [seven, seventy, eight, minted] = keys();
     for (key, id) in
@@ -242,7 +242,7 @@ async fn prefixes_of_ids_are_filtered(fixture: &dyn StoreFixture) {
     for length in [8, 9, 13, 14, 20, 35, 36] {
         let found = list(&worker, filter(&text[..length])).await;
         assert!(found.contains(&minted), "{length} characters");
-        assert!(!found.contains(&seven), "a given id hides the key's text");
+        assert!(!found.contains(&seven), "an execution with a workflow_id is not found by its key");
     }
     assert_eq!(list(&worker, filter(&text)).await, [minted]);
     assert!(list(&worker, filter(&format!("{text}0"))).await.is_empty());
@@ -250,7 +250,7 @@ async fn prefixes_of_ids_are_filtered(fixture: &dyn StoreFixture) {
     assert!(list(&worker, filter(&text.replace('-', ""))).await.is_empty());
 }
 
-async fn prefixes_are_plain_text(fixture: &dyn StoreFixture) {
+async fn id_prefix_is_matched_as_plain_text(fixture: &dyn StoreFixture) {
     let mut worker = Worker::register(&fixture.store()).await;
     let ids = nasty_texts();
     let starts: Vec<Start> = ids
@@ -261,8 +261,8 @@ async fn prefixes_are_plain_text(fixture: &dyn StoreFixture) {
     let mut prefixes = ids.clone();
     prefixes.extend(["%", "_", "a%", "a_", "order_7", "\\", "*", "?", "[a", "100"].map(Arc::from));
     for prefix in prefixes {
-        let matching = starts.iter().filter(|it| it.workflow_id.as_ref().unwrap().starts_with(&*prefix));
-        let expected = newest_first(matching.map(|it| it.key));
+        let matching = starts.iter().filter(|start| start.workflow_id.as_ref().unwrap().starts_with(&*prefix));
+        let expected = newest_first(matching.map(|start| start.key));
         let filter = Filter { id_prefix: Some(prefix.clone()), ..Filter::default() };
         assert_eq!(list(&worker, filter).await, expected, "{prefix:?}");
     }

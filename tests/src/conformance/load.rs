@@ -1,4 +1,4 @@
-//! Loads: by key and by given id, as much as was asked for.
+//! Loads: by key and by workflow_id, with the requested detail.
 
 use stepfast_core::key::Key;
 use stepfast_core::payload::Payload;
@@ -11,15 +11,15 @@ use crate::fixtures::builders::{
 use crate::{StoreFixture, Worker};
 
 super::cases![
-    records_come_in_the_order_asked_for,
-    an_outcome_is_the_row_without_its_input,
-    a_given_id_is_not_a_key,
-    nothing_asked_is_nothing_read,
-    thousands_come_at_once,
-    a_commit_is_seen_by_other_handles,
+    records_load_in_the_requested_order,
+    outcome_detail_omits_input_and_records,
+    workflow_id_is_not_matched_as_key,
+    load_of_no_ids_returns_nothing,
+    thousands_of_records_load_at_once,
+    commit_is_visible_to_other_store_handles,
 ];
 
-async fn records_come_in_the_order_asked_for(fixture: &dyn StoreFixture) {
+async fn records_load_in_the_requested_order(fixture: &dyn StoreFixture) {
     let mut worker = Worker::register(&fixture.store()).await;
     let [a, b, missing] = keys();
     let given = Start { workflow_id: Some("order-7".into()), ..start(a, queued()) };
@@ -41,7 +41,7 @@ async fn records_come_in_the_order_asked_for(fixture: &dyn StoreFixture) {
     }
 }
 
-async fn an_outcome_is_the_row_without_its_input(fixture: &dyn StoreFixture) {
+async fn outcome_detail_omits_input_and_records(fixture: &dyn StoreFixture) {
     let mut worker = Worker::register(&fixture.store()).await;
     let [a, b, c] = keys();
     worker.apply(vec![start_in(a, running()), start_in(b, completed()), start_in(c, parked("why"))]).await;
@@ -58,7 +58,7 @@ async fn an_outcome_is_the_row_without_its_input(fixture: &dyn StoreFixture) {
     }
 }
 
-async fn a_given_id_is_not_a_key(fixture: &dyn StoreFixture) {
+async fn workflow_id_is_not_matched_as_key(fixture: &dyn StoreFixture) {
     let mut worker = Worker::register(&fixture.store()).await;
     let [minted, other] = keys();
     let lookalike = Start { workflow_id: Some(other.to_string().into()), ..start(minted, queued()) };
@@ -69,16 +69,16 @@ async fn a_given_id_is_not_a_key(fixture: &dyn StoreFixture) {
         ExecutionId::Key(other),
     ];
     let found = worker.store.load(&ids, Detail::Outcome).await.unwrap();
-    let keys: Vec<_> = found.into_iter().map(|record| record.map(|it| it.execution.key)).collect();
+    let keys: Vec<_> = found.into_iter().map(|record| record.map(|record| record.execution.key)).collect();
     assert_eq!(keys, [Some(minted), None, None]);
 }
 
-async fn nothing_asked_is_nothing_read(fixture: &dyn StoreFixture) {
+async fn load_of_no_ids_returns_nothing(fixture: &dyn StoreFixture) {
     let store = fixture.store();
     assert!(store.load(&[], Detail::Full).await.unwrap().is_empty());
 }
 
-async fn thousands_come_at_once(fixture: &dyn StoreFixture) {
+async fn thousands_of_records_load_at_once(fixture: &dyn StoreFixture) {
     let mut worker = Worker::register(&fixture.store()).await;
     let all: Vec<Key> = (0..2_500).map(|_| Key::mint(0)).collect();
     let text = |key: &Key| format!("id of {key}").into();
@@ -102,7 +102,7 @@ async fn thousands_come_at_once(fixture: &dyn StoreFixture) {
     }
 }
 
-async fn a_commit_is_seen_by_other_handles(fixture: &dyn StoreFixture) {
+async fn commit_is_visible_to_other_store_handles(fixture: &dyn StoreFixture) {
     let mut worker = Worker::register(&fixture.store()).await;
     let other = fixture.second_store().await;
     for _ in 0..20 {

@@ -1,14 +1,15 @@
-//! The conformance suite: what every store must do, one file per noun, one function per case.
+//! The conformance suite: the behaviour that every store must have. One file per noun, one function per case.
 //!
-//! A store joins with a [`StoreFixture`]; tests/conformance.rs runs every case on every store.
+//! A store takes part through a [`StoreFixture`]. tests/conformance.rs runs every case on every store.
 
 use futures_util::future::BoxFuture;
 
 use crate::StoreFixture;
 use crate::fixtures::case_list::{cases, nouns};
 
-/// Runs a case on a fresh database; panics if the store misbehaves.
-pub type Run = for<'a> fn(&'a dyn StoreFixture) -> BoxFuture<'a, ()>;
+/// A function that runs one case on a fresh database. It panics if the store misbehaves.
+pub type ConformanceCase = for<'a> fn(&'a dyn StoreFixture) -> BoxFuture<'a, ()>;
+use ConformanceCase as Case;
 
 mod attributes;
 mod checkpoint;

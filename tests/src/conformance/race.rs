@@ -1,4 +1,4 @@
-//! Races: two handles at once, and whatever the order, nothing is lost and nothing happens twice.
+//! Races: two store handles act at once. In any order, nothing is lost and nothing happens twice.
 
 use std::sync::Arc;
 
@@ -12,19 +12,19 @@ use crate::fixtures::builders::{
 use crate::{StoreFixture, Worker};
 
 super::cases![
-    one_of_two_starts_of_an_id_wins,
-    claims_at_once_share_without_overlap,
-    a_childs_end_and_its_parents_wait_wake_once,
-    a_cancel_and_a_wait_do_not_miss_each_other,
-    a_cancel_and_an_end_agree,
-    crossing_cancels_do_not_deadlock,
-    a_claim_and_a_cancel_agree,
-    a_takeover_and_a_flush_agree,
+    racing_starts_of_an_id_create_one_execution,
+    racing_claims_never_overlap,
+    racing_child_end_and_parent_wait_wake_once,
+    racing_cancel_and_wait_never_miss_each_other,
+    racing_cancel_and_end_agree,
+    crossing_cancels_never_deadlock,
+    racing_claim_and_cancel_agree,
+    racing_takeover_and_flush_agree,
 ];
 
 const ROUNDS: usize = 25;
 
-/// Runs both at once on threads of their own.
+/// Runs both futures at once, each in a task of its own.
 async fn both<A, B>(
     one: impl Future<Output = A> + Send + 'static,
     two: impl Future<Output = B> + Send + 'static,
@@ -37,8 +37,8 @@ where
     (one.await.unwrap(), two.await.unwrap())
 }
 
-/// Commits, again as long as somebody else's transaction is in the way.
-async fn insist(worker: &mut Worker, writes: Vec<Write>) -> Vec<Outcome> {
+/// Commits, and retries while another transaction blocks the flush.
+async fn commit_with_retries(worker: &mut Worker, writes: Vec<Write>) -> Vec<Outcome> {
     let mut flush = worker.new_flush(writes);
     let mut last = None;
     for _ in 0..100 {
@@ -52,7 +52,7 @@ async fn insist(worker: &mut Worker, writes: Vec<Write>) -> Vec<Outcome> {
         }
         tokio::task::yield_now().await;
     }
-    panic!("it is always in the way: {last:?}");
+    panic!("every commit was blocked: {last:?}");
 }
 
 async fn pair(fixture: &dyn StoreFixture) -> (Worker, Worker) {
@@ -60,7 +60,7 @@ async fn pair(fixture: &dyn StoreFixture) -> (Worker, Worker) {
     (Worker::register(&one).await, Worker::register(&fixture.second_store().await).await)
 }
 
-async fn one_of_two_starts_of_an_id_wins(fixture: &dyn StoreFixture) {
+async fn racing_starts_of_an_id_create_one_execution(fixture: &dyn StoreFixture) {
     let (mut one, mut two) = pair(fixture).await;
     for round in 0..ROUNDS {
         let id: Arc<str> = format!("order-{round}").into();
@@ -74,11 +74,11 @@ async fn one_of_two_starts_of_an_id_wins(fixture: &dyn StoreFixture) {
         let (first, second);
         ((one, first), (two, second)) = both(
             async move {
-                let outcomes = insist(&mut one, a).await;
+                let outcomes = commit_with_retries(&mut one, a).await;
                 (one, outcomes)
             },
             async move {
-                let outcomes = insist(&mut two, b).await;
+                let outcomes = commit_with_retries(&mut two, b).await;
                 (two, outcomes)
             },
         )
@@ -94,7 +94,7 @@ async fn one_of_two_starts_of_an_id_wins(fixture: &dyn StoreFixture) {
     assert_eq!(one.count().await, 3 * ROUNDS as u64);
 }
 
-async fn claims_at_once_share_without_overlap(fixture: &dyn StoreFixture) {
+async fn racing_claims_never_overlap(fixture: &dyn StoreFixture) {
     let (mut one, mut two) = pair(fixture).await;
     for _ in 0..4 {
         let ready: Vec<Key> = (0..100).map(|_| Key::mint(0)).collect();
@@ -118,51 +118,51 @@ async fn claims_at_once_share_without_overlap(fixture: &dyn StoreFixture) {
     }
 }
 
-async fn a_childs_end_and_its_parents_wait_wake_once(fixture: &dyn StoreFixture) {
+async fn racing_child_end_and_parent_wait_wake_once(fixture: &dyn StoreFixture) {
     let (mut one, mut two) = pair(fixture).await;
     for _ in 0..ROUNDS {
         let (parent, child) = (Key::mint(0), Key::mint(0));
         one.apply(vec![start_running(parent)]).await;
         two.apply(vec![write(child_of(parent, child, running()))]).await;
-        let (woken, also);
-        ((one, woken), (two, also)) = both(
+        let (woken, also_woken);
+        ((one, woken), (two, also_woken)) = both(
             async move {
-                insist(&mut one, vec![transition(parent, awaiting(&[child]))]).await;
-                let woken = insist(&mut one, vec![Write::Wake(parent)]).await;
+                commit_with_retries(&mut one, vec![transition(parent, awaiting(&[child]))]).await;
+                let woken = commit_with_retries(&mut one, vec![Write::Wake(parent)]).await;
                 (one, woken)
             },
             async move {
-                insist(&mut two, vec![transition(child, completed())]).await;
-                let woken = insist(&mut two, vec![Write::Wake(parent)]).await;
+                commit_with_retries(&mut two, vec![transition(child, completed())]).await;
+                let woken = commit_with_retries(&mut two, vec![Write::Wake(parent)]).await;
                 (two, woken)
             },
         )
         .await;
-        let wakes = [woken, also].concat().iter().filter(|it| **it == Outcome::Applied).count();
+        let wakes = [woken, also_woken].concat().iter().filter(|outcome| **outcome == Outcome::Applied).count();
         assert_eq!(wakes, 1);
         assert_eq!(one.claim_keys(10).await, [parent]);
         one.apply(vec![transition(parent, completed())]).await;
     }
 }
 
-async fn a_cancel_and_a_wait_do_not_miss_each_other(fixture: &dyn StoreFixture) {
+async fn racing_cancel_and_wait_never_miss_each_other(fixture: &dyn StoreFixture) {
     let (mut one, mut two) = pair(fixture).await;
     for _ in 0..ROUNDS {
         let key = Key::mint(0);
         one.apply(vec![start_running(key)]).await;
-        let answer;
-        (one, (two, answer)) = both(
+        let result;
+        (one, (two, result)) = both(
             async move {
-                insist(&mut one, vec![transition(key, sleeping(at(i64::from(u32::MAX))))]).await;
+                commit_with_retries(&mut one, vec![transition(key, sleeping(at(i64::from(u32::MAX))))]).await;
                 one
             },
             async move {
-                let answer = insist(&mut two, vec![cancel(key)]).await.remove(0);
-                (two, answer)
+                let result = commit_with_retries(&mut two, vec![cancel(key)]).await.remove(0);
+                (two, result)
             },
         )
         .await;
-        match answer {
+        match result {
             Outcome::RequestHandled(RequestResult::Done, None) => {
                 assert_eq!(one.execution(key).await.status, Status::Cancelled);
             }
@@ -176,35 +176,35 @@ async fn a_cancel_and_a_wait_do_not_miss_each_other(fixture: &dyn StoreFixture) 
     }
 }
 
-async fn a_cancel_and_an_end_agree(fixture: &dyn StoreFixture) {
+async fn racing_cancel_and_end_agree(fixture: &dyn StoreFixture) {
     let (mut one, mut two) = pair(fixture).await;
     for _ in 0..ROUNDS {
         let key = Key::mint(0);
         one.apply(vec![start_running(key)]).await;
-        let (moved, answer);
-        ((one, moved), (two, answer)) = both(
+        let (transitioned, result);
+        ((one, transitioned), (two, result)) = both(
             async move {
-                let moved = insist(&mut one, vec![transition(key, completed())]).await.remove(0);
-                (one, moved)
+                let transitioned = commit_with_retries(&mut one, vec![transition(key, completed())]).await.remove(0);
+                (one, transitioned)
             },
             async move {
-                let answer = insist(&mut two, vec![cancel(key)]).await.remove(0);
-                (two, answer)
+                let result = commit_with_retries(&mut two, vec![cancel(key)]).await.remove(0);
+                (two, result)
             },
         )
         .await;
-        let expected = match moved {
-            // an accepted cancel is never overtaken by the end
+        let expected = match transitioned {
+            // an end never overtakes an accepted cancel
             Outcome::Cancelled => (Status::Cancelled, RequestResult::Pending),
             Outcome::Applied => (Status::Completed, RequestResult::NotApplicable(Status::Completed)),
             other => panic!("{other:?}"),
         };
         assert_eq!(one.execution(key).await.status, expected.0);
-        assert_eq!(answer, Outcome::RequestHandled(expected.1, None));
+        assert_eq!(result, Outcome::RequestHandled(expected.1, None));
     }
 }
 
-async fn crossing_cancels_do_not_deadlock(fixture: &dyn StoreFixture) {
+async fn crossing_cancels_never_deadlock(fixture: &dyn StoreFixture) {
     let (mut one, mut two) = pair(fixture).await;
     for _ in 0..ROUNDS {
         let keys: Vec<Key> = (0..10).map(|_| Key::mint(0)).collect();
@@ -214,16 +214,16 @@ async fn crossing_cancels_do_not_deadlock(fixture: &dyn StoreFixture) {
             writes.push(write(child_of(chunk[0], chunk[1], queued())));
         }
         one.apply(writes).await;
-        // one cancels the parents, the other their children, in opposite order
+        // one worker cancels the parents, the other their children, in opposite order
         let parents: Vec<Write> = keys.iter().step_by(2).map(|key| cancel(*key)).collect();
         let children: Vec<Write> = keys.iter().skip(1).step_by(2).rev().map(|key| cancel(*key)).collect();
         (one, two) = both(
             async move {
-                insist(&mut one, parents).await;
+                commit_with_retries(&mut one, parents).await;
                 one
             },
             async move {
-                insist(&mut two, children).await;
+                commit_with_retries(&mut two, children).await;
                 two
             },
         )
@@ -235,26 +235,26 @@ async fn crossing_cancels_do_not_deadlock(fixture: &dyn StoreFixture) {
     assert!(two.claim(100).await.is_empty());
 }
 
-async fn a_claim_and_a_cancel_agree(fixture: &dyn StoreFixture) {
+async fn racing_claim_and_cancel_agree(fixture: &dyn StoreFixture) {
     let (mut one, mut two) = pair(fixture).await;
     for round in 0..ROUNDS {
         let key = Key::mint(0);
         let state = if round % 2 == 0 { queued() } else { sleeping(at(-1)) };
         one.apply(vec![start_in(key, state)]).await;
-        let (claimed, answer);
-        ((one, claimed), (two, answer)) = both(
+        let (claimed, result);
+        ((one, claimed), (two, result)) = both(
             async move {
                 let claimed = one.claim(10).await;
                 (one, claimed)
             },
             async move {
-                let answer = insist(&mut two, vec![cancel(key)]).await.remove(0);
-                (two, answer)
+                let result = commit_with_retries(&mut two, vec![cancel(key)]).await.remove(0);
+                (two, result)
             },
         )
         .await;
         let row = one.execution(key).await;
-        match answer {
+        match result {
             Outcome::RequestHandled(RequestResult::Done, None) => {
                 assert!(claimed.is_empty());
                 assert_eq!((row.status, row.owner), (Status::Cancelled, None));
@@ -265,39 +265,39 @@ async fn a_claim_and_a_cancel_agree(fixture: &dyn StoreFixture) {
             }
             other => panic!("{other:?}"),
         }
-        // a claim that met the cancel may have passed the row by; then it is there for the next
+        // a claim concurrent with the cancel may have skipped the row; a later claim would find it
         assert!(one.claim(10).await.is_empty());
     }
 }
 
-async fn a_takeover_and_a_flush_agree(fixture: &dyn StoreFixture) {
-    let mut looker = Worker::register(&fixture.second_store().await).await;
+async fn racing_takeover_and_flush_agree(fixture: &dyn StoreFixture) {
+    let mut survivor = Worker::register(&fixture.second_store().await).await;
     for _ in 0..6 {
-        let mut lost = Worker::register(&fixture.store()).await;
+        let mut dead = Worker::register(&fixture.store()).await;
         let (old, fresh) = (Key::mint(0), Key::mint(0));
-        lost.apply(vec![start_running(old)]).await;
-        fixture.mark_dead(lost.id).await;
-        let (result, recovered);
-        (result, (looker, recovered)) = both(
-            async move { lost.try_commit(vec![start_running(fresh), transition(old, completed())]).await },
+        dead.apply(vec![start_running(old)]).await;
+        fixture.mark_dead(dead.id).await;
+        let (result, taken_over);
+        (result, (survivor, taken_over)) = both(
+            async move { dead.try_commit(vec![start_running(fresh), transition(old, completed())]).await },
             async move {
-                let recovered = looker.take_over_dead_workers().await;
-                (looker, recovered)
+                let taken_over = survivor.take_over_dead_workers().await;
+                (survivor, taken_over)
             },
         )
         .await;
         match result {
             Ok(outcomes) => {
                 assert_eq!(outcomes, [Outcome::Applied, Outcome::Applied]);
-                assert_eq!(looker.execution(old).await.status, Status::Completed);
-                assert_eq!((looker.execution(fresh).await.status, recovered), (Status::Queued, 1));
+                assert_eq!(survivor.execution(old).await.status, Status::Completed);
+                assert_eq!((survivor.execution(fresh).await.status, taken_over), (Status::Queued, 1));
             }
             Err(StoreError::Fenced) => {
-                assert!(!looker.exists(fresh).await);
-                assert_eq!((looker.execution(old).await.status, recovered), (Status::Queued, 1));
+                assert!(!survivor.exists(fresh).await);
+                assert_eq!((survivor.execution(old).await.status, taken_over), (Status::Queued, 1));
             }
             Err(error) => panic!("{error}"),
         }
-        assert_eq!(looker.claim(10).await.len(), 1, "nothing is stranded");
+        assert_eq!(survivor.claim(10).await.len(), 1, "the execution can be claimed");
     }
 }

@@ -1,4 +1,4 @@
-//! Rates: how often executions of a queue, and of its keys, begin.
+//! Rates: how often executions of a queue, and of its keys, may begin.
 
 use std::time::Duration;
 
@@ -7,33 +7,33 @@ use stepfast_core::queue::rate::Rate;
 use stepfast_core::queue::{DEFAULT_QUEUE, Queue};
 use stepfast_core::store::{Claim, Start, Write};
 
-use super::queue::{claim_all, declare, end, put};
+use super::queue::{claim_all, declare_queue, complete, enqueue_all};
 use crate::fixtures::builders::{
     WORKFLOW, at, awaiting, completed, keys, queue_transition, queued, sleeping, start, start_queued, placement, write,
 };
 use crate::{StoreFixture, Worker};
 
 super::cases![
-    a_rate_holds_in_every_window,
-    an_even_rate_spaces_starts,
-    a_rate_of_a_key_holds_for_each,
-    what_has_waited_needs_no_start,
-    what_has_waited_and_has_no_room_stops_no_start,
-    what_has_waited_and_nobody_can_run_stops_no_start,
-    what_has_waited_and_what_begins_share_a_claim,
-    what_has_waited_comes_before_keys_whose_rate_is_used_up,
-    what_was_lost_begins_again_and_counts,
-    a_changed_rate_begins_anew,
+    rate_holds_in_every_window,
+    even_rate_spaces_starts,
+    key_rate_holds_for_each_key,
+    begun_execution_consumes_no_start,
+    begun_execution_without_capacity_blocks_no_start,
+    begun_execution_without_worker_blocks_no_start,
+    begun_and_new_executions_share_a_claim,
+    begun_execution_precedes_keys_with_exhausted_rate,
+    taken_over_execution_begins_again_and_counts,
+    changed_rate_resets_its_window,
 ];
 
-/// The same, and who is first does not matter.
+/// Claims as [`claim_all`] does, and sorts the keys.
 async fn claim_sorted(worker: &mut Worker) -> Vec<Key> {
     let (mut keys, _) = claim_all(worker).await;
     keys.sort_unstable();
     keys
 }
 
-/// A Start of an execution that stands in a queue.
+/// Returns a Start of an execution in a queue.
 fn queued_in(queue: &str, key: Key) -> Start {
     Start { placement: placement(queue, "", 0), ..start(key, queued()) }
 }
@@ -43,56 +43,56 @@ fn sorted<const N: usize>(mut keys: [Key; N]) -> [Key; N] {
     keys
 }
 
-async fn a_rate_holds_in_every_window(fixture: &dyn StoreFixture) {
+async fn rate_holds_in_every_window(fixture: &dyn StoreFixture) {
     let mut worker = Worker::register(&fixture.store()).await;
     let mut other = Worker::register(&fixture.second_store().await).await;
-    declare(fixture, Queue::new("a").rate(Rate::new(3, Duration::from_secs(10)))).await;
-    let all: [Key; 8] = put(&mut worker, "a", "").await;
+    declare_queue(fixture, Queue::new("a").rate(Rate::new(3, Duration::from_secs(10)))).await;
+    let all: [Key; 8] = enqueue_all(&mut worker, "a", "").await;
     assert_eq!(claim_all(&mut worker).await, (all[..3].to_vec(), Some(at(10_000_000))));
     fixture.clock().advance(Duration::from_secs(4));
     assert_eq!(claim_all(&mut other).await, (vec![], Some(at(10_000_000))));
     fixture.clock().advance(Duration::from_secs(6));
-    // two of three, as there are places; the last one later
+    // the claim has capacity for two of three; the last one begins later
     assert_eq!(other.claim_keys(2).await, all[3..5]);
     fixture.clock().advance(Duration::from_secs(1));
     assert_eq!(claim_all(&mut worker).await, (vec![all[5]], Some(at(20_000_000))));
     fixture.clock().advance(Duration::from_secs(9));
-    assert_eq!(claim_all(&mut worker).await, (all[6..].to_vec(), None), "nothing is left to wait for");
+    assert_eq!(claim_all(&mut worker).await, (all[6..].to_vec(), None), "no execution is left");
 }
 
-async fn an_even_rate_spaces_starts(fixture: &dyn StoreFixture) {
+async fn even_rate_spaces_starts(fixture: &dyn StoreFixture) {
     let mut worker = Worker::register(&fixture.store()).await;
-    declare(fixture, Queue::new("a").rate(Rate::new(10, Duration::from_secs(1)).evenly())).await;
-    declare(fixture, Queue::new("b").rate(Rate::new(10, Duration::from_secs(1)).burst(2))).await;
-    let a: [Key; 3] = put(&mut worker, "a", "x").await;
-    let b: [Key; 4] = put(&mut worker, "b", "").await;
-    let (first, again_at) = claim_all(&mut worker).await;
-    assert_eq!((first, again_at), (vec![a[0], b[0], b[1]], Some(at(100_000))));
+    declare_queue(fixture, Queue::new("a").rate(Rate::new(10, Duration::from_secs(1)).evenly())).await;
+    declare_queue(fixture, Queue::new("b").rate(Rate::new(10, Duration::from_secs(1)).burst(2))).await;
+    let a: [Key; 3] = enqueue_all(&mut worker, "a", "x").await;
+    let b: [Key; 4] = enqueue_all(&mut worker, "b", "").await;
+    let (first, retry_at) = claim_all(&mut worker).await;
+    assert_eq!((first, retry_at), (vec![a[0], b[0], b[1]], Some(at(100_000))));
     fixture.clock().advance(Duration::from_millis(99));
     assert!(claim_all(&mut worker).await.0.is_empty());
     fixture.clock().advance(Duration::from_millis(3));
-    assert_eq!(claim_all(&mut worker).await, (vec![a[1], b[2]], Some(at(200_000))), "late is not later");
+    assert_eq!(claim_all(&mut worker).await, (vec![a[1], b[2]], Some(at(200_000))), "a late claim does not shift the following starts");
     fixture.clock().advance(Duration::from_millis(98));
     assert_eq!(claim_all(&mut worker).await.0, [a[2], b[3]]);
 }
 
-async fn a_rate_of_a_key_holds_for_each(fixture: &dyn StoreFixture) {
+async fn key_rate_holds_for_each_key(fixture: &dyn StoreFixture) {
     let mut worker = Worker::register(&fixture.store()).await;
     let rate = |n| Rate::new(n, Duration::from_secs(10));
-    declare(fixture, Queue::new("a").key_rate(rate(2)).rate(rate(5))).await;
-    let x: [Key; 4] = put(&mut worker, "a", "x").await;
-    let y: [Key; 1] = put(&mut worker, "a", "y").await;
-    let z: [Key; 3] = put(&mut worker, "a", "z").await;
+    declare_queue(fixture, Queue::new("a").key_rate(rate(2)).rate(rate(5))).await;
+    let x: [Key; 4] = enqueue_all(&mut worker, "a", "x").await;
+    let y: [Key; 1] = enqueue_all(&mut worker, "a", "y").await;
+    let z: [Key; 3] = enqueue_all(&mut worker, "a", "z").await;
     assert_eq!(claim_sorted(&mut worker).await, sorted([x[0], x[1], y[0], z[0], z[1]]));
     assert_eq!(claim_all(&mut worker).await, (vec![], Some(at(10_000_000))));
     fixture.clock().advance(Duration::from_secs(10));
     assert_eq!(claim_sorted(&mut worker).await, sorted([x[2], x[3], z[2]]));
 }
 
-async fn what_has_waited_needs_no_start(fixture: &dyn StoreFixture) {
+async fn begun_execution_consumes_no_start(fixture: &dyn StoreFixture) {
     let mut worker = Worker::register(&fixture.store()).await;
-    declare(fixture, Queue::new("a").rate(Rate::new(1, Duration::from_hours(1)))).await;
-    let all: [Key; 2] = put(&mut worker, "a", "").await;
+    declare_queue(fixture, Queue::new("a").rate(Rate::new(1, Duration::from_hours(1)))).await;
+    let all: [Key; 2] = enqueue_all(&mut worker, "a", "").await;
     assert_eq!(claim_all(&mut worker).await.0, all[..1]);
     worker.apply(vec![queue_transition(all[0], "a", "", sleeping(at(50)))]).await;
     fixture.clock().advance(Duration::from_micros(60));
@@ -103,30 +103,30 @@ async fn what_has_waited_needs_no_start(fixture: &dyn StoreFixture) {
     worker.apply(vec![queue_transition(child, DEFAULT_QUEUE, "", completed())]).await;
     worker.apply(vec![Write::Wake(all[0])]).await;
     assert_eq!(claim_all(&mut worker).await.0, [all[0]]);
-    end(&mut worker, all[0], "a", "").await;
+    complete(&mut worker, all[0], "a", "").await;
     assert!(claim_all(&mut worker).await.0.is_empty());
     fixture.clock().advance(Duration::from_hours(1));
     assert_eq!(claim_all(&mut worker).await.0, all[1..]);
 }
 
-async fn what_has_waited_and_has_no_room_stops_no_start(fixture: &dyn StoreFixture) {
+async fn begun_execution_without_capacity_blocks_no_start(fixture: &dyn StoreFixture) {
     let mut worker = Worker::register(&fixture.store()).await;
     let rate = Rate::new(10, Duration::from_secs(1));
-    declare(fixture, Queue::new("a").rate(rate).key_concurrency(1)).await;
-    let [sleeps, runs]: [Key; 2] = put(&mut worker, "a", "x").await;
+    declare_queue(fixture, Queue::new("a").rate(rate).key_concurrency(1)).await;
+    let [sleeps, runs]: [Key; 2] = enqueue_all(&mut worker, "a", "x").await;
     assert_eq!(claim_all(&mut worker).await.0, [sleeps]);
     worker.apply(vec![queue_transition(sleeps, "a", "x", sleeping(at(50)))]).await;
     assert_eq!(claim_all(&mut worker).await.0, [runs]);
     fixture.clock().advance(Duration::from_micros(60));
-    let [other]: [Key; 1] = put(&mut worker, "a", "y").await;
-    assert_eq!(claim_all(&mut worker).await.0, [other], "its key has room");
-    end(&mut worker, runs, "a", "x").await;
+    let [other]: [Key; 1] = enqueue_all(&mut worker, "a", "y").await;
+    assert_eq!(claim_all(&mut worker).await.0, [other], "the key of the execution has capacity");
+    complete(&mut worker, runs, "a", "x").await;
     assert_eq!(claim_all(&mut worker).await.0, [sleeps]);
 }
 
-async fn what_has_waited_and_nobody_can_run_stops_no_start(fixture: &dyn StoreFixture) {
+async fn begun_execution_without_worker_blocks_no_start(fixture: &dyn StoreFixture) {
     let mut worker = Worker::register(&fixture.store()).await;
-    declare(fixture, Queue::new("a").rate(Rate::new(10, Duration::from_secs(1)))).await;
+    declare_queue(fixture, Queue::new("a").rate(Rate::new(10, Duration::from_secs(1)))).await;
     let [first, gone, old] = keys();
     let of_others = [
         Start { workflow: "gone".into(), placement: placement("a", "", -1), ..start(first, queued()) },
@@ -140,64 +140,64 @@ async fn what_has_waited_and_nobody_can_run_stops_no_start(fixture: &dyn StoreFi
     let wait = |key| queue_transition(key, "a", "", sleeping(at(50)));
     former.apply([first, gone, old].map(wait).to_vec()).await;
     fixture.clock().advance(Duration::from_micros(60));
-    assert_eq!(former.claim_keys(1).await, [first], "the others stand in the queue again");
-    let [fresh]: [Key; 1] = put(&mut worker, "a", "").await;
+    assert_eq!(former.claim_keys(1).await, [first], "the others are queued again");
+    let [fresh]: [Key; 1] = enqueue_all(&mut worker, "a", "").await;
     let claim = Claim { app_version: Some("2".into()), ..worker.new_claim(9) };
     let claimed = worker.try_claim(&claim).await.unwrap();
     assert_eq!(claimed.iter().map(|record| record.execution.key).collect::<Vec<_>>(), [fresh]);
 }
 
-async fn what_has_waited_and_what_begins_share_a_claim(fixture: &dyn StoreFixture) {
+async fn begun_and_new_executions_share_a_claim(fixture: &dyn StoreFixture) {
     let mut worker = Worker::register(&fixture.store()).await;
-    declare(fixture, Queue::new("a").rate(Rate::new(3, Duration::from_hours(1))).concurrency(3)).await;
-    let all: [Key; 5] = put(&mut worker, "a", "").await;
+    declare_queue(fixture, Queue::new("a").rate(Rate::new(3, Duration::from_hours(1))).concurrency(3)).await;
+    let all: [Key; 5] = enqueue_all(&mut worker, "a", "").await;
     assert_eq!(worker.claim_keys(1).await, all[..1]);
     worker.apply(vec![queue_transition(all[0], "a", "", sleeping(at(50)))]).await;
     fixture.clock().advance(Duration::from_micros(60));
     let claimed = worker.send_claim(&worker.new_claim(10)).await.unwrap();
     let taken: Vec<Key> = claimed.records.iter().map(|record| record.execution.key).collect();
-    assert_eq!(taken, all[..3], "one that has waited, and two of three starts");
+    assert_eq!(taken, all[..3], "one that has begun, and two of three starts");
     for key in taken {
-        end(&mut worker, key, "a", "").await;
+        complete(&mut worker, key, "a", "").await;
     }
     assert!(claim_all(&mut worker).await.0.is_empty(), "the rate is used up");
 }
 
-async fn what_has_waited_comes_before_keys_whose_rate_is_used_up(fixture: &dyn StoreFixture) {
+async fn begun_execution_precedes_keys_with_exhausted_rate(fixture: &dyn StoreFixture) {
     let mut worker = Worker::register(&fixture.store()).await;
-    declare(fixture, Queue::new("a").rate(Rate::new(1, Duration::from_hours(1)))).await;
-    let [sleeps]: [Key; 1] = put(&mut worker, "a", "z").await;
+    declare_queue(fixture, Queue::new("a").rate(Rate::new(1, Duration::from_hours(1)))).await;
+    let [sleeps]: [Key; 1] = enqueue_all(&mut worker, "a", "z").await;
     assert_eq!(worker.claim_keys(1).await, [sleeps]);
     worker.apply(vec![queue_transition(sleeps, "a", "z", sleeping(at(50)))]).await;
     for key in ["w", "x", "y"] {
-        let [_]: [Key; 1] = put(&mut worker, "a", key).await;
+        let [_]: [Key; 1] = enqueue_all(&mut worker, "a", key).await;
     }
     fixture.clock().advance(Duration::from_micros(60));
     assert_eq!(worker.claim_keys(1).await, [sleeps], "no other key has a start left");
 }
 
-async fn what_was_lost_begins_again_and_counts(fixture: &dyn StoreFixture) {
-    let mut lost = Worker::register(&fixture.store()).await;
+async fn taken_over_execution_begins_again_and_counts(fixture: &dyn StoreFixture) {
+    let mut dead = Worker::register(&fixture.store()).await;
     let mut other = Worker::register(&fixture.second_store().await).await;
-    declare(fixture, Queue::new("a").rate(Rate::new(2, Duration::from_secs(100)))).await;
-    let all: [Key; 3] = put(&mut lost, "a", "").await;
-    assert_eq!(claim_all(&mut lost).await.0, all[..2]);
-    fixture.mark_dead(lost.id).await;
+    declare_queue(fixture, Queue::new("a").rate(Rate::new(2, Duration::from_secs(100)))).await;
+    let all: [Key; 3] = enqueue_all(&mut dead, "a", "").await;
+    assert_eq!(claim_all(&mut dead).await.0, all[..2]);
+    fixture.mark_dead(dead.id).await;
     assert_eq!(other.take_over_dead_workers().await, 2);
-    assert!(claim_all(&mut other).await.0.is_empty(), "what begins twice in a window would be too many");
+    assert!(claim_all(&mut other).await.0.is_empty(), "a second beginning in the window would exceed the rate");
     fixture.clock().advance(Duration::from_secs(100));
     assert_eq!(claim_sorted(&mut other).await, sorted([all[0], all[1]]));
 }
 
-async fn a_changed_rate_begins_anew(fixture: &dyn StoreFixture) {
+async fn changed_rate_resets_its_window(fixture: &dyn StoreFixture) {
     let mut worker = Worker::register(&fixture.store()).await;
-    declare(fixture, Queue::new("a").rate(Rate::new(1, Duration::from_hours(1)))).await;
-    let all: [Key; 4] = put(&mut worker, "a", "").await;
+    declare_queue(fixture, Queue::new("a").rate(Rate::new(1, Duration::from_hours(1)))).await;
+    let all: [Key; 4] = enqueue_all(&mut worker, "a", "").await;
     assert_eq!(claim_all(&mut worker).await.0, all[..1]);
-    declare(fixture, Queue::new("a").rate(Rate::new(1, Duration::from_hours(1))).concurrency(9)).await;
+    declare_queue(fixture, Queue::new("a").rate(Rate::new(1, Duration::from_hours(1))).concurrency(9)).await;
     assert!(claim_all(&mut worker).await.0.is_empty(), "the rate is the same");
-    declare(fixture, Queue::new("a").rate(Rate::new(2, Duration::from_hours(1)))).await;
+    declare_queue(fixture, Queue::new("a").rate(Rate::new(2, Duration::from_hours(1)))).await;
     assert_eq!(claim_all(&mut worker).await.0, all[1..3]);
-    declare(fixture, Queue::new("a")).await;
+    declare_queue(fixture, Queue::new("a")).await;
     assert_eq!(claim_all(&mut worker).await, (all[3..].to_vec(), None));
 }

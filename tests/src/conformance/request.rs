@@ -1,4 +1,4 @@
-//! Requests: cancel and resume, whoever runs the execution.
+//! Requests: cancel and resume, in every state of an execution and from every worker.
 
 use stepfast_core::key::Key;
 use stepfast_core::payload::Payload;
@@ -7,7 +7,7 @@ use stepfast_core::store::{
     RequestResult, Start, State, Status, Write, cancel_outcome,
 };
 
-use super::resend::resent;
+use super::resend::resend_of;
 use crate::fixtures::builders::{
     pending_sleeps, at, attempt, awaiting, cancel, checkpoint, child_of, completed, ended, keys, transition, parked,
     payload, queued, resume, running, sleeping, start, start_in, start_queued, start_running, write,
@@ -15,41 +15,41 @@ use crate::fixtures::builders::{
 use crate::{StoreFixture, Worker};
 
 super::cases![
-    cancel_ends_what_nobody_runs,
-    cancel_of_a_running_one_is_left_to_its_owner,
-    an_end_that_meets_a_cancel_ends_as_cancelled,
-    the_owners_answer_to_a_cancel_is_kept,
-    records_of_an_execution_tell_of_a_cancel,
-    cancel_of_an_ended_one_is_declined,
-    a_request_to_nobody_is_not_found,
-    cancel_tells_the_parent,
-    cancel_goes_down_to_awaited_children,
-    cancel_passes_through_running_ones,
+    cancel_ends_an_execution_that_is_not_running,
+    cancel_of_running_execution_is_left_to_its_owner,
+    end_after_a_pending_cancel_becomes_cancelled,
+    owners_own_cancelled_end_is_kept,
+    records_report_a_pending_cancel_to_their_owner,
+    cancel_of_ended_execution_is_not_applicable,
+    request_to_unknown_execution_is_not_found,
+    cancel_returns_the_parent,
+    cancel_reaches_awaited_children,
+    cancel_passes_through_running_executions,
     cancel_spares_detached_and_ended_children,
-    cancel_goes_deep,
-    cancel_leaves_other_trees_alone,
-    several_cancels_share_a_flush,
-    an_answer_deletes_what_was_asked,
-    a_request_survives_its_executions_owner,
-    the_same_request_is_recorded_once,
-    resume_continues_a_parked_one,
-    resume_runs_an_ended_one_again,
-    resume_withdraws_the_failures_that_come_last,
-    a_cancel_answers_what_was_asked_before,
-    a_stranger_deletes_no_request,
-    resume_of_others_is_declined,
-    a_resumed_execution_can_end_and_be_resumed_again,
+    cancel_reaches_deep_descendants,
+    cancel_affects_no_other_tree,
+    flush_carries_hundreds_of_cancels,
+    clearing_deletes_requests_of_one_execution,
+    request_survives_the_death_of_its_executions_owner,
+    repeated_request_is_recorded_once,
+    resume_continues_a_parked_execution,
+    resume_runs_an_ended_execution_again,
+    resume_withdraws_trailing_failures,
+    cancel_of_queued_execution_clears_earlier_requests,
+    foreign_worker_deletes_no_request,
+    resume_of_other_states_is_not_applicable,
+    resumed_execution_can_end_and_be_resumed_again,
 ];
 
-fn answered(answer: RequestResult) -> Outcome {
-    Outcome::RequestHandled(answer, None)
+fn handled(result: RequestResult) -> Outcome {
+    Outcome::RequestHandled(result, None)
 }
 
 async fn status(worker: &Worker, key: Key) -> Status {
     worker.execution(key).await.status
 }
 
-async fn cancel_ends_what_nobody_runs(fixture: &dyn StoreFixture) {
+async fn cancel_ends_an_execution_that_is_not_running(fixture: &dyn StoreFixture) {
     let mut worker = Worker::register(&fixture.store()).await;
     let sleeps = pending_sleeps(&[(1, 5)]);
     let states = [
@@ -67,7 +67,7 @@ async fn cancel_ends_what_nobody_runs(fixture: &dyn StoreFixture) {
         let key = Key::mint(0);
         worker.apply(vec![start_in(key, state)]).await;
         let before = worker.execution(key).await;
-        assert_eq!(worker.commit_one(cancel(key)).await, answered(RequestResult::Done));
+        assert_eq!(worker.commit_one(cancel(key)).await, handled(RequestResult::Done));
         let expected = Execution {
             status: Status::Cancelled,
             is_parked: false,
@@ -81,106 +81,106 @@ async fn cancel_ends_what_nobody_runs(fixture: &dyn StoreFixture) {
         assert_eq!(record.execution, expected);
         assert!(record.requests.is_empty());
     }
-    let seen = worker.heartbeat().await;
-    assert_eq!((seen.has_ready, seen.next_due), (false, None));
+    let reply = worker.heartbeat().await;
+    assert_eq!((reply.has_ready, reply.next_due), (false, None));
     assert!(worker.claim(10).await.is_empty());
 }
 
-async fn cancel_of_a_running_one_is_left_to_its_owner(fixture: &dyn StoreFixture) {
+async fn cancel_of_running_execution_is_left_to_its_owner(fixture: &dyn StoreFixture) {
     let mut owner = Worker::register(&fixture.store()).await;
     let mut other = Worker::register(&fixture.second_store().await).await;
     let key = Key::mint(0);
     owner.apply(vec![start_running(key)]).await;
     let before = owner.execution(key).await;
-    assert_eq!(other.commit_one(cancel(key)).await, answered(RequestResult::Pending));
+    assert_eq!(other.commit_one(cancel(key)).await, handled(RequestResult::Pending));
     let record = other.record(key).await;
     assert_eq!((record.execution, record.requests), (before, vec![RequestKind::Cancel]));
 }
 
-async fn an_end_that_meets_a_cancel_ends_as_cancelled(fixture: &dyn StoreFixture) {
+async fn end_after_a_pending_cancel_becomes_cancelled(fixture: &dyn StoreFixture) {
     let mut owner = Worker::register(&fixture.store()).await;
     let mut other = Worker::register(&fixture.second_store().await).await;
     for end in [completed(), ended(Status::Failed, "no")] {
-        let [asked, innocent] = keys();
-        owner.apply(vec![start_running(asked), start_running(innocent)]).await;
-        assert_eq!(other.commit_one(cancel(asked)).await, answered(RequestResult::Pending));
-        let flush = owner.new_flush(vec![transition(innocent, end.clone()), transition(asked, end.clone())]);
+        let [cancelled, unrelated] = keys();
+        owner.apply(vec![start_running(cancelled), start_running(unrelated)]).await;
+        assert_eq!(other.commit_one(cancel(cancelled)).await, handled(RequestResult::Pending));
+        let flush = owner.new_flush(vec![transition(unrelated, end.clone()), transition(cancelled, end.clone())]);
         let expected = [Outcome::Applied, Outcome::Cancelled];
         assert_eq!(owner.send(&flush).await.unwrap(), expected);
-        assert_eq!(owner.send(&resent(&flush)).await.unwrap(), expected, "sent again");
-        let record = other.record(asked).await;
+        assert_eq!(owner.send(&resend_of(&flush)).await.unwrap(), expected, "after a resend");
+        let record = other.record(cancelled).await;
         let State::Ended { at, .. } = &end else { panic!("{end:?}") };
         assert_eq!((record.execution.status, record.execution.ended_at), (Status::Cancelled, Some(*at)));
         assert_eq!(record.execution.outcome, cancel_outcome());
         assert!(record.requests.is_empty());
-        assert_eq!(other.execution(innocent).await.status, end.status());
+        assert_eq!(other.execution(unrelated).await.status, end.status());
         assert_eq!(
-            other.commit_one(cancel(asked)).await,
-            answered(RequestResult::NotApplicable(Status::Cancelled))
+            other.commit_one(cancel(cancelled)).await,
+            handled(RequestResult::NotApplicable(Status::Cancelled))
         );
     }
 }
 
-async fn the_owners_answer_to_a_cancel_is_kept(fixture: &dyn StoreFixture) {
+async fn owners_own_cancelled_end_is_kept(fixture: &dyn StoreFixture) {
     let mut owner = Worker::register(&fixture.store()).await;
     let mut other = Worker::register(&fixture.second_store().await).await;
     let key = Key::mint(0);
     owner.apply(vec![start_running(key)]).await;
     other.commit(vec![cancel(key)]).await;
-    let answer = ended(Status::Cancelled, "its deadline");
-    assert_eq!(owner.commit_one(transition(key, answer)).await, Outcome::Applied);
+    let end = ended(Status::Cancelled, "its deadline");
+    assert_eq!(owner.commit_one(transition(key, end)).await, Outcome::Applied);
     let record = other.record(key).await;
     assert_eq!(record.execution.outcome, payload("its deadline"));
     assert!(record.requests.is_empty());
 }
 
-async fn records_of_an_execution_tell_of_a_cancel(fixture: &dyn StoreFixture) {
+async fn records_report_a_pending_cancel_to_their_owner(fixture: &dyn StoreFixture) {
     let mut owner = Worker::register(&fixture.store()).await;
     let mut other = Worker::register(&fixture.second_store().await).await;
-    let [asked, innocent] = keys();
-    owner.apply(vec![start_running(asked), start_running(innocent)]).await;
+    let [cancelled, unrelated] = keys();
+    owner.apply(vec![start_running(cancelled), start_running(unrelated)]).await;
     let records = |n: u32| {
         let of =
             |key| [Write::Checkpoint(checkpoint(key, n, "x")), Write::Attempt(attempt(key, n + 1_000, 1))];
-        [of(asked), of(innocent)].concat()
+        [of(cancelled), of(unrelated)].concat()
     };
     owner.apply(records(1)).await;
-    assert_eq!(other.commit_one(cancel(asked)).await, answered(RequestResult::Pending));
-    let heard = [Outcome::CancelRequested, Outcome::CancelRequested, Outcome::Applied, Outcome::Applied];
-    assert_eq!(owner.commit(records(2)).await, heard);
-    // in a flush whose rows are inserted many at a time
-    let many = owner.commit((3..43).flat_map(records).collect()).await;
-    assert_eq!(many, vec![heard.clone(); 40].concat());
-    owner.apply(vec![Write::ClearRequests(asked)]).await;
+    assert_eq!(other.commit_one(cancel(cancelled)).await, handled(RequestResult::Pending));
+    let expected = [Outcome::CancelRequested, Outcome::CancelRequested, Outcome::Applied, Outcome::Applied];
+    assert_eq!(owner.commit(records(2)).await, expected);
+    // in a flush whose rows are inserted in batches
+    let outcomes = owner.commit((3..43).flat_map(records).collect()).await;
+    assert_eq!(outcomes, vec![expected.clone(); 40].concat());
+    owner.apply(vec![Write::ClearRequests(cancelled)]).await;
     owner.apply(records(50)).await;
-    // a request of the same flush is not heard yet
-    let outcomes = owner.commit([vec![cancel(asked)], records(51)].concat()).await;
-    assert_eq!(outcomes[0], answered(RequestResult::Pending));
+    // a request of the same flush is not reported yet
+    let outcomes = owner.commit([vec![cancel(cancelled)], records(51)].concat()).await;
+    assert_eq!(outcomes[0], handled(RequestResult::Pending));
     assert_eq!(outcomes[1..], [const { Outcome::Applied }; 4]);
-    assert_eq!(owner.commit(records(52)).await, heard);
+    assert_eq!(owner.commit(records(52)).await, expected);
 }
 
-async fn cancel_of_an_ended_one_is_declined(fixture: &dyn StoreFixture) {
+async fn cancel_of_ended_execution_is_not_applicable(fixture: &dyn StoreFixture) {
     let mut worker = Worker::register(&fixture.store()).await;
     for status in [Status::Completed, Status::Failed, Status::Cancelled] {
         let [parent, key] = keys();
         worker.apply(vec![start_running(parent), write(child_of(parent, key, ended(status, "x")))]).await;
         let before = worker.record(key).await;
-        assert_eq!(worker.commit_one(cancel(key)).await, answered(RequestResult::NotApplicable(status)));
+        assert_eq!(worker.commit_one(cancel(key)).await, handled(RequestResult::NotApplicable(status)));
         assert_eq!(worker.record(key).await, before);
     }
 }
 
-async fn a_request_to_nobody_is_not_found(fixture: &dyn StoreFixture) {
+async fn request_to_unknown_execution_is_not_found(fixture: &dyn StoreFixture) {
     let mut worker = Worker::register(&fixture.store()).await;
     let [missing, there] = keys();
     worker.apply(vec![start_queued(there)]).await;
     let outcomes = worker.commit(vec![cancel(missing), cancel(there)]).await;
-    assert_eq!(outcomes, [Outcome::NotFound, answered(RequestResult::Done)]);
+    assert_eq!(outcomes, [Outcome::NotFound, handled(RequestResult::Done)]);
     assert_eq!(worker.commit_one(resume(missing)).await, Outcome::NotFound);
 }
 
-async fn cancel_tells_the_parent(fixture: &dyn StoreFixture) {
+async fn cancel_returns_the_parent(fixture: &dyn StoreFixture) {
     let mut worker = Worker::register(&fixture.store()).await;
     let [parent, child, runs] = keys();
     worker
@@ -196,10 +196,10 @@ async fn cancel_tells_the_parent(fixture: &dyn StoreFixture) {
     );
     worker.apply(vec![Write::Wake(parent)]).await;
     assert_eq!(worker.claim_keys(10).await, [parent]);
-    assert_eq!(worker.commit_one(cancel(runs)).await, answered(RequestResult::Pending), "it has not ended");
+    assert_eq!(worker.commit_one(cancel(runs)).await, handled(RequestResult::Pending), "the child has not ended");
 }
 
-async fn cancel_goes_down_to_awaited_children(fixture: &dyn StoreFixture) {
+async fn cancel_reaches_awaited_children(fixture: &dyn StoreFixture) {
     let mut worker = Worker::register(&fixture.store()).await;
     let [root, ready, waits, was_parked, runs] = keys();
     worker
@@ -211,7 +211,7 @@ async fn cancel_goes_down_to_awaited_children(fixture: &dyn StoreFixture) {
             write(child_of(root, runs, running())),
         ])
         .await;
-    assert_eq!(worker.commit_one(cancel(root)).await, answered(RequestResult::Done));
+    assert_eq!(worker.commit_one(cancel(root)).await, handled(RequestResult::Done));
     for key in [root, ready, waits, was_parked] {
         let row = worker.execution(key).await;
         assert_eq!((row.status, row.ended_at), (Status::Cancelled, Some(at(7))));
@@ -219,12 +219,12 @@ async fn cancel_goes_down_to_awaited_children(fixture: &dyn StoreFixture) {
     }
     let record = worker.record(runs).await;
     assert_eq!((record.execution.status, record.requests), (Status::Running, vec![RequestKind::Cancel]));
-    let seen = worker.heartbeat().await;
-    assert_eq!(seen.requests, [(runs, RequestKind::Cancel)]);
-    assert_eq!((seen.has_ready, seen.next_due), (false, None));
+    let reply = worker.heartbeat().await;
+    assert_eq!(reply.requests, [(runs, RequestKind::Cancel)]);
+    assert_eq!((reply.has_ready, reply.next_due), (false, None));
 }
 
-async fn cancel_passes_through_running_ones(fixture: &dyn StoreFixture) {
+async fn cancel_passes_through_running_executions(fixture: &dyn StoreFixture) {
     let mut worker = Worker::register(&fixture.store()).await;
     let [root, middle, leaf] = keys();
     worker
@@ -234,38 +234,38 @@ async fn cancel_passes_through_running_ones(fixture: &dyn StoreFixture) {
             write(Start { root, ..child_of(middle, leaf, queued()) }),
         ])
         .await;
-    assert_eq!(worker.commit_one(cancel(root)).await, answered(RequestResult::Pending));
+    assert_eq!(worker.commit_one(cancel(root)).await, handled(RequestResult::Pending));
     assert_eq!(status(&worker, leaf).await, Status::Cancelled);
-    let mut asked: Vec<Key> = worker.heartbeat().await.reply.requests.into_iter().map(|(key, _)| key).collect();
-    asked.sort_unstable();
-    assert_eq!(asked, [root, middle]);
+    let mut cancelled: Vec<Key> = worker.heartbeat().await.reply.requests.into_iter().map(|(key, _)| key).collect();
+    cancelled.sort_unstable();
+    assert_eq!(cancelled, [root, middle]);
 }
 
 async fn cancel_spares_detached_and_ended_children(fixture: &dyn StoreFixture) {
     let mut worker = Worker::register(&fixture.store()).await;
-    let [root, detached, below_detached, over, below_over] = keys();
-    let free = Some(Parent { key: root, is_detached: true });
+    let [root, detached, below_detached, finished, below_finished] = keys();
+    let detached_parent = Some(Parent { key: root, is_detached: true });
     worker
         .apply(vec![
-            start_in(root, awaiting(&[over])),
-            write(Start { parent: free, ..child_of(root, detached, queued()) }),
+            start_in(root, awaiting(&[finished])),
+            write(Start { parent: detached_parent, ..child_of(root, detached, queued()) }),
             write(Start { root, ..child_of(detached, below_detached, sleeping(at(90))) }),
-            write(child_of(root, over, ended(Status::Failed, "x"))),
-            write(Start { root, ..child_of(over, below_over, queued()) }),
+            write(child_of(root, finished, ended(Status::Failed, "x"))),
+            write(Start { root, ..child_of(finished, below_finished, queued()) }),
         ])
         .await;
-    assert_eq!(worker.commit_one(cancel(root)).await, answered(RequestResult::Done));
+    assert_eq!(worker.commit_one(cancel(root)).await, handled(RequestResult::Done));
     for (key, expected) in [
         (detached, Status::Queued),
         (below_detached, Status::Waiting),
-        (over, Status::Failed),
-        (below_over, Status::Queued),
+        (finished, Status::Failed),
+        (below_finished, Status::Queued),
     ] {
         assert_eq!(status(&worker, key).await, expected);
     }
 }
 
-async fn cancel_goes_deep(fixture: &dyn StoreFixture) {
+async fn cancel_reaches_deep_descendants(fixture: &dyn StoreFixture) {
     let mut worker = Worker::register(&fixture.store()).await;
     let chain: [Key; 60] = keys();
     let root = chain[0];
@@ -276,14 +276,14 @@ async fn cancel_goes_deep(fixture: &dyn StoreFixture) {
     let wide: [Key; 100] = keys();
     writes.extend(wide.map(|key| write(Start { root, ..child_of(chain[59], key, queued()) })));
     worker.apply(writes).await;
-    assert_eq!(worker.commit_one(cancel(root)).await, answered(RequestResult::Done));
+    assert_eq!(worker.commit_one(cancel(root)).await, handled(RequestResult::Done));
     let ids: Vec<_> = chain.iter().chain(&wide).map(|key| ExecutionId::Key(*key)).collect();
     for record in worker.store.load(&ids, Detail::Outcome).await.unwrap() {
         assert_eq!(record.unwrap().execution.status, Status::Cancelled);
     }
 }
 
-async fn cancel_leaves_other_trees_alone(fixture: &dyn StoreFixture) {
+async fn cancel_affects_no_other_tree(fixture: &dyn StoreFixture) {
     let mut worker = Worker::register(&fixture.store()).await;
     let [root, sibling, target, other] = keys();
     worker
@@ -308,16 +308,16 @@ async fn cancel_leaves_other_trees_alone(fixture: &dyn StoreFixture) {
     }
 }
 
-async fn several_cancels_share_a_flush(fixture: &dyn StoreFixture) {
+async fn flush_carries_hundreds_of_cancels(fixture: &dyn StoreFixture) {
     let mut worker = Worker::register(&fixture.store()).await;
-    let some: Vec<Key> = (0..300).map(|_| Key::mint(0)).collect();
+    let all: Vec<Key> = (0..300).map(|_| Key::mint(0)).collect();
     let states = [queued(), running(), completed()];
-    let starts = some.iter().enumerate().map(|(i, key)| {
+    let starts = all.iter().enumerate().map(|(i, key)| {
         let reason = State::Parked { reason: payload("why"), pending_sleeps: Vec::new() };
         start_in(*key, states.get(i % 4).cloned().unwrap_or(reason))
     });
     worker.apply(starts.collect()).await;
-    let cancels = some.iter().enumerate().map(|(i, key)| {
+    let cancels = all.iter().enumerate().map(|(i, key)| {
         Write::Request(Request {
             execution: *key,
             id: Key::mint(0),
@@ -333,15 +333,15 @@ async fn several_cancels_share_a_flush(fixture: &dyn StoreFixture) {
             1 => RequestResult::Pending,
             _ => RequestResult::NotApplicable(Status::Completed),
         };
-        assert_eq!(outcome, answered(expected), "{i}");
+        assert_eq!(outcome, handled(expected), "{i}");
         if i % 4 == 0 {
-            let row = worker.execution(some[i]).await;
+            let row = worker.execution(all[i]).await;
             assert_eq!((row.outcome, row.ended_at), (payload(&i.to_string()), Some(at(i as i64))));
         }
     }
 }
 
-async fn an_answer_deletes_what_was_asked(fixture: &dyn StoreFixture) {
+async fn clearing_deletes_requests_of_one_execution(fixture: &dyn StoreFixture) {
     let mut worker = Worker::register(&fixture.store()).await;
     let [a, b] = keys();
     worker.apply(vec![start_running(a), start_running(b)]).await;
@@ -354,31 +354,31 @@ async fn an_answer_deletes_what_was_asked(fixture: &dyn StoreFixture) {
     worker.apply(vec![Write::ClearRequests(a), Write::ClearRequests(Key::mint(0))]).await;
 }
 
-async fn a_request_survives_its_executions_owner(fixture: &dyn StoreFixture) {
-    let mut lost = Worker::register(&fixture.store()).await;
+async fn request_survives_the_death_of_its_executions_owner(fixture: &dyn StoreFixture) {
+    let mut dead = Worker::register(&fixture.store()).await;
     let mut other = Worker::register(&fixture.second_store().await).await;
     let key = Key::mint(0);
-    lost.apply(vec![start_running(key)]).await;
-    assert_eq!(other.commit_one(cancel(key)).await, answered(RequestResult::Pending));
-    fixture.mark_dead(lost.id).await;
+    dead.apply(vec![start_running(key)]).await;
+    assert_eq!(other.commit_one(cancel(key)).await, handled(RequestResult::Pending));
+    fixture.mark_dead(dead.id).await;
     assert_eq!(other.take_over_dead_workers().await, 1);
     let record = other.claim(1).await.remove(0);
     assert_eq!((record.execution.key, record.requests), (key, vec![RequestKind::Cancel]));
     assert_eq!(other.heartbeat().await.requests, [(key, RequestKind::Cancel)]);
 }
 
-async fn the_same_request_is_recorded_once(fixture: &dyn StoreFixture) {
+async fn repeated_request_is_recorded_once(fixture: &dyn StoreFixture) {
     let mut worker = Worker::register(&fixture.store()).await;
     let key = Key::mint(0);
     worker.apply(vec![start_running(key)]).await;
     let request = cancel(key);
     for _ in 0..2 {
-        assert_eq!(worker.commit_one(request.clone()).await, answered(RequestResult::Pending));
+        assert_eq!(worker.commit_one(request.clone()).await, handled(RequestResult::Pending));
     }
     assert_eq!(worker.record(key).await.requests, [RequestKind::Cancel]);
 }
 
-async fn resume_continues_a_parked_one(fixture: &dyn StoreFixture) {
+async fn resume_continues_a_parked_execution(fixture: &dyn StoreFixture) {
     let mut worker = Worker::register(&fixture.store()).await;
     let key = Key::mint(0);
     let sleeps = pending_sleeps(&[(1, 5)]);
@@ -387,47 +387,47 @@ async fn resume_continues_a_parked_one(fixture: &dyn StoreFixture) {
         .apply(vec![transition(key, State::Parked { reason: payload("why"), pending_sleeps: sleeps.clone() })])
         .await;
     let before = worker.record(key).await;
-    assert_eq!(worker.commit_one(resume(key)).await, answered(RequestResult::Done));
+    assert_eq!(worker.commit_one(resume(key)).await, handled(RequestResult::Done));
     let mut expected = before;
     expected.execution.is_parked = false;
     expected.execution.outcome = Payload::empty();
     assert_eq!(worker.record(key).await, expected);
-    assert_eq!(worker.commit_one(resume(key)).await, answered(RequestResult::NotApplicable(Status::Queued)));
-    assert_eq!(worker.claim_keys(10).await, [key], "it is ready once");
+    assert_eq!(worker.commit_one(resume(key)).await, handled(RequestResult::NotApplicable(Status::Queued)));
+    assert_eq!(worker.claim_keys(10).await, [key], "the execution is ready once");
 }
 
-async fn resume_runs_an_ended_one_again(fixture: &dyn StoreFixture) {
+async fn resume_runs_an_ended_execution_again(fixture: &dyn StoreFixture) {
     let mut worker = Worker::register(&fixture.store()).await;
     for status in [Status::Failed, Status::Cancelled] {
         let key = Key::mint(0);
         let given = Start { deadline_at: Some(at(90)), ..start(key, running()) };
         worker.apply(vec![write(given), Write::Checkpoint(checkpoint(key, 1, "x"))]).await;
-        worker.apply(vec![transition(key, ended(status, "over"))]).await;
+        worker.apply(vec![transition(key, ended(status, "finished"))]).await;
         let before = worker.record(key).await;
-        assert_eq!(worker.commit_one(resume(key)).await, answered(RequestResult::Done));
+        assert_eq!(worker.commit_one(resume(key)).await, handled(RequestResult::Done));
         let mut expected = before;
         let row = &mut expected.execution;
         (row.status, row.run_no) = (Status::Queued, 2);
         (row.outcome, row.ended_at, row.deadline_at) = (Payload::empty(), None, None);
-        assert_eq!(worker.record(key).await, expected, "checkpoints are kept");
+        assert_eq!(worker.record(key).await, expected, "the record after a resume");
         assert_eq!(worker.claim_keys(10).await, [key]);
     }
 }
 
-async fn resume_withdraws_the_failures_that_come_last(fixture: &dyn StoreFixture) {
+async fn resume_withdraws_trailing_failures(fixture: &dyn StoreFixture) {
     let mut worker = Worker::register(&fixture.store()).await;
-    let neighbour = Key::mint(0);
-    let failed = Checkpoint { kind: CheckpointKind::Failed, ..checkpoint(neighbour, 1, "x") };
-    worker.apply(vec![start_running(neighbour), Write::Checkpoint(failed)]).await;
+    let unaffected = Key::mint(0);
+    let failed = Checkpoint { kind: CheckpointKind::Failed, ..checkpoint(unaffected, 1, "x") };
+    worker.apply(vec![start_running(unaffected), Write::Checkpoint(failed)]).await;
     worker
         .apply(vec![
-            Write::Attempt(attempt(neighbour, 1, 1)),
-            transition(neighbour, ended(Status::Failed, "over")),
+            Write::Attempt(attempt(unaffected, 1, 1)),
+            transition(unaffected, ended(Status::Failed, "finished")),
         ])
         .await;
-    let untouched = worker.record(neighbour).await;
-    // the kinds of what was recorded, and how many of them are left
-    for (kinds, status, left) in [
+    let untouched = worker.record(unaffected).await;
+    // the kinds of the records, the end, and the number of records that remain
+    for (kinds, status, remaining) in [
         ("sfsf", Status::Failed, 3),
         ("sf", Status::Cancelled, 2),
         ("sffaf", Status::Failed, 1),
@@ -451,33 +451,33 @@ async fn resume_withdraws_the_failures_that_come_last(fixture: &dyn StoreFixture
             writes.push(Write::Checkpoint(Checkpoint { kind: kind(letter), ..checkpoint(key, n, "x") }));
         }
         worker.apply(writes).await;
-        worker.apply(vec![transition(key, ended(status, "over"))]).await;
+        worker.apply(vec![transition(key, ended(status, "finished"))]).await;
         let before = worker.record(key).await;
-        assert_eq!(worker.commit_one(resume(key)).await, answered(RequestResult::Done));
+        assert_eq!(worker.commit_one(resume(key)).await, handled(RequestResult::Done));
         let after = worker.record(key).await;
-        assert_eq!(after.checkpoints, before.checkpoints[..left], "{kinds}");
-        let is_withdrawn = |n: usize| n > left && kinds.as_bytes()[n - 1] == b'f';
+        assert_eq!(after.checkpoints, before.checkpoints[..remaining], "{kinds}");
+        let is_withdrawn = |n: usize| n > remaining && kinds.as_bytes()[n - 1] == b'f';
         let kept = (1..=kinds.len()).filter(|n| !is_withdrawn(*n)).count();
         assert_eq!(after.attempts.len(), kept, "{kinds}");
     }
-    assert_eq!(worker.record(neighbour).await, untouched);
+    assert_eq!(worker.record(unaffected).await, untouched);
 }
 
-async fn a_cancel_answers_what_was_asked_before(fixture: &dyn StoreFixture) {
+async fn cancel_of_queued_execution_clears_earlier_requests(fixture: &dyn StoreFixture) {
     let mut worker = Worker::register(&fixture.store()).await;
     let key = Key::mint(0);
     worker.apply(vec![start_running(key)]).await;
     worker.commit(vec![cancel(key)]).await;
     worker.apply(vec![transition(key, queued())]).await;
     assert_eq!(worker.record(key).await.requests, [RequestKind::Cancel]);
-    assert_eq!(worker.commit_one(cancel(key)).await, answered(RequestResult::Done));
+    assert_eq!(worker.commit_one(cancel(key)).await, handled(RequestResult::Done));
     assert!(worker.record(key).await.requests.is_empty());
-    assert_eq!(worker.commit_one(resume(key)).await, answered(RequestResult::Done));
+    assert_eq!(worker.commit_one(resume(key)).await, handled(RequestResult::Done));
     let record = worker.claim(10).await.remove(0);
     assert_eq!((record.execution.key, record.requests), (key, vec![]));
 }
 
-async fn a_stranger_deletes_no_request(fixture: &dyn StoreFixture) {
+async fn foreign_worker_deletes_no_request(fixture: &dyn StoreFixture) {
     let mut owner = Worker::register(&fixture.store()).await;
     let mut other = Worker::register(&fixture.store()).await;
     let key = Key::mint(0);
@@ -490,32 +490,32 @@ async fn a_stranger_deletes_no_request(fixture: &dyn StoreFixture) {
     assert_eq!((record.execution.status, record.requests), (Status::Running, vec![RequestKind::Cancel]));
 }
 
-async fn resume_of_others_is_declined(fixture: &dyn StoreFixture) {
+async fn resume_of_other_states_is_not_applicable(fixture: &dyn StoreFixture) {
     let mut worker = Worker::register(&fixture.store()).await;
     for state in [queued(), running(), sleeping(at(90)), awaiting(&keys::<1>()), completed()] {
         let key = Key::mint(0);
         worker.apply(vec![start_in(key, state.clone())]).await;
         let before = worker.record(key).await;
         let outcome = worker.commit_one(resume(key)).await;
-        assert_eq!(outcome, answered(RequestResult::NotApplicable(state.status())));
+        assert_eq!(outcome, handled(RequestResult::NotApplicable(state.status())));
         assert_eq!(worker.record(key).await, before);
     }
     assert_eq!(worker.claim(10).await.len(), 1);
 }
 
-async fn a_resumed_execution_can_end_and_be_resumed_again(fixture: &dyn StoreFixture) {
+async fn resumed_execution_can_end_and_be_resumed_again(fixture: &dyn StoreFixture) {
     let mut worker = Worker::register(&fixture.store()).await;
     let key = Key::mint(0);
     worker.apply(vec![start_running(key)]).await;
     for run_no in 1..=3 {
         worker.apply(vec![transition(key, ended(Status::Failed, "again"))]).await;
         assert_eq!(worker.execution(key).await.run_no, run_no);
-        assert_eq!(worker.commit_one(resume(key)).await, answered(RequestResult::Done));
+        assert_eq!(worker.commit_one(resume(key)).await, handled(RequestResult::Done));
         assert_eq!(worker.claim_keys(1).await, [key]);
     }
     worker.apply(vec![transition(key, completed())]).await;
     assert_eq!(
         worker.commit_one(resume(key)).await,
-        answered(RequestResult::NotApplicable(Status::Completed))
+        handled(RequestResult::NotApplicable(Status::Completed))
     );
 }

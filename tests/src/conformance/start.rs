@@ -1,4 +1,4 @@
-//! Starting: what is created, and who loses.
+//! Starts: the rows that they create, and the outcomes of duplicates.
 
 use std::sync::Arc;
 
@@ -18,23 +18,23 @@ use crate::fixtures::builders::{
 use crate::{StoreFixture, Worker};
 
 super::cases![
-    the_row_is_created_in_each_state,
-    every_column_comes_back,
-    a_taken_key_shows_the_first,
-    a_taken_workflow_id_shows_the_first,
-    the_loser_shows_the_first_ones_status_of_now,
-    a_loser_leaves_its_neighbours_alone,
-    a_loser_changes_nothing,
-    a_child_shows_its_parent_to_the_loser,
-    any_text_can_be_a_workflow_id,
-    any_text_can_be_a_workflow,
-    texts_with_nul_are_kept_or_refused_cleanly,
-    payload_bytes_come_back_identical,
-    extreme_numbers_come_back,
-    a_folded_execution_is_nobodys,
+    start_creates_a_row_in_each_state,
+    start_stores_every_column,
+    duplicate_key_returns_the_existing_execution,
+    duplicate_workflow_id_returns_the_existing_execution,
+    duplicate_start_returns_the_current_status,
+    duplicate_start_leaves_the_rest_of_its_flush_unaffected,
+    duplicate_start_changes_nothing,
+    duplicate_start_of_a_child_returns_its_parent,
+    workflow_id_accepts_any_text,
+    workflow_name_accepts_any_text,
+    text_with_nul_is_stored_or_rejected_cleanly,
+    payload_bytes_load_unchanged,
+    extreme_numbers_load_unchanged,
+    folded_execution_has_no_owner,
 ];
 
-async fn the_row_is_created_in_each_state(fixture: &dyn StoreFixture) {
+async fn start_creates_a_row_in_each_state(fixture: &dyn StoreFixture) {
     let mut worker = Worker::register(&fixture.store()).await;
     let [run, queue, wait, park, complete, fail, cancel, child] = keys();
     let sleeps = pending_sleeps(&[(1, 50), (300, 90)]);
@@ -74,7 +74,7 @@ async fn the_row_is_created_in_each_state(fixture: &dyn StoreFixture) {
     }
 }
 
-async fn every_column_comes_back(fixture: &dyn StoreFixture) {
+async fn start_stores_every_column(fixture: &dyn StoreFixture) {
     let mut worker = Worker::register(&fixture.store()).await;
     let [root, parent, key] = keys();
     let given = Start {
@@ -110,12 +110,12 @@ async fn every_column_comes_back(fixture: &dyn StoreFixture) {
     assert!(record.checkpoints.is_empty() && record.attempts.is_empty() && record.requests.is_empty());
 }
 
-async fn a_taken_key_shows_the_first(fixture: &dyn StoreFixture) {
+async fn duplicate_key_returns_the_existing_execution(fixture: &dyn StoreFixture) {
     let mut first = Worker::register(&fixture.store()).await;
     let mut second = Worker::register(&fixture.second_store().await).await;
     let key = Key::mint(0);
     first.apply(vec![start_running(key)]).await;
-    let again = Start { workflow: "other".into(), is_guarded: true, ..start(key, queued()) };
+    let duplicate = Start { workflow: "other".into(), is_guarded: true, ..start(key, queued()) };
     let existing = ExistingExecution {
         given_id: None,
         key,
@@ -124,10 +124,10 @@ async fn a_taken_key_shows_the_first(fixture: &dyn StoreFixture) {
         parent: None,
         status: Status::Running,
     };
-    assert_eq!(second.commit_one(write(again)).await, Outcome::Duplicate(Box::new(existing)));
+    assert_eq!(second.commit_one(write(duplicate)).await, Outcome::Duplicate(Box::new(existing)));
 }
 
-async fn a_taken_workflow_id_shows_the_first(fixture: &dyn StoreFixture) {
+async fn duplicate_workflow_id_returns_the_existing_execution(fixture: &dyn StoreFixture) {
     let mut first = Worker::register(&fixture.store()).await;
     let mut second = Worker::register(&fixture.second_store().await).await;
     let [a, b] = keys();
@@ -151,23 +151,23 @@ async fn a_taken_workflow_id_shows_the_first(fixture: &dyn StoreFixture) {
     assert!(!second.exists(b).await);
 }
 
-async fn the_loser_shows_the_first_ones_status_of_now(fixture: &dyn StoreFixture) {
+async fn duplicate_start_returns_the_current_status(fixture: &dyn StoreFixture) {
     let mut worker = Worker::register(&fixture.store()).await;
     for state in [running(), queued(), sleeping(at(90)), parked("why"), completed()] {
         let key = Key::mint(0);
         worker.apply(vec![start_running(key)]).await;
         worker.apply(vec![transition(key, state.clone())]).await;
-        let again = Start { is_guarded: true, ..start(key, queued()) };
-        let Outcome::Duplicate(existing) = worker.commit_one(write(again)).await else { panic!("not lost") };
+        let duplicate = Start { is_guarded: true, ..start(key, queued()) };
+        let Outcome::Duplicate(existing) = worker.commit_one(write(duplicate)).await else { panic!("not a duplicate") };
         assert_eq!(existing.status, state.status());
     }
 }
 
-async fn a_loser_leaves_its_neighbours_alone(fixture: &dyn StoreFixture) {
+async fn duplicate_start_leaves_the_rest_of_its_flush_unaffected(fixture: &dyn StoreFixture) {
     let mut worker = Worker::register(&fixture.store()).await;
     let keys: [Key; 9] = keys();
     worker.apply(vec![start_queued(keys[2]), start_queued(keys[7])]).await;
-    // what may be there already is guarded
+    // a Start whose row may exist is guarded
     let guarded = |key| write(Start { is_guarded: true, ..start(key, queued()) });
     let outcomes = worker.commit(keys.map(guarded).to_vec()).await;
     for (i, outcome) in outcomes.iter().enumerate() {
@@ -180,15 +180,15 @@ async fn a_loser_leaves_its_neighbours_alone(fixture: &dyn StoreFixture) {
     assert_eq!(worker.claim(100).await.len(), 9);
 }
 
-async fn a_loser_changes_nothing(fixture: &dyn StoreFixture) {
+async fn duplicate_start_changes_nothing(fixture: &dyn StoreFixture) {
     let mut worker = Worker::register(&fixture.store()).await;
-    let [winner, loser, child] = keys();
+    let [existing, rejected, child] = keys();
     let id: Option<Arc<str>> = Some("order-7".into());
-    worker.apply(vec![write(Start { workflow_id: id.clone(), ..start(winner, completed()) })]).await;
-    let before = worker.record(winner).await;
+    worker.apply(vec![write(Start { workflow_id: id.clone(), ..start(existing, completed()) })]).await;
+    let before = worker.record(existing).await;
     for state in [queued(), running(), awaiting(&[child]), sleeping(at(-1)), parked("no")] {
-        for key in [winner, loser] {
-            let again = Start {
+        for key in [existing, rejected] {
+            let duplicate = Start {
                 workflow_id: id.clone(),
                 input: payload("another"),
                 created_at: at(9),
@@ -196,26 +196,26 @@ async fn a_loser_changes_nothing(fixture: &dyn StoreFixture) {
                 is_guarded: true,
                 ..start(key, state.clone())
             };
-            assert!(matches!(worker.commit_one(write(again)).await, Outcome::Duplicate(_)));
+            assert!(matches!(worker.commit_one(write(duplicate)).await, Outcome::Duplicate(_)));
         }
     }
-    assert_eq!(worker.record(winner).await, before);
-    assert!(!worker.exists(loser).await);
-    let seen = worker.heartbeat().await;
-    assert_eq!((seen.has_ready, seen.next_due), (false, None));
+    assert_eq!(worker.record(existing).await, before);
+    assert!(!worker.exists(rejected).await);
+    let reply = worker.heartbeat().await;
+    assert_eq!((reply.has_ready, reply.next_due), (false, None));
     assert!(worker.claim(10).await.is_empty());
 }
 
-async fn a_child_shows_its_parent_to_the_loser(fixture: &dyn StoreFixture) {
+async fn duplicate_start_of_a_child_returns_its_parent(fixture: &dyn StoreFixture) {
     let mut worker = Worker::register(&fixture.store()).await;
     let [parent, child] = keys();
     worker.apply(vec![start_running(parent), write(child_of(parent, child, running()))]).await;
-    let again = Start { is_guarded: true, ..child_of(parent, child, queued()) };
-    let Outcome::Duplicate(existing) = worker.commit_one(write(again)).await else { panic!("not lost") };
+    let duplicate = Start { is_guarded: true, ..child_of(parent, child, queued()) };
+    let Outcome::Duplicate(existing) = worker.commit_one(write(duplicate)).await else { panic!("not a duplicate") };
     assert_eq!((existing.key, existing.parent), (child, Some(parent)));
 }
 
-async fn any_text_can_be_a_workflow_id(fixture: &dyn StoreFixture) {
+async fn workflow_id_accepts_any_text(fixture: &dyn StoreFixture) {
     let mut worker = Worker::register(&fixture.store()).await;
     let ids = nasty_texts();
     let starts: Vec<_> = ids
@@ -231,15 +231,15 @@ async fn any_text_can_be_a_workflow_id(fixture: &dyn StoreFixture) {
         assert_eq!(row.workflow_id(), **id);
     }
     for id in &ids {
-        let again =
+        let duplicate =
             Start { workflow_id: Some(id.clone()), is_guarded: true, ..start(Key::mint(0), queued()) };
-        assert!(matches!(worker.commit_one(write(again)).await, Outcome::Duplicate(_)), "{id:?}");
+        assert!(matches!(worker.commit_one(write(duplicate)).await, Outcome::Duplicate(_)), "{id:?}");
     }
-    let near: Arc<str> = format!("{}x", incompressible_text(10 * 1024)).into();
-    worker.apply(vec![write(Start { workflow_id: Some(near), ..start(Key::mint(0), queued()) })]).await;
+    let similar: Arc<str> = format!("{}x", incompressible_text(10 * 1024)).into();
+    worker.apply(vec![write(Start { workflow_id: Some(similar), ..start(Key::mint(0), queued()) })]).await;
 }
 
-async fn any_text_can_be_a_workflow(fixture: &dyn StoreFixture) {
+async fn workflow_name_accepts_any_text(fixture: &dyn StoreFixture) {
     let mut worker = Worker::register(&fixture.store()).await;
     let names = nasty_texts();
     let starts = names.iter().map(|name| Start { workflow: name.clone(), ..start(Key::mint(0), queued()) });
@@ -253,44 +253,44 @@ async fn any_text_can_be_a_workflow(fixture: &dyn StoreFixture) {
     }
 }
 
-async fn texts_with_nul_are_kept_or_refused_cleanly(fixture: &dyn StoreFixture) {
+async fn text_with_nul_is_stored_or_rejected_cleanly(fixture: &dyn StoreFixture) {
     let mut worker = Worker::register(&fixture.store()).await;
-    let [innocent, nul] = keys();
+    let [unrelated, nul] = keys();
     let given = Start { workflow_id: Some("a\0b".into()), ..start(nul, queued()) };
-    match worker.try_commit(vec![start_queued(innocent), write(given)]).await {
+    match worker.try_commit(vec![start_queued(unrelated), write(given)]).await {
         Ok(outcomes) => {
             assert_eq!(outcomes, [Outcome::Applied, Outcome::Applied]);
             assert_eq!(worker.execution(nul).await.given_id.as_deref(), Some("a\0b"));
         }
         Err(StoreError::Rejected(reason)) => {
             assert!(!reason.is_empty());
-            assert_eq!(worker.count().await, 0, "nothing was written");
-            worker.apply(vec![start_queued(innocent)]).await;
+            assert_eq!(worker.count().await, 0, "the flush was applied in part");
+            worker.apply(vec![start_queued(unrelated)]).await;
         }
-        Err(error) => panic!("neither kept nor refused: {error}"),
+        Err(error) => panic!("neither stored nor rejected: {error}"),
     }
 }
 
-async fn payload_bytes_come_back_identical(fixture: &dyn StoreFixture) {
+async fn payload_bytes_load_unchanged(fixture: &dyn StoreFixture) {
     let mut worker = Worker::register(&fixture.store()).await;
     let mut rng = fastrand::Rng::with_seed(11);
     let mut contents: Vec<Vec<u8>> = vec![vec![], vec![0], vec![0xff; 3], (0..=255).collect()];
     contents.extend([b"\\x41".to_vec(), b"NULL".to_vec(), "\u{1f600}'\"".into()]);
     contents.push((0..1 << 20).map(|_| rng.u8(..)).collect());
     for content in contents {
-        let [key, moved] = keys();
+        let [key, transitioned] = keys();
         let bytes = Payload::from_bytes(Bytes::from(content.clone()));
         let end = State::Ended { status: Status::Completed, outcome: bytes.clone(), at: at(1) };
         let both = Start { input: bytes.clone(), ..start(key, end.clone()) };
-        worker.apply(vec![write(both), start_running(moved)]).await;
-        worker.apply(vec![transition(moved, end)]).await;
+        worker.apply(vec![write(both), start_running(transitioned)]).await;
+        worker.apply(vec![transition(transitioned, end)]).await;
         let row = worker.execution(key).await;
         assert!(row.input == bytes && row.outcome == bytes, "{} bytes", content.len());
-        assert!(worker.execution(moved).await.outcome == bytes, "{} bytes", content.len());
+        assert!(worker.execution(transitioned).await.outcome == bytes, "{} bytes", content.len());
     }
 }
 
-async fn extreme_numbers_come_back(fixture: &dyn StoreFixture) {
+async fn extreme_numbers_load_unchanged(fixture: &dyn StoreFixture) {
     let mut worker = Worker::register(&fixture.store()).await;
     let year_9999 = Timestamp::from_micros(253_402_300_799_999_999);
     for (fingerprint, micros) in [(0, 0), (1, 1), (1 << 63, -1), (u64::MAX, 999_999), (i64::MAX as u64, 7)] {
@@ -313,11 +313,11 @@ async fn extreme_numbers_come_back(fixture: &dyn StoreFixture) {
     }
 }
 
-async fn a_folded_execution_is_nobodys(fixture: &dyn StoreFixture) {
+async fn folded_execution_has_no_owner(fixture: &dyn StoreFixture) {
     let mut worker = Worker::register(&fixture.store()).await;
     let key = Key::mint(0);
     worker.apply(vec![write(start(key, completed()))]).await;
-    let look = Heartbeat { held: Some(Vec::new()), ..worker.new_heartbeat() };
-    assert!(worker.store.heartbeat(&look).await.unwrap().unheld.is_empty());
+    let heartbeat = Heartbeat { held: Some(Vec::new()), ..worker.new_heartbeat() };
+    assert!(worker.store.heartbeat(&heartbeat).await.unwrap().unheld.is_empty());
     assert!(worker.claim(10).await.is_empty());
 }

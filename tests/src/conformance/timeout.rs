@@ -1,4 +1,4 @@
-//! Timeouts that begin with the execution: the claim that lets it begin sets its deadline.
+//! Run timeouts: the claim with which an execution begins sets its deadline.
 
 use std::time::Duration;
 
@@ -12,11 +12,11 @@ use crate::fixtures::builders::{
 use crate::{StoreFixture, Worker};
 
 super::cases![
-    a_huge_one_stops_no_claim,
-    it_counts_from_the_claim,
-    it_counts_once,
-    an_earlier_deadline_stays,
-    what_has_no_queue_or_is_scheduled_has_it_too,
+    huge_timeout_blocks_no_claim,
+    run_timeout_counts_from_the_first_claim,
+    run_timeout_is_set_once,
+    earlier_deadline_is_kept,
+    run_timeout_applies_without_a_queue_and_when_scheduled,
 ];
 
 const TIMEOUT: Duration = Duration::from_secs(10);
@@ -30,7 +30,7 @@ async fn deadline(worker: &Worker, key: Key) -> (Option<Duration>, Option<Timest
     (row.run_timeout, row.deadline_at)
 }
 
-async fn it_counts_from_the_claim(fixture: &dyn StoreFixture) {
+async fn run_timeout_counts_from_the_first_claim(fixture: &dyn StoreFixture) {
     let mut worker = Worker::register(&fixture.store()).await;
     let [key, plain] = keys();
     worker.apply(vec![write(timed(key, queued())), write(start(plain, queued()))]).await;
@@ -50,27 +50,27 @@ async fn it_counts_from_the_claim(fixture: &dyn StoreFixture) {
     assert_eq!(deadline(&worker, plain).await, (None, None));
 }
 
-async fn it_counts_once(fixture: &dyn StoreFixture) {
-    let mut lost = Worker::register(&fixture.store()).await;
+async fn run_timeout_is_set_once(fixture: &dyn StoreFixture) {
+    let mut dead = Worker::register(&fixture.store()).await;
     let mut worker = Worker::register(&fixture.second_store().await).await;
     let key = Key::mint(0);
-    lost.apply(vec![write(timed(key, queued()))]).await;
+    dead.apply(vec![write(timed(key, queued()))]).await;
     let due = fixture.now().plus(TIMEOUT);
-    assert_eq!(lost.claim_keys(9).await, [key]);
-    // waiting, being handed on and being recovered change nothing
-    lost.apply(vec![queue_transition(key, "a", "", sleeping(at(1)))]).await;
+    assert_eq!(dead.claim_keys(9).await, [key]);
+    // waiting, a requeue and a recovery change nothing
+    dead.apply(vec![queue_transition(key, "a", "", sleeping(at(1)))]).await;
     fixture.clock().advance(Duration::from_secs(1));
-    assert_eq!(lost.claim_keys(9).await, [key]);
-    lost.apply(vec![queue_transition(key, "a", "", queued())]).await;
-    assert_eq!(lost.claim_keys(9).await, [key]);
-    lost.apply(vec![queue_transition(key, "a", "", running())]).await;
-    fixture.mark_dead(lost.id).await;
+    assert_eq!(dead.claim_keys(9).await, [key]);
+    dead.apply(vec![queue_transition(key, "a", "", queued())]).await;
+    assert_eq!(dead.claim_keys(9).await, [key]);
+    dead.apply(vec![queue_transition(key, "a", "", running())]).await;
+    fixture.mark_dead(dead.id).await;
     worker.take_over_dead_workers().await;
     assert_eq!(worker.claim_keys(9).await, [key]);
     assert_eq!(deadline(&worker, key).await, (None, Some(due)));
 }
 
-async fn an_earlier_deadline_stays(fixture: &dyn StoreFixture) {
+async fn earlier_deadline_is_kept(fixture: &dyn StoreFixture) {
     let mut worker = Worker::register(&fixture.store()).await;
     let [early, late] = keys();
     let now = fixture.now();
@@ -83,25 +83,25 @@ async fn an_earlier_deadline_stays(fixture: &dyn StoreFixture) {
     assert_eq!(deadline(&worker, late).await, (None, Some(now.plus(TIMEOUT))));
 }
 
-async fn what_has_no_queue_or_is_scheduled_has_it_too(fixture: &dyn StoreFixture) {
+async fn run_timeout_applies_without_a_queue_and_when_scheduled(fixture: &dyn StoreFixture) {
     let mut worker = Worker::register(&fixture.store()).await;
-    let [plain, of_queue, without] = keys();
+    let [plain, queued_later, without_queue] = keys();
     worker.apply(vec![write(Start { placement: None, ..timed(plain, queued()) })]).await;
     let due_at = fixture.now().plus(Duration::from_secs(60));
-    worker.apply(vec![write(timed(of_queue, scheduled(due_at)))]).await;
-    worker.apply(vec![write(Start { placement: None, ..timed(without, scheduled(due_at)) })]).await;
+    worker.apply(vec![write(timed(queued_later, scheduled(due_at)))]).await;
+    worker.apply(vec![write(Start { placement: None, ..timed(without_queue, scheduled(due_at)) })]).await;
     assert_eq!(worker.claim_keys(9).await, [plain]);
     fixture.clock().advance(Duration::from_secs(70));
     let begun = fixture.now();
     worker.heartbeat().await;
     assert_eq!(worker.claim(9).await.len(), 2);
-    for key in [of_queue, without] {
+    for key in [queued_later, without_queue] {
         assert_eq!(deadline(&worker, key).await, (None, Some(begun.plus(TIMEOUT))));
     }
 }
 
-/// Limits that no store can count to: they are the longest one, and what is beside them is claimed.
-async fn a_huge_one_stops_no_claim(fixture: &dyn StoreFixture) {
+/// Tests timeouts above the range of every store: the longest storable timeout applies, and others are still claimed.
+async fn huge_timeout_blocks_no_claim(fixture: &dyn StoreFixture) {
     let mut worker = Worker::register(&fixture.store()).await;
     let huge = [Duration::from_secs(10_u64.pow(13)), Duration::from_millis(i64::MAX as u64), Duration::MAX];
     let all: [Key; 4] = keys();

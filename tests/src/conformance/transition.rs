@@ -1,4 +1,4 @@
-//! Moves: an owner changes the state of what it runs.
+//! Transitions: an owner changes the state of an execution that it runs.
 
 use stepfast_core::key::Key;
 use stepfast_core::payload::Payload;
@@ -11,19 +11,19 @@ use crate::fixtures::builders::{
 use crate::{StoreFixture, Worker};
 
 super::cases![
-    a_running_execution_can_reach_each_state,
-    only_the_owner_moves_it,
-    only_a_running_execution_is_moved,
-    a_refused_move_leaves_its_neighbours_alone,
-    staying_running_replaces_what_is_armed,
-    a_parked_execution_is_not_claimed,
-    a_queued_execution_goes_to_any_worker,
-    due_times_are_kept_across_moves,
-    the_last_checkpoint_and_the_end_share_a_flush,
-    a_request_is_not_slept_through,
+    running_execution_can_reach_each_state,
+    transition_is_applied_only_for_the_owner,
+    transition_is_applied_only_to_running_executions,
+    failed_transition_leaves_the_rest_of_its_flush_unaffected,
+    running_transition_replaces_pending_sleeps,
+    parked_execution_is_not_claimed,
+    requeued_execution_is_claimed_by_any_worker,
+    pending_sleeps_are_kept_across_transitions,
+    checkpoint_and_end_share_a_flush,
+    suspension_with_pending_cancel_is_queued,
 ];
 
-async fn a_running_execution_can_reach_each_state(fixture: &dyn StoreFixture) {
+async fn running_execution_can_reach_each_state(fixture: &dyn StoreFixture) {
     let mut worker = Worker::register(&fixture.store()).await;
     let sleeps = pending_sleeps(&[(1, 100)]);
     let states = [
@@ -66,7 +66,7 @@ async fn a_running_execution_can_reach_each_state(fixture: &dyn StoreFixture) {
     }
 }
 
-async fn only_the_owner_moves_it(fixture: &dyn StoreFixture) {
+async fn transition_is_applied_only_for_the_owner(fixture: &dyn StoreFixture) {
     let mut owner = Worker::register(&fixture.store()).await;
     let mut other = Worker::register(&fixture.second_store().await).await;
     let key = Key::mint(0);
@@ -79,7 +79,7 @@ async fn only_the_owner_moves_it(fixture: &dyn StoreFixture) {
     owner.apply(vec![transition(key, completed())]).await;
 }
 
-async fn only_a_running_execution_is_moved(fixture: &dyn StoreFixture) {
+async fn transition_is_applied_only_to_running_executions(fixture: &dyn StoreFixture) {
     let mut worker = Worker::register(&fixture.store()).await;
     let states = [queued(), sleeping(at(50)), parked("why"), completed(), ended(Status::Failed, "boom")];
     for state in states {
@@ -92,22 +92,22 @@ async fn only_a_running_execution_is_moved(fixture: &dyn StoreFixture) {
         assert_eq!(worker.record(key).await, before);
     }
     assert_eq!(worker.commit_one(transition(Key::mint(0), completed())).await, Outcome::NotFound);
-    assert_eq!(worker.claim(10).await.len(), 1, "no second ready row came of it");
+    assert_eq!(worker.claim(10).await.len(), 1, "a transition created a second ready row");
 }
 
-async fn a_refused_move_leaves_its_neighbours_alone(fixture: &dyn StoreFixture) {
+async fn failed_transition_leaves_the_rest_of_its_flush_unaffected(fixture: &dyn StoreFixture) {
     let mut worker = Worker::register(&fixture.store()).await;
-    let [a, over, b, missing] = keys();
-    worker.apply(vec![start_running(a), start_in(over, completed()), start_running(b)]).await;
-    let moves = [a, over, missing, b].map(|key| transition(key, ended(Status::Failed, "x"))).to_vec();
-    let outcomes = worker.commit(moves).await;
+    let [a, finished, b, missing] = keys();
+    worker.apply(vec![start_running(a), start_in(finished, completed()), start_running(b)]).await;
+    let transitions = [a, finished, missing, b].map(|key| transition(key, ended(Status::Failed, "x"))).to_vec();
+    let outcomes = worker.commit(transitions).await;
     assert_eq!(outcomes, [Outcome::Applied, Outcome::NotFound, Outcome::NotFound, Outcome::Applied]);
     assert_eq!(worker.execution(a).await.status, Status::Failed);
-    assert_eq!(worker.execution(over).await.status, Status::Completed);
+    assert_eq!(worker.execution(finished).await.status, Status::Completed);
     assert_eq!(worker.execution(b).await.status, Status::Failed);
 }
 
-async fn staying_running_replaces_what_is_armed(fixture: &dyn StoreFixture) {
+async fn running_transition_replaces_pending_sleeps(fixture: &dyn StoreFixture) {
     let mut worker = Worker::register(&fixture.store()).await;
     let key = Key::mint(0);
     worker.apply(vec![start_running(key)]).await;
@@ -119,7 +119,7 @@ async fn staying_running_replaces_what_is_armed(fixture: &dyn StoreFixture) {
     assert_eq!(worker.heartbeat().await.next_due, None);
 }
 
-async fn a_parked_execution_is_not_claimed(fixture: &dyn StoreFixture) {
+async fn parked_execution_is_not_claimed(fixture: &dyn StoreFixture) {
     let mut worker = Worker::register(&fixture.store()).await;
     let [a, b] = keys();
     worker.apply(vec![start_running(a), start_in(b, parked("why"))]).await;
@@ -128,7 +128,7 @@ async fn a_parked_execution_is_not_claimed(fixture: &dyn StoreFixture) {
     assert!(worker.claim(10).await.is_empty());
 }
 
-async fn a_queued_execution_goes_to_any_worker(fixture: &dyn StoreFixture) {
+async fn requeued_execution_is_claimed_by_any_worker(fixture: &dyn StoreFixture) {
     let mut first = Worker::register(&fixture.store()).await;
     let mut second = Worker::register(&fixture.second_store().await).await;
     let key = Key::mint(0);
@@ -138,22 +138,22 @@ async fn a_queued_execution_goes_to_any_worker(fixture: &dyn StoreFixture) {
     assert_eq!(first.commit_one(transition(key, completed())).await, Outcome::NotFound);
     second.apply(vec![transition(key, completed())]).await;
     let row = second.execution(key).await;
-    assert_eq!((row.recoveries, row.run_no), (0, 1), "handing on is not a recovery");
+    assert_eq!((row.recoveries, row.run_no), (0, 1), "a requeue is not a recovery");
 }
 
-async fn due_times_are_kept_across_moves(fixture: &dyn StoreFixture) {
+async fn pending_sleeps_are_kept_across_transitions(fixture: &dyn StoreFixture) {
     let mut worker = Worker::register(&fixture.store()).await;
-    let [slept, woken, handed, lost, child] = keys();
+    let [sleeper, woken, requeued, taken_over, child] = keys();
     let sleeps = pending_sleeps(&[(1, 0), (2, 1_000_000_000), (3, -5)]);
     let waiting = |wake_at, children| State::Waiting { wake_at, children, pending_sleeps: sleeps.clone() };
     worker.apply(vec![start_in(child, completed())]).await;
-    worker.apply([slept, woken, handed, lost].map(start_running).to_vec()).await;
+    worker.apply([sleeper, woken, requeued, taken_over].map(start_running).to_vec()).await;
     worker
         .apply(vec![
-            transition(slept, waiting(Some(at(0)), vec![])),
+            transition(sleeper, waiting(Some(at(0)), vec![])),
             transition(woken, waiting(None, vec![child])),
-            transition(handed, State::Queued { pending_sleeps: sleeps.clone() }),
-            transition(lost, State::Running { pending_sleeps: sleeps.clone() }),
+            transition(requeued, State::Queued { pending_sleeps: sleeps.clone() }),
+            transition(taken_over, State::Running { pending_sleeps: sleeps.clone() }),
         ])
         .await;
     worker.apply(vec![Write::Wake(woken)]).await;
@@ -168,7 +168,7 @@ async fn due_times_are_kept_across_moves(fixture: &dyn StoreFixture) {
     }
 }
 
-async fn the_last_checkpoint_and_the_end_share_a_flush(fixture: &dyn StoreFixture) {
+async fn checkpoint_and_end_share_a_flush(fixture: &dyn StoreFixture) {
     let mut worker = Worker::register(&fixture.store()).await;
     let [a, b] = keys();
     worker.apply(vec![start_queued(a), start_running(b)]).await;
@@ -187,27 +187,27 @@ async fn the_last_checkpoint_and_the_end_share_a_flush(fixture: &dyn StoreFixtur
     }
 }
 
-async fn a_request_is_not_slept_through(fixture: &dyn StoreFixture) {
+async fn suspension_with_pending_cancel_is_queued(fixture: &dyn StoreFixture) {
     let mut worker = Worker::register(&fixture.store()).await;
-    let some: [Key; 5] = keys();
-    let [sleeps, awaits, parks, answered, quiet] = some;
+    let all: [Key; 5] = keys();
+    let [sleeps, awaits, parks, cleared, quiet] = all;
     let later = 3_600_000_000;
     let sleeping_until = |micros| State::Waiting {
         wake_at: Some(at(micros)),
         children: vec![quiet],
         pending_sleeps: pending_sleeps(&[(1, micros)]),
     };
-    worker.apply(some.map(start_running).to_vec()).await;
-    worker.commit(vec![cancel(sleeps), cancel(awaits), cancel(parks), cancel(answered)]).await;
-    // the owner suspends them before it has seen that they shall be cancelled
+    worker.apply(all.map(start_running).to_vec()).await;
+    worker.commit(vec![cancel(sleeps), cancel(awaits), cancel(parks), cancel(cleared)]).await;
+    // the owner suspends them before it has received the cancel
     worker
         .apply(vec![
             transition(sleeps, sleeping_until(later)),
             transition(awaits, awaiting(&[quiet])),
             transition(parks, parked("why")),
-            transition(answered, sleeping_until(later + 1)),
+            transition(cleared, sleeping_until(later + 1)),
             transition(quiet, sleeping_until(later + 2)),
-            Write::ClearRequests(answered),
+            Write::ClearRequests(cleared),
         ])
         .await;
     assert!(worker.heartbeat().await.has_ready);

@@ -1,4 +1,4 @@
-//! Versions of the program's code: what is pinned to one runs on no other.
+//! Application versions: an execution that is pinned to a version runs on no other.
 
 use std::sync::Arc;
 
@@ -12,10 +12,10 @@ use crate::fixtures::registration::heartbeat_and_take_over;
 use crate::{StoreFixture, Worker};
 
 super::cases![
-    what_is_pinned_is_claimed_by_its_version_only,
-    a_worker_without_a_version_runs_everything,
-    a_pin_stays_through_waits_wakes_and_takeovers,
-    a_look_sees_only_what_its_version_can_run,
+    pinned_execution_is_claimed_only_by_its_version,
+    worker_without_version_claims_every_version,
+    pinned_version_is_kept_through_wakes_and_takeovers,
+    heartbeat_reports_only_executions_of_its_version,
 ];
 
 fn pinned(key: Key, version: &str, state: State) -> Write {
@@ -33,7 +33,7 @@ async fn claimed(worker: &mut Worker, version: Option<&str>) -> Vec<Key> {
     keys
 }
 
-async fn what_is_pinned_is_claimed_by_its_version_only(fixture: &dyn StoreFixture) {
+async fn pinned_execution_is_claimed_only_by_its_version(fixture: &dyn StoreFixture) {
     let mut worker = Worker::register(&fixture.store()).await;
     let [one, two, any, due] = keys();
     worker
@@ -46,13 +46,13 @@ async fn what_is_pinned_is_claimed_by_its_version_only(fixture: &dyn StoreFixtur
         .await;
     let first = claim(&mut worker, Some("1")).await;
     let versions: Vec<_> = first.iter().map(|record| record.execution.app_version.as_deref()).collect();
-    assert_eq!(versions, [Some("1"), None], "in the order in which they became ready");
+    assert_eq!(versions, [Some("1"), None], "not in the order in which they became ready");
     assert!(claimed(&mut worker, Some("1")).await.is_empty());
     assert!(claimed(&mut worker, Some("3")).await.is_empty());
     assert_eq!(claimed(&mut worker, Some("2")).await, [two, due]);
 }
 
-async fn a_worker_without_a_version_runs_everything(fixture: &dyn StoreFixture) {
+async fn worker_without_version_claims_every_version(fixture: &dyn StoreFixture) {
     let mut worker = Worker::register(&fixture.store()).await;
     let [one, any, due] = keys();
     worker
@@ -65,33 +65,33 @@ async fn a_worker_without_a_version_runs_everything(fixture: &dyn StoreFixture) 
     assert_eq!(claimed(&mut worker, None).await, [one, any, due]);
 }
 
-async fn a_pin_stays_through_waits_wakes_and_takeovers(fixture: &dyn StoreFixture) {
+async fn pinned_version_is_kept_through_wakes_and_takeovers(fixture: &dyn StoreFixture) {
     let mut worker = Worker::register(&fixture.store()).await;
     let mut other = Worker::register(&fixture.second_store().await).await;
-    let [handed, parent, child, lost] = keys();
+    let [requeued, parent, child, taken_over] = keys();
     worker
         .apply(vec![
-            pinned(handed, "1", running()),
+            pinned(requeued, "1", running()),
             pinned(parent, "1", awaiting(&[child])),
             write(child_of(parent, child, running())),
-            pinned(lost, "1", running()),
+            pinned(taken_over, "1", running()),
         ])
         .await;
-    worker.apply(vec![transition(handed, queued()), transition(child, completed())]).await;
+    worker.apply(vec![transition(requeued, queued()), transition(child, completed())]).await;
     worker.apply(vec![Write::Wake(parent)]).await;
     fixture.mark_dead(worker.id).await;
     other.take_over_dead_workers().await;
     assert!(claimed(&mut other, Some("2")).await.is_empty());
-    assert_eq!(claimed(&mut other, Some("1")).await, [handed, parent, lost]);
+    assert_eq!(claimed(&mut other, Some("1")).await, [requeued, parent, taken_over]);
 }
 
-async fn a_look_sees_only_what_its_version_can_run(fixture: &dyn StoreFixture) {
+async fn heartbeat_reports_only_executions_of_its_version(fixture: &dyn StoreFixture) {
     let mut worker = Worker::register(&fixture.store()).await;
     let [ready, due] = keys();
     worker.apply(vec![pinned(ready, "1", queued()), pinned(due, "1", sleeping(at(9)))]).await;
-    for (version, sees) in [(Some("1"), true), (Some("2"), false), (None, true)] {
+    for (version, is_reported) in [(Some("1"), true), (Some("2"), false), (None, true)] {
         let app_version: Option<Arc<str>> = version.map(Into::into);
-        let seen = heartbeat_and_take_over(&*worker.store, &Heartbeat { app_version, ..worker.new_heartbeat() }).await.reply;
-        assert_eq!((seen.has_ready, seen.next_due), (sees, sees.then_some(at(9))), "{version:?}");
+        let reply = heartbeat_and_take_over(&*worker.store, &Heartbeat { app_version, ..worker.new_heartbeat() }).await.reply;
+        assert_eq!((reply.has_ready, reply.next_due), (is_reported, is_reported.then_some(at(9))), "{version:?}");
     }
 }

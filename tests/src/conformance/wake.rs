@@ -1,4 +1,4 @@
-//! Wakes: a waiting execution is queued if something that it waits for is there.
+//! Wakes: a waiting execution is queued when one of the events that it waits for has occurred.
 
 use std::time::Duration;
 
@@ -12,17 +12,17 @@ use crate::fixtures::builders::{
 use crate::{StoreFixture, Worker};
 
 super::cases![
-    a_childs_end_wakes_whichever_it_is,
-    nothing_wakes_before_a_child_has_ended,
-    a_due_time_wakes_but_never_early,
-    any_of_several_conditions_wakes,
-    only_a_waiting_execution_is_woken,
-    it_is_woken_once,
-    a_woken_execution_waits_for_nothing,
-    a_parents_wait_and_its_childs_end_may_come_in_any_order,
+    every_child_end_wakes_its_parent,
+    wake_is_not_applied_before_a_child_has_ended,
+    wake_is_applied_at_the_due_time_and_never_early,
+    wake_is_applied_on_any_of_several_conditions,
+    wake_is_applied_only_to_waiting_executions,
+    execution_is_woken_once,
+    woken_execution_drops_its_former_conditions,
+    parent_is_woken_in_any_order_of_wait_and_child_end,
 ];
 
-async fn a_childs_end_wakes_whichever_it_is(fixture: &dyn StoreFixture) {
+async fn every_child_end_wakes_its_parent(fixture: &dyn StoreFixture) {
     let mut worker = Worker::register(&fixture.store()).await;
     for status in [Status::Completed, Status::Failed, Status::Cancelled] {
         let [parent, child] = keys();
@@ -31,14 +31,14 @@ async fn a_childs_end_wakes_whichever_it_is(fixture: &dyn StoreFixture) {
             .await;
         assert_eq!(worker.commit_one(Write::Wake(parent)).await, Outcome::NotFound);
         worker.apply(vec![transition(child, ended(status, "x"))]).await;
-        assert_eq!(worker.execution(parent).await.status, Status::Waiting, "a wake is a Write of its own");
+        assert_eq!(worker.execution(parent).await.status, Status::Waiting, "the end of a child woke its parent without a Wake");
         worker.apply(vec![Write::Wake(parent)]).await;
         assert_eq!(worker.execution(parent).await.status, Status::Queued);
         assert_eq!(worker.claim_keys(10).await, [parent]);
     }
 }
 
-async fn nothing_wakes_before_a_child_has_ended(fixture: &dyn StoreFixture) {
+async fn wake_is_not_applied_before_a_child_has_ended(fixture: &dyn StoreFixture) {
     let mut worker = Worker::register(&fixture.store()).await;
     let [parent, ran, waited, was_parked, missing] = keys();
     worker
@@ -54,7 +54,7 @@ async fn nothing_wakes_before_a_child_has_ended(fixture: &dyn StoreFixture) {
     assert_eq!((row.status, row.wake_at), (Status::Waiting, None));
 }
 
-async fn a_due_time_wakes_but_never_early(fixture: &dyn StoreFixture) {
+async fn wake_is_applied_at_the_due_time_and_never_early(fixture: &dyn StoreFixture) {
     let mut worker = Worker::register(&fixture.store()).await;
     let key = Key::mint(0);
     worker.apply(vec![start_in(key, sleeping(at(1_000)))]).await;
@@ -65,31 +65,31 @@ async fn a_due_time_wakes_but_never_early(fixture: &dyn StoreFixture) {
     assert_eq!(worker.execution(key).await.status, Status::Queued);
 }
 
-async fn any_of_several_conditions_wakes(fixture: &dyn StoreFixture) {
+async fn wake_is_applied_on_any_of_several_conditions(fixture: &dyn StoreFixture) {
     let mut worker = Worker::register(&fixture.store()).await;
-    let [by_time, by_child, parent, going, over] = keys();
+    let [by_time, by_child, parent, unfinished, finished] = keys();
     let wait = |wake_at| State::Waiting {
         wake_at: Some(at(wake_at)),
-        children: vec![going, over],
+        children: vec![unfinished, finished],
         pending_sleeps: Vec::new(),
     };
     let never = i64::from(u32::MAX);
     worker
         .apply(vec![
             start_running(parent),
-            write(child_of(parent, going, running())),
-            write(child_of(parent, over, running())),
+            write(child_of(parent, unfinished, running())),
+            write(child_of(parent, finished, running())),
             start_in(by_time, wait(0)),
             start_in(by_child, wait(never)),
         ])
         .await;
     let outcomes = worker.commit(vec![Write::Wake(by_time), Write::Wake(by_child)]).await;
     assert_eq!(outcomes, [Outcome::Applied, Outcome::NotFound]);
-    worker.apply(vec![transition(over, completed())]).await;
+    worker.apply(vec![transition(finished, completed())]).await;
     worker.apply(vec![Write::Wake(by_child)]).await;
 }
 
-async fn only_a_waiting_execution_is_woken(fixture: &dyn StoreFixture) {
+async fn wake_is_applied_only_to_waiting_executions(fixture: &dyn StoreFixture) {
     let mut worker = Worker::register(&fixture.store()).await;
     for state in [running(), queued(), parked("why"), completed(), ended(Status::Cancelled, "x")] {
         let key = Key::mint(0);
@@ -102,7 +102,7 @@ async fn only_a_waiting_execution_is_woken(fixture: &dyn StoreFixture) {
     assert_eq!(worker.claim(10).await.len(), 1);
 }
 
-async fn it_is_woken_once(fixture: &dyn StoreFixture) {
+async fn execution_is_woken_once(fixture: &dyn StoreFixture) {
     let mut worker = Worker::register(&fixture.store()).await;
     let key = Key::mint(0);
     worker.apply(vec![start_in(key, sleeping(at(0)))]).await;
@@ -113,7 +113,7 @@ async fn it_is_woken_once(fixture: &dyn StoreFixture) {
     assert!(worker.claim(10).await.is_empty());
 }
 
-async fn a_woken_execution_waits_for_nothing(fixture: &dyn StoreFixture) {
+async fn woken_execution_drops_its_former_conditions(fixture: &dyn StoreFixture) {
     let mut worker = Worker::register(&fixture.store()).await;
     let [key, child] = keys();
     worker.apply(vec![start_in(child, completed())]).await;
@@ -124,13 +124,13 @@ async fn a_woken_execution_waits_for_nothing(fixture: &dyn StoreFixture) {
     assert_eq!(worker.heartbeat().await.next_due, None);
     assert_eq!(worker.claim_keys(10).await, [key]);
     worker.apply(vec![transition(key, sleeping(at(2_000)))]).await;
-    assert_eq!(worker.commit_one(Write::Wake(key)).await, Outcome::NotFound, "the old child does not count");
+    assert_eq!(worker.commit_one(Write::Wake(key)).await, Outcome::NotFound, "the former child still counts");
     assert_eq!(worker.heartbeat().await.next_due, Some(at(2_000)));
     fixture.clock().advance(Duration::from_micros(1_500));
-    assert!(worker.claim(10).await.is_empty(), "the old timer does not count");
+    assert!(worker.claim(10).await.is_empty(), "the former due time still counts");
 }
 
-async fn a_parents_wait_and_its_childs_end_may_come_in_any_order(fixture: &dyn StoreFixture) {
+async fn parent_is_woken_in_any_order_of_wait_and_child_end(fixture: &dyn StoreFixture) {
     let mut waiter = Worker::register(&fixture.store()).await;
     let mut waker = Worker::register(&fixture.second_store().await).await;
     for waits_first in [true, false] {

@@ -1,24 +1,24 @@
-//! The crash points in the source: a victim is armed to kill itself at each, and its successors go on.
+//! The crash points in the source: a child process is armed to kill itself at each, and later children continue its work.
 //!
-//! A point is `stepfast_core::crash_point!("name")`, which is nothing unless the feature `crash-points` is on.
-//! The list here and the source must agree, and every point must be reached: see `tests/crash.rs`.
+//! A point is `stepfast_core::crash_point!("name")`, which expands to nothing unless the feature `crash-points` is on. The
+//! lists here must agree with the source, and every point must be reached: see `tests/crash.rs`.
 
-use crate::crash::harness::{ChildOptions, ChildExit, StoreKind, Rig, Tally};
+use crate::crash::harness::{ChildOptions, ChildExit, StoreKind, CrashHarness, Tally};
 
-/// When a point is passed.
+/// The phase in which a point is passed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CrashPhase {
-    /// In any life.
+    /// While a process runs executions.
     Working,
-    /// When what another one has left behind is found.
+    /// While a process recovers executions of a dead one.
     Recovering,
-    /// When a victim leaves in good order with work under way.
+    /// While a process shuts down with executions still running.
     ShuttingDown,
 }
 
 use CrashPhase::{ShuttingDown, Recovering, Working};
 
-/// Points of the engine, passed on every store.
+/// The points of the engine, passed on every store.
 pub const ENGINE_POINTS: &[(&str, CrashPhase)] = &[
     ("engine registered", Working),
     ("lane staged", Working),
@@ -26,13 +26,13 @@ pub const ENGINE_POINTS: &[(&str, CrashPhase)] = &[
     ("flush durable", Working),
     ("flush published", Working),
     ("body begins", Working),
-    ("body over and not recorded", Working),
+    ("body ended and not recorded", Working),
     ("attempt staged", Working),
     ("checkpoint staged", Working),
     ("chunk staged", Working),
     ("child start staged", Working),
     ("child started and not recorded", Working),
-    ("child end heard", Working),
+    ("child end received", Working),
     ("child cancel staged", Working),
     ("suspension staged", Working),
     ("suspension durable", Working),
@@ -40,26 +40,26 @@ pub const ENGINE_POINTS: &[(&str, CrashPhase)] = &[
     ("end durable", Working),
     ("request durable", Working),
     ("claimed", Working),
-    ("adopted", Recovering),
-    ("look recovered", Recovering),
-    ("shutdown hands back", ShuttingDown),
+    ("claimed run launched", Recovering),
+    ("takeover finished", Recovering),
+    ("shutdown requeues", ShuttingDown),
     ("shutdown lanes ended", ShuttingDown),
 ];
 
-/// Points of the store in SQLite.
+/// The points of the SQLite store.
 pub const SQLITE_POINTS: &[(&str, CrashPhase)] = &[
     ("sqlite migrated", Working),
     ("sqlite presence locked", Working),
     ("sqlite registered", Working),
     ("sqlite before commit", Working),
     ("sqlite after commit", Working),
-    ("sqlite flush not announced", Working),
-    ("sqlite lost workers fenced", Recovering),
-    ("sqlite requeued and nobody woken", Recovering),
-    ("sqlite registration given up", ShuttingDown),
+    ("sqlite flush without hint", Working),
+    ("sqlite dead workers fenced", Recovering),
+    ("sqlite requeued without hint", Recovering),
+    ("sqlite registration closed", ShuttingDown),
 ];
 
-/// Points of the store in Postgres.
+/// The points of the Postgres store.
 pub const POSTGRES_POINTS: &[(&str, CrashPhase)] = &[
     ("postgres migrated", Working),
     ("postgres registered", Working),
@@ -69,45 +69,45 @@ pub const POSTGRES_POINTS: &[(&str, CrashPhase)] = &[
     ("postgres claim open", Working),
     ("postgres after claim", Working),
     ("postgres fence open", Recovering),
-    ("postgres lost workers fenced", Recovering),
+    ("postgres dead workers fenced", Recovering),
     ("postgres requeued", Recovering),
-    ("postgres registration given up", ShuttingDown),
+    ("postgres registration closed", ShuttingDown),
 ];
 
-/// Tries before a point counts as one that is never reached: some take a coincidence.
+/// Maximum number of tries before a point counts as unreachable: some points depend on a coincidence.
 const MAX_TRIES: usize = 6;
 
-/// Kills a victim at the `n`-th passage of a point, lets another one finish, and asks everything.
+/// Kills a child at the `n`-th passage of a point, lets another child finish, and checks all promises.
 pub fn crash_at_point(kind: StoreKind, point: (&str, CrashPhase), n: u32, seed: u64, progress: &dyn Fn()) -> Tally {
     let (name, when) = point;
     let mut rng = fastrand::Rng::with_seed(seed);
     let mut tally = Tally::default();
     for _ in 0..MAX_TRIES {
-        let mut rig = Rig::new(kind, if when == ShuttingDown { 24 } else { 12 });
+        let mut harness = CrashHarness::new(kind, if when == ShuttingDown { 24 } else { 12 });
         let mut kills = 0;
         if when == Recovering {
-            let number = rig.spawn(&ChildOptions::default());
-            rig.listen(rng.u64(20..120));
-            rig.kill(number);
-            if rig.listen(u64::MAX).is_some_and(|(_, fate)| fate == ChildExit::Killed) {
+            let number = harness.spawn(&ChildOptions::default());
+            harness.read_lines(rng.u64(20..120));
+            harness.kill(number);
+            if harness.read_lines(u64::MAX).is_some_and(|(_, exit)| exit == ChildExit::Killed) {
                 kills += 1;
                 progress();
             }
         }
-        let leave = (when == ShuttingDown).then_some(3);
-        rig.spawn(&ChildOptions { crash_at: Some(format!("{name}:{n}")), shutdown_after: leave });
-        let is_reached = rig.listen(u64::MAX).is_some_and(|(_, fate)| fate == ChildExit::Crashed);
+        let shutdown_after = (when == ShuttingDown).then_some(3);
+        harness.spawn(&ChildOptions { crash_at: Some(format!("{name}:{n}")), shutdown_after });
+        let is_reached = harness.read_lines(u64::MAX).is_some_and(|(_, exit)| exit == ChildExit::Crashed);
         if is_reached {
             kills += 1;
             progress();
-            rig.check(false);
+            harness.check(false);
         }
-        let mut done = rig.finish(kills);
+        let mut done = harness.finish(kills);
         for violation in &mut done.violations {
             *violation = format!("at {name:?}, passage {n}: {violation}");
         }
         tally.add(done);
-        // not every point is passed more than once
+        // some points are passed only once
         if is_reached || n > 1 || !tally.violations.is_empty() {
             return tally;
         }

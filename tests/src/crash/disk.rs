@@ -1,32 +1,32 @@
-//! [`Disk`]: what a disk has for sure, and what it would lose or mangle if the power went now.
+//! [`Disk`]: the durable content of a simulated disk, and the content after a power cut.
 //!
-//! [`vfs`](crate::crash::vfs) tells it of every write, truncation, sync and deletion of SQLite. Until a file is
-//! synced, what was written to it since may be there after a cut or not, in any combination, torn at sectors.
+//! [`vfs`](crate::crash::vfs) reports every write, truncation, sync and deletion of SQLite to it. After a power cut, the
+//! writes to a file since its last sync may be present in any combination, torn at sectors.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
-/// A write reaches the disk in pieces of this size.
+/// Size of the units in which a write reaches the disk.
 const SECTOR_BYTES: usize = 512;
 
-/// What a frame of the write-ahead log begins with, and the log itself.
+/// Length of the headers of the write-ahead log and of its frames.
 const FRAME_HEADER_BYTES: usize = 24;
 
-/// What becomes of writes that were not synced when the power is cut.
+/// The effect of a power cut on writes that were not synced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PowerCut {
-    /// None is there.
+    /// None is present.
     Lost,
-    /// Each is there or not, as a whole.
+    /// Each is present or absent as a whole.
     Scattered,
-    /// Each sector of each is there or not.
+    /// Each sector of each is present or absent.
     Torn,
 }
 
 impl PowerCut {
-    /// All of them.
+    /// All kinds of power cuts.
     pub const ALL: [PowerCut; 3] = [PowerCut::Lost, PowerCut::Scattered, PowerCut::Torn];
 }
 
@@ -38,22 +38,22 @@ enum FileChange {
 
 #[derive(Default)]
 struct FileState {
-    /// What was there at the last sync; `None` if the file was not.
+    /// The content at the last sync; `None` if the file did not exist.
     durable: Option<Vec<u8>>,
     pending: Vec<FileChange>,
 }
 
-/// What happened to the log of a database, and what was acknowledged, in the order of time.
+/// The history of a database's log and of acknowledgements, in order.
 #[derive(Default)]
 struct Timeline {
     next: u64,
-    /// Marks in pages of the write-ahead log: when each was first written.
+    /// Marks in pages of the write-ahead log, with the time when each was first written.
     written: HashMap<Vec<u8>, u64>,
-    /// When frames that end a transaction were written.
+    /// Times at which frames that end a transaction were written.
     commits: Vec<u64>,
-    /// When syncs of the log had returned.
+    /// Times at which syncs of the log returned.
     syncs: Vec<u64>,
-    /// True while the header of a frame says that it ends a transaction, until its page comes.
+    /// Whether the last frame header ends a transaction; its page follows.
     is_commit: bool,
 }
 
@@ -69,33 +69,33 @@ impl Timeline {
 pub struct Disk {
     files: Mutex<BTreeMap<PathBuf, FileState>>,
     timeline: Mutex<Timeline>,
-    /// What marks begin with, if marks are looked for.
+    /// The prefix of marks, if marks are recorded.
     mark: Option<&'static [u8]>,
-    /// The syncs that fail: of files whose names end so, after this many that succeed, this many.
+    /// The syncs that fail: the suffix of their files, the number of syncs that succeed before, and the number that fail.
     failures: Mutex<Vec<(&'static str, u32, u32)>>,
 }
 
-/// Bytes of a mark behind what it begins with.
+/// Length of a mark after its prefix.
 pub const MARK_SUFFIX_BYTES: usize = 12;
 
 impl Disk {
-    /// A disk that also keeps when marks (`prefix` and [`MARK`] bytes more) were written to the log.
+    /// Creates a disk that also records when marks (`prefix` and [`MARK_SUFFIX_BYTES`] more bytes) were written to the log.
     pub fn with_marks(prefix: &'static [u8]) -> Self {
         Self { mark: Some(prefix), ..Self::default() }
     }
 
-    /// Lets syncs of the files whose names end with `suffix` fail: `count` of them, after `after` that succeed.
+    /// Makes `count` syncs of files with this suffix fail, after `after` syncs that succeed.
     pub fn fail_syncs(&self, suffix: &'static str, after: u32, count: u32) {
         self.failures.lock().unwrap().push((suffix, after, count));
     }
 
-    /// Lets all syncs succeed from here on.
+    /// Makes all further syncs succeed.
     pub fn heal(&self) {
         self.failures.lock().unwrap().clear();
     }
 
-    /// True if a sync of the file fails now. What it should have written is lost then, as the system reports an error once
-    /// and takes its pages for written: only those that are written again come with a later sync.
+    /// Returns whether a sync of the file fails now. A failed sync loses its writes: the system reports the error once and
+    /// then treats the pages as written, so a later sync contains only those that are written again.
     pub(crate) fn fails_to_sync(&self, path: &Path) -> bool {
         let name = path.to_string_lossy();
         let mut failures = self.failures.lock().unwrap();
@@ -128,7 +128,7 @@ impl Disk {
         }
     }
 
-    /// SQLite writes a frame's header by itself, then its page.
+    /// Records a write to the log. SQLite writes a frame's header separately, then its page.
     fn record_log_write(&self, prefix: &[u8], bytes: &[u8]) {
         let mut timeline = self.timeline.lock().unwrap();
         let at = timeline.tick();
@@ -148,7 +148,7 @@ impl Disk {
         self.add_change(path, FileChange::Truncate(len));
     }
 
-    /// `is_durable`: the directory was synced too.
+    /// Records a deletion. `is_durable`: the directory was synced too.
     pub(crate) fn on_delete(&self, path: &Path, is_durable: bool) {
         if is_durable {
             self.files.lock().unwrap().insert(path.to_owned(), FileState::default());
@@ -164,7 +164,7 @@ impl Disk {
     pub(crate) fn on_sync(&self, path: &Path) {
         let mut files = self.files.lock().unwrap();
         if !is_database(path) && files.get(path).is_none_or(|file| file.durable.is_none()) {
-            // with a new journal SQLite syncs the directory too: what was deleted in it stays deleted
+            // with a new journal, SQLite syncs the directory too: earlier deletions become durable
             for file in files.values_mut() {
                 if let Some(last) = file.pending.iter().rposition(|it| matches!(it, FileChange::Delete)) {
                     file.durable = None;
@@ -190,7 +190,7 @@ impl Disk {
         }
     }
 
-    /// Cuts the power: what would be found after it is put into the directory `into`, under the same names.
+    /// Cuts the power: writes the remaining content of all files to the directory `into`, under the same names.
     pub fn cut_power(&self, cut: PowerCut, rng: &mut fastrand::Rng, into: &Path) {
         let files = self.files.lock().unwrap();
         for (path, file) in files.iter() {
@@ -210,7 +210,7 @@ impl Disk {
                         let image = image.get_or_insert_default();
                         let mut at = 0;
                         while at < bytes.len() {
-                            // sectors are those of the file, not of the write
+                            // sectors are aligned to the file, not to the write
                             let end = (at + SECTOR_BYTES - (offset + at) % SECTOR_BYTES).min(bytes.len());
                             if rng.bool() {
                                 write_at(image, offset + at, &bytes[at..end]);
@@ -226,13 +226,13 @@ impl Disk {
         }
     }
 
-    /// What time it is on the disk: for an acknowledgement that has just been heard.
+    /// Returns the current time on the disk, for an acknowledgement that was just received.
     pub fn now(&self) -> u64 {
         self.timeline.lock().unwrap().tick()
     }
 
-    /// When the sync had returned that covers the commit of the transaction in which the mark was first
-    /// written; `None` if there was none.
+    /// Returns the time at which the sync returned that covers the transaction in which the mark was first written; `None`
+    /// without such a sync.
     pub fn durable_at(&self, mark: &[u8]) -> Option<u64> {
         let timeline = self.timeline.lock().unwrap();
         let after = |times: &[u64], at: u64| {
@@ -243,7 +243,7 @@ impl Disk {
         after(&timeline.syncs, after(&timeline.commits, written)?)
     }
 
-    /// How often the log was synced.
+    /// Returns the number of syncs of the log.
     pub fn sync_count(&self) -> usize {
         self.timeline.lock().unwrap().syncs.len()
     }

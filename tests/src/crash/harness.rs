@@ -1,5 +1,5 @@
-//! [`Rig`]: a database, victim processes on it, SIGKILL at random or where a victim is armed to kill itself,
-//! and a check after it.
+//! [`CrashHarness`]: a database with child processes, SIGKILL at random or at a crash point, and checks of the promises
+//! afterwards.
 
 use std::io::{BufRead, BufReader};
 use std::os::unix::process::ExitStatusExt;
@@ -11,61 +11,61 @@ use tempfile::TempDir;
 use tokio::runtime::Runtime;
 
 use crate::crash::child;
-use crate::crash::promises::Told;
+use crate::crash::promises::Promises;
 use crate::fixtures::pooler::Pooler;
 use crate::fixtures::postgres_server::PostgresServer;
 
-/// A victim that tells nothing for so long is stuck.
+/// A child that prints nothing for this time hangs.
 const CHILD_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Which store the victims use.
+/// The store that the children use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StoreKind {
-    /// A file in a directory of its own.
+    /// A file in its own directory.
     Sqlite,
-    /// A database of its own on the test server.
+    /// A separate database on the test server.
     Postgres,
-    /// The same through a pooler, without hints.
+    /// A separate database on the test server through a pooler, without hints.
     Pooled,
 }
 
-/// How a victim is started.
+/// The options of a child process.
 #[derive(Clone, Debug, Default)]
 pub struct ChildOptions {
-    /// `name:n`: it kills itself at the n-th passage of the crash point.
+    /// `name:n`: the child kills itself at the n-th passage of the crash point.
     pub crash_at: Option<String>,
-    /// It shuts down in good order after so many ends.
+    /// The child shuts down after this number of ends.
     pub shutdown_after: Option<u32>,
 }
 
-/// What became of a victim.
+/// The way in which a child ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ChildExit {
-    /// It did everything.
+    /// All its executions had ended.
     Done,
-    /// It left in good order with work under way.
+    /// It shut down while executions still ran.
     ShutDown,
-    /// It killed itself where it was armed to.
+    /// It killed itself at its crash point.
     Crashed,
-    /// The rig killed it.
+    /// The harness killed it.
     Killed,
 }
 
-/// What a job has done, for the closing table.
+/// The results of a job, for the closing table.
 #[derive(Clone, Debug, Default)]
 pub struct Tally {
-    /// SIGKILLs, or cuts of the power.
+    /// Number of SIGKILLs or power cuts.
     pub kills: u64,
-    /// Step bodies that began.
+    /// Number of step bodies that began.
     pub bodies: u64,
-    /// Executions in the databases that were finished.
+    /// Number of executions in the finished databases.
     pub executions: u64,
-    /// What is not as promised.
+    /// Broken promises.
     pub violations: Vec<String>,
 }
 
 impl Tally {
-    /// Adds another job's.
+    /// Adds the results of another job.
     pub fn add(&mut self, other: Tally) {
         self.kills += other.kills;
         self.bodies += other.bodies;
@@ -86,23 +86,23 @@ struct CrashChild {
     exit: Option<ChildExit>,
 }
 
-/// One database and its victims.
-pub struct Rig {
+/// One database with its child processes.
+pub struct CrashHarness {
     /// The database's URL.
     pub url: String,
-    /// The same without anything in between.
+    /// The database's URL without a pooler.
     direct_url: String,
-    /// What the victims have told, and what is wrong.
-    pub told: Told,
+    /// The acknowledgements that the children printed, and the violations.
+    pub promises: Promises,
     runtime: Runtime,
     executions: u32,
-    victims: Vec<CrashChild>,
+    children: Vec<CrashChild>,
     events: (Sender<ChildEvent>, Receiver<ChildEvent>),
     directory: Option<TempDir>,
 }
 
-impl Rig {
-    /// An empty database, for victims that start so many executions each (all the same).
+impl CrashHarness {
+    /// Creates an empty database, for children that each start the same executions.
     pub fn new(kind: StoreKind, executions: u32) -> Self {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         let directory = (kind == StoreKind::Sqlite).then(|| tempfile::tempdir().unwrap());
@@ -114,22 +114,22 @@ impl Rig {
             StoreKind::Pooled => (url.clone(), Pooler::shared().store_url(&url, false)),
             StoreKind::Sqlite | StoreKind::Postgres => (url.clone(), url),
         };
-        let (told, victims) = (Told::default(), Vec::new());
-        Self { url, direct_url, told, runtime, executions, victims, events: channel(), directory }
+        let (promises, children) = (Promises::default(), Vec::new());
+        Self { url, direct_url, promises, runtime, executions, children, events: channel(), directory }
     }
 
-    /// Starts a victim; its number.
-    pub fn spawn(&mut self, arms: &ChildOptions) -> usize {
+    /// Starts a child, and returns its number.
+    pub fn spawn(&mut self, options: &ChildOptions) -> usize {
         let mut command = Command::new(std::env::current_exe().unwrap());
         command.env(child::URL_VARIABLE, &self.url).env(child::EXECUTIONS_VARIABLE, self.executions.to_string());
-        if let Some(crash) = &arms.crash_at {
+        if let Some(crash) = &options.crash_at {
             command.env("STEPFAST_CRASH", crash);
         }
-        if let Some(leave) = arms.shutdown_after {
-            command.env(child::SHUTDOWN_AFTER_VARIABLE, leave.to_string());
+        if let Some(ends) = options.shutdown_after {
+            command.env(child::SHUTDOWN_AFTER_VARIABLE, ends.to_string());
         }
         let mut process = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().unwrap();
-        let number = self.victims.len();
+        let number = self.children.len();
         let (out, sender) = (process.stdout.take().unwrap(), self.events.0.clone());
         std::thread::spawn(move || {
             for line in BufReader::new(out).lines().map_while(Result::ok) {
@@ -137,47 +137,47 @@ impl Rig {
             }
             let _ = sender.send(ChildEvent::End(number));
         });
-        self.victims.push(CrashChild { process, is_killed: false, is_armed: arms.crash_at.is_some(), exit: None });
+        self.children.push(CrashChild { process, is_killed: false, is_armed: options.crash_at.is_some(), exit: None });
         number
     }
 
-    /// Kills a victim. What it has told stays in the pipe, and is heard.
+    /// Kills a child. Lines that it has printed stay in the pipe, and are still read.
     pub fn kill(&mut self, number: usize) {
-        let victim = &mut self.victims[number];
-        if victim.exit.is_none() {
-            victim.is_killed = true;
-            victim.process.kill().unwrap();
+        let child = &mut self.children[number];
+        if child.exit.is_none() {
+            child.is_killed = true;
+            child.process.kill().unwrap();
         }
     }
 
-    /// Victims that have not ended.
-    pub fn living(&self) -> Vec<usize> {
-        (0..self.victims.len()).filter(|&n| self.victims[n].exit.is_none()).collect()
+    /// Returns the numbers of the children that have not ended.
+    pub fn running_children(&self) -> Vec<usize> {
+        (0..self.children.len()).filter(|&n| self.children[n].exit.is_none()).collect()
     }
 
-    /// Listens until somebody has told `lines` more lines or a victim has ended: who, and how.
-    pub fn listen(&mut self, lines: u64) -> Option<(usize, ChildExit)> {
-        let mut heard = 0;
-        while heard < lines {
+    /// Reads up to `lines` lines of all children. Returns early when a child ends, with its number and the way it ended.
+    pub fn read_lines(&mut self, lines: u64) -> Option<(usize, ChildExit)> {
+        let mut read = 0;
+        while read < lines {
             match self.events.1.recv_timeout(CHILD_TIMEOUT) {
                 Ok(ChildEvent::Line(number, line)) => {
-                    heard += 1;
-                    self.told.hear(&line);
+                    read += 1;
+                    self.promises.add_line(&line);
                     match line.as_str() {
-                        "all" => self.victims[number].exit = Some(ChildExit::Done),
-                        "left" => self.victims[number].exit = Some(ChildExit::ShutDown),
+                        "done" => self.children[number].exit = Some(ChildExit::Done),
+                        "shut-down" => self.children[number].exit = Some(ChildExit::ShutDown),
                         _ => {}
                     }
                 }
                 Ok(ChildEvent::End(number)) => {
-                    let fate = self.fate(number);
-                    return Some((number, fate));
+                    let exit = self.reap(number);
+                    return Some((number, exit));
                 }
                 Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => {
-                    self.told
+                    self.promises
                         .violations
-                        .push(format!("nothing happened for {CHILD_TIMEOUT:?}: somebody is stuck"));
-                    for number in self.living() {
+                        .push(format!("no child printed a line for {CHILD_TIMEOUT:?}"));
+                    for number in self.running_children() {
                         self.kill(number);
                     }
                 }
@@ -186,119 +186,119 @@ impl Rig {
         None
     }
 
-    fn fate(&mut self, number: usize) -> ChildExit {
-        let victim = &mut self.victims[number];
-        let status = victim.process.wait().unwrap();
-        let fate = match victim.exit {
-            Some(fate) if status.success() => fate,
-            _ if victim.is_killed => ChildExit::Killed,
-            _ if victim.is_armed && status.signal() == Some(9) => ChildExit::Crashed,
-            fate => {
-                self.told.violations.push(format!("a victim died by itself: {status}"));
-                fate.unwrap_or(ChildExit::Killed)
+    fn reap(&mut self, number: usize) -> ChildExit {
+        let child = &mut self.children[number];
+        let status = child.process.wait().unwrap();
+        let exit = match child.exit {
+            Some(exit) if status.success() => exit,
+            _ if child.is_killed => ChildExit::Killed,
+            _ if child.is_armed && status.signal() == Some(9) => ChildExit::Crashed,
+            exit => {
+                self.promises.violations.push(format!("a child died without a kill: {status}"));
+                exit.unwrap_or(ChildExit::Killed)
             }
         };
-        victim.exit = Some(fate);
-        fate
+        child.exit = Some(exit);
+        exit
     }
 
-    /// Compares what was told with the database, finished or not.
+    /// Compares the acknowledgements with the database, whether it is finished or not. Returns the number of executions.
     pub fn check(&mut self, is_done: bool) -> u64 {
-        let Self { runtime, told, url, direct_url: direct, .. } = self;
+        let Self { runtime, promises, url, direct_url, .. } = self;
         runtime.block_on(async {
             let store = stepfast::connect(url).await.unwrap();
-            let executions = told.check(&store, is_done).await;
+            let executions = promises.check(&store, is_done).await;
             drop(store);
             if is_done {
-                told.check_leftovers(direct).await;
+                promises.check_leftovers(direct_url).await;
             }
             executions
         })
     }
 
-    /// Runs a victim to the end of everything, asks everything, and sums up.
+    /// Runs a child until all executions have ended, checks all promises, and returns the results.
     pub fn finish(mut self, kills: u64) -> Tally {
-        while let Some(&number) = self.living().first() {
+        while let Some(&number) = self.running_children().first() {
             self.kill(number);
-            self.listen(u64::MAX);
+            self.read_lines(u64::MAX);
         }
         self.spawn(&ChildOptions::default());
-        self.listen(u64::MAX);
+        self.read_lines(u64::MAX);
         self.conclude(kills)
     }
 
-    /// Asks everything of a database whose victims are done.
+    /// Checks all promises of a database whose children have ended.
     pub fn conclude(mut self, kills: u64) -> Tally {
         let executions = self.check(true);
-        if !self.told.violations.is_empty()
+        if !self.promises.violations.is_empty()
             && let Some(directory) = self.directory.take()
         {
-            // for whoever wants to see
-            self.told.violations.push(format!("kept in {}", directory.keep().display()));
+            // kept for inspection
+            self.promises.violations.push(format!("kept in {}", directory.keep().display()));
         }
-        let Told { bodies, violations, .. } = std::mem::take(&mut self.told);
+        let Promises { bodies, violations, .. } = std::mem::take(&mut self.promises);
         Tally { kills, bodies, executions, violations }
     }
 }
 
-impl Drop for Rig {
+impl Drop for CrashHarness {
     fn drop(&mut self) {
-        for victim in &mut self.victims {
-            let _ = victim.process.kill();
-            let _ = victim.process.wait();
+        for child in &mut self.children {
+            let _ = child.process.kill();
+            let _ = child.process.wait();
         }
     }
 }
 
-/// Kills victims at random until that has happened `kills` times, in as many databases as it takes.
-/// `victims` run side by side on each; calls `progress` after each kill.
-pub fn at_random(kind: StoreKind, victims: usize, kills: u64, seed: u64, progress: &dyn Fn()) -> Tally {
+/// Kills children at random until the number of kills is reached, in as many databases as necessary. `children` run
+/// concurrently on each database. Calls `progress` after each kill.
+pub fn kill_at_random(kind: StoreKind, children: usize, kills: u64, seed: u64, progress: &dyn Fn()) -> Tally {
     let mut rng = fastrand::Rng::with_seed(seed);
     let mut tally = Tally::default();
-    let mut barren = 0;
+    let mut databases_without_kill = 0;
     while tally.kills < kills {
-        let mut rig = Rig::new(kind, rng.u32(20..60));
+        let mut harness = CrashHarness::new(kind, rng.u32(20..60));
         let mut killed = 0;
-        for _ in 0..victims {
-            rig.spawn(&ChildOptions::default());
+        for _ in 0..children {
+            harness.spawn(&ChildOptions::default());
         }
         loop {
-            // a victim that cannot run would be started for ever
-            if !rig.told.violations.is_empty() {
+            // a child that cannot run would be restarted endlessly
+            if !harness.promises.violations.is_empty() {
                 break;
             }
             let is_last = tally.kills + killed >= kills;
-            if let Some((_, ChildExit::Done)) = rig.listen(if is_last { u64::MAX } else { rng.u64(1..500) }) {
-                if rig.living().is_empty() {
+            if let Some((_, ChildExit::Done)) = harness.read_lines(if is_last { u64::MAX } else { rng.u64(1..500) }) {
+                if harness.running_children().is_empty() {
                     break;
                 }
                 continue;
             }
-            // somebody has ended by a kill of ours: the database is seen as it is now, and the next one comes
-            let living = rig.living();
-            if living.len() < victims {
+            // a killed child has ended: checks the database in its present state, and starts the next child
+            let running = harness.running_children();
+            if running.len() < children {
                 if rng.bool() {
-                    rig.check(false);
+                    harness.check(false);
                 }
-                rig.spawn(&ChildOptions { shutdown_after: rng.u8(0..8).eq(&0).then(|| rng.u32(1..20)), ..ChildOptions::default() });
+                harness.spawn(&ChildOptions { shutdown_after: rng.u8(0..8).eq(&0).then(|| rng.u32(1..20)), ..ChildOptions::default() });
                 continue;
             }
             if is_last {
                 continue;
             }
-            // now and then all at once
+            // sometimes all at once
             let all = rng.u8(0..4) == 0;
-            let chosen = living[rng.usize(0..living.len())];
-            for number in living.into_iter().filter(|number| all || *number == chosen) {
-                rig.kill(number);
+            let chosen = running[rng.usize(0..running.len())];
+            for number in running.into_iter().filter(|number| all || *number == chosen) {
+                harness.kill(number);
                 killed += 1;
                 progress();
             }
         }
-        barren = if killed == 0 { barren + 1 } else { 0 };
-        tally.add(rig.conclude(killed));
-        if barren > 20 {
-            tally.violations.push("victims are done before they can be killed".to_owned());
+        databases_without_kill = if killed == 0 { databases_without_kill + 1 } else { 0 };
+        tally.add(harness.conclude(killed));
+        if databases_without_kill > 20 {
+            tally.violations.push("children end before they can be killed".to_owned());
         }
         if !tally.violations.is_empty() {
             break;
@@ -307,7 +307,7 @@ pub fn at_random(kind: StoreKind, victims: usize, kills: u64, seed: u64, progres
     tally
 }
 
-/// A database of its own on the test server.
+/// Creates a new database on the test server, and returns its URL.
 pub async fn fresh_database() -> String {
     let url = PostgresServer::shared().url();
     let (client, connection) = tokio_postgres::connect(url, tokio_postgres::NoTls).await.unwrap();

@@ -1,4 +1,4 @@
-//! What a finished database must not contain, asked of the store, and in SQL past its own code.
+//! Leftovers: rows that a finished database must not contain, found through the store and by SQL.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -6,8 +6,8 @@ use rusqlite::{Connection, OpenFlags};
 use stepfast::Status;
 use stepfast::store::Filter;
 
-/// What to count, and what it is called. All are zero when every execution has ended.
-const QUESTIONS: &[(&str, &str)] = &[
+/// Names of leftovers, with the SQL that counts them. All are zero when every execution has ended.
+const CHECKS: &[(&str, &str)] = &[
     ("rows in ready", "SELECT count(*) FROM ready"),
     ("rows in quarantine", "SELECT count(*) FROM quarantine"),
     ("rows in timers", "SELECT count(*) FROM timers"),
@@ -43,39 +43,39 @@ const QUESTIONS: &[(&str, &str)] = &[
     ),
 ];
 
-/// Asks a store for what has not ended.
-pub fn unended() -> Filter {
+/// Returns a filter for executions that have not ended.
+pub fn unfinished_filter() -> Filter {
     let statuses = vec![Status::Scheduled, Status::Queued, Status::Running, Status::Waiting];
     Filter { statuses, ..Filter::default() }
 }
 
-/// What is left in the database at `url` although all is done.
-pub async fn of(url: &str) -> Vec<String> {
+/// Returns the leftovers of the database at `url`, in which every execution has ended.
+pub async fn find_leftovers(url: &str) -> Vec<String> {
     match url.strip_prefix("sqlite:") {
-        Some(path) => of_sqlite(path),
-        None => of_postgres(url).await,
+        Some(path) => find_in_sqlite(path),
+        None => find_in_postgres(url).await,
     }
 }
 
-fn of_sqlite(path: &str) -> Vec<String> {
+fn find_in_sqlite(path: &str) -> Vec<String> {
     let mut left = Vec::new();
     let db = Connection::open_with_flags(path, OpenFlags::SQLITE_OPEN_READ_WRITE).unwrap();
-    for (what, sql) in QUESTIONS {
+    for (what, sql) in CHECKS {
         let count: i64 = db.query_row(sql, [], |row| row.get(0)).unwrap();
         if count > 0 {
             left.push(format!("{count} {what}"));
         }
     }
-    left.extend(damage_of(&db));
+    left.extend(find_integrity_errors(&db));
     left
 }
 
-async fn of_postgres(url: &str) -> Vec<String> {
+async fn find_in_postgres(url: &str) -> Vec<String> {
     let (client, connection) = tokio_postgres::connect(url, tokio_postgres::NoTls).await.unwrap();
     tokio::spawn(connection);
     client.batch_execute("SET search_path TO stepfast").await.unwrap();
     let mut left = Vec::new();
-    for (what, sql) in QUESTIONS {
+    for (what, sql) in CHECKS {
         let count: i64 = client.query_one(*sql, &[]).await.unwrap().get(0);
         if count > 0 {
             left.push(format!("{count} {what}"));
@@ -84,27 +84,27 @@ async fn of_postgres(url: &str) -> Vec<String> {
     left
 }
 
-/// Returns the damage of the file itself, whether all is done or not.
-pub fn damage(path: &str) -> Vec<String> {
-    damage_of(&Connection::open_with_flags(path, OpenFlags::SQLITE_OPEN_READ_WRITE).unwrap())
+/// Returns the integrity errors of a SQLite file, finished or not.
+pub fn integrity_errors(path: &str) -> Vec<String> {
+    find_integrity_errors(&Connection::open_with_flags(path, OpenFlags::SQLITE_OPEN_READ_WRITE).unwrap())
 }
 
-fn damage_of(db: &Connection) -> Vec<String> {
+fn find_integrity_errors(db: &Connection) -> Vec<String> {
     let integrity: String = db.query_row("PRAGMA integrity_check", [], |row| row.get(0)).unwrap();
     let mut damage =
         if integrity == "ok" { Vec::new() } else { vec![format!("integrity_check: {integrity}")] };
-    damage.extend(stray_pieces(db));
+    damage.extend(find_inconsistent_pieces(db));
     damage
 }
 
 /// Columns with payloads, which may refer to pieces.
-const PAYLOADS: &str = "SELECT input FROM executions UNION ALL SELECT outcome FROM executions \
+const PAYLOAD_COLUMNS_SQL: &str = "SELECT input FROM executions UNION ALL SELECT outcome FROM executions \
     UNION ALL SELECT outcome FROM checkpoints UNION ALL SELECT failure FROM attempts";
 
 /// Returns the pieces of payloads to which not exactly one column refers.
-fn stray_pieces(db: &Connection) -> Vec<String> {
+fn find_inconsistent_pieces(db: &Connection) -> Vec<String> {
     let mut references = BTreeMap::new();
-    let referring = format!("SELECT p.input FROM ({PAYLOADS}) AS p WHERE hex(substr(p.input, 1, 1)) = 'FF'");
+    let referring = format!("SELECT p.input FROM ({PAYLOAD_COLUMNS_SQL}) AS p WHERE hex(substr(p.input, 1, 1)) = 'FF'");
     let mut statement = db.prepare(&referring).unwrap();
     let mut rows = statement.query([]).unwrap();
     while let Some(row) = rows.next().unwrap() {

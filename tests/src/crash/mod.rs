@@ -1,4 +1,4 @@
-//! Crashes: processes that are killed, disks that fail, power that is cut, and the promises that are checked after each.
+//! Crashes: processes that are killed, disks that fail, power that is cut, and checks of the promises after each.
 
 pub mod child;
 pub mod crash_points;

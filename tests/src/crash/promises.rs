@@ -1,7 +1,7 @@
-//! The promises, as questions to a database and to what victims of crashes have told.
+//! The promises, checked against a database and the acknowledgements that child processes printed.
 //!
-//! [`Told`] hears the lines of [`victim`](crate::crash::child) and keeps what must be true from then on. A check
-//! may come at any moment, also while victims run; only one of a finished database asks for everything.
+//! [`Promises`] reads the lines of [`child`](crate::crash::child), and keeps the facts that must hold from then on. A check is
+//! possible at any moment, even while children run. Only a check of a finished database demands all ends.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
@@ -14,31 +14,31 @@ use crate::chaos::load;
 use crate::crash::child::{CHILDREN, root_output};
 use crate::crash::leftovers;
 
-/// How many records are looked at together.
-const PORTION: usize = 1000;
+/// Maximum number of records that are loaded together.
+const RECORDS_PER_LOAD: usize = 1000;
 
-/// What was acknowledged, by all victims of a database, and what was found wrong.
+/// The acknowledgements of all children of a database, and the violations found.
 #[derive(Clone, Default)]
-pub struct Told {
+pub struct Promises {
     started: BTreeSet<String>,
     ended: BTreeMap<String, String>,
     cancelled: BTreeSet<String>,
-    asked: BTreeSet<String>,
-    /// Steps that bodies have relied on: (execution, step). They are recorded.
-    causes: HashSet<(String, String)>,
-    /// Steps whose outcome was seen in the database, and when.
-    seen: BTreeMap<(String, String), i64>,
-    /// Children that were recorded and not listed: (parent, child).
-    unlisted: Vec<(Key, Key)>,
-    /// Step bodies that have begun.
+    pending_cancels: BTreeSet<String>,
+    /// Steps on which later bodies relied, as (execution, step). They must be recorded.
+    relied_on_steps: HashSet<(String, String)>,
+    /// Steps whose outcome was found in the database, and when.
+    recorded_steps: BTreeMap<(String, String), i64>,
+    /// Children that were recorded but not listed, as (parent, child).
+    unlisted_children: Vec<(Key, Key)>,
+    /// Number of step bodies that began.
     pub bodies: u64,
-    /// What is not as promised.
+    /// Broken promises.
     pub violations: Vec<String>,
 }
 
-impl Told {
-    /// Takes in a line of a victim.
-    pub fn hear(&mut self, line: &str) {
+impl Promises {
+    /// Adds a line of a child.
+    pub fn add_line(&mut self, line: &str) {
         let mut words = line.splitn(3, ' ');
         match (words.next(), words.next(), words.next()) {
             (Some("started"), Some(id), None) => {
@@ -47,50 +47,51 @@ impl Told {
             (Some("cancelled"), Some(id), None) => {
                 self.cancelled.insert(id.to_owned());
             }
-            (Some("asked"), Some(id), None) => {
-                self.asked.insert(id.to_owned());
+            (Some("pending"), Some(id), None) => {
+                self.pending_cancels.insert(id.to_owned());
             }
             (Some("ended"), Some(id), Some(output)) => {
                 let before = self.ended.insert(id.to_owned(), output.to_owned());
                 if before.is_some_and(|before| before != output) {
-                    self.violations.push(format!("{id} ended twice, with other outputs"));
+                    self.violations.push(format!("{id} ended twice, with different outputs"));
                 }
             }
-            (Some("body"), Some(at), Some(rest)) => self.begin(at, rest),
-            (Some("all" | "left"), None, None) => {}
-            _ => self.violations.push(format!("a victim told {line:?}")),
+            (Some("body"), Some(at), Some(rest)) => self.add_body(at, rest),
+            (Some("done" | "shut-down"), None, None) => {}
+            _ => self.violations.push(format!("a child printed {line:?}")),
         }
     }
 
-    /// True if the start of this id was acknowledged.
+    /// Returns whether the start of this workflow_id was acknowledged.
     pub fn has_started(&self, id: &str) -> bool {
         self.started.contains(id)
     }
 
-    /// A body begins.
-    fn begin(&mut self, at: &str, rest: &str) {
+    /// Adds the beginning of a body.
+    fn add_body(&mut self, at: &str, rest: &str) {
         self.bodies += 1;
         let words: Vec<&str> = rest.split(' ').collect();
         let (Ok(at), [execution, step, cause]) = (at.parse::<i64>(), words.as_slice()) else {
-            self.violations.push(format!("a victim told of a body {rest:?}"));
+            self.violations.push(format!("a child printed a body {rest:?}"));
             return;
         };
         let step = ((*execution).to_owned(), (*step).to_owned());
-        if self.seen.get(&step).is_some_and(|seen| at > *seen) {
+        if self.recorded_steps.get(&step).is_some_and(|recorded_at| at > *recorded_at) {
             self.violations.push(format!("the body of {step:?} ran although its outcome was recorded"));
         }
         if *cause != "-" {
-            self.causes.insert((step.0, (*cause).to_owned()));
+            self.relied_on_steps.insert((step.0, (*cause).to_owned()));
         }
     }
 
-    fn expect(&mut self, is_so: bool, what: impl FnOnce() -> String) {
-        if !is_so {
-            self.violations.push(what());
+    fn expect(&mut self, holds: bool, violation: impl FnOnce() -> String) {
+        if !holds {
+            self.violations.push(violation());
         }
     }
 
-    /// Compares what was told with what the database has. `is_done`: every victim has told `all`.
+    /// Compares the acknowledgements with the database. `is_done`: every child has printed `done`. Returns the number of
+    /// executions.
     pub async fn check(&mut self, store: &Arc<dyn Store>, is_done: bool) -> u64 {
         let filter = Filter { limit: 1_000_000, ..Filter::default() };
         let all = store.list(&filter).await.unwrap().executions;
@@ -105,7 +106,7 @@ impl Told {
             }
         }
         let mut recorded = HashSet::new();
-        for rows in all.chunks(PORTION) {
+        for rows in all.chunks(RECORDS_PER_LOAD) {
             let keys: Vec<ExecutionId> = rows.iter().map(|row| ExecutionId::Key(row.key)).collect();
             let records = store.load(&keys, Detail::Full).await.unwrap();
             let records: Vec<Record> = records.into_iter().flatten().collect();
@@ -113,34 +114,34 @@ impl Told {
             for record in &records {
                 let own = children.remove(&record.execution.key).unwrap_or_default();
                 self.check_record(record, &own, is_done);
-                for step in steps(record) {
+                for step in recorded_steps(record) {
                     recorded.insert((record.execution.key.to_string(), step));
                 }
             }
         }
-        // a body that begins from here on must not be one of these
+        // a body that begins from now on must not belong to one of these steps
         let now = SystemClock.now().as_micros();
-        for (parent, child) in std::mem::take(&mut self.unlisted) {
+        for (parent, child) in std::mem::take(&mut self.unlisted_children) {
             let found =
                 store.load(&[ExecutionId::Key(child)], Detail::Outcome).await.unwrap().pop().flatten();
             let is_there = found.and_then(|it| it.execution.parent).is_some_and(|it| it.key == parent);
             self.expect(is_there, || format!("{parent} recorded a child {child} that is not there"));
         }
         self.expect(children.is_empty(), || format!("children without a parent: {children:?}"));
-        for cause in std::mem::take(&mut self.causes) {
+        for cause in std::mem::take(&mut self.relied_on_steps) {
             self.expect(recorded.contains(&cause), || {
                 format!("a body began although {cause:?}, which came before it, was not durable")
             });
         }
         for step in recorded {
-            self.seen.entry(step).or_insert(now);
+            self.recorded_steps.entry(step).or_insert(now);
         }
         all.len() as u64
     }
 
-    /// What is asked of a finished database in its own language; see [`leftovers`].
+    /// Checks a finished database by SQL; see [`leftovers`].
     pub async fn check_leftovers(&mut self, url: &str) {
-        self.violations.extend(leftovers::of(url).await);
+        self.violations.extend(leftovers::find_leftovers(url).await);
     }
 
     fn check_record(&mut self, record: &Record, children: &BTreeSet<Key>, is_done: bool) {
@@ -151,9 +152,9 @@ impl Told {
         self.expect(!is_cancelled || status == Status::Cancelled, || {
             format!("{id} was acknowledged as cancelled and is {status:?}")
         });
-        let is_asked = self.asked.contains(&id);
-        let is_heard = status == Status::Cancelled || !record.requests.is_empty();
-        self.expect(!is_asked || is_heard, || format!("{id} forgot its cancel, and is {status:?}"));
+        let has_pending_cancel = self.pending_cancels.contains(&id);
+        let is_cancel_kept = status == Status::Cancelled || !record.requests.is_empty();
+        self.expect(!has_pending_cancel || is_cancel_kept, || format!("{id} forgot its cancel, and is {status:?}"));
         if let Some(output) = self.ended.get(&id).cloned() {
             let found = row.outcome.decode::<String>().unwrap_or_default();
             self.expect(status == Status::Completed && found == output, || {
@@ -162,29 +163,29 @@ impl Told {
         }
         let output: Option<fn(u32) -> String> = match &*row.workflow {
             "root" => Some(root_output),
-            "order" => Some(load::expected),
-            "pass" => Some(load::passed),
+            "order" => Some(load::order_output),
+            "gated" => Some(load::gated_output),
             _ => None,
         };
         if let Some(output) = output.filter(|_| status.is_terminal()) {
             let n = row.input.decode::<u32>().unwrap_or_default();
-            let (found, wanted) = (row.outcome.decode::<String>().unwrap_or_default(), output(n));
-            self.expect(found == wanted, || format!("{id} came to {found:?} instead of {wanted:?}"));
+            let (found, expected) = (row.outcome.decode::<String>().unwrap_or_default(), output(n));
+            self.expect(found == expected, || format!("{id} returned {found:?} instead of {expected:?}"));
         }
-        let wanted = match &*row.workflow {
-            "patient" | "hour" => Status::Cancelled,
-            "culprit" => Status::Failed,
+        let expected = match &*row.workflow {
+            "long_parent" | "long_child" => Status::Cancelled,
+            "poison" => Status::Failed,
             _ => Status::Completed,
         };
-        self.expect(!is_done || status == wanted, || {
+        self.expect(!is_done || status == expected, || {
             format!("{id} ({}) is {status:?} in the end", row.workflow)
         });
         self.expect(!status.is_terminal() || row.owner.is_none(), || format!("{id} ended and has an owner"));
-        self.expect(status != Status::Running || row.owner.is_some(), || format!("nobody runs {id}"));
+        self.expect(status != Status::Running || row.owner.is_some(), || format!("{id} runs without an owner"));
         self.check_calls(record, children);
     }
 
-    /// Checkpoints, attempts and children of one execution.
+    /// Checks the checkpoints, attempts and children of one execution.
     fn check_calls(&mut self, record: &Record, children: &BTreeSet<Key>) {
         let id = record.execution.workflow_id();
         let mut orders: Vec<u32> = record.checkpoints.iter().map(|checkpoint| checkpoint.order).collect();
@@ -193,7 +194,7 @@ impl Told {
         self.expect(is_dense, || format!("{id} has deliveries {orders:?}"));
         let paths: HashSet<_> = record.checkpoints.iter().map(|checkpoint| &checkpoint.path).collect();
         self.expect(paths.len() == record.checkpoints.len(), || format!("{id} has a path twice"));
-        let names = steps(record);
+        let names = recorded_steps(record);
         let distinct: HashSet<_> = names.iter().collect();
         self.expect(distinct.len() == names.len(), || format!("{id} recorded a step twice: {names:?}"));
         let mut attempts: BTreeMap<_, Vec<u32>> = BTreeMap::new();
@@ -205,31 +206,31 @@ impl Told {
             let is_dense = numbers.iter().copied().eq(1..=numbers.len() as u32);
             self.expect(is_dense, || format!("{id} has attempts {numbers:?}"));
         }
-        let most = match &*record.execution.workflow {
+        let limit = match &*record.execution.workflow {
             "root" => CHILDREN,
             "order" => load::CHILDREN,
-            "patient" => 1,
+            "long_parent" => 1,
             _ => 0,
         };
-        self.expect(children.len() <= most, || format!("{id} has {} children, not {most}", children.len()));
+        self.expect(children.len() <= limit, || format!("{id} has {} children, not {limit}", children.len()));
         let is_child = |checkpoint: &&Checkpoint| {
             matches!(checkpoint.kind, CheckpointKind::Child | CheckpointKind::Started)
         };
         for checkpoint in record.checkpoints.iter().filter(is_child) {
             match checkpoint.outcome.decode::<String>().ok().and_then(|text| Key::from_text(&text)) {
                 Some(key) if children.contains(&key) => {}
-                // started since the others were listed, if it is there
-                Some(key) => self.unlisted.push((record.execution.key, key)),
+                // started after the others were listed, if it exists
+                Some(key) => self.unlisted_children.push((record.execution.key, key)),
                 None => self.violations.push(format!("{id} recorded a child that is no key")),
             }
         }
     }
 }
 
-/// The steps whose bodies tell, by what they have recorded.
-fn steps(record: &Record) -> Vec<String> {
-    let told = record.checkpoints.iter().filter(|it| it.kind == CheckpointKind::Step);
-    told.filter(|it| it.outcome.chunk_ref().is_none())
+/// Returns the steps that have a recorded outcome and whose bodies print lines.
+fn recorded_steps(record: &Record) -> Vec<String> {
+    let steps = record.checkpoints.iter().filter(|it| it.kind == CheckpointKind::Step);
+    steps.filter(|it| it.outcome.chunk_ref().is_none())
         .filter_map(|it| it.outcome.decode::<String>().ok())
         .filter_map(|outcome| outcome.strip_suffix(" done").map(ToOwned::to_owned))
         .collect()
@@ -240,19 +241,19 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn what_is_not_as_told_is_found() {
+    async fn broken_promises_are_found() {
         let store: Arc<dyn Store> = Arc::new(stepfast::MemoryStore::new());
-        let mut told = Told::default();
+        let mut promises = Promises::default();
         for line in ["started w-1", "ended w-1 x", "ended w-1 y", "body 5 e row1 row0", "nonsense"] {
-            told.hear(line);
+            promises.add_line(line);
         }
-        assert_eq!(told.violations.len(), 2, "{:?}", told.violations);
-        told.check(&store, false).await;
-        assert_eq!(told.violations.len(), 4, "a lost start and a lost cause: {:?}", told.violations);
-        told.seen.insert(("e".into(), "row1".into()), 6);
-        told.hear("body 6 e row1 -");
-        assert_eq!(told.violations.len(), 4);
-        told.hear("body 7 e row1 -");
-        assert_eq!(told.violations.len(), 5, "a body after its outcome");
+        assert_eq!(promises.violations.len(), 2, "{:?}", promises.violations);
+        promises.check(&store, false).await;
+        assert_eq!(promises.violations.len(), 4, "a missing start and a missing step: {:?}", promises.violations);
+        promises.recorded_steps.insert(("e".into(), "row1".into()), 6);
+        promises.add_line("body 6 e row1 -");
+        assert_eq!(promises.violations.len(), 4);
+        promises.add_line("body 7 e row1 -");
+        assert_eq!(promises.violations.len(), 5, "a body after its outcome");
     }
 }

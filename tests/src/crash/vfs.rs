@@ -1,7 +1,7 @@
-//! A SQLite VFS that passes everything on to the default one, and tells a [`Disk`] what is written and synced.
+//! A SQLite VFS that forwards all calls to the default one, and reports writes and syncs to a [`Disk`].
 //!
-//! The page cache survives SIGKILL, so what a power cut takes away can only be seen from below SQLite. That is
-//! a table of C functions, and one of the two places with `unsafe` code.
+//! The page cache survives SIGKILL, so the effect of a power cut is visible only below SQLite. A VFS is a table of C
+//! functions, and this is one of the two files with `unsafe` code.
 
 #![allow(unsafe_code)] // SQLite's interface for file systems is a C interface
 
@@ -15,7 +15,7 @@ use rusqlite::ffi;
 
 use crate::crash::disk::Disk;
 
-/// An open file: ours, followed in memory by the default VFS's own.
+/// An open file of this VFS, followed in memory by the default VFS's own.
 #[repr(C)]
 struct Shim {
     base: ffi::sqlite3_file,
@@ -28,20 +28,20 @@ struct Tracked {
     path: PathBuf,
 }
 
-/// What our VFS leads to; never freed, as SQLite keeps the VFS.
-struct Below {
+/// The context of this VFS; never freed, because SQLite keeps the VFS.
+struct VfsContext {
     vfs: *mut ffi::sqlite3_vfs,
     disk: Arc<Disk>,
 }
 
-/// Registers a VFS above `disk`; its name.
+/// Registers a VFS on top of `disk`, and returns its name.
 pub fn register(disk: Arc<Disk>) -> &'static str {
     static NUMBER: AtomicU64 = AtomicU64::new(0);
     let name: &'static str =
         Box::leak(format!("stepfast-disk-{}", NUMBER.fetch_add(1, Relaxed)).into_boxed_str());
     let c_name: &'static CStr = Box::leak(CString::new(name).unwrap().into_boxed_c_str());
-    // SAFETY: the default VFS lives as long as the process; ours is leaked, and a copy of it except for what is
-    // set here. The copied functions of the default VFS use no application data of the VFS they are given.
+    // SAFETY: the default VFS lives as long as the process; this VFS is leaked, and a copy of the default one except for the
+    // fields that are set here. The copied functions use no application data of the VFS that they receive.
     unsafe {
         ffi::sqlite3_initialize();
         let below = ffi::sqlite3_vfs_find(std::ptr::null());
@@ -50,7 +50,7 @@ pub fn register(disk: Arc<Disk>) -> &'static str {
         vfs.szOsFile += c_int::try_from(size_of::<Shim>()).unwrap();
         vfs.pNext = std::ptr::null_mut();
         vfs.zName = c_name.as_ptr();
-        vfs.pAppData = Box::into_raw(Box::new(Below { vfs: below, disk })).cast();
+        vfs.pAppData = Box::into_raw(Box::new(VfsContext { vfs: below, disk })).cast();
         vfs.xOpen = Some(open);
         vfs.xDelete = Some(delete);
         assert_eq!(ffi::sqlite3_vfs_register(Box::into_raw(Box::new(vfs)), 0), ffi::SQLITE_OK);
@@ -58,21 +58,21 @@ pub fn register(disk: Arc<Disk>) -> &'static str {
     name
 }
 
-/// The file below ours, and its methods.
+/// Returns the default VFS's file below a file of this VFS, and its methods.
 ///
 /// # Safety
 ///
 /// `file` was opened by [`open`].
 unsafe fn inner(file: *mut ffi::sqlite3_file) -> (*mut ffi::sqlite3_file, &'static ffi::sqlite3_io_methods) {
-    // SAFETY: SQLite allocated szOsFile bytes, of which the default VFS has all behind ours; it set its methods,
-    // which are static, when it opened the file.
+    // SAFETY: SQLite allocated szOsFile bytes, in which the default VFS's file follows the shim; the default VFS set its
+    // methods, which are static, when it opened the file.
     unsafe {
         let inner: *mut ffi::sqlite3_file = file.cast::<Shim>().add(1).cast();
         (inner, &*(*inner).pMethods)
     }
 }
 
-/// What is to be told of the file.
+/// Returns the disk and path of a file, or `None` for a temporary file.
 ///
 /// # Safety
 ///
@@ -84,7 +84,7 @@ unsafe fn tracked<'a>(file: *mut ffi::sqlite3_file) -> Option<&'a Tracked> {
 
 /// # Safety
 ///
-/// `name` is null or a string of SQLite's.
+/// `name` is null or a string that SQLite owns.
 unsafe fn path(name: *const c_char) -> Option<PathBuf> {
     // SAFETY: as above
     let name = (!name.is_null()).then(|| unsafe { CStr::from_ptr(name) })?;
@@ -98,9 +98,9 @@ unsafe extern "C" fn open(
     flags: c_int,
     out: *mut c_int,
 ) -> c_int {
-    // SAFETY: called by SQLite with our VFS and szOsFile bytes for the file
+    // SAFETY: called by SQLite with this VFS and szOsFile bytes for the file
     unsafe {
-        let below = &*(*vfs).pAppData.cast::<Below>();
+        let below = &*(*vfs).pAppData.cast::<VfsContext>();
         let shim = file.cast::<Shim>();
         (*shim).base.pMethods = std::ptr::null();
         (*shim).tracked = std::ptr::null_mut();
@@ -119,9 +119,9 @@ unsafe extern "C" fn open(
 }
 
 unsafe extern "C" fn delete(vfs: *mut ffi::sqlite3_vfs, name: *const c_char, sync_dir: c_int) -> c_int {
-    // SAFETY: called by SQLite with our VFS
+    // SAFETY: called by SQLite with this VFS
     unsafe {
-        let below = &*(*vfs).pAppData.cast::<Below>();
+        let below = &*(*vfs).pAppData.cast::<VfsContext>();
         let Some(delete) = (*below.vfs).xDelete else { return ffi::SQLITE_ERROR };
         let code = delete(below.vfs, name, sync_dir);
         if let (ffi::SQLITE_OK, Some(path)) = (code, path(name)) {
@@ -131,8 +131,8 @@ unsafe extern "C" fn delete(vfs: *mut ffi::sqlite3_vfs, name: *const c_char, syn
     }
 }
 
-/// Functions that only pass on.
-macro_rules! pass_on {
+/// Defines functions that only forward a call.
+macro_rules! forward {
     ($($method:ident as $name:ident($($argument:ident: $kind:ty),*) -> $out:ty, or $missing:expr;)*) => {
         $(unsafe extern "C" fn $name(file: *mut ffi::sqlite3_file $(, $argument: $kind)*) -> $out {
             // SAFETY: called by SQLite with a file that `open` has opened
@@ -144,7 +144,7 @@ macro_rules! pass_on {
     };
 }
 
-pass_on! {
+forward! {
     xRead as read(to: *mut c_void, len: c_int, at: ffi::sqlite3_int64) -> c_int, or ffi::SQLITE_IOERR;
     xFileSize as file_size(size: *mut ffi::sqlite3_int64) -> c_int, or ffi::SQLITE_IOERR;
     xLock as lock(level: c_int) -> c_int, or ffi::SQLITE_IOERR;

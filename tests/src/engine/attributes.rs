@@ -1,4 +1,4 @@
-//! Attributes and queues as programs use them: executions are found by them, and acted on all at once.
+//! Attributes and queues in the programming interface: executions are found by them, and processed in bulk.
 
 use std::time::Duration;
 
@@ -7,15 +7,15 @@ use stepfast_core::queue::Queue;
 use stepfast_core::store::{Execution, Filter, Status};
 use stepfast_core::{BulkResult, Context, Engine, EngineBuilder, Error, Failure, Workflow};
 
-use super::support::{Count, Latch, engine, noop, row, second_engine, shut_down, waiting};
+use super::support::{Count, Latch, open_engine, noop, row, open_second_engine, shut_down, latched_workflow};
 use crate::StoreFixture;
 
 super::cases![
-    what_is_started_is_found_by_its_attributes,
-    children_have_their_own,
-    attributes_out_of_bounds_are_refused,
-    all_of_a_queue_that_failed_go_on,
-    all_that_match_are_cancelled,
+    execution_is_found_by_its_attributes,
+    children_have_their_own_attributes,
+    attributes_out_of_bounds_are_rejected,
+    resume_all_continues_failed_executions_of_a_queue,
+    cancel_all_cancels_matching_executions,
 ];
 
 fn of(pairs: &[(&str, &str)]) -> Attributes {
@@ -31,9 +31,9 @@ async fn found(engine: &Engine, filter: &Filter) -> Vec<String> {
     executions.iter().map(Execution::workflow_id).collect()
 }
 
-async fn what_is_started_is_found_by_its_attributes(fixture: &dyn StoreFixture) {
+async fn execution_is_found_by_its_attributes(fixture: &dyn StoreFixture) {
     let noop = noop();
-    let (engine, _) = engine(fixture, |b| b.register(&noop).queue(Queue::new("mail"))).await;
+    let (engine, _) = open_engine(fixture, |b| b.register(&noop).queue(Queue::new("mail"))).await;
     engine.run(&noop, 1).workflow_id("run").attribute("customer", "acme").await.unwrap();
     let start = |id| engine.start(&noop, 2).workflow_id(id).attribute("customer", "acme");
     start("started")
@@ -59,7 +59,7 @@ async fn what_is_started_is_found_by_its_attributes(fixture: &dyn StoreFixture) 
     shut_down(engine).await;
 }
 
-async fn children_have_their_own(fixture: &dyn StoreFixture) {
+async fn children_have_their_own_attributes(fixture: &dyn StoreFixture) {
     let child = noop();
     let parent = {
         let child = child.clone();
@@ -74,7 +74,7 @@ async fn children_have_their_own(fixture: &dyn StoreFixture) {
             }
         })
     };
-    let (engine, _) = engine(fixture, |b| b.register(&child).register(&parent)).await;
+    let (engine, _) = open_engine(fixture, |b| b.register(&child).register(&parent)).await;
     let handle = engine.start(&parent, 1).workflow_id("p").attribute("of", "parent").await.unwrap();
     let (_, detached) = handle.result().await.unwrap();
     assert_eq!(found(&engine, &filter(&[("of", "parent")])).await, ["p"]);
@@ -85,36 +85,36 @@ async fn children_have_their_own(fixture: &dyn StoreFixture) {
     shut_down(engine).await;
 }
 
-async fn attributes_out_of_bounds_are_refused(fixture: &dyn StoreFixture) {
+async fn attributes_out_of_bounds_are_rejected(fixture: &dyn StoreFixture) {
     let noop = noop();
-    let (engine, _) = engine(fixture, |b| b.register(&noop).queue(Queue::new("mail"))).await;
-    let most = "n".repeat(MAX_NAME_BYTES);
-    engine.run(&noop, 1).attribute(&most, "v".repeat(MAX_VALUE_BYTES)).await.unwrap();
-    let refused = |error: Error, word: &str| {
+    let (engine, _) = open_engine(fixture, |b| b.register(&noop).queue(Queue::new("mail"))).await;
+    let longest_name = "n".repeat(MAX_NAME_BYTES);
+    engine.run(&noop, 1).attribute(&longest_name, "v".repeat(MAX_VALUE_BYTES)).await.unwrap();
+    let assert_invalid = |error: Error, word: &str| {
         let Error::Invalid { .. } = &error else { panic!("{error}") };
         assert!(error.to_string().contains(word), "{error}");
     };
-    refused(engine.run(&noop, 1).attribute(most + "n", "v").await.unwrap_err(), "129 bytes");
-    refused(
+    assert_invalid(engine.run(&noop, 1).attribute(longest_name + "n", "v").await.unwrap_err(), "129 bytes");
+    assert_invalid(
         engine.run(&noop, 1).attribute("n", "v".repeat(MAX_VALUE_BYTES + 1)).await.unwrap_err(),
         "1025 bytes",
     );
-    refused(engine.run(&noop, 1).attribute("", "v").await.unwrap_err(), "must not be empty");
-    refused(engine.run(&noop, 1).attribute("n", "").await.unwrap_err(), "must not be empty");
-    refused(engine.run(&noop, 1).attribute("a=b", "v").await.unwrap_err(), "contains '='");
-    refused(engine.run(&noop, 1).attribute("n", "a\nb").await.unwrap_err(), "control character");
-    let mut many = engine.start(&noop, 1);
+    assert_invalid(engine.run(&noop, 1).attribute("", "v").await.unwrap_err(), "must not be empty");
+    assert_invalid(engine.run(&noop, 1).attribute("n", "").await.unwrap_err(), "must not be empty");
+    assert_invalid(engine.run(&noop, 1).attribute("a=b", "v").await.unwrap_err(), "contains '='");
+    assert_invalid(engine.run(&noop, 1).attribute("n", "a\nb").await.unwrap_err(), "control character");
+    let mut start = engine.start(&noop, 1);
     for n in 0..=MAX_ATTRIBUTES {
-        many = many.attribute(n.to_string(), "v");
+        start = start.attribute(n.to_string(), "v");
     }
-    refused(many.await.map(|_| ()).unwrap_err(), "65, at most 64");
+    assert_invalid(start.await.map(|_| ()).unwrap_err(), "65, at most 64");
     let debounced = engine.start(&noop, 1).queue("mail").debounce("x").delay(Duration::from_secs(9));
-    refused(debounced.attribute("n", "v").await.map(|_| ()).unwrap_err(), "does not go with attributes");
+    assert_invalid(debounced.attribute("n", "v").await.map(|_| ()).unwrap_err(), "does not go with attributes");
     assert_eq!(engine.count(&Filter::default()).await.unwrap(), 1);
     shut_down(engine).await;
 }
 
-async fn all_of_a_queue_that_failed_go_on(fixture: &dyn StoreFixture) {
+async fn resume_all_continues_failed_executions_of_a_queue(fixture: &dyn StoreFixture) {
     let healthy = Latch::new();
     let flaky = {
         let healthy = healthy.clone();
@@ -125,7 +125,7 @@ async fn all_of_a_queue_that_failed_go_on(fixture: &dyn StoreFixture) {
     };
     let queues = [Queue::new("mail").concurrency(7), Queue::new("other")];
     let (engine, _) =
-        engine(fixture, |b| queues.into_iter().fold(b.register(&flaky), EngineBuilder::queue)).await;
+        open_engine(fixture, |b| queues.into_iter().fold(b.register(&flaky), EngineBuilder::queue)).await;
     let mut handles = engine.start_many(&flaky, 0..1_500).queue("mail").await.unwrap();
     let other = engine.start(&flaky, 1).queue("other").await.unwrap();
     handles.push(other);
@@ -133,50 +133,50 @@ async fn all_of_a_queue_that_failed_go_on(fixture: &dyn StoreFixture) {
         handle.result().await.unwrap_err();
     }
     healthy.open();
-    let dead = Filter { queue: Some("mail".into()), statuses: vec![Status::Failed], ..Filter::default() };
-    assert_eq!(engine.count(&dead).await.unwrap(), 1_500);
-    let mut told = Vec::new();
-    let answers = engine.resume_all(&dead, |so_far| told.push(so_far.total())).await.unwrap();
-    assert_eq!(answers, BulkResult { done: 1_500, pending: 0, not_applicable: 0 });
-    assert_eq!(told, [1_000, 1_500]);
+    let failed = Filter { queue: Some("mail".into()), statuses: vec![Status::Failed], ..Filter::default() };
+    assert_eq!(engine.count(&failed).await.unwrap(), 1_500);
+    let mut totals = Vec::new();
+    let result = engine.resume_all(&failed, |so_far| totals.push(so_far.total())).await.unwrap();
+    assert_eq!(result, BulkResult { done: 1_500, pending: 0, not_applicable: 0 });
+    assert_eq!(totals, [1_000, 1_500]);
     let other = handles.pop().unwrap();
     for (handle, x) in handles.iter().zip(0..) {
-        let again = engine.get::<i64>(&handle.workflow_id()).await.unwrap();
-        assert_eq!(again.result().await.unwrap(), x);
+        let resumed = engine.get::<i64>(&handle.workflow_id()).await.unwrap();
+        assert_eq!(resumed.result().await.unwrap(), x);
     }
     assert_eq!(other.status().await.unwrap(), Status::Failed);
-    assert_eq!(engine.count(&dead).await.unwrap(), 0);
+    assert_eq!(engine.count(&failed).await.unwrap(), 0);
     assert_eq!(row(&engine, &handles[0].workflow_id()).await.queue(), "mail");
     shut_down(engine).await;
 }
 
-async fn all_that_match_are_cancelled(fixture: &dyn StoreFixture) {
+async fn cancel_all_cancels_matching_executions(fixture: &dyn StoreFixture) {
     let (count, latch) = (Count::new(), Latch::new());
-    let workflow = waiting("w", &count, &latch);
-    let (one, _) = engine(fixture, |b| b.register(&workflow).queue(Queue::new("mail").concurrency(2))).await;
+    let workflow = latched_workflow("w", &count, &latch);
+    let (one, _) = open_engine(fixture, |b| b.register(&workflow).queue(Queue::new("mail").concurrency(2))).await;
     let start = |x| one.start(&workflow, x).queue("mail");
     let mut handles = Vec::new();
     for x in 0..9 {
         handles.push(start(x).attribute("customer", if x == 4 { "beta" } else { "acme" }).await.unwrap());
     }
-    count.reaches(2).await;
-    let (other, _) = second_engine(fixture, |b| b.register(&workflow).serve_queues([""; 0])).await;
+    count.wait_for(2).await;
+    let (other, _) = open_second_engine(fixture, |b| b.register(&workflow).serve_queues([""; 0])).await;
     let acme = filter(&[("customer", "acme")]);
-    // or a third begins once one of the two has ended
+    // otherwise a third execution would begin when one of the two has ended
     other.pause_queue("mail").await.unwrap();
-    let answers = other.cancel_all(&acme, |_| ()).await.unwrap();
-    assert_eq!(answers, BulkResult { done: 6, pending: 2, not_applicable: 0 });
+    let result = other.cancel_all(&acme, |_| ()).await.unwrap();
+    assert_eq!(result, BulkResult { done: 6, pending: 2, not_applicable: 0 });
     other.resume_queue("mail").await.unwrap();
     for (x, handle) in handles.iter().enumerate().filter(|(x, _)| *x != 4) {
         assert!(matches!(handle.result().await.unwrap_err(), Error::Cancelled(_)), "{x}");
     }
     latch.open();
     assert_eq!(handles[4].result().await.unwrap(), 4);
-    let answers = other.cancel_all(&acme, |_| ()).await.unwrap();
-    assert_eq!(answers, BulkResult::default(), "all have ended");
-    let asked =
+    let result = other.cancel_all(&acme, |_| ()).await.unwrap();
+    assert_eq!(result, BulkResult::default(), "all have ended");
+    let repeated =
         other.cancel_all(&Filter { statuses: vec![Status::Cancelled], ..acme }, |_| ()).await.unwrap();
-    assert_eq!(asked, BulkResult { not_applicable: 8, ..BulkResult::default() });
+    assert_eq!(repeated, BulkResult { not_applicable: 8, ..BulkResult::default() });
     shut_down(other).await;
     shut_down(one).await;
 }

@@ -1,42 +1,42 @@
-//! The write budget: what each thing costs in rows and flushes.
+//! The write budget: the cost of each operation in rows and flushes.
 
 use std::time::Duration;
 
 use stepfast_core::store::counters::{CounterSnapshot, Table};
 use stepfast_core::{Context, Engine, Failure, Workflow};
 
-use super::support::{Returns, engine, noop, shut_down, steps};
+use super::support::{BodyResult, open_engine, noop, shut_down, steps};
 use crate::StoreFixture;
 
 super::cases![
-    a_run_of_nothing,
-    a_start_and_its_result,
-    sequential_steps,
-    an_id_of_the_callers,
-    a_failed_attempt,
-    a_short_sleep,
-    a_suspended_sleep,
-    a_child_in_memory,
-    a_suspended_parent,
-    a_large_value,
-    a_hundred_at_once,
-    what_is_held_behind_a_start,
+    run_without_steps_costs_one_flush,
+    start_and_result_cost_two_flushes,
+    sequential_steps_cost_one_flush_each,
+    workflow_id_costs_no_extra_flush,
+    failed_attempt_costs_one_flush,
+    short_sleep_costs_no_suspension,
+    suspended_sleep_costs_three_flushes_and_a_claim,
+    child_in_memory_costs_at_most_three_flushes,
+    suspended_parent_costs_two_claims,
+    large_value_costs_a_row_per_chunk,
+    hundred_concurrent_runs_share_flushes,
+    writes_held_behind_a_start_cost_two_flushes,
 ];
 
-/// Who waits for an end and sees it in the database may be faster than those who count it.
-async fn at_rest(engine: &Engine) {
+/// Waits until no execution runs: a caller may see an end in the database before the counters contain its flush.
+async fn wait_until_idle(engine: &Engine) {
     while engine.running_count() > 0 {
         tokio::task::yield_now().await;
     }
 }
 
-/// What `work` costs a lone engine.
+/// Returns the cost of `work` in an otherwise idle engine.
 async fn cost(engine: &Engine, work: impl Future<Output = ()>) -> CounterSnapshot {
     let before = engine.store().counters().snapshot();
     work.await;
-    at_rest(engine).await;
+    wait_until_idle(engine).await;
     let cost = engine.store().counters().snapshot().since(&before);
-    assert_eq!(cost.reads, 0, "nothing is read: {cost:?}");
+    assert_eq!(cost.reads, 0, "the engine read from the store: {cost:?}");
     cost
 }
 
@@ -47,30 +47,30 @@ fn assert_rows(cost: &CounterSnapshot, expected: &[(Table, (u64, u64, u64))]) {
     }
 }
 
-/// The fewest flushes of several times that all have this cost in rows; it is over with `expected`. A thread
-/// that is kept waiting at the wrong moment may find less that could share a flush.
-async fn at_best(
+/// Runs `work` repeatedly, asserts the same cost in rows each time, and returns the fewest flushes. Stops at `expected`
+/// flushes. A thread that is delayed at the wrong moment may find fewer writes that could share a flush.
+async fn fewest_flushes(
     engine: &Engine,
     rows: &[(Table, (u64, u64, u64))],
     expected: u64,
     work: impl AsyncFn(),
 ) -> u64 {
-    let mut best = u64::MAX;
+    let mut fewest = u64::MAX;
     for _ in 0..20 {
         let cost = cost(engine, work()).await;
         assert_rows(&cost, rows);
         assert_eq!(cost.claims, 0);
-        best = best.min(cost.flushes);
-        if best <= expected {
+        fewest = fewest.min(cost.flushes);
+        if fewest <= expected {
             break;
         }
     }
-    best
+    fewest
 }
 
-async fn a_run_of_nothing(fixture: &dyn StoreFixture) {
+async fn run_without_steps_costs_one_flush(fixture: &dyn StoreFixture) {
     let noop = noop();
-    let (engine, _) = engine(fixture, |b| b.register(&noop)).await;
+    let (engine, _) = open_engine(fixture, |b| b.register(&noop)).await;
     let cost = cost(&engine, async {
         engine.run(&noop, 1).await.unwrap();
     })
@@ -81,9 +81,9 @@ async fn a_run_of_nothing(fixture: &dyn StoreFixture) {
     shut_down(engine).await;
 }
 
-async fn a_start_and_its_result(fixture: &dyn StoreFixture) {
+async fn start_and_result_cost_two_flushes(fixture: &dyn StoreFixture) {
     let noop = noop();
-    let (engine, _) = engine(fixture, |b| b.register(&noop)).await;
+    let (engine, _) = open_engine(fixture, |b| b.register(&noop)).await;
     let cost = cost(&engine, async {
         engine.start(&noop, 1).await.unwrap().result().await.unwrap();
     })
@@ -93,20 +93,20 @@ async fn a_start_and_its_result(fixture: &dyn StoreFixture) {
     shut_down(engine).await;
 }
 
-async fn sequential_steps(fixture: &dyn StoreFixture) {
+async fn sequential_steps_cost_one_flush_each(fixture: &dyn StoreFixture) {
     let steps = steps();
-    let (engine, _) = engine(fixture, |b| b.register(&steps)).await;
+    let (engine, _) = open_engine(fixture, |b| b.register(&steps)).await;
     for n in [1, 2, 7] {
         let rows = [(Table::Executions, (1, 1, 0)), (Table::Checkpoints, (n, 0, 0))];
         let run = async || drop(engine.run(&steps, n as usize).await.unwrap());
-        assert_eq!(at_best(&engine, &rows, n + 1, run).await, n + 1);
+        assert_eq!(fewest_flushes(&engine, &rows, n + 1, run).await, n + 1);
     }
     shut_down(engine).await;
 }
 
-async fn an_id_of_the_callers(fixture: &dyn StoreFixture) {
+async fn workflow_id_costs_no_extra_flush(fixture: &dyn StoreFixture) {
     let noop = noop();
-    let (engine, _) = engine(fixture, |b| b.register(&noop)).await;
+    let (engine, _) = open_engine(fixture, |b| b.register(&noop)).await;
     let cost = cost(&engine, async {
         engine.run(&noop, 1).workflow_id("x").await.unwrap();
     })
@@ -116,7 +116,7 @@ async fn an_id_of_the_callers(fixture: &dyn StoreFixture) {
     shut_down(engine).await;
 }
 
-async fn a_failed_attempt(fixture: &dyn StoreFixture) {
+async fn failed_attempt_costs_one_flush(fixture: &dyn StoreFixture) {
     let workflow = Workflow::new("flaky", |mut cx: Context, fails: u32| async move {
         let mut calls = 0;
         cx.step("flaky", || {
@@ -127,26 +127,26 @@ async fn a_failed_attempt(fixture: &dyn StoreFixture) {
         .backoff(Duration::ZERO, Duration::ZERO)
         .await
     });
-    let (engine, _) = engine(fixture, |b| b.register(&workflow)).await;
+    let (engine, _) = open_engine(fixture, |b| b.register(&workflow)).await;
     let rows =
         [(Table::Executions, (1, 1, 0)), (Table::Checkpoints, (1, 0, 0)), (Table::Attempts, (3, 0, 0))];
     let run = async || engine.run(&workflow, 3).await.unwrap();
-    assert_eq!(at_best(&engine, &rows, 1 + 3 + 1, run).await, 1 + 3 + 1);
+    assert_eq!(fewest_flushes(&engine, &rows, 1 + 3 + 1, run).await, 1 + 3 + 1);
     shut_down(engine).await;
 }
 
 fn sleeper() -> Workflow<u64, ()> {
     Workflow::new("sleeper", |mut cx: Context, millis: u64| async move {
         cx.sleep(Duration::from_millis(millis)).await;
-        Returns::Ok(())
+        BodyResult::Ok(())
     })
 }
 
-async fn a_short_sleep(fixture: &dyn StoreFixture) {
+async fn short_sleep_costs_no_suspension(fixture: &dyn StoreFixture) {
     let sleeper = sleeper();
-    let (engine, _) = engine(fixture, |b| b.register(&sleeper)).await;
+    let (engine, _) = open_engine(fixture, |b| b.register(&sleeper)).await;
     let cost = cost(&engine, async { engine.run(&sleeper, 20).await.unwrap() }).await;
-    // the Start goes ahead while it sleeps; on a slow machine all is one flush, or the end comes alone
+    // the Start is flushed during the sleep; on a slow machine one flush takes everything, or the end is flushed alone
     let (_, updated, _) = cost.row_changes(Table::Executions);
     assert!(updated <= 1 && cost.flushes <= 3, "{cost:?}");
     assert_rows(&cost, &[(Table::Executions, (1, updated, 0)), (Table::Checkpoints, (1, 0, 0))]);
@@ -154,12 +154,12 @@ async fn a_short_sleep(fixture: &dyn StoreFixture) {
     shut_down(engine).await;
 }
 
-async fn a_suspended_sleep(fixture: &dyn StoreFixture) {
+async fn suspended_sleep_costs_three_flushes_and_a_claim(fixture: &dyn StoreFixture) {
     let sleeper = sleeper();
-    let (engine, _) = engine(fixture, |b| b.register(&sleeper).suspend_after(Duration::from_millis(1))).await;
+    let (engine, _) = open_engine(fixture, |b| b.register(&sleeper).suspend_after(Duration::from_millis(1))).await;
     let before = engine.store().counters().snapshot();
     engine.start(&sleeper, 100).await.unwrap().result().await.unwrap();
-    at_rest(&engine).await;
+    wait_until_idle(&engine).await;
     let cost = engine.store().counters().snapshot().since(&before);
     // started, suspended, claimed, ended
     let rows = [(Table::Executions, (1, 3, 0)), (Table::Checkpoints, (1, 0, 0)), (Table::Timers, (1, 0, 1))];
@@ -176,33 +176,33 @@ fn parent(child: &Workflow<usize, Vec<usize>>) -> Workflow<usize, usize> {
     })
 }
 
-async fn a_child_in_memory(fixture: &dyn StoreFixture) {
+async fn child_in_memory_costs_at_most_three_flushes(fixture: &dyn StoreFixture) {
     let child = steps();
     let parent = parent(&child);
-    let (engine, _) = engine(fixture, |b| b.register(&child).register(&parent)).await;
+    let (engine, _) = open_engine(fixture, |b| b.register(&child).register(&parent)).await;
     // two executions, a step of the child, the child's end in the parent
     let rows = [(Table::Executions, (2, 2, 0)), (Table::Checkpoints, (2, 0, 0))];
     let run = async || assert_eq!(engine.run(&parent, 1).await.unwrap(), 1);
-    // the parent goes on in a task of its own, while the child's end is on its way
-    let flushes = at_best(&engine, &rows, 3, run).await;
+    // the parent continues in a task of its own while the child's end is being flushed
+    let flushes = fewest_flushes(&engine, &rows, 3, run).await;
     assert!((2..=3).contains(&flushes), "{flushes}");
     shut_down(engine).await;
 }
 
-async fn a_suspended_parent(fixture: &dyn StoreFixture) {
+async fn suspended_parent_costs_two_claims(fixture: &dyn StoreFixture) {
     let child = Workflow::new("child", |mut cx: Context, n: usize| async move {
-        // the child is far from over when its parent suspends
+        // the child is far from its end when its parent suspends
         cx.sleep(Duration::from_millis(300)).await;
-        Returns::Ok(vec![n])
+        BodyResult::Ok(vec![n])
     });
     let parent = parent(&child);
     let (engine, _) =
-        engine(fixture, |b| b.register(&child).register(&parent).suspend_after(Duration::from_millis(1)))
+        open_engine(fixture, |b| b.register(&child).register(&parent).suspend_after(Duration::from_millis(1)))
             .await;
     let before = engine.store().counters().snapshot();
     assert_eq!(engine.start(&parent, 1).await.unwrap().result().await.unwrap(), 1);
     let cost = engine.store().counters().snapshot().since(&before);
-    // each: started, suspended, claimed, ended; the parent was queued before; the child may be born suspended
+    // each is started, suspended, claimed and ended; the parent is queued before; the child may start suspended
     let updated = cost.row_changes(Table::Executions).1;
     assert!((6..=7).contains(&updated), "{cost:?}");
     let rows = [
@@ -217,11 +217,11 @@ async fn a_suspended_parent(fixture: &dyn StoreFixture) {
     shut_down(engine).await;
 }
 
-async fn a_large_value(fixture: &dyn StoreFixture) {
+async fn large_value_costs_a_row_per_chunk(fixture: &dyn StoreFixture) {
     let workflow = Workflow::new("large", |mut cx: Context, n: usize| async move {
-        cx.step("large", || std::future::ready(Returns::Ok("x".repeat(n)))).await.map(|text| text.len())
+        cx.step("large", || std::future::ready(BodyResult::Ok("x".repeat(n)))).await.map(|text| text.len())
     });
-    let (engine, _) = engine(fixture, |b| b.register(&workflow)).await;
+    let (engine, _) = open_engine(fixture, |b| b.register(&workflow)).await;
     let cost = cost(&engine, async {
         engine.run(&workflow, 3 << 20).await.unwrap();
     })
@@ -231,9 +231,9 @@ async fn a_large_value(fixture: &dyn StoreFixture) {
     shut_down(engine).await;
 }
 
-async fn a_hundred_at_once(fixture: &dyn StoreFixture) {
+async fn hundred_concurrent_runs_share_flushes(fixture: &dyn StoreFixture) {
     let noop = noop();
-    let (engine, store) = engine(fixture, |b| b.register(&noop)).await;
+    let (engine, store) = open_engine(fixture, |b| b.register(&noop)).await;
     store.hold_calls(&[crate::faults::fault_store::Call::Commit]);
     let cost = cost(&engine, async {
         let runs: Vec<_> = (0..100)
@@ -253,16 +253,16 @@ async fn a_hundred_at_once(fixture: &dyn StoreFixture) {
     .await;
     assert_rows(&cost, &[(Table::Executions, (100, 0, 0))]);
     let lanes = engine.lane_load().len() as u64;
-    assert!(cost.flushes <= 2 * lanes, "one flush is on its way, the next takes all others: {cost:?}");
+    assert!(cost.flushes <= 2 * lanes, "each lane has a flush in flight and one for all others: {cost:?}");
     shut_down(engine).await;
 }
 
-async fn what_is_held_behind_a_start(fixture: &dyn StoreFixture) {
+async fn writes_held_behind_a_start_cost_two_flushes(fixture: &dyn StoreFixture) {
     let workflow = Workflow::new("w", |mut cx: Context, (): ()| async move {
         cx.sleep(Duration::ZERO).await;
-        Returns::Ok(1)
+        BodyResult::Ok(1)
     });
-    let (engine, store) = engine(fixture, |b| b.register(&workflow)).await;
+    let (engine, store) = open_engine(fixture, |b| b.register(&workflow)).await;
     store.hold_calls(&[crate::faults::fault_store::Call::Commit]);
     let cost = cost(&engine, async {
         let run = {
@@ -270,7 +270,7 @@ async fn what_is_held_behind_a_start(fixture: &dyn StoreFixture) {
             tokio::spawn(async move { engine.run(&workflow, ()).workflow_id("x").await })
         };
         store.wait_until_hanging().await;
-        // for its end, and for its Start: until that has landed nobody else may start the id
+        // a waiter for the end and one for the Start: until the Start is committed, no other engine may start the id
         while engine.lane_load().iter().map(|lane| lane.waiters).sum::<usize>() < 2 {
             tokio::task::yield_now().await;
         }
@@ -278,6 +278,6 @@ async fn what_is_held_behind_a_start(fixture: &dyn StoreFixture) {
         run.await.unwrap().unwrap();
     })
     .await;
-    assert_eq!((cost.flushes, cost.held, cost.waits), (2, 2, 2), "the Start; its checkpoint and its end");
+    assert_eq!((cost.flushes, cost.held, cost.waits), (2, 2, 2), "the Start alone, then its checkpoint and its end");
     shut_down(engine).await;
 }

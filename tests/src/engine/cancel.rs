@@ -1,4 +1,4 @@
-//! A cancel against an end, in two engines: one of them wins, and everybody hears of the same.
+//! A cancel against an end, in two engines: one of them wins, and all waiters see the same outcome.
 
 use std::sync::Arc;
 
@@ -6,19 +6,19 @@ use futures_util::future::join_all;
 use stepfast_core::store::{RequestResult, Status};
 use stepfast_core::{Context, Engine, Error, Handle, Workflow};
 
-use super::support::{Count, Latch, Returns, ends, engine, record, second_engine, shut_down, waiting};
+use super::support::{Count, Latch, BodyResult, is_end_of, open_engine, record, open_second_engine, shut_down, latched_workflow};
 use crate::StoreFixture;
 use crate::faults::fault_store::{Call, FaultStore};
 
 super::cases![
-    an_end_that_is_durable_before_a_cancel_wins,
-    a_cancel_wins_over_an_end_on_its_way,
-    a_cancel_that_is_seen_before_an_end_wins,
-    of_an_end_and_a_cancel_at_once_one_wins,
+    durable_end_wins_over_a_later_cancel,
+    cancel_wins_over_an_end_in_flight,
+    cancel_wins_when_received_before_the_end,
+    racing_end_and_cancel_have_one_winner,
 ];
 
-/// How the execution has ended, for those who wait for it here.
-async fn heard(engine: &Engine, id: &str) -> Status {
+/// Returns the status that a waiter in this engine sees.
+async fn awaited_status(engine: &Engine, id: &str) -> Status {
     let handle: Handle<i64> = engine.get(id).await.unwrap();
     status(handle.result().await)
 }
@@ -31,17 +31,17 @@ fn status(result: Result<i64, Error>) -> Status {
     }
 }
 
-/// All who wait, in both engines, and the database say the same.
-async fn assert_agreed(engines: [&Engine; 2], id: &str, first: Status) {
+/// Asserts that waiters in both engines and the database agree.
+async fn assert_agreed(engines: [&Engine; 2], id: &str, expected: Status) {
     for engine in engines {
-        assert_eq!(heard(engine, id).await, first);
+        assert_eq!(awaited_status(engine, id).await, expected);
         let record = record(engine, id).await;
-        assert_eq!((record.execution.status, record.requests.len()), (first, 0));
-        assert_eq!(engine.cancel(id).await.unwrap(), RequestResult::NotApplicable(first), "it is over");
+        assert_eq!((record.execution.status, record.requests.len()), (expected, 0));
+        assert_eq!(engine.cancel(id).await.unwrap(), RequestResult::NotApplicable(expected), "the execution has ended");
     }
 }
 
-/// An execution `x` in a body that waits for the latch, the engine that runs it, and another one.
+/// An execution `x` in a body that waits for the latch, the engine that runs it, and a second engine.
 struct Running {
     one: Engine,
     store: Arc<FaultStore>,
@@ -52,22 +52,22 @@ struct Running {
 
 async fn running(fixture: &dyn StoreFixture) -> Running {
     let (count, latch) = (Count::new(), Latch::new());
-    let workflow = waiting("w", &count, &latch);
-    let (one, store) = engine(fixture, |b| b.register(&workflow)).await;
-    let (two, _) = second_engine(fixture, |b| b).await;
+    let workflow = latched_workflow("w", &count, &latch);
+    let (one, store) = open_engine(fixture, |b| b.register(&workflow)).await;
+    let (two, _) = open_second_engine(fixture, |b| b).await;
     let handle = one.start(&workflow, 7).workflow_id("x").await.unwrap();
-    count.reaches(1).await;
+    count.wait_for(1).await;
     Running { one, store, two, handle, latch }
 }
 
-async fn an_end_that_is_durable_before_a_cancel_wins(fixture: &dyn StoreFixture) {
+async fn durable_end_wins_over_a_later_cancel(fixture: &dyn StoreFixture) {
     let Running { one, store, two, handle, latch } = running(fixture).await;
-    // the engine that runs it has not heard of its own flush
-    store.hold_write_replies(ends(handle.key()));
+    // the engine that runs the execution has not received the reply to its own flush
+    store.hold_write_replies(is_end_of(handle.key()));
     latch.open();
-    store.wait_until_committed(ends(handle.key())).await;
+    store.wait_until_committed(is_end_of(handle.key())).await;
     assert_eq!(two.cancel("x").await.unwrap(), RequestResult::NotApplicable(Status::Completed));
-    assert_eq!(heard(&two, "x").await, Status::Completed);
+    assert_eq!(awaited_status(&two, "x").await, Status::Completed);
     store.release();
     assert_eq!(handle.result().await.unwrap(), 7);
     assert_agreed([&one, &two], "x", Status::Completed).await;
@@ -75,15 +75,15 @@ async fn an_end_that_is_durable_before_a_cancel_wins(fixture: &dyn StoreFixture)
     shut_down(two).await;
 }
 
-async fn a_cancel_wins_over_an_end_on_its_way(fixture: &dyn StoreFixture) {
+async fn cancel_wins_over_an_end_in_flight(fixture: &dyn StoreFixture) {
     let Running { one, store, two, handle, latch } = running(fixture).await;
-    store.hold_writes(ends(handle.key()));
+    store.hold_writes(is_end_of(handle.key()));
     latch.open();
     store.wait_until_hanging().await;
     assert_eq!(two.cancel("x").await.unwrap(), RequestResult::Pending);
-    // the engine that runs it has seen the request, and cannot take back the end on its way: the store heeds it
-    let looks = store.call_count(Call::Heartbeat);
-    store.wait_until_called(Call::Heartbeat, looks + 2).await;
+    // the engine has received the request and cannot recall the end in flight; the store applies the request
+    let heartbeats = store.call_count(Call::Heartbeat);
+    store.wait_until_called(Call::Heartbeat, heartbeats + 2).await;
     store.release();
     assert_eq!(status(handle.result().await), Status::Cancelled);
     assert_agreed([&one, &two], "x", Status::Cancelled).await;
@@ -91,11 +91,11 @@ async fn a_cancel_wins_over_an_end_on_its_way(fixture: &dyn StoreFixture) {
     shut_down(two).await;
 }
 
-async fn a_cancel_that_is_seen_before_an_end_wins(fixture: &dyn StoreFixture) {
+async fn cancel_wins_when_received_before_the_end(fixture: &dyn StoreFixture) {
     let Running { one, store, two, handle, latch } = running(fixture).await;
-    store.hold_writes(ends(handle.key()));
+    store.hold_writes(is_end_of(handle.key()));
     assert_eq!(two.cancel("x").await.unwrap(), RequestResult::Pending);
-    // the end that says so is on its way; what the body returns now comes too late
+    // the cancelled end is in flight; a result of the body comes too late
     store.wait_until_hanging().await;
     latch.open();
     store.release();
@@ -106,28 +106,28 @@ async fn a_cancel_that_is_seen_before_an_end_wins(fixture: &dyn StoreFixture) {
     shut_down(two).await;
 }
 
-async fn of_an_end_and_a_cancel_at_once_one_wins(fixture: &dyn StoreFixture) {
+async fn racing_end_and_cancel_have_one_winner(fixture: &dyn StoreFixture) {
     let workflow = Workflow::new("quick", |mut cx: Context, x: i64| async move {
         for _ in 0..x % 5 {
-            cx.step("s", async || Returns::Ok(())).await?;
+            cx.step("s", async || BodyResult::Ok(())).await?;
         }
-        Returns::Ok(x)
+        BodyResult::Ok(x)
     });
-    let (one, _) = engine(fixture, |b| b.register(&workflow)).await;
-    let (two, _) = second_engine(fixture, |b| b.register(&workflow)).await;
+    let (one, _) = open_engine(fixture, |b| b.register(&workflow)).await;
+    let (two, _) = open_second_engine(fixture, |b| b.register(&workflow)).await;
     let round = |x: i64| {
         let (one, two, workflow) = (&one, &two, &workflow);
         async move {
             let id = x.to_string();
             let handle = one.start(workflow, x).workflow_id(id.clone()).await.unwrap();
-            let (result, there, answer, second) =
-                tokio::join!(handle.result(), heard(two, &id), two.cancel(&id), async {
+            let (result, other_status, first_cancel, second_cancel) =
+                tokio::join!(handle.result(), awaited_status(two, &id), two.cancel(&id), async {
                     if x % 3 == 0 { Some(one.cancel(&id).await) } else { None }
                 },);
             let end = status(result);
-            assert_eq!(there, end);
-            for answer in [Some(answer), second].into_iter().flatten() {
-                match answer.unwrap() {
+            assert_eq!(other_status, end);
+            for cancel in [Some(first_cancel), second_cancel].into_iter().flatten() {
+                match cancel.unwrap() {
                     RequestResult::NotApplicable(status) => assert_eq!(status, end),
                     RequestResult::Done => assert_eq!(end, Status::Cancelled),
                     RequestResult::Pending => {}

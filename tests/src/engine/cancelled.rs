@@ -1,36 +1,36 @@
-//! Cancelled executions: the end of their code, of their children's, and the answer to their callers.
+//! Cancelled executions: the end of their code and of their children's, and the result that their callers receive.
 
 use std::time::Duration;
 
 use stepfast_core::store::{Filter, RequestResult, Status};
 use stepfast_core::{Context, Engine, Error, Handle, Workflow};
 
-use super::support::{Count, Latch, Returns, engine, open, record, second_engine, shut_down, suspends};
+use super::support::{Count, Latch, BodyResult, open_engine, open, record, open_second_engine, shut_down, is_suspension_of};
 use crate::StoreFixture;
 use crate::faults::fault_store::{Call, FaultStore};
 
 super::cases![
-    code_and_children_of_a_cancelled_parent_go_no_further,
-    a_cancel_by_another_process_needs_no_flush_and_no_notification,
+    cancelled_parent_stops_its_code_and_its_children,
+    cancel_by_another_engine_needs_no_flush_and_no_hint,
 ];
 
 const HOUR: Duration = Duration::from_hours(1);
-const BRIEF: Duration = Duration::from_millis(10);
+const SHORT: Duration = Duration::from_millis(10);
 
-/// Looks that may begin between the answer to a cancel and the end of the body: one is under way, the next sees the
-/// cancel, and one more may begin before the body is dropped.
-const LOOKS: usize = 3;
+/// The most heartbeats that may begin between the reply to a cancel and the end of the body: one is in flight, the next
+/// receives the cancel, and one more may begin before the body is dropped.
+const MAX_HEARTBEATS: usize = 3;
 
-/// Counts when it is dropped.
-struct Dropped(Count);
+/// A value that increments a count when it is dropped.
+struct DropCounter(Count);
 
-impl Drop for Dropped {
+impl Drop for DropCounter {
     fn drop(&mut self) {
-        self.0.more();
+        self.0.increment();
     }
 }
 
-/// Counts of what code does.
+/// Counts of the actions of the code.
 #[derive(Clone, Default)]
 struct Counts {
     begun: Count,
@@ -39,7 +39,7 @@ struct Counts {
     latch: Latch,
 }
 
-/// A workflow with a body that waits for the latch.
+/// Returns a workflow with a body that waits for the latch.
 fn child(counts: &Counts) -> Workflow<i64, i64> {
     let counts = counts.clone();
     Workflow::new("child", move |mut cx: Context, x: i64| {
@@ -47,32 +47,32 @@ fn child(counts: &Counts) -> Workflow<i64, i64> {
         async move {
             let Counts { begun, dropped, after, latch } = counts;
             let body = || {
-                let (begun, latch, dropped) = (begun.clone(), latch.clone(), Dropped(dropped.clone()));
+                let (begun, latch, dropped) = (begun.clone(), latch.clone(), DropCounter(dropped.clone()));
                 async move {
-                    begun.more();
-                    latch.passed().await;
+                    begun.increment();
+                    latch.wait().await;
                     drop(dropped);
-                    Returns::Ok(())
+                    BodyResult::Ok(())
                 }
             };
             cx.step("wait", body).await?;
-            after.more();
-            Returns::Ok(x)
+            after.increment();
+            BodyResult::Ok(x)
         }
     })
 }
 
-/// A workflow that deals with every error of its child.
+/// Returns a workflow that handles every error of its child.
 fn parent(child: &Workflow<i64, i64>, counts: &Counts) -> Workflow<i64, i64> {
     let (child, counts) = (child.clone(), counts.clone());
     Workflow::new("parent", move |mut cx: Context, x: i64| {
         let (child, counts) = (child.clone(), counts.clone());
         async move {
-            let _dropped = Dropped(counts.dropped);
+            let _dropped = DropCounter(counts.dropped);
             let output = cx.child(&child, x).await;
-            counts.after.more();
-            cx.step("make up for it", async || Returns::Ok(())).await?;
-            Returns::Ok(output.unwrap_or(-1))
+            counts.after.increment();
+            cx.step("compensate", async || BodyResult::Ok(())).await?;
+            BodyResult::Ok(output.unwrap_or(-1))
         }
     })
 }
@@ -85,17 +85,17 @@ async fn assert_cancelled(engine: &Engine, handle: &Handle<i64>, code: &str) {
     assert_eq!((record.execution.status, record.requests.len()), (Status::Cancelled, 0));
 }
 
-async fn code_and_children_of_a_cancelled_parent_go_no_further(fixture: &dyn StoreFixture) {
-    for suspend_after in [HOUR, BRIEF] {
+async fn cancelled_parent_stops_its_code_and_its_children(fixture: &dyn StoreFixture) {
+    for suspend_after in [HOUR, SHORT] {
         let counts = Counts::default();
         let child = child(&counts);
         let parent = parent(&child, &counts);
         let (engine, store) =
-            engine(fixture, |b| b.register(&child).register(&parent).suspend_after(suspend_after)).await;
+            open_engine(fixture, |b| b.register(&child).register(&parent).suspend_after(suspend_after)).await;
         let handle = engine.start(&parent, 1).await.unwrap();
-        counts.begun.reaches(1).await;
-        if suspend_after == BRIEF {
-            store.wait_until_committed(suspends(handle.key())).await;
+        counts.begun.wait_for(1).await;
+        if suspend_after == SHORT {
+            store.wait_until_committed(is_suspension_of(handle.key())).await;
         }
         let filter = Filter { parent: Some(handle.key()), limit: 9, ..Filter::default() };
         let children = engine.list(&filter).await.unwrap().executions;
@@ -105,28 +105,28 @@ async fn code_and_children_of_a_cancelled_parent_go_no_further(fixture: &dyn Sto
         let child: Handle<i64> = engine.get(&children[0].workflow_id()).await.unwrap();
         assert_cancelled(&engine, &child, "SF-0022").await;
         // the code of the parent and the body of the child
-        counts.dropped.reaches(2).await;
+        counts.dropped.wait_for(2).await;
         counts.latch.open();
         shut_down(engine).await;
         assert_eq!((counts.begun.get(), counts.dropped.get(), counts.after.get()), (1, 2, 0));
     }
 }
 
-async fn a_cancel_by_another_process_needs_no_flush_and_no_notification(fixture: &dyn StoreFixture) {
+async fn cancel_by_another_engine_needs_no_flush_and_no_hint(fixture: &dyn StoreFixture) {
     let counts = Counts::default();
     let workflow = child(&counts);
     let store = FaultStore::wrap(fixture.store());
     store.suppress_hints();
     let one = open(store.clone(), |b| b.register(&workflow)).await;
-    let (two, _) = second_engine(fixture, |b| b).await;
+    let (two, _) = open_second_engine(fixture, |b| b).await;
     let handle = one.start(&workflow, 1).workflow_id("x").await.unwrap();
-    counts.begun.reaches(1).await;
+    counts.begun.wait_for(1).await;
     store.hold_calls(&[Call::Commit]);
     assert_eq!(two.cancel("x").await.unwrap(), RequestResult::Pending);
-    let looks = store.call_count(Call::Heartbeat);
-    counts.dropped.reaches(1).await;
-    let looks = store.call_count(Call::Heartbeat) - looks;
-    assert!(looks <= LOOKS, "{looks} looks");
+    let heartbeats = store.call_count(Call::Heartbeat);
+    counts.dropped.wait_for(1).await;
+    let heartbeats = store.call_count(Call::Heartbeat) - heartbeats;
+    assert!(heartbeats <= MAX_HEARTBEATS, "{heartbeats} heartbeats");
     store.release();
     assert_cancelled(&one, &handle, "SF-0022").await;
     assert_cancelled(&two, &two.get("x").await.unwrap(), "SF-0022").await;

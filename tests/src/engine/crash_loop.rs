@@ -1,33 +1,33 @@
-//! Executions that seem to kill their workers: tried alone, and given up in the end.
+//! Executions that appear to kill their workers: they are tried alone, and fail in the end.
 
 use stepfast_core::failure::KILLS_WORKERS;
 use stepfast_core::key::Key;
 use stepfast_core::store::{QUARANTINE_STRIKES, Start, Status};
 use stepfast_core::{Error, Payload, Workflow};
 
-use super::support::{Count, Latch, engine, noop, row, second_engine, shut_down, waiting};
+use super::support::{Count, Latch, open_engine, noop, row, open_second_engine, shut_down, latched_workflow};
 use crate::StoreFixture;
 use crate::fixtures::builders::{queued, start, write};
 use crate::fixtures::registration::Worker;
 
 super::cases![
-    who_was_in_its_neighbourhood_goes_on,
-    who_kills_too_often_is_given_up,
-    it_can_be_resumed_after_that,
-    one_is_tried_at_first_then_more,
-    a_long_body_keeps_no_other_in_quarantine,
+    executions_claimed_with_others_complete_after_quarantine,
+    execution_fails_after_too_many_dead_workers,
+    failed_execution_can_be_resumed,
+    quarantined_execution_is_tried_alone_first,
+    long_body_keeps_no_other_execution_in_quarantine,
 ];
 
-/// Queues executions of a workflow, and loses workers that have claimed all of them, so many times; then so many
-/// more who have claimed each of them alone.
-async fn kill<I, O>(
+/// Queues executions of a workflow, and kills workers: `together` workers that have claimed all of the executions, then
+/// `alone` workers per execution that have claimed it alone.
+async fn kill_workers<I, O>(
     fixture: &dyn StoreFixture,
     workflow: &Workflow<I, O>,
     all: &[Key],
     together: u32,
     alone: u32,
 ) {
-    let looker = Worker::register(&fixture.second_store().await).await;
+    let survivor = Worker::register(&fixture.second_store().await).await;
     let mut worker = Worker::register(&fixture.store()).await;
     let of = |key| Start {
         workflow: workflow.name().into(),
@@ -41,46 +41,46 @@ async fn kill<I, O>(
             if n < together { worker.claim(100).await } else { worker.claim_from_quarantine(1).await };
         assert!(!claimed.is_empty());
         fixture.mark_dead(worker.id).await;
-        looker.take_over_dead_workers().await;
+        survivor.take_over_dead_workers().await;
         worker = Worker::register(&fixture.store()).await;
     }
     worker.store.close(worker.id).await.unwrap();
-    looker.store.close(looker.id).await.unwrap();
+    survivor.store.close(survivor.id).await.unwrap();
 }
 
-async fn who_was_in_its_neighbourhood_goes_on(fixture: &dyn StoreFixture) {
+async fn executions_claimed_with_others_complete_after_quarantine(fixture: &dyn StoreFixture) {
     let noop = noop();
     let all: Vec<Key> = (0..20).map(|_| Key::mint(0)).collect();
-    kill(fixture, &noop, &all, QUARANTINE_STRIKES, 0).await;
-    let (one, _) = engine(fixture, |b| b.register(&noop).max_recoveries(1)).await;
+    kill_workers(fixture, &noop, &all, QUARANTINE_STRIKES, 0).await;
+    let (one, _) = open_engine(fixture, |b| b.register(&noop).max_recoveries(1)).await;
     for key in &all {
         assert_eq!(one.get::<i64>(&key.to_string()).await.unwrap().result().await.unwrap(), 1);
     }
     shut_down(one).await;
 }
 
-async fn who_kills_too_often_is_given_up(fixture: &dyn StoreFixture) {
+async fn execution_fails_after_too_many_dead_workers(fixture: &dyn StoreFixture) {
     let (count, latch) = (Count::new(), Latch::new());
-    let workflow = waiting("w", &count, &latch);
+    let workflow = latched_workflow("w", &count, &latch);
     let key = Key::mint(0);
-    kill(fixture, &workflow, &[key], QUARANTINE_STRIKES, 1).await;
+    kill_workers(fixture, &workflow, &[key], QUARANTINE_STRIKES, 1).await;
     fixture.clock().advance(std::time::Duration::from_secs(60));
-    let (one, _) = engine(fixture, |b| b.register(&workflow).max_recoveries(1)).await;
+    let (one, _) = open_engine(fixture, |b| b.register(&workflow).max_recoveries(1)).await;
     let handle = one.get::<i64>(&key.to_string()).await.unwrap();
-    let Err(Error::Failed(failure)) = handle.result().await else { panic!("it did not fail") };
+    let Err(Error::Failed(failure)) = handle.result().await else { panic!("the execution did not fail") };
     assert_eq!(failure.code(), Some(KILLS_WORKERS));
     assert!(failure.message.contains("3 times in a row") && failure.message.contains("1 times"), "{failure}");
-    assert_eq!(count.get(), 0, "its code did not run again");
+    assert_eq!(count.get(), 0, "the code ran again");
     shut_down(one).await;
 }
 
-async fn it_can_be_resumed_after_that(fixture: &dyn StoreFixture) {
+async fn failed_execution_can_be_resumed(fixture: &dyn StoreFixture) {
     let (count, latch) = (Count::new(), Latch::new());
-    let workflow = waiting("w", &count, &latch);
+    let workflow = latched_workflow("w", &count, &latch);
     latch.open();
     let key = Key::mint(0);
-    kill(fixture, &workflow, &[key], QUARANTINE_STRIKES, 0).await;
-    let (one, _) = engine(fixture, |b| b.register(&workflow).max_recoveries(0)).await;
+    kill_workers(fixture, &workflow, &[key], QUARANTINE_STRIKES, 0).await;
+    let (one, _) = open_engine(fixture, |b| b.register(&workflow).max_recoveries(0)).await;
     let id = key.to_string();
     let handle = one.get::<i64>(&id).await.unwrap();
     assert!(matches!(handle.result().await, Err(Error::Failed(_))));
@@ -90,16 +90,16 @@ async fn it_can_be_resumed_after_that(fixture: &dyn StoreFixture) {
     shut_down(one).await;
 }
 
-async fn one_is_tried_at_first_then_more(fixture: &dyn StoreFixture) {
+async fn quarantined_execution_is_tried_alone_first(fixture: &dyn StoreFixture) {
     let (count, latch) = (Count::new(), Latch::new());
-    let workflow = waiting("w", &count, &latch);
+    let workflow = latched_workflow("w", &count, &latch);
     let all: Vec<Key> = (0..6).map(|_| Key::mint(0)).collect();
-    kill(fixture, &workflow, &all, QUARANTINE_STRIKES, 0).await;
-    let (one, _) = engine(fixture, |b| b.register(&workflow)).await;
-    count.reaches(1).await;
-    // others are not kept from running meanwhile
+    kill_workers(fixture, &workflow, &all, QUARANTINE_STRIKES, 0).await;
+    let (one, _) = open_engine(fixture, |b| b.register(&workflow)).await;
+    count.wait_for(1).await;
+    // other workflows still run
     let noop = noop();
-    let (two, _) = second_engine(fixture, |b| b.register(&noop)).await;
+    let (two, _) = open_second_engine(fixture, |b| b.register(&noop)).await;
     two.run(&noop, 1).await.unwrap();
     assert_eq!((count.get(), one.running_count()), (1, 1));
     let mut running = 0;
@@ -115,17 +115,17 @@ async fn one_is_tried_at_first_then_more(fixture: &dyn StoreFixture) {
     shut_down(two).await;
 }
 
-async fn a_long_body_keeps_no_other_in_quarantine(fixture: &dyn StoreFixture) {
+async fn long_body_keeps_no_other_execution_in_quarantine(fixture: &dyn StoreFixture) {
     let (count, latch) = (Count::new(), Latch::new());
-    let workflow = waiting("w", &count, &latch);
+    let workflow = latched_workflow("w", &count, &latch);
     let all: Vec<Key> = (0..6).map(|_| Key::mint(0)).collect();
-    kill(fixture, &workflow, &all, QUARANTINE_STRIKES, 0).await;
-    let (one, store) = engine(fixture, |b| b.register(&workflow)).await;
+    kill_workers(fixture, &workflow, &all, QUARANTINE_STRIKES, 0).await;
+    let (one, store) = open_engine(fixture, |b| b.register(&workflow)).await;
     for (tried, minute) in [(1, 0), (3, 1), (6, 2)] {
         fixture.clock().advance(std::time::Duration::from_secs(60 * u64::from(minute > 0)));
-        count.reaches(tried).await;
-        let looks = store.call_count(crate::faults::fault_store::Call::Heartbeat);
-        store.wait_until_called(crate::faults::fault_store::Call::Heartbeat, looks + 2).await;
+        count.wait_for(tried).await;
+        let heartbeats = store.call_count(crate::faults::fault_store::Call::Heartbeat);
+        store.wait_until_called(crate::faults::fault_store::Call::Heartbeat, heartbeats + 2).await;
         assert_eq!(count.get(), tried, "minute {minute}");
     }
     assert!(!latch.is_open());

@@ -1,4 +1,4 @@
-//! Faults: what an engine makes of a database that is away, slow, choosy, or not to be trusted.
+//! Faults: the behaviour of an engine on a database that is unreachable, slow, rejects Writes, or returns corrupt data.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,36 +8,36 @@ use stepfast_core::store::{Filter, Outcome, RequestResult, State, Status, StoreE
 use stepfast_core::{Context, Engine, Error, ErrorKind, Failure, Workflow};
 
 use super::support::{
-    Count, Latch, Returns, engine, fresh_number, noop, open, record, row, second_engine, shut_down, steps,
-    suspends, waiting,
+    Count, Latch, BodyResult, open_engine, fresh_number, noop, open, record, row, open_second_engine, shut_down, steps,
+    is_suspension_of, latched_workflow,
 };
 use crate::StoreFixture;
 use crate::faults::fault_store::{Call, Fault, FaultStore};
 
 super::cases![
-    any_call_may_fail_before_it_happens,
-    any_answer_may_be_lost,
-    any_call_may_hang,
-    a_refused_checkpoint_is_the_steps_error,
-    a_refused_start_fails_its_caller_only,
-    a_refused_end_fails_its_execution_only,
-    a_blocked_write_waits_aside,
-    a_database_that_is_down_for_a_while_loses_nothing,
-    nothing_begins_while_the_database_is_down,
-    callers_wait_at_the_bound,
-    nothing_of_a_start_that_lost_lands,
-    a_tree_stops_with_a_start_that_lost,
-    an_end_does_not_overtake_what_is_held_behind_its_start,
-    requests_that_cannot_share_a_flush_do_not_hold_up_others,
-    one_whose_writes_wait_for_each_other_does_not_hold_up_others,
+    workflows_complete_when_any_call_fails,
+    workflows_complete_when_any_reply_is_lost,
+    workflows_complete_when_any_call_hangs,
+    rejected_checkpoint_is_the_error_of_its_step,
+    rejected_start_fails_only_its_caller,
+    rejected_end_fails_only_its_execution,
+    blocked_write_delays_no_others,
+    database_outage_loses_nothing,
+    executions_begin_only_after_a_database_outage,
+    callers_wait_at_the_staging_limit,
+    duplicate_start_commits_no_other_writes,
+    duplicate_start_stops_its_tree,
+    end_never_overtakes_writes_held_behind_its_start,
+    requests_in_separate_flushes_delay_no_others,
+    execution_with_dependent_writes_delays_no_others,
     lost_history_stops_the_engine,
-    a_database_that_cannot_be_trusted_stops_the_engine,
-    shutting_down_without_a_database_ends,
-    shutting_down_with_a_database_that_hangs_ends,
+    corrupt_reply_stops_the_engine,
+    shutdown_ends_without_a_database,
+    shutdown_ends_while_the_database_hangs,
 ];
 
-/// What the scenario runs.
-struct All {
+/// The workflows that every case with a single fault runs.
+struct FaultWorkflows {
     steps: Workflow<usize, Vec<usize>>,
     flaky: Workflow<(), usize>,
     echo: Workflow<String, String>,
@@ -47,12 +47,12 @@ struct All {
     begun: Count,
 }
 
-impl All {
+impl FaultWorkflows {
     fn new() -> Self {
         let (steps, begun) = (steps(), Count::new());
         let child = steps.clone();
         Self {
-            stuck: waiting("stuck", &begun, &Latch::new()),
+            stuck: latched_workflow("stuck", &begun, &Latch::new()),
             begun,
             flaky: Workflow::new("flaky", |mut cx: Context, (): ()| async move {
                 let mut calls = 0;
@@ -65,20 +65,20 @@ impl All {
                 .await
             }),
             echo: Workflow::new("echo", |mut cx: Context, text: String| async move {
-                cx.step("echo", || std::future::ready(Returns::Ok(text.clone()))).await
+                cx.step("echo", || std::future::ready(BodyResult::Ok(text.clone()))).await
             }),
             parent: Workflow::new("parent", move |mut cx: Context, n: usize| {
                 let child = child.clone();
                 async move {
                     let one = cx.start_child(&child, n).await?;
                     let two = cx.child(&child, n).await?;
-                    Returns::Ok(one.result(&mut cx).await?.len() + two.len())
+                    BodyResult::Ok(one.result(&mut cx).await?.len() + two.len())
                 }
             }),
             sleeper: Workflow::new("sleeper", |mut cx: Context, (): ()| async move {
-                cx.step("before", async || Returns::Ok(())).await?;
+                cx.step("before", async || BodyResult::Ok(())).await?;
                 cx.sleep(Duration::from_millis(60)).await;
-                cx.step("after", async || Returns::Ok(())).await
+                cx.step("after", async || BodyResult::Ok(())).await
             }),
             steps,
         }
@@ -97,72 +97,72 @@ impl All {
         .await
     }
 
-    /// Everything that an engine can be asked for, with what must come of it.
-    async fn happen(&self, engine: &Engine, id: &str) {
+    /// Runs every operation of an engine, and asserts each result.
+    async fn run_all(&self, engine: &Engine, id: &str) {
         let named = |what: &str| format!("{id} {what}");
-        let values = again(async || engine.run(&self.steps, 2).workflow_id(named("steps")).await).await;
+        let values = retry(async || engine.run(&self.steps, 2).workflow_id(named("steps")).await).await;
         assert_eq!(values.len(), 2);
         assert_eq!(
-            again(async || engine.run(&self.steps, 2).workflow_id(named("steps")).await).await,
+            retry(async || engine.run(&self.steps, 2).workflow_id(named("steps")).await).await,
             values
         );
-        assert_eq!(again(async || engine.run(&self.flaky, ()).workflow_id(named("flaky")).await).await, 3);
+        assert_eq!(retry(async || engine.run(&self.flaky, ()).workflow_id(named("flaky")).await).await, 3);
         let text = "x".repeat(200_000);
         let echo =
-            again(async || engine.start(&self.echo, text.clone()).workflow_id(named("echo")).await).await;
-        let parent = again(async || engine.start(&self.parent, 1).workflow_id(named("parent")).await).await;
+            retry(async || engine.start(&self.echo, text.clone()).workflow_id(named("echo")).await).await;
+        let parent = retry(async || engine.start(&self.parent, 1).workflow_id(named("parent")).await).await;
         let sleeper =
-            again(async || engine.start(&self.sleeper, ()).workflow_id(named("sleeper")).await).await;
+            retry(async || engine.start(&self.sleeper, ()).workflow_id(named("sleeper")).await).await;
         let begun = self.begun.get();
-        let stuck = again(async || engine.start(&self.stuck, 1).workflow_id(named("stuck")).await).await;
-        self.begun.reaches(begun + 1).await;
-        again(async || stuck.cancel().await).await;
-        assert_eq!(again(async || parent.result().await).await, 2);
-        again(async || sleeper.result().await).await;
-        assert!(again(async || echo.result().await).await == text);
+        let stuck = retry(async || engine.start(&self.stuck, 1).workflow_id(named("stuck")).await).await;
+        self.begun.wait_for(begun + 1).await;
+        retry(async || stuck.cancel().await).await;
+        assert_eq!(retry(async || parent.result().await).await, 2);
+        retry(async || sleeper.result().await).await;
+        assert!(retry(async || echo.result().await).await == text);
         let error = stuck.result().await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Cancelled, "{error}");
         let filter = Filter { id_prefix: Some(format!("{id} ").into()), limit: 99, ..Filter::default() };
-        let rows = again(async || engine.list(&filter).await).await.executions;
-        assert_eq!(rows.len(), 6, "each was started once");
+        let rows = retry(async || engine.list(&filter).await).await.executions;
+        assert_eq!(rows.len(), 6, "an execution was started twice");
         assert!(rows.iter().all(|row| row.status.is_terminal()));
-        let shown = again(async || engine.show(&named("parent")).await).await;
+        let shown = retry(async || engine.show(&named("parent")).await).await;
         let children = Filter { parent: Some(shown.execution.key), limit: 99, ..Filter::default() };
-        assert_eq!(again(async || engine.list(&children).await).await.executions.len(), 2);
+        assert_eq!(retry(async || engine.list(&children).await).await.executions.len(), 2);
     }
 }
 
-/// Asks again as long as the answer is that nobody knows.
-async fn again<T>(ask: impl AsyncFn() -> Result<T, Error>) -> T {
+/// Repeats a request while the database is unavailable.
+async fn retry<T>(request: impl AsyncFn() -> Result<T, Error>) -> T {
     for _ in 0..100 {
-        match ask().await {
-            Ok(answer) => return answer,
+        match request().await {
+            Ok(output) => return output,
             Err(Error::Unavailable(_)) => tokio::task::yield_now().await,
             Err(error) => panic!("{error}"),
         }
     }
-    panic!("a single fault has made the database unavailable for good");
+    panic!("the database stayed unavailable after a single fault");
 }
 
-/// Lets the first, second, ... call fail, until there are no more calls.
-async fn every_call(fixture: &dyn StoreFixture, fault: Fault) {
-    let all = All::new();
+/// Lets the first, second, … call fail, until a run makes fewer calls.
+async fn fail_every_call(fixture: &dyn StoreFixture, fault: Fault) {
+    let all = FaultWorkflows::new();
     let handle = fixture.store();
     for n in 1..500 {
         let store = FaultStore::wrap(handle.clone());
         let engine = all.engine(store.clone()).await;
         store.fail_nth_call(n, fault);
         let id = format!("{fault:?} {n}");
-        let happen = all.happen(&engine, &id);
+        let run_all = all.run_all(&engine, &id);
         if fault == Fault::Hang {
             let release = async {
                 store.wait_until_hanging().await;
                 store.release();
                 std::future::pending::<()>().await;
             };
-            tokio::select! { () = happen => {}, () = release => {} }
+            tokio::select! { () = run_all => {}, () = release => {} }
         } else {
-            happen.await;
+            run_all.await;
         }
         let has_fired = store.has_fired();
         shut_down(engine).await;
@@ -171,23 +171,23 @@ async fn every_call(fixture: &dyn StoreFixture, fault: Fault) {
             return;
         }
     }
-    panic!("the scenario does not end");
+    panic!("the number of calls has no end");
 }
 
-async fn any_call_may_fail_before_it_happens(fixture: &dyn StoreFixture) {
-    every_call(fixture, Fault::Before).await;
+async fn workflows_complete_when_any_call_fails(fixture: &dyn StoreFixture) {
+    fail_every_call(fixture, Fault::Before).await;
 }
 
-async fn any_answer_may_be_lost(fixture: &dyn StoreFixture) {
-    every_call(fixture, Fault::After).await;
+async fn workflows_complete_when_any_reply_is_lost(fixture: &dyn StoreFixture) {
+    fail_every_call(fixture, Fault::After).await;
 }
 
-async fn any_call_may_hang(fixture: &dyn StoreFixture) {
-    every_call(fixture, Fault::Hang).await;
+async fn workflows_complete_when_any_call_hangs(fixture: &dyn StoreFixture) {
+    fail_every_call(fixture, Fault::Hang).await;
 }
 
-/// Starts one execution of each input at once, so that they share flushes.
-async fn at_once<O: serde::de::DeserializeOwned + Send + 'static>(
+/// Starts `count` executions at once, with the inputs from zero, so that they share flushes.
+async fn run_concurrently<O: serde::de::DeserializeOwned + Send + 'static>(
     engine: &Engine,
     store: &FaultStore,
     workflow: &Workflow<usize, O>,
@@ -208,7 +208,7 @@ async fn at_once<O: serde::de::DeserializeOwned + Send + 'static>(
     outputs
 }
 
-async fn a_refused_checkpoint_is_the_steps_error(fixture: &dyn StoreFixture) {
+async fn rejected_checkpoint_is_the_error_of_its_step(fixture: &dyn StoreFixture) {
     let bodies = Count::new();
     let workflow = {
         let bodies = bodies.clone();
@@ -217,26 +217,26 @@ async fn a_refused_checkpoint_is_the_steps_error(fixture: &dyn StoreFixture) {
             async move {
                 let value = cx
                     .step(format!("value {n}"), || {
-                        bodies.more();
-                        std::future::ready(Returns::Ok(n))
+                        bodies.increment();
+                        std::future::ready(BodyResult::Ok(n))
                     })
                     .await;
-                let next = cx.step("next", async || Returns::Ok(1)).await?;
-                Returns::Ok((value, next))
+                let next = cx.step("next", async || BodyResult::Ok(1)).await?;
+                BodyResult::Ok((value, next))
             }
         })
     };
-    let (engine, store) = engine(fixture, |b| b.register(&workflow)).await;
+    let (engine, store) = open_engine(fixture, |b| b.register(&workflow)).await;
     store.reject(|write| {
         matches!(write, Write::Checkpoint(c) if &*c.name == "value 7" && c.outcome.decode::<usize>().is_ok())
     });
-    for (n, output) in at_once(&engine, &store, &workflow, 20).await.into_iter().enumerate() {
+    for (n, output) in run_concurrently(&engine, &store, &workflow, 20).await.into_iter().enumerate() {
         let (value, next) = output.unwrap();
         assert_eq!(next, 1);
         if n == 7 {
             let failure = value.unwrap_err();
             assert_eq!(failure.code(), Some(OUTCOME_REJECTED));
-            assert!(failure.message.contains("does not like it"), "{failure}");
+            assert!(failure.message.contains("a test rejects it"), "{failure}");
         } else {
             assert_eq!(value.unwrap(), n);
         }
@@ -245,24 +245,24 @@ async fn a_refused_checkpoint_is_the_steps_error(fixture: &dyn StoreFixture) {
     shut_down(engine).await;
 }
 
-async fn a_refused_start_fails_its_caller_only(fixture: &dyn StoreFixture) {
+async fn rejected_start_fails_only_its_caller(fixture: &dyn StoreFixture) {
     let steps = steps();
-    let (engine, store) = engine(fixture, |b| b.register(&steps)).await;
+    let (engine, store) = open_engine(fixture, |b| b.register(&steps)).await;
     for id in [None, Some("given")] {
         let is_seventh = |write: &Write| matches!(write, Write::Start(start) if start.input.decode::<usize>().unwrap() == 7);
         store.reject(is_seventh);
-        for (n, output) in at_once(&engine, &store, &steps, 12).await.into_iter().enumerate() {
+        for (n, output) in run_concurrently(&engine, &store, &steps, 12).await.into_iter().enumerate() {
             match output {
                 Ok(values) => assert_eq!(values.len(), n),
                 Err(error) => {
-                    assert!(n == 7 && error.to_string().contains("does not like it"), "{n}: {error}");
+                    assert!(n == 7 && error.to_string().contains("a test rejects it"), "{n}: {error}");
                 }
             }
         }
         let start = engine.start(&steps, 7);
         let start = if let Some(id) = id { start.workflow_id(id) } else { start };
         let error = start.await.map(drop).unwrap_err();
-        assert!(error.to_string().contains("does not like it"), "{error}");
+        assert!(error.to_string().contains("a test rejects it"), "{error}");
         store.accept_all();
         let start = engine.start(&steps, 7);
         let start = if let Some(id) = id { start.workflow_id(id) } else { start };
@@ -272,9 +272,9 @@ async fn a_refused_start_fails_its_caller_only(fixture: &dyn StoreFixture) {
     shut_down(engine).await;
 }
 
-async fn a_refused_end_fails_its_execution_only(fixture: &dyn StoreFixture) {
+async fn rejected_end_fails_only_its_execution(fixture: &dyn StoreFixture) {
     let steps = steps();
-    let (engine, store) = engine(fixture, |b| b.register(&steps)).await;
+    let (engine, store) = open_engine(fixture, |b| b.register(&steps)).await;
     store.reject(|write| match write {
         Write::Transition(change) => match &change.state {
             State::Ended { outcome, .. } => {
@@ -284,7 +284,7 @@ async fn a_refused_end_fails_its_execution_only(fixture: &dyn StoreFixture) {
         },
         _ => false,
     });
-    for (n, output) in at_once(&engine, &store, &steps, 12).await.into_iter().enumerate() {
+    for (n, output) in run_concurrently(&engine, &store, &steps, 12).await.into_iter().enumerate() {
         match output {
             Ok(values) => assert_eq!(values.len(), n),
             Err(error) => {
@@ -296,9 +296,9 @@ async fn a_refused_end_fails_its_execution_only(fixture: &dyn StoreFixture) {
     shut_down(engine).await;
 }
 
-async fn a_blocked_write_waits_aside(fixture: &dyn StoreFixture) {
+async fn blocked_write_delays_no_others(fixture: &dyn StoreFixture) {
     let steps = steps();
-    let (engine, store) = engine(fixture, |b| b.register(&steps)).await;
+    let (engine, store) = open_engine(fixture, |b| b.register(&steps)).await;
     store.block(
         |write| matches!(write, Write::Start(start) if start.workflow_id.as_deref() == Some("blocked")),
     );
@@ -306,7 +306,7 @@ async fn a_blocked_write_waits_aside(fixture: &dyn StoreFixture) {
         let (engine, steps) = (engine.clone(), steps.clone());
         tokio::spawn(async move { engine.run(&steps, 2).workflow_id("blocked").await })
     };
-    for (n, output) in at_once(&engine, &store, &steps, 12).await.into_iter().enumerate() {
+    for (n, output) in run_concurrently(&engine, &store, &steps, 12).await.into_iter().enumerate() {
         assert_eq!(output.unwrap().len(), n);
     }
     for n in 0..5 {
@@ -319,11 +319,11 @@ async fn a_blocked_write_waits_aside(fixture: &dyn StoreFixture) {
     shut_down(engine).await;
 }
 
-const ALL: &[Call] = &[Call::Commit, Call::Claim, Call::Heartbeat, Call::Load, Call::LoadValue, Call::List];
+const ALL_CALLS: &[Call] = &[Call::Commit, Call::Claim, Call::Heartbeat, Call::Load, Call::LoadValue, Call::List];
 
-async fn a_database_that_is_down_for_a_while_loses_nothing(fixture: &dyn StoreFixture) {
+async fn database_outage_loses_nothing(fixture: &dyn StoreFixture) {
     let steps = steps();
-    let (engine, store) = engine(fixture, |b| b.register(&steps)).await;
+    let (engine, store) = open_engine(fixture, |b| b.register(&steps)).await;
     let mut runs = Vec::new();
     for round in 0..3 {
         for n in 0..10 {
@@ -331,7 +331,7 @@ async fn a_database_that_is_down_for_a_while_loses_nothing(fixture: &dyn StoreFi
             let id = format!("{round} {n}");
             runs.push((n, tokio::spawn(async move { engine.run(&steps, n).workflow_id(id).await })));
         }
-        store.make_unavailable(ALL);
+        store.make_unavailable(ALL_CALLS);
         store.wait_until_called(Call::Commit, store.call_count(Call::Commit) + 3).await;
         let (engine, steps) = (engine.clone(), steps.clone());
         runs.push((4, tokio::spawn(async move { engine.run(&steps, 4).await })));
@@ -345,12 +345,12 @@ async fn a_database_that_is_down_for_a_while_loses_nothing(fixture: &dyn StoreFi
     shut_down(engine).await;
 }
 
-async fn nothing_begins_while_the_database_is_down(fixture: &dyn StoreFixture) {
+async fn executions_begin_only_after_a_database_outage(fixture: &dyn StoreFixture) {
     let (count, latch) = (Count::new(), Latch::new());
     latch.open();
-    let workflow = waiting("w", &count, &latch);
-    let (engine, store) = engine(fixture, |b| b.register(&workflow)).await;
-    store.make_unavailable(ALL);
+    let workflow = latched_workflow("w", &count, &latch);
+    let (engine, store) = open_engine(fixture, |b| b.register(&workflow)).await;
+    store.make_unavailable(ALL_CALLS);
     let run = {
         let (engine, workflow) = (engine.clone(), workflow.clone());
         tokio::spawn(async move { engine.run(&workflow, 3).await })
@@ -362,16 +362,16 @@ async fn nothing_begins_while_the_database_is_down(fixture: &dyn StoreFixture) {
     assert_eq!((count.get(), run.is_finished()), (0, false));
     store.make_unavailable(&[]);
     assert_eq!(run.await.unwrap().unwrap(), 3);
-    count.reaches(2).await;
+    count.wait_for(2).await;
     shut_down(engine).await;
 }
 
-async fn callers_wait_at_the_bound(fixture: &dyn StoreFixture) {
+async fn callers_wait_at_the_staging_limit(fixture: &dyn StoreFixture) {
     let length = Workflow::new("length", |mut cx: Context, text: String| async move {
-        cx.step("length", || std::future::ready(Returns::Ok(text.clone()))).await.map(|text| text.len())
+        cx.step("length", || std::future::ready(BodyResult::Ok(text.clone()))).await.map(|text| text.len())
     });
     let bound = 1 << 20;
-    let (engine, store) = engine(fixture, |b| b.register(&length).staged_bytes(bound)).await;
+    let (engine, store) = open_engine(fixture, |b| b.register(&length).staged_bytes(bound)).await;
     store.hold_calls(&[Call::Commit]);
     let size = 20_000;
     let mut starts = Vec::new();
@@ -395,7 +395,7 @@ async fn callers_wait_at_the_bound(fixture: &dyn StoreFixture) {
     shut_down(engine).await;
 }
 
-async fn nothing_of_a_start_that_lost_lands(fixture: &dyn StoreFixture) {
+async fn duplicate_start_commits_no_other_writes(fixture: &dyn StoreFixture) {
     let child = noop();
     let (bodies, workflow) = (Count::new(), child.clone());
     let workflow = {
@@ -405,32 +405,32 @@ async fn nothing_of_a_start_that_lost_lands(fixture: &dyn StoreFixture) {
             async move {
                 let value = cx
                     .step("guess", || {
-                        bodies.more();
-                        std::future::ready(Returns::Ok(fresh_number()))
+                        bodies.increment();
+                        std::future::ready(BodyResult::Ok(fresh_number()))
                     })
                     .speculative()
                     .await?;
                 cx.start_detached(&child, x).await?;
-                cx.step("act", || std::future::ready(Returns::Ok(value))).await
+                cx.step("act", || std::future::ready(BodyResult::Ok(value))).await
             }
         })
     };
-    let (one, store) = engine(fixture, |b| b.register(&workflow).register(&child)).await;
-    let (two, other) = second_engine(fixture, |b| b.register(&workflow).register(&child)).await;
+    let (one, store) = open_engine(fixture, |b| b.register(&workflow).register(&child)).await;
+    let (two, other) = open_second_engine(fixture, |b| b.register(&workflow).register(&child)).await;
     for round in 0..5 {
         let id = format!("{round}");
         store.hold_calls(&[Call::Commit]);
-        let loser = {
+        let duplicate_run = {
             let (one, workflow, id) = (one.clone(), workflow.clone(), id.clone());
             tokio::spawn(async move { one.run(&workflow, 1).workflow_id(id).await })
         };
         store.wait_until_hanging().await;
-        let won = two.run(&workflow, 1).workflow_id(id.clone()).await.unwrap();
+        let expected = two.run(&workflow, 1).workflow_id(id.clone()).await.unwrap();
         store.release();
-        assert_eq!(loser.await.unwrap().unwrap(), won);
+        assert_eq!(duplicate_run.await.unwrap().unwrap(), expected);
         assert_eq!(
             record(&two, &id).await.checkpoints.last().unwrap().outcome.decode::<usize>().unwrap(),
-            won
+            expected
         );
     }
     assert_eq!(bodies.get(), 5);
@@ -438,31 +438,31 @@ async fn nothing_of_a_start_that_lost_lands(fixture: &dyn StoreFixture) {
         .committed_writes()
         .into_iter()
         .filter(|(write, outcome)| *outcome == Outcome::Applied && !matches!(write, Write::Wake(_)));
-    assert_eq!(applied.count(), 0, "what the first engine did has all lost");
+    assert_eq!(applied.count(), 0, "a Write of the first engine was applied");
     assert_eq!(one.count(&Filter::default()).await.unwrap(), 10);
     drop(other);
     shut_down(one).await;
     shut_down(two).await;
 }
 
-async fn a_tree_stops_with_a_start_that_lost(fixture: &dyn StoreFixture) {
+async fn duplicate_start_stops_its_tree(fixture: &dyn StoreFixture) {
     let (begun, go) = (Count::new(), Latch::new());
     let child = {
         let (begun, go) = (begun.clone(), go.clone());
-        Workflow::new("child", move |mut cx: Context, is_patient: bool| {
+        Workflow::new("child", move |mut cx: Context, waits_forever: bool| {
             let (begun, go) = (begun.clone(), go.clone());
             async move {
-                begun.more();
-                if is_patient {
-                    // for something that nobody records
+                begun.increment();
+                if waits_forever {
+                    // a wait for an event that is never recorded
                     std::future::pending::<()>().await;
                 }
-                // code that blocks its thread hears of nothing
+                // code that blocks its thread receives no cancel
                 while !go.is_open() {
                     std::thread::yield_now();
                 }
                 cx.sleep(Duration::ZERO).await;
-                cx.step("act", || std::future::ready(Returns::Ok(1))).speculative().await
+                cx.step("act", || std::future::ready(BodyResult::Ok(1))).speculative().await
             }
         })
     };
@@ -476,45 +476,45 @@ async fn a_tree_stops_with_a_start_that_lost(fixture: &dyn StoreFixture) {
             }
         })
     };
-    let (one, store) = engine(fixture, |b| b.register(&root).register(&child)).await;
-    let there = Workflow::new("root", |_cx: Context, (): ()| async move { Returns::Ok(2) });
-    let (two, _) = second_engine(fixture, |b| b.register(&there)).await;
+    let (one, store) = open_engine(fixture, |b| b.register(&root).register(&child)).await;
+    let other_root = Workflow::new("root", |_cx: Context, (): ()| async move { BodyResult::Ok(2) });
+    let (two, _) = open_second_engine(fixture, |b| b.register(&other_root)).await;
     store.hold_calls(&[Call::Commit]);
-    let loser = {
+    let duplicate_run = {
         let (one, root) = (one.clone(), root.clone());
         tokio::spawn(async move { one.run(&root, ()).workflow_id("x").await })
     };
-    begun.reaches(2).await;
-    assert_eq!(two.run(&there, ()).workflow_id("x").await.unwrap(), 2);
+    begun.wait_for(2).await;
+    assert_eq!(two.run(&other_root, ()).workflow_id("x").await.unwrap(), 2);
     store.release();
-    assert_eq!(loser.await.unwrap().unwrap(), 2);
+    assert_eq!(duplicate_run.await.unwrap().unwrap(), 2);
     go.open();
     while one.running_count() > 0 {
         tokio::task::yield_now().await;
     }
     shut_down(one).await;
-    let written = store.committed_writes().into_iter().filter(|(write, outcome)| {
+    let applied = store.committed_writes().into_iter().filter(|(write, outcome)| {
         *outcome == Outcome::Applied
             && matches!(write, Write::Start(_) | Write::Checkpoint(_) | Write::Transition(_))
     });
-    assert_eq!(written.count(), 0, "what the first engine did has all lost");
+    assert_eq!(applied.count(), 0, "a Write of the first engine was applied");
     assert_eq!(two.count(&Filter::default()).await.unwrap(), 1);
     shut_down(two).await;
 }
 
-async fn an_end_does_not_overtake_what_is_held_behind_its_start(fixture: &dyn StoreFixture) {
+async fn end_never_overtakes_writes_held_behind_its_start(fixture: &dyn StoreFixture) {
     let noop = noop();
     let sleeper = Workflow::new("sleeper", |mut cx: Context, (): ()| async move {
         // recorded without waiting for the Start
         cx.sleep(Duration::from_millis(1)).await;
-        Returns::Ok(())
+        BodyResult::Ok(())
     });
-    let (engine, store) = engine(fixture, |b| b.register(&noop).register(&sleeper)).await;
+    let (engine, store) = open_engine(fixture, |b| b.register(&noop).register(&sleeper)).await;
     store.hold_calls(&[Call::Commit]);
     let (one, first) = (engine.clone(), noop.clone());
     let first = tokio::spawn(async move { one.run(&first, 1).await });
     store.wait_until_hanging().await;
-    // its Start waits in the next flush, its outcome unknown; the timer's checkpoint is held, then comes the end
+    // its Start waits in the next flush without an outcome; the timer's checkpoint is held, and the end follows it
     let one = engine.clone();
     let run = tokio::spawn(async move { one.run(&sleeper, ()).workflow_id("x").await });
     while engine.lane_load().iter().map(|lane| lane.waiters).sum::<usize>() < 2 {
@@ -524,8 +524,8 @@ async fn an_end_does_not_overtake_what_is_held_behind_its_start(fixture: &dyn St
     first.await.unwrap().unwrap();
     run.await.unwrap().unwrap();
     let key = row(&engine, "x").await.key;
-    let landed: Vec<Write> = store.committed_writes().into_iter().map(|(write, _)| write).collect();
-    let of_x: Vec<&Write> = landed.iter().filter(|write| write.execution() == key).collect();
+    let committed: Vec<Write> = store.committed_writes().into_iter().map(|(write, _)| write).collect();
+    let of_x: Vec<&Write> = committed.iter().filter(|write| write.execution() == key).collect();
     assert!(
         matches!(&of_x[..], [Write::Start(start), Write::Checkpoint(_), Write::Transition(_)]
             if start.state.status() == Status::Running),
@@ -534,32 +534,32 @@ async fn an_end_does_not_overtake_what_is_held_behind_its_start(fixture: &dyn St
     shut_down(engine).await;
 }
 
-async fn requests_that_cannot_share_a_flush_do_not_hold_up_others(fixture: &dyn StoreFixture) {
+async fn requests_in_separate_flushes_delay_no_others(fixture: &dyn StoreFixture) {
     let sleeper = Workflow::new("sleeper", |mut cx: Context, (): ()| async move {
         cx.sleep(Duration::from_hours(1)).await;
-        Returns::Ok(())
+        BodyResult::Ok(())
     });
     let steps = steps();
     let (engine, store) =
-        engine(fixture, |b| b.register(&sleeper).register(&steps).suspend_after(Duration::from_millis(1)))
+        open_engine(fixture, |b| b.register(&sleeper).register(&steps).suspend_after(Duration::from_millis(1)))
             .await;
     let handle = engine.start(&sleeper, ()).workflow_id("x").await.unwrap();
-    store.wait_until_committed(suspends(handle.key())).await;
-    let mut askers = Vec::new();
+    store.wait_until_committed(is_suspension_of(handle.key())).await;
+    let mut requesters = Vec::new();
     for n in 0..30 {
         let engine = engine.clone();
-        askers.push(tokio::spawn(async move {
+        requesters.push(tokio::spawn(async move {
             if n % 2 == 0 { engine.cancel("x").await } else { engine.resume("x").await }
         }));
     }
-    for (n, output) in at_once(&engine, &store, &steps, 12).await.into_iter().enumerate() {
+    for (n, output) in run_concurrently(&engine, &store, &steps, 12).await.into_iter().enumerate() {
         assert_eq!(output.unwrap().len(), n);
     }
-    for asker in askers {
-        let answer = asker.await.unwrap().unwrap();
+    for requester in requesters {
+        let result = requester.await.unwrap().unwrap();
         assert!(
-            !matches!(answer, RequestResult::NotApplicable(Status::Completed | Status::Failed)),
-            "{answer:?}"
+            !matches!(result, RequestResult::NotApplicable(Status::Completed | Status::Failed)),
+            "{result:?}"
         );
     }
     while !row(&engine, "x").await.status.is_terminal() {
@@ -568,7 +568,7 @@ async fn requests_that_cannot_share_a_flush_do_not_hold_up_others(fixture: &dyn 
     shut_down(engine).await;
 }
 
-async fn one_whose_writes_wait_for_each_other_does_not_hold_up_others(fixture: &dyn StoreFixture) {
+async fn execution_with_dependent_writes_delays_no_others(fixture: &dyn StoreFixture) {
     let (noop, steps, started, enough) = (noop(), steps(), Count::new(), Latch::new());
     let busy = {
         let (child, started, enough) = (noop.clone(), started.clone(), enough.clone());
@@ -577,27 +577,27 @@ async fn one_whose_writes_wait_for_each_other_does_not_hold_up_others(fixture: &
             async move {
                 cx.sleep(Duration::from_hours(1)).await;
                 while !enough.is_open() {
-                    // claimed: each Start holds its tree until it is known whether the child was there
+                    // claimed: each Start holds its tree until the store has reported whether the child exists
                     cx.start_detached(&child, 1).await?;
-                    started.more();
+                    started.increment();
                 }
-                Returns::Ok(())
+                BodyResult::Ok(())
             }
         })
     };
     let with = |b: stepfast_core::EngineBuilder| {
         b.register(&noop).register(&steps).register(&busy).suspend_after(Duration::ZERO)
     };
-    let (engine, store) = engine(fixture, with).await;
+    let (engine, store) = open_engine(fixture, with).await;
     let handle = engine.start(&busy, ()).await.unwrap();
-    store.wait_until_committed(suspends(handle.key())).await;
+    store.wait_until_committed(is_suspension_of(handle.key())).await;
     fixture.clock().advance(Duration::from_hours(1));
-    started.reaches(1).await;
+    started.wait_for(1).await;
     for n in 0..20 {
         let before = started.get();
         assert_eq!(engine.run(&steps, n % 4).await.unwrap().len(), n % 4);
-        // both go on
-        started.reaches(before + 1).await;
+        // both continue
+        started.wait_for(before + 1).await;
     }
     assert!(!handle.status().await.unwrap().is_terminal());
     enough.open();
@@ -607,8 +607,8 @@ async fn one_whose_writes_wait_for_each_other_does_not_hold_up_others(fixture: &
 
 async fn lost_history_stops_the_engine(fixture: &dyn StoreFixture) {
     let steps = steps();
-    let (engine, store) = engine(fixture, |b| b.register(&steps)).await;
-    let (two, _) = second_engine(fixture, |b| b.register(&steps)).await;
+    let (engine, store) = open_engine(fixture, |b| b.register(&steps)).await;
+    let (two, _) = open_second_engine(fixture, |b| b.register(&steps)).await;
     engine.run(&steps, 2).workflow_id("x").await.unwrap();
     store.fail_next_commit_with(StoreError::Corrupt("flush 7 follows on 3".into()));
     let error = engine.run(&steps, 3).await.unwrap_err();
@@ -622,22 +622,22 @@ async fn lost_history_stops_the_engine(fixture: &dyn StoreFixture) {
         assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}");
     }
     engine.shutdown(Duration::from_secs(5)).await.unwrap();
-    assert_eq!(two.run(&steps, 1).await.unwrap().len(), 1, "others are not concerned");
+    assert_eq!(two.run(&steps, 1).await.unwrap().len(), 1, "other engines are unaffected");
     shut_down(two).await;
 }
 
-async fn a_database_that_cannot_be_trusted_stops_the_engine(fixture: &dyn StoreFixture) {
+async fn corrupt_reply_stops_the_engine(fixture: &dyn StoreFixture) {
     for call in [Call::Heartbeat, Call::Claim] {
         let (count, latch) = (Count::new(), Latch::new());
-        let workflow = waiting("w", &count, &latch);
-        let (engine, store) = engine(fixture, |b| b.register(&workflow).max_running(1)).await;
+        let workflow = latched_workflow("w", &count, &latch);
+        let (engine, store) = open_engine(fixture, |b| b.register(&workflow).max_running(1)).await;
         engine.start(&workflow, 1).await.unwrap();
-        count.reaches(1).await;
+        count.wait_for(1).await;
         let queued = engine.start(&workflow, 2).await.unwrap();
         let waiting = tokio::spawn(async move { queued.result().await });
         store.fail_next_with(call, StoreError::Corrupt("an answer".into()));
         if call == Call::Claim {
-            // there is a place for the other
+            // the engine has capacity for the queued execution
             latch.open();
         }
         let error = waiting.await.unwrap().unwrap_err();
@@ -645,27 +645,27 @@ async fn a_database_that_cannot_be_trusted_stops_the_engine(fixture: &dyn StoreF
         assert!(error.to_string().contains("an answer"), "{error}");
         latch.open();
         engine.shutdown(Duration::from_secs(5)).await.unwrap();
-        let (next, _) = second_engine(fixture, |b| b.register(&workflow)).await;
-        while next.count(&unended()).await.unwrap() > 0 {
+        let (next, _) = open_second_engine(fixture, |b| b.register(&workflow)).await;
+        while next.count(&unfinished()).await.unwrap() > 0 {
             tokio::task::yield_now().await;
         }
         shut_down(next).await;
     }
 }
 
-fn unended() -> Filter {
+fn unfinished() -> Filter {
     let statuses = Status::ALL.into_iter().filter(|status| !status.is_terminal()).collect();
     Filter { statuses, ..Filter::default() }
 }
 
-async fn shutting_down_without_a_database_ends(fixture: &dyn StoreFixture) {
+async fn shutdown_ends_without_a_database(fixture: &dyn StoreFixture) {
     stop_without(fixture, |store| {
         store.make_unavailable(&[Call::Commit, Call::Claim, Call::Heartbeat, Call::Load, Call::Close]);
     })
     .await;
 }
 
-async fn shutting_down_with_a_database_that_hangs_ends(fixture: &dyn StoreFixture) {
+async fn shutdown_ends_while_the_database_hangs(fixture: &dyn StoreFixture) {
     stop_without(fixture, |store| {
         store.hold_calls(&[Call::Commit, Call::Claim, Call::Heartbeat, Call::Load, Call::Close]);
     })
@@ -674,10 +674,10 @@ async fn shutting_down_with_a_database_that_hangs_ends(fixture: &dyn StoreFixtur
 
 async fn stop_without(fixture: &dyn StoreFixture, fail: impl FnOnce(&FaultStore)) {
     let (count, latch) = (Count::new(), Latch::new());
-    let (workflow, steps) = (waiting("w", &count, &latch), steps());
-    let (engine, store) = engine(fixture, |b| b.register(&workflow).register(&steps)).await;
+    let (workflow, steps) = (latched_workflow("w", &count, &latch), steps());
+    let (engine, store) = open_engine(fixture, |b| b.register(&workflow).register(&steps)).await;
     let running = engine.start(&workflow, 1).workflow_id("x").await.unwrap();
-    count.reaches(1).await;
+    count.wait_for(1).await;
     let called = store.call_count(Call::Commit);
     fail(&store);
     let start = {
@@ -688,7 +688,7 @@ async fn stop_without(fixture: &dyn StoreFixture, fail: impl FnOnce(&FaultStore)
     store.wait_until_called(Call::Commit, called + 1).await;
     let began = tokio::time::Instant::now();
     engine.shutdown(Duration::from_millis(300)).await.unwrap();
-    assert!(began.elapsed() < Duration::from_secs(15), "it took {:?}", began.elapsed());
+    assert!(began.elapsed() < Duration::from_secs(15), "the shutdown took {:?}", began.elapsed());
     for error in [start.await.unwrap().unwrap_err(), waiting.await.unwrap().map(drop).unwrap_err()] {
         assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
     }

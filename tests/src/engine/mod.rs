@@ -1,8 +1,8 @@
-//! The engine's suite: what a program sees of an engine, whatever the store; one file per noun, one function
-//! per case.
+//! The engine suite: the behaviour of an engine that a program observes, on every store. One file per noun, one
+//! function per case.
 //!
-//! tests/engine.rs runs every case on every store. Cases wait for events, never for time to pass; the runner
-//! gives up on a case that hangs.
+//! tests/engine.rs runs every case on every store. Cases wait for events, never for time to pass; the runner ends a
+//! case that hangs.
 
 use std::panic::AssertUnwindSafe;
 use std::sync::mpsc;
@@ -15,8 +15,9 @@ use crate::{FixtureFactory, StoreFixture};
 
 pub mod support;
 
-/// Runs a case on a fresh database; panics if the engine misbehaves.
-pub type Run = for<'a> fn(&'a dyn StoreFixture) -> LocalBoxFuture<'a, ()>;
+/// A function that runs one case on a fresh database. It panics if the engine misbehaves.
+pub type EngineCase = for<'a> fn(&'a dyn StoreFixture) -> LocalBoxFuture<'a, ()>;
+use EngineCase as Case;
 
 mod attempt;
 mod attributes;
@@ -46,8 +47,8 @@ mod unreadable;
 mod value;
 mod wait;
 
-/// The cases with faults, by name.
-pub fn faults() -> impl Iterator<Item = (&'static str, Run)> {
+/// Returns the cases with faults, each with its name.
+pub fn fault_cases() -> impl Iterator<Item = (&'static str, EngineCase)> {
     fault::CASES
         .iter()
         .chain(fence::CASES)
@@ -82,16 +83,16 @@ nouns![
     self_claiming,
 ];
 
-/// A case that is not over by then hangs.
-const PATIENCE: Duration = Duration::from_mins(3);
+/// The time after which a case counts as hanging.
+const CASE_TIMEOUT: Duration = Duration::from_mins(3);
 
-/// Runs a case on a fresh database, in a runtime of its own; an error if it fails or hangs.
-pub fn on_fresh(fresh: FixtureFactory, run: Run) -> Result<(), String> {
-    within(PATIENCE, move |runtime| runtime.block_on(async { run(&*fresh().await).await }))
+/// Runs a case on a fresh database, in a runtime of its own. Returns an error if the case fails or hangs.
+pub fn run_case(fresh: FixtureFactory, run: EngineCase) -> Result<(), String> {
+    run_within(CASE_TIMEOUT, move |runtime| runtime.block_on(async { run(&*fresh().await).await }))
 }
 
-/// Runs `body` with a runtime on a thread of its own; an error if it panics or takes longer than `patience`.
-pub fn within(
+/// Runs `body` with a runtime on a thread of its own. Returns an error if it panics or takes longer than `patience`.
+pub fn run_within(
     patience: Duration,
     body: impl FnOnce(tokio::runtime::Runtime) + Send + 'static,
 ) -> Result<(), String> {
@@ -99,16 +100,16 @@ pub fn within(
     let run = move || {
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
         let result = std::panic::catch_unwind(AssertUnwindSafe(|| body(runtime.unwrap())));
-        let _ = done.send(result.map_err(|panic| said(&*panic)));
+        let _ = done.send(result.map_err(|panic| panic_message(&*panic)));
     };
     std::thread::Builder::new().spawn(run).map_err(|error| error.to_string())?;
-    ended.recv_timeout(patience).unwrap_or_else(|_| Err(format!("it hangs: not over after {patience:?}")))
+    ended.recv_timeout(patience).unwrap_or_else(|_| Err(format!("the case hangs: not finished after {patience:?}")))
 }
 
-fn said(panic: &(dyn std::any::Any + Send)) -> String {
+fn panic_message(panic: &(dyn std::any::Any + Send)) -> String {
     panic
         .downcast_ref::<String>()
         .cloned()
         .or_else(|| panic.downcast_ref::<&str>().map(ToString::to_string))
-        .unwrap_or_else(|| "it panicked".into())
+        .unwrap_or_else(|| "the case panicked".into())
 }

@@ -1,4 +1,4 @@
-//! Queues: limits that hold whoever runs what, turns, pauses, and who serves which.
+//! Queues: limits across engines, fairness, pauses, and the queues that an engine serves.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
@@ -11,69 +11,69 @@ use stepfast_core::store::Status;
 use stepfast_core::{Context, Engine, Error, Workflow};
 
 use super::support::{
-    Count, Latch, Returns, engine, noop, open, row, second_engine, shut_down, sleeper, waiting,
+    Count, Latch, BodyResult, open_engine, noop, open, row, open_second_engine, shut_down, sleeper, latched_workflow,
 };
 use crate::StoreFixture;
 use crate::faults::fault_store::Call;
 
 super::cases![
-    what_is_put_into_a_queue_runs,
-    queues_that_are_not_there_are_refused,
-    a_start_into_a_queue_waits_for_the_database,
-    no_more_run_than_the_queue_allows,
-    no_more_run_of_a_key_than_it_allows_and_in_order,
-    no_more_run_in_a_worker_than_it_allows,
-    a_sleeper_holds_no_slot,
-    a_paused_queue_waits_until_it_is_resumed,
-    a_raised_limit_counts_at_once,
-    only_who_serves_a_queue_runs_what_is_in_it,
-    what_a_lost_engine_ran_keeps_its_slots,
-    declared_limits_meet_stored_ones,
-    urgent_ones_come_first,
-    what_is_delayed_begins_when_it_is_due,
-    what_is_rated_begins_as_often_as_it_may,
-    one_of_a_dedup_id_at_a_time,
-    a_full_queue_refuses_or_lets_wait,
-    many_are_started_in_one_call,
-    what_is_debounced_begins_once_with_the_last_input,
-    who_waits_for_room_is_told_when_somebody_is_cancelled,
-    a_timeout_may_begin_with_the_execution,
+    queued_start_runs,
+    unknown_queue_is_rejected,
+    queued_start_waits_for_the_database,
+    concurrency_limit_holds_across_engines,
+    key_concurrency_limit_holds_and_keeps_the_order,
+    worker_concurrency_limit_holds,
+    suspended_execution_holds_no_slot,
+    paused_queue_waits_until_it_is_resumed,
+    raised_limit_applies_at_once,
+    queue_runs_only_on_engines_that_serve_it,
+    slots_of_a_dead_engine_are_freed_by_its_takeover,
+    declared_limits_follow_the_conflict_policy,
+    urgent_executions_run_first,
+    delayed_execution_begins_when_due,
+    rate_limit_holds_across_engines,
+    dedup_id_admits_one_execution_at_a_time,
+    full_queue_rejects_or_delays_starts,
+    start_many_starts_every_input,
+    debounced_execution_begins_once_with_the_last_input,
+    waiting_start_enters_the_queue_after_a_cancel,
+    run_timeout_begins_with_the_execution,
 ];
 
-/// What runs at the moment, by key, and the most that ever did.
+/// The number of concurrent executions by key, and its maximum.
 #[derive(Clone, Default)]
 struct Gauge(Arc<Mutex<HashMap<String, Measured>>>);
 
 #[derive(Clone, Default)]
 struct Measured {
-    now: usize,
-    most: usize,
+    current: usize,
+    highest: usize,
     order: Vec<i64>,
 }
 
 impl Gauge {
     fn enter(&self, key: &str, x: i64) {
         let mut all = self.0.lock().unwrap();
-        let it = all.entry(key.to_owned()).or_default();
-        it.now += 1;
-        it.most = it.most.max(it.now);
-        it.order.push(x);
+        let entry = all.entry(key.to_owned()).or_default();
+        entry.current += 1;
+        entry.highest = entry.highest.max(entry.current);
+        entry.order.push(x);
     }
 
     fn leave(&self, key: &str) {
-        self.0.lock().unwrap().get_mut(key).unwrap().now -= 1;
+        self.0.lock().unwrap().get_mut(key).unwrap().current -= 1;
     }
 
-    fn most(&self, key: &str) -> usize {
-        self.0.lock().unwrap().get(key).map_or(0, |it| it.most)
+    fn highest(&self, key: &str) -> usize {
+        self.0.lock().unwrap().get(key).map_or(0, |entry| entry.highest)
     }
 
     fn order(&self, key: &str) -> Vec<i64> {
-        self.0.lock().unwrap().get(key).map(|it| it.order.clone()).unwrap_or_default()
+        self.0.lock().unwrap().get(key).map(|entry| entry.order.clone()).unwrap_or_default()
     }
 }
 
-/// A workflow of one step that is measured under the key it is given.
+/// Returns a workflow with one step that is measured under the key in its input.
 fn measured(gauge: &Gauge) -> Workflow<(String, i64), i64> {
     let gauge = gauge.clone();
     Workflow::new("measured", move |mut cx: Context, (key, x): (String, i64)| {
@@ -83,12 +83,12 @@ fn measured(gauge: &Gauge) -> Workflow<(String, i64), i64> {
                 let (gauge, key) = (gauge.clone(), key.clone());
                 async move {
                     gauge.enter(&key, x);
-                    // others get the chance to exceed a limit
+                    // other executions have a chance to exceed a limit
                     for _ in 0..20 {
                         tokio::task::yield_now().await;
                     }
                     gauge.leave(&key);
-                    Returns::Ok(x)
+                    BodyResult::Ok(x)
                 }
             })
             .await
@@ -96,28 +96,28 @@ fn measured(gauge: &Gauge) -> Workflow<(String, i64), i64> {
     })
 }
 
-async fn what_is_put_into_a_queue_runs(fixture: &dyn StoreFixture) {
+async fn queued_start_runs(fixture: &dyn StoreFixture) {
     let workflow = noop();
-    let (one, _) = engine(fixture, |b| b.register(&workflow).queue(Queue::new("a"))).await;
+    let (one, _) = open_engine(fixture, |b| b.register(&workflow).queue(Queue::new("a"))).await;
     let handle = one.start(&workflow, 7).queue("a").key("k").priority(2).workflow_id("x").await.unwrap();
     assert_eq!(handle.result().await.unwrap(), 7);
-    let ticket = row(&one, "x").await.placement.unwrap();
-    assert_eq!((&*ticket.queue, &*ticket.key, ticket.priority), ("a", "k", 2));
+    let placement = row(&one, "x").await.placement.unwrap();
+    assert_eq!((&*placement.queue, &*placement.key, placement.priority), ("a", "k", 2));
     assert_eq!(one.run(&workflow, 8).queue("a").await.unwrap(), 8);
-    // a second start of the id attaches, as everywhere
+    // a second Start of the id attaches, as for every Start
     assert_eq!(one.start(&workflow, 7).queue("a").workflow_id("x").await.unwrap().result().await.unwrap(), 7);
     let all = join_all((0..500).map(|x| one.run(&workflow, x).queue("a").into_future())).await;
     assert_eq!(all.into_iter().map(Result::unwrap).collect::<Vec<_>>(), (0..500).collect::<Vec<_>>());
     shut_down(one).await;
 }
 
-async fn queues_that_are_not_there_are_refused(fixture: &dyn StoreFixture) {
+async fn unknown_queue_is_rejected(fixture: &dyn StoreFixture) {
     let workflow = noop();
-    let (one, _) = engine(fixture, |b| b.register(&workflow).queue(Queue::new("a"))).await;
-    let (two, _) = second_engine(fixture, |b| b.register(&workflow)).await;
+    let (one, _) = open_engine(fixture, |b| b.register(&workflow).queue(Queue::new("a"))).await;
+    let (two, _) = open_second_engine(fixture, |b| b.register(&workflow)).await;
     let error = one.start(&workflow, 1).queue("b").await.unwrap_err();
     assert!(matches!(&error, Error::UnknownQueue { name, known } if name == "b" && known == "a"), "{error}");
-    for (start, says) in [
+    for (start, expected) in [
         (one.start(&workflow, 1).queue(DEFAULT_QUEUE), "leave `queue` out"),
         (one.start(&workflow, 1).queue(""), "must not be empty"),
         (one.start(&workflow, 1).key("k"), "needs a queue"),
@@ -127,9 +127,9 @@ async fn queues_that_are_not_there_are_refused(fixture: &dyn StoreFixture) {
         (one.start(&workflow, 1).queue("a").key("a\nb"), "control character"),
     ] {
         let error = start.await.unwrap_err();
-        assert!(error.to_string().contains(says), "{error}");
+        assert!(error.to_string().contains(expected), "{error}");
     }
-    // another engine hears of what was declared elsewhere
+    // another engine sees the declaration of this one
     two.set_queue(&Queue::new("b")).await.unwrap();
     assert_eq!(one.run(&workflow, 1).queue("b").await.unwrap(), 1);
     let error = two.pause_queue("c").await.unwrap_err();
@@ -141,51 +141,51 @@ async fn queues_that_are_not_there_are_refused(fixture: &dyn StoreFixture) {
     shut_down(two).await;
 }
 
-async fn a_start_into_a_queue_waits_for_the_database(fixture: &dyn StoreFixture) {
+async fn queued_start_waits_for_the_database(fixture: &dyn StoreFixture) {
     let workflow = noop();
-    let (one, _) = engine(fixture, |b| b.register(&workflow).queue(Queue::new("a"))).await;
-    // as a process that was just deployed: this engine has put nothing into the queue yet
-    let (two, store) = second_engine(fixture, |b| b.register(&workflow)).await;
+    let (one, _) = open_engine(fixture, |b| b.register(&workflow).queue(Queue::new("a"))).await;
+    // as in a new process: this engine has not started anything in the queue yet
+    let (two, store) = open_second_engine(fixture, |b| b.register(&workflow)).await;
     store.make_unavailable(&[Call::Queues]);
-    let brief = two.start(&workflow, 1).queue("a").wait_timeout(Duration::from_millis(50)).await.unwrap_err();
-    assert_eq!(brief.code(), "SF-0011", "{brief}");
-    assert!(brief.to_string().contains("within 50ms"), "{brief}");
-    let patient = {
+    let error = two.start(&workflow, 1).queue("a").wait_timeout(Duration::from_millis(50)).await.unwrap_err();
+    assert_eq!(error.code(), "SF-0011", "{error}");
+    assert!(error.to_string().contains("within 50ms"), "{error}");
+    let waiting_start = {
         let (two, workflow) = (two.clone(), workflow.clone());
         tokio::spawn(async move { two.start(&workflow, 2).queue("a").await?.result().await })
     };
     store.wait_until_called(Call::Queues, store.call_count(Call::Queues) + 2).await;
-    assert!(!patient.is_finished());
+    assert!(!waiting_start.is_finished());
     store.make_unavailable(&[]);
-    assert_eq!(patient.await.unwrap().unwrap(), 2);
+    assert_eq!(waiting_start.await.unwrap().unwrap(), 2);
     shut_down(one).await;
     shut_down(two).await;
 }
 
-async fn no_more_run_than_the_queue_allows(fixture: &dyn StoreFixture) {
+async fn concurrency_limit_holds_across_engines(fixture: &dyn StoreFixture) {
     let gauge = Gauge::default();
     let workflow = measured(&gauge);
     let queue = || Queue::new("a").concurrency(3);
-    let (one, _) = engine(fixture, |b| b.register(&workflow).queue(queue())).await;
-    let (two, _) = second_engine(fixture, |b| b.register(&workflow).queue(queue())).await;
+    let (one, _) = open_engine(fixture, |b| b.register(&workflow).queue(queue())).await;
+    let (two, _) = open_second_engine(fixture, |b| b.register(&workflow).queue(queue())).await;
     let started = (0..120).map(|x| {
-        let by = if x % 2 == 0 { &one } else { &two };
-        by.run(&workflow, (String::new(), x)).queue("a").into_future()
+        let engine = if x % 2 == 0 { &one } else { &two };
+        engine.run(&workflow, (String::new(), x)).queue("a").into_future()
     });
     for (x, result) in (0..).zip(join_all(started).await) {
         assert_eq!(result.unwrap(), x);
     }
-    assert!(gauge.most("") <= 3, "{} ran at a time", gauge.most(""));
+    assert!(gauge.highest("") <= 3, "{} ran at once", gauge.highest(""));
     shut_down(one).await;
     shut_down(two).await;
 }
 
-async fn no_more_run_of_a_key_than_it_allows_and_in_order(fixture: &dyn StoreFixture) {
+async fn key_concurrency_limit_holds_and_keeps_the_order(fixture: &dyn StoreFixture) {
     let gauge = Gauge::default();
     let workflow = measured(&gauge);
     let queue = || Queue::new("a").key_concurrency(1);
-    let (one, _) = engine(fixture, |b| b.register(&workflow).queue(queue())).await;
-    let (two, _) = second_engine(fixture, |b| b.register(&workflow).queue(queue())).await;
+    let (one, _) = open_engine(fixture, |b| b.register(&workflow).queue(queue())).await;
+    let (two, _) = open_second_engine(fixture, |b| b.register(&workflow).queue(queue())).await;
     let mut handles = Vec::new();
     for x in 0..60 {
         let key = format!("k{}", x % 3);
@@ -196,25 +196,25 @@ async fn no_more_run_of_a_key_than_it_allows_and_in_order(fixture: &dyn StoreFix
     }
     for k in 0..3 {
         let key = format!("k{k}");
-        assert_eq!(gauge.most(&key), 1, "{key}");
+        assert_eq!(gauge.highest(&key), 1, "{key}");
         assert_eq!(gauge.order(&key), (0..20).map(|n| n * 3 + k).collect::<Vec<i64>>(), "{key}");
     }
     shut_down(one).await;
     shut_down(two).await;
 }
 
-async fn no_more_run_in_a_worker_than_it_allows(fixture: &dyn StoreFixture) {
+async fn worker_concurrency_limit_holds(fixture: &dyn StoreFixture) {
     let (count, latch) = (Count::new(), Latch::new());
-    let workflow = waiting("w", &count, &latch);
+    let workflow = latched_workflow("w", &count, &latch);
     let queue = || Queue::new("a").worker_concurrency(2);
-    let (one, _) = engine(fixture, |b| b.register(&workflow).queue(queue())).await;
+    let (one, _) = open_engine(fixture, |b| b.register(&workflow).queue(queue())).await;
     let mut handles = Vec::new();
     for x in 0..5 {
         handles.push(one.start(&workflow, x).queue("a").await.unwrap());
     }
-    count.reaches(2).await;
-    let (two, _) = second_engine(fixture, |b| b.register(&workflow).queue(queue())).await;
-    count.reaches(4).await;
+    count.wait_for(2).await;
+    let (two, _) = open_second_engine(fixture, |b| b.register(&workflow).queue(queue())).await;
+    count.wait_for(4).await;
     assert_eq!((one.running_count(), two.running_count()), (2, 2));
     latch.open();
     for handle in handles {
@@ -225,33 +225,33 @@ async fn no_more_run_in_a_worker_than_it_allows(fixture: &dyn StoreFixture) {
     shut_down(two).await;
 }
 
-async fn a_sleeper_holds_no_slot(fixture: &dyn StoreFixture) {
+async fn suspended_execution_holds_no_slot(fixture: &dyn StoreFixture) {
     let (sleeper, noop) = (sleeper(), noop());
     let queue = || Queue::new("a").concurrency(1);
-    let (one, _) = engine(fixture, |b| {
+    let (one, _) = open_engine(fixture, |b| {
         b.register(&sleeper).register(&noop).queue(queue()).suspend_after(Duration::from_millis(1))
     })
     .await;
-    let asleep = one.start(&sleeper, 3_600_000).queue("a").workflow_id("x").await.unwrap();
+    let sleeping = one.start(&sleeper, 3_600_000).queue("a").workflow_id("x").await.unwrap();
     assert_eq!(one.run(&noop, 1).queue("a").await.unwrap(), 1);
     assert_eq!(row(&one, "x").await.status, Status::Waiting);
     fixture.clock().advance(Duration::from_hours(2));
-    asleep.result().await.unwrap();
-    assert_eq!(one.run(&noop, 2).queue("a").await.unwrap(), 2, "and it has left none");
+    sleeping.result().await.unwrap();
+    assert_eq!(one.run(&noop, 2).queue("a").await.unwrap(), 2, "a slot of the sleeper was not freed");
     shut_down(one).await;
 }
 
-async fn a_paused_queue_waits_until_it_is_resumed(fixture: &dyn StoreFixture) {
+async fn paused_queue_waits_until_it_is_resumed(fixture: &dyn StoreFixture) {
     let workflow = noop();
-    let (one, _) = engine(fixture, |b| b.register(&workflow).queue(Queue::new("a"))).await;
-    let (two, _) = second_engine(fixture, |b| b).await;
+    let (one, _) = open_engine(fixture, |b| b.register(&workflow).queue(Queue::new("a"))).await;
+    let (two, _) = open_second_engine(fixture, |b| b).await;
     assert!(two.pause_queue("a").await.unwrap().is_paused);
     let handle = one.start(&workflow, 1).queue("a").await.unwrap();
-    assert_eq!(one.run(&workflow, 2).await.unwrap(), 2, "others run");
+    assert_eq!(one.run(&workflow, 2).await.unwrap(), 2, "executions of other queues run");
     assert_eq!(handle.status().await.unwrap(), Status::Queued);
-    // code that declares it does not let it go on
+    // a declaration in code does not resume the queue
     shut_down(one).await;
-    let (one, _) = engine(fixture, |b| b.register(&workflow).queue(Queue::new("a").concurrency(2))).await;
+    let (one, _) = open_engine(fixture, |b| b.register(&workflow).queue(Queue::new("a").concurrency(2))).await;
     assert!(one.queues().await.unwrap()[0].is_paused);
     assert!(!two.resume_queue("a").await.unwrap().is_paused);
     assert_eq!(one.get::<i64>(&handle.workflow_id()).await.unwrap().result().await.unwrap(), 1);
@@ -259,20 +259,20 @@ async fn a_paused_queue_waits_until_it_is_resumed(fixture: &dyn StoreFixture) {
     shut_down(two).await;
 }
 
-async fn a_raised_limit_counts_at_once(fixture: &dyn StoreFixture) {
+async fn raised_limit_applies_at_once(fixture: &dyn StoreFixture) {
     let (count, latch) = (Count::new(), Latch::new());
-    let workflow = waiting("w", &count, &latch);
-    let (one, _) = engine(fixture, |b| b.register(&workflow).queue(Queue::new("a").concurrency(1))).await;
-    let (two, _) = second_engine(fixture, |b| b).await;
+    let workflow = latched_workflow("w", &count, &latch);
+    let (one, _) = open_engine(fixture, |b| b.register(&workflow).queue(Queue::new("a").concurrency(1))).await;
+    let (two, _) = open_second_engine(fixture, |b| b).await;
     let mut handles = Vec::new();
     for x in 0..4 {
         handles.push(one.start(&workflow, x).queue("a").await.unwrap());
     }
-    count.reaches(1).await;
+    count.wait_for(1).await;
     assert_eq!(two.set_queue(&Queue::new("a").concurrency(3)).await.unwrap().version, 2);
-    count.reaches(3).await;
+    count.wait_for(3).await;
     one.set_queue(&Queue::new("a")).await.unwrap();
-    count.reaches(4).await;
+    count.wait_for(4).await;
     latch.open();
     for handle in handles {
         handle.result().await.unwrap();
@@ -281,21 +281,21 @@ async fn a_raised_limit_counts_at_once(fixture: &dyn StoreFixture) {
     shut_down(two).await;
 }
 
-async fn only_who_serves_a_queue_runs_what_is_in_it(fixture: &dyn StoreFixture) {
+async fn queue_runs_only_on_engines_that_serve_it(fixture: &dyn StoreFixture) {
     let (count, latch) = (Count::new(), Latch::new());
-    let workflow = waiting("w", &count, &latch);
+    let workflow = latched_workflow("w", &count, &latch);
     let with = |names: &'static [&'static str], engine: stepfast_core::EngineBuilder| {
         engine.register(&workflow).queue(Queue::new("a")).queue(Queue::new("b")).serve_queues(names)
     };
-    let (one, _) = engine(fixture, |b| with(&["a"], b)).await;
-    let (two, _) = second_engine(fixture, |b| with(&["b", DEFAULT_QUEUE], b)).await;
+    let (one, _) = open_engine(fixture, |b| with(&["a"], b)).await;
+    let (two, _) = open_second_engine(fixture, |b| with(&["b", DEFAULT_QUEUE], b)).await;
     let started: Vec<_> =
         join_all((0..6).map(|x| one.start(&workflow, x).queue(if x < 2 { "a" } else { "b" }).into_future()))
             .await
             .into_iter()
             .map(Result::unwrap)
             .collect();
-    count.reaches(6).await;
+    count.wait_for(6).await;
     assert_eq!((one.running_count(), two.running_count()), (2, 4));
     latch.open();
     for handle in started {
@@ -305,30 +305,30 @@ async fn only_who_serves_a_queue_runs_what_is_in_it(fixture: &dyn StoreFixture) 
     shut_down(two).await;
 }
 
-async fn what_a_lost_engine_ran_keeps_its_slots(fixture: &dyn StoreFixture) {
+async fn slots_of_a_dead_engine_are_freed_by_its_takeover(fixture: &dyn StoreFixture) {
     let (count, latch) = (Count::new(), Latch::new());
-    let workflow = waiting("w", &count, &latch);
+    let workflow = latched_workflow("w", &count, &latch);
     let queue = || Queue::new("a").concurrency(2);
-    let (one, store) = engine(fixture, |b| b.register(&workflow).queue(queue())).await;
-    let (two, _) = second_engine(fixture, |b| b.register(&workflow).queue(queue())).await;
+    let (one, store) = open_engine(fixture, |b| b.register(&workflow).queue(queue())).await;
+    let (two, _) = open_second_engine(fixture, |b| b.register(&workflow).queue(queue())).await;
     let mut handles = Vec::new();
     for x in 0..5 {
         handles.push(two.start(&workflow, x).queue("a").await.unwrap());
     }
-    count.reaches(2).await;
+    count.wait_for(2).await;
     fixture.mark_dead(store.workers()[0]).await;
     latch.open();
     for (x, handle) in (0..).zip(handles) {
         assert_eq!(handle.result().await.unwrap(), x);
     }
-    // none is left taken: as many as may run do
-    let (again, closed) = (Count::new(), Latch::new());
-    let other = waiting("other", &again, &closed);
-    let (three, _) = second_engine(fixture, |b| b.register(&other).queue(queue())).await;
+    // no slot stays taken: as many executions run as the limit admits
+    let (other_count, other_latch) = (Count::new(), Latch::new());
+    let other = latched_workflow("other", &other_count, &other_latch);
+    let (three, _) = open_second_engine(fixture, |b| b.register(&other).queue(queue())).await;
     let started = join_all((0..3).map(|x| three.start(&other, x).queue("a").into_future())).await;
-    again.reaches(2).await;
+    other_count.wait_for(2).await;
     assert_eq!(three.running_count(), 2);
-    closed.open();
+    other_latch.open();
     for handle in started {
         handle.unwrap().result().await.unwrap();
     }
@@ -337,8 +337,8 @@ async fn what_a_lost_engine_ran_keeps_its_slots(fixture: &dyn StoreFixture) {
     shut_down(three).await;
 }
 
-async fn declared_limits_meet_stored_ones(fixture: &dyn StoreFixture) {
-    let (one, _) = engine(fixture, |b| b.queue(Queue::new("a").concurrency(1))).await;
+async fn declared_limits_follow_the_conflict_policy(fixture: &dyn StoreFixture) {
+    let (one, _) = open_engine(fixture, |b| b.queue(Queue::new("a").concurrency(1))).await;
     let limit = async |engine: &Engine| engine.queues().await.unwrap()[0].queue.limits.concurrency;
     assert_eq!(limit(&one).await, Some(1));
     let declared = |limit, policy| {
@@ -355,19 +355,19 @@ async fn declared_limits_meet_stored_ones(fixture: &dyn StoreFixture) {
     shut_down(declared(1, OnConflict::Refuse).await.unwrap()).await;
     shut_down(declared(2, OnConflict::Update).await.unwrap()).await;
     assert_eq!(limit(&one).await, Some(2));
-    let refused = open(fixture.store(), |b| b).await;
+    let plain = open(fixture.store(), |b| b).await;
     let error = Engine::builder(fixture.store()).queue(Queue::new("")).open().await.err().unwrap();
     assert!(error.to_string().contains("queue name"), "{error}");
     let error = Engine::builder(fixture.store()).serve_queues([""]).open().await.err().unwrap();
     assert!(error.to_string().contains("queue name"), "{error}");
-    shut_down(refused).await;
+    shut_down(plain).await;
     shut_down(one).await;
 }
 
-async fn urgent_ones_come_first(fixture: &dyn StoreFixture) {
+async fn urgent_executions_run_first(fixture: &dyn StoreFixture) {
     let gauge = Gauge::default();
     let workflow = measured(&gauge);
-    let (one, _) = engine(fixture, |b| b.register(&workflow).queue(Queue::new("a").concurrency(1))).await;
+    let (one, _) = open_engine(fixture, |b| b.register(&workflow).queue(Queue::new("a").concurrency(1))).await;
     one.pause_queue("a").await.unwrap();
     let mut handles = Vec::new();
     for (x, priority) in [(0, 5), (1, 0), (2, -7), (3, 5), (4, 0)] {
@@ -381,47 +381,47 @@ async fn urgent_ones_come_first(fixture: &dyn StoreFixture) {
     shut_down(one).await;
 }
 
-async fn what_is_delayed_begins_when_it_is_due(fixture: &dyn StoreFixture) {
+async fn delayed_execution_begins_when_due(fixture: &dyn StoreFixture) {
     let workflow = noop();
-    let (one, _) = engine(fixture, |b| b.register(&workflow).queue(Queue::new("a").concurrency(1))).await;
+    let (one, _) = open_engine(fixture, |b| b.register(&workflow).queue(Queue::new("a").concurrency(1))).await;
     let hour = Duration::from_hours(1);
     let plain = one.start(&workflow, 1).delay(hour).await.unwrap();
     let queued = one.start(&workflow, 2).queue("a").delay(hour).await.unwrap();
     let tomorrow = fixture.now().plus(Duration::from_hours(24));
     let later = one.start(&workflow, 3).queue("a").start_at(tomorrow).workflow_id("later").await.unwrap();
-    let gone = one.start(&workflow, 4).delay(hour).await.unwrap();
-    for handle in [&plain, &queued, &later, &gone] {
+    let cancelled = one.start(&workflow, 4).delay(hour).await.unwrap();
+    for handle in [&plain, &queued, &later, &cancelled] {
         assert_eq!(handle.status().await.unwrap(), Status::Scheduled);
     }
-    gone.cancel().await.unwrap();
-    // it is no hindrance to what is due now, nor is one that was due long ago
+    cancelled.cancel().await.unwrap();
+    // delayed executions do not block one that is due now, nor one that was due long ago
     assert_eq!(one.run(&workflow, 5).queue("a").await.unwrap(), 5);
     assert_eq!(one.run(&workflow, 6).start_at(fixture.now()).await.unwrap(), 6);
     fixture.clock().advance(hour);
     assert_eq!((plain.result().await.unwrap(), queued.result().await.unwrap()), (1, 2));
-    assert!(matches!(gone.result().await, Err(Error::Cancelled(_))));
+    assert!(matches!(cancelled.result().await, Err(Error::Cancelled(_))));
     assert_eq!(row(&one, "later").await.status, Status::Scheduled);
     shut_down(one).await;
-    // whoever is there then runs it
-    let (two, _) = second_engine(fixture, |b| b.register(&workflow)).await;
+    // an engine that exists then runs it
+    let (two, _) = open_second_engine(fixture, |b| b.register(&workflow)).await;
     fixture.clock().advance(hour * 24);
     assert_eq!(two.get::<i64>("later").await.unwrap().result().await.unwrap(), 3);
     shut_down(two).await;
 }
 
-async fn what_is_rated_begins_as_often_as_it_may(fixture: &dyn StoreFixture) {
+async fn rate_limit_holds_across_engines(fixture: &dyn StoreFixture) {
     let (count, latch) = (Count::new(), Latch::new());
-    let workflow = waiting("w", &count, &latch);
+    let workflow = latched_workflow("w", &count, &latch);
     let queue = || Queue::new("a").rate(Rate::new(2, Duration::from_hours(1)));
-    let (one, _) = engine(fixture, |b| b.register(&workflow).queue(queue())).await;
-    let (two, _) = second_engine(fixture, |b| b.register(&workflow).queue(queue())).await;
+    let (one, _) = open_engine(fixture, |b| b.register(&workflow).queue(queue())).await;
+    let (two, _) = open_second_engine(fixture, |b| b.register(&workflow).queue(queue())).await;
     let mut handles = Vec::new();
     for x in 0..6 {
         handles.push(one.start(&workflow, x).queue("a").await.unwrap());
     }
     latch.open();
     for hour in 1..=3 {
-        count.reaches(hour * 2).await;
+        count.wait_for(hour * 2).await;
         assert_eq!(count.get(), hour * 2);
         fixture.clock().advance(Duration::from_hours(1));
     }
@@ -432,13 +432,13 @@ async fn what_is_rated_begins_as_often_as_it_may(fixture: &dyn StoreFixture) {
     shut_down(two).await;
 }
 
-async fn one_of_a_dedup_id_at_a_time(fixture: &dyn StoreFixture) {
+async fn dedup_id_admits_one_execution_at_a_time(fixture: &dyn StoreFixture) {
     let (noop, count, latch) = (noop(), Count::new(), Latch::new());
-    let workflow = waiting("w", &count, &latch);
+    let workflow = latched_workflow("w", &count, &latch);
     let (one, _) =
-        engine(fixture, |b| b.register(&workflow).register(&noop).queue(Queue::new("a").concurrency(2)))
+        open_engine(fixture, |b| b.register(&workflow).register(&noop).queue(Queue::new("a").concurrency(2)))
             .await;
-    let (two, _) = second_engine(fixture, |b| b.register(&workflow).register(&noop)).await;
+    let (two, _) = open_second_engine(fixture, |b| b.register(&workflow).register(&noop)).await;
     let first = one.start(&workflow, 1).queue("a").key("k").dedup_id("x").workflow_id("first").await.unwrap();
     let error = two.start(&workflow, 2).queue("a").dedup_id("x").await.unwrap_err();
     let Error::Deduplicated { queue, dedup_id, workflow_id } = &error else { panic!("{error}") };
@@ -447,19 +447,19 @@ async fn one_of_a_dedup_id_at_a_time(fixture: &dyn StoreFixture) {
     let existing = OnDuplicate::ReturnExisting;
     let same = two.start(&workflow, 3).queue("a").dedup_id("x").on_duplicate(existing).await.unwrap();
     assert_eq!((same.key(), same.workflow_id()), (first.key(), "first".to_owned()));
-    // what it would return is of another type
+    // the output of the existing execution has another type
     let error = two.start(&noop, 3).queue("a").dedup_id("x").on_duplicate(existing).await.unwrap_err();
     assert!(matches!(error, Error::Deduplicated { .. }), "{error}");
-    // the same start again is the same, as everywhere
-    let again = one.start(&workflow, 1).queue("a").key("k").dedup_id("x").workflow_id("first").await.unwrap();
-    assert_eq!(again.key(), first.key());
+    // a repeated Start attaches, as for every Start
+    let repeated = one.start(&workflow, 1).queue("a").key("k").dedup_id("x").workflow_id("first").await.unwrap();
+    assert_eq!(repeated.key(), first.key());
     latch.open();
     assert_eq!((first.result().await.unwrap(), same.result().await.unwrap()), (1, 1));
     assert_eq!(two.run(&workflow, 4).queue("a").dedup_id("x").await.unwrap(), 4);
-    // whoever loses against one that ends meanwhile starts again, or gets that one
+    // a Start whose competitor ends concurrently starts again, or returns the competitor
     let all = join_all((0..60).map(|x| {
-        let by = if x % 2 == 0 { &one } else { &two };
-        by.run(&noop, x).queue("a").dedup_id("y").on_duplicate(existing).into_future()
+        let engine = if x % 2 == 0 { &one } else { &two };
+        engine.run(&noop, x).queue("a").dedup_id("y").on_duplicate(existing).into_future()
     }));
     assert!(all.await.into_iter().all(|output| output.is_ok()));
     assert_eq!(count.get(), 2);
@@ -467,25 +467,25 @@ async fn one_of_a_dedup_id_at_a_time(fixture: &dyn StoreFixture) {
     shut_down(two).await;
 }
 
-async fn a_full_queue_refuses_or_lets_wait(fixture: &dyn StoreFixture) {
+async fn full_queue_rejects_or_delays_starts(fixture: &dyn StoreFixture) {
     let noop = noop();
-    let (one, _) = engine(fixture, |b| b.register(&noop).queue(Queue::new("a").max_depth(2))).await;
-    let (two, _) = second_engine(fixture, |b| b.register(&noop).serve_queues([DEFAULT_QUEUE])).await;
+    let (one, _) = open_engine(fixture, |b| b.register(&noop).queue(Queue::new("a").max_depth(2))).await;
+    let (two, _) = open_second_engine(fixture, |b| b.register(&noop).serve_queues([DEFAULT_QUEUE])).await;
     one.pause_queue("a").await.unwrap();
     let first = one.start(&noop, 1).queue("a").await.unwrap();
     let second = two.start(&noop, 2).queue("a").delay(Duration::from_millis(1)).await.unwrap();
-    let full =
+    let assert_full =
         |error: Error| assert!(matches!(&error, Error::QueueFull { queue } if queue == "a"), "{error}");
-    full(one.start(&noop, 3).queue("a").workflow_id("third").await.unwrap_err());
-    full(two.run(&noop, 3).queue("a").await.unwrap_err());
+    assert_full(one.start(&noop, 3).queue("a").workflow_id("third").await.unwrap_err());
+    assert_full(two.run(&noop, 3).queue("a").await.unwrap_err());
     assert!(matches!(one.get::<i64>("third").await, Err(Error::NotFound { .. })));
-    // who waits does so for as long as he likes
-    let briefly = Duration::from_millis(1);
-    let error = one.start(&noop, 4).queue("a").on_full(OnFull::Wait).wait_timeout(briefly).await;
+    // a waiting Start waits until its timeout
+    let short = Duration::from_millis(1);
+    let error = one.start(&noop, 4).queue("a").on_full(OnFull::Wait).wait_timeout(short).await;
     assert!(matches!(error, Err(Error::QueueFull { .. } | Error::Unavailable(_))));
-    let waits = |by: &Engine, x| {
-        let (by, noop) = (by.clone(), noop.clone());
-        tokio::spawn(async move { by.run(&noop, x).queue("a").on_full(OnFull::Wait).await })
+    let waits = |engine: &Engine, x| {
+        let (engine, noop) = (engine.clone(), noop.clone());
+        tokio::spawn(async move { engine.run(&noop, x).queue("a").on_full(OnFull::Wait).await })
     };
     let waiting: Vec<_> = (0..20).map(|x| waits(if x % 2 == 0 { &one } else { &two }, x)).collect();
     one.resume_queue("a").await.unwrap();
@@ -493,20 +493,20 @@ async fn a_full_queue_refuses_or_lets_wait(fixture: &dyn StoreFixture) {
     for (x, waiting) in (0..).zip(waiting) {
         assert_eq!(waiting.await.unwrap().unwrap(), x);
     }
-    // an id that is there already is no refusal, however full it is
+    // an existing id is not rejected by a full queue
     one.pause_queue("a").await.unwrap();
-    let there = one.start(&noop, 5).queue("a").workflow_id("fifth").await.unwrap();
+    let existing = one.start(&noop, 5).queue("a").workflow_id("fifth").await.unwrap();
     one.start(&noop, 6).queue("a").await.unwrap();
-    let again = two.start(&noop, 5).queue("a").workflow_id("fifth").await.unwrap();
-    assert_eq!(there.key(), again.key());
+    let repeated = two.start(&noop, 5).queue("a").workflow_id("fifth").await.unwrap();
+    assert_eq!(existing.key(), repeated.key());
     shut_down(two).await;
     shut_down(one).await;
 }
 
-async fn many_are_started_in_one_call(fixture: &dyn StoreFixture) {
+async fn start_many_starts_every_input(fixture: &dyn StoreFixture) {
     let noop = noop();
-    let (engine, store) = engine(fixture, |b| b.register(&noop).queue(Queue::new("a").concurrency(50))).await;
-    // the first flush is held until all Starts are staged, however fast the store is
+    let (engine, store) = open_engine(fixture, |b| b.register(&noop).queue(Queue::new("a").concurrency(50))).await;
+    // the first flush is held until all Starts are staged, on a store of any speed
     store.hold_calls(&[Call::Commit]);
     let starts = engine.start_many(&noop, 0..500).queue("a").key("k").priority(2).into_future();
     let (handles, ()) = tokio::join!(starts, async {
@@ -519,82 +519,82 @@ async fn many_are_started_in_one_call(fixture: &dyn StoreFixture) {
         assert_eq!(handle.result().await.unwrap(), x);
     }
     let row = row(&engine, &handles[7].workflow_id()).await;
-    let ticket = row.placement.unwrap();
-    assert_eq!((&*ticket.queue, &*ticket.key, ticket.priority), ("a", "k", 2));
-    // they share flushes
+    let placement = row.placement.unwrap();
+    assert_eq!((&*placement.queue, &*placement.key, placement.priority), ("a", "k", 2));
+    // the Starts share flushes
     assert!(store.flush_sizes().into_iter().max().unwrap() >= 50);
     assert!(engine.start_many(&noop, []).await.unwrap().is_empty());
-    let error = engine.start_many(&noop, 0..3).queue("nowhere").await.unwrap_err();
+    let error = engine.start_many(&noop, 0..3).queue("undeclared").await.unwrap_err();
     assert!(matches!(error, Error::UnknownQueue { .. }), "{error}");
     shut_down(engine).await;
 }
 
-async fn what_is_debounced_begins_once_with_the_last_input(fixture: &dyn StoreFixture) {
+async fn debounced_execution_begins_once_with_the_last_input(fixture: &dyn StoreFixture) {
     let noop = noop();
-    let (one, _) = engine(fixture, |b| b.register(&noop).queue(Queue::new("a"))).await;
-    let (two, _) = second_engine(fixture, |b| b.register(&noop)).await;
-    let most = Duration::from_secs(100);
-    let put = async |by: &Engine, x: i64, seconds: u64| {
-        let start = by.start(&noop, x).queue("a").delay(Duration::from_secs(seconds)).debounce("doc 7");
-        start.max_delay(most).await
+    let (one, _) = open_engine(fixture, |b| b.register(&noop).queue(Queue::new("a"))).await;
+    let (two, _) = open_second_engine(fixture, |b| b.register(&noop)).await;
+    let max_delay = Duration::from_secs(100);
+    let start = async |engine: &Engine, x: i64, seconds: u64| {
+        let start = engine.start(&noop, x).queue("a").delay(Duration::from_secs(seconds)).debounce("doc 7");
+        start.max_delay(max_delay).await
     };
-    let first = put(&one, 1, 60).await.unwrap();
-    let second = put(&two, 2, 60).await.unwrap();
+    let first = start(&one, 1, 60).await.unwrap();
+    let second = start(&two, 2, 60).await.unwrap();
     assert_eq!((first.key(), first.status().await.unwrap()), (second.key(), Status::Scheduled));
-    let all = join_all((3..50).map(|x| put(if x % 2 == 0 { &one } else { &two }, x, 70))).await;
+    let all = join_all((3..50).map(|x| start(if x % 2 == 0 { &one } else { &two }, x, 70))).await;
     assert!(all.iter().all(|handle| handle.as_ref().unwrap().key() == first.key()));
-    assert_eq!(put(&one, 77, 100).await.unwrap().key(), first.key());
+    assert_eq!(start(&one, 77, 100).await.unwrap().key(), first.key());
     let shown = one.show(&first.workflow_id()).await.unwrap().execution;
     assert_eq!((shown.debounce_id(), shown.given_dedup_id()), (Some("doc 7"), None));
-    // not later than that after the first
-    assert_eq!(shown.wake_at, Some(shown.created_at.plus(most)));
-    fixture.clock().advance(most);
+    // at most this long after the first Start
+    assert_eq!(shown.wake_at, Some(shown.created_at.plus(max_delay)));
+    fixture.clock().advance(max_delay);
     assert_eq!(first.result().await.unwrap(), 77);
-    let next = put(&two, 4, 60).await.unwrap();
+    let next = start(&two, 4, 60).await.unwrap();
     assert_ne!(next.key(), first.key());
-    let refused = |error: Error, says: &str| assert!(error.to_string().contains(says), "{error}");
+    let assert_invalid = |error: Error, expected: &str| assert!(error.to_string().contains(expected), "{error}");
     let (minute, second) = (Duration::from_secs(60), Duration::from_secs(1));
-    let place = || one.start(&noop, 1).queue("a").debounce("x");
-    refused(place().await.unwrap_err(), "needs a delay");
-    refused(place().delay(minute).max_delay(second).await.unwrap_err(), "shorter than the delay");
-    refused(place().delay(minute).workflow_id("w").await.unwrap_err(), "does not go with workflow_id");
-    refused(place().delay(minute).dedup_id("w").await.unwrap_err(), "does not go with dedup_id");
-    refused(place().delay(minute).execution_timeout(minute).await.unwrap_err(), "run_timeout does");
-    refused(one.start(&noop, 1).debounce("x").delay(minute).await.unwrap_err(), "needs a queue");
-    refused(one.start(&noop, 1).delay(minute).max_delay(minute).await.unwrap_err(), "goes with `debounce`");
+    let debounced = || one.start(&noop, 1).queue("a").debounce("x");
+    assert_invalid(debounced().await.unwrap_err(), "needs a delay");
+    assert_invalid(debounced().delay(minute).max_delay(second).await.unwrap_err(), "shorter than the delay");
+    assert_invalid(debounced().delay(minute).workflow_id("w").await.unwrap_err(), "does not go with workflow_id");
+    assert_invalid(debounced().delay(minute).dedup_id("w").await.unwrap_err(), "does not go with dedup_id");
+    assert_invalid(debounced().delay(minute).execution_timeout(minute).await.unwrap_err(), "use run_timeout");
+    assert_invalid(one.start(&noop, 1).debounce("x").delay(minute).await.unwrap_err(), "needs a queue");
+    assert_invalid(one.start(&noop, 1).delay(minute).max_delay(minute).await.unwrap_err(), "goes with `debounce`");
     shut_down(one).await;
     shut_down(two).await;
 }
 
-async fn who_waits_for_room_is_told_when_somebody_is_cancelled(fixture: &dyn StoreFixture) {
+async fn waiting_start_enters_the_queue_after_a_cancel(fixture: &dyn StoreFixture) {
     let noop = noop();
-    let (one, _) = engine(fixture, |b| b.register(&noop).queue(Queue::new("a").max_depth(1))).await;
+    let (one, _) = open_engine(fixture, |b| b.register(&noop).queue(Queue::new("a").max_depth(1))).await;
     one.pause_queue("a").await.unwrap();
     let first = one.start(&noop, 1).queue("a").await.unwrap();
-    let (by, workflow) = (one.clone(), noop.clone());
-    let waiting = tokio::spawn(async move { by.start(&workflow, 2).queue("a").on_full(OnFull::Wait).await });
+    let (engine, workflow) = (one.clone(), noop.clone());
+    let waiting = tokio::spawn(async move { engine.start(&workflow, 2).queue("a").on_full(OnFull::Wait).await });
     first.cancel().await.unwrap();
     let second = waiting.await.unwrap().unwrap();
     assert_eq!(second.status().await.unwrap(), Status::Queued);
     // and when the engine ends
-    let (by, workflow) = (one.clone(), noop.clone());
-    let waiting = tokio::spawn(async move { by.start(&workflow, 3).queue("a").on_full(OnFull::Wait).await });
+    let (engine, workflow) = (one.clone(), noop.clone());
+    let waiting = tokio::spawn(async move { engine.start(&workflow, 3).queue("a").on_full(OnFull::Wait).await });
     shut_down(one).await;
     assert!(matches!(waiting.await.unwrap(), Err(Error::Shutdown | Error::Unavailable(_))));
 }
 
-async fn a_timeout_may_begin_with_the_execution(fixture: &dyn StoreFixture) {
+async fn run_timeout_begins_with_the_execution(fixture: &dyn StoreFixture) {
     let (count, latch) = (Count::new(), Latch::new());
-    let workflow = waiting("w", &count, &latch);
-    let (one, _) = engine(fixture, |b| b.register(&workflow).queue(Queue::new("a"))).await;
+    let workflow = latched_workflow("w", &count, &latch);
+    let (one, _) = open_engine(fixture, |b| b.register(&workflow).queue(Queue::new("a"))).await;
     one.pause_queue("a").await.unwrap();
     let (timeout, long) = (Duration::from_millis(1), Duration::from_secs(3600));
     let queued = one.start(&workflow, 1).queue("a").run_timeout(timeout).workflow_id("queued").await.unwrap();
     // time in the queue does not count; a worker would have to wait for the lock in any case
     let (status, row) = (queued.status().await.unwrap(), row(&one, "queued").await);
     assert_eq!((status, row.run_timeout, row.deadline_at), (Status::Queued, Some(timeout), None));
-    let here = one.start(&workflow, 2).run_timeout(timeout).await.unwrap();
-    assert!(matches!(here.result().await, Err(Error::Cancelled(_))));
+    let without_queue = one.start(&workflow, 2).run_timeout(timeout).await.unwrap();
+    assert!(matches!(without_queue.result().await, Err(Error::Cancelled(_))));
     let both = one.start(&workflow, 3).run_timeout(long).execution_timeout(timeout).await.unwrap();
     assert!(matches!(both.result().await, Err(Error::Cancelled(_))));
     one.resume_queue("a").await.unwrap();

@@ -8,23 +8,24 @@ use stepfast_core::store::{CheckpointKind, Filter, Status, Write};
 use stepfast_core::{Context, Engine, Error, Workflow};
 
 use super::support::{
-    Count, Latch, Returns, deliveries, engine, noop, open, record, second_engine, shut_down, waiting,
+    Count, Latch, BodyResult, deliveries, open_engine, noop, open, record, open_second_engine, shut_down, latched_workflow,
 };
 use crate::StoreFixture;
 use crate::faults::fault_store::{Call, FaultStore};
 
 super::cases![
-    children_wait_in_a_queue_and_heed_its_limits,
-    a_worker_that_serves_the_queue_runs_them,
-    a_crash_puts_a_child_into_its_queue_once,
-    a_detached_one_outlives_its_parent,
-    a_parent_leaves_its_place_to_its_children,
-    a_delayed_child_begins_later,
-    what_cannot_be_is_an_outcome,
-    a_cancel_reaches_children_in_queues,
+    queued_children_respect_queue_limits,
+    queued_children_run_on_a_worker_that_serves_their_queue,
+    child_is_queued_once_after_a_crash,
+    detached_queued_child_outlives_its_parent,
+    parent_frees_its_slot_for_its_children,
+    delayed_child_begins_when_due,
+    invalid_child_options_are_recorded_as_failures,
+    cancel_reaches_queued_children,
 ];
 
-/// A workflow `parent` that starts so many children in queue `a`, and awaits them; their outputs.
+/// Returns a workflow `parent` that starts as many children as its input in queue `a`, awaits them, and returns their
+/// outputs.
 fn parent_of(child: &Workflow<i64, i64>) -> Workflow<i64, Vec<i64>> {
     let child = child.clone();
     Workflow::new("parent", move |mut cx: Context, count: i64| {
@@ -38,7 +39,7 @@ fn parent_of(child: &Workflow<i64, i64>) -> Workflow<i64, Vec<i64>> {
             for child in started {
                 outputs.push(child.result(&mut cx).await?);
             }
-            Returns::Ok(outputs)
+            BodyResult::Ok(outputs)
         }
     })
 }
@@ -48,14 +49,14 @@ async fn children_of(engine: &Engine, parent: Key) -> Vec<stepfast_core::store::
     engine.list(&filter).await.unwrap().executions
 }
 
-async fn children_wait_in_a_queue_and_heed_its_limits(fixture: &dyn StoreFixture) {
+async fn queued_children_respect_queue_limits(fixture: &dyn StoreFixture) {
     let (count, latch) = (Count::new(), Latch::new());
-    let child = waiting("child", &count, &latch);
+    let child = latched_workflow("child", &count, &latch);
     let parent = parent_of(&child);
     let queue = Queue::new("a").concurrency(2);
-    let (engine, _) = engine(fixture, |b| b.register(&child).register(&parent).queue(queue)).await;
+    let (engine, _) = open_engine(fixture, |b| b.register(&child).register(&parent).queue(queue)).await;
     let handle = engine.start(&parent, 10).await.unwrap();
-    count.reaches(2).await;
+    count.wait_for(2).await;
     let states = |children: &[stepfast_core::store::Execution], status| {
         children.iter().filter(|child| child.status == status).count()
     };
@@ -66,31 +67,31 @@ async fn children_wait_in_a_queue_and_heed_its_limits(fixture: &dyn StoreFixture
         }
     };
     assert_eq!((states(&children, Status::Running), states(&children, Status::Queued)), (2, 8));
-    assert!(children.iter().all(|child| child.placement.as_ref().is_some_and(|it| &*it.queue == "a")));
+    assert!(children.iter().all(|child| child.placement.as_ref().is_some_and(|placement| &*placement.queue == "a")));
     assert_eq!(count.get(), 2);
     latch.open();
     assert_eq!(handle.result().await.unwrap(), (0..10).collect::<Vec<_>>());
     shut_down(engine).await;
 }
 
-async fn a_worker_that_serves_the_queue_runs_them(fixture: &dyn StoreFixture) {
+async fn queued_children_run_on_a_worker_that_serves_their_queue(fixture: &dyn StoreFixture) {
     let child = noop();
     let parent = parent_of(&child);
     let both = |b: stepfast_core::EngineBuilder| b.register(&child).register(&parent);
-    let (one, _) = engine(fixture, |b| both(b).queue(Queue::new("a")).serve_queues([DEFAULT_QUEUE])).await;
+    let (one, _) = open_engine(fixture, |b| both(b).queue(Queue::new("a")).serve_queues([DEFAULT_QUEUE])).await;
     let handle = one.start(&parent, 5).await.unwrap();
     while children_of(&one, handle.key()).await.len() < 5 {
         tokio::task::yield_now().await;
     }
     let children = children_of(&one, handle.key()).await;
     assert!(children.iter().all(|child| child.status == Status::Queued));
-    let (two, _) = second_engine(fixture, |b| both(b).serve_queues(["a"])).await;
+    let (two, _) = open_second_engine(fixture, |b| both(b).serve_queues(["a"])).await;
     assert_eq!(handle.result().await.unwrap(), [0, 1, 2, 3, 4]);
     shut_down(two).await;
     shut_down(one).await;
 }
 
-async fn a_crash_puts_a_child_into_its_queue_once(fixture: &dyn StoreFixture) {
+async fn child_is_queued_once_after_a_crash(fixture: &dyn StoreFixture) {
     let child = noop();
     let parent = parent_of(&child);
     let store = FaultStore::with_flush_writes(fixture.store(), 1);
@@ -102,7 +103,7 @@ async fn a_crash_puts_a_child_into_its_queue_once(fixture: &dyn StoreFixture) {
     let handle = one.start(&parent, 1).workflow_id("parent").await.unwrap();
     store.wait_until_committed(|write| matches!(write, Write::Start(start) if start.parent.is_some())).await;
     store.wait_until_hanging().await;
-    let (two, _) = second_engine(fixture, |b| b.register(&child).register(&parent)).await;
+    let (two, _) = open_second_engine(fixture, |b| b.register(&child).register(&parent)).await;
     store.hold_calls(&[Call::Heartbeat, Call::Register, Call::Claim]);
     fixture.mark_dead(record(&two, "parent").await.execution.owner.unwrap()).await;
     while record(&two, "parent").await.checkpoints.is_empty() {
@@ -119,7 +120,7 @@ async fn a_crash_puts_a_child_into_its_queue_once(fixture: &dyn StoreFixture) {
     shut_down(two).await;
 }
 
-async fn a_detached_one_outlives_its_parent(fixture: &dyn StoreFixture) {
+async fn detached_queued_child_outlives_its_parent(fixture: &dyn StoreFixture) {
     let child = noop();
     let parent = {
         let child = child.clone();
@@ -128,7 +129,7 @@ async fn a_detached_one_outlives_its_parent(fixture: &dyn StoreFixture) {
             async move { cx.start_detached(&child, 7).queue("a").priority(-3).await }
         })
     };
-    let (engine, _) = engine(fixture, |b| b.register(&child).register(&parent).queue(Queue::new("a"))).await;
+    let (engine, _) = open_engine(fixture, |b| b.register(&child).register(&parent).queue(Queue::new("a"))).await;
     engine.pause_queue("a").await.unwrap();
     let id = engine.run(&parent, ()).await.unwrap();
     let row = record(&engine, &id).await.execution;
@@ -138,12 +139,12 @@ async fn a_detached_one_outlives_its_parent(fixture: &dyn StoreFixture) {
     shut_down(engine).await;
 }
 
-/// With one place, a parent in the queue of its child could wait for itself.
-async fn a_parent_leaves_its_place_to_its_children(fixture: &dyn StoreFixture) {
+/// With a concurrency of one, a parent in the queue of its child could wait for itself.
+async fn parent_frees_its_slot_for_its_children(fixture: &dyn StoreFixture) {
     let child = noop();
     let parent = parent_of(&child);
     let queue = Queue::new("a").concurrency(1);
-    let (engine, _) = engine(fixture, |b| {
+    let (engine, _) = open_engine(fixture, |b| {
         b.register(&child).register(&parent).queue(queue).suspend_after(Duration::from_millis(1))
     })
     .await;
@@ -151,7 +152,7 @@ async fn a_parent_leaves_its_place_to_its_children(fixture: &dyn StoreFixture) {
     shut_down(engine).await;
 }
 
-async fn a_delayed_child_begins_later(fixture: &dyn StoreFixture) {
+async fn delayed_child_begins_when_due(fixture: &dyn StoreFixture) {
     let child = noop();
     let parent = {
         let child = child.clone();
@@ -160,7 +161,7 @@ async fn a_delayed_child_begins_later(fixture: &dyn StoreFixture) {
             async move { cx.child(&child, 7).queue("a").delay(Duration::from_secs(seconds)).await }
         })
     };
-    let (engine, _) = engine(fixture, |b| b.register(&child).register(&parent).queue(Queue::new("a"))).await;
+    let (engine, _) = open_engine(fixture, |b| b.register(&child).register(&parent).queue(Queue::new("a"))).await;
     let handle = engine.start(&parent, 3600).await.unwrap();
     while children_of(&engine, handle.key()).await.is_empty() {
         tokio::task::yield_now().await;
@@ -171,33 +172,33 @@ async fn a_delayed_child_begins_later(fixture: &dyn StoreFixture) {
     shut_down(engine).await;
 }
 
-async fn what_cannot_be_is_an_outcome(fixture: &dyn StoreFixture) {
+async fn invalid_child_options_are_recorded_as_failures(fixture: &dyn StoreFixture) {
     let child = noop();
     let parent = {
         let child = child.clone();
         Workflow::new("parent", move |mut cx: Context, queue: String| {
             let child = child.clone();
             async move {
-                let started = cx.child(&child, 7).queue(&queue).await;
-                let again = cx.child(&child, 8).key("k").await;
-                let told = [started, again].map(|outcome| outcome.unwrap_err().message);
-                Returns::Ok(told.to_vec())
+                let unknown_queue = cx.child(&child, 7).queue(&queue).await;
+                let key_without_queue = cx.child(&child, 8).key("k").await;
+                let messages = [unknown_queue, key_without_queue].map(|outcome| outcome.unwrap_err().message);
+                BodyResult::Ok(messages.to_vec())
             }
         })
     };
-    let (engine, _) = engine(fixture, |b| b.register(&child).register(&parent)).await;
-    let told = engine.run(&parent, "nowhere".to_owned()).workflow_id("p").await.unwrap();
-    assert!(told[0].contains("no queue \"nowhere\"") && told[1].contains("needs a queue"), "{told:?}");
+    let (engine, _) = open_engine(fixture, |b| b.register(&child).register(&parent)).await;
+    let messages = engine.run(&parent, "undeclared".to_owned()).workflow_id("p").await.unwrap();
+    assert!(messages[0].contains("queue \"undeclared\" does not exist") && messages[1].contains("needs a queue"), "{messages:?}");
     let kinds: Vec<_> = deliveries(&record(&engine, "p").await).into_iter().map(|(kind, _)| kind).collect();
     assert_eq!(kinds, [CheckpointKind::Failed, CheckpointKind::Failed]);
     assert!(children_of(&engine, record(&engine, "p").await.execution.key).await.is_empty());
     shut_down(engine).await;
 }
 
-async fn a_cancel_reaches_children_in_queues(fixture: &dyn StoreFixture) {
+async fn cancel_reaches_queued_children(fixture: &dyn StoreFixture) {
     let child = noop();
     let parent = parent_of(&child);
-    let (engine, _) = engine(fixture, |b| b.register(&child).register(&parent).queue(Queue::new("a"))).await;
+    let (engine, _) = open_engine(fixture, |b| b.register(&child).register(&parent).queue(Queue::new("a"))).await;
     engine.pause_queue("a").await.unwrap();
     let handle = engine.start(&parent, 3).await.unwrap();
     while children_of(&engine, handle.key()).await.len() < 3 {

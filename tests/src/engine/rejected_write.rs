@@ -1,19 +1,19 @@
-//! Refusals: a database that does not accept what takes the place of a refused Write either.
+//! Rejected Writes: a database that also rejects the replacement of a rejected Write.
 
 use stepfast_core::failure::OUTCOME_REJECTED;
 use stepfast_core::queue::Queue;
 use stepfast_core::store::{RequestResult, State, Status, Write};
 use stepfast_core::{Context, Error, Failure, Workflow};
 
-use super::support::{Count, GRACE, engine, noop, record, row, shut_down, steps};
+use super::support::{Count, GRACE, open_engine, noop, record, row, shut_down, steps};
 use crate::StoreFixture;
 
 super::cases![
-    an_end_that_may_not_even_fail_parks,
-    what_may_not_even_be_parked_is_left_to_the_next_engine,
-    a_refused_piece_of_a_value_parks,
-    a_refused_attempt_parks,
-    a_parked_execution_frees_its_slot,
+    rejected_failure_parks_the_execution,
+    rejected_parking_leaves_the_execution_to_the_next_engine,
+    rejected_chunk_parks_the_execution,
+    rejected_attempt_parks_the_execution,
+    parked_execution_frees_its_slot,
 ];
 
 fn is_end(write: &Write) -> bool {
@@ -24,71 +24,71 @@ fn is_park(write: &Write) -> bool {
     matches!(write, Write::Transition(change) if matches!(change.state, State::Parked { .. }))
 }
 
-fn assert_refused(error: &Error) {
+fn assert_rejected(error: &Error) {
     let Error::Parked { failure, .. } = error else { panic!("{error}") };
     assert_eq!(failure.code(), Some(OUTCOME_REJECTED));
-    assert!(failure.message.contains("does not like it"), "{failure}");
+    assert!(failure.message.contains("a test rejects it"), "{failure}");
 }
 
-async fn an_end_that_may_not_even_fail_parks(fixture: &dyn StoreFixture) {
+async fn rejected_failure_parks_the_execution(fixture: &dyn StoreFixture) {
     let steps = steps();
-    let (engine, store) = engine(fixture, |b| b.register(&steps)).await;
+    let (engine, store) = open_engine(fixture, |b| b.register(&steps)).await;
     store.reject(is_end);
     let error = engine.run(&steps, 2).workflow_id("x").await.unwrap_err();
-    assert_refused(&error);
+    assert_rejected(&error);
     let execution = row(&engine, "x").await;
     assert_eq!((execution.status, execution.is_parked), (Status::Queued, true));
     store.accept_all();
     let values: Vec<usize> =
-        record(&engine, "x").await.checkpoints.iter().map(|it| it.outcome.decode().unwrap()).collect();
+        record(&engine, "x").await.checkpoints.iter().map(|checkpoint| checkpoint.outcome.decode().unwrap()).collect();
     assert_eq!(engine.resume("x").await.unwrap(), RequestResult::Done);
     assert_eq!(engine.get::<Vec<usize>>("x").await.unwrap().result().await.unwrap(), values);
     shut_down(engine).await;
 }
 
-async fn what_may_not_even_be_parked_is_left_to_the_next_engine(fixture: &dyn StoreFixture) {
-    let (steps, noop, tries, parks) = (steps(), noop(), Count::new(), Count::new());
-    let (one, store) = engine(fixture, |b| b.register(&steps).register(&noop)).await;
-    let counted = (tries.clone(), parks.clone());
+async fn rejected_parking_leaves_the_execution_to_the_next_engine(fixture: &dyn StoreFixture) {
+    let (steps, noop, attempts, parks) = (steps(), noop(), Count::new(), Count::new());
+    let (one, store) = open_engine(fixture, |b| b.register(&steps).register(&noop)).await;
+    let counted = (attempts.clone(), parks.clone());
     store.reject(move |write| {
-        let (tries, parks) = &counted;
+        let (attempts, parks) = &counted;
         if is_park(write) {
-            parks.more();
+            parks.increment();
         }
-        let is_refused = is_end(write) || is_park(write);
-        if is_refused {
-            tries.more();
+        let is_rejected = is_end(write) || is_park(write);
+        if is_rejected {
+            attempts.increment();
         }
-        is_refused
+        is_rejected
     });
     let run = {
         let (one, steps) = (one.clone(), steps.clone());
         tokio::spawn(async move { one.run(&steps, 2).workflow_id("x").await })
     };
-    parks.reaches(1).await;
+    parks.wait_for(1).await;
     for x in 0..50 {
         assert_eq!(one.run(&noop, x).await.unwrap(), x);
     }
-    // its end, its failure, its parking, each alone and perhaps among others
-    assert!(tries.get() <= 12, "{} tries", tries.get());
+    // its end, its failure and its parking, each alone and perhaps among others
+    assert!(attempts.get() <= 12, "{} attempts", attempts.get());
     let execution = row(&one, "x").await;
     assert_eq!((execution.status, execution.is_parked), (Status::Running, false));
     assert!(!run.is_finished());
     shut_down(one).await;
     assert!(matches!(run.await.unwrap().unwrap_err(), Error::Shutdown));
-    let (two, _) = engine(fixture, |b| b.register(&steps)).await;
+    let (two, _) = open_engine(fixture, |b| b.register(&steps)).await;
     assert_eq!(two.get::<Vec<usize>>("x").await.unwrap().result().await.unwrap().len(), 2);
     shut_down(two).await;
 }
 
-/// A workflow with a step that counts its bodies, fails twice if it is told to, and returns a large value.
+/// Returns a workflow with a step that counts its bodies, fails twice if the input is true, and returns a large value.
 fn large(bodies: &Count) -> Workflow<bool, usize> {
     let bodies = bodies.clone();
     Workflow::new("large", move |mut cx: Context, fails: bool| {
         let bodies = bodies.clone();
         async move {
             let value = cx.step("large", || {
-                let n = bodies.more();
+                let n = bodies.increment();
                 let failure = (fails && n < 3).then(|| Failure::new("no"));
                 std::future::ready(failure.map_or_else(|| Ok("l".repeat(3 << 20)), Err))
             });
@@ -96,19 +96,19 @@ fn large(bodies: &Count) -> Workflow<bool, usize> {
                 .retries(1)
                 .backoff(std::time::Duration::ZERO, std::time::Duration::ZERO)
                 .await
-                .map(|it| it.len())
+                .map(|text| text.len())
         }
     })
 }
 
-async fn a_refused_piece_of_a_value_parks(fixture: &dyn StoreFixture) {
+async fn rejected_chunk_parks_the_execution(fixture: &dyn StoreFixture) {
     let bodies = Count::new();
     let large = large(&bodies);
-    let (engine, store) = engine(fixture, |b| b.register(&large)).await;
+    let (engine, store) = open_engine(fixture, |b| b.register(&large)).await;
     store.reject(|write| matches!(write, Write::Chunk(chunk) if chunk.index == 1));
     let error = engine.run(&large, false).workflow_id("x").await.unwrap_err();
-    assert_refused(&error);
-    assert_eq!(bodies.get(), 1, "a body is not repeated for ever");
+    assert_rejected(&error);
+    assert_eq!(bodies.get(), 1, "the body was repeated");
     store.accept_all();
     engine.resume("x").await.unwrap();
     assert_eq!(engine.get::<usize>("x").await.unwrap().result().await.unwrap(), 3 << 20);
@@ -116,14 +116,14 @@ async fn a_refused_piece_of_a_value_parks(fixture: &dyn StoreFixture) {
     shut_down(engine).await;
 }
 
-async fn a_refused_attempt_parks(fixture: &dyn StoreFixture) {
+async fn rejected_attempt_parks_the_execution(fixture: &dyn StoreFixture) {
     let bodies = Count::new();
     let large = large(&bodies);
-    let (engine, store) = engine(fixture, |b| b.register(&large)).await;
+    let (engine, store) = open_engine(fixture, |b| b.register(&large)).await;
     store.reject(|write| matches!(write, Write::Attempt(_)));
     let error = engine.run(&large, true).workflow_id("x").await.unwrap_err();
-    assert_refused(&error);
-    assert_eq!(bodies.get(), 1, "what is not recorded is not followed by another");
+    assert_rejected(&error);
+    assert_eq!(bodies.get(), 1, "an attempt followed one that was not recorded");
     store.accept_all();
     assert!(record(&engine, "x").await.attempts.is_empty());
     engine.resume("x").await.unwrap();
@@ -131,18 +131,18 @@ async fn a_refused_attempt_parks(fixture: &dyn StoreFixture) {
     shut_down(engine).await;
 }
 
-async fn a_parked_execution_frees_its_slot(fixture: &dyn StoreFixture) {
+async fn parked_execution_frees_its_slot(fixture: &dyn StoreFixture) {
     let (steps, noop) = (steps(), noop());
     let queue = Queue::new("a").concurrency(1);
-    let (engine, store) = engine(fixture, |b| b.register(&steps).register(&noop).queue(queue)).await;
-    // the checkpoint is refused, and so is the failure that takes its place
+    let (engine, store) = open_engine(fixture, |b| b.register(&steps).register(&noop).queue(queue)).await;
+    // the checkpoint is rejected, and so is the failure that replaces it
     store.reject(|write| matches!(write, Write::Checkpoint(_)));
     for id in ["x", "y"] {
         let handle = engine.start(&steps, 2).queue("a").workflow_id(id).await.unwrap();
-        assert_refused(&handle.result().await.unwrap_err());
+        assert_rejected(&handle.result().await.unwrap_err());
     }
     store.accept_all();
-    let innocent = engine.start(&noop, 7).queue("a").await.unwrap();
-    assert_eq!(tokio::time::timeout(GRACE, innocent.result()).await.unwrap().unwrap(), 7);
+    let unrelated = engine.start(&noop, 7).queue("a").await.unwrap();
+    assert_eq!(tokio::time::timeout(GRACE, unrelated.result()).await.unwrap().unwrap(), 7);
     shut_down(engine).await;
 }

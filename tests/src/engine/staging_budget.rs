@@ -1,5 +1,5 @@
-//! Room: the bound on staged bytes. Whatever becomes of a Write, the room that was taken for it comes back,
-//! all of it and once: afterwards a Write that needs the entire bound passes, and not a byte beside it.
+//! The staging budget: the limit on staged bytes. The budget that a Write takes is returned completely and once, however
+//! the Write ends. Afterwards a Write that needs the entire budget is staged, and no byte beside it.
 
 use std::sync::Arc;
 use std::task::Poll;
@@ -11,57 +11,57 @@ use stepfast_core::payload::CHUNK_SIZE;
 use stepfast_core::store::{State, StoreError, Write};
 use stepfast_core::{Context, Either, Engine, EngineBuilder, Error, ErrorKind, Handle, Payload, Workflow};
 
-use super::support::{Count, Latch, Returns, engine, row, second_engine, shut_down, waiting};
+use super::support::{Count, Latch, BodyResult, open_engine, row, open_second_engine, shut_down, latched_workflow};
 use crate::StoreFixture;
 use crate::faults::fault_store::{Call, FaultStore};
 
 super::cases![
-    room_comes_back_when_writes_land,
-    room_comes_back_when_writes_fold,
-    room_comes_back_when_writes_are_refused,
-    room_comes_back_when_a_start_loses,
-    room_comes_back_from_the_slow_lane,
-    room_comes_back_after_a_fence,
-    room_comes_back_from_large_values,
-    room_comes_back_when_a_run_gives_up,
-    room_comes_back_when_a_caller_gives_up,
-    what_is_larger_than_the_bound_passes_alone,
-    who_waits_for_room_hears_of_a_shutdown,
-    who_waits_for_room_hears_of_a_shutdown_without_a_database,
+    budget_is_returned_when_writes_are_committed,
+    budget_is_returned_when_writes_fold,
+    budget_is_returned_when_writes_are_rejected,
+    budget_is_returned_when_a_start_is_not_applied,
+    budget_is_returned_from_the_slow_lane,
+    budget_is_returned_after_a_fence,
+    budget_is_returned_from_large_values,
+    budget_is_returned_when_a_run_abandons_a_step,
+    budget_is_returned_when_a_caller_times_out,
+    value_larger_than_the_budget_passes_alone,
+    waiting_callers_receive_an_error_at_shutdown,
+    waiting_callers_receive_an_error_at_a_forced_shutdown,
 ];
 
-/// How much may be staged per lane.
-const BOUND: usize = 60_000;
-/// What values have: three of them are within the bound, and leave no place for a fourth.
-const SIZE: usize = 17_000;
+/// The staging budget of a lane, in bytes.
+const BUDGET: usize = 60_000;
+/// The size of values: three fit into the budget, and a fourth does not.
+const VALUE_SIZE: usize = 17_000;
 
 fn value() -> String {
-    "v".repeat(SIZE)
+    "v".repeat(VALUE_SIZE)
 }
 
-/// An input whose Start needs the entire bound.
-fn entire() -> String {
+/// Returns an input whose Start needs the entire budget.
+fn input_of_entire_budget() -> String {
     let encoded = |n: usize| Payload::encode(&"x".repeat(n)).unwrap().len();
-    let length = BOUND - 256 - (encoded(SIZE) - SIZE);
-    assert_eq!(encoded(length) + 256, BOUND);
+    let length = BUDGET - 256 - (encoded(VALUE_SIZE) - VALUE_SIZE);
+    assert_eq!(encoded(length) + 256, BUDGET);
     "x".repeat(length)
 }
 
-/// The workflow that the bound is measured with.
+/// Returns the workflow with which the budget is measured.
 fn length() -> Workflow<String, usize> {
-    Workflow::new("length", |_cx: Context, text: String| async move { Returns::Ok(text.len()) })
+    Workflow::new("length", |_cx: Context, text: String| async move { BodyResult::Ok(text.len()) })
 }
 
-fn bounded(b: EngineBuilder) -> EngineBuilder {
-    b.register(&length()).staged_bytes(BOUND)
+fn with_budget(b: EngineBuilder) -> EngineBuilder {
+    b.register(&length()).staged_bytes(BUDGET)
 }
 
 fn waiters(engine: &Engine) -> usize {
     engine.lane_load().iter().map(|lane| lane.waiters).sum()
 }
 
-/// Nothing runs, is staged, or is waited for.
-async fn until_idle(engine: &Engine) {
+/// Waits until nothing runs, is staged, or is awaited.
+async fn wait_until_idle(engine: &Engine) {
     let is_idle = || {
         engine.running_count() == 0
             && engine.lane_load().iter().all(|lane| (lane.staged, lane.held, lane.waiters) == (0, 0, 0))
@@ -73,55 +73,56 @@ async fn until_idle(engine: &Engine) {
 
 type Starting<'e> = LocalBoxFuture<'e, Result<Handle<usize>, Error>>;
 
-/// Starts with the entire bound as long as a lane takes one. The commits of `store` are held, and nobody else
-/// is waiting to be acknowledged.
-async fn fill<'e>(engine: &'e Engine, length: &'e Workflow<String, usize>) -> Vec<Starting<'e>> {
+/// Starts executions that need an entire budget, until every lane has one. The commits of `store` are held, and no
+/// other caller waits for an acknowledgement.
+async fn fill_budget<'e>(engine: &'e Engine, length: &'e Workflow<String, usize>) -> Vec<Starting<'e>> {
     let lanes = engine.lane_load().len();
-    let mut filling = Vec::new();
-    while filling.len() < lanes {
-        filling.extend(staged(engine, length, &entire()).await);
+    let mut pending_starts = Vec::new();
+    while pending_starts.len() < lanes {
+        pending_starts.extend(try_stage(engine, length, &input_of_entire_budget()).await);
         tokio::task::yield_now().await;
     }
-    filling
+    pending_starts
 }
 
-/// A start that is staged, if there is room for it now in the lane that it comes to.
-async fn staged<'e>(
+/// Stages a start if the budget of its lane has capacity for it now. Returns `None` otherwise.
+async fn try_stage<'e>(
     engine: &'e Engine,
     length: &'e Workflow<String, usize>,
     input: &str,
 ) -> Option<Starting<'e>> {
     let before = waiters(engine);
     let mut start: Starting<'e> = Box::pin(engine.start(length, input.to_owned()).into_future());
-    // one turn stages it, unless it has to wait for room
+    // one turn stages it, unless it has to wait for budget
     assert!(std::future::poll_fn(|cx| Poll::Ready(start.poll_unpin(cx))).await.is_pending());
     (waiters(engine) > before).then_some(start)
 }
 
-/// All of the room is back; once everything that the engine had to do is done. Hangs if it is not.
-async fn assert_all_is_back(engine: &Engine, store: &FaultStore) {
+/// Asserts that the whole budget is returned when the engine has no more work. Hangs otherwise.
+async fn assert_budget_is_returned(engine: &Engine, store: &FaultStore) {
     let length = length();
-    until_idle(engine).await;
+    wait_until_idle(engine).await;
     store.hold_calls(&[Call::Commit]);
-    let filling = fill(engine, &length).await;
+    let pending_starts = fill_budget(engine, &length).await;
     for _ in 0..64 {
-        assert!(staged(engine, &length, "").await.is_none(), "more has come back than was taken");
+        assert!(try_stage(engine, &length, "").await.is_none(), "more budget was returned than was taken");
     }
     store.release();
-    for handle in join_all(filling).await {
-        assert_eq!(handle.unwrap().result().await.unwrap(), entire().len());
+    for handle in join_all(pending_starts).await {
+        assert_eq!(handle.unwrap().result().await.unwrap(), input_of_entire_budget().len());
     }
 }
 
-/// A workflow with so many steps that each return a large value, and such an output.
+/// Returns a workflow whose steps each return a large value, and which also returns that value. Its input is the number
+/// of steps and the value.
 fn steps() -> Workflow<(usize, String), String> {
     Workflow::new("steps", |mut cx: Context, (n, input): (usize, String)| async move {
         for i in 0..n {
-            // its checkpoint is staged behind those before it
-            let step = cx.step(format!("step {i}"), || std::future::ready(Returns::Ok(input.clone())));
+            // its checkpoint is staged behind the former ones
+            let step = cx.step(format!("step {i}"), || std::future::ready(BodyResult::Ok(input.clone())));
             step.speculative().await?;
         }
-        Returns::Ok(input)
+        BodyResult::Ok(input)
     })
 }
 
@@ -145,7 +146,7 @@ where
     })
 }
 
-async fn room_comes_back_when_writes_land(fixture: &dyn StoreFixture) {
+async fn budget_is_returned_when_writes_are_committed(fixture: &dyn StoreFixture) {
     let steps = steps();
     let child = steps.clone();
     let parent = Workflow::new("parent", move |mut cx: Context, input: String| {
@@ -155,32 +156,32 @@ async fn room_comes_back_when_writes_land(fixture: &dyn StoreFixture) {
             cx.child(&child, (2, input.clone())).await
         }
     });
-    let (engine, store) = engine(fixture, |b| bounded(b).register(&steps).register(&parent)).await;
+    let (engine, store) = open_engine(fixture, |b| with_budget(b).register(&steps).register(&parent)).await;
     let mut runs: Vec<_> = (0..12).map(|n| run(&engine, &steps, (n % 4, value()), None)).collect();
     runs.extend((0..12).map(|n| run(&engine, &steps, (n % 4, value()), Some(n.to_string()))));
     runs.extend((0..6).map(|_| run(&engine, &parent, value(), None)));
     for run in runs {
         assert_eq!(run.await.unwrap().unwrap(), value());
     }
-    assert_all_is_back(&engine, &store).await;
+    assert_budget_is_returned(&engine, &store).await;
     shut_down(engine).await;
 }
 
-async fn room_comes_back_when_writes_fold(fixture: &dyn StoreFixture) {
+async fn budget_is_returned_when_writes_fold(fixture: &dyn StoreFixture) {
     let steps = steps();
     let child = steps.clone();
     let parent = Workflow::new("parent", move |mut cx: Context, input: String| {
         let child = child.clone();
         async move { cx.child(&child, (0, input)).await.map(|output| output.len()) }
     });
-    let (engine, store) = engine(fixture, |b| bounded(b).register(&steps).register(&parent)).await;
-    // an end in its Start, before it is staged; and one in the Start of a child that is staged already
+    let (engine, store) = open_engine(fixture, |b| with_budget(b).register(&steps).register(&parent)).await;
+    // an end folds into its Start before it is staged, or into the Start of a child that is staged already
     assert_eq!(engine.run(&steps, (0, value())).await.unwrap(), value());
     store.hold_calls(&[Call::Commit]);
     let ahead = run(&engine, &steps, (0, String::new()), None);
     store.wait_until_hanging().await;
     let parents: Vec<_> = (0..8).map(|_| run(&engine, &parent, "p".repeat(1000), None)).collect();
-    // one Lsn waited for by each parent's end, when all have folded
+    // one waiter per end of a parent, when all have folded
     while waiters(&engine) < 9 {
         tokio::task::yield_now().await;
     }
@@ -193,103 +194,103 @@ async fn room_comes_back_when_writes_fold(fixture: &dyn StoreFixture) {
         matches!(write, Write::Start(start) if start.parent.is_some() && start.state.status().is_terminal())
     });
     assert!(folded.count() > 0, "no end has folded into the Start of a child");
-    assert_all_is_back(&engine, &store).await;
+    assert_budget_is_returned(&engine, &store).await;
     shut_down(engine).await;
 }
 
-async fn room_comes_back_when_writes_are_refused(fixture: &dyn StoreFixture) {
+async fn budget_is_returned_when_writes_are_rejected(fixture: &dyn StoreFixture) {
     let steps = steps();
-    let (engine, store) = engine(fixture, |b| bounded(b).register(&steps)).await;
+    let (engine, store) = open_engine(fixture, |b| with_budget(b).register(&steps)).await;
     let is_start: fn(&Write) -> bool =
-        |write| matches!(write, Write::Start(start) if start.input.len() > SIZE);
+        |write| matches!(write, Write::Start(start) if start.input.len() > VALUE_SIZE);
     let is_value: fn(&Write) -> bool =
-        |write| matches!(write, Write::Checkpoint(checkpoint) if checkpoint.outcome.len() > SIZE);
+        |write| matches!(write, Write::Checkpoint(checkpoint) if checkpoint.outcome.len() > VALUE_SIZE);
     let is_end: fn(&Write) -> bool = |write| match write {
         Write::Transition(change) => {
-            matches!(&change.state, State::Ended { outcome, .. } if outcome.len() > SIZE)
+            matches!(&change.state, State::Ended { outcome, .. } if outcome.len() > VALUE_SIZE)
         }
         _ => false,
     };
-    for (what, refused) in [("start", is_start), ("value", is_value), ("end", is_end)] {
-        store.reject(refused);
+    for (name, is_rejected) in [("start", is_start), ("value", is_value), ("end", is_end)] {
+        store.reject(is_rejected);
         let runs: Vec<_> = (0..12)
             .map(|n| {
-                let id = (n % 2 == 0).then(|| format!("{what} {n}"));
+                let id = (n % 2 == 0).then(|| format!("{name} {n}"));
                 run(&engine, &steps, (1 + n % 3, value()), id)
             })
             .collect();
         for run in runs {
             let result = run.await.unwrap();
-            let Err(error) = result else { panic!("what is refused has happened: {what}") };
-            assert!(error.to_string().contains("does not like it"), "{error}");
+            let Err(error) = result else { panic!("a rejected Write was applied: {name}") };
+            assert!(error.to_string().contains("a test rejects it"), "{error}");
         }
         store.accept_all();
-        assert_all_is_back(&engine, &store).await;
+        assert_budget_is_returned(&engine, &store).await;
     }
     shut_down(engine).await;
 }
 
-/// A workflow that stages something large while the outcome of its Start is not known: the Start of a child.
-/// Counts when it has.
+/// Returns a workflow that stages a large Write, the Start of a child, while the outcome of its own Start is unknown.
+/// Afterwards it increments `staged`.
 fn eager(staged: &Count, child: &Workflow<(usize, String), String>) -> Workflow<String, String> {
     let (staged, child) = (staged.clone(), child.clone());
     Workflow::new("eager", move |mut cx: Context, input: String| {
         let (staged, child) = (staged.clone(), child.clone());
         async move {
             cx.start_detached(&child, (0, input.clone())).await?;
-            staged.more();
-            cx.step("last", || std::future::ready(Returns::Ok(input.clone()))).await
+            staged.increment();
+            cx.step("last", || std::future::ready(BodyResult::Ok(input.clone()))).await
         }
     })
 }
 
-async fn room_comes_back_when_a_start_loses(fixture: &dyn StoreFixture) {
+async fn budget_is_returned_when_a_start_is_not_applied(fixture: &dyn StoreFixture) {
     let (steps, staged) = (steps(), Count::new());
     let eager = eager(&staged, &steps);
-    let with = |b: EngineBuilder| bounded(b).register(&steps).register(&eager);
-    let (one, store) = engine(fixture, with).await;
-    let (two, _) = second_engine(fixture, with).await;
+    let with = |b: EngineBuilder| with_budget(b).register(&steps).register(&eager);
+    let (one, store) = open_engine(fixture, with).await;
+    let (two, _) = open_second_engine(fixture, with).await;
     for round in 0..3 {
         let (id, before) = (format!("{round}"), staged.get());
         store.hold_calls(&[Call::Commit]);
-        let loser = run(&one, &eager, value(), Some(id.clone()));
-        staged.reaches(before + 1).await;
+        let duplicate_run = run(&one, &eager, value(), Some(id.clone()));
+        staged.wait_for(before + 1).await;
         store.wait_until_hanging().await;
-        // to another engine, or to the database's taste
+        // the Start is a duplicate, or the database rejects it
         if round < 2 {
             two.run(&eager, value()).workflow_id(id).await.unwrap();
         } else {
             store.reject(|write| matches!(write, Write::Start(start) if start.workflow_id.is_some()));
         }
         store.release();
-        assert_eq!(loser.await.unwrap().is_ok(), round < 2);
+        assert_eq!(duplicate_run.await.unwrap().is_ok(), round < 2);
         store.accept_all();
-        assert_all_is_back(&one, &store).await;
+        assert_budget_is_returned(&one, &store).await;
     }
     shut_down(one).await;
     shut_down(two).await;
 }
 
-async fn room_comes_back_from_the_slow_lane(fixture: &dyn StoreFixture) {
+async fn budget_is_returned_from_the_slow_lane(fixture: &dyn StoreFixture) {
     let (steps, staged) = (steps(), Count::new());
     let eager = eager(&staged, &steps);
-    let held = waiting("held", &Count::new(), &Latch::new());
-    let with = |b: EngineBuilder| bounded(b).register(&steps).register(&eager).register(&held);
-    let (one, store) = engine(fixture, with).await;
-    let (two, _) = second_engine(fixture, with).await;
+    let held = latched_workflow("held", &Count::new(), &Latch::new());
+    let with = |b: EngineBuilder| with_budget(b).register(&steps).register(&eager).register(&held);
+    let (one, store) = open_engine(fixture, with).await;
+    let (two, _) = open_second_engine(fixture, with).await;
     let is_given: fn(&Write) -> bool =
         |write| matches!(write, Write::Start(start) if start.workflow_id.is_some());
-    for what in ["applied", "lost", "refused", "fenced"] {
-        let owned = if what == "fenced" { Some(one.start(&held, 1).await.unwrap()) } else { None };
+    for fate in ["applied", "duplicate", "rejected", "fenced"] {
+        let owned = if fate == "fenced" { Some(one.start(&held, 1).await.unwrap()) } else { None };
         store.block(is_given);
         let (commits, before) = (store.call_count(Call::Commit), staged.get());
-        let blocked = run(&one, &eager, value(), Some(what.into()));
-        // the lane, and then the slow lane again and again
+        let blocked = run(&one, &eager, value(), Some(fate.into()));
+        // the lane, and then the slow lane repeatedly
         store.wait_until_called(Call::Commit, commits + 4).await;
-        staged.reaches(before + 1).await;
-        match what {
-            "lost" => drop(two.run(&eager, value()).workflow_id(what).await.unwrap()),
-            "refused" => store.reject(is_given),
+        staged.wait_for(before + 1).await;
+        match fate {
+            "duplicate" => drop(two.run(&eager, value()).workflow_id(fate).await.unwrap()),
+            "rejected" => store.reject(is_given),
             _ => {}
         }
         if let Some(owned) = owned {
@@ -297,33 +298,33 @@ async fn room_comes_back_from_the_slow_lane(fixture: &dyn StoreFixture) {
             let owner = row(&two, &id).await.owner.unwrap();
             store.hold_calls(&[Call::Heartbeat]);
             fixture.mark_dead(owner).await;
-            while row(&two, &id).await.owner.is_none_or(|now| now == owner) {
+            while row(&two, &id).await.owner.is_none_or(|current| current == owner) {
                 tokio::task::yield_now().await;
             }
             store.hold_calls(&[]);
         }
         store.block(|_| false);
         let result = blocked.await.unwrap();
-        assert_eq!(result.is_ok(), what != "refused", "{what}: {result:?}");
+        assert_eq!(result.is_ok(), fate != "rejected", "{fate}: {result:?}");
         store.accept_all();
-        assert_all_is_back(&one, &store).await;
+        assert_budget_is_returned(&one, &store).await;
     }
     shut_down(one).await;
     shut_down(two).await;
 }
 
-async fn room_comes_back_after_a_fence(fixture: &dyn StoreFixture) {
+async fn budget_is_returned_after_a_fence(fixture: &dyn StoreFixture) {
     let (steps, begun) = (steps(), Count::new());
     let (latch, calls) = (Latch::new(), begun.clone());
     let gate = latch.clone();
-    // its first run waits in the workflow for what makes the output, which is too large for the room there is
+    // the first run waits in the workflow for the output, which is too large for the remaining budget
     let output = Workflow::new("output", move |_cx: Context, input: String| {
         let (calls, gate) = (calls.clone(), gate.clone());
         async move {
-            calls.more();
-            gate.passed().await;
-            calls.more();
-            Returns::Ok(input)
+            calls.increment();
+            gate.wait().await;
+            calls.increment();
+            BodyResult::Ok(input)
         }
     });
     let gate = latch.clone();
@@ -334,30 +335,30 @@ async fn room_comes_back_after_a_fence(fixture: &dyn StoreFixture) {
             cx.step("large", || {
                 let (calls, gate, input) = (calls.clone(), gate.clone(), input.clone());
                 async move {
-                    calls.more();
-                    gate.passed().await;
-                    calls.more();
-                    Returns::Ok(input)
+                    calls.increment();
+                    gate.wait().await;
+                    calls.increment();
+                    BodyResult::Ok(input)
                 }
             })
             .await?;
-            Returns::Ok(String::new())
+            BodyResult::Ok(String::new())
         }
     });
     let (engine, store) =
-        engine(fixture, |b| bounded(b).register(&steps).register(&output).register(&outcome)).await;
+        open_engine(fixture, |b| with_budget(b).register(&steps).register(&output).register(&outcome)).await;
     let mut ended = Vec::new();
     for n in 0..12 {
         let workflow = if n % 3 == 0 { &output } else { &outcome };
         ended.push(engine.start(workflow, value()).await.unwrap());
     }
-    begun.reaches(12).await;
-    // some outcomes and callers' Starts are staged, others wait for room
+    begun.wait_for(12).await;
+    // some outcomes and callers' Starts are staged, others wait for budget
     store.hold_calls(&[Call::Commit]);
     let ahead = run(&engine, &length(), String::new(), None);
     store.wait_until_hanging().await;
     latch.open();
-    begun.reaches(24).await;
+    begun.wait_for(24).await;
     let runs: Vec<_> = (0..12).map(|n| run(&engine, &steps, (1, value()), Some(n.to_string()))).collect();
     store.fail_next_commit_with(StoreError::Fenced);
     store.release();
@@ -370,21 +371,21 @@ async fn room_comes_back_after_a_fence(fixture: &dyn StoreFixture) {
         assert_eq!(handle.result().await.unwrap(), expected);
     }
     assert_eq!(store.call_count(Call::Register), 2);
-    assert_all_is_back(&engine, &store).await;
+    assert_budget_is_returned(&engine, &store).await;
     shut_down(engine).await;
 }
 
-async fn room_comes_back_from_large_values(fixture: &dyn StoreFixture) {
-    // room for one chunk, and little more
+async fn budget_is_returned_from_large_values(fixture: &dyn StoreFixture) {
+    // budget for one chunk, and little more
     let bound = CHUNK_SIZE + 1000;
     let steps = steps();
-    let (engine, _) = engine(fixture, |b| b.register(&length()).register(&steps).staged_bytes(bound)).await;
+    let (engine, _) = open_engine(fixture, |b| b.register(&length()).register(&steps).staged_bytes(bound)).await;
     let large = "l".repeat(5 << 19);
     let runs: Vec<_> = (0..4).map(|_| run(&engine, &steps, (1, large.clone()), None)).collect();
     for run in runs {
         assert!(run.await.unwrap().unwrap() == large);
     }
-    // each lane still takes a chunk
+    // each lane still accepts a chunk
     let mut lanes = vec![false; engine.lane_load().len()];
     while lanes.contains(&false) {
         let handle = engine.start(&length(), large.clone()).await.unwrap();
@@ -395,112 +396,112 @@ async fn room_comes_back_from_large_values(fixture: &dyn StoreFixture) {
     shut_down(engine).await;
 }
 
-/// A step whose value does not find room, in a branch that is given up then; and two steps at once of which
-/// the second is given up when it has room.
-async fn room_comes_back_when_a_run_gives_up(fixture: &dyn StoreFixture) {
-    let (ready, gate, waiting, over) = (Count::new(), Latch::new(), Count::new(), Latch::new());
-    let shared = (ready.clone(), gate.clone(), waiting.clone(), over.clone());
-    let gives_up = Workflow::new("gives up", move |mut cx: Context, input: String| {
-        let (ready, gate, waiting, over) = shared.clone();
+/// Abandons a step whose value waits for budget, in a branch; and two steps at once, of which the second is abandoned
+/// when it has its budget.
+async fn budget_is_returned_when_a_run_abandons_a_step(fixture: &dyn StoreFixture) {
+    let (ready, gate, waiting, other_is_done) = (Count::new(), Latch::new(), Count::new(), Latch::new());
+    let shared = (ready.clone(), gate.clone(), waiting.clone(), other_is_done.clone());
+    let abandons = Workflow::new("abandons", move |mut cx: Context, input: String| {
+        let (ready, gate, waiting, other_is_done) = shared.clone();
         async move {
-            ready.more();
-            gate.passed().await;
+            ready.increment();
+            gate.wait().await;
             let input = &input;
-            let body = || std::future::ready(Returns::Ok(input.clone()));
-            let step = |mut cx: Context| async move { cx.step("waits for room", body).await };
+            let body = || std::future::ready(BodyResult::Ok(input.clone()));
+            let step = |mut cx: Context| async move { cx.step("waits for budget", body).await };
             let other = |_| async {
-                // polled after the step in the same turn: that has come to where it waits
-                waiting.more();
-                over.passed().await;
+                // polled after the step in the same turn: the step waits for budget already
+                waiting.increment();
+                other_is_done.wait().await;
             };
-            let is_given_up = matches!(cx.race(step, other).await, Either::Second(()));
-            let both = |mut cx: Context| async move { cx.step("has room", body).await };
+            let is_abandoned = matches!(cx.race(step, other).await, Either::Second(()));
+            let both = |mut cx: Context| async move { cx.step("has budget", body).await };
             let won = cx.race(both, both).await;
             let (Either::First(won) | Either::Second(won)) = won;
-            won.map(|_| is_given_up)
+            won.map(|_| is_abandoned)
         }
     });
-    // a value that is there when the workflow returns
+    // a value that is staged when the workflow returns
     let returns = Workflow::new("returns", |mut cx: Context, input: String| async move {
         let done = Latch::new();
         let opens = done.clone();
         let branch = cx.spawn(move |mut cx: Context| async move {
             cx.step("late", || {
                 opens.open();
-                std::future::ready(Returns::Ok(input.clone()))
+                std::future::ready(BodyResult::Ok(input.clone()))
             })
             .await
         });
-        done.passed().await;
+        done.wait().await;
         drop(branch);
-        Returns::Ok(true)
+        BodyResult::Ok(true)
     });
-    let (engine, store) = engine(fixture, |b| bounded(b).register(&gives_up).register(&returns)).await;
+    let (engine, store) = open_engine(fixture, |b| with_budget(b).register(&abandons).register(&returns)).await;
     let mut runs = Vec::new();
     for _ in 0..6 {
-        runs.push(engine.start(&gives_up, value()).await.unwrap());
+        runs.push(engine.start(&abandons, value()).await.unwrap());
     }
-    ready.reaches(6).await;
+    ready.wait_for(6).await;
     while waiters(&engine) > 0 {
         tokio::task::yield_now().await;
     }
     store.hold_calls(&[Call::Commit]);
     let length = length();
-    let filling = fill(&engine, &length).await;
+    let pending_starts = fill_budget(&engine, &length).await;
     gate.open();
-    waiting.reaches(6).await;
-    over.open();
+    waiting.wait_for(6).await;
+    other_is_done.open();
     store.release();
     for run in runs {
-        assert!(run.result().await.unwrap(), "the step's value has found room");
+        assert!(run.result().await.unwrap(), "the value of the step was staged");
     }
-    for handle in join_all(filling).await {
+    for handle in join_all(pending_starts).await {
         handle.unwrap().result().await.unwrap();
     }
     for _ in 0..4 {
         assert!(engine.run(&returns, value()).await.unwrap());
     }
-    assert_all_is_back(&engine, &store).await;
+    assert_budget_is_returned(&engine, &store).await;
     shut_down(engine).await;
 }
 
-async fn room_comes_back_when_a_caller_gives_up(fixture: &dyn StoreFixture) {
+async fn budget_is_returned_when_a_caller_times_out(fixture: &dyn StoreFixture) {
     let steps = steps();
-    let (engine, store) = engine(fixture, |b| bounded(b).register(&steps)).await;
+    let (engine, store) = open_engine(fixture, |b| with_budget(b).register(&steps)).await;
     store.hold_calls(&[Call::Commit]);
     let length = length();
-    let filling = fill(&engine, &length).await;
-    let brief = Duration::from_millis(10);
+    let pending_starts = fill_budget(&engine, &length).await;
+    let short = Duration::from_millis(10);
     for n in 0..6 {
-        // without room, and then on its way
-        let start = engine.start(&steps, (1, value())).workflow_id(format!("{n}")).wait_timeout(brief);
+        // without budget, and then in flight
+        let start = engine.start(&steps, (1, value())).workflow_id(format!("{n}")).wait_timeout(short);
         let error = start.await.map(drop).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
-        let error = engine.run(&steps, (1, value())).wait_timeout(brief).await.unwrap_err();
+        let error = engine.run(&steps, (1, value())).wait_timeout(short).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
     }
     store.release();
-    for handle in join_all(filling).await {
+    for handle in join_all(pending_starts).await {
         handle.unwrap().result().await.unwrap();
     }
-    assert_all_is_back(&engine, &store).await;
+    assert_budget_is_returned(&engine, &store).await;
     store.hold_calls(&[Call::Commit]);
     for n in 0..2 {
-        let start = engine.start(&steps, (1, value())).workflow_id(format!("{n}")).wait_timeout(brief);
+        let start = engine.start(&steps, (1, value())).workflow_id(format!("{n}")).wait_timeout(short);
         start.await.map(drop).unwrap_err();
     }
     store.release();
     for n in 0..2 {
         assert_eq!(engine.run(&steps, (1, value())).workflow_id(format!("{n}")).await.unwrap(), value());
     }
-    assert_all_is_back(&engine, &store).await;
+    assert_budget_is_returned(&engine, &store).await;
     shut_down(engine).await;
 }
 
-async fn what_is_larger_than_the_bound_passes_alone(fixture: &dyn StoreFixture) {
+async fn value_larger_than_the_budget_passes_alone(fixture: &dyn StoreFixture) {
     let steps = steps();
     for bound in [1000, 0] {
-        let (engine, _) = engine(fixture, |b| b.register(&steps).staged_bytes(bound)).await;
+        let (engine, _) = open_engine(fixture, |b| b.register(&steps).staged_bytes(bound)).await;
         let large = "l".repeat(5 << 19);
         let mut runs = Vec::new();
         for n in 0..12 {
@@ -514,7 +515,7 @@ async fn what_is_larger_than_the_bound_passes_alone(fixture: &dyn StoreFixture) 
     }
 }
 
-/// Callers at the bound: of some the Start is staged, others wait for room.
+/// Returns callers at the limit: the Starts of some are staged, others wait for budget.
 async fn callers(
     engine: &Engine,
     store: &Arc<FaultStore>,
@@ -534,15 +535,15 @@ async fn callers(
     callers
 }
 
-fn assert_over(result: Result<String, Error>) {
+fn assert_unavailable(result: Result<String, Error>) {
     if let Err(error) = result {
         assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
     }
 }
 
-async fn who_waits_for_room_hears_of_a_shutdown(fixture: &dyn StoreFixture) {
+async fn waiting_callers_receive_an_error_at_shutdown(fixture: &dyn StoreFixture) {
     let steps = steps();
-    let (engine, store) = engine(fixture, |b| bounded(b).register(&steps)).await;
+    let (engine, store) = open_engine(fixture, |b| with_budget(b).register(&steps)).await;
     let callers = callers(&engine, &store, &steps).await;
     let ending = {
         let engine = engine.clone();
@@ -557,17 +558,17 @@ async fn who_waits_for_room_hears_of_a_shutdown(fixture: &dyn StoreFixture) {
     store.release();
     ending.await.unwrap();
     for caller in callers {
-        assert_over(caller.await.unwrap());
+        assert_unavailable(caller.await.unwrap());
     }
 }
 
-async fn who_waits_for_room_hears_of_a_shutdown_without_a_database(fixture: &dyn StoreFixture) {
+async fn waiting_callers_receive_an_error_at_a_forced_shutdown(fixture: &dyn StoreFixture) {
     let steps = steps();
-    let (engine, store) = engine(fixture, |b| bounded(b).register(&steps)).await;
+    let (engine, store) = open_engine(fixture, |b| with_budget(b).register(&steps)).await;
     let callers = callers(&engine, &store, &steps).await;
     engine.shutdown(Duration::from_millis(100)).await.unwrap();
     for caller in callers {
-        assert_over(caller.await.unwrap());
+        assert_unavailable(caller.await.unwrap());
     }
     store.release();
 }

@@ -8,8 +8,8 @@ use stepfast_core::store::{Filter, Write};
 use stepfast_core::{Context, Error, ErrorKind, Status, Workflow};
 
 use super::support::{
-    Count, Latch, Returns, ends, engine, fresh_number, noop, record, row, second_engine, shut_down, steps,
-    waiting,
+    Count, Latch, BodyResult, is_end_of, open_engine, fresh_number, noop, record, row, open_second_engine, shut_down, steps,
+    latched_workflow,
 };
 use crate::StoreFixture;
 use crate::faults::fault_store::Call;
@@ -42,7 +42,7 @@ super::cases![
 
 async fn run_returns_the_output(fixture: &dyn StoreFixture) {
     let (noop, steps) = (noop(), steps());
-    let (engine, _) = engine(fixture, |b| b.register(&noop).register(&steps)).await;
+    let (engine, _) = open_engine(fixture, |b| b.register(&noop).register(&steps)).await;
     assert_eq!(engine.run(&noop, 7).await.unwrap(), 7);
     assert_eq!(engine.run(&steps, 3).await.unwrap().len(), 3);
     assert_eq!(engine.running_count(), 0);
@@ -51,11 +51,11 @@ async fn run_returns_the_output(fixture: &dyn StoreFixture) {
 
 async fn start_returns_a_handle_to_what_runs(fixture: &dyn StoreFixture) {
     let (count, latch) = (Count::new(), Latch::new());
-    let workflow = waiting("w", &count, &latch);
-    let (engine, _) = engine(fixture, |b| b.register(&workflow)).await;
+    let workflow = latched_workflow("w", &count, &latch);
+    let (engine, _) = open_engine(fixture, |b| b.register(&workflow)).await;
     let handle = engine.start(&workflow, 5).await.unwrap();
     assert_eq!(handle.status().await.unwrap(), Status::Running);
-    count.reaches(1).await;
+    count.wait_for(1).await;
     latch.open();
     assert_eq!(handle.result().await.unwrap(), 5);
     assert_eq!(handle.status().await.unwrap(), Status::Completed);
@@ -65,7 +65,7 @@ async fn start_returns_a_handle_to_what_runs(fixture: &dyn StoreFixture) {
 
 async fn the_same_start_again_is_the_first(fixture: &dyn StoreFixture) {
     let steps = steps();
-    let (engine, _) = engine(fixture, |b| b.register(&steps)).await;
+    let (engine, _) = open_engine(fixture, |b| b.register(&steps)).await;
     let first = engine.start(&steps, 2).workflow_id("order-7").await.unwrap();
     let values = first.result().await.unwrap();
     let second = engine.start(&steps, 2).workflow_id("order-7").await.unwrap();
@@ -79,7 +79,7 @@ async fn the_same_start_again_is_the_first(fixture: &dyn StoreFixture) {
 
 async fn two_starts_at_once_are_one(fixture: &dyn StoreFixture) {
     let steps = steps();
-    let (engine, _) = engine(fixture, |b| b.register(&steps)).await;
+    let (engine, _) = open_engine(fixture, |b| b.register(&steps)).await;
     for round in 0..10 {
         let id = format!("id-{round}");
         let (a, b, c) = tokio::join!(
@@ -97,8 +97,8 @@ async fn two_starts_at_once_are_one(fixture: &dyn StoreFixture) {
 
 async fn two_starts_at_once_in_two_engines_are_one(fixture: &dyn StoreFixture) {
     let steps = steps();
-    let (one, _) = engine(fixture, |b| b.register(&steps)).await;
-    let (two, _) = second_engine(fixture, |b| b.register(&steps)).await;
+    let (one, _) = open_engine(fixture, |b| b.register(&steps)).await;
+    let (two, _) = open_second_engine(fixture, |b| b.register(&steps)).await;
     for round in 0..10 {
         let id = format!("id-{round}");
         let (a, b, c) = tokio::join!(
@@ -123,11 +123,11 @@ async fn an_id_that_is_run_is_known_while_its_code_waits(fixture: &dyn StoreFixt
     let outside = Workflow::new("outside", move |_: Context, x: i64| {
         let latch = passed.clone();
         async move {
-            latch.passed().await;
-            Returns::Ok(x)
+            latch.wait().await;
+            BodyResult::Ok(x)
         }
     });
-    let (engine, _) = engine(fixture, |b| b.register(&outside)).await;
+    let (engine, _) = open_engine(fixture, |b| b.register(&outside)).await;
     let running = tokio::spawn({
         let (engine, outside) = (engine.clone(), outside.clone());
         async move { engine.run(&outside, 7).workflow_id("x").await }
@@ -146,10 +146,10 @@ async fn an_id_that_is_run_is_known_while_its_code_waits(fixture: &dyn StoreFixt
 
 async fn a_run_of_an_id_that_is_taken_returns_the_outcome_of_the_first(fixture: &dyn StoreFixture) {
     let (count, latch) = (Count::new(), Latch::new());
-    let workflow = waiting("w", &count, &latch);
-    let (engine, _) = engine(fixture, |b| b.register(&workflow)).await;
+    let workflow = latched_workflow("w", &count, &latch);
+    let (engine, _) = open_engine(fixture, |b| b.register(&workflow)).await;
     let first = engine.start(&workflow, 5).workflow_id("x").await.unwrap();
-    count.reaches(1).await;
+    count.wait_for(1).await;
     let second = engine.clone();
     let (id, same) = ("x", workflow.clone());
     let second = tokio::spawn(async move { second.run(&same, 5).workflow_id(id).await });
@@ -163,7 +163,7 @@ async fn a_run_of_an_id_that_is_taken_returns_the_outcome_of_the_first(fixture: 
 
 async fn another_workflow_or_input_is_a_conflict(fixture: &dyn StoreFixture) {
     let (noop, steps) = (noop(), steps());
-    let (engine, _) = engine(fixture, |b| b.register(&noop).register(&steps)).await;
+    let (engine, _) = open_engine(fixture, |b| b.register(&noop).register(&steps)).await;
     engine.run(&steps, 2).workflow_id("x").await.unwrap();
     for error in [
         engine.start(&steps, 3).workflow_id("x").await.map(drop).unwrap_err(),
@@ -180,7 +180,7 @@ async fn another_workflow_or_input_is_a_conflict(fixture: &dyn StoreFixture) {
 
 async fn bad_ids_are_refused_at_the_door(fixture: &dyn StoreFixture) {
     let noop = noop();
-    let (engine, store) = engine(fixture, |b| b.register(&noop)).await;
+    let (engine, store) = open_engine(fixture, |b| b.register(&noop)).await;
     let long = "x".repeat(10_000);
     for (id, said) in [
         ("", "empty"),
@@ -206,7 +206,7 @@ async fn bad_ids_are_refused_at_the_door(fixture: &dyn StoreFixture) {
 
 async fn strange_ids_are_found_again(fixture: &dyn StoreFixture) {
     let noop = noop();
-    let (engine, _) = engine(fixture, |b| b.register(&noop)).await;
+    let (engine, _) = open_engine(fixture, |b| b.register(&noop)).await;
     let longest = "ö".repeat(512);
     let ids =
         ["it's", "\"quoted\"", "emoji 🦀👩‍👩‍👧", "%_\\", "a b", "1'; DROP TABLE executions; --", "ü", &longest];
@@ -229,7 +229,7 @@ async fn strange_ids_are_found_again(fixture: &dyn StoreFixture) {
 
 async fn an_unknown_workflow_is_an_error(fixture: &dyn StoreFixture) {
     let (noop, steps) = (noop(), steps());
-    let (engine, store) = engine(fixture, |b| b.register(&noop)).await;
+    let (engine, store) = open_engine(fixture, |b| b.register(&noop)).await;
     for error in [
         engine.start(&steps, 1).await.map(drop).unwrap_err(),
         engine.run(&steps, 1).workflow_id("x").await.map(drop).unwrap_err(),
@@ -245,7 +245,7 @@ async fn an_unknown_workflow_is_an_error(fixture: &dyn StoreFixture) {
 
 async fn an_output_read_as_another_type_says_what_it_is(fixture: &dyn StoreFixture) {
     let noop = noop();
-    let (engine, _) = engine(fixture, |b| b.register(&noop)).await;
+    let (engine, _) = open_engine(fixture, |b| b.register(&noop)).await;
     engine.run(&noop, 5).workflow_id("order-7").await.unwrap();
     let error = engine.get::<String>("order-7").await.unwrap().result().await.unwrap_err();
     assert_eq!((error.kind(), error.code()), (ErrorKind::Corrupt, "SF-0006"));
@@ -259,20 +259,20 @@ async fn an_output_read_as_another_type_says_what_it_is(fixture: &dyn StoreFixtu
 
 async fn a_caller_that_goes_away_ends_nothing(fixture: &dyn StoreFixture) {
     let (count, latch) = (Count::new(), Latch::new());
-    let workflow = waiting("w", &count, &latch);
-    let (engine, store) = engine(fixture, |b| b.register(&workflow)).await;
+    let workflow = latched_workflow("w", &count, &latch);
+    let (engine, store) = open_engine(fixture, |b| b.register(&workflow)).await;
     for id in [None, Some("given")] {
         let before = count.get();
         let run = engine.run(&workflow, 5);
         let run = if let Some(id) = id { run.workflow_id(id) } else { run };
         tokio::select! {
             _ = run => panic!("the latch is closed"),
-            () = count.reaches(before + 1) => {}
+            () = count.wait_for(before + 1) => {}
         }
     }
     latch.open();
     for row in engine.list(&Filter { limit: 9, ..Filter::default() }).await.unwrap().executions {
-        store.wait_until_committed(ends(row.key)).await;
+        store.wait_until_committed(is_end_of(row.key)).await;
         assert_eq!(engine.get::<i64>(&row.workflow_id()).await.unwrap().result().await.unwrap(), 5);
     }
     assert_eq!(count.get(), 2);
@@ -281,7 +281,7 @@ async fn a_caller_that_goes_away_ends_nothing(fixture: &dyn StoreFixture) {
 
 async fn a_caller_of_start_that_goes_away_ends_nothing(fixture: &dyn StoreFixture) {
     let noop = noop();
-    let (engine, store) = engine(fixture, |b| b.register(&noop)).await;
+    let (engine, store) = open_engine(fixture, |b| b.register(&noop)).await;
     for id in [None, Some("given")] {
         store.hold_calls(&[Call::Commit]);
         let called = store.call_count(Call::Commit);
@@ -298,7 +298,7 @@ async fn a_caller_of_start_that_goes_away_ends_nothing(fixture: &dyn StoreFixtur
         }
         engine.run(&noop, 1).await.unwrap();
         for row in engine.list(&Filter { limit: 9, ..Filter::default() }).await.unwrap().executions {
-            store.wait_until_committed(ends(row.key)).await;
+            store.wait_until_committed(is_end_of(row.key)).await;
         }
     }
     assert_eq!(engine.count(&Filter::default()).await.unwrap(), 4);
@@ -307,14 +307,14 @@ async fn a_caller_of_start_that_goes_away_ends_nothing(fixture: &dyn StoreFixtur
 
 async fn patience_ends_and_the_start_stays(fixture: &dyn StoreFixture) {
     let noop = noop();
-    let (engine, store) = engine(fixture, |b| b.register(&noop)).await;
+    let (engine, store) = open_engine(fixture, |b| b.register(&noop)).await;
     store.hold_calls(&[Call::Commit]);
     let brief = Duration::from_millis(30);
     let error = engine.start(&noop, 5).workflow_id("s").wait_timeout(brief).await.map(drop).unwrap_err();
     assert_eq!((error.kind(), error.code()), (ErrorKind::Unavailable, "SF-0011"));
     let error = engine.run(&noop, 6).workflow_id("r").wait_timeout(brief).await.unwrap_err();
     assert_eq!((error.kind(), error.code()), (ErrorKind::Unavailable, "SF-0011"));
-    assert!(error.to_string().contains("repeated"), "{error}");
+    assert!(error.to_string().contains("retrying it with the same workflow_id is safe"), "{error}");
     store.release();
     assert_eq!(engine.run(&noop, 5).workflow_id("s").await.unwrap(), 5);
     assert_eq!(engine.run(&noop, 6).workflow_id("r").await.unwrap(), 6);
@@ -329,20 +329,20 @@ async fn no_more_run_at_once_than_may(fixture: &dyn StoreFixture) {
         Workflow::new("w", move |mut cx: Context, x: usize| {
             let (now, most) = (now.clone(), most.clone());
             async move {
-                most.fetch_max(now.more(), SeqCst);
+                most.fetch_max(now.increment(), SeqCst);
                 for _ in 0..3 {
                     cx.step("s", async || {
                         tokio::task::yield_now().await;
-                        Returns::Ok(fresh_number())
+                        BodyResult::Ok(fresh_number())
                     })
                     .await?;
                 }
-                now.less();
-                Returns::Ok(x)
+                now.decrement();
+                BodyResult::Ok(x)
             }
         })
     };
-    let (engine, _) = engine(fixture, |b| b.register(&workflow).max_running(4)).await;
+    let (engine, _) = open_engine(fixture, |b| b.register(&workflow).max_running(4)).await;
     let mut handles = Vec::new();
     for n in 0..60 {
         handles.push((n, engine.start(&workflow, n).await.unwrap()));
@@ -357,10 +357,10 @@ async fn no_more_run_at_once_than_may(fixture: &dyn StoreFixture) {
 
 async fn runs_beyond_the_places_are_queued_and_return(fixture: &dyn StoreFixture) {
     let (count, latch) = (Count::new(), Latch::new());
-    let (workflow, noop) = (waiting("w", &count, &latch), noop());
-    let (engine, _) = engine(fixture, |b| b.register(&workflow).register(&noop).max_running(1)).await;
+    let (workflow, noop) = (latched_workflow("w", &count, &latch), noop());
+    let (engine, _) = open_engine(fixture, |b| b.register(&workflow).register(&noop).max_running(1)).await;
     let first = engine.start(&workflow, 1).await.unwrap();
-    count.reaches(1).await;
+    count.wait_for(1).await;
     let queued = engine.start(&noop, 2).await.unwrap();
     assert_eq!(queued.status().await.unwrap(), Status::Queued);
     let (other, workflow) = (engine.clone(), noop.clone());
@@ -381,7 +381,7 @@ fn parent(child: &Workflow<usize, Vec<usize>>) -> Workflow<usize, usize> {
             for _ in 0..2 {
                 sum += cx.child(&child, n).await?.len();
             }
-            Returns::Ok(sum)
+            BodyResult::Ok(sum)
         }
     })
 }
@@ -389,7 +389,7 @@ fn parent(child: &Workflow<usize, Vec<usize>>) -> Workflow<usize, usize> {
 async fn parents_with_children_finish_in_few_places(fixture: &dyn StoreFixture) {
     let child = steps();
     let parent = parent(&child);
-    let (engine, _) = engine(fixture, |b| {
+    let (engine, _) = open_engine(fixture, |b| {
         b.register(&child).register(&parent).max_running(4).suspend_after(Duration::from_millis(20))
     })
     .await;
@@ -407,7 +407,7 @@ async fn parents_with_children_finish_in_few_places(fixture: &dyn StoreFixture) 
 async fn parents_that_wait_for_children_finish_in_one_place(fixture: &dyn StoreFixture) {
     let child = steps();
     let parent = parent(&child);
-    let (engine, _) = engine(fixture, |b| {
+    let (engine, _) = open_engine(fixture, |b| {
         b.register(&child).register(&parent).max_running(1).suspend_after(Duration::from_millis(1))
     })
     .await;
@@ -420,7 +420,7 @@ async fn parents_that_wait_for_children_finish_in_one_place(fixture: &dyn StoreF
 
 async fn a_workflow_id_that_looks_like_a_key_is_an_id(fixture: &dyn StoreFixture) {
     let noop = noop();
-    let (engine, _) = engine(fixture, |b| b.register(&noop)).await;
+    let (engine, _) = open_engine(fixture, |b| b.register(&noop)).await;
     let id = stepfast_core::Key::mint(0).to_string();
     let handle = engine.start(&noop, 5).workflow_id(id.clone()).await.unwrap();
     assert_eq!(handle.workflow_id(), id);
@@ -433,8 +433,8 @@ async fn a_workflow_id_that_looks_like_a_key_is_an_id(fixture: &dyn StoreFixture
 }
 
 async fn an_input_over_the_limit_is_refused(fixture: &dyn StoreFixture) {
-    let length = Workflow::new("length", |_cx: Context, text: String| async move { Returns::Ok(text.len()) });
-    let (engine, store) = engine(fixture, |b| b.register(&length).value_limit(1000)).await;
+    let length = Workflow::new("length", |_cx: Context, text: String| async move { BodyResult::Ok(text.len()) });
+    let (engine, store) = open_engine(fixture, |b| b.register(&length).value_limit(1000)).await;
     for error in [
         engine.start(&length, "x".repeat(2000)).await.map(drop).unwrap_err(),
         engine.run(&length, "x".repeat(2000)).await.map(drop).unwrap_err(),
@@ -449,13 +449,13 @@ async fn an_input_over_the_limit_is_refused(fixture: &dyn StoreFixture) {
 
 async fn an_id_is_started_by_one_at_a_time_also_when_nobody_waits(fixture: &dyn StoreFixture) {
     let (noop, steps, count, latch) = (noop(), steps(), Count::new(), Latch::new());
-    let stuck = waiting("stuck", &count, &latch);
+    let stuck = latched_workflow("stuck", &count, &latch);
     for is_full in [false, true] {
         let (engine, store) =
-            engine(fixture, |b| b.register(&noop).register(&steps).register(&stuck).max_running(1)).await;
+            open_engine(fixture, |b| b.register(&noop).register(&steps).register(&stuck).max_running(1)).await;
         if is_full {
             engine.start(&stuck, 1).await.unwrap();
-            count.reaches(1).await;
+            count.wait_for(1).await;
         }
         store.hold_calls(&[Call::Commit]);
         let brief = Duration::from_millis(1);
@@ -511,7 +511,7 @@ async fn keys_name_the_shard_of_their_store(fixture: &dyn StoreFixture) {
             }
         })
     };
-    let (one, _) = second_engine(fixture, |b| b.register(&noop).register(&parent)).await;
+    let (one, _) = open_second_engine(fixture, |b| b.register(&noop).register(&parent)).await;
     let handle = one.start(&parent, 1).workflow_id("x").await.unwrap();
     assert_eq!(handle.result().await.unwrap(), 2);
     assert_eq!(one.run(&noop, 3).await.unwrap(), 3);

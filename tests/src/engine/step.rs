@@ -9,8 +9,8 @@ use stepfast_core::store::{CheckpointKind, StoreError, Write};
 use stepfast_core::{Context, Error, Failure, RetryPolicy, Workflow};
 
 use super::support::{
-    Count, Latch, Returns, deliveries, engine, fresh_number, record, second_engine, shut_down, steps,
-    stop_here,
+    Count, Latch, BodyResult, deliveries, open_engine, fresh_number, record, open_second_engine, shut_down, steps,
+    wait_in_step,
 };
 use crate::StoreFixture;
 use crate::faults::fault_store::{Call, FaultStore};
@@ -43,7 +43,7 @@ super::cases![
 
 async fn a_step_runs_once_and_is_recorded(fixture: &dyn StoreFixture) {
     let steps = steps();
-    let (engine, _) = engine(fixture, |b| b.register(&steps)).await;
+    let (engine, _) = open_engine(fixture, |b| b.register(&steps)).await;
     let handle = engine.start(&steps, 3).await.unwrap();
     let values = handle.result().await.unwrap();
     let record = record(&engine, &handle.workflow_id()).await;
@@ -67,7 +67,7 @@ fn failing(
         let (count, fail) = (count.clone(), fail.clone());
         async move {
             cx.step("fail", || {
-                let n = count.more();
+                let n = count.increment();
                 let failure = fail(n);
                 async move { failure.map_or(Ok(n), Err) }
             })
@@ -85,7 +85,7 @@ async fn a_failed_attempt_is_recorded_and_followed_by_another(fixture: &dyn Stor
     let count = Count::new();
     let workflow =
         failing(retries(5), &count, |n| (n < 4).then(|| Failure::new(format!("no, not the {n}th"))));
-    let (engine, _) = engine(fixture, |b| b.register(&workflow)).await;
+    let (engine, _) = open_engine(fixture, |b| b.register(&workflow)).await;
     let handle = engine.start(&workflow, ()).await.unwrap();
     assert_eq!(handle.result().await.unwrap(), 4);
     let record = record(&engine, &handle.workflow_id()).await;
@@ -103,7 +103,7 @@ async fn a_failed_attempt_is_recorded_and_followed_by_another(fixture: &dyn Stor
 async fn an_error_is_an_outcome_when_attempts_run_out(fixture: &dyn StoreFixture) {
     let count = Count::new();
     let workflow = failing(retries(2), &count, |n| Some(Failure::new(format!("no {n}"))));
-    let (engine, _) = engine(fixture, |b| b.register(&workflow)).await;
+    let (engine, _) = open_engine(fixture, |b| b.register(&workflow)).await;
     let handle = engine.start(&workflow, ()).await.unwrap();
     let Error::Failed(failure) = handle.result().await.unwrap_err() else { panic!() };
     assert_eq!((failure.message.as_str(), count.get()), ("no 3", 3));
@@ -121,7 +121,7 @@ async fn what_a_predicate_or_the_error_forbids_is_not_retried(fixture: &dyn Stor
     let picky = RetryPolicy { retry_if: Some(|failure| failure.message == "again"), ..retries(5) };
     let picky = failing(picky, &two, |n| Some(Failure::new(if n < 3 { "again" } else { "else" })));
     for (workflow, count, calls, message) in [(permanent, one, 2, "for good"), (picky, two, 3, "else")] {
-        let (engine, _) = engine(fixture, |b| b.register(&workflow)).await;
+        let (engine, _) = open_engine(fixture, |b| b.register(&workflow)).await;
         let Error::Failed(failure) = engine.run(&workflow, ()).await.unwrap_err() else { panic!() };
         assert_eq!((failure.message.as_str(), count.get()), (message, calls));
         shut_down(engine).await;
@@ -136,12 +136,12 @@ async fn an_attempt_that_takes_too_long_fails(fixture: &dyn StoreFixture) {
             let count = count.clone();
             async move {
                 cx.step("slow", || {
-                    let n = count.more();
+                    let n = count.increment();
                     async move {
                         if n < 3 {
                             std::future::pending::<()>().await;
                         }
-                        Returns::Ok(n)
+                        BodyResult::Ok(n)
                     }
                 })
                 .retries(2)
@@ -151,7 +151,7 @@ async fn an_attempt_that_takes_too_long_fails(fixture: &dyn StoreFixture) {
             }
         })
     };
-    let (engine, _) = engine(fixture, |b| b.register(&workflow)).await;
+    let (engine, _) = open_engine(fixture, |b| b.register(&workflow)).await;
     let handle = engine.start(&workflow, ()).await.unwrap();
     assert_eq!(handle.result().await.unwrap(), 3);
     for attempt in record(&engine, &handle.workflow_id()).await.attempts {
@@ -170,15 +170,15 @@ async fn a_body_that_panics_fails(fixture: &dyn StoreFixture) {
                 async move {
                     tokio::task::yield_now().await;
                     assert!(!late, "later");
-                    Returns::Ok(1)
+                    BodyResult::Ok(1)
                 }
             })
             .await
             .unwrap_err();
-        let next = cx.step("next", async || Returns::Ok(1)).await?;
-        Returns::Ok((failure, next))
+        let next = cx.step("next", async || BodyResult::Ok(1)).await?;
+        BodyResult::Ok((failure, next))
     });
-    let (engine, _) = engine(fixture, |b| b.register(&workflow)).await;
+    let (engine, _) = open_engine(fixture, |b| b.register(&workflow)).await;
     for (late, said) in [(false, "at once, 1"), (true, "later")] {
         let (failure, next) = engine.run(&workflow, late).await.unwrap();
         assert_eq!((failure.code(), next), (Some("SF-0024"), 1));
@@ -192,17 +192,17 @@ async fn a_workflow_that_panics_fails(fixture: &dyn StoreFixture) {
         assert_ne!(place, 0, "before it began");
         async move {
             assert_ne!(place, 1, "at once");
-            cx.step("s", async || Returns::Ok(1)).await?;
+            cx.step("s", async || BodyResult::Ok(1)).await?;
             assert_ne!(place, 2, "after a step");
             let branch = cx.spawn(move |mut cx: Context| async move {
-                cx.step("t", async || Returns::Ok(1)).await.unwrap();
+                cx.step("t", async || BodyResult::Ok(1)).await.unwrap();
                 assert_ne!(place, 3, "in a branch");
                 place
             });
             branch.output().await
         }
     });
-    let (engine, _) = engine(fixture, |b| b.register(&workflow)).await;
+    let (engine, _) = open_engine(fixture, |b| b.register(&workflow)).await;
     for (place, said) in (0..).zip(["before it began", "at once", "after a step", "in a branch"]) {
         let handle = engine.start(&workflow, place).await.unwrap();
         let Error::Failed(failure) = handle.result().await.unwrap_err() else { panic!() };
@@ -229,19 +229,19 @@ async fn a_destructor_that_panics_changes_nothing(fixture: &dyn StoreFixture) {
                 std::future::pending::<()>().await;
                 drop(panics);
             });
-            return Returns::Ok(1);
+            return BodyResult::Ok(1);
         }
         std::mem::forget(panics);
-        Returns::Ok(2)
+        BodyResult::Ok(2)
     });
     let parent = {
         let child = child.clone();
         Workflow::new("parent", move |mut cx: Context, (): ()| {
             let child = child.clone();
-            async move { Returns::Ok(cx.child(&child, true).await? + cx.child(&child, false).await?) }
+            async move { BodyResult::Ok(cx.child(&child, true).await? + cx.child(&child, false).await?) }
         })
     };
-    let (engine, _) = engine(fixture, |b| b.register(&parent).register(&child)).await;
+    let (engine, _) = open_engine(fixture, |b| b.register(&parent).register(&child)).await;
     assert_eq!(engine.run(&parent, ()).await.unwrap(), 3);
     shut_down(engine).await;
 }
@@ -254,7 +254,7 @@ async fn errors_keep_type_message_and_causes(fixture: &dyn StoreFixture) {
         })
         .await
     });
-    let (engine, _) = engine(fixture, |b| b.register(&workflow)).await;
+    let (engine, _) = open_engine(fixture, |b| b.register(&workflow)).await;
     assert_eq!(engine.run(&workflow, "7".into()).await.unwrap(), 7);
     let Error::Failed(failure) = engine.run(&workflow, "x".into()).await.unwrap_err() else { panic!() };
     assert_eq!(failure, Failure::from("x".parse::<u8>().unwrap_err()));
@@ -270,22 +270,22 @@ async fn an_error_replays_as_the_same_error(fixture: &dyn StoreFixture) {
             async move {
                 let failure = cx
                     .step("fail", || {
-                        let n = bodies.more();
+                        let n = bodies.increment();
                         async move { Err::<(), _>(Failure::with_kind("Odd", format!("{n}")).permanent()) }
                     })
                     .await
                     .unwrap_err();
-                stop_here(&mut cx, &count, &latch).await?;
-                Returns::Ok(failure)
+                wait_in_step(&mut cx, &count, &latch).await?;
+                BodyResult::Ok(failure)
             }
         })
     };
-    let (one, _) = engine(fixture, |b| b.register(&workflow)).await;
+    let (one, _) = open_engine(fixture, |b| b.register(&workflow)).await;
     one.start(&workflow, ()).workflow_id("x").await.unwrap();
-    count.reaches(1).await;
+    count.wait_for(1).await;
     shut_down(one).await;
     latch.open();
-    let (two, _) = engine(fixture, |b| b.register(&workflow)).await;
+    let (two, _) = open_engine(fixture, |b| b.register(&workflow)).await;
     let failure: Failure = two.get("x").await.unwrap().result().await.unwrap();
     assert_eq!(failure, Failure::with_kind("Odd", "1").permanent());
     assert_eq!(bodies.get(), 1);
@@ -301,11 +301,11 @@ async fn attempts_are_counted_over_a_restart(fixture: &dyn StoreFixture) {
             async move {
                 let policy = RetryPolicy { backoff: Duration::from_millis(1), ..retries(3) };
                 cx.step("fail", || {
-                    let (n, third, latch) = (bodies.more(), third.clone(), latch.clone());
+                    let (n, third, latch) = (bodies.increment(), third.clone(), latch.clone());
                     async move {
                         if n == 3 {
-                            third.more();
-                            latch.passed().await;
+                            third.increment();
+                            latch.wait().await;
                         }
                         Err::<(), _>(Failure::new(format!("{n}")))
                     }
@@ -315,11 +315,11 @@ async fn attempts_are_counted_over_a_restart(fixture: &dyn StoreFixture) {
             }
         })
     };
-    let (one, _) = engine(fixture, |b| b.register(&workflow)).await;
+    let (one, _) = open_engine(fixture, |b| b.register(&workflow)).await;
     one.start(&workflow, ()).workflow_id("x").await.unwrap();
-    third.reaches(1).await;
+    third.wait_for(1).await;
     shut_down(one).await;
-    let (two, _) = engine(fixture, |b| b.register(&workflow)).await;
+    let (two, _) = open_engine(fixture, |b| b.register(&workflow)).await;
     let Error::Failed(failure) = two.get::<()>("x").await.unwrap().result().await.unwrap_err() else {
         panic!()
     };
@@ -342,12 +342,12 @@ async fn a_pause_is_not_prolonged_by_a_clock_that_was_ahead(fixture: &dyn StoreF
             let (count, latch) = (count.clone(), latch.clone());
             async move {
                 cx.step("s", || {
-                    let (n, latch) = (count.more(), latch.clone());
+                    let (n, latch) = (count.increment(), latch.clone());
                     async move {
                         if n == 1 {
                             return Err(Failure::new("again"));
                         }
-                        latch.passed().await;
+                        latch.wait().await;
                         Ok(n)
                     }
                 })
@@ -357,20 +357,20 @@ async fn a_pause_is_not_prolonged_by_a_clock_that_was_ahead(fixture: &dyn StoreF
             }
         })
     };
-    let (one, store) = engine(fixture, |b| b.register(&workflow)).await;
-    let (two, behind) = second_engine(fixture, |b| b.register(&workflow)).await;
+    let (one, store) = open_engine(fixture, |b| b.register(&workflow)).await;
+    let (two, behind) = open_second_engine(fixture, |b| b.register(&workflow)).await;
     // one of them knows that the clock was set, the other does not
     behind.make_unavailable(&[Call::Heartbeat]);
     behind.wait_until_called(Call::Heartbeat, behind.call_count(Call::Heartbeat) + 1).await;
     fixture.clock().advance(Duration::from_hours(1));
     store.wait_until_called(Call::Heartbeat, store.call_count(Call::Heartbeat) + 2).await;
     let handle = one.start(&workflow, ()).await.unwrap();
-    count.reaches(2).await;
+    count.wait_for(2).await;
     shut_down(one).await;
     // makes it claim
     two.resume(&handle.workflow_id()).await.unwrap();
     behind.wait_until_called(Call::Claim, 1).await;
-    count.reaches(3).await;
+    count.wait_for(3).await;
     behind.make_unavailable(&[]);
     latch.open();
     assert_eq!(two.get::<usize>(&handle.workflow_id()).await.unwrap().result().await.unwrap(), 3);
@@ -386,18 +386,18 @@ async fn a_value_over_the_limit_is_an_error_the_workflow_can_handle(fixture: &dy
             async move {
                 let failure = cx
                     .step("large", || {
-                        count.more();
-                        async { Returns::Ok("x".repeat(3000)) }
+                        count.increment();
+                        async { BodyResult::Ok("x".repeat(3000)) }
                     })
                     .retries(3)
                     .await
                     .unwrap_err();
-                cx.step("next", async || Returns::Ok(())).await?;
-                Returns::Ok(failure)
+                cx.step("next", async || BodyResult::Ok(())).await?;
+                BodyResult::Ok(failure)
             }
         })
     };
-    let (engine, _) = engine(fixture, |b| b.register(&workflow).value_limit(2000)).await;
+    let (engine, _) = open_engine(fixture, |b| b.register(&workflow).value_limit(2000)).await;
     let handle = engine.start(&workflow, ()).await.unwrap();
     let failure = handle.result().await.unwrap();
     for part in ["\"large\"", "3004 bytes", "2000", "value_limit"] {
@@ -411,8 +411,8 @@ async fn a_value_over_the_limit_is_an_error_the_workflow_can_handle(fixture: &dy
 }
 
 async fn an_output_over_the_limit_fails_the_execution(fixture: &dyn StoreFixture) {
-    let workflow = Workflow::new("large", |_cx: Context, n: usize| async move { Returns::Ok("x".repeat(n)) });
-    let (engine, _) = engine(fixture, |b| b.register(&workflow).value_limit(2000)).await;
+    let workflow = Workflow::new("large", |_cx: Context, n: usize| async move { BodyResult::Ok("x".repeat(n)) });
+    let (engine, _) = open_engine(fixture, |b| b.register(&workflow).value_limit(2000)).await;
     let Error::Failed(failure) = engine.run(&workflow, 3000).await.unwrap_err() else { panic!() };
     for part in ["output", "\"large\"", "3004 bytes", "2000"] {
         assert!(failure.message.contains(part), "{failure}");
@@ -434,10 +434,10 @@ fn text(length: usize) -> String {
 
 async fn values_of_every_size_come_back(fixture: &dyn StoreFixture) {
     let workflow = Workflow::new("echo", |mut cx: Context, text: String| async move {
-        let first = cx.step("a", || std::future::ready(Returns::Ok(text.clone()))).await?;
-        cx.step("b", || std::future::ready(Returns::Ok(first.clone()))).await
+        let first = cx.step("a", || std::future::ready(BodyResult::Ok(text.clone()))).await?;
+        cx.step("b", || std::future::ready(BodyResult::Ok(first.clone()))).await
     });
-    let (engine, _) = engine(fixture, |b| b.register(&workflow)).await;
+    let (engine, _) = open_engine(fixture, |b| b.register(&workflow)).await;
     for (n, length) in lengths().into_iter().enumerate() {
         let text = text(length);
         assert!(engine.run(&workflow, text.clone()).await.unwrap() == text, "{length}");
@@ -467,24 +467,24 @@ async fn values_of_every_size_are_replayed(fixture: &dyn StoreFixture) {
         Workflow::new("echo", move |mut cx: Context, text: String| {
             let (count, latch) = (count.clone(), latch.clone());
             async move {
-                let first = cx.step("a", || std::future::ready(Returns::Ok(text.clone()))).await?;
+                let first = cx.step("a", || std::future::ready(BodyResult::Ok(text.clone()))).await?;
                 let failure = cx
                     .step("b", || std::future::ready(Err::<(), _>(Failure::new(first.clone()))))
                     .await
                     .unwrap_err();
-                stop_here(&mut cx, &count, &latch).await?;
-                Returns::Ok((first, failure.message))
+                wait_in_step(&mut cx, &count, &latch).await?;
+                BodyResult::Ok((first, failure.message))
             }
         })
     };
-    let (one, _) = engine(fixture, |b| b.register(&workflow)).await;
+    let (one, _) = open_engine(fixture, |b| b.register(&workflow)).await;
     for length in lengths() {
         one.start(&workflow, text(length)).workflow_id(format!("{length}")).await.unwrap();
     }
-    count.reaches(lengths().len()).await;
+    count.wait_for(lengths().len()).await;
     shut_down(one).await;
     latch.open();
-    let (two, _) = engine(fixture, |b| b.register(&workflow)).await;
+    let (two, _) = open_engine(fixture, |b| b.register(&workflow)).await;
     for length in lengths() {
         let handle = two.get::<(String, String)>(&length.to_string()).await.unwrap();
         let (first, second) = handle.result().await.unwrap();
@@ -506,9 +506,9 @@ async fn a_body_begins_when_what_came_before_is_durable(fixture: &dyn StoreFixtu
         async move {
             let mut landed = Vec::new();
             for _ in 0..n {
-                landed.push(cx.step("s", || std::future::ready(Returns::Ok(checkpoints(&store)))).await?);
+                landed.push(cx.step("s", || std::future::ready(BodyResult::Ok(checkpoints(&store)))).await?);
             }
-            Returns::Ok(landed)
+            BodyResult::Ok(landed)
         }
     });
     let engine = super::support::open(store, |b| b.register(&workflow)).await;
@@ -526,30 +526,30 @@ async fn a_speculative_body_waits_for_no_checkpoint(fixture: &dyn StoreFixture) 
             let (first, latch, second, third) = (first.clone(), latch.clone(), second.clone(), third.clone());
             let store = seen.clone();
             async move {
-                stop_here(&mut cx, &first, &latch).await?;
+                wait_in_step(&mut cx, &first, &latch).await?;
                 let before = cx
                     .step("guess", || {
-                        second.more();
-                        std::future::ready(Returns::Ok(checkpoints(&store)))
+                        second.increment();
+                        std::future::ready(BodyResult::Ok(checkpoints(&store)))
                     })
                     .speculative()
                     .await?;
                 let after = cx
                     .step("act", || {
-                        third.more();
-                        std::future::ready(Returns::Ok(checkpoints(&store)))
+                        third.increment();
+                        std::future::ready(BodyResult::Ok(checkpoints(&store)))
                     })
                     .await?;
-                Returns::Ok((before, after))
+                BodyResult::Ok((before, after))
             }
         })
     };
     let engine = super::support::open(store.clone(), |b| b.register(&workflow)).await;
     let handle = engine.start(&workflow, ()).await.unwrap();
-    first.reaches(1).await;
+    first.wait_for(1).await;
     store.hold_calls(&[Call::Commit]);
     latch.open();
-    second.reaches(1).await;
+    second.wait_for(1).await;
     assert_eq!((checkpoints(&store), third.get()), (0, 0));
     store.release();
     assert_eq!(handle.result().await.unwrap(), (0, 2));
@@ -593,10 +593,10 @@ async fn an_uneager_workflow_sees_durable_outcomes(fixture: &dyn StoreFixture) {
         async move {
             let mut landed = Vec::new();
             for _ in 0..n {
-                cx.step("s", async || Returns::Ok(fresh_number())).speculative().await?;
+                cx.step("s", async || BodyResult::Ok(fresh_number())).speculative().await?;
                 landed.push(checkpoints(&store));
             }
-            Returns::Ok(landed)
+            BodyResult::Ok(landed)
         }
     })
     .eager(false);
@@ -612,14 +612,14 @@ async fn an_uneager_workflow_sees_nothing_that_a_fence_took(fixture: &dyn StoreF
         Workflow::new("w", move |mut cx: Context, (): ()| {
             let (seen, bodies) = (seen.clone(), bodies.clone());
             async move {
-                let value = cx.step("s", || std::future::ready(Returns::Ok(bodies.more()))).await?;
+                let value = cx.step("s", || std::future::ready(BodyResult::Ok(bodies.increment()))).await?;
                 seen.lock().unwrap().push(value);
-                Returns::Ok(value)
+                BodyResult::Ok(value)
             }
         })
         .eager(false)
     };
-    let (engine, store) = engine(fixture, |b| b.register(&workflow)).await;
+    let (engine, store) = open_engine(fixture, |b| b.register(&workflow)).await;
     store.hold_writes(|write| matches!(write, Write::Checkpoint(_)));
     let handle = engine.start(&workflow, ()).await.unwrap();
     store.wait_until_hanging().await;
@@ -639,9 +639,9 @@ async fn an_uneager_workflow_sees_nothing_that_a_fence_took(fixture: &dyn StoreF
 
 async fn bad_step_names_are_errors(fixture: &dyn StoreFixture) {
     let workflow = Workflow::new("w", |mut cx: Context, name: String| async move {
-        cx.step(name, async || Returns::Ok(1)).await
+        cx.step(name, async || BodyResult::Ok(1)).await
     });
-    let (engine, _) = engine(fixture, |b| b.register(&workflow)).await;
+    let (engine, _) = open_engine(fixture, |b| b.register(&workflow)).await;
     for name in [String::new(), "a\0b".into(), "x".repeat(256)] {
         let Error::Failed(failure) = engine.run(&workflow, name).await.unwrap_err() else { panic!() };
         assert!(failure.message.contains("step name"), "{failure}");
@@ -655,11 +655,11 @@ async fn bad_step_names_are_errors(fixture: &dyn StoreFixture) {
 async fn a_thousand_steps(fixture: &dyn StoreFixture) {
     let workflow = Workflow::new("many", |mut cx: Context, n: usize| async move {
         for i in 0..n {
-            cx.step("s", || std::future::ready(Returns::Ok(i))).speculative().await?;
+            cx.step("s", || std::future::ready(BodyResult::Ok(i))).speculative().await?;
         }
-        Returns::Ok(n)
+        BodyResult::Ok(n)
     });
-    let (engine, _) = engine(fixture, |b| b.register(&workflow)).await;
+    let (engine, _) = open_engine(fixture, |b| b.register(&workflow)).await;
     let handle = engine.start(&workflow, 1000).await.unwrap();
     assert_eq!(handle.result().await.unwrap(), 1000);
     assert_eq!(record(&engine, &handle.workflow_id()).await.checkpoints.len(), 1000);

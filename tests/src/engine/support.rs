@@ -1,4 +1,4 @@
-//! What the cases share: engines on a fixture, latches, and small workflows.
+//! Helpers that the cases share: engines on a fixture, latches, and small workflows.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
@@ -12,30 +12,30 @@ use tokio::sync::watch;
 use crate::StoreFixture;
 use crate::faults::fault_store::FaultStore;
 
-/// What workflows and bodies return here.
-pub type Returns<T> = Result<T, Failure>;
+/// The result type of the workflows and bodies of the suite.
+pub type BodyResult<T> = Result<T, Failure>;
 
-/// How long shutting down may take.
+/// The longest time that a shutdown may take.
 pub const GRACE: Duration = Duration::from_secs(20);
 
-/// An engine on the fixture's first handle, and the store between them.
-pub async fn engine(
+/// Opens an engine on the fixture's first handle. Returns it with the store between them.
+pub async fn open_engine(
     fixture: &dyn StoreFixture,
     with: impl FnOnce(EngineBuilder) -> EngineBuilder,
 ) -> (Engine, Arc<FaultStore>) {
-    engine_on(fixture.store(), with).await
+    open_engine_on(fixture.store(), with).await
 }
 
-/// An engine on a second handle, as another process has one.
-pub async fn second_engine(
+/// Opens an engine on a second handle, as another process does. Returns it with the store between them.
+pub async fn open_second_engine(
     fixture: &dyn StoreFixture,
     with: impl FnOnce(EngineBuilder) -> EngineBuilder,
 ) -> (Engine, Arc<FaultStore>) {
-    engine_on(fixture.second_store().await, with).await
+    open_engine_on(fixture.second_store().await, with).await
 }
 
-/// An engine on `store`, with a place for faults between them.
-pub async fn engine_on(
+/// Opens an engine on `store`, through a store that injects faults. Returns both.
+pub async fn open_engine_on(
     store: Arc<dyn Store>,
     with: impl FnOnce(EngineBuilder) -> EngineBuilder,
 ) -> (Engine, Arc<FaultStore>) {
@@ -43,45 +43,45 @@ pub async fn engine_on(
     (open(store.clone(), with).await, store)
 }
 
-/// An engine on this very store.
+/// Opens an engine directly on `store`.
 pub async fn open(store: Arc<dyn Store>, with: impl FnOnce(EngineBuilder) -> EngineBuilder) -> Engine {
     with(Engine::builder(store)).open().await.unwrap()
 }
 
-/// Ends an engine, which must not have to wait for what will never come.
+/// Shuts down an engine, and asserts that it ends without force.
 pub async fn shut_down(engine: Engine) {
     let began = tokio::time::Instant::now();
     engine.shutdown(GRACE).await.unwrap();
     assert!(
         began.elapsed() < GRACE,
-        "shut down only by force: {} still run, {:?}",
+        "the shutdown needed force: {} still run, {:?}",
         engine.running_count(),
         engine.lane_load()
     );
     assert_eq!(engine.running_count(), 0);
 }
 
-/// Opens once; whoever waits for that goes on.
+/// A latch that opens once and wakes all tasks that wait for it.
 #[derive(Clone)]
 pub struct Latch(Arc<watch::Sender<bool>>);
 
 impl Latch {
-    /// A closed one.
+    /// Returns a closed latch.
     pub fn new() -> Self {
         Self(Arc::new(watch::Sender::new(false)))
     }
 
-    /// Opens it.
+    /// Opens the latch.
     pub fn open(&self) {
         self.0.send_replace(true);
     }
 
-    /// Waits until it is open.
-    pub async fn passed(&self) {
+    /// Waits until the latch is open.
+    pub async fn wait(&self) {
         self.0.subscribe().wait_for(|is_open| *is_open).await.unwrap();
     }
 
-    /// True if it is open.
+    /// Returns whether the latch is open.
     pub fn is_open(&self) -> bool {
         *self.0.borrow()
     }
@@ -93,18 +93,18 @@ impl Default for Latch {
     }
 }
 
-/// Counts, and lets others wait for a count.
+/// A counter whose value other tasks can await.
 #[derive(Clone)]
 pub struct Count(Arc<watch::Sender<usize>>);
 
 impl Count {
-    /// None so far.
+    /// Returns a counter of zero.
     pub fn new() -> Self {
         Self(Arc::new(watch::Sender::new(0)))
     }
 
-    /// One more; returns how many that makes.
-    pub fn more(&self) -> usize {
+    /// Increments the counter and returns its value.
+    pub fn increment(&self) -> usize {
         let mut now = 0;
         self.0.send_modify(|count| {
             *count += 1;
@@ -113,18 +113,18 @@ impl Count {
         now
     }
 
-    /// One less.
-    pub fn less(&self) {
+    /// Decrements the counter.
+    pub fn decrement(&self) {
         self.0.send_modify(|count| *count -= 1);
     }
 
-    /// How many.
+    /// Returns the current value.
     pub fn get(&self) -> usize {
         *self.0.borrow()
     }
 
-    /// Waits until there are at least `count`.
-    pub async fn reaches(&self, count: usize) {
+    /// Waits until the value is at least `count`.
+    pub async fn wait_for(&self, count: usize) {
         self.0.subscribe().wait_for(|now| *now >= count).await.unwrap();
     }
 }
@@ -135,38 +135,38 @@ impl Default for Count {
     }
 }
 
-/// A number that nobody else gets.
+/// Returns a number that is unique in the process.
 pub fn fresh_number() -> usize {
     static LAST: AtomicUsize = AtomicUsize::new(0);
     LAST.fetch_add(1, SeqCst) + 1
 }
 
-/// The workflow `noop`, which returns its input.
+/// Returns the workflow `noop`, which returns its input.
 pub fn noop() -> Workflow<i64, i64> {
-    Workflow::new("noop", |_cx: Context, x: i64| async move { Returns::Ok(x) })
+    Workflow::new("noop", |_cx: Context, x: i64| async move { BodyResult::Ok(x) })
 }
 
-/// The workflow `steps`: so many steps, each with the value of a fresh number; returns the values.
+/// Returns the workflow `steps`: its `n` steps each return a unique number, and its output is the list of them.
 pub fn steps() -> Workflow<usize, Vec<usize>> {
     Workflow::new("steps", |mut cx: Context, n: usize| async move {
         let mut values = Vec::new();
         for i in 0..n {
-            values.push(cx.step(format!("step {i}"), async || Returns::Ok(fresh_number())).await?);
+            values.push(cx.step(format!("step {i}"), async || BodyResult::Ok(fresh_number())).await?);
         }
-        Returns::Ok(values)
+        BodyResult::Ok(values)
     })
 }
 
-/// The workflow `sleeper`, which sleeps for so many milliseconds; then comes a step.
+/// Returns the workflow `sleeper`, which sleeps for the given milliseconds and then runs a step.
 pub fn sleeper() -> Workflow<u64, ()> {
     Workflow::new("sleeper", |mut cx: Context, millis: u64| async move {
         cx.sleep(Duration::from_millis(millis)).await;
-        cx.step("after", async || Returns::Ok(())).await
+        cx.step("after", async || BodyResult::Ok(())).await
     })
 }
 
-/// A workflow with one step `wait`, whose body counts, then waits for the latch.
-pub fn waiting(name: &str, count: &Count, latch: &Latch) -> Workflow<i64, i64> {
+/// Returns a workflow with one step `wait`, whose body increments `count` and waits for the latch.
+pub fn latched_workflow(name: &str, count: &Count, latch: &Latch) -> Workflow<i64, i64> {
     let (count, latch) = (count.clone(), latch.clone());
     Workflow::new(name, move |mut cx: Context, x: i64| {
         let (count, latch) = (count.clone(), latch.clone());
@@ -174,9 +174,9 @@ pub fn waiting(name: &str, count: &Count, latch: &Latch) -> Workflow<i64, i64> {
             cx.step("wait", || {
                 let (count, latch) = (count.clone(), latch.clone());
                 async move {
-                    count.more();
-                    latch.passed().await;
-                    Returns::Ok(x)
+                    count.increment();
+                    latch.wait().await;
+                    BodyResult::Ok(x)
                 }
             })
             .await
@@ -184,8 +184,8 @@ pub fn waiting(name: &str, count: &Count, latch: &Latch) -> Workflow<i64, i64> {
     })
 }
 
-/// True for the end of this execution.
-pub fn ends(key: Key) -> impl Fn(&Write) -> bool {
+/// Returns a predicate for the end of this execution.
+pub fn is_end_of(key: Key) -> impl Fn(&Write) -> bool {
     move |write| match write {
         Write::Transition(change) => change.key == key && matches!(change.state, State::Ended { .. }),
         Write::Start(start) => start.key == key && matches!(start.state, State::Ended { .. }),
@@ -193,8 +193,8 @@ pub fn ends(key: Key) -> impl Fn(&Write) -> bool {
     }
 }
 
-/// True for the suspension of this execution.
-pub fn suspends(key: Key) -> impl Fn(&Write) -> bool {
+/// Returns a predicate for the suspension of this execution.
+pub fn is_suspension_of(key: Key) -> impl Fn(&Write) -> bool {
     move |write| match write {
         Write::Transition(change) => change.key == key && matches!(change.state, State::Waiting { .. }),
         Write::Start(start) => start.key == key && matches!(start.state, State::Waiting { .. }),
@@ -202,15 +202,15 @@ pub fn suspends(key: Key) -> impl Fn(&Write) -> bool {
     }
 }
 
-/// True if this execution is parked.
-pub fn parks(key: Key) -> impl Fn(&Write) -> bool {
+/// Returns a predicate for the parking of this execution.
+pub fn is_parking_of(key: Key) -> impl Fn(&Write) -> bool {
     move |write| match write {
         Write::Transition(change) => change.key == key && matches!(change.state, State::Parked { .. }),
         _ => false,
     }
 }
 
-/// What is recorded of an execution. Its deliveries are numbered without gaps.
+/// Loads the record of an execution, and asserts that its deliveries are numbered without gaps.
 pub async fn record(engine: &Engine, workflow_id: &str) -> Record {
     let record = engine.show(workflow_id).await.unwrap();
     let orders: Vec<u32> = record.checkpoints.iter().map(|checkpoint| checkpoint.order).collect();
@@ -219,24 +219,24 @@ pub async fn record(engine: &Engine, workflow_id: &str) -> Record {
     record
 }
 
-/// The row of an execution.
+/// Loads the row of an execution.
 pub async fn row(engine: &Engine, workflow_id: &str) -> Execution {
     engine.show(workflow_id).await.unwrap().execution
 }
 
-/// The kinds and names of what was delivered, in order.
+/// Returns the kinds and names of the deliveries, in order.
 pub fn deliveries(record: &Record) -> Vec<(CheckpointKind, String)> {
     record.checkpoints.iter().map(|checkpoint| (checkpoint.kind, checkpoint.name.to_string())).collect()
 }
 
-/// Waits, in a body, for the latch: a place for an engine to be shut down at.
-pub async fn stop_here(cx: &mut Context, count: &Count, latch: &Latch) -> Returns<()> {
+/// Runs a step that increments `count` and waits for the latch: a point at which an engine can be shut down.
+pub async fn wait_in_step(cx: &mut Context, count: &Count, latch: &Latch) -> BodyResult<()> {
     cx.step("stop", || {
         let (count, latch) = (count.clone(), latch.clone());
         async move {
-            count.more();
-            latch.passed().await;
-            Returns::Ok(())
+            count.increment();
+            latch.wait().await;
+            BodyResult::Ok(())
         }
     })
     .await

@@ -3,7 +3,7 @@
 use stepfast_core::store::{Filter, RequestResult, Status};
 use stepfast_core::{Context, Error, Workflow};
 
-use super::support::{Count, Latch, Returns, engine, row, second_engine, shut_down, stop_here};
+use super::support::{Count, Latch, BodyResult, open_engine, row, open_second_engine, shut_down, wait_in_step};
 use crate::StoreFixture;
 
 super::cases![
@@ -18,7 +18,7 @@ fn workflow(begun: &Count, latch: &Latch) -> Workflow<i64, i64> {
     Workflow::new("w", move |mut cx: Context, x: i64| {
         let (begun, latch) = (begun.clone(), latch.clone());
         async move {
-            cx.step("one", async || Returns::Ok(x)).await?;
+            cx.step("one", async || BodyResult::Ok(x)).await?;
             let mut tries = 0;
             cx.step("two", move || {
                 tries += 1;
@@ -27,8 +27,8 @@ fn workflow(begun: &Count, latch: &Latch) -> Workflow<i64, i64> {
             .retries(1)
             .backoff(std::time::Duration::ZERO, std::time::Duration::ZERO)
             .await?;
-            stop_here(&mut cx, &begun, &latch).await?;
-            Returns::Ok(x)
+            wait_in_step(&mut cx, &begun, &latch).await?;
+            BodyResult::Ok(x)
         }
     })
 }
@@ -50,11 +50,11 @@ const DAMAGES: &[(&str, &str)] = &[
 async fn an_unreadable_row_parks_its_own_execution(fixture: &dyn StoreFixture) {
     let (begun, latch) = (Count::new(), Latch::new());
     let workflow = workflow(&begun, &latch);
-    let (first, store) = engine(fixture, |b| b.register(&workflow)).await;
+    let (first, store) = open_engine(fixture, |b| b.register(&workflow)).await;
     for n in 0..DAMAGES.len() + 20 {
         first.start(&workflow, n as i64).workflow_id(format!("x-{n}")).await.unwrap();
     }
-    begun.reaches(DAMAGES.len() + 20).await;
+    begun.wait_for(DAMAGES.len() + 20).await;
     shut_down(first).await;
     let bytes = if stepfast_core::Store::info(&*store).kind == "sqlite" { "x'ff'" } else { "'\\xff'::bytea" };
     for (n, (sql, _)) in DAMAGES.iter().enumerate() {
@@ -65,8 +65,8 @@ async fn an_unreadable_row_parks_its_own_execution(fixture: &dyn StoreFixture) {
         }
     }
     latch.open();
-    let (one, _) = engine(fixture, |b| b.register(&workflow)).await;
-    let (two, _) = second_engine(fixture, |b| b.register(&workflow)).await;
+    let (one, _) = open_engine(fixture, |b| b.register(&workflow)).await;
+    let (two, _) = open_second_engine(fixture, |b| b.register(&workflow)).await;
     for n in DAMAGES.len()..DAMAGES.len() + 20 {
         assert_eq!(two.get::<i64>(&format!("x-{n}")).await.unwrap().result().await.unwrap(), n as i64);
     }
@@ -90,10 +90,10 @@ async fn an_unreadable_row_parks_its_own_execution(fixture: &dyn StoreFixture) {
 
 async fn an_unknown_request_stops_nothing(fixture: &dyn StoreFixture) {
     let (begun, latch) = (Count::new(), Latch::new());
-    let workflow = super::support::waiting("w", &begun, &latch);
-    let (engine, store) = engine(fixture, |b| b.register(&workflow)).await;
+    let workflow = super::support::latched_workflow("w", &begun, &latch);
+    let (engine, store) = open_engine(fixture, |b| b.register(&workflow)).await;
     let handle = engine.start(&workflow, 1).workflow_id("x").await.unwrap();
-    begun.reaches(1).await;
+    begun.wait_for(1).await;
     let now = if stepfast_core::Store::info(&*store).kind == "sqlite" { "0" } else { "now()" };
     let key = "(SELECT key FROM executions WHERE workflow_id = 'x')";
     let sql =
@@ -114,7 +114,7 @@ async fn an_unknown_request_stops_nothing(fixture: &dyn StoreFixture) {
 
 async fn an_unknown_status_stops_nothing(fixture: &dyn StoreFixture) {
     let (begun, latch) = (Count::new(), Latch::new());
-    let child = super::support::waiting("child", &begun, &latch);
+    let child = super::support::latched_workflow("child", &begun, &latch);
     let parent = {
         let child = child.clone();
         Workflow::new("parent", move |mut cx: Context, x: i64| {
@@ -123,13 +123,13 @@ async fn an_unknown_status_stops_nothing(fixture: &dyn StoreFixture) {
         })
     };
     let innocent = Workflow::new("innocent", |mut cx: Context, x: i64| async move {
-        cx.step("one", async || Returns::Ok(x)).await
+        cx.step("one", async || BodyResult::Ok(x)).await
     });
-    let (first, _) = engine(fixture, |b| b.register(&parent).register(&child).register(&innocent)).await;
+    let (first, _) = open_engine(fixture, |b| b.register(&parent).register(&child).register(&innocent)).await;
     for n in 0..4 {
         first.start(&parent, n).workflow_id(format!("p-{n}")).await.unwrap();
     }
-    begun.reaches(4).await;
+    begun.wait_for(4).await;
     for id in ["x", "y"] {
         first.run(&innocent, 1).workflow_id(id).await.unwrap();
     }
@@ -144,7 +144,7 @@ async fn an_unknown_status_stops_nothing(fixture: &dyn StoreFixture) {
         }
     }
     // the families have no worker from here on
-    let (engine, _) = engine(fixture, |b| b.register(&innocent)).await;
+    let (engine, _) = open_engine(fixture, |b| b.register(&innocent)).await;
     for (n, id) in ["x", "y"].into_iter().enumerate() {
         let [odd, other] = [n, n + 2].map(|n| format!("p-{n}"));
         let (met, beside, cancelled, innocents) = tokio::join!(
@@ -174,7 +174,7 @@ async fn an_unknown_status_stops_nothing(fixture: &dyn StoreFixture) {
     shut_down(engine).await;
     // mended, they are what they were
     fixture.execute("UPDATE executions SET status = 4 WHERE workflow_id = 'x'").await;
-    let (engine, _) = second_engine(fixture, |b| b.register(&innocent)).await;
+    let (engine, _) = open_second_engine(fixture, |b| b.register(&innocent)).await;
     assert_eq!(engine.get::<i64>("x").await.unwrap().result().await.unwrap(), 1);
     shut_down(engine).await;
 }

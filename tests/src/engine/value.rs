@@ -5,7 +5,7 @@ use stepfast_core::store::Write;
 use stepfast_core::store::counters::Table;
 use stepfast_core::{Context, Error, ErrorKind, Failure, Key, Workflow};
 
-use super::support::{Count, Latch, Returns, engine, open, record, row, second_engine, shut_down};
+use super::support::{Count, Latch, BodyResult, open_engine, open, record, row, open_second_engine, shut_down};
 use crate::StoreFixture;
 use crate::faults::fault_store::{Call, FaultStore};
 
@@ -25,25 +25,25 @@ async fn what_a_lost_run_left_behind_is_swept(fixture: &dyn StoreFixture) {
         Workflow::new("w", move |mut cx: Context, input: String| {
             let all = all.clone();
             async move {
-                let kept: String = cx.step("kept", async || Returns::Ok(input.replace('i', "k"))).await?;
+                let kept: String = cx.step("kept", async || BodyResult::Ok(input.replace('i', "k"))).await?;
                 cx.step("lost", || {
                     let (bodies, first, later) = all.clone();
                     async move {
-                        if bodies.more() == 1 { first } else { later }.passed().await;
-                        Returns::Ok("l".repeat(SIZE))
+                        if bodies.increment() == 1 { first } else { later }.wait().await;
+                        BodyResult::Ok("l".repeat(SIZE))
                     }
                 })
                 .await?;
-                Returns::Ok(kept == "k".repeat(SIZE))
+                BodyResult::Ok(kept == "k".repeat(SIZE))
             }
         })
     };
     // each Write alone in its flush
     let store = FaultStore::with_flush_writes(fixture.store(), 1);
     let one = open(store.clone(), |b| b.register(&workflow)).await;
-    let (two, _) = second_engine(fixture, |b| b.register(&workflow)).await;
+    let (two, _) = open_second_engine(fixture, |b| b.register(&workflow)).await;
     let handle = one.start(&workflow, "i".repeat(SIZE)).workflow_id("x").await.unwrap();
-    bodies.reaches(1).await;
+    bodies.wait_for(1).await;
     // its worker is lost after the pieces of an outcome, before the checkpoint that refers to them
     store.hold_writes(|write| matches!(write, Write::Checkpoint(_)));
     first.open();
@@ -51,7 +51,7 @@ async fn what_a_lost_run_left_behind_is_swept(fixture: &dyn StoreFixture) {
     let owner = row(&two, "x").await.owner.unwrap();
     store.hold_calls(&[Call::Heartbeat]);
     fixture.mark_dead(owner).await;
-    bodies.reaches(2).await;
+    bodies.wait_for(2).await;
     store.release();
     later.open();
     assert!(handle.result().await.unwrap());
@@ -88,8 +88,8 @@ fn values(store: &FaultStore) -> Vec<(Key, ChunkRef)> {
 }
 
 async fn the_input_of_a_start_that_does_not_land_is_swept(fixture: &dyn StoreFixture) {
-    let length = Workflow::new("length", |_cx: Context, text: String| async move { Returns::Ok(text.len()) });
-    let (one, store) = engine(fixture, |b| b.register(&length)).await;
+    let length = Workflow::new("length", |_cx: Context, text: String| async move { BodyResult::Ok(text.len()) });
+    let (one, store) = open_engine(fixture, |b| b.register(&length)).await;
     let large = "i".repeat(SIZE);
     let first = one.start(&length, large.clone()).workflow_id("taken").await.unwrap();
     assert_eq!(first.result().await.unwrap(), SIZE);
@@ -106,7 +106,7 @@ async fn the_input_of_a_start_that_does_not_land_is_swept(fixture: &dyn StoreFix
     let inputs = values(&store);
     assert_eq!(inputs.len(), 5);
     shut_down(one).await;
-    let (two, _) = second_engine(fixture, |b| b.register(&length)).await;
+    let (two, _) = open_second_engine(fixture, |b| b.register(&length)).await;
     for (key, value) in inputs {
         assert_eq!(value.len as usize, SIZE + 6, "header and length, then the text");
         let is_there = two.show(&key.to_string()).await.is_ok();
@@ -119,19 +119,19 @@ async fn the_input_of_a_start_that_does_not_land_is_swept(fixture: &dyn StoreFix
 async fn what_is_over_the_limit_is_recorded_by_its_code(fixture: &dyn StoreFixture) {
     let code = |failure: &Failure| failure.code().unwrap_or(&failure.kind).to_owned();
     let long =
-        Workflow::new("long", |_cx: Context, size: usize| async move { Returns::Ok("x".repeat(size)) });
+        Workflow::new("long", |_cx: Context, size: usize| async move { BodyResult::Ok("x".repeat(size)) });
     let shortens = {
         let long = long.clone();
         Workflow::new("shortens", move |mut cx: Context, size: usize| {
             let long = long.clone();
             async move {
-                let of_step = cx.step("long step", async || Returns::Ok("x".repeat(size))).await.unwrap_err();
+                let of_step = cx.step("long step", async || BodyResult::Ok("x".repeat(size))).await.unwrap_err();
                 let of_child = cx.child(&long, size).await.unwrap_err();
-                Returns::Ok([code(&of_step), code(&of_child)])
+                BodyResult::Ok([code(&of_step), code(&of_child)])
             }
         })
     };
-    let (engine, _) = engine(fixture, |b| b.register(&long).register(&shortens).value_limit(1000)).await;
+    let (engine, _) = open_engine(fixture, |b| b.register(&long).register(&shortens).value_limit(1000)).await;
     assert_eq!(engine.run(&shortens, 2000).await.unwrap(), ["SF-0007", "SF-0007"]);
     let handle = engine.start(&long, 2000).workflow_id("long").await.unwrap();
     let Error::Failed(failure) = handle.result().await.unwrap_err() else { panic!("it has not failed") };

@@ -6,8 +6,8 @@ use stepfast_core::store::{Filter, State, Status, Write};
 use stepfast_core::{Context, Elapsed, Error, Failure, Workflow};
 
 use super::support::{
-    Count, Latch, Returns, ends, engine, record, row, second_engine, shut_down, sleeper, steps, suspends,
-    waiting,
+    Count, Latch, BodyResult, is_end_of, open_engine, record, row, open_second_engine, shut_down, sleeper, steps, is_suspension_of,
+    latched_workflow,
 };
 use crate::StoreFixture;
 use crate::faults::fault_store::Call;
@@ -40,7 +40,7 @@ const BRIEF: Duration = Duration::from_millis(10);
 
 async fn a_short_sleep_is_not_early(fixture: &dyn StoreFixture) {
     let sleeper = sleeper();
-    let (engine, _) = engine(fixture, |b| b.register(&sleeper)).await;
+    let (engine, _) = open_engine(fixture, |b| b.register(&sleeper)).await;
     for millis in [1, 7, 25] {
         let before = fixture.now();
         engine.run(&sleeper, millis).await.unwrap();
@@ -54,7 +54,7 @@ async fn a_sleep_in_memory_is_not_early_behind_a_slow_look(fixture: &dyn StoreFi
     // longer than a nap, after which the run asks again what time it is
     const SLEEP: Duration = Duration::from_millis(5350);
     let sleeper = sleeper();
-    let (engine, store) = engine(fixture, |b| b.register(&sleeper).suspend_after(HOUR)).await;
+    let (engine, store) = open_engine(fixture, |b| b.register(&sleeper).suspend_after(HOUR)).await;
     let before = fixture.now();
     let run = engine.start(&sleeper, SLEEP.as_millis() as u64).await.unwrap();
     engine.run(&sleeper, 3_300).await.unwrap();
@@ -73,10 +73,10 @@ async fn a_sleep_in_memory_is_not_early_behind_a_slow_look(fixture: &dyn StoreFi
 
 async fn a_long_sleep_takes_no_memory_and_is_not_early(fixture: &dyn StoreFixture) {
     let sleeper = sleeper();
-    let (engine, store) = engine(fixture, |b| b.register(&sleeper).suspend_after(BRIEF)).await;
+    let (engine, store) = open_engine(fixture, |b| b.register(&sleeper).suspend_after(BRIEF)).await;
     let before = fixture.now();
     let handle = engine.start(&sleeper, 3_600_000).await.unwrap();
-    store.wait_until_committed(suspends(handle.key())).await;
+    store.wait_until_committed(is_suspension_of(handle.key())).await;
     let waiting = row(&engine, &handle.workflow_id()).await;
     assert_eq!((waiting.status, waiting.owner), (Status::Waiting, None));
     assert!(waiting.wake_at.unwrap() >= before.plus(HOUR));
@@ -94,12 +94,12 @@ async fn a_long_sleep_takes_no_memory_and_is_not_early(fixture: &dyn StoreFixtur
 
 async fn a_suspended_sleep_is_continued_by_another_engine(fixture: &dyn StoreFixture) {
     let sleeper = sleeper();
-    let (one, store) = engine(fixture, |b| b.register(&sleeper).suspend_after(BRIEF)).await;
+    let (one, store) = open_engine(fixture, |b| b.register(&sleeper).suspend_after(BRIEF)).await;
     let handle = one.start(&sleeper, 3_600_000).workflow_id("x").await.unwrap();
-    store.wait_until_committed(suspends(handle.key())).await;
+    store.wait_until_committed(is_suspension_of(handle.key())).await;
     shut_down(one).await;
     fixture.clock().advance(HOUR);
-    let (two, _) = engine(fixture, |b| b.register(&sleeper)).await;
+    let (two, _) = open_engine(fixture, |b| b.register(&sleeper)).await;
     two.get::<()>("x").await.unwrap().result().await.unwrap();
     let slept = record(&two, "x").await.checkpoints[0].took_ms;
     assert!(slept >= 3_600_000, "all of it counts, not only what the second engine saw: {slept}");
@@ -117,9 +117,9 @@ async fn a_sleep_beside_work_keeps_its_due_time_over_a_restart(fixture: &dyn Sto
                     cx.step("work", || {
                         let (count, latch) = (count.clone(), latch.clone());
                         async move {
-                            count.more();
-                            latch.passed().await;
-                            Returns::Ok(1)
+                            count.increment();
+                            latch.wait().await;
+                            BodyResult::Ok(1)
                         }
                     })
                     .await
@@ -129,7 +129,7 @@ async fn a_sleep_beside_work_keeps_its_due_time_over_a_restart(fixture: &dyn Sto
             }
         })
     };
-    let (one, store) = engine(fixture, |b| b.register(&workflow).suspend_after(BRIEF)).await;
+    let (one, store) = open_engine(fixture, |b| b.register(&workflow).suspend_after(BRIEF)).await;
     let handle = one.start(&workflow, ()).workflow_id("x").await.unwrap();
     let key = handle.key();
     store
@@ -140,12 +140,12 @@ async fn a_sleep_beside_work_keeps_its_due_time_over_a_restart(fixture: &dyn Sto
             _ => false,
         })
         .await;
-    count.reaches(1).await;
+    count.wait_for(1).await;
     shut_down(one).await;
     latch.open();
     fixture.clock().advance(HOUR);
     // the hour is over: a sleep that began again would let this hang
-    let (two, _) = engine(fixture, |b| b.register(&workflow)).await;
+    let (two, _) = open_engine(fixture, |b| b.register(&workflow)).await;
     assert_eq!(two.get::<i64>("x").await.unwrap().result().await.unwrap(), 1);
     shut_down(two).await;
 }
@@ -155,12 +155,12 @@ async fn sleeps_of_several_branches_end_in_their_order(fixture: &dyn StoreFixtur
         let hours = cx
             .map([3u32, 1, 2], 3, |mut cx, hours| async move {
                 cx.sleep(HOUR * hours).await;
-                cx.step(format!("{hours}"), async || Returns::Ok(())).await.map(|()| hours)
+                cx.step(format!("{hours}"), async || BodyResult::Ok(())).await.map(|()| hours)
             })
             .await;
         hours.into_iter().collect::<Result<Vec<_>, _>>()
     });
-    let (engine, _) = engine(fixture, |b| b.register(&workflow).suspend_after(BRIEF)).await;
+    let (engine, _) = open_engine(fixture, |b| b.register(&workflow).suspend_after(BRIEF)).await;
     let handle = engine.start(&workflow, ()).await.unwrap();
     for hour in 0..3 {
         // it suspends before each hour, perhaps more than once: its worker may not yet know how late it is
@@ -182,7 +182,7 @@ async fn sleeps_of_several_branches_end_in_their_order(fixture: &dyn StoreFixtur
 
 async fn a_sleep_of_no_time_is_over_at_once(fixture: &dyn StoreFixture) {
     let sleeper = sleeper();
-    let (engine, _) = engine(fixture, |b| b.register(&sleeper).suspend_after(Duration::ZERO)).await;
+    let (engine, _) = open_engine(fixture, |b| b.register(&sleeper).suspend_after(Duration::ZERO)).await;
     engine.run(&sleeper, 0).await.unwrap();
     shut_down(engine).await;
 }
@@ -203,7 +203,7 @@ where
 async fn a_child_returns_its_output(fixture: &dyn StoreFixture) {
     let child = steps();
     let parent = parent(&child);
-    let (engine, _) = engine(fixture, |b| b.register(&child).register(&parent)).await;
+    let (engine, _) = open_engine(fixture, |b| b.register(&child).register(&parent)).await;
     let handle = engine.start(&parent, 3).await.unwrap();
     assert_eq!(handle.result().await.unwrap().len(), 3);
     let filter = Filter { parent: Some(handle.key()), limit: 9, ..Filter::default() };
@@ -220,7 +220,7 @@ async fn a_childs_error_is_its_parents_error(fixture: &dyn StoreFixture) {
         cx.step("fail", async || Err::<(), _>(Failure::with_kind("Odd", "no").permanent())).await
     });
     let parent = parent(&child);
-    let (engine, _) = engine(fixture, |b| b.register(&child).register(&parent)).await;
+    let (engine, _) = open_engine(fixture, |b| b.register(&child).register(&parent)).await;
     let Error::Failed(failure) = engine.run(&parent, ()).await.unwrap_err() else { panic!() };
     assert_eq!(failure, Failure::with_kind("Odd", "no").permanent());
     shut_down(engine).await;
@@ -235,16 +235,16 @@ async fn only_child(engine: &stepfast_core::Engine, parent: stepfast_core::Key) 
 
 async fn a_child_that_is_cancelled_is_an_error_for_its_parent(fixture: &dyn StoreFixture) {
     let (count, latch) = (Count::new(), Latch::new());
-    let child = waiting("child", &count, &latch);
+    let child = latched_workflow("child", &count, &latch);
     let parent = parent(&child);
     for suspend_after in [BRIEF, HOUR] {
         let before = count.get();
         let (engine, store) =
-            engine(fixture, |b| b.register(&child).register(&parent).suspend_after(suspend_after)).await;
+            open_engine(fixture, |b| b.register(&child).register(&parent).suspend_after(suspend_after)).await;
         let handle = engine.start(&parent, 1).await.unwrap();
-        count.reaches(before + 1).await;
+        count.wait_for(before + 1).await;
         if suspend_after == BRIEF {
-            store.wait_until_committed(suspends(handle.key())).await;
+            store.wait_until_committed(is_suspension_of(handle.key())).await;
         }
         engine.cancel(&only_child(&engine, handle.key()).await).await.unwrap();
         let Error::Failed(failure) = handle.result().await.unwrap_err() else { panic!() };
@@ -255,12 +255,12 @@ async fn a_child_that_is_cancelled_is_an_error_for_its_parent(fixture: &dyn Stor
 
 async fn a_parent_suspends_and_is_woken_by_its_child(fixture: &dyn StoreFixture) {
     let (count, latch) = (Count::new(), Latch::new());
-    let child = waiting("child", &count, &latch);
+    let child = latched_workflow("child", &count, &latch);
     let parent = parent(&child);
     let (engine, store) =
-        engine(fixture, |b| b.register(&child).register(&parent).suspend_after(BRIEF)).await;
+        open_engine(fixture, |b| b.register(&child).register(&parent).suspend_after(BRIEF)).await;
     let handle = engine.start(&parent, 5).await.unwrap();
-    store.wait_until_committed(suspends(handle.key())).await;
+    store.wait_until_committed(is_suspension_of(handle.key())).await;
     assert_eq!(handle.status().await.unwrap(), Status::Waiting);
     latch.open();
     assert_eq!(handle.result().await.unwrap(), 5);
@@ -275,27 +275,27 @@ fn waits(write: &Write) -> bool {
 
 async fn a_child_that_ends_while_its_parent_suspends_wakes_it(fixture: &dyn StoreFixture) {
     let (count, latch) = (Count::new(), Latch::new());
-    let child = waiting("child", &count, &latch);
+    let child = latched_workflow("child", &count, &latch);
     let parent = parent(&child);
     let (engine, store) =
-        engine(fixture, |b| b.register(&child).register(&parent).suspend_after(BRIEF)).await;
+        open_engine(fixture, |b| b.register(&child).register(&parent).suspend_after(BRIEF)).await;
     store.hold_writes(waits);
     let handle = engine.start(&parent, 5).await.unwrap();
     store.wait_until_hanging().await;
     latch.open();
     store.release();
     assert_eq!(handle.result().await.unwrap(), 5);
-    assert!(store.committed_writes().iter().any(|(write, _)| suspends(handle.key())(write)));
+    assert!(store.committed_writes().iter().any(|(write, _)| is_suspension_of(handle.key())(write)));
     shut_down(engine).await;
 }
 
 async fn a_child_that_ends_elsewhere_before_its_parent_is_suspended_wakes_it(fixture: &dyn StoreFixture) {
     let (count, latch) = (Count::new(), Latch::new());
-    let child = waiting("child", &count, &latch);
+    let child = latched_workflow("child", &count, &latch);
     let parent = parent(&child);
     let (one, store) =
-        engine(fixture, |b| b.register(&child).register(&parent).max_running(1).suspend_after(BRIEF)).await;
-    let (two, other) = second_engine(fixture, |b| b.register(&child)).await;
+        open_engine(fixture, |b| b.register(&child).register(&parent).max_running(1).suspend_after(BRIEF)).await;
+    let (two, other) = open_second_engine(fixture, |b| b.register(&child)).await;
     store.hold_writes(waits);
     let handle = one.start(&parent, 5).await.unwrap();
     store.wait_until_hanging().await;
@@ -311,7 +311,7 @@ async fn a_child_that_ends_elsewhere_before_its_parent_is_suspended_wakes_it(fix
 
 async fn children_are_awaited_in_any_order(fixture: &dyn StoreFixture) {
     let child = Workflow::new("child", |mut cx: Context, x: u32| async move {
-        cx.step("s", || std::future::ready(Returns::Ok(x))).await
+        cx.step("s", || std::future::ready(BodyResult::Ok(x))).await
     });
     let parent = {
         let child = child.clone();
@@ -326,12 +326,12 @@ async fn children_are_awaited_in_any_order(fixture: &dyn StoreFixture) {
                 for handle in handles.into_iter().rev() {
                     outputs.push(handle.result(&mut cx).await?);
                 }
-                Returns::Ok(outputs)
+                BodyResult::Ok(outputs)
             }
         })
     };
     for (max_running, suspend_after) in [(100, HOUR), (1, BRIEF), (100, Duration::ZERO)] {
-        let (engine, _) = engine(fixture, |b| {
+        let (engine, _) = open_engine(fixture, |b| {
             b.register(&child).register(&parent).max_running(max_running).suspend_after(suspend_after)
         })
         .await;
@@ -344,7 +344,7 @@ async fn children_are_awaited_in_any_order(fixture: &dyn StoreFixture) {
 
 async fn a_child_that_nobody_waits_for_any_more_goes_on(fixture: &dyn StoreFixture) {
     let (count, latch) = (Count::new(), Latch::new());
-    let child = waiting("child", &count, &latch);
+    let child = latched_workflow("child", &count, &latch);
     let parent = {
         let child = child.clone();
         Workflow::new("parent", move |mut cx: Context, (): ()| {
@@ -355,24 +355,24 @@ async fn a_child_that_nobody_waits_for_any_more_goes_on(fixture: &dyn StoreFixtu
                         cx.child(&child, 1).await
                     })
                     .await;
-                Returns::Ok(timed == Err(Elapsed))
+                BodyResult::Ok(timed == Err(Elapsed))
             }
         })
     };
-    let (engine, store) = engine(fixture, |b| b.register(&child).register(&parent)).await;
+    let (engine, store) = open_engine(fixture, |b| b.register(&child).register(&parent)).await;
     let handle = engine.start(&parent, ()).await.unwrap();
     assert!(handle.result().await.unwrap());
     let child = only_child(&engine, handle.key()).await;
     assert_eq!(row(&engine, &child).await.status, Status::Running);
     latch.open();
-    store.wait_until_committed(ends(row(&engine, &child).await.key)).await;
+    store.wait_until_committed(is_end_of(row(&engine, &child).await.key)).await;
     assert_eq!(engine.get::<i64>(&child).await.unwrap().result().await.unwrap(), 1);
     shut_down(engine).await;
 }
 
 async fn a_detached_child_outlives_its_parent(fixture: &dyn StoreFixture) {
     let (count, latch) = (Count::new(), Latch::new());
-    let child = waiting("child", &count, &latch);
+    let child = latched_workflow("child", &count, &latch);
     let parent = {
         let child = child.clone();
         Workflow::new("parent", move |mut cx: Context, (): ()| {
@@ -380,7 +380,7 @@ async fn a_detached_child_outlives_its_parent(fixture: &dyn StoreFixture) {
             async move { cx.start_detached(&child, 3).await }
         })
     };
-    let (engine, _) = engine(fixture, |b| b.register(&child).register(&parent)).await;
+    let (engine, _) = open_engine(fixture, |b| b.register(&child).register(&parent)).await;
     let id = engine.run(&parent, ()).await.unwrap();
     latch.open();
     assert_eq!(engine.get::<i64>(&id).await.unwrap().result().await.unwrap(), 3);
@@ -389,15 +389,15 @@ async fn a_detached_child_outlives_its_parent(fixture: &dyn StoreFixture) {
 
 async fn a_child_is_started_once_over_a_restart(fixture: &dyn StoreFixture) {
     let (count, latch) = (Count::new(), Latch::new());
-    let child = waiting("child", &count, &latch);
+    let child = latched_workflow("child", &count, &latch);
     let parent = parent(&child);
-    let (one, _) = engine(fixture, |b| b.register(&child).register(&parent)).await;
+    let (one, _) = open_engine(fixture, |b| b.register(&child).register(&parent)).await;
     let handle = one.start(&parent, 5).workflow_id("x").await.unwrap();
-    count.reaches(1).await;
+    count.wait_for(1).await;
     let key = handle.key();
     shut_down(one).await;
-    let (two, _) = engine(fixture, |b| b.register(&child).register(&parent)).await;
-    count.reaches(2).await;
+    let (two, _) = open_engine(fixture, |b| b.register(&child).register(&parent)).await;
+    count.wait_for(2).await;
     latch.open();
     assert_eq!(two.get::<i64>("x").await.unwrap().result().await.unwrap(), 5);
     only_child(&two, key).await;
@@ -412,16 +412,16 @@ async fn children_nest_deeply_in_few_places(fixture: &dyn StoreFixture) {
             let slot = slot.clone();
             async move {
                 if depth == 0 {
-                    return Returns::Ok(0);
+                    return BodyResult::Ok(0);
                 }
                 let me = slot.get().unwrap().clone();
-                Returns::Ok(cx.child(&me, depth - 1).await? + 1)
+                BodyResult::Ok(cx.child(&me, depth - 1).await? + 1)
             }
         })
     };
     slot.set(workflow.clone()).unwrap();
     let (engine, _) =
-        engine(fixture, |b| b.register(&workflow).max_running(2).suspend_after(Duration::from_millis(5)))
+        open_engine(fixture, |b| b.register(&workflow).max_running(2).suspend_after(Duration::from_millis(5)))
             .await;
     let handle = engine.start(&workflow, 20).await.unwrap();
     assert_eq!(handle.result().await.unwrap(), 20);
@@ -430,14 +430,14 @@ async fn children_nest_deeply_in_few_places(fixture: &dyn StoreFixture) {
 
 async fn a_waiting_parent_takes_no_place(fixture: &dyn StoreFixture) {
     let (count, latch) = (Count::new(), Latch::new());
-    let child = waiting("child", &count, &latch);
+    let child = latched_workflow("child", &count, &latch);
     let (parent, other) = (parent(&child), steps());
-    let (one, store) = engine(fixture, |b| {
+    let (one, store) = open_engine(fixture, |b| {
         b.register(&parent).register(&child).register(&other).max_running(2).suspend_after(BRIEF)
     })
     .await;
     let handle = one.start(&parent, 5).await.unwrap();
-    store.wait_until_committed(suspends(handle.key())).await;
+    store.wait_until_committed(is_suspension_of(handle.key())).await;
     // the child has one place, the parent none
     assert_eq!(one.run(&other, 1).await.unwrap().len(), 1);
     latch.open();
@@ -447,24 +447,24 @@ async fn a_waiting_parent_takes_no_place(fixture: &dyn StoreFixture) {
 
 async fn a_timer_and_a_child_whichever_is_first(fixture: &dyn StoreFixture) {
     let (count, latch) = (Count::new(), Latch::new());
-    let child = waiting("child", &count, &latch);
+    let child = latched_workflow("child", &count, &latch);
     let parent = {
         let child = child.clone();
         Workflow::new("parent", move |mut cx: Context, (): ()| {
             let child = child.clone();
             async move {
-                Returns::Ok(cx.timeout(HOUR, async |mut cx: Context| cx.child(&child, 1).await).await.is_ok())
+                BodyResult::Ok(cx.timeout(HOUR, async |mut cx: Context| cx.child(&child, 1).await).await.is_ok())
             }
         })
     };
     let (engine, store) =
-        engine(fixture, |b| b.register(&child).register(&parent).suspend_after(BRIEF)).await;
+        open_engine(fixture, |b| b.register(&child).register(&parent).suspend_after(BRIEF)).await;
     let late = engine.start(&parent, ()).await.unwrap();
-    store.wait_until_committed(suspends(late.key())).await;
+    store.wait_until_committed(is_suspension_of(late.key())).await;
     fixture.clock().advance(HOUR);
     assert!(!late.result().await.unwrap());
     let early = engine.start(&parent, ()).await.unwrap();
-    store.wait_until_committed(suspends(early.key())).await;
+    store.wait_until_committed(is_suspension_of(early.key())).await;
     latch.open();
     assert!(early.result().await.unwrap());
     shut_down(engine).await;

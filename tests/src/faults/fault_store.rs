@@ -1,4 +1,4 @@
-//! [`FaultStore`]: a store that fails as a test wants it to, and tells what has landed.
+//! [`FaultStore`]: a store that fails as a test requests, and lists the Writes that were committed through it.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -26,13 +26,13 @@ pub enum Call {
     Commit,
     /// `claim`
     Claim,
-    /// `look`
+    /// `heartbeat`
     Heartbeat,
-    /// `recover`
+    /// `take_over`
     TakeOver,
     /// `load`
     Load,
-    /// `value`
+    /// `load_value`
     LoadValue,
     /// `list`
     List,
@@ -40,26 +40,26 @@ pub enum Call {
     Queues,
 }
 
-/// What happens to a call.
+/// The fault of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// It answers `Unavailable` and has done nothing.
+    /// The call returns `Unavailable` and has no effect.
     Before,
-    /// It has done what it was asked, and answers `Unavailable`.
+    /// The call takes effect and returns `Unavailable`.
     After,
-    /// It does not go on until [`FaultStore::release`].
+    /// The call hangs until [`FaultStore::release`].
     Hang,
 }
 
-/// What an engine is notified of that happens elsewhere.
+/// The hints that an engine receives.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum HintMode {
-    /// What the store tells.
+    /// The hints of the store.
     #[default]
     PassThrough,
-    /// Something may have changed, all the time.
+    /// Endless hints that something may have changed.
     Busy,
-    /// Nothing.
+    /// No hints.
     Silent,
 }
 
@@ -67,68 +67,68 @@ type WriteMatcher = Box<dyn Fn(&Write) -> bool + Send>;
 
 #[derive(Default)]
 struct Rules {
-    /// Calls of the kinds that count.
+    /// Number of calls so far, of the kinds that [`FaultStore::fail_nth_call`] counts.
     calls: u64,
-    /// The call that fails, as a number of `calls`, and how.
+    /// The number of the call that fails, and its fault.
     failing_call: Option<(u64, Fault)>,
     has_fired: bool,
-    /// The kind of call that fails next, and how.
+    /// The kind of call that fails next, and its fault.
     failing_kind: Option<(Call, Fault)>,
-    /// Kinds of calls that answer `Unavailable`.
+    /// Kinds of calls that return `Unavailable`.
     unavailable: Vec<Call>,
     /// Kinds of calls that hang.
     held_calls: Vec<Call>,
-    /// Kinds of calls whose answers hang.
+    /// Kinds of calls whose replies hang.
     held_replies: Vec<Call>,
-    /// Flushes with such a Write hang.
+    /// Matches the Writes whose flushes hang.
     held_writes: Option<WriteMatcher>,
-    /// The answers to flushes with such a Write hang.
+    /// Matches the Writes of flushes whose replies hang.
     held_write_replies: Option<WriteMatcher>,
-    /// The next claim that takes something answers `Unavailable`.
+    /// Whether the next claim that takes an execution returns `Unavailable`.
     drops_claim_reply: bool,
-    /// The answer to the next call of this kind, claim or look, which does nothing.
+    /// The error of the next call of a kind, which then has no effect.
     next_error: Option<(Call, StoreError)>,
-    /// How many calls hang.
+    /// Number of calls that hang.
     hanging: usize,
     rejected: Option<WriteMatcher>,
     blocked: Option<WriteMatcher>,
-    /// The answer to the next commit, which does nothing.
+    /// The error of the next commit, which then has no effect.
     next_commit_error: Option<StoreError>,
     committed: Vec<(Write, Outcome)>,
     flush_sizes: Vec<usize>,
-    /// Calls by kind that have come in.
+    /// The kinds of all calls received, in order.
     received: Vec<Call>,
-    /// How many of the looks were to renew.
+    /// Number of heartbeats that renewed the lease.
     renewals: usize,
-    /// What `changed` answers.
+    /// The hints that engines receive.
     hint_mode: HintMode,
-    /// Who has registered.
+    /// All workers that registered.
     workers: Vec<WorkerId>,
 }
 
-/// A store with faults in front of it.
+/// A store that injects faults in front of another store.
 pub struct FaultStore {
     inner: Arc<dyn Store>,
     info: StoreInfo,
     rules: Mutex<Rules>,
-    /// Counts everything that happens, for those who wait for something.
+    /// A count of all events, for waiters.
     events: watch::Sender<u64>,
 }
 
 impl FaultStore {
-    /// `inner`, without faults yet.
+    /// Wraps `inner`, without faults.
     pub fn wrap(inner: Arc<dyn Store>) -> Arc<Self> {
         Self::with_flush_writes(inner, usize::MAX)
     }
 
-    /// The same, with at most so many Writes in a flush.
+    /// Wraps `inner`, with at most `flush_writes` Writes in a flush.
     pub fn with_flush_writes(inner: Arc<dyn Store>, flush_writes: usize) -> Arc<Self> {
         let mut about = inner.info().clone();
         about.max_flush_writes = about.max_flush_writes.min(flush_writes);
         Self::with_info(inner, about)
     }
 
-    /// The same, for an engine with so many lanes.
+    /// Wraps `inner`, for an engine with this number of lanes.
     pub fn with_lanes(inner: Arc<dyn Store>, lanes: u16) -> Arc<Self> {
         let about = StoreInfo { lanes, ..inner.info().clone() };
         Self::with_info(inner, about)
@@ -148,7 +148,7 @@ impl FaultStore {
         changed
     }
 
-    /// Lets the `n`th call from now fail, counting commits, claims, looks and reads.
+    /// Makes the `n`th call from now fail. Registrations and closes do not count.
     pub fn fail_nth_call(&self, n: u64, fault: Fault) {
         self.change(|rules| {
             rules.failing_call = Some((rules.calls + n, fault));
@@ -156,24 +156,23 @@ impl FaultStore {
         });
     }
 
-    /// Lets the next call of this kind fail.
+    /// Makes the next call of this kind fail.
     pub fn fail_next(&self, call: Call, fault: Fault) {
         self.change(|rules| rules.failing_kind = Some((call, fault)));
     }
 
-    /// True if the call that was to fail has failed.
+    /// Returns whether the call of [`fail_nth_call`](Self::fail_nth_call) has failed.
     pub fn has_fired(&self) -> bool {
         self.rules().has_fired
     }
 
-    /// Lets all calls of these kinds answer `Unavailable`, and no others; none to end that.
+    /// Makes all calls of these kinds return `Unavailable`, and no others. An empty list ends this.
     pub fn make_unavailable(&self, calls: &[Call]) {
         self.change(|rules| rules.unavailable = calls.to_vec());
     }
 
-    /// Lets all calls of these kinds hang, until [`release`](Self::release).
-    ///
-    /// Returns how many of them came before: the next one hangs.
+    /// Makes all calls of these kinds hang until [`release`](Self::release). Returns the number of earlier calls of these
+    /// kinds.
     pub fn hold_calls(&self, calls: &[Call]) -> usize {
         self.change(|rules| {
             rules.held_calls = calls.to_vec();
@@ -181,28 +180,27 @@ impl FaultStore {
         })
     }
 
-    /// Lets claims happen and their answers hang, until [`release`](Self::release).
+    /// Lets claims take effect, and makes their replies hang until [`release`](Self::release).
     pub fn hold_claim_replies(&self) {
         self.change(|rules| rules.held_replies = vec![Call::Claim]);
     }
 
-    /// Lets flushes with a Write that matches hang, until [`release`](Self::release).
+    /// Makes flushes with a matching Write hang until [`release`](Self::release).
     pub fn hold_writes(&self, matches: impl Fn(&Write) -> bool + Send + 'static) {
         self.change(|rules| rules.held_writes = Some(Box::new(matches)));
     }
 
-    /// Lets flushes with a Write that matches happen and their answers hang, until
-    /// [`release`](Self::release).
+    /// Lets flushes with a matching Write take effect, and makes their replies hang until [`release`](Self::release).
     pub fn hold_write_replies(&self, matches: impl Fn(&Write) -> bool + Send + 'static) {
         self.change(|rules| rules.held_write_replies = Some(Box::new(matches)));
     }
 
-    /// Lets the next claim that takes something happen, and its answer be lost.
+    /// Lets the next claim that takes an execution take effect, and drops its reply.
     pub fn drop_next_claim_reply(&self) {
         self.change(|rules| rules.drops_claim_reply = true);
     }
 
-    /// Waits until the answer to a claim has been lost.
+    /// Waits until the reply to a claim was dropped.
     pub async fn wait_until_claim_reply_dropped(&self) {
         self.wait_until(|rules| !rules.drops_claim_reply).await;
     }
@@ -212,12 +210,12 @@ impl FaultStore {
         self.wait_until_hanging_calls(1).await;
     }
 
-    /// Waits until so many calls hang.
+    /// Waits until this number of calls hang.
     pub async fn wait_until_hanging_calls(&self, calls: usize) {
         self.wait_until(|rules| rules.hanging >= calls).await;
     }
 
-    /// Lets go on what hangs.
+    /// Lets all hanging calls continue.
     pub fn release(&self) {
         self.change(|rules| {
             rules.held_calls.clear();
@@ -230,7 +228,7 @@ impl FaultStore {
         });
     }
 
-    /// Lets nothing fail any more, and lets go on what hangs.
+    /// Ends all faults, and lets all hanging calls continue.
     pub fn heal(&self) {
         self.release();
         self.accept_all();
@@ -240,82 +238,82 @@ impl FaultStore {
         });
     }
 
-    /// Refuses flushes with a Write that matches: `Rejected`.
+    /// Makes flushes with a matching Write fail with `Rejected`.
     pub fn reject(&self, matches: impl Fn(&Write) -> bool + Send + 'static) {
         self.change(|rules| rules.rejected = Some(Box::new(matches)));
     }
 
-    /// Answers `Blocked` to flushes with a Write that matches.
+    /// Makes flushes with a matching Write fail with `Blocked`.
     pub fn block(&self, matches: impl Fn(&Write) -> bool + Send + 'static) {
         self.change(|rules| rules.blocked = Some(Box::new(matches)));
     }
 
-    /// Ends [`refuse`](Self::refuse) and [`block`](Self::block).
+    /// Ends [`reject`](Self::reject) and [`block`](Self::block).
     pub fn accept_all(&self) {
         self.change(|rules| (rules.rejected, rules.blocked) = (None, None));
     }
 
-    /// Answers this to the next claim or look, which does nothing.
+    /// Makes the next claim or heartbeat fail with this error, without effect.
     pub fn fail_next_with(&self, call: Call, error: StoreError) {
         self.change(|rules| rules.next_error = Some((call, error)));
     }
 
-    /// Answers this to the next commit, which does nothing.
+    /// Makes the next commit fail with this error, without effect.
     pub fn fail_next_commit_with(&self, error: StoreError) {
         self.change(|rules| rules.next_commit_error = Some(error));
     }
 
-    /// All Writes that have landed, in order, with their outcomes.
+    /// Returns all committed Writes in order, with their outcomes.
     pub fn committed_writes(&self) -> Vec<(Write, Outcome)> {
         self.rules().committed.clone()
     }
 
-    /// Who has registered through it, as far as the store has answered.
+    /// Returns all workers that registered through this store.
     pub fn workers(&self) -> Vec<WorkerId> {
         self.rules().workers.clone()
     }
 
-    /// How many Writes each flush had.
+    /// Returns the number of Writes of each committed flush.
     pub fn flush_sizes(&self) -> Vec<usize> {
         self.rules().flush_sizes.clone()
     }
 
-    /// Waits until a Write that matches has landed.
+    /// Waits until a matching Write was committed.
     pub async fn wait_until_committed(&self, matches: impl Fn(&Write) -> bool) {
         self.wait_until_committed_times(1, matches).await;
     }
 
-    /// Waits until so many Writes that match have landed.
+    /// Waits until this number of matching Writes were committed.
     pub async fn wait_until_committed_times(&self, times: usize, matches: impl Fn(&Write) -> bool) {
         self.wait_until(|rules| rules.committed.iter().filter(|(write, _)| matches(write)).count() >= times).await;
     }
 
-    /// Waits until so many calls of this kind have come in.
+    /// Waits until this number of calls of a kind were received.
     pub async fn wait_until_called(&self, call: Call, times: usize) {
         self.wait_until(|rules| rules.received.iter().filter(|seen| **seen == call).count() >= times).await;
     }
 
-    /// How many calls of this kind have come in.
+    /// Returns the number of calls of a kind that were received.
     pub fn call_count(&self, call: Call) -> usize {
         self.rules().received.iter().filter(|seen| **seen == call).count()
     }
 
-    /// Waits until so many looks were to renew.
+    /// Waits until this number of heartbeats renewed the lease.
     pub async fn wait_until_renewed(&self, times: usize) {
         self.wait_until(|rules| rules.renewals >= times).await;
     }
 
-    /// How many looks were to renew.
+    /// Returns the number of heartbeats that renewed the lease.
     pub fn renewal_count(&self) -> usize {
         self.rules().renewals
     }
 
-    /// Tells the engine, over and over, that something may have changed elsewhere.
+    /// Sends the engine endless hints.
     pub fn send_endless_hints(&self) {
         self.change(|rules| rules.hint_mode = HintMode::Busy);
     }
 
-    /// Keeps all notifications of changes elsewhere from an engine that opens later: only looks find them.
+    /// Suppresses all hints for an engine that opens later, so that only heartbeats show changes.
     pub fn suppress_hints(&self) {
         self.change(|rules| rules.hint_mode = HintMode::Silent);
     }
@@ -333,7 +331,7 @@ impl FaultStore {
         self.change(|rules| rules.hanging -= 1);
     }
 
-    /// What is to happen to a call that comes in now.
+    /// Receives a call, and returns the fault to apply after its effect.
     async fn begin_call(&self, call: Call) -> Result<Option<Fault>, StoreError> {
         if let Some((_, error)) = self.change(|rules| rules.next_error.take_if(|(other, _)| *other == call))
         {
@@ -374,12 +372,12 @@ impl FaultStore {
 }
 
 fn unavailable(call: Call) -> StoreError {
-    StoreError::Unavailable(format!("a test lets {call:?} fail"))
+    StoreError::Unavailable(format!("a test makes {call:?} fail"))
 }
 
-/// What was asked has happened; whether the answer comes is another matter.
-fn finish_call<T>(call: Call, fault: Option<Fault>, answer: Result<T, StoreError>) -> Result<T, StoreError> {
-    if fault == Some(Fault::After) { Err(unavailable(call)) } else { answer }
+/// Returns the reply to a call that took effect, or the error that replaces it.
+fn finish_call<T>(call: Call, fault: Option<Fault>, reply: Result<T, StoreError>) -> Result<T, StoreError> {
+    if fault == Some(Fault::After) { Err(unavailable(call)) } else { reply }
 }
 
 #[async_trait]
@@ -394,11 +392,11 @@ impl Store for FaultStore {
 
     async fn register(&self, lanes: u16, info: &WorkerInfo) -> Result<Registration, StoreError> {
         let fault = self.begin_call(Call::Register).await?;
-        let answer = self.inner.register(lanes, info).await;
-        if let Ok(registration) = &answer {
+        let reply = self.inner.register(lanes, info).await;
+        if let Ok(registration) = &reply {
             self.change(|rules| rules.workers.push(registration.worker));
         }
-        finish_call(Call::Register, fault, answer)
+        finish_call(Call::Register, fault, reply)
     }
 
     async fn close(&self, worker: WorkerId) -> Result<(), StoreError> {
@@ -414,22 +412,22 @@ impl Store for FaultStore {
         if matches(&self.rules().held_writes) {
             self.hang_until(|rules| !matches(&rules.held_writes)).await;
         }
-        let refusal = self.change(|rules| {
+        let injected = self.change(|rules| {
             if let Some(error) = rules.next_commit_error.take() {
                 Some(error)
             } else if matches(&rules.rejected) {
-                Some(StoreError::Rejected("a test does not like it".into()))
+                Some(StoreError::Rejected("a test rejects it".into()))
             } else if matches(&rules.blocked) {
-                Some(StoreError::Blocked("a test is in the way".into()))
+                Some(StoreError::Blocked("a test blocks it".into()))
             } else {
                 None
             }
         });
-        if let Some(error) = refusal {
+        if let Some(error) = injected {
             return Err(error);
         }
-        let answer = self.inner.commit(flush).await;
-        if let Ok(others) = &answer {
+        let reply = self.inner.commit(flush).await;
+        if let Ok(others) = &reply {
             self.change(|rules| {
                 rules.flush_sizes.push(flush.writes.len());
                 for (i, write) in flush.writes.iter().enumerate() {
@@ -441,13 +439,13 @@ impl Store for FaultStore {
         if matches(&self.rules().held_write_replies) {
             self.hang_until(|rules| !matches(&rules.held_write_replies)).await;
         }
-        finish_call(Call::Commit, fault, answer)
+        finish_call(Call::Commit, fault, reply)
     }
 
     async fn claim(&self, claim: &Claim) -> Result<ClaimReply, StoreError> {
         let fault = self.begin_call(Call::Claim).await?;
-        let answer = self.inner.claim(claim).await;
-        if answer.as_ref().is_ok_and(|it| !it.records.is_empty()) {
+        let reply = self.inner.claim(claim).await;
+        if reply.as_ref().is_ok_and(|it| !it.records.is_empty()) {
             if self.rules().held_replies.contains(&Call::Claim) {
                 self.hang_until(|rules| rules.held_replies.is_empty()).await;
             }
@@ -455,7 +453,7 @@ impl Store for FaultStore {
                 return Err(unavailable(Call::Claim));
             }
         }
-        finish_call(Call::Claim, fault, answer)
+        finish_call(Call::Claim, fault, reply)
     }
 
     async fn change_queue(&self, change: &QueueChange) -> Result<Option<QueueRow>, StoreError> {
@@ -467,10 +465,10 @@ impl Store for FaultStore {
         finish_call(Call::Queues, fault, self.inner.queues(names).await)
     }
 
-    async fn heartbeat(&self, look: &Heartbeat) -> Result<HeartbeatReply, StoreError> {
-        self.change(|rules| rules.renewals += usize::from(look.renews_lease));
+    async fn heartbeat(&self, heartbeat: &Heartbeat) -> Result<HeartbeatReply, StoreError> {
+        self.change(|rules| rules.renewals += usize::from(heartbeat.renews_lease));
         let fault = self.begin_call(Call::Heartbeat).await?;
-        finish_call(Call::Heartbeat, fault, self.inner.heartbeat(look).await)
+        finish_call(Call::Heartbeat, fault, self.inner.heartbeat(heartbeat).await)
     }
 
     async fn load(&self, ids: &[ExecutionId], detail: Detail) -> Result<Vec<Option<Record>>, StoreError> {
@@ -497,12 +495,12 @@ impl Store for FaultStore {
         finish_call(Call::TakeOver, fault, self.inner.take_over(worker).await)
     }
 
-    async fn dead_letters(&self, most: u64) -> Result<Vec<DeadLetter>, StoreError> {
-        self.inner.dead_letters(most).await
+    async fn dead_letters(&self, limit: u64) -> Result<Vec<DeadLetter>, StoreError> {
+        self.inner.dead_letters(limit).await
     }
 
-    async fn workers(&self, most: u64) -> Result<WorkerOverview, StoreError> {
-        self.inner.workers(most).await
+    async fn workers(&self, limit: u64) -> Result<WorkerOverview, StoreError> {
+        self.inner.workers(limit).await
     }
 
     async fn next_hint(&self) -> Hint {

@@ -1,4 +1,4 @@
-//! [`LossyProxy`]: a way to Postgres on which replies to COMMIT get lost or come late, and messages are torn.
+//! [`LossyProxy`]: a proxy for Postgres that drops or delays replies to COMMIT and truncates messages.
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
@@ -10,16 +10,16 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::{TcpListener, TcpStream};
 
-/// One reply to COMMIT in so many gets lost with its connection.
+/// One reply to COMMIT in this number is dropped, with its connection.
 const DROP_ONE_IN: u32 = 40;
-/// One in so many comes late.
+/// One reply to COMMIT in this number is delayed.
 const DELAY_ONE_IN: u32 = 120;
-/// One message in so many ends in the middle, and the connection with it.
+/// One message in this number is truncated, and its connection closed.
 const CUT_ONE_IN: u32 = 2000;
-/// How late, at most: shorter than a lease.
+/// Maximum delay of a reply in milliseconds, shorter than a lease.
 const MAX_DELAY_MILLIS: u64 = 1500;
 
-/// It lives as long as its runtime.
+/// A proxy that lives as long as its runtime.
 pub(crate) struct LossyProxy {
     address: SocketAddr,
     shared: Arc<ProxyFaults>,
@@ -35,7 +35,7 @@ struct ProxyFaults {
 }
 
 impl LossyProxy {
-    /// A faithful way to the server on 127.0.0.1 that `url` names.
+    /// Starts a proxy without faults for the server on 127.0.0.1 that `url` names.
     pub(crate) async fn start(url: &str, rng: Rng) -> Self {
         let config: tokio_postgres::Config = url.parse().unwrap();
         let shared = Arc::new(ProxyFaults {
@@ -48,16 +48,16 @@ impl LossyProxy {
         });
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
-        let ways = shared.clone();
+        let faults = shared.clone();
         tokio::spawn(async move {
             while let Ok((client, _)) = listener.accept().await {
-                tokio::spawn(connect(client, ways.clone()));
+                tokio::spawn(connect(client, faults.clone()));
             }
         });
         Self { address, shared }
     }
 
-    /// `url`, by this way.
+    /// Returns `url` with the proxy's address.
     pub(crate) fn url(&self, url: &str) -> String {
         let config: tokio_postgres::Config = url.parse().unwrap();
         format!(
@@ -68,12 +68,12 @@ impl LossyProxy {
         )
     }
 
-    /// From here on it loses things, or no more.
+    /// Turns the faults on or off.
     pub(crate) fn set_lossy(&self, is_lossy: bool) {
         self.shared.is_lossy.store(is_lossy, SeqCst);
     }
 
-    /// How many replies to COMMIT were lost, how many came late, how many messages were torn.
+    /// Returns the number of dropped replies to COMMIT, delayed replies, and truncated messages.
     pub(crate) fn fault_counts(&self) -> [u64; 3] {
         let ProxyFaults { dropped, delayed: stalled, cut, .. } = &*self.shared;
         [dropped, stalled, cut].map(|it| it.load(SeqCst))
@@ -81,12 +81,12 @@ impl LossyProxy {
 }
 
 impl ProxyFaults {
-    /// True once in so many times.
+    /// Returns true at random, once in `one_in` calls on average; always false without faults.
     fn occurs(&self, one_in: u32) -> bool {
         self.is_lossy.load(SeqCst) && self.rng.lock().unwrap().u32(0..one_in) == 0
     }
 
-    /// Some of so many.
+    /// Returns a random number below `of`.
     fn random_below(&self, of: u64) -> u64 {
         self.rng.lock().unwrap().u64(0..of.max(1))
     }
@@ -96,22 +96,22 @@ async fn connect(client: TcpStream, shared: Arc<ProxyFaults>) {
     let Ok(server) = TcpStream::connect(("127.0.0.1", shared.port)).await else { return };
     let _ = (client.set_nodelay(true), server.set_nodelay(true));
     let ((client_in, client_out), (server_in, server_out)) = (client.into_split(), server.into_split());
-    // whichever ends first, both connections are closed
+    // when either direction ends, both connections are closed
     tokio::select! {
         () = forward_requests(client_in, server_out, &shared) => {}
         () = forward_replies(server_in, client_out, &shared) => {}
     }
 }
 
-/// Bytes to the server, some of which end in the middle.
+/// Forwards bytes to the server, and truncates some of them.
 async fn forward_requests(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, shared: &ProxyFaults) {
     let mut bytes = vec![0; 16 * 1024];
     loop {
         let Ok(count @ 1..) = from.read(&mut bytes).await else { return };
         if shared.occurs(CUT_ONE_IN) {
             shared.cut.fetch_add(1, SeqCst);
-            let some = shared.random_below(count as u64) as usize;
-            let _ = to.write_all(&bytes[..some]).await;
+            let kept = shared.random_below(count as u64) as usize;
+            let _ = to.write_all(&bytes[..kept]).await;
             return;
         }
         if to.write_all(&bytes[..count]).await.is_err() {
@@ -120,22 +120,22 @@ async fn forward_requests(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, share
     }
 }
 
-/// Messages from the server: a type, a length that counts itself, and a body.
+/// Forwards messages from the server: each has a type, a length that counts itself, and a body.
 async fn forward_replies(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, shared: &ProxyFaults) {
     let mut waiting = Vec::new();
     let mut bytes = vec![0; 64 * 1024];
     loop {
         let Ok(count @ 1..) = from.read(&mut bytes).await else { return };
         waiting.extend_from_slice(&bytes[..count]);
-        // whole messages up to here may pass
+        // all messages before this position are complete and may be forwarded
         let mut end = 0;
         while let Some(header) = waiting.get(end..end + 5) {
             let length = 1 + u32::from_be_bytes([header[1], header[2], header[3], header[4]]) as usize;
             let Some(message) = waiting.get(end..end + length) else { break };
             if shared.occurs(CUT_ONE_IN) {
                 shared.cut.fetch_add(1, SeqCst);
-                let some = end + shared.random_below(length as u64) as usize;
-                let _ = to.write_all(&waiting[..some]).await;
+                let kept = end + shared.random_below(length as u64) as usize;
+                let _ = to.write_all(&waiting[..kept]).await;
                 return;
             }
             if message == b"C\0\0\0\x0bCOMMIT\0" {
@@ -146,8 +146,8 @@ async fn forward_replies(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, shared
                 }
                 if shared.occurs(DELAY_ONE_IN) {
                     shared.delayed.fetch_add(1, SeqCst);
-                    let late = Duration::from_millis(shared.random_below(MAX_DELAY_MILLIS));
-                    let _ = tokio::time::timeout(late, std::future::pending::<()>()).await;
+                    let delay = Duration::from_millis(shared.random_below(MAX_DELAY_MILLIS));
+                    let _ = tokio::time::timeout(delay, std::future::pending::<()>()).await;
                 }
             }
             end += length;

@@ -1,5 +1,4 @@
-//! [`StandingProxy`]: a way to a server that can stand still, as a network does that swallows everything, or be
-//! cut.
+//! [`StallingProxy`]: a proxy that can stall, as a network that drops all packets, or cut all connections.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -10,15 +9,15 @@ use tokio::sync::watch;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ProxyState {
-    /// Everything passes.
+    /// Everything is forwarded.
     Open,
-    /// Nothing passes; what is on its way stays so, and arrives later.
+    /// Nothing is forwarded; data in transit arrives later.
     Stalled,
-    /// Connections are closed, and new ones too.
+    /// Existing connections are closed, and new ones too.
     Cut,
 }
 
-/// Stands between clients and a server on this machine. It lives as long as its runtime.
+/// A proxy between clients and a server on this machine. It lives as long as its runtime.
 #[derive(Clone)]
 pub struct StallingProxy {
     address: SocketAddr,
@@ -26,29 +25,29 @@ pub struct StallingProxy {
 }
 
 impl StallingProxy {
-    /// An open way to the server on 127.0.0.1 that `url` names.
+    /// Starts an open proxy for the server on 127.0.0.1 that `url` names.
     pub async fn start(url: &str) -> Self {
         let config: tokio_postgres::Config = url.parse().unwrap();
         let port = config.get_ports().first().copied().unwrap_or(5432);
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let way = Arc::new(watch::Sender::new(ProxyState::Open));
-        let ways = way.clone();
+        let states = way.clone();
         tokio::spawn(async move {
             while let Ok((client, _)) = listener.accept().await {
-                tokio::spawn(connect(client, port, ways.subscribe()));
+                tokio::spawn(connect(client, port, states.subscribe()));
             }
         });
         Self { address, state: way }
     }
 
-    /// `url`, by this way.
+    /// Returns `url` with the proxy's address.
     pub fn url(&self, url: &str) -> String {
         let config: tokio_postgres::Config = url.parse().unwrap();
         format!("postgres://{}@{}/{}", config.get_user().unwrap(), self.address, config.get_dbname().unwrap())
     }
 
-    /// From here on nothing passes.
+    /// Stops forwarding.
     pub fn stall(&self) {
         self.state.send_replace(ProxyState::Stalled);
     }
@@ -58,7 +57,7 @@ impl StallingProxy {
         self.state.send_replace(ProxyState::Cut);
     }
 
-    /// Lets everything pass, also what has been on its way.
+    /// Forwards everything, including the data in transit.
     pub fn open(&self) {
         self.state.send_replace(ProxyState::Open);
     }

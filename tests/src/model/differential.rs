@@ -1,4 +1,4 @@
-//! [`Twins`]: several stores to which the same history happens; the first is the model of the others.
+//! [`DifferentialStores`]: several stores to which the same history is applied. The first is the model for the others.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
@@ -20,12 +20,12 @@ use crate::{StoreFixture, Worker};
 const WORKFLOWS: [&str; 2] = ["checkout", "ship"];
 const VALUES: [u64; 3] = [0, 7, u64::MAX];
 
-/// Several stores in step. Its methods panic as soon as two of them differ.
+/// Several stores in parallel. The methods panic as soon as two of them differ.
 pub struct DifferentialStores {
     stores: Vec<StoreUnderTest>,
-    /// Numbers everything that shall be told apart: times, reasons, requests.
+    /// The last number given to anything that must be unique: times, reasons, requests.
     count: i64,
-    /// What was recorded once and must not be again.
+    /// Checkpoints and attempts that were recorded, which must not be recorded resent.
     recorded: BTreeSet<(Key, u32, u32)>,
 }
 
@@ -33,15 +33,15 @@ pub struct DifferentialStores {
 struct StoreUnderTest {
     fixture: Box<dyn StoreFixture>,
     workers: Vec<Worker>,
-    /// The last worker that was lost or closed.
+    /// The last worker that died or closed.
     stale_worker: Option<Worker>,
-    /// Which registration each worker was, for stores number them as they like.
+    /// The sequence number of each registration, because stores assign worker_ids differently.
     registrations: HashMap<WorkerId, i64>,
 }
 
 impl StoreUnderTest {
     async fn register(&mut self) -> Worker {
-        // every other worker comes by another handle
+        // every second worker uses another handle
         let nth = self.registrations.len();
         let store = if nth.is_multiple_of(2) { self.fixture.store() } else { self.fixture.second_store().await };
         let worker = Worker::register(&store).await;
@@ -61,7 +61,7 @@ impl StoreUnderTest {
         records
     }
 
-    /// Everything that can be read.
+    /// Returns all records and all values.
     async fn read_all(&self) -> (Vec<Record>, Vec<(Key, ChunkRef, Bytes)>) {
         let store = &self.workers[0].store;
         let rows = store.list(&Filter { limit: 1_000, ..Filter::default() }).await.unwrap().executions;
@@ -72,15 +72,15 @@ impl StoreUnderTest {
             let (input, outcome) = (record.execution.input.clone(), record.execution.outcome.clone());
             let owner = row.owner.map(|owner| WorkerId(self.registrations[&owner]));
             let listed = Execution { input, outcome, owner, ..row.clone() };
-            assert_eq!(listed, record.execution, "a list shows what a load shows");
+            assert_eq!(listed, record.execution, "a list and a load return the same");
         }
         let mut values = Vec::new();
-        for slot in 0..EXECUTIONS {
+        for index in 0..EXECUTIONS {
             for value in VALUES {
                 for count in 1..=3 {
                     let chunks = ChunkRef { value, len: u64::from(count) * 8, count };
-                    let bytes = store.load_value(key(slot), chunks).await;
-                    values.extend(bytes.ok().map(|bytes| (key(slot), chunks, bytes)));
+                    let bytes = store.load_value(key(index), chunks).await;
+                    values.extend(bytes.ok().map(|bytes| (key(index), chunks, bytes)));
                 }
             }
         }
@@ -88,23 +88,23 @@ impl StoreUnderTest {
     }
 }
 
-/// The key of an execution. Keys do not follow the order of slots.
-fn key(slot: usize) -> Key {
+/// Returns the key of an execution. Keys are not in the order of indexes.
+fn key(index: usize) -> Key {
     let mut bytes = [1; 16];
-    bytes[0] = ((slot * 7 + 3) % 13) as u8;
-    bytes[15] = slot as u8;
+    bytes[0] = ((index * 7 + 3) % 13) as u8;
+    bytes[15] = index as u8;
     Key::from_bytes(bytes)
 }
 
-fn root(slot: usize) -> usize {
-    PARENTS[slot].map_or(slot, root)
+fn root(index: usize) -> usize {
+    PARENTS[index].map_or(index, root)
 }
 
 fn masked_keys(bits: u16) -> Vec<Key> {
-    (0..EXECUTIONS).filter(|slot| bits & (1 << slot) != 0).map(key).collect()
+    (0..EXECUTIONS).filter(|index| bits & (1 << index) != 0).map(key).collect()
 }
 
-/// The executions with which each kind of Write does something.
+/// The executions on which each kind of Write has an effect.
 #[derive(Default)]
 struct Targets {
     any: Vec<usize>,
@@ -128,21 +128,22 @@ impl Targets {
     }
 }
 
-/// What a flush has changed so far.
+/// The rows that a flush has changed so far.
 #[derive(Default)]
 struct ChangedRows {
     rows: BTreeSet<(usize, u32, u32)>,
-    /// Families of which some execution's row is changed.
+    /// Families in which the row of an execution is changed.
     changed_families: BTreeSet<usize>,
-    /// Families that a Write reads or changes as a whole.
+    /// Families that one Write reads or changes as a whole.
     whole_families: BTreeSet<usize>,
 }
 
 impl ChangedRows {
-    /// Takes a row of the execution, if it is free. A Write whose guard or effect goes beyond that row (a
-    /// cancel goes down, a wake looks at children, an id belongs to the family) takes the whole family.
-    fn try_change(&mut self, slot: usize, is_whole: bool) -> bool {
-        let family = root(slot);
+    /// Reserves a row of the execution for a Write, and returns whether it was free. A Write whose guard or effect
+    /// exceeds that row (a cancel affects children, a wake reads them, a workflow_id concerns the family) reserves the
+    /// whole family.
+    fn try_change(&mut self, index: usize, is_whole: bool) -> bool {
+        let family = root(index);
         if self.whole_families.contains(&family) || (is_whole && self.changed_families.contains(&family)) {
             return false;
         }
@@ -150,7 +151,7 @@ impl ChangedRows {
         if is_whole {
             self.whole_families.insert(family);
         }
-        self.rows.insert((slot, 0, 0))
+        self.rows.insert((index, 0, 0))
     }
 }
 
@@ -160,29 +161,29 @@ impl DifferentialStores {
         let mut sides = Vec::new();
         for fixture in fixtures {
             let (workers, registrations) = (Vec::new(), HashMap::new());
-            let mut side = StoreUnderTest { fixture, workers, stale_worker: None, registrations };
+            let mut store = StoreUnderTest { fixture, workers, stale_worker: None, registrations };
             for _ in 0..WORKERS {
-                let worker = side.register().await;
-                side.workers.push(worker);
+                let worker = store.register().await;
+                store.workers.push(worker);
             }
-            sides.push(side);
+            sides.push(store);
         }
         Self { stores: sides, count: 0, recorded: BTreeSet::new() }
     }
 
-    /// Lets one thing happen to all stores, and compares.
+    /// Applies one operation to all stores, and compares them.
     pub async fn apply(&mut self, op: &HistoryOp) {
         match op {
-            HistoryOp::Flush { worker, drafts, is_resent, is_sent_again } => {
+            HistoryOp::Flush { worker, drafts, is_resent, is_repeated } => {
                 let writes = self.build_writes(*worker, drafts, true).await;
-                self.flush(*worker, writes, *is_resent, *is_sent_again).await;
+                self.flush(*worker, writes, *is_resent, *is_repeated).await;
                 self.wake_all(*worker).await;
             }
             HistoryOp::Claim { worker, workflows } => self.claim(*worker, *workflows).await,
-            HistoryOp::Heartbeat { worker, watch, holds } => self.heartbeat(*worker, *watch, *holds).await,
+            HistoryOp::Heartbeat { worker, watched, held } => self.heartbeat(*worker, *watched, *held).await,
             HistoryOp::Advance { micros } => {
-                for side in &self.stores {
-                    side.fixture.clock().advance(Duration::from_micros(u64::from(*micros)));
+                for store in &self.stores {
+                    store.fixture.clock().advance(Duration::from_micros(u64::from(*micros)));
                 }
                 for worker in 0..WORKERS {
                     self.heartbeat(worker, 0, None).await;
@@ -200,24 +201,24 @@ impl DifferentialStores {
 
     async fn compare(&self) {
         let (records, values) = self.stores[0].read_all().await;
-        for side in &self.stores[1..] {
-            let (others, other_values) = side.read_all().await;
-            // one by one, so that a failure shows what differs and no more
+        for store in &self.stores[1..] {
+            let (others, other_values) = store.read_all().await;
+            // one by one, so that a failure shows only the difference
             for (other, record) in others.iter().zip(&records) {
                 assert_eq!(other, record, "an execution differs");
             }
-            assert_eq!(others.len(), records.len(), "there are others");
+            assert_eq!(others.len(), records.len(), "the numbers of executions differ");
             assert_eq!(other_values, values, "large values differ");
         }
     }
 
-    /// All deadlines of a history have passed, and what a look may leave out is over: each store reports what waits with a
-    /// deadline, and nothing else.
+    /// Compares expired executions after the deadlines of the whole history, and after the time for which a store may omit
+    /// executions: each store reports all executions that have a deadline, have not ended and do not run.
     async fn compare_expired(&self) {
-        for side in &self.stores {
-            side.fixture.clock().advance(Duration::from_secs(60));
-            let worker = &side.workers[0];
-            let (records, _) = side.read_all().await;
+        for store in &self.stores {
+            store.fixture.clock().advance(Duration::from_secs(60));
+            let worker = &store.workers[0];
+            let (records, _) = store.read_all().await;
             let waits = |it: &Execution| {
                 it.deadline_at.is_some() && it.status != Status::Running && !it.status.is_terminal()
             };
@@ -228,33 +229,33 @@ impl DifferentialStores {
             expired.sort_unstable();
             assert_eq!(
                 expired, waiting,
-                "a deadline is kept of what runs or has ended, or not of what waits"
+                "a running or ended execution has a deadline, or a waiting one has none"
             );
         }
     }
 
-    async fn flush(&mut self, worker: usize, writes: Vec<Write>, is_resent: bool, is_sent_again: bool) {
+    async fn flush(&mut self, worker: usize, writes: Vec<Write>, is_resent: bool, is_repeated: bool) {
         let mut model = None;
-        for side in &mut self.stores {
-            let worker = &mut side.workers[worker];
+        for store in &mut self.stores {
+            let worker = &mut store.workers[worker];
             let flush = Flush { is_resent, ..worker.new_flush(writes.clone()) };
             let outcomes = worker.send(&flush).await.unwrap();
-            if is_sent_again {
-                let again = worker.send(&Flush { is_resent: true, ..flush }).await.unwrap();
+            if is_repeated {
+                let resent = worker.send(&Flush { is_resent: true, ..flush }).await.unwrap();
                 for (i, write) in writes.iter().enumerate() {
                     if matches!(write, Write::Start(_)) {
-                        assert_eq!(existing_key(&again[i]), existing_key(&outcomes[i]), "{write:?}");
+                        assert_eq!(existing_key(&resent[i]), existing_key(&outcomes[i]), "{write:?}");
                     }
                 }
             }
-            let told: Vec<_> =
+            let comparable: Vec<_> =
                 writes.iter().zip(outcomes).map(|(write, it)| comparable_outcome(write, it, is_resent)).collect();
-            let model = model.get_or_insert_with(|| told.clone());
-            assert_eq!(&told, model, "the stores answer differently");
+            let model = model.get_or_insert_with(|| comparable.clone());
+            assert_eq!(&comparable, model, "the stores return different outcomes");
         }
     }
 
-    /// What an engine does after every flush: a Wake for each that waits, for what it waits for may be there.
+    /// Sends a Wake for every waiting execution, as an engine does after every flush.
     async fn wake_all(&mut self, worker: usize) {
         let (records, _) = self.stores[0].read_all().await;
         let waiting = records.iter().filter(|record| record.execution.status == Status::Waiting);
@@ -266,71 +267,71 @@ impl DifferentialStores {
 
     async fn claim(&mut self, worker: usize, workflows: u8) {
         let mut model = None;
-        for side in &mut self.stores {
+        for store in &mut self.stores {
             let names = WORKFLOWS.iter().enumerate().filter(|(i, _)| workflows & (1 << i) != 0);
-            side.workers[worker].workflows = names.map(|(_, name)| Arc::from(*name)).collect();
-            let mut claimed = side.workers[worker].claim(100).await;
-            claimed.extend(side.workers[worker].claim_from_quarantine(100).await);
-            let claimed = side.normalize_all(claimed);
+            store.workers[worker].workflows = names.map(|(_, name)| Arc::from(*name)).collect();
+            let mut claimed = store.workers[worker].claim(100).await;
+            claimed.extend(store.workers[worker].claim_from_quarantine(100).await);
+            let claimed = store.normalize_all(claimed);
             let model = model.get_or_insert_with(|| claimed.clone());
             assert_eq!(&claimed, model, "the stores claim differently");
         }
     }
 
-    async fn heartbeat(&mut self, worker: usize, watch: u16, holds: Option<u16>) {
+    async fn heartbeat(&mut self, worker: usize, watched: u16, held: Option<u16>) {
         let mut model = None;
-        for side in &self.stores {
-            let worker = &side.workers[worker];
-            let look = Heartbeat { watched: masked_keys(watch), held: holds.map(masked_keys), ..worker.new_heartbeat() };
-            let looked = crate::fixtures::registration::heartbeat_and_take_over(&*worker.store, &look).await;
-            let recovered = looked.recovered;
+        for store in &self.stores {
+            let worker = &store.workers[worker];
+            let heartbeat = Heartbeat { watched: masked_keys(watched), held: held.map(masked_keys), ..worker.new_heartbeat() };
+            let result = crate::fixtures::registration::heartbeat_and_take_over(&*worker.store, &heartbeat).await;
+            let recovered = result.recovered;
             let HeartbeatReply {
                 now,
                 is_fenced,
                 mut requests,
-                finished: mut ended,
-                unheld: strays,
+                mut finished,
+                unheld,
                 has_ready,
                 next_due,
                 ..
-            } = looked.reply;
-            let quarantined_until = looked.reply.quarantined_until;
+            } = result.reply;
+            let quarantined_until = result.reply.quarantined_until;
             requests.sort_unstable_by_key(|(key, kind)| (*key, *kind as u8));
-            ended.sort_unstable();
-            let strays = side.normalize_all(strays);
-            let whens = (next_due, quarantined_until);
-            let seen = (now, is_fenced, requests, ended, strays, has_ready, whens, recovered);
-            let model = model.get_or_insert_with(|| seen.clone());
-            assert_eq!(&seen, model, "the stores see differently");
+            finished.sort_unstable();
+            let unheld = store.normalize_all(unheld);
+            let times = (next_due, quarantined_until);
+            let reply = (now, is_fenced, requests, finished, unheld, has_ready, times, recovered);
+            let model = model.get_or_insert_with(|| reply.clone());
+            assert_eq!(&reply, model, "the stores reply differently to a heartbeat");
         }
     }
 
     async fn kill_worker(&mut self, worker: usize) {
-        let looker = (worker + 1) % WORKERS;
+        let survivor = (worker + 1) % WORKERS;
         let mut model = None;
-        for side in &mut self.stores {
-            side.fixture.mark_dead(side.workers[worker].id).await;
-            let recovered = side.workers[looker].take_over_dead_workers().await;
-            let fresh = side.register().await;
-            side.stale_worker = Some(std::mem::replace(&mut side.workers[worker], fresh));
+        for store in &mut self.stores {
+            store.fixture.mark_dead(store.workers[worker].id).await;
+            let recovered = store.workers[survivor].take_over_dead_workers().await;
+            let fresh = store.register().await;
+            store.stale_worker = Some(std::mem::replace(&mut store.workers[worker], fresh));
             assert_eq!(recovered, *model.get_or_insert(recovered), "the stores recover differently");
         }
     }
 
     async fn close(&mut self, worker: usize) {
-        for side in &mut self.stores {
-            let closing = &side.workers[worker];
+        for store in &mut self.stores {
+            let closing = &store.workers[worker];
             closing.store.close(closing.id).await.unwrap();
-            let fresh = side.register().await;
-            side.stale_worker = Some(std::mem::replace(&mut side.workers[worker], fresh));
+            let fresh = store.register().await;
+            store.stale_worker = Some(std::mem::replace(&mut store.workers[worker], fresh));
         }
     }
 
     async fn flush_from_stale_worker(&mut self, writes: Vec<Write>) {
-        for side in &mut self.stores {
-            let Some(ghost) = &mut side.stale_worker else { continue };
+        for store in &mut self.stores {
+            let Some(ghost) = &mut store.stale_worker else { continue };
             let result = ghost.try_commit(writes.clone()).await;
-            assert!(matches!(result, Err(StoreError::Fenced)), "a ghost wrote: {result:?}");
+            assert!(matches!(result, Err(StoreError::Fenced)), "a stale worker committed: {result:?}");
             assert!(ghost.heartbeat().await.is_fenced);
             ghost.store.close(ghost.id).await.unwrap();
         }
@@ -341,45 +342,45 @@ impl DifferentialStores {
         self.count
     }
 
-    /// The Writes of those drafts that may share a flush.
-    async fn build_writes(&mut self, worker: usize, drafts: &[TargetedDraft], will_be_recorded: bool) -> Vec<Write> {
+    /// Returns the Writes of those drafts that may share a flush.
+    async fn build_writes(&mut self, worker: usize, drafts: &[TargetedDraft], is_recorded: bool) -> Vec<Write> {
         let targets = self.targets(worker).await;
-        let mut taken = ChangedRows::default();
+        let mut changed = ChangedRows::default();
         let mut recorded = self.recorded.clone();
         let mut writes = Vec::new();
         for TargetedDraft { is_literal: is_wild, draft } in drafts {
             let mut draft = draft.clone();
             let targets = targets.for_draft(&draft);
-            let slot = draft.slot();
+            let index = draft.index();
             if !is_wild {
-                let Some(target) = targets.get(*slot % targets.len().max(1)) else { continue };
-                *slot = *target;
+                let Some(target) = targets.get(*index % targets.len().max(1)) else { continue };
+                *index = *target;
             }
-            writes.extend(self.build_write(&draft, &mut taken, &mut recorded));
+            writes.extend(self.build_write(&draft, &mut changed, &mut recorded));
         }
-        if will_be_recorded {
+        if is_recorded {
             self.recorded = recorded;
         }
         writes
     }
 
     async fn targets(&self, worker: usize) -> Targets {
-        let side = &self.stores[0];
-        let worker = &side.workers[worker];
-        let ids: Vec<ExecutionId> = (0..EXECUTIONS).map(|slot| ExecutionId::Key(key(slot))).collect();
+        let store = &self.stores[0];
+        let worker = &store.workers[worker];
+        let ids: Vec<ExecutionId> = (0..EXECUTIONS).map(|index| ExecutionId::Key(key(index))).collect();
         let loaded = worker.store.load(&ids, Detail::Outcome).await.unwrap();
         let mut targets = Targets { any: (0..EXECUTIONS).collect(), ..Targets::default() };
-        for (slot, record) in loaded.into_iter().enumerate() {
+        for (index, record) in loaded.into_iter().enumerate() {
             let Some(Record { execution: row, .. }) = record else {
-                targets.absent.push(slot);
+                targets.absent.push(index);
                 continue;
             };
-            targets.present.push(slot);
+            targets.present.push(index);
             if row.owner == Some(worker.id) {
-                targets.owned.push(slot);
+                targets.owned.push(index);
             }
             if row.status == Status::Waiting {
-                targets.waiting.push(slot);
+                targets.waiting.push(index);
             }
         }
         targets
@@ -388,22 +389,22 @@ impl DifferentialStores {
     fn build_write(
         &mut self,
         draft: &Draft,
-        taken: &mut ChangedRows,
+        changed: &mut ChangedRows,
         recorded: &mut BTreeSet<(Key, u32, u32)>,
     ) -> Option<Write> {
         let count = self.next_number();
         let now = self.stores[0].fixture.now();
         let at = crate::fixtures::builders::at(count);
         Some(match draft {
-            Draft::Start { slot, workflow, has_id, is_detached, state } => {
-                if !taken.try_change(*slot, *has_id) {
+            Draft::Start { index, workflow, has_id, is_detached, state } => {
+                if !changed.try_change(*index, *has_id) {
                     return None;
                 }
                 let parent =
-                    PARENTS[*slot].map(|parent| Parent { key: key(parent), is_detached: *is_detached });
-                let id = || format!("id of {}", root(*slot)).into();
+                    PARENTS[*index].map(|parent| Parent { key: key(parent), is_detached: *is_detached });
+                let id = || format!("id of {}", root(*index)).into();
                 Write::Start(Box::new(Start {
-                    root: key(root(*slot)),
+                    root: key(root(*index)),
                     parent,
                     workflow_id: has_id.then(id),
                     workflow: WORKFLOWS[usize::from(*workflow)].into(),
@@ -412,89 +413,89 @@ impl DifferentialStores {
                     created_at: at,
                     deadline_at: (count % 3 == 0).then_some(at),
                     is_guarded: true,
-                    // a history may record something of what nobody has run
+                    // a history may record checkpoints of executions that never ran
                     has_begun: true,
-                    ..start(key(*slot), self.state(*slot, state, now.as_micros()))
+                    ..start(key(*index), self.state(*index, state, now.as_micros()))
                 }))
             }
-            Draft::Checkpoint { slot, n } => {
-                if !recorded.insert((key(*slot), *n, 0)) {
+            Draft::Checkpoint { index, n } => {
+                if !recorded.insert((key(*index), *n, 0)) {
                     return None;
                 }
-                let mut step = checkpoint(key(*slot), *n, &text(count));
-                // not in the order of paths, and unique
+                let mut step = checkpoint(key(*index), *n, &text(count));
+                // unique, and not in the order of paths
                 step.order = (*n * 5) % 11;
                 Write::Checkpoint(step)
             }
-            Draft::Attempt { slot, n, attempt: number } => {
-                if !recorded.insert((key(*slot), *n, *number)) {
+            Draft::Attempt { index, n, attempt: number } => {
+                if !recorded.insert((key(*index), *n, *number)) {
                     return None;
                 }
-                Write::Attempt(attempt(key(*slot), *n, *number))
+                Write::Attempt(attempt(key(*index), *n, *number))
             }
-            Draft::Transition { slot, state } => {
-                if !taken.try_change(*slot, false) {
+            Draft::Transition { index, state } => {
+                if !changed.try_change(*index, false) {
                     return None;
                 }
-                transition(key(*slot), self.state(*slot, state, now.as_micros()))
+                transition(key(*index), self.state(*index, state, now.as_micros()))
             }
-            Draft::Wake { slot } => {
-                if !taken.try_change(*slot, true) {
+            Draft::Wake { index } => {
+                if !changed.try_change(*index, true) {
                     return None;
                 }
-                Write::Wake(key(*slot))
+                Write::Wake(key(*index))
             }
-            Draft::Request { slot, kind } => {
-                if !taken.try_change(*slot, true) {
+            Draft::Request { index, kind } => {
+                if !changed.try_change(*index, true) {
                     return None;
                 }
                 let kind = *kind;
                 let reason = if kind == RequestKind::Resume { Payload::empty() } else { value(count) };
                 let n = Key::from_bytes(i128::from(count).to_be_bytes());
-                Write::Request(Request { execution: key(*slot), id: n, kind, at, reason })
+                Write::Request(Request { execution: key(*index), id: n, kind, at, reason })
             }
-            Draft::ClearRequests { slot } => {
-                let family = root(*slot);
-                if taken.whole_families.contains(&family) || !taken.rows.insert((*slot, u32::MAX, 0)) {
+            Draft::ClearRequests { index } => {
+                let family = root(*index);
+                if changed.whole_families.contains(&family) || !changed.rows.insert((*index, u32::MAX, 0)) {
                     return None;
                 }
-                taken.changed_families.insert(family);
-                Write::ClearRequests(key(*slot))
+                changed.changed_families.insert(family);
+                Write::ClearRequests(key(*index))
             }
-            Draft::Chunk { slot, value, n } => {
+            Draft::Chunk { index, value, n } => {
                 let nth = VALUES.iter().position(|it| it == value)? as u32;
-                if taken.rows.contains(&(*slot, 1, 0)) || !taken.rows.insert((*slot, 2 + nth, *n)) {
+                if changed.rows.contains(&(*index, 1, 0)) || !changed.rows.insert((*index, 2 + nth, *n)) {
                     return None;
                 }
-                taken.rows.insert((*slot, 1, 1));
-                chunk(key(*slot), *value, *n, &count.to_be_bytes())
+                changed.rows.insert((*index, 1, 1));
+                chunk(key(*index), *value, *n, &count.to_be_bytes())
             }
-            Draft::DeleteChunks { slot, keep } => {
-                if taken.rows.contains(&(*slot, 1, 1)) || !taken.rows.insert((*slot, 1, 0)) {
+            Draft::DeleteChunks { index, keep } => {
+                if changed.rows.contains(&(*index, 1, 1)) || !changed.rows.insert((*index, 1, 0)) {
                     return None;
                 }
-                Write::DeleteChunks(DeleteChunks { execution: key(*slot), keep: SmallVec::from_iter(*keep) })
+                Write::DeleteChunks(DeleteChunks { execution: key(*index), keep: SmallVec::from_iter(*keep) })
             }
         })
     }
 
-    fn state(&mut self, slot: usize, state: &DraftState, now: i64) -> State {
+    fn state(&mut self, index: usize, state: &DraftState, now: i64) -> State {
         let count = self.next_number();
         let sleeps = |n: u8| pending_sleeps(&(0..u32::from(n)).map(|n| (n, count)).collect::<Vec<_>>());
         match state {
-            DraftState::Running { armed } => State::Running { pending_sleeps: sleeps(*armed) },
-            DraftState::Queued { armed } => State::Queued { pending_sleeps: sleeps(*armed) },
-            DraftState::Waiting { due_in, children, armed } => {
-                let is_mine = |child: &usize| PARENTS[*child] == Some(slot) && children & (1 << child) != 0;
+            DraftState::Running { sleep_count } => State::Running { pending_sleeps: sleeps(*sleep_count) },
+            DraftState::Queued { sleep_count } => State::Queued { pending_sleeps: sleeps(*sleep_count) },
+            DraftState::Waiting { due_in, children, sleep_count } => {
+                let is_mine = |child: &usize| PARENTS[*child] == Some(index) && children & (1 << child) != 0;
                 let due = |due_in: i16| stepfast_core::clock::Timestamp::from_micros(now + i64::from(due_in));
                 State::Waiting {
                     wake_at: due_in.map(due),
                     children: (0..EXECUTIONS).filter(is_mine).map(key).collect(),
-                    pending_sleeps: sleeps(*armed),
+                    pending_sleeps: sleeps(*sleep_count),
                 }
             }
-            DraftState::Parked { armed } => {
-                State::Parked { reason: value(count), pending_sleeps: sleeps(*armed) }
+            DraftState::Parked { sleep_count } => {
+                State::Parked { reason: value(count), pending_sleeps: sleeps(*sleep_count) }
             }
             DraftState::Ended { status } => State::Ended {
                 status: *status,
@@ -505,7 +506,7 @@ impl DifferentialStores {
     }
 }
 
-/// A text that differs from all others; some are longer than stores keep in the row that refers to them.
+/// Returns a text that differs from all others. Some are longer than stores keep in the referring row.
 fn text(count: i64) -> String {
     let pad = if count % 3 == 0 { 300 + count as usize % 7 * 400 } else { 0 };
     format!("{count:0pad$}")
@@ -515,8 +516,8 @@ fn value(count: i64) -> Payload {
     payload(&text(count))
 }
 
-/// What a store must tell of a Write. Of a resent flush only who won each Start: the rest is read again from
-/// rows, which have forgotten some of it.
+/// Returns the part of an outcome in which stores must agree. For a resent flush, this is only the existing execution of
+/// each Start: the other outcomes are read from rows that no longer contain everything.
 fn comparable_outcome(write: &Write, outcome: Outcome, is_resent: bool) -> (Option<Outcome>, Option<Key>) {
     match write {
         Write::Start(_) if is_resent => (None, existing_key(&outcome)),
@@ -525,7 +526,7 @@ fn comparable_outcome(write: &Write, outcome: Outcome, is_resent: bool) -> (Opti
     }
 }
 
-/// Who won a Start, if it was lost.
+/// Returns the key of the existing execution if the Start was a duplicate.
 fn existing_key(outcome: &Outcome) -> Option<Key> {
     match outcome {
         Outcome::Applied => None,
@@ -534,14 +535,14 @@ fn existing_key(outcome: &Outcome) -> Option<Key> {
     }
 }
 
-/// Lets a history happen to all stores; panics where they differ.
+/// Applies a history to all stores. Panics where they differ.
 pub async fn replay(fixtures: Vec<Box<dyn StoreFixture>>, history: &[HistoryOp]) {
-    let mut twins = DifferentialStores::new(fixtures).await;
+    let mut stores = DifferentialStores::new(fixtures).await;
     for op in history {
-        twins.apply(op).await;
+        stores.apply(op).await;
     }
-    twins.compare_expired().await;
-    for side in &twins.stores {
-        assert_eq!(side.fixture.integrity_errors(), Vec::<String>::new());
+    stores.compare_expired().await;
+    for store in &stores.stores {
+        assert_eq!(store.fixture.integrity_errors(), Vec::<String>::new());
     }
 }

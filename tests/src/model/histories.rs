@@ -1,105 +1,106 @@
-//! Random histories: what several workers may do to a database, in a form that can be generated and shrunk.
+//! Random histories: operations of several workers on a database, in a form that can be generated and shrunk.
 //!
-//! A history is applied to several stores in step (see [`twins`](crate::model::differential)); drafts of Writes that would
-//! break the rule that a flush is a set of row changes are left out there.
+//! [`differential`](crate::model::differential) applies a history to several stores in parallel. It omits drafts of Writes
+//! that break the rule that a flush is a set of row changes.
 
-#![allow(missing_docs)] // fields are named as those of the Writes they become
+#![allow(missing_docs)] // fields have the names of those of the Writes that the drafts become
 
 use proptest::collection::vec;
 use proptest::prelude::*;
 use stepfast_core::store::{RequestKind, Status};
 
-/// How many executions a history is about.
+/// Number of executions in a history.
 pub const EXECUTIONS: usize = 8;
-/// How many workers are alive at any time.
+/// Number of workers that are alive at any time.
 pub const WORKERS: usize = 3;
 /// The parent of each execution, if it is a child.
 pub const PARENTS: [Option<usize>; EXECUTIONS] =
     [None, Some(0), Some(0), Some(1), Some(1), Some(2), None, Some(6)];
 
-/// One thing that happens.
+/// One operation of a history.
 #[derive(Clone, Debug)]
 pub enum HistoryOp {
-    /// A worker commits a flush: perhaps as one sent before whose fate is unknown, perhaps twice.
-    Flush { worker: usize, drafts: Vec<TargetedDraft>, is_resent: bool, is_sent_again: bool },
-    /// A worker claims all there is of these workflows.
+    /// A worker commits a flush, possibly marked as resent, and possibly twice.
+    Flush { worker: usize, drafts: Vec<TargetedDraft>, is_resent: bool, is_repeated: bool },
+    /// A worker claims all ready executions of these workflows.
     Claim { worker: usize, workflows: u8 },
-    /// A worker looks, watching some executions and holding some.
-    Heartbeat { worker: usize, watch: u16, holds: Option<u16> },
-    /// Time passes, and every worker renews.
+    /// A worker sends a heartbeat that watches and held some executions.
+    Heartbeat { worker: usize, watched: u16, held: Option<u16> },
+    /// Time passes, and every worker renews its lease.
     Advance { micros: u16 },
-    /// A worker is lost, another takes it over, and a new one registers.
+    /// A worker dies, another one takes it over, and a new one registers.
     KillWorker { worker: usize },
-    /// A worker is closed, and a new one registers.
+    /// A worker closes its registration, and a new one registers.
     Close { worker: usize },
-    /// The last worker that was lost or closed sends a flush.
+    /// The last worker that died or closed sends a flush.
     StaleFlush { drafts: Vec<TargetedDraft> },
 }
 
-/// A draft, and whether it goes to the slot that it names. Otherwise that only picks one of the executions
-/// with which it does something: of those that the worker runs, for a Move.
+/// A draft with the way its execution is chosen. If `is_literal`, the draft concerns the execution with its index.
+/// Otherwise the index selects one of the executions on which the draft has an effect: for a Transition, one of those
+/// that the worker runs.
 #[derive(Clone, Debug)]
 pub struct TargetedDraft {
     pub is_literal: bool,
     pub draft: Draft,
 }
 
-/// A Write to be.
+/// A Write before its execution is chosen.
 #[derive(Clone, Debug)]
 pub enum Draft {
-    /// Starts an execution, perhaps under the id of its family.
-    Start { slot: usize, workflow: u8, has_id: bool, is_detached: bool, state: DraftState },
-    /// Records a step.
-    Checkpoint { slot: usize, n: u32 },
+    /// Starts an execution, possibly with the workflow_id of its family.
+    Start { index: usize, workflow: u8, has_id: bool, is_detached: bool, state: DraftState },
+    /// Records the outcome of a step.
+    Checkpoint { index: usize, n: u32 },
     /// Records a failed attempt.
-    Attempt { slot: usize, n: u32, attempt: u32 },
-    /// Moves an execution.
-    Transition { slot: usize, state: DraftState },
-    /// Wakes one.
-    Wake { slot: usize },
-    /// Asks for something to be done with it.
-    Request { slot: usize, kind: RequestKind },
-    /// Answers what was asked.
-    ClearRequests { slot: usize },
-    /// A piece of a value.
-    Chunk { slot: usize, value: u64, n: u32 },
-    /// Discards values but one.
-    DeleteChunks { slot: usize, keep: Option<u64> },
+    Attempt { index: usize, n: u32, attempt: u32 },
+    /// Changes the state of an execution.
+    Transition { index: usize, state: DraftState },
+    /// Wakes an execution.
+    Wake { index: usize },
+    /// Requests the cancellation, resumption or expiry of an execution.
+    Request { index: usize, kind: RequestKind },
+    /// Deletes the requests of an execution.
+    ClearRequests { index: usize },
+    /// Records one chunk of a value.
+    Chunk { index: usize, value: u64, n: u32 },
+    /// Deletes the chunks of all values but one.
+    DeleteChunks { index: usize, keep: Option<u64> },
 }
 
 impl Draft {
-    /// The execution that it names.
-    pub fn slot(&mut self) -> &mut usize {
+    /// The index of the execution.
+    pub fn index(&mut self) -> &mut usize {
         match self {
-            Draft::Start { slot, .. }
-            | Draft::Checkpoint { slot, .. }
-            | Draft::Attempt { slot, .. }
-            | Draft::Transition { slot, .. }
-            | Draft::Wake { slot }
-            | Draft::Request { slot, .. }
-            | Draft::ClearRequests { slot }
-            | Draft::Chunk { slot, .. }
-            | Draft::DeleteChunks { slot, .. } => slot,
+            Draft::Start { index, .. }
+            | Draft::Checkpoint { index, .. }
+            | Draft::Attempt { index, .. }
+            | Draft::Transition { index, .. }
+            | Draft::Wake { index }
+            | Draft::Request { index, .. }
+            | Draft::ClearRequests { index }
+            | Draft::Chunk { index, .. }
+            | Draft::DeleteChunks { index, .. } => index,
         }
     }
 }
 
-/// A state to be.
+/// A state before times and keys are known.
 #[derive(Clone, Debug)]
 pub enum DraftState {
     /// Running.
-    Running { armed: u8 },
+    Running { sleep_count: u8 },
     /// Queued.
-    Queued { armed: u8 },
-    /// Waiting for a time from now, and for some of its children.
-    Waiting { due_in: Option<i16>, children: u16, armed: u8 },
+    Queued { sleep_count: u8 },
+    /// Waiting until a time relative to now, and for some of the children.
+    Waiting { due_in: Option<i16>, children: u16, sleep_count: u8 },
     /// Parked.
-    Parked { armed: u8 },
+    Parked { sleep_count: u8 },
     /// Ended.
     Ended { status: Status },
 }
 
-fn slot() -> impl Strategy<Value = usize> {
+fn index() -> impl Strategy<Value = usize> {
     0..EXECUTIONS
 }
 
@@ -110,48 +111,48 @@ fn worker() -> impl Strategy<Value = usize> {
 fn state(running: u32) -> impl Strategy<Value = DraftState> {
     let status = prop_oneof![Just(Status::Completed), Just(Status::Failed), Just(Status::Cancelled)];
     prop_oneof![
-        running => (0..3u8).prop_map(|armed| DraftState::Running { armed }),
-        2 => (0..3u8).prop_map(|armed| DraftState::Queued { armed }),
+        running => (0..3u8).prop_map(|sleep_count| DraftState::Running { sleep_count }),
+        2 => (0..3u8).prop_map(|sleep_count| DraftState::Queued { sleep_count }),
         4 => (any::<Option<i16>>(), any::<u16>(), 0..3u8)
-            .prop_map(|(due_in, children, armed)| DraftState::Waiting { due_in, children, armed }),
-        1 => (0..3u8).prop_map(|armed| DraftState::Parked { armed }),
+            .prop_map(|(due_in, children, sleep_count)| DraftState::Waiting { due_in, children, sleep_count }),
+        1 => (0..3u8).prop_map(|sleep_count| DraftState::Parked { sleep_count }),
         3 => status.prop_map(|status| DraftState::Ended { status }),
     ]
 }
 
 fn targeted_draft() -> impl Strategy<Value = TargetedDraft> {
-    (proptest::bool::weighted(0.2), draft()).prop_map(|(is_wild, draft)| TargetedDraft { is_literal: is_wild, draft })
+    (proptest::bool::weighted(0.2), draft()).prop_map(|(is_literal, draft)| TargetedDraft { is_literal, draft })
 }
 
 fn draft() -> impl Strategy<Value = Draft> {
     let value = prop_oneof![Just(0), Just(7), Just(u64::MAX)];
     let kind = prop_oneof![Just(RequestKind::Cancel), Just(RequestKind::Resume), Just(RequestKind::Expire)];
     prop_oneof![
-        6 => (slot(), 0..2u8, any::<bool>(), any::<bool>(), state(6)).prop_map(
-            |(slot, workflow, has_id, is_detached, state)| {
-                // an id now and then
-                Draft::Start { slot, workflow, has_id: has_id && slot.is_multiple_of(3), is_detached, state }
+        6 => (index(), 0..2u8, any::<bool>(), any::<bool>(), state(6)).prop_map(
+            |(index, workflow, has_id, is_detached, state)| {
+                // some Starts have a workflow_id
+                Draft::Start { index, workflow, has_id: has_id && index.is_multiple_of(3), is_detached, state }
             }
         ),
-        3 => (slot(), 1..9u32).prop_map(|(slot, n)| Draft::Checkpoint { slot, n }),
-        2 => (slot(), 1..4u32, 1..4u32).prop_map(|(slot, n, attempt)| Draft::Attempt { slot, n, attempt }),
-        7 => (slot(), state(2)).prop_map(|(slot, state)| Draft::Transition { slot, state }),
-        1 => slot().prop_map(|slot| Draft::Wake { slot }),
-        4 => (slot(), kind).prop_map(|(slot, kind)| Draft::Request { slot, kind }),
-        1 => slot().prop_map(|slot| Draft::ClearRequests { slot }),
-        2 => (slot(), value.clone(), 0..3u32).prop_map(|(slot, value, n)| Draft::Chunk { slot, value, n }),
-        1 => (slot(), proptest::option::of(value)).prop_map(|(slot, keep)| Draft::DeleteChunks { slot, keep }),
+        3 => (index(), 1..9u32).prop_map(|(index, n)| Draft::Checkpoint { index, n }),
+        2 => (index(), 1..4u32, 1..4u32).prop_map(|(index, n, attempt)| Draft::Attempt { index, n, attempt }),
+        7 => (index(), state(2)).prop_map(|(index, state)| Draft::Transition { index, state }),
+        1 => index().prop_map(|index| Draft::Wake { index }),
+        4 => (index(), kind).prop_map(|(index, kind)| Draft::Request { index, kind }),
+        1 => index().prop_map(|index| Draft::ClearRequests { index }),
+        2 => (index(), value.clone(), 0..3u32).prop_map(|(index, value, n)| Draft::Chunk { index, value, n }),
+        1 => (index(), proptest::option::of(value)).prop_map(|(index, keep)| Draft::DeleteChunks { index, keep }),
     ]
 }
 
 fn op() -> impl Strategy<Value = HistoryOp> {
     prop_oneof![
         12 => (worker(), vec(targeted_draft(), 0..10), any::<bool>(), any::<bool>()).prop_map(
-            |(worker, drafts, is_resent, is_sent_again)| HistoryOp::Flush { worker, drafts, is_resent, is_sent_again }
+            |(worker, drafts, is_resent, is_repeated)| HistoryOp::Flush { worker, drafts, is_resent, is_repeated }
         ),
         6 => (worker(), 1..4u8).prop_map(|(worker, workflows)| HistoryOp::Claim { worker, workflows }),
         3 => (worker(), any::<u16>(), any::<Option<u16>>())
-            .prop_map(|(worker, watch, holds)| HistoryOp::Heartbeat { worker, watch, holds }),
+            .prop_map(|(worker, watched, held)| HistoryOp::Heartbeat { worker, watched, held }),
         2 => any::<u16>().prop_map(|micros| HistoryOp::Advance { micros }),
         1 => worker().prop_map(|worker| HistoryOp::KillWorker { worker }),
         1 => worker().prop_map(|worker| HistoryOp::Close { worker }),
@@ -159,7 +160,7 @@ fn op() -> impl Strategy<Value = HistoryOp> {
     ]
 }
 
-/// Any history.
+/// Returns a strategy for histories.
 pub fn histories() -> impl Strategy<Value = Vec<HistoryOp>> {
     vec(op(), 1..50)
 }

@@ -1,6 +1,6 @@
-//! Random histories of queues: whatever producers and claimers do, and however often they are lost, no limit is exceeded,
+//! Random histories of queues. Whatever producers and claimers do, and however often workers die, no limit is exceeded,
 //! keys keep their order, and every execution runs to its end once.
-#![allow(missing_docs)] // the fields say what they are
+#![allow(missing_docs)] // the names of the fields are their documentation
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -20,42 +20,42 @@ use crate::{StoreFixture, Worker};
 
 const QUEUES: [&str; 2] = ["a", "b"];
 const KEYS: [&str; 3] = ["", "x", "y"];
-/// Workers at a time.
+/// Number of workers that are alive at any time.
 const WORKERS: usize = 3;
 
-/// Something that happens.
+/// One operation of a history.
 #[derive(Clone, Debug)]
 pub enum QueueOp {
-    /// Executions are put into a queue, one flush each, some of them for later.
+    /// Executions are put into a queue, one flush each, some of them with a delay.
     Enqueue { queue: usize, key: usize, priority: i32, count: u8, delay_ms: u64 },
-    /// A worker puts some into a queue that run at once if nothing stands in the way.
+    /// A worker sends self-claiming starts.
     StartSelfClaiming { queue: usize, key: usize, count: u8, worker: usize },
-    /// A worker claims at most so many, again while there may be more.
-    Claim { worker: usize, most: usize },
-    /// A worker ends, suspends or hands back one that it runs.
-    Exit { nth: usize, how: RunExit },
-    /// A worker is lost, and another takes over.
+    /// A worker claims up to `limit` executions, again while there may be more.
+    Claim { worker: usize, limit: usize },
+    /// A worker ends, suspends or requeues one of the executions that it runs.
+    Exit { nth: usize, exit: RunExit },
+    /// A worker dies, and another takes it over.
     KillWorker { worker: usize },
-    /// One that waits or runs is cancelled.
+    /// An execution that has not ended is cancelled.
     Cancel { nth: usize },
-    /// A queue gets other limits.
+    /// The limits of a queue change.
     SetLimits {
         queue: usize,
         concurrency: Option<u32>,
-        of_worker: Option<u32>,
-        of_key: Option<u32>,
+        worker_concurrency: Option<u32>,
+        key_concurrency: Option<u32>,
         rate: Option<u32>,
         key_rate: Option<u32>,
         max_depth: Option<u32>,
         weight: u32,
     },
-    /// A queue stands still, or goes on.
+    /// A queue is paused or resumed.
     SetPaused { queue: usize, is_paused: bool },
-    /// Time goes by.
+    /// Time passes.
     Advance { ms: u64 },
 }
 
-/// How an execution leaves its worker.
+/// The way in which a run leaves its worker.
 #[derive(Clone, Copy, Debug)]
 pub enum RunExit {
     End,
@@ -63,23 +63,23 @@ pub enum RunExit {
     Requeue,
 }
 
-/// Random histories.
+/// Returns a strategy for histories.
 pub fn histories() -> impl Strategy<Value = Vec<QueueOp>> {
     let limit = || proptest::option::of(1..5_u32);
     let put = (0..2_usize, 0..3_usize, -1..2_i32, 1..6_u8, prop_oneof![3 => Just(0), 1 => 1..3_000_u64]);
-    let how = prop_oneof![3 => Just(RunExit::End), 1 => Just(RunExit::Sleep), 1 => Just(RunExit::Requeue)];
+    let exit = prop_oneof![3 => Just(RunExit::End), 1 => Just(RunExit::Sleep), 1 => Just(RunExit::Requeue)];
     let op = prop_oneof![
         6 => put.prop_map(|(queue, key, priority, count, delay_ms)| QueueOp::Enqueue { queue, key, priority, count, delay_ms }),
         3 => (0..2_usize, 0..3_usize, 1..6_u8, 0..WORKERS).prop_map(
             |(queue, key, count, worker)| QueueOp::StartSelfClaiming { queue, key, count, worker }
         ),
-        8 => (0..WORKERS, 1..8_usize).prop_map(|(worker, most)| QueueOp::Claim { worker, most }),
-        8 => (0..100_usize, how).prop_map(|(nth, how)| QueueOp::Exit { nth, how }),
+        8 => (0..WORKERS, 1..8_usize).prop_map(|(worker, limit)| QueueOp::Claim { worker, limit }),
+        8 => (0..100_usize, exit).prop_map(|(nth, exit)| QueueOp::Exit { nth, exit }),
         1 => (0..WORKERS).prop_map(|worker| QueueOp::KillWorker { worker }),
         1 => (0..100_usize).prop_map(|nth| QueueOp::Cancel { nth }),
         2 => (0..2_usize, limit(), limit(), limit(), limit(), limit(), proptest::option::of(1..12_u32), 1..4_u32).prop_map(
-            |(queue, concurrency, of_worker, of_key, rate, key_rate, max_depth, weight)| QueueOp::SetLimits {
-                queue, concurrency, of_worker, of_key, rate, key_rate, max_depth, weight
+            |(queue, concurrency, worker_concurrency, key_concurrency, rate, key_rate, max_depth, weight)| QueueOp::SetLimits {
+                queue, concurrency, worker_concurrency, key_concurrency, rate, key_rate, max_depth, weight
             }
         ),
         1 => (0..2_usize, any::<bool>()).prop_map(|(queue, is_paused)| QueueOp::SetPaused { queue, is_paused }),
@@ -88,10 +88,10 @@ pub fn histories() -> impl Strategy<Value = Vec<QueueOp>> {
     proptest::collection::vec(op, 1..60)
 }
 
-/// Where an execution is.
+/// The state of an execution in the model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ItemState {
-    /// In its queue from this time on; it has waited or not.
+    /// In its queue from this time on. `has_waited`: after a wait, without a new start.
     Queued {
         from: Timestamp,
         has_waited: bool,
@@ -108,7 +108,7 @@ struct Item {
     priority: i32,
     is_scheduled: bool,
     has_begun: bool,
-    /// How often its worker was lost.
+    /// Number of deaths of its worker.
     deaths: u32,
     state: ItemState,
     is_cancelled: bool,
@@ -124,18 +124,18 @@ impl Item {
 struct Model<'f> {
     fixture: &'f dyn StoreFixture,
     workers: Vec<Worker>,
-    /// In the order in which they were put into their queues.
+    /// In the order in which they were enqueued.
     items: BTreeMap<usize, (Key, Item)>,
     limits: [Limits; 2],
     paused: [bool; 2],
-    /// Starts that count for rates, of each queue and key, since the rate was changed last.
+    /// Starts that count for rates, by queue and key, since the last change of the rate.
     starts: BTreeMap<(usize, Option<usize>), Vec<Timestamp>>,
 }
 
-/// How long a rate counts.
+/// The period of all rates.
 const PERIOD: Duration = Duration::from_secs(1);
 
-/// Lets a history happen; panics as soon as something is wrong.
+/// Replays a history. Panics at the first violation.
 pub async fn replay(fixture: &dyn StoreFixture, ops: &[QueueOp]) {
     let mut workers = Vec::new();
     for n in 0..WORKERS {
@@ -170,22 +170,22 @@ impl Model<'_> {
                     self.start_self_claiming(queue, key, worker).await;
                 }
             }
-            QueueOp::Claim { worker, most } => {
+            QueueOp::Claim { worker, limit } => {
                 for _ in 0..20 {
-                    if !self.claim(worker, most).await {
+                    if !self.claim(worker, limit).await {
                         return;
                     }
                 }
             }
-            QueueOp::Exit { nth, how } => self.exit_run(nth, how).await,
+            QueueOp::Exit { nth, exit } => self.exit_run(nth, exit).await,
             QueueOp::KillWorker { worker } => self.kill_worker(worker).await,
             QueueOp::Cancel { nth } => self.cancel(nth).await,
-            QueueOp::SetLimits { queue, concurrency, of_worker, of_key, rate, key_rate, max_depth, weight } => {
+            QueueOp::SetLimits { queue, concurrency, worker_concurrency, key_concurrency, rate, key_rate, max_depth, weight } => {
                 let per_second = |starts: Option<u32>| starts.map(|starts| Rate::new(starts, PERIOD));
                 let limits = Limits {
                     concurrency,
-                    worker_concurrency: of_worker,
-                    key_concurrency: of_key,
+                    worker_concurrency,
+                    key_concurrency,
                     rate: per_second(rate),
                     key_rate: per_second(key_rate),
                     max_depth,
@@ -205,7 +205,7 @@ impl Model<'_> {
         }
     }
 
-    /// Time goes by, and all that live say so.
+    /// Advances the clock, and renews all leases.
     async fn advance(&self, by: Duration) {
         self.fixture.clock().advance(by);
         for worker in &self.workers {
@@ -216,11 +216,11 @@ impl Model<'_> {
     async fn store_queue(&self, queue: usize) {
         let store = self.fixture.store();
         let name: Arc<str> = QUEUES[queue].into();
-        let seen = store.queues(Some(std::slice::from_ref(&name))).await.unwrap().pop();
+        let stored = store.queues(Some(std::slice::from_ref(&name))).await.unwrap().pop();
         let queue_now = Queue { name, limits: self.limits[queue].clone() };
-        let seen_version = seen.map_or(0, |row| row.version);
+        let expected_version = stored.map_or(0, |row| row.version);
         let change =
-            QueueChange { queue: queue_now, is_paused: self.paused[queue], expected_version: seen_version };
+            QueueChange { queue: queue_now, is_paused: self.paused[queue], expected_version };
         assert!(store.change_queue(&change).await.unwrap().is_some());
     }
 
@@ -228,8 +228,8 @@ impl Model<'_> {
         let id = Key::mint(0);
         let from = self.fixture.now().plus(Duration::from_millis(delay_ms));
         let state = if delay_ms > 0 { scheduled(from) } else { queued() };
-        let ticket = placement(QUEUES[queue], KEYS[key], priority);
-        let start = Start { placement: ticket, created_at: self.fixture.now(), ..start(id, state) };
+        let placement = placement(QUEUES[queue], KEYS[key], priority);
+        let start = Start { placement, created_at: self.fixture.now(), ..start(id, state) };
         let worker = self.items.len() % WORKERS;
         let outcome = self.workers[worker].commit_one(write(start)).await;
         assert_eq!(outcome, if self.is_full(queue) { Outcome::Full } else { Outcome::Applied });
@@ -240,7 +240,7 @@ impl Model<'_> {
         self.add(id, Item { is_scheduled: delay_ms > 0, ..Item::new(queue, key, priority, place) });
     }
 
-    /// True if as many wait for their beginning as may.
+    /// Returns whether the number of executions that wait for their beginning has reached `max_depth`.
     fn is_full(&self, queue: usize) -> bool {
         let waits = |item: &Item| {
             item.queue == queue && !item.has_begun && matches!(item.state, ItemState::Queued { .. })
@@ -257,8 +257,8 @@ impl Model<'_> {
 
     async fn start_self_claiming(&mut self, queue: usize, key: usize, worker: usize) {
         let (id, now) = (Key::mint(0), self.fixture.now());
-        let ticket = placement(QUEUES[queue], KEYS[key], 0);
-        let start = Start { self_claims: true, placement: ticket, created_at: now, ..start(id, running()) };
+        let placement = placement(QUEUES[queue], KEYS[key], 0);
+        let start = Start { self_claims: true, placement, created_at: now, ..start(id, running()) };
         let outcome = self.workers[worker].commit_one(write(start)).await;
         assert_eq!(outcome == Outcome::Full, self.is_full(queue));
         if outcome == Outcome::Full {
@@ -276,25 +276,25 @@ impl Model<'_> {
     }
 
     fn count_running(&self, of: impl Fn(&Item, usize) -> bool) -> usize {
-        let is_meant = |item: &Item| matches!(item.state, ItemState::Running { worker } if of(item, worker));
-        self.items.values().filter(|(_, item)| is_meant(item)).count()
+        let matches = |item: &Item| matches!(item.state, ItemState::Running { worker } if of(item, worker));
+        self.items.values().filter(|(_, item)| matches(item)).count()
     }
 
-    /// Claims, and looks at what came. True if there may be more.
-    async fn claim(&mut self, worker: usize, most: usize) -> bool {
+    /// Claims, and checks the claimed executions. Returns whether there may be more.
+    async fn claim(&mut self, worker: usize, limit: usize) -> bool {
         let now = self.fixture.now();
-        let claim = self.workers[worker].new_claim(most);
+        let claim = self.workers[worker].new_claim(limit);
         let claimed = self.workers[worker].send_claim(&claim).await.unwrap();
-        assert!(claimed.records.len() <= most);
+        assert!(claimed.records.len() <= limit);
         let mut taken = BTreeSet::new();
         for record in &claimed.records {
             let key = record.execution.key;
-            let n = *self.items.iter().find(|(_, (id, _))| *id == key).expect("one that was put there").0;
-            assert!(taken.insert(n), "{key} came twice");
+            let n = *self.items.iter().find(|(_, (id, _))| *id == key).expect("an enqueued execution").0;
+            assert!(taken.insert(n), "{key} was claimed twice");
             let (_, item) = &self.items[&n];
             let ItemState::Queued { from, .. } = item.state else { panic!("{key} was {:?}", item.state) };
-            assert!(from <= now, "{key} came early");
-            assert!(!self.paused[item.queue], "{key} came of a queue that is paused");
+            assert!(from <= now, "{key} was claimed early");
+            assert!(!self.paused[item.queue], "{key} was claimed from a paused queue");
         }
         self.check_order(&taken, now);
         for n in taken {
@@ -303,10 +303,10 @@ impl Model<'_> {
         if claimed.records.is_empty() {
             self.check_rest_is_limited(worker, now);
         }
-        claimed.has_more || claimed.records.len() == most
+        claimed.has_more || claimed.records.len() == limit
     }
 
-    /// What an empty claim has left in its queue has no room there.
+    /// Checks that every execution left by an empty claim exceeds a limit.
     fn check_rest_is_limited(&self, worker: usize, now: Timestamp) {
         for (id, left) in self.items.values() {
             let ItemState::Queued { from, has_waited } = left.state else { continue };
@@ -324,59 +324,59 @@ impl Model<'_> {
                     limits.key_concurrency,
                     self.count_running(|it, _| of_queue(it) && it.key == left.key),
                 );
-            // a start is forgotten a thousandth of the period late
+            // a start leaves the window a thousandth of the period late
             let counts = |at: &Timestamp| at.plus(PERIOD + PERIOD / 1_000) > now;
             let begun =
                 |of| self.starts.get(&(left.queue, of)).into_iter().flatten().filter(|at| counts(at)).count();
             let is_rated = !has_waited
                 && (limits.rate.is_some_and(|rate| begun(None) >= rate.starts as usize)
                     || limits.key_rate.is_some_and(|rate| begun(Some(left.key)) >= rate.starts as usize));
-            assert!(is_full || is_rated, "{id} was left in queue {}, which has room for it", left.queue);
+            assert!(is_full || is_rated, "{id} was left in queue {}, which has capacity for it", left.queue);
         }
     }
 
-    /// Nothing was left that should have come before what came of the same key.
+    /// Checks that no execution was left that precedes a claimed one of the same key.
     fn check_order(&self, taken: &BTreeSet<usize>, now: Timestamp) {
         for n in taken {
-            let (_, came) = &self.items[n];
-            let rated = self.limits[came.queue].rate.is_some() || self.limits[came.queue].key_rate.is_some();
+            let (_, claimed) = &self.items[n];
+            let rated = self.limits[claimed.queue].rate.is_some() || self.limits[claimed.queue].key_rate.is_some();
             for (other, (id, left)) in &self.items {
                 let ItemState::Queued { from, has_waited } = left.state else { continue };
-                let is_beside = left.queue == came.queue && left.key == came.key && from <= now;
-                // in quarantine it comes when it is tried
+                let is_comparable = left.queue == claimed.queue && left.key == claimed.key && from <= now;
+                // in quarantine, executions come when they are tried
                 let is_tried = left.deaths >= QUARANTINE_STRIKES;
-                if taken.contains(other) || !is_beside || is_tried || left.is_cancelled {
+                if taken.contains(other) || !is_comparable || is_tried || left.is_cancelled {
                     continue;
                 }
-                // under a rate what has waited, which needs no start, comes by itself
-                let has_other_turn =
-                    rated && has_waited != matches!(came.state, ItemState::Queued { has_waited: true, .. });
-                // those that were scheduled come into their queue when somebody claims
-                let is_older = !left.is_scheduled && !came.is_scheduled;
-                let goes_first = (left.priority, !left.has_begun) < (came.priority, !came.has_begun)
-                    || (left.priority == came.priority
+                // under a rate, executions that have waited need no start and are claimed separately
+                let is_claimed_separately =
+                    rated && has_waited != matches!(claimed.state, ItemState::Queued { has_waited: true, .. });
+                // scheduled executions enter their queue only with a claim
+                let is_older = !left.is_scheduled && !claimed.is_scheduled;
+                let precedes = (left.priority, !left.has_begun) < (claimed.priority, !claimed.has_begun)
+                    || (left.priority == claimed.priority
                         && !left.has_begun
-                        && !came.has_begun
+                        && !claimed.has_begun
                         && is_older
                         && other < n);
-                assert!(has_other_turn || !goes_first, "{id} was left, and {n} came of the same key");
+                assert!(is_claimed_separately || !precedes, "{id} was left, and {n} of the same key was claimed");
             }
         }
     }
 
-    /// An execution runs from here on, within the limits of its queue.
+    /// Begins the run of an execution, and checks the limits of its queue.
     fn begin_run(&mut self, n: usize, worker: usize, now: Timestamp) {
         let (_, item) = &self.items[&n];
         let (queue, key) = (item.queue, item.key);
         let ItemState::Queued { has_waited, .. } = item.state else { return };
         let limits = self.limits[queue].clone();
-        let room = |limit: Option<u32>, used: usize| limit.is_none_or(|limit| used < limit as usize);
+        let has_capacity = |limit: Option<u32>, used: usize| limit.is_none_or(|limit| used < limit as usize);
         let of_queue = self.count_running(|it, _| it.queue == queue);
-        assert!(room(limits.concurrency, of_queue), "{of_queue} ran of queue {queue}");
+        assert!(has_capacity(limits.concurrency, of_queue), "{of_queue} ran of queue {queue}");
         let here = self.count_running(|it, by| it.queue == queue && by == worker);
-        assert!(room(limits.worker_concurrency, here), "{here} ran of queue {queue} in worker {worker}");
+        assert!(has_capacity(limits.worker_concurrency, here), "{here} ran of queue {queue} in worker {worker}");
         let of_key = self.count_running(|it, _| it.queue == queue && it.key == key);
-        assert!(room(limits.key_concurrency, of_key), "{of_key} ran of key {key} of queue {queue}");
+        assert!(has_capacity(limits.key_concurrency, of_key), "{of_key} ran of key {key} of queue {queue}");
         for (rate, of) in [(limits.rate, None), (limits.key_rate, Some(key))] {
             let Some(rate) = rate.filter(|_| !has_waited) else { continue };
             let starts = self.starts.entry((queue, of)).or_default();
@@ -390,31 +390,31 @@ impl Model<'_> {
         }
     }
 
-    fn nth_item(&self, nth: usize, is_meant: impl Fn(&Item) -> bool) -> Option<usize> {
+    fn nth_item(&self, nth: usize, matches: impl Fn(&Item) -> bool) -> Option<usize> {
         let all: Vec<usize> =
-            self.items.iter().filter(|(_, (_, item))| is_meant(item)).map(|(n, _)| *n).collect();
+            self.items.iter().filter(|(_, (_, item))| matches(item)).map(|(n, _)| *n).collect();
         all.get(nth % all.len().max(1)).copied()
     }
 
-    async fn exit_run(&mut self, nth: usize, how: RunExit) {
+    async fn exit_run(&mut self, nth: usize, exit: RunExit) {
         let Some(n) = self.nth_item(nth, |item| matches!(item.state, ItemState::Running { .. })) else { return };
         let now = self.fixture.now();
         let Some((key, item)) = self.items.get_mut(&n) else { return };
         let ItemState::Running { worker } = item.state else { return };
-        // what is asked to end ends
-        let how = if item.is_cancelled { RunExit::End } else { how };
+        // a cancelled execution ends
+        let exit = if item.is_cancelled { RunExit::End } else { exit };
         let wakes_at = now.plus(Duration::from_millis(nth as u64));
-        let (state, place) = match how {
+        let (state, item_state) = match exit {
             RunExit::End => (completed(), ItemState::Ended),
             RunExit::Sleep => (sleeping(wakes_at), ItemState::Queued { from: wakes_at, has_waited: true }),
             RunExit::Requeue => (queued(), ItemState::Queued { from: now, has_waited: false }),
         };
-        item.state = place;
+        item.state = item_state;
         let expected = if item.is_cancelled { Outcome::Cancelled } else { Outcome::Applied };
-        let ticket = placement(QUEUES[item.queue], KEYS[item.key], item.priority);
+        let placement = placement(QUEUES[item.queue], KEYS[item.key], item.priority);
         let key = *key;
         let outcome = self.workers[worker]
-            .commit_one(Write::Transition(Transition { key, placement: ticket, state }))
+            .commit_one(Write::Transition(Transition { key, placement, state }))
             .await;
         assert_eq!(outcome, expected);
     }
@@ -422,19 +422,19 @@ impl Model<'_> {
     async fn kill_worker(&mut self, worker: usize) {
         self.fixture.mark_dead(self.workers[worker].id).await;
         let now = self.fixture.now();
-        let lost = self.count_running(|_, by| by == worker) as u64;
+        let owned = self.count_running(|_, by| by == worker) as u64;
         let store = self.fixture.second_store().await;
         self.workers[worker] = Worker::register(&store).await;
-        // a store may want to see it more than once before it believes; the others live on meanwhile
+        // a store may need several heartbeats before it counts a worker as dead; the others stay alive
         let mut recovered = 0;
         for _ in 0..5 {
-            // a lease that is renewed is another one
+            // only a changed expiry counts as a renewal
             self.fixture.clock().advance(Duration::from_micros(1));
             for worker in &self.workers {
                 recovered += worker.heartbeat().await.recovered;
             }
         }
-        assert_eq!(recovered, lost);
+        assert_eq!(recovered, owned);
         for (_, item) in self.items.values_mut() {
             if item.state == (ItemState::Running { worker }) {
                 item.state = ItemState::Queued { from: now, has_waited: false };
@@ -455,7 +455,7 @@ impl Model<'_> {
         assert!(matches!(outcome, Outcome::RequestHandled(..)), "{outcome:?}");
     }
 
-    /// Without limits and pauses everything runs to its end, and no slot is left taken.
+    /// Removes all limits and pauses, runs all executions to their ends, and checks that no slot remains taken.
     async fn drain(&mut self) {
         self.advance(Duration::from_hours(1)).await;
         self.limits = [Limits::default(), Limits::default()];
@@ -475,7 +475,7 @@ impl Model<'_> {
             }
             self.advance(Duration::from_hours(1)).await;
             let left = self.items.values().filter(|(_, item)| item.state != ItemState::Ended).count();
-            assert!(left == 0 || before > 0 || left < self.items.len(), "{left} are left and never come");
+            assert!(left == 0 || before > 0 || left < self.items.len(), "{left} executions are never claimed");
         }
         for queue in 0..2 {
             self.limits[queue] =
@@ -484,10 +484,10 @@ impl Model<'_> {
             self.enqueue(queue, 1, 0, 0).await;
         }
         let (taken, at_once) = (self.claim(0, 10).await, self.count_running(|_, _| true));
-        assert!(!taken && at_once == 2, "slots are taken by what does not run");
+        assert!(!taken && at_once == 2, "executions that do not run hold slots");
     }
 
-    /// What was lost too often comes alone.
+    /// Claims from quarantine: executions whose worker died too often come one at a time.
     async fn try_quarantine(&mut self, worker: usize) {
         let now = self.fixture.now();
         let records = self.workers[worker].claim_from_quarantine(100).await;

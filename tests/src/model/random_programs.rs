@@ -1,8 +1,7 @@
-//! Random little workflows, and the proof that whatever was recorded of one is repeated exactly.
+//! Random small workflows, and the check that a replay repeats their recorded outcomes exactly.
 //!
-//! A [`Program`] is interpreted by one workflow, which notes every outcome in the order in which it sees
-//! them. [`check`] runs a program once, keeps everything that was written, and then lets engines go on from
-//! any beginning of that, as after a crash at that place.
+//! One workflow interprets a [`Program`], and notes every outcome in the order of delivery. [`check`] runs a program once,
+//! keeps all Writes, and then lets engines continue from any prefix of these Writes, as after a crash at that position.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -18,18 +17,18 @@ use crate::Worker;
 use crate::engine::support::{GRACE, fresh_number};
 use crate::faults::fault_store::FaultStore;
 
-/// What a workflow does. Leaves have numbers, which make their names.
+/// The code of a workflow. Leaves are numbered; the numbers make their names unique.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub enum Program {
-    /// A step with a value of its own each time its body runs.
+    /// A step whose body returns another value each time it runs.
     Step(u32),
-    /// A step that fails, each time with another message.
+    /// A step that fails, with another message each time.
     Fail(u32),
-    /// A sleep of so many milliseconds.
+    /// A sleep of this number of milliseconds.
     Sleep(u8),
-    /// A child with a step.
+    /// A child with one step.
     Child(u32),
-    /// One after the other.
+    /// Programs in sequence.
     Seq(Vec<Program>),
     /// `cx.join`
     Join(Box<Program>, Box<Program>),
@@ -39,16 +38,16 @@ pub enum Program {
     Race(Box<Program>, Box<Program>),
     /// `cx.race_all`
     RaceAll(Vec<Program>),
-    /// `cx.timeout` after so many milliseconds.
+    /// `cx.timeout` after this number of milliseconds.
     Timeout(u8, Box<Program>),
-    /// `cx.spawn` the first, do the second, await the first.
+    /// `cx.spawn` of the first program, then the second, then the output of the first.
     Spawn(Box<Program>, Box<Program>),
-    /// So many workers take so many items from a channel; a step for each item.
+    /// A number of workers that take a number of items from a channel, with a step for each item.
     Pool(usize, u32),
 }
 
 impl Program {
-    /// Gives every leaf a number of its own.
+    /// Gives every leaf its own number.
     fn number(&mut self, next: &mut u32) {
         match self {
             Program::Step(n) | Program::Fail(n) | Program::Child(n) => {
@@ -69,7 +68,7 @@ impl Program {
         }
     }
 
-    /// The same with its leaves numbered.
+    /// Returns the program with numbered leaves.
     #[must_use]
     pub fn numbered(mut self) -> Self {
         self.number(&mut 0);
@@ -77,7 +76,7 @@ impl Program {
     }
 }
 
-/// Any program, a few levels deep.
+/// Returns a strategy for programs, a few levels deep.
 pub fn programs() -> impl Strategy<Value = Program> {
     let leaf = prop_oneof![
         4 => Just(Program::Step(0)),
@@ -101,10 +100,10 @@ pub fn programs() -> impl Strategy<Value = Program> {
     .prop_map(Program::numbered)
 }
 
-/// What a workflow saw: names with outcomes.
+/// The outcomes that a workflow received, each with its name.
 pub type ObservedOutcomes = Vec<(String, String)>;
 
-/// Bodies wait here and are let through in a random order.
+/// A gate at which bodies wait, to be released in a random order.
 #[derive(Default)]
 struct BodyGate {
     waiting: Mutex<Vec<oneshot::Sender<()>>>,
@@ -122,7 +121,7 @@ impl BodyGate {
         let _ = opened.await;
     }
 
-    /// Lets bodies through, for ever.
+    /// Releases bodies in a random order, endlessly.
     async fn release_bodies(&self, seed: u64) {
         let mut random = fastrand::Rng::with_seed(seed);
         loop {
@@ -144,7 +143,7 @@ impl BodyGate {
     }
 }
 
-/// What the interpreter needs.
+/// The state that the interpreter shares with branches.
 #[derive(Clone)]
 struct InterpreterState {
     gate: Arc<BodyGate>,
@@ -167,7 +166,7 @@ fn child(gate: &Arc<BodyGate>) -> Workflow<u32, usize> {
     })
 }
 
-/// A step whose body waits at the gate.
+/// Runs a step whose body waits at the gate.
 async fn gated_step(cx: &mut Context, gate: &Arc<BodyGate>, name: &str, fails: bool) -> Result<usize, Failure> {
     cx.step(name.to_owned(), || async move {
         gate.wait_for_release(name).await;
@@ -253,7 +252,7 @@ async fn run_worker_pool(cx: &mut Context, env: &InterpreterState, workers: usiz
     cx.join(feed, work).await;
 }
 
-/// An engine with the interpreter, and what it needs.
+/// An engine with the interpreter.
 struct ProgramEngine {
     engine: Engine,
     gate: Arc<BodyGate>,
@@ -295,7 +294,7 @@ async fn load(store: &Arc<dyn Store>, key: Key) -> Record {
     store.load(&[ExecutionId::Key(key)], Detail::Full).await.unwrap().remove(0).unwrap()
 }
 
-/// What the workflow must have seen, from what is recorded: every outcome in the order of delivery.
+/// Returns the outcomes that the workflow must have received: all recorded outcomes, in the order of delivery.
 async fn recorded_outcomes(store: &Arc<dyn Store>, record: &Record) -> ObservedOutcomes {
     let mut seen = ObservedOutcomes::new();
     for (n, checkpoint) in (1..).zip(&record.checkpoints) {
@@ -327,12 +326,12 @@ async fn recorded_outcomes(store: &Arc<dyn Store>, record: &Record) -> ObservedO
     seen
 }
 
-/// Runs `program` with bodies completing in an order that `seed` makes, then goes on from `cuts` beginnings of
-/// what was written: all of them if there are no more.
+/// Runs `program` with bodies that complete in an order determined by `seed`. Then continues from `cuts` prefixes of its
+/// Writes, or from all prefixes if there are no more.
 pub async fn check(program: &Program, seed: u64, cuts: usize) {
     let mut random = fastrand::Rng::with_seed(seed);
     let memory: Arc<dyn Store> = Arc::new(MemoryStore::new());
-    // each Write alone in its flush: every place where a crash may come
+    // each Write in its own flush: a crash is possible after each of them
     let store = FaultStore::with_flush_writes(memory.clone(), 1);
     let stage = ProgramEngine::open(store.clone(), seed).await;
     let handle = stage.engine.start(&stage.workflow, program.clone()).workflow_id("x").await.unwrap();
@@ -340,7 +339,7 @@ pub async fn check(program: &Program, seed: u64, cuts: usize) {
     let seen = handle.result().await.unwrap();
     stage.close().await;
     let record = load(&memory, key).await;
-    assert_eq!(seen, recorded_outcomes(&memory, &record).await, "what was seen is what was recorded");
+    assert_eq!(seen, recorded_outcomes(&memory, &record).await, "the workflow received the recorded outcomes");
     let writes: Vec<Write> = store.committed_writes().into_iter().map(|(write, _)| write).collect();
     let last = writes.iter().rposition(|write| is_end(write, key)).unwrap();
     let mut places: Vec<usize> = (1..=last).collect();
@@ -355,7 +354,7 @@ fn is_end(write: &Write, execution: Key) -> bool {
     matches!(write, Write::Transition(Transition { key, state: State::Ended { .. }, .. }) if *key == execution)
 }
 
-/// Continues from `writes` as after a crash.
+/// Continues from `writes`, as after a crash.
 async fn continue_from(writes: &[Write], key: Key, seed: u64, first: &Record, first_seen: &ObservedOutcomes) {
     let store: Arc<dyn Store> = Arc::new(MemoryStore::new());
     let mut worker = Worker::register(&store).await;
@@ -368,17 +367,17 @@ async fn continue_from(writes: &[Write], key: Key, seed: u64, first: &Record, fi
     let seen: ObservedOutcomes = stage.engine.get("x").await.unwrap().result().await.unwrap();
     let begun = stage.close().await;
     let record = load(&store, key).await;
-    assert_eq!(seen, recorded_outcomes(&store, &record).await, "what was seen is what was recorded");
+    assert_eq!(seen, recorded_outcomes(&store, &record).await, "the workflow received the recorded outcomes");
     let kept = before.checkpoints.len();
-    assert_eq!(record.checkpoints[..kept], before.checkpoints, "what was recorded stays");
+    assert_eq!(record.checkpoints[..kept], before.checkpoints, "the record is kept");
     for checkpoint in &before.checkpoints {
         assert!(
             !begun.contains(&checkpoint.name.to_string()),
-            "{} was recorded and ran again",
+            "{} was recorded, and its body ran again",
             checkpoint.name
         );
     }
     if kept == first.checkpoints.len() {
-        assert_eq!(seen, *first_seen, "with all of the record there is nothing to decide");
+        assert_eq!(seen, *first_seen, "with the whole record, the replay is fully determined");
     }
 }

@@ -8,7 +8,7 @@ use futures_util::future::{join, join_all};
 use stepfast_core::store::{Filter, StoreError};
 use stepfast_core::{Context, Store, Workflow};
 use stepfast_postgres::{PostgresOptions, PostgresStore};
-use stepfast_tests::engine::support::{Returns, open, shut_down};
+use stepfast_tests::engine::support::{BodyResult, open, shut_down};
 use stepfast_tests::fixtures::postgres_server::PostgresServer;
 use tokio::sync::watch;
 use tokio_postgres::{Client, NoTls};
@@ -21,9 +21,9 @@ const MAX_OTHER_CONNECTIONS: i64 = 8;
 fn steps() -> Workflow<u32, u32> {
     Workflow::new("order", |mut cx: Context, n: u32| async move {
         for i in 0..n {
-            cx.step(format!("step {i}"), async || Returns::Ok(i)).await?;
+            cx.step(format!("step {i}"), async || BodyResult::Ok(i)).await?;
         }
-        Returns::Ok(n)
+        BodyResult::Ok(n)
     })
 }
 

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use stepfast_core::store::{Flush, Status, StoreError, Write};
 use stepfast_core::{Context, Key, Workflow};
-use stepfast_tests::engine::support::{Returns, engine_on, noop, shut_down};
-use stepfast_tests::engine::within;
+use stepfast_tests::engine::support::{BodyResult, open_engine_on, noop, shut_down};
+use stepfast_tests::engine::run_within;
 
 use super::support::*;
 
@@ -127,13 +127,13 @@ async fn session_without_its_statements_is_replaced() {
 
 #[test]
 fn separately_retried_items_do_not_block_each_other() {
-    let result = within(Duration::from_secs(60), |runtime| {
+    let result = run_within(Duration::from_secs(60), |runtime| {
         runtime.block_on(async {
             let db = Fixture::with(|options| options).await;
             raise(&db, "57014", "odd").await;
             let (noop, odd) = (noop(), odd_workflow());
             let store: Arc<dyn stepfast_core::Store> = db.store.clone();
-            let (engine, _) = engine_on(store, |b| b.register(&noop).register(&odd)).await;
+            let (engine, _) = open_engine_on(store, |b| b.register(&noop).register(&odd)).await;
             // each lane has an item that is cancelled whenever it is tried
             let stuck: Vec<_> = (0..8)
                 .map(|x| {
@@ -177,18 +177,18 @@ fn separately_retried_items_do_not_block_each_other() {
 }
 
 fn odd_workflow() -> Workflow<i32, i32> {
-    Workflow::new("odd", |_: Context, x: i32| async move { Returns::Ok(x) })
+    Workflow::new("odd", |_: Context, x: i32| async move { BodyResult::Ok(x) })
 }
 
 #[test]
 fn neighbours_of_rejected_item_continue() {
-    let result = within(Duration::from_secs(60), |runtime| {
+    let result = run_within(Duration::from_secs(60), |runtime| {
         runtime.block_on(async {
             let db = Fixture::with(|options| options).await;
             raise(&db, "0A000", "odd").await;
             let (noop, odd) = (noop(), odd_workflow());
             let store: Arc<dyn stepfast_core::Store> = db.store.clone();
-            let (engine, _) = engine_on(store, |b| b.register(&noop).register(&odd)).await;
+            let (engine, _) = open_engine_on(store, |b| b.register(&noop).register(&odd)).await;
             let odds: Vec<_> = (0..3)
                 .map(|x| {
                     let (engine, odd) = (engine.clone(), odd.clone());

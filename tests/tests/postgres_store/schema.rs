@@ -8,7 +8,7 @@ use stepfast_core::queue::{DEFAULT_QUEUE, Queue};
 use stepfast_core::store::{Claim, Detail, Durability, ExecutionId, Filter, Status, StoreError};
 use stepfast_core::{Context, Error, Key, Store, Workflow};
 use stepfast_postgres::{PostgresOptions, PostgresStore};
-use stepfast_tests::engine::support::{Returns, engine_on, shut_down};
+use stepfast_tests::engine::support::{BodyResult, open_engine_on, shut_down};
 use stepfast_tests::fixtures::postgres_server::PostgresServer;
 
 use tokio::sync::Notify;
@@ -55,7 +55,7 @@ async fn role_with_row_privileges_runs_engines() {
     let store = Arc::new(PostgresStore::open_with(&theirs, options()).await.unwrap());
     // all operations of an engine
     let (order, child) = family();
-    let (engine, _) = engine_on(store, |builder| builder.register(&order).register(&child)).await;
+    let (engine, _) = open_engine_on(store, |builder| builder.register(&order).register(&child)).await;
     assert_eq!(engine.run(&order, 3).workflow_id("theirs").await.unwrap(), 7);
     assert_eq!(engine.list(&Filter::default()).await.unwrap().executions.len(), 2);
     engine.cancel("theirs").await.unwrap();
@@ -102,12 +102,12 @@ async fn role_without_create_privilege_gets_advice() {
 
 /// Returns a workflow with a step and a child, and the child's workflow.
 fn family() -> (Workflow<u32, u32>, Workflow<u32, u32>) {
-    let child = Workflow::new("child", |_: Context, n: u32| async move { Returns::Ok(n + 1) });
+    let child = Workflow::new("child", |_: Context, n: u32| async move { BodyResult::Ok(n + 1) });
     let known = child.clone();
     let order = Workflow::new("order", move |mut cx: Context, n: u32| {
         let child = known.clone();
         async move {
-            let double = cx.step("double", async || Returns::Ok(n * 2)).await?;
+            let double = cx.step("double", async || BodyResult::Ok(n * 2)).await?;
             cx.child(&child, double).await
         }
     });
@@ -346,10 +346,10 @@ async fn outdated_engine_requeues_executions_before_migration() {
         for _ in 0..naps {
             cx.sleep(Duration::from_millis(50)).await;
         }
-        cx.step("end", async || Returns::Ok(naps)).await
+        cx.step("end", async || BodyResult::Ok(naps)).await
     });
     let old = Arc::new(PostgresStore::open_with(url(), options()).await.unwrap());
-    let (old, _) = engine_on(old, |b| b.register(&workflow)).await;
+    let (old, _) = open_engine_on(old, |b| b.register(&workflow)).await;
     // one execution finishes in the meantime, the other does not
     let [short, long] = [5, 100_000];
     old.start(&workflow, short).workflow_id("short").await.unwrap();
@@ -369,7 +369,7 @@ async fn outdated_engine_requeues_executions_before_migration() {
     assert_eq!(rows, [("long".into(), queued, None, 0), ("short".into(), completed, None, 0)]);
     sql.batch_execute("UPDATE shard SET oldest_engine = 4").await.unwrap();
     let new = Arc::new(PostgresStore::open_with(url(), options()).await.unwrap());
-    let (new, _) = engine_on(new, |b| b.register(&workflow)).await;
+    let (new, _) = open_engine_on(new, |b| b.register(&workflow)).await;
     assert_eq!(new.get::<u32>("short").await.unwrap().result().await.unwrap(), short);
     assert_eq!(new.run(&workflow, 1).await.unwrap(), 1);
     shut_down(new).await;
@@ -405,7 +405,7 @@ async fn stopping_engine_opens_connections_it_needs() {
                 let wait = async || {
                     begun.notify_one();
                     ending.notified().await;
-                    Returns::Ok(n + 1)
+                    BodyResult::Ok(n + 1)
                 };
                 cx.step("wait", wait).await
             }
@@ -418,9 +418,9 @@ async fn stopping_engine_opens_connections_it_needs() {
     });
     let open = async || Arc::new(PostgresStore::open_with(url(), options()).await.unwrap());
     let queue = || Queue::new("elsewhere");
-    let (other, _) = engine_on(open().await, |b| b.register(&child).queue(queue())).await;
+    let (other, _) = open_engine_on(open().await, |b| b.register(&child).queue(queue())).await;
     let (engine, _) =
-        engine_on(open().await, |b| b.register(&parent).register(&child).serve_queues([DEFAULT_QUEUE])).await;
+        open_engine_on(open().await, |b| b.register(&parent).register(&child).serve_queues([DEFAULT_QUEUE])).await;
     let handle = engine.start(&parent, 6).workflow_id("waits").await.unwrap();
     begun.notified().await;
     let sql = client(&schema).await;
@@ -451,7 +451,7 @@ async fn engine_stops_when_statements_fail_on_newer_schema() {
         cx.step("endless", async || std::future::pending::<Result<u32, stepfast_core::Failure>>().await).await
     });
     let store = Arc::new(PostgresStore::open_with(url(), options).await.unwrap());
-    let (engine, _) = engine_on(store, |b| b.register(&workflow)).await;
+    let (engine, _) = open_engine_on(store, |b| b.register(&workflow)).await;
     let handle = engine.start(&workflow, 1).workflow_id("kept").await.unwrap();
     let sql = client(&schema).await;
     // as a migration of a newer engine does
@@ -533,5 +533,5 @@ async fn connection_to_another_database_is_rejected() {
     // as if the URL led to another server now
     db.sql.batch_execute("UPDATE shard SET store_id = gen_random_uuid()").await.unwrap();
     let error = db.store.load(&[ExecutionId::Key(Key::mint(0))], Detail::Outcome).await.unwrap_err();
-    assert!(error.to_string().contains("has become another database"), "{error}");
+    assert!(error.to_string().contains("is now another database"), "{error}");
 }

@@ -35,7 +35,7 @@ impl Client {
         let builder = queues
             .into_iter()
             .fold(Engine::builder(store), |builder, (queue, policy)| builder.declare_queue(queue, policy));
-        Ok(Self(builder.as_client().open().await?))
+        Ok(Self(builder.run_nothing().open().await?))
     }
 
     /// Returns the engine behind the client.

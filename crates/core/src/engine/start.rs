@@ -4,22 +4,20 @@ use std::future::IntoFuture;
 use std::marker::PhantomData;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::time::Duration;
 
 use futures_util::future::BoxFuture;
 use futures_util::{FutureExt, StreamExt, TryStreamExt, stream};
 use serde::{Serialize, de::DeserializeOwned};
 
-use crate::clock::Timestamp;
 use crate::engine::Engine;
 use crate::engine::handle::Handle;
 use crate::engine::start_future::{RunFuture, StartFuture};
 use crate::engine::submission::{ArcRef, Submission};
 use crate::error::Error;
 use crate::payload::Payload;
-use crate::queue::{OnDuplicate, OnFull};
 use crate::runtime::definition::Definition;
-use crate::runtime::start_options::{Due, StartOptions, forward_options};
+use crate::runtime::start::option_methods::start_option_methods;
+use crate::runtime::start::options::StartOptions;
 use crate::workflow::Workflow;
 
 /// A builder for a start: `.await` it for the execution's [`Handle`].
@@ -69,156 +67,19 @@ impl Engine {
     }
 }
 
-impl<I, O> StartBuilder<'_, I, O> {
-    fn options(&mut self) -> &mut StartOptions {
-        self.options.get_or_insert_default()
-    }
+start_option_methods!(StartBuilder.options:
+    workflow_id, execution_timeout, run_timeout, wait_timeout, queue, key, priority, dedup_id, on_duplicate, on_full,
+    debounce, max_delay, delay, start_at, attribute,
+);
 
-    /// Sets the execution's id, which makes the start idempotent. A second start with the same id, workflow and input
-    /// returns a handle to the first execution; with another workflow or input it fails with [`Error::Conflict`].
-    pub fn workflow_id(mut self, id: impl AsRef<str>) -> Self {
-        self.options().workflow_id = Some(id.as_ref().into());
-        self
-    }
+start_option_methods!(RunBuilder.0.options:
+    workflow_id, execution_timeout, run_timeout, wait_timeout, queue, key, priority, dedup_id, on_duplicate, on_full,
+    debounce, max_delay, delay, start_at, attribute,
+);
 
-    /// Cancels the execution unless it ends within `timeout` from its start.
-    pub fn execution_timeout(mut self, timeout: Duration) -> Self {
-        self.options().execution_timeout = Some(timeout);
-        self
-    }
-
-    /// Cancels the execution unless it ends within `timeout` from its beginning. Time in a queue does not count;
-    /// waits and recoveries do.
-    pub fn run_timeout(mut self, timeout: Duration) -> Self {
-        self.options().run_timeout = Some(timeout);
-        self
-    }
-
-    /// Sets the [queue](crate::queue::Queue) in which the execution waits for a worker. The queue must be declared,
-    /// in this process or in any other.
-    pub fn queue(mut self, queue: impl AsRef<str>) -> Self {
-        self.options().queue = Some(queue.as_ref().into());
-        self
-    }
-
-    /// Sets the key within the queue. The keys of a queue share it fairly, so that none waits behind the backlog of
-    /// another, and each may have limits of its own.
-    pub fn key(mut self, key: impl AsRef<str>) -> Self {
-        self.options().key = Some(key.as_ref().into());
-        self
-    }
-
-    /// Sets the priority among executions of the same queue and key: smaller numbers come first. 0 by default.
-    pub fn priority(mut self, priority: i32) -> Self {
-        self.options().priority = Some(priority);
-        self
-    }
-
-    /// Allows at most one unfinished execution with this id per queue, across keys.
-    /// [`on_duplicate`](StartBuilder::on_duplicate) decides what a second start returns. The id becomes free when the
-    /// execution ends.
-    pub fn dedup_id(mut self, id: impl AsRef<str>) -> Self {
-        self.options().dedup_id = Some(id.as_ref().into());
-        self
-    }
-
-    /// Sets what the start returns if an unfinished execution has its [`dedup_id`](StartBuilder::dedup_id). By
-    /// default it fails with [`Error::Deduplicated`].
-    pub fn on_duplicate(mut self, on_duplicate: OnDuplicate) -> Self {
-        self.options().on_duplicate = on_duplicate;
-        self
-    }
-
-    /// Sets what the start does if its queue is [full](crate::queue::Queue::max_depth). By default it fails with
-    /// [`Error::QueueFull`]. A start that waits does so for up to [`wait_timeout`](StartBuilder::wait_timeout), and
-    /// then fails with that error.
-    pub fn on_full(mut self, on_full: OnFull) -> Self {
-        self.options().on_full = on_full;
-        self
-    }
-
-    /// Debounces the start: until the execution begins, all starts of this workflow with this id in this queue are
-    /// one execution. Each start postpones it to its own [`delay`](StartBuilder::delay) from then, and replaces its
-    /// input, key, priority and run_timeout; each returns a handle to the execution. The input has at most 64 KiB,
-    /// and attributes are not allowed.
-    pub fn debounce(mut self, id: impl AsRef<str>) -> Self {
-        self.options().debounce = Some(id.as_ref().into());
-        self
-    }
-
-    /// Limits how long [debounced](StartBuilder::debounce) starts postpone the execution: it begins no later than
-    /// `max_delay` after the first of them. No limit by default.
-    pub fn max_delay(mut self, max_delay: Duration) -> Self {
-        self.options().max_delay = Some(max_delay);
-        self
-    }
-
-    /// Delays the execution: it begins no earlier than `delay` after it was accepted, and enters its queue only then.
-    pub fn delay(mut self, delay: Duration) -> Self {
-        self.options().due = Some(Due::After(delay));
-        self
-    }
-
-    /// Schedules the execution: it begins no earlier than `time` by the database's clock, and enters its queue only
-    /// then.
-    pub fn start_at(mut self, time: Timestamp) -> Self {
-        self.options().due = Some(Due::At(time));
-        self
-    }
-
-    /// Adds an attribute, by which [`Engine::list`] finds the execution. Attributes are permanent, and children do
-    /// not inherit them. Call it again for further ones: at most 64, with names of up to 128 bytes and values of up
-    /// to 1,024.
-    pub fn attribute(mut self, name: impl AsRef<str>, value: impl AsRef<str>) -> Self {
-        self.options().attributes.set(name.as_ref(), value.as_ref());
-        self
-    }
-
-    /// Limits the wait for the database: after `timeout` the call fails with [`Error::Unavailable`]. The start stays
-    /// staged and may still happen; repeating it with the same workflow_id is safe.
-    pub fn wait_timeout(mut self, timeout: Duration) -> Self {
-        self.options().wait_timeout = Some(timeout);
-        self
-    }
-}
-
-forward_options!(RunBuilder of StartBuilder {
-    workflow_id(id: impl AsRef<str>),
-    execution_timeout(timeout: Duration),
-    run_timeout(timeout: Duration),
-    queue(queue: impl AsRef<str>),
-    key(key: impl AsRef<str>),
-    priority(priority: i32),
-    dedup_id(id: impl AsRef<str>),
-    on_duplicate(on_duplicate: OnDuplicate),
-    on_full(on_full: OnFull),
-    debounce(id: impl AsRef<str>),
-    max_delay(max_delay: Duration),
-    delay(delay: Duration),
-    start_at(time: Timestamp),
-    attribute(name: impl AsRef<str>, value: impl AsRef<str>),
-});
-
-forward_options!(StartManyBuilder of StartBuilder {
-    execution_timeout(timeout: Duration),
-    run_timeout(timeout: Duration),
-    queue(queue: impl AsRef<str>),
-    key(key: impl AsRef<str>),
-    priority(priority: i32),
-    on_full(on_full: OnFull),
-    delay(delay: Duration),
-    start_at(time: Timestamp),
-    attribute(name: impl AsRef<str>, value: impl AsRef<str>),
-    wait_timeout(timeout: Duration),
-});
-
-impl<I, O> RunBuilder<'_, I, O> {
-    /// Limits the wait for the output: after `timeout` the call fails with [`Error::Unavailable`]. The execution
-    /// continues.
-    pub fn wait_timeout(self, timeout: Duration) -> Self {
-        Self(self.0.wait_timeout(timeout))
-    }
-}
+start_option_methods!(StartManyBuilder.0.options:
+    execution_timeout, run_timeout, wait_timeout, queue, key, priority, on_full, delay, start_at, attribute,
+);
 
 impl<'e, I, O> IntoFuture for StartManyBuilder<'e, I, O>
 where

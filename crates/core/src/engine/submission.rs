@@ -18,12 +18,12 @@ use crate::payload::{FromPayload, INLINE_LIMIT, Payload};
 use crate::queue::debounce::debounce_key;
 use crate::queue::{OnDuplicate, OnFull, Placement};
 use crate::runtime::definition::Definition;
-use crate::runtime::id_locks::{IdLock, IdLockUntilSettled};
+use crate::runtime::start::id_locks::{IdLock, IdLockUntilSettled};
 use crate::runtime::inner::EngineInner;
 use crate::runtime::run::chunks::ChunkTarget;
 use crate::runtime::run::task::RunTask;
 use crate::runtime::run::{Conclusion, NewRun, Run};
-use crate::runtime::start_options::StartOptions;
+use crate::runtime::start::options::StartOptions;
 use crate::store::{self, Detail, Execution, ExecutionId, ExistingExecution, Outcome, Status, Write};
 use crate::text::{MAX_ID_BYTES, check_name, check_text};
 
@@ -339,7 +339,7 @@ impl Submission<'_> {
             Err(if self.is_waiting_for_capacity.load(Relaxed) {
                 self.queue_full_error()
             } else {
-                Error::Unavailable(format!("the database did not answer within {timeout:?}"))
+                Error::Unavailable(format!("the database did not reply within {timeout:?}"))
             })
         })
     }

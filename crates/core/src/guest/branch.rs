@@ -12,7 +12,7 @@ use crate::name::Name;
 use crate::path::Path;
 use crate::payload::Payload;
 use crate::runtime::run::Run;
-use crate::runtime::start_options::StartOptions;
+use crate::runtime::start::options::StartOptions;
 use crate::workflow::branch::ActiveBranch;
 use crate::workflow::child::NewChild;
 use crate::workflow::context::Context;

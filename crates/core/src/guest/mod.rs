@@ -16,7 +16,7 @@ mod step;
 pub use crate::path::Path;
 pub use crate::runtime::run::StopReason;
 pub use crate::runtime::run::quiescence::BlockedOn;
-pub use crate::runtime::start_options::StartOptions;
+pub use crate::runtime::start::options::StartOptions;
 pub use branch::{BranchJoin, GuestBranch};
 pub use run_control::RunControl;
 pub use step::{GuestStep, StepAction};

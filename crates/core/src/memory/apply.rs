@@ -225,50 +225,25 @@ impl Tables {
 
     fn apply_request(&mut self, request: &Request, counters: &Counters) -> Outcome {
         let Some(row) = self.executions.get(&request.execution) else { return Outcome::NotFound };
+        let (status, parent) = (row.status, row.parent.as_ref().map(|parent| parent.key));
+        let pending_sleeps = if row.is_parked { row.pending_sleeps.clone() } else { Vec::new() };
+        let result = request.decide(status, row.is_parked, row.deadline_at);
         match request.kind {
-            RequestKind::Cancel => {
-                let parent = row.parent.as_ref().map(|parent| parent.key);
-                match row.status {
-                    status if status.is_terminal() => {
-                        Outcome::RequestHandled(RequestResult::NotApplicable(status), None)
-                    }
-                    Status::Running => {
-                        self.cancel_tree(request, counters);
-                        Outcome::RequestHandled(RequestResult::Pending, None)
-                    }
-                    _ => {
-                        self.cancel_tree(request, counters);
-                        Outcome::RequestHandled(RequestResult::Done, parent)
-                    }
+            _ if matches!(result, RequestResult::NotApplicable(_)) => {}
+            RequestKind::Cancel | RequestKind::Expire => self.cancel_tree(request, counters),
+            RequestKind::Resume => {
+                if status == Status::Failed {
+                    self.retract_failures(request.execution, counters);
                 }
-            }
-            RequestKind::Expire => {
-                let has_expired = row.deadline_at.is_some_and(|at| at <= request.at);
-                if !has_expired || row.status == Status::Running || row.status.is_terminal() {
-                    return Outcome::RequestHandled(RequestResult::NotApplicable(row.status), None);
-                }
-                let parent = row.parent.as_ref().map(|parent| parent.key);
-                self.cancel_tree(request, counters);
-                Outcome::RequestHandled(RequestResult::Done, parent)
-            }
-            RequestKind::Resume => match row.status {
-                status @ (Status::Failed | Status::Cancelled) => {
-                    if status == Status::Failed {
-                        self.retract_failures(request.execution, counters);
-                    }
+                if status.is_terminal() {
                     self.resume_in_next_run(request.execution, counters);
-                    self.reset_strikes(request.execution);
-                    Outcome::RequestHandled(RequestResult::Done, None)
+                } else {
+                    self.set_state(request.execution, &State::Queued { pending_sleeps }, None, counters);
                 }
-                Status::Queued if row.is_parked => {
-                    let state = State::Queued { pending_sleeps: row.pending_sleeps.clone() };
-                    self.set_state(request.execution, &state, None, counters);
-                    self.reset_strikes(request.execution);
-                    Outcome::RequestHandled(RequestResult::Done, None)
-                }
-                status => Outcome::RequestHandled(RequestResult::NotApplicable(status), None),
-            },
+                self.reset_strikes(request.execution);
+            }
         }
+        request.outcome(result, parent)
     }
 
     /// Cancels an execution and, recursively, its awaited children that have not ended. A running execution gets a row

@@ -264,12 +264,9 @@ impl Tables {
             self.dedups.remove(&(placement.queue.clone(), id));
         }
         row.pending_sleeps = state.pending_sleeps().to_vec();
-        row.is_parked = matches!(state, State::Parked { .. });
-        (row.outcome, row.ended_at) = match state {
-            State::Parked { reason, .. } => (reason.clone(), None),
-            State::Ended { outcome, at, .. } => (outcome.clone(), Some(*at)),
-            _ => (Payload::empty(), None),
-        };
+        row.is_parked = state.is_parked();
+        row.outcome = state.outcome().cloned().unwrap_or_default();
+        row.ended_at = state.ended_at();
         if row.status == Status::Running {
             row.owner = owner;
             self.owned.extend(owner.map(|owner| (owner, key)));
@@ -377,12 +374,7 @@ impl Tables {
         let mut execution = self.execution(key)?;
         if detail == Detail::Outcome {
             execution.input = Payload::empty();
-            return Some(Record {
-                execution,
-                checkpoints: Vec::new(),
-                attempts: Vec::new(),
-                requests: Vec::new(),
-            });
+            return Some(Record::without_details(execution));
         }
         let mut checkpoints: Vec<Checkpoint> = self.checkpoints_of(key).cloned().collect();
         checkpoints.sort_by_key(|checkpoint| checkpoint.order);

@@ -18,7 +18,6 @@ use crate::payload::Payload;
 use crate::runtime::completion_watch::CompletionWatch;
 use crate::runtime::deferrals::Deferrals;
 use crate::runtime::definition::Definitions;
-use crate::runtime::id_locks::IdLocks;
 use crate::runtime::known_queues::KnownQueues;
 use crate::runtime::lease::Lease;
 use crate::runtime::lifecycle::ShutdownRequest;
@@ -26,6 +25,7 @@ use crate::runtime::load_batcher::LoadBatcher;
 use crate::runtime::read_ahead::ReadAhead;
 use crate::runtime::run::Interrupt;
 use crate::runtime::runs::Runs;
+use crate::runtime::start::id_locks::IdLocks;
 use crate::runtime::store_clock::StoreClock;
 use crate::runtime::wakeups::Wakeups;
 use crate::store::{

@@ -365,6 +365,13 @@ pub struct Record {
     pub requests: Vec<RequestKind>,
 }
 
+impl Record {
+    /// Creates the record of an execution of which only the row is loaded.
+    pub fn without_details(execution: Execution) -> Self {
+        Self { execution, checkpoints: Vec::new(), attempts: Vec::new(), requests: Vec::new() }
+    }
+}
+
 /// The identifier by which an execution is loaded.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ExecutionId {

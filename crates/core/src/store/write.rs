@@ -9,7 +9,9 @@ use std::time::Duration;
 use bytes::Bytes;
 use smallvec::SmallVec;
 
-use super::{Attempt, Checkpoint, Parent, PendingSleep, RequestKind, Status, WorkerId};
+use super::{
+    Attempt, Checkpoint, Parent, PendingSleep, RequestKind, Status, WorkerId, encode_pending_sleeps,
+};
 use crate::attributes::Attributes;
 use crate::clock::Timestamp;
 use crate::key::Key;
@@ -219,6 +221,43 @@ pub struct Request {
     pub reason: Payload,
 }
 
+impl Request {
+    /// Decides the request by the present state of its execution. Unless the result is
+    /// [`NotApplicable`](RequestResult::NotApplicable), the request takes effect.
+    pub fn decide(&self, status: Status, is_parked: bool, deadline_at: Option<Timestamp>) -> RequestResult {
+        let is_applicable = match self.kind {
+            RequestKind::Cancel => !status.is_terminal(),
+            RequestKind::Expire => {
+                let has_expired = deadline_at.is_some_and(|at| at <= self.at);
+                has_expired && status != Status::Running && !status.is_terminal()
+            }
+            RequestKind::Resume => is_parked || matches!(status, Status::Failed | Status::Cancelled),
+        };
+        match status {
+            _ if !is_applicable => RequestResult::NotApplicable(status),
+            Status::Running => RequestResult::Pending,
+            _ => RequestResult::Done,
+        }
+    }
+
+    /// Infers the result of a request that took effect before, from the present status of its execution. `has_ended_it`:
+    /// whether this request has ended the execution.
+    pub fn infer_result(&self, status: Status, has_ended_it: bool) -> RequestResult {
+        match self.kind {
+            RequestKind::Cancel | RequestKind::Expire if has_ended_it => RequestResult::Done,
+            RequestKind::Cancel if !status.is_terminal() => RequestResult::Pending,
+            RequestKind::Resume if status != Status::Completed => RequestResult::Done,
+            _ => RequestResult::NotApplicable(status),
+        }
+    }
+
+    /// Returns the outcome of the request with this result. `parent`: the parent of the execution.
+    pub fn outcome(&self, result: RequestResult, parent: Option<Key>) -> Outcome {
+        let has_ended_it = result == RequestResult::Done && self.kind != RequestKind::Resume;
+        Outcome::RequestHandled(result, parent.filter(|_| has_ended_it))
+    }
+}
+
 /// Returns the outcome of an execution that was cancelled on request: an encoded [`Failure`](crate::Failure).
 pub fn cancel_outcome() -> Payload {
     static OUTCOME: std::sync::LazyLock<Payload> =
@@ -420,6 +459,33 @@ impl State {
             | State::Waiting { pending_sleeps, .. }
             | State::Parked { pending_sleeps, .. } => pending_sleeps,
             State::Scheduled { .. } | State::Ended { .. } => &[],
+        }
+    }
+
+    /// Returns the encoded [pending sleeps](Self::pending_sleeps); `None` if there are none.
+    pub fn encoded_sleeps(&self) -> Option<Vec<u8>> {
+        let sleeps = self.pending_sleeps();
+        (!sleeps.is_empty()).then(|| encode_pending_sleeps(sleeps))
+    }
+
+    /// Whether the execution is parked.
+    pub fn is_parked(&self) -> bool {
+        matches!(self, State::Parked { .. })
+    }
+
+    /// Returns the outcome in the execution's row: the outcome of its end, or the reason why it is parked.
+    pub fn outcome(&self) -> Option<&Payload> {
+        match self {
+            State::Parked { reason: outcome, .. } | State::Ended { outcome, .. } => Some(outcome),
+            _ => None,
+        }
+    }
+
+    /// Returns the time of the execution's end; `None` if it has not ended.
+    pub fn ended_at(&self) -> Option<Timestamp> {
+        match self {
+            State::Ended { at, .. } => Some(*at),
+            _ => None,
         }
     }
 

@@ -195,7 +195,7 @@ impl Claimer {
                 let mut runs = Vec::with_capacity(records.len());
                 for record in records {
                     runs.extend(launch(&engine, record, &generations));
-                    crate::crash_point!("adopted");
+                    crate::crash_point!("claimed run launched");
                 }
                 Some(ClaimBatch { runs, is_cut_short })
             }

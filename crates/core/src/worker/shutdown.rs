@@ -23,7 +23,7 @@ impl Worker {
         loop {
             for run in engine.runs.all() {
                 run.interrupt(Interrupt::Requeue);
-                crate::crash_point!("shutdown hands back");
+                crate::crash_point!("shutdown requeues");
             }
             self.ensure_registered(deadline).await;
             let freed = engine.wakeups.run_ended.notified();

@@ -14,7 +14,7 @@ pub(super) async fn run_takeovers(engine: &EngineInner) {
         match engine.store.take_over(engine.registration().worker).await {
             Ok(0) => {}
             Ok(recovered) => {
-                crate::crash_point!("look recovered");
+                crate::crash_point!("takeover finished");
                 tracing::info!(recovered, "took over dead workers; their executions can be claimed");
                 engine.wake_claimer(true);
             }

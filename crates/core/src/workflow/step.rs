@@ -284,7 +284,7 @@ pub(crate) fn mark_body_start() {
 }
 
 pub(crate) fn mark_body_end() {
-    crate::crash_point!("body over and not recorded");
+    crate::crash_point!("body ended and not recorded");
 }
 
 /// Whether a body may begin after the Write that it had to wait for had this `outcome`.

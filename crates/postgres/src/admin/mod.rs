@@ -1,4 +1,4 @@
-//! Administers the schema: creates, migrates and checks it, and grants privileges to roles.
+//! Administration of the schema: creates, migrates and checks it, and grants privileges to roles.
 
 pub(crate) mod check;
 pub(crate) mod migrate;

@@ -1,4 +1,4 @@
-//! [`claim`]: takes executions to run, many at once, on a lane of its own.
+//! Claims: [`claim`] takes executions to run, many at once, on a lane of its own.
 //!
 //! A claim is one transaction of several statements. It locks the queues that have ready executions, counts the running
 //! executions of queues that limit them, allocates its capacity among the queues, and takes the executions. Each
@@ -35,7 +35,7 @@ use crate::error::{DbError, corrupt};
 use crate::lane::{Lane, Lanes, lost_history, parse_lane_state};
 use crate::ownership::Ownership;
 use crate::rows::types::{Timestamptz, to_uuid};
-use crate::rows::{ClaimedRow, Columns, RecordDetails, bare_record};
+use crate::rows::{ClaimedRow, Columns, RecordDetails};
 
 /// Takes executions to run; see [`Store::claim`](stepfast_core::Store::claim).
 pub(crate) async fn claim(
@@ -249,7 +249,7 @@ impl<'a> ClaimTx<'a> {
 
     fn add_claimed(&mut self, rows: Vec<ClaimedRow>, reply: &mut ClaimReply) {
         self.claimed_rows.extend(rows.iter().map(|row| (row.has_history, row.seq)));
-        reply.records.extend(rows.into_iter().map(|row| bare_record(row.execution)));
+        reply.records.extend(rows.into_iter().map(|row| Record::without_details(row.execution)));
     }
 
     /// Commits the claim, and loads the checkpoints, attempts and requests of its executions.

@@ -1,16 +1,15 @@
-//! [`WorkerControl`]: registrations, the heartbeat once a second, takeovers of dead workers, and changes of queues.
+//! Control of workers: registrations, the heartbeat once a second, takeovers of dead workers, and changes of queues.
 
 mod heartbeat;
 mod lease_observer;
-pub(crate) mod outage_guard;
-pub(crate) mod queues;
-pub(crate) mod takeover;
+mod outage_guard;
+mod queues;
+mod takeover;
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex as StdMutex, PoisonError};
 
 use stepfast_core::clock::Timestamp;
-use stepfast_core::queue::{QueueChange, QueueRow};
 use stepfast_core::store::{Registration, StoreError, WorkerId, WorkerInfo};
 use tokio::sync::Mutex;
 
@@ -22,9 +21,8 @@ use crate::conn::pipeline::{optional_text_array, text_array};
 use crate::conn::session::Session;
 use crate::conn::session::TxPart;
 use crate::conn::statements::{CONTROL_STATEMENTS, Sql, TAKEOVER_STATEMENTS};
-use crate::control::lease_observer::{LeaseObserver, TakeoverTargets};
-use crate::control::takeover::EndedWorker;
-use crate::error::{DbError, corrupt, query_error, unavailable_error};
+use crate::control::lease_observer::LeaseObserver;
+use crate::error::{corrupt, query_error, unavailable_error};
 use crate::lane::Lanes;
 use crate::ownership;
 use crate::ownership::Ownership;
@@ -149,7 +147,7 @@ impl WorkerControl {
             if takeover::end_registrations(&session, &[(worker, None)]).await?.is_empty() {
                 Ok(0)
             } else {
-                stepfast_core::crash_point!("postgres registration given up");
+                stepfast_core::crash_point!("postgres registration closed");
                 let queued = takeover::requeue(&session, &[worker.0], false, self.now()).await?;
                 // the worker's lanes may have been closed before its last Wakes
                 takeover::wake_satisfied(&session, self.now()).await?;
@@ -163,91 +161,9 @@ impl WorkerControl {
         result.map_err(unavailable_error)
     }
 
-    /// See [`Store::change_queue`](stepfast_core::Store::change_queue).
-    pub(crate) async fn change_queue(&self, change: &QueueChange) -> Result<Option<QueueRow>, StoreError> {
-        let mut kept_session = self.takeover_session.lock().await;
-        let session = self.reuse_or_open(kept_session.take(), TAKEOVER_STATEMENTS).await?;
-        let result = queues::change_queue(&session, change, self.now()).await;
-        if result.is_ok() || pipeline::roll_back(&session).await {
-            *kept_session = Some(session);
-        }
-        result.map_err(DbError::into_store_error)
-    }
-
     /// Forgets a worker whose registration has ended.
     fn remove_worker(&self, worker: WorkerId) {
         self.observers.lock().unwrap_or_else(PoisonError::into_inner).remove(&worker);
         self.ownership.remove_worker(worker);
-    }
-
-    /// See [`Store::take_over`](stepfast_core::Store::take_over).
-    pub(crate) async fn take_over(&self, worker: WorkerId) -> Result<u64, StoreError> {
-        let targets = {
-            let mut observers = self.observers.lock().unwrap_or_else(PoisonError::into_inner);
-            observers
-                .get_mut(&worker)
-                .map(|observer| std::mem::take(&mut observer.targets))
-                .unwrap_or_default()
-        };
-        self.take_over_targets(targets).await
-    }
-
-    /// Runs both steps of a takeover. Blocked work is left to the next heartbeat, which finds it again.
-    async fn take_over_targets(&self, targets: TakeoverTargets) -> Result<u64, StoreError> {
-        let TakeoverTargets { expired, mut owners, is_sweep_due } = targets;
-        let mut kept_session = self.takeover_session.lock().await;
-        let session = self.reuse_or_open(kept_session.take(), TAKEOVER_STATEMENTS).await?;
-        let result = async {
-            for EndedWorker { worker, host, pid } in takeover::end_registrations(&session, &expired).await? {
-                tracing::warn!(
-                    worker = worker.0,
-                    host,
-                    pid,
-                    "a worker is dead; its executions are being requeued"
-                );
-                owners.push(worker.0);
-            }
-            let recovered = match owners.as_slice() {
-                [] => 0,
-                owners => takeover::requeue(&session, owners, true, self.now()).await?,
-            };
-            if is_sweep_due || !expired.is_empty() {
-                takeover::wake_satisfied(&session, self.now()).await?;
-            }
-            if is_sweep_due {
-                takeover::delete_orphaned_slots(&session).await?;
-            }
-            Ok(recovered)
-        };
-        let result: Result<u64, DbError> = result.await;
-        if result.is_ok() || pipeline::roll_back(&session).await {
-            *kept_session = Some(session);
-        }
-        match result {
-            Ok(recovered) => Ok(recovered),
-            Err(error) => match error.into_store_error() {
-                StoreError::Blocked(reason) => {
-                    tracing::debug!(reason, "takeover blocked; trying again at the next heartbeat");
-                    Ok(0)
-                }
-                error => Err(unavailable_error(error.into())),
-            },
-        }
-    }
-
-    /// Runs the first step of a takeover alone, for tests that interleave: see [`takeover::end_registrations`].
-    pub(crate) async fn end_registration(&self, worker: WorkerId) -> Result<bool, StoreError> {
-        let mut kept_session = self.takeover_session.lock().await;
-        let session = self.reuse_or_open(kept_session.take(), TAKEOVER_STATEMENTS).await?;
-        let result = takeover::end_registrations(&session, &[(worker, None)]).await;
-        if result.is_ok() || pipeline::roll_back(&session).await {
-            *kept_session = Some(session);
-        }
-        result.map(|ended| !ended.is_empty()).map_err(DbError::into_store_error)
-    }
-
-    /// Runs the second step of a takeover alone: see [`takeover::requeue`].
-    pub(crate) async fn requeue(&self, worker: WorkerId) -> Result<u64, StoreError> {
-        self.take_over_targets(TakeoverTargets { owners: vec![worker.0], ..TakeoverTargets::default() }).await
     }
 }

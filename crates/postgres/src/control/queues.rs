@@ -2,19 +2,34 @@
 
 use stepfast_core::clock::Timestamp;
 use stepfast_core::queue::{QueueChange, QueueRow};
+use stepfast_core::store::StoreError;
 use uuid::Uuid;
 
 use crate::conn::pipeline;
 use crate::conn::pipeline::{Query, param};
 use crate::conn::session::Session;
 use crate::conn::session::TxPart;
-use crate::conn::statements::Sql;
+use crate::conn::statements::{Sql, TAKEOVER_STATEMENTS};
+use crate::control::WorkerControl;
 use crate::error::{DbError, corrupt};
 use crate::rows::Columns;
 use crate::rows::types::Timestamptz;
 
+impl WorkerControl {
+    /// See [`Store::change_queue`](stepfast_core::Store::change_queue).
+    pub(crate) async fn change_queue(&self, change: &QueueChange) -> Result<Option<QueueRow>, StoreError> {
+        let mut kept_session = self.takeover_session.lock().await;
+        let session = self.reuse_or_open(kept_session.take(), TAKEOVER_STATEMENTS).await?;
+        let result = store_queue(&session, change, self.now()).await;
+        if result.is_ok() || pipeline::roll_back(&session).await {
+            *kept_session = Some(session);
+        }
+        result.map_err(DbError::into_store_error)
+    }
+}
+
 /// Stores a queue; returns `None` if it has another version than the change expects.
-pub(crate) async fn change_queue(
+async fn store_queue(
     session: &Session,
     change: &QueueChange,
     now: Option<Timestamp>,

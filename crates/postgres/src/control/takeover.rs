@@ -2,6 +2,7 @@
 
 use std::collections::HashSet;
 use std::ops::Range;
+use std::sync::PoisonError;
 
 use stepfast_core::Key;
 use stepfast_core::clock::Timestamp;
@@ -12,8 +13,10 @@ use crate::conn::pipeline;
 use crate::conn::pipeline::{Query, param};
 use crate::conn::session::Session;
 use crate::conn::session::TxPart;
-use crate::conn::statements::Sql;
-use crate::error::{DbError, corrupt};
+use crate::conn::statements::{Sql, TAKEOVER_STATEMENTS};
+use crate::control::WorkerControl;
+use crate::control::lease_observer::TakeoverTargets;
+use crate::error::{DbError, corrupt, unavailable_error};
 use crate::ownership;
 use crate::rows::Columns;
 use crate::rows::types::{Timestamptz, to_uuid};
@@ -23,12 +26,85 @@ use crate::schema::newest_version_column;
 const MAX_REQUEUED_ROWS: u64 = 5_000;
 
 /// A worker whose registration was ended by a takeover.
-pub(crate) struct EndedWorker {
+pub(super) struct EndedWorker {
     pub worker: WorkerId,
     /// The name of the worker's machine.
     pub host: String,
     /// The id of its process on that machine.
     pub pid: i64,
+}
+
+impl WorkerControl {
+    /// See [`Store::take_over`](stepfast_core::Store::take_over).
+    pub(crate) async fn take_over(&self, worker: WorkerId) -> Result<u64, StoreError> {
+        let targets = {
+            let mut observers = self.observers.lock().unwrap_or_else(PoisonError::into_inner);
+            observers
+                .get_mut(&worker)
+                .map(|observer| std::mem::take(&mut observer.targets))
+                .unwrap_or_default()
+        };
+        self.take_over_targets(targets).await
+    }
+
+    /// Runs both steps of a takeover. Blocked work is left to the next heartbeat, which finds it again.
+    async fn take_over_targets(&self, targets: TakeoverTargets) -> Result<u64, StoreError> {
+        let TakeoverTargets { expired, mut owners, is_sweep_due } = targets;
+        let mut kept_session = self.takeover_session.lock().await;
+        let session = self.reuse_or_open(kept_session.take(), TAKEOVER_STATEMENTS).await?;
+        let result = async {
+            for EndedWorker { worker, host, pid } in end_registrations(&session, &expired).await? {
+                tracing::warn!(
+                    worker = worker.0,
+                    host,
+                    pid,
+                    "a worker is dead; its executions are being requeued"
+                );
+                owners.push(worker.0);
+            }
+            let recovered = match owners.as_slice() {
+                [] => 0,
+                owners => requeue(&session, owners, true, self.now()).await?,
+            };
+            if is_sweep_due || !expired.is_empty() {
+                wake_satisfied(&session, self.now()).await?;
+            }
+            if is_sweep_due {
+                delete_orphaned_slots(&session).await?;
+            }
+            Ok(recovered)
+        };
+        let result: Result<u64, DbError> = result.await;
+        if result.is_ok() || pipeline::roll_back(&session).await {
+            *kept_session = Some(session);
+        }
+        match result {
+            Ok(recovered) => Ok(recovered),
+            Err(error) => match error.into_store_error() {
+                StoreError::Blocked(reason) => {
+                    tracing::debug!(reason, "takeover blocked; trying again at the next heartbeat");
+                    Ok(0)
+                }
+                error => Err(unavailable_error(error.into())),
+            },
+        }
+    }
+
+    /// Runs the first step of a takeover alone, for tests that interleave: see [`end_registrations`].
+    pub(crate) async fn end_registration(&self, worker: WorkerId) -> Result<bool, StoreError> {
+        let mut kept_session = self.takeover_session.lock().await;
+        let session = self.reuse_or_open(kept_session.take(), TAKEOVER_STATEMENTS).await?;
+        let result = end_registrations(&session, &[(worker, None)]).await;
+        if result.is_ok() || pipeline::roll_back(&session).await {
+            *kept_session = Some(session);
+        }
+        result.map(|ended| !ended.is_empty()).map_err(DbError::into_store_error)
+    }
+
+    /// Runs the second step of a takeover alone: see [`requeue`].
+    pub(crate) async fn requeue(&self, worker: WorkerId) -> Result<u64, StoreError> {
+        self.take_over_targets(TakeoverTargets { owners: vec![worker.0], ..TakeoverTargets::default() }).await
+    }
 }
 
 /// Step one: ends registrations, and returns the workers that it fenced. Waits for flushes in flight; later flushes of
@@ -37,7 +113,7 @@ pub(crate) struct EndedWorker {
 /// A worker with a given lease is skipped if its lease has changed. Workers that are not registered, or that another
 /// transaction is ending, are skipped too. If another transaction has locked an execution of a worker, the worker stays
 /// registered, but fenced, until a later try.
-pub(crate) async fn end_registrations(
+pub(super) async fn end_registrations(
     session: &Session,
     workers: &[(WorkerId, Option<Timestamp>)],
 ) -> Result<Vec<EndedWorker>, DbError> {
@@ -61,7 +137,7 @@ pub(crate) async fn end_registrations(
         }
     }
     if !fenced.is_empty() {
-        stepfast_core::crash_point!("postgres lost workers fenced");
+        stepfast_core::crash_point!("postgres dead workers fenced");
     }
     for (workers, window) in ownership::merge_windows(&fenced) {
         index_owners(session, &workers, &window).await?;
@@ -126,7 +202,7 @@ async fn index_owners(session: &Session, workers: &[i64], window: &Range<Key>) -
 /// Step two: requeues the executions that run under owners without a registration, in key order, and returns their
 /// number. `are_dead`: the owners died, which counts as a recovery, and did not close their registrations. Rows that
 /// another transaction has locked are left to the next heartbeat.
-pub(crate) async fn requeue(
+pub(super) async fn requeue(
     session: &Session,
     owners: &[i64],
     are_dead: bool,
@@ -154,7 +230,7 @@ pub(crate) async fn requeue(
 }
 
 /// Deletes slots whose execution does not run, as an older version or an operator may leave them.
-pub(crate) async fn delete_orphaned_slots(session: &Session) -> Result<(), DbError> {
+async fn delete_orphaned_slots(session: &Session) -> Result<(), DbError> {
     let query =
         Query { sql: Sql::DeleteOrphanedSlots, action: "deleting orphaned slots", params: Vec::new() };
     let results = pipeline::run(session, TxPart::Standalone, &[query]).await?;
@@ -166,7 +242,7 @@ pub(crate) async fn delete_orphaned_slots(session: &Session) -> Result<(), DbErr
 
 /// Wakes executions that wait for a child that has ended, and returns their number. A worker that dies before it sends
 /// the Wake leaves such executions behind.
-pub(crate) async fn wake_satisfied(session: &Session, now: Option<Timestamp>) -> Result<u64, DbError> {
+pub(super) async fn wake_satisfied(session: &Session, now: Option<Timestamp>) -> Result<u64, DbError> {
     let find = Query { sql: Sql::SatisfiedWaits, action: "finding satisfied waits", params: Vec::new() };
     let found = pipeline::run(session, TxPart::Standalone, &[find]).await?;
     let mut keys = Vec::new();

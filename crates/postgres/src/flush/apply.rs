@@ -12,7 +12,7 @@ use uuid::Uuid;
 use crate::conn::pipeline::{Query, column, param};
 use crate::conn::statements::Sql;
 use crate::flush::starts::SortedStarts;
-use crate::rows::types::{Timestamptz, ended_at, is_parked, outcome_bytes, pending_sleep_bytes, to_uuid};
+use crate::rows::types::{Timestamptz, non_empty_bytes, to_uuid};
 
 /// The Writes of a flush, sorted by kind, with their indexes in the flush.
 #[derive(Default)]
@@ -109,8 +109,8 @@ impl<'a> FlushPlan<'a> {
                 param(worker.0),
                 column(ends, |(_, t)| to_uuid(t.key)),
                 column(ends, |(_, t)| t.state.status() as i16),
-                column(ends, |(_, t)| outcome_bytes(&t.state)),
-                column(ends, |(_, t)| ended_at(&t.state)),
+                column(ends, |(_, t)| t.state.outcome().and_then(non_empty_bytes)),
+                column(ends, |(_, t)| t.state.ended_at().map(Timestamptz)),
             ];
             queries.push(Query { sql: Sql::Finish, action: "ending executions", params });
             let cancelled = cancel_outcome().as_bytes().to_vec();
@@ -123,10 +123,10 @@ impl<'a> FlushPlan<'a> {
                 param(worker.0),
                 column(transitions, |(_, t)| to_uuid(t.key)),
                 column(transitions, |(_, t)| t.state.status() as i16),
-                column(transitions, |(_, t)| is_parked(&t.state)),
-                column(transitions, |(_, t)| outcome_bytes(&t.state)),
-                column(transitions, |(_, t)| ended_at(&t.state)),
-                column(transitions, |(_, t)| pending_sleep_bytes(&t.state)),
+                column(transitions, |(_, t)| t.state.is_parked()),
+                column(transitions, |(_, t)| t.state.outcome().and_then(non_empty_bytes)),
+                column(transitions, |(_, t)| t.state.ended_at().map(Timestamptz)),
+                column(transitions, |(_, t)| t.state.encoded_sleeps()),
             ];
             queries.push(Query { sql: Sql::Transition, action: "updating executions", params });
             let idle: Vec<Uuid> = self.suspended_or_parked().collect();

@@ -1,4 +1,4 @@
-//! Applies flushes. Each lane has its own connection, and a flush is one round trip on it.
+//! Flushes: each is one transaction, in one round trip on the connection of its lane.
 
 pub(crate) mod apply;
 pub(crate) mod depth;

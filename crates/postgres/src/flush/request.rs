@@ -12,8 +12,7 @@ use uuid::Uuid;
 use crate::conn::pipeline::{Query, QueryResult, column};
 use crate::conn::statements::Sql;
 use crate::error::store_error;
-use crate::rows::types::reason_bytes;
-use crate::rows::types::{Timestamptz, to_key, to_uuid};
+use crate::rows::types::{Timestamptz, non_empty_bytes, to_key, to_uuid};
 
 /// A locked row of an execution.
 #[derive(Clone, Debug)]
@@ -89,26 +88,24 @@ impl LockedRows {
                     Outcome::Rejected(UNKNOWN_STATUS_MESSAGE.into())
                 }
                 None => Outcome::NotFound,
-                Some(target) => match request.kind {
-                    RequestKind::Cancel => self.cancel(request, &target, &mut decisions),
-                    RequestKind::Expire => self.expire(request, &target, &mut decisions),
-                    RequestKind::Resume => self.resume(request, &target, &mut decisions),
-                },
+                Some(target) => {
+                    let result = request.decide(target.status, target.is_parked, target.deadline_at);
+                    match request.kind {
+                        _ if matches!(result, RequestResult::NotApplicable(_)) => {}
+                        RequestKind::Cancel | RequestKind::Expire => {
+                            self.cancel_tree(request, &mut decisions);
+                        }
+                        RequestKind::Resume => self.resume(request.execution, &mut decisions),
+                    }
+                    request.outcome(result, target.parent)
+                }
             };
             decisions.outcomes.push((i, outcome));
         }
         decisions
     }
 
-    fn cancel<'a>(
-        &mut self,
-        request: &'a Request,
-        target: &LockedRow,
-        decisions: &mut RequestDecisions<'a>,
-    ) -> Outcome {
-        if target.status.is_terminal() {
-            return Outcome::RequestHandled(RequestResult::NotApplicable(target.status), None);
-        }
+    fn cancel_tree<'a>(&mut self, request: &'a Request, decisions: &mut RequestDecisions<'a>) {
         let mut stack = vec![request.execution];
         while let Some(next) = stack.pop() {
             let Some(row) = self.rows.get_mut(&next).filter(|row| !row.status.is_terminal()) else {
@@ -123,43 +120,14 @@ impl LockedRows {
             }
             stack.extend(self.children.get(&next).into_iter().flatten());
         }
-        if target.status == Status::Running {
-            Outcome::RequestHandled(RequestResult::Pending, None)
-        } else {
-            Outcome::RequestHandled(RequestResult::Done, target.parent)
-        }
     }
 
-    fn expire<'a>(
-        &mut self,
-        request: &'a Request,
-        target: &LockedRow,
-        decisions: &mut RequestDecisions<'a>,
-    ) -> Outcome {
-        let has_expired = target.deadline_at.is_some_and(|at| at <= request.at);
-        if has_expired && target.status != Status::Running {
-            self.cancel(request, target, decisions)
-        } else {
-            Outcome::RequestHandled(RequestResult::NotApplicable(target.status), None)
-        }
-    }
-
-    fn resume<'a>(
-        &mut self,
-        request: &'a Request,
-        target: &LockedRow,
-        decisions: &mut RequestDecisions<'a>,
-    ) -> Outcome {
-        let had_ended = matches!(target.status, Status::Failed | Status::Cancelled);
-        if !had_ended && !target.is_parked {
-            return Outcome::RequestHandled(RequestResult::NotApplicable(target.status), None);
-        }
-        if let Some(row) = self.rows.get_mut(&request.execution) {
+    fn resume(&mut self, key: Key, decisions: &mut RequestDecisions<'_>) {
+        if let Some(row) = self.rows.get_mut(&key) {
+            decisions.resumed.push((key, row.status));
             row.status = Status::Queued;
             row.is_parked = false;
         }
-        decisions.resumed.push((request.execution, target.status));
-        Outcome::RequestHandled(RequestResult::Done, None)
     }
 }
 
@@ -172,7 +140,7 @@ impl<'a> RequestDecisions<'a> {
         if !cancelled.is_empty() {
             let params = vec![
                 column(&cancelled, |(key, _)| to_uuid(*key)),
-                column(&cancelled, |(_, request)| reason_bytes(&request.reason)),
+                column(&cancelled, |(_, request)| non_empty_bytes(&request.reason)),
                 column(&cancelled, |(_, request)| Timestamptz(request.at)),
             ];
             queries.push(Query { sql: Sql::Cancel, action: "cancelling executions", params });

@@ -176,21 +176,10 @@ fn request_outcome(request: &Request, found: Option<&ExistingRow>, is_pending: b
     if !has_known_status {
         return Outcome::Rejected(UNKNOWN_STATUS_MESSAGE.into());
     }
-    let status = existing.status;
-    match request.kind {
-        RequestKind::Cancel if is_pending => Outcome::RequestHandled(RequestResult::Pending, None),
-        RequestKind::Cancel | RequestKind::Expire if status == Status::Cancelled => {
-            Outcome::RequestHandled(RequestResult::Done, existing.parent)
-        }
-        RequestKind::Cancel if status.is_terminal() => {
-            Outcome::RequestHandled(RequestResult::NotApplicable(status), None)
-        }
-        RequestKind::Expire => Outcome::RequestHandled(RequestResult::NotApplicable(status), None),
-        // the request's row is gone, so the owner has handled it
-        RequestKind::Cancel => Outcome::RequestHandled(RequestResult::Pending, None),
-        RequestKind::Resume if status == Status::Completed => {
-            Outcome::RequestHandled(RequestResult::NotApplicable(status), None)
-        }
-        RequestKind::Resume => Outcome::RequestHandled(RequestResult::Done, None),
-    }
+    let result = match request.kind {
+        RequestKind::Cancel if is_pending => RequestResult::Pending,
+        // without its row, the owner has handled the request
+        _ => request.infer_result(existing.status, existing.status == Status::Cancelled),
+    };
+    request.outcome(result, existing.parent)
 }

@@ -10,7 +10,7 @@ use crate::conn::row_counts::{finished_keys_and_count, keys_and_count, single_ro
 use crate::conn::statements::Sql;
 use crate::error::store_error;
 use crate::flush::apply::FlushPlan;
-use crate::flush::starts::{dedup_key, queue};
+use crate::flush::starts::{StartKind, dedup_key, queue};
 use crate::rows::Columns;
 use crate::rows::types::to_key;
 
@@ -52,12 +52,9 @@ impl FlushResults {
                     let open_queues: Vec<&str> = Columns::new(single_row(result)?).next()?;
                     let may_run =
                         |start: &Start| queue(start).is_some_and(|queue| open_queues.contains(&queue));
-                    let queued = plan
-                        .starts
-                        .self_claiming
-                        .iter()
-                        .filter(|(_, start, may_begin)| !*may_begin || !may_run(start));
-                    results.outcomes.extend(queued.map(|(i, _, _)| (*i, Outcome::Queued)));
+                    let starts = plan.starts.of(StartKind::SelfClaiming).iter();
+                    let queued = starts.filter(|(_, start)| !plan.starts.may_begin(start) || !may_run(start));
+                    results.outcomes.extend(queued.map(|(i, _)| (*i, Outcome::Queued)));
                 }
                 Sql::StartDebounced => results.read_debounced(plan, result)?,
                 Sql::InsertCheckpoints | Sql::InsertAttempts => {
@@ -75,9 +72,9 @@ impl FlushResults {
                     results.outcomes.extend(ends.map(|(i, _)| (*i, Outcome::Cancelled)));
                 }
                 Sql::StartNamed | Sql::Start => {
-                    let starts =
-                        if query.sql == Sql::Start { &plan.starts.special } else { &plan.starts.named };
-                    let missing = missing_indexes(starts.iter().map(|(i, start)| (*i, start.key)), result)?;
+                    let kind = if query.sql == Sql::Start { StartKind::Special } else { StartKind::Named };
+                    let starts = plan.starts.of(kind).iter();
+                    let missing = missing_indexes(starts.map(|(i, start)| (*i, start.key)), result)?;
                     results.not_inserted.extend(missing);
                 }
                 _ => {}
@@ -95,7 +92,7 @@ impl FlushResults {
             let (key, queue, id): (Key, &str, &str) = (row.key()?, row.next()?, row.next()?);
             key_by_dedup.insert((queue, id), key);
         }
-        for (i, start) in plan.starts.debounced.iter().chain(&plan.starts.superseded) {
+        for (i, start) in plan.starts.of(StartKind::Debounced).iter().chain(&plan.starts.superseded) {
             match dedup_key(start).and_then(|held| key_by_dedup.get(&held)) {
                 Some(key) if *key == start.key => {}
                 Some(key) => {

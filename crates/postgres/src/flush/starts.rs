@@ -6,37 +6,127 @@ use std::ops::Range;
 use stepfast_core::Key;
 use stepfast_core::clock::{Timestamp, stored_millis};
 use stepfast_core::store::{Start, State, WorkerId, Write};
+use tokio_postgres::types::ToSql;
 
-use crate::conn::pipeline::{Query, column, param};
+use crate::conn::pipeline::{Param, Query, column, param};
 use crate::conn::statements::Sql;
-use crate::rows::types::{Timestamptz, to_uuid};
-use crate::rows::types::{ended_at, is_parked, outcome_bytes, pending_sleep_bytes};
+use crate::rows::types::{Timestamptz, non_empty_bytes, to_uuid};
+
+/// The kind of a Start, which decides the statement that inserts it.
+#[derive(Clone, Copy)]
+pub(crate) enum StartKind {
+    /// Running, with a minted key and without options. It cannot be a duplicate.
+    Running,
+    /// Like `Running`, but has ended.
+    Ended,
+    /// Queued, with a minted key and no options except for its placement and attributes.
+    Queued,
+    /// Self-claiming: runs at once if its queue has no limits.
+    SelfClaiming,
+    /// Debounced: merged into a scheduled execution with the same dedup key, if one exists.
+    Debounced,
+    /// Like `Running` or `Ended`, with an id of its caller.
+    Named,
+    /// Anything else: needs all columns.
+    Special,
+}
+
+/// The statements of the kinds, in the order in which a flush sends them, with their parameters.
+#[rustfmt::skip]
+const STATEMENTS: [(StartKind, Sql, &str, &[StartColumn]); 7] = [
+    (StartKind::Running, Sql::StartRunning, "inserting executions",
+        &[WORKER, CREATED_AT, KEY, WORKFLOW, INPUT]),
+    (StartKind::Ended, Sql::StartEnded, "inserting executions",
+        &[CREATED_AT, ENDED_AT, STATUS, KEY, WORKFLOW, INPUT, OUTCOME]),
+    (StartKind::Queued, Sql::StartQueued, "queueing executions",
+        &[CREATED_AT, KEY, WORKFLOW, APP_VERSION, INPUT, QUEUE, QUEUE_KEY, PRIORITY]),
+    (StartKind::SelfClaiming, Sql::StartSelfClaiming, "starting self-claiming executions",
+        &[WORKER, CREATED_AT, KEY, WORKFLOW, APP_VERSION, INPUT, QUEUE, QUEUE_KEY, PRIORITY, MAY_BEGIN, QUEUES]),
+    (StartKind::Debounced, Sql::StartDebounced, "inserting executions",
+        &[CREATED_AT, KEY, WORKFLOW, APP_VERSION, INPUT, QUEUE, QUEUE_KEY, PRIORITY, DUE_AT, DEBOUNCE_WINDOW,
+          DEDUP_ID, RUN_TIMEOUT]),
+    (StartKind::Named, Sql::StartNamed, "inserting executions",
+        &[WORKER, CREATED_AT, ENDED_AT, FINGERPRINT, STATUS, KEY, WORKFLOW, WORKFLOW_ID, INPUT, OUTCOME]),
+    (StartKind::Special, Sql::Start, "inserting executions",
+        &[CREATED_AT, ENDED_AT, DEADLINE_AT, OWNER, FINGERPRINT, STATUS, IS_PARKED, IS_DETACHED, KEY, ROOT, PARENT,
+          WORKFLOW, WORKFLOW_ID, INPUT, OUTCOME, PENDING_SLEEPS, APP_VERSION, QUEUE, QUEUE_KEY, PRIORITY, DEDUP_ID,
+          RUN_TIMEOUT]),
+];
+
+/// Returns a parameter of a statement: one value, or an array with a value of each Start.
+type StartColumn = for<'a> fn(&StartBatch<'_, 'a>) -> Param<'a>;
+
+const WORKER: StartColumn = |batch| param(batch.worker.0);
+const QUEUES: StartColumn = |batch| param(batch.queues());
+const CREATED_AT: StartColumn = |batch| batch.column(|start| Timestamptz(start.created_at));
+const ENDED_AT: StartColumn = |batch| batch.column(|start| start.state.ended_at().map(Timestamptz));
+const DUE_AT: StartColumn = |batch| batch.column(|start| Timestamptz(due_at(start)));
+const DEADLINE_AT: StartColumn = |batch| batch.column(|start| start.deadline_at.map(Timestamptz));
+const DEBOUNCE_WINDOW: StartColumn =
+    |batch| batch.column(|start| start.debounce_window.map(|window| window.as_millis() as i64));
+const RUN_TIMEOUT: StartColumn = |batch| batch.column(|start| start.run_timeout.map(stored_millis));
+const OWNER: StartColumn = |batch| batch.column(|start| is_running(start).then_some(batch.worker.0));
+const FINGERPRINT: StartColumn = |batch| batch.column(|start| start.fingerprint.map(u64::cast_signed));
+const STATUS: StartColumn = |batch| batch.column(|start| start.state.status() as i16);
+const IS_PARKED: StartColumn = |batch| batch.column(|start| start.state.is_parked());
+const IS_DETACHED: StartColumn =
+    |batch| batch.column(|start| start.parent.as_ref().is_some_and(|parent| parent.is_detached));
+const MAY_BEGIN: StartColumn = |batch| batch.column(|start| batch.window.contains(&start.key));
+const KEY: StartColumn = |batch| batch.column(|start| to_uuid(start.key));
+const ROOT: StartColumn =
+    |batch| batch.column(|start| (start.root != start.key).then(|| to_uuid(start.root)));
+const PARENT: StartColumn =
+    |batch| batch.column(|start| start.parent.as_ref().map(|parent| to_uuid(parent.key)));
+const WORKFLOW: StartColumn = |batch| batch.column(|start| start.workflow.as_ref());
+const WORKFLOW_ID: StartColumn = |batch| batch.column(|start| start.workflow_id.as_deref());
+const INPUT: StartColumn = |batch| batch.column(|start| start.input.as_bytes());
+const OUTCOME: StartColumn = |batch| batch.column(|start| start.state.outcome().and_then(non_empty_bytes));
+const PENDING_SLEEPS: StartColumn = |batch| batch.column(|start| start.state.encoded_sleeps());
+const APP_VERSION: StartColumn = |batch| batch.column(|start| start.app_version.as_deref());
+const QUEUE: StartColumn = |batch| batch.column(queue);
+const QUEUE_KEY: StartColumn = |batch| batch.column(queue_key);
+const PRIORITY: StartColumn = |batch| batch.column(priority);
+const DEDUP_ID: StartColumn = |batch| batch.column(|start| start.active_dedup_id().map(|id| &**id));
+
+/// The Starts that one statement inserts.
+struct StartBatch<'s, 'a> {
+    worker: WorkerId,
+    window: &'s Range<Key>,
+    starts: &'s [(usize, &'a Start)],
+}
+
+impl<'a> StartBatch<'_, 'a> {
+    /// Returns an array parameter with one value of each Start.
+    fn column<V: ToSql + Send + Sync + 'a>(&self, value: impl Fn(&'a Start) -> V) -> Param<'a> {
+        column(self.starts, |(_, start)| value(start))
+    }
+
+    /// Returns the queues of the Starts, sorted.
+    fn queues(&self) -> Vec<&'a str> {
+        let mut queues: Vec<&str> = self.starts.iter().filter_map(|(_, start)| queue(start)).collect();
+        queues.sort_unstable();
+        queues.dedup();
+        queues
+    }
+}
 
 /// The Starts of a flush, sorted by kind, with their indexes in the flush.
 #[derive(Default)]
 pub(crate) struct SortedStarts<'a> {
-    /// Starts that need all columns, in the order of insertion.
-    pub special: Vec<(usize, &'a Start)>,
-    /// Running Starts without options, in key order. They cannot be duplicates.
-    running: Vec<(usize, &'a Start)>,
-    /// Starts without options that have ended, in key order. They cannot be duplicates.
-    ended: Vec<&'a Start>,
-    /// Plain queued Starts, in the order of the flush.
-    queued: Vec<(usize, &'a Start)>,
-    /// Self-claiming Starts, in the order of the flush, and whether the worker's window allows each to begin at once.
-    pub self_claiming: Vec<(usize, &'a Start, bool)>,
-    /// Debounced Starts: the last one of each dedup key, ordered by that key.
-    pub debounced: Vec<(usize, &'a Start)>,
+    /// The Starts of each kind: running and ended ones in key order, queued and self-claiming ones in the order of the
+    /// flush, debounced ones (the last one of each dedup key) ordered by that key, named ones by their id, special ones
+    /// in the order of insertion. If special Starts have ids, the named ones are among them.
+    by_kind: [Vec<(usize, &'a Start)>; STATEMENTS.len()],
     /// Debounced Starts that a later one of the same flush supersedes.
     pub superseded: Vec<(usize, &'a Start)>,
-    /// Starts with an id of their caller and no other options, ordered by id. Empty if `special` contains Starts with ids.
-    pub named: Vec<(usize, &'a Start)>,
     /// Attributes: key, name, value.
     attributes: Vec<(Key, &'a str, &'a str)>,
     /// The indexes of Starts whose queue is full.
     pub rejected: HashSet<usize>,
     /// Whether plain queued Starts have their own query.
     has_queued: bool,
+    /// The worker's window, within which executions may begin without an entry in the index of owners.
+    window: Range<Key>,
 }
 
 impl<'a> SortedStarts<'a> {
@@ -47,46 +137,45 @@ impl<'a> SortedStarts<'a> {
             let Write::Start(start) = write else { continue };
             let attributes = start.attributes.iter();
             starts.attributes.extend(attributes.map(|(name, value)| (start.key, name, value)));
-            if start.debounce_window.is_some() {
-                starts.debounced.push((i, start));
-                continue;
-            }
-            match classify(start) {
-                StartKind::Plain if matches!(start.state, State::Ended { .. }) => starts.ended.push(start),
-                StartKind::Plain => starts.running.push((i, start)),
-                StartKind::Queued => starts.queued.push((i, start)),
-                StartKind::SelfClaiming => starts.self_claiming.push((i, start, true)),
-                StartKind::Named => starts.named.push((i, start)),
-                StartKind::Special => starts.special.push((i, start)),
-            }
+            starts.of_mut(StartKind::of(start)).push((i, start));
         }
-        starts.running.sort_by_key(|(_, start)| start.key);
-        starts.ended.sort_by_key(|start| start.key);
+        starts.of_mut(StartKind::Running).sort_by_key(|(_, start)| start.key);
+        starts.of_mut(StartKind::Ended).sort_by_key(|(_, start)| start.key);
         let mut later = HashSet::new();
-        let all = std::mem::take(&mut starts.debounced).into_iter().rev();
-        (starts.debounced, starts.superseded) = all.partition(|(_, start)| later.insert(dedup_key(start)));
-        starts.debounced.sort_by(|(_, a), (_, b)| dedup_key(a).cmp(&dedup_key(b)));
-        if starts.special.iter().any(|(_, start)| matches!(start.state, State::Queued { .. })) {
-            // all queued Starts go into `special`, so that they become ready in the order of the flush
-            for (i, write) in writes.iter().enumerate() {
-                if let Write::Start(start) = write
-                    && is_plain_queued(start)
-                {
-                    starts.special.push((i, start));
-                }
-            }
-            starts.queued.clear();
+        let all = starts.take(StartKind::Debounced).into_iter().rev();
+        let (mut last, superseded) = all.partition::<Vec<_>, _>(|(_, start)| later.insert(dedup_key(start)));
+        last.sort_by(|(_, a), (_, b)| dedup_key(a).cmp(&dedup_key(b)));
+        *starts.of_mut(StartKind::Debounced) = last;
+        starts.superseded = superseded;
+        if starts.of(StartKind::Special).iter().any(|(_, start)| matches!(start.state, State::Queued { .. }))
+        {
+            // all queued Starts become special, so that they become ready in the order of the flush
+            let queued = starts.take(StartKind::Queued);
+            starts.of_mut(StartKind::Special).extend(queued);
         }
-        starts.has_queued = !starts.queued.is_empty();
+        starts.has_queued = !starts.of(StartKind::Queued).is_empty();
         starts.sort();
         starts
     }
 
+    /// Returns the Starts of a kind.
+    pub(crate) fn of(&self, kind: StartKind) -> &[(usize, &'a Start)] {
+        &self.by_kind[kind as usize]
+    }
+
+    fn of_mut(&mut self, kind: StartKind) -> &mut Vec<(usize, &'a Start)> {
+        &mut self.by_kind[kind as usize]
+    }
+
+    fn take(&mut self, kind: StartKind) -> Vec<(usize, &'a Start)> {
+        std::mem::take(self.of_mut(kind))
+    }
+
     /// Removes Starts whose queue is full.
     pub(crate) fn reject(&mut self, rejected: HashSet<usize>) {
-        self.queued.retain(|(i, _)| !rejected.contains(i));
-        self.special.retain(|(i, _)| !rejected.contains(i));
-        self.self_claiming.retain(|(i, _, _)| !rejected.contains(i));
+        for starts in &mut self.by_kind {
+            starts.retain(|(i, _)| !rejected.contains(i));
+        }
         self.rejected = rejected;
     }
 
@@ -101,166 +190,53 @@ impl<'a> SortedStarts<'a> {
     /// cannot deadlock. Claims insert the rows of the inbox in another order; `lock_timeout` resolves deadlocks with them.
     fn sort(&mut self) {
         // named and special Starts need one common order
-        if self.special.iter().any(|(_, start)| start.workflow_id.is_some()) {
-            self.special.append(&mut self.named);
+        if self.of(StartKind::Special).iter().any(|(_, start)| start.workflow_id.is_some()) {
+            let named = self.take(StartKind::Named);
+            self.of_mut(StartKind::Special).extend(named);
         }
-        for starts in [&mut self.named, &mut self.special] {
+        for kind in [StartKind::Named, StartKind::Special] {
             let unique = |start: &&'a Start| (dedup_key(start), &start.workflow_id, start.key);
-            starts.sort_by(|(_, a), (_, b)| unique(a).cmp(&unique(b)));
+            self.of_mut(kind).sort_by(|(_, a), (_, b)| unique(a).cmp(&unique(b)));
         }
     }
 
-    /// Moves running Starts with keys outside of `window` to `special`, whose query adds them to the index of owners; see
-    /// [`Ownership`](crate::ownership::Ownership).
+    /// Makes running Starts with keys outside of `window` special: the query of those adds them to the index of owners;
+    /// see [`Ownership`](crate::ownership::Ownership).
     pub(crate) fn restrict_to_window(&mut self, window: &Range<Key>) {
-        let before = self.special.len();
-        for starts in [&mut self.running, &mut self.named] {
-            let outside = |(_, start): &mut (usize, &Start)| {
-                matches!(start.state, State::Running { .. }) && !window.contains(&start.key)
-            };
-            self.special.extend(starts.extract_if(.., outside));
+        let before = self.of(StartKind::Special).len();
+        for kind in [StartKind::Running, StartKind::Named] {
+            let outside =
+                |(_, start): &mut (usize, &Start)| is_running(start) && !window.contains(&start.key);
+            let moved: Vec<_> = self.of_mut(kind).extract_if(.., outside).collect();
+            self.of_mut(StartKind::Special).extend(moved);
         }
-        if self.special.len() > before {
+        if self.of(StartKind::Special).len() > before {
             self.sort();
         }
-        for (_, start, may_begin) in &mut self.self_claiming {
-            *may_begin = window.contains(&start.key);
-        }
+        self.window = window.clone();
+    }
+
+    /// Whether the worker's window allows a self-claiming Start to begin at once.
+    pub(crate) fn may_begin(&self, start: &Start) -> bool {
+        self.window.contains(&start.key)
     }
 
     /// Returns the keys of executions that start running without an entry in the index of owners.
     pub(crate) fn unindexed_keys(&self) -> impl Iterator<Item = Key> {
-        let named = self.named.iter().filter(|(_, start)| matches!(start.state, State::Running { .. }));
+        let named = self.of(StartKind::Named).iter().filter(|(_, start)| is_running(start));
         let self_claiming =
-            self.self_claiming.iter().filter(|(_, _, may_begin)| *may_begin).map(|(_, start, _)| start.key);
-        self.running.iter().chain(named).map(|(_, start)| start.key).chain(self_claiming)
+            self.of(StartKind::SelfClaiming).iter().filter(|(_, start)| self.may_begin(start));
+        self.of(StartKind::Running).iter().chain(named).chain(self_claiming).map(|(_, start)| start.key)
     }
 
     /// Adds the queries that insert the Starts.
     pub(crate) fn push_queries(&self, worker: WorkerId, queries: &mut Vec<Query<'a>>) {
-        if !self.running.is_empty() {
-            let starts = &self.running;
-            let params = vec![
-                param(worker.0),
-                column(starts, |(_, start)| Timestamptz(start.created_at)),
-                column(starts, |(_, start)| to_uuid(start.key)),
-                column(starts, |(_, start)| start.workflow.as_ref()),
-                column(starts, |(_, start)| start.input.as_bytes()),
-            ];
-            queries.push(Query { sql: Sql::StartRunning, action: "inserting executions", params });
-        }
-        if !self.ended.is_empty() {
-            let starts = &self.ended;
-            let params = vec![
-                column(starts, |start| Timestamptz(start.created_at)),
-                column(starts, |start| ended_at(&start.state)),
-                column(starts, |start| start.state.status() as i16),
-                column(starts, |start| to_uuid(start.key)),
-                column(starts, |start| start.workflow.as_ref()),
-                column(starts, |start| start.input.as_bytes()),
-                column(starts, |start| outcome_bytes(&start.state)),
-            ];
-            queries.push(Query { sql: Sql::StartEnded, action: "inserting executions", params });
-        }
-        if !self.queued.is_empty() {
-            let starts = &self.queued;
-            let params = vec![
-                column(starts, |(_, start)| Timestamptz(start.created_at)),
-                column(starts, |(_, start)| to_uuid(start.key)),
-                column(starts, |(_, start)| start.workflow.as_ref()),
-                column(starts, |(_, start)| start.app_version.as_deref()),
-                column(starts, |(_, start)| start.input.as_bytes()),
-                column(starts, |(_, start)| queue(start)),
-                column(starts, |(_, start)| queue_key(start)),
-                column(starts, |(_, start)| priority(start)),
-            ];
-            queries.push(Query { sql: Sql::StartQueued, action: "queueing executions", params });
-        }
-        if !self.self_claiming.is_empty() {
-            let starts = &self.self_claiming;
-            let mut queues: Vec<&str> = starts.iter().filter_map(|(_, start, _)| queue(start)).collect();
-            queues.sort_unstable();
-            queues.dedup();
-            let params = vec![
-                param(worker.0),
-                column(starts, |(_, start, _)| Timestamptz(start.created_at)),
-                column(starts, |(_, start, _)| to_uuid(start.key)),
-                column(starts, |(_, start, _)| start.workflow.as_ref()),
-                column(starts, |(_, start, _)| start.app_version.as_deref()),
-                column(starts, |(_, start, _)| start.input.as_bytes()),
-                column(starts, |(_, start, _)| queue(start)),
-                column(starts, |(_, start, _)| queue_key(start)),
-                column(starts, |(_, start, _)| priority(start)),
-                column(starts, |(_, _, may_begin)| *may_begin),
-                param(queues),
-            ];
-            queries.push(Query {
-                sql: Sql::StartSelfClaiming,
-                action: "starting self-claiming executions",
-                params,
-            });
-        }
-        if !self.debounced.is_empty() {
-            let starts = &self.debounced;
-            let params = vec![
-                column(starts, |(_, start)| Timestamptz(start.created_at)),
-                column(starts, |(_, start)| to_uuid(start.key)),
-                column(starts, |(_, start)| start.workflow.as_ref()),
-                column(starts, |(_, start)| start.app_version.as_deref()),
-                column(starts, |(_, start)| start.input.as_bytes()),
-                column(starts, |(_, start)| queue(start)),
-                column(starts, |(_, start)| queue_key(start)),
-                column(starts, |(_, start)| priority(start)),
-                column(starts, |(_, start)| Timestamptz(due_at(start))),
-                column(starts, |(_, start)| start.debounce_window.map(|most| most.as_millis() as i64)),
-                column(starts, |(_, start)| start.active_dedup_id().map(|id| &**id)),
-                column(starts, |(_, start)| start.run_timeout.map(stored_millis)),
-            ];
-            queries.push(Query { sql: Sql::StartDebounced, action: "inserting executions", params });
-        }
-        if !self.named.is_empty() {
-            let starts = &self.named;
-            let params = vec![
-                param(worker.0),
-                column(starts, |(_, start)| Timestamptz(start.created_at)),
-                column(starts, |(_, start)| ended_at(&start.state)),
-                column(starts, |(_, start)| start.fingerprint.map(u64::cast_signed)),
-                column(starts, |(_, start)| start.state.status() as i16),
-                column(starts, |(_, start)| to_uuid(start.key)),
-                column(starts, |(_, start)| start.workflow.as_ref()),
-                column(starts, |(_, start)| start.workflow_id.as_deref()),
-                column(starts, |(_, start)| start.input.as_bytes()),
-                column(starts, |(_, start)| outcome_bytes(&start.state)),
-            ];
-            queries.push(Query { sql: Sql::StartNamed, action: "inserting executions", params });
-        }
-        if !self.special.is_empty() {
-            let starts = &self.special;
-            let params = vec![
-                column(starts, |(_, start)| Timestamptz(start.created_at)),
-                column(starts, |(_, start)| ended_at(&start.state)),
-                column(starts, |(_, start)| start.deadline_at.map(Timestamptz)),
-                column(starts, |(_, start)| matches!(start.state, State::Running { .. }).then_some(worker.0)),
-                column(starts, |(_, start)| start.fingerprint.map(u64::cast_signed)),
-                column(starts, |(_, start)| start.state.status() as i16),
-                column(starts, |(_, start)| is_parked(&start.state)),
-                column(starts, |(_, start)| start.parent.as_ref().is_some_and(|parent| parent.is_detached)),
-                column(starts, |(_, start)| to_uuid(start.key)),
-                column(starts, |(_, start)| (start.root != start.key).then(|| to_uuid(start.root))),
-                column(starts, |(_, start)| start.parent.as_ref().map(|parent| to_uuid(parent.key))),
-                column(starts, |(_, start)| start.workflow.as_ref()),
-                column(starts, |(_, start)| start.workflow_id.as_deref()),
-                column(starts, |(_, start)| start.input.as_bytes()),
-                column(starts, |(_, start)| outcome_bytes(&start.state)),
-                column(starts, |(_, start)| pending_sleep_bytes(&start.state)),
-                column(starts, |(_, start)| start.app_version.as_deref()),
-                column(starts, |(_, start)| queue(start)),
-                column(starts, |(_, start)| queue_key(start)),
-                column(starts, |(_, start)| priority(start)),
-                column(starts, |(_, start)| start.active_dedup_id().map(|id| &**id)),
-                column(starts, |(_, start)| start.run_timeout.map(stored_millis)),
-            ];
-            queries.push(Query { sql: Sql::Start, action: "inserting executions", params });
+        for (kind, sql, action, columns) in STATEMENTS {
+            let batch = StartBatch { worker, window: &self.window, starts: self.of(kind) };
+            if !batch.starts.is_empty() {
+                let params = columns.iter().map(|column| column(&batch)).collect();
+                queries.push(Query { sql, action, params });
+            }
         }
         if !self.attributes.is_empty() {
             let params = vec![
@@ -273,43 +249,39 @@ impl<'a> SortedStarts<'a> {
     }
 }
 
-/// The kind of a Start, which decides the query that inserts it.
-enum StartKind {
-    /// Running or ended, with a minted key and without options. It cannot be a duplicate.
-    Plain,
-    /// Queued, with a minted key and no options except for its placement and attributes.
-    Queued,
-    /// Self-claiming: runs at once if its queue has no limits.
-    SelfClaiming,
-    /// Like `Plain`, with an id of its caller.
-    Named,
-    /// Anything else.
-    Special,
+impl StartKind {
+    fn of(start: &Start) -> Self {
+        if start.debounce_window.is_some() {
+            return Self::Debounced;
+        }
+        if is_plain_queued(start) {
+            return Self::Queued;
+        }
+        if start.is_self_claiming() {
+            return Self::SelfClaiming;
+        }
+        let is_common_state = match &start.state {
+            State::Running { pending_sleeps } => pending_sleeps.is_empty(),
+            state => matches!(state, State::Ended { .. }),
+        };
+        let is_root = start.parent.is_none() && start.root == start.key;
+        if !is_root || !is_common_state || start.deadline_at.is_some() {
+            return Self::Special;
+        }
+        if start.app_version.is_some() || start.placement.is_some() {
+            return Self::Special;
+        }
+        match &start.workflow_id {
+            Some(_) => Self::Named,
+            None if start.fingerprint.is_some() || start.is_guarded => Self::Special,
+            None if is_running(start) => Self::Running,
+            None => Self::Ended,
+        }
+    }
 }
 
-fn classify(start: &Start) -> StartKind {
-    let is_root = start.parent.is_none() && start.root == start.key;
-    let is_common_state = match &start.state {
-        State::Running { pending_sleeps } => pending_sleeps.is_empty(),
-        state => matches!(state, State::Ended { .. }),
-    };
-    if is_plain_queued(start) {
-        return StartKind::Queued;
-    }
-    if start.is_self_claiming() {
-        return StartKind::SelfClaiming;
-    }
-    if !is_root || !is_common_state || start.deadline_at.is_some() {
-        return StartKind::Special;
-    }
-    if start.app_version.is_some() || start.placement.is_some() {
-        return StartKind::Special;
-    }
-    match &start.workflow_id {
-        None if start.fingerprint.is_none() && !start.is_guarded => StartKind::Plain,
-        Some(_) => StartKind::Named,
-        _ => StartKind::Special,
-    }
+fn is_running(start: &Start) -> bool {
+    matches!(start.state, State::Running { .. })
 }
 
 /// Whether a Start is queued, has no other options, and cannot be a duplicate.

@@ -1,4 +1,4 @@
-//! [`Reader`]: loads and lists, on connections of their own.
+//! Reads: loads and lists by [`Reader`], on connections of their own.
 
 pub(crate) mod queues;
 pub(crate) mod workers;
@@ -8,9 +8,8 @@ use std::sync::Arc;
 
 use bytes::{Bytes, BytesMut};
 use stepfast_core::Key;
-use stepfast_core::clock::Timestamp;
 use stepfast_core::payload::ChunkRef;
-use stepfast_core::store::{Detail, ExecutionId, Filter, Page, Record, StoreError, WorkerId};
+use stepfast_core::store::{Detail, ExecutionId, Filter, Page, Record, StoreError};
 use tokio_postgres::Row;
 
 use crate::conn::background::BackgroundRuntime;
@@ -22,7 +21,7 @@ use crate::conn::session::TxPart;
 use crate::conn::statements::Sql;
 use crate::error::{corrupt, query_error};
 use crate::rows::types::{Timestamptz, to_uuid};
-use crate::rows::{Columns, RecordDetails, bare_record, parse_execution, parse_listed_execution};
+use crate::rows::{Columns, RecordDetails, parse_execution, parse_listed_execution};
 
 /// The store's loads and lists, with their pool of connections.
 pub(crate) struct Reader {
@@ -112,21 +111,6 @@ impl Reader {
         )))
     }
 
-    /// See [`Store::dead_workers`](stepfast_core::Store::dead_workers); `now`: the present time, `None` for the
-    /// server's.
-    pub(crate) async fn dead_workers(
-        &self,
-        workers: &[WorkerId],
-        now: Option<Timestamp>,
-        lease_micros: i64,
-    ) -> Result<Vec<WorkerId>, StoreError> {
-        let ids: Vec<i64> = workers.iter().map(|worker| worker.0).collect();
-        let params = vec![param(ids), param(now.map(Timestamptz)), param(lease_micros)];
-        let rows =
-            self.query(Query { sql: Sql::DeadWorkers, action: "finding dead workers", params }).await?;
-        rows.iter().map(|row| Columns::new(row).next().map(WorkerId)).collect()
-    }
-
     /// See [`Store::list`](stepfast_core::Store::list).
     pub(crate) async fn list(&self, filter: &Filter) -> Result<Page, StoreError> {
         let texts = [&filter.workflow, &filter.id_prefix, &filter.app_version, &filter.queue];
@@ -167,7 +151,7 @@ impl Reader {
 }
 
 fn parse_records(rows: &[Row]) -> Result<Vec<Record>, StoreError> {
-    rows.iter().map(|row| parse_execution(row).map(bare_record)).collect()
+    rows.iter().map(|row| parse_execution(row).map(Record::without_details)).collect()
 }
 
 /// Returns the records in the order of `ids`, `None` where there is none; a repeated id gets its record each time.

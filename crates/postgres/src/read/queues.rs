@@ -2,15 +2,13 @@
 
 use std::sync::Arc;
 
-use stepfast_core::queue::{Queue, QueueRow};
+use stepfast_core::queue::QueueRow;
 use stepfast_core::store::StoreError;
-use tokio_postgres::Row;
 
 use crate::conn::pipeline::{Query, param};
 use crate::conn::statements::Sql;
 use crate::read::Reader;
-use crate::rows::Columns;
-use crate::rows::queues::{parse_count, parse_limits};
+use crate::rows::queues::parse_queue;
 
 impl Reader {
     /// See [`Store::queues`](stepfast_core::Store::queues).
@@ -19,13 +17,4 @@ impl Reader {
         let query = Query { sql: Sql::Queues, action: "listing queues", params: vec![param(names)] };
         self.query(query).await?.iter().map(parse_queue).collect()
     }
-}
-
-fn parse_queue(row: &Row) -> Result<QueueRow, StoreError> {
-    let mut row = Columns::new(row);
-    let name = row.next::<&str>()?.into();
-    let (version, changed_at, is_paused) = (row.next()?, row.time()?, row.next()?);
-    let mut limits = parse_limits(&mut row)?;
-    limits.max_depth = parse_count(&mut row)?;
-    Ok(QueueRow { queue: Queue { name, limits }, is_paused, version, changed_at })
 }

@@ -33,9 +33,22 @@ impl Reader {
             waiting: waiting.iter().map(parse_waiting_work).collect::<Result<_, _>>()?,
         })
     }
-}
 
-impl Reader {
+    /// See [`Store::dead_workers`](stepfast_core::Store::dead_workers); `now`: the present time, `None` for the
+    /// server's.
+    pub(crate) async fn dead_workers(
+        &self,
+        workers: &[WorkerId],
+        now: Option<Timestamp>,
+        lease_micros: i64,
+    ) -> Result<Vec<WorkerId>, StoreError> {
+        let ids: Vec<i64> = workers.iter().map(|worker| worker.0).collect();
+        let params = vec![param(ids), param(now.map(Timestamptz)), param(lease_micros)];
+        let rows =
+            self.query(Query { sql: Sql::DeadWorkers, action: "finding dead workers", params }).await?;
+        rows.iter().map(|row| Columns::new(row).next().map(WorkerId)).collect()
+    }
+
     /// See [`Store::dead_letters`](stepfast_core::Store::dead_letters).
     pub(crate) async fn dead_letters(&self, limit: u64) -> Result<Vec<DeadLetter>, StoreError> {
         let limit = i64::try_from(limit).unwrap_or(i64::MAX);

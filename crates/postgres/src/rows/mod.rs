@@ -1,4 +1,4 @@
-//! Parses rows into the types of the store contract.
+//! Rows: converts columns to the types of the store contract, and back.
 
 pub(crate) mod queues;
 pub(crate) mod types;
@@ -183,7 +183,7 @@ fn parse_execution_columns(row: &mut Columns<'_>) -> Result<Execution, StoreErro
         wake_at: row.opt_time()?,
         strikes: row.next::<Option<i32>>()?.unwrap_or_default().cast_unsigned(),
         app_version: row.next::<Option<&str>>()?.map(Into::into),
-        placement: read_placement(row)?,
+        placement: parse_placement(row)?,
         dedup_id: row.next::<Option<&str>>()?.map(Into::into),
         run_timeout: row.next::<Option<i64>>()?.map(|ms| Duration::from_millis(ms.unsigned_abs())),
         attributes: Attributes::NONE,
@@ -199,7 +199,7 @@ fn parse_execution_columns(row: &mut Columns<'_>) -> Result<Execution, StoreErro
 }
 
 /// Reads an execution's placement: its queue, key and priority.
-fn read_placement(row: &mut Columns<'_>) -> Result<Option<Arc<Placement>>, StoreError> {
+fn parse_placement(row: &mut Columns<'_>) -> Result<Option<Arc<Placement>>, StoreError> {
     let (queue, key, priority): (Option<&str>, Option<&str>, Option<i32>) =
         (row.next()?, row.next()?, row.next()?);
     let placement = |queue: &str| Placement {
@@ -318,9 +318,4 @@ impl RecordDetails {
     fn record<'a>(&self, key: Key, records: &'a mut [Record]) -> Option<&'a mut Record> {
         self.indexes.get(&key).and_then(|&index| records.get_mut(index))
     }
-}
-
-/// Returns a record without details.
-pub(crate) fn bare_record(execution: Execution) -> Record {
-    Record { execution, checkpoints: Vec::new(), attempts: Vec::new(), requests: Vec::new() }
 }

@@ -4,7 +4,6 @@ use std::error::Error;
 
 use bytes::{BufMut, BytesMut};
 use stepfast_core::clock::Timestamp;
-use stepfast_core::store::{State, encode_pending_sleeps};
 use stepfast_core::{Key, Payload};
 use tokio_postgres::types::{FromSql, IsNull, ToSql, Type, to_sql_checked};
 use uuid::Uuid;
@@ -72,38 +71,6 @@ pub(crate) fn non_empty_bytes(payload: &Payload) -> Option<&[u8]> {
 /// Converts a column to a payload.
 pub(crate) fn to_payload(bytes: &[u8]) -> Payload {
     Payload::from_slice(bytes)
-}
-
-/// Returns the value of the column `is_paused` for a state.
-pub(crate) fn is_parked(state: &State) -> bool {
-    matches!(state, State::Parked { .. })
-}
-
-/// Returns the value of the column `outcome` for a state.
-pub(crate) fn outcome_bytes(state: &State) -> Option<&[u8]> {
-    match state {
-        State::Parked { reason: outcome, .. } | State::Ended { outcome, .. } => non_empty_bytes(outcome),
-        _ => None,
-    }
-}
-
-/// Returns the value of the column `ended_at` for a state.
-pub(crate) fn ended_at(state: &State) -> Option<Timestamptz> {
-    match state {
-        State::Ended { at, .. } => Some(Timestamptz(*at)),
-        _ => None,
-    }
-}
-
-/// Returns the value of the column `armed` for a state.
-pub(crate) fn pending_sleep_bytes(state: &State) -> Option<Vec<u8>> {
-    let sleeps = state.pending_sleeps();
-    (!sleeps.is_empty()).then(|| encode_pending_sleeps(sleeps))
-}
-
-/// Returns the value of the column `outcome` for an execution that a cancel ends.
-pub(crate) fn reason_bytes(payload: &Payload) -> Option<&[u8]> {
-    non_empty_bytes(payload)
 }
 
 #[cfg(test)]

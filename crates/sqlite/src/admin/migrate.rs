@@ -1,18 +1,68 @@
-//! Brings the schema up to date, or rejects a newer one. The caller holds the lock that admits one opener at a time, of
-//! all processes.
+//! Brings the schema up to date, or rejects a newer one.
+
+use std::path::Path;
 
 use refinery::Runner;
 use rusqlite::Connection;
-use stepfast_core::store::StoreError;
+use stepfast_core::store::{MigrationReport, StoreError};
 
+use crate::conn::{close_without_checkpoint, explain_open_error, open_reader};
 use crate::error::DbResult;
-use crate::schema::{HISTORY_TABLE, migrations, newest_version, schema_version};
+use crate::fork::SqliteUse;
+use crate::schema::{self, HISTORY_TABLE, migrations, newest_version, schema_version};
+use crate::{SqliteOptions, SqliteStore, resolve_path};
 
 /// Size of a database, in bytes, up to which opening an engine migrates the schema by itself. A migration may rewrite
 /// tables, and a supervisor could end the process before it is finished.
 const MAX_AUTOMATIC_MIGRATION_BYTES: i64 = 1 << 30;
 
-/// Applies the missing migrations in one transaction. Returns whether any was missing.
+impl SqliteStore {
+    /// Creates the database at `path`, or brings its schema up to date whatever its size. If `is_dry`, only returns the
+    /// SQL that would be executed.
+    pub fn migrate(path: impl AsRef<Path>, is_dry: bool) -> Result<MigrationReport, StoreError> {
+        let path = resolve_path(path.as_ref())?;
+        let found = found_version(&path)?;
+        let all = schema::migration_texts();
+        let newest = all.last().map_or(0, |(version, ..)| *version);
+        if let Some(found) = found.filter(|found| *found > newest) {
+            return Err(StoreError::NewerSchema { found, supported: newest });
+        }
+        let pending: Vec<_> = all.into_iter().filter(|(version, ..)| *version > found.unwrap_or(0)).collect();
+        let mut report = MigrationReport {
+            database: path.display().to_string(),
+            found_version: found,
+            required_version: newest,
+            migrations: pending.iter().map(|(_, name, _)| name.clone()).collect(),
+            ..MigrationReport::default()
+        };
+        if is_dry {
+            let texts = pending.iter().map(|(.., sql)| format!("{}\n", sql.trim_end()));
+            report.sql = if pending.is_empty() {
+                String::new()
+            } else {
+                format!("BEGIN IMMEDIATE;\n{}COMMIT;", texts.collect::<String>())
+            };
+        } else if !pending.is_empty() {
+            drop(Self::open_and_migrate(&path, SqliteOptions::default(), true)?);
+        }
+        Ok(report)
+    }
+}
+
+/// Reads the version of the file's schema; `None` if the file does not exist or is empty.
+fn found_version(path: &Path) -> Result<Option<i64>, StoreError> {
+    if !path.exists() {
+        return Ok(None);
+    }
+    let _in_sqlite = SqliteUse::enter();
+    let conn = open_reader(path, None).map_err(|error| explain_open_error(path, error))?;
+    let found = schema::schema_version(&conn).map_err(|error| explain_open_error(path, error))?;
+    close_without_checkpoint(conn);
+    Ok((found > 0).then_some(found))
+}
+
+/// Applies the missing migrations in one transaction. Returns whether any was missing. The caller holds the lock that
+/// admits one opener at a time, of all processes.
 pub(crate) fn migrate(conn: &mut Connection) -> DbResult<bool> {
     let mut runner = Runner::new(&migrations()).set_grouped(true);
     runner.set_migration_table_name(HISTORY_TABLE);

@@ -1,4 +1,4 @@
-//! [`QueueCapacity`]: the number of executions that a queue's limits still allow.
+//! [`QueueState`]: a queue as a claim finds it, with its limits and what they still allow.
 
 use std::sync::Arc;
 
@@ -15,25 +15,25 @@ use crate::rows::key_bytes;
 use crate::rows::queues::{next_ready_key, read_queue};
 
 /// Maximum number of a queue's keys that one claim considers.
-const MAX_KEYS: usize = 1_000;
+const MAX_KEYS_PER_QUEUE: usize = 1_000;
 
-/// A queue's remaining capacity, in total and per key.
-pub(crate) struct QueueCapacity {
-    pub(crate) queue: Arc<str>,
+/// A queue with ready executions.
+pub(crate) struct QueueState {
+    pub(crate) name: Arc<str>,
     limits: Limits,
     now: Timestamp,
     /// The executions that the claim may take.
     pub(crate) scope: ClaimScope,
     /// Number of further executions of the queue that may run.
-    pub(crate) remaining: usize,
+    pub(crate) capacity: usize,
     /// Whether concurrency limits leave ready executions unclaimed.
     pub(crate) is_limited: bool,
     /// Time at which the rates allow further starts; `None` if they allow some now.
     pub(crate) retry_at: Option<Timestamp>,
 }
 
-impl QueueCapacity {
-    /// Reads the capacity of a queue for a worker; `None` if the queue is paused.
+impl QueueState {
+    /// Reads the state of a queue for a worker; `None` if the queue is paused.
     pub(crate) fn read(
         sql: &mut Statements<'_>,
         name: &Arc<str>,
@@ -46,25 +46,25 @@ impl QueueCapacity {
         }
         let limits = row.map(|row| row.queue.limits).unwrap_or_default();
         let scope = if limits.has_rate() { ClaimScope::Starting } else { ClaimScope::All };
-        let mut capacity = Self {
-            queue: name.clone(),
+        let mut state = Self {
+            name: name.clone(),
             limits,
             now,
             scope,
-            remaining: usize::MAX,
+            capacity: usize::MAX,
             is_limited: false,
             retry_at: None,
         };
-        let limits = &capacity.limits;
+        let limits = &state.limits;
         if limits.concurrency.is_some() || limits.worker_concurrency.is_some() {
             let params = (&**name, worker);
             let (slots, worker_slots): (u32, u32) =
                 sql.get(Sql::CountSlots)?.query_row(params, |row| Ok((row.get(0)?, row.get(1)?)))?;
-            capacity.remaining = remaining(limits.concurrency, slots.into())
+            state.capacity = remaining(limits.concurrency, slots.into())
                 .min(remaining(limits.worker_concurrency, worker_slots.into()));
-            capacity.is_limited = capacity.remaining == 0;
+            state.is_limited = state.capacity == 0;
         }
-        Ok(Some(capacity))
+        Ok(Some(state))
     }
 
     /// Chooses the scope of the claim: only woken executions, if these workflows have any. Otherwise starts, and the
@@ -74,13 +74,13 @@ impl QueueCapacity {
             return Ok(());
         }
         for workflow in workflows {
-            if sql.exists(Sql::HasWoken, (&**workflow, &*self.queue))? {
+            if sql.exists(Sql::HasWoken, (&**workflow, &*self.name))? {
                 self.scope = ClaimScope::Woken;
                 return Ok(());
             }
         }
         let allowed = self.rate_allowance(sql, self.limits.rate, None)?;
-        self.remaining = self.remaining.min(allowed);
+        self.capacity = self.capacity.min(allowed);
         Ok(())
     }
 
@@ -88,7 +88,7 @@ impl QueueCapacity {
     pub(crate) fn key_capacity(&mut self, sql: &mut Statements<'_>, key: &str) -> DbResult<usize> {
         let mut capacity = usize::MAX;
         if let Some(limit) = self.limits.key_concurrency {
-            let slots: u32 = sql.get(Sql::CountKeySlots)?.query_row((&*self.queue, key), |row| row.get(0))?;
+            let slots: u32 = sql.get(Sql::CountKeySlots)?.query_row((&*self.name, key), |row| row.get(0))?;
             capacity = remaining(Some(limit), slots.into());
             self.is_limited |= capacity == 0;
         }
@@ -116,7 +116,7 @@ impl QueueCapacity {
     /// Reads the starts of the queue, or of one of its keys, that count for a rate.
     fn rate_usage(&self, sql: &mut Statements<'_>, rate: &Rate, key: Option<&str>) -> DbResult<RateUsage> {
         let window_start = rate.window_start(self.now).as_micros();
-        let params = (&*self.queue, key.is_some(), key.unwrap_or_default(), window_start);
+        let params = (&*self.name, key.is_some(), key.unwrap_or_default(), window_start);
         let usage = sql.get(Sql::RateUsage)?.query_row(params, |row| {
             let time = |micros: Option<i64>| micros.map(Timestamp::from_micros);
             Ok(RateUsage {
@@ -137,7 +137,7 @@ impl QueueCapacity {
         worker: i64,
     ) -> DbResult<()> {
         if self.limits.has_slots() {
-            sql.insert(Table::Slots, Sql::TakeSlot, (&*self.queue, queue_key, key_bytes(&id), worker))?;
+            sql.insert(Table::Slots, Sql::TakeSlot, (&*self.name, queue_key, key_bytes(&id), worker))?;
         }
         Ok(())
     }
@@ -156,8 +156,8 @@ impl QueueCapacity {
             let Some(rate) = rate else { continue };
             let entry = rate.entry(&self.rate_usage(sql, &rate, key)?, self.now, starts);
             let (is_key, key) = (key.is_some(), key.unwrap_or_default());
-            sql.run(Sql::DeleteOldStarts, (&*self.queue, is_key, key, entry.prune_until.as_micros()))?;
-            let params = (&*self.queue, is_key, key, entry.at.as_micros(), entry.starts as i64);
+            sql.run(Sql::DeleteOldStarts, (&*self.name, is_key, key, entry.prune_until.as_micros()))?;
+            let params = (&*self.name, is_key, key, entry.at.as_micros(), entry.starts as i64);
             sql.run(Sql::RecordStarts, params)?;
         }
         Ok(())
@@ -178,11 +178,11 @@ impl QueueCapacity {
             loop {
                 let mut next: Option<Arc<str>> = None;
                 for workflow in workflows {
-                    let found = next_ready_key(sql, workflow, &self.queue, position.as_deref(), self.scope)?;
+                    let found = next_ready_key(sql, workflow, &self.name, position.as_deref(), self.scope)?;
                     next = next.into_iter().chain(found).min();
                 }
                 let Some(key) = next.filter(|key| end.is_none_or(|end| **key <= *end)) else { break };
-                if keys.len() == MAX_KEYS {
+                if keys.len() == MAX_KEYS_PER_QUEUE {
                     has_more_keys = true;
                     break;
                 }
@@ -192,8 +192,8 @@ impl QueueCapacity {
             }
         }
         Ok(ReadyQueue {
-            queue: self.queue.clone(),
-            capacity: self.remaining,
+            queue: self.name.clone(),
+            capacity: self.capacity,
             keys,
             has_more_keys,
             weights: self.limits.key_weights.clone(),

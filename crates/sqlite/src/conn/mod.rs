@@ -1,5 +1,6 @@
-//! Connections: their set-up, and the check that the settings took effect.
+//! Connections: opens the database with settings that are checked, and prepares statements.
 
+pub(crate) mod row_counts;
 pub(crate) mod statements;
 
 use std::path::Path;

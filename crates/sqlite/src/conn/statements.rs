@@ -4,8 +4,9 @@
 use std::sync::LazyLock;
 
 use rusqlite::{CachedStatement, Connection, Params};
-use stepfast_core::store::counters::{Counters, Table};
+use stepfast_core::store::counters::Table;
 
+use crate::conn::row_counts::StatementCounts;
 use crate::error::DbResult;
 
 /// Number of rows that a batch statement inserts.
@@ -386,32 +387,4 @@ impl<'c> Statements<'c> {
 #[inline(never)]
 fn prepare(conn: &Connection, sql: Sql) -> DbResult<CachedStatement<'_>> {
     Ok(conn.prepare_cached(sql.text())?)
-}
-
-/// Counts of a transaction's rows and statements, added to the totals once it is committed.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct StatementCounts {
-    pub(crate) inserted: [u64; Table::COUNT],
-    pub(crate) updated: [u64; Table::COUNT],
-    pub(crate) deleted: [u64; Table::COUNT],
-    pub(crate) statements: u64,
-}
-
-impl StatementCounts {
-    /// Adds the counts to the totals, including BEGIN and COMMIT.
-    pub(crate) fn add_to(&self, counters: &Counters) {
-        for table in Table::ALL {
-            let i = table as usize;
-            for (rows, count) in [
-                (self.inserted[i], Counters::add_inserted as fn(&Counters, Table, u64)),
-                (self.updated[i], Counters::add_updated),
-                (self.deleted[i], Counters::add_deleted),
-            ] {
-                if rows > 0 {
-                    count(counters, table, rows);
-                }
-            }
-        }
-        counters.add_statements(self.statements + 2);
-    }
 }

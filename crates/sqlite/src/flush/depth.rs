@@ -5,6 +5,7 @@ use stepfast_core::store::Start;
 
 use crate::conn::statements::{Sql, Statements};
 use crate::error::DbResult;
+use crate::flush::apply::FlushApplier;
 use crate::rows::queues::read_queue;
 
 /// The state of a queue that a flush adds executions to.
@@ -56,5 +57,26 @@ impl DepthCheck {
     pub(crate) fn changed_bound(&self) -> Option<i64> {
         let (stored, depth) = self.depth?;
         (stored.bound() != depth.bound()).then(|| i64::try_from(depth.bound()).unwrap_or(i64::MAX))
+    }
+}
+
+impl<'f> FlushApplier<'_, 'f> {
+    /// Returns the index of a queue's check in `depth_checks`.
+    pub(super) fn depth_check(&mut self, queue: &'f str) -> DbResult<usize> {
+        if let Some(i) = self.depth_checks.iter().position(|(known, _)| *known == queue) {
+            return Ok(i);
+        }
+        let check = DepthCheck::read(&mut self.sql, queue)?;
+        self.depth_checks.push((queue, check));
+        Ok(self.depth_checks.len() - 1)
+    }
+
+    pub(super) fn store_depth_bounds(&mut self) -> DbResult<()> {
+        for (queue, check) in &self.depth_checks {
+            if let Some(bound) = check.changed_bound() {
+                self.sql.run(Sql::SetDepthBound, (queue, bound))?;
+            }
+        }
+        Ok(())
     }
 }

@@ -4,7 +4,8 @@ pub(crate) mod apply;
 pub(crate) mod bulk_insert;
 pub(crate) mod depth;
 pub(crate) mod request;
-pub(crate) mod resend;
+pub(crate) mod resolve;
+pub(crate) mod starts;
 
 use std::time::Duration;
 
@@ -13,7 +14,8 @@ use tokio::time::Instant;
 
 use crate::companions::FlushCount;
 use crate::conn;
-use crate::conn::statements::{StatementCounts, Statements};
+use crate::conn::row_counts::StatementCounts;
+use crate::conn::statements::Statements;
 use crate::database::{Database, TURN_TIMEOUT, check_fence};
 use crate::error::{DbError, DbResult};
 use crate::flush::apply::FlushApplier;
@@ -41,7 +43,7 @@ impl Database {
         }
         counts.add_to(&self.counters);
         self.counters.add_flush(flush.writes.len() as u64);
-        stepfast_core::crash_point!("sqlite flush not announced");
+        stepfast_core::crash_point!("sqlite flush without hint");
         self.share.announce_commit(self.listener.id);
         Ok(outcomes)
     }
@@ -51,7 +53,8 @@ impl Database {
             let mut sql = Statements::new(conn);
             check_fence(&mut sql, flush.worker.0, flush.lane, flush.epoch)?;
             let mut applier = FlushApplier::new(sql, flush, self.now(), &self.share, is_row_by_row);
-            let outcomes = if flush.is_resent { applier.resolve_resend()? } else { applier.apply_all()? };
+            let outcomes =
+                if flush.is_resent { applier.resolve_resent_flush()? } else { applier.apply_all()? };
             let flush_count = if self.is_flush_counted() { Some(conn::count_flush(conn)?) } else { None };
             Ok((outcomes, applier.sql.counts, flush_count))
         })

@@ -30,18 +30,13 @@ impl FlushApplier<'_, '_> {
         if !target.has_known_status {
             return Ok(Outcome::Rejected(UNKNOWN_STATUS_MESSAGE.into()));
         }
+        let result = request.decide(target.status, target.is_parked, target.deadline_at);
         match request.kind {
-            RequestKind::Cancel => self.apply_cancel(request, &target),
-            RequestKind::Expire => {
-                let has_expired = target.deadline_at.is_some_and(|at| at <= request.at);
-                if has_expired && target.status != Status::Running {
-                    self.apply_cancel(request, &target)
-                } else {
-                    Ok(Outcome::RequestHandled(RequestResult::NotApplicable(target.status), None))
-                }
-            }
-            RequestKind::Resume => self.apply_resume(request.execution, &target),
+            _ if matches!(result, RequestResult::NotApplicable(_)) => {}
+            RequestKind::Cancel | RequestKind::Expire => self.cancel_tree(request, target.status)?,
+            RequestKind::Resume => self.resume(request.execution, &target)?,
         }
+        Ok(request.outcome(result, target.parent))
     }
 
     pub(crate) fn read_target(&mut self, id: Key) -> DbResult<Option<RequestTarget>> {
@@ -66,11 +61,8 @@ impl FlushApplier<'_, '_> {
 
     /// Cancels an execution and its unfinished awaited children at any depth, in one transaction, so that no child can
     /// be started in between.
-    fn apply_cancel(&mut self, request: &Request, target: &RequestTarget) -> DbResult<Outcome> {
-        if target.status.is_terminal() {
-            return Ok(Outcome::RequestHandled(RequestResult::NotApplicable(target.status), None));
-        }
-        let mut unfinished = vec![(request.execution, target.status)];
+    fn cancel_tree(&mut self, request: &Request, status: Status) -> DbResult<()> {
+        let mut unfinished = vec![(request.execution, status)];
         while let Some((id, status)) = unfinished.pop() {
             if status == Status::Running {
                 self.insert_cancel_request(request, id)?;
@@ -90,11 +82,7 @@ impl FlushApplier<'_, '_> {
                 Ok(())
             })?;
         }
-        Ok(if target.status == Status::Running {
-            Outcome::RequestHandled(RequestResult::Pending, None)
-        } else {
-            Outcome::RequestHandled(RequestResult::Done, target.parent)
-        })
+        Ok(())
     }
 
     fn insert_cancel_request(&mut self, request: &Request, id: Key) -> DbResult<()> {
@@ -135,20 +123,15 @@ impl FlushApplier<'_, '_> {
         Ok(())
     }
 
-    fn apply_resume(&mut self, id: Key, target: &RequestTarget) -> DbResult<Outcome> {
-        let is_parked = target.status == Status::Queued && target.is_parked;
-        if !is_parked && !matches!(target.status, Status::Failed | Status::Cancelled) {
-            return Ok(Outcome::RequestHandled(RequestResult::NotApplicable(target.status), None));
-        }
+    fn resume(&mut self, id: Key, target: &RequestTarget) -> DbResult<()> {
         self.pieces.delete_referenced(&mut self.sql, Sql::StoredOutcome, [key_bytes(&id)])?;
-        self.sql.update(Table::Executions, Sql::Resume, (key_bytes(&id), i64::from(!is_parked)))?;
-        if !is_parked {
+        self.sql.update(Table::Executions, Sql::Resume, (key_bytes(&id), i64::from(!target.is_parked)))?;
+        if !target.is_parked {
             self.sql.delete(Table::Requests, Sql::ClearRequests, [key_bytes(&id)])?;
         }
         if target.status == Status::Failed {
             self.retract_failures(id)?;
         }
-        self.insert_ready_resumed(id, false)?;
-        Ok(Outcome::RequestHandled(RequestResult::Done, None))
+        self.insert_ready_resumed(id, false)
     }
 }

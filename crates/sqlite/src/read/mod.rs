@@ -1,5 +1,6 @@
-//! Reads: `load`, `load_value` and `list`, on connections of their own, which neither wait for the writer nor block it.
+//! Reads: loads and lists, on connections of their own, which neither wait for the writer nor block it.
 
+mod filter;
 pub(crate) mod queues;
 pub(crate) mod workers;
 
@@ -18,8 +19,9 @@ use crate::conn::statements::{Sql, Statements};
 use crate::database::Database;
 use crate::error::{DbError, DbResult};
 use crate::fork::SqliteUse;
+use crate::read::filter::FilterConditions;
 use crate::rows::payloads::fetch_payload;
-use crate::rows::{attempt, blob, checkpoint, execution, key_bytes, request_kind, text};
+use crate::rows::{blob, key_bytes, parse_attempt, parse_checkpoint, parse_execution, request_kind, text};
 
 /// Maximum number of concurrent reads for async callers, and of idle read connections.
 pub(crate) const MAX_READERS: usize = 4;
@@ -69,7 +71,7 @@ impl Database {
                     if detail == Detail::Full {
                         load_record(&mut sql, execution)
                     } else {
-                        Ok(record_of_row(execution))
+                        Ok(Record::without_details(execution))
                     }
                     .map(Some)
                 })
@@ -136,7 +138,7 @@ impl Database {
             let mut rows = statement.query(params_from_iter(conditions.values))?;
             let mut executions = Vec::new();
             while let Some(row) = rows.next()? {
-                executions.push(execution(row, false)?);
+                executions.push(parse_execution(row, false)?);
             }
             drop(rows);
             let mut sql = Statements::new(conn);
@@ -166,10 +168,10 @@ pub(crate) fn find_execution(
 ) -> DbResult<Option<Execution>> {
     let found = match id {
         ExecutionId::Key(id) => {
-            sql.get(Sql::Execution)?.query_row([key_bytes(id)], |row| Ok(execution(row, with_input)))
+            sql.get(Sql::Execution)?.query_row([key_bytes(id)], |row| Ok(parse_execution(row, with_input)))
         }
         ExecutionId::Given(id) => {
-            sql.get(Sql::ExecutionById)?.query_row([&**id], |row| Ok(execution(row, with_input)))
+            sql.get(Sql::ExecutionById)?.query_row([&**id], |row| Ok(parse_execution(row, with_input)))
         }
     };
     let mut found = found.optional()?.transpose()?;
@@ -193,11 +195,11 @@ pub(crate) fn fetch_payloads(sql: &mut Statements<'_>, execution: &mut Execution
 /// Loads an execution's full record.
 pub(crate) fn load_record(sql: &mut Statements<'_>, execution: Execution) -> DbResult<Record> {
     let id = execution.key;
-    let mut record = record_of_row(execution);
+    let mut record = Record::without_details(execution);
     record.execution.attributes = load_attributes(sql, id)?;
     let mut rows = sql.get(Sql::Checkpoints)?.query([key_bytes(&id)])?;
     while let Some(row) = rows.next()? {
-        match checkpoint(row, id)? {
+        match parse_checkpoint(row, id)? {
             Ok(checkpoint) => record.checkpoints.push(checkpoint),
             Err(column) => record.execution.note_unreadable(column),
         }
@@ -205,7 +207,7 @@ pub(crate) fn load_record(sql: &mut Statements<'_>, execution: Execution) -> DbR
     drop(rows);
     let mut rows = sql.get(Sql::Attempts)?.query([key_bytes(&id)])?;
     while let Some(row) = rows.next()? {
-        match attempt(row, id)? {
+        match parse_attempt(row, id)? {
             Ok(attempt) => record.attempts.push(attempt),
             Err(column) => record.execution.note_unreadable(column),
         }
@@ -236,158 +238,4 @@ fn load_attributes(sql: &mut Statements<'_>, id: Key) -> DbResult<Attributes> {
         attributes.set(text(row, 0)?, text(row, 1)?);
     }
     Ok(attributes)
-}
-
-/// Returns the record of an execution whose history is not loaded.
-pub(crate) fn record_of_row(execution: Execution) -> Record {
-    Record { execution, checkpoints: Vec::new(), attempts: Vec::new(), requests: Vec::new() }
-}
-
-/// The SQL conditions of a filter, and the values of their parameters.
-struct FilterConditions {
-    texts: Vec<String>,
-    values: Vec<Value>,
-}
-
-impl FilterConditions {
-    fn of(filter: &Filter) -> Self {
-        let mut all = FilterConditions { texts: Vec::new(), values: Vec::new() };
-        for (n, (name, value)) in filter.attributes.iter().enumerate() {
-            let [name, value] = [name, value].map(|text| Value::Text(text.to_owned()));
-            // the first attribute is found through its index, see `list`
-            let text = match n {
-                0 => "a.name = ? AND a.value = ?",
-                _ => {
-                    "EXISTS (SELECT 1 FROM attributes WHERE execution = executions.key AND name = ? AND value = ?)"
-                }
-            };
-            all.add(text, [name, value]);
-        }
-        if !filter.statuses.is_empty() {
-            let numbers: Vec<String> =
-                filter.statuses.iter().map(|status| (*status as u8).to_string()).collect();
-            all.add(&format!("status IN ({})", numbers.join(", ")), []);
-        }
-        if let Some(workflow) = &filter.workflow {
-            all.add("workflow = ?", [Value::Text(workflow.to_string())]);
-        }
-        if let Some(is_paused) = filter.is_parked {
-            all.add("is_paused = ?", [Value::Integer(i64::from(is_paused))]);
-        }
-        if let Some(parent) = filter.parent {
-            all.add("parent = ?", [Value::Blob(parent.as_bytes().to_vec())]);
-        }
-        if let Some(version) = &filter.app_version {
-            all.add("app_version = ?", [Value::Text(version.to_string())]);
-        }
-        if let Some(queue) = &filter.queue {
-            all.add("ifnull(queue, 'default') = ?", [Value::Text(queue.to_string())]);
-        }
-        if let Some(from) = filter.created_from {
-            all.add("created_at >= ?", [Value::Integer(from.as_micros())]);
-        }
-        if let Some(before) = filter.created_before {
-            all.add("created_at < ?", [Value::Integer(before.as_micros())]);
-        }
-        if let Some(prefix) = filter.id_prefix.as_deref().filter(|prefix| !prefix.is_empty()) {
-            all.add_prefix(prefix);
-        }
-        all
-    }
-
-    fn add<const N: usize>(&mut self, text: &str, values: [Value; N]) {
-        self.texts.push(text.to_owned());
-        self.values.extend(values);
-    }
-
-    /// Adds the condition for ids that begin with `prefix`: a range of texts for given ids, a range of keys for minted
-    /// ones.
-    fn add_prefix(&mut self, prefix: &str) {
-        let mut given = "workflow_id >= ?".to_owned();
-        let mut values = vec![Value::Text(prefix.to_owned())];
-        if let Some(end) = end_of_prefix(prefix) {
-            given.push_str(" AND workflow_id < ?");
-            values.push(Value::Text(end));
-        }
-        if let Some((first, last)) = keys_with_prefix(prefix) {
-            given = format!("({given} OR workflow_id IS NULL AND key BETWEEN ? AND ?)");
-            values.extend([Value::Blob(first.to_vec()), Value::Blob(last.to_vec())]);
-        }
-        self.texts.push(given);
-        self.values.extend(values);
-    }
-
-    fn text(&self) -> String {
-        if self.texts.is_empty() { String::new() } else { format!(" WHERE {}", self.texts.join(" AND ")) }
-    }
-}
-
-/// Returns the first text that sorts after all texts that begin with `prefix`; `None` if none does.
-fn end_of_prefix(prefix: &str) -> Option<String> {
-    let mut chars: Vec<char> = prefix.chars().collect();
-    while let Some(last) = chars.pop() {
-        // skips the surrogates, which are not chars
-        if let Some(next) = (last..=char::MAX).nth(1) {
-            chars.push(next);
-            return Some(chars.into_iter().collect());
-        }
-    }
-    None
-}
-
-/// Returns the first and the last key whose text begins with `prefix`; `None` if no key's text can.
-fn keys_with_prefix(prefix: &str) -> Option<([u8; 16], [u8; 16])> {
-    const FORM: &[u8; 36] = b"xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx";
-    let (mut first, mut last) = ([0u8; 16], [0xff_u8; 16]);
-    let mut digits = 0;
-    if prefix.len() > FORM.len() {
-        return None;
-    }
-    for (byte, form) in prefix.bytes().zip(FORM) {
-        if *form == b'-' {
-            if byte != b'-' {
-                return None;
-            }
-            continue;
-        }
-        let digit = match byte {
-            b'0'..=b'9' => byte - b'0',
-            b'a'..=b'f' => byte - b'a' + 10,
-            _ => return None,
-        };
-        let shift = if digits % 2 == 0 { 4 } else { 0 };
-        for bytes in [&mut first, &mut last] {
-            bytes[digits / 2] = bytes[digits / 2] & !(0x0f << shift) | digit << shift;
-        }
-        digits += 1;
-    }
-    Some((first, last))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn key_prefix_selects_range_of_keys() {
-        let key = Key::mint(0);
-        let text = key.to_string();
-        for len in 1..=36 {
-            let (first, last) = keys_with_prefix(&text[..len]).unwrap();
-            assert!(first <= *key.as_bytes() && *key.as_bytes() <= last, "{len}");
-            let begins = |bytes: [u8; 16]| Key::from_bytes(bytes).to_string().starts_with(&text[..len]);
-            assert!(begins(first) && begins(last), "{len}");
-        }
-        for wrong in ["0190A", "order", "0190a1b2c", "0190a1b2--"] {
-            assert_eq!(keys_with_prefix(wrong), None, "{wrong}");
-        }
-    }
-
-    #[test]
-    fn end_of_prefix_sorts_after_all_texts_with_that_prefix() {
-        assert_eq!(end_of_prefix("order-").as_deref(), Some("order."));
-        assert_eq!(end_of_prefix("a\u{10ffff}").as_deref(), Some("b"));
-        assert_eq!(end_of_prefix("\u{d7ff}").as_deref(), Some("\u{e000}"));
-        assert_eq!(end_of_prefix("\u{10ffff}"), None);
-    }
 }

@@ -6,7 +6,7 @@ use stepfast_core::queue::QueueRow;
 use stepfast_core::store::StoreError;
 
 use crate::database::Database;
-use crate::rows::queue;
+use crate::rows::queues::parse_queue;
 
 impl Database {
     /// See [`Store::queues`](stepfast_core::Store::queues).
@@ -17,7 +17,7 @@ impl Database {
             let mut rows = statement.query([])?;
             let mut found = Vec::new();
             while let Some(row) = rows.next()? {
-                let row = queue(row)?;
+                let row = parse_queue(row)?;
                 if names.is_none_or(|names| names.contains(&row.queue.name)) {
                     found.push(row);
                 }

@@ -33,6 +33,20 @@ impl Database {
         })
     }
 
+    /// See [`Store::dead_workers`](stepfast_core::Store::dead_workers).
+    pub(crate) fn dead_workers(&self, workers: &[WorkerId]) -> Result<Vec<WorkerId>, StoreError> {
+        self.read("looking for dead workers", |conn| {
+            let mut is_registered = conn.prepare_cached("SELECT 1 FROM workers WHERE worker_id = ?1")?;
+            let mut dead = Vec::new();
+            for worker in workers {
+                if !is_registered.exists([worker.0])? || !self.share.is_alive(worker.0) {
+                    dead.push(*worker);
+                }
+            }
+            Ok(dead)
+        })
+    }
+
     /// See [`Store::dead_letters`](stepfast_core::Store::dead_letters).
     pub(crate) fn dead_letters(&self, limit: u64) -> Result<Vec<DeadLetter>, StoreError> {
         self.counters.add_read();

@@ -1,4 +1,5 @@
-//! Conversions between columns and Rust types. A value that no version of Stepfast can have written is `Corrupt`.
+//! Rows: converts columns to the types of the store contract, and back. A value that no version of Stepfast can have
+//! written is `Corrupt`.
 
 pub(crate) mod payloads;
 pub(crate) mod queues;
@@ -13,12 +14,10 @@ use stepfast_core::clock::Timestamp;
 use stepfast_core::key::Key;
 use stepfast_core::path::Path;
 use stepfast_core::payload::Payload;
-use stepfast_core::queue::rate::Rate;
-use stepfast_core::queue::weights::Weights;
-use stepfast_core::queue::{Limits, Placement, Queue, QueueRow};
+use stepfast_core::queue::Placement;
 use stepfast_core::store::{
-    Attempt, Checkpoint, CheckpointKind, Execution, Parent, Record, RequestKind, Status, WorkerId,
-    decode_pending_sleeps,
+    Attempt, Checkpoint, CheckpointKind, Execution, ExistingExecution, Parent, Record, RequestKind, Status,
+    WorkerId, decode_pending_sleeps,
 };
 
 use crate::error::{DbError, DbResult};
@@ -96,7 +95,7 @@ fn fingerprint(row: &Row<'_>, i: usize) -> DbResult<Option<u64>> {
 }
 
 /// Reads a row of `queries/execution.sql` or `queries/list.sql`. The input is skipped unless `with_input`.
-pub(crate) fn execution(row: &Row<'_>, with_input: bool) -> DbResult<Execution> {
+pub(crate) fn parse_execution(row: &Row<'_>, with_input: bool) -> DbResult<Execution> {
     let key = key_of(row, 0)?;
     let root = if blob(row, 1)?.is_some() { key_of(row, 1)? } else { key };
     let parent = match blob(row, 2)? {
@@ -127,7 +126,7 @@ pub(crate) fn execution(row: &Row<'_>, with_input: bool) -> DbResult<Execution> 
         wake_at: optional_time(row, 16)?,
         strikes: row.get::<_, Option<u32>>(19)?.unwrap_or_default(),
         app_version: optional_text(row, 20)?,
-        placement: placement(row, 21)?,
+        placement: parse_placement(row, 21)?,
         dedup_id: optional_text(row, 24)?,
         run_timeout: row.get::<_, Option<i64>>(25)?.map(|ms| Duration::from_millis(ms.unsigned_abs())),
         attributes: Attributes::NONE,
@@ -144,48 +143,29 @@ pub(crate) fn execution(row: &Row<'_>, with_input: bool) -> DbResult<Execution> 
 }
 
 /// Reads an execution's placement: queue, key and priority.
-fn placement(row: &Row<'_>, i: usize) -> DbResult<Option<Arc<Placement>>> {
+fn parse_placement(row: &Row<'_>, i: usize) -> DbResult<Option<Arc<Placement>>> {
     let Some(queue) = optional_text(row, i)? else { return Ok(None) };
     let key = optional_text(row, i + 1)?.unwrap_or_default();
     let priority = row.get::<_, Option<i32>>(i + 2)?.unwrap_or_default();
     Ok(Some(Arc::new(Placement { queue, key, priority })))
 }
 
-/// Reads a rate: starts, period, burst.
-fn rate(row: &Row<'_>, i: usize) -> DbResult<Option<Rate>> {
-    let Some(starts) = row.get(i)? else { return Ok(None) };
-    let period = Duration::from_millis(number(row, i + 1)?);
-    Ok(Some(Rate { starts, period, burst: row.get(i + 2)? }))
-}
-
-/// Reads weights of keys; NULL means none.
-fn weights(row: &Row<'_>, i: usize) -> DbResult<Weights> {
-    Ok(row.get::<_, Option<String>>(i)?.map_or_else(Weights::default, |json| Weights::from_stored(&json)))
-}
-
-/// Reads a row of `queues`.
-pub(crate) fn queue(row: &Row<'_>) -> DbResult<QueueRow> {
-    Ok(QueueRow {
-        queue: Queue {
-            name: text(row, 0)?,
-            limits: Limits {
-                concurrency: row.get(4)?,
-                worker_concurrency: row.get(5)?,
-                key_concurrency: row.get(6)?,
-                rate: rate(row, 7)?,
-                key_rate: rate(row, 10)?,
-                max_depth: row.get(13)?,
-                key_weights: weights(row, 14)?,
-            },
-        },
-        version: row.get(1)?,
-        changed_at: time(row, 2)?,
-        is_paused: row.get(3)?,
-    })
+/// Reads an existing execution from a row, with its creation time.
+pub(crate) fn parse_existing_row(row: &Row<'_>) -> DbResult<(ExistingExecution, i64)> {
+    let existing = ExistingExecution {
+        key: key_of(row, 0)?,
+        given_id: optional_text(row, 6)?,
+        workflow: text(row, 1)?,
+        fingerprint: row.get::<_, Option<i64>>(2)?.map(|fingerprint| fingerprint as u64),
+        parent: blob(row, 3)?.is_some().then(|| key_of(row, 3)).transpose()?,
+        // as an unknown status is shown: see `Execution::note_unknown_status`
+        status: status_of(row, 4)?.unwrap_or(Status::Queued),
+    };
+    Ok((existing, row.get(5)?))
 }
 
 /// Reads a row of `queries/checkpoints.sql`; the inner error names a column whose value this version does not know.
-pub(crate) fn checkpoint(row: &Row<'_>, execution: Key) -> DbResult<Result<Checkpoint, &'static str>> {
+pub(crate) fn parse_checkpoint(row: &Row<'_>, execution: Key) -> DbResult<Result<Checkpoint, &'static str>> {
     let Some(path) = path_of(row, 0)? else { return Ok(Err("path of checkpoints")) };
     let Ok(run_no) = u32::try_from(row.get::<_, i64>(1)?) else { return Ok(Err("run_no of checkpoints")) };
     let Ok(order) = u32::try_from(row.get::<_, i64>(2)?) else { return Ok(Err("order_no of checkpoints")) };
@@ -206,7 +186,7 @@ pub(crate) fn checkpoint(row: &Row<'_>, execution: Key) -> DbResult<Result<Check
 }
 
 /// Reads a row of `attempts`: path, attempt, failed_at, failure. The inner error is as in [`checkpoint`].
-pub(crate) fn attempt(row: &Row<'_>, execution: Key) -> DbResult<Result<Attempt, &'static str>> {
+pub(crate) fn parse_attempt(row: &Row<'_>, execution: Key) -> DbResult<Result<Attempt, &'static str>> {
     let Some(path) = path_of(row, 0)? else { return Ok(Err("path of attempts")) };
     let Ok(attempt) = u32::try_from(row.get::<_, i64>(1)?) else { return Ok(Err("attempt of attempts")) };
     Ok(Ok(Attempt { execution, path, attempt, at: time(row, 2)?, failure: payload_of(row, 3)? }))

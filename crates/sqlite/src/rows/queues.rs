@@ -1,18 +1,53 @@
 //! Stored queues, and the search for queues and keys with ready executions.
 
 use std::sync::Arc;
+use std::time::Duration;
 
-use rusqlite::OptionalExtension;
-use stepfast_core::queue::QueueRow;
-use stepfast_core::queue::rate::ClaimScope;
+use rusqlite::{OptionalExtension, Row};
+use stepfast_core::queue::rate::{ClaimScope, Rate};
+use stepfast_core::queue::weights::Weights;
+use stepfast_core::queue::{Limits, Queue, QueueRow};
 
 use crate::conn::statements::{Sql, Statements};
 use crate::error::DbResult;
-use crate::rows::{queue, text};
+use crate::rows::{number, text, time};
+
+/// Reads a row of `queues`.
+pub(crate) fn parse_queue(row: &Row<'_>) -> DbResult<QueueRow> {
+    Ok(QueueRow {
+        queue: Queue {
+            name: text(row, 0)?,
+            limits: Limits {
+                concurrency: row.get(4)?,
+                worker_concurrency: row.get(5)?,
+                key_concurrency: row.get(6)?,
+                rate: parse_rate(row, 7)?,
+                key_rate: parse_rate(row, 10)?,
+                max_depth: row.get(13)?,
+                key_weights: parse_weights(row, 14)?,
+            },
+        },
+        version: row.get(1)?,
+        changed_at: time(row, 2)?,
+        is_paused: row.get(3)?,
+    })
+}
+
+/// Reads a rate: starts, period, burst.
+fn parse_rate(row: &Row<'_>, i: usize) -> DbResult<Option<Rate>> {
+    let Some(starts) = row.get(i)? else { return Ok(None) };
+    let period = Duration::from_millis(number(row, i + 1)?);
+    Ok(Some(Rate { starts, period, burst: row.get(i + 2)? }))
+}
+
+/// Reads weights of keys; NULL means none.
+fn parse_weights(row: &Row<'_>, i: usize) -> DbResult<Weights> {
+    Ok(row.get::<_, Option<String>>(i)?.map_or_else(Weights::default, |json| Weights::from_stored(&json)))
+}
 
 /// Reads a stored queue; `None` if it was not declared.
 pub(crate) fn read_queue(sql: &mut Statements<'_>, name: &str) -> DbResult<Option<QueueRow>> {
-    sql.get(Sql::Queue)?.query_row([name], |row| Ok(queue(row))).optional()?.transpose()
+    sql.get(Sql::Queue)?.query_row([name], |row| Ok(parse_queue(row))).optional()?.transpose()
 }
 
 /// Returns the queues in which executions of a workflow are ready. Skips from queue to queue, independent of their

@@ -96,8 +96,7 @@ class ThreadPool:
         workflow = host.workflows[number]
         nesting.depth += 1
         try:
-            args, kwargs = arguments
-            branch.succeed(branch.call_code(workflow.function, args, kwargs))
+            branch.succeed(branch.call_code(workflow.function, arguments))
         except BaseException as raised:
             ends_program = isinstance(raised, (KeyboardInterrupt, SystemExit))
             if ends_program:

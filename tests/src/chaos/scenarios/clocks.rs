@@ -1,27 +1,27 @@
-//! Workers whose clocks are wrong.
+//! Workers with wrong clocks.
 
 use std::path::PathBuf;
 
 use fastrand::Rng;
 
 use crate::chaos::Form;
-use crate::chaos::deployment::{Site, executions};
+use crate::chaos::deployment::{Deployment, load_executions};
 use crate::chaos::load::NAP;
 use crate::chaos::report::Report;
-use crate::chaos::worker::Calls;
-use crate::chaos::worker_process::Terms;
+use crate::chaos::worker::CallKind;
+use crate::chaos::worker_process::WorkerOptions;
 use crate::fixtures::postgres_server::PostgresServer;
 
-const HOUR: i64 = 3_600_000_000;
-/// Clocks of the workers, ahead of the database's, in microseconds.
-const AHEAD: [i64; 3] = [HOUR, 0, -HOUR];
+const HOUR_MICROS: i64 = 3_600_000_000;
+/// Offsets of the workers' clocks from the database's, in microseconds.
+const CLOCK_OFFSETS: [i64; 3] = [HOUR_MICROS, 0, -HOUR_MICROS];
 
-/// One worker's clock is an hour ahead, one's an hour behind: nobody is taken over, and no sleep is over early by
-/// the database's clock, whoever began it and whoever goes on.
+/// The clock of one worker is an hour ahead, and that of another an hour behind. No worker is taken over, and no sleep
+/// ends early by the database's clock, whichever workers began and continued it.
 ///
-/// The clocks are set by libfaketime (Debian package faketime), loaded into the workers before the C library.
+/// The clocks are set by libfaketime (Debian package faketime), which is loaded into the workers before the C library.
 pub(crate) async fn skewed(form: Form, _rng: Rng) -> Report {
-    let Some(library) = library() else {
+    let Some(library) = find_faketime() else {
         let reason = "not run: libfaketime is not installed (Debian and Ubuntu: apt-get install faketime)";
         let violations = form.pick(Vec::new(), vec![reason.to_owned()]);
         let notes = vec![reason.to_owned()];
@@ -33,34 +33,34 @@ pub(crate) async fn skewed(form: Form, _rng: Rng) -> Report {
             ..Report::default()
         };
     };
-    let mut site = Site::on(PostgresServer::shared(), form).await;
-    for ahead in AHEAD {
-        let offset = format!("{:+}s", ahead / 1_000_000);
+    let mut deployment = Deployment::on_postgres(PostgresServer::shared(), form).await;
+    for offset in CLOCK_OFFSETS {
+        let faketime = format!("{:+}s", offset / 1_000_000);
         let environment = vec![
             ("LD_PRELOAD", library.display().to_string()),
-            ("FAKETIME", offset),
-            // what waits for a time from now is not concerned: its clock has no date
+            ("FAKETIME", faketime),
+            // relative waits use the monotonic clock, which has no date
             ("FAKETIME_DONT_FAKE_MONOTONIC", "1".to_owned()),
             ("DONT_FAKE_MONOTONIC", "1".to_owned()),
         ];
-        site.hire(&Terms { calls: Calls::Naps, environment, ahead, ..Terms::orders(6) });
+        deployment.start_worker(&WorkerOptions { calls: CallKind::Naps, environment, clock_offset: offset, ..WorkerOptions::orders(6) });
     }
-    site.until_registered(AHEAD.len()).await;
-    for (number, ahead) in AHEAD.into_iter().enumerate() {
-        let is_as_set = site.hands[number].ahead.abs_diff(ahead) < HOUR as u64 / 2;
-        site.expect(is_as_set, || format!("worker {number} has the right time"));
+    deployment.wait_for_registrations(CLOCK_OFFSETS.len()).await;
+    for (number, offset) in CLOCK_OFFSETS.into_iter().enumerate() {
+        let is_as_set = deployment.workers[number].clock_offset.abs_diff(offset) < HOUR_MICROS as u64 / 2;
+        deployment.expect(is_as_set, || format!("worker {number} has the correct time"));
     }
-    let mut dent = site.seen_under(async |site| site.hear_for(form.seconds(6, 60)).await).await;
-    // nothing to come back from: the clocks stay as they are
-    dent.back = None;
-    let ids = site.number("SELECT max(worker_id) FROM workers").await;
-    site.expect(ids == Some(AHEAD.len() as i64), || format!("a worker registered anew: the last is {ids:?}"));
-    let store = stepfast::connect(&site.url).await.unwrap();
-    let mut report = site.finish("clocks an hour off", 2, dent).await;
+    let mut impact = deployment.observe_fault(async |deployment| deployment.listen_for(form.seconds(6, 60)).await).await;
+    // the clocks stay as they are: there is no recovery to measure
+    impact.recovered_after = None;
+    let ids = deployment.query_number("SELECT max(worker_id) FROM workers").await;
+    deployment.expect(ids == Some(CLOCK_OFFSETS.len() as i64), || format!("a worker registered again: the last is {ids:?}"));
+    let store = stepfast::connect(&deployment.url).await.unwrap();
+    let mut report = deployment.finish("clocks an hour off", 2, impact).await;
     if report.takeovers != 0 {
         report.violations.push(format!("{} executions were taken over", report.takeovers));
     }
-    let naps = executions(&store, "nap").await;
+    let naps = load_executions(&store, "nap").await;
     for nap in &naps {
         let output = nap.outcome.decode::<String>().unwrap_or_default();
         let slept = output
@@ -71,14 +71,14 @@ pub(crate) async fn skewed(form: Form, _rng: Rng) -> Report {
         }
     }
     if naps.is_empty() {
-        report.violations.push("nobody slept".to_owned());
+        report.violations.push("no execution slept".to_owned());
     }
-    report.notes.push(format!("{} sleeps, none of them over early", naps.len()));
+    report.notes.push(format!("{} sleeps, none of which ended early", naps.len()));
     report
 }
 
-/// Where libfaketime is, in the form for programs with threads.
-fn library() -> Option<PathBuf> {
+/// Returns the path of libfaketime in its variant for programs with threads.
+fn find_faketime() -> Option<PathBuf> {
     let folders = ["/usr/lib", "/usr/lib64", "/usr/local/lib"].map(PathBuf::from);
     let below = folders.iter().filter_map(|folder| folder.read_dir().ok()).flatten().flatten();
     let all: Vec<PathBuf> = below.map(|entry| entry.path()).chain(folders.iter().cloned()).collect();

@@ -15,7 +15,7 @@ mod poison_workflow;
 pub mod takeover;
 mod worker_faults;
 
-type Run = fn(Form, fastrand::Rng) -> LocalBoxFuture<'static, Report>;
+type ScenarioFn = fn(Form, fastrand::Rng) -> LocalBoxFuture<'static, Report>;
 
 /// A scenario.
 pub struct Scenario {
@@ -24,7 +24,7 @@ pub struct Scenario {
     /// True if it is a part of the short form, too.
     pub is_short: bool,
     /// Runs it.
-    pub run: Run,
+    pub run: ScenarioFn,
 }
 
 macro_rules! scenario {
@@ -39,7 +39,7 @@ macro_rules! scenario {
 /// All of them; those that take longest first.
 pub const SCENARIOS: &[Scenario] = &[
     scenario!("restarts", outages::restarts),
-    scenario!("away", outages::away),
+    scenario!("away", outages::long_outage),
     scenario!("pauses on postgres", pauses::on_postgres),
     scenario!("killed on postgres", worker_faults::killed_on_postgres),
     scenario!("stopped on postgres", worker_faults::stopped_on_postgres),
@@ -55,7 +55,7 @@ pub const SCENARIOS: &[Scenario] = &[
     scenario!("terminated", outages::terminated),
     scenario!("backlog on sqlite", backlog::on_sqlite),
     scenario!("neighbours on sqlite", concurrent_writers::four_and_one),
-    scenario!("thousand lost", takeover::thousand, short: false),
+    scenario!("thousand lost", takeover::thousand_dead, short: false),
     // pauses grow from strike to strike, and on Postgres each costs a lease
     scenario!("culprit on sqlite", poison_workflow::on_sqlite, short: false),
     scenario!("culprit on postgres", poison_workflow::on_postgres, short: false),

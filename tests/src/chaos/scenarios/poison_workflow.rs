@@ -8,66 +8,66 @@ use stepfast::{Failure, Key, Store};
 
 use crate::Worker;
 use crate::chaos::Form;
-use crate::chaos::deployment::{Site, executions};
+use crate::chaos::deployment::{Deployment, load_executions};
 use crate::chaos::report::Report;
-use crate::chaos::throughput::Dent;
-use crate::chaos::worker_process::{Fate, MayEnd, Terms};
+use crate::chaos::throughput::FaultImpact;
+use crate::chaos::worker_process::{ProcessState, AllowedExit, WorkerOptions};
 use crate::fixtures::builders::{queued, start, write};
 use crate::fixtures::postgres_server::PostgresServer;
 
-/// Executions that harm nobody.
-const INNOCENT: u32 = 2000;
-/// Workers that a supervisor keeps running.
+/// Number of executions that do no harm.
+const INNOCENT_EXECUTIONS: u32 = 2000;
+/// Number of workers that a supervisor keeps running.
 const WORKERS: usize = 2;
-/// After so many deaths somebody should have noticed; two of them are not yet suspicious, ten are `max_recoveries`.
-const DEATHS: usize = 40;
+/// Maximum number of deaths until the workflow is stopped: two of them are not yet suspicious, ten are `max_recoveries`.
+const MAX_DEATHS: usize = 40;
 
-/// One execution's step ends its process, and workers are started again and again: all others complete, and it
-/// ends as failed, with a code of its own, once its recoveries are used up.
+/// The step of one execution aborts its process, and dead workers are replaced. All others complete, and this execution
+/// ends as failed with an error code when its recoveries are used up.
 pub(crate) async fn on_sqlite(form: Form, _rng: Rng) -> Report {
-    supervise(Site::sqlite(form)).await
+    supervise(Deployment::on_sqlite(form)).await
 }
 
-/// The same where leases have to run out.
+/// The scenario where leases must expire.
 pub(crate) async fn on_postgres(form: Form, _rng: Rng) -> Report {
-    supervise(Site::on(PostgresServer::shared(), form).await).await
+    supervise(Deployment::on_postgres(PostgresServer::shared(), form).await).await
 }
 
-async fn supervise(mut site: Site) -> Report {
-    let store: Arc<dyn Store> = stepfast::connect(&site.url).await.unwrap();
+async fn supervise(mut deployment: Deployment) -> Report {
+    let store: Arc<dyn Store> = stepfast::connect(&deployment.url).await.unwrap();
     let mut worker = Worker::register(&store).await;
     let execution = |n: u32| {
-        let workflow = if n == INNOCENT / 2 { "culprit" } else { "order" };
+        let workflow = if n == INNOCENT_EXECUTIONS / 2 { "poison" } else { "order" };
         let mut start = start(Key::mint(0), queued());
         (start.workflow, start.input) = (workflow.into(), Payload::encode(&n).unwrap());
         write(start)
     };
-    let all: Vec<u32> = (0..=INNOCENT).collect();
-    for some in all.chunks(500) {
-        worker.apply(some.iter().copied().map(execution).collect()).await;
+    let all: Vec<u32> = (0..=INNOCENT_EXECUTIONS).collect();
+    for chunk in all.chunks(500) {
+        worker.apply(chunk.iter().copied().map(execution).collect()).await;
     }
     store.close(worker.id).await.unwrap();
-    let terms = Terms { may_end: MayEnd::Aborting, ..Terms::default() };
-    let going = "SELECT count(*) FROM executions WHERE status < 4";
-    let dead = |site: &Site| site.hands.iter().filter(|hand| hand.fate == Fate::Dead).count();
-    site.hire_some(WORKERS, &terms);
-    while site.number(going).await != Some(0) {
-        while site.working().len() < WORKERS {
-            site.hire(&terms);
+    let options = WorkerOptions { allowed_exit: AllowedExit::Abort, ..WorkerOptions::default() };
+    let unfinished = "SELECT count(*) FROM executions WHERE status < 4";
+    let dead = |deployment: &Deployment| deployment.workers.iter().filter(|process| process.state == ProcessState::Exited).count();
+    deployment.start_workers(WORKERS, &options);
+    while deployment.query_number(unfinished).await != Some(0) {
+        while deployment.running_workers().len() < WORKERS {
+            deployment.start_worker(&options);
         }
-        site.hear_for(std::time::Duration::from_millis(50)).await;
-        if dead(&site) > DEATHS {
-            site.expect(false, || format!("{DEATHS} workers have died, and it goes on"));
+        deployment.listen_for(std::time::Duration::from_millis(50)).await;
+        if dead(&deployment) > MAX_DEATHS {
+            deployment.expect(false, || format!("{MAX_DEATHS} workers have died, and the workflow still runs"));
             break;
         }
     }
-    let found = executions(&store, "culprit").await;
+    let found = load_executions(&store, "poison").await;
     let failure: Option<Failure> = found.first().and_then(|row| row.outcome.decode().ok());
     let is_own = failure.as_ref().is_some_and(|failure| failure.kind.starts_with("SF-"));
-    site.expect(is_own, || format!("the culprit has no code of its own: {failure:?}"));
-    let deaths = dead(&site) as u64;
+    deployment.expect(is_own, || format!("the poison workflow failed without an error code: {failure:?}"));
+    let deaths = dead(&deployment) as u64;
     drop(store);
-    let mut report = site.finish("a step aborts its worker", deaths, Dent::default()).await;
-    report.notes.push(format!("the culprit ended with {failure:?}"));
+    let mut report = deployment.finish("a step aborts its worker", deaths, FaultImpact::default()).await;
+    report.notes.push(format!("the poison workflow ended with {failure:?}"));
     report
 }

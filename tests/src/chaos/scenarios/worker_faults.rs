@@ -1,4 +1,4 @@
-//! Workers that are killed, and workers that stand still.
+//! Workers that are killed, and workers that are stopped.
 
 use std::time::Duration;
 
@@ -6,105 +6,105 @@ use fastrand::Rng;
 use rustix::process::Signal;
 
 use crate::chaos::Form;
-use crate::chaos::deployment::Site;
+use crate::chaos::deployment::Deployment;
 use crate::chaos::report::Report;
-use crate::chaos::worker_process::Terms;
+use crate::chaos::worker_process::WorkerOptions;
 use crate::fixtures::postgres_server::PostgresServer;
 
 const WORKERS: usize = 3;
 
-/// Workers are killed at random under load, now and then all at once, and replaced: nothing that was
-/// acknowledged is lost, everything is recorded once, and what they ran ends elsewhere.
+/// Workers are killed at random under load, sometimes all at once, and replaced. No acknowledged work is lost, everything is
+/// recorded once, and other workers complete the executions.
 pub(crate) async fn killed_on_postgres(form: Form, rng: Rng) -> Report {
-    let site = Site::on(PostgresServer::shared(), form).await;
-    killed(site, form.pick(4, 40), rng).await
+    let deployment = Deployment::on_postgres(PostgresServer::shared(), form).await;
+    kill_workers(deployment, form.pick(4, 40), rng).await
 }
 
-/// The same on a file.
+/// The scenario on a SQLite file.
 pub(crate) async fn killed_on_sqlite(form: Form, rng: Rng) -> Report {
-    killed(Site::sqlite(form), form.pick(8, 100), rng).await
+    kill_workers(Deployment::on_sqlite(form), form.pick(8, 100), rng).await
 }
 
-async fn killed(mut site: Site, kills: u64, mut rng: Rng) -> Report {
-    let terms = Terms::orders(8);
-    site.hire_some(WORKERS, &terms);
+async fn kill_workers(mut deployment: Deployment, kills: u64, mut rng: Rng) -> Report {
+    let options = WorkerOptions::orders(8);
+    deployment.start_workers(WORKERS, &options);
     let mut done = 0;
-    let dent = site
-        .struck(async |site| {
+    let impact = deployment
+        .measure_fault(async |deployment| {
             while done < kills {
-                let working = site.working();
+                let running = deployment.running_workers();
                 let all = rng.u8(0..6) == 0;
-                let chosen = working[rng.usize(0..working.len())];
-                for number in working.into_iter().filter(|number| all || *number == chosen) {
-                    site.hands[number].kill();
-                    site.hire(&terms);
+                let chosen = running[rng.usize(0..running.len())];
+                for number in running.into_iter().filter(|number| all || *number == chosen) {
+                    deployment.workers[number].kill();
+                    deployment.start_worker(&options);
                     done += 1;
                 }
-                site.more_ends(rng.usize(1..200)).await;
+                deployment.wait_for_ends(rng.usize(1..200)).await;
                 if rng.u8(0..4) == 0 {
-                    site.check().await;
+                    deployment.check().await;
                 }
             }
         })
         .await;
-    site.finish("SIGKILL of random workers", done, dent).await
+    deployment.finish("SIGKILL of random workers", done, impact).await
 }
 
-/// A worker stands still for longer than its lease, and is taken over; then it goes on. What it had on its way
-/// is fenced, no step is recorded twice, and it registers anew by itself and does work again.
+/// A worker is stopped for longer than its lease, taken over, and continued. Its pending flushes are fenced, no step is
+/// recorded twice, and it registers again and runs executions.
 pub(crate) async fn stopped_on_postgres(form: Form, mut rng: Rng) -> Report {
-    let mut site = Site::on(PostgresServer::shared(), form).await;
-    site.hire_some(WORKERS, &Terms::orders(8));
-    site.until_registered(WORKERS).await;
+    let mut deployment = Deployment::on_postgres(PostgresServer::shared(), form).await;
+    deployment.start_workers(WORKERS, &WorkerOptions::orders(8));
+    deployment.wait_for_registrations(WORKERS).await;
     let times = form.pick(1, 10);
-    let dent = site
-        .struck(async |site| {
+    let impact = deployment
+        .measure_fault(async |deployment| {
             for _ in 0..times {
                 let number = rng.usize(0..WORKERS);
-                site.hands[number].signal(Signal::STOP);
-                site.until_registered(WORKERS - 1).await;
-                // its executions are run elsewhere
-                site.more_ends(50).await;
-                site.hands[number].signal(Signal::CONT);
-                site.until_registered(WORKERS).await;
+                deployment.workers[number].signal(Signal::STOP);
+                deployment.wait_for_registrations(WORKERS - 1).await;
+                // other workers run its executions
+                deployment.wait_for_ends(50).await;
+                deployment.workers[number].signal(Signal::CONT);
+                deployment.wait_for_registrations(WORKERS).await;
             }
         })
         .await;
-    site.ends_of_each(20).await;
-    site.check().await;
-    let recovered = site.number("SELECT count(*) FROM executions WHERE recoveries > 0").await;
-    site.expect(recovered > Some(0), || {
-        "a worker that stood still had nothing that others could take".into()
+    deployment.wait_for_ends_of_each(20).await;
+    deployment.check().await;
+    let recovered = deployment.query_number("SELECT count(*) FROM executions WHERE recoveries > 0").await;
+    deployment.expect(recovered > Some(0), || {
+        "a stopped worker had no executions to recover".into()
     });
-    site.finish("SIGSTOP beyond the lease", times, dent).await
+    deployment.finish("SIGSTOP beyond the lease", times, impact).await
 }
 
-/// A worker that stands still on a file keeps its executions, however long, until it goes on or dies.
+/// A stopped worker on a SQLite file keeps its executions until it continues or dies.
 pub(crate) async fn stopped_on_sqlite(form: Form, mut rng: Rng) -> Report {
-    let mut site = Site::sqlite(form);
-    site.hire_some(WORKERS, &Terms::orders(4));
-    site.until_registered(WORKERS).await;
+    let mut deployment = Deployment::on_sqlite(form);
+    deployment.start_workers(WORKERS, &WorkerOptions::orders(4));
+    deployment.wait_for_registrations(WORKERS).await;
     let times = form.pick(2, 6);
     let stopped = form.pick(Duration::from_secs(4), Duration::from_secs(20));
-    let dent = site
-        .struck(async |site| {
+    let impact = deployment
+        .measure_fault(async |deployment| {
             for _ in 0..times {
                 let number = rng.usize(0..WORKERS);
-                site.hands[number].signal(Signal::STOP);
-                // one that stands still in the middle of a transaction holds up everybody
-                site.hear_for(stopped).await;
-                site.hands[number].signal(Signal::CONT);
-                site.ends_of_each(5).await;
+                deployment.workers[number].signal(Signal::STOP);
+                // a worker that is stopped within a transaction blocks all others
+                deployment.listen_for(stopped).await;
+                deployment.workers[number].signal(Signal::CONT);
+                deployment.wait_for_ends_of_each(5).await;
             }
         })
         .await;
-    let is_so = site.number("SELECT count(*) FROM executions WHERE recoveries > 0").await == Some(0);
-    site.expect(is_so, || "a worker that stood still was taken over".into());
-    let is_so = site.number("SELECT max(worker_id) FROM workers").await == Some(WORKERS as i64);
-    site.expect(is_so, || "a worker registered anew".into());
-    // and when it dies instead of going on?
-    site.hands[0].signal(Signal::STOP);
-    site.hands[0].kill();
-    site.until_number("the dead worker is taken over", "SELECT count(*) FROM workers", |it| it == 2).await;
-    site.finish("SIGSTOP", times, dent).await
+    let holds = deployment.query_number("SELECT count(*) FROM executions WHERE recoveries > 0").await == Some(0);
+    deployment.expect(holds, || "a stopped worker was taken over".into());
+    let holds = deployment.query_number("SELECT max(worker_id) FROM workers").await == Some(WORKERS as i64);
+    deployment.expect(holds, || "a worker registered again".into());
+    // a stopped worker may also die
+    deployment.workers[0].signal(Signal::STOP);
+    deployment.workers[0].kill();
+    deployment.wait_for_number("the dead worker is taken over", "SELECT count(*) FROM workers", |it| it == 2).await;
+    deployment.finish("SIGSTOP", times, impact).await
 }

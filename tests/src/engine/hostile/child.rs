@@ -7,14 +7,14 @@ use stepfast_core::clock::MAX_STORED_DURATION;
 use stepfast_core::store::Execution;
 use stepfast_core::{Context, Error, Workflow};
 
-use super::stage::{QUEUE, Stage};
+use super::stage::{QUEUE, HostileHarness};
 use super::values::{durations, texts};
 use crate::StoreFixture;
-use crate::engine::support::{Returns, noop};
+use crate::engine::support::{BodyResult, noop};
 
 /// The options of a child.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
-struct Options {
+struct ChildStartOptions {
     queue: Option<String>,
     key: Option<String>,
     priority: Option<i32>,
@@ -24,8 +24,8 @@ struct Options {
 }
 
 /// The workflow `parent`, which starts a child with these options; returns the child's workflow_id.
-fn parent() -> Workflow<Options, String> {
-    Workflow::new("parent", |mut cx: Context, options: Options| async move {
+fn parent() -> Workflow<ChildStartOptions, String> {
+    Workflow::new("parent", |mut cx: Context, options: ChildStartOptions| async move {
         let mut child = cx.start_detached(&noop(), 7);
         if let Some(queue) = options.queue {
             child = child.queue(queue);
@@ -47,22 +47,22 @@ fn parent() -> Workflow<Options, String> {
         }
         let child = child.await;
         // and the parent goes on
-        cx.step("after", async || Returns::Ok(())).await?;
+        cx.step("after", async || BodyResult::Ok(())).await?;
         child
     })
 }
 
 pub(super) async fn children_take_an_option_or_refuse_it(fixture: &dyn StoreFixture) {
     let parent = parent();
-    let stage = Stage::with(fixture, |it| it.register(&parent)).await;
-    let started = async |options: Options| -> Result<Execution, Error> {
+    let stage = HostileHarness::with(fixture, |it| it.register(&parent)).await;
+    let started = async |options: ChildStartOptions| -> Result<Execution, Error> {
         let child = stage.engine.run(&parent, options).await?;
         Ok(stage.row(&child).await)
     };
-    let queued = || Options { queue: Some(QUEUE.into()), ..Options::default() };
+    let queued = || ChildStartOptions { queue: Some(QUEUE.into()), ..ChildStartOptions::default() };
     stage
-        .door("queue of a child", &["queue"], texts(), async |text| {
-            let options = Options { queue: Some(text.clone()), ..Options::default() };
+        .check("queue of a child", &["queue"], texts(), async |text| {
+            let options = ChildStartOptions { queue: Some(text.clone()), ..ChildStartOptions::default() };
             match started(options).await {
                 Err(Error::Failed(failure))
                     if failure.code() == Some("SF-0037") && failure.message.len() < 4_000 =>
@@ -74,22 +74,22 @@ pub(super) async fn children_take_an_option_or_refuse_it(fixture: &dyn StoreFixt
         })
         .await;
     stage
-        .door("key of a child", &["queue key"], texts(), async |text| {
-            let row = started(Options { key: Some(text.clone()), ..queued() }).await?;
+        .check("key of a child", &["queue key"], texts(), async |text| {
+            let row = started(ChildStartOptions { key: Some(text.clone()), ..queued() }).await?;
             assert_eq!(row.placement.unwrap().key.as_ref(), text);
             Ok(())
         })
         .await;
     stage
-        .door("priority of a child", &["priority"], [i32::MIN, -1, 0, 1, i32::MAX], async |priority| {
-            let row = started(Options { priority: Some(*priority), ..queued() }).await?;
+        .check("priority of a child", &["priority"], [i32::MIN, -1, 0, 1, i32::MAX], async |priority| {
+            let row = started(ChildStartOptions { priority: Some(*priority), ..queued() }).await?;
             assert_eq!(row.placement.unwrap().priority, *priority);
             Ok(())
         })
         .await;
     stage
-        .door("delay of a child", &["delay"], durations(), async |delay| {
-            let row = started(Options { delay: Some(*delay), ..Options::default() }).await?;
+        .check("delay of a child", &["delay"], durations(), async |delay| {
+            let row = started(ChildStartOptions { delay: Some(*delay), ..ChildStartOptions::default() }).await?;
             if *delay > Duration::from_secs(3_600) {
                 assert_eq!(row.wake_at, Some(row.created_at.plus((*delay).min(MAX_STORED_DURATION))));
             }
@@ -97,28 +97,28 @@ pub(super) async fn children_take_an_option_or_refuse_it(fixture: &dyn StoreFixt
         })
         .await;
     stage
-        .door("run_timeout of a child", &["run_timeout"], durations(), async |limit| {
+        .check("run_timeout of a child", &["run_timeout"], durations(), async |limit| {
             let options =
-                Options { run_timeout: Some(*limit), delay: Some(Duration::MAX), ..Options::default() };
+                ChildStartOptions { run_timeout: Some(*limit), delay: Some(Duration::MAX), ..ChildStartOptions::default() };
             let stored = started(options).await?.run_timeout.unwrap();
             assert!(
                 stored.abs_diff((*limit).min(MAX_STORED_DURATION)) < Duration::from_millis(1),
                 "{stored:?}"
             );
-            let options = Options { run_timeout: Some(*limit), ..Options::default() };
+            let options = ChildStartOptions { run_timeout: Some(*limit), ..ChildStartOptions::default() };
             started(options).await.map(drop)
         })
         .await;
     stage
-        .door("attribute of a child", &["name of an attribute"], texts(), async |text| {
-            let options = Options { attribute: Some((text.clone(), "value".into())), ..Options::default() };
+        .check("attribute of a child", &["name of an attribute"], texts(), async |text| {
+            let options = ChildStartOptions { attribute: Some((text.clone(), "value".into())), ..ChildStartOptions::default() };
             assert_eq!(started(options).await?.attributes.get(text), Some("value"));
             Ok(())
         })
         .await;
     stage
-        .door("value of a child's attribute", &["value of an attribute"], texts(), async |text| {
-            let options = Options { attribute: Some(("name".into(), text.clone())), ..Options::default() };
+        .check("value of a child's attribute", &["value of an attribute"], texts(), async |text| {
+            let options = ChildStartOptions { attribute: Some(("name".into(), text.clone())), ..ChildStartOptions::default() };
             assert_eq!(started(options).await?.attributes.get("name"), Some(&**text));
             Ok(())
         })

@@ -5,13 +5,13 @@ use std::time::Duration;
 use stepfast_core::queue::{OnConflict, Queue};
 use stepfast_core::{Client, Engine, EngineBuilder, Error, Workflow};
 
-use super::stage::Stage;
+use super::stage::HostileHarness;
 use super::values::{COUNTS, SIZES, durations, texts};
 use crate::StoreFixture;
-use crate::engine::support::{Returns, noop};
+use crate::engine::support::{BodyResult, noop};
 
 /// Opens an engine, which runs an execution, and ends it.
-async fn works(stage: &Stage<'_>, with: impl FnOnce(EngineBuilder) -> EngineBuilder) -> Result<(), Error> {
+async fn works(stage: &HostileHarness<'_>, with: impl FnOnce(EngineBuilder) -> EngineBuilder) -> Result<(), Error> {
     let engine = with(Engine::builder(stage.fixture.store()).register(&stage.innocent)).open().await?;
     let output = engine.run(&stage.innocent, 7).await;
     engine.shutdown(Duration::from_secs(20)).await?;
@@ -20,49 +20,49 @@ async fn works(stage: &Stage<'_>, with: impl FnOnce(EngineBuilder) -> EngineBuil
 }
 
 pub(super) async fn engines_take_an_option_or_refuse_it(fixture: &dyn StoreFixture) {
-    let stage = Stage::on(fixture).await;
+    let stage = HostileHarness::on(fixture).await;
     stage
-        .door("max_running", &["max_running"], SIZES, async |n| works(&stage, |it| it.max_running(*n)).await)
+        .check("max_running", &["max_running"], SIZES, async |n| works(&stage, |it| it.max_running(*n)).await)
         .await;
     stage
-        .door("max_threads", &["max_threads"], SIZES, async |n| works(&stage, |it| it.max_threads(*n)).await)
+        .check("max_threads", &["max_threads"], SIZES, async |n| works(&stage, |it| it.max_threads(*n)).await)
         .await;
     stage
-        .door("max_recoveries", &["max_recoveries"], COUNTS, async |n| {
+        .check("max_recoveries", &["max_recoveries"], COUNTS, async |n| {
             works(&stage, |it| it.max_recoveries(*n)).await
         })
         .await;
     stage
-        .door("value_limit", &["value_limit"], SIZES, async |n| works(&stage, |it| it.value_limit(*n)).await)
+        .check("value_limit", &["value_limit"], SIZES, async |n| works(&stage, |it| it.value_limit(*n)).await)
         .await;
     stage
-        .door("staged_bytes", &["staged_bytes"], SIZES, async |n| {
+        .check("staged_bytes", &["staged_bytes"], SIZES, async |n| {
             works(&stage, |it| it.staged_bytes(*n)).await
         })
         .await;
     stage
-        .door("suspend_after", &["suspend_after"], durations(), async |wait| {
+        .check("suspend_after", &["suspend_after"], durations(), async |wait| {
             works(&stage, |it| it.suspend_after(*wait)).await
         })
         .await;
     stage
-        .door("app_version", &["app_version"], texts(), async |version| {
+        .check("app_version", &["app_version"], texts(), async |version| {
             works(&stage, |it| it.app_version(version)).await
         })
         .await;
     stage
-        .door("serve", &["queue name"], texts(), async |queue| {
+        .check("serve", &["queue name"], texts(), async |queue| {
             works(&stage, |it| it.serve_queues([queue, queue])).await
         })
         .await;
     stage
-        .door("queues", &["queue name"], texts(), async |name| {
+        .check("queues", &["queue name"], texts(), async |name| {
             works(&stage, |it| it.queue(Queue::new(name)).queue(Queue::new(name))).await?;
             works(&stage, |it| it.declare_queue(Queue::new(name), OnConflict::Refuse)).await
         })
         .await;
     stage
-        .door("queues", &["queue"], [1], async |_| {
+        .check("queues", &["queue"], [1], async |_| {
             let twice = |limit| Queue::new("twice").concurrency(limit);
             let opened = works(&stage, |it| it.queue(twice(1)).queue(twice(2))).await;
             assert!(opened.is_err(), "a queue is declared with two limits");
@@ -70,8 +70,8 @@ pub(super) async fn engines_take_an_option_or_refuse_it(fixture: &dyn StoreFixtu
         })
         .await;
     stage
-        .door("workflow name", &["workflow name"], texts(), async |name| {
-            let named = Workflow::new(name, |_cx, x: i64| async move { Returns::Ok(x) });
+        .check("workflow name", &["workflow name"], texts(), async |name| {
+            let named = Workflow::new(name, |_cx, x: i64| async move { BodyResult::Ok(x) });
             let engine = Engine::builder(stage.fixture.store()).register(&named).open().await?;
             let output = engine.run(&named, 7).await;
             engine.shutdown(Duration::from_secs(20)).await?;
@@ -81,7 +81,7 @@ pub(super) async fn engines_take_an_option_or_refuse_it(fixture: &dyn StoreFixtu
         .await;
     for is_drain in [false, true] {
         stage
-            .door("grace", &["grace"], durations(), async |grace| {
+            .check("grace", &["grace"], durations(), async |grace| {
                 let engine = Engine::builder(stage.fixture.store()).register(&stage.innocent).open().await?;
                 engine.run(&stage.innocent, 7).await?;
                 if is_drain { engine.drain(*grace).await } else { engine.shutdown(*grace).await }
@@ -92,22 +92,22 @@ pub(super) async fn engines_take_an_option_or_refuse_it(fixture: &dyn StoreFixtu
 }
 
 pub(super) async fn clients_take_a_name_or_refuse_it(fixture: &dyn StoreFixture) {
-    let stage = Stage::on(fixture).await;
+    let stage = HostileHarness::on(fixture).await;
     let client = Client::open(fixture.store()).await.unwrap();
     stage
-        .door("workflow of a client", &["workflow name"], texts(), async |name| {
+        .check("workflow of a client", &["workflow name"], texts(), async |name| {
             let handle = client.start(&Workflow::<i64, i64>::named(name), 7).await?;
             assert_eq!(stage.row(&handle.workflow_id()).await.workflow.as_ref(), name);
             handle.cancel().await.map(drop)
         })
         .await;
     stage
-        .door("workflow of an engine", &["workflow"], texts(), async |name| {
+        .check("workflow of an engine", &["workflow"], texts(), async |name| {
             stage.engine.start(&Workflow::<i64, i64>::named(name), 7).await.map(drop)
         })
         .await;
     stage
-        .door("patience of a client", &["within"], durations(), async |patience| {
+        .check("patience of a client", &["within"], durations(), async |patience| {
             let elsewhere = Workflow::<i64, i64>::named("elsewhere");
             match client.start(&elsewhere, 7).wait_timeout(*patience).await {
                 Err(Error::Unavailable(_)) if *patience < Duration::from_secs(1) => Ok(()),

@@ -5,10 +5,10 @@ use std::collections::HashSet;
 use stepfast_core::store::{Filter, Status};
 use stepfast_core::{Engine, Error, Key, Workflow};
 
-use super::stage::{QUEUE, Stage};
+use super::stage::{QUEUE, HostileHarness};
 use super::values::texts;
 use crate::StoreFixture;
-use crate::engine::support::{Count, Returns};
+use crate::engine::support::{Count, BodyResult};
 
 /// The literals of a database.
 struct Dialect {
@@ -177,10 +177,10 @@ pub(super) async fn each_row_of_the_inbox_starts_or_dies_or_is_refused(fixture: 
     let count = Count::new();
     let counted = count.clone();
     let counted = Workflow::new("counted", move |_cx, x: i64| {
-        counted.more();
-        async move { Returns::Ok(x) }
+        counted.increment();
+        async move { BodyResult::Ok(x) }
     });
-    let stage = Stage::with(fixture, |it| it.register(&counted)).await;
+    let stage = HostileHarness::with(fixture, |it| it.register(&counted)).await;
     let dialect = Dialect { is_sqlite: fixture.store().info().kind == "sqlite" };
     let (mut accepted, mut seen) = (Vec::new(), HashSet::new());
     for (column, values) in dialect.values() {
@@ -199,8 +199,8 @@ pub(super) async fn each_row_of_the_inbox_starts_or_dies_or_is_refused(fixture: 
     assert!(accepted.len() > 100, "{} rows", accepted.len());
     fixture.execute(&dialect.row(Key::mint(0), "workflow", "'counted'")).await;
     stage
-        .door("inbox", &[], [accepted.len()], async |_| {
-            count.reaches(1).await;
+        .check("inbox", &[], [accepted.len()], async |_| {
+            count.wait_for(1).await;
             let store = fixture.store();
             let dead = store.dead_letters(10_000).await?;
             let dead: HashSet<Key> = dead.into_iter().map(|letter| letter.key).collect();

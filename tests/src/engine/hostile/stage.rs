@@ -14,22 +14,22 @@ use crate::StoreFixture;
 use crate::engine::support::{noop, open, row, shut_down};
 
 /// Longest time of a door for one value: a door that takes longer hangs.
-const HANGS: Duration = Duration::from_secs(30);
+const HANG_TIMEOUT: Duration = Duration::from_secs(30);
 /// Longest message, in bytes: a longer one shows more of a value than people read.
-const LONGEST_MESSAGE: usize = 4_000;
+const MAX_MESSAGE_BYTES: usize = 4_000;
 /// The queue in which hostile executions stand.
 pub(super) const QUEUE: &str = "hostile";
 
 /// An engine on a store, before which values are brought to doors.
-pub(super) struct Stage<'f> {
+pub(super) struct HostileHarness<'f> {
     pub(super) fixture: &'f dyn StoreFixture,
     pub(super) engine: Engine,
     pub(super) innocent: Workflow<i64, i64>,
     number: Cell<usize>,
-    wrong: RefCell<Vec<String>>,
+    violations: RefCell<Vec<String>>,
 }
 
-impl<'f> Stage<'f> {
+impl<'f> HostileHarness<'f> {
     /// An engine that has `noop` and the workflows that `with` registers.
     pub(super) async fn with(
         fixture: &'f dyn StoreFixture,
@@ -37,7 +37,7 @@ impl<'f> Stage<'f> {
     ) -> Self {
         let innocent = noop();
         let engine = open(fixture.store(), |it| with(it.register(&innocent).queue(Queue::new(QUEUE)))).await;
-        Self { fixture, engine, innocent, number: Cell::new(0), wrong: RefCell::default() }
+        Self { fixture, engine, innocent, number: Cell::new(0), violations: RefCell::default() }
     }
 
     /// An engine that has `noop` alone.
@@ -46,14 +46,14 @@ impl<'f> Stage<'f> {
     }
 
     /// Returns a name that is used once.
-    pub(super) fn fresh(&self) -> String {
+    pub(super) fn fresh_name(&self) -> String {
         self.number.set(self.number.get() + 1);
         format!("fresh-{}", self.number.get())
     }
 
     /// Brings each value to a door. An error of the door must name one of `names`; and after all of the values, innocent
     /// executions complete.
-    pub(super) async fn door<T: Debug>(
+    pub(super) async fn check<T: Debug>(
         &self,
         door: &str,
         names: &[&str],
@@ -63,26 +63,26 @@ impl<'f> Stage<'f> {
         for value in values {
             let shown: String = format!("{door} = {value:?}").chars().take(100).collect();
             let entered = AssertUnwindSafe(enter(&value)).catch_unwind();
-            let fault = match tokio::time::timeout(HANGS, entered).await {
+            let fault = match tokio::time::timeout(HANG_TIMEOUT, entered).await {
                 Err(_) => Some("hangs".to_owned()),
-                Ok(Err(panic)) => Some(format!("panics: {}", crate::engine::said(&*panic))),
-                Ok(Ok(Err(error))) => judged(&error, names),
+                Ok(Err(panic)) => Some(format!("panics: {}", crate::engine::panic_message(&*panic))),
+                Ok(Ok(Err(error))) => fault_of_message(&error, names),
                 Ok(Ok(Ok(()))) => None,
             };
-            self.wrong.borrow_mut().extend(fault.map(|fault| format!("{shown}: {fault}")));
+            self.violations.borrow_mut().extend(fault.map(|fault| format!("{shown}: {fault}")));
         }
-        if tokio::time::timeout(HANGS, self.innocents()).await.is_err() {
-            self.wrong.borrow_mut().push(format!("after {door}: an innocent execution does not complete"));
+        if tokio::time::timeout(HANG_TIMEOUT, self.check_innocents()).await.is_err() {
+            self.violations.borrow_mut().push(format!("after {door}: an innocent execution does not complete"));
         }
     }
 
     /// Innocent executions complete: run by their caller, started, with an id, in a queue, and after a delay.
-    async fn innocents(&self) {
+    async fn check_innocents(&self) {
         let (engine, noop) = (&self.engine, &self.innocent);
         assert_eq!(engine.run(noop, 1).await.unwrap(), 1);
         let handles = [
             engine.start(noop, 2).await.unwrap(),
-            engine.start(noop, 3).workflow_id(format!("innocent-{}", self.fresh())).await.unwrap(),
+            engine.start(noop, 3).workflow_id(format!("innocent-{}", self.fresh_name())).await.unwrap(),
             engine.start(noop, 4).queue(QUEUE).key("k").await.unwrap(),
             engine.start(noop, 5).queue(QUEUE).delay(Duration::ZERO).await.unwrap(),
         ];
@@ -99,16 +99,16 @@ impl<'f> Stage<'f> {
     /// Ends the engine. Panics if something was wrong.
     pub(super) async fn end(self) {
         shut_down(self.engine).await;
-        let wrong = self.wrong.take();
+        let wrong = self.violations.take();
         assert!(wrong.is_empty(), "{} wrong:\n{}", wrong.len(), wrong.join("\n"));
     }
 }
 
 /// Returns the fault of an error message; `None` if there is none.
-pub(super) fn judged(error: &Error, names: &[&str]) -> Option<String> {
+pub(super) fn fault_of_message(error: &Error, names: &[&str]) -> Option<String> {
     let said = error.to_string();
     let short: String = said.chars().take(300).collect();
-    if said.len() > LONGEST_MESSAGE {
+    if said.len() > MAX_MESSAGE_BYTES {
         return Some(format!("is refused in {} bytes: {short}", said.len()));
     }
     if said.contains(char::is_control) {

@@ -6,27 +6,27 @@ use std::time::Duration;
 use stepfast_core::clock::MAX_STORED_DURATION;
 use stepfast_core::{Context, Error, Failure, RetryPolicy, Workflow};
 
-use super::stage::Stage;
+use super::stage::HostileHarness;
 use super::values::{COUNTS, FLOATS, SIZES, durations, texts};
 use crate::StoreFixture;
-use crate::engine::support::{Returns, suspends};
+use crate::engine::support::{BodyResult, is_suspension_of};
 
 /// The options of a step. Its body fails three times at most, and as often as the policy retries.
 #[derive(Clone)]
-struct Options {
+struct HostileStepOptions {
     name: String,
     policy: RetryPolicy,
     timeout: Option<Duration>,
 }
 
-fn options() -> Options {
+fn options() -> HostileStepOptions {
     let brief = Duration::from_millis(1);
     let policy = RetryPolicy { backoff: brief, max_backoff: brief, ..RetryPolicy::default() };
-    Options { name: "step".into(), policy, timeout: None }
+    HostileStepOptions { name: "step".into(), policy, timeout: None }
 }
 
 /// The options that the workflow `steps` gives its step.
-type Current = Arc<Mutex<Options>>;
+type Current = Arc<Mutex<HostileStepOptions>>;
 
 fn steps(current: &Current) -> Workflow<i64, i64> {
     let current = current.clone();
@@ -51,41 +51,41 @@ fn steps(current: &Current) -> Workflow<i64, i64> {
 pub(super) async fn steps_take_an_option_or_refuse_it(fixture: &dyn StoreFixture) {
     let current = Current::new(Mutex::new(options()));
     let steps = steps(&current);
-    let stage = Stage::with(fixture, |it| it.register(&steps)).await;
-    let run = async |options: Options| {
+    let stage = HostileHarness::with(fixture, |it| it.register(&steps)).await;
+    let run = async |options: HostileStepOptions| {
         *current.lock().unwrap() = options;
         assert_eq!(stage.engine.run(&steps, 7).await?, 7);
         Ok::<_, Error>(())
     };
     let policy = options().policy;
     stage
-        .door("step name", &["step name"], texts(), async |name| {
-            run(Options { name: name.clone(), ..options() }).await
+        .check("step name", &["step name"], texts(), async |name| {
+            run(HostileStepOptions { name: name.clone(), ..options() }).await
         })
         .await;
     stage
-        .door("retries", &["retries"], COUNTS, async |retries| {
-            run(Options { policy: RetryPolicy { retries: *retries, ..policy }, ..options() }).await
+        .check("retries", &["retries"], COUNTS, async |retries| {
+            run(HostileStepOptions { policy: RetryPolicy { retries: *retries, ..policy }, ..options() }).await
         })
         .await;
     let failing = RetryPolicy { retries: 3, ..policy };
     stage
-        .door("factor", &["factor"], FLOATS, async |factor| {
-            run(Options { policy: RetryPolicy { factor: *factor, ..failing }, ..options() }).await?;
+        .check("factor", &["factor"], FLOATS, async |factor| {
+            run(HostileStepOptions { policy: RetryPolicy { factor: *factor, ..failing }, ..options() }).await?;
             // a pause of zero stays zero
             let endless = RetryPolicy { backoff: Duration::ZERO, max_backoff: Duration::MAX, ..failing };
-            run(Options { policy: RetryPolicy { factor: *factor, ..endless }, ..options() }).await
+            run(HostileStepOptions { policy: RetryPolicy { factor: *factor, ..endless }, ..options() }).await
         })
         .await;
     stage
-        .door("jitter", &["jitter"], FLOATS, async |jitter| {
-            run(Options { policy: RetryPolicy { jitter: *jitter, ..failing }, ..options() }).await
+        .check("jitter", &["jitter"], FLOATS, async |jitter| {
+            run(HostileStepOptions { policy: RetryPolicy { jitter: *jitter, ..failing }, ..options() }).await
         })
         .await;
     stage
-        .door("backoff", &["backoff"], durations(), async |backoff| {
-            run(Options { policy: RetryPolicy { backoff: *backoff, ..failing }, ..options() }).await?;
-            run(Options {
+        .check("backoff", &["backoff"], durations(), async |backoff| {
+            run(HostileStepOptions { policy: RetryPolicy { backoff: *backoff, ..failing }, ..options() }).await?;
+            run(HostileStepOptions {
                 policy: RetryPolicy { backoff: *backoff, max_backoff: Duration::MAX, ..policy },
                 ..options()
             })
@@ -93,14 +93,14 @@ pub(super) async fn steps_take_an_option_or_refuse_it(fixture: &dyn StoreFixture
         })
         .await;
     stage
-        .door("max_backoff", &["max_backoff"], durations(), async |most| {
+        .check("max_backoff", &["max_backoff"], durations(), async |most| {
             let brief = RetryPolicy { factor: 1.0, ..failing };
-            run(Options { policy: RetryPolicy { max_backoff: *most, ..brief }, ..options() }).await
+            run(HostileStepOptions { policy: RetryPolicy { max_backoff: *most, ..brief }, ..options() }).await
         })
         .await;
     stage
-        .door("timeout", &["timeout"], durations(), async |limit| {
-            run(Options { timeout: Some(*limit), ..options() }).await
+        .check("timeout", &["timeout"], durations(), async |limit| {
+            run(HostileStepOptions { timeout: Some(*limit), ..options() }).await
         })
         .await;
     stage.end().await;
@@ -109,42 +109,42 @@ pub(super) async fn steps_take_an_option_or_refuse_it(fixture: &dyn StoreFixture
 pub(super) async fn sleeps_branches_and_values_have_no_bounds(fixture: &dyn StoreFixture) {
     let sleeper = Workflow::new("sleeps", |mut cx: Context, limit: Duration| async move {
         cx.sleep(limit).await;
-        Returns::Ok(())
+        BodyResult::Ok(())
     });
     let limited = Workflow::new("limited", |mut cx: Context, limit: Duration| async move {
         let within =
-            cx.timeout(limit, |mut cx| async move { cx.step("step", async || Returns::Ok(7)).await }).await;
+            cx.timeout(limit, |mut cx| async move { cx.step("step", async || BodyResult::Ok(7)).await }).await;
         within.unwrap_or(Ok(7))
     });
     let mapped = Workflow::new("mapped", |mut cx: Context, limit: usize| async move {
-        let branch = async |mut cx: Context, n: i64| cx.step("step", async || Returns::Ok(n)).await;
+        let branch = async |mut cx: Context, n: i64| cx.step("step", async || BodyResult::Ok(n)).await;
         let outputs = cx.map(0..9_i64, limit, branch).await;
         outputs.into_iter().sum::<Result<i64, Failure>>()
     });
     let echo = Workflow::new("echo", |mut cx: Context, text: String| async move {
-        cx.step("echo", async || Returns::Ok(text.clone())).args(&text).await
+        cx.step("echo", async || BodyResult::Ok(text.clone())).args(&text).await
     });
     let measure = Workflow::new("measure", |mut cx: Context, bits: u64| async move {
-        cx.step("measure", async || Returns::Ok(f64::from_bits(bits))).await
+        cx.step("measure", async || BodyResult::Ok(f64::from_bits(bits))).await
     });
     let complain = Workflow::new("complain", |mut cx: Context, text: String| async move {
         cx.step("fail", async || Err::<(), _>(Failure::with_kind(text.clone(), text.clone()))).await
     });
-    let (engine, store) = crate::engine::support::engine(fixture, |it| {
+    let (engine, store) = crate::engine::support::open_engine(fixture, |it| {
         it.register(&sleeper).suspend_after(Duration::from_millis(10))
     })
     .await;
-    let stage = Stage::with(fixture, |it| {
+    let stage = HostileHarness::with(fixture, |it| {
         it.register(&limited).register(&mapped).register(&echo).register(&measure).register(&complain)
     })
     .await;
     stage
-        .door("sleep", &[], durations(), async |limit| {
+        .check("sleep", &[], durations(), async |limit| {
             if *limit < Duration::from_secs(1) {
                 return engine.run(&sleeper, *limit).await;
             }
             let handle = engine.start(&sleeper, *limit).await?;
-            store.wait_until_committed(suspends(handle.key())).await;
+            store.wait_until_committed(is_suspension_of(handle.key())).await;
             let row = stage.row(&handle.workflow_id()).await;
             let least = row.created_at.plus((*limit).min(MAX_STORED_DURATION));
             assert!(row.wake_at.unwrap() >= least, "{row:?}");
@@ -156,32 +156,32 @@ pub(super) async fn sleeps_branches_and_values_have_no_bounds(fixture: &dyn Stor
         })
         .await;
     stage
-        .door("limit of a branch", &[], durations(), async |limit| {
+        .check("limit of a branch", &[], durations(), async |limit| {
             assert_eq!(stage.engine.run(&limited, *limit).await?, 7);
             Ok(())
         })
         .await;
     stage
-        .door("limit of a map", &[], SIZES, async |limit| {
+        .check("limit of a map", &[], SIZES, async |limit| {
             assert_eq!(stage.engine.run(&mapped, *limit).await?, 36);
             Ok(())
         })
         .await;
     stage
-        .door("text", &[], texts().into_iter().chain(["x".repeat(3_000_000)]), async |text| {
+        .check("text", &[], texts().into_iter().chain(["x".repeat(3_000_000)]), async |text| {
             assert_eq!(stage.engine.run(&echo, text.clone()).await?, *text);
             Ok(())
         })
         .await;
     stage
-        .door("number", &[], FLOATS, async |number| {
+        .check("number", &[], FLOATS, async |number| {
             let output = stage.engine.run(&measure, number.to_bits()).await?;
             assert_eq!(output.to_bits(), number.to_bits());
             Ok(())
         })
         .await;
     stage
-        .door("failure", &[], texts(), async |text| {
+        .check("failure", &[], texts(), async |text| {
             let handle = stage.engine.start(&complain, text.clone()).await?;
             match handle.result().await {
                 Err(Error::Failed(failure)) => assert_eq!((&failure.kind, &failure.message), (text, text)),

@@ -8,7 +8,7 @@ use stepfast_postgres::{PostgresOptions, PostgresStore};
 use stepfast_sqlite::{SqliteOptions, SqliteStore};
 use tempfile::TempDir;
 
-use super::stage::Stage;
+use super::stage::HostileHarness;
 use super::values::{SIZES, durations, few_texts, texts};
 use crate::StoreFixture;
 use crate::crash::harness::fresh_database;
@@ -50,7 +50,7 @@ fn encoded(text: &str) -> String {
 }
 
 /// Opens a store by its URL, and runs an execution on it.
-async fn works(stage: &Stage<'_>, url: &str) -> Result<(), Error> {
+async fn works(stage: &HostileHarness<'_>, url: &str) -> Result<(), Error> {
     let store = stepfast::connect(url).await?;
     let engine = Engine::builder(store).register(&stage.innocent).open().await?;
     let output = engine.run(&stage.innocent, 7).await;
@@ -60,7 +60,7 @@ async fn works(stage: &Stage<'_>, url: &str) -> Result<(), Error> {
 }
 
 pub(super) async fn urls_take_a_parameter_or_refuse_it(fixture: &dyn StoreFixture) {
-    let stage = Stage::on(fixture).await;
+    let stage = HostileHarness::on(fixture).await;
     let directory = TempDir::new().unwrap();
     let (base, parameters) = match fixture.store().info().kind {
         "memory" => ("memory:".to_owned(), &["durability", "nothing", "readers"][..]),
@@ -75,14 +75,14 @@ pub(super) async fn urls_take_a_parameter_or_refuse_it(fixture: &dyn StoreFixtur
         // the words of a server, and of a URL that is too long
         let names = [*parameter, "URL", "database", "role", "server process"];
         stage
-            .door(parameter, &names, few_texts().into_iter().chain(urls.clone()), async |text| {
+            .check(parameter, &names, few_texts().into_iter().chain(urls.clone()), async |text| {
                 works(&stage, &format!("{base}?{parameter}={}", encoded(text))).await
             })
             .await;
     }
     for parameter in ["nothing", "durability", "application_name"] {
         stage
-            .door(
+            .check(
                 &format!("plain {parameter}"),
                 &[parameter, "URL"],
                 texts().into_iter().chain(urls.clone()),
@@ -92,21 +92,21 @@ pub(super) async fn urls_take_a_parameter_or_refuse_it(fixture: &dyn StoreFixtur
     }
     for query in ["durability=full&durability=relaxed", "durability"] {
         stage
-            .door("durability", &["durability"], [query], async |query| {
+            .check("durability", &["durability"], [query], async |query| {
                 let opened = works(&stage, &format!("{base}?{query}")).await;
                 assert!(opened.is_err(), "a URL has two durabilities, or none");
                 opened
             })
             .await;
     }
-    stage.door("url", &["URL", "store"], texts(), async |url| works(&stage, url).await).await;
+    stage.check("url", &["URL", "store"], texts(), async |url| works(&stage, url).await).await;
     stage
-        .door("rest of a url", &["URL", "open", "option"], texts(), async |rest| {
+        .check("rest of a url", &["URL", "open", "option"], texts(), async |rest| {
             works(&stage, &format!("{base}{rest}")).await
         })
         .await;
     stage
-        .door("existing", &["URL", "open"], texts(), async |url| {
+        .check("existing", &["URL", "open"], texts(), async |url| {
             stepfast::connect_existing(url).await.map(drop)?;
             stepfast::schema::check(url).await.map(drop)
         })
@@ -123,7 +123,7 @@ pub(super) async fn stores_take_an_option_or_refuse_it(fixture: &dyn StoreFixtur
 }
 
 async fn options_of_sqlite(fixture: &dyn StoreFixture) {
-    let stage = Stage::on(fixture).await;
+    let stage = HostileHarness::on(fixture).await;
     let directory = TempDir::new().unwrap();
     let open = async |path: &std::path::Path, options: SqliteOptions| {
         let store = SqliteStore::open(path, options)?;
@@ -132,12 +132,12 @@ async fn options_of_sqlite(fixture: &dyn StoreFixture) {
         engine.shutdown(Duration::from_secs(20)).await
     };
     stage
-        .door("path", &["path", "file", "directory", "open"], texts(), async |name| {
+        .check("path", &["path", "file", "directory", "open"], texts(), async |name| {
             open(&directory.path().join(name), SqliteOptions::default()).await
         })
         .await;
     stage
-        .door(
+        .check(
             "durability",
             &["full or relaxed"],
             [Durability::Full, Durability::Relaxed, Durability::None],
@@ -151,7 +151,7 @@ async fn options_of_sqlite(fixture: &dyn StoreFixture) {
 }
 
 async fn options_of_postgres(fixture: &dyn StoreFixture) {
-    let stage = Stage::on(fixture).await;
+    let stage = HostileHarness::on(fixture).await;
     let url = fresh_database().await;
     let open = async |options: PostgresOptions| -> Result<(), Error> {
         let store = PostgresStore::open_with(&url, options).await?;
@@ -163,13 +163,13 @@ async fn options_of_postgres(fixture: &dyn StoreFixture) {
     };
     let options = PostgresOptions::default;
     stage
-        .door("lock_timeout", &["lock_timeout"], durations(), async |it| {
+        .check("lock_timeout", &["lock_timeout"], durations(), async |it| {
             open(options().lock_timeout(*it)).await
         })
         .await;
-    stage.door("lease", &["lease"], durations(), async |it| open(options().lease(*it)).await).await;
+    stage.check("lease", &["lease"], durations(), async |it| open(options().lease(*it)).await).await;
     stage
-        .door("connect_timeout", &["connect_timeout"], durations(), async |it| {
+        .check("connect_timeout", &["connect_timeout"], durations(), async |it| {
             match open(options().connect_timeout(*it)).await {
                 // the message names the time
                 Err(Error::Unreachable { .. }) if *it < Duration::from_secs(1) => Ok(()),
@@ -177,32 +177,32 @@ async fn options_of_postgres(fixture: &dyn StoreFixture) {
             }
         })
         .await;
-    stage.door("readers", &["readers"], SIZES, async |it| open(options().readers(*it)).await).await;
+    stage.check("readers", &["readers"], SIZES, async |it| open(options().readers(*it)).await).await;
     stage
-        .door("application_name", &["application_name"], texts(), async |it| {
+        .check("application_name", &["application_name"], texts(), async |it| {
             open(options().application_name(it)).await
         })
         .await;
-    stage.door("listen", &["listen"], texts(), async |it| open(options().listen(it)).await).await;
+    stage.check("listen", &["listen"], texts(), async |it| open(options().listen(it)).await).await;
     stage
-        .door("store_id", &["store_id"], texts(), async |it| {
+        .check("store_id", &["store_id"], texts(), async |it| {
             let mut options = options();
             options.store_id = Some(it.clone());
             open(options).await
         })
         .await;
     stage
-        .door("sslrootcert", &["sslrootcert", "certificate"], texts(), async |it| {
+        .check("sslrootcert", &["sslrootcert", "certificate"], texts(), async |it| {
             open(options().ssl_root_cert(it)).await
         })
         .await;
     stage
-        .door("sslcert", &["sslcert", "certificate"], texts(), async |it| {
+        .check("sslcert", &["sslcert", "certificate"], texts(), async |it| {
             open(options().ssl_cert(it, it)).await
         })
         .await;
     stage
-        .door(
+        .check(
             "durability",
             &["durability"],
             [Durability::Full, Durability::Relaxed, Durability::None],

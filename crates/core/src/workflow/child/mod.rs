@@ -9,7 +9,6 @@ use std::future::IntoFuture;
 use std::marker::PhantomData;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::time::Duration;
 
 use serde::{Serialize, de::DeserializeOwned};
 use start::start_or_attach;
@@ -19,12 +18,12 @@ use crate::failure::Failure;
 use crate::key::Key;
 use crate::path::Path;
 use crate::payload::{FromPayload, Payload};
-use crate::queue::OnDuplicate;
 use crate::runtime::definition::Definition;
 use crate::runtime::run::Run;
 use crate::runtime::run::call::Call;
 use crate::runtime::run::replay::CallKind;
-use crate::runtime::start_options::{Due, StartOptions, forward_options};
+use crate::runtime::start::option_methods::start_option_methods;
+use crate::runtime::start::options::StartOptions;
 use crate::store::CheckpointKind;
 use crate::workflow::Workflow;
 use crate::workflow::context::Context;
@@ -74,101 +73,17 @@ impl Context {
     }
 }
 
-impl<I, O> Child<'_, I, O> {
-    fn options(&mut self) -> &mut StartOptions {
-        self.options.get_or_insert_default()
-    }
+start_option_methods!(Child.options:
+    execution_timeout, run_timeout, queue, key, priority, delay, attribute,
+);
 
-    /// Sets the queue in which the child waits for a worker. A start from inside a workflow is never rejected by a full
-    /// queue. See [`StartBuilder::queue`](crate::engine::start::StartBuilder::queue).
-    pub fn queue(mut self, queue: impl AsRef<str>) -> Self {
-        self.options().queue = Some(queue.as_ref().into());
-        self
-    }
+start_option_methods!(StartChild.0.options:
+    execution_timeout, run_timeout, queue, key, priority, delay, attribute,
+);
 
-    /// Sets the child's key within the queue. See [`StartBuilder::key`](crate::engine::start::StartBuilder::key).
-    pub fn key(mut self, key: impl AsRef<str>) -> Self {
-        self.options().key = Some(key.as_ref().into());
-        self
-    }
-
-    /// Sets the priority among executions of the same queue and key: smaller numbers come first. 0 by default.
-    pub fn priority(mut self, priority: i32) -> Self {
-        self.options().priority = Some(priority);
-        self
-    }
-
-    /// Delays the child: it begins no earlier than `delay` after its start.
-    pub fn delay(mut self, delay: Duration) -> Self {
-        self.options().due = Some(Due::After(delay));
-        self
-    }
-
-    /// Adds an attribute, by which lists find the child. See
-    /// [`StartBuilder::attribute`](crate::engine::start::StartBuilder::attribute).
-    pub fn attribute(mut self, name: impl AsRef<str>, value: impl AsRef<str>) -> Self {
-        self.options().attributes.set(name.as_ref(), value.as_ref());
-        self
-    }
-
-    /// Cancels the child unless it ends within `timeout` from its start. See
-    /// [`StartBuilder::execution_timeout`](crate::engine::start::StartBuilder::execution_timeout).
-    pub fn execution_timeout(mut self, timeout: Duration) -> Self {
-        self.options().execution_timeout = Some(timeout);
-        self
-    }
-
-    /// Cancels the child unless it ends within `timeout` from its beginning. See
-    /// [`StartBuilder::run_timeout`](crate::engine::start::StartBuilder::run_timeout).
-    pub fn run_timeout(mut self, timeout: Duration) -> Self {
-        self.options().run_timeout = Some(timeout);
-        self
-    }
-}
-
-impl<I, O> StartDetached<'_, I, O> {
-    /// Sets the execution's id. If an execution of the same workflow with the same input has the id already, this start
-    /// leads to that execution; if any other execution has it, the start fails. See
-    /// [`StartBuilder::workflow_id`](crate::engine::start::StartBuilder::workflow_id).
-    pub fn workflow_id(mut self, id: impl AsRef<str>) -> Self {
-        self.0.options().workflow_id = Some(id.as_ref().into());
-        self
-    }
-
-    /// Allows at most one unfinished execution with this id in the queue. See
-    /// [`StartBuilder::dedup_id`](crate::engine::start::StartBuilder::dedup_id).
-    pub fn dedup_id(mut self, id: impl AsRef<str>) -> Self {
-        self.0.options().dedup_id = Some(id.as_ref().into());
-        self
-    }
-
-    /// Sets what the start returns if an unfinished execution has its [`dedup_id`](StartDetached::dedup_id). By default
-    /// it fails.
-    pub fn on_duplicate(mut self, on_duplicate: OnDuplicate) -> Self {
-        self.0.options().on_duplicate = on_duplicate;
-        self
-    }
-}
-
-forward_options!(StartChild of Child {
-    queue(queue: impl AsRef<str>),
-    key(key: impl AsRef<str>),
-    priority(priority: i32),
-    delay(delay: Duration),
-    execution_timeout(timeout: Duration),
-    run_timeout(timeout: Duration),
-    attribute(name: impl AsRef<str>, value: impl AsRef<str>),
-});
-
-forward_options!(StartDetached of Child {
-    queue(queue: impl AsRef<str>),
-    key(key: impl AsRef<str>),
-    priority(priority: i32),
-    delay(delay: Duration),
-    execution_timeout(timeout: Duration),
-    run_timeout(timeout: Duration),
-    attribute(name: impl AsRef<str>, value: impl AsRef<str>),
-});
+start_option_methods!(StartDetached.0.options:
+    workflow_id, execution_timeout, run_timeout, queue, key, priority, dedup_id, on_duplicate, delay, attribute,
+);
 
 impl<'c, I, O> IntoFuture for Child<'c, I, O>
 where

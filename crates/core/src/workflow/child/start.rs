@@ -21,7 +21,7 @@ use crate::runtime::run::replay::CallKind;
 use crate::runtime::run::task::RunTask;
 use crate::runtime::run::{ChildState, Interrupt, NewRun, Run};
 use crate::runtime::runs::ExpectedRun;
-use crate::runtime::start_options::StartOptions;
+use crate::runtime::start::options::StartOptions;
 use crate::store::{self, CheckpointKind, DeleteChunks, ExistingExecution, Outcome, Parent, Write};
 
 /// Starts a child as a call of its own and records the start. Every replay continues with the same child, even in a

@@ -42,7 +42,7 @@ pub(super) async fn wait_for_end<O: FromPayload>(call: &Call, key: Key) -> Resul
     }
     run.add_dependency(end.lsn);
     run.state().children.remove(&key);
-    crate::crash_point!("child end heard");
+    crate::crash_point!("child end received");
     call.deliver(CheckpointKind::Child, Payload::encode(&key.to_string())?, 0).await;
     decode_output(call, key, end.status, end.outcome).await
 }

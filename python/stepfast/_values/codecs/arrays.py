@@ -6,9 +6,9 @@ from typing import Any, Final
 
 from ormsgpack import packb, unpackb
 
-from . import codes
-from .codec import BytesReader, ClassFinder, Codec, ContentReader
-from .errors import NotRecordable, type_name
+from .. import codes
+from ..codec import BytesReader, ClassFinder, Codec, ContentReader
+from ..errors import NotRecordable, type_name
 
 _DTYPE_ADVICE: Final = "use plain numbers or text, a supported dtype, or tolist()"
 

@@ -3,10 +3,10 @@
 import sys
 from typing import Any, Final
 
-from . import codes
-from .codec import ClassFinder, Codec, ContentReader, require_subclass
-from .errors import NotRecordable
-from .references import name_of
+from .. import codes
+from ..codec import ClassFinder, Codec, ContentReader, require_subclass
+from ..errors import NotRecordable
+from ..references import name_of
 
 
 def _url_classes() -> tuple[type, ...]:

@@ -10,10 +10,10 @@ from collections.abc import Callable
 from types import MemberDescriptorType
 from typing import Any, Final
 
-from . import codes
-from .codec import ClassFinder, Codec, Label, derives_from
-from .errors import DecodeError, NotRecordable, type_name
-from .references import name_of
+from .. import codes
+from ..codec import ClassFinder, Codec, Label, derives_from
+from ..errors import DecodeError, NotRecordable, type_name
+from ..references import name_of
 
 # State of an instance besides its fields, by section: attributes that are no fields, fields without a value,
 # and pydantic's private attributes, extra fields and names of fields that were set.

@@ -1,19 +1,63 @@
-//! Resolves a flush whose COMMIT had no reply. A flush is applied completely or not at all, so one row that it inserted
-//! proves the whole flush. Only a flush that inserts no such row records its number.
+//! Resolves outcomes: of Starts that were not inserted, and of a flush whose COMMIT had no reply.
+//!
+//! A flush is applied completely or not at all, so one row that it inserted proves the whole flush. Only a flush that
+//! inserts no such row records its number.
 
+use rusqlite::OptionalExtension;
 use stepfast_core::key::Key;
 use stepfast_core::store::counters::Table;
 use stepfast_core::store::{
-    Flush, Outcome, Request, RequestKind, RequestResult, Start, State, Status, UNKNOWN_STATUS_MESSAGE, Write,
+    ExistingExecution, Flush, Outcome, Request, Start, State, Status, UNKNOWN_STATUS_MESSAGE, Write,
 };
 
 use crate::conn::statements::Sql;
-use crate::error::DbResult;
+use crate::error::{DbError, DbResult};
 use crate::flush::apply::FlushApplier;
+use crate::rows::{key_bytes, parse_existing_row};
 
 impl FlushApplier<'_, '_> {
+    /// Returns the outcome of a Start whose queue is full.
+    pub(super) fn outcome_if_full(&mut self, start: &Start) -> DbResult<Outcome> {
+        if let Some((existing, _)) = self.find_existing(start)? {
+            return Ok(Outcome::Duplicate(Box::new(existing)));
+        }
+        let other = if start.dedup_id.is_some() { self.find_deduplicated(start)? } else { None };
+        Ok(other.map_or(Outcome::Full, |other| Outcome::Deduplicated(Some(other))))
+    }
+
+    /// Returns the outcome of a Start that was not inserted because another execution has its id.
+    pub(crate) fn duplicate_outcome(&mut self, start: &Start) -> DbResult<Outcome> {
+        match self.find_existing(start)? {
+            Some((existing, _)) => Ok(Outcome::Duplicate(Box::new(existing))),
+            None if start.dedup_id.is_some() => Ok(Outcome::Deduplicated(self.find_deduplicated(start)?)),
+            None => Err(DbError::corrupt("table executions rejects a key that it does not contain")),
+        }
+    }
+
+    /// Finds the execution that has a Start's key or workflow_id, and its creation time.
+    pub(crate) fn find_existing(&mut self, start: &Start) -> DbResult<Option<(ExistingExecution, i64)>> {
+        let statement = self.sql.get(Sql::ExistingByKey)?;
+        if let Some(found) =
+            statement.query_row([key_bytes(&start.key)], |row| Ok(parse_existing_row(row))).optional()?
+        {
+            return found.map(Some);
+        }
+        let Some(workflow_id) = start.workflow_id.as_deref() else { return Ok(None) };
+        let statement = self.sql.get(Sql::ExistingById)?;
+        statement.query_row([workflow_id], |row| Ok(parse_existing_row(row))).optional()?.transpose()
+    }
+
+    /// Finds the execution that has a Start's `dedup_id`.
+    fn find_deduplicated(&mut self, start: &Start) -> DbResult<Option<Box<ExistingExecution>>> {
+        let queue = start.placement.as_deref().map(|placement| &*placement.queue);
+        let statement = self.sql.get(Sql::ExistingByDedupId)?;
+        let params = (queue, start.dedup_id.as_deref());
+        let found = statement.query_row(params, |row| Ok(parse_existing_row(row))).optional()?.transpose()?;
+        Ok(found.map(|(existing, _)| Box::new(existing)))
+    }
+
     /// Applies the flush unless it was applied before. Returns its outcomes.
-    pub(crate) fn resolve_resend(&mut self) -> DbResult<Vec<(usize, Outcome)>> {
+    pub(crate) fn resolve_resent_flush(&mut self) -> DbResult<Vec<(usize, Outcome)>> {
         if !self.was_applied()? {
             return self.apply_all();
         }
@@ -129,20 +173,7 @@ impl FlushApplier<'_, '_> {
             return Ok(Outcome::Rejected(UNKNOWN_STATUS_MESSAGE.into()));
         }
         let is_from_request = target.status == Status::Cancelled && target.ended_at == Some(request.at);
-        Ok(match request.kind {
-            RequestKind::Cancel | RequestKind::Expire if is_from_request => {
-                Outcome::RequestHandled(RequestResult::Done, target.parent)
-            }
-            RequestKind::Cancel if target.status.is_terminal() => {
-                Outcome::RequestHandled(RequestResult::NotApplicable(target.status), None)
-            }
-            RequestKind::Cancel => Outcome::RequestHandled(RequestResult::Pending, None),
-            RequestKind::Expire => Outcome::RequestHandled(RequestResult::NotApplicable(target.status), None),
-            RequestKind::Resume if target.status == Status::Completed => {
-                Outcome::RequestHandled(RequestResult::NotApplicable(target.status), None)
-            }
-            RequestKind::Resume => Outcome::RequestHandled(RequestResult::Done, None),
-        })
+        Ok(request.outcome(request.infer_result(target.status, is_from_request), target.parent))
     }
 }
 

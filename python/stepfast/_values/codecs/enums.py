@@ -3,10 +3,10 @@
 import enum
 from typing import Any, cast
 
-from . import codes
-from .codec import ClassFinder, Codec, require_subclass
-from .errors import DecodeError
-from .references import name_of
+from .. import codes
+from ..codec import ClassFinder, Codec, require_subclass
+from ..errors import DecodeError
+from ..references import name_of
 
 
 def enum_codec(cls: type[enum.Enum]) -> Codec:

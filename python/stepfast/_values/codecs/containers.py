@@ -5,9 +5,9 @@ from collections.abc import Iterator, Mapping
 from itertools import chain
 from typing import Any, Final, cast
 
-from . import codes
-from .codec import ClassFinder, Codec, ContentReader, Label
-from .errors import NotRecordable
+from .. import codes
+from ..codec import ClassFinder, Codec, ContentReader, Label
+from ..errors import NotRecordable
 
 
 def flatten_pairs(mapping: Mapping[Any, Any]) -> list[Any]:

@@ -8,9 +8,9 @@ import re
 import uuid
 from typing import Any, Final
 
-from . import codes
-from .codec import ClassFinder, Codec, ContentReader
-from .errors import DecodeError, NotRecordable
+from .. import codes
+from ..codec import ClassFinder, Codec, ContentReader
+from ..errors import DecodeError, NotRecordable
 
 
 def _reduce_integer(value: int) -> bytes:

@@ -4,9 +4,9 @@ import datetime
 import zoneinfo
 from typing import Any, Final
 
-from . import codes
-from .codec import ClassFinder, Codec, ContentReader
-from .errors import DecodeError, NotRecordable, type_name
+from .. import codes
+from ..codec import ClassFinder, Codec, ContentReader
+from ..errors import DecodeError, NotRecordable, type_name
 
 _UTC: Final = datetime.UTC
 

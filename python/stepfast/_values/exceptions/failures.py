@@ -2,8 +2,9 @@
 
 The bytes are a plain map that begins like a failure of the engine (`kind`, `message`, `causes`), so that
 every language can read the failure. `python` is an array with a map for each exception: `kind`, `message`,
-`links` (see stepfast._values.exceptions), `notes` if there are any, and `value`, the separate encoding of the
-exception, if the exception can be rebuilt.
+`links` (see stepfast._values.exceptions.nodes), `notes` if there are any, `bases`, the names of the classes
+from which its class derives, unless the class is built in, and `value`, the separate encoding of the
+exception's node, if an exception of its class can be made again.
 """
 
 import contextlib
@@ -11,19 +12,21 @@ from typing import Any, cast
 
 from ormsgpack import packb, unpackb
 
-from .decoder import Reader
-from .encoder import encode
-from .errors import DecodeError, text_of, to_unicode, type_name
-from .exceptions import Links, RemoteError, assemble, graph_of, node_of, read_node
-from .wire import ANY_KEYS
+from ..decoder import Reader
+from ..encoder import encode
+from ..errors import DecodeError, EncodeError, NotRecordable, text_of, to_unicode, type_name
+from ..wire import ANY_KEYS
+from .graph import Links, assemble, graph_of
+from .nodes import lossy_node_of, node_of, read_node
+from .remote_error import RemoteError, base_names
 
 
 def encode_exception(error: BaseException) -> bytes:
     """Returns the bytes of an exception, with its causes and notes. Every exception can be encoded.
 
-    Some exceptions cannot be rebuilt: their class is local, they hold a connection, or their text changes
-    when they are rebuilt. These are recorded by the name of their class and their text, and are decoded as a
-    `RemoteError`.
+    An exception that holds something that cannot be recorded, such as a connection, is recorded by its class,
+    its text and the rest of its attributes. An exception whose class cannot be found or made again, because
+    it is local for example, is decoded as a `RemoteError`.
 
     Args:
         error: The exception. It is not changed.
@@ -90,10 +93,33 @@ def _record_node(error: BaseException, links: Links) -> dict[str, object]:
     notes: object = getattr(error, "__notes__", None)
     if isinstance(notes, list):
         recorded["notes"] = [to_unicode(str(note)) for note in cast("list[object]", notes)]
+    if type(error).__module__ != "builtins" and (bases := _bases(error)):
+        recorded["bases"] = bases
     # an error here must not lose the failure itself
     with contextlib.suppress(Exception):
-        recorded["value"] = encode(node_of(error))
+        recorded["value"] = _encode_node(error)
     return recorded
+
+
+def _bases(error: BaseException) -> list[str]:
+    names = list(error.bases) if isinstance(error, RemoteError) else base_names(type(error))
+    return [to_unicode(name) for name in names]
+
+
+def _encode_node(error: BaseException) -> bytes:
+    """Returns the encoded node of an exception, complete or in part."""
+    try:
+        return encode(node_of(error))
+    except (EncodeError, NotRecordable):
+        return encode(lossy_node_of(error, _is_recordable))
+
+
+def _is_recordable(value: object) -> bool:
+    try:
+        encode(value)
+    except Exception:
+        return False
+    return True
 
 
 def _exception_of_node(node: dict[str, Any], members: tuple[BaseException, ...]) -> BaseException:
@@ -102,7 +128,7 @@ def _exception_of_node(node: dict[str, Any], members: tuple[BaseException, ...])
         with contextlib.suppress(Exception):
             return read_node(reader.read(node["value"]), members, reader)
     made = RemoteError(node["kind"], node["message"])
-    made.exceptions = members
+    made.exceptions, made.bases = members, tuple(node.get("bases", ()))
     for note in node.get("notes", ()):
         made.add_note(note)
     return made

@@ -201,20 +201,3 @@ fn first_given<const N: usize>(options: [(&'static str, bool); N]) -> Option<&'s
 fn invalid<T>(option: &'static str, reason: &str) -> Result<T, Error> {
     Err(Error::Invalid { input: option, reason: reason.to_owned() })
 }
-
-/// Forwards options to the builder that a [`StartBuilder`](crate::engine::start::StartBuilder) or a
-/// [`Child`](crate::workflow::child::Child) wraps.
-macro_rules! forward_options {
-    ($name:ident of $source:ident { $($option:ident($($argument:ident: $kind:ty),*)),* $(,)? }) => {
-        impl<I, O> $name<'_, I, O> {
-            $(
-                #[doc = concat!("See [`", stringify!($source), "::", stringify!($option), "`].")]
-                pub fn $option(self, $($argument: $kind),*) -> Self {
-                    Self(self.0.$option($($argument),*))
-                }
-            )*
-        }
-    };
-}
-
-pub(crate) use forward_options;

@@ -1,0 +1,146 @@
+//! Claims of ready executions, allocated by fair share among queues and keys.
+
+use std::collections::{BTreeSet, VecDeque};
+use std::sync::Arc;
+
+use rusqlite::params;
+use stepfast_core::key::Key;
+use stepfast_core::queue::fairness::{Allocation, FairShare};
+use stepfast_core::queue::rate::ClaimScope;
+use stepfast_core::store::Status;
+use stepfast_core::store::counters::Table;
+
+use crate::claim::queues::QueueState;
+use crate::claim::{ClaimTx, PAGE_ROWS};
+use crate::conn::statements::Sql;
+use crate::error::DbResult;
+use crate::rows::queues::ready_queues;
+use crate::rows::{key_bytes, key_of};
+
+/// The position of a `ready` row within its key: priority, seq, execution.
+type ReadyPosition = (i64, i64, Key);
+
+impl ClaimTx<'_, '_> {
+    /// Claims from each queue and key what fairness and limits allow.
+    pub(super) fn claim_ready(&mut self, fair_share: &mut FairShare) -> DbResult<()> {
+        if self.is_full() {
+            return Ok(());
+        }
+        let workflows = self.claim.workflows.clone();
+        let mut queues = BTreeSet::new();
+        for workflow in workflows.iter() {
+            queues.extend(ready_queues(&mut self.sql, workflow)?);
+        }
+        queues.retain(|queue| self.claim.serves(queue));
+        let woken = self.claim_from_queues(fair_share, queues, false)?;
+        if woken.is_empty() {
+            return Ok(());
+        }
+        // woken executions go first; starts get the remaining capacity
+        if self.is_full() {
+            self.reply.has_more = true;
+        } else {
+            self.claim_from_queues(fair_share, woken, true)?;
+        }
+        Ok(())
+    }
+
+    /// Claims from these queues. From a queue with a rate, only woken executions are claimed, if it has any, unless
+    /// `claims_starts`. Returns the queues from which only woken executions were claimed.
+    fn claim_from_queues(
+        &mut self,
+        fair_share: &mut FairShare,
+        queues: BTreeSet<Arc<str>>,
+        claims_starts: bool,
+    ) -> DbResult<BTreeSet<Arc<str>>> {
+        let workflows = self.claim.workflows.clone();
+        let mut states = Vec::with_capacity(queues.len());
+        let mut ready_queues = Vec::with_capacity(queues.len());
+        for queue in queues {
+            let Some(mut state) = QueueState::read(&mut self.sql, &queue, self.claim.worker.0, self.now)?
+            else {
+                continue;
+            };
+            state.choose_scope(&mut self.sql, if claims_starts { &[] } else { &workflows })?;
+            ready_queues.push(state.ready_queue(&mut self.sql, &workflows, &fair_share.last_key(&queue))?);
+            self.reply.is_limited |= state.is_limited;
+            self.reply.retry_at = self.reply.retry_at.into_iter().chain(state.retry_at).min();
+            states.push(state);
+        }
+        let mut all = states.iter().zip(&ready_queues).peekable();
+        for allocation in fair_share.allocate(&ready_queues, self.claim.limit - self.reply.records.len()) {
+            while all.next_if(|(_, ready_queue)| ready_queue.queue != allocation.queue).is_some() {}
+            let Some((state, _)) = all.peek() else { break };
+            self.claim_allocation(&allocation, state)?;
+        }
+        let woken = states.iter().filter(|state| state.scope == ClaimScope::Woken);
+        Ok(woken.map(|state| state.name.clone()).collect())
+    }
+
+    /// Claims the first ready executions of a key, of all workflows.
+    fn claim_allocation(&mut self, allocation: &Allocation, state: &QueueState) -> DbResult<()> {
+        let workflows = self.claim.workflows.clone();
+        // a page per workflow, refilled when it is used up: no rows of other workflows are read
+        let mut pages: Vec<(&str, VecDeque<ReadyPosition>)> = Vec::with_capacity(workflows.len());
+        for workflow in workflows.iter() {
+            pages.push((
+                workflow,
+                self.read_page(allocation, state, workflow, (i64::MIN, i64::MIN, Key::default()))?,
+            ));
+        }
+        let mut claimed_count = 0;
+        while !self.is_full() {
+            let first = pages.iter_mut().filter(|(_, page)| !page.is_empty()).min_by_key(|(_, page)| page[0]);
+            let Some((workflow, page)) = first else { break };
+            if claimed_count == allocation.limit {
+                // whether a rate allows for more is for the next claim to find out
+                self.reply.has_more |= allocation.is_truncated || state.scope == ClaimScope::Starting;
+                self.reply.is_limited |= !allocation.is_truncated;
+                break;
+            }
+            let Some(position) = page.pop_front() else { break };
+            if page.is_empty() {
+                *page = self.read_page(allocation, state, workflow, position)?;
+            }
+            let (_, seq, id) = position;
+            // an execution that has not begun has no record
+            if self.claim_execution(id, Status::Queued, seq < 0)? {
+                state.take_slot(&mut self.sql, &allocation.key, id, self.claim.worker.0)?;
+                claimed_count += 1;
+            }
+            // also if the execution was not claimed: the row is stale then
+            self.sql.delete(Table::Ready, Sql::DeleteReady, [key_bytes(&id)])?;
+        }
+        state.record_starts(&mut self.sql, &allocation.key, claimed_count)
+    }
+
+    /// Reads the next ready rows of a workflow, after a position.
+    fn read_page(
+        &mut self,
+        allocation: &Allocation,
+        state: &QueueState,
+        workflow: &str,
+        after: ReadyPosition,
+    ) -> DbResult<VecDeque<ReadyPosition>> {
+        let limit = PAGE_ROWS.min(allocation.limit.saturating_add(1));
+        // woken executions have an index of their own
+        let sql = if state.scope == ClaimScope::Woken { Sql::WokenPage } else { Sql::ReadyPage };
+        let params = params![
+            workflow,
+            &*allocation.queue,
+            &*allocation.key,
+            after.0,
+            after.1,
+            key_bytes(&after.2),
+            limit as i64,
+            self.claim.app_version.as_deref(),
+            state.scope.is_woken(),
+        ];
+        let mut rows = self.sql.get(sql)?.query(params)?;
+        let mut page = VecDeque::with_capacity(limit);
+        while let Some(row) = rows.next()? {
+            page.push_back((row.get(0)?, row.get(1)?, key_of(row, 2)?));
+        }
+        Ok(page)
+    }
+}

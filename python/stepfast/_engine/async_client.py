@@ -1,0 +1,276 @@
+"""`AsyncClient`: starts executions for workers elsewhere, in programs with an event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import builtins
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from types import TracebackType
+from typing import Any, Literal, ParamSpec, Self, TypeVar, Unpack, overload
+
+from stepfast._engine.dead_letters import DeadLetter
+from stepfast._engine.filter import BulkResult, Filter
+from stepfast._engine.handle import AsyncHandle
+from stepfast._engine.open_engine import OpenEngine
+from stepfast._engine.records import Execution, Record
+from stepfast._engine.workers import WorkerOverview
+from stepfast._options.queue import Queue, QueueInfo, declared_queues
+from stepfast._runtime.branch import forbid_in_workflow
+from stepfast._runtime.event_loop.loop import EngineLoop, require_running_loop
+from stepfast._runtime.event_loop.shutdown import run_in_thread
+from stepfast._validation import bounds
+from stepfast._validation.durations import Duration
+from stepfast._workflow.startable import Startable
+from stepfast.errors import InvalidArgument
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class AsyncClient:
+    """Like `Client`, for programs with an event loop: `async with AsyncClient(url) as client:`. It is used
+    from the loop on which it was opened.
+
+    Args:
+        url: The URL of the store, the same as the workers have: `postgres://…` or `sqlite://shop.db`.
+        queues: Queues to store when the client opens, for all processes; see `Queue`.
+
+    Raises:
+        InvalidArgument: An argument is out of its bounds.
+    """
+
+    def __init__(self, url: str, *, queues: Iterable[Queue] = ()) -> None:
+        bounds.check_store_url(url)
+        declared = declared_queues(queues)
+        self._opened: OpenEngine | None = None
+        self._make = lambda loop: OpenEngine(url, loop, queues=declared, is_client=True)
+
+    _make: Callable[[EngineLoop], OpenEngine]
+
+    async def open(self) -> Self:
+        """Opens the store, and the engine or client on it; `async with` does it.
+
+        Raises:
+            InvalidArgument: The store cannot be opened.
+            QueueConflict: A queue is stored with other limits, and its `on_conflict` is `refuse`.
+            StoreCorrupt: The store is damaged.
+            SchemaMismatch: The store was written by a newer version of Stepfast.
+            StoreUnavailable: The database is unreachable.
+        """
+        name = type(self).__name__
+        if self._opened is not None and not self._opened.is_closed:
+            raise InvalidArgument(
+                f"this {name} is already open: to open the same store again, make another {name}"
+            )
+        loop = EngineLoop(require_running_loop())
+        opening = run_in_thread(loop.loop, lambda: self._make(loop))
+        try:
+            self._opened = await asyncio.shield(opening)
+        except BaseException:
+            # the caller may be cancelled: then the engine is released when it is open
+            opening.add_done_callback(_release_opened)
+            loop.close()
+            raise
+        return self
+
+    @property
+    def _here(self) -> OpenEngine:
+        """The open engine; rejects callers on another loop than its own."""
+        opened = self._opened
+        if opened is None:
+            name = type(self).__name__
+            raise InvalidArgument(f"this {name} is not open: write `async with {name}(...)`, or await open()")
+        assert opened.loop is not None
+        opened.loop.check()
+        return opened
+
+    async def _call_here(self, call: Callable[..., Awaitable[Any]], /, *args: Any) -> Any:
+        """Makes a call on the loop that awaits this, because the caller may be in another thread, as with
+        `asyncio.run_coroutine_threadsafe`."""
+        return await call(self._here, *args)
+
+    @overload
+    async def start(
+        self, workflow: Startable[P, Coroutine[Any, Any, R]], /, *args: P.args, **kwargs: P.kwargs
+    ) -> AsyncHandle[R]: ...
+
+    @overload
+    async def start(
+        self, workflow: Startable[P, R], /, *args: P.args, **kwargs: P.kwargs
+    ) -> AsyncHandle[R]: ...
+
+    def start(self, workflow: Any, /, *args: Any, **kwargs: Any) -> Any:
+        """Starts an execution. When this has been awaited, the start is durable: the execution will run to
+        its end. See `Client.start`.
+
+        Returns:
+            A handle; awaiting it waits for the end.
+        """
+        opened = self._opened
+        if opened is None or not opened.is_here():
+            return self._call_here(OpenEngine.start_in_task, workflow, args, kwargs)
+        return opened.start_in_task(workflow, args, kwargs)
+
+    @overload
+    async def start_many(
+        self, workflow: Startable[..., Coroutine[Any, Any, R]], items: Iterable[tuple[Any, ...]], /
+    ) -> builtins.list[AsyncHandle[R]]: ...
+
+    @overload
+    async def start_many(
+        self, workflow: Startable[..., R], items: Iterable[tuple[Any, ...]], /
+    ) -> builtins.list[AsyncHandle[R]]: ...
+
+    async def start_many(self, workflow: Any, items: Any, /) -> Any:
+        """Starts an execution for each tuple of arguments, in one call. See `Client.start_many`."""
+        opened = self._here
+        return [AsyncHandle(handle, opened) for handle in await opened.start_many(workflow, items)]
+
+    @overload
+    async def run(
+        self, workflow: Startable[P, Coroutine[Any, Any, R]], /, *args: P.args, **kwargs: P.kwargs
+    ) -> R: ...
+
+    @overload
+    async def run(self, workflow: Startable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R: ...
+
+    def run(self, workflow: Any, /, *args: Any, **kwargs: Any) -> Any:
+        """Starts an execution and waits for its output, which is then durable. See `Client.run`.
+
+        On an engine the code of an async workflow runs in the caller's task, if it can begin at once.
+        Cancelling the caller does not cancel the execution: it continues from its record, in a task of its
+        own.
+        """
+        opened = self._opened
+        if opened is None or not opened.is_here():
+            return self._call_here(OpenEngine.run_in_task, workflow, args, kwargs)
+        return opened.run_in_task(workflow, args, kwargs)
+
+    @overload
+    async def get(self, workflow_id: str) -> AsyncHandle[Any]: ...
+
+    @overload
+    async def get(
+        self, workflow_id: str, workflow: Startable[..., Coroutine[Any, Any, R]]
+    ) -> AsyncHandle[R]: ...
+
+    @overload
+    async def get(self, workflow_id: str, workflow: Startable[..., R]) -> AsyncHandle[R]: ...
+
+    async def get(self, workflow_id: str, workflow: Any = None) -> Any:
+        """Returns a handle to the execution with this workflow_id. See `Client.get`."""
+        opened = self._here
+        handle: AsyncHandle[Any] = AsyncHandle(await opened.get_handle(workflow_id, workflow), opened)
+        return handle
+
+    @overload
+    async def results(
+        self, handles: Iterable[AsyncHandle[R]], *, return_exceptions: Literal[False] = False
+    ) -> builtins.list[R]: ...
+
+    @overload
+    async def results(
+        self, handles: Iterable[AsyncHandle[R]], *, return_exceptions: bool
+    ) -> builtins.list[R | BaseException]: ...
+
+    async def results(self, handles: Iterable[AsyncHandle[Any]], *, return_exceptions: bool = False) -> Any:
+        """Waits for the ends of many executions in one wait. See `Client.results`."""
+        return await self._here.results(handles, return_exceptions)
+
+    async def list(
+        self, *, after: str | None = None, limit: int = 50, **filter: Unpack[Filter]
+    ) -> builtins.list[Execution]:
+        """Returns executions that match, newest first. See `Client.list`."""
+        return await self._here.list(filter, after, limit)
+
+    async def count(self, **filter: Unpack[Filter]) -> int:
+        """Returns the number of executions that match. See `Client.count`."""
+        return await self._here.count(filter)
+
+    async def show(self, workflow_id: str) -> Record:
+        """Returns everything that is recorded of an execution. See `Client.show`."""
+        return await self._here.show(workflow_id)
+
+    async def cancel(self, workflow_id: str) -> bool:
+        """Requests that an execution be cancelled. See `Client.cancel`."""
+        forbid_in_workflow("engine.cancel")
+        return await (await self.get(workflow_id)).cancel()
+
+    async def resume(self, workflow_id: str) -> bool:
+        """Requests that an execution continue from its record. See `Client.resume`."""
+        forbid_in_workflow("engine.resume")
+        return await (await self.get(workflow_id)).resume()
+
+    async def cancel_all(self, **filter: Unpack[Filter]) -> BulkResult:
+        """Cancels all executions that match and have not ended. See `Client.cancel_all`."""
+        return await self._here.cancel_all(filter)
+
+    async def resume_all(self, **filter: Unpack[Filter]) -> BulkResult:
+        """Continues all executions that match and are parked, failed or cancelled. See
+        `Client.resume_all`."""
+        return await self._here.resume_all(filter)
+
+    async def workers(self) -> WorkerOverview:
+        """Returns the workers of the database, and the executions that none of them can run. See
+        `Client.workers`."""
+        return await self._here.workers()
+
+    async def dead_letters(self, *, limit: int = 50) -> builtins.list[DeadLetter]:
+        """Returns starts of outboxes that could not become executions, the latest first. See
+        `Client.dead_letters`."""
+        return await self._here.dead_letters(limit)
+
+    async def queues(self) -> builtins.list[QueueInfo]:
+        """Returns the stored queues, by name."""
+        return await self._here.queues()
+
+    async def set_queue(self, queue: Queue) -> QueueInfo:
+        """Creates a queue, or changes the limits of an existing one. See `Client.set_queue`."""
+        return await self._here.set_queue(queue)
+
+    async def pause_queue(self, queue: str | Queue) -> QueueInfo:
+        """Pauses a queue until it is resumed. See `Client.pause_queue`."""
+        return await self._here.pause_queue(queue)
+
+    async def resume_queue(self, queue: str | Queue) -> QueueInfo:
+        """Resumes a paused queue. See `Client.resume_queue`."""
+        return await self._here.resume_queue(queue)
+
+    async def close(self, grace: Duration = 10.0) -> None:
+        """Closes the engine or client: requeues the executions that run here, and flushes what is staged. See
+        `Client.close`.
+
+        Args:
+            grace: The longest time to wait for an unreachable database, for async code that unwinds, and for
+                code in threads, as seconds or as a `timedelta`.
+        """
+        seconds = bounds.checked_grace(grace)
+        await self._end(seconds, seconds)
+
+    async def _end(self, grace: float, thread_timeout: float) -> None:
+        opened = self._opened
+        if opened is None or opened.loop is None:
+            return
+        loop = opened.loop
+        if opened.needs_shutdown or loop.is_ending:
+            loop.check()
+            await loop.end(opened, grace, thread_timeout)
+
+    async def __aenter__(self) -> Self:
+        return await self.open()
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+
+def _release_opened(opening: asyncio.Future[OpenEngine]) -> None:
+    if opening.exception() is None:
+        opening.result().release()
+
+
+__all__ = ["AsyncClient"]

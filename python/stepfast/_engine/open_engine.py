@@ -1,0 +1,405 @@
+"""An open engine or client, behind its sync or async face."""
+
+from __future__ import annotations
+
+import builtins
+import inspect
+import os
+import threading
+import time
+from collections.abc import Callable, Iterable
+from typing import Any, Final, cast
+from urllib.parse import unquote
+
+from stepfast import _native
+from stepfast._engine.handle import AsyncHandle
+from stepfast._engine.operations import Operations
+from stepfast._options.queue import QueueTuple
+from stepfast._processes import ProcessPool
+from stepfast._processes.import_guard import forbid_engines
+from stepfast._runtime import log, process_hooks
+from stepfast._runtime.branch import DONE, PENDING, RUN_BODY, current_branch, current_code
+from stepfast._runtime.event_loop.loop import EngineLoop
+from stepfast._runtime.exceptions_here import execution_entry
+from stepfast._runtime.failures import workflow_failure
+from stepfast._runtime.threads.pool import ThreadPool
+from stepfast._runtime.waiting import error_of
+from stepfast._validation.text import short_repr
+from stepfast._workflow.registry import (
+    open_engines,
+    registered_workflow,
+    registered_workflows,
+    reject_replaced,
+)
+from stepfast._workflow.remote import RemoteWorkflow
+from stepfast._workflow.start_target import start_target
+from stepfast._workflow.workflow import Workflow
+from stepfast.errors import InvalidArgument
+
+#: The options that `start_many` cannot have, with the reason and with what to do.
+_NOT_FOR_MANY: Final[dict[str, str]] = dict.fromkeys(
+    ("workflow_id", "dedup_id", "debounce"),
+    "starts many executions, of which only one can have it: leave it out, or call start for each",
+)
+
+
+class OpenEngine(Operations):
+    """An open engine or client: the native one, its workflows by number, and the places where their code
+    runs.
+
+    Args:
+        url: The URL of the store.
+        loop: The event loop on which async workflows run, and on which calls are awaited; None for a sync
+            engine or client.
+        queues: The declared queues, each with its policy for conflicts.
+        is_client: Whether it runs nothing. The arguments that follow are for engines; see `Engine`.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        loop: EngineLoop | None = None,
+        *,
+        queues: Iterable[tuple[QueueTuple, str]] = (),
+        is_client: bool = False,
+        max_running: int = 1,
+        suspend_after: float = 5.0,
+        value_limit: int = 1,
+        max_threads: int = 1,
+        max_processes: int | None = None,
+        app_version: str | None = None,
+        max_recoveries: int = 10,
+        serve_queues: builtins.list[str] | None = None,
+    ) -> None:
+        forbid_engines()
+        self.processes: ProcessPool = ProcessPool(max_processes)
+        self._process = os.getpid()
+        self.is_closed: bool = False
+        self._is_ended = False
+        self._closing = threading.RLock()
+        self._is_client = is_client
+        #: The executions whose code callers run in their own threads.
+        self.inline: dict[_native.Call, _native.Branch] = {}
+        # a workflow that cannot run here is not registered, so that other workers claim its executions
+        self.workflows: builtins.list[Workflow[..., Any]] = [
+            workflow
+            for workflow in registered_workflows()
+            if loop is not None or is_client or not workflow.is_async
+        ]
+        #: The path of the open SQLite file; None for any other store.
+        self.file: str | None = sqlite_file(url)
+        self.numbers: dict[Any, int] = {workflow: number for number, workflow in enumerate(self.workflows)}
+        self._numbers_by_name = {workflow.name: number for workflow, number in self.numbers.items()}
+        #: The code that tasks of callers may run, by the number of the workflow: that of async workflows.
+        self._task_functions = [self._task_function(workflow) for workflow in self.workflows]
+        self._declaring = threading.Lock()
+        self.loop = loop
+        self.port: _native.Port | None = loop.native if loop is not None else None
+        #: Whether a task of the engine's loop runs in this thread; may be False although one does.
+        self.is_here: Callable[[], bool] = loop.native.is_in_task if loop is not None else lambda: True
+        self.threads: ThreadPool = ThreadPool(self, max_threads)
+        log.install()
+        if loop is not None:
+            # executions may begin as soon as the engine is open
+            loop.serve(self)
+        if is_client:
+            names = [(workflow.name, workflow.signature) for workflow in self.workflows]
+            self.native: _native.Engine = _native.Engine.open_client(url, names, list(queues))
+        else:
+            definitions = [
+                (workflow.name, not workflow.durable_reads, self._port_of(workflow), workflow.signature)
+                for workflow in self.workflows
+            ]
+            self.native = _native.Engine.open(
+                url,
+                definitions,
+                max_running,
+                max_threads,
+                suspend_after,
+                value_limit,
+                app_version,
+                max_recoveries,
+                list(queues),
+                serve_queues,
+            )
+            self.threads.start()
+        process_hooks.end_at_exit(self)
+        open_engines.add(self)
+
+    def _port_of(self, workflow: Workflow[..., Any]) -> _native.Port:
+        return self.threads.native if self.loop is None or not workflow.is_async else self.loop.native
+
+    def _task_function(self, workflow: Workflow[..., Any]) -> Callable[..., Any] | None:
+        return workflow.function if workflow.is_async and not self._is_client else None
+
+    def known_number(self, workflow: Any) -> int | None:
+        """Returns the number of a workflow; None if the value has none, or is configured, bound or remote."""
+        try:
+            return self.numbers.get(workflow)
+        except TypeError:
+            # without a hash it is no workflow
+            return None
+
+    def number(self, workflow: Any) -> int:
+        """Returns the number of a `Workflow` or a `RemoteWorkflow`.
+
+        Raises:
+            InvalidArgument: The value is no workflow, or this engine cannot start it.
+        """
+        if isinstance(workflow, RemoteWorkflow):
+            return self._number_by_name(workflow.name)
+        number = self.known_number(workflow)
+        if number is not None:
+            return number
+        if not isinstance(workflow, Workflow):
+            raise _no_workflow_error(workflow)
+        defined = cast("Workflow[..., Any]", workflow)
+        reject_replaced(defined)
+        if self._is_client:
+            # defined since the client was opened
+            number = self.numbers[defined] = self._number_by_name(defined.name)
+            return number
+        if defined.is_async and self.loop is None:
+            raise InvalidArgument(
+                f"{short_repr(defined)} is async, and runs on an event loop: use an AsyncEngine; to leave "
+                f"the execution to another worker, start RemoteWorkflow({defined.name!r})"
+            )
+        raise InvalidArgument(
+            f"{short_repr(defined)} is not known to this engine, because it was defined after the engine was "
+            "opened: close the engine, and open it again"
+        )
+
+    def _number_by_name(self, name: str) -> int:
+        """Returns the number of the workflow with this name. Declares it if it has none: then another worker
+        runs its executions."""
+        with self._declaring:
+            number = self._numbers_by_name.get(name)
+            if number is None:
+                defined = registered_workflow(name)
+                number = self.native.declare(name, None if defined is None else defined.signature)
+                self._numbers_by_name[name] = number
+                self._task_functions.append(None)
+            return number
+
+    def redefine(self, workflow: Workflow[..., Any]) -> None:
+        """Runs the new code of a workflow that was defined again, in executions that begin from now on."""
+        for number, known in enumerate(self.workflows):
+            if known.name == workflow.name:
+                before = (known.is_async, known.durable_reads)
+                if before != (workflow.is_async, workflow.durable_reads):
+                    # the native engine knows these since it was opened
+                    return
+                self.workflows[number] = workflow
+                self._task_functions[number] = self._task_function(workflow)
+                self.native.redefine(number, workflow.signature)
+                self.numbers[workflow] = number
+
+    def _resolve(
+        self, workflow: Any, args: tuple[Any, ...]
+    ) -> tuple[int, tuple[Any, ...], _native.StartOptions | None]:
+        """Returns the number of a workflow, all arguments by position, and the options of the start."""
+        found, bound_args, options = start_target(workflow)
+        number = self.number(found)
+        return number, (*bound_args, *args), None if options is None else options.native
+
+    def start(self, workflow: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _native.Call:
+        """Starts an execution. The call returns a handle when the start is durable."""
+        if current_branch() is not None:
+            raise called_in_workflow_error("start", workflow)
+        number, options = self.known_number(workflow), None
+        if number is None:
+            number, args, options = self._resolve(workflow, args)
+        return self.native.start(number, args, kwargs, None, None, None, options)
+
+    def start_in_task(self, workflow: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _native.Call:
+        """Starts an execution. The call returns an `AsyncHandle` when it is awaited."""
+        number, options = self.known_number(workflow), None
+        if number is None or type(current_code.get()) is _native.Branch:
+            if current_branch() is not None:
+                raise called_in_workflow_error("start", workflow)
+            number, args, options = self._resolve(workflow, args)
+        return self.native.start(number, args, kwargs, self.port, AsyncHandle, self, options)
+
+    def start_many(self, workflow: Any, items: Any) -> _native.Call:
+        """Starts an execution for each tuple of arguments. The call returns handles when all starts are
+        durable."""
+        if current_branch() is not None:
+            raise called_in_workflow_error("start", workflow)
+        found, bound_args, options = start_target(workflow)
+        number = self.number(found)
+        if options is not None:
+            options.refuse(_NOT_FOR_MANY, "start_many")
+        arguments: builtins.list[tuple[Any, ...]] = []
+        for item in items:
+            if item.__class__ is not tuple:
+                raise InvalidArgument(
+                    f"{short_repr(item)} is no tuple of arguments: write "
+                    f"start_many({short_repr(workflow)}, [(1,), (2,)])"
+                )
+            arguments.append((*bound_args, *item))
+        native = None if options is None else options.native
+        return self.native.start_many(number, arguments, self.port, native)
+
+    @execution_entry
+    def run(self, workflow: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Runs an execution to its output. If it may begin at once, its code runs in this thread."""
+        if current_branch() is not None:
+            raise called_in_workflow_error("run", workflow)
+        number, options = self.known_number(workflow), None
+        if number is None:
+            number, args, options = self._resolve(workflow, args)
+        call = self.native.run(number, args, kwargs, options)
+        state = call.wait()
+        error: BaseException | None = None
+        while state == RUN_BODY:
+            new_run = call.take_new_run()
+            if new_run is None:
+                # the input cannot be read: the execution is parked
+                state = call.wait()
+                continue
+            branch, arguments = new_run
+            self._begin_inline(call, branch)
+            function: Any = self.workflows[number].function
+            try:
+                state = call.code_returned(branch.call_code(function, arguments))
+            except (KeyboardInterrupt, SystemExit):
+                # the program is asked to end: another worker continues the execution from its record
+                branch.defer()
+                # the traceback keeps the call alive, and no code polls it any more
+                call.close()
+                raise
+            except BaseException as raised:
+                # exceptions of code that has to unwind do not count
+                error = None if branch.is_closing else raised
+                state = (
+                    call.code_unwound()
+                    if error is None
+                    else call.code_failed(workflow_failure(branch, raised))
+                )
+            finally:
+                self.inline.pop(call, None)
+            if state == PENDING:
+                state = call.wait()
+        try:
+            if state != DONE:
+                raise error_of(call, state, error)
+            return call.take_value()
+        finally:
+            # the traceback of the error has this frame
+            del error
+
+    def run_in_task(self, workflow: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _native.Call:
+        """Runs an execution to its output. If it may begin at once, the task that awaits the call runs its
+        code."""
+        number, options = self.known_number(workflow), None
+        if number is None or type(current_code.get()) is _native.Branch:
+            if current_branch() is not None:
+                raise called_in_workflow_error("run", workflow)
+            number, args, options = self._resolve(workflow, args)
+        function = self._task_functions[number]
+        return self.native.run_in_task(number, args, kwargs, self.port, function, self, options)
+
+    def _begin_inline(self, call: _native.Call, branch: _native.Branch) -> None:
+        """Notes that the caller of `call` begins to run the code of an execution."""
+        branch.host = self
+        self.inline[call] = branch
+        if self.is_closed:
+            self._requeue(call, branch)
+
+    @staticmethod
+    def _requeue(call: _native.Call, branch: _native.Branch) -> None:
+        branch.requeue()
+        call.fail_with_shutdown()
+
+    def end(self, grace: float, thread_timeout: float) -> None:
+        """Ends the engine, once, and returns when it has ended, even if another thread ends it.
+
+        Does nothing in a forked child, because the engine belongs to its parent.
+
+        Args:
+            grace: How long to wait for the database, in seconds.
+            thread_timeout: How long to wait for threads whose code still runs, in seconds.
+        """
+        if os.getpid() != self._process:
+            return
+        native: _native.Engine | None = getattr(self, "native", None)
+        with self._closing:
+            if self._is_ended:
+                return
+            deadline = time.monotonic() + thread_timeout
+            self.is_closed = True
+            for call, branch in list(self.inline.items()):
+                self._requeue(call, branch)
+            if native is not None:
+                native.shutdown(grace)
+            self.processes.close()
+            self._is_ended = True
+            self.threads.stop(deadline)
+
+    @property
+    def needs_shutdown(self) -> bool:
+        """Whether the engine is still open in this process and has to be ended."""
+        return not self._is_ended and os.getpid() == self._process
+
+    def __del__(self) -> None:
+        native: _native.Engine | None = getattr(self, "native", None)
+        if native is None or self.is_closed or os.getpid() != self._process:
+            return
+        process_hooks.warn_unclosed("an engine")
+        self.release()
+
+    def release(self) -> None:
+        """Ends the engine in the background, because the program has dropped it."""
+        self.is_closed = True
+        self.native.release()
+        self.processes.close()
+        self.threads.release()
+        if self.loop is not None:
+            self.loop.release()
+
+
+def sqlite_file(url: str) -> str | None:
+    """Returns the path of the file that a URL of SQLite names; None for any other URL."""
+    if not url.startswith("sqlite:"):
+        return None
+    path = url.removeprefix("sqlite:").partition("?")[0]
+    if path.startswith("//"):
+        # a third slash has no meaning: an absolute path begins with four
+        path = path[2:].removeprefix("/")
+    return os.path.abspath(unquote(path))
+
+
+def _no_workflow_error(value: Any) -> InvalidArgument:
+    """Returns the error for a value that is given as a workflow, and is none."""
+    if inspect.iscoroutine(value):
+        # no code will await it
+        value.close()
+    if isinstance(value, str):
+        return InvalidArgument(
+            f"{short_repr(value)} is text: for a workflow by its name write "
+            f"RemoteWorkflow({short_repr(value)})"
+        )
+    return InvalidArgument(
+        f"{short_repr(value)} is no workflow: give a workflow, then its arguments, as in "
+        "engine.start(checkout, order)"
+    )
+
+
+def called_in_workflow_error(verb: str, workflow: Any) -> InvalidArgument:
+    """Returns the error for the start of an execution in the code of a workflow, where a replay would repeat
+    it.
+
+    Args:
+        verb: The called method: `start` or `run`.
+        workflow: The workflow, as it was given.
+    """
+    found, bound_args, _ = start_target(workflow)
+    name = f"{'self.' if bound_args else ''}{getattr(found, '__name__', found)}"
+    example = f"{name}.start(...)" if verb == "start" else f"{name}(...)"
+    return InvalidArgument(
+        f"engine.{verb} is called in the code of a workflow, where a replay would {verb} it again: write "
+        f"{example}, or call it in a step"
+    )
+
+
+__all__ = ["OpenEngine"]

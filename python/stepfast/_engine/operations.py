@@ -1,0 +1,160 @@
+"""The operations that sync and async engines and clients share."""
+
+from __future__ import annotations
+
+import builtins
+from collections.abc import Callable, Generator, Iterable
+from typing import Any, Generic, TypeVar
+
+from stepfast import _native
+from stepfast._engine.dead_letters import DeadLetter, dead_letters
+from stepfast._engine.filter import BulkResult, Filter, filter_tuple, workflow_name
+from stepfast._engine.handle import outcomes
+from stepfast._engine.records import Execution, Record, execution_of, record_of
+from stepfast._engine.workers import WorkerOverview, worker_overview
+from stepfast._options.queue import Queue, QueueInfo, queue_info, queue_infos, queue_name, queue_tuple
+from stepfast._runtime.branch import forbid_in_workflow
+from stepfast._runtime.waiting import wait_for_call
+from stepfast._validation import bounds
+from stepfast.errors import InvalidArgument
+
+T = TypeVar("T")
+
+
+class PendingReply(Generic[T]):
+    """The reply that a native call will give: `wait` in sync code, `await` in async code.
+
+    Args:
+        call: The call.
+        convert: Converts the value of the call.
+    """
+
+    __slots__ = ("_call", "_convert")
+
+    def __init__(self, call: _native.Call, convert: Callable[[Any], T]) -> None:
+        self._call, self._convert = call, convert
+
+    def wait(self) -> T:
+        """Waits in this thread, and returns the converted value."""
+        return self._convert(wait_for_call(self._call))
+
+    def __await__(self) -> Generator[Any, Any, T]:
+        value = yield from self._call.__await__()
+        return self._convert(value)
+
+
+class Operations:
+    """Operations on the executions, queues and workers of a database.
+
+    Attributes:
+        native: The native engine.
+        port: The port of the event loop on which the operations are awaited; None in sync code.
+    """
+
+    native: _native.Engine
+    port: _native.Port | None
+
+    def _outside_workflow(self, operation: str) -> _native.Engine:
+        """Returns the native engine; rejects an operation that the code of a workflow requests."""
+        forbid_in_workflow(f"engine.{operation}")
+        return self.native
+
+    def get_handle(self, workflow_id: str, workflow: Any = None) -> PendingReply[_native.Handle]:
+        """Looks an execution up, and checks its workflow, if one is given."""
+        bounds.check_storable_text("workflow_id", workflow_id)
+        name = None if workflow is None else workflow_name(workflow)
+        native = self._outside_workflow("get")
+        return PendingReply(native.get_handle(workflow_id, name, self.port), _unchanged)
+
+    def results(self, handles: Iterable[Any], return_exceptions: bool) -> PendingReply[builtins.list[Any]]:
+        """Waits for the ends of many executions."""
+        forbid_in_workflow("engine.results")
+        call = _native.Handle.results([handle._native for handle in handles], self.port)
+        return PendingReply(call, lambda ends: outcomes(ends, return_exceptions))
+
+    def show(self, workflow_id: str) -> PendingReply[Record]:
+        """Loads everything that is recorded of an execution."""
+        bounds.check_storable_text("workflow_id", workflow_id)
+        return PendingReply(self._outside_workflow("show").show(workflow_id, self.port), record_of)
+
+    def list(self, filter: Filter, after: str | None, limit: int) -> PendingReply[builtins.list[Execution]]:
+        """Lists the executions that match."""
+        bounds.check_count("limit", limit, 1)
+        if after is not None:
+            bounds.check_storable_text("after", after)
+        native = self._outside_workflow("list")
+        return PendingReply(native.list(self.port, filter_tuple(filter), after, limit), _executions)
+
+    def count(self, filter: Filter) -> PendingReply[int]:
+        """Counts the executions that match."""
+        native = self._outside_workflow("count")
+        return PendingReply(native.list(self.port, filter_tuple(filter), None, 0), _unchanged)
+
+    def cancel_all(self, filter: Filter) -> PendingReply[BulkResult]:
+        """Cancels the executions that match."""
+        native = self._outside_workflow("cancel_all")
+        conditions = filter_tuple(filter)
+        _reject_empty(conditions, 'cancel_all(queue="emails")')
+        return PendingReply(native.act_on_all(self.port, conditions, True), _bulk_result)
+
+    def resume_all(self, filter: Filter) -> PendingReply[BulkResult]:
+        """Continues the executions that match."""
+        native = self._outside_workflow("resume_all")
+        conditions = filter_tuple(filter)
+        _reject_empty(conditions, 'resume_all(status="failed")')
+        if filter.get("status") is None and filter.get("is_parked") is None:
+            raise InvalidArgument(
+                'resume_all needs the state of the executions: give status="failed", status="cancelled" or '
+                "is_parked=True"
+            )
+        return PendingReply(native.act_on_all(self.port, conditions, False), _bulk_result)
+
+    def workers(self) -> PendingReply[WorkerOverview]:
+        """Lists the workers of the database, and the executions that none of them can run."""
+        return PendingReply(self._outside_workflow("workers").workers(self.port), worker_overview)
+
+    def dead_letters(self, limit: int) -> PendingReply[builtins.list[DeadLetter]]:
+        """Lists dead letters, the latest first."""
+        bounds.check_count("limit", limit, 1)
+        native = self._outside_workflow("dead_letters")
+        return PendingReply(native.dead_letters(limit, self.port), dead_letters)
+
+    def queues(self) -> PendingReply[builtins.list[QueueInfo]]:
+        """Lists the stored queues, by name."""
+        return PendingReply(self._outside_workflow("queues").queues(self.port), queue_infos)
+
+    def set_queue(self, queue: Queue) -> PendingReply[QueueInfo]:
+        """Creates a queue, or changes its limits."""
+        native = self._outside_workflow("set_queue")
+        return PendingReply(native.set_queue(queue_tuple(queue), self.port), queue_info)
+
+    def pause_queue(self, queue: str | Queue) -> PendingReply[QueueInfo]:
+        """Pauses a queue."""
+        native = self._outside_workflow("pause_queue")
+        return PendingReply(native.set_paused(queue_name(queue), True, self.port), queue_info)
+
+    def resume_queue(self, queue: str | Queue) -> PendingReply[QueueInfo]:
+        """Resumes a paused queue."""
+        native = self._outside_workflow("resume_queue")
+        return PendingReply(native.set_paused(queue_name(queue), False, self.port), queue_info)
+
+
+def _unchanged(value: Any) -> Any:
+    return value
+
+
+def _executions(rows: Any) -> list[Execution]:
+    return [execution_of(row) for row in rows]
+
+
+def _bulk_result(counts: Any) -> BulkResult:
+    return BulkResult(*counts)
+
+
+def _reject_empty(conditions: tuple[Any, ...], example: str) -> None:
+    """Rejects a filter that selects all executions."""
+    if all(condition is None or condition == [] for condition in conditions):
+        raise InvalidArgument(f"give at least one condition, as in {example}")
+
+
+__all__ = ["Operations", "PendingReply"]

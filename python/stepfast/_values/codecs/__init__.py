@@ -1,0 +1,1 @@
+"""The codecs of single types."""

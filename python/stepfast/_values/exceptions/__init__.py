@@ -1,0 +1,1 @@
+"""Exceptions: how they are recorded, as failures and as values, and rebuilt."""

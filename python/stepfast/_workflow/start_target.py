@@ -1,0 +1,44 @@
+"""Takes apart what is given to be started."""
+
+from __future__ import annotations
+
+from types import MethodType
+from typing import Any, NamedTuple, cast
+
+from stepfast._options.start_options import CheckedOptions
+from stepfast._workflow.remote import RemoteWorkflow
+from stepfast._workflow.workflow import BoundWorkflow, ConfiguredWorkflow
+
+
+class StartTarget(NamedTuple):
+    """The parts of what is given to be started.
+
+    Attributes:
+        workflow: The `Workflow` or the `RemoteWorkflow`; any other value if the given one is no workflow.
+        bound_args: The first arguments, of a method.
+        options: The options of the start; None for the defaults.
+    """
+
+    workflow: Any
+    bound_args: tuple[Any, ...]
+    options: CheckedOptions | None
+
+
+def start_target(given: Any) -> StartTarget:
+    """Returns the parts of what a caller gives to be started."""
+    if isinstance(given, ConfiguredWorkflow):
+        configured = cast("ConfiguredWorkflow[..., Any]", given)
+        return StartTarget(configured.workflow, configured.bound_args, configured.start_options)
+    if isinstance(given, BoundWorkflow):
+        bound = cast("BoundWorkflow[..., Any]", given)
+        return StartTarget(bound.workflow, (bound.instance,), None)
+    if isinstance(given, RemoteWorkflow):
+        remote = cast("RemoteWorkflow[..., Any]", given)
+        return StartTarget(remote, (), remote.start_options)
+    if isinstance(given, MethodType):
+        # a classmethod, in Python 3.13 and later
+        return StartTarget(given.__func__, (given.__self__,), None)
+    return StartTarget(given, (), None)
+
+
+__all__ = ["StartTarget", "start_target"]
