@@ -128,7 +128,7 @@ impl Runners {
                 while run_counts.iter().sum::<u64>() < total {
                     match events.recv().await {
                         Some(WorkerEvent { worker, kind: WorkerEventKind::Ran(count), .. }) => {
-                            run_counts[worker] = count
+                            run_counts[worker] = count;
                         }
                         Some(WorkerEvent { kind: WorkerEventKind::Ended, .. }) | None => {
                             return Err(Error::Unavailable("a worker has ended by itself".into()));

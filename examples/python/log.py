@@ -29,7 +29,7 @@ handler.setFormatter(
     logging.Formatter("%(stepfast_workflow)s %(stepfast_workflow_id)s %(stepfast_step)s: %(message)s")
 )
 logging.basicConfig(level=logging.INFO, handlers=[handler])
-# of what the engine itself logs, only what somebody should know
+# from the engine itself, only warnings and errors
 logging.getLogger("stepfast.engine").setLevel(logging.WARNING)
 
 # so that it is suspended in its sleep, and its code runs again

@@ -2,7 +2,7 @@
 
 from stepfast import Engine, Queue, step, workflow
 
-# whoever puts mails there and whoever sends them, in whatever process: these limits hold for all of them
+# these limits hold for all processes, for those that add mails and for those that send them
 mails = Queue("mails", concurrency=10, key_concurrency=1)
 
 sent: list[str] = []

@@ -13,7 +13,7 @@ async def ask() -> str:
     global attempts
     attempts += 1
     if attempts == 1:
-        await asyncio.Event().wait()  # the first time nobody answers
+        await asyncio.Event().wait()  # the first request gets no answer
     return f"answered at attempt {attempts}"
 
 
@@ -25,7 +25,7 @@ async def confirm(hours: float) -> str:
         async with stepfast.timeout(hours * 3600):
             await sleep(days=1)  # or a child, which waits for a person
     except TimeoutError:
-        return "nobody has confirmed"
+        return "no confirmation in time"
     return "confirmed"
 
 

@@ -25,13 +25,13 @@ def order(item: str) -> str:
 
 
 def work() -> None:
-    """What a worker does until it gets SIGTERM: then it takes nothing new, and what runs comes to its end."""
+    """Runs a worker until SIGTERM. Then the worker claims nothing new, and finishes its running executions."""
     with Engine(STORE) as engine:
         engine.work(grace=30)
 
 
 def hand_out() -> None:
-    """What a web process does, which runs nothing itself."""
+    """Starts executions as a web process does; workers run them."""
     with Client(STORE) as client:
         handles = [client.start(order, f"tea {n}") for n in range(100)]
         print(handles[0].result())

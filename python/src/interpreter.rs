@@ -1,5 +1,5 @@
 //! Operations of the interpreter that pyo3 offers only in several steps. A coroutine's way through a call is the
-//! hottest path of the bridge. Together with `tests/src/vfs.rs` this is the only `unsafe` code.
+//! hottest path of the bridge. Together with `tests/src/crash/vfs.rs` this is the only `unsafe` code.
 
 #![allow(unsafe_code)] // functions of the C API, each with live objects and the interpreter's lock held
 

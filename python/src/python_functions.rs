@@ -15,6 +15,10 @@ pub(crate) struct PythonFunctions {
     pub(crate) exception_thrown: Py<PyAny>,
     pub(crate) code_raised_in_caller: Py<PyAny>,
     pub(crate) caller_finished: Py<PyAny>,
+    /// Returns the event loop that runs in this thread, or None.
+    pub(crate) get_running_loop: Py<PyAny>,
+    /// Warns of a call that blocks such a loop.
+    pub(crate) warn_of_blocked_loop: Py<PyAny>,
 }
 
 pub(crate) fn python_functions(py: Python<'_>) -> PyResult<&'static PythonFunctions> {
@@ -36,6 +40,8 @@ pub(crate) fn python_functions(py: Python<'_>) -> PyResult<&'static PythonFuncti
                 "code_raised_in_caller",
             )?,
             caller_finished: find("stepfast._runtime.event_loop.native_callbacks", "caller_finished")?,
+            get_running_loop: find("asyncio", "_get_running_loop")?,
+            warn_of_blocked_loop: find("stepfast._runtime.caller_warnings", "warn_of_blocked_loop")?,
         })
     })
 }

@@ -40,7 +40,7 @@ SAYS = {
     "retries": "paid order-7 at attempt 3\n",
     "sleep": "Ada, your tea is ready\n",
     "workers": "[tea 0][a card]\n100 orders are packed\n",
-    "timeouts": "answered at attempt 2\nnobody has confirmed\n",
+    "timeouts": "answered at attempt 2\nno confirmation in time\n",
 }
 
 

@@ -16,4 +16,4 @@ pub mod model;
 pub mod rooms;
 
 pub use fixtures::registration::Worker;
-pub use fixtures::stores::{FixtureFactory, STORES_WITH_RUNNING_CLOCK, STORES, StoreFixture};
+pub use fixtures::stores::{FixtureFactory, STORES, STORES_WITH_RUNNING_CLOCK, StoreFixture};

@@ -230,7 +230,11 @@ fn crash_points_are_listed_once() {
             assert!(found.insert(name.to_owned()), "the crash point {name:?} is there twice");
         }
     }
-    let listed: Vec<&str> = [ENGINE_POINTS, SQLITE_POINTS, POSTGRES_POINTS].into_iter().flatten().map(|(name, _)| *name).collect();
+    let listed: Vec<&str> = [ENGINE_POINTS, SQLITE_POINTS, POSTGRES_POINTS]
+        .into_iter()
+        .flatten()
+        .map(|(name, _)| *name)
+        .collect();
     let unique: BTreeSet<String> = listed.iter().map(ToString::to_string).collect();
     assert_eq!(unique.len(), listed.len(), "tests/src/crash/crash_points.rs lists a point twice");
     assert_eq!(found, unique, "the source on the left, tests/src/crash/crash_points.rs on the right");

@@ -12,7 +12,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::ExitCode;
 use std::sync::Mutex;
 
-use stepfast_tests::chaos::report::{TABLE_HEAD, Report};
+use stepfast_tests::chaos::report::{Report, TABLE_HEAD};
 use stepfast_tests::chaos::{Form, SCENARIOS, Scenario, measure_takeovers, worker, write_if_requested};
 use stepfast_tests::fixtures::postgres_server::PostgresServer;
 use tokio::runtime::Runtime;

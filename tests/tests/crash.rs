@@ -86,7 +86,8 @@ fn plan(kills: u64, seed: u64) -> (Vec<Row>, Vec<Job>) {
         while left > 0 {
             let (some, seed) = (left.min(portion), rng.u64(..));
             left -= some;
-            let work = Box::new(move |progress: &dyn Fn()| kill_at_random(kind, victims, some, seed, progress));
+            let work =
+                Box::new(move |progress: &dyn Fn()| kill_at_random(kind, victims, some, seed, progress));
             jobs.push(Job { row, kind, work });
         }
     }

@@ -9,7 +9,7 @@ use stepfast::store::StoreError;
 use stepfast::{SqliteOptions, SqliteStore, Store};
 use stepfast_core::key::Key;
 use stepfast_core::store::{Detail, ExecutionId, Flush, State, Write};
-use stepfast_tests::crash::disk::{PowerCut, Disk};
+use stepfast_tests::crash::disk::{Disk, PowerCut};
 use stepfast_tests::crash::leftovers;
 use stepfast_tests::crash::vfs;
 use stepfast_tests::fixtures::builders;

@@ -29,7 +29,7 @@ fn main() {
             let world = move || {
                 let run = move |runtime: tokio::runtime::Runtime| {
                     runtime.block_on(async {
-                        interleavings::check(&*fresh().await, seed.wrapping_add(n)).await
+                        interleavings::check(&*fresh().await, seed.wrapping_add(n)).await;
                     });
                 };
                 engine::run_within(WORLD_TIMEOUT, run)

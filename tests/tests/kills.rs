@@ -13,8 +13,8 @@ use rustix::process::{Signal, getpid, kill_process};
 use stepfast::store::{RequestResult, Status};
 use stepfast::{Context, Engine, EngineBuilder, Error, Failure, Workflow};
 use stepfast_tests::crash::harness::fresh_database;
-use stepfast_tests::engine::support::{Count, Latch, BodyResult, fresh_number, wait_in_step};
 use stepfast_tests::engine::run_within;
+use stepfast_tests::engine::support::{BodyResult, Count, Latch, fresh_number, wait_in_step};
 use tempfile::TempDir;
 use tokio::sync::watch;
 

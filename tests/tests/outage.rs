@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use stepfast::store::{Filter, RequestResult};
 use stepfast::{Context, Engine, Error, ErrorKind, Handle, PostgresOptions, PostgresStore, Workflow};
-use stepfast_tests::engine::support::{Count, Latch, BodyResult, open, record, row, shut_down};
 use stepfast_tests::engine::run_within;
+use stepfast_tests::engine::support::{BodyResult, Count, Latch, open, record, row, shut_down};
 use stepfast_tests::faults::fault_store::{Call, FaultStore};
 use stepfast_tests::faults::stalling_proxy::StallingProxy;
 use stepfast_tests::fixtures::clock::TestClock;
@@ -327,7 +327,8 @@ fn stalled_network_delays_work_and_loses_nothing() {
         let load = Load::new();
         load.latch.open();
         let proxy = StallingProxy::start(url).await;
-        let options = PostgresOptions::default().schema(PostgresServer::shared().fresh_schema_name()).lease(LONG_LEASE);
+        let options =
+            PostgresOptions::default().schema(PostgresServer::shared().fresh_schema_name()).lease(LONG_LEASE);
         let store = store(&proxy.url(url), options).await;
         let engine = open(store.clone(), |b| b.register(&load.workflow)).await;
         let mut runs = Vec::new();

@@ -18,7 +18,7 @@ use stepfast_tests::chaos::Form;
 use stepfast_tests::chaos::deployment::Deployment;
 use stepfast_tests::chaos::throughput::FaultImpact;
 use stepfast_tests::chaos::worker::{self, CallKind, Role};
-use stepfast_tests::chaos::worker_process::{ProcessState, WorkerEvent, AllowedExit, WorkerOptions};
+use stepfast_tests::chaos::worker_process::{AllowedExit, ProcessState, WorkerEvent, WorkerOptions};
 use stepfast_tests::fixtures::later_version;
 use stepfast_tests::fixtures::postgres_server::PostgresServer;
 
@@ -65,8 +65,11 @@ fn run_case(
 ) -> Result<(), Failed> {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
     let violations = runtime.block_on(async {
-        let mut deployment =
-            if is_sqlite { Deployment::on_sqlite(form) } else { Deployment::on_postgres(PostgresServer::shared(), form).await };
+        let mut deployment = if is_sqlite {
+            Deployment::on_sqlite(form)
+        } else {
+            Deployment::on_postgres(PostgresServer::shared(), form).await
+        };
         let bodies = observe_bodies(&mut deployment);
         let mut deployment = run(deployment).await;
         if !is_sqlite {
@@ -114,7 +117,14 @@ fn observe_bodies(deployment: &mut Deployment) -> Bodies {
 fn earlier_options(deployment: &Deployment, role: Role, calls: CallKind, callers: u32) -> WorkerOptions {
     let url = (!deployment.is_sqlite())
         .then(|| format!("{}?application_name={}", deployment.url, later_version::EARLIER_APPLICATION_NAME));
-    WorkerOptions { url, role, calls, callers, allowed_exit: AllowedExit::Reported, ..WorkerOptions::default() }
+    WorkerOptions {
+        url,
+        role,
+        calls,
+        callers,
+        allowed_exit: AllowedExit::Reported,
+        ..WorkerOptions::default()
+    }
 }
 
 /// Options of a process of the later version.
@@ -158,7 +168,9 @@ fn migrate(deployment: &mut Deployment) -> usize {
 /// Waits until the schema is that of the later version.
 async fn until_migrated(deployment: &mut Deployment) {
     let ask = "SELECT CAST(max(version) AS BIGINT) FROM schema_version";
-    deployment.wait_for_number("the later schema", ask, |version| version == later_version::SCHEMA_VERSION).await;
+    deployment
+        .wait_for_number("the later schema", ask, |version| version == later_version::SCHEMA_VERSION)
+        .await;
 }
 
 /// Starts workers and a client of the earlier version, under load.
@@ -175,7 +187,7 @@ async fn run_later_processes(deployment: &mut Deployment) {
     let mut hired = deployment.start_workers(deployment.form.pick(2, 4), &later_options(Role::Worker, 3));
     hired.push(deployment.start_worker(&later_options(Role::Client, 6)));
     let has_ends = |deployment: &Deployment| hired.iter().all(|n| deployment.workers[*n].end_count >= 20);
-    deployment.wait_until("ends told by later processes", has_ends).await;
+    deployment.wait_until("ends reported by later processes", has_ends).await;
 }
 
 async fn rolling(mut deployment: Deployment) -> Deployment {
@@ -183,9 +195,17 @@ async fn rolling(mut deployment: Deployment) -> Deployment {
     let old = start_old_processes(&mut deployment, workers, CallKind::Upgrades).await;
     if !deployment.is_sqlite() {
         // a worker of the later version that starts too early stops no other worker
-        let early = deployment.start_worker(&WorkerOptions { allowed_exit: AllowedExit::Reported, ..later_options(Role::Worker, 2) });
-        let words =
-            ["open-failed", "SF-0013", "workers of an older program use it: ", "(pid ", "stepfast db migrate"];
+        let early = deployment.start_worker(&WorkerOptions {
+            allowed_exit: AllowedExit::Reported,
+            ..later_options(Role::Worker, 2)
+        });
+        let words = [
+            "open-failed",
+            "SF-0013",
+            "workers of an older program use it: ",
+            "(pid ",
+            "stepfast db migrate",
+        ];
         expect_ends(&mut deployment, &[early], &words).await;
         let named = wait_for_end(&mut deployment, early).await.matches("(pid ").count();
         deployment.expect(named == workers, || format!("{named} of {workers} workers are named"));
@@ -204,7 +224,9 @@ async fn killed(mut deployment: Deployment) -> Deployment {
     migrate(&mut deployment);
     let asked = "SELECT CAST(oldest_engine AS BIGINT) FROM shard";
     deployment
-        .wait_for_number("workers that are asked to end", asked, |oldest| oldest == later_version::SCHEMA_VERSION)
+        .wait_for_number("workers that are asked to end", asked, |oldest| {
+            oldest == later_version::SCHEMA_VERSION
+        })
         .await;
     // its long execution keeps it alive for a while
     deployment.workers[old[0]].kill();
@@ -333,14 +355,17 @@ async fn programs(mut deployment: Deployment) -> Deployment {
     for &number in &first {
         deployment.workers[number].send_command("shutdown");
     }
-    let has_left = |deployment: &Deployment| first.iter().all(|n| deployment.workers[*n].state == ProcessState::ShutDown);
+    let has_left = |deployment: &Deployment| {
+        first.iter().all(|n| deployment.workers[*n].state == ProcessState::ShutDown)
+    };
     deployment.wait_until("the first version has left", has_left).await;
     let pinned = "SELECT count(*) FROM executions WHERE app_version = '1' AND status IN (0, 1, 3)";
     let waiting = deployment.query_number(pinned).await;
     deployment.expect(waiting > Some(0), || "the first version has left nothing behind".into());
     deployment.wait_for_ends_of_each(20).await;
-    let waits =
-        deployment.query_number("SELECT count(*) FROM executions WHERE app_version = '1' AND status < 4").await;
+    let waits = deployment
+        .query_number("SELECT count(*) FROM executions WHERE app_version = '1' AND status < 4")
+        .await;
     deployment.expect(waits == waiting, || {
         format!("of {waiting:?} executions of the first version {waits:?} wait")
     });

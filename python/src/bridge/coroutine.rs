@@ -57,7 +57,7 @@ struct RunningBody {
     origin: BodyOrigin,
 }
 
-/// What a running body is.
+/// The kind of a running body.
 enum BodyOrigin {
     /// The body of a step, with the token that resets the context variable of the current code.
     Step(Py<PyAny>),

@@ -20,6 +20,7 @@ from stepfast._runtime.event_loop.loop import EngineLoop, require_running_loop
 from stepfast._runtime.event_loop.shutdown import run_in_thread
 from stepfast._validation import bounds
 from stepfast._validation.durations import Duration
+from stepfast._workflow.remote import RemoteWorkflow, Unspecified
 from stepfast._workflow.startable import Startable
 from stepfast.errors import InvalidArgument
 
@@ -99,6 +100,11 @@ class AsyncClient:
         self, workflow: Startable[P, R], /, *args: P.args, **kwargs: P.kwargs
     ) -> AsyncHandle[R]: ...
 
+    @overload
+    async def start(
+        self, workflow: RemoteWorkflow[[Unspecified], Unspecified], /, *args: Any, **kwargs: Any
+    ) -> AsyncHandle[Any]: ...
+
     def start(self, workflow: Any, /, *args: Any, **kwargs: Any) -> Any:
         """Starts an execution. When this has been awaited, the start is durable: the execution will run to
         its end. See `Client.start`.
@@ -133,6 +139,11 @@ class AsyncClient:
 
     @overload
     async def run(self, workflow: Startable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R: ...
+
+    @overload
+    async def run(
+        self, workflow: RemoteWorkflow[[Unspecified], Unspecified], /, *args: Any, **kwargs: Any
+    ) -> Any: ...
 
     def run(self, workflow: Any, /, *args: Any, **kwargs: Any) -> Any:
         """Starts an execution and waits for its output, which is then durable. See `Client.run`.

@@ -18,6 +18,7 @@ from stepfast._runtime.branch import forbid_in_workflow
 from stepfast._runtime.waiting import wait_for_call
 from stepfast._validation import bounds
 from stepfast._validation.durations import Duration
+from stepfast._workflow.remote import RemoteWorkflow, Unspecified
 from stepfast._workflow.startable import Startable
 
 P = ParamSpec("P")
@@ -54,6 +55,11 @@ class Client:
 
     @overload
     def start(self, workflow: Startable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> Handle[R]: ...
+
+    @overload
+    def start(
+        self, workflow: RemoteWorkflow[[Unspecified], Unspecified], /, *args: Any, **kwargs: Any
+    ) -> Handle[Any]: ...
 
     def start(self, workflow: Any, /, *args: Any, **kwargs: Any) -> Any:
         """Starts an execution. When this returns, the start is durable: the execution will run to its end.
@@ -122,6 +128,11 @@ class Client:
 
     @overload
     def run(self, workflow: Startable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R: ...
+
+    @overload
+    def run(
+        self, workflow: RemoteWorkflow[[Unspecified], Unspecified], /, *args: Any, **kwargs: Any
+    ) -> Any: ...
 
     def run(self, workflow: Any, /, *args: Any, **kwargs: Any) -> Any:
         """Starts an execution and waits for its output, which is then durable. On an engine this is cheaper

@@ -209,7 +209,8 @@ def record_of(shown: Any) -> Record:
 
 
 def arguments_of(read: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Returns the arguments by position and by name; a value that is no list of both is the first argument."""
+    """Returns the arguments by position and by name. A value that is no list of both is the first
+    argument."""
     both = cast("Sequence[Any]", read)
     if isinstance(read, list) and len(both) == 2:
         return tuple(both[0]), both[1]

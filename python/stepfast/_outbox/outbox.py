@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Final, ParamSpec, TypeVar
+from typing import Any, Final, ParamSpec, TypeVar, overload
 
 from stepfast._engine.open_engine import called_in_workflow_error
 from stepfast._outbox.connection import insert_row, insert_row_async
@@ -11,7 +11,7 @@ from stepfast._runtime.branch import current_branch
 from stepfast._validation import bounds
 from stepfast._validation.text import short_repr
 from stepfast._workflow.registry import registered_workflow
-from stepfast._workflow.remote import RemoteWorkflow
+from stepfast._workflow.remote import RemoteWorkflow, Unspecified
 from stepfast._workflow.start_target import start_target
 from stepfast._workflow.startable import Startable
 from stepfast._workflow.workflow import Workflow
@@ -122,9 +122,22 @@ class AsyncOutbox(_OutboxBase):
         InvalidArgument: An argument is out of its bounds.
     """
 
+    @overload
     async def start(
         self, connection: Any, workflow: Startable[P, R], /, *args: P.args, **kwargs: P.kwargs
-    ) -> str:
+    ) -> str: ...
+
+    @overload
+    async def start(
+        self,
+        connection: Any,
+        workflow: RemoteWorkflow[[Unspecified], Unspecified],
+        /,
+        *args: Any,
+        **kwargs: Any,
+    ) -> str: ...
+
+    async def start(self, connection: Any, workflow: Any, /, *args: Any, **kwargs: Any) -> Any:
         """Starts an execution in the open transaction of a connection. See `Outbox.start`."""
         row = self._row(workflow, args, kwargs)
         await insert_row_async(connection, row, self._schema, self._notify)

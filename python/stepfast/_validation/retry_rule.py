@@ -36,25 +36,23 @@ def retry_rule(retry_on: Any, retry_if: Any) -> Callable[[Exception], bool] | No
 
 
 def _checked_classes(retry_on: Any) -> tuple[type[Exception], ...]:
-    listed = _listed(retry_on)
+    shown = short_repr(retry_on)
+    listed: tuple[Any, ...] = cast("Any", retry_on) if isinstance(retry_on, tuple) else (retry_on,)
     if not listed:
         raise InvalidArgument("retry_on is empty: leave retries out for a step that is never retried")
     for each in listed:
         if not isinstance(each, type) or not issubclass(each, Exception):
             raise InvalidArgument(
-                f"retry_on is {short_repr(retry_on)}, and must be an exception class, or a tuple of some, as "
+                f"retry_on is {shown}, and must be an exception class, or a tuple of some, as "
                 "in retry_on=(ConnectionError, TimeoutError)"
             )
     return listed
 
 
-def _listed(retry_on: object) -> tuple[Any, ...]:
-    return retry_on if isinstance(retry_on, tuple) else (retry_on,)
-
-
-def _check_function(retry_if: object) -> None:
-    if isinstance(retry_if, type) and issubclass(retry_if, BaseException):
-        name = retry_if.__qualname__
+def _check_function(retry_if: Any) -> None:
+    given: object = retry_if
+    if isinstance(given, type) and issubclass(given, BaseException):
+        name = given.__qualname__
         raise InvalidArgument(
             f"retry_if is the class {name}, and must be a function: write retry_on={name} for a class"
         )

@@ -22,6 +22,11 @@ else:
     R = TypeVar("R", covariant=True)
 
 
+class Unspecified:
+    """A type that no program uses. Overloads for `RemoteWorkflow[[Unspecified], Unspecified]` accept a
+    `RemoteWorkflow("send")` without types where it stands in a call: pyright cannot infer its types there."""
+
+
 class RemoteWorkflow(Startable[P, R], Generic[P, R]):
     """A workflow by its name, for programs that start executions and do not have the code:
     `client.start(RemoteWorkflow("send"), "ann")`. It cannot be called.
@@ -65,4 +70,4 @@ class RemoteWorkflow(Startable[P, R], Generic[P, R]):
         yield self.name
 
 
-__all__ = ["RemoteWorkflow"]
+__all__ = ["RemoteWorkflow", "Unspecified"]

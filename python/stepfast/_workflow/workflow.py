@@ -22,7 +22,8 @@ from stepfast._workflow.child import (
     outside_workflow_error,
     start_child,
 )
-from stepfast._workflow.registry import register
+from stepfast._workflow.direct_call import warn_of_direct_call
+from stepfast._workflow.registry import open_engines, register
 from stepfast._workflow.startable import Startable
 from stepfast._workflow.step import Nobody
 from stepfast._workflow.time_limit_check import warn_of_limits
@@ -151,6 +152,8 @@ class Workflow(_LocalWorkflow[P, R]):
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         branch = current_branch()
         if branch is None:
+            if open_engines:
+                warn_of_direct_call(self.name)
             return self.function(*args, **kwargs)
         return cast("R", call_child(self, branch, args, kwargs))
 

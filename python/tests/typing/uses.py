@@ -37,6 +37,7 @@ from stepfast import (
     Workflow,
     as_completed,
     current,
+    current_or_none,
     gather,
     sleep,
     step,
@@ -298,7 +299,8 @@ def use_engine(url: str) -> None:
         assert_type(engine.start(total, items=["tea"]), Handle[int])
 
         patient = total.options(workflow_id="t", execution_timeout=60, wait_timeout=timedelta(minutes=1))
-        assert_type(patient, ConfiguredWorkflow[[list[str]], int])
+        configured: ConfiguredWorkflow[[list[str]], int] = patient
+        assert configured is patient
         startable: Startable[[list[str]], int] = patient
         assert_type(engine.start(startable, ["tea"]), Handle[int])
         assert_type(engine.start(patient, ["tea"]), Handle[int])
@@ -443,7 +445,7 @@ def use_elsewhere() -> None:
     wide: Workflow[[list[str]], float] = total
     assert wide is total
     assert_type(decode(encode(["tea"])), Any)
-    assert current() is None
+    assert current_or_none() is None
 
 
 if __name__ == "__main__":

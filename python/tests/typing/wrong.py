@@ -208,6 +208,7 @@ def uses_engine(engine: Engine, shop: Shop, handle: Handle[int]) -> None:
 
 
 def gives_options(engine: Engine, shop: Shop) -> None:
+    named, mailed = total.options(workflow_id="w"), total.options(queue="mail")
     total.options(time=3)  # call-arg | reportCallIssue
     total.options(execution_timeout="3")  # arg-type | reportArgumentType
     total.options(queue=3)  # arg-type | reportArgumentType
@@ -218,19 +219,19 @@ def gives_options(engine: Engine, shop: Shop) -> None:
     engine.options(queue="mail")  # attr-defined | reportAttributeAccessIssue
     engine.enqueue("mail", total, ["tea"])  # attr-defined | reportAttributeAccessIssue
     engine.start(total, ["tea"], workflow_id="w")  # arg-type call-arg | reportCallIssue
-    engine.start(total.options(workflow_id="w"), "tea")  # call-overload | reportArgumentType reportCallIssue
-    engine.start(total.options(workflow_id="w"), ["tea"], bogus=1)  # arg-type call-arg | reportCallIssue
-    engine.run(total.options(workflow_id="w"), item=["tea"])  # call-overload | reportCallIssue
-    engine.run(total.options(workflow_id="w").options(queue="mail"), "tea")  # call-overload | reportArgumentType reportCallIssue
-    engine.run(shop.checkout.options(workflow_id="w"), "3")  # call-overload | reportArgumentType reportCallIssue
-    text: str = engine.run(total.options(workflow_id="w"), ["tea"])  # assignment | reportAssignmentType
-    texts: list[Handle[str]] = engine.start_many(total.options(queue="mail"), [(["tea"],)])  # arg-type | reportAssignmentType
+    engine.start(named, "tea")  # call-overload | reportArgumentType reportCallIssue
+    engine.start(named, ["tea"], bogus=1)  # arg-type call-arg | reportCallIssue
+    engine.run(named, item=["tea"])  # call-overload | reportCallIssue
+    engine.run(named.options(queue="mail"), "tea")  # call-overload | reportArgumentType reportCallIssue
+    engine.run(shop.checkout.options(key="k"), "3")  # call-overload | reportArgumentType reportCallIssue
+    text: str = engine.run(named, ["tea"])  # assignment | reportAssignmentType
+    texts: list[Handle[str]] = engine.start_many(mailed, [])  # arg-type | reportAssignmentType
     engine.start_many(weigh, [("tea",)])  # call-overload | reportArgumentType reportCallIssue
-    total.options(queue="mail").start("tea")  # arg-type | reportArgumentType
-    total.options(queue="mail")("tea")  # arg-type | reportArgumentType
-    key: int = total.options(workflow_id="w").start_detached(["tea"])  # assignment | reportAssignmentType
+    mailed.start("tea")  # arg-type | reportArgumentType
+    mailed("tea")  # arg-type | reportArgumentType
+    key: int = named.start_detached(["tea"])  # assignment | reportAssignmentType
     options: StartOptions = {"workflow": "w"}  # typeddict-unknown-key | reportAssignmentType
-    Outbox().start(None, total.options(queue="mail"), "tea")  # arg-type | reportArgumentType
+    Outbox().start(None, mailed, "tea")  # arg-type | reportArgumentType
     Outbox().start(None, weigh, "tea")  # arg-type | reportArgumentType reportCallIssue
     Outbox().options(queue="mail")  # attr-defined | reportAttributeAccessIssue
 
@@ -238,8 +239,8 @@ def gives_options(engine: Engine, shop: Shop) -> None:
 def names_workflows(client: Client) -> None:
     RemoteWorkflow(3)  # arg-type | reportArgumentType
     typed = RemoteWorkflow[[str, int], None]("send")
-    client.start(typed, "ann")  # call-overload | reportCallIssue
-    client.start(typed.options(queue="mail"), "ann", "bob")  # call-overload | reportArgumentType reportCallIssue
+    client.start(typed, "ann")  # arg-type | reportCallIssue
+    client.start(typed.options(key="k"), "ann", "bob")  # arg-type | reportArgumentType reportCallIssue
     typed("ann", 1)  # operator | reportCallIssue
     typed.start("ann", 1)  # attr-defined | reportAttributeAccessIssue
     nothing: int = client.start(typed, "ann", 1).result()  # assignment | reportAssignmentType
@@ -260,7 +261,7 @@ async def uses_async_engine(engine: AsyncEngine, client: AsyncClient) -> None:
     handle.result()  # unused-coroutine | reportUnusedCoroutine
     text: str = await handle  # assignment | reportAssignmentType
     engine.start(order.options(queue="mail"), "tea")  # unused-coroutine | reportUnusedCoroutine
-    await engine.start(order.options(workflow_id="w"), 3)  # call-overload | reportArgumentType reportCallIssue
+    await engine.start(order.options(key="k"), 3)  # call-overload | reportArgumentType reportCallIssue
     await engine.start(order, "tea", workflow_id="w")  # call-arg | reportCallIssue
     await order.options(queue="mail").start(3)  # call-overload | reportArgumentType reportCallIssue
     engine.pause_queue("mail")  # unused-coroutine | reportUnusedCoroutine

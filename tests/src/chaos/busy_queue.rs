@@ -7,9 +7,9 @@ use std::time::Duration;
 use fastrand::Rng;
 use tokio::time::Instant;
 
-use crate::chaos::queue_snapshot::QueueSnapshot;
 use crate::chaos::deployment::Deployment;
 use crate::chaos::operator::Operator;
+use crate::chaos::queue_snapshot::QueueSnapshot;
 use crate::chaos::worker_process::{ProcessState, WorkerEvent, WorkerOptions};
 
 /// Number of ready executions to maintain, if the workers can start them as fast as they run them.
@@ -39,7 +39,9 @@ impl WorkerReports {
     fn add_line(&mut self, event: &WorkerEvent) {
         let line = event.line.as_deref().unwrap_or_default();
         match line.split(' ').collect::<Vec<_>>().as_slice() {
-            ["note", "started", keys @ .., "."] => self.started.extend(keys.iter().map(|key| normalize_key(key))),
+            ["note", "started", keys @ .., "."] => {
+                self.started.extend(keys.iter().map(|key| normalize_key(key)));
+            }
             ["note", "fed" | "closed" | "open"] => {
                 self.replied.insert(event.number);
             }
@@ -88,8 +90,8 @@ pub struct BusyQueue {
     /// The last snapshot.
     pub last_snapshot: Option<QueueSnapshot>,
     reports: Arc<Mutex<WorkerReports>>,
-    /// The number of ended executions in the last snapshot, the time since then that counts for a stall, and the time of the
-    /// snapshot.
+    /// The number of ended executions in the last snapshot, the time since then that counts for a stall, and the time
+    /// of the snapshot.
     progress: (u64, Duration, Instant),
     /// The number of ended executions at the beginning of the current span, and its time.
     span: (u64, Instant),
@@ -130,7 +132,11 @@ impl BusyQueue {
 
     /// Returns the process ids of the running workers.
     pub fn pids(&self) -> Vec<i64> {
-        self.deployment.running_workers().into_iter().map(|number| self.deployment.workers[number].pid()).collect()
+        self.deployment
+            .running_workers()
+            .into_iter()
+            .map(|number| self.deployment.workers[number].pid())
+            .collect()
     }
 
     /// Takes a snapshot, and compares it with the last one; `None` while the database is unreachable.
@@ -141,7 +147,10 @@ impl BusyQueue {
             violations.extend(snapshot.violations_since(before, &self.operator.rows));
         }
         violations.append(&mut self.operator.violations);
-        self.deployment.promises.violations.extend(violations.into_iter().map(|it| format!("{it}; {snapshot}")));
+        self.deployment
+            .promises
+            .violations
+            .extend(violations.into_iter().map(|it| format!("{it}; {snapshot}")));
         let (ended, began) = self.span;
         let QueueFigures { peaks: [max_ended, max_running, max_waiting], snapshots, .. } = &mut self.figures;
         *snapshots += 1;
@@ -157,7 +166,11 @@ impl BusyQueue {
     }
 
     /// Takes snapshots until one meets a condition. Records a violation after [`STALL_TIMEOUT`].
-    pub async fn observe_until(&mut self, what: &str, condition: impl Fn(&QueueSnapshot) -> bool) -> QueueSnapshot {
+    pub async fn observe_until(
+        &mut self,
+        what: &str,
+        condition: impl Fn(&QueueSnapshot) -> bool,
+    ) -> QueueSnapshot {
         let began = Instant::now();
         loop {
             let snapshot = match self.observe().await {
@@ -165,7 +178,10 @@ impl BusyQueue {
                 snapshot => snapshot.or_else(|| self.last_snapshot.clone()).unwrap_or_default(),
             };
             if began.elapsed() > STALL_TIMEOUT {
-                self.deployment.promises.violations.push(format!("waited {STALL_TIMEOUT:?} without success for {what}: {snapshot}"));
+                self.deployment
+                    .promises
+                    .violations
+                    .push(format!("waited {STALL_TIMEOUT:?} without success for {what}: {snapshot}"));
                 return snapshot;
             }
             self.deployment.listen_for(Duration::from_millis(20)).await;
@@ -191,7 +207,8 @@ impl BusyQueue {
         self.watch_progress(&snapshot);
     }
 
-    /// Records a stall: no execution has ended for long, although the queue was not paused and executions waited or ran.
+    /// Records a stall: no execution has ended for long, although the queue was not paused and executions waited or
+    /// ran.
     fn watch_progress(&mut self, snapshot: &QueueSnapshot) {
         let (ended, mut stalled_for, at) = self.progress;
         self.figures.busy.0 += at.elapsed();
@@ -204,7 +221,10 @@ impl BusyQueue {
         self.progress = (snapshot.ended_count(), stalled_for, Instant::now());
         if stalled_for > STALL_TIMEOUT && !self.is_stalled {
             self.is_stalled = true;
-            self.deployment.promises.violations.push(format!("nothing has ended for {stalled_for:?}: {snapshot}"));
+            self.deployment
+                .promises
+                .violations
+                .push(format!("nothing has ended for {stalled_for:?}: {snapshot}"));
         }
     }
 
@@ -214,8 +234,8 @@ impl BusyQueue {
         self.span = (snapshot.ended_count(), Instant::now());
     }
 
-    /// Makes a change, and kills a worker or all workers at the same time, or shuts one down. Starts as many new workers.
-    /// Returns the number of kills.
+    /// Makes a change, and kills a worker or all workers at the same time, or shuts one down. Starts as many new
+    /// workers. Returns the number of kills.
     pub async fn change_and_kill(&mut self, rng: &mut Rng) -> u64 {
         let running = self.deployment.running_workers();
         let chosen = running[rng.usize(0..running.len())];
@@ -223,7 +243,11 @@ impl BusyQueue {
             self.figures.shutdowns += 1;
             self.deployment.workers[chosen].send_command("shutdown");
             self.operator.change_at_random().await;
-            self.deployment.wait_until("a worker that shuts down", |deployment| deployment.workers[chosen].state == ProcessState::ShutDown).await;
+            self.deployment
+                .wait_until("a worker that shuts down", |deployment| {
+                    deployment.workers[chosen].state == ProcessState::ShutDown
+                })
+                .await;
             self.start_workers(1).await;
             return 0;
         }

@@ -1,4 +1,5 @@
-//! [`Deployment`]: a database with worker processes that call and run executions without end, and their acknowledgements.
+//! [`Deployment`]: a database with worker processes that call and run executions without end, and their
+//! acknowledgements.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,7 +17,7 @@ use tokio_postgres::SimpleQueryMessage;
 use crate::chaos::Form;
 use crate::chaos::report::Report;
 use crate::chaos::throughput::{FaultImpact, Throughput};
-use crate::chaos::worker_process::{ProcessState, WorkerProcess, WorkerEvent, Listener, WorkerOptions};
+use crate::chaos::worker_process::{Listener, ProcessState, WorkerEvent, WorkerOptions, WorkerProcess};
 use crate::crash::leftovers;
 use crate::crash::promises::Promises;
 use crate::fixtures::postgres_server::PostgresServer;
@@ -39,7 +40,7 @@ pub struct Deployment {
     pub promises: Promises,
     /// The times at which executions ended.
     pub throughput: Throughput,
-    /// All workers that were started.
+    /// Every worker that was started, also ended ones.
     pub workers: Vec<WorkerProcess>,
     /// An additional receiver of all events.
     pub listener: Option<Listener>,
@@ -112,7 +113,9 @@ impl Deployment {
         let process = &mut self.workers[event.number];
         let Some(line) = &event.line else {
             if let Err(status) = process.reap() {
-                self.promises.violations.push(format!("worker {} died without a kill: {status}", event.number));
+                self.promises
+                    .violations
+                    .push(format!("worker {} died without a kill: {status}", event.number));
             }
             return;
         };
@@ -187,7 +190,10 @@ impl Deployment {
     /// Handles events until `count` more executions have ended.
     pub async fn wait_for_ends(&mut self, count: usize) -> bool {
         let wanted = self.throughput.end_count() + count;
-        self.wait_until(&format!("{count} more ends"), |deployment| deployment.throughput.end_count() >= wanted).await
+        self.wait_until(&format!("{count} more ends"), |deployment| {
+            deployment.throughput.end_count() >= wanted
+        })
+        .await
     }
 
     /// Handles events until each running worker has reported `count` more ends.
@@ -195,7 +201,10 @@ impl Deployment {
         let wanted: Vec<(usize, u64)> =
             self.running_workers().into_iter().map(|n| (n, self.workers[n].end_count + count)).collect();
         self.wait_until("ends of every worker", |deployment| {
-            wanted.iter().all(|&(n, ends)| deployment.workers[n].end_count >= ends || deployment.workers[n].state != ProcessState::Running)
+            wanted.iter().all(|&(n, ends)| {
+                deployment.workers[n].end_count >= ends
+                    || deployment.workers[n].state != ProcessState::Running
+            })
         })
         .await
     }
@@ -231,9 +240,9 @@ impl Deployment {
     async fn connect(&mut self) -> Option<()> {
         if self.connection.is_none() {
             self.connection = Some(match self.url.strip_prefix("sqlite:") {
-                Some(path) => {
-                    SqlConnection::Sqlite(Connection::open_with_flags(path, OpenFlags::SQLITE_OPEN_READ_WRITE).ok()?)
-                }
+                Some(path) => SqlConnection::Sqlite(
+                    Connection::open_with_flags(path, OpenFlags::SQLITE_OPEN_READ_WRITE).ok()?,
+                ),
                 None => SqlConnection::Postgres(Arc::new(connect(&self.url).await?)),
             });
         }
@@ -255,7 +264,8 @@ impl Deployment {
         number
     }
 
-    /// Repeats a query, and handles events, until its number meets a condition. Records a violation after [`WAIT_TIMEOUT`].
+    /// Repeats a query, and handles events, until its number meets a condition. Records a violation after
+    /// [`WAIT_TIMEOUT`].
     pub async fn wait_for_number(&mut self, what: &str, sql: &str, condition: impl Fn(i64) -> bool) -> bool {
         let until = Instant::now() + WAIT_TIMEOUT;
         while !self.query_number(sql).await.is_some_and(&condition) {
@@ -274,12 +284,16 @@ impl Deployment {
         self.wait_for_number(&what, "SELECT count(*) FROM workers", |it| it == count as i64).await
     }
 
-    /// Warms up, runs `fault`, and measures the recovery of the throughput. The long form records a violation if it is late.
+    /// Warms up, runs `fault`, and measures the recovery of the throughput. The long form records a violation if it
+    /// is late.
     pub async fn measure_fault(&mut self, fault: impl AsyncFnOnce(&mut Self)) -> FaultImpact {
         let impact = self.observe_fault(fault).await;
         if self.form == Form::Long {
-            let is_back = impact.recovered_after.is_some_and(|back| back <= RECOVERY_LIMIT + RECOVERY_TOLERANCE);
-            self.expect(is_back, || format!("the throughput had not recovered within {RECOVERY_LIMIT:?}: {impact:?}"));
+            let is_back =
+                impact.recovered_after.is_some_and(|back| back <= RECOVERY_LIMIT + RECOVERY_TOLERANCE);
+            self.expect(is_back, || {
+                format!("the throughput had not recovered within {RECOVERY_LIMIT:?}: {impact:?}")
+            });
         }
         impact
     }
@@ -335,7 +349,9 @@ impl Deployment {
         loop {
             match count_unfinished(&store).await {
                 Ok(0) => break,
-                Ok(count) if count < unfinished => (unfinished, until) = (count, Instant::now() + WAIT_TIMEOUT),
+                Ok(count) if count < unfinished => {
+                    (unfinished, until) = (count, Instant::now() + WAIT_TIMEOUT);
+                }
                 _ if Instant::now() > until => {
                     self.promises.violations.push(format!("{unfinished} executions never end"));
                     break;
@@ -347,8 +363,10 @@ impl Deployment {
         for number in self.running_workers() {
             self.workers[number].send_command("shutdown");
         }
-        let has_ended = |process: &WorkerProcess| matches!(process.state, ProcessState::ShutDown | ProcessState::Exited);
-        self.wait_until("workers that have shut down", |deployment| deployment.workers.iter().all(has_ended)).await;
+        let has_ended =
+            |process: &WorkerProcess| matches!(process.state, ProcessState::ShutDown | ProcessState::Exited);
+        self.wait_until("workers that have shut down", |deployment| deployment.workers.iter().all(has_ended))
+            .await;
         let executions = self.promises.check(&store, true).await;
         let recovered = "SELECT CAST(coalesce(sum(recoveries), 0) AS BIGINT) FROM executions";
         let takeovers = self.query_number(recovered).await.unwrap_or(-1);

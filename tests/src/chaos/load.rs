@@ -1,6 +1,7 @@
 //! [`Load`]: the workflows that the workers of the chaos suite run, and their expected outputs.
 //!
-//! Bodies print the same lines as those of [`child`](crate::crash::child), so [`promises`](crate::crash::promises) judges both.
+//! Bodies print the same lines as those of [`child`](crate::crash::child), so [`promises`](crate::crash::promises)
+//! judges both.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
@@ -19,7 +20,7 @@ pub const CHILDREN: usize = 1;
 pub const TICKS: u32 = 60;
 /// Duration of the sleep in a [`Load::nap`].
 pub const NAP: Duration = Duration::from_millis(1500);
-/// One order in this number has a value of several chunks.
+/// The number of orders of which one has a value of several chunks.
 const RARE_INTERVAL: u32 = 16;
 
 /// The workflows of a worker.
@@ -36,8 +37,8 @@ pub struct Load {
     pub upgrade: Workflow<u32, String>,
     /// Its step aborts the process whenever it runs.
     pub poison: Workflow<u32, String>,
-    /// No steps in most cases; one in eight has a step, and another one in eight a sleep that suspends. None ends while the
-    /// gate of the worker is closed.
+    /// No steps in most cases; one in eight has a step, and another one in eight a sleep that suspends. None ends
+    /// while the gate of the worker is closed.
     pub gated: Workflow<u32, String>,
 }
 

@@ -1,8 +1,9 @@
 //! Chaos: worker processes under load on real stores, external faults, and the same promises after each fault.
 //!
-//! A [`deployment`] is a database with [`worker`] processes that call and run [`load`] without end. A scenario injects a
-//! fault, measures the recovery of the [`throughput`], checks the [`promises`](crate::crash::promises), and returns a
-//! [`report`]. The time until recovery depends on the machine too: it is always printed, but judged in the long form only.
+//! A [`deployment`] is a database with [`worker`] processes that call and run [`load`] without end. A scenario
+//! injects a fault, measures the recovery of the [`throughput`], checks the [`promises`](crate::crash::promises), and
+//! returns a [`report`]. The time until recovery depends on the machine too: it is always printed, but judged in the
+//! long form only.
 
 use std::time::Duration;
 

@@ -166,7 +166,9 @@ impl Operator {
             match reply {
                 Ok(Ok(row)) => self.record_version(&action, &row),
                 Ok(Err(error)) => self.violations.push(format!("{action:?}: {error}")),
-                Err(_) => self.violations.push(format!("{action:?} did not return within {CHANGE_TIMEOUT:?}")),
+                Err(_) => {
+                    self.violations.push(format!("{action:?} did not return within {CHANGE_TIMEOUT:?}"));
+                }
             }
         }
     }

@@ -138,10 +138,11 @@ impl QueueSnapshot {
         counts
     }
 
-    /// Returns how many more executions a worker may claim that runs `running_here` of this queue: the sum over the keys
-    /// with ready executions, within the limits of the queue.
+    /// Returns how many more executions a worker may claim that runs `running_here` of this queue: the sum over the
+    /// keys with ready executions, within the limits of the queue.
     pub fn capacity_for(&self, running_here: u64) -> u64 {
-        let remaining = |limit: Option<u64>, used: u64| limit.map_or(u64::MAX, |limit| limit.saturating_sub(used));
+        let remaining =
+            |limit: Option<u64>, used: u64| limit.map_or(u64::MAX, |limit| limit.saturating_sub(used));
         let [all, of_worker, of_key] = self.limits;
         let by_key = self.count_running_by(|it| it.key.clone());
         let of_keys = self.ready.iter().map(|(key, ready)| {
@@ -167,8 +168,8 @@ impl QueueSnapshot {
         self.workers.iter().filter(|(_, pid)| pids.contains(pid)).map(|(worker, _)| *worker).collect()
     }
 
-    /// Returns the violations among slots: every running execution of a queue with limits on them has a slot, and no other
-    /// execution has one.
+    /// Returns the violations among slots: every running execution of a queue with limits on them has a slot, and no
+    /// other execution has one.
     pub fn slot_violations(&self) -> Vec<String> {
         let counts = self.limits.iter().any(Option::is_some);
         let missing = self.running.iter().filter(|(it, _)| counts && !self.slots.contains_key(*it));
@@ -181,8 +182,8 @@ impl QueueSnapshot {
         missing.chain(violations).take(MAX_LISTED).collect()
     }
 
-    /// Returns the violations since an earlier snapshot. `rows` contains all versions of the queue. Executions that exceed a
-    /// limit when it is set may continue; so counts are compared with those of the earlier snapshot.
+    /// Returns the violations since an earlier snapshot. `rows` contains all versions of the queue. Executions that
+    /// exceed a limit when it is set may continue; so counts are compared with those of the earlier snapshot.
     pub fn violations_since(&self, before: &Self, rows: &BTreeMap<i64, QueueRow>) -> Vec<String> {
         let between: Vec<&QueueRow> = rows.range(before.version..=self.version).map(|(_, row)| row).collect();
         let mut violations = Vec::new();
@@ -194,7 +195,8 @@ impl QueueSnapshot {
         }
         if between.iter().all(|row| row.is_paused) {
             let begun = self.running.keys().filter(|it| !before.running.contains_key(*it));
-            violations.extend(begun.take(MAX_LISTED).map(|it| format!("{it} began while the queue was paused")));
+            violations
+                .extend(begun.take(MAX_LISTED).map(|it| format!("{it} began while the queue was paused")));
         }
         let max_limit = |limit: fn(&Limits) -> Option<u32>| {
             let limits = between.iter().map(|row| limit(&row.queue.limits).map_or(u64::MAX, u64::from));
@@ -210,11 +212,26 @@ impl QueueSnapshot {
                 }
             };
         let all = |it: &SlotHolder| it.key.chars().take(0).collect();
-        compare("in all", self.count_running_by(all), &before.count_running_by(all), max_limit(|it| it.concurrency));
+        compare(
+            "in all",
+            self.count_running_by(all),
+            &before.count_running_by(all),
+            max_limit(|it| it.concurrency),
+        );
         let worker = |it: &SlotHolder| it.worker.to_string();
-        compare("in worker", self.count_running_by(worker), &before.count_running_by(worker), max_limit(|it| it.worker_concurrency));
+        compare(
+            "in worker",
+            self.count_running_by(worker),
+            &before.count_running_by(worker),
+            max_limit(|it| it.worker_concurrency),
+        );
         let key = |it: &SlotHolder| it.key.clone();
-        compare("of key", self.count_running_by(key), &before.count_running_by(key), max_limit(|it| it.key_concurrency));
+        compare(
+            "of key",
+            self.count_running_by(key),
+            &before.count_running_by(key),
+            max_limit(|it| it.key_concurrency),
+        );
         violations
     }
 
@@ -227,7 +244,8 @@ impl QueueSnapshot {
 impl fmt::Display for QueueSnapshot {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { version, is_paused, limits, ready, statuses, workers, quarantined, .. } = self;
-        let (by_worker, by_key) = (self.count_running_by(|it| it.worker.to_string()), self.count_running_by(|it| it.key.clone()));
+        let (by_worker, by_key) =
+            (self.count_running_by(|it| it.worker.to_string()), self.count_running_by(|it| it.key.clone()));
         write!(
             f,
             "version {version}, paused {is_paused}, limits {limits:?}, running {} by worker {by_worker:?} by key \

@@ -1,12 +1,12 @@
 //! A worker process of the chaos suite: it starts executions, runs them, and prints a line for each acknowledgement.
 //!
-//! Besides the lines of [`child`](crate::crash::child) it prints `clock MICROS` (its own time at the beginning), `idle` (all
-//! executions that it started have ended), `shut-down`, `open-failed TEXT` (it could not open the database), `outdated TEXT`
-//! (its engine has stopped by itself), `migrated` (an operator has migrated the schema), `error TEXT`, and `note TEXT` for
-//! the listener of its deployment only.
-//! Lines on its standard input are commands: `start ID N`, `feed N` (start N executions in a queue, then print `note fed`),
-//! `close` and `open` (its gate, then print `note closed` or `note open`), `stop` (start no more executions), `shutdown`. It
-//! ends when its input does, because no process reads its lines any more.
+//! Besides the lines of [`child`](crate::crash::child) it prints `clock MICROS` (its own time at the beginning),
+//! `idle` (all executions that it started have ended), `shut-down`, `open-failed TEXT` (it could not open the
+//! database), `outdated TEXT` (its engine has stopped by itself), `migrated` (an operator has migrated the schema),
+//! `error TEXT`, and `note TEXT` for the listener of its deployment only. Lines on its standard input are commands:
+//! `start ID N`, `feed N` (start N executions in a queue, then print `note fed`), `close` and `open` (its gate, then
+//! print `note closed` or `note open`), `stop` (start no more executions), `shutdown`. It ends when its input does,
+//! because no process reads its lines any more.
 
 use std::io::{BufRead, Write};
 use std::sync::Arc;
@@ -108,7 +108,10 @@ pub fn run_if_requested() -> bool {
     let Ok(url) = std::env::var(URL_VARIABLE) else { return false };
     let text = |name| std::env::var(name).unwrap_or_default();
     let callers = text(CALLERS_VARIABLE).parse().unwrap_or(0);
-    let calls = CallKind::ALL.iter().find(|(_, name)| *name == text(CALLS_VARIABLE)).map_or(CallKind::default(), |it| it.0);
+    let calls = CallKind::ALL
+        .iter()
+        .find(|(_, name)| *name == text(CALLS_VARIABLE))
+        .map_or(CallKind::default(), |it| it.0);
     let commands = read_commands();
     // each line is one write: it is in the pipe even if the process dies at the next instruction
     let sink: LineSink = Arc::new(|line: &str| {
@@ -119,7 +122,8 @@ pub fn run_if_requested() -> bool {
         }
     });
     let reporter = Reporter { sink, clock_offset: text(CLOCK_OFFSET_VARIABLE).parse().unwrap_or(0) };
-    let role = Role::ALL.iter().find(|(_, name)| *name == text(ROLE_VARIABLE)).map_or(Role::default(), |it| it.0);
+    let role =
+        Role::ALL.iter().find(|(_, name)| *name == text(ROLE_VARIABLE)).map_or(Role::default(), |it| it.0);
     later_version::become_later_if_requested();
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
     if role == Role::Operator {
@@ -196,7 +200,13 @@ async fn open_engine(config: &WorkerConfig, load: &Load, calls: CallKind) -> Res
     Ok(engine)
 }
 
-async fn run_worker(config: WorkerConfig, reporter: Reporter, calls: CallKind, count: u32, mut commands: UnboundedReceiver<String>) {
+async fn run_worker(
+    config: WorkerConfig,
+    reporter: Reporter,
+    calls: CallKind,
+    count: u32,
+    mut commands: UnboundedReceiver<String>,
+) {
     let sink = reporter.sink.clone();
     sink(&format!("clock {}", SystemClock.now().as_micros()));
     let sql = if calls == CallKind::Naps { Some(Arc::new(connect(&config.url).await)) } else { None };
@@ -320,7 +330,8 @@ impl Callers {
             let start = start.priority((n % 3) as i32);
             async move { start.await.map(|handle| handle.key().to_string()) }
         };
-        let mut started = stream::iter((0..count).map(start)).buffer_unordered(MAX_CONCURRENT_STARTS).chunks(KEYS_PER_LINE);
+        let mut started =
+            stream::iter((0..count).map(start)).buffer_unordered(MAX_CONCURRENT_STARTS).chunks(KEYS_PER_LINE);
         while let Some(keys) = started.next().await {
             let (keys, errors): (Vec<_>, Vec<_>) = keys.into_iter().partition(Result::is_ok);
             let keys: Vec<String> = keys.into_iter().flatten().collect();
@@ -337,7 +348,8 @@ impl Callers {
         (self.reporter.sink)("note fed");
     }
 
-    /// Returns whether the caller may continue. Only the end of the engine, which `run_worker` reports, prevents a result.
+    /// Returns whether the caller may continue. Only the end of the engine, which `run_worker` reports, prevents a
+    /// result.
     fn may_continue(&self, result: Result<(), Error>) -> bool {
         match result {
             Ok(()) => true,

@@ -49,20 +49,20 @@ pub enum AllowedExit {
     Abort,
     /// Also because the schema is of another version, or because its work is done.
     Reported,
-    /// It is not a worker, and ends when its input does.
+    /// When its input is closed. The process is not a worker.
     InputClosed,
 }
 
 /// The state of a worker process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ProcessState {
-    /// It runs.
+    /// The process runs.
     Running,
-    /// It was killed; lines that it has printed are still read.
+    /// The process was killed. Its remaining lines are still read.
     Killed,
-    /// It has shut down.
+    /// The process has shut down.
     ShutDown,
-    /// It has exited.
+    /// The process has exited by itself.
     Exited,
 }
 
@@ -101,7 +101,12 @@ pub type Listener = Box<dyn FnMut(&WorkerEvent)>;
 
 impl WorkerProcess {
     /// Starts a process that works on the database at `url`, and sends its events to `sender`.
-    pub fn spawn(url: &str, number: usize, options: &WorkerOptions, sender: &UnboundedSender<WorkerEvent>) -> Self {
+    pub fn spawn(
+        url: &str,
+        number: usize,
+        options: &WorkerOptions,
+        sender: &UnboundedSender<WorkerEvent>,
+    ) -> Self {
         let mut command = Command::new(std::env::current_exe().unwrap());
         if options.allowed_exit != AllowedExit::InputClosed {
             command.env(worker::URL_VARIABLE, options.url.as_deref().unwrap_or(url));

@@ -7,8 +7,8 @@ use stepfast_core::store::{Filter, Flush, Outcome, Page, RequestResult, Start, S
 
 use super::queue::set_queue;
 use crate::fixtures::builders::{
-    at, child_of, completed, ended, keys, transition, nasty_texts, parked, queued, resume, running, scheduled,
-    start, start_queued, start_running, placement, write,
+    at, child_of, completed, ended, keys, nasty_texts, parked, placement, queued, resume, running, scheduled,
+    start, start_queued, start_running, transition, write,
 };
 use crate::{StoreFixture, Worker};
 
@@ -166,7 +166,10 @@ async fn pages_continue_after_the_last_key(fixture: &dyn StoreFixture) {
         wanted.after = Some(last.key);
         pages.push(page.iter().map(|row| row.key).collect::<Vec<_>>());
     }
-    assert_eq!(pages, [vec![executions[9], executions[7]], vec![executions[5], executions[3]], vec![executions[1]]]);
+    assert_eq!(
+        pages,
+        [vec![executions[9], executions[7]], vec![executions[5], executions[3]], vec![executions[1]]]
+    );
 }
 
 async fn attributes_accept_any_text(fixture: &dyn StoreFixture) {
@@ -257,7 +260,8 @@ async fn flush_carries_attributes_of_a_thousand_starts(fixture: &dyn StoreFixtur
 async fn executions_are_found_by_queue(fixture: &dyn StoreFixture) {
     let mut worker = Worker::register(&fixture.store()).await;
     let [a, b, plain] = keys();
-    let placed = |key, queue: &str| write(Start { placement: placement(queue, "k", 1), ..start(key, queued()) });
+    let placed =
+        |key, queue: &str| write(Start { placement: placement(queue, "k", 1), ..start(key, queued()) });
     worker.apply(vec![placed(a, "a"), placed(b, "b"), start_queued(plain)]).await;
     let of = |queue: &str| Filter { queue: Some(queue.into()), ..Filter::default() };
     assert_eq!(found(&worker, of("a")).await, [a]);

@@ -5,7 +5,9 @@ use stepfast_core::path::Path;
 use stepfast_core::payload::Payload;
 use stepfast_core::store::{Attempt, Checkpoint, CheckpointKind, StoreError, Write};
 
-use crate::fixtures::builders::{at, attempt, checkpoint, keys, nasty_texts, payload, start_running, step_path};
+use crate::fixtures::builders::{
+    at, attempt, checkpoint, keys, nasty_texts, payload, start_running, step_path,
+};
 use crate::{StoreFixture, Worker};
 
 super::cases![
@@ -54,7 +56,8 @@ async fn checkpoints_load_in_their_order(fixture: &dyn StoreFixture) {
     for (n, order) in [(1, 40), (2, 7), (3, 1000), (4, 1), (5, 8)] {
         worker.apply(vec![Write::Checkpoint(Checkpoint { order, ..checkpoint(key, n, "x") })]).await;
     }
-    let orders: Vec<u32> = worker.record(key).await.checkpoints.iter().map(|checkpoint| checkpoint.order).collect();
+    let orders: Vec<u32> =
+        worker.record(key).await.checkpoints.iter().map(|checkpoint| checkpoint.order).collect();
     assert_eq!(orders, [1, 7, 8, 40, 1000]);
 }
 

@@ -54,7 +54,10 @@ async fn missing_chunks_are_reported_as_corrupt(fixture: &dyn StoreFixture) {
     worker.apply(vec![chunk(key, 1, 0, b"ab"), chunk(key, 1, 2, b"ef")]).await;
     assert!(is_corrupt(&worker, key, reference(1, 6, 3)).await, "a chunk is missing");
     assert!(is_corrupt(&worker, key, reference(1, 4, 3)).await, "a chunk is missing, though the length fits");
-    assert!(is_corrupt(&worker, key, reference(1, 4, 2)).await, "a chunk is missing, though length and count fit");
+    assert!(
+        is_corrupt(&worker, key, reference(1, 4, 2)).await,
+        "a chunk is missing, though length and count fit"
+    );
     assert!(is_corrupt(&worker, key, reference(1, 3, 1)).await, "too short");
     assert!(is_corrupt(&worker, key, reference(2, 2, 1)).await, "another value");
     assert!(is_corrupt(&worker, other, reference(1, 2, 1)).await, "another execution");

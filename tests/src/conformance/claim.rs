@@ -9,8 +9,8 @@ use stepfast_core::payload::Payload;
 use stepfast_core::store::{Claim, RequestKind, Start, State, Status, StoreError, Write};
 
 use crate::fixtures::builders::{
-    pending_sleeps, at, attempt, awaiting, cancel, checkpoint, completed, keys, transition, parked, payload, queued,
-    running, sleeping, start, start_in, start_queued, start_running, write,
+    at, attempt, awaiting, cancel, checkpoint, completed, keys, parked, payload, pending_sleeps, queued,
+    running, sleeping, start, start_in, start_queued, start_running, transition, write,
 };
 use crate::{StoreFixture, Worker};
 

@@ -12,7 +12,8 @@ use stepfast_core::store::{
 
 use super::queue::declare_queue;
 use crate::fixtures::builders::{
-    awaiting, completed, keys, transition, parked, queued, running, scheduled, sleeping, start, placement, write,
+    awaiting, completed, keys, parked, placement, queued, running, scheduled, sleeping, start, transition,
+    write,
 };
 use crate::{StoreFixture, Worker};
 

@@ -8,7 +8,7 @@ use stepfast_core::queue::debounce::debounce_id;
 use stepfast_core::store::{Flush, Outcome, Start, Status, Write};
 
 use super::queue::{complete, set_queue};
-use crate::fixtures::builders::{at, cancel, enqueue, keys, payload, scheduled, start, placement, write};
+use crate::fixtures::builders::{at, cancel, enqueue, keys, payload, placement, scheduled, start, write};
 use crate::{StoreFixture, Worker};
 
 super::cases![
@@ -68,11 +68,20 @@ async fn every_start_defers_execution_and_replaces_input(fixture: &dyn StoreFixt
     let start_at = now_micros(fixture);
     let [first, second, third] = keys();
     let seconds = |n: i64| start_at + n * 1_000_000;
-    assert_eq!(start_or_join(&mut worker, debounced(first, "x", "one", seconds(5), LONG_WINDOW)).await, first);
+    assert_eq!(
+        start_or_join(&mut worker, debounced(first, "x", "one", seconds(5), LONG_WINDOW)).await,
+        first
+    );
     advance_to(fixture, seconds(4));
-    assert_eq!(start_or_join(&mut worker, debounced(second, "x", "two", seconds(9), LONG_WINDOW)).await, first);
+    assert_eq!(
+        start_or_join(&mut worker, debounced(second, "x", "two", seconds(9), LONG_WINDOW)).await,
+        first
+    );
     advance_to(fixture, seconds(8));
-    let last = Start { placement: placement("a", "k", 7), ..debounced(third, "x", "three", seconds(13), LONG_WINDOW) };
+    let last = Start {
+        placement: placement("a", "k", 7),
+        ..debounced(third, "x", "three", seconds(13), LONG_WINDOW)
+    };
     assert_eq!(start_or_join(&mut worker, last).await, first);
     advance_to(fixture, seconds(12));
     assert_eq!(worker.claim_keys(9).await, []);
@@ -110,18 +119,27 @@ async fn start_after_due_time_creates_another_execution(fixture: &dyn StoreFixtu
     let mut worker = Worker::register(&fixture.store()).await;
     let now = now_micros(fixture);
     let [first, second, third] = keys();
-    assert_eq!(start_or_join(&mut worker, debounced(first, "x", "one", now + 1_000, LONG_WINDOW)).await, first);
+    assert_eq!(
+        start_or_join(&mut worker, debounced(first, "x", "one", now + 1_000, LONG_WINDOW)).await,
+        first
+    );
     advance_to(fixture, now + 2_000);
     // queued and not begun: the execution keeps its input
     set_queue(&*worker.store, &Queue::new("a"), true).await;
     assert_eq!(worker.claim_keys(9).await, []);
     set_queue(&*worker.store, &Queue::new("a"), false).await;
     assert_eq!(worker.execution(first).await.status, Status::Queued);
-    assert_eq!(start_or_join(&mut worker, debounced(second, "x", "two", now + 5_000, LONG_WINDOW)).await, second);
+    assert_eq!(
+        start_or_join(&mut worker, debounced(second, "x", "two", now + 5_000, LONG_WINDOW)).await,
+        second
+    );
     assert_eq!(worker.claim_keys(9).await, [first]);
     assert_eq!(worker.execution(first).await.input, payload("one"));
     assert_eq!(worker.execution(first).await.dedup_id, None);
-    assert_eq!(start_or_join(&mut worker, debounced(third, "x", "three", now + 5_000, LONG_WINDOW)).await, second);
+    assert_eq!(
+        start_or_join(&mut worker, debounced(third, "x", "three", now + 5_000, LONG_WINDOW)).await,
+        second
+    );
     complete(&mut worker, first, "a", "").await;
     advance_to(fixture, now + 5_000);
     assert_eq!(worker.claim_keys(9).await, [second]);
@@ -130,9 +148,15 @@ async fn start_after_due_time_creates_another_execution(fixture: &dyn StoreFixtu
 async fn cancelled_execution_takes_no_more_starts(fixture: &dyn StoreFixture) {
     let mut worker = Worker::register(&fixture.store()).await;
     let [first, second] = keys();
-    assert_eq!(start_or_join(&mut worker, debounced(first, "x", "one", FAR_FUTURE, LONG_WINDOW)).await, first);
+    assert_eq!(
+        start_or_join(&mut worker, debounced(first, "x", "one", FAR_FUTURE, LONG_WINDOW)).await,
+        first
+    );
     worker.commit_one(cancel(first)).await;
-    assert_eq!(start_or_join(&mut worker, debounced(second, "x", "two", FAR_FUTURE, LONG_WINDOW)).await, second);
+    assert_eq!(
+        start_or_join(&mut worker, debounced(second, "x", "two", FAR_FUTURE, LONG_WINDOW)).await,
+        second
+    );
     assert_eq!(worker.execution(first).await.input, payload("one"));
 }
 
@@ -141,12 +165,16 @@ async fn debounce_ids_are_separate_per_queue_and_from_dedup_ids(fixture: &dyn St
     let [first, second, third, plain] = keys();
     let far = FAR_FUTURE;
     assert_eq!(start_or_join(&mut worker, debounced(first, "x", "one", far, LONG_WINDOW)).await, first);
-    let in_other_queue = Start { placement: placement("b", "", 0), ..debounced(second, "x", "two", far, LONG_WINDOW) };
+    let in_other_queue =
+        Start { placement: placement("b", "", 0), ..debounced(second, "x", "two", far, LONG_WINDOW) };
     assert_eq!(start_or_join(&mut worker, in_other_queue).await, second);
     assert_eq!(start_or_join(&mut worker, debounced(third, "y", "three", far, LONG_WINDOW)).await, third);
     // a dedup_id with the same text is independent
-    let dedup =
-        Start { dedup_id: Some("x".into()), is_guarded: true, ..debounced(plain, "x", "four", far, LONG_WINDOW) };
+    let dedup = Start {
+        dedup_id: Some("x".into()),
+        is_guarded: true,
+        ..debounced(plain, "x", "four", far, LONG_WINDOW)
+    };
     worker.apply(vec![write(Start { debounce_window: None, ..dedup })]).await;
     assert_eq!(worker.execution(plain).await.given_dedup_id(), Some("x"));
     assert_eq!(debounce_id("x"), None);
@@ -179,8 +207,9 @@ async fn flush_debounces_fifty_ids(fixture: &dyn StoreFixture) {
     let now = now_micros(fixture);
     for round in 0..3 {
         let ids = 0..50;
-        let starts = ids
-            .map(|n| write(debounced(Key::mint(0), &n.to_string(), &format!("{n} {round}"), now + 9, LONG_WINDOW)));
+        let starts = ids.map(|n| {
+            write(debounced(Key::mint(0), &n.to_string(), &format!("{n} {round}"), now + 9, LONG_WINDOW))
+        });
         let mut writes: Vec<Write> = starts.collect();
         writes.insert(20, enqueue(Key::mint(0), "a", "", 0));
         worker.commit(writes).await;
@@ -264,7 +293,10 @@ async fn starts_of_several_workers_share_an_execution(fixture: &dyn StoreFixture
         let mut found = Vec::new();
         for n in 0..10 {
             let id = if n % 2 == 0 { "x" } else { "y" };
-            found.push((id, start_or_join(worker, debounced(Key::mint(0), id, "same", now + 5, LONG_WINDOW)).await));
+            found.push((
+                id,
+                start_or_join(worker, debounced(Key::mint(0), id, "same", now + 5, LONG_WINDOW)).await,
+            ));
         }
         found
     });

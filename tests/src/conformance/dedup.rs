@@ -7,8 +7,8 @@ use stepfast_core::store::{ExistingExecution, Flush, Outcome, Start, Status, Wri
 
 use super::queue::complete;
 use crate::fixtures::builders::{
-    at, cancel, completed, ended, keys, queue_transition, transition, parked, queued, resume, running, scheduled,
-    sleeping, start, placement, write,
+    at, cancel, completed, ended, keys, parked, placement, queue_transition, queued, resume, running,
+    scheduled, sleeping, start, transition, write,
 };
 use crate::{StoreFixture, Worker};
 

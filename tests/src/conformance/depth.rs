@@ -7,7 +7,8 @@ use stepfast_core::store::{Flush, Outcome, Start, Status, Write};
 
 use super::queue::{complete, set_queue};
 use crate::fixtures::builders::{
-    at, cancel, child_of, enqueue, keys, queue_transition, queued, running, scheduled, sleeping, start, placement, write,
+    at, cancel, child_of, enqueue, keys, placement, queue_transition, queued, running, scheduled, sleeping,
+    start, write,
 };
 use crate::{StoreFixture, Worker};
 

@@ -3,7 +3,7 @@
 use stepfast_core::key::Key;
 use stepfast_core::queue::Queue;
 
-use super::queue::{declare_queue, complete, enqueue_all};
+use super::queue::{complete, declare_queue, enqueue_all};
 use crate::fixtures::builders::{enqueue, keys, queue_transition, queued, start_queued};
 use crate::{StoreFixture, Worker};
 

@@ -52,7 +52,8 @@ async fn lanes_number_their_flushes_separately(fixture: &dyn StoreFixture) {
     let mut worker = Worker::register(&fixture.store()).await;
     for number in 1..=3 {
         let flush = worker.new_flush(vec![start_queued(Key::mint(0))]);
-        let on_claim_lane = Flush { lane: CLAIM_LANE, number, writes: vec![start_queued(Key::mint(0))], ..flush.clone() };
+        let on_claim_lane =
+            Flush { lane: CLAIM_LANE, number, writes: vec![start_queued(Key::mint(0))], ..flush.clone() };
         worker.store.commit(&on_claim_lane).await.unwrap();
         worker.send(&flush).await.unwrap();
     }

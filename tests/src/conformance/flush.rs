@@ -5,8 +5,8 @@ use stepfast_core::store::counters::Table;
 use stepfast_core::store::{Durability, State, Status, Write};
 
 use crate::fixtures::builders::{
-    at, attempt, checkpoint, chunk, completed, keys, transition, queued, sleeping, start_in, start_queued,
-    start_running,
+    at, attempt, checkpoint, chunk, completed, keys, queued, sleeping, start_in, start_queued, start_running,
+    transition,
 };
 use crate::{StoreFixture, Worker};
 
@@ -106,10 +106,7 @@ async fn store_describes_itself(fixture: &dyn StoreFixture) {
     let info = store.info();
     assert!(["memory", "sqlite", "postgres"].contains(&info.kind));
     assert!(
-        !info.version.is_empty()
-            && info.lanes > 0
-            && info.max_flush_writes > 0
-            && info.max_flush_bytes > 0
+        !info.version.is_empty() && info.lanes > 0 && info.max_flush_writes > 0 && info.max_flush_bytes > 0
     );
     assert_eq!(info.durability == Durability::None, info.kind == "memory");
 }

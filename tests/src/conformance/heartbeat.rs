@@ -7,8 +7,8 @@ use stepfast_core::key::Key;
 use stepfast_core::store::{Heartbeat, RequestKind, Start, State, Status, Write};
 
 use crate::fixtures::builders::{
-    at, awaiting, cancel, checkpoint, completed, ended, keys, transition, parked, queued, running, sleeping,
-    start, start_in, start_queued, start_running, write,
+    at, awaiting, cancel, checkpoint, completed, ended, keys, parked, queued, running, sleeping, start,
+    start_in, start_queued, start_running, transition, write,
 };
 use crate::fixtures::registration::worker_info;
 use crate::{StoreFixture, Worker};
@@ -160,7 +160,12 @@ async fn heartbeat_without_renewal_returns_the_same(fixture: &dyn StoreFixture) 
     worker.apply(vec![start_queued(Key::mint(0))]).await;
     worker.commit(vec![cancel(unheld)]).await;
     let watched_keys = vec![finished];
-    let heartbeat = Heartbeat { renews_lease: false, watched: watched_keys, held: Some(Vec::new()), ..worker.new_heartbeat() };
+    let heartbeat = Heartbeat {
+        renews_lease: false,
+        watched: watched_keys,
+        held: Some(Vec::new()),
+        ..worker.new_heartbeat()
+    };
     let reply = worker.store.heartbeat(&heartbeat).await.unwrap();
     assert_eq!((reply.now, reply.is_fenced, reply.has_ready), (fixture.now(), false, true));
     assert_eq!((reply.next_due, reply.requests), (Some(at(30)), vec![(unheld, RequestKind::Cancel)]));

@@ -6,8 +6,8 @@ use stepfast_core::key::Key;
 use stepfast_core::store::{Filter, Page, Parent, Start, State, Status};
 
 use crate::fixtures::builders::{
-    pending_sleeps, at, child_of, completed, ended, keys, nasty_texts, parked, queued, running, sleeping, start,
-    start_in, start_queued, write,
+    at, child_of, completed, ended, keys, nasty_texts, parked, pending_sleeps, queued, running, sleeping,
+    start, start_in, start_queued, write,
 };
 use crate::{StoreFixture, Worker};
 
@@ -140,7 +140,10 @@ async fn executions_are_filtered_by_status(fixture: &dyn StoreFixture) {
         assert_eq!(list(&worker, Filter { statuses: vec![*status], ..Filter::default() }).await, [key]);
     }
     let several = vec![Status::Failed, Status::Queued, Status::Scheduled];
-    assert_eq!(list(&worker, Filter { statuses: several, ..Filter::default() }).await, [executions[4], executions[0]]);
+    assert_eq!(
+        list(&worker, Filter { statuses: several, ..Filter::default() }).await,
+        [executions[4], executions[0]]
+    );
     let all = Filter { statuses: Status::ALL.to_vec(), ..Filter::default() };
     assert_eq!(list(&worker, all).await.len(), 6);
 }
@@ -209,7 +212,8 @@ async fn executions_are_filtered_by_app_version(fixture: &dyn StoreFixture) {
 async fn executions_are_filtered_by_creation_time(fixture: &dyn StoreFixture) {
     let mut worker = Worker::register(&fixture.store()).await;
     let executions: [Key; 4] = keys();
-    let starts = executions.iter().zip(0..).map(|(key, i)| Start { created_at: at(i), ..start(*key, queued()) });
+    let starts =
+        executions.iter().zip(0..).map(|(key, i)| Start { created_at: at(i), ..start(*key, queued()) });
     worker.apply(starts.map(write).collect()).await;
     let filter = |from: Option<i64>, before: Option<i64>| Filter {
         created_from: from.map(at),
@@ -261,7 +265,8 @@ async fn id_prefix_is_matched_as_plain_text(fixture: &dyn StoreFixture) {
     let mut prefixes = ids.clone();
     prefixes.extend(["%", "_", "a%", "a_", "order_7", "\\", "*", "?", "[a", "100"].map(Arc::from));
     for prefix in prefixes {
-        let matching = starts.iter().filter(|start| start.workflow_id.as_ref().unwrap().starts_with(&*prefix));
+        let matching =
+            starts.iter().filter(|start| start.workflow_id.as_ref().unwrap().starts_with(&*prefix));
         let expected = newest_first(matching.map(|start| start.key));
         let filter = Filter { id_prefix: Some(prefix.clone()), ..Filter::default() };
         assert_eq!(list(&worker, filter).await, expected, "{prefix:?}");

@@ -8,7 +8,7 @@ use stepfast_core::store::{
 };
 
 use crate::fixtures::builders::{
-    attempt, cancel, checkpoint, completed, ended, keys, transition, resume, start, start_queued, write,
+    attempt, cancel, checkpoint, completed, ended, keys, resume, start, start_queued, transition, write,
 };
 use crate::fixtures::registration::heartbeat_and_take_over;
 use crate::{StoreFixture, Worker};
@@ -151,7 +151,11 @@ async fn quarantine_delay_grows_with_each_strike(fixture: &dyn StoreFixture) {
         worker.apply(vec![transition(key, crate::fixtures::builders::queued())]).await;
         worker.claim(1).await;
         replace_dead_worker(fixture, &mut worker, &survivor).await;
-        assert_eq!(worker.execution(key).await.strikes, strikes, "no strike after a requeue and a claim that was not from quarantine");
+        assert_eq!(
+            worker.execution(key).await.strikes,
+            strikes,
+            "no strike after a requeue and a claim that was not from quarantine"
+        );
     }
 }
 

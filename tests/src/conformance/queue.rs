@@ -11,8 +11,8 @@ use stepfast_core::store::counters::Table;
 use stepfast_core::store::{Claim, Heartbeat, Outcome, Start, Status, Store, Write};
 
 use crate::fixtures::builders::{
-    at, awaiting, cancel, completed, enqueue, keys, queue_transition, parked, queued, resume, scheduled, sleeping,
-    start, start_in, start_queued, placement, write,
+    at, awaiting, cancel, completed, enqueue, keys, parked, placement, queue_transition, queued, resume,
+    scheduled, sleeping, start, start_in, start_queued, write,
 };
 use crate::{StoreFixture, Worker};
 
@@ -99,11 +99,8 @@ async fn queue_loads_as_it_was_stored(fixture: &dyn StoreFixture) {
 
 async fn queue_change_with_stale_version_is_not_applied(fixture: &dyn StoreFixture) {
     let store = fixture.store();
-    let change = |expected_version| QueueChange {
-        queue: Queue::new("a"),
-        is_paused: false,
-        expected_version,
-    };
+    let change =
+        |expected_version| QueueChange { queue: Queue::new("a"), is_paused: false, expected_version };
     let version = |row: Option<QueueRow>| row.map(|row| row.version);
     assert_eq!(version(store.change_queue(&change(0)).await.unwrap()), Some(1));
     for stale in [0, 2] {

@@ -6,8 +6,8 @@ use stepfast_core::key::Key;
 use stepfast_core::store::{Outcome, RequestResult, Start, Status, Store, StoreError, Write};
 
 use crate::fixtures::builders::{
-    at, awaiting, cancel, child_of, completed, transition, queued, running, sleeping, start, start_in,
-    start_queued, start_running, write,
+    at, awaiting, cancel, child_of, completed, queued, running, sleeping, start, start_in, start_queued,
+    start_running, transition, write,
 };
 use crate::{StoreFixture, Worker};
 
@@ -138,7 +138,8 @@ async fn racing_child_end_and_parent_wait_wake_once(fixture: &dyn StoreFixture) 
             },
         )
         .await;
-        let wakes = [woken, also_woken].concat().iter().filter(|outcome| **outcome == Outcome::Applied).count();
+        let wakes =
+            [woken, also_woken].concat().iter().filter(|outcome| **outcome == Outcome::Applied).count();
         assert_eq!(wakes, 1);
         assert_eq!(one.claim_keys(10).await, [parent]);
         one.apply(vec![transition(parent, completed())]).await;
@@ -184,7 +185,8 @@ async fn racing_cancel_and_end_agree(fixture: &dyn StoreFixture) {
         let (transitioned, result);
         ((one, transitioned), (two, result)) = both(
             async move {
-                let transitioned = commit_with_retries(&mut one, vec![transition(key, completed())]).await.remove(0);
+                let transitioned =
+                    commit_with_retries(&mut one, vec![transition(key, completed())]).await.remove(0);
                 (one, transitioned)
             },
             async move {

@@ -7,9 +7,10 @@ use stepfast_core::queue::rate::Rate;
 use stepfast_core::queue::{DEFAULT_QUEUE, Queue};
 use stepfast_core::store::{Claim, Start, Write};
 
-use super::queue::{claim_all, declare_queue, complete, enqueue_all};
+use super::queue::{claim_all, complete, declare_queue, enqueue_all};
 use crate::fixtures::builders::{
-    WORKFLOW, at, awaiting, completed, keys, queue_transition, queued, sleeping, start, start_queued, placement, write,
+    WORKFLOW, at, awaiting, completed, keys, placement, queue_transition, queued, sleeping, start,
+    start_queued, write,
 };
 use crate::{StoreFixture, Worker};
 
@@ -71,7 +72,11 @@ async fn even_rate_spaces_starts(fixture: &dyn StoreFixture) {
     fixture.clock().advance(Duration::from_millis(99));
     assert!(claim_all(&mut worker).await.0.is_empty());
     fixture.clock().advance(Duration::from_millis(3));
-    assert_eq!(claim_all(&mut worker).await, (vec![a[1], b[2]], Some(at(200_000))), "a late claim does not shift the following starts");
+    assert_eq!(
+        claim_all(&mut worker).await,
+        (vec![a[1], b[2]], Some(at(200_000))),
+        "a late claim does not shift the following starts"
+    );
     fixture.clock().advance(Duration::from_millis(98));
     assert_eq!(claim_all(&mut worker).await.0, [a[2], b[3]]);
 }
@@ -184,7 +189,10 @@ async fn taken_over_execution_begins_again_and_counts(fixture: &dyn StoreFixture
     assert_eq!(claim_all(&mut dead).await.0, all[..2]);
     fixture.mark_dead(dead.id).await;
     assert_eq!(other.take_over_dead_workers().await, 2);
-    assert!(claim_all(&mut other).await.0.is_empty(), "a second beginning in the window would exceed the rate");
+    assert!(
+        claim_all(&mut other).await.0.is_empty(),
+        "a second beginning in the window would exceed the rate"
+    );
     fixture.clock().advance(Duration::from_secs(100));
     assert_eq!(claim_sorted(&mut other).await, sorted([all[0], all[1]]));
 }

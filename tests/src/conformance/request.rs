@@ -9,8 +9,9 @@ use stepfast_core::store::{
 
 use super::resend::resend_of;
 use crate::fixtures::builders::{
-    pending_sleeps, at, attempt, awaiting, cancel, checkpoint, child_of, completed, ended, keys, transition, parked,
-    payload, queued, resume, running, sleeping, start, start_in, start_queued, start_running, write,
+    at, attempt, awaiting, cancel, checkpoint, child_of, completed, ended, keys, parked, payload,
+    pending_sleeps, queued, resume, running, sleeping, start, start_in, start_queued, start_running,
+    transition, write,
 };
 use crate::{StoreFixture, Worker};
 
@@ -104,7 +105,8 @@ async fn end_after_a_pending_cancel_becomes_cancelled(fixture: &dyn StoreFixture
         let [cancelled, unrelated] = keys();
         owner.apply(vec![start_running(cancelled), start_running(unrelated)]).await;
         assert_eq!(other.commit_one(cancel(cancelled)).await, handled(RequestResult::Pending));
-        let flush = owner.new_flush(vec![transition(unrelated, end.clone()), transition(cancelled, end.clone())]);
+        let flush =
+            owner.new_flush(vec![transition(unrelated, end.clone()), transition(cancelled, end.clone())]);
         let expected = [Outcome::Applied, Outcome::Cancelled];
         assert_eq!(owner.send(&flush).await.unwrap(), expected);
         assert_eq!(owner.send(&resend_of(&flush)).await.unwrap(), expected, "after a resend");
@@ -196,7 +198,11 @@ async fn cancel_returns_the_parent(fixture: &dyn StoreFixture) {
     );
     worker.apply(vec![Write::Wake(parent)]).await;
     assert_eq!(worker.claim_keys(10).await, [parent]);
-    assert_eq!(worker.commit_one(cancel(runs)).await, handled(RequestResult::Pending), "the child has not ended");
+    assert_eq!(
+        worker.commit_one(cancel(runs)).await,
+        handled(RequestResult::Pending),
+        "the child has not ended"
+    );
 }
 
 async fn cancel_reaches_awaited_children(fixture: &dyn StoreFixture) {
@@ -236,7 +242,8 @@ async fn cancel_passes_through_running_executions(fixture: &dyn StoreFixture) {
         .await;
     assert_eq!(worker.commit_one(cancel(root)).await, handled(RequestResult::Pending));
     assert_eq!(status(&worker, leaf).await, Status::Cancelled);
-    let mut cancelled: Vec<Key> = worker.heartbeat().await.reply.requests.into_iter().map(|(key, _)| key).collect();
+    let mut cancelled: Vec<Key> =
+        worker.heartbeat().await.reply.requests.into_iter().map(|(key, _)| key).collect();
     cancelled.sort_unstable();
     assert_eq!(cancelled, [root, middle]);
 }
@@ -384,7 +391,10 @@ async fn resume_continues_a_parked_execution(fixture: &dyn StoreFixture) {
     let sleeps = pending_sleeps(&[(1, 5)]);
     worker.apply(vec![start_running(key), Write::Checkpoint(checkpoint(key, 1, "x"))]).await;
     worker
-        .apply(vec![transition(key, State::Parked { reason: payload("why"), pending_sleeps: sleeps.clone() })])
+        .apply(vec![transition(
+            key,
+            State::Parked { reason: payload("why"), pending_sleeps: sleeps.clone() },
+        )])
         .await;
     let before = worker.record(key).await;
     assert_eq!(worker.commit_one(resume(key)).await, handled(RequestResult::Done));

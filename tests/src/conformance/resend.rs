@@ -4,8 +4,8 @@ use stepfast_core::key::Key;
 use stepfast_core::store::{Flush, Outcome, Start, Status, StoreError, Write};
 
 use crate::fixtures::builders::{
-    at, attempt, cancel, checkpoint, chunk, completed, ended, keys, transition, queued, resume, running,
-    sleeping, start, start_queued, start_running, write,
+    at, attempt, cancel, checkpoint, chunk, completed, ended, keys, queued, resume, running, sleeping, start,
+    start_queued, start_running, transition, write,
 };
 use crate::{StoreFixture, Worker};
 
@@ -160,7 +160,8 @@ async fn flush_can_be_resent_through_another_handle(fixture: &dyn StoreFixture) 
     let mut worker = Worker::register(&fixture.store()).await;
     let key = Key::mint(0);
     worker.apply(vec![start_running(key)]).await;
-    let flush = worker.new_flush(vec![Write::Checkpoint(checkpoint(key, 1, "x")), start_queued(Key::mint(0))]);
+    let flush =
+        worker.new_flush(vec![Write::Checkpoint(checkpoint(key, 1, "x")), start_queued(Key::mint(0))]);
     worker.send(&flush).await.unwrap();
     worker.store = fixture.second_store().await;
     assert_eq!(worker.send(&resend_of(&flush)).await.unwrap(), [Outcome::Applied, Outcome::Applied]);

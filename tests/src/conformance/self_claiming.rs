@@ -5,7 +5,9 @@ use stepfast_core::queue::Queue;
 use stepfast_core::store::{Flush, Outcome, Start, Status, Write};
 
 use super::queue::{complete, set_queue};
-use crate::fixtures::builders::{at, completed, keys, queue_transition, queued, running, start, placement, write};
+use crate::fixtures::builders::{
+    at, completed, keys, placement, queue_transition, queued, running, start, write,
+};
 use crate::{StoreFixture, Worker};
 
 super::cases![
@@ -126,7 +128,8 @@ async fn resent_self_claiming_start_repeats_its_outcome(fixture: &dyn StoreFixtu
         let resent = Flush { is_resent: true, ..flush };
         assert_eq!(worker.send(&resent).await.unwrap(), [outcome]);
     }
-    let never_applied = Flush { is_resent: true, ..worker.new_flush(vec![self_claiming(Key::mint(0), "free", "")]) };
+    let never_applied =
+        Flush { is_resent: true, ..worker.new_flush(vec![self_claiming(Key::mint(0), "free", "")]) };
     assert_eq!(worker.send(&never_applied).await.unwrap(), [Outcome::Applied]);
 }
 
@@ -159,8 +162,12 @@ async fn restaged_start_is_queued(fixture: &dyn StoreFixture) {
     set_queue(&*fixture.store(), &Queue::new("a"), false).await;
     let key = Key::mint(0);
     // the code that would have run the execution is gone
-    let restaged =
-        Start { self_claims: true, placement: placement("a", "", 0), created_at: at(1), ..start(key, queued()) };
+    let restaged = Start {
+        self_claims: true,
+        placement: placement("a", "", 0),
+        created_at: at(1),
+        ..start(key, queued())
+    };
     assert_eq!(worker.commit_one(write(restaged)).await, Outcome::Applied);
     assert_eq!(worker.execution(key).await.status, Status::Queued);
     assert_eq!(worker.claim_keys(9).await, [key]);

@@ -12,8 +12,9 @@ use stepfast_core::store::{
 };
 
 use crate::fixtures::builders::{
-    pending_sleeps, at, awaiting, child_of, completed, ended, keys, transition, nasty_texts, incompressible_text, parked, payload,
-    queued, running, sleeping, start, start_queued, start_running, placement, write,
+    at, awaiting, child_of, completed, ended, incompressible_text, keys, nasty_texts, parked, payload,
+    pending_sleeps, placement, queued, running, sleeping, start, start_queued, start_running, transition,
+    write,
 };
 use crate::{StoreFixture, Worker};
 
@@ -158,7 +159,9 @@ async fn duplicate_start_returns_the_current_status(fixture: &dyn StoreFixture) 
         worker.apply(vec![start_running(key)]).await;
         worker.apply(vec![transition(key, state.clone())]).await;
         let duplicate = Start { is_guarded: true, ..start(key, queued()) };
-        let Outcome::Duplicate(existing) = worker.commit_one(write(duplicate)).await else { panic!("not a duplicate") };
+        let Outcome::Duplicate(existing) = worker.commit_one(write(duplicate)).await else {
+            panic!("not a duplicate")
+        };
         assert_eq!(existing.status, state.status());
     }
 }
@@ -211,7 +214,9 @@ async fn duplicate_start_of_a_child_returns_its_parent(fixture: &dyn StoreFixtur
     let [parent, child] = keys();
     worker.apply(vec![start_running(parent), write(child_of(parent, child, running()))]).await;
     let duplicate = Start { is_guarded: true, ..child_of(parent, child, queued()) };
-    let Outcome::Duplicate(existing) = worker.commit_one(write(duplicate)).await else { panic!("not a duplicate") };
+    let Outcome::Duplicate(existing) = worker.commit_one(write(duplicate)).await else {
+        panic!("not a duplicate")
+    };
     assert_eq!((existing.key, existing.parent), (child, Some(parent)));
 }
 

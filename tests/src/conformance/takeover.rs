@@ -5,8 +5,8 @@ use stepfast_core::key::Key;
 use stepfast_core::store::{Heartbeat, State, Status, StoreError, WorkerId, Write};
 
 use crate::fixtures::builders::{
-    pending_sleeps, at, attempt, awaiting, checkpoint, child_of, completed, keys, transition, parked, queued, running,
-    sleeping, start_in, start_queued, start_running, write,
+    at, attempt, awaiting, checkpoint, child_of, completed, keys, parked, pending_sleeps, queued, running,
+    sleeping, start_in, start_queued, start_running, transition, write,
 };
 use crate::{StoreFixture, Worker};
 
@@ -308,8 +308,8 @@ async fn takeover_is_visible_to_other_store_handles(fixture: &dyn StoreFixture) 
     fixture.mark_dead(dead.id).await;
     other.take_over_dead_workers().await;
     // the handle that registered the dead worker sees the takeover, and still serves other workers
-    let mut neighbour = Worker::register(&dead.store).await;
-    assert_eq!(neighbour.claim_keys(1).await, [key]);
+    let mut other_worker = Worker::register(&dead.store).await;
+    assert_eq!(other_worker.claim_keys(1).await, [key]);
     assert!(fixture.clock().now() >= at(0));
 }
 

@@ -7,7 +7,7 @@ use stepfast_core::key::Key;
 use stepfast_core::store::{Filter, Start, State};
 
 use crate::fixtures::builders::{
-    at, keys, queue_transition, queued, running, scheduled, sleeping, start, placement, write,
+    at, keys, placement, queue_transition, queued, running, scheduled, sleeping, start, write,
 };
 use crate::{StoreFixture, Worker};
 

@@ -5,8 +5,8 @@ use stepfast_core::payload::Payload;
 use stepfast_core::store::{Outcome, RequestKind, State, Status, Write};
 
 use crate::fixtures::builders::{
-    pending_sleeps, at, awaiting, cancel, checkpoint, completed, ended, keys, transition, parked, payload, queued,
-    running, sleeping, start_in, start_queued, start_running,
+    at, awaiting, cancel, checkpoint, completed, ended, keys, parked, payload, pending_sleeps, queued,
+    running, sleeping, start_in, start_queued, start_running, transition,
 };
 use crate::{StoreFixture, Worker};
 
@@ -99,7 +99,8 @@ async fn failed_transition_leaves_the_rest_of_its_flush_unaffected(fixture: &dyn
     let mut worker = Worker::register(&fixture.store()).await;
     let [a, finished, b, missing] = keys();
     worker.apply(vec![start_running(a), start_in(finished, completed()), start_running(b)]).await;
-    let transitions = [a, finished, missing, b].map(|key| transition(key, ended(Status::Failed, "x"))).to_vec();
+    let transitions =
+        [a, finished, missing, b].map(|key| transition(key, ended(Status::Failed, "x"))).to_vec();
     let outcomes = worker.commit(transitions).await;
     assert_eq!(outcomes, [Outcome::Applied, Outcome::NotFound, Outcome::NotFound, Outcome::Applied]);
     assert_eq!(worker.execution(a).await.status, Status::Failed);
@@ -111,7 +112,8 @@ async fn running_transition_replaces_pending_sleeps(fixture: &dyn StoreFixture) 
     let mut worker = Worker::register(&fixture.store()).await;
     let key = Key::mint(0);
     worker.apply(vec![start_running(key)]).await;
-    for sleeps in [pending_sleeps(&[(1, 10)]), pending_sleeps(&[(1, 10), (70_000, 20)]), pending_sleeps(&[])] {
+    for sleeps in [pending_sleeps(&[(1, 10)]), pending_sleeps(&[(1, 10), (70_000, 20)]), pending_sleeps(&[])]
+    {
         worker.apply(vec![transition(key, State::Running { pending_sleeps: sleeps.clone() })]).await;
         let row = worker.execution(key).await;
         assert_eq!((row.pending_sleeps, row.owner, row.wake_at), (sleeps, Some(worker.id), None));

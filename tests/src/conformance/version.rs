@@ -6,7 +6,7 @@ use stepfast_core::key::Key;
 use stepfast_core::store::{Claim, Heartbeat, Record, Start, State, Write};
 
 use crate::fixtures::builders::{
-    at, awaiting, child_of, completed, keys, transition, queued, running, sleeping, start, write,
+    at, awaiting, child_of, completed, keys, queued, running, sleeping, start, transition, write,
 };
 use crate::fixtures::registration::heartbeat_and_take_over;
 use crate::{StoreFixture, Worker};
@@ -91,7 +91,14 @@ async fn heartbeat_reports_only_executions_of_its_version(fixture: &dyn StoreFix
     worker.apply(vec![pinned(ready, "1", queued()), pinned(due, "1", sleeping(at(9)))]).await;
     for (version, is_reported) in [(Some("1"), true), (Some("2"), false), (None, true)] {
         let app_version: Option<Arc<str>> = version.map(Into::into);
-        let reply = heartbeat_and_take_over(&*worker.store, &Heartbeat { app_version, ..worker.new_heartbeat() }).await.reply;
-        assert_eq!((reply.has_ready, reply.next_due), (is_reported, is_reported.then_some(at(9))), "{version:?}");
+        let reply =
+            heartbeat_and_take_over(&*worker.store, &Heartbeat { app_version, ..worker.new_heartbeat() })
+                .await
+                .reply;
+        assert_eq!(
+            (reply.has_ready, reply.next_due),
+            (is_reported, is_reported.then_some(at(9))),
+            "{version:?}"
+        );
     }
 }

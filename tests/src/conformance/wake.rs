@@ -6,8 +6,8 @@ use stepfast_core::key::Key;
 use stepfast_core::store::{Outcome, State, Status, Write};
 
 use crate::fixtures::builders::{
-    at, awaiting, child_of, completed, ended, keys, transition, parked, queued, running, sleeping, start_in,
-    start_running, write,
+    at, awaiting, child_of, completed, ended, keys, parked, queued, running, sleeping, start_in,
+    start_running, transition, write,
 };
 use crate::{StoreFixture, Worker};
 
@@ -31,7 +31,11 @@ async fn every_child_end_wakes_its_parent(fixture: &dyn StoreFixture) {
             .await;
         assert_eq!(worker.commit_one(Write::Wake(parent)).await, Outcome::NotFound);
         worker.apply(vec![transition(child, ended(status, "x"))]).await;
-        assert_eq!(worker.execution(parent).await.status, Status::Waiting, "the end of a child woke its parent without a Wake");
+        assert_eq!(
+            worker.execution(parent).await.status,
+            Status::Waiting,
+            "the end of a child woke its parent without a Wake"
+        );
         worker.apply(vec![Write::Wake(parent)]).await;
         assert_eq!(worker.execution(parent).await.status, Status::Queued);
         assert_eq!(worker.claim_keys(10).await, [parent]);

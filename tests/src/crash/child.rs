@@ -1,9 +1,9 @@
-//! The child process of the crash tests: workflows that use most of the engine, in a process that runs them until all have
-//! ended or it is killed. It prints one line for each acknowledgement.
+//! The child process of the crash tests: workflows that use most of the engine, in a process that runs them until all
+//! have ended or it is killed. It prints one line for each acknowledgement.
 //!
-//! The lines: `started ID`, `ended ID OUTPUT`, `cancelled ID`, `pending ID` (a cancel was accepted, but has not ended the
-//! execution yet), `body TIME EXECUTION STEP CAUSE` (a step's body begins; `CAUSE` is the step before it in the code, or
-//! `-`), and at the end `done` or `shut-down`.
+//! The lines: `started ID`, `ended ID OUTPUT`, `cancelled ID`, `pending ID` (a cancel was accepted, but has not ended
+//! the execution yet), `body TIME EXECUTION STEP CAUSE` (a step's body begins; `CAUSE` is the step before it in the
+//! code, or `-`), and at the end `done` or `shut-down`.
 
 use std::collections::BTreeSet;
 use std::io::Write;
@@ -31,7 +31,7 @@ pub const SHUTDOWN_AFTER_VARIABLE: &str = "STEPFAST_CRASH_LEAVE";
 /// Number of children of a root: two in concurrent branches, and one that is started before it is awaited.
 pub const CHILDREN: usize = 3;
 
-/// One execution in this number has a value of several chunks, and one start in this number is cancelled.
+/// The number of executions of which one has a value of several chunks, and one is cancelled.
 const RARE_INTERVAL: u32 = 7;
 
 /// Runs the executions and returns true if the environment makes this process a child.
@@ -45,14 +45,25 @@ pub fn run_if_requested() -> bool {
             std::io::stdout().lock().write_all(format!("{line}\n").as_bytes()).unwrap();
         });
         let store = stepfast::connect(&url).await.unwrap();
-        run_executions(store, sink, number(EXECUTIONS_VARIABLE).unwrap_or(10), number(SHUTDOWN_AFTER_VARIABLE)).await;
+        run_executions(
+            store,
+            sink,
+            number(EXECUTIONS_VARIABLE).unwrap_or(10),
+            number(SHUTDOWN_AFTER_VARIABLE),
+        )
+        .await;
     });
     true
 }
 
 /// Starts all executions and waits for their ends. After the shutdown of the engine it prints `done`, or `shut-down` if
 /// not all had ended.
-pub async fn run_executions(store: Arc<dyn Store>, sink: LineSink, executions: u32, shutdown_after: Option<u32>) {
+pub async fn run_executions(
+    store: Arc<dyn Store>,
+    sink: LineSink,
+    executions: u32,
+    shutdown_after: Option<u32>,
+) {
     let workflows = CrashWorkflows::new(sink.clone());
     let engine = workflows.open_engine(store).await.unwrap();
     let (ends, shutdown) = (Arc::new(AtomicU32::new(0)), Arc::new(Notify::new()));
@@ -61,7 +72,9 @@ pub async fn run_executions(store: Arc<dyn Store>, sink: LineSink, executions: u
         if n.is_multiple_of(RARE_INTERVAL) {
             let (engine, sink, parent) = (engine.clone(), sink.clone(), workflows.long_parent.clone());
             let working = is_busy(n).then(|| workflows.working.subscribe());
-            tasks.push(tokio::spawn(async move { start_and_cancel(&engine, &sink, &parent, n, working).await }));
+            tasks.push(tokio::spawn(
+                async move { start_and_cancel(&engine, &sink, &parent, n, working).await },
+            ));
         }
         let (engine, sink, root) = (engine.clone(), sink.clone(), workflows.root.clone());
         let (ends, shutdown) = (ends.clone(), shutdown.clone());
@@ -94,8 +107,8 @@ pub async fn run_executions(store: Arc<dyn Store>, sink: LineSink, executions: u
     sink(if is_done { "done" } else { "shut-down" });
 }
 
-/// Waits for executions that no task awaits: the child of a cancelled execution may end after its parent, and late if it
-/// is in quarantine.
+/// Waits for executions that no task awaits: the child of a cancelled execution may end after its parent, and late if
+/// it is in quarantine.
 async fn wait_for_rest(engine: &Engine) {
     let filter = Filter { is_parked: Some(false), ..leftovers::unfinished_filter() };
     loop {
@@ -251,8 +264,8 @@ fn child_workflow(sink: LineSink) -> Workflow<u32, String> {
     })
 }
 
-/// Returns a workflow with steps in sequence and in branches, failed attempts, children, short and long waits, and large
-/// values.
+/// Returns a workflow with steps in sequence and in branches, failed attempts, children, short and long waits, and
+/// large values.
 fn root_workflow(sink: LineSink, child: Workflow<u32, String>) -> Workflow<u32, String> {
     Workflow::new("root", move |mut cx: Context, n: u32| {
         let (child, sink) = (child.clone(), sink.clone());

@@ -1,9 +1,9 @@
-//! The crash points in the source: a child process is armed to kill itself at each, and later children continue its work.
+//! The crash points in the source: a child process kills itself at each of them, and later children continue its work.
 //!
-//! A point is `stepfast_core::crash_point!("name")`, which expands to nothing unless the feature `crash-points` is on. The
-//! lists here must agree with the source, and every point must be reached: see `tests/crash.rs`.
+//! A point is `stepfast_core::crash_point!("name")`, which expands to nothing unless the feature `crash-points` is
+//! on. The lists here must agree with the source, and every point must be reached: see `tests/crash.rs`.
 
-use crate::crash::harness::{ChildOptions, ChildExit, StoreKind, CrashHarness, Tally};
+use crate::crash::harness::{ChildExit, ChildOptions, CrashHarness, StoreKind, Tally};
 
 /// The phase in which a point is passed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -16,7 +16,7 @@ pub enum CrashPhase {
     ShuttingDown,
 }
 
-use CrashPhase::{ShuttingDown, Recovering, Working};
+use CrashPhase::{Recovering, ShuttingDown, Working};
 
 /// The points of the engine, passed on every store.
 pub const ENGINE_POINTS: &[(&str, CrashPhase)] = &[
@@ -78,7 +78,13 @@ pub const POSTGRES_POINTS: &[(&str, CrashPhase)] = &[
 const MAX_TRIES: usize = 6;
 
 /// Kills a child at the `n`-th passage of a point, lets another child finish, and checks all promises.
-pub fn crash_at_point(kind: StoreKind, point: (&str, CrashPhase), n: u32, seed: u64, progress: &dyn Fn()) -> Tally {
+pub fn crash_at_point(
+    kind: StoreKind,
+    point: (&str, CrashPhase),
+    n: u32,
+    seed: u64,
+    progress: &dyn Fn(),
+) -> Tally {
     let (name, when) = point;
     let mut rng = fastrand::Rng::with_seed(seed);
     let mut tally = Tally::default();

@@ -1,7 +1,7 @@
 //! [`Disk`]: the durable content of a simulated disk, and the content after a power cut.
 //!
-//! [`vfs`](crate::crash::vfs) reports every write, truncation, sync and deletion of SQLite to it. After a power cut, the
-//! writes to a file since its last sync may be present in any combination, torn at sectors.
+//! [`vfs`](crate::crash::vfs) reports every write, truncation, sync and deletion of SQLite to it. After a power cut,
+//! the writes to a file since its last sync may be present in any combination, torn at sectors.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs;
@@ -17,16 +17,16 @@ const FRAME_HEADER_BYTES: usize = 24;
 /// The effect of a power cut on writes that were not synced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PowerCut {
-    /// None is present.
+    /// No write is present.
     Lost,
-    /// Each is present or absent as a whole.
+    /// Each write is present or absent as a whole.
     Scattered,
-    /// Each sector of each is present or absent.
+    /// Each sector of a write is present or absent.
     Torn,
 }
 
 impl PowerCut {
-    /// All kinds of power cuts.
+    /// Every kind of power cut.
     pub const ALL: [PowerCut; 3] = [PowerCut::Lost, PowerCut::Scattered, PowerCut::Torn];
 }
 
@@ -71,7 +71,8 @@ pub struct Disk {
     timeline: Mutex<Timeline>,
     /// The prefix of marks, if marks are recorded.
     mark: Option<&'static [u8]>,
-    /// The syncs that fail: the suffix of their files, the number of syncs that succeed before, and the number that fail.
+    /// The syncs that fail: the suffix of their files, the number of syncs that succeed before, and the number that
+    /// fail.
     failures: Mutex<Vec<(&'static str, u32, u32)>>,
 }
 
@@ -79,7 +80,8 @@ pub struct Disk {
 pub const MARK_SUFFIX_BYTES: usize = 12;
 
 impl Disk {
-    /// Creates a disk that also records when marks (`prefix` and [`MARK_SUFFIX_BYTES`] more bytes) were written to the log.
+    /// Creates a disk that also records when marks (`prefix` and [`MARK_SUFFIX_BYTES`] more bytes) were written to
+    /// the log.
     pub fn with_marks(prefix: &'static [u8]) -> Self {
         Self { mark: Some(prefix), ..Self::default() }
     }
@@ -94,8 +96,8 @@ impl Disk {
         self.failures.lock().unwrap().clear();
     }
 
-    /// Returns whether a sync of the file fails now. A failed sync loses its writes: the system reports the error once and
-    /// then treats the pages as written, so a later sync contains only those that are written again.
+    /// Returns whether a sync of the file fails now. A failed sync loses its writes: the system reports the error
+    /// once and then treats the pages as written, so a later sync contains only those that are written again.
     pub(crate) fn fails_to_sync(&self, path: &Path) -> bool {
         let name = path.to_string_lossy();
         let mut failures = self.failures.lock().unwrap();
@@ -136,7 +138,9 @@ impl Disk {
             timeline.is_commit = bytes[4..8] != [0; 4];
             return;
         }
-        for mark in bytes.windows(prefix.len() + MARK_SUFFIX_BYTES).filter(|window| window.starts_with(prefix)) {
+        for mark in
+            bytes.windows(prefix.len() + MARK_SUFFIX_BYTES).filter(|window| window.starts_with(prefix))
+        {
             timeline.written.entry(mark.to_vec()).or_insert(at);
         }
         if std::mem::take(&mut timeline.is_commit) {
@@ -231,8 +235,8 @@ impl Disk {
         self.timeline.lock().unwrap().tick()
     }
 
-    /// Returns the time at which the sync returned that covers the transaction in which the mark was first written; `None`
-    /// without such a sync.
+    /// Returns the time at which the sync returned that covers the transaction in which the mark was first written;
+    /// `None` without such a sync.
     pub fn durable_at(&self, mark: &[u8]) -> Option<u64> {
         let timeline = self.timeline.lock().unwrap();
         let after = |times: &[u64], at: u64| {

@@ -41,13 +41,13 @@ pub struct ChildOptions {
 /// The way in which a child ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ChildExit {
-    /// All its executions had ended.
+    /// After the end of all its executions.
     Done,
-    /// It shut down while executions still ran.
+    /// By a shutdown while executions still ran.
     ShutDown,
-    /// It killed itself at its crash point.
+    /// By its own signal at its crash point.
     Crashed,
-    /// The harness killed it.
+    /// By a signal of the harness.
     Killed,
 }
 
@@ -121,7 +121,9 @@ impl CrashHarness {
     /// Starts a child, and returns its number.
     pub fn spawn(&mut self, options: &ChildOptions) -> usize {
         let mut command = Command::new(std::env::current_exe().unwrap());
-        command.env(child::URL_VARIABLE, &self.url).env(child::EXECUTIONS_VARIABLE, self.executions.to_string());
+        command
+            .env(child::URL_VARIABLE, &self.url)
+            .env(child::EXECUTIONS_VARIABLE, self.executions.to_string());
         if let Some(crash) = &options.crash_at {
             command.env("STEPFAST_CRASH", crash);
         }
@@ -137,7 +139,12 @@ impl CrashHarness {
             }
             let _ = sender.send(ChildEvent::End(number));
         });
-        self.children.push(CrashChild { process, is_killed: false, is_armed: options.crash_at.is_some(), exit: None });
+        self.children.push(CrashChild {
+            process,
+            is_killed: false,
+            is_armed: options.crash_at.is_some(),
+            exit: None,
+        });
         number
     }
 
@@ -155,7 +162,8 @@ impl CrashHarness {
         (0..self.children.len()).filter(|&n| self.children[n].exit.is_none()).collect()
     }
 
-    /// Reads up to `lines` lines of all children. Returns early when a child ends, with its number and the way it ended.
+    /// Reads up to `lines` lines of all children. Returns early when a child ends, with its number and the way it
+    /// ended.
     pub fn read_lines(&mut self, lines: u64) -> Option<(usize, ChildExit)> {
         let mut read = 0;
         while read < lines {
@@ -174,9 +182,7 @@ impl CrashHarness {
                     return Some((number, exit));
                 }
                 Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => {
-                    self.promises
-                        .violations
-                        .push(format!("no child printed a line for {CHILD_TIMEOUT:?}"));
+                    self.promises.violations.push(format!("no child printed a line for {CHILD_TIMEOUT:?}"));
                     for number in self.running_children() {
                         self.kill(number);
                     }
@@ -202,7 +208,8 @@ impl CrashHarness {
         exit
     }
 
-    /// Compares the acknowledgements with the database, whether it is finished or not. Returns the number of executions.
+    /// Compares the acknowledgements with the database, whether it is finished or not. Returns the number of
+    /// executions.
     pub fn check(&mut self, is_done: bool) -> u64 {
         let Self { runtime, promises, url, direct_url, .. } = self;
         runtime.block_on(async {
@@ -268,7 +275,9 @@ pub fn kill_at_random(kind: StoreKind, children: usize, kills: u64, seed: u64, p
                 break;
             }
             let is_last = tally.kills + killed >= kills;
-            if let Some((_, ChildExit::Done)) = harness.read_lines(if is_last { u64::MAX } else { rng.u64(1..500) }) {
+            if let Some((_, ChildExit::Done)) =
+                harness.read_lines(if is_last { u64::MAX } else { rng.u64(1..500) })
+            {
                 if harness.running_children().is_empty() {
                     break;
                 }
@@ -280,7 +289,10 @@ pub fn kill_at_random(kind: StoreKind, children: usize, kills: u64, seed: u64, p
                 if rng.bool() {
                     harness.check(false);
                 }
-                harness.spawn(&ChildOptions { shutdown_after: rng.u8(0..8).eq(&0).then(|| rng.u32(1..20)), ..ChildOptions::default() });
+                harness.spawn(&ChildOptions {
+                    shutdown_after: rng.u8(0..8).eq(&0).then(|| rng.u32(1..20)),
+                    ..ChildOptions::default()
+                });
                 continue;
             }
             if is_last {

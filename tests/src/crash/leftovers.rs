@@ -104,7 +104,8 @@ const PAYLOAD_COLUMNS_SQL: &str = "SELECT input FROM executions UNION ALL SELECT
 /// Returns the pieces of payloads to which not exactly one column refers.
 fn find_inconsistent_pieces(db: &Connection) -> Vec<String> {
     let mut references = BTreeMap::new();
-    let referring = format!("SELECT p.input FROM ({PAYLOAD_COLUMNS_SQL}) AS p WHERE hex(substr(p.input, 1, 1)) = 'FF'");
+    let referring =
+        format!("SELECT p.input FROM ({PAYLOAD_COLUMNS_SQL}) AS p WHERE hex(substr(p.input, 1, 1)) = 'FF'");
     let mut statement = db.prepare(&referring).unwrap();
     let mut rows = statement.query([]).unwrap();
     while let Some(row) = rows.next().unwrap() {
@@ -117,13 +118,14 @@ fn find_inconsistent_pieces(db: &Connection) -> Vec<String> {
     }
     let mut pieces = db.prepare("SELECT id FROM payloads").unwrap();
     let pieces: BTreeSet<i64> = pieces.query_map([], |row| row.get(0)).unwrap().map(Result::unwrap).collect();
-    let unreferred = pieces.iter().filter(|piece| !references.contains_key(piece));
-    let mut stray: Vec<String> = unreferred.map(|piece| format!("piece {piece} of no payload")).collect();
+    let without_reference = pieces.iter().filter(|piece| !references.contains_key(piece));
+    let mut unreferenced: Vec<String> =
+        without_reference.map(|piece| format!("piece {piece} of no payload")).collect();
     for (piece, count) in references {
         if count != 1 || !pieces.contains(&piece) {
-            let is_there = if pieces.contains(&piece) { "is there" } else { "is missing" };
-            stray.push(format!("{count} references to piece {piece}, which {is_there}"));
+            let state = if pieces.contains(&piece) { "exists" } else { "is missing" };
+            unreferenced.push(format!("{count} references to piece {piece}, which {state}"));
         }
     }
-    stray
+    unreferenced
 }

@@ -9,7 +9,7 @@ use stepfast::{Engine, Failure, SqliteOptions, SqliteStore, Store, Workflow};
 use tokio::sync::Notify;
 
 use crate::crash::child::{self, LineSink};
-use crate::crash::disk::{PowerCut, Disk, MARK_SUFFIX_BYTES};
+use crate::crash::disk::{Disk, MARK_SUFFIX_BYTES, PowerCut};
 use crate::crash::harness::Tally;
 use crate::crash::promises::Promises;
 use crate::crash::{leftovers, vfs};
@@ -47,8 +47,8 @@ pub fn cut_power(durability: Durability, count: u64, seed: u64, progress: &dyn F
     tally
 }
 
-/// Cuts the power with relaxed durability, as a control: acknowledged work must get lost, or the cuts prove nothing. Only
-/// the latest work may get lost: nothing is damaged, and no earlier delivery is missing.
+/// Cuts the power with relaxed durability, as a control: acknowledged work must get lost, or the cuts prove nothing.
+/// Only the latest work may get lost: nothing is damaged, and no earlier delivery is missing.
 pub fn cut_power_relaxed(count: u64, seed: u64, progress: &dyn Fn()) -> Tally {
     let mut tally = cut_power(Durability::Relaxed, count, seed, progress);
     let is_loss = |it: &String| {
@@ -64,8 +64,8 @@ pub fn cut_power_relaxed(count: u64, seed: u64, progress: &dyn Fn()) -> Tally {
     tally
 }
 
-/// Checks in one log of writes, syncs and acknowledgements that no acknowledgement precedes the sync that covers it. With
-/// relaxed durability, as a control, some must.
+/// Checks in one log of writes, syncs and acknowledgements that no acknowledgement precedes the sync that covers it.
+/// With relaxed durability, as a control, some must.
 pub fn check_sync_order(durability: Durability, executions: u64, seed: u64) -> Tally {
     let (mut tally, early) = count_early_acknowledgements(durability, executions, seed);
     match durability {
@@ -81,7 +81,12 @@ pub fn check_sync_order(durability: Durability, executions: u64, seed: u64) -> T
 }
 
 /// Runs one child from its beginning to its end, with at most `max_cuts` power cuts.
-async fn run_with_cuts(durability: Durability, max_cuts: u64, rng: &mut fastrand::Rng, progress: &dyn Fn()) -> Tally {
+async fn run_with_cuts(
+    durability: Durability,
+    max_cuts: u64,
+    rng: &mut fastrand::Rng,
+    progress: &dyn Fn(),
+) -> Tally {
     let directory = tempfile::tempdir().unwrap();
     let disk = Arc::new(Disk::default());
     let (sink, promises, line_received) = recording_sink();
@@ -122,8 +127,8 @@ async fn run_with_cuts(durability: Durability, max_cuts: u64, rng: &mut fastrand
     tally
 }
 
-/// Compares the content after a power cut with the acknowledgements before it. If `remaining` is given, runs that number of
-/// executions to their ends first, and checks all promises.
+/// Compares the content after a power cut with the acknowledgements before it. If `remaining` is given, runs that
+/// number of executions to their ends first, and checks all promises.
 async fn check_image(mut promises: Promises, directory: &Path, remaining: Option<u32>) -> Tally {
     let path = directory.join("crash.db").display().to_string();
     let url = format!("sqlite:{path}");
@@ -147,11 +152,11 @@ async fn check_image(mut promises: Promises, directory: &Path, remaining: Option
 /// The prefix of marks in inputs and outputs.
 const MARK_PREFIX: &[u8] = b"ack-";
 
-/// Starts and runs thousands of executions on one disk, and records writes, syncs and acknowledgements in one log. Returns
-/// the results, and the number of acknowledgements before the sync that covers them.
+/// Starts and runs thousands of executions on one disk, and records writes, syncs and acknowledgements in one log.
+/// Returns the results, and the number of acknowledgements before the sync that covers them.
 fn count_early_acknowledgements(durability: Durability, executions: u64, seed: u64) -> (Tally, u64) {
     let disk = Arc::new(Disk::with_marks(MARK_PREFIX));
-    let heard: Arc<Mutex<Vec<(String, u64)>>> = Arc::default();
+    let acknowledgements: Arc<Mutex<Vec<(String, u64)>>> = Arc::default();
     let directory = tempfile::tempdir().unwrap();
     let bodies = runtime().block_on(async {
         let store = store_on(&disk, &directory.path().join("log.db"), durability);
@@ -171,21 +176,22 @@ fn count_early_acknowledgements(durability: Durability, executions: u64, seed: u
             let (ack, input) = (format!("ack-{number:012x}"), format!("in-{number:012x}"));
             let steps = rng.u32(0..4);
             bodies += u64::from(steps);
-            let (engine, echo, disk, heard) = (engine.clone(), echo.clone(), disk.clone(), heard.clone());
+            let (engine, echo, disk, acknowledgements) =
+                (engine.clone(), echo.clone(), disk.clone(), acknowledgements.clone());
             let starts = rng.bool();
             tasks.push(async move {
                 if starts {
                     // when the start is acknowledged, its input is durable
                     let handle = engine.start(&echo, (ack.clone(), steps)).await.unwrap();
                     let now = disk.now();
-                    heard.lock().unwrap().push((ack.clone(), now));
+                    acknowledgements.lock().unwrap().push((ack.clone(), now));
                     assert_eq!(handle.result().await.unwrap(), ack);
                 } else {
                     // when the output is acknowledged, it is durable; the input has another prefix
                     let output = engine.run(&echo, (input, steps)).await.unwrap();
                     let now = disk.now();
                     assert_eq!(output, ack);
-                    heard.lock().unwrap().push((output, now));
+                    acknowledgements.lock().unwrap().push((output, now));
                 }
             });
         }
@@ -202,8 +208,10 @@ fn count_early_acknowledgements(durability: Durability, executions: u64, seed: u
         bodies
     });
     assert_eq!(MARK_PREFIX.len() + MARK_SUFFIX_BYTES, "ack-0123456789ab".len());
-    let heard = heard.lock().unwrap();
-    let early = heard.iter().filter(|(mark, at)| disk.durable_at(mark.as_bytes()).is_none_or(|it| it > *at));
+    let acknowledgements = acknowledgements.lock().unwrap();
+    let early = acknowledgements
+        .iter()
+        .filter(|(mark, at)| disk.durable_at(mark.as_bytes()).is_none_or(|durable_at| durable_at > *at));
     let early = early.count() as u64;
-    (Tally { kills: 0, bodies, executions: heard.len() as u64, violations: Vec::new() }, early)
+    (Tally { kills: 0, bodies, executions: acknowledgements.len() as u64, violations: Vec::new() }, early)
 }

@@ -1,7 +1,7 @@
 //! The promises, checked against a database and the acknowledgements that child processes printed.
 //!
-//! [`Promises`] reads the lines of [`child`](crate::crash::child), and keeps the facts that must hold from then on. A check is
-//! possible at any moment, even while children run. Only a check of a finished database demands all ends.
+//! [`Promises`] reads the lines of [`child`](crate::crash::child), and keeps the facts that must hold from then on. A
+//! check is possible at any moment, even while children run. Only a check of a finished database demands all ends.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
@@ -90,8 +90,8 @@ impl Promises {
         }
     }
 
-    /// Compares the acknowledgements with the database. `is_done`: every child has printed `done`. Returns the number of
-    /// executions.
+    /// Compares the acknowledgements with the database. `is_done`: every child has printed `done`. Returns the number
+    /// of executions.
     pub async fn check(&mut self, store: &Arc<dyn Store>, is_done: bool) -> u64 {
         let filter = Filter { limit: 1_000_000, ..Filter::default() };
         let all = store.list(&filter).await.unwrap().executions;
@@ -154,7 +154,9 @@ impl Promises {
         });
         let has_pending_cancel = self.pending_cancels.contains(&id);
         let is_cancel_kept = status == Status::Cancelled || !record.requests.is_empty();
-        self.expect(!has_pending_cancel || is_cancel_kept, || format!("{id} forgot its cancel, and is {status:?}"));
+        self.expect(!has_pending_cancel || is_cancel_kept, || {
+            format!("{id} forgot its cancel, and is {status:?}")
+        });
         if let Some(output) = self.ended.get(&id).cloned() {
             let found = row.outcome.decode::<String>().unwrap_or_default();
             self.expect(status == Status::Completed && found == output, || {
@@ -181,7 +183,9 @@ impl Promises {
             format!("{id} ({}) is {status:?} in the end", row.workflow)
         });
         self.expect(!status.is_terminal() || row.owner.is_none(), || format!("{id} ended and has an owner"));
-        self.expect(status != Status::Running || row.owner.is_some(), || format!("{id} runs without an owner"));
+        self.expect(status != Status::Running || row.owner.is_some(), || {
+            format!("{id} runs without an owner")
+        });
         self.check_calls(record, children);
     }
 
@@ -230,7 +234,8 @@ impl Promises {
 /// Returns the steps that have a recorded outcome and whose bodies print lines.
 fn recorded_steps(record: &Record) -> Vec<String> {
     let steps = record.checkpoints.iter().filter(|it| it.kind == CheckpointKind::Step);
-    steps.filter(|it| it.outcome.chunk_ref().is_none())
+    steps
+        .filter(|it| it.outcome.chunk_ref().is_none())
         .filter_map(|it| it.outcome.decode::<String>().ok())
         .filter_map(|outcome| outcome.strip_suffix(" done").map(ToOwned::to_owned))
         .collect()
@@ -249,7 +254,12 @@ mod tests {
         }
         assert_eq!(promises.violations.len(), 2, "{:?}", promises.violations);
         promises.check(&store, false).await;
-        assert_eq!(promises.violations.len(), 4, "a missing start and a missing step: {:?}", promises.violations);
+        assert_eq!(
+            promises.violations.len(),
+            4,
+            "a missing start and a missing step: {:?}",
+            promises.violations
+        );
         promises.recorded_steps.insert(("e".into(), "row1".into()), 6);
         promises.add_line("body 6 e row1 -");
         assert_eq!(promises.violations.len(), 4);

@@ -40,8 +40,8 @@ pub fn register(disk: Arc<Disk>) -> &'static str {
     let name: &'static str =
         Box::leak(format!("stepfast-disk-{}", NUMBER.fetch_add(1, Relaxed)).into_boxed_str());
     let c_name: &'static CStr = Box::leak(CString::new(name).unwrap().into_boxed_c_str());
-    // SAFETY: the default VFS lives as long as the process; this VFS is leaked, and a copy of the default one except for the
-    // fields that are set here. The copied functions use no application data of the VFS that they receive.
+    // SAFETY: the default VFS lives as long as the process; this VFS is leaked, and a copy of the default one except
+    // for the fields that are set here. The copied functions use no application data of the VFS that they receive.
     unsafe {
         ffi::sqlite3_initialize();
         let below = ffi::sqlite3_vfs_find(std::ptr::null());
@@ -64,8 +64,8 @@ pub fn register(disk: Arc<Disk>) -> &'static str {
 ///
 /// `file` was opened by [`open`].
 unsafe fn inner(file: *mut ffi::sqlite3_file) -> (*mut ffi::sqlite3_file, &'static ffi::sqlite3_io_methods) {
-    // SAFETY: SQLite allocated szOsFile bytes, in which the default VFS's file follows the shim; the default VFS set its
-    // methods, which are static, when it opened the file.
+    // SAFETY: SQLite allocated szOsFile bytes, in which the default VFS's file follows the shim; the default VFS set
+    // its methods, which are static, when it opened the file.
     unsafe {
         let inner: *mut ffi::sqlite3_file = file.cast::<Shim>().add(1).cast();
         (inner, &*(*inner).pMethods)

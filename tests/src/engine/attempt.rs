@@ -6,7 +6,9 @@ use std::time::Duration;
 use stepfast_core::store::{CheckpointKind, Write};
 use stepfast_core::{Context, Engine, Error, Failure, RetryPolicy, Workflow};
 
-use super::support::{Count, Latch, BodyResult, deliveries, open_engine, record, row, open_second_engine, shut_down};
+use super::support::{
+    BodyResult, Count, Latch, deliveries, open_engine, open_second_engine, record, row, shut_down,
+};
 use crate::StoreFixture;
 use crate::faults::fault_store::{Call, FaultStore};
 

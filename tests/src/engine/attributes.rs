@@ -7,7 +7,7 @@ use stepfast_core::queue::Queue;
 use stepfast_core::store::{Execution, Filter, Status};
 use stepfast_core::{BulkResult, Context, Engine, EngineBuilder, Error, Failure, Workflow};
 
-use super::support::{Count, Latch, open_engine, noop, row, open_second_engine, shut_down, latched_workflow};
+use super::support::{Count, Latch, latched_workflow, noop, open_engine, open_second_engine, row, shut_down};
 use crate::StoreFixture;
 
 super::cases![
@@ -109,7 +109,10 @@ async fn attributes_out_of_bounds_are_rejected(fixture: &dyn StoreFixture) {
     }
     assert_invalid(start.await.map(|_| ()).unwrap_err(), "65, at most 64");
     let debounced = engine.start(&noop, 1).queue("mail").debounce("x").delay(Duration::from_secs(9));
-    assert_invalid(debounced.attribute("n", "v").await.map(|_| ()).unwrap_err(), "does not go with attributes");
+    assert_invalid(
+        debounced.attribute("n", "v").await.map(|_| ()).unwrap_err(),
+        "does not go with attributes",
+    );
     assert_eq!(engine.count(&Filter::default()).await.unwrap(), 1);
     shut_down(engine).await;
 }
@@ -153,7 +156,8 @@ async fn resume_all_continues_failed_executions_of_a_queue(fixture: &dyn StoreFi
 async fn cancel_all_cancels_matching_executions(fixture: &dyn StoreFixture) {
     let (count, latch) = (Count::new(), Latch::new());
     let workflow = latched_workflow("w", &count, &latch);
-    let (one, _) = open_engine(fixture, |b| b.register(&workflow).queue(Queue::new("mail").concurrency(2))).await;
+    let (one, _) =
+        open_engine(fixture, |b| b.register(&workflow).queue(Queue::new("mail").concurrency(2))).await;
     let start = |x| one.start(&workflow, x).queue("mail");
     let mut handles = Vec::new();
     for x in 0..9 {

@@ -5,7 +5,7 @@ use std::time::Duration;
 use stepfast_core::store::counters::{CounterSnapshot, Table};
 use stepfast_core::{Context, Engine, Failure, Workflow};
 
-use super::support::{BodyResult, open_engine, noop, shut_down, steps};
+use super::support::{BodyResult, noop, open_engine, shut_down, steps};
 use crate::StoreFixture;
 
 super::cases![
@@ -156,7 +156,8 @@ async fn short_sleep_costs_no_suspension(fixture: &dyn StoreFixture) {
 
 async fn suspended_sleep_costs_three_flushes_and_a_claim(fixture: &dyn StoreFixture) {
     let sleeper = sleeper();
-    let (engine, _) = open_engine(fixture, |b| b.register(&sleeper).suspend_after(Duration::from_millis(1))).await;
+    let (engine, _) =
+        open_engine(fixture, |b| b.register(&sleeper).suspend_after(Duration::from_millis(1))).await;
     let before = engine.store().counters().snapshot();
     engine.start(&sleeper, 100).await.unwrap().result().await.unwrap();
     wait_until_idle(&engine).await;
@@ -196,9 +197,10 @@ async fn suspended_parent_costs_two_claims(fixture: &dyn StoreFixture) {
         BodyResult::Ok(vec![n])
     });
     let parent = parent(&child);
-    let (engine, _) =
-        open_engine(fixture, |b| b.register(&child).register(&parent).suspend_after(Duration::from_millis(1)))
-            .await;
+    let (engine, _) = open_engine(fixture, |b| {
+        b.register(&child).register(&parent).suspend_after(Duration::from_millis(1))
+    })
+    .await;
     let before = engine.store().counters().snapshot();
     assert_eq!(engine.start(&parent, 1).await.unwrap().result().await.unwrap(), 1);
     let cost = engine.store().counters().snapshot().since(&before);
@@ -278,6 +280,10 @@ async fn writes_held_behind_a_start_cost_two_flushes(fixture: &dyn StoreFixture)
         run.await.unwrap().unwrap();
     })
     .await;
-    assert_eq!((cost.flushes, cost.held, cost.waits), (2, 2, 2), "the Start alone, then its checkpoint and its end");
+    assert_eq!(
+        (cost.flushes, cost.held, cost.waits),
+        (2, 2, 2),
+        "the Start alone, then its checkpoint and its end"
+    );
     shut_down(engine).await;
 }

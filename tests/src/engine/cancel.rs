@@ -6,7 +6,9 @@ use futures_util::future::join_all;
 use stepfast_core::store::{RequestResult, Status};
 use stepfast_core::{Context, Engine, Error, Handle, Workflow};
 
-use super::support::{Count, Latch, BodyResult, is_end_of, open_engine, record, open_second_engine, shut_down, latched_workflow};
+use super::support::{
+    BodyResult, Count, Latch, is_end_of, latched_workflow, open_engine, open_second_engine, record, shut_down,
+};
 use crate::StoreFixture;
 use crate::faults::fault_store::{Call, FaultStore};
 
@@ -37,7 +39,11 @@ async fn assert_agreed(engines: [&Engine; 2], id: &str, expected: Status) {
         assert_eq!(awaited_status(engine, id).await, expected);
         let record = record(engine, id).await;
         assert_eq!((record.execution.status, record.requests.len()), (expected, 0));
-        assert_eq!(engine.cancel(id).await.unwrap(), RequestResult::NotApplicable(expected), "the execution has ended");
+        assert_eq!(
+            engine.cancel(id).await.unwrap(),
+            RequestResult::NotApplicable(expected),
+            "the execution has ended"
+        );
     }
 }
 

@@ -5,7 +5,9 @@ use std::time::Duration;
 use stepfast_core::store::{Filter, RequestResult, Status};
 use stepfast_core::{Context, Engine, Error, Handle, Workflow};
 
-use super::support::{Count, Latch, BodyResult, open_engine, open, record, open_second_engine, shut_down, is_suspension_of};
+use super::support::{
+    BodyResult, Count, Latch, is_suspension_of, open, open_engine, open_second_engine, record, shut_down,
+};
 use crate::StoreFixture;
 use crate::faults::fault_store::{Call, FaultStore};
 

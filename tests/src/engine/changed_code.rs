@@ -5,7 +5,9 @@ use std::time::Duration;
 use stepfast_core::store::{Filter, RequestResult, Status};
 use stepfast_core::{Context, Engine, EngineBuilder, Error, ErrorKind, Failure, Workflow};
 
-use super::support::{Count, Latch, BodyResult, open_engine, record, row, shut_down, wait_in_step, is_suspension_of};
+use super::support::{
+    BodyResult, Count, Latch, is_suspension_of, open_engine, record, row, shut_down, wait_in_step,
+};
 use crate::StoreFixture;
 use crate::faults::fault_store::Call;
 
@@ -66,7 +68,12 @@ async fn begin_with_timeout(fixture: &dyn StoreFixture, timeout: Option<Duration
 }
 
 /// Asserts that `x` is parked under `changed` with all `fragments` in its failure, and continues under the original.
-async fn assert_parks_and_resumes(fixture: &dyn StoreFixture, changed: Workflow<i64, i64>, code: &str, fragments: &[&str]) {
+async fn assert_parks_and_resumes(
+    fixture: &dyn StoreFixture,
+    changed: Workflow<i64, i64>,
+    code: &str,
+    fragments: &[&str],
+) {
     let (two, _) = open_engine(fixture, |b| b.register(&changed)).await;
     let failure = assert_parked(&two, code).await;
     for fragment in fragments {
@@ -130,7 +137,13 @@ async fn reordered_steps_park_the_execution(fixture: &dyn StoreFixture) {
         cx.step("ship", async || BodyResult::Ok(x)).await?;
         cx.step("charge", async || BodyResult::Ok(x)).await
     });
-    assert_parks_and_resumes(fixture, changed, "SF-0023", &["\"charge\"", "\"ship\"", "position 1", "position 2"]).await;
+    assert_parks_and_resumes(
+        fixture,
+        changed,
+        "SF-0023",
+        &["\"charge\"", "\"ship\"", "position 1", "position 2"],
+    )
+    .await;
 }
 
 async fn missing_step_parks_the_execution(fixture: &dyn StoreFixture) {
@@ -196,8 +209,13 @@ async fn unreadable_value_parks_the_execution(fixture: &dyn StoreFixture) {
         cx.step("charge", async || BodyResult::Ok("text".to_owned())).args(&x).await?;
         BodyResult::Ok(x)
     });
-    assert_parks_and_resumes(fixture, changed, "SF-0026", &["\"w\"", "\"charge\"", "position 1", "String", "an integer"])
-        .await;
+    assert_parks_and_resumes(
+        fixture,
+        changed,
+        "SF-0026",
+        &["\"w\"", "\"charge\"", "position 1", "String", "an integer"],
+    )
+    .await;
 }
 
 async fn unreadable_input_parks_the_execution(fixture: &dyn StoreFixture) {

@@ -6,7 +6,7 @@ use stepfast_core::store::{CheckpointKind, Filter, Outcome, Status, Write};
 use stepfast_core::{Context, Workflow};
 
 use super::support::{
-    Count, Latch, BodyResult, deliveries, is_end_of, open_engine, open, record, open_second_engine, shut_down,
+    BodyResult, Count, Latch, deliveries, is_end_of, open, open_engine, open_second_engine, record, shut_down,
 };
 use crate::StoreFixture;
 use crate::faults::fault_store::{Call, FaultStore};

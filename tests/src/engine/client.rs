@@ -5,7 +5,9 @@ use futures_util::future::join_all;
 use stepfast_core::store::{Filter, RegisteredWorker, Status};
 use stepfast_core::{Client, Error, Workflow};
 
-use super::support::{Count, GRACE, Latch, open_engine, noop, row, shut_down, latched_workflow};
+use super::support::{
+    Count, GRACE, Latch, latched_workflow, noop, open_engine, open_second_engine, row, shut_down,
+};
 use crate::StoreFixture;
 use crate::faults::fault_store::{Call, FaultStore};
 
@@ -16,6 +18,7 @@ super::cases![
     workflow_without_code_cannot_be_registered,
     awaited_handles_share_load_calls,
     client_is_listed_as_a_client,
+    engine_leaves_named_workflow_to_another_worker,
 ];
 
 async fn client(fixture: &dyn StoreFixture) -> (Client, std::sync::Arc<FaultStore>) {
@@ -129,8 +132,33 @@ async fn client_is_listed_as_a_client(fixture: &dyn StoreFixture) {
     let mut summaries: Vec<_> = overview.workers.iter().map(summary).collect();
     summaries.sort();
     assert_eq!(summaries, expected);
-    assert!(overview.workers.iter().all(|row| row.info.pid == std::process::id() && !row.info.host.is_empty()));
+    assert!(
+        overview.workers.iter().all(|row| row.info.pid == std::process::id() && !row.info.host.is_empty())
+    );
     client.shutdown(GRACE).await.unwrap();
     assert_eq!(worker.workers().await.unwrap().workers.len(), 1);
     shut_down(worker).await;
+}
+
+async fn engine_leaves_named_workflow_to_another_worker(fixture: &dyn StoreFixture) {
+    let noop = noop();
+    let named = Workflow::<i64, i64>::named(noop.name());
+    let (one, _) =
+        open_engine(fixture, |b| b.register(&latched_workflow("other", &Count::new(), &Latch::new()))).await;
+    let handle = one.start(&named, 1).workflow_id("x").await.unwrap();
+    let many = one.start_many(&named, [2, 3]).await.unwrap();
+    let queued = row(&one, "x").await;
+    assert_eq!((queued.status, queued.owner, one.running_count()), (Status::Queued, None, 0));
+    let (two, _) = open_second_engine(fixture, |b| b.register(&noop)).await;
+    assert_eq!(handle.result().await.unwrap(), 1);
+    assert_eq!(one.run(&named, 4).await.unwrap(), 4);
+    for (handle, output) in many.iter().zip([2, 3]) {
+        assert_eq!(handle.result().await.unwrap(), output);
+    }
+    // an engine that has registered the workflow runs the execution itself
+    assert_eq!(two.run(&named, 5).await.unwrap(), 5);
+    let unknown = one.start(&noop, 1).await;
+    assert!(matches!(unknown, Err(Error::UnknownWorkflow { .. })), "{unknown:?}");
+    shut_down(two).await;
+    shut_down(one).await;
 }

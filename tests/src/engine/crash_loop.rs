@@ -5,7 +5,7 @@ use stepfast_core::key::Key;
 use stepfast_core::store::{QUARANTINE_STRIKES, Start, Status};
 use stepfast_core::{Error, Payload, Workflow};
 
-use super::support::{Count, Latch, open_engine, noop, row, open_second_engine, shut_down, latched_workflow};
+use super::support::{Count, Latch, latched_workflow, noop, open_engine, open_second_engine, row, shut_down};
 use crate::StoreFixture;
 use crate::fixtures::builders::{queued, start, write};
 use crate::fixtures::registration::Worker;

@@ -7,7 +7,9 @@ use futures_util::future::LocalBoxFuture;
 use stepfast_core::store::Status;
 use stepfast_core::{Context, Engine, EngineBuilder, Error, Workflow};
 
-use super::support::{Count, GRACE, Latch, open_engine, noop, row, open_second_engine, shut_down, latched_workflow};
+use super::support::{
+    Count, GRACE, Latch, latched_workflow, noop, open_engine, open_second_engine, row, shut_down,
+};
 use crate::StoreFixture;
 
 super::cases![
@@ -106,7 +108,8 @@ async fn child_started_during_drain_runs_on_another_worker(fixture: &dyn StoreFi
         }
     });
     let suspended = Duration::from_millis(1);
-    let (one, _) = open_engine(fixture, |b| b.register(&parent).register(&child).suspend_after(suspended)).await;
+    let (one, _) =
+        open_engine(fixture, |b| b.register(&parent).register(&child).suspend_after(suspended)).await;
     one.start(&parent, 7).workflow_id("x").await.unwrap();
     count.wait_for(1).await;
     let draining = begin_drain(&one);

@@ -8,8 +8,8 @@ use stepfast_core::store::{Filter, Outcome, RequestResult, State, Status, StoreE
 use stepfast_core::{Context, Engine, Error, ErrorKind, Failure, Workflow};
 
 use super::support::{
-    Count, Latch, BodyResult, open_engine, fresh_number, noop, open, record, row, open_second_engine, shut_down, steps,
-    is_suspension_of, latched_workflow,
+    BodyResult, Count, Latch, fresh_number, is_suspension_of, latched_workflow, noop, open, open_engine,
+    open_second_engine, record, row, shut_down, steps,
 };
 use crate::StoreFixture;
 use crate::faults::fault_store::{Call, Fault, FaultStore};
@@ -319,7 +319,8 @@ async fn blocked_write_delays_no_others(fixture: &dyn StoreFixture) {
     shut_down(engine).await;
 }
 
-const ALL_CALLS: &[Call] = &[Call::Commit, Call::Claim, Call::Heartbeat, Call::Load, Call::LoadValue, Call::List];
+const ALL_CALLS: &[Call] =
+    &[Call::Commit, Call::Claim, Call::Heartbeat, Call::Load, Call::LoadValue, Call::List];
 
 async fn database_outage_loses_nothing(fixture: &dyn StoreFixture) {
     let steps = steps();
@@ -540,9 +541,10 @@ async fn requests_in_separate_flushes_delay_no_others(fixture: &dyn StoreFixture
         BodyResult::Ok(())
     });
     let steps = steps();
-    let (engine, store) =
-        open_engine(fixture, |b| b.register(&sleeper).register(&steps).suspend_after(Duration::from_millis(1)))
-            .await;
+    let (engine, store) = open_engine(fixture, |b| {
+        b.register(&sleeper).register(&steps).suspend_after(Duration::from_millis(1))
+    })
+    .await;
     let handle = engine.start(&sleeper, ()).workflow_id("x").await.unwrap();
     store.wait_until_committed(is_suspension_of(handle.key())).await;
     let mut requesters = Vec::new();

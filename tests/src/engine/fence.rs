@@ -8,7 +8,8 @@ use stepfast_core::store::{Filter, Status, StoreError, Write};
 use stepfast_core::{Context, Engine, Error, ErrorKind, Handle, Key, Workflow};
 
 use super::support::{
-    Count, Latch, BodyResult, open_engine, noop, open, record, row, open_second_engine, shut_down, steps, latched_workflow,
+    BodyResult, Count, Latch, latched_workflow, noop, open, open_engine, open_second_engine, record, row,
+    shut_down, steps,
 };
 use crate::StoreFixture;
 use crate::faults::fault_store::{Call, Fault, FaultStore};
@@ -149,7 +150,8 @@ async fn end_registration(fixture: &dyn StoreFixture, store: &FaultStore, other:
 
 async fn execution_claimed_under_a_lost_registration_does_not_run(fixture: &dyn StoreFixture) {
     let (first, never, latch, never_opened) = (Count::new(), Count::new(), Latch::new(), Latch::new());
-    let (ahead, queued) = (latched_workflow("ahead", &first, &latch), latched_workflow("queued", &never, &never_opened));
+    let (ahead, queued) =
+        (latched_workflow("ahead", &first, &latch), latched_workflow("queued", &never, &never_opened));
     let (one, store) = open_engine(fixture, |b| b.register(&ahead).register(&queued).max_running(1)).await;
     let (other_bodies, later) = (Count::new(), Latch::new());
     let other_workflow = latched_workflow("queued", &other_bodies, &later);
@@ -298,7 +300,8 @@ async fn fence_received_late_by_one_lane_loses_no_start(fixture: &dyn StoreFixtu
 async fn fence_of_two_lanes(fixture: &dyn StoreFixture, is_one_lane_late: bool) {
     const STARTS: usize = 24;
     let (begun, latch, other_bodies, later) = (Count::new(), Latch::new(), Count::new(), Latch::new());
-    let (owned, taken) = (latched_workflow("owned", &begun, &latch), latched_workflow("owned", &other_bodies, &later));
+    let (owned, taken) =
+        (latched_workflow("owned", &begun, &latch), latched_workflow("owned", &other_bodies, &later));
     let (steps, noop) = (steps(), noop());
     let store = FaultStore::with_lanes(fixture.store(), 2);
     let one = open(store.clone(), |b| b.register(&owned).register(&steps).register(&noop)).await;

@@ -9,7 +9,10 @@ use stepfast_core::store::{Filter, RequestResult, Status};
 use stepfast_core::{Client, Context, Engine, Error, Handle, Workflow};
 use tokio::time::Instant;
 
-use super::support::{Count, GRACE, Latch, BodyResult, is_end_of, open_engine, noop, open_second_engine, shut_down, wait_in_step};
+use super::support::{
+    BodyResult, Count, GRACE, Latch, is_end_of, noop, open_engine, open_second_engine, shut_down,
+    wait_in_step,
+};
 use crate::StoreFixture;
 use crate::faults::fault_store::{Call, FaultStore};
 

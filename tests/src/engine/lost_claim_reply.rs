@@ -5,7 +5,10 @@ use std::time::Duration;
 use stepfast_core::store::Write;
 use stepfast_core::{Context, Engine, Workflow};
 
-use super::support::{Count, Latch, BodyResult, open_engine, shut_down, sleeper, wait_in_step, is_suspension_of, latched_workflow};
+use super::support::{
+    BodyResult, Count, Latch, is_suspension_of, latched_workflow, open_engine, shut_down, sleeper,
+    wait_in_step,
+};
 use crate::StoreFixture;
 use crate::faults::fault_store::{Call, Fault, FaultStore};
 
@@ -25,7 +28,8 @@ async fn wait_for_heartbeats(store: &FaultStore, times: usize) {
 
 async fn execution_of_a_lost_claim_reply_is_launched(fixture: &dyn StoreFixture) {
     let (first, second, latch) = (Count::new(), Count::new(), Latch::new());
-    let (ahead, queued) = (latched_workflow("ahead", &first, &latch), latched_workflow("queued", &second, &latch));
+    let (ahead, queued) =
+        (latched_workflow("ahead", &first, &latch), latched_workflow("queued", &second, &latch));
     let (engine, store) = open_engine(fixture, |b| b.register(&ahead).register(&queued).max_running(1)).await;
     let one = engine.start(&ahead, 1).await.unwrap();
     first.wait_for(1).await;

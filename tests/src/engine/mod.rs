@@ -32,6 +32,7 @@ mod drain;
 mod fault;
 mod fence;
 mod hostile;
+mod identified_child;
 mod limit;
 mod lost_claim_reply;
 mod multiple_engines;
@@ -69,6 +70,7 @@ nouns![
     client,
     drain,
     hostile,
+    identified_child,
     crash_loop,
     limit,
     queue,
@@ -103,7 +105,9 @@ pub fn run_within(
         let _ = done.send(result.map_err(|panic| panic_message(&*panic)));
     };
     std::thread::Builder::new().spawn(run).map_err(|error| error.to_string())?;
-    ended.recv_timeout(patience).unwrap_or_else(|_| Err(format!("the case hangs: not finished after {patience:?}")))
+    ended
+        .recv_timeout(patience)
+        .unwrap_or_else(|_| Err(format!("the case hangs: not finished after {patience:?}")))
 }
 
 fn panic_message(panic: &(dyn std::any::Any + Send)) -> String {

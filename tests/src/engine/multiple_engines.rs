@@ -9,8 +9,8 @@ use stepfast_core::store::{Filter, Status};
 use stepfast_core::{Engine, EngineBuilder, Error, ErrorKind, Payload};
 
 use super::support::{
-    Count, GRACE, Latch, open_engine, fresh_number, noop, open, record, row, open_second_engine, shut_down, steps,
-    latched_workflow,
+    Count, GRACE, Latch, fresh_number, latched_workflow, noop, open, open_engine, open_second_engine, record,
+    row, shut_down, steps,
 };
 use crate::StoreFixture;
 use crate::faults::fault_store::{Call, FaultStore};
@@ -243,7 +243,12 @@ async fn lease_is_renewed_once_a_second_under_many_hints(fixture: &dyn StoreFixt
     let engine = open(store.clone(), |b| b).await;
     store.wait_until_called(Call::Heartbeat, 100).await;
     let max_renewals = 2 + 2 * begun.elapsed().as_secs() as usize;
-    assert!(store.renewal_count() <= max_renewals, "{} renewals in {:?}", store.renewal_count(), begun.elapsed());
+    assert!(
+        store.renewal_count() <= max_renewals,
+        "{} renewals in {:?}",
+        store.renewal_count(),
+        begun.elapsed()
+    );
     // and the lease is still renewed
     store.wait_until_renewed(3).await;
     shut_down(engine).await;

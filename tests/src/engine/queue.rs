@@ -11,7 +11,8 @@ use stepfast_core::store::Status;
 use stepfast_core::{Context, Engine, Error, Workflow};
 
 use super::support::{
-    Count, Latch, BodyResult, open_engine, noop, open, row, open_second_engine, shut_down, sleeper, latched_workflow,
+    BodyResult, Count, Latch, latched_workflow, noop, open, open_engine, open_second_engine, row, shut_down,
+    sleeper,
 };
 use crate::StoreFixture;
 use crate::faults::fault_store::Call;
@@ -251,7 +252,8 @@ async fn paused_queue_waits_until_it_is_resumed(fixture: &dyn StoreFixture) {
     assert_eq!(handle.status().await.unwrap(), Status::Queued);
     // a declaration in code does not resume the queue
     shut_down(one).await;
-    let (one, _) = open_engine(fixture, |b| b.register(&workflow).queue(Queue::new("a").concurrency(2))).await;
+    let (one, _) =
+        open_engine(fixture, |b| b.register(&workflow).queue(Queue::new("a").concurrency(2))).await;
     assert!(one.queues().await.unwrap()[0].is_paused);
     assert!(!two.resume_queue("a").await.unwrap().is_paused);
     assert_eq!(one.get::<i64>(&handle.workflow_id()).await.unwrap().result().await.unwrap(), 1);
@@ -262,7 +264,8 @@ async fn paused_queue_waits_until_it_is_resumed(fixture: &dyn StoreFixture) {
 async fn raised_limit_applies_at_once(fixture: &dyn StoreFixture) {
     let (count, latch) = (Count::new(), Latch::new());
     let workflow = latched_workflow("w", &count, &latch);
-    let (one, _) = open_engine(fixture, |b| b.register(&workflow).queue(Queue::new("a").concurrency(1))).await;
+    let (one, _) =
+        open_engine(fixture, |b| b.register(&workflow).queue(Queue::new("a").concurrency(1))).await;
     let (two, _) = open_second_engine(fixture, |b| b).await;
     let mut handles = Vec::new();
     for x in 0..4 {
@@ -367,7 +370,8 @@ async fn declared_limits_follow_the_conflict_policy(fixture: &dyn StoreFixture) 
 async fn urgent_executions_run_first(fixture: &dyn StoreFixture) {
     let gauge = Gauge::default();
     let workflow = measured(&gauge);
-    let (one, _) = open_engine(fixture, |b| b.register(&workflow).queue(Queue::new("a").concurrency(1))).await;
+    let (one, _) =
+        open_engine(fixture, |b| b.register(&workflow).queue(Queue::new("a").concurrency(1))).await;
     one.pause_queue("a").await.unwrap();
     let mut handles = Vec::new();
     for (x, priority) in [(0, 5), (1, 0), (2, -7), (3, 5), (4, 0)] {
@@ -383,7 +387,8 @@ async fn urgent_executions_run_first(fixture: &dyn StoreFixture) {
 
 async fn delayed_execution_begins_when_due(fixture: &dyn StoreFixture) {
     let workflow = noop();
-    let (one, _) = open_engine(fixture, |b| b.register(&workflow).queue(Queue::new("a").concurrency(1))).await;
+    let (one, _) =
+        open_engine(fixture, |b| b.register(&workflow).queue(Queue::new("a").concurrency(1))).await;
     let hour = Duration::from_hours(1);
     let plain = one.start(&workflow, 1).delay(hour).await.unwrap();
     let queued = one.start(&workflow, 2).queue("a").delay(hour).await.unwrap();
@@ -451,7 +456,8 @@ async fn dedup_id_admits_one_execution_at_a_time(fixture: &dyn StoreFixture) {
     let error = two.start(&noop, 3).queue("a").dedup_id("x").on_duplicate(existing).await.unwrap_err();
     assert!(matches!(error, Error::Deduplicated { .. }), "{error}");
     // a repeated Start attaches, as for every Start
-    let repeated = one.start(&workflow, 1).queue("a").key("k").dedup_id("x").workflow_id("first").await.unwrap();
+    let repeated =
+        one.start(&workflow, 1).queue("a").key("k").dedup_id("x").workflow_id("first").await.unwrap();
     assert_eq!(repeated.key(), first.key());
     latch.open();
     assert_eq!((first.result().await.unwrap(), same.result().await.unwrap()), (1, 1));
@@ -505,7 +511,8 @@ async fn full_queue_rejects_or_delays_starts(fixture: &dyn StoreFixture) {
 
 async fn start_many_starts_every_input(fixture: &dyn StoreFixture) {
     let noop = noop();
-    let (engine, store) = open_engine(fixture, |b| b.register(&noop).queue(Queue::new("a").concurrency(50))).await;
+    let (engine, store) =
+        open_engine(fixture, |b| b.register(&noop).queue(Queue::new("a").concurrency(50))).await;
     // the first flush is held until all Starts are staged, on a store of any speed
     store.hold_calls(&[Call::Commit]);
     let starts = engine.start_many(&noop, 0..500).queue("a").key("k").priority(2).into_future();
@@ -552,16 +559,23 @@ async fn debounced_execution_begins_once_with_the_last_input(fixture: &dyn Store
     assert_eq!(first.result().await.unwrap(), 77);
     let next = start(&two, 4, 60).await.unwrap();
     assert_ne!(next.key(), first.key());
-    let assert_invalid = |error: Error, expected: &str| assert!(error.to_string().contains(expected), "{error}");
+    let assert_invalid =
+        |error: Error, expected: &str| assert!(error.to_string().contains(expected), "{error}");
     let (minute, second) = (Duration::from_secs(60), Duration::from_secs(1));
     let debounced = || one.start(&noop, 1).queue("a").debounce("x");
     assert_invalid(debounced().await.unwrap_err(), "needs a delay");
     assert_invalid(debounced().delay(minute).max_delay(second).await.unwrap_err(), "shorter than the delay");
-    assert_invalid(debounced().delay(minute).workflow_id("w").await.unwrap_err(), "does not go with workflow_id");
+    assert_invalid(
+        debounced().delay(minute).workflow_id("w").await.unwrap_err(),
+        "does not go with workflow_id",
+    );
     assert_invalid(debounced().delay(minute).dedup_id("w").await.unwrap_err(), "does not go with dedup_id");
     assert_invalid(debounced().delay(minute).execution_timeout(minute).await.unwrap_err(), "use run_timeout");
     assert_invalid(one.start(&noop, 1).debounce("x").delay(minute).await.unwrap_err(), "needs a queue");
-    assert_invalid(one.start(&noop, 1).delay(minute).max_delay(minute).await.unwrap_err(), "goes with `debounce`");
+    assert_invalid(
+        one.start(&noop, 1).delay(minute).max_delay(minute).await.unwrap_err(),
+        "goes with `debounce`",
+    );
     shut_down(one).await;
     shut_down(two).await;
 }
@@ -572,13 +586,15 @@ async fn waiting_start_enters_the_queue_after_a_cancel(fixture: &dyn StoreFixtur
     one.pause_queue("a").await.unwrap();
     let first = one.start(&noop, 1).queue("a").await.unwrap();
     let (engine, workflow) = (one.clone(), noop.clone());
-    let waiting = tokio::spawn(async move { engine.start(&workflow, 2).queue("a").on_full(OnFull::Wait).await });
+    let waiting =
+        tokio::spawn(async move { engine.start(&workflow, 2).queue("a").on_full(OnFull::Wait).await });
     first.cancel().await.unwrap();
     let second = waiting.await.unwrap().unwrap();
     assert_eq!(second.status().await.unwrap(), Status::Queued);
     // and when the engine ends
     let (engine, workflow) = (one.clone(), noop.clone());
-    let waiting = tokio::spawn(async move { engine.start(&workflow, 3).queue("a").on_full(OnFull::Wait).await });
+    let waiting =
+        tokio::spawn(async move { engine.start(&workflow, 3).queue("a").on_full(OnFull::Wait).await });
     shut_down(one).await;
     assert!(matches!(waiting.await.unwrap(), Err(Error::Shutdown | Error::Unavailable(_))));
 }

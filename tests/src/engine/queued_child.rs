@@ -8,7 +8,8 @@ use stepfast_core::store::{CheckpointKind, Filter, Status, Write};
 use stepfast_core::{Context, Engine, Error, Workflow};
 
 use super::support::{
-    Count, Latch, BodyResult, deliveries, open_engine, noop, open, record, open_second_engine, shut_down, latched_workflow,
+    BodyResult, Count, Latch, deliveries, latched_workflow, noop, open, open_engine, open_second_engine,
+    record, shut_down,
 };
 use crate::StoreFixture;
 use crate::faults::fault_store::{Call, FaultStore};
@@ -67,7 +68,11 @@ async fn queued_children_respect_queue_limits(fixture: &dyn StoreFixture) {
         }
     };
     assert_eq!((states(&children, Status::Running), states(&children, Status::Queued)), (2, 8));
-    assert!(children.iter().all(|child| child.placement.as_ref().is_some_and(|placement| &*placement.queue == "a")));
+    assert!(
+        children
+            .iter()
+            .all(|child| child.placement.as_ref().is_some_and(|placement| &*placement.queue == "a"))
+    );
     assert_eq!(count.get(), 2);
     latch.open();
     assert_eq!(handle.result().await.unwrap(), (0..10).collect::<Vec<_>>());
@@ -78,7 +83,8 @@ async fn queued_children_run_on_a_worker_that_serves_their_queue(fixture: &dyn S
     let child = noop();
     let parent = parent_of(&child);
     let both = |b: stepfast_core::EngineBuilder| b.register(&child).register(&parent);
-    let (one, _) = open_engine(fixture, |b| both(b).queue(Queue::new("a")).serve_queues([DEFAULT_QUEUE])).await;
+    let (one, _) =
+        open_engine(fixture, |b| both(b).queue(Queue::new("a")).serve_queues([DEFAULT_QUEUE])).await;
     let handle = one.start(&parent, 5).await.unwrap();
     while children_of(&one, handle.key()).await.len() < 5 {
         tokio::task::yield_now().await;
@@ -129,7 +135,8 @@ async fn detached_queued_child_outlives_its_parent(fixture: &dyn StoreFixture) {
             async move { cx.start_detached(&child, 7).queue("a").priority(-3).await }
         })
     };
-    let (engine, _) = open_engine(fixture, |b| b.register(&child).register(&parent).queue(Queue::new("a"))).await;
+    let (engine, _) =
+        open_engine(fixture, |b| b.register(&child).register(&parent).queue(Queue::new("a"))).await;
     engine.pause_queue("a").await.unwrap();
     let id = engine.run(&parent, ()).await.unwrap();
     let row = record(&engine, &id).await.execution;
@@ -161,7 +168,8 @@ async fn delayed_child_begins_when_due(fixture: &dyn StoreFixture) {
             async move { cx.child(&child, 7).queue("a").delay(Duration::from_secs(seconds)).await }
         })
     };
-    let (engine, _) = open_engine(fixture, |b| b.register(&child).register(&parent).queue(Queue::new("a"))).await;
+    let (engine, _) =
+        open_engine(fixture, |b| b.register(&child).register(&parent).queue(Queue::new("a"))).await;
     let handle = engine.start(&parent, 3600).await.unwrap();
     while children_of(&engine, handle.key()).await.is_empty() {
         tokio::task::yield_now().await;
@@ -188,7 +196,10 @@ async fn invalid_child_options_are_recorded_as_failures(fixture: &dyn StoreFixtu
     };
     let (engine, _) = open_engine(fixture, |b| b.register(&child).register(&parent)).await;
     let messages = engine.run(&parent, "undeclared".to_owned()).workflow_id("p").await.unwrap();
-    assert!(messages[0].contains("queue \"undeclared\" does not exist") && messages[1].contains("needs a queue"), "{messages:?}");
+    assert!(
+        messages[0].contains("queue \"undeclared\" does not exist") && messages[1].contains("needs a queue"),
+        "{messages:?}"
+    );
     let kinds: Vec<_> = deliveries(&record(&engine, "p").await).into_iter().map(|(kind, _)| kind).collect();
     assert_eq!(kinds, [CheckpointKind::Failed, CheckpointKind::Failed]);
     assert!(children_of(&engine, record(&engine, "p").await.execution.key).await.is_empty());
@@ -198,7 +209,8 @@ async fn invalid_child_options_are_recorded_as_failures(fixture: &dyn StoreFixtu
 async fn cancel_reaches_queued_children(fixture: &dyn StoreFixture) {
     let child = noop();
     let parent = parent_of(&child);
-    let (engine, _) = open_engine(fixture, |b| b.register(&child).register(&parent).queue(Queue::new("a"))).await;
+    let (engine, _) =
+        open_engine(fixture, |b| b.register(&child).register(&parent).queue(Queue::new("a"))).await;
     engine.pause_queue("a").await.unwrap();
     let handle = engine.start(&parent, 3).await.unwrap();
     while children_of(&engine, handle.key()).await.len() < 3 {

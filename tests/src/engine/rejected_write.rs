@@ -5,7 +5,7 @@ use stepfast_core::queue::Queue;
 use stepfast_core::store::{RequestResult, State, Status, Write};
 use stepfast_core::{Context, Error, Failure, Workflow};
 
-use super::support::{Count, GRACE, open_engine, noop, record, row, shut_down, steps};
+use super::support::{Count, GRACE, noop, open_engine, record, row, shut_down, steps};
 use crate::StoreFixture;
 
 super::cases![
@@ -39,8 +39,12 @@ async fn rejected_failure_parks_the_execution(fixture: &dyn StoreFixture) {
     let execution = row(&engine, "x").await;
     assert_eq!((execution.status, execution.is_parked), (Status::Queued, true));
     store.accept_all();
-    let values: Vec<usize> =
-        record(&engine, "x").await.checkpoints.iter().map(|checkpoint| checkpoint.outcome.decode().unwrap()).collect();
+    let values: Vec<usize> = record(&engine, "x")
+        .await
+        .checkpoints
+        .iter()
+        .map(|checkpoint| checkpoint.outcome.decode().unwrap())
+        .collect();
     assert_eq!(engine.resume("x").await.unwrap(), RequestResult::Done);
     assert_eq!(engine.get::<Vec<usize>>("x").await.unwrap().result().await.unwrap(), values);
     shut_down(engine).await;

@@ -6,7 +6,8 @@ use stepfast_core::store::{Filter, RequestResult, Status, Write};
 use stepfast_core::{Context, Engine, Error, ErrorKind, Failure, Handle, Key, Workflow};
 
 use super::support::{
-    Count, Latch, BodyResult, is_end_of, open_engine, noop, record, row, open_second_engine, shut_down, is_suspension_of, latched_workflow,
+    BodyResult, Count, Latch, is_end_of, is_suspension_of, latched_workflow, noop, open_engine,
+    open_second_engine, record, row, shut_down,
 };
 use crate::StoreFixture;
 use crate::faults::fault_store::Call;
@@ -247,7 +248,8 @@ async fn cancel_of_waiting_parent_stops_children_on_every_engine(fixture: &dyn S
     let child = latched_workflow("child", &count, &latch);
     let parent = parent(&child);
     let (one, store) =
-        open_engine(fixture, |b| b.register(&parent).register(&child).max_running(1).suspend_after(SHORT)).await;
+        open_engine(fixture, |b| b.register(&parent).register(&child).max_running(1).suspend_after(SHORT))
+            .await;
     let (two, other) = open_second_engine(fixture, |b| b.register(&child)).await;
     let handle = one.start(&parent, 1).await.unwrap();
     store.wait_until_committed(is_suspension_of(handle.key())).await;
@@ -394,7 +396,8 @@ async fn parent_is_resumed_after_its_failed_child(fixture: &dyn StoreFixture) {
     shut_down(one).await;
 
     let child = resumable(&bodies, &waits, &latch, &Latch::new());
-    let (two, store) = open_engine(fixture, |b| b.register(&parent).register(&child).suspend_after(SHORT)).await;
+    let (two, store) =
+        open_engine(fixture, |b| b.register(&parent).register(&child).suspend_after(SHORT)).await;
     assert_eq!(two.resume(&child_key.to_string()).await.unwrap(), RequestResult::Done);
     waits.wait_for(1).await;
     assert_eq!(two.resume("x").await.unwrap(), RequestResult::Done);

@@ -7,7 +7,9 @@ use futures_util::future::join_all;
 use stepfast_core::queue::Queue;
 use stepfast_core::store::{Outcome, Status, Write};
 
-use super::support::{Count, GRACE, Latch, is_end_of, open_engine, noop, row, open_second_engine, shut_down, latched_workflow};
+use super::support::{
+    Count, GRACE, Latch, is_end_of, latched_workflow, noop, open_engine, open_second_engine, row, shut_down,
+};
 use crate::StoreFixture;
 use crate::faults::fault_store::{Call, Fault, FaultStore};
 
@@ -30,7 +32,11 @@ fn is_self_claiming_start(write: &Write) -> bool {
 
 /// Returns how many self-claiming Starts were committed with this outcome.
 fn committed_count(store: &FaultStore, expected: &Outcome) -> usize {
-    store.committed_writes().iter().filter(|(write, outcome)| is_self_claiming_start(write) && outcome == expected).count()
+    store
+        .committed_writes()
+        .iter()
+        .filter(|(write, outcome)| is_self_claiming_start(write) && outcome == expected)
+        .count()
 }
 
 async fn self_claiming_start_begins_without_a_claim(fixture: &dyn StoreFixture) {
@@ -55,7 +61,10 @@ async fn self_claiming_start_is_queued_by_a_limit(fixture: &dyn StoreFixture) {
     engine.run(&noop, 0).queue("a").await.unwrap();
     other.pause_queue("a").await.unwrap();
     let handle = engine.start(&noop, 1).queue("a").await.unwrap();
-    assert_eq!((committed_count(&store, &Outcome::Queued), handle.status().await.unwrap()), (1, Status::Queued));
+    assert_eq!(
+        (committed_count(&store, &Outcome::Queued), handle.status().await.unwrap()),
+        (1, Status::Queued)
+    );
     assert_eq!(engine.running_count(), 0);
     other.set_queue(&Queue::new("a").concurrency(1)).await.unwrap();
     other.resume_queue("a").await.unwrap();

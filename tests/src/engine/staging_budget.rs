@@ -1,5 +1,5 @@
-//! The staging budget: the limit on staged bytes. The budget that a Write takes is returned completely and once, however
-//! the Write ends. Afterwards a Write that needs the entire budget is staged, and no byte beside it.
+//! The staging budget: the limit on staged bytes. The budget that a Write takes is returned completely and once,
+//! however the Write ends. Afterwards a Write that needs the entire budget is staged, and no byte beside it.
 
 use std::sync::Arc;
 use std::task::Poll;
@@ -11,7 +11,9 @@ use stepfast_core::payload::CHUNK_SIZE;
 use stepfast_core::store::{State, StoreError, Write};
 use stepfast_core::{Context, Either, Engine, EngineBuilder, Error, ErrorKind, Handle, Payload, Workflow};
 
-use super::support::{Count, Latch, BodyResult, open_engine, row, open_second_engine, shut_down, latched_workflow};
+use super::support::{
+    BodyResult, Count, Latch, latched_workflow, open_engine, open_second_engine, row, shut_down,
+};
 use crate::StoreFixture;
 use crate::faults::fault_store::{Call, FaultStore};
 
@@ -379,7 +381,8 @@ async fn budget_is_returned_from_large_values(fixture: &dyn StoreFixture) {
     // budget for one chunk, and little more
     let bound = CHUNK_SIZE + 1000;
     let steps = steps();
-    let (engine, _) = open_engine(fixture, |b| b.register(&length()).register(&steps).staged_bytes(bound)).await;
+    let (engine, _) =
+        open_engine(fixture, |b| b.register(&length()).register(&steps).staged_bytes(bound)).await;
     let large = "l".repeat(5 << 19);
     let runs: Vec<_> = (0..4).map(|_| run(&engine, &steps, (1, large.clone()), None)).collect();
     for run in runs {
@@ -436,7 +439,8 @@ async fn budget_is_returned_when_a_run_abandons_a_step(fixture: &dyn StoreFixtur
         drop(branch);
         BodyResult::Ok(true)
     });
-    let (engine, store) = open_engine(fixture, |b| with_budget(b).register(&abandons).register(&returns)).await;
+    let (engine, store) =
+        open_engine(fixture, |b| with_budget(b).register(&abandons).register(&returns)).await;
     let mut runs = Vec::new();
     for _ in 0..6 {
         runs.push(engine.start(&abandons, value()).await.unwrap());

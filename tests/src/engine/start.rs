@@ -1,4 +1,4 @@
-//! Starting: ids, duplicates, patience, and places.
+//! Starts: ids, duplicates, wait timeouts, and capacity.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
@@ -8,36 +8,36 @@ use stepfast_core::store::{Filter, Write};
 use stepfast_core::{Context, Error, ErrorKind, Status, Workflow};
 
 use super::support::{
-    Count, Latch, BodyResult, is_end_of, open_engine, fresh_number, noop, record, row, open_second_engine, shut_down, steps,
-    latched_workflow,
+    BodyResult, Count, Latch, fresh_number, is_end_of, latched_workflow, noop, open_engine,
+    open_second_engine, record, row, shut_down, steps,
 };
 use crate::StoreFixture;
 use crate::faults::fault_store::Call;
 
 super::cases![
-    an_id_is_started_by_one_at_a_time_also_when_nobody_waits,
+    workflow_id_has_one_start_in_flight_after_wait_timeouts,
     run_returns_the_output,
-    start_returns_a_handle_to_what_runs,
-    the_same_start_again_is_the_first,
-    two_starts_at_once_are_one,
-    two_starts_at_once_in_two_engines_are_one,
-    an_id_that_is_run_is_known_while_its_code_waits,
-    a_run_of_an_id_that_is_taken_returns_the_outcome_of_the_first,
-    another_workflow_or_input_is_a_conflict,
-    bad_ids_are_refused_at_the_door,
-    strange_ids_are_found_again,
-    an_unknown_workflow_is_an_error,
-    an_output_read_as_another_type_says_what_it_is,
-    a_caller_that_goes_away_ends_nothing,
-    a_caller_of_start_that_goes_away_ends_nothing,
-    patience_ends_and_the_start_stays,
-    no_more_run_at_once_than_may,
-    runs_beyond_the_places_are_queued_and_return,
-    parents_with_children_finish_in_few_places,
-    parents_that_wait_for_children_finish_in_one_place,
-    a_workflow_id_that_looks_like_a_key_is_an_id,
-    an_input_over_the_limit_is_refused,
-    keys_name_the_shard_of_their_store,
+    start_returns_a_handle_of_the_running_execution,
+    repeated_start_returns_the_existing_execution,
+    concurrent_starts_share_one_execution,
+    concurrent_starts_of_two_engines_share_one_execution,
+    start_attaches_to_a_run_whose_code_waits,
+    run_with_an_existing_id_returns_the_existing_outcome,
+    start_with_another_workflow_or_input_is_a_conflict,
+    invalid_workflow_ids_are_rejected,
+    unusual_workflow_ids_are_found,
+    unknown_workflow_is_an_error,
+    output_read_as_another_type_names_its_own_type,
+    dropped_run_call_cancels_nothing,
+    dropped_start_call_cancels_nothing,
+    start_is_kept_after_its_wait_timeout,
+    max_running_limits_concurrent_executions,
+    runs_beyond_max_running_are_queued_and_return,
+    hundred_parents_complete_with_a_small_max_running,
+    waiting_parents_complete_with_a_max_running_of_one,
+    workflow_id_in_the_form_of_a_key_is_an_id,
+    input_over_the_limit_is_rejected,
+    keys_contain_the_shard_of_their_store,
 ];
 
 async fn run_returns_the_output(fixture: &dyn StoreFixture) {
@@ -49,7 +49,7 @@ async fn run_returns_the_output(fixture: &dyn StoreFixture) {
     shut_down(engine).await;
 }
 
-async fn start_returns_a_handle_to_what_runs(fixture: &dyn StoreFixture) {
+async fn start_returns_a_handle_of_the_running_execution(fixture: &dyn StoreFixture) {
     let (count, latch) = (Count::new(), Latch::new());
     let workflow = latched_workflow("w", &count, &latch);
     let (engine, _) = open_engine(fixture, |b| b.register(&workflow)).await;
@@ -63,7 +63,7 @@ async fn start_returns_a_handle_to_what_runs(fixture: &dyn StoreFixture) {
     shut_down(engine).await;
 }
 
-async fn the_same_start_again_is_the_first(fixture: &dyn StoreFixture) {
+async fn repeated_start_returns_the_existing_execution(fixture: &dyn StoreFixture) {
     let steps = steps();
     let (engine, _) = open_engine(fixture, |b| b.register(&steps)).await;
     let first = engine.start(&steps, 2).workflow_id("order-7").await.unwrap();
@@ -73,11 +73,11 @@ async fn the_same_start_again_is_the_first(fixture: &dyn StoreFixture) {
     assert_eq!(second.result().await.unwrap(), values);
     assert_eq!(engine.run(&steps, 2).workflow_id("order-7").await.unwrap(), values);
     assert_eq!(engine.count(&Filter::default()).await.unwrap(), 1);
-    assert_eq!(engine.running_count(), 0, "a start that lost leaves no run behind");
+    assert_eq!(engine.running_count(), 0, "a duplicate Start left a run behind");
     shut_down(engine).await;
 }
 
-async fn two_starts_at_once_are_one(fixture: &dyn StoreFixture) {
+async fn concurrent_starts_share_one_execution(fixture: &dyn StoreFixture) {
     let steps = steps();
     let (engine, _) = open_engine(fixture, |b| b.register(&steps)).await;
     for round in 0..10 {
@@ -95,7 +95,7 @@ async fn two_starts_at_once_are_one(fixture: &dyn StoreFixture) {
     shut_down(engine).await;
 }
 
-async fn two_starts_at_once_in_two_engines_are_one(fixture: &dyn StoreFixture) {
+async fn concurrent_starts_of_two_engines_share_one_execution(fixture: &dyn StoreFixture) {
     let steps = steps();
     let (one, _) = open_engine(fixture, |b| b.register(&steps)).await;
     let (two, _) = open_second_engine(fixture, |b| b.register(&steps)).await;
@@ -116,12 +116,12 @@ async fn two_starts_at_once_in_two_engines_are_one(fixture: &dyn StoreFixture) {
     shut_down(two).await;
 }
 
-async fn an_id_that_is_run_is_known_while_its_code_waits(fixture: &dyn StoreFixture) {
+async fn start_attaches_to_a_run_whose_code_waits(fixture: &dyn StoreFixture) {
     let latch = Latch::new();
-    let passed = latch.clone();
-    // it waits for something that the engine knows nothing of
+    let body_latch = latch.clone();
+    // the code waits for an event outside the engine
     let outside = Workflow::new("outside", move |_: Context, x: i64| {
-        let latch = passed.clone();
+        let latch = body_latch.clone();
         async move {
             latch.wait().await;
             BodyResult::Ok(x)
@@ -144,7 +144,7 @@ async fn an_id_that_is_run_is_known_while_its_code_waits(fixture: &dyn StoreFixt
     shut_down(engine).await;
 }
 
-async fn a_run_of_an_id_that_is_taken_returns_the_outcome_of_the_first(fixture: &dyn StoreFixture) {
+async fn run_with_an_existing_id_returns_the_existing_outcome(fixture: &dyn StoreFixture) {
     let (count, latch) = (Count::new(), Latch::new());
     let workflow = latched_workflow("w", &count, &latch);
     let (engine, _) = open_engine(fixture, |b| b.register(&workflow)).await;
@@ -157,11 +157,11 @@ async fn a_run_of_an_id_that_is_taken_returns_the_outcome_of_the_first(fixture: 
     latch.open();
     assert_eq!(second.await.unwrap().unwrap(), 5);
     assert_eq!(first.result().await.unwrap() + third.result().await.unwrap(), 10);
-    assert_eq!(count.get(), 1, "one body has run");
+    assert_eq!(count.get(), 1, "more than one body has run");
     shut_down(engine).await;
 }
 
-async fn another_workflow_or_input_is_a_conflict(fixture: &dyn StoreFixture) {
+async fn start_with_another_workflow_or_input_is_a_conflict(fixture: &dyn StoreFixture) {
     let (noop, steps) = (noop(), steps());
     let (engine, _) = open_engine(fixture, |b| b.register(&noop).register(&steps)).await;
     engine.run(&steps, 2).workflow_id("x").await.unwrap();
@@ -178,11 +178,11 @@ async fn another_workflow_or_input_is_a_conflict(fixture: &dyn StoreFixture) {
     shut_down(engine).await;
 }
 
-async fn bad_ids_are_refused_at_the_door(fixture: &dyn StoreFixture) {
+async fn invalid_workflow_ids_are_rejected(fixture: &dyn StoreFixture) {
     let noop = noop();
     let (engine, store) = open_engine(fixture, |b| b.register(&noop)).await;
     let long = "x".repeat(10_000);
-    for (id, said) in [
+    for (id, expected) in [
         ("", "empty"),
         (long.as_str(), "10000 bytes"),
         ("a\0b", "control"),
@@ -193,7 +193,7 @@ async fn bad_ids_are_refused_at_the_door(fixture: &dyn StoreFixture) {
     ] {
         let error = engine.start(&noop, 1).workflow_id(id).await.map(drop).unwrap_err();
         assert_eq!((error.kind(), error.code()), (ErrorKind::Invalid, "SF-0001"));
-        assert!(error.to_string().contains(said) && error.to_string().contains("workflow_id"), "{error}");
+        assert!(error.to_string().contains(expected) && error.to_string().contains("workflow_id"), "{error}");
         let error = engine.run(&noop, 1).workflow_id(id).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Invalid);
         let error = engine.get::<i64>(id).await.map(drop).unwrap_err();
@@ -204,7 +204,7 @@ async fn bad_ids_are_refused_at_the_door(fixture: &dyn StoreFixture) {
     shut_down(engine).await;
 }
 
-async fn strange_ids_are_found_again(fixture: &dyn StoreFixture) {
+async fn unusual_workflow_ids_are_found(fixture: &dyn StoreFixture) {
     let noop = noop();
     let (engine, _) = open_engine(fixture, |b| b.register(&noop)).await;
     let longest = "ö".repeat(512);
@@ -221,13 +221,13 @@ async fn strange_ids_are_found_again(fixture: &dyn StoreFixture) {
         let found: Vec<String> =
             page.executions.iter().map(stepfast_core::store::Execution::workflow_id).collect();
         assert_eq!(found, [id]);
-        let again = engine.start(&noop, n).workflow_id(id).await.unwrap();
-        assert_eq!(again.key(), handle.key());
+        let repeated = engine.start(&noop, n).workflow_id(id).await.unwrap();
+        assert_eq!(repeated.key(), handle.key());
     }
     shut_down(engine).await;
 }
 
-async fn an_unknown_workflow_is_an_error(fixture: &dyn StoreFixture) {
+async fn unknown_workflow_is_an_error(fixture: &dyn StoreFixture) {
     let (noop, steps) = (noop(), steps());
     let (engine, store) = open_engine(fixture, |b| b.register(&noop)).await;
     for error in [
@@ -243,21 +243,21 @@ async fn an_unknown_workflow_is_an_error(fixture: &dyn StoreFixture) {
     shut_down(engine).await;
 }
 
-async fn an_output_read_as_another_type_says_what_it_is(fixture: &dyn StoreFixture) {
+async fn output_read_as_another_type_names_its_own_type(fixture: &dyn StoreFixture) {
     let noop = noop();
     let (engine, _) = open_engine(fixture, |b| b.register(&noop)).await;
     engine.run(&noop, 5).workflow_id("order-7").await.unwrap();
     let error = engine.get::<String>("order-7").await.unwrap().result().await.unwrap_err();
     assert_eq!((error.kind(), error.code()), (ErrorKind::Corrupt, "SF-0006"));
-    for said in
+    for expected in
         ["the output of execution \"order-7\", workflow \"noop\"", "String", "an integer", "read it with"]
     {
-        assert!(error.to_string().contains(said), "{error}");
+        assert!(error.to_string().contains(expected), "{error}");
     }
     shut_down(engine).await;
 }
 
-async fn a_caller_that_goes_away_ends_nothing(fixture: &dyn StoreFixture) {
+async fn dropped_run_call_cancels_nothing(fixture: &dyn StoreFixture) {
     let (count, latch) = (Count::new(), Latch::new());
     let workflow = latched_workflow("w", &count, &latch);
     let (engine, store) = open_engine(fixture, |b| b.register(&workflow)).await;
@@ -279,7 +279,7 @@ async fn a_caller_that_goes_away_ends_nothing(fixture: &dyn StoreFixture) {
     shut_down(engine).await;
 }
 
-async fn a_caller_of_start_that_goes_away_ends_nothing(fixture: &dyn StoreFixture) {
+async fn dropped_start_call_cancels_nothing(fixture: &dyn StoreFixture) {
     let noop = noop();
     let (engine, store) = open_engine(fixture, |b| b.register(&noop)).await;
     for id in [None, Some("given")] {
@@ -288,12 +288,12 @@ async fn a_caller_of_start_that_goes_away_ends_nothing(fixture: &dyn StoreFixtur
         let start = engine.start(&noop, 5);
         let start = if let Some(id) = id { start.workflow_id(id) } else { start };
         tokio::select! {
-            _ = start => panic!("nothing is durable yet"),
+            _ = start => panic!("the Start is not durable yet"),
             () = store.wait_until_called(Call::Commit, called + 1) => {}
         }
         store.release();
         if let Some(id) = id {
-            // the same start again waits for the first to be settled
+            // a repeated Start waits for the outcome of the first
             assert_eq!(engine.run(&noop, 5).workflow_id(id).await.unwrap(), 5);
         }
         engine.run(&noop, 1).await.unwrap();
@@ -305,14 +305,14 @@ async fn a_caller_of_start_that_goes_away_ends_nothing(fixture: &dyn StoreFixtur
     shut_down(engine).await;
 }
 
-async fn patience_ends_and_the_start_stays(fixture: &dyn StoreFixture) {
+async fn start_is_kept_after_its_wait_timeout(fixture: &dyn StoreFixture) {
     let noop = noop();
     let (engine, store) = open_engine(fixture, |b| b.register(&noop)).await;
     store.hold_calls(&[Call::Commit]);
-    let brief = Duration::from_millis(30);
-    let error = engine.start(&noop, 5).workflow_id("s").wait_timeout(brief).await.map(drop).unwrap_err();
+    let short = Duration::from_millis(30);
+    let error = engine.start(&noop, 5).workflow_id("s").wait_timeout(short).await.map(drop).unwrap_err();
     assert_eq!((error.kind(), error.code()), (ErrorKind::Unavailable, "SF-0011"));
-    let error = engine.run(&noop, 6).workflow_id("r").wait_timeout(brief).await.unwrap_err();
+    let error = engine.run(&noop, 6).workflow_id("r").wait_timeout(short).await.unwrap_err();
     assert_eq!((error.kind(), error.code()), (ErrorKind::Unavailable, "SF-0011"));
     assert!(error.to_string().contains("retrying it with the same workflow_id is safe"), "{error}");
     store.release();
@@ -322,14 +322,14 @@ async fn patience_ends_and_the_start_stays(fixture: &dyn StoreFixture) {
     shut_down(engine).await;
 }
 
-async fn no_more_run_at_once_than_may(fixture: &dyn StoreFixture) {
-    let (now, most) = (Count::new(), Arc::new(AtomicUsize::new(0)));
+async fn max_running_limits_concurrent_executions(fixture: &dyn StoreFixture) {
+    let (running, highest) = (Count::new(), Arc::new(AtomicUsize::new(0)));
     let workflow = {
-        let (now, most) = (now.clone(), most.clone());
+        let (running, highest) = (running.clone(), highest.clone());
         Workflow::new("w", move |mut cx: Context, x: usize| {
-            let (now, most) = (now.clone(), most.clone());
+            let (running, highest) = (running.clone(), highest.clone());
             async move {
-                most.fetch_max(now.increment(), SeqCst);
+                highest.fetch_max(running.increment(), SeqCst);
                 for _ in 0..3 {
                     cx.step("s", async || {
                         tokio::task::yield_now().await;
@@ -337,7 +337,7 @@ async fn no_more_run_at_once_than_may(fixture: &dyn StoreFixture) {
                     })
                     .await?;
                 }
-                now.decrement();
+                running.decrement();
                 BodyResult::Ok(x)
             }
         })
@@ -350,12 +350,12 @@ async fn no_more_run_at_once_than_may(fixture: &dyn StoreFixture) {
     for (n, handle) in handles {
         assert_eq!(handle.result().await.unwrap(), n);
     }
-    let most = most.load(SeqCst);
-    assert!((1..=4).contains(&most), "{most} ran at once");
+    let highest = highest.load(SeqCst);
+    assert!((1..=4).contains(&highest), "{highest} ran at once");
     shut_down(engine).await;
 }
 
-async fn runs_beyond_the_places_are_queued_and_return(fixture: &dyn StoreFixture) {
+async fn runs_beyond_max_running_are_queued_and_return(fixture: &dyn StoreFixture) {
     let (count, latch) = (Count::new(), Latch::new());
     let (workflow, noop) = (latched_workflow("w", &count, &latch), noop());
     let (engine, _) = open_engine(fixture, |b| b.register(&workflow).register(&noop).max_running(1)).await;
@@ -386,7 +386,7 @@ fn parent(child: &Workflow<usize, Vec<usize>>) -> Workflow<usize, usize> {
     })
 }
 
-async fn parents_with_children_finish_in_few_places(fixture: &dyn StoreFixture) {
+async fn hundred_parents_complete_with_a_small_max_running(fixture: &dyn StoreFixture) {
     let child = steps();
     let parent = parent(&child);
     let (engine, _) = open_engine(fixture, |b| {
@@ -404,7 +404,7 @@ async fn parents_with_children_finish_in_few_places(fixture: &dyn StoreFixture) 
     shut_down(engine).await;
 }
 
-async fn parents_that_wait_for_children_finish_in_one_place(fixture: &dyn StoreFixture) {
+async fn waiting_parents_complete_with_a_max_running_of_one(fixture: &dyn StoreFixture) {
     let child = steps();
     let parent = parent(&child);
     let (engine, _) = open_engine(fixture, |b| {
@@ -418,7 +418,7 @@ async fn parents_that_wait_for_children_finish_in_one_place(fixture: &dyn StoreF
     shut_down(engine).await;
 }
 
-async fn a_workflow_id_that_looks_like_a_key_is_an_id(fixture: &dyn StoreFixture) {
+async fn workflow_id_in_the_form_of_a_key_is_an_id(fixture: &dyn StoreFixture) {
     let noop = noop();
     let (engine, _) = open_engine(fixture, |b| b.register(&noop)).await;
     let id = stepfast_core::Key::mint(0).to_string();
@@ -432,64 +432,66 @@ async fn a_workflow_id_that_looks_like_a_key_is_an_id(fixture: &dyn StoreFixture
     shut_down(engine).await;
 }
 
-async fn an_input_over_the_limit_is_refused(fixture: &dyn StoreFixture) {
-    let length = Workflow::new("length", |_cx: Context, text: String| async move { BodyResult::Ok(text.len()) });
+async fn input_over_the_limit_is_rejected(fixture: &dyn StoreFixture) {
+    let length =
+        Workflow::new("length", |_cx: Context, text: String| async move { BodyResult::Ok(text.len()) });
     let (engine, store) = open_engine(fixture, |b| b.register(&length).value_limit(1000)).await;
     for error in [
         engine.start(&length, "x".repeat(2000)).await.map(drop).unwrap_err(),
         engine.run(&length, "x".repeat(2000)).await.map(drop).unwrap_err(),
     ] {
-        let Error::TooLarge { value: what, size, limit } = &error else { panic!("{error}") };
-        assert!(what.contains("length") && *size > 2000 && *limit == 1000, "{error}");
+        let Error::TooLarge { value, size, limit } = &error else { panic!("{error}") };
+        assert!(value.contains("length") && *size > 2000 && *limit == 1000, "{error}");
     }
     assert_eq!((store.committed_writes().len(), engine.running_count()), (0, 0));
     assert_eq!(engine.run(&length, "x".repeat(900)).await.unwrap(), 900);
     shut_down(engine).await;
 }
 
-async fn an_id_is_started_by_one_at_a_time_also_when_nobody_waits(fixture: &dyn StoreFixture) {
+async fn workflow_id_has_one_start_in_flight_after_wait_timeouts(fixture: &dyn StoreFixture) {
     let (noop, steps, count, latch) = (noop(), steps(), Count::new(), Latch::new());
     let stuck = latched_workflow("stuck", &count, &latch);
     for is_full in [false, true] {
         let (engine, store) =
-            open_engine(fixture, |b| b.register(&noop).register(&steps).register(&stuck).max_running(1)).await;
+            open_engine(fixture, |b| b.register(&noop).register(&steps).register(&stuck).max_running(1))
+                .await;
         if is_full {
             engine.start(&stuck, 1).await.unwrap();
             count.wait_for(1).await;
         }
         store.hold_calls(&[Call::Commit]);
-        let brief = Duration::from_millis(1);
+        let short = Duration::from_millis(1);
         for _ in 0..3 {
             for result in [
-                engine.run(&noop, 1).workflow_id(format!("a {is_full}")).wait_timeout(brief).await.map(drop),
+                engine.run(&noop, 1).workflow_id(format!("a {is_full}")).wait_timeout(short).await.map(drop),
                 engine
                     .start(&noop, 1)
                     .workflow_id(format!("b {is_full}"))
-                    .wait_timeout(brief)
+                    .wait_timeout(short)
                     .await
                     .map(drop),
-                engine.run(&steps, 1).workflow_id(format!("c {is_full}")).wait_timeout(brief).await.map(drop),
+                engine.run(&steps, 1).workflow_id(format!("c {is_full}")).wait_timeout(short).await.map(drop),
             ] {
                 assert_eq!(result.unwrap_err().kind(), ErrorKind::Unavailable);
             }
         }
-        // what comes next waits until it is known what has become of the first
+        // a later Start waits for the outcome of the first
         store.release();
         latch.open();
         for id in ["a", "b"] {
-            let again = engine.start(&noop, 1).workflow_id(format!("{id} {is_full}")).await.unwrap();
-            assert_eq!(again.result().await.unwrap(), 1);
+            let repeated = engine.start(&noop, 1).workflow_id(format!("{id} {is_full}")).await.unwrap();
+            assert_eq!(repeated.result().await.unwrap(), 1);
         }
-        let again = engine.start(&steps, 1).workflow_id(format!("c {is_full}")).await.unwrap();
-        assert_eq!(again.result().await.unwrap().len(), 1);
-        let mut landed = store.committed_writes().into_iter();
+        let repeated = engine.start(&steps, 1).workflow_id(format!("c {is_full}")).await.unwrap();
+        assert_eq!(repeated.result().await.unwrap().len(), 1);
+        let mut committed = store.committed_writes().into_iter();
         for writes in store.flush_sizes() {
             let mut ids = std::collections::HashSet::new();
-            for (write, _) in landed.by_ref().take(writes) {
+            for (write, _) in committed.by_ref().take(writes) {
                 if let Write::Start(start) = write
                     && let Some(id) = start.workflow_id
                 {
-                    assert!(ids.insert(id.clone()), "{id} twice in a flush");
+                    assert!(ids.insert(id.clone()), "{id} is in a flush twice");
                 }
             }
         }
@@ -497,8 +499,8 @@ async fn an_id_is_started_by_one_at_a_time_also_when_nobody_waits(fixture: &dyn 
     }
 }
 
-async fn keys_name_the_shard_of_their_store(fixture: &dyn StoreFixture) {
-    // memory is a store alone
+async fn keys_contain_the_shard_of_their_store(fixture: &dyn StoreFixture) {
+    // the memory store has no shards
     let shard = if fixture.execute("UPDATE shard SET number = 7").await { 7 } else { 0 };
     let noop = noop();
     let parent = {

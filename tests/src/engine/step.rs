@@ -1,4 +1,4 @@
-//! Steps: attempts, errors, sizes, and when a body may begin.
+//! Steps: attempts, errors, sizes, and the time at which a body may begin.
 
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
@@ -9,39 +9,39 @@ use stepfast_core::store::{CheckpointKind, StoreError, Write};
 use stepfast_core::{Context, Error, Failure, RetryPolicy, Workflow};
 
 use super::support::{
-    Count, Latch, BodyResult, deliveries, open_engine, fresh_number, record, open_second_engine, shut_down, steps,
-    wait_in_step,
+    BodyResult, Count, Latch, deliveries, fresh_number, open_engine, open_second_engine, record, shut_down,
+    steps, wait_in_step,
 };
 use crate::StoreFixture;
 use crate::faults::fault_store::{Call, FaultStore};
 
 super::cases![
-    a_step_runs_once_and_is_recorded,
-    a_failed_attempt_is_recorded_and_followed_by_another,
-    an_error_is_an_outcome_when_attempts_run_out,
-    what_a_predicate_or_the_error_forbids_is_not_retried,
-    an_attempt_that_takes_too_long_fails,
-    a_body_that_panics_fails,
-    a_workflow_that_panics_fails,
-    a_destructor_that_panics_changes_nothing,
+    step_runs_once_and_is_recorded,
+    failed_attempt_is_recorded_and_retried,
+    last_error_is_the_outcome_when_attempts_are_exhausted,
+    permanent_or_excluded_error_is_not_retried,
+    attempt_fails_after_its_timeout,
+    panic_in_a_body_fails_its_step,
+    panic_in_a_workflow_fails_its_execution,
+    panic_in_a_destructor_changes_nothing,
     errors_keep_type_message_and_causes,
-    an_error_replays_as_the_same_error,
-    attempts_are_counted_over_a_restart,
-    a_pause_is_not_prolonged_by_a_clock_that_was_ahead,
-    a_value_over_the_limit_is_an_error_the_workflow_can_handle,
-    an_output_over_the_limit_fails_the_execution,
-    values_of_every_size_come_back,
+    error_is_replayed_unchanged,
+    attempts_are_counted_across_a_restart,
+    backoff_is_not_prolonged_by_a_clock_that_was_ahead,
+    value_over_the_limit_is_an_error_of_its_step,
+    output_over_the_limit_fails_its_execution,
+    values_of_every_size_are_returned,
     values_of_every_size_are_replayed,
-    a_body_begins_when_what_came_before_is_durable,
-    a_speculative_body_waits_for_no_checkpoint,
-    the_record_of_an_attempt_is_durable_before_the_next,
-    an_uneager_workflow_sees_durable_outcomes,
-    an_uneager_workflow_sees_nothing_that_a_fence_took,
-    bad_step_names_are_errors,
-    a_thousand_steps,
+    body_begins_after_earlier_checkpoints_are_durable,
+    speculative_body_waits_for_no_checkpoint,
+    attempt_is_durable_before_the_next_begins,
+    non_eager_workflow_sees_only_durable_outcomes,
+    non_eager_workflow_sees_no_fenced_outcome,
+    invalid_step_names_are_errors,
+    execution_completes_a_thousand_steps,
 ];
 
-async fn a_step_runs_once_and_is_recorded(fixture: &dyn StoreFixture) {
+async fn step_runs_once_and_is_recorded(fixture: &dyn StoreFixture) {
     let steps = steps();
     let (engine, _) = open_engine(fixture, |b| b.register(&steps)).await;
     let handle = engine.start(&steps, 3).await.unwrap();
@@ -55,7 +55,7 @@ async fn a_step_runs_once_and_is_recorded(fixture: &dyn StoreFixture) {
     shut_down(engine).await;
 }
 
-/// A workflow with a step that fails with what `fail` says at its first, second, ... attempt.
+/// Returns a workflow with one step, whose attempt `n` fails with `fail(n)`.
 fn failing(
     policy: RetryPolicy,
     count: &Count,
@@ -81,7 +81,7 @@ fn retries(retries: u32) -> RetryPolicy {
     RetryPolicy { retries, ..RetryPolicy::default() }
 }
 
-async fn a_failed_attempt_is_recorded_and_followed_by_another(fixture: &dyn StoreFixture) {
+async fn failed_attempt_is_recorded_and_retried(fixture: &dyn StoreFixture) {
     let count = Count::new();
     let workflow =
         failing(retries(5), &count, |n| (n < 4).then(|| Failure::new(format!("no, not the {n}th"))));
@@ -100,7 +100,7 @@ async fn a_failed_attempt_is_recorded_and_followed_by_another(fixture: &dyn Stor
     shut_down(engine).await;
 }
 
-async fn an_error_is_an_outcome_when_attempts_run_out(fixture: &dyn StoreFixture) {
+async fn last_error_is_the_outcome_when_attempts_are_exhausted(fixture: &dyn StoreFixture) {
     let count = Count::new();
     let workflow = failing(retries(2), &count, |n| Some(Failure::new(format!("no {n}"))));
     let (engine, _) = open_engine(fixture, |b| b.register(&workflow)).await;
@@ -113,14 +113,14 @@ async fn an_error_is_an_outcome_when_attempts_run_out(fixture: &dyn StoreFixture
     shut_down(engine).await;
 }
 
-async fn what_a_predicate_or_the_error_forbids_is_not_retried(fixture: &dyn StoreFixture) {
+async fn permanent_or_excluded_error_is_not_retried(fixture: &dyn StoreFixture) {
     let (one, two) = (Count::new(), Count::new());
     let permanent = failing(retries(5), &one, |n| {
-        Some(if n == 2 { Failure::new("for good").permanent() } else { Failure::new("again") })
+        Some(if n == 2 { Failure::new("permanent").permanent() } else { Failure::new("again") })
     });
-    let picky = RetryPolicy { retry_if: Some(|failure| failure.message == "again"), ..retries(5) };
-    let picky = failing(picky, &two, |n| Some(Failure::new(if n < 3 { "again" } else { "else" })));
-    for (workflow, count, calls, message) in [(permanent, one, 2, "for good"), (picky, two, 3, "else")] {
+    let selective = RetryPolicy { retry_if: Some(|failure| failure.message == "again"), ..retries(5) };
+    let selective = failing(selective, &two, |n| Some(Failure::new(if n < 3 { "again" } else { "else" })));
+    for (workflow, count, calls, message) in [(permanent, one, 2, "permanent"), (selective, two, 3, "else")] {
         let (engine, _) = open_engine(fixture, |b| b.register(&workflow)).await;
         let Error::Failed(failure) = engine.run(&workflow, ()).await.unwrap_err() else { panic!() };
         assert_eq!((failure.message.as_str(), count.get()), (message, calls));
@@ -128,7 +128,7 @@ async fn what_a_predicate_or_the_error_forbids_is_not_retried(fixture: &dyn Stor
     }
 }
 
-async fn an_attempt_that_takes_too_long_fails(fixture: &dyn StoreFixture) {
+async fn attempt_fails_after_its_timeout(fixture: &dyn StoreFixture) {
     let count = Count::new();
     let workflow = {
         let count = count.clone();
@@ -162,7 +162,7 @@ async fn an_attempt_that_takes_too_long_fails(fixture: &dyn StoreFixture) {
     shut_down(engine).await;
 }
 
-async fn a_body_that_panics_fails(fixture: &dyn StoreFixture) {
+async fn panic_in_a_body_fails_its_step(fixture: &dyn StoreFixture) {
     let workflow = Workflow::new("panics", |mut cx: Context, late: bool| async move {
         let failure = cx
             .step("panics", move || {
@@ -179,15 +179,15 @@ async fn a_body_that_panics_fails(fixture: &dyn StoreFixture) {
         BodyResult::Ok((failure, next))
     });
     let (engine, _) = open_engine(fixture, |b| b.register(&workflow)).await;
-    for (late, said) in [(false, "at once, 1"), (true, "later")] {
+    for (late, expected) in [(false, "at once, 1"), (true, "later")] {
         let (failure, next) = engine.run(&workflow, late).await.unwrap();
         assert_eq!((failure.code(), next), (Some("SF-0024"), 1));
-        assert!(failure.message.contains(said), "{failure}");
+        assert!(failure.message.contains(expected), "{failure}");
     }
     shut_down(engine).await;
 }
 
-async fn a_workflow_that_panics_fails(fixture: &dyn StoreFixture) {
+async fn panic_in_a_workflow_fails_its_execution(fixture: &dyn StoreFixture) {
     let workflow = Workflow::new("panics", |mut cx: Context, place: usize| {
         assert_ne!(place, 0, "before it began");
         async move {
@@ -203,11 +203,11 @@ async fn a_workflow_that_panics_fails(fixture: &dyn StoreFixture) {
         }
     });
     let (engine, _) = open_engine(fixture, |b| b.register(&workflow)).await;
-    for (place, said) in (0..).zip(["before it began", "at once", "after a step", "in a branch"]) {
+    for (place, expected) in (0..).zip(["before it began", "at once", "after a step", "in a branch"]) {
         let handle = engine.start(&workflow, place).await.unwrap();
         let Error::Failed(failure) = handle.result().await.unwrap_err() else { panic!() };
         assert_eq!(failure.code(), Some("SF-0024"));
-        assert!(failure.message.contains(said), "{failure}");
+        assert!(failure.message.contains(expected), "{failure}");
         assert_eq!(record(&engine, &handle.workflow_id()).await.execution.recoveries, 0);
     }
     assert_eq!(engine.run(&workflow, 4).await.unwrap(), 4);
@@ -215,7 +215,7 @@ async fn a_workflow_that_panics_fails(fixture: &dyn StoreFixture) {
     shut_down(engine).await;
 }
 
-async fn a_destructor_that_panics_changes_nothing(fixture: &dyn StoreFixture) {
+async fn panic_in_a_destructor_changes_nothing(fixture: &dyn StoreFixture) {
     struct Panics;
     impl Drop for Panics {
         fn drop(&mut self) {
@@ -261,7 +261,7 @@ async fn errors_keep_type_message_and_causes(fixture: &dyn StoreFixture) {
     shut_down(engine).await;
 }
 
-async fn an_error_replays_as_the_same_error(fixture: &dyn StoreFixture) {
+async fn error_is_replayed_unchanged(fixture: &dyn StoreFixture) {
     let (count, latch, bodies) = (Count::new(), Latch::new(), Count::new());
     let workflow = {
         let (count, latch, bodies) = (count.clone(), latch.clone(), bodies.clone());
@@ -292,7 +292,7 @@ async fn an_error_replays_as_the_same_error(fixture: &dyn StoreFixture) {
     shut_down(two).await;
 }
 
-async fn attempts_are_counted_over_a_restart(fixture: &dyn StoreFixture) {
+async fn attempts_are_counted_across_a_restart(fixture: &dyn StoreFixture) {
     let (bodies, third, latch) = (Count::new(), Count::new(), Latch::new());
     let workflow = {
         let (bodies, third, latch) = (bodies.clone(), third.clone(), latch.clone());
@@ -329,12 +329,12 @@ async fn attempts_are_counted_over_a_restart(fixture: &dyn StoreFixture) {
     let attempts: Vec<(u32, String)> =
         record.attempts.iter().map(|a| (a.attempt, a.failure.decode::<Failure>().unwrap().message)).collect();
     assert_eq!(attempts, [(1, "1".into()), (2, "2".into()), (3, "4".into())]);
-    assert_eq!(record.execution.recoveries, 0, "handed back, not lost");
+    assert_eq!(record.execution.recoveries, 0, "a shutdown requeues and is no recovery");
     latch.open();
     shut_down(two).await;
 }
 
-async fn a_pause_is_not_prolonged_by_a_clock_that_was_ahead(fixture: &dyn StoreFixture) {
+async fn backoff_is_not_prolonged_by_a_clock_that_was_ahead(fixture: &dyn StoreFixture) {
     let (count, latch) = (Count::new(), Latch::new());
     let workflow = {
         let (count, latch) = (count.clone(), latch.clone());
@@ -358,26 +358,26 @@ async fn a_pause_is_not_prolonged_by_a_clock_that_was_ahead(fixture: &dyn StoreF
         })
     };
     let (one, store) = open_engine(fixture, |b| b.register(&workflow)).await;
-    let (two, behind) = open_second_engine(fixture, |b| b.register(&workflow)).await;
-    // one of them knows that the clock was set, the other does not
-    behind.make_unavailable(&[Call::Heartbeat]);
-    behind.wait_until_called(Call::Heartbeat, behind.call_count(Call::Heartbeat) + 1).await;
+    let (two, behind_store) = open_second_engine(fixture, |b| b.register(&workflow)).await;
+    // one engine knows that the clock was set, the other does not
+    behind_store.make_unavailable(&[Call::Heartbeat]);
+    behind_store.wait_until_called(Call::Heartbeat, behind_store.call_count(Call::Heartbeat) + 1).await;
     fixture.clock().advance(Duration::from_hours(1));
     store.wait_until_called(Call::Heartbeat, store.call_count(Call::Heartbeat) + 2).await;
     let handle = one.start(&workflow, ()).await.unwrap();
     count.wait_for(2).await;
     shut_down(one).await;
-    // makes it claim
+    // makes the engine claim
     two.resume(&handle.workflow_id()).await.unwrap();
-    behind.wait_until_called(Call::Claim, 1).await;
+    behind_store.wait_until_called(Call::Claim, 1).await;
     count.wait_for(3).await;
-    behind.make_unavailable(&[]);
+    behind_store.make_unavailable(&[]);
     latch.open();
     assert_eq!(two.get::<usize>(&handle.workflow_id()).await.unwrap().result().await.unwrap(), 3);
     shut_down(two).await;
 }
 
-async fn a_value_over_the_limit_is_an_error_the_workflow_can_handle(fixture: &dyn StoreFixture) {
+async fn value_over_the_limit_is_an_error_of_its_step(fixture: &dyn StoreFixture) {
     let count = Count::new();
     let workflow = {
         let count = count.clone();
@@ -403,15 +403,16 @@ async fn a_value_over_the_limit_is_an_error_the_workflow_can_handle(fixture: &dy
     for part in ["\"large\"", "3004 bytes", "2000", "value_limit"] {
         assert!(failure.message.contains(part), "{failure}");
     }
-    assert_eq!(count.get(), 1, "another attempt would not help");
+    assert_eq!(count.get(), 1, "the step was retried");
     let kinds: Vec<CheckpointKind> =
         record(&engine, &handle.workflow_id()).await.checkpoints.iter().map(|c| c.kind).collect();
     assert_eq!(kinds, [CheckpointKind::Failed, CheckpointKind::Step]);
     shut_down(engine).await;
 }
 
-async fn an_output_over_the_limit_fails_the_execution(fixture: &dyn StoreFixture) {
-    let workflow = Workflow::new("large", |_cx: Context, n: usize| async move { BodyResult::Ok("x".repeat(n)) });
+async fn output_over_the_limit_fails_its_execution(fixture: &dyn StoreFixture) {
+    let workflow =
+        Workflow::new("large", |_cx: Context, n: usize| async move { BodyResult::Ok("x".repeat(n)) });
     let (engine, _) = open_engine(fixture, |b| b.register(&workflow).value_limit(2000)).await;
     let Error::Failed(failure) = engine.run(&workflow, 3000).await.unwrap_err() else { panic!() };
     for part in ["output", "\"large\"", "3004 bytes", "2000"] {
@@ -421,18 +422,18 @@ async fn an_output_over_the_limit_fails_the_execution(fixture: &dyn StoreFixture
     shut_down(engine).await;
 }
 
-/// Lengths of texts whose encodings are small, around the limit for a row, and large.
+/// Returns lengths of texts whose encodings are small, around the limit of a row, and large.
 fn lengths() -> [usize; 6] {
     let inline = INLINE_LIMIT - 4;
     [0, 1, inline - 1, inline, inline + 1, 5 << 20]
 }
 
-/// A text of this length that is not the same everywhere.
+/// Returns a text of this length with varying content.
 fn text(length: usize) -> String {
     (0..length).map(|n| char::from(b'a' + (n / 1000 % 26) as u8)).collect()
 }
 
-async fn values_of_every_size_come_back(fixture: &dyn StoreFixture) {
+async fn values_of_every_size_are_returned(fixture: &dyn StoreFixture) {
     let workflow = Workflow::new("echo", |mut cx: Context, text: String| async move {
         let first = cx.step("a", || std::future::ready(BodyResult::Ok(text.clone()))).await?;
         cx.step("b", || std::future::ready(BodyResult::Ok(first.clone()))).await
@@ -444,15 +445,15 @@ async fn values_of_every_size_come_back(fixture: &dyn StoreFixture) {
         let id = format!("given {n}");
         let handle = engine.start(&workflow, text.clone()).workflow_id(id.clone()).await.unwrap();
         assert!(handle.result().await.unwrap() == text, "{length}");
-        let again = engine.start(&workflow, text.clone()).workflow_id(id.clone()).await.unwrap();
-        assert!(again.key() == handle.key() && again.result().await.unwrap() == text, "{length}");
+        let repeated = engine.start(&workflow, text.clone()).workflow_id(id.clone()).await.unwrap();
+        assert!(repeated.key() == handle.key() && repeated.result().await.unwrap() == text, "{length}");
         let record = record(&engine, &id).await;
         for payload in
             [&record.checkpoints[0].outcome, &record.checkpoints[1].outcome, &record.execution.outcome]
         {
-            let whole = engine.load_value(record.execution.key, payload.clone()).await.unwrap();
-            assert!(whole.decode::<String>().unwrap() == text, "{length}");
-            assert_eq!(payload.chunk_ref().is_some(), whole.len() > INLINE_LIMIT, "{length}");
+            let value = engine.load_value(record.execution.key, payload.clone()).await.unwrap();
+            assert!(value.decode::<String>().unwrap() == text, "{length}");
+            assert_eq!(payload.chunk_ref().is_some(), value.len() > INLINE_LIMIT, "{length}");
         }
         let input = engine.load_value(record.execution.key, record.execution.input).await.unwrap();
         assert!(input.decode::<String>().unwrap() == text, "{length}");
@@ -493,22 +494,23 @@ async fn values_of_every_size_are_replayed(fixture: &dyn StoreFixture) {
     shut_down(two).await;
 }
 
-/// How many checkpoints have landed.
+/// Returns the number of committed checkpoints.
 fn checkpoints(store: &FaultStore) -> usize {
     store.committed_writes().iter().filter(|(write, _)| matches!(write, Write::Checkpoint(_))).count()
 }
 
-async fn a_body_begins_when_what_came_before_is_durable(fixture: &dyn StoreFixture) {
+async fn body_begins_after_earlier_checkpoints_are_durable(fixture: &dyn StoreFixture) {
     let store = FaultStore::wrap(fixture.store());
-    let seen = store.clone();
+    let observed = store.clone();
     let workflow = Workflow::new("w", move |mut cx: Context, n: usize| {
-        let store = seen.clone();
+        let store = observed.clone();
         async move {
-            let mut landed = Vec::new();
+            let mut committed = Vec::new();
             for _ in 0..n {
-                landed.push(cx.step("s", || std::future::ready(BodyResult::Ok(checkpoints(&store)))).await?);
+                committed
+                    .push(cx.step("s", || std::future::ready(BodyResult::Ok(checkpoints(&store)))).await?);
             }
-            BodyResult::Ok(landed)
+            BodyResult::Ok(committed)
         }
     });
     let engine = super::support::open(store, |b| b.register(&workflow)).await;
@@ -516,15 +518,15 @@ async fn a_body_begins_when_what_came_before_is_durable(fixture: &dyn StoreFixtu
     shut_down(engine).await;
 }
 
-async fn a_speculative_body_waits_for_no_checkpoint(fixture: &dyn StoreFixture) {
+async fn speculative_body_waits_for_no_checkpoint(fixture: &dyn StoreFixture) {
     let store = FaultStore::wrap(fixture.store());
-    let (seen, first, latch, second, third) =
+    let (observed, first, latch, second, third) =
         (store.clone(), Count::new(), Latch::new(), Count::new(), Count::new());
     let workflow = {
         let (first, latch, second, third) = (first.clone(), latch.clone(), second.clone(), third.clone());
         Workflow::new("w", move |mut cx: Context, (): ()| {
             let (first, latch, second, third) = (first.clone(), latch.clone(), second.clone(), third.clone());
-            let store = seen.clone();
+            let store = observed.clone();
             async move {
                 wait_in_step(&mut cx, &first, &latch).await?;
                 let before = cx
@@ -556,18 +558,18 @@ async fn a_speculative_body_waits_for_no_checkpoint(fixture: &dyn StoreFixture) 
     shut_down(engine).await;
 }
 
-async fn the_record_of_an_attempt_is_durable_before_the_next(fixture: &dyn StoreFixture) {
+async fn attempt_is_durable_before_the_next_begins(fixture: &dyn StoreFixture) {
     let store = FaultStore::wrap(fixture.store());
-    let seen = store.clone();
+    let observed = store.clone();
     let workflow = Workflow::new("w", move |mut cx: Context, is_speculative: bool| {
-        let store = seen.clone();
+        let store = observed.clone();
         async move {
             let (calls, before) = (AtomicUsize::new(0), AtomicUsize::new(attempts(&store)));
             let step = cx
                 .step("s", || {
                     let n = calls.fetch_add(1, SeqCst);
-                    let landed = attempts(&store) - before.load(SeqCst);
-                    std::future::ready(if n < 3 { Err(Failure::new("again")) } else { Ok((n, landed)) })
+                    let committed = attempts(&store) - before.load(SeqCst);
+                    std::future::ready(if n < 3 { Err(Failure::new("again")) } else { Ok((n, committed)) })
                 })
                 .retries(3)
                 .backoff(Duration::ZERO, Duration::ZERO);
@@ -585,18 +587,18 @@ fn attempts(store: &FaultStore) -> usize {
     store.committed_writes().iter().filter(|(write, _)| matches!(write, Write::Attempt(_))).count()
 }
 
-async fn an_uneager_workflow_sees_durable_outcomes(fixture: &dyn StoreFixture) {
+async fn non_eager_workflow_sees_only_durable_outcomes(fixture: &dyn StoreFixture) {
     let store = FaultStore::wrap(fixture.store());
-    let seen = store.clone();
+    let observed = store.clone();
     let workflow = Workflow::new("w", move |mut cx: Context, n: usize| {
-        let store = seen.clone();
+        let store = observed.clone();
         async move {
-            let mut landed = Vec::new();
+            let mut committed = Vec::new();
             for _ in 0..n {
                 cx.step("s", async || BodyResult::Ok(fresh_number())).speculative().await?;
-                landed.push(checkpoints(&store));
+                committed.push(checkpoints(&store));
             }
-            BodyResult::Ok(landed)
+            BodyResult::Ok(committed)
         }
     })
     .eager(false);
@@ -605,7 +607,7 @@ async fn an_uneager_workflow_sees_durable_outcomes(fixture: &dyn StoreFixture) {
     shut_down(engine).await;
 }
 
-async fn an_uneager_workflow_sees_nothing_that_a_fence_took(fixture: &dyn StoreFixture) {
+async fn non_eager_workflow_sees_no_fenced_outcome(fixture: &dyn StoreFixture) {
     let (seen, bodies) = (Arc::new(Mutex::new(Vec::new())), Count::new());
     let workflow = {
         let (seen, bodies) = (seen.clone(), bodies.clone());
@@ -623,7 +625,7 @@ async fn an_uneager_workflow_sees_nothing_that_a_fence_took(fixture: &dyn StoreF
     store.hold_writes(|write| matches!(write, Write::Checkpoint(_)));
     let handle = engine.start(&workflow, ()).await.unwrap();
     store.wait_until_hanging().await;
-    // its worker is busy, and does not hear of the fence at once
+    // the worker is busy, and does not receive the fence at once
     let before = store.hold_calls(&[Call::Heartbeat]);
     store.wait_until_called(Call::Heartbeat, before + 1).await;
     store.fail_next_commit_with(StoreError::Fenced);
@@ -633,11 +635,11 @@ async fn an_uneager_workflow_sees_nothing_that_a_fence_took(fixture: &dyn StoreF
     }
     store.release();
     assert_eq!(handle.result().await.unwrap(), 2);
-    assert_eq!(*seen.lock().unwrap(), [2], "what was seen is what is recorded");
+    assert_eq!(*seen.lock().unwrap(), [2], "the workflow saw an outcome that was not recorded");
     shut_down(engine).await;
 }
 
-async fn bad_step_names_are_errors(fixture: &dyn StoreFixture) {
+async fn invalid_step_names_are_errors(fixture: &dyn StoreFixture) {
     let workflow = Workflow::new("w", |mut cx: Context, name: String| async move {
         cx.step(name, async || BodyResult::Ok(1)).await
     });
@@ -652,8 +654,8 @@ async fn bad_step_names_are_errors(fixture: &dyn StoreFixture) {
     shut_down(engine).await;
 }
 
-async fn a_thousand_steps(fixture: &dyn StoreFixture) {
-    let workflow = Workflow::new("many", |mut cx: Context, n: usize| async move {
+async fn execution_completes_a_thousand_steps(fixture: &dyn StoreFixture) {
+    let workflow = Workflow::new("thousand", |mut cx: Context, n: usize| async move {
         for i in 0..n {
             cx.step("s", || std::future::ready(BodyResult::Ok(i))).speculative().await?;
         }

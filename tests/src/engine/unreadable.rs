@@ -1,28 +1,30 @@
-//! Rows that this version of the program cannot read: they park their own execution, and stop nothing else.
+//! Rows that this version of the program cannot read: they park their own execution, and stop no others.
 
 use stepfast_core::store::{Filter, RequestResult, Status};
 use stepfast_core::{Context, Error, Workflow};
 
-use super::support::{Count, Latch, BodyResult, open_engine, row, open_second_engine, shut_down, wait_in_step};
+use super::support::{
+    BodyResult, Count, Latch, open_engine, open_second_engine, row, shut_down, wait_in_step,
+};
 use crate::StoreFixture;
 
 super::cases![
-    an_unreadable_row_parks_its_own_execution,
-    an_unknown_request_stops_nothing,
-    an_unknown_status_stops_nothing,
+    unreadable_row_parks_only_its_execution,
+    unknown_request_stops_nothing,
+    unknown_status_stops_nothing,
 ];
 
-/// A workflow with a step, a failed attempt of another, and a wait for the latch.
+/// Returns a workflow with a step, a failed attempt of another step, and a wait for the latch.
 fn workflow(begun: &Count, latch: &Latch) -> Workflow<i64, i64> {
     let (begun, latch) = (begun.clone(), latch.clone());
     Workflow::new("w", move |mut cx: Context, x: i64| {
         let (begun, latch) = (begun.clone(), latch.clone());
         async move {
             cx.step("one", async || BodyResult::Ok(x)).await?;
-            let mut tries = 0;
+            let mut attempts = 0;
             cx.step("two", move || {
-                tries += 1;
-                std::future::ready(if tries == 1 { Err(stepfast_core::Failure::new("no")) } else { Ok(x) })
+                attempts += 1;
+                std::future::ready(if attempts == 1 { Err(stepfast_core::Failure::new("no")) } else { Ok(x) })
             })
             .retries(1)
             .backoff(std::time::Duration::ZERO, std::time::Duration::ZERO)
@@ -33,8 +35,8 @@ fn workflow(begun: &Count, latch: &Latch) -> Workflow<i64, i64> {
     })
 }
 
-/// What is changed, and the column that the reason names. `{key}` stands for the execution's key, `{bytes}` for bytes that
-/// no version writes.
+/// Statements that damage rows, each with the column that the reason names. `{key}` stands for the execution's key,
+/// `{bytes}` for bytes that no version writes.
 const DAMAGES: &[(&str, &str)] = &[
     ("UPDATE checkpoints SET kind = 99 WHERE execution = {key} AND order_no = 1", "kind of checkpoints"),
     (
@@ -47,7 +49,7 @@ const DAMAGES: &[(&str, &str)] = &[
     ("UPDATE executions SET armed = {bytes} WHERE key = {key}", "armed of executions"),
 ];
 
-async fn an_unreadable_row_parks_its_own_execution(fixture: &dyn StoreFixture) {
+async fn unreadable_row_parks_only_its_execution(fixture: &dyn StoreFixture) {
     let (begun, latch) = (Count::new(), Latch::new());
     let workflow = workflow(&begun, &latch);
     let (first, store) = open_engine(fixture, |b| b.register(&workflow)).await;
@@ -60,7 +62,7 @@ async fn an_unreadable_row_parks_its_own_execution(fixture: &dyn StoreFixture) {
     for (n, (sql, _)) in DAMAGES.iter().enumerate() {
         let key = format!("(SELECT key FROM executions WHERE workflow_id = 'x-{n}')");
         if !fixture.execute(&sql.replace("{key}", &key).replace("{bytes}", bytes)).await {
-            // a store without SQL has no rows but its own
+            // a store without SQL has no foreign rows
             return;
         }
     }
@@ -79,7 +81,7 @@ async fn an_unreadable_row_parks_its_own_execution(fixture: &dyn StoreFixture) {
     }
     let parked = Filter { is_parked: Some(true), limit: 99, ..Filter::default() };
     assert_eq!(one.list(&parked).await.unwrap().executions.len(), DAMAGES.len());
-    // mended, it goes on from its record
+    // after a repair, the execution continues from its record
     fixture.execute("UPDATE checkpoints SET kind = 1 WHERE kind = 99").await;
     assert_eq!(two.resume("x-0").await.unwrap(), RequestResult::Done);
     assert_eq!(one.get::<i64>("x-0").await.unwrap().result().await.unwrap(), 0);
@@ -88,7 +90,7 @@ async fn an_unreadable_row_parks_its_own_execution(fixture: &dyn StoreFixture) {
     shut_down(two).await;
 }
 
-async fn an_unknown_request_stops_nothing(fixture: &dyn StoreFixture) {
+async fn unknown_request_stops_nothing(fixture: &dyn StoreFixture) {
     let (begun, latch) = (Count::new(), Latch::new());
     let workflow = super::support::latched_workflow("w", &begun, &latch);
     let (engine, store) = open_engine(fixture, |b| b.register(&workflow)).await;
@@ -112,7 +114,7 @@ async fn an_unknown_request_stops_nothing(fixture: &dyn StoreFixture) {
     shut_down(engine).await;
 }
 
-async fn an_unknown_status_stops_nothing(fixture: &dyn StoreFixture) {
+async fn unknown_status_stops_nothing(fixture: &dyn StoreFixture) {
     let (begun, latch) = (Count::new(), Latch::new());
     let child = super::support::latched_workflow("child", &begun, &latch);
     let parent = {
@@ -122,43 +124,44 @@ async fn an_unknown_status_stops_nothing(fixture: &dyn StoreFixture) {
             async move { cx.child(&child, x).await }
         })
     };
-    let innocent = Workflow::new("innocent", |mut cx: Context, x: i64| async move {
+    let unrelated = Workflow::new("unrelated", |mut cx: Context, x: i64| async move {
         cx.step("one", async || BodyResult::Ok(x)).await
     });
-    let (first, _) = open_engine(fixture, |b| b.register(&parent).register(&child).register(&innocent)).await;
+    let (first, _) =
+        open_engine(fixture, |b| b.register(&parent).register(&child).register(&unrelated)).await;
     for n in 0..4 {
         first.start(&parent, n).workflow_id(format!("p-{n}")).await.unwrap();
     }
     begun.wait_for(4).await;
     for id in ["x", "y"] {
-        first.run(&innocent, 1).workflow_id(id).await.unwrap();
+        first.run(&unrelated, 1).workflow_id(id).await.unwrap();
     }
     shut_down(first).await;
     for (status, n, id) in [(99, 0, "x"), (-7, 1, "y")] {
         let of = |id: String| format!("(SELECT key FROM executions WHERE workflow_id = '{id}')");
         for which in [format!("key = {}", of(id.to_owned())), format!("parent = {}", of(format!("p-{n}")))] {
             if !fixture.execute(&format!("UPDATE executions SET status = {status} WHERE {which}")).await {
-                // a store without SQL has no rows but its own
+                // a store without SQL has no foreign rows
                 return;
             }
         }
     }
-    // the families have no worker from here on
-    let (engine, _) = open_engine(fixture, |b| b.register(&innocent)).await;
+    // the parents and children have no worker from here on
+    let (engine, _) = open_engine(fixture, |b| b.register(&unrelated)).await;
     for (n, id) in ["x", "y"].into_iter().enumerate() {
         let [odd, other] = [n, n + 2].map(|n| format!("p-{n}"));
-        let (met, beside, cancelled, innocents) = tokio::join!(
-            engine.start(&innocent, 1).workflow_id(id),
-            engine.run(&innocent, 2),
+        let (damaged, beside, odd_cancel, other_cancel) = tokio::join!(
+            engine.start(&unrelated, 1).workflow_id(id),
+            engine.run(&unrelated, 2),
             engine.cancel(&odd),
             engine.cancel(&other),
         );
         assert_eq!(beside.unwrap(), 2);
-        let error = met.unwrap().result().await.unwrap_err();
+        let error = damaged.unwrap().result().await.unwrap_err();
         let Error::Parked { failure, .. } = &error else { panic!("{error}") };
         assert_eq!(failure.code(), Some("SF-0026"), "{error}");
         assert!(error.to_string().contains("status of executions"), "{error}");
-        assert_eq!((cancelled.unwrap(), innocents.unwrap()), (RequestResult::Done, RequestResult::Done));
+        assert_eq!((odd_cancel.unwrap(), other_cancel.unwrap()), (RequestResult::Done, RequestResult::Done));
         assert_eq!(row(&engine, &odd).await.status, Status::Cancelled);
         for error in [engine.cancel(id).await.unwrap_err(), engine.resume(id).await.unwrap_err()] {
             assert!(
@@ -170,11 +173,11 @@ async fn an_unknown_status_stops_nothing(fixture: &dyn StoreFixture) {
     let all = Filter { limit: 99, ..Filter::default() };
     let listed = engine.list(&all).await.unwrap().executions;
     assert_eq!(listed.iter().filter(|execution| execution.unreadable.is_some()).count(), 4);
-    assert_eq!(engine.run(&innocent, 3).await.unwrap(), 3);
+    assert_eq!(engine.run(&unrelated, 3).await.unwrap(), 3);
     shut_down(engine).await;
-    // mended, they are what they were
+    // after a repair, the executions have their former results
     fixture.execute("UPDATE executions SET status = 4 WHERE workflow_id = 'x'").await;
-    let (engine, _) = open_second_engine(fixture, |b| b.register(&innocent)).await;
+    let (engine, _) = open_second_engine(fixture, |b| b.register(&unrelated)).await;
     assert_eq!(engine.get::<i64>("x").await.unwrap().result().await.unwrap(), 1);
     shut_down(engine).await;
 }

@@ -1,24 +1,26 @@
-//! Values too large for a row.
+//! Values that are too large for a row.
 
 use stepfast_core::payload::ChunkRef;
 use stepfast_core::store::Write;
 use stepfast_core::store::counters::Table;
 use stepfast_core::{Context, Error, ErrorKind, Failure, Key, Workflow};
 
-use super::support::{Count, Latch, BodyResult, open_engine, open, record, row, open_second_engine, shut_down};
+use super::support::{
+    BodyResult, Count, Latch, open, open_engine, open_second_engine, record, row, shut_down,
+};
 use crate::StoreFixture;
 use crate::faults::fault_store::{Call, FaultStore};
 
 super::cases![
-    what_a_lost_run_left_behind_is_swept,
-    the_input_of_a_start_that_does_not_land_is_swept,
-    what_is_over_the_limit_is_recorded_by_its_code,
+    chunks_of_a_dead_run_are_deleted,
+    chunks_of_a_start_that_is_not_applied_are_deleted,
+    value_over_the_limit_is_recorded_with_its_code,
 ];
 
-/// Three chunks.
+/// The size of a value with three chunks.
 const SIZE: usize = 5 << 19;
 
-async fn what_a_lost_run_left_behind_is_swept(fixture: &dyn StoreFixture) {
+async fn chunks_of_a_dead_run_are_deleted(fixture: &dyn StoreFixture) {
     let (bodies, first, later) = (Count::new(), Latch::new(), Latch::new());
     let workflow = {
         let all = (bodies.clone(), first.clone(), later.clone());
@@ -26,7 +28,7 @@ async fn what_a_lost_run_left_behind_is_swept(fixture: &dyn StoreFixture) {
             let all = all.clone();
             async move {
                 let kept: String = cx.step("kept", async || BodyResult::Ok(input.replace('i', "k"))).await?;
-                cx.step("lost", || {
+                cx.step("interrupted", || {
                     let (bodies, first, later) = all.clone();
                     async move {
                         if bodies.increment() == 1 { first } else { later }.wait().await;
@@ -38,13 +40,13 @@ async fn what_a_lost_run_left_behind_is_swept(fixture: &dyn StoreFixture) {
             }
         })
     };
-    // each Write alone in its flush
+    // one Write per flush
     let store = FaultStore::with_flush_writes(fixture.store(), 1);
     let one = open(store.clone(), |b| b.register(&workflow)).await;
     let (two, _) = open_second_engine(fixture, |b| b.register(&workflow)).await;
     let handle = one.start(&workflow, "i".repeat(SIZE)).workflow_id("x").await.unwrap();
     bodies.wait_for(1).await;
-    // its worker is lost after the pieces of an outcome, before the checkpoint that refers to them
+    // the worker dies after the chunks of an outcome, before the checkpoint that refers to them
     store.hold_writes(|write| matches!(write, Write::Checkpoint(_)));
     first.open();
     store.wait_until_hanging().await;
@@ -59,18 +61,18 @@ async fn what_a_lost_run_left_behind_is_swept(fixture: &dyn StoreFixture) {
     let (one_counted, two_counted) = (one.store().counters().snapshot(), two.store().counters().snapshot());
     let (inserted, _, deleted) = one_counted.row_changes(Table::Chunks);
     let (inserted_too, _, deleted_too) = two_counted.row_changes(Table::Chunks);
-    // the memory store's handles share their counters
+    // the handles of the memory store share their counters
     let (inserted, deleted) = if (inserted, deleted) == (inserted_too, deleted_too) {
         (inserted, deleted)
     } else {
         (inserted + inserted_too, deleted + deleted_too)
     };
-    assert_eq!((inserted, deleted), (3 * 4, 3), "input, kept, lost twice: one of them is swept");
+    assert_eq!((inserted, deleted), (3 * 4, 3), "input, kept, interrupted twice: one value is deleted");
     shut_down(one).await;
     shut_down(two).await;
 }
 
-/// The values that have been stored aside through `store`, by execution.
+/// Returns the values that were stored in chunks through `store`, by execution.
 fn values(store: &FaultStore) -> Vec<(Key, ChunkRef)> {
     let mut values: Vec<(Key, ChunkRef)> = Vec::new();
     for (write, _) in store.committed_writes() {
@@ -87,15 +89,16 @@ fn values(store: &FaultStore) -> Vec<(Key, ChunkRef)> {
     values
 }
 
-async fn the_input_of_a_start_that_does_not_land_is_swept(fixture: &dyn StoreFixture) {
-    let length = Workflow::new("length", |_cx: Context, text: String| async move { BodyResult::Ok(text.len()) });
+async fn chunks_of_a_start_that_is_not_applied_are_deleted(fixture: &dyn StoreFixture) {
+    let length =
+        Workflow::new("length", |_cx: Context, text: String| async move { BodyResult::Ok(text.len()) });
     let (one, store) = open_engine(fixture, |b| b.register(&length)).await;
     let large = "i".repeat(SIZE);
     let first = one.start(&length, large.clone()).workflow_id("taken").await.unwrap();
     assert_eq!(first.result().await.unwrap(), SIZE);
-    // the same again is attached to the first, and another input is refused
-    let again = one.start(&length, large.clone()).workflow_id("taken").await.unwrap();
-    assert_eq!(again.key(), first.key());
+    // a repeated Start attaches to the first, and another input is rejected
+    let repeated = one.start(&length, large.clone()).workflow_id("taken").await.unwrap();
+    assert_eq!(repeated.key(), first.key());
     let other = one.start(&length, "o".repeat(SIZE)).workflow_id("taken").await.map(drop).unwrap_err();
     assert_eq!(other.kind(), ErrorKind::Conflict, "{other}");
     store.reject(|write| matches!(write, Write::Start(_)));
@@ -109,32 +112,35 @@ async fn the_input_of_a_start_that_does_not_land_is_swept(fixture: &dyn StoreFix
     let (two, _) = open_second_engine(fixture, |b| b.register(&length)).await;
     for (key, value) in inputs {
         assert_eq!(value.len as usize, SIZE + 6, "header and length, then the text");
-        let is_there = two.show(&key.to_string()).await.is_ok();
-        assert_eq!(is_there, key == first.key());
-        assert_eq!(two.store().load_value(key, value).await.is_ok(), is_there);
+        let exists = two.show(&key.to_string()).await.is_ok();
+        assert_eq!(exists, key == first.key());
+        assert_eq!(two.store().load_value(key, value).await.is_ok(), exists);
     }
     shut_down(two).await;
 }
 
-async fn what_is_over_the_limit_is_recorded_by_its_code(fixture: &dyn StoreFixture) {
+async fn value_over_the_limit_is_recorded_with_its_code(fixture: &dyn StoreFixture) {
     let code = |failure: &Failure| failure.code().unwrap_or(&failure.kind).to_owned();
     let long =
         Workflow::new("long", |_cx: Context, size: usize| async move { BodyResult::Ok("x".repeat(size)) });
-    let shortens = {
+    let caller = {
         let long = long.clone();
-        Workflow::new("shortens", move |mut cx: Context, size: usize| {
+        Workflow::new("caller", move |mut cx: Context, size: usize| {
             let long = long.clone();
             async move {
-                let of_step = cx.step("long step", async || BodyResult::Ok("x".repeat(size))).await.unwrap_err();
-                let of_child = cx.child(&long, size).await.unwrap_err();
-                BodyResult::Ok([code(&of_step), code(&of_child)])
+                let step_failure =
+                    cx.step("long step", async || BodyResult::Ok("x".repeat(size))).await.unwrap_err();
+                let child_failure = cx.child(&long, size).await.unwrap_err();
+                BodyResult::Ok([code(&step_failure), code(&child_failure)])
             }
         })
     };
-    let (engine, _) = open_engine(fixture, |b| b.register(&long).register(&shortens).value_limit(1000)).await;
-    assert_eq!(engine.run(&shortens, 2000).await.unwrap(), ["SF-0007", "SF-0007"]);
+    let (engine, _) = open_engine(fixture, |b| b.register(&long).register(&caller).value_limit(1000)).await;
+    assert_eq!(engine.run(&caller, 2000).await.unwrap(), ["SF-0007", "SF-0007"]);
     let handle = engine.start(&long, 2000).workflow_id("long").await.unwrap();
-    let Error::Failed(failure) = handle.result().await.unwrap_err() else { panic!("it has not failed") };
+    let Error::Failed(failure) = handle.result().await.unwrap_err() else {
+        panic!("the execution did not fail")
+    };
     assert_eq!(code(&failure), "SF-0007");
     assert!(failure.message.starts_with("the output of workflow \"long\" has "), "{failure}");
     shut_down(engine).await;

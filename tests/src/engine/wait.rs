@@ -1,4 +1,4 @@
-//! Waiting: sleeps and children, in memory and suspended.
+//! Waits: sleeps and children, in memory and suspended.
 
 use std::time::Duration;
 
@@ -6,39 +6,39 @@ use stepfast_core::store::{Filter, State, Status, Write};
 use stepfast_core::{Context, Elapsed, Error, Failure, Workflow};
 
 use super::support::{
-    Count, Latch, BodyResult, is_end_of, open_engine, record, row, open_second_engine, shut_down, sleeper, steps, is_suspension_of,
-    latched_workflow,
+    BodyResult, Count, Latch, is_end_of, is_suspension_of, latched_workflow, open_engine, open_second_engine,
+    record, row, shut_down, sleeper, steps,
 };
 use crate::StoreFixture;
 use crate::faults::fault_store::Call;
 
 super::cases![
-    a_short_sleep_is_not_early,
-    a_sleep_in_memory_is_not_early_behind_a_slow_look,
-    a_long_sleep_takes_no_memory_and_is_not_early,
-    a_suspended_sleep_is_continued_by_another_engine,
-    a_sleep_beside_work_keeps_its_due_time_over_a_restart,
-    sleeps_of_several_branches_end_in_their_order,
-    a_sleep_of_no_time_is_over_at_once,
-    a_child_returns_its_output,
-    a_childs_error_is_its_parents_error,
-    a_child_that_is_cancelled_is_an_error_for_its_parent,
-    a_parent_suspends_and_is_woken_by_its_child,
-    a_child_that_ends_while_its_parent_suspends_wakes_it,
-    a_child_that_ends_elsewhere_before_its_parent_is_suspended_wakes_it,
+    short_sleep_never_ends_early,
+    sleep_in_memory_never_ends_early_after_a_slow_heartbeat,
+    long_sleep_is_suspended_and_never_ends_early,
+    suspended_sleep_is_continued_by_another_engine,
+    sleep_beside_a_step_keeps_its_due_time_across_a_restart,
+    sleeps_of_branches_end_in_the_order_of_their_due_times,
+    sleep_of_zero_ends_at_once,
+    child_returns_its_output,
+    child_error_is_the_error_of_its_parent,
+    cancelled_child_is_an_error_of_its_parent,
+    suspended_parent_is_woken_by_its_child,
+    child_end_during_suspension_wakes_its_parent,
+    child_end_on_another_engine_wakes_a_suspending_parent,
     children_are_awaited_in_any_order,
-    a_child_that_nobody_waits_for_any_more_goes_on,
-    a_detached_child_outlives_its_parent,
-    a_child_is_started_once_over_a_restart,
-    children_nest_deeply_in_few_places,
-    a_waiting_parent_takes_no_place,
-    a_timer_and_a_child_whichever_is_first,
+    child_continues_after_its_parent_stops_waiting,
+    detached_child_outlives_its_parent,
+    child_is_started_once_across_a_restart,
+    nested_children_complete_with_a_small_max_running,
+    suspended_parent_uses_no_capacity,
+    wait_ends_at_its_timeout_or_with_its_child,
 ];
 
 const HOUR: Duration = Duration::from_hours(1);
-const BRIEF: Duration = Duration::from_millis(10);
+const SHORT: Duration = Duration::from_millis(10);
 
-async fn a_short_sleep_is_not_early(fixture: &dyn StoreFixture) {
+async fn short_sleep_never_ends_early(fixture: &dyn StoreFixture) {
     let sleeper = sleeper();
     let (engine, _) = open_engine(fixture, |b| b.register(&sleeper)).await;
     for millis in [1, 7, 25] {
@@ -50,19 +50,19 @@ async fn a_short_sleep_is_not_early(fixture: &dyn StoreFixture) {
     shut_down(engine).await;
 }
 
-async fn a_sleep_in_memory_is_not_early_behind_a_slow_look(fixture: &dyn StoreFixture) {
-    // longer than a nap, after which the run asks again what time it is
+async fn sleep_in_memory_never_ends_early_after_a_slow_heartbeat(fixture: &dyn StoreFixture) {
+    // longer than a nap, after which the run reads the store's time again
     const SLEEP: Duration = Duration::from_millis(5350);
     let sleeper = sleeper();
     let (engine, store) = open_engine(fixture, |b| b.register(&sleeper).suspend_after(HOUR)).await;
     let before = fixture.now();
     let run = engine.start(&sleeper, SLEEP.as_millis() as u64).await.unwrap();
     engine.run(&sleeper, 3_300).await.unwrap();
-    let looks = store.hold_calls(&[Call::Heartbeat]);
-    store.wait_until_called(Call::Heartbeat, looks + 1).await;
+    let heartbeats = store.hold_calls(&[Call::Heartbeat]);
+    store.wait_until_called(Call::Heartbeat, heartbeats + 1).await;
     let rest = 4_800_u64.saturating_sub(fixture.now().since(before).as_millis() as u64);
     engine.run(&sleeper, rest).await.unwrap();
-    // the store's clock goes faster than this machine's, so the answer lifts the estimate by all the time it took
+    // the store's clock is faster than this machine's: the reply raises the estimate by the whole time of the heartbeat
     fixture.clock().advance(Duration::from_millis(20));
     store.release();
     run.result().await.unwrap();
@@ -71,9 +71,9 @@ async fn a_sleep_in_memory_is_not_early_behind_a_slow_look(fixture: &dyn StoreFi
     shut_down(engine).await;
 }
 
-async fn a_long_sleep_takes_no_memory_and_is_not_early(fixture: &dyn StoreFixture) {
+async fn long_sleep_is_suspended_and_never_ends_early(fixture: &dyn StoreFixture) {
     let sleeper = sleeper();
-    let (engine, store) = open_engine(fixture, |b| b.register(&sleeper).suspend_after(BRIEF)).await;
+    let (engine, store) = open_engine(fixture, |b| b.register(&sleeper).suspend_after(SHORT)).await;
     let before = fixture.now();
     let handle = engine.start(&sleeper, 3_600_000).await.unwrap();
     store.wait_until_committed(is_suspension_of(handle.key())).await;
@@ -92,21 +92,24 @@ async fn a_long_sleep_takes_no_memory_and_is_not_early(fixture: &dyn StoreFixtur
     shut_down(engine).await;
 }
 
-async fn a_suspended_sleep_is_continued_by_another_engine(fixture: &dyn StoreFixture) {
+async fn suspended_sleep_is_continued_by_another_engine(fixture: &dyn StoreFixture) {
     let sleeper = sleeper();
-    let (one, store) = open_engine(fixture, |b| b.register(&sleeper).suspend_after(BRIEF)).await;
+    let (one, store) = open_engine(fixture, |b| b.register(&sleeper).suspend_after(SHORT)).await;
     let handle = one.start(&sleeper, 3_600_000).workflow_id("x").await.unwrap();
     store.wait_until_committed(is_suspension_of(handle.key())).await;
     shut_down(one).await;
     fixture.clock().advance(HOUR);
     let (two, _) = open_engine(fixture, |b| b.register(&sleeper)).await;
     two.get::<()>("x").await.unwrap().result().await.unwrap();
-    let slept = record(&two, "x").await.checkpoints[0].took_ms;
-    assert!(slept >= 3_600_000, "all of it counts, not only what the second engine saw: {slept}");
+    let slept_ms = record(&two, "x").await.checkpoints[0].took_ms;
+    assert!(
+        slept_ms >= 3_600_000,
+        "the whole sleep counts, not only the part in the second engine: {slept_ms}"
+    );
     shut_down(two).await;
 }
 
-async fn a_sleep_beside_work_keeps_its_due_time_over_a_restart(fixture: &dyn StoreFixture) {
+async fn sleep_beside_a_step_keeps_its_due_time_across_a_restart(fixture: &dyn StoreFixture) {
     let (count, latch) = (Count::new(), Latch::new());
     let workflow = {
         let (count, latch) = (count.clone(), latch.clone());
@@ -129,7 +132,7 @@ async fn a_sleep_beside_work_keeps_its_due_time_over_a_restart(fixture: &dyn Sto
             }
         })
     };
-    let (one, store) = open_engine(fixture, |b| b.register(&workflow).suspend_after(BRIEF)).await;
+    let (one, store) = open_engine(fixture, |b| b.register(&workflow).suspend_after(SHORT)).await;
     let handle = one.start(&workflow, ()).workflow_id("x").await.unwrap();
     let key = handle.key();
     store
@@ -144,13 +147,13 @@ async fn a_sleep_beside_work_keeps_its_due_time_over_a_restart(fixture: &dyn Sto
     shut_down(one).await;
     latch.open();
     fixture.clock().advance(HOUR);
-    // the hour is over: a sleep that began again would let this hang
+    // the hour has passed: a sleep that began again would hang here
     let (two, _) = open_engine(fixture, |b| b.register(&workflow)).await;
     assert_eq!(two.get::<i64>("x").await.unwrap().result().await.unwrap(), 1);
     shut_down(two).await;
 }
 
-async fn sleeps_of_several_branches_end_in_their_order(fixture: &dyn StoreFixture) {
+async fn sleeps_of_branches_end_in_the_order_of_their_due_times(fixture: &dyn StoreFixture) {
     let workflow = Workflow::new("w", |mut cx: Context, (): ()| async move {
         let hours = cx
             .map([3u32, 1, 2], 3, |mut cx, hours| async move {
@@ -160,10 +163,10 @@ async fn sleeps_of_several_branches_end_in_their_order(fixture: &dyn StoreFixtur
             .await;
         hours.into_iter().collect::<Result<Vec<_>, _>>()
     });
-    let (engine, _) = open_engine(fixture, |b| b.register(&workflow).suspend_after(BRIEF)).await;
+    let (engine, _) = open_engine(fixture, |b| b.register(&workflow).suspend_after(SHORT)).await;
     let handle = engine.start(&workflow, ()).await.unwrap();
     for hour in 0..3 {
-        // it suspends before each hour, perhaps more than once: its worker may not yet know how late it is
+        // it suspends before each hour, perhaps more than once: its worker may not know the current time yet
         loop {
             let record = engine.show(&handle.workflow_id()).await.unwrap();
             if record.execution.status == Status::Waiting && record.checkpoints.len() == 2 * hour {
@@ -180,14 +183,14 @@ async fn sleeps_of_several_branches_end_in_their_order(fixture: &dyn StoreFixtur
     shut_down(engine).await;
 }
 
-async fn a_sleep_of_no_time_is_over_at_once(fixture: &dyn StoreFixture) {
+async fn sleep_of_zero_ends_at_once(fixture: &dyn StoreFixture) {
     let sleeper = sleeper();
     let (engine, _) = open_engine(fixture, |b| b.register(&sleeper).suspend_after(Duration::ZERO)).await;
     engine.run(&sleeper, 0).await.unwrap();
     shut_down(engine).await;
 }
 
-/// A workflow `parent` that returns its child's output.
+/// Returns a workflow `parent` that returns its child's output.
 fn parent<I, O>(child: &Workflow<I, O>) -> Workflow<I, O>
 where
     I: serde::Serialize + serde::de::DeserializeOwned + Send + 'static,
@@ -200,7 +203,7 @@ where
     })
 }
 
-async fn a_child_returns_its_output(fixture: &dyn StoreFixture) {
+async fn child_returns_its_output(fixture: &dyn StoreFixture) {
     let child = steps();
     let parent = parent(&child);
     let (engine, _) = open_engine(fixture, |b| b.register(&child).register(&parent)).await;
@@ -215,7 +218,7 @@ async fn a_child_returns_its_output(fixture: &dyn StoreFixture) {
     shut_down(engine).await;
 }
 
-async fn a_childs_error_is_its_parents_error(fixture: &dyn StoreFixture) {
+async fn child_error_is_the_error_of_its_parent(fixture: &dyn StoreFixture) {
     let child = Workflow::new("child", |mut cx: Context, (): ()| async move {
         cx.step("fail", async || Err::<(), _>(Failure::with_kind("Odd", "no").permanent())).await
     });
@@ -233,17 +236,17 @@ async fn only_child(engine: &stepfast_core::Engine, parent: stepfast_core::Key) 
     children[0].workflow_id()
 }
 
-async fn a_child_that_is_cancelled_is_an_error_for_its_parent(fixture: &dyn StoreFixture) {
+async fn cancelled_child_is_an_error_of_its_parent(fixture: &dyn StoreFixture) {
     let (count, latch) = (Count::new(), Latch::new());
     let child = latched_workflow("child", &count, &latch);
     let parent = parent(&child);
-    for suspend_after in [BRIEF, HOUR] {
+    for suspend_after in [SHORT, HOUR] {
         let before = count.get();
         let (engine, store) =
             open_engine(fixture, |b| b.register(&child).register(&parent).suspend_after(suspend_after)).await;
         let handle = engine.start(&parent, 1).await.unwrap();
         count.wait_for(before + 1).await;
-        if suspend_after == BRIEF {
+        if suspend_after == SHORT {
             store.wait_until_committed(is_suspension_of(handle.key())).await;
         }
         engine.cancel(&only_child(&engine, handle.key()).await).await.unwrap();
@@ -253,12 +256,12 @@ async fn a_child_that_is_cancelled_is_an_error_for_its_parent(fixture: &dyn Stor
     }
 }
 
-async fn a_parent_suspends_and_is_woken_by_its_child(fixture: &dyn StoreFixture) {
+async fn suspended_parent_is_woken_by_its_child(fixture: &dyn StoreFixture) {
     let (count, latch) = (Count::new(), Latch::new());
     let child = latched_workflow("child", &count, &latch);
     let parent = parent(&child);
     let (engine, store) =
-        open_engine(fixture, |b| b.register(&child).register(&parent).suspend_after(BRIEF)).await;
+        open_engine(fixture, |b| b.register(&child).register(&parent).suspend_after(SHORT)).await;
     let handle = engine.start(&parent, 5).await.unwrap();
     store.wait_until_committed(is_suspension_of(handle.key())).await;
     assert_eq!(handle.status().await.unwrap(), Status::Waiting);
@@ -268,18 +271,18 @@ async fn a_parent_suspends_and_is_woken_by_its_child(fixture: &dyn StoreFixture)
     shut_down(engine).await;
 }
 
-/// True for any suspension.
-fn waits(write: &Write) -> bool {
+/// Returns whether the Write is a suspension.
+fn is_suspension(write: &Write) -> bool {
     matches!(write, Write::Transition(change) if matches!(change.state, State::Waiting { .. }))
 }
 
-async fn a_child_that_ends_while_its_parent_suspends_wakes_it(fixture: &dyn StoreFixture) {
+async fn child_end_during_suspension_wakes_its_parent(fixture: &dyn StoreFixture) {
     let (count, latch) = (Count::new(), Latch::new());
     let child = latched_workflow("child", &count, &latch);
     let parent = parent(&child);
     let (engine, store) =
-        open_engine(fixture, |b| b.register(&child).register(&parent).suspend_after(BRIEF)).await;
-    store.hold_writes(waits);
+        open_engine(fixture, |b| b.register(&child).register(&parent).suspend_after(SHORT)).await;
+    store.hold_writes(is_suspension);
     let handle = engine.start(&parent, 5).await.unwrap();
     store.wait_until_hanging().await;
     latch.open();
@@ -289,19 +292,20 @@ async fn a_child_that_ends_while_its_parent_suspends_wakes_it(fixture: &dyn Stor
     shut_down(engine).await;
 }
 
-async fn a_child_that_ends_elsewhere_before_its_parent_is_suspended_wakes_it(fixture: &dyn StoreFixture) {
+async fn child_end_on_another_engine_wakes_a_suspending_parent(fixture: &dyn StoreFixture) {
     let (count, latch) = (Count::new(), Latch::new());
     let child = latched_workflow("child", &count, &latch);
     let parent = parent(&child);
     let (one, store) =
-        open_engine(fixture, |b| b.register(&child).register(&parent).max_running(1).suspend_after(BRIEF)).await;
+        open_engine(fixture, |b| b.register(&child).register(&parent).max_running(1).suspend_after(SHORT))
+            .await;
     let (two, other) = open_second_engine(fixture, |b| b.register(&child)).await;
-    store.hold_writes(waits);
+    store.hold_writes(is_suspension);
     let handle = one.start(&parent, 5).await.unwrap();
     store.wait_until_hanging().await;
     latch.open();
     let key = handle.key();
-    // the child's waker finds nobody who waits
+    // the child's Wake finds no waiting parent
     other.wait_until_committed(|write| matches!(write, Write::Wake(woken) if *woken == key)).await;
     store.release();
     assert_eq!(handle.result().await.unwrap(), 5);
@@ -330,7 +334,7 @@ async fn children_are_awaited_in_any_order(fixture: &dyn StoreFixture) {
             }
         })
     };
-    for (max_running, suspend_after) in [(100, HOUR), (1, BRIEF), (100, Duration::ZERO)] {
+    for (max_running, suspend_after) in [(100, HOUR), (1, SHORT), (100, Duration::ZERO)] {
         let (engine, _) = open_engine(fixture, |b| {
             b.register(&child).register(&parent).max_running(max_running).suspend_after(suspend_after)
         })
@@ -342,7 +346,7 @@ async fn children_are_awaited_in_any_order(fixture: &dyn StoreFixture) {
     }
 }
 
-async fn a_child_that_nobody_waits_for_any_more_goes_on(fixture: &dyn StoreFixture) {
+async fn child_continues_after_its_parent_stops_waiting(fixture: &dyn StoreFixture) {
     let (count, latch) = (Count::new(), Latch::new());
     let child = latched_workflow("child", &count, &latch);
     let parent = {
@@ -370,7 +374,7 @@ async fn a_child_that_nobody_waits_for_any_more_goes_on(fixture: &dyn StoreFixtu
     shut_down(engine).await;
 }
 
-async fn a_detached_child_outlives_its_parent(fixture: &dyn StoreFixture) {
+async fn detached_child_outlives_its_parent(fixture: &dyn StoreFixture) {
     let (count, latch) = (Count::new(), Latch::new());
     let child = latched_workflow("child", &count, &latch);
     let parent = {
@@ -387,7 +391,7 @@ async fn a_detached_child_outlives_its_parent(fixture: &dyn StoreFixture) {
     shut_down(engine).await;
 }
 
-async fn a_child_is_started_once_over_a_restart(fixture: &dyn StoreFixture) {
+async fn child_is_started_once_across_a_restart(fixture: &dyn StoreFixture) {
     let (count, latch) = (Count::new(), Latch::new());
     let child = latched_workflow("child", &count, &latch);
     let parent = parent(&child);
@@ -404,7 +408,7 @@ async fn a_child_is_started_once_over_a_restart(fixture: &dyn StoreFixture) {
     shut_down(two).await;
 }
 
-async fn children_nest_deeply_in_few_places(fixture: &dyn StoreFixture) {
+async fn nested_children_complete_with_a_small_max_running(fixture: &dyn StoreFixture) {
     let slot: std::sync::Arc<std::sync::OnceLock<Workflow<u32, u32>>> = std::sync::Arc::default();
     let workflow = {
         let slot = slot.clone();
@@ -414,38 +418,39 @@ async fn children_nest_deeply_in_few_places(fixture: &dyn StoreFixture) {
                 if depth == 0 {
                     return BodyResult::Ok(0);
                 }
-                let me = slot.get().unwrap().clone();
-                BodyResult::Ok(cx.child(&me, depth - 1).await? + 1)
+                let nested = slot.get().unwrap().clone();
+                BodyResult::Ok(cx.child(&nested, depth - 1).await? + 1)
             }
         })
     };
     slot.set(workflow.clone()).unwrap();
-    let (engine, _) =
-        open_engine(fixture, |b| b.register(&workflow).max_running(2).suspend_after(Duration::from_millis(5)))
-            .await;
+    let (engine, _) = open_engine(fixture, |b| {
+        b.register(&workflow).max_running(2).suspend_after(Duration::from_millis(5))
+    })
+    .await;
     let handle = engine.start(&workflow, 20).await.unwrap();
     assert_eq!(handle.result().await.unwrap(), 20);
     shut_down(engine).await;
 }
 
-async fn a_waiting_parent_takes_no_place(fixture: &dyn StoreFixture) {
+async fn suspended_parent_uses_no_capacity(fixture: &dyn StoreFixture) {
     let (count, latch) = (Count::new(), Latch::new());
     let child = latched_workflow("child", &count, &latch);
     let (parent, other) = (parent(&child), steps());
     let (one, store) = open_engine(fixture, |b| {
-        b.register(&parent).register(&child).register(&other).max_running(2).suspend_after(BRIEF)
+        b.register(&parent).register(&child).register(&other).max_running(2).suspend_after(SHORT)
     })
     .await;
     let handle = one.start(&parent, 5).await.unwrap();
     store.wait_until_committed(is_suspension_of(handle.key())).await;
-    // the child has one place, the parent none
+    // the child uses a slot of the engine, the parent none
     assert_eq!(one.run(&other, 1).await.unwrap().len(), 1);
     latch.open();
     assert_eq!(handle.result().await.unwrap(), 5);
     shut_down(one).await;
 }
 
-async fn a_timer_and_a_child_whichever_is_first(fixture: &dyn StoreFixture) {
+async fn wait_ends_at_its_timeout_or_with_its_child(fixture: &dyn StoreFixture) {
     let (count, latch) = (Count::new(), Latch::new());
     let child = latched_workflow("child", &count, &latch);
     let parent = {
@@ -453,12 +458,14 @@ async fn a_timer_and_a_child_whichever_is_first(fixture: &dyn StoreFixture) {
         Workflow::new("parent", move |mut cx: Context, (): ()| {
             let child = child.clone();
             async move {
-                BodyResult::Ok(cx.timeout(HOUR, async |mut cx: Context| cx.child(&child, 1).await).await.is_ok())
+                BodyResult::Ok(
+                    cx.timeout(HOUR, async |mut cx: Context| cx.child(&child, 1).await).await.is_ok(),
+                )
             }
         })
     };
     let (engine, store) =
-        open_engine(fixture, |b| b.register(&child).register(&parent).suspend_after(BRIEF)).await;
+        open_engine(fixture, |b| b.register(&child).register(&parent).suspend_after(SHORT)).await;
     let late = engine.start(&parent, ()).await.unwrap();
     store.wait_until_committed(is_suspension_of(late.key())).await;
     fixture.clock().advance(HOUR);

@@ -171,8 +171,8 @@ impl FaultStore {
         self.change(|rules| rules.unavailable = calls.to_vec());
     }
 
-    /// Makes all calls of these kinds hang until [`release`](Self::release). Returns the number of earlier calls of these
-    /// kinds.
+    /// Makes all calls of these kinds hang until [`release`](Self::release). Returns the number of earlier calls of
+    /// these kinds.
     pub fn hold_calls(&self, calls: &[Call]) -> usize {
         self.change(|rules| {
             rules.held_calls = calls.to_vec();
@@ -285,7 +285,8 @@ impl FaultStore {
 
     /// Waits until this number of matching Writes were committed.
     pub async fn wait_until_committed_times(&self, times: usize, matches: impl Fn(&Write) -> bool) {
-        self.wait_until(|rules| rules.committed.iter().filter(|(write, _)| matches(write)).count() >= times).await;
+        self.wait_until(|rules| rules.committed.iter().filter(|(write, _)| matches(write)).count() >= times)
+            .await;
     }
 
     /// Waits until this number of calls of a kind were received.
@@ -333,8 +334,7 @@ impl FaultStore {
 
     /// Receives a call, and returns the fault to apply after its effect.
     async fn begin_call(&self, call: Call) -> Result<Option<Fault>, StoreError> {
-        if let Some((_, error)) = self.change(|rules| rules.next_error.take_if(|(other, _)| *other == call))
-        {
+        if let Some((_, error)) = self.change(|rules| rules.next_error.take_if(|(other, _)| *other == call)) {
             return Err(error);
         }
         let (fault, is_held) = self.change(|rules| {
@@ -504,8 +504,8 @@ impl Store for FaultStore {
     }
 
     async fn next_hint(&self) -> Hint {
-        let elsewhere = self.rules().hint_mode;
-        match elsewhere {
+        let hint_mode = self.rules().hint_mode;
+        match hint_mode {
             HintMode::PassThrough => self.inner.next_hint().await,
             HintMode::Busy => {
                 tokio::task::yield_now().await;

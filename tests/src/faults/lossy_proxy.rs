@@ -10,11 +10,11 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::{TcpListener, TcpStream};
 
-/// One reply to COMMIT in this number is dropped, with its connection.
+/// The number of replies to COMMIT of which one is dropped, with its connection.
 const DROP_ONE_IN: u32 = 40;
-/// One reply to COMMIT in this number is delayed.
+/// The number of replies to COMMIT of which one is delayed.
 const DELAY_ONE_IN: u32 = 120;
-/// One message in this number is truncated, and its connection closed.
+/// The number of messages of which one is truncated and its connection closed.
 const CUT_ONE_IN: u32 = 2000;
 /// Maximum delay of a reply in milliseconds, shorter than a lease.
 const MAX_DELAY_MILLIS: u64 = 1500;

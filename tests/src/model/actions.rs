@@ -58,7 +58,8 @@ fn random_action(rng: &mut Rng, depth: u32) -> Action {
 
 /// Returns the number of children that `actions` start if each runs once, not counting children of children.
 pub fn count_children(actions: &[Action]) -> usize {
-    actions.iter()
+    actions
+        .iter()
         .map(|action| match action {
             Action::Child(_) | Action::StartChild(_) | Action::Detached(_) => 1,
             Action::Both(a, b) => count_children(a) + count_children(b),
@@ -79,7 +80,12 @@ pub struct BodyLog {
 impl BodyLog {
     /// Creates an empty log. Bodies read their executions from `store`.
     pub fn new(store: Arc<dyn Store>) -> Arc<Self> {
-        Arc::new(Self { store, last: AtomicU64::new(0), bodies: Mutex::default(), violations: Mutex::default() })
+        Arc::new(Self {
+            store,
+            last: AtomicU64::new(0),
+            bodies: Mutex::default(),
+            violations: Mutex::default(),
+        })
     }
 
     /// Records that a body begins, and checks that its step has no checkpoint. Returns the body's value.
@@ -114,8 +120,9 @@ impl BodyLog {
         counts
     }
 
-    /// Checks the observations of all bodies, and that every recorded value was returned by a body of its step. Returns
-    /// the values that the execution must have received, in the order of its code; `outputs` contains those of children.
+    /// Checks the observations of all bodies, and that every recorded value was returned by a body of its step.
+    /// Returns the values that the execution must have received, in the order of its code; `outputs` contains those
+    /// of children.
     pub fn check_record(&self, record: &Record, outputs: &HashMap<Key, Vec<u64>>) -> Vec<u64> {
         let wrongs = self.violations.lock().unwrap_or_else(PoisonError::into_inner);
         assert!(wrongs.is_empty(), "{wrongs:#?}");
@@ -181,7 +188,13 @@ fn perform_all<'a>(
 }
 
 #[allow(clippy::ref_option)]
-async fn perform(action: &Action, cx: &mut Context, child: &Option<ActionWorkflow>, log: &Arc<BodyLog>, step: &str) -> Values {
+async fn perform(
+    action: &Action,
+    cx: &mut Context,
+    child: &Option<ActionWorkflow>,
+    log: &Arc<BodyLog>,
+    step: &str,
+) -> Values {
     let execution = cx.execution_key();
     let child = || child.as_ref().expect("actions nest no deeper than the workflows");
     match action {

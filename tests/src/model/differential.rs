@@ -13,8 +13,8 @@ use stepfast_core::store::{
     Record, Request, RequestKind, Start, State, Status, StoreError, WorkerId, Write,
 };
 
-use crate::fixtures::builders::{pending_sleeps, attempt, checkpoint, chunk, transition, payload, start};
-use crate::model::histories::{TargetedDraft, Draft, DraftState, HistoryOp, PARENTS, EXECUTIONS, WORKERS};
+use crate::fixtures::builders::{attempt, checkpoint, chunk, payload, pending_sleeps, start, transition};
+use crate::model::histories::{Draft, DraftState, EXECUTIONS, HistoryOp, PARENTS, TargetedDraft, WORKERS};
 use crate::{StoreFixture, Worker};
 
 const WORKFLOWS: [&str; 2] = ["checkout", "ship"];
@@ -25,7 +25,7 @@ pub struct DifferentialStores {
     stores: Vec<StoreUnderTest>,
     /// The last number given to anything that must be unique: times, reasons, requests.
     count: i64,
-    /// Checkpoints and attempts that were recorded, which must not be recorded resent.
+    /// Checkpoints and attempts that were recorded, which must not be recorded twice.
     recorded: BTreeSet<(Key, u32, u32)>,
 }
 
@@ -43,7 +43,8 @@ impl StoreUnderTest {
     async fn register(&mut self) -> Worker {
         // every second worker uses another handle
         let nth = self.registrations.len();
-        let store = if nth.is_multiple_of(2) { self.fixture.store() } else { self.fixture.second_store().await };
+        let store =
+            if nth.is_multiple_of(2) { self.fixture.store() } else { self.fixture.second_store().await };
         let worker = Worker::register(&store).await;
         self.registrations.insert(worker.id, nth as i64);
         worker
@@ -118,9 +119,10 @@ impl Targets {
     fn for_draft(&self, draft: &Draft) -> &[usize] {
         match draft {
             Draft::Start { .. } => &self.absent,
-            Draft::Checkpoint { .. } | Draft::Attempt { .. } | Draft::Transition { .. } | Draft::ClearRequests { .. } => {
-                &self.owned
-            }
+            Draft::Checkpoint { .. }
+            | Draft::Attempt { .. }
+            | Draft::Transition { .. }
+            | Draft::ClearRequests { .. } => &self.owned,
             Draft::Wake { .. } => &self.waiting,
             Draft::Request { .. } => &self.present,
             Draft::Chunk { .. } | Draft::DeleteChunks { .. } => &self.any,
@@ -212,8 +214,8 @@ impl DifferentialStores {
         }
     }
 
-    /// Compares expired executions after the deadlines of the whole history, and after the time for which a store may omit
-    /// executions: each store reports all executions that have a deadline, have not ended and do not run.
+    /// Compares expired executions after the deadlines of the whole history, and after the time for which a store may
+    /// omit executions: each store reports all executions that have a deadline, have not ended and do not run.
     async fn compare_expired(&self) {
         for store in &self.stores {
             store.fixture.clock().advance(Duration::from_secs(60));
@@ -248,8 +250,11 @@ impl DifferentialStores {
                     }
                 }
             }
-            let comparable: Vec<_> =
-                writes.iter().zip(outcomes).map(|(write, it)| comparable_outcome(write, it, is_resent)).collect();
+            let comparable: Vec<_> = writes
+                .iter()
+                .zip(outcomes)
+                .map(|(write, it)| comparable_outcome(write, it, is_resent))
+                .collect();
             let model = model.get_or_insert_with(|| comparable.clone());
             assert_eq!(&comparable, model, "the stores return different outcomes");
         }
@@ -282,8 +287,13 @@ impl DifferentialStores {
         let mut model = None;
         for store in &self.stores {
             let worker = &store.workers[worker];
-            let heartbeat = Heartbeat { watched: masked_keys(watched), held: held.map(masked_keys), ..worker.new_heartbeat() };
-            let result = crate::fixtures::registration::heartbeat_and_take_over(&*worker.store, &heartbeat).await;
+            let heartbeat = Heartbeat {
+                watched: masked_keys(watched),
+                held: held.map(masked_keys),
+                ..worker.new_heartbeat()
+            };
+            let result =
+                crate::fixtures::registration::heartbeat_and_take_over(&*worker.store, &heartbeat).await;
             let recovered = result.recovered;
             let HeartbeatReply {
                 now,
@@ -343,7 +353,12 @@ impl DifferentialStores {
     }
 
     /// Returns the Writes of those drafts that may share a flush.
-    async fn build_writes(&mut self, worker: usize, drafts: &[TargetedDraft], is_recorded: bool) -> Vec<Write> {
+    async fn build_writes(
+        &mut self,
+        worker: usize,
+        drafts: &[TargetedDraft],
+        is_recorded: bool,
+    ) -> Vec<Write> {
         let targets = self.targets(worker).await;
         let mut changed = ChangedRows::default();
         let mut recorded = self.recorded.clone();
@@ -516,8 +531,8 @@ fn value(count: i64) -> Payload {
     payload(&text(count))
 }
 
-/// Returns the part of an outcome in which stores must agree. For a resent flush, this is only the existing execution of
-/// each Start: the other outcomes are read from rows that no longer contain everything.
+/// Returns the part of an outcome in which stores must agree. For a resent flush, this is only the existing execution
+/// of each Start: the other outcomes are read from rows that no longer contain everything.
 fn comparable_outcome(write: &Write, outcome: Outcome, is_resent: bool) -> (Option<Outcome>, Option<Key>) {
     match write {
         Write::Start(_) if is_resent => (None, existing_key(&outcome)),

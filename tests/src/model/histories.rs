@@ -1,7 +1,7 @@
 //! Random histories: operations of several workers on a database, in a form that can be generated and shrunk.
 //!
-//! [`differential`](crate::model::differential) applies a history to several stores in parallel. It omits drafts of Writes
-//! that break the rule that a flush is a set of row changes.
+//! [`differential`](crate::model::differential) applies a history to several stores in parallel. It omits drafts of
+//! Writes that break the rule that a flush is a set of row changes.
 
 #![allow(missing_docs)] // fields have the names of those of the Writes that the drafts become
 
@@ -24,7 +24,7 @@ pub enum HistoryOp {
     Flush { worker: usize, drafts: Vec<TargetedDraft>, is_resent: bool, is_repeated: bool },
     /// A worker claims all ready executions of these workflows.
     Claim { worker: usize, workflows: u8 },
-    /// A worker sends a heartbeat that watches and held some executions.
+    /// A worker sends a heartbeat that watches and holds some executions.
     Heartbeat { worker: usize, watched: u16, held: Option<u16> },
     /// Time passes, and every worker renews its lease.
     Advance { micros: u16 },
@@ -121,7 +121,8 @@ fn state(running: u32) -> impl Strategy<Value = DraftState> {
 }
 
 fn targeted_draft() -> impl Strategy<Value = TargetedDraft> {
-    (proptest::bool::weighted(0.2), draft()).prop_map(|(is_literal, draft)| TargetedDraft { is_literal, draft })
+    (proptest::bool::weighted(0.2), draft())
+        .prop_map(|(is_literal, draft)| TargetedDraft { is_literal, draft })
 }
 
 fn draft() -> impl Strategy<Value = Draft> {

@@ -12,7 +12,9 @@ use tokio::task::JoinHandle;
 
 use crate::engine::support::{open, shut_down};
 use crate::faults::fault_store::{Call, Fault, FaultStore};
-use crate::model::actions::{Action, ActionWorkflow, LONG_SLEEP_MILLIS, BodyLog, random_actions, count_children, action_workflows};
+use crate::model::actions::{
+    Action, ActionWorkflow, BodyLog, LONG_SLEEP_MILLIS, action_workflows, count_children, random_actions,
+};
 use crate::{StoreFixture, Worker};
 
 /// Number of workflow_ids, which calls use again and again.
@@ -108,7 +110,11 @@ impl World<'_> {
         let suspend_after = Duration::from_millis(5);
         let engine = open(store.clone(), |b| {
             let max = if n == 0 { 3 } else { 100 };
-            self.workflows.iter().fold(b, EngineBuilder::register).suspend_after(suspend_after).max_running(max)
+            self.workflows
+                .iter()
+                .fold(b, EngineBuilder::register)
+                .suspend_after(suspend_after)
+                .max_running(max)
         })
         .await;
         TestEngine { engine, store }
@@ -122,11 +128,15 @@ impl World<'_> {
             0..10 => self.start(engine, n),
             10..16 => self.run(engine, n),
             16..19 => {
-                self.spawn_call(n, async move { engine.cancel(&id(n)).await.map_or_else(result_of_request_error, CallResult::Cancel) });
+                self.spawn_call(n, async move {
+                    engine.cancel(&id(n)).await.map_or_else(result_of_request_error, CallResult::Cancel)
+                });
             }
             19..21 => {
                 self.resumed.insert(n);
-                self.spawn_call(n, async move { engine.resume(&id(n)).await.map_or_else(result_of_request_error, CallResult::Resume) });
+                self.spawn_call(n, async move {
+                    engine.resume(&id(n)).await.map_or_else(result_of_request_error, CallResult::Resume)
+                });
             }
             21..24 => self.fixture.clock().advance(Duration::from_millis(LONG_SLEEP_MILLIS)),
             24..27 => store.fail_nth_call(self.rng.u64(1..6), Fault::Before),
@@ -227,11 +237,8 @@ impl World<'_> {
         };
         let Ok(results) = tokio::time::timeout(SETTLE_TIMEOUT, settled).await else {
             let left = list_all(&self.handles[0]).await.into_iter().filter(|row| !row.status.is_terminal());
-            let loads: Vec<_> = self
-                .engines
-                .iter()
-                .map(|it| (it.engine.running_count(), it.engine.lane_load()))
-                .collect();
+            let loads: Vec<_> =
+                self.engines.iter().map(|it| (it.engine.running_count(), it.engine.lane_load())).collect();
             panic!("the executions do not end: {:?}, engines: {loads:?}", left.collect::<Vec<_>>());
         };
         for engine in self.engines.drain(..) {
@@ -308,16 +315,21 @@ impl World<'_> {
             if matches!(result, CallResult::Unknown) {
                 continue;
             }
-            let Execution { key, status, outcome, .. } = &root.expect("the execution of a result exists").execution;
+            let Execution { key, status, outcome, .. } =
+                &root.expect("the execution of a result exists").execution;
             let is_final = !self.resumed.contains(&n);
             match result {
                 CallResult::Started(started) => assert_eq!(started, *key),
                 CallResult::Completed(values) => {
                     assert_eq!((*status, outcome.decode().unwrap()), (Status::Completed, values));
                 }
-                CallResult::Ended(ended) => assert!(!is_final || ended == *status, "{ended:?}, then {status:?}"),
+                CallResult::Ended(ended) => {
+                    assert!(!is_final || ended == *status, "{ended:?}, then {status:?}");
+                }
                 CallResult::Cancel(RequestResult::Done) => assert!(!is_final || *status == Status::Cancelled),
-                CallResult::Cancel(RequestResult::NotApplicable(ended)) => assert!(!is_final || ended == *status),
+                CallResult::Cancel(RequestResult::NotApplicable(ended)) => {
+                    assert!(!is_final || ended == *status);
+                }
                 CallResult::Resume(RequestResult::Pending) => panic!("a resume is done or not applicable"),
                 CallResult::Cancel(RequestResult::Pending) | CallResult::Resume(_) | CallResult::Unknown => {}
             }

@@ -14,7 +14,7 @@ use stepfast_core::queue::{Limits, Queue, QueueChange};
 use stepfast_core::store::{Outcome, QUARANTINE_STRIKES, Start, Transition, Write};
 
 use crate::fixtures::builders::{
-    cancel, completed, queued, running, scheduled, sleeping, start, placement, write,
+    cancel, completed, placement, queued, running, scheduled, sleeping, start, write,
 };
 use crate::{StoreFixture, Worker};
 
@@ -91,7 +91,7 @@ pub fn histories() -> impl Strategy<Value = Vec<QueueOp>> {
 /// The state of an execution in the model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ItemState {
-    /// In its queue from this time on. `has_waited`: after a wait, without a new start.
+    /// Waiting in its queue since `from`. `has_waited`: queued again after a wait, without a new start.
     Queued {
         from: Timestamp,
         has_waited: bool,
@@ -124,7 +124,7 @@ impl Item {
 struct Model<'f> {
     fixture: &'f dyn StoreFixture,
     workers: Vec<Worker>,
-    /// In the order in which they were enqueued.
+    /// The executions, in the order in which they were enqueued.
     items: BTreeMap<usize, (Key, Item)>,
     limits: [Limits; 2],
     paused: [bool; 2],
@@ -180,7 +180,16 @@ impl Model<'_> {
             QueueOp::Exit { nth, exit } => self.exit_run(nth, exit).await,
             QueueOp::KillWorker { worker } => self.kill_worker(worker).await,
             QueueOp::Cancel { nth } => self.cancel(nth).await,
-            QueueOp::SetLimits { queue, concurrency, worker_concurrency, key_concurrency, rate, key_rate, max_depth, weight } => {
+            QueueOp::SetLimits {
+                queue,
+                concurrency,
+                worker_concurrency,
+                key_concurrency,
+                rate,
+                key_rate,
+                max_depth,
+                weight,
+            } => {
                 let per_second = |starts: Option<u32>| starts.map(|starts| Rate::new(starts, PERIOD));
                 let limits = Limits {
                     concurrency,
@@ -219,8 +228,7 @@ impl Model<'_> {
         let stored = store.queues(Some(std::slice::from_ref(&name))).await.unwrap().pop();
         let queue_now = Queue { name, limits: self.limits[queue].clone() };
         let expected_version = stored.map_or(0, |row| row.version);
-        let change =
-            QueueChange { queue: queue_now, is_paused: self.paused[queue], expected_version };
+        let change = QueueChange { queue: queue_now, is_paused: self.paused[queue], expected_version };
         assert!(store.change_queue(&change).await.unwrap().is_some());
     }
 
@@ -319,7 +327,10 @@ impl Model<'_> {
                 |limit: Option<u32>, used: usize| limit.is_some_and(|limit| used >= limit as usize);
             let of_queue = |item: &Item| item.queue == left.queue;
             let is_full = is_used_up(limits.concurrency, self.count_running(|it, _| of_queue(it)))
-                || is_used_up(limits.worker_concurrency, self.count_running(|it, by| of_queue(it) && by == worker))
+                || is_used_up(
+                    limits.worker_concurrency,
+                    self.count_running(|it, by| of_queue(it) && by == worker),
+                )
                 || is_used_up(
                     limits.key_concurrency,
                     self.count_running(|it, _| of_queue(it) && it.key == left.key),
@@ -339,7 +350,8 @@ impl Model<'_> {
     fn check_order(&self, taken: &BTreeSet<usize>, now: Timestamp) {
         for n in taken {
             let (_, claimed) = &self.items[n];
-            let rated = self.limits[claimed.queue].rate.is_some() || self.limits[claimed.queue].key_rate.is_some();
+            let rated =
+                self.limits[claimed.queue].rate.is_some() || self.limits[claimed.queue].key_rate.is_some();
             for (other, (id, left)) in &self.items {
                 let ItemState::Queued { from, has_waited } = left.state else { continue };
                 let is_comparable = left.queue == claimed.queue && left.key == claimed.key && from <= now;
@@ -349,8 +361,8 @@ impl Model<'_> {
                     continue;
                 }
                 // under a rate, executions that have waited need no start and are claimed separately
-                let is_claimed_separately =
-                    rated && has_waited != matches!(claimed.state, ItemState::Queued { has_waited: true, .. });
+                let is_claimed_separately = rated
+                    && has_waited != matches!(claimed.state, ItemState::Queued { has_waited: true, .. });
                 // scheduled executions enter their queue only with a claim
                 let is_older = !left.is_scheduled && !claimed.is_scheduled;
                 let precedes = (left.priority, !left.has_begun) < (claimed.priority, !claimed.has_begun)
@@ -359,7 +371,10 @@ impl Model<'_> {
                         && !claimed.has_begun
                         && is_older
                         && other < n);
-                assert!(is_claimed_separately || !precedes, "{id} was left, and {n} of the same key was claimed");
+                assert!(
+                    is_claimed_separately || !precedes,
+                    "{id} was left, and {n} of the same key was claimed"
+                );
             }
         }
     }
@@ -374,7 +389,10 @@ impl Model<'_> {
         let of_queue = self.count_running(|it, _| it.queue == queue);
         assert!(has_capacity(limits.concurrency, of_queue), "{of_queue} ran of queue {queue}");
         let here = self.count_running(|it, by| it.queue == queue && by == worker);
-        assert!(has_capacity(limits.worker_concurrency, here), "{here} ran of queue {queue} in worker {worker}");
+        assert!(
+            has_capacity(limits.worker_concurrency, here),
+            "{here} ran of queue {queue} in worker {worker}"
+        );
         let of_key = self.count_running(|it, _| it.queue == queue && it.key == key);
         assert!(has_capacity(limits.key_concurrency, of_key), "{of_key} ran of key {key} of queue {queue}");
         for (rate, of) in [(limits.rate, None), (limits.key_rate, Some(key))] {
@@ -397,7 +415,9 @@ impl Model<'_> {
     }
 
     async fn exit_run(&mut self, nth: usize, exit: RunExit) {
-        let Some(n) = self.nth_item(nth, |item| matches!(item.state, ItemState::Running { .. })) else { return };
+        let Some(n) = self.nth_item(nth, |item| matches!(item.state, ItemState::Running { .. })) else {
+            return;
+        };
         let now = self.fixture.now();
         let Some((key, item)) = self.items.get_mut(&n) else { return };
         let ItemState::Running { worker } = item.state else { return };
@@ -413,9 +433,8 @@ impl Model<'_> {
         let expected = if item.is_cancelled { Outcome::Cancelled } else { Outcome::Applied };
         let placement = placement(QUEUES[item.queue], KEYS[item.key], item.priority);
         let key = *key;
-        let outcome = self.workers[worker]
-            .commit_one(Write::Transition(Transition { key, placement, state }))
-            .await;
+        let outcome =
+            self.workers[worker].commit_one(Write::Transition(Transition { key, placement, state })).await;
         assert_eq!(outcome, expected);
     }
 
@@ -475,7 +494,10 @@ impl Model<'_> {
             }
             self.advance(Duration::from_hours(1)).await;
             let left = self.items.values().filter(|(_, item)| item.state != ItemState::Ended).count();
-            assert!(left == 0 || before > 0 || left < self.items.len(), "{left} executions are never claimed");
+            assert!(
+                left == 0 || before > 0 || left < self.items.len(),
+                "{left} executions are never claimed"
+            );
         }
         for queue in 0..2 {
             self.limits[queue] =

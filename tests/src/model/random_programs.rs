@@ -1,7 +1,8 @@
 //! Random small workflows, and the check that a replay repeats their recorded outcomes exactly.
 //!
-//! One workflow interprets a [`Program`], and notes every outcome in the order of delivery. [`check`] runs a program once,
-//! keeps all Writes, and then lets engines continue from any prefix of these Writes, as after a crash at that position.
+//! One workflow interprets a [`Program`], and notes every outcome in the order of delivery. [`check`] runs a program
+//! once, keeps all Writes, and then lets engines continue from any prefix of these Writes, as after a crash at that
+//! position.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -167,7 +168,12 @@ fn child(gate: &Arc<BodyGate>) -> Workflow<u32, usize> {
 }
 
 /// Runs a step whose body waits at the gate.
-async fn gated_step(cx: &mut Context, gate: &Arc<BodyGate>, name: &str, fails: bool) -> Result<usize, Failure> {
+async fn gated_step(
+    cx: &mut Context,
+    gate: &Arc<BodyGate>,
+    name: &str,
+    fails: bool,
+) -> Result<usize, Failure> {
     cx.step(name.to_owned(), || async move {
         gate.wait_for_release(name).await;
         if fails { Err(Failure::new(fresh_number().to_string())) } else { Ok(fresh_number()) }
@@ -267,7 +273,8 @@ impl ProgramEngine {
         let workflow = {
             let (gate, child) = (gate.clone(), child.clone());
             Workflow::new("program", move |mut cx: Context, program: Program| {
-                let env = InterpreterState { gate: gate.clone(), child: child.clone(), observed: Arc::default() };
+                let env =
+                    InterpreterState { gate: gate.clone(), child: child.clone(), observed: Arc::default() };
                 async move {
                     interpret(&program, &mut cx, &env).await;
                     let seen = env.observed.lock().unwrap_or_else(PoisonError::into_inner).clone();
@@ -326,8 +333,8 @@ async fn recorded_outcomes(store: &Arc<dyn Store>, record: &Record) -> ObservedO
     seen
 }
 
-/// Runs `program` with bodies that complete in an order determined by `seed`. Then continues from `cuts` prefixes of its
-/// Writes, or from all prefixes if there are no more.
+/// Runs `program` with bodies that complete in an order determined by `seed`. Then continues from `cuts` prefixes of
+/// its Writes, or from all prefixes if there are no more.
 pub async fn check(program: &Program, seed: u64, cuts: usize) {
     let mut random = fastrand::Rng::with_seed(seed);
     let memory: Arc<dyn Store> = Arc::new(MemoryStore::new());
@@ -339,7 +346,11 @@ pub async fn check(program: &Program, seed: u64, cuts: usize) {
     let seen = handle.result().await.unwrap();
     stage.close().await;
     let record = load(&memory, key).await;
-    assert_eq!(seen, recorded_outcomes(&memory, &record).await, "the workflow received the recorded outcomes");
+    assert_eq!(
+        seen,
+        recorded_outcomes(&memory, &record).await,
+        "the workflow received the recorded outcomes"
+    );
     let writes: Vec<Write> = store.committed_writes().into_iter().map(|(write, _)| write).collect();
     let last = writes.iter().rposition(|write| is_end(write, key)).unwrap();
     let mut places: Vec<usize> = (1..=last).collect();

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use stepfast_core::store::{Flush, Status, StoreError, Write};
 use stepfast_core::{Context, Key, Workflow};
-use stepfast_tests::engine::support::{BodyResult, open_engine_on, noop, shut_down};
 use stepfast_tests::engine::run_within;
+use stepfast_tests::engine::support::{BodyResult, noop, open_engine_on, shut_down};
 
 use super::support::*;
 

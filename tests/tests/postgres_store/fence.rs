@@ -340,8 +340,10 @@ async fn lane_row_is_found_directly_while_snapshot_keeps_versions() {
 #[tokio::test]
 async fn lane_finds_its_row_after_table_is_rewritten() {
     let db = Fixture::new().await;
-    let others =
-        [db.store.register(3, &worker_info(&[])).await.unwrap(), db.store.register(3, &worker_info(&[])).await.unwrap()];
+    let others = [
+        db.store.register(3, &worker_info(&[])).await.unwrap(),
+        db.store.register(3, &worker_info(&[])).await.unwrap(),
+    ];
     let row_locations = async || {
         let query = "SELECT array_agg(ctid::text ORDER BY worker_id, lane) FROM lanes";
         db.sql.query_one(query, &[]).await.unwrap().get::<_, Vec<String>>(0)

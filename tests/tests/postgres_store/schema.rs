@@ -420,7 +420,8 @@ async fn stopping_engine_opens_connections_it_needs() {
     let queue = || Queue::new("elsewhere");
     let (other, _) = open_engine_on(open().await, |b| b.register(&child).queue(queue())).await;
     let (engine, _) =
-        open_engine_on(open().await, |b| b.register(&parent).register(&child).serve_queues([DEFAULT_QUEUE])).await;
+        open_engine_on(open().await, |b| b.register(&parent).register(&child).serve_queues([DEFAULT_QUEUE]))
+            .await;
     let handle = engine.start(&parent, 6).workflow_id("waits").await.unwrap();
     begun.notified().await;
     let sql = client(&schema).await;

@@ -15,7 +15,9 @@ use stepfast_core::store::{
 use stepfast_core::{Key, Path, Payload, Store};
 use stepfast_postgres::{PostgresOptions, PostgresStore};
 use stepfast_tests::fixtures::postgres_server::PostgresServer;
-pub(crate) use stepfast_tests::fixtures::registration::{HeartbeatWithTakeover, worker_info, heartbeat_and_take_over as heartbeat_and_take_over};
+pub(crate) use stepfast_tests::fixtures::registration::{
+    HeartbeatWithTakeover, heartbeat_and_take_over, worker_info,
+};
 use tokio_postgres::{Client, NoTls};
 
 pub(crate) const NOON: Timestamp = Timestamp::from_micros(1_700_000_000_123_457);

@@ -17,6 +17,7 @@ use crate::convert::value::{decode, encode};
 use crate::exit::without_interpreter;
 use crate::lock::Mutex;
 use crate::poll_state::{PENDING, RUN_CHILD};
+use crate::python_functions::python_functions;
 use crate::unwinding::stop_code;
 
 #[pymethods]
@@ -175,6 +176,7 @@ impl Call {
         let deadline = seconds.and_then(|seconds| {
             Duration::try_from_secs_f64(seconds.max(0.0)).ok().and_then(|wait| now().checked_add(wait))
         });
+        let mut is_blocking = false;
         loop {
             let state_code = self.advance();
             if state_code != PENDING {
@@ -197,6 +199,9 @@ impl Call {
             };
             if remaining.is_zero() {
                 return Ok(PENDING);
+            }
+            if !std::mem::replace(&mut is_blocking, true) {
+                warn_if_loop_blocks(py)?;
             }
             without_interpreter(py, || self.waiter.park(remaining));
             py.check_signals().inspect_err(|error| self.handle_interrupt(py, error))?;
@@ -317,4 +322,13 @@ impl Call {
         }
         Ok(())
     }
+}
+
+/// Warns if this thread is about to block although an event loop runs in it.
+fn warn_if_loop_blocks(py: Python<'_>) -> PyResult<()> {
+    let functions = python_functions(py)?;
+    if !functions.get_running_loop.bind(py).call0()?.is_none() {
+        functions.warn_of_blocked_loop.bind(py).call0()?;
+    }
+    Ok(())
 }

@@ -153,7 +153,7 @@ class EngineLoop:
             tasks.discard(task)
             if not tasks:
                 del self._branch_tasks[branch.run_id]
-                self._dropped_tasks.log_dropped(branch)
+                self._dropped_tasks.warn_of_dropped(branch)
 
     def note_raised(self, branch: _native.Branch) -> None:
         """Notes that the code of an execution has raised, and so has abandoned the work of its tasks."""

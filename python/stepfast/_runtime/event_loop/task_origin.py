@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import sys
 from collections.abc import AsyncGenerator
 from contextvars import copy_context
@@ -12,13 +11,13 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 from stepfast import _native
 from stepfast._runtime.branch import current_code
+from stepfast._runtime.caller_warnings import warn_of_function
 from stepfast.errors import InvalidArgument, Suspended
 
 if TYPE_CHECKING:
     from stepfast._native import Branch
+    from stepfast._runtime.host import Host
 
-
-_log: Final = logging.getLogger("stepfast")
 
 #: The stop code of a branch whose workflow has returned.
 _STOPPED_BY_RETURN: Final = 3
@@ -130,17 +129,17 @@ class DroppedTasks:
             name = f"{cast('Any', task).get_name()!r} ({_describe(task)})"
             self._names.setdefault(branch.run_id, []).append(name)
 
-    def log_dropped(self, branch: Branch) -> None:
-        """Logs the dropped tasks of a run after all of its tasks have ended."""
+    def warn_of_dropped(self, branch: Branch) -> None:
+        """Warns of the dropped tasks of a run after all of its tasks have ended."""
         self._raised_runs.discard(branch.run_id)
         names = self._names.pop(branch.run_id, None)
         if names is not None:
-            _log.warning(
-                "workflow %r (workflow_id %r) returned before tasks that it had created, which are dropped: "
-                "%s; await them in the workflow",
-                branch.workflow,
-                branch.workflow_id,
-                ", ".join(sorted(names)),
+            host: Host = branch.host
+            functions = (each.function for each in host.workflows if each.name == branch.workflow)
+            warn_of_function(
+                f"workflow {branch.workflow!r} (workflow_id {branch.workflow_id!r}) returned before tasks that "
+                f"it had created, which are dropped: {', '.join(sorted(names))}; await them in the workflow",
+                next(functions, None),
             )
 
 

@@ -207,7 +207,7 @@ def _reduce_for_copies(self: Any) -> tuple[Any, ...]:
     """The `__reduce__` of hidden subclasses, by which `copy` and `pickle` rebuild an object."""
     cls = type(self).__mro__[1]
     if not issubclass(cls, BaseException):
-        return _copy_stand_in, (cls, dict(vars(self)))
+        return _copy_stand_in, (cls, self.__dict__.copy())
     state, attributes = state_of(self)
     return _copy_exception, (cls, state, attributes, members_of(self))
 

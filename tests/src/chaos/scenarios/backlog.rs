@@ -48,14 +48,17 @@ pub(crate) async fn on_sqlite(form: Form, rng: Rng) -> Report {
 /// Fills the queue.
 async fn fill_queue(deployment: &mut Deployment, items: u32) -> Result<(), Error> {
     let client = Client::open(stepfast::connect(&deployment.url).await?).await?;
-    let queue =
-        Queue::new("backlog").concurrency(MAX_RUNNING).key_concurrency(MAX_RUNNING_PER_KEY).worker_concurrency(MAX_RUNNING_PER_WORKER);
+    let queue = Queue::new("backlog")
+        .concurrency(MAX_RUNNING)
+        .key_concurrency(MAX_RUNNING_PER_KEY)
+        .worker_concurrency(MAX_RUNNING_PER_WORKER);
     client.set_queue(&queue).await?;
     let order: Workflow<u32, String> = Workflow::named("order");
     let put = |n: u32| {
         // one key has a backlog until the end
         let key = if n.is_multiple_of(10) { KEYS } else { n % KEYS };
-        let start = client.start(&order, n).workflow_id(workflow_id(n)).queue("backlog").key(format!("k{key}"));
+        let start =
+            client.start(&order, n).workflow_id(workflow_id(n)).queue("backlog").key(format!("k{key}"));
         async move { start.await.map(|_| ()) }
     };
     stream::iter((0..items).map(put)).buffer_unordered(2_000).try_collect::<()>().await?;
@@ -86,9 +89,10 @@ async fn kill_workers(mut deployment: Deployment, mut rng: Rng) -> Report {
         while tokio::time::Instant::now() < until
             || tokio::time::Instant::now() < deadline && deployment.query_number(ended).await == before
         {
-            if let (Some(of_keys), Some(of_workers)) =
-                (deployment.query_number(RUNNING_SQL).await, deployment.query_number(SLOTS_PER_WORKER_SQL).await)
-            {
+            if let (Some(of_keys), Some(of_workers)) = (
+                deployment.query_number(RUNNING_SQL).await,
+                deployment.query_number(SLOTS_PER_WORKER_SQL).await,
+            ) {
                 let observed = [of_keys / 1000, of_keys % 1000, of_workers];
                 peaks = std::array::from_fn(|i| peaks[i].max(observed[i]));
                 samples += 1;
@@ -106,8 +110,8 @@ async fn kill_workers(mut deployment: Deployment, mut rng: Rng) -> Report {
         format!("at most {peaks:?} ran in all, per key and per worker, of {limits:?}, in {samples} samples");
     deployment.expect(is_kept, || summary.clone());
     deployment.expect(peaks[0] > 0, || "no sample shows a running execution".into());
-    let is_all =
-        deployment.query_number("SELECT count(*) FROM executions WHERE parent IS NULL").await == Some(i64::from(items));
+    let is_all = deployment.query_number("SELECT count(*) FROM executions WHERE parent IS NULL").await
+        == Some(i64::from(items));
     deployment.expect(is_all, || "items are missing, or duplicated".into());
     let mut report = deployment.finish("SIGKILL with a backlog", kills, FaultImpact::default()).await;
     report.notes.push(summary);

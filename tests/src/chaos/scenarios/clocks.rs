@@ -43,18 +43,26 @@ pub(crate) async fn skewed(form: Form, _rng: Rng) -> Report {
             ("FAKETIME_DONT_FAKE_MONOTONIC", "1".to_owned()),
             ("DONT_FAKE_MONOTONIC", "1".to_owned()),
         ];
-        deployment.start_worker(&WorkerOptions { calls: CallKind::Naps, environment, clock_offset: offset, ..WorkerOptions::orders(6) });
+        deployment.start_worker(&WorkerOptions {
+            calls: CallKind::Naps,
+            environment,
+            clock_offset: offset,
+            ..WorkerOptions::orders(6)
+        });
     }
     deployment.wait_for_registrations(CLOCK_OFFSETS.len()).await;
     for (number, offset) in CLOCK_OFFSETS.into_iter().enumerate() {
         let is_as_set = deployment.workers[number].clock_offset.abs_diff(offset) < HOUR_MICROS as u64 / 2;
         deployment.expect(is_as_set, || format!("worker {number} has the correct time"));
     }
-    let mut impact = deployment.observe_fault(async |deployment| deployment.listen_for(form.seconds(6, 60)).await).await;
+    let mut impact =
+        deployment.observe_fault(async |deployment| deployment.listen_for(form.seconds(6, 60)).await).await;
     // the clocks stay as they are: there is no recovery to measure
     impact.recovered_after = None;
     let ids = deployment.query_number("SELECT max(worker_id) FROM workers").await;
-    deployment.expect(ids == Some(CLOCK_OFFSETS.len() as i64), || format!("a worker registered again: the last is {ids:?}"));
+    deployment.expect(ids == Some(CLOCK_OFFSETS.len() as i64), || {
+        format!("a worker registered again: the last is {ids:?}")
+    });
     let store = stepfast::connect(&deployment.url).await.unwrap();
     let mut report = deployment.finish("clocks an hour off", 2, impact).await;
     if report.takeovers != 0 {

@@ -65,28 +65,46 @@ pub fn run_if_requested() -> bool {
     true
 }
 
-/// Four processes write a thousand rows per flush as fast as they can, and a fifth one row every 100 ms. At its p99, the
-/// fifth waits for at most 20 flushes of the others.
+/// Four processes write a thousand rows per flush as fast as they can, and a fifth one row every 100 ms. At its p99,
+/// the fifth waits for at most 20 flushes of the others.
 pub(crate) async fn four_and_one(form: Form, _rng: Rng) -> Report {
     let mut deployment = Deployment::on_sqlite(form);
     let mut start_writer = |rows: &str, every: &str| {
-        let environment = vec![(URL_VARIABLE, deployment.url.clone()), (ROWS_VARIABLE, rows.to_owned()), (INTERVAL_VARIABLE, every.to_owned())];
-        deployment.start_worker(&WorkerOptions { environment, allowed_exit: AllowedExit::InputClosed, ..WorkerOptions::default() })
+        let environment = vec![
+            (URL_VARIABLE, deployment.url.clone()),
+            (ROWS_VARIABLE, rows.to_owned()),
+            (INTERVAL_VARIABLE, every.to_owned()),
+        ];
+        deployment.start_worker(&WorkerOptions {
+            environment,
+            allowed_exit: AllowedExit::InputClosed,
+            ..WorkerOptions::default()
+        })
     };
-    let numbers =
-        [start_writer("1000", "0"), start_writer("1000", "0"), start_writer("1000", "0"), start_writer("1000", "0"), start_writer("1", "100")];
+    let numbers = [
+        start_writer("1000", "0"),
+        start_writer("1000", "0"),
+        start_writer("1000", "0"),
+        start_writer("1000", "0"),
+        start_writer("1", "100"),
+    ];
     deployment.listen_for(form.seconds(5, 30)).await;
     for number in numbers {
         deployment.workers[number].close_input();
     }
     deployment.wait_until("the writers' figures", |deployment| deployment.running_workers().is_empty()).await;
-    let figures: Vec<Vec<u64>> = numbers.iter().map(|&number| deployment.workers[number].flush_figures.clone()).collect();
+    let figures: Vec<Vec<u64>> =
+        numbers.iter().map(|&number| deployment.workers[number].flush_figures.clone()).collect();
     let mut halves: Vec<u64> = figures[..4].iter().filter_map(|figures| figures.get(1).copied()).collect();
     halves.sort_unstable();
-    let rows: u64 =
-        figures.iter().zip([1000, 1000, 1000, 1000, 1]).map(|(it, rows)| it.first().unwrap_or(&0) * rows).sum();
+    let rows: u64 = figures
+        .iter()
+        .zip([1000, 1000, 1000, 1000, 1])
+        .map(|(it, rows)| it.first().unwrap_or(&0) * rows)
+        .sum();
     let found = deployment.query_number("SELECT count(*) FROM executions").await;
-    deployment.expect(found == Some(rows as i64), || format!("{rows} rows were acknowledged, {found:?} are there"));
+    deployment
+        .expect(found == Some(rows as i64), || format!("{rows} rows were acknowledged, {found:?} are there"));
     let (flush, wait) = (halves.get(2).copied().unwrap_or(0), figures[4].get(2).copied().unwrap_or(u64::MAX));
     if form == Form::Long {
         let is_fair = wait <= flush * u64::from(MAX_FLUSHES_WAITED);
@@ -94,7 +112,8 @@ pub(crate) async fn four_and_one(form: Form, _rng: Rng) -> Report {
             format!("one row waited {wait} µs at its p99, {flush} µs is a flush of the others")
         });
     }
-    let (violations, ms) = (std::mem::take(&mut deployment.promises.violations), |micros: u64| micros as f64 / 1000.0);
+    let (violations, ms) =
+        (std::mem::take(&mut deployment.promises.violations), |micros: u64| micros as f64 / 1000.0);
     let note = format!(
         "{} flushes of 1,000 rows, median {:.1} ms; one row waited p50 {:.1}, p99 {:.1}, at most {:.1} ms: {:.1} flushes",
         figures[..4].iter().filter_map(|it| it.first()).sum::<u64>(),

@@ -1,4 +1,4 @@
-//! The scenarios of the chaos tests: each one file per kind of fault.
+//! The scenarios of the chaos suite, one file per kind of fault.
 
 use futures_util::future::LocalBoxFuture;
 
@@ -7,23 +7,23 @@ use crate::chaos::report::Report;
 
 mod backlog;
 mod clocks;
-pub mod concurrent_writers;
+pub(super) mod concurrent_writers;
 mod open_transactions;
 mod outages;
 mod pauses;
 mod poison_workflow;
-pub mod takeover;
+pub(super) mod takeover;
 mod worker_faults;
 
 type ScenarioFn = fn(Form, fastrand::Rng) -> LocalBoxFuture<'static, Report>;
 
-/// A scenario.
+/// A fault and its checks.
 pub struct Scenario {
-    /// What it is called.
+    /// The name in reports and in `STEPFAST_CHAOS_ONLY`.
     pub name: &'static str,
-    /// True if it is a part of the short form, too.
+    /// Whether the scenario is also a part of the short form.
     pub is_short: bool,
-    /// Runs it.
+    /// Runs the scenario with random numbers from a seed.
     pub run: ScenarioFn,
 }
 
@@ -36,27 +36,27 @@ macro_rules! scenario {
     };
 }
 
-/// All of them; those that take longest first.
+/// All scenarios, the slowest first.
 pub const SCENARIOS: &[Scenario] = &[
-    scenario!("restarts", outages::restarts),
-    scenario!("away", outages::long_outage),
-    scenario!("pauses on postgres", pauses::on_postgres),
-    scenario!("killed on postgres", worker_faults::killed_on_postgres),
-    scenario!("stopped on postgres", worker_faults::stopped_on_postgres),
-    scenario!("foreign lock", open_transactions::locked_id),
-    scenario!("foreign snapshot", open_transactions::held_snapshot),
+    scenario!("server restarts", outages::restarts),
+    scenario!("long outage", outages::long_outage),
+    scenario!("paused queue on postgres", pauses::on_postgres),
+    scenario!("killed workers on postgres", worker_faults::killed_on_postgres),
+    scenario!("stopped workers on postgres", worker_faults::stopped_on_postgres),
+    scenario!("locked workflow_id", open_transactions::locked_id),
+    scenario!("held snapshot", open_transactions::held_snapshot),
     scenario!("racing takeovers", takeover::races),
-    scenario!("stopped on sqlite", worker_faults::stopped_on_sqlite),
-    scenario!("clocks", clocks::skewed),
+    scenario!("stopped workers on sqlite", worker_faults::stopped_on_sqlite),
+    scenario!("skewed clocks", clocks::skewed),
     scenario!("backlog on postgres", backlog::on_postgres),
-    scenario!("pauses on sqlite", pauses::on_sqlite),
-    scenario!("killed on sqlite", worker_faults::killed_on_sqlite),
+    scenario!("paused queue on sqlite", pauses::on_sqlite),
+    scenario!("killed workers on sqlite", worker_faults::killed_on_sqlite),
     scenario!("lossy network", outages::lossy),
-    scenario!("terminated", outages::terminated),
+    scenario!("terminated connections", outages::terminated),
     scenario!("backlog on sqlite", backlog::on_sqlite),
-    scenario!("neighbours on sqlite", concurrent_writers::four_and_one),
-    scenario!("thousand lost", takeover::thousand_dead, short: false),
-    // pauses grow from strike to strike, and on Postgres each costs a lease
-    scenario!("culprit on sqlite", poison_workflow::on_sqlite, short: false),
-    scenario!("culprit on postgres", poison_workflow::on_postgres, short: false),
+    scenario!("concurrent writers on sqlite", concurrent_writers::four_and_one),
+    scenario!("thousand dead workers", takeover::thousand_dead, short: false),
+    // the quarantine delay grows with each strike, and on Postgres each strike takes a lease
+    scenario!("poison workflow on sqlite", poison_workflow::on_sqlite, short: false),
+    scenario!("poison workflow on postgres", poison_workflow::on_postgres, short: false),
 ];

@@ -13,8 +13,8 @@ const WORKERS: usize = 2;
 const MIN_THROUGHPUT_SHARE: f64 = 0.7;
 const TOLERANCE: f64 = 0.9;
 
-/// Another program has inserted an execution's workflow_id and does not commit. A start with this workflow_id waits, and
-/// delays no other start. After the rollback, the execution is started.
+/// Another program has inserted an execution's workflow_id and does not commit. A start with this workflow_id waits,
+/// and delays no other start. After the rollback, the execution is started.
 pub(crate) async fn locked_id(form: Form, _rng: Rng) -> Report {
     let mut deployment = Deployment::on_postgres(PostgresServer::shared(), form).await;
     let worker = deployment.start_workers(WORKERS, &WorkerOptions::orders(8))[0];
@@ -33,7 +33,9 @@ pub(crate) async fn locked_id(form: Form, _rng: Rng) -> Report {
             let is_held = !deployment.promises.has_started("wanted");
             deployment.expect(is_held, || "a start was acknowledged although it waits for a lock".into());
             transaction.rollback().await.unwrap();
-            deployment.wait_until("the start that waited", |deployment| deployment.promises.has_started("wanted")).await;
+            deployment
+                .wait_until("the start that waited", |deployment| deployment.promises.has_started("wanted"))
+                .await;
         })
         .await;
     deployment.expect(impact.during > 0.0, || "one waiting start delayed all others".into());
@@ -57,7 +59,7 @@ pub(crate) async fn held_snapshot(form: Form, _rng: Rng) -> Report {
         .await;
     if form == Form::Long {
         let is_enough = impact.during >= MIN_THROUGHPUT_SHARE * TOLERANCE * impact.before;
-        deployment.expect(is_enough, || format!("a foreign snapshot cost more than 30 %: {impact:?}"));
+        deployment.expect(is_enough, || format!("a held snapshot cost more than 30 %: {impact:?}"));
     }
     deployment.finish("a snapshot is held", 1, impact).await
 }

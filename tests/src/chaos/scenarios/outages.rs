@@ -24,9 +24,15 @@ async fn deploy_workers(server: &PostgresServer, form: Form) -> Deployment {
 }
 
 /// Finishes the deployment, and checks that no worker was taken over.
-async fn finish_without_takeovers(mut deployment: Deployment, fault: &'static str, times: u64, impact: FaultImpact) -> Report {
+async fn finish_without_takeovers(
+    mut deployment: Deployment,
+    fault: &'static str,
+    times: u64,
+    impact: FaultImpact,
+) -> Report {
     let ids = deployment.query_number("SELECT max(worker_id) FROM workers").await;
-    deployment.expect(ids == Some(WORKERS as i64), || format!("a worker registered again: the last is {ids:?}"));
+    deployment
+        .expect(ids == Some(WORKERS as i64), || format!("a worker registered again: the last is {ids:?}"));
     let mut report = deployment.finish(fault, times, impact).await;
     if report.takeovers != 0 {
         report.violations.push(format!("{} executions were taken over", report.takeovers));
@@ -123,7 +129,10 @@ pub(crate) async fn lossy(form: Form, rng: Rng) -> Report {
         .await;
     let counts = proxy.fault_counts();
     let [dropped, delayed, cut] = counts;
-    let mut report = deployment.finish("replies dropped, delayed, truncated", counts.iter().sum(), impact).await;
-    report.notes.push(format!("{dropped} replies to COMMIT dropped, {delayed} delayed, {cut} messages truncated"));
+    let mut report =
+        deployment.finish("replies dropped, delayed, truncated", counts.iter().sum(), impact).await;
+    report
+        .notes
+        .push(format!("{dropped} replies to COMMIT dropped, {delayed} delayed, {cut} messages truncated"));
     report
 }

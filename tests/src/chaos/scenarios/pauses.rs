@@ -14,11 +14,13 @@ use tokio::time::Instant;
 
 use crate::Worker;
 use crate::chaos::Form;
-use crate::chaos::queue_snapshot::QueueSnapshot;
+use crate::chaos::busy_queue::{
+    BusyQueue, FEED_SIZE, QueueFigures, TARGET_BACKLOG, WorkerReports, normalize_key,
+};
 use crate::chaos::deployment::Deployment;
 use crate::chaos::operator::Operator;
+use crate::chaos::queue_snapshot::QueueSnapshot;
 use crate::chaos::report::Report;
-use crate::chaos::busy_queue::{TARGET_BACKLOG, WorkerReports, FEED_SIZE, QueueFigures, BusyQueue, normalize_key};
 use crate::chaos::throughput::FaultImpact;
 use crate::fixtures::builders::queued;
 use crate::fixtures::postgres_server::PostgresServer;
@@ -26,11 +28,12 @@ use crate::fixtures::postgres_server::PostgresServer;
 const WORKERS: usize = 3;
 /// Time from change to change, in milliseconds.
 const PAUSE_MILLIS: std::ops::Range<u64> = 0..120;
-/// Maximum number of claims that may be empty although there is capacity: a claim that meets another one may return empty.
+/// Maximum number of claims that may be empty although there is capacity: a claim that meets another one may return
+/// empty.
 const MAX_EMPTY_CLAIMS: usize = 20;
 
-/// A queue under load is paused, resumed and given other limits, while workers are killed. No count exceeds its limit, slots
-/// match the running executions, and executions within the limits begin.
+/// A queue under load is paused, resumed and given other limits, while workers are killed. No count exceeds its
+/// limit, slots match the running executions, and executions within the limits begin.
 pub(crate) async fn on_postgres(form: Form, mut rng: Rng) -> Report {
     let mut reports = Vec::new();
     for round in Round::plan(form, &mut rng) {
@@ -88,8 +91,12 @@ impl Round {
         let Self { mut rng, changes, mut kills, has_rates } = self;
         let operator = Operator::new(&deployment.url, rng.fork(), has_rates).await.unwrap();
         let to_quiet_point = deployment.form.pick(13, 25);
-        let mut quiet =
-            QuietPoints { queue: BusyQueue::new(deployment, operator), points: 0, claimed: 0, slowest: Duration::ZERO };
+        let mut quiet = QuietPoints {
+            queue: BusyQueue::new(deployment, operator),
+            points: 0,
+            claimed: 0,
+            slowest: Duration::ZERO,
+        };
         quiet.queue.start_workers(WORKERS).await;
         for change in 0..changes {
             if rng.u64(0..changes - change) < kills {
@@ -135,8 +142,10 @@ impl QuietPoints {
     async fn pause_until_idle(&mut self) {
         self.queue.operator.pause().await;
         self.fill().await;
-        let snapshot = self.queue.observe_until("the end of all running executions", |it| it.running.is_empty()).await;
-        let is_idle = snapshot.is_paused && snapshot.slots.is_empty() && snapshot.ready_count() >= TARGET_BACKLOG;
+        let snapshot =
+            self.queue.observe_until("the end of all running executions", |it| it.running.is_empty()).await;
+        let is_idle =
+            snapshot.is_paused && snapshot.slots.is_empty() && snapshot.ready_count() >= TARGET_BACKLOG;
         self.queue.deployment.expect(is_idle, || format!("paused, but not idle: {snapshot}"));
     }
 
@@ -148,8 +157,8 @@ impl QuietPoints {
         self.queue.reset_progress(&snapshot);
     }
 
-    /// A quiet point at which all workers are killed and a single worker claims. The limits determine the number of claimed
-    /// executions.
+    /// A quiet point at which all workers are killed and a single worker claims. The limits determine the number of
+    /// claimed executions.
     async fn run_without_workers(&mut self) {
         self.pause_until_idle().await;
         let running = self.queue.deployment.running_workers();
@@ -161,8 +170,8 @@ impl QuietPoints {
         self.queue.reset_progress(&snapshot);
     }
 
-    /// A quiet point at which no execution ends: workers claim all executions within the limits. Sometimes one of them is
-    /// killed, and others claim what its death permits.
+    /// A quiet point at which no execution ends: workers claim all executions within the limits. Sometimes one of
+    /// them is killed, and others claim what its death permits.
     async fn run_with_closed_gates(&mut self, rng: &mut Rng) {
         self.queue.command_all("close").await;
         self.queue.operator.pause().await;
@@ -199,8 +208,8 @@ impl QuietPoints {
         self.slowest = self.slowest.max(began.elapsed());
     }
 
-    /// A worker claims until the queue has no capacity for it, and requeues its executions. If it `is_alone`, it must claim
-    /// exactly as many as the limits allow.
+    /// A worker claims until the queue has no capacity for it, and requeues its executions. If it `is_alone`, it must
+    /// claim exactly as many as the limits allow.
     async fn claim_and_requeue(&mut self, is_alone: bool) {
         let queue = &mut self.queue;
         let store = stepfast::connect(&queue.deployment.url).await.unwrap();
@@ -239,7 +248,9 @@ impl QuietPoints {
         });
         let outcomes = worker.commit_with_retry(requeues.collect()).await;
         let is_ours = outcomes.iter().all(|outcome| *outcome == Outcome::Applied);
-        queue.deployment.expect(is_ours, || format!("a worker did not own its claimed executions: {outcomes:?}"));
+        queue
+            .deployment
+            .expect(is_ours, || format!("a worker did not own its claimed executions: {outcomes:?}"));
         worker.close_with_retry().await;
         let snapshot = queue.observe_now().await;
         queue.deployment.expect(!is_alone || snapshot.slots.is_empty(), || {
@@ -255,16 +266,22 @@ impl QuietPoints {
         queue.operator.set(limits).await;
         queue.operator.resume().await;
         queue.wait_for_replies().await;
-        while !queue.is_stalled && queue.last_snapshot.as_ref().is_none_or(|snapshot| snapshot.unfinished_count() > 0) {
+        while !queue.is_stalled
+            && queue.last_snapshot.as_ref().is_none_or(|snapshot| snapshot.unfinished_count() > 0)
+        {
             queue.run_for(Duration::from_millis(50)).await;
         }
         let snapshot = queue.observe_now().await;
-        let is_over = snapshot.slots.is_empty() && snapshot.ready_count() == 0 && snapshot.unfinished_count() == 0;
-        queue.deployment.expect(is_over, || format!("all executions have ended, but leftovers remain: {snapshot}"));
+        let is_over =
+            snapshot.slots.is_empty() && snapshot.ready_count() == 0 && snapshot.unfinished_count() == 0;
+        queue
+            .deployment
+            .expect(is_over, || format!("all executions have ended, but leftovers remain: {snapshot}"));
         compare_reports(&mut queue).await;
         let BusyQueue { deployment, operator, figures, .. } = queue;
-        let QueueFigures { busy: (time, ended), peaks: [max_ended, max_running, max_waiting], snapshots, .. } =
-            figures;
+        let QueueFigures {
+            busy: (time, ended), peaks: [max_ended, max_running, max_waiting], snapshots, ..
+        } = figures;
         let throughput = ended as f64 / time.as_secs_f64();
         let kinds: Vec<String> =
             operator.actions.iter().map(|(name, count)| format!("{count} {name}")).collect();
@@ -301,13 +318,17 @@ async fn compare_reports(queue: &mut BusyQueue) {
     let WorkerReports { started, bodies, .. } = queue.take_reports();
     let (shutdowns, deployment) = (queue.figures.shutdowns, &mut queue.deployment);
     let key = if deployment.is_sqlite() { "hex(key)" } else { "key::text" };
-    let rows = deployment.query_rows(&format!("SELECT {key}, CAST(recoveries AS TEXT) FROM executions")).await.unwrap();
+    let rows = deployment
+        .query_rows(&format!("SELECT {key}, CAST(recoveries AS TEXT) FROM executions"))
+        .await
+        .unwrap();
     let text = |row: &[Option<String>], i: usize| row[i].clone().unwrap_or_default();
     let recoveries: HashMap<String, u64> =
         rows.iter().map(|row| (normalize_key(&text(row, 0)), text(row, 1).parse().unwrap())).collect();
     let missing = started.iter().filter(|it| !recoveries.contains_key(*it)).count();
     deployment.expect(missing == 0, || format!("{missing} starts were acknowledged and are gone"));
-    deployment.expect(!started.is_empty() && !bodies.is_empty(), || "no start or no body was reported".into());
+    deployment
+        .expect(!started.is_empty() && !bodies.is_empty(), || "no start or no body was reported".into());
     for (execution, count) in bodies {
         let limit = 1 + recoveries.get(&execution).copied().unwrap_or_default() + shutdowns;
         deployment.expect(u64::from(count) <= limit, || {

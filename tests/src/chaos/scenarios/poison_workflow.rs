@@ -1,4 +1,4 @@
-//! A workflow that kills its worker whenever it runs, among innocent ones.
+//! A workflow that kills its worker whenever it runs, among harmless workflows.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use crate::chaos::Form;
 use crate::chaos::deployment::{Deployment, load_executions};
 use crate::chaos::report::Report;
 use crate::chaos::throughput::FaultImpact;
-use crate::chaos::worker_process::{ProcessState, AllowedExit, WorkerOptions};
+use crate::chaos::worker_process::{AllowedExit, ProcessState, WorkerOptions};
 use crate::fixtures::builders::{queued, start, write};
 use crate::fixtures::postgres_server::PostgresServer;
 
@@ -19,7 +19,8 @@ use crate::fixtures::postgres_server::PostgresServer;
 const INNOCENT_EXECUTIONS: u32 = 2000;
 /// Number of workers that a supervisor keeps running.
 const WORKERS: usize = 2;
-/// Maximum number of deaths until the workflow is stopped: two of them are not yet suspicious, ten are `max_recoveries`.
+/// Maximum number of deaths until the workflow is stopped: two of them are not yet suspicious, ten are
+/// `max_recoveries`.
 const MAX_DEATHS: usize = 40;
 
 /// The step of one execution aborts its process, and dead workers are replaced. All others complete, and this execution
@@ -49,7 +50,9 @@ async fn supervise(mut deployment: Deployment) -> Report {
     store.close(worker.id).await.unwrap();
     let options = WorkerOptions { allowed_exit: AllowedExit::Abort, ..WorkerOptions::default() };
     let unfinished = "SELECT count(*) FROM executions WHERE status < 4";
-    let dead = |deployment: &Deployment| deployment.workers.iter().filter(|process| process.state == ProcessState::Exited).count();
+    let dead = |deployment: &Deployment| {
+        deployment.workers.iter().filter(|process| process.state == ProcessState::Exited).count()
+    };
     deployment.start_workers(WORKERS, &options);
     while deployment.query_number(unfinished).await != Some(0) {
         while deployment.running_workers().len() < WORKERS {
@@ -57,7 +60,8 @@ async fn supervise(mut deployment: Deployment) -> Report {
         }
         deployment.listen_for(std::time::Duration::from_millis(50)).await;
         if dead(&deployment) > MAX_DEATHS {
-            deployment.expect(false, || format!("{MAX_DEATHS} workers have died, and the workflow still runs"));
+            deployment
+                .expect(false, || format!("{MAX_DEATHS} workers have died, and the workflow still runs"));
             break;
         }
     }

@@ -20,7 +20,7 @@ use crate::fixtures::postgres_server::PostgresServer;
 
 /// Two workers try to take over the same dead worker at the same moment. Its executions are recovered exactly once.
 ///
-/// A transaction holds the lanes of the dead worker until both have tried and know of its death; then both try at once.
+/// A transaction holds the lanes of the dead worker until both have tried and detected its death; then both try at once.
 pub(crate) async fn races(form: Form, _rng: Rng) -> Report {
     let mut deployment = Deployment::on_postgres(PostgresServer::shared(), form).await;
     let options = WorkerOptions::orders(8);
@@ -38,10 +38,17 @@ pub(crate) async fn races(form: Form, _rng: Rng) -> Report {
     deployment.finish("two racing takeovers", times, impact).await
 }
 
-async fn race(deployment: &mut Deployment, sql: &mut tokio_postgres::Client, racers: &[usize], options: &WorkerOptions) {
+async fn race(
+    deployment: &mut Deployment,
+    sql: &mut tokio_postgres::Client,
+    racers: &[usize],
+    options: &WorkerOptions,
+) {
     let target = deployment.start_worker(options);
     deployment.wait_for_registrations(racers.len() + 1).await;
-    deployment.wait_until("ends of the target", |deployment| deployment.workers[target].end_count >= 10).await;
+    deployment
+        .wait_until("ends of the target", |deployment| deployment.workers[target].end_count >= 10)
+        .await;
     let worker = deployment.query_number("SELECT max(worker_id) FROM workers").await.unwrap();
     let owned =
         "SELECT key::text, recoveries FROM executions WHERE coalesce(owner, started_by) = $1 AND status = 2";
@@ -68,17 +75,18 @@ async fn race(deployment: &mut Deployment, sql: &mut tokio_postgres::Client, rac
             stop_racers(deployment, racers, async {}).await;
         }
     }
-    // both know of the death now; after SIGCONT they try at the same moment
+    // both have detected the death; after SIGCONT they try at the same moment
     stop_racers(deployment, racers, async { lock.rollback().await.unwrap() }).await;
     deployment.wait_for_registrations(racers.len()).await;
-    deployment.wait_for_number(
-        "the takeover of the target",
-        &format!(
-            "SELECT count(*) FROM executions WHERE coalesce(owner, started_by) = {worker} AND status = 2"
-        ),
-        |it| it == 0,
-    )
-    .await;
+    deployment
+        .wait_for_number(
+            "the takeover of the target",
+            &format!(
+                "SELECT count(*) FROM executions WHERE coalesce(owner, started_by) = {worker} AND status = 2"
+            ),
+            |count| count == 0,
+        )
+        .await;
     let keys = before.keys().map(|key| format!("'{key}'")).collect::<Vec<_>>().join(",");
     let rows = format!("SELECT key::text, recoveries FROM executions WHERE key::text IN ({keys})");
     for row in sql.query(&rows, &[]).await.unwrap() {
@@ -102,12 +110,12 @@ async fn stop_racers(deployment: &mut Deployment, racers: &[usize], then: impl F
     }
 }
 
-/// Number of dead workers, and of executions of each.
+/// The number of dead workers, and of the executions of each.
 const DEAD_WORKERS: i64 = 1000;
 const EXECUTIONS_PER_WORKER: i64 = 3;
 
-/// A thousand dead workers have left registrations and executions. Two live workers recover each of them once, renew their
-/// own leases in the meantime, and continue to run executions.
+/// A thousand dead workers have left registrations and executions. Two live workers recover each of them once, renew
+/// their own leases in the meantime, and continue to run executions.
 pub(crate) async fn thousand_dead(form: Form, _rng: Rng) -> Report {
     let mut deployment = Deployment::on_postgres(PostgresServer::shared(), form).await;
     let options = WorkerOptions::orders(4);
@@ -115,12 +123,14 @@ pub(crate) async fn thousand_dead(form: Form, _rng: Rng) -> Report {
     deployment.wait_for_registrations(2).await;
     let sql = connect(&deployment.url).await.unwrap();
     let mut notes = Vec::new();
-    let impact = deployment.measure_fault(async |deployment| notes = insert_dead_workers(deployment, &sql).await).await;
+    let impact = deployment
+        .measure_fault(async |deployment| notes = insert_dead_workers(deployment, &sql).await)
+        .await;
     let of_living = "SELECT count(*) FROM executions WHERE recoveries > 0 AND workflow_id NOT LIKE 'lost-%'";
     let holds = deployment.query_number(of_living).await == Some(0);
     deployment.expect(holds, || "executions of live workers were taken over".into());
-    let of_lost = "SELECT count(*) FROM executions WHERE recoveries <> 1 AND workflow_id LIKE 'lost-%'";
-    let holds = deployment.query_number(of_lost).await == Some(0);
+    let of_dead = "SELECT count(*) FROM executions WHERE recoveries <> 1 AND workflow_id LIKE 'lost-%'";
+    let holds = deployment.query_number(of_dead).await == Some(0);
     deployment.expect(holds, || "an execution of a dead worker was not recovered exactly once".into());
     let mut report = deployment.finish("1,000 dead workers at once", 1, impact).await;
     report.notes.extend(notes);
@@ -149,20 +159,22 @@ async fn insert_dead_workers(deployment: &mut Deployment, sql: &tokio_postgres::
                 'order', 'lost-' || worker_id || '-' || n, $1::bytea
          FROM lost, generate_series(1, {EXECUTIONS_PER_WORKER}) AS n"
     );
-    let lost = "SELECT count(*) FROM workers WHERE registered_at < now() - interval '30 minutes'";
+    let dead = "SELECT count(*) FROM workers WHERE registered_at < now() - interval '30 minutes'";
     let last = deployment.query_number("SELECT max(worker_id) FROM workers").await.unwrap();
     let bytes = input.as_bytes();
     sql.execute(&insert, &[&bytes]).await.unwrap();
     let began = Instant::now();
-    let left = format!(
+    let remaining_lease = format!(
         "SELECT (1000 * extract(epoch FROM min(lease_expires_at) - clock_timestamp()))::bigint FROM workers \
          WHERE worker_id <= {last}"
     );
     let ended = "SELECT count(*) FROM executions WHERE workflow_id LIKE 'lost-%' AND status = 4";
     let (mut shortest, mut fenced_after) = (i64::MAX, None);
-    while deployment.query_number(ended).await != Some(DEAD_WORKERS * EXECUTIONS_PER_WORKER) && began.elapsed() < Duration::from_secs(180) {
-        shortest = shortest.min(deployment.query_number(&left).await.unwrap_or(i64::MAX));
-        if fenced_after.is_none() && deployment.query_number(lost).await == Some(0) {
+    while deployment.query_number(ended).await != Some(DEAD_WORKERS * EXECUTIONS_PER_WORKER)
+        && began.elapsed() < Duration::from_secs(180)
+    {
+        shortest = shortest.min(deployment.query_number(&remaining_lease).await.unwrap_or(i64::MAX));
+        if fenced_after.is_none() && deployment.query_number(dead).await == Some(0) {
             fenced_after = Some(began.elapsed());
         }
         deployment.listen_for(Duration::from_millis(20)).await;
@@ -170,7 +182,8 @@ async fn insert_dead_workers(deployment: &mut Deployment, sql: &tokio_postgres::
     let duration = began.elapsed();
     let holds = deployment.query_number(ended).await == Some(DEAD_WORKERS * EXECUTIONS_PER_WORKER);
     deployment.expect(holds, || "executions of dead workers have not ended within three minutes".into());
-    let ids = deployment.query_number("SELECT max(worker_id) FROM workers WHERE lease_expires_at > now()").await;
+    let ids =
+        deployment.query_number("SELECT max(worker_id) FROM workers WHERE lease_expires_at > now()").await;
     deployment.expect(ids == Some(last), || "a live worker was taken over while it recovered others".into());
     deployment.expect(shortest > 0, || format!("a live worker was {} ms late to renew its lease", -shortest));
     vec![format!(
@@ -187,9 +200,9 @@ async fn insert_dead_workers(deployment: &mut Deployment, sql: &tokio_postgres::
 struct TakeoverWatch {
     /// Unfinished executions: the worker that began the last body, and the time.
     last: HashMap<String, (usize, Instant)>,
-    /// The killed worker, the time of its death, and the executions that have not begun a body elsewhere since.
+    /// The killed worker, the time of its death, and its executions that no other worker has continued since.
     killed: Option<(usize, Instant, HashSet<String>)>,
-    /// Time until a body began elsewhere, for each execution.
+    /// The time until a body began on another worker, for each execution.
     durations: Vec<Duration>,
 }
 
@@ -211,12 +224,15 @@ impl TakeoverWatch {
     }
 }
 
-/// Measures the time from the end of a worker until its executions continue elsewhere, after kills and after shutdowns.
+/// Measures the time from the end of a worker until other workers continue its executions, after kills and shutdowns.
 /// Returns a line for each, with the times of the first and of all executions, and the violations.
 pub async fn measure_takeovers(is_sqlite: bool, times: usize) -> (Vec<String>, Vec<String>) {
     let form = Form::Short;
-    let mut deployment =
-        if is_sqlite { Deployment::on_sqlite(form) } else { Deployment::on_postgres(PostgresServer::shared(), form).await };
+    let mut deployment = if is_sqlite {
+        Deployment::on_sqlite(form)
+    } else {
+        Deployment::on_postgres(PostgresServer::shared(), form).await
+    };
     let watch = Arc::new(Mutex::new(TakeoverWatch::default()));
     let sink = watch.clone();
     deployment.listener = Some(Box::new(move |event| sink.lock().unwrap().add_event(event)));
@@ -224,7 +240,7 @@ pub async fn measure_takeovers(is_sqlite: bool, times: usize) -> (Vec<String>, V
     deployment.start_workers(3, &options);
     deployment.wait_for_registrations(3).await;
     let mut lines = Vec::new();
-    for (what, is_kill) in [("SIGKILL", true), ("a shutdown", false)] {
+    for (cause, is_kill) in [("SIGKILL", true), ("a shutdown", false)] {
         let (mut first, mut all) = (Vec::new(), Vec::new());
         for _ in 0..times {
             // long enough for all executions to tick
@@ -234,7 +250,8 @@ pub async fn measure_takeovers(is_sqlite: bool, times: usize) -> (Vec<String>, V
                 let mut watch = watch.lock().unwrap();
                 let at = Instant::now();
                 let lately = at - Duration::from_millis(500);
-                let own = watch.last.iter().filter(|(_, (worker, since))| *worker == number && *since > lately);
+                let own =
+                    watch.last.iter().filter(|(_, (worker, since))| *worker == number && *since > lately);
                 let own = own.map(|(execution, _)| execution.clone()).collect();
                 watch.killed = Some((number, at, own));
             }
@@ -243,11 +260,15 @@ pub async fn measure_takeovers(is_sqlite: bool, times: usize) -> (Vec<String>, V
             } else {
                 deployment.workers[number].send_command("shutdown");
             }
-            let event = watch.clone();
-            let wanted = event.lock().unwrap().killed.as_ref().map_or(0, |killed| killed.2.len());
-            deployment.wait_until("all executions on other workers", |_| event.lock().unwrap().durations.len() >= wanted).await;
-            let duration = std::mem::take(&mut watch.lock().unwrap().durations);
-            if let (Some(min), Some(max)) = (duration.iter().min(), duration.iter().max()) {
+            let observed = watch.clone();
+            let expected = observed.lock().unwrap().killed.as_ref().map_or(0, |killed| killed.2.len());
+            deployment
+                .wait_until("all executions on other workers", |_| {
+                    observed.lock().unwrap().durations.len() >= expected
+                })
+                .await;
+            let durations = std::mem::take(&mut watch.lock().unwrap().durations);
+            if let (Some(min), Some(max)) = (durations.iter().min(), durations.iter().max()) {
                 first.push(*min);
                 all.push(*max);
             }
@@ -256,7 +277,7 @@ pub async fn measure_takeovers(is_sqlite: bool, times: usize) -> (Vec<String>, V
             deployment.wait_for_registrations(3).await;
         }
         lines.push(format!(
-            "{:<9} {what:<10} {:>3} times: next body elsewhere {}; all of them {}",
+            "{:<9} {cause:<10} {:>3} times: next body on another worker {}; all of them {}",
             deployment.store_name(),
             first.len(),
             format_spread(&mut first),

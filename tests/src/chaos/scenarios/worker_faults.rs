@@ -13,8 +13,8 @@ use crate::fixtures::postgres_server::PostgresServer;
 
 const WORKERS: usize = 3;
 
-/// Workers are killed at random under load, sometimes all at once, and replaced. No acknowledged work is lost, everything is
-/// recorded once, and other workers complete the executions.
+/// Workers are killed at random under load, sometimes all at once, and replaced. No acknowledged work is lost,
+/// everything is recorded once, and other workers complete the executions.
 pub(crate) async fn killed_on_postgres(form: Form, rng: Rng) -> Report {
     let deployment = Deployment::on_postgres(PostgresServer::shared(), form).await;
     kill_workers(deployment, form.pick(4, 40), rng).await
@@ -73,9 +73,7 @@ pub(crate) async fn stopped_on_postgres(form: Form, mut rng: Rng) -> Report {
     deployment.wait_for_ends_of_each(20).await;
     deployment.check().await;
     let recovered = deployment.query_number("SELECT count(*) FROM executions WHERE recoveries > 0").await;
-    deployment.expect(recovered > Some(0), || {
-        "a stopped worker had no executions to recover".into()
-    });
+    deployment.expect(recovered > Some(0), || "a stopped worker had no executions to recover".into());
     deployment.finish("SIGSTOP beyond the lease", times, impact).await
 }
 
@@ -98,13 +96,16 @@ pub(crate) async fn stopped_on_sqlite(form: Form, mut rng: Rng) -> Report {
             }
         })
         .await;
-    let holds = deployment.query_number("SELECT count(*) FROM executions WHERE recoveries > 0").await == Some(0);
+    let holds =
+        deployment.query_number("SELECT count(*) FROM executions WHERE recoveries > 0").await == Some(0);
     deployment.expect(holds, || "a stopped worker was taken over".into());
     let holds = deployment.query_number("SELECT max(worker_id) FROM workers").await == Some(WORKERS as i64);
     deployment.expect(holds, || "a worker registered again".into());
     // a stopped worker may also die
     deployment.workers[0].signal(Signal::STOP);
     deployment.workers[0].kill();
-    deployment.wait_for_number("the dead worker is taken over", "SELECT count(*) FROM workers", |it| it == 2).await;
+    deployment
+        .wait_for_number("the dead worker is taken over", "SELECT count(*) FROM workers", |it| it == 2)
+        .await;
     deployment.finish("SIGSTOP", times, impact).await
 }

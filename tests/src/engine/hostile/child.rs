@@ -7,7 +7,7 @@ use stepfast_core::clock::MAX_STORED_DURATION;
 use stepfast_core::store::Execution;
 use stepfast_core::{Context, Error, Workflow};
 
-use super::stage::{QUEUE, HostileHarness};
+use super::harness::{HostileHarness, QUEUE};
 use super::values::{durations, texts};
 use crate::StoreFixture;
 use crate::engine::support::{BodyResult, noop};
@@ -23,7 +23,7 @@ struct ChildStartOptions {
     attribute: Option<(String, String)>,
 }
 
-/// The workflow `parent`, which starts a child with these options; returns the child's workflow_id.
+/// Returns the workflow `parent`, which starts a child with these options and returns the child's workflow_id.
 fn parent() -> Workflow<ChildStartOptions, String> {
     Workflow::new("parent", |mut cx: Context, options: ChildStartOptions| async move {
         let mut child = cx.start_detached(&noop(), 7);
@@ -46,21 +46,21 @@ fn parent() -> Workflow<ChildStartOptions, String> {
             child = child.attribute(name, value);
         }
         let child = child.await;
-        // and the parent goes on
+        // and the parent continues
         cx.step("after", async || BodyResult::Ok(())).await?;
         child
     })
 }
 
-pub(super) async fn children_take_an_option_or_refuse_it(fixture: &dyn StoreFixture) {
+pub(super) async fn child_options_are_applied_or_rejected(fixture: &dyn StoreFixture) {
     let parent = parent();
-    let stage = HostileHarness::with(fixture, |it| it.register(&parent)).await;
+    let harness = HostileHarness::with(fixture, |b| b.register(&parent)).await;
     let started = async |options: ChildStartOptions| -> Result<Execution, Error> {
-        let child = stage.engine.run(&parent, options).await?;
-        Ok(stage.row(&child).await)
+        let child = harness.engine.run(&parent, options).await?;
+        Ok(harness.row(&child).await)
     };
     let queued = || ChildStartOptions { queue: Some(QUEUE.into()), ..ChildStartOptions::default() };
-    stage
+    harness
         .check("queue of a child", &["queue"], texts(), async |text| {
             let options = ChildStartOptions { queue: Some(text.clone()), ..ChildStartOptions::default() };
             match started(options).await {
@@ -73,33 +73,37 @@ pub(super) async fn children_take_an_option_or_refuse_it(fixture: &dyn StoreFixt
             }
         })
         .await;
-    stage
+    harness
         .check("key of a child", &["queue key"], texts(), async |text| {
             let row = started(ChildStartOptions { key: Some(text.clone()), ..queued() }).await?;
             assert_eq!(row.placement.unwrap().key.as_ref(), text);
             Ok(())
         })
         .await;
-    stage
+    harness
         .check("priority of a child", &["priority"], [i32::MIN, -1, 0, 1, i32::MAX], async |priority| {
             let row = started(ChildStartOptions { priority: Some(*priority), ..queued() }).await?;
             assert_eq!(row.placement.unwrap().priority, *priority);
             Ok(())
         })
         .await;
-    stage
+    harness
         .check("delay of a child", &["delay"], durations(), async |delay| {
-            let row = started(ChildStartOptions { delay: Some(*delay), ..ChildStartOptions::default() }).await?;
+            let row =
+                started(ChildStartOptions { delay: Some(*delay), ..ChildStartOptions::default() }).await?;
             if *delay > Duration::from_secs(3_600) {
                 assert_eq!(row.wake_at, Some(row.created_at.plus((*delay).min(MAX_STORED_DURATION))));
             }
             Ok(())
         })
         .await;
-    stage
+    harness
         .check("run_timeout of a child", &["run_timeout"], durations(), async |limit| {
-            let options =
-                ChildStartOptions { run_timeout: Some(*limit), delay: Some(Duration::MAX), ..ChildStartOptions::default() };
+            let options = ChildStartOptions {
+                run_timeout: Some(*limit),
+                delay: Some(Duration::MAX),
+                ..ChildStartOptions::default()
+            };
             let stored = started(options).await?.run_timeout.unwrap();
             assert!(
                 stored.abs_diff((*limit).min(MAX_STORED_DURATION)) < Duration::from_millis(1),
@@ -109,19 +113,25 @@ pub(super) async fn children_take_an_option_or_refuse_it(fixture: &dyn StoreFixt
             started(options).await.map(drop)
         })
         .await;
-    stage
+    harness
         .check("attribute of a child", &["name of an attribute"], texts(), async |text| {
-            let options = ChildStartOptions { attribute: Some((text.clone(), "value".into())), ..ChildStartOptions::default() };
+            let options = ChildStartOptions {
+                attribute: Some((text.clone(), "value".into())),
+                ..ChildStartOptions::default()
+            };
             assert_eq!(started(options).await?.attributes.get(text), Some("value"));
             Ok(())
         })
         .await;
-    stage
+    harness
         .check("value of a child's attribute", &["value of an attribute"], texts(), async |text| {
-            let options = ChildStartOptions { attribute: Some(("name".into(), text.clone())), ..ChildStartOptions::default() };
+            let options = ChildStartOptions {
+                attribute: Some(("name".into(), text.clone())),
+                ..ChildStartOptions::default()
+            };
             assert_eq!(started(options).await?.attributes.get("name"), Some(&**text));
             Ok(())
         })
         .await;
-    stage.end().await;
+    harness.end().await;
 }

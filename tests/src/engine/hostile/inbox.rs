@@ -1,16 +1,16 @@
-//! Columns of the inbox. A row becomes an execution or a dead letter, or the database refuses it.
+//! Columns of the inbox. A row becomes an execution or a dead letter, or the database rejects it.
 
 use std::collections::HashSet;
 
 use stepfast_core::store::{Filter, Status};
 use stepfast_core::{Engine, Error, Key, Workflow};
 
-use super::stage::{QUEUE, HostileHarness};
+use super::harness::{HostileHarness, QUEUE};
 use super::values::texts;
 use crate::StoreFixture;
-use crate::engine::support::{Count, BodyResult};
+use crate::engine::support::{BodyResult, Count};
 
-/// The literals of a database.
+/// The SQL literals of a database.
 struct Dialect {
     is_sqlite: bool,
 }
@@ -34,7 +34,7 @@ impl Dialect {
         if self.is_sqlite { self.bytes(key.as_bytes()) } else { format!("'{key}'") }
     }
 
-    /// The statement for a row with this value in a column.
+    /// Returns the statement that inserts a row with this value in a column.
     fn row(&self, key: Key, column: &str, value: &str) -> String {
         let mut columns =
             vec![("key", self.key(key)), ("workflow", "'noop'".to_owned()), ("input", self.bytes(&[1, 7]))];
@@ -50,10 +50,10 @@ impl Dialect {
         format!("INSERT INTO inbox ({}) VALUES ({})", names.join(", "), values.join(", "))
     }
 
-    /// Columns, each with its values.
+    /// Returns the columns, each with its values.
     fn values(&self) -> Vec<(&'static str, Vec<String>)> {
         let mut texts: Vec<String> = texts().iter().map(|text| self.text(text.as_bytes())).collect();
-        // bytes that are no UTF-8, and halves of a pair of surrogates
+        // bytes that are not UTF-8, and halves of a surrogate pair
         texts.extend([&b"a\xffb"[..], b"a\xed\xa0\x80b", b"\xed\xa0"].map(|bytes| self.text(bytes)));
         let numbers = [
             "0",
@@ -98,7 +98,7 @@ impl Dialect {
             .map(|key| format!("'{key}'"))
             .to_vec()
         };
-        let many = |n: usize| {
+        let attributes = |n: usize| {
             let all: Vec<String> = (0..n).map(|n| format!("\"name {n}\":\"value\"")).collect();
             format!("{{{}}}", all.join(","))
         };
@@ -125,8 +125,13 @@ impl Dialect {
             r#"{"a":"🦄"}"#,
         ];
         let mut objects: Vec<String> = objects.map(str::to_owned).to_vec();
-        objects.extend([many(64), many(65), many(5_000), format!(r#"{{"a":"{}"}}"#, "x".repeat(1_025))]);
-        let mut objects: Vec<String> = objects.iter().map(|it| format!("'{it}'")).collect();
+        objects.extend([
+            attributes(64),
+            attributes(65),
+            attributes(5_000),
+            format!(r#"{{"a":"{}"}}"#, "x".repeat(1_025)),
+        ]);
+        let mut objects: Vec<String> = objects.iter().map(|object| format!("'{object}'")).collect();
         if self.is_sqlite {
             objects.push(self.text(b"{\"a\":\"\xff\"}"));
         }
@@ -164,7 +169,7 @@ impl Dialect {
     }
 }
 
-/// Returns true if the row of this key has become an execution, whose record can be read.
+/// Returns whether the row of this key has become an execution, whose record can be read.
 async fn has_started(engine: &Engine, key: Key) -> bool {
     match engine.show(&key.to_string()).await {
         Ok(record) => record.execution.key == key,
@@ -173,47 +178,48 @@ async fn has_started(engine: &Engine, key: Key) -> bool {
     }
 }
 
-pub(super) async fn each_row_of_the_inbox_starts_or_dies_or_is_refused(fixture: &dyn StoreFixture) {
+pub(super) async fn inbox_rows_start_or_become_dead_letters_or_are_rejected(fixture: &dyn StoreFixture) {
     let count = Count::new();
-    let counted = count.clone();
-    let counted = Workflow::new("counted", move |_cx, x: i64| {
-        counted.increment();
+    let counting = count.clone();
+    let counting = Workflow::new("counting", move |_cx, x: i64| {
+        counting.increment();
         async move { BodyResult::Ok(x) }
     });
-    let stage = HostileHarness::with(fixture, |it| it.register(&counted)).await;
+    let harness = HostileHarness::with(fixture, |b| b.register(&counting)).await;
     let dialect = Dialect { is_sqlite: fixture.store().info().kind == "sqlite" };
     let (mut accepted, mut seen) = (Vec::new(), HashSet::new());
     for (column, values) in dialect.values() {
         for value in values {
             let key = Key::mint(0);
             let is_new = seen.insert((column, value.clone()));
-            let Some(put) = fixture.try_execute(&dialect.row(key, column, &value)).await else {
-                return stage.end().await;
+            let Some(inserted) = fixture.try_execute(&dialect.row(key, column, &value)).await else {
+                return harness.end().await;
             };
-            // a repeated row is the same start, and a key that is the value is not ours
-            if put.is_ok() && column != "key" && is_new {
+            // a repeated row is the same Start, and a row whose key is the value has another key
+            if inserted.is_ok() && column != "key" && is_new {
                 accepted.push((key, format!("{column} = {value:.60}")));
             }
         }
     }
     assert!(accepted.len() > 100, "{} rows", accepted.len());
-    fixture.execute(&dialect.row(Key::mint(0), "workflow", "'counted'")).await;
-    stage
+    fixture.execute(&dialect.row(Key::mint(0), "workflow", "'counting'")).await;
+    harness
         .check("inbox", &[], [accepted.len()], async |_| {
             count.wait_for(1).await;
             let store = fixture.store();
-            let dead = store.dead_letters(10_000).await?;
-            let dead: HashSet<Key> = dead.into_iter().map(|letter| letter.key).collect();
+            let dead_letters = store.dead_letters(10_000).await?;
+            let dead_letters: HashSet<Key> = dead_letters.into_iter().map(|letter| letter.key).collect();
             for (key, row) in &accepted {
-                assert!(has_started(&stage.engine, *key).await != dead.contains(key), "{row}");
+                assert!(has_started(&harness.engine, *key).await != dead_letters.contains(key), "{row}");
             }
             let all = Filter { limit: 10_000, ..Filter::default() };
-            let listed = stage.engine.list(&all).await?.executions;
-            assert!(listed.len() >= accepted.len() - dead.len());
-            stage.engine.workers().await?;
-            let unended = Filter { statuses: vec![Status::Queued, Status::Scheduled], ..Filter::default() };
-            stage.engine.cancel_all(&unended, |_| {}).await.map(drop)
+            let listed = harness.engine.list(&all).await?.executions;
+            assert!(listed.len() >= accepted.len() - dead_letters.len());
+            harness.engine.workers().await?;
+            let unfinished =
+                Filter { statuses: vec![Status::Queued, Status::Scheduled], ..Filter::default() };
+            harness.engine.cancel_all(&unfinished, |_| {}).await.map(drop)
         })
         .await;
-    stage.end().await;
+    harness.end().await;
 }

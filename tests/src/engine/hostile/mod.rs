@@ -1,41 +1,42 @@
-//! Hostile values: every option, id, name and parameter of the Rust API works with each value, or refuses it by name.
+//! Hostile values: every option, id, name and parameter of the Rust API accepts each value, or rejects it with an error
+//! that names the option.
 //!
-//! A *door* is one place where a value enters. A value that a door takes has its effect unchanged. Innocent executions
-//! beside the door always complete.
+//! An *entry point* is one place where a value enters the API. An accepted value has its effect unchanged. Unrelated
+//! executions beside the entry point always complete.
 
-mod ask;
 mod child;
 mod engine;
+mod harness;
 mod inbox;
+mod lookup;
 mod queue;
-mod stage;
 mod start;
 mod step;
 mod url;
 mod values;
 
-use ask::{filters_take_any_value, questions_take_any_text};
-use child::children_take_an_option_or_refuse_it;
-use engine::{clients_take_a_name_or_refuse_it, engines_take_an_option_or_refuse_it};
-use inbox::each_row_of_the_inbox_starts_or_dies_or_is_refused;
-use queue::{queues_take_a_limit_or_refuse_it, queues_take_a_name_or_refuse_it};
-use start::{starts_take_a_text_or_refuse_it, starts_take_a_time_or_refuse_it};
-use step::{sleeps_branches_and_values_have_no_bounds, steps_take_an_option_or_refuse_it};
-use url::{stores_take_an_option_or_refuse_it, urls_take_a_parameter_or_refuse_it};
+use child::child_options_are_applied_or_rejected;
+use engine::{client_names_are_applied_or_rejected, engine_options_are_applied_or_rejected};
+use inbox::inbox_rows_start_or_become_dead_letters_or_are_rejected;
+use lookup::{filters_accept_any_value, lookups_accept_any_text};
+use queue::{queue_limits_are_applied_or_rejected, queue_names_are_applied_or_rejected};
+use start::{start_texts_are_applied_or_rejected, start_times_are_applied_or_rejected};
+use step::{sleeps_branches_and_values_are_unbounded, step_options_are_applied_or_rejected};
+use url::{store_options_are_applied_or_rejected, url_parameters_are_applied_or_rejected};
 
 super::cases![
-    children_take_an_option_or_refuse_it,
-    clients_take_a_name_or_refuse_it,
-    each_row_of_the_inbox_starts_or_dies_or_is_refused,
-    engines_take_an_option_or_refuse_it,
-    filters_take_any_value,
-    questions_take_any_text,
-    queues_take_a_limit_or_refuse_it,
-    queues_take_a_name_or_refuse_it,
-    sleeps_branches_and_values_have_no_bounds,
-    starts_take_a_text_or_refuse_it,
-    starts_take_a_time_or_refuse_it,
-    steps_take_an_option_or_refuse_it,
-    stores_take_an_option_or_refuse_it,
-    urls_take_a_parameter_or_refuse_it,
+    child_options_are_applied_or_rejected,
+    client_names_are_applied_or_rejected,
+    inbox_rows_start_or_become_dead_letters_or_are_rejected,
+    engine_options_are_applied_or_rejected,
+    filters_accept_any_value,
+    lookups_accept_any_text,
+    queue_limits_are_applied_or_rejected,
+    queue_names_are_applied_or_rejected,
+    sleeps_branches_and_values_are_unbounded,
+    start_texts_are_applied_or_rejected,
+    start_times_are_applied_or_rejected,
+    step_options_are_applied_or_rejected,
+    store_options_are_applied_or_rejected,
+    url_parameters_are_applied_or_rejected,
 ];

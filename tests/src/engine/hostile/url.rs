@@ -8,12 +8,12 @@ use stepfast_postgres::{PostgresOptions, PostgresStore};
 use stepfast_sqlite::{SqliteOptions, SqliteStore};
 use tempfile::TempDir;
 
-use super::stage::HostileHarness;
-use super::values::{SIZES, durations, few_texts, texts};
+use super::harness::HostileHarness;
+use super::values::{SIZES, durations, some_texts, texts};
 use crate::StoreFixture;
 use crate::crash::harness::fresh_database;
 
-/// Parameters of a URL of Postgres, without those that lead to another server.
+/// Parameters of a URL of Postgres, without those that select another server.
 const PARAMETERS: &[&str] = &[
     "application_name",
     "channel_binding",
@@ -50,17 +50,17 @@ fn encoded(text: &str) -> String {
 }
 
 /// Opens a store by its URL, and runs an execution on it.
-async fn works(stage: &HostileHarness<'_>, url: &str) -> Result<(), Error> {
+async fn run_on_url(harness: &HostileHarness<'_>, url: &str) -> Result<(), Error> {
     let store = stepfast::connect(url).await?;
-    let engine = Engine::builder(store).register(&stage.innocent).open().await?;
-    let output = engine.run(&stage.innocent, 7).await;
+    let engine = Engine::builder(store).register(&harness.unrelated).open().await?;
+    let output = engine.run(&harness.unrelated, 7).await;
     engine.shutdown(Duration::from_secs(20)).await?;
     assert_eq!(output?, 7);
     Ok(())
 }
 
-pub(super) async fn urls_take_a_parameter_or_refuse_it(fixture: &dyn StoreFixture) {
-    let stage = HostileHarness::on(fixture).await;
+pub(super) async fn url_parameters_are_applied_or_rejected(fixture: &dyn StoreFixture) {
+    let harness = HostileHarness::on(fixture).await;
     let directory = TempDir::new().unwrap();
     let (base, parameters) = match fixture.store().info().kind {
         "memory" => ("memory:".to_owned(), &["durability", "nothing", "readers"][..]),
@@ -72,49 +72,49 @@ pub(super) async fn urls_take_a_parameter_or_refuse_it(fixture: &dyn StoreFixtur
     };
     let urls = ["&", "#", "?", "@", "?durability=full"].map(str::to_owned);
     for parameter in parameters {
-        // the words of a server, and of a URL that is too long
+        // the words of the server's errors, and of the error for a URL that is too long
         let names = [*parameter, "URL", "database", "role", "server process"];
-        stage
-            .check(parameter, &names, few_texts().into_iter().chain(urls.clone()), async |text| {
-                works(&stage, &format!("{base}?{parameter}={}", encoded(text))).await
+        harness
+            .check(parameter, &names, some_texts().into_iter().chain(urls.clone()), async |text| {
+                run_on_url(&harness, &format!("{base}?{parameter}={}", encoded(text))).await
             })
             .await;
     }
     for parameter in ["nothing", "durability", "application_name"] {
-        stage
+        harness
             .check(
                 &format!("plain {parameter}"),
                 &[parameter, "URL"],
                 texts().into_iter().chain(urls.clone()),
-                async |text| works(&stage, &format!("{base}?{parameter}={text}")).await,
+                async |text| run_on_url(&harness, &format!("{base}?{parameter}={text}")).await,
             )
             .await;
     }
     for query in ["durability=full&durability=relaxed", "durability"] {
-        stage
+        harness
             .check("durability", &["durability"], [query], async |query| {
-                let opened = works(&stage, &format!("{base}?{query}")).await;
-                assert!(opened.is_err(), "a URL has two durabilities, or none");
+                let opened = run_on_url(&harness, &format!("{base}?{query}")).await;
+                assert!(opened.is_err(), "a URL with two durabilities, or none, was accepted");
                 opened
             })
             .await;
     }
-    stage.check("url", &["URL", "store"], texts(), async |url| works(&stage, url).await).await;
-    stage
+    harness.check("url", &["URL", "store"], texts(), async |url| run_on_url(&harness, url).await).await;
+    harness
         .check("rest of a url", &["URL", "open", "option"], texts(), async |rest| {
-            works(&stage, &format!("{base}{rest}")).await
+            run_on_url(&harness, &format!("{base}{rest}")).await
         })
         .await;
-    stage
+    harness
         .check("existing", &["URL", "open"], texts(), async |url| {
             stepfast::connect_existing(url).await.map(drop)?;
             stepfast::schema::check(url).await.map(drop)
         })
         .await;
-    stage.end().await;
+    harness.end().await;
 }
 
-pub(super) async fn stores_take_an_option_or_refuse_it(fixture: &dyn StoreFixture) {
+pub(super) async fn store_options_are_applied_or_rejected(fixture: &dyn StoreFixture) {
     match fixture.store().info().kind {
         "memory" => {}
         "sqlite" => options_of_sqlite(fixture).await,
@@ -123,20 +123,20 @@ pub(super) async fn stores_take_an_option_or_refuse_it(fixture: &dyn StoreFixtur
 }
 
 async fn options_of_sqlite(fixture: &dyn StoreFixture) {
-    let stage = HostileHarness::on(fixture).await;
+    let harness = HostileHarness::on(fixture).await;
     let directory = TempDir::new().unwrap();
     let open = async |path: &std::path::Path, options: SqliteOptions| {
         let store = SqliteStore::open(path, options)?;
-        let engine = Engine::builder(std::sync::Arc::new(store)).register(&stage.innocent).open().await?;
-        assert_eq!(engine.run(&stage.innocent, 7).await?, 7);
+        let engine = Engine::builder(std::sync::Arc::new(store)).register(&harness.unrelated).open().await?;
+        assert_eq!(engine.run(&harness.unrelated, 7).await?, 7);
         engine.shutdown(Duration::from_secs(20)).await
     };
-    stage
+    harness
         .check("path", &["path", "file", "directory", "open"], texts(), async |name| {
             open(&directory.path().join(name), SqliteOptions::default()).await
         })
         .await;
-    stage
+    harness
         .check(
             "durability",
             &["full or relaxed"],
@@ -147,67 +147,67 @@ async fn options_of_sqlite(fixture: &dyn StoreFixture) {
             },
         )
         .await;
-    stage.end().await;
+    harness.end().await;
 }
 
 async fn options_of_postgres(fixture: &dyn StoreFixture) {
-    let stage = HostileHarness::on(fixture).await;
+    let harness = HostileHarness::on(fixture).await;
     let url = fresh_database().await;
     let open = async |options: PostgresOptions| -> Result<(), Error> {
         let store = PostgresStore::open_with(&url, options).await?;
-        let engine = Engine::builder(std::sync::Arc::new(store)).register(&stage.innocent).open().await?;
-        let output = engine.run(&stage.innocent, 7).await;
+        let engine = Engine::builder(std::sync::Arc::new(store)).register(&harness.unrelated).open().await?;
+        let output = engine.run(&harness.unrelated, 7).await;
         engine.shutdown(Duration::from_secs(20)).await?;
         assert_eq!(output?, 7);
         Ok(())
     };
     let options = PostgresOptions::default;
-    stage
-        .check("lock_timeout", &["lock_timeout"], durations(), async |it| {
-            open(options().lock_timeout(*it)).await
+    harness
+        .check("lock_timeout", &["lock_timeout"], durations(), async |value| {
+            open(options().lock_timeout(*value)).await
         })
         .await;
-    stage.check("lease", &["lease"], durations(), async |it| open(options().lease(*it)).await).await;
-    stage
-        .check("connect_timeout", &["connect_timeout"], durations(), async |it| {
-            match open(options().connect_timeout(*it)).await {
-                // the message names the time
-                Err(Error::Unreachable { .. }) if *it < Duration::from_secs(1) => Ok(()),
+    harness.check("lease", &["lease"], durations(), async |value| open(options().lease(*value)).await).await;
+    harness
+        .check("connect_timeout", &["connect_timeout"], durations(), async |value| {
+            match open(options().connect_timeout(*value)).await {
+                // the message names the timeout
+                Err(Error::Unreachable { .. }) if *value < Duration::from_secs(1) => Ok(()),
                 opened => opened,
             }
         })
         .await;
-    stage.check("readers", &["readers"], SIZES, async |it| open(options().readers(*it)).await).await;
-    stage
-        .check("application_name", &["application_name"], texts(), async |it| {
-            open(options().application_name(it)).await
+    harness.check("readers", &["readers"], SIZES, async |value| open(options().readers(*value)).await).await;
+    harness
+        .check("application_name", &["application_name"], texts(), async |value| {
+            open(options().application_name(value)).await
         })
         .await;
-    stage.check("listen", &["listen"], texts(), async |it| open(options().listen(it)).await).await;
-    stage
-        .check("store_id", &["store_id"], texts(), async |it| {
+    harness.check("listen", &["listen"], texts(), async |value| open(options().listen(value)).await).await;
+    harness
+        .check("store_id", &["store_id"], texts(), async |value| {
             let mut options = options();
-            options.store_id = Some(it.clone());
+            options.store_id = Some(value.clone());
             open(options).await
         })
         .await;
-    stage
-        .check("sslrootcert", &["sslrootcert", "certificate"], texts(), async |it| {
-            open(options().ssl_root_cert(it)).await
+    harness
+        .check("sslrootcert", &["sslrootcert", "certificate"], texts(), async |value| {
+            open(options().ssl_root_cert(value)).await
         })
         .await;
-    stage
-        .check("sslcert", &["sslcert", "certificate"], texts(), async |it| {
-            open(options().ssl_cert(it, it)).await
+    harness
+        .check("sslcert", &["sslcert", "certificate"], texts(), async |value| {
+            open(options().ssl_cert(value, value)).await
         })
         .await;
-    stage
+    harness
         .check(
             "durability",
             &["durability"],
             [Durability::Full, Durability::Relaxed, Durability::None],
-            async |it| open(options().durability(*it)).await,
+            async |value| open(options().durability(*value)).await,
         )
         .await;
-    stage.end().await;
+    harness.end().await;
 }

@@ -7,7 +7,7 @@ use stepfast_core::clock::{MAX_STORED_DURATION, Timestamp};
 /// A UUID that no execution has.
 pub(super) const UUID: &str = "01a20b8f-64bf-7000-8000-000000000000";
 
-/// Texts: empty, huge, repeated, and with characters that languages and terminals give a meaning.
+/// Returns texts: empty, huge, repeated, and with characters that languages and terminals interpret.
 pub(super) fn texts() -> Vec<String> {
     let short = [
         "",
@@ -62,15 +62,15 @@ pub(super) fn texts() -> Vec<String> {
     short.into_iter().map(str::to_owned).chain(repeated.map(|(text, times)| text.repeat(*times))).collect()
 }
 
-/// Few of the texts, for doors that take long.
-pub(super) fn few_texts() -> Vec<String> {
+/// Returns some of the texts, for slow entry points.
+pub(super) fn some_texts() -> Vec<String> {
     let few =
         ["", " ", "a", "a\0b", "\x1b[2J", "\u{9b}2J", "🦄", "0", "-1", "inf", "'", "\"", "%00", "a=b", UUID];
     let repeated = [("x", 64), ("x", 1025), ("x", 100_000)].map(|(text, times)| text.repeat(times));
     few.into_iter().map(str::to_owned).chain(repeated).collect()
 }
 
-/// Times from zero to more than a clock counts.
+/// Returns durations from zero to above the range of a clock.
 pub(super) fn durations() -> Vec<Duration> {
     vec![
         Duration::ZERO,
@@ -90,19 +90,19 @@ pub(super) fn durations() -> Vec<Duration> {
     ]
 }
 
-/// Instants from the first to the last that a clock can show.
+/// Returns instants from the first to the last that a clock can represent.
 pub(super) fn instants() -> Vec<Timestamp> {
-    // the first and the last day of Postgres, the ends of four digits
+    // the first and the last day of Postgres, the ends of the years with four digits
     let days = [-210_866_803_200_000_000, -62_135_596_800_000_000, 253_402_300_799_999_999];
     let ends = [i64::MIN, i64::MIN + 1, i64::MIN / 2, -1, 0, 1, i64::MAX / 2, i64::MAX - 1, i64::MAX];
     days.iter().flat_map(|day| [day - 1, *day]).chain(ends).map(Timestamp::from_micros).collect()
 }
 
-/// Counts.
+/// Counts at the limits of the types.
 pub(super) const COUNTS: [u32; 9] =
     [0, 1, 2, 1_000, 1_001, i32::MAX as u32, i32::MAX as u32 + 1, u32::MAX - 1, u32::MAX];
 
-/// Sizes.
+/// Sizes at the limits of the types.
 pub(super) const SIZES: [usize; 10] = [
     0,
     1,
@@ -116,7 +116,7 @@ pub(super) const SIZES: [usize; 10] = [
     usize::MAX,
 ];
 
-/// Numbers with a point.
+/// Floating-point numbers at the limits of the type.
 pub(super) const FLOATS: [f64; 14] = [
     0.0,
     -0.0,

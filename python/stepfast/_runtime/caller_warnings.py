@@ -1,0 +1,76 @@
+"""Warnings that point to the code of the program, not to that of the package."""
+
+from __future__ import annotations
+
+import inspect
+import logging
+import os
+import sys
+import warnings
+from types import CodeType, FrameType
+from typing import Any, Final
+
+from stepfast.errors import StepfastWarning
+
+#: The folder of the package.
+_PACKAGE: Final = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+
+_log: Final = logging.getLogger("stepfast")
+
+
+def warn_caller(text: str) -> None:
+    """Warns at the place where the program has called the package: by default once for each place."""
+    frame: FrameType | None = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]
+    while frame is not None and frame.f_code.co_filename.startswith(_PACKAGE):
+        frame = frame.f_back
+    if frame is None:
+        warnings.warn(text, StepfastWarning, stacklevel=2)
+        return
+    warnings.warn_explicit(
+        text,
+        StepfastWarning,
+        frame.f_code.co_filename,
+        frame.f_lineno,
+        module=frame.f_globals.get("__name__"),
+        registry=frame.f_globals.setdefault("__warningregistry__", {}),
+    )
+
+
+def warn_of_function(text: str, function: Any) -> None:
+    """Warns at the definition of a function. Where warnings are errors, the text is logged instead: no code
+    of the program could handle the error.
+
+    Args:
+        text: The text of the warning.
+        function: The function; None for a function that is not known here.
+    """
+    code: Any = getattr(inspect.unwrap(function), "__code__", None) if callable(function) else None
+    is_code = isinstance(code, CodeType)
+    try:
+        warnings.warn_explicit(
+            text,
+            StepfastWarning,
+            code.co_filename if is_code else "<unknown>",
+            code.co_firstlineno if is_code else 1,
+            module=getattr(function, "__module__", None),
+        )
+    except StepfastWarning:
+        _log.warning("%s", text)
+
+
+def warn_of_blocked_loop() -> None:
+    """Warns of a call that blocks the event loop of its thread. Where warnings are errors, the text is logged
+    instead: the call is under way. In notebooks cells block the loop of their kernel in any case."""
+    if "ipykernel" in sys.modules:
+        return
+    text = (
+        "a call of a sync engine blocks the event loop that runs in this thread: use an AsyncEngine in async "
+        "code, or await asyncio.to_thread(...)"
+    )
+    try:
+        warn_caller(text)
+    except StepfastWarning:
+        _log.warning("%s", text, stack_info=True)
+
+
+__all__ = ["warn_caller", "warn_of_blocked_loop", "warn_of_function"]
