@@ -5,6 +5,7 @@ It ends with an error if something public is not described.
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import re
 import sys
@@ -22,7 +23,8 @@ WIDTH: Final = 100
 GROUPS: Final = {
     "Steps and workflows": (
         "python",
-        "step workflow sleep sleep_until Duration Step BoundStep Workflow BoundWorkflow PlacedWorkflow Instance",
+        "step workflow sleep sleep_until Duration Step BoundStep Workflow BoundWorkflow ConfiguredWorkflow "
+        "RemoteWorkflow Startable StartOptions Instance",
     ),
     "Side by side, limits in time, children": (
         "python-asyncio",
@@ -31,9 +33,8 @@ GROUPS: Final = {
     "Steps in processes": ("python-processes", "ProcessStep BoundProcessStep ProcessDied"),
     "Engines": (
         "python-running",
-        "Engine Options Handle AsyncEngine AsyncOptions AsyncHandle "
-        "Client ClientOptions AsyncClient AsyncClientOptions "
-        "Execution Status Record Checkpoint Attempt Filter Answers Survey Worker Unclaimable ReplayFilter",
+        "Client Engine Handle AsyncClient AsyncEngine AsyncHandle Execution Status Record Checkpoint Attempt "
+        "Filter BulkResult WorkerOverview Worker Unclaimable ReplayFilter",
     ),
     "Queues": ("queues", "Queue QueueInfo Rate"),
     "Outboxes": ("outbox", "Outbox AsyncOutbox DeadLetter"),
@@ -69,11 +70,14 @@ class Entry:
 
     title: str
     it: Any
+    chosen: list[Entry] | None = None
 
     @property
     def overloads(self) -> list[Any]:
-        """Its signatures, without those that only give types to so many arguments of any number."""
+        """Its signatures. Overloads that only help a type checker are left out, and overloads for a fixed number
+        of arguments beside one for any number."""
         found = self.it.overloads if self.it.is_function and self.it.overloads else [self.it]
+        found = [each for each in found if not is_for_checkers(each)]
         if not any(is_variadic(each) for each in found):
             return list(found)
         return [each for each in found if is_variadic(each)]
@@ -83,7 +87,7 @@ class Entry:
         """Those to be described: of a function, or of a class that is called."""
         if not self.it.is_class:
             return given(self.it) if self.it.is_function else []
-        return given(self.it.members["__init__"]) if "parameters" in self.sections else []
+        return given(self.it.all_members["__init__"]) if "parameters" in self.sections else []
 
     @property
     def heading(self) -> str:
@@ -113,6 +117,8 @@ class Entry:
     @property
     def members(self) -> list[Entry]:
         """Methods with headings of their own."""
+        if self.chosen is not None:
+            return self.chosen
         if not self.it.is_class:
             return []
         return [
@@ -121,10 +127,29 @@ class Entry:
             if member.is_function and not name.startswith("_") and not is_elsewhere(member)
         ]
 
+    def without(self, described: set[str]) -> Entry:
+        """Returns the entry without the members that earlier entries describe.
+
+        Args:
+            described: The paths of described members, to which those of this entry are added.
+        """
+        own = [member for member in self.members if path_of(member.it) not in described]
+        described.update(path_of(member.it) for member in own)
+        return dataclasses.replace(self, chosen=own)
+
 
 def is_elsewhere(member: Any) -> bool:
     """True if it is described with the class that it is inherited from."""
     return bool(member.inherited and member.final_target.parent.is_exported)
+
+
+def path_of(member: Any) -> str:
+    """Returns where a member is defined: several classes may inherit it from one private base."""
+    return str(member.final_target.path if member.is_alias else member.path)
+
+
+def is_for_checkers(function: Any) -> bool:
+    return function.is_function and any("Unspecified" in type_of(each) for each in function.parameters)
 
 
 class Reference:
@@ -134,7 +159,10 @@ class Reference:
         package: Any = griffe.load("stepfast", search_paths=[PYTHON], allow_inspection=False)
         self.missing: list[str] = []
         self._lines: list[str] = []
-        self._groups = dict(grouped(package))
+        described: set[str] = set()
+        self._groups = {
+            group: [entry.without(described) for entry in entries] for group, entries in grouped(package)
+        }
         self._entries: dict[str, Entry] = {}
         self._anchors: dict[str, str] = {}
         for entry in [entry for entries in self._groups.values() for entry in entries]:
@@ -173,11 +201,19 @@ class Reference:
             self.missing.append(f"{entry.title}: a docstring")
             return
         self._lines += ["", *self._linked(fenced(sections["text"]), entry)]
-        sections = self._said(entry)
-        self._list("Arguments", self._arguments(entry, sections), entry)
-        self._list("Attributes", self._attributes(entry, sections), entry)
-        for returned in sections.get("returns", []):
-            self._lines += ["", *self._linked(f"**Returns** {joined(returned.description)}", entry)]
+        said = self._said(entry)
+        arguments = dict(self._arguments(entry, said))
+        if f"`{entry.title.removeprefix('Async')}`" in sections["text"] and entry.title.startswith("Async"):
+            # the entry of the sync class has the rest
+            own = [each.name for each in sections.get("parameters", [])]
+            arguments = {name: text for name, text in arguments.items() if name in own}
+        else:
+            sections = said
+        self._list("Arguments", arguments.values(), entry)
+        self._list("Attributes", self._attributes(entry, said), entry)
+        returned = joined(" ".join(each.description for each in sections.get("returns", [])))
+        if returned:
+            self._lines += ["", *self._linked(f"**Returns** {returned}", entry)]
         raised = [f"`{each.annotation}`: {joined(each.description)}" for each in sections.get("raises", [])]
         self._list("Raises", raised, entry)
 
@@ -197,7 +233,7 @@ class Reference:
             sections["parameters"] = list(described.values())
         return sections
 
-    def _arguments(self, entry: Entry, sections: dict[str, Any]) -> Iterator[str]:
+    def _arguments(self, entry: Entry, sections: dict[str, Any]) -> Iterator[tuple[str, str]]:
         described = {each.name: joined(each.description) for each in sections.get("parameters", [])}
         for parameter in entry.parameters:
             told = [
@@ -219,7 +255,7 @@ class Reference:
             if is_optional(parameter) and (any(map(is_optional, told)) or is_by_name(parameter)):
                 facts.append(f"by default `{parameter.default}`")
             what = f" ({', '.join(facts)})" if facts else ""
-            yield f"`{starred(parameter)}`{what}: {described[parameter.name]}"
+            yield parameter.name, f"`{starred(parameter)}`{what}: {described[parameter.name]}"
 
     def _attributes(self, entry: Entry, sections: dict[str, Any]) -> Iterator[str]:
         if not entry.it.is_class:
@@ -286,8 +322,7 @@ def declared(entry: Entry) -> Iterator[str]:
     """The declaration, as in code."""
     name = entry.title.rpartition(".")[2]
     if entry.it.is_class:
-        # `Reference` is nobody's business
-        bases = ", ".join(str(base) for base in entry.it.bases if str(base) != "Reference")
+        bases = ", ".join(public_bases(entry.it))
         if not name.islower():
             yield f"class {name}({bases})" if bases else f"class {name}"
         if entry.parameters:
@@ -304,6 +339,17 @@ def declared(entry: Entry) -> Iterator[str]:
 
 def is_enum(found: Any) -> bool:
     return any(str(base).endswith("Enum") for base in found.bases)
+
+
+def public_bases(cls: Any) -> Iterator[str]:
+    """Returns the bases of a class; a private base is replaced by its own bases."""
+    for base in cls.bases:
+        name = str(base).partition("[")[0]
+        found = [each for each in cls.resolved_bases if each.name == name]
+        if name.startswith("_") and found:
+            yield from public_bases(found[0])
+        elif name != "CoroutineFunction":
+            yield str(base)
 
 
 def given(function: Any) -> list[Any]:

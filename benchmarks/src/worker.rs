@@ -13,7 +13,7 @@ use tokio::process::{Child, ChildStdin, Command};
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
-use crate::queue::RunCounter;
+use crate::experiments::queue::RunCounter;
 use crate::target::io_error;
 
 /// The program's arguments for a worker. The URL of the store follows them.
@@ -148,8 +148,11 @@ fn print_line(line: &str) {
 /// `SIGTERM` (the worker then requeues its executions).
 pub async fn run_worker(url: &str) -> Result<(), Error> {
     let run_counter = Arc::new(RunCounter::default());
-    let (noop, long, queued) =
-        (crate::workflows::workflow(), long_workflow(), crate::queue::workflow(&run_counter));
+    let (noop, long, queued) = (
+        crate::experiments::workflows::workflow(),
+        long_workflow(),
+        crate::experiments::queue::workflow(&run_counter),
+    );
     let store = stepfast::connect(url).await?;
     let engine = Engine::builder(store).register(&noop).register(&long).register(&queued).open().await?;
     tokio::spawn(report_runs(engine.clone(), run_counter));

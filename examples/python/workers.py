@@ -25,7 +25,7 @@ def order(item: str) -> str:
 
 
 def work() -> None:
-    """Runs a worker until SIGTERM. Then the worker claims nothing new, and finishes its running executions."""
+    """Runs a worker until SIGTERM; then it claims nothing new, and finishes its running executions."""
     with Engine(STORE) as engine:
         engine.work(grace=30)
 

@@ -77,7 +77,7 @@ async def turns_there_async(order: Order) -> Order:
 
 
 @step(process=True)
-def where_am_i() -> tuple[Current | None, str, int]:
+def where_am_i() -> tuple[Current, str, int]:
     record = logging.getLogger("bodies").makeRecord("bodies", 20, "file", 1, "text", (), None)
     return current(), f"{record.stepfast_workflow_id} {record.stepfast_step}", os.getpid()
 

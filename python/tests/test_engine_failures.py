@@ -69,14 +69,12 @@ told: queue.Queue[str] = queue.Queue()
 @step
 def tell() -> None:
     now = current()
-    assert now is not None
     told.put(now.workflow_id)
 
 
 @step
 async def tell_async() -> None:
     now = current()
-    assert now is not None
     told.put(now.workflow_id)
 
 

@@ -282,6 +282,8 @@ def sleeps(store: Store, value: Any) -> object:
     if isinstance(value, (int, float, Fraction)) and not value <= 1:
         # too long to wait for; not a number is refused
         value = math.nan if value != value else 0
+    if isinstance(value, timedelta) and value > timedelta(seconds=1):
+        value = timedelta(0)
     CURRENT[:] = [value]
     return store.engine.run(waits_as_told)
 

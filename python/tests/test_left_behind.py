@@ -1,14 +1,16 @@
-"""Tasks that a workflow leaves behind when it returns: they are dropped, and the log says so."""
+"""Tasks that a workflow leaves behind when it returns: they are dropped, with a warning."""
 
 from __future__ import annotations
 
 import asyncio
+import inspect
 import logging
+import warnings
 
 import pytest
 
 import stepfast
-from stepfast import AsyncEngine, Workflow, step, workflow
+from stepfast import AsyncEngine, StepfastWarning, Workflow, step, workflow
 
 STARTED: set[asyncio.Future[object]] = set()
 
@@ -77,22 +79,29 @@ async def run(program: Workflow[[int], object], workflow_id: str) -> None:
 @pytest.mark.parametrize(
     ("program", "name"), [(leaves_step, "position"), (leaves_task, "'the audit' (audits)")]
 )
-def test_the_log_names_what_is_dropped(
-    program: Workflow[[int], object], name: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    with caplog.at_level(logging.WARNING, "stepfast"):
+def test_warning_names_dropped_tasks(program: Workflow[[int], object], name: str) -> None:
+    with pytest.warns(StepfastWarning) as warned:
         asyncio.run(run(program, "left"))
-    messages = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
-    assert len(messages) == 2
-    for way, message in zip(("run", "start"), messages, strict=True):
+    assert len(warned) == 2
+    for way, warning in zip(("run", "start"), warned, strict=True):
+        message = str(warning.message)
         assert f"'{program.name}'" in message and f"'left-{way}'" in message and name in message
         assert "await" in message
+        assert (warning.filename, warning.lineno) == (__file__, inspect.getsourcelines(program.function)[1])
+
+
+def test_dropped_tasks_are_logged_where_warnings_are_errors(caplog: pytest.LogCaptureFixture) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", StepfastWarning)
+        asyncio.run(run(leaves_task, "logged"))
+    messages = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
+    assert len(messages) == 2 and all("'the audit' (audits)" in message for message in messages)
 
 
 @pytest.mark.parametrize("program", [cancels_and_awaits, fails_beside], ids=lambda it: it.name)
 def test_what_the_code_has_dealt_with_is_not_named(
     program: Workflow[[int], object], caplog: pytest.LogCaptureFixture
 ) -> None:
-    with caplog.at_level(logging.WARNING, "stepfast"):
-        asyncio.run(run(program, "dealt"))
+    # a warning would be an error, and logged
+    asyncio.run(run(program, "dealt"))
     assert [record for record in caplog.records if "dropped" in record.getMessage()] == []

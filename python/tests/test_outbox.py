@@ -326,7 +326,10 @@ def test_what_cannot_be_is_refused(tmp_path: pathlib.Path) -> None:
         for call, says in [
             (lambda: outbox.start(None, outbox_greet, "x"), "is no connection on which an outbox can write"),
             (lambda: outbox.start(connection, print, "x"), "is no workflow"),  # type: ignore[arg-type]
-            (lambda: outbox.start(connection, outbox_greet, "x" * 2_000_000), "an outbox takes at most 1048576"),
+            (
+                lambda: outbox.start(connection, outbox_greet, "x" * 2_000_000),
+                "an outbox takes at most 1048576",
+            ),
             (
                 lambda: outbox.start(connection, outbox_greet.options(key="k"), "x"),
                 "key is 'k', and needs a queue",

@@ -41,7 +41,12 @@ def test_every_name_is_in_it() -> None:
             "        weeks: Weeks to add.\n",
             "Parameter 'weeks'",
         ),
-        ("_engine/records.py", "        ended_at: When it ended.\n", "", "Execution: its attribute ended_at"),
+        (
+            "_engine/records.py",
+            "        ended_at: The time of its end; None before.\n",
+            "",
+            "Execution: its attribute ended_at",
+        ),
         ("errors.py", '    """The recorded data cannot be read."""', "    ...", "StoreCorrupt: a docstring"),
         (
             "_engine/handle.py",

@@ -1,8 +1,10 @@
 """Exceptions, as failures and as values."""
 
+import copy
 import dataclasses
 import json
 import pathlib
+import pickle
 import subprocess
 import threading
 from collections.abc import Callable
@@ -10,9 +12,9 @@ from typing import Any, ClassVar, Self
 
 import attrs
 import ormsgpack
-import pydantic
 import pytest
 
+from stepfast import Error, InvalidArgument, StoreCorrupt, WorkflowParked
 from stepfast.values import (
     DecodeError,
     EncodeError,
@@ -271,27 +273,32 @@ def local() -> BaseException:
     return error
 
 
-def pydantics() -> BaseException:
-    class Model(pydantic.BaseModel):
-        a: int
+class Counting(Exception):
+    """Keeps account of its subclasses."""
 
-    return caught(lambda: Model(a="x"))  # type: ignore[arg-type]
+    subclasses: ClassVar[list[type]] = []
+
+    def __init_subclass__(cls) -> None:
+        cls.subclasses.append(cls)
+
+
+def holding_class() -> BaseException:
+    error = Counting("counted")
+    error.lock = threading.Lock()  # type: ignore[attr-defined]
+    return error
 
 
 @pytest.mark.parametrize(
     ("error", "kind", "message"),
     [
         (local(), "test_values_exceptions.local.<locals>.Local", "from here"),
-        (Holding(threading.Lock()), "test_values_exceptions.Holding", "held"),
-        (Lying("once"), "test_values_exceptions.Lying", "once"),
-        (ValueError("\ud800"), "ValueError", "\\ud800"),
-        (ValueError(len), "ValueError", "<built-in function len>"),
-        (pydantics(), "pydantic_core._pydantic_core.ValidationError", "1 validation error"),
-        (Holding(Holding(threading.Lock())), "test_values_exceptions.Holding", "held"),
+        (holding_class(), "test_values_exceptions.Counting", "counted"),
     ],
     ids=lambda value: type(value).__name__,
 )
-def test_what_cannot_be_made_again_is_told(error: BaseException, kind: str, message: str) -> None:
+def test_exception_of_an_unknown_class_becomes_a_remote_error(
+    error: BaseException, kind: str, message: str
+) -> None:
     data = encode_exception(error)
     back = decode_exception(data)
     assert type(back) is RemoteError
@@ -303,6 +310,97 @@ def test_what_cannot_be_made_again_is_told(error: BaseException, kind: str, mess
     assert state_of(again) == state_of(back)
     with pytest.raises(EncodeError):
         encode(error)
+    assert Counting.subclasses == []
+
+
+@pytest.mark.parametrize(
+    ("error", "text", "args", "missing"),
+    [
+        (Holding(threading.Lock()), "held", ("held",), "lock"),
+        (Lying("once"), "once", ("once",), None),
+        (ValueError("\ud800"), "\\ud800", ("\\ud800",), None),
+        (ValueError(len), "<built-in function len>", ("<built-in function len>",), None),
+        (KeyError(len), "<built-in function len>", ("<built-in function len>",), None),
+        (Holding(Holding(threading.Lock())), "held", ("held",), "lock"),
+        (OSError(28, "full", len), str(OSError(28, "full", len)), None, "filename"),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_exception_that_holds_too_much_comes_back_in_part(
+    error: BaseException, text: str, args: Any, missing: str | None
+) -> None:
+    error.add_note("a note")
+    error.__cause__ = KeyError("cause")
+    back = error
+    # a part is recorded again as it is, also as a value
+    for _ in range(2):
+        back = decode_exception(encode_exception(back))
+        assert isinstance(back, type(error)) and type(back).__qualname__ == type(error).__qualname__
+        assert (str(back), repr(back)) == (text, f"{type(error).__name__}({text!r})")
+        assert back.__notes__ == ["a note"] and isinstance(back.__cause__, KeyError)
+        assert args is None or back.args == args
+        if missing is not None:
+            with pytest.raises(AttributeError, match=f"no attribute '{missing}': it could not be recorded"):
+                getattr(back, missing)
+        with pytest.raises(AttributeError, match="no attribute 'unheard_of'$"):
+            back.unheard_of  # type: ignore[attr-defined] # noqa: B018
+    assert str(decode(encode([back]))[0]) == text
+    for copied in (copy.copy(back), pickle.loads(pickle.dumps(back))):
+        assert isinstance(copied, type(error)) and (str(copied), repr(copied)) == (str(back), repr(back))
+    with pytest.raises(EncodeError):
+        encode(error)
+
+
+def test_part_keeps_the_attributes_that_can_be_recorded() -> None:
+    error = Holding(threading.Lock())
+    error.order, error.count = "order-7", 3  # type: ignore[attr-defined]
+    back: Any = decode_exception(encode_exception(error))
+    assert (back.order, back.count) == ("order-7", 3)
+    back.count = 4
+    assert back.count == 4
+
+
+def test_group_that_holds_too_much_keeps_its_members() -> None:
+    group = Several([ValueError("v"), Holding(threading.Lock())], "because")  # type: ignore[list-item]
+    group.lock = threading.Lock()  # type: ignore[attr-defined]
+    back: Any = decode_exception(encode_exception(group))
+    assert isinstance(back, Several) and back.reason == "because"
+    assert [type(each).__name__ for each in back.exceptions] == ["ValueError", "Holding"]
+    matched, rest = back.split(ValueError)
+    assert [str(each) for each in matched.exceptions] == ["v"] and rest is not None
+
+
+def test_exceptions_are_recorded_by_earlier_names() -> None:
+    for old, cls in (
+        ("Invalid", InvalidArgument),
+        ("Parked", WorkflowParked),
+        ("Corrupt", StoreCorrupt),
+    ):
+        name = f"stepfast.errors:{cls.__qualname__}".encode()
+        data = encode(cls("wrong", "SF-0099"))
+        assert name in data
+        before = f"stepfast.errors:{old}".encode()
+        head = data.index(name) - 1
+        # the text's own head, and the length of the extension
+        assert data[head] == 0xA0 | len(name) and data[0] == 0xC7
+        data = bytes((0xC7, data[1] - len(name) + len(before))) + data[2:head] + bytes((0xA0 | len(before),))
+        data += before + encode(cls("wrong", "SF-0099"))[head + 1 + len(name) :]
+        back = decode(data)
+        assert type(back) is cls and (str(back), back.code) == ("wrong", "SF-0099")
+
+
+def test_remote_error_knows_the_bases_of_its_class(monkeypatch: pytest.MonkeyPatch) -> None:
+    data = encode_exception(Missing("/x"))
+    monkeypatch.delattr(f"{__name__}.Missing")
+    for _ in range(2):
+        back = decode_exception(data)
+        assert isinstance(back, RemoteError) and isinstance(back, Error) and back.code == "SF-0008"
+        assert back.kind == f"{__name__}.Missing"
+        assert back.bases == ("FileNotFoundError", "OSError")
+        assert back.is_a(Missing) and back.is_a(OSError) and back.is_a(Exception)
+        assert not back.is_a(ValueError) and not back.is_a(PermissionError)
+        data = encode_exception(back)
+        assert state_of(decode(encode(back))) == state_of(back)
 
 
 def test_an_exception_without_text_is_recorded() -> None:
@@ -312,7 +410,7 @@ def test_an_exception_without_text_is_recorded() -> None:
 
 def test_only_what_cannot_be_made_again_is_replaced() -> None:
     error = ValueError("outer")
-    error.__cause__ = Holding(threading.Lock())
+    error.__cause__ = holding_class()
     error.__cause__.__cause__ = KeyError("inner")
     group = ExceptionGroup("group", [error, local()])  # type: ignore[list-item]
     back = decode_exception(encode_exception(group))

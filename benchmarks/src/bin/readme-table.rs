@@ -2,8 +2,8 @@
 
 use std::path::Path;
 
-use stepfast_benchmarks::peers::{self, Results};
-use stepfast_benchmarks::readme::{Page, read_reports, update_page};
+use stepfast_benchmarks::report::peers::{self, Results};
+use stepfast_benchmarks::report::readme::{Page, read_reports, update_page};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let home = Path::new(env!("CARGO_MANIFEST_DIR"));

@@ -234,7 +234,7 @@ fn parse_rate(text: &str) -> Result<RateOption, String> {
 
 fn queue_table(rows: &[QueueRow]) -> String {
     if rows.is_empty() {
-        return "there is no queue".to_owned();
+        return "no queues".to_owned();
     }
     let mut table = Table::new();
     table.load_style(UTF8_HORIZONTAL_ONLY).set_header([

@@ -30,11 +30,8 @@ R = TypeVar("R")
 
 class AsyncClient:
     """Like `Client`, for programs with an event loop: `async with AsyncClient(url) as client:`. It is used
-    from the loop on which it was opened.
-
-    Args:
-        url: The URL of the store, the same as the workers have: `postgres://…` or `sqlite://shop.db`.
-        queues: Queues to store when the client opens, for all processes; see `Queue`.
+    from the loop on which it was opened. See `Client` for the arguments, and `open` for the errors of opening
+    it.
 
     Raises:
         InvalidArgument: An argument is out of its bounds.

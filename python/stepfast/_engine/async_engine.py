@@ -20,19 +20,8 @@ from stepfast.errors import EngineClosed
 
 class AsyncEngine(AsyncClient):
     """Like `Engine`, for programs with an event loop: `async with AsyncEngine(url) as engine:`. Async
-    workflows run on the loop on which it was opened, sync ones on threads. It is used from that loop.
-
-    Args:
-        url: The URL of the store: `sqlite://shop.db`, `postgres://…`, `memory:`.
-        max_running: See `Engine`.
-        suspend_after: See `Engine`.
-        value_limit: See `Engine`.
-        max_threads: See `Engine`.
-        max_processes: See `Engine`.
-        app_version: See `Engine`.
-        max_recoveries: See `Engine`.
-        queues: See `Engine`.
-        serve_queues: See `Engine`.
+    workflows run on the loop on which it was opened, sync ones on threads. It is used from that loop. See
+    `Engine` for the arguments, and `AsyncClient.open` for the errors of opening it.
 
     Raises:
         InvalidArgument: An argument is out of its bounds.

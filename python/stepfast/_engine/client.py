@@ -80,7 +80,7 @@ class Client:
             NotFound: The queue does not exist.
             EncodeError: An argument cannot be recorded.
             InvalidArgument: The engine cannot start the workflow, an argument is larger than `value_limit`,
-                or the caller is the code of a workflow: call the workflow there, or use its own `start`.
+                or the caller is the code of a workflow: call the workflow there, or use `Workflow.start`.
             TypeError: The workflow does not take these arguments.
             EngineClosed: The engine is closed.
             StoreUnavailable: The `wait_timeout` has passed.

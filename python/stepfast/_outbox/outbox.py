@@ -111,12 +111,7 @@ class Outbox(_OutboxBase):
 
 class AsyncOutbox(_OutboxBase):
     """Like `Outbox`, for connections whose calls are awaited: of asyncpg, psycopg (`AsyncConnection`,
-    `AsyncCursor`) and SQLAlchemy (`AsyncSession`, `AsyncConnection`).
-
-    Args:
-        schema: See `Outbox`.
-        notify: See `Outbox`.
-        shard: See `Outbox`.
+    `AsyncCursor`) and SQLAlchemy (`AsyncSession`, `AsyncConnection`). See `Outbox` for the arguments.
 
     Raises:
         InvalidArgument: An argument is out of its bounds.

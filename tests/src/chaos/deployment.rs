@@ -172,7 +172,7 @@ impl Deployment {
         }
     }
 
-    /// Handles events until a condition holds. Records a violation after [`WAIT_TIMEOUT`].
+    /// Handles events until a condition holds. Records a violation after `WAIT_TIMEOUT`.
     pub async fn wait_until(&mut self, what: &str, condition: impl Fn(&Self) -> bool) -> bool {
         let until = Instant::now() + WAIT_TIMEOUT;
         while !condition(self) {
@@ -265,7 +265,7 @@ impl Deployment {
     }
 
     /// Repeats a query, and handles events, until its number meets a condition. Records a violation after
-    /// [`WAIT_TIMEOUT`].
+    /// `WAIT_TIMEOUT`.
     pub async fn wait_for_number(&mut self, what: &str, sql: &str, condition: impl Fn(i64) -> bool) -> bool {
         let until = Instant::now() + WAIT_TIMEOUT;
         while !self.query_number(sql).await.is_some_and(&condition) {

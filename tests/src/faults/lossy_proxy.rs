@@ -1,4 +1,4 @@
-//! [`LossyProxy`]: a proxy for Postgres that drops or delays replies to COMMIT and truncates messages.
+//! A proxy for Postgres that drops or delays replies to COMMIT and truncates messages.
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};

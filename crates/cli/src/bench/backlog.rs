@@ -1,8 +1,8 @@
 //! `stepfast bench backlog`.
 
 use clap::Args;
-use stepfast_benchmarks::backlog::{self, BacklogSweep};
-use stepfast_benchmarks::table;
+use stepfast_benchmarks::experiments::backlog::{self, BacklogSweep};
+use stepfast_benchmarks::report::table;
 
 use super::{BenchArgs, Sdk, progress_bar};
 

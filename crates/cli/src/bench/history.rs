@@ -1,8 +1,8 @@
 //! `stepfast bench history`.
 
 use clap::Args;
-use stepfast_benchmarks::history::{self, HistorySweep};
-use stepfast_benchmarks::table;
+use stepfast_benchmarks::experiments::history::{self, HistorySweep};
+use stepfast_benchmarks::report::table;
 
 use super::{BenchArgs, Sdk, progress_bar};
 

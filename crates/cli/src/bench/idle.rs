@@ -1,7 +1,8 @@
 //! `stepfast bench idle`.
 
 use clap::Args;
-use stepfast_benchmarks::{idle, table};
+use stepfast_benchmarks::experiments::idle;
+use stepfast_benchmarks::report::table;
 
 use super::{BenchArgs, Sdk, progress_bar};
 

@@ -1,7 +1,8 @@
 //! `stepfast bench memory`.
 
 use clap::Args;
-use stepfast_benchmarks::{memory, table};
+use stepfast_benchmarks::experiments::memory;
+use stepfast_benchmarks::report::table;
 
 use super::{BenchArgs, PythonArgs, Sdk, forward_stderr, progress_bar};
 

@@ -16,9 +16,11 @@ use std::path::PathBuf;
 use anyhow::Context;
 use clap::{Args, Subcommand, ValueEnum};
 use indicatif::{ProgressBar, ProgressStyle};
+use stepfast_benchmarks::experiments::flush;
 use stepfast_benchmarks::report::Machine;
+use stepfast_benchmarks::report::table;
 use stepfast_benchmarks::target::TargetLocation;
-use stepfast_benchmarks::{Figure, Report, Row, flush, python, table};
+use stepfast_benchmarks::{Figure, Report, Row, python};
 
 use crate::output;
 

@@ -1,7 +1,8 @@
 //! `stepfast bench payload`.
 
 use clap::Args;
-use stepfast_benchmarks::{payload, table};
+use stepfast_benchmarks::experiments::payload;
+use stepfast_benchmarks::report::table;
 
 use super::{BenchArgs, PythonArgs, Sdk, forward_stderr, progress_bar};
 

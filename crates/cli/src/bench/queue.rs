@@ -2,8 +2,8 @@
 
 use anyhow::bail;
 use clap::Args;
-use stepfast_benchmarks::queue::{self, QueueParameters};
-use stepfast_benchmarks::table;
+use stepfast_benchmarks::experiments::queue::{self, QueueParameters};
+use stepfast_benchmarks::report::table;
 
 use super::{BenchArgs, PythonArgs, Sdk, forward_stderr, progress_bar};
 

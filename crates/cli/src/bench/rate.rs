@@ -1,8 +1,8 @@
 //! `stepfast bench rate`.
 
 use clap::Args;
-use stepfast_benchmarks::rate::{self, RateParameters};
-use stepfast_benchmarks::table;
+use stepfast_benchmarks::experiments::rate::{self, RateParameters};
+use stepfast_benchmarks::report::table;
 
 use super::{BenchArgs, Sdk, progress_bar};
 

@@ -2,8 +2,10 @@
 
 use anyhow::bail;
 use clap::{Args, ValueEnum};
-use stepfast_benchmarks::workflows::{self, IdSource, Mode, WorkflowParameters};
-use stepfast_benchmarks::{Row, sizes, table};
+use stepfast_benchmarks::Row;
+use stepfast_benchmarks::experiments::sizes;
+use stepfast_benchmarks::experiments::workflows::{self, IdSource, Mode, WorkflowParameters};
+use stepfast_benchmarks::report::table;
 
 use super::{BenchArgs, PythonArgs, Sdk, forward_stderr, progress_bar};
 

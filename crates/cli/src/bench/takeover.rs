@@ -1,8 +1,9 @@
 //! `stepfast bench takeover`, and the worker processes that it and `idle` start.
 
 use clap::Args;
-use stepfast_benchmarks::takeover::{self, TakeoverParameters, Termination};
-use stepfast_benchmarks::{table, worker};
+use stepfast_benchmarks::experiments::takeover::{self, TakeoverParameters, Termination};
+use stepfast_benchmarks::report::table;
+use stepfast_benchmarks::worker;
 
 use super::{BenchArgs, Sdk, progress_bar};
 

@@ -1,7 +1,8 @@
 //! `stepfast bench writes`.
 
 use clap::Args;
-use stepfast_benchmarks::{table, writes};
+use stepfast_benchmarks::experiments::writes;
+use stepfast_benchmarks::report::table;
 
 use super::{BenchArgs, Sdk, progress_bar};
 

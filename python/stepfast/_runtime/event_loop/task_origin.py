@@ -137,8 +137,9 @@ class DroppedTasks:
             host: Host = branch.host
             functions = (each.function for each in host.workflows if each.name == branch.workflow)
             warn_of_function(
-                f"workflow {branch.workflow!r} (workflow_id {branch.workflow_id!r}) returned before tasks that "
-                f"it had created, which are dropped: {', '.join(sorted(names))}; await them in the workflow",
+                f"workflow {branch.workflow!r} (workflow_id {branch.workflow_id!r}) returned before tasks "
+                f"that it had created, which are dropped: {', '.join(sorted(names))}; await them in the "
+                "workflow",
                 next(functions, None),
             )
 

@@ -24,6 +24,8 @@ _MARK: Final = "__stepfast_part__"
 _STAND_IN_ATTRIBUTES: Final[dict[str, tuple[str, ...]]] = {
     "httpx:Request": ("method",),
     "httpx:Response": ("status_code",),
+    "httpx2:Request": ("method",),
+    "httpx2:Response": ("status_code",),
     "requests.models:Request": ("method", "url"),
     "requests.models:PreparedRequest": ("method", "url"),
     "requests.models:Response": ("status_code", "reason", "url", "encoding"),
@@ -176,6 +178,9 @@ def _make_hidden_subclass(cls: type[Any]) -> type[Any]:
         "__repr__": _text if not issubclass(cls, BaseException) else _exception_repr,
         "__reduce__": _reduce_for_copies,
     }
+    if f"{cls.__module__}:{cls.__qualname__}" in _STAND_IN_ATTRIBUTES:
+        # its property may take a missing body for one that was not read yet
+        namespace["content"] = property(_missing_body)
     made: type[Any] = metaclass(cls.__name__, (cls,), namespace)
     return made
 
@@ -185,13 +190,19 @@ def _missing_attribute(self: object, name: str) -> object:
     cls = type(self)
     part = part_of(self)
     text = f"{cls.__qualname__!r} object has no attribute {name!r}"
-    is_known = part is not None and (name in part.missing or hasattr(cls, name))
-    if is_known and not name.startswith("__"):
+    # a class with a `__getattr__` of its own may have any attribute
+    may_exist = hasattr(cls, name) or hasattr(cls.__mro__[1], "__getattr__")
+    if part is not None and (name in part.missing or may_exist) and not name.startswith("__"):
         text += (
             ": it could not be recorded with the exception. Read it in the step, and raise an exception or "
             "return a value with what the workflow needs of it"
         )
     raise AttributeError(text, name=name)
+
+
+def _missing_body(self: object) -> object:
+    """The property `content` of responses and requests. Its error leads to `__getattr__`."""
+    raise AttributeError
 
 
 def _text(self: object) -> str:

@@ -3,7 +3,7 @@
 use comfy_table::Table;
 use comfy_table::presets::ASCII_MARKDOWN;
 
-use crate::payload;
+use crate::experiments::payload;
 use crate::report::{Figure, Row};
 
 fn new_table<const N: usize>(header: [&str; N]) -> Table {

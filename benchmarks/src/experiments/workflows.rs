@@ -9,12 +9,12 @@ use stepfast::{Context, Engine, Error, Failure, Key, Workflow};
 use tokio::time::Instant;
 
 use crate::bound::{Probe, RunObservation};
+use crate::experiments::sizes;
+use crate::experiments::writes::wait_for_all;
 use crate::measure::Latencies;
 use crate::python::Python;
 use crate::report::Row;
-use crate::sizes;
 use crate::target::Target;
-use crate::writes::wait_for_all;
 
 /// The way in which a caller starts a workflow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -13,12 +13,12 @@ use tokio::sync::{Notify, mpsc};
 use tokio::time::Instant;
 
 use crate::bound::Probe;
+use crate::experiments::writes::wait_for_all;
 use crate::measure::{Latencies, Samples, ms_since};
 use crate::python::Python;
 use crate::report::Row;
 use crate::target::Target;
 use crate::worker::{Worker, WorkerEvent, WorkerEventKind};
-use crate::writes::wait_for_all;
 
 /// The measured operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

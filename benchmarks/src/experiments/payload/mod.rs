@@ -16,7 +16,7 @@ use tokio::time::Instant;
 
 pub use self::driver::Sdk;
 use self::driver::{Driver, Times};
-use crate::flush::{AppendFile, BareStore};
+use crate::experiments::flush::{AppendFile, BareStore};
 use crate::measure::{Samples, ms_since};
 use crate::report::{Figure, Row};
 use crate::target::TargetLocation;

@@ -8,11 +8,11 @@ use stepfast::{Context, Engine, Error, Failure, Workflow};
 use tokio::time::Instant;
 
 use crate::bound::Probe;
+use crate::experiments::workflows::{Mode, WorkflowParameters};
+use crate::experiments::writes::wait_for_all;
 use crate::measure::Latencies;
 use crate::report::Row;
 use crate::target::Target;
-use crate::workflows::{Mode, WorkflowParameters};
-use crate::writes::wait_for_all;
 
 /// Random bytes of which every value is a slice, so that values cannot be compressed.
 static RANDOM_BYTES: LazyLock<Bytes> = LazyLock::new(|| {

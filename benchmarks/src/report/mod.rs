@@ -1,4 +1,9 @@
-//! [`Report`]: the figures of an experiment. Other programs read its JSON, so its format is a contract.
+//! Reports: [`Report`] has the figures of an experiment, which become tables and go into the READMEs. Other programs read
+//! its JSON, so its format is a contract.
+
+pub mod peers;
+pub mod readme;
+pub mod table;
 
 use serde::{Deserialize, Serialize};
 

@@ -7,7 +7,7 @@ use std::path::Path;
 use serde::Deserialize;
 
 use crate::measure::median;
-use crate::readme::{group_digits, read_reports, replace_between};
+use crate::report::readme::{group_digits, read_reports, replace_between};
 use crate::report::{Report, Row};
 
 /// The line before the table.

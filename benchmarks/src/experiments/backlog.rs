@@ -9,8 +9,8 @@ use stepfast::queue::Queue;
 use stepfast::{Engine, Error, Workflow};
 use tokio::time::Instant;
 
+use crate::experiments::queue::{RunCounter, now_micros, workflow};
 use crate::measure::{Samples, ascending, median};
-use crate::queue::{RunCounter, now_micros, workflow};
 use crate::report::{Figure, Row};
 use crate::target::{Target, TargetLocation, postgres_error};
 

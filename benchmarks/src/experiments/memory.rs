@@ -163,7 +163,7 @@ async fn blocked(target: &Target, baseline: usize, many: usize) -> Result<(f64, 
 
 /// Starts `burst` no-op executions at once, waits for all of them, and returns the row of the run.
 async fn burst(target: &Target, burst: usize) -> Result<Row, Error> {
-    let workflow = crate::workflows::workflow();
+    let workflow = crate::experiments::workflows::workflow();
     let engine = Engine::builder(target.store().await?).register(&workflow).open().await?;
     let latencies = Arc::new(Latencies::new(burst));
     let started: Vec<_> = (0..burst)

@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 use std::path::Path;
 
+use crate::report::table;
 use crate::report::{Report, Row};
-use crate::table;
 
 /// The line before the table.
 pub const BEGIN_MARKER: &str = "<!-- benchmarks: written by `make bench`, do not edit -->";

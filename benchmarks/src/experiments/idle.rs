@@ -8,11 +8,11 @@ use tokio::sync::mpsc;
 use tokio::time::{Instant, timeout};
 
 use crate::bound::cpu_seconds;
+use crate::experiments::workflows::{self, IdSource, Mode};
 use crate::measure::{Samples, ms_since};
 use crate::report::{Figure, Row};
 use crate::target::{Target, TargetLocation, postgres_error};
 use crate::worker::{Worker, WorkerEventKind};
-use crate::workflows::{self, IdSource, Mode};
 
 /// The minimum duration, in seconds, for which the target applies.
 const MIN_SECONDS_FOR_TARGET: u64 = 20;

@@ -7,8 +7,8 @@ use stepfast::queue::Queue;
 use stepfast::queue::rate::Rate;
 use stepfast::{Engine, Error};
 
+use crate::experiments::queue::{RunCounter, Runners, workflow};
 use crate::measure::Samples;
-use crate::queue::{RunCounter, Runners, workflow};
 use crate::report::{Figure, Row};
 use crate::target::Target;
 

@@ -6,11 +6,11 @@ use std::time::Duration;
 use stepfast::Error;
 use tokio::time::Instant;
 
+use crate::experiments::workflows::{self, IdSource, Mode, WorkflowParameters};
+use crate::experiments::writes::wait_for_all;
 use crate::measure::{Latencies, ascending, median};
 use crate::report::{Figure, Row};
 use crate::target::{Target, TargetLocation, postgres_error};
-use crate::workflows::{self, IdSource, Mode, WorkflowParameters};
-use crate::writes::wait_for_all;
 
 /// The minimum number of stored executions for which the target applies.
 const MIN_EXECUTIONS_FOR_TARGET: usize = 1_000_000;

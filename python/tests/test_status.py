@@ -1,0 +1,83 @@
+"""Statuses of executions, as an enumeration whose members equal their texts."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from stepfast import AsyncEngine, Checkpoint, Engine, Execution, InvalidArgument, Status, workflow
+from stepfast.values import decode, encode
+
+
+@workflow
+def status_doubles(n: int) -> int:
+    if n < 0:
+        raise ValueError(n)
+    return 2 * n
+
+
+@workflow
+async def status_doubles_async(n: int) -> int:
+    return 2 * n
+
+
+def test_status_equals_its_text() -> None:
+    assert [str(each) for each in Status] == [
+        "scheduled",
+        "queued",
+        "running",
+        "waiting",
+        "completed",
+        "failed",
+        "cancelled",
+    ]
+    for each in Status:
+        assert each == each.value and f"{each}" == each.value and Status(each.value) is each
+        assert decode(encode([each]))[0] is each
+
+
+def test_engines_show_statuses(url: str) -> None:
+    with Engine(url) as engine:
+        done = engine.start(status_doubles, 1)
+        done.result()
+        late = engine.start(status_doubles.options(delay=timedelta(hours=1)), 1)
+        with pytest.raises(ValueError, match="-1"):
+            engine.run(status_doubles, -1)
+        assert (done.status(), late.status()) == (Status.COMPLETED, Status.SCHEDULED)
+        assert type(done.status()) is Status and done.status() == "completed"
+        assert {row.status for row in engine.list()} == {Status.COMPLETED, Status.SCHEDULED, Status.FAILED}
+        assert all(type(row.status) is Status for row in engine.list())
+        assert engine.show(late.workflow_id).execution.status is Status.SCHEDULED
+        for given in (Status.FAILED, "failed", [Status.FAILED], ["failed"]):
+            filtered: Any = given
+            assert engine.count(status=filtered) == 1
+        assert engine.count(status=[Status.FAILED, "completed"]) == 2
+        with pytest.raises(InvalidArgument, match="complete"):
+            engine.count(status="complete")  # type: ignore[arg-type]
+
+    async def main() -> None:
+        async with AsyncEngine(url) as engine:
+            handle = await engine.start(status_doubles_async, 1)
+            await handle
+            status = await handle.status()
+            assert status is Status.COMPLETED
+
+    asyncio.run(main())
+
+
+def test_records_of_earlier_programs_are_read(url: str) -> None:
+    with Engine(url) as engine:
+        handle = engine.start(status_doubles, 1)
+        handle.result()
+        execution = engine.show(handle.workflow_id).execution
+    old = {**{field.name: getattr(execution, field.name) for field in dataclasses.fields(execution)}}
+    assert Execution.__stepfast_upgrade__({**old, "status": "completed"}) == old
+    assert decode(encode(execution)) == execution
+    checkpoint = Checkpoint("1", "charge", "step", 5, execution.created_at, timedelta(seconds=1))
+    assert decode(encode(checkpoint)) == checkpoint
+    fields = {"path": "1", "took": timedelta(seconds=1)}
+    assert Checkpoint.__stepfast_upgrade__(fields) == {"path": "1", "duration": timedelta(seconds=1)}
