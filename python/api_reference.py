@@ -74,7 +74,7 @@ class Entry:
 
     @property
     def overloads(self) -> list[Any]:
-        """Its signatures. Overloads that only help a type checker are left out, and overloads for a fixed number
+        """Returns its signatures, without overloads for type checkers alone and those for a fixed number
         of arguments beside one for any number."""
         found = self.it.overloads if self.it.is_function and self.it.overloads else [self.it]
         found = [each for each in found if not is_for_checkers(each)]

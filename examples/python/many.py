@@ -1,6 +1,6 @@
 """Many executions: started, awaited at once, counted and looked at: python many.py"""
 
-from stepfast import Engine, step, workflow
+from stepfast import Engine, Status, step, workflow
 
 
 @step
@@ -20,6 +20,6 @@ with Engine("sqlite://many.db") as engine:
     results = engine.results(handles, return_exceptions=True)
     print(sum(result for result in results if isinstance(result, int)))
 
-    print(engine.count(status="completed"), "completed")
-    for execution in engine.list(status="failed"):
+    print(engine.count(status=Status.COMPLETED), "completed")
+    for execution in engine.list(status=Status.FAILED):
         print(execution.workflow_id, "failed:", engine.show(execution.workflow_id).error)

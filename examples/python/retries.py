@@ -1,17 +1,14 @@
 """A step that fails twice, and is tried again: python retries.py"""
 
-from stepfast import Engine, step, workflow
-
-attempts = 0
+from stepfast import Engine, current, step, workflow
 
 
-@step(retries=3, backoff=0.01, retry_if=lambda error: isinstance(error, ConnectionError))
+@step(retries=3, backoff=0.01, retry_on=ConnectionError)
 def charge(order: str) -> str:
-    global attempts
-    attempts += 1
-    if attempts < 3:
-        raise ConnectionError("the bank does not answer")
-    return f"paid {order} at attempt {attempts}"
+    attempt = current().attempt or 0
+    if attempt < 3:
+        raise ConnectionError("the bank is unreachable")
+    return f"paid {order} at attempt {attempt}"
 
 
 @workflow

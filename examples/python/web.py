@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 
 from fastapi import FastAPI, HTTPException, Request
 
-from stepfast import AsyncEngine, Conflict, NotFound, step, workflow
+from stepfast import AsyncEngine, NotFound, ResultTimeout, WorkflowIdConflict, step, workflow
 
 
 @step(retries=3)
@@ -46,7 +46,7 @@ async def place(order_id: str, item: str, request: Request) -> dict[str, str]:
     try:
         # when this has returned, no crash keeps the order from being carried out
         handle = await engine.start(order.options(workflow_id=order_id), item)
-    except Conflict as error:
+    except WorkflowIdConflict as error:
         raise HTTPException(409, str(error)) from error
     return {"workflow_id": handle.workflow_id}
 
@@ -58,4 +58,7 @@ async def outcome(order_id: str, request: Request) -> dict[str, str]:
         handle = await engine.get(order_id)
     except NotFound as error:
         raise HTTPException(404, "there is no such order") from error
-    return {"outcome": await handle}
+    try:
+        return {"outcome": await handle.result(timeout=10)}
+    except ResultTimeout:
+        return {"status": await handle.status()}

@@ -80,7 +80,7 @@ async def gives_up_async() -> None:
 
 
 @workflow
-def parent_of_failure() -> str:
+def parent_of_failing_child() -> str:
     try:
         failing_child()
     except LookupError:
@@ -141,12 +141,14 @@ def test_current_raises_outside_of_executions() -> None:
         current()
 
 
+def records_of(caplog: pytest.LogCaptureFixture) -> list[logging.LogRecord]:
+    return [record for record in caplog.records if record.name == "stepfast"]
+
+
 def lines_of(caplog: pytest.LogCaptureFixture) -> list[tuple[str, str]]:
     named = re.compile(r"workflow_id '[^']*'")
     return [
-        (record.levelname, named.sub("workflow_id …", record.getMessage()))
-        for record in caplog.records
-        if record.name == "stepfast"
+        (record.levelname, named.sub("workflow_id …", record.getMessage())) for record in records_of(caplog)
     ]
 
 
@@ -159,7 +161,7 @@ def test_failed_attempts_are_logged_with_number_and_pause(url: str, caplog: pyte
             ("INFO", f"attempt 1 of step 'hopeless' has failed; the next one begins in 0.25 s {whose}"),
             ("INFO", f"attempt 2 of step 'hopeless' has failed; no further one follows {whose}"),
         ]
-        first = caplog.records[0]
+        first = records_of(caplog)[0]
         assert first.exc_info is not None and isinstance(first.exc_info[1], ConnectionError)
         assert vars(first)["stepfast_step"] == "hopeless" and vars(first)["stepfast_workflow"] == "gives_up"
         caplog.clear()
@@ -177,7 +179,7 @@ def test_failed_attempts_in_processes_are_logged(caplog: pytest.LogCaptureFixtur
     assert [text.split(" has failed")[0] for text in lines] == [
         f"attempt {n} of step 'numbered in process'" for n in (1, 2)
     ]
-    assert all(vars(record)["stepfast_step"] == "numbered in process" for record in caplog.records)
+    assert all(vars(record)["stepfast_step"] == "numbered in process" for record in records_of(caplog))
 
 
 def test_failed_workflows_are_logged_as_warnings(url: str, caplog: pytest.LogCaptureFixture) -> None:
@@ -191,12 +193,12 @@ def test_failed_workflows_are_logged_as_warnings(url: str, caplog: pytest.LogCap
     asyncio.run(main())
     failed = ("WARNING", "workflow 'gives_up_async' has failed (workflow_id …)")
     assert lines_of(caplog) == [failed, failed]
-    for record in caplog.records:
+    for record in records_of(caplog):
         assert vars(record)["stepfast_workflow"] == "gives_up_async" and record.exc_info is not None
     caplog.clear()
     with Engine(url) as engine:
         for call in (engine.run, lambda program: engine.start(program).result()):
-            assert call(parent_of_failure) == "handled"
+            assert call(parent_of_failing_child) == "handled"
             with pytest.raises(LookupError):
                 call(failing_child)
     child = ("WARNING", "workflow 'failing_child' has failed (workflow_id …)")

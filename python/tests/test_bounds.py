@@ -187,7 +187,7 @@ def test_a_step_runs_in_a_process_or_not() -> None:
         ({"name": nothing}, "name is <function nothing"),
         ({"name": "x" * 256}, "has 256 bytes, at most 255 are allowed"),
         ({"name": "a\0"}, "must consist of printable characters"),
-        ({"eager": 0}, "eager is 0, and must be True or False"),
+        ({"durable_reads": 0}, "durable_reads is 0, and must be True or False"),
     ],
 )
 def test_of_workflows(options: dict[str, Any], says: str) -> None:
@@ -297,7 +297,7 @@ def test_what_can_be_meant_is_not_refused(url: str) -> None:
         retry_if=bool,
     )(nothing)
     assert isinstance(made, Step)
-    assert isinstance(workflow(name="ä" * 127, eager=False)(nothing), Workflow)
+    assert isinstance(workflow(name="ä" * 127, durable_reads=True)(nothing), Workflow)
     with Engine(
         url, max_running=1, suspend_after=math.inf, value_limit=2**62, max_threads=1, max_processes=1
     ) as engine:

@@ -125,7 +125,7 @@ def test_all_who_close_on_a_loop_wait_until_it_is_closed(url: str) -> None:
             first = asyncio.ensure_future(engine.close(60))
             opened = engine._opened
             assert opened is not None
-            while opened.is_to_end:
+            while opened.needs_shutdown:
                 await asyncio.sleep(0.01)
             # what is left is the body that blocks
             second = asyncio.ensure_future(engine.close())

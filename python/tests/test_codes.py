@@ -42,7 +42,7 @@ def kills_its_worker() -> None:
     dies()
 
 with Engine(sys.argv[1]) as engine:
-    engine.run(kills_its_worker, workflow_id="x")
+    engine.run(kills_its_worker.options(workflow_id="x"))
 """
 
 

@@ -164,4 +164,5 @@ def test_cancelled_caller_leaves_the_context_of_its_code(url: str) -> None:
     SEEN_AT_THE_END.clear()
     REQUEST.set("none")
     asyncio.run(main())
-    assert SEEN_AT_THE_END == ["the code's"]
+    # the execution was requeued, and may have begun again
+    assert set(SEEN_AT_THE_END) == {"the code's"}

@@ -85,7 +85,7 @@ def nap_is_too_long_in_thread() -> None:
 
 
 @workflow
-def naps() -> float:
+def naps_twice() -> float:
     begun = time.monotonic()
     sleep(SHORT)
     sleep(SHORT, minutes=0.0)
@@ -108,7 +108,7 @@ def naps_for_long() -> None:
 
 
 @workflow
-def naps_in_thread() -> str:
+def naps_too_long_in_thread() -> str:
     try:
         nap_is_too_long_in_thread()
     except TimeoutError as error:
@@ -134,7 +134,7 @@ async def stepfast_timeout() -> None:
 
 def test_sleep_takes_a_timedelta(url: str) -> None:
     with Engine(url) as engine:
-        assert engine.run(naps) >= 0.04
+        assert engine.run(naps_twice) >= 0.04
 
 
 def test_sleep_outside_of_workflows_takes_a_timedelta() -> None:
@@ -155,7 +155,7 @@ def test_limits_take_a_timedelta(url: str) -> None:
 
     asyncio.run(main())
     with Engine(url) as engine:
-        assert engine.run(naps_in_thread) == "the attempt took longer than 0.02 s"
+        assert engine.run(naps_too_long_in_thread) == "the attempt took longer than 0.02 s"
 
 
 def test_options_of_starts_take_a_timedelta(url: str) -> None:
@@ -164,7 +164,8 @@ def test_options_of_starts_take_a_timedelta(url: str) -> None:
         before = datetime.now(UTC)
         handle = engine.start(naps_for_long.options(execution_timeout=hour, delay=hour, wait_timeout=hour))
         row = engine.show(handle.workflow_id).execution
-        assert row.status is Status.SCHEDULED and row.wake_at is None
+        assert row.status is Status.SCHEDULED
+        assert row.wake_at is not None and timedelta(minutes=59) < row.wake_at - before < 2 * hour
         assert row.deadline_at is not None and timedelta(minutes=59) < row.deadline_at - before < 2 * hour
         limited = engine.start(naps_for_long.options(run_timeout=SHORT))
         with pytest.raises(stepfast.WorkflowCancelled):

@@ -17,6 +17,7 @@ from stepfast import (
     NotFound,
     Queue,
     ReplayFilter,
+    StepfastWarning,
     WorkflowCancelled,
     current,
     current_or_none,
@@ -193,13 +194,21 @@ def test_engines_do_not_start_anything_in_workflows(url: str) -> None:
 def test_what_is_called_instead_of_given_is_refused() -> None:
     async def main() -> None:
         async with AsyncEngine("memory:") as engine:
-            with pytest.raises(InvalidArgument, match=r"is no workflow: give a workflow, then its arguments"):
-                await engine.start(sleeps_long())  # type: ignore[call-overload]
-            with pytest.raises(InvalidArgument, match=r"is no workflow: give a workflow, then its arguments"):
-                await engine.run(sleeps_long())  # type: ignore[call-overload]
+            for call in (engine.start, engine.run):
+                with (
+                    pytest.warns(StepfastWarning, match="'sleeps_long' is called directly"),
+                    pytest.raises(
+                        InvalidArgument, match=r"is no workflow: give a workflow, then its arguments"
+                    ),
+                ):
+                    await call(sleeps_long())  # type: ignore[call-overload]
 
     asyncio.run(main())
-    with Engine("memory:") as engine, pytest.raises(InvalidArgument, match=r"^3 is no workflow"):
+    with (
+        Engine("memory:") as engine,
+        pytest.warns(StepfastWarning, match="'doubles' is called directly"),
+        pytest.raises(InvalidArgument, match=r"^3 is no workflow"),
+    ):
         engine.start(doubles(1))  # type: ignore[call-overload]
 
 

@@ -162,7 +162,7 @@ async def test_task_group(engine):
 
 async def test_cancel_scope(engine):
     with anyio.move_on_after(0.01) as scope:
-        handle = await engine.start(sleeps_on, workflow_id="a")
+        handle = await engine.start(sleeps_on.options(workflow_id="a"))
         await handle
     assert scope.cancelled_caught
     assert await handle.status() in ("running", "waiting")

@@ -326,7 +326,10 @@ def of_url(parameter: str) -> Door:
 TIMED = {"delay": 0.01}
 QUEUED = {"queue": "hostile"}
 DOORS: dict[str, Door] = {
-    **{f"start {it}": start(it) for it in ("workflow_id", "timeout", "run_timeout", "patience", "queue")},
+    **{
+        f"start {it}": start(it)
+        for it in ("workflow_id", "execution_timeout", "run_timeout", "wait_timeout", "queue")
+    },
     **{f"start {it}": start(it) for it in ("delay", "start_at", "attributes")},
     **{f"start {it}": start(it, **QUEUED) for it in ("key", "priority", "dedup_id", "on_full")},
     "start on_duplicate": start("on_duplicate", dedup_id="d", **QUEUED),
@@ -338,15 +341,22 @@ DOORS: dict[str, Door] = {
     },
     **{
         f"step {it}": of_step(it)
-        for it in ("name", "retries", "backoff", "factor", "max_backoff", "jitter", "timeout")
+        for it in ("name", "retries", "backoff", "backoff_factor", "max_backoff", "jitter", "timeout")
     },
     **{f"step {it}": of_step(it) for it in ("speculative", "retry_if")},
-    **{f"workflow {it}": of_workflow(it) for it in ("name", "eager")},
+    **{f"workflow {it}": of_workflow(it) for it in ("name", "durable_reads")},
     **{
         f"engine {it}": of_engine(it)
-        for it in ("max_running", "suspend_after", "value_limit", "threads", "processes", "app_version")
+        for it in (
+            "max_running",
+            "suspend_after",
+            "value_limit",
+            "max_threads",
+            "max_processes",
+            "app_version",
+        )
     },
-    **{f"engine {it}": of_engine(it) for it in ("max_recoveries", "queues", "serve")},
+    **{f"engine {it}": of_engine(it) for it in ("max_recoveries", "queues", "serve_queues")},
     "async engine url": lambda _store, value: asyncio.run(AsyncEngine(value).close()),
     **{f"async engine {it}": of_async_engine(it) for it in ("max_running", "suspend_after", "queues")},
     "client url": lambda _store, value: Client(value).close(),
@@ -373,7 +383,15 @@ DOORS: dict[str, Door] = {
     "outbox notify": lambda _store, value: Outbox(notify=value),
     **{
         f"outbox {it}": of_outbox(it)
-        for it in ("workflow_id", "timeout", "run_timeout", "queue", "delay", "start_at", "attributes")
+        for it in (
+            "workflow_id",
+            "execution_timeout",
+            "run_timeout",
+            "queue",
+            "delay",
+            "start_at",
+            "attributes",
+        )
     },
     **{f"outbox {it}": of_outbox(it, **QUEUED) for it in ("key", "priority", "dedup_id")},
     **{f"url {it}": of_url(it) for it in ("durability", "nothing", "schema", "readers", "pooling", "listen")},
@@ -419,8 +437,8 @@ def test_a_value_works_or_is_refused_by_name(store: Store, door: str) -> None:
         except DOCUMENTED:
             taken += 1
         except (Unavailable, WorkflowFailed) as error:
-            # no patience; a child that its queue is not there for
-            if door not in ("start patience", "child queue"):
+            # the wait is over at once; the queue of a child does not exist
+            if door not in ("start wait_timeout", "child queue"):
                 wrong.append(f"{shown} raised {error!r:.200}")
         except Error as error:
             # a value that cannot be recorded

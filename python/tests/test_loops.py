@@ -117,7 +117,7 @@ def test_it_has_to_be_open(url: str) -> None:
             await engine.run(ones_on_a_loop, 1)
         await engine.close()
         async with engine:
-            with pytest.raises(InvalidArgument, match="open already"):
+            with pytest.raises(InvalidArgument, match="this AsyncEngine is already open"):
                 await engine.open()
             assert await engine.run(ones_on_a_loop, 1) == 1
         with pytest.raises(Unavailable, match="closed") as raised:

@@ -103,7 +103,10 @@ def test_decorators_in_the_wrong_order_are_told() -> None:
 
     with pytest.raises(InvalidArgument, match="needs a name"):
         Shop("", "EUR")
-    with Engine("memory:") as engine, pytest.raises(InvalidArgument, match="is no workflow"):
+    with (
+        Engine("memory:") as engine,
+        pytest.raises(InvalidArgument, match="workflow is <step Shop.price>, and must be a workflow"),
+    ):
         engine.count(workflow=Shop.price)  # type: ignore[arg-type]
 
 
@@ -125,7 +128,7 @@ if sys.argv[2] != "nobody":
     mill = Mill("north")
 with Engine(sys.argv[1], suspend_after=0.01) as engine:
     if sys.argv[2] == "begin":
-        engine.start(mill.work, 1, workflow_id="w")
+        engine.start(mill.work.options(workflow_id="w"), 1)
     else:
         try:
             print(engine.get("w").result())

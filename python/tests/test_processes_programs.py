@@ -154,9 +154,9 @@ import sys
 sys.path.insert(0, {tests!r})
 import bodies
 from stepfast import Engine
-engine = Engine(sys.argv[1], processes=2)
+engine = Engine(sys.argv[1], max_processes=2)
 try:
-    print(engine.run(bodies.stays, sys.argv[2], sys.argv[3], workflow_id="stays"))
+    print(engine.run(bodies.stays.options(workflow_id="stays"), sys.argv[2], sys.argv[3]))
 finally:
     # nothing is left to be waited for
     engine.close(grace=3600)

@@ -297,7 +297,7 @@ def test_the_async_face_has_it_all(url: str) -> None:
 
 def test_what_is_not_there_is_told(file: str) -> None:
     with Engine(file, queues=[Queue("emails")]) as engine:
-        told = r'queue "mail" does not exist \(existing queues: emails\); declare it .* queues=\[Queue\("mail"\)\]'
+        told = r'"mail" does not exist \(existing queues: emails\); declare it .* queues=\[Queue\("mail"\)\]'
         for ask in (
             lambda: engine.start(queue_measured.options(queue="mail"), "a"),
             lambda: engine.run(queue_measured.options(queue="mail"), "a"),

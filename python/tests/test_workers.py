@@ -96,8 +96,8 @@ def worker(url: str, pipe: pathlib.Path, grace: float, mode: list[str]) -> Itera
         working.listening.join(HANGS)
 
 
-def waits_of(mode: list[str]) -> str:
-    return "worker_waits_on_loop" if mode else "worker_waits"
+def waits_of(mode: list[str]) -> RemoteWorkflow[[str], int]:
+    return RemoteWorkflow("worker_waits_on_loop" if mode else "worker_waits")
 
 
 @MODES
@@ -262,18 +262,6 @@ def test_a_client_refuses_what_is_no_workflow(url: str, name: object) -> None:
         client.start(name)  # type: ignore[call-overload]
 
 
-def test_a_client_does_not_work(url: str) -> None:
-    with Client(url) as client, pytest.raises(InvalidArgument, match="a worker is an Engine"):
-        client.work()
-
-    async def main() -> None:
-        async with AsyncClient(url) as client:
-            with pytest.raises(InvalidArgument, match="a worker is an Engine"):
-                await client.work()
-
-    asyncio.run(main())
-
-
 def test_what_is_pinned_waits_for_its_version(url: str) -> None:
     with Engine(url, app_version="1", max_running=1) as one:
         assert one.run(client_doubles, 1) == 2
@@ -292,10 +280,10 @@ def test_what_is_pinned_waits_for_its_version(url: str) -> None:
         Engine(url, max_recoveries=-1)
 
 
-def test_a_survey_says_who_works_and_what_nobody_can_run(url: str) -> None:
+def test_workers_are_listed_with_the_executions_that_none_can_run(url: str) -> None:
     with Client(url) as client:
         for name in ["survey_unknown", "survey_unknown", "client_doubles"]:
-            client.start(name, 1)
+            client.start(RemoteWorkflow(name), 1)
         (seen,) = client.workers().workers
         assert (seen.is_alive, seen.is_client, seen.pid, seen.host) == (
             True,
@@ -308,8 +296,8 @@ def test_a_survey_says_who_works_and_what_nobody_can_run(url: str) -> None:
             Unclaimable("survey_unknown", None, 2, False),
         )
         with Engine(url, app_version="7") as engine:
-            survey = engine.workers()
-            _, worker = survey.workers
+            overview = engine.workers()
+            _, worker = overview.workers
             assert (worker.app_version, worker.is_client, "client_doubles" in worker.workflows) == (
                 "7",
                 False,
@@ -317,7 +305,7 @@ def test_a_survey_says_who_works_and_what_nobody_can_run(url: str) -> None:
             )
             assert worker.registered_at >= seen.registered_at
             assert (worker.lease_expires_at is None) == url.startswith("sqlite:")
-            assert [it.workflow for it in survey.unclaimable] == ["survey_unknown"]
+            assert [it.workflow for it in overview.unclaimable] == ["survey_unknown"]
 
         async def main() -> None:
             async with AsyncClient(url) as other:

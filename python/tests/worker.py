@@ -7,7 +7,7 @@ import pathlib
 import sys
 import time
 
-from stepfast import AsyncEngine, Engine, StoreCorrupt, step, workflow
+from stepfast import AsyncEngine, Engine, SchemaMismatch, step, workflow
 
 
 def tell(what: str) -> None:
@@ -60,6 +60,6 @@ if __name__ == "__main__":
         else:
             in_threads()
         tell("drained")
-    except StoreCorrupt as error:
+    except SchemaMismatch as error:
         tell(error.code)
         raise

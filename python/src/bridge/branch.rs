@@ -23,12 +23,10 @@ use crate::bridge::task_code::BranchCoroutine;
 use crate::bridge::waiter::Waiter;
 use crate::convert::start_options::StartOptions;
 use crate::convert::step_settings::StepSettings;
-use crate::convert::value::{call_with, encode, fingerprint};
+use crate::convert::value::{encode, fingerprint};
 use crate::fork::Process;
-use crate::interpreter::{new_context, run_in_context, set_context_var};
 use crate::lock::Mutex;
 use crate::outcome_slot::OutcomeSlot;
-use crate::python_functions::python_functions;
 use crate::unwinding::{exit_exception, stop_code};
 
 /// A branch of an execution that runs here.
@@ -501,21 +499,6 @@ impl Branch {
                     Err(failure) => Reply::Failed(failure),
                 }
             })
-        })
-    }
-
-    /// Calls the function of a workflow in an empty context, in which this branch is the current code. The arguments
-    /// are a list of those by position and those by name.
-    fn call_code<'py>(
-        slf: &Bound<'py, Self>,
-        function: &Bound<'py, PyAny>,
-        arguments: &Bound<'py, PyAny>,
-    ) -> PyResult<Bound<'py, PyAny>> {
-        let py = slf.py();
-        let context = new_context(py)?;
-        run_in_context(&context, || {
-            set_context_var(python_functions(py)?.current_code.bind(py), slf)?;
-            call_with(function, arguments)
         })
     }
 

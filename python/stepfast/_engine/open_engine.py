@@ -18,7 +18,14 @@ from stepfast._options.queue import QueueTuple
 from stepfast._processes import ProcessPool
 from stepfast._processes.import_guard import forbid_engines
 from stepfast._runtime import log, process_hooks
-from stepfast._runtime.branch import DONE, PENDING, RUN_BODY, current_branch, current_code
+from stepfast._runtime.branch import (
+    DONE,
+    PENDING,
+    RUN_BODY,
+    call_in_empty_context,
+    current_branch,
+    current_code,
+)
 from stepfast._runtime.event_loop.loop import EngineLoop
 from stepfast._runtime.exceptions_here import execution_entry
 from stepfast._runtime.failures import workflow_failure
@@ -261,7 +268,7 @@ class OpenEngine(Operations):
             self._begin_inline(call, branch)
             function: Any = self.workflows[number].function
             try:
-                state = call.code_returned(branch.call_code(function, arguments))
+                state = call.code_returned(call_in_empty_context(branch, function, arguments))
             except (KeyboardInterrupt, SystemExit):
                 # the program is asked to end: another worker continues the execution from its record
                 branch.defer()

@@ -29,7 +29,8 @@ class Execution:
             later.
         ended_at: The time of its end; None before.
         deadline_at: The time at which it is cancelled unless it has ended; None for no limit.
-        wake_at: The time at which the earliest of its sleeps ends, while it waits.
+        wake_at: The time at which it may begin, while it is scheduled; the time at which the earliest of its
+            sleeps ends, while it waits; None otherwise.
         app_version: The version of the code that it is pinned to; None for any version.
         queue: The queue that it was started in; None for no queue.
         key: Its key within the queue; None for no key.

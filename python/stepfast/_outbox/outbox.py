@@ -31,7 +31,7 @@ _NOT_FOR_OUTBOXES: Final = {
 
 
 class _OutboxBase:
-    """What both kinds of outboxes share."""
+    """Base of both kinds of outboxes."""
 
     def __init__(self, schema: str = "stepfast", *, notify: bool = True, shard: int = 0) -> None:
         bounds.check_name("schema", schema)

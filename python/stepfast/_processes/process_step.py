@@ -17,7 +17,7 @@ from stepfast._runtime.event_loop.tasks import state_after_cancellation
 from stepfast._runtime.waiting import error_of
 from stepfast._values import EncodeError
 from stepfast._values.arguments import encode_arguments
-from stepfast._workflow.step import BoundStep, Nobody, Step
+from stepfast._workflow.step import BoundStep, Step, Unmatchable
 from stepfast.errors import InvalidArgument
 
 P = ParamSpec("P")
@@ -44,7 +44,7 @@ class ProcessStep(Step[P, R]):
         self.location: StepLocation = step_location(self.name, function)
         process_steps[self.location] = self
 
-    def _carried(
+    def _call_in_branch(
         self,
         branch: _native.Branch,
         recorded: tuple[Any, ...],
@@ -52,7 +52,7 @@ class ProcessStep(Step[P, R]):
         kwargs: dict[str, Any],
     ) -> Any:
         if branch.is_on_loop:
-            raise self._misplaced()
+            raise self._misplaced_error()
         call = branch.step(self.settings, recorded, kwargs, len(args) - len(recorded))
         return wait_for_process_step(call, branch, self, args, kwargs)
 
@@ -82,12 +82,12 @@ class ProcessStep(Step[P, R]):
     def _in_thread(
         self, recorded: tuple[Any, ...], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Coroutine[object, None, R]:
-        raise self._misplaced()
+        raise self._misplaced_error()
 
     # the same overloads as those of Step
     @overload
     def __get__(  # type: ignore[misc]
-        self: Callable[Concatenate[Nobody, A], R], instance: object, owner: type
+        self: Callable[Concatenate[Unmatchable, A], R], instance: object, owner: type
     ) -> Step[..., Any]: ...
 
     @overload
@@ -107,7 +107,7 @@ class ProcessStep(Step[P, R]):
     def __get__(self, instance: object, owner: type | None = None) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride] # it binds as Step does
         return self if instance is None else BoundProcessStep(self, instance)
 
-    def _misplaced(self) -> InvalidArgument:
+    def _misplaced_error(self) -> InvalidArgument:
         return InvalidArgument(
             f"step {self.name!r} runs in a process, and waiting for it would block the event loop of an "
             f"async workflow: write await {self.function.__name__}.in_process(...)"

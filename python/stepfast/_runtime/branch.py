@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from contextvars import ContextVar
-from typing import Final
+from collections.abc import Callable
+from contextvars import Context, ContextVar
+from typing import Any, Final
 
 from stepfast._native import Branch, Call
 from stepfast.errors import Cancelled, InvalidArgument, Suspended
@@ -29,6 +30,27 @@ def current_branch() -> Branch | None:
     """Returns the branch whose code runs here; None in the body of a step and outside of executions."""
     current = current_code.get()
     return current if type(current) is Branch else None
+
+
+def call_in_empty_context(branch: Branch, function: Callable[..., Any], arguments: Any) -> Any:
+    """Calls the function of a workflow in an empty context, in which `branch` is the current code.
+
+    This is Python and no native code: a daemon thread that the interpreter ends must not unwind native frames.
+
+    Args:
+        branch: The first branch of the execution.
+        function: The function of the workflow.
+        arguments: The arguments by position, and those by name.
+    """
+    args, kwargs = arguments
+    return Context().run(_call_as_branch, branch, function, args, kwargs)
+
+
+def _call_as_branch(
+    branch: Branch, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
+    current_code.set(branch)
+    return function(*args, **kwargs)
 
 
 def forbid_in_workflow(what: str) -> None:

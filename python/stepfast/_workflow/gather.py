@@ -1,4 +1,4 @@
-"""Calls side by side: `gather`, `map` and `as_completed`, which a replay repeats."""
+"""Concurrent calls that a replay repeats: `gather`, `map` and `as_completed`."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ R3 = TypeVar("R3")
 R4 = TypeVar("R4")
 T = TypeVar("T")
 
-#: So many items of a sync `map` are worked on at a time.
-THREADS = 16
+#: Maximum number of items of a sync `map` that run at a time.
+DEFAULT_THREADS = 16
 
 
 @overload
@@ -65,19 +65,20 @@ def gather(*calls: Callable[[], R]) -> tuple[R, ...]: ...
 
 
 def gather(*calls: Any) -> Any:
-    """Carries out calls side by side and waits for all of them.
+    """Makes calls concurrently, and waits for all of them.
 
     Args:
         calls: In async code awaitables: `await gather(reserve(1), charge(2))`. In sync code functions without
             arguments, each of which runs in a thread: `gather(lambda: reserve(1), lambda: charge(2))`.
 
     Returns:
-        Their outputs, in the order of the calls.
+        The outputs, in the order of the calls.
 
     Raises:
-        Exception: What the first of them to fail has raised. In async code the others are cancelled, in sync
-            code they are waited for.
-        InvalidArgument: A call is none: a sync step that is written with its arguments has run already.
+        Exception: The exception of the first call that fails. In async code the other calls are cancelled; in
+            sync code they end first.
+        InvalidArgument: An argument is no call: a sync step that is written with its arguments has run
+            already.
     """
     branch = current_branch()
     is_async = not calls or any(not callable(call) for call in calls)
@@ -85,18 +86,18 @@ def gather(*calls: Any) -> Any:
         is_async = is_on_loop()
     for number, call in enumerate(calls, 1):
         if not (isawaitable(call) if is_async else callable(call)):
-            raise _no_call(number, calls)
+            raise _not_a_call_error(number, calls)
     if is_async:
-        return _gathered(calls)
+        return _gather_async(calls)
     return tuple(run_in_threads(lambda call: call(), calls, len(calls) or 1))
 
 
-def _no_call(number: int, calls: tuple[Any, ...]) -> InvalidArgument:
-    """What to write instead of an argument of `gather` that cannot be waited for."""
+def _not_a_call_error(number: int, calls: tuple[Any, ...]) -> InvalidArgument:
+    """Returns the error for an argument of `gather` that cannot be awaited: how to write the call."""
     kind = type(calls[number - 1]).__qualname__
     for call in calls:
         if isinstance(call, Coroutine):
-            # nobody awaits it any more
+            # closed, as no code awaits it any more
             call.close()
     if is_on_loop():
         return InvalidArgument(
@@ -137,71 +138,72 @@ def map(
     concurrency: int | None = None,
     progress: Progress | None = None,
 ) -> Any:
-    """Calls `function` for every item, side by side, and waits for all of them. With a `concurrency` there
-    may be a million: beside the items and outputs themselves each takes about 200 bytes of memory.
+    """Calls `function` for every item, concurrently, and waits for all calls. With a `concurrency`, a map
+    may have a million items: each takes about 200 bytes of memory beside its item and its output.
 
     Args:
         function: A step, a workflow, a workflow with `options`, as in `send.options(queue="emails")`, or any
-            function that calls some. In async code it is to be awaited.
-        items: What it is called with, one by one.
-        concurrency: So many at a time; in async code all at once by default, in sync code, where each takes a
-            thread, 16. At least 1. A replay must find the same number.
-        progress: Called whenever an item is done, with how many are and how many there are; not for what a
-            replay repeats. What it raises fails the map. None by default.
+            function that calls steps or workflows. In async code, its result is awaited.
+        items: The arguments of the calls, one per call.
+        concurrency: Maximum number of calls at a time, at least 1. By default, async code makes all calls at
+            once, and sync code, where each call takes a thread, 16 at a time. A replay must use the same
+            number.
+        progress: Called whenever an item is done, with the number of finished items and the number of all
+            items; not called for what a replay repeats. An exception that it raises fails the map. None by
+            default.
 
     Returns:
         The outputs, in the order of the items.
 
     Raises:
-        Exception: What the first of them to fail has raised; no further ones are begun.
+        Exception: The exception of the first call that fails; no further calls begin.
         InvalidArgument: `concurrency` is less than 1.
     """
     if concurrency is not None:
         bounds.check_count("concurrency", concurrency, 1)
     items = list(items)
     if is_on_loop():
-        return _mapped(function, items, concurrency or len(items), progress)
-    return run_in_threads(function, items, THREADS if concurrency is None else concurrency, progress)
+        return _map_async(function, items, concurrency or len(items), progress)
+    return run_in_threads(function, items, DEFAULT_THREADS if concurrency is None else concurrency, progress)
 
 
-async def _mapped(
+async def _map_async(
     function: Callable[[Any], Awaitable[R]], items: list[Any], concurrency: int, progress: Progress | None
 ) -> list[R]:
-    """Calls it for so many items at a time: each has a task from its beginning to its end, and no longer. The
-    tasks are made in the order of the items, so that each has the same place in a replay.
-    """
+    """Calls `function` for at most `concurrency` items at a time. Each item has a task while it runs. The
+    tasks are made in the order of the items, so that each has the same position in a replay."""
     outputs: list[Any] = []
-    places: dict[asyncio.Future[R], int] = {}
+    indexes: dict[asyncio.Future[R], int] = {}
     ended: asyncio.Queue[asyncio.Future[R]] = asyncio.Queue()
-    left = iter(items)
+    remaining = iter(items)
     branch = current_branch()
     try:
         while True:
-            for item in islice(left, concurrency - len(places)):
-                task = task_of(function(item))
-                places[task] = len(outputs)
+            for item in islice(remaining, concurrency - len(indexes)):
+                task = make_task(function(item))
+                indexes[task] = len(outputs)
                 outputs.append(None)
                 task.add_done_callback(ended.put_nowait)
-            if not places:
+            if not indexes:
                 return outputs
             task = await ended.get()
-            place = places.pop(task)
+            index = indexes.pop(task)
             if is_failed(task):
                 failed = task
                 break
-            outputs[place] = task.result()
+            outputs[index] = task.result()
             if progress is not None and (branch is None or not branch.is_replaying):
-                progress(len(outputs) - len(places), len(items))
+                progress(len(outputs) - len(indexes), len(items))
     finally:
-        for task in places:
+        for task in indexes:
             task.cancel()
-    return cast("list[R]", await _fail(failed, places))
+    return cast("list[R]", await _raise_after(failed, indexes))
 
 
-async def _gathered(calls: Iterable[Awaitable[R]], made: Callable[[Iterable[R]], Any] = tuple) -> Any:
-    tasks = [task_of(call) for call in calls]
+async def _gather_async(calls: Iterable[Awaitable[R]], collect: Callable[[Iterable[R]], Any] = tuple) -> Any:
+    tasks = [make_task(call) for call in calls]
     if not tasks:
-        return made(())
+        return collect(())
     try:
         await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
         failed = next((task for task in tasks if is_failed(task)), None)
@@ -209,12 +211,13 @@ async def _gathered(calls: Iterable[Awaitable[R]], made: Callable[[Iterable[R]],
         for task in tasks:
             task.cancel()
     if failed is None:
-        return made(task.result() for task in tasks)
-    return await _fail(failed, tasks)
+        return collect(task.result() for task in tasks)
+    return await _raise_after(failed, tasks)
 
 
-async def _fail(failed: asyncio.Future[Any], others: Iterable[asyncio.Future[Any]]) -> Any:
-    """Raises what one has raised, when the others, which are cancelled, have ended."""
+async def _raise_after(failed: asyncio.Future[Any], others: Iterable[asyncio.Future[Any]]) -> Any:
+    """Waits for the end of the other tasks, which are cancelled, and raises the exception of the failed
+    one."""
     if others := list(others):
         await asyncio.wait(others)
     branch = current_branch()
@@ -224,15 +227,16 @@ async def _fail(failed: asyncio.Future[Any], others: Iterable[asyncio.Future[Any
 
 
 class as_completed(Generic[R]):
-    """Awaitables in the order in which they come to their ends:
-    `async for task in as_completed(calls): print(await task)`. A replay repeats it, unlike that of asyncio.
+    """Iterates over awaitables in the order in which they end:
+    `async for task in as_completed(calls): print(await task)`. A replay repeats the order, unlike that of
+    `asyncio.as_completed`.
 
     Args:
         calls: Calls, coroutines or tasks.
     """
 
     def __init__(self, calls: Iterable[Awaitable[R]]) -> None:
-        self._tasks = [task_of(call) for call in calls]
+        self._tasks = [make_task(call) for call in calls]
 
     async def __aiter__(self) -> AsyncIterator[asyncio.Future[R]]:
         ended: asyncio.Queue[asyncio.Future[R]] = asyncio.Queue()
@@ -242,18 +246,18 @@ class as_completed(Generic[R]):
             yield await ended.get()
 
 
-def task_of(call: Awaitable[R]) -> asyncio.Future[R]:
-    """The task that awaits it: a branch of its own, from its creation on."""
+def make_task(call: Awaitable[R]) -> asyncio.Future[R]:
+    """Creates the task of a call. In a workflow the task is a branch from its creation on."""
     return asyncio.ensure_future(call)
 
 
 def is_failed(task: asyncio.Future[Any]) -> bool:
-    """True if it ended, and not with an output."""
+    """Returns whether a task has ended without an output."""
     return task.done() and (task.cancelled() or task.exception() is not None)
 
 
 def is_on_loop() -> bool:
-    """True in async code."""
+    """Returns whether the caller is async code."""
     branch = current_branch()
     return branch.is_on_loop if branch is not None else asyncio._get_running_loop() is not None
 

@@ -1,4 +1,4 @@
-"""What engines, clients and outboxes start."""
+"""Base class of everything that engines, clients and outboxes start."""
 
 from __future__ import annotations
 

@@ -49,8 +49,8 @@ R = TypeVar("R", covariant=True)
 
 
 @final
-class Nobody:
-    """A class of its own: only a parameter that takes anything takes one of these."""
+class Unmatchable:
+    """A class that no program uses: only a parameter of any type accepts an instance."""
 
 
 class Step(CoroutineFunction, Generic[P, R]):
@@ -117,37 +117,36 @@ class Step(CoroutineFunction, Generic[P, R]):
         if type(branch) is not _native.Branch:
             return self.function(*args, **kwargs)
         if self.is_async:
-            # as in `_carried`, without a call more: this is the way that most steps take
-            carried: Any = branch.awaitable_step(self.settings, args, args, kwargs)
-            if carried is not None:
-                return carried  # type: ignore[no-any-return]
-        return self._carried(branch, args, args, kwargs)  # type: ignore[no-any-return]
+            # as in `_call_in_branch`, without a further call: most steps take this way
+            call: Any = branch.awaitable_step(self.settings, args, args, kwargs)
+            if call is not None:
+                return call  # type: ignore[no-any-return]
+        return self._call_in_branch(branch, args, args, kwargs)  # type: ignore[no-any-return]
 
-    def _carried(
+    def _call_in_branch(
         self,
         branch: _native.Branch,
         recorded: tuple[Any, ...],
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
     ) -> Any:
-        """Carries the step out in a workflow; `recorded` tells this call apart from another one."""
+        """Calls the step in a workflow. The `recorded` arguments identify the call in a replay."""
         if self.is_async:
-            carried = branch.awaitable_step(self.settings, recorded, args, kwargs)
-            if carried is None:
-                raise self._misplaced()
-            return carried
+            awaitable = branch.awaitable_step(self.settings, recorded, args, kwargs)
+            if awaitable is None:
+                raise self._misplaced_error()
+            return awaitable
         if branch.is_on_loop and branch.is_own_thread:
-            raise self._misplaced()
+            raise self._misplaced_error()
         call = branch.step(self.settings, recorded, kwargs, len(args) - len(recorded))
-        return carry_out_here(call, branch, self, args, kwargs)
+        return run_in_this_thread(call, branch, self, args, kwargs)
 
     def in_thread(self, *args: P.args, **kwargs: P.kwargs) -> Coroutine[object, None, R]:
-        """For async code: the step, if it is a sync one, with its body in a thread, so that the loop goes
-        on meanwhile.
+        """For async code: calls the sync step with its body in a thread, so that the loop is not blocked.
 
         Raises:
-            InvalidArgument: The step is async, or this is the code of a sync workflow.
-            Exception: What the body has raised.
+            InvalidArgument: The step is async, or the caller is the code of a sync workflow.
+            Exception: The exception that the body has raised.
         """
         return self._in_thread(args, args, kwargs)
 
@@ -165,12 +164,12 @@ class Step(CoroutineFunction, Generic[P, R]):
             "Coroutine[object, None, R]", branch.awaitable_step(self.settings, recorded, args, kwargs)
         )
 
-    # Checkers drop @classmethod and @staticmethod above a decorated function, so the kind of method shows in
-    # its first parameter alone: a `type`, the instance, or neither. Of one that takes anything it cannot be
-    # told. mypy learns the first parameter of a Callable only, of which a Step is one, whatever it says.
+    # Type checkers drop @classmethod and @staticmethod above a decorated function. So only the first
+    # parameter shows the kind of method: a `type`, the instance, or neither. A parameter of any type does not
+    # show it. mypy infers the first parameter only of a Callable, which a Step is.
     @overload
     def __get__(  # type: ignore[misc]
-        self: Callable[Concatenate[Nobody, A], R], instance: object, owner: type
+        self: Callable[Concatenate[Unmatchable, A], R], instance: object, owner: type
     ) -> Step[..., Any]: ...
 
     @overload
@@ -190,7 +189,7 @@ class Step(CoroutineFunction, Generic[P, R]):
     def __get__(self, instance: object, owner: type | None = None) -> Any:
         return self if instance is None else BoundStep(self, instance)
 
-    def _misplaced(self) -> InvalidArgument:
+    def _misplaced_error(self) -> InvalidArgument:
         if self.is_async:
             return InvalidArgument(
                 f"step {self.name!r} is async, but the workflow is not: make the workflow async, or the step "
@@ -212,8 +211,8 @@ class Step(CoroutineFunction, Generic[P, R]):
 
 
 class BoundStep(CoroutineFunction, Generic[P, R]):
-    """A step that is a method, with the object that it is called on. The object is not recorded, and may be
-    another one in a replay: whatever a step makes of it is recorded in its outcome."""
+    """A step that is a method, with the object on which it is called. The object is not recorded, and may be
+    another one in a replay: the outcome of the step is recorded."""
 
     def __init__(self, step: Step[..., R], instance: object) -> None:
         self.step: Step[..., R] = step
@@ -223,7 +222,7 @@ class BoundStep(CoroutineFunction, Generic[P, R]):
         branch = current_code.get()
         if type(branch) is not _native.Branch:
             return self.step.function(self.instance, *args, **kwargs)
-        return self.step._carried(branch, args, (self.instance, *args), kwargs)  # type: ignore[no-any-return]
+        return self.step._call_in_branch(branch, args, (self.instance, *args), kwargs)  # type: ignore[no-any-return]
 
     def in_thread(self, *args: P.args, **kwargs: P.kwargs) -> Coroutine[object, None, R]:
         """See `Step.in_thread`."""
@@ -237,30 +236,30 @@ class BoundStep(CoroutineFunction, Generic[P, R]):
 
 
 async def limited(timeout: float, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
-    """The body of a step that has a limit in time, as it is awaited."""
+    """Awaits the body of a step that has a time limit."""
     return await run_within(timeout, function(*args, **kwargs))
 
 
-def carry_out_here(
+def run_in_this_thread(
     call: _native.Call,
     branch: _native.Branch,
     step: Step[Any, Any],
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
 ) -> Any:
-    """Carries the call of a step out in this thread."""
+    """Runs a step in this thread."""
     value: Any = None
     error: BaseException | None = None
     is_run = False
     try:
-        turn = call.poll()
+        state = call.poll()
         while True:
-            if turn == DONE:
+            if state == DONE:
                 return value if is_run else call.take_value()
-            if turn == RUN_BODY:
+            if state == RUN_BODY:
                 if not call.can_begin:
                     # cancelled while this thread waited for the interpreter
-                    turn = call.wait()
+                    state = call.wait()
                     continue
                 token = current_code.set((branch, call, step.name))
                 try:
@@ -268,26 +267,26 @@ def carry_out_here(
                         value = step.function(*args, **kwargs)
                     else:
                         value = call_within(step.timeout, step.function, args, kwargs)
-                    turn = call.succeed(value)
+                    state = call.succeed(value)
                     is_run = True
                 except BaseException as raised:
                     if not is_outcome(raised):
                         raise
                     error = raised
-                    turn = fail_attempt(call, step.name, raised, step.retry_if)
+                    state = fail_attempt(call, step.name, raised, step.retry_if)
                 finally:
                     current_code.reset(token)
-            elif turn == PENDING:
-                turn = call.wait()
+            elif state == PENDING:
+                state = call.wait()
             else:
-                raise error_of(call, turn, error)
+                raise error_of(call, state, error)
     except (KeyboardInterrupt, SystemExit, GeneratorExit, asyncio.CancelledError):
-        # the program is told to end: nothing more is recorded of the code, which unwinds
+        # the program ends: the code unwinds, and nothing more of it is recorded
         branch.defer()
         raise
     finally:
         call.close()
-        # its traceback has this frame
+        # the traceback of the error has this frame
         del error
 
 

@@ -1,4 +1,4 @@
-"""Limits in time that no replay can repeat, found in the code of workflows."""
+"""Finds time limits in the code of workflows that no replay can repeat."""
 
 from __future__ import annotations
 
@@ -13,31 +13,31 @@ from typing import Any, Final
 
 from stepfast.errors import StepfastWarning
 
-#: What limits by the clock of the loop.
+#: The functions that limit time by the clock of the loop.
 _LIMITS: Final[tuple[Any, ...]] = (asyncio.timeout, asyncio.timeout_at, asyncio.wait_for)
 _NAMES: Final = frozenset(limit.__name__ for limit in _LIMITS)
 
 
 def warn_of_limits(name: str, function: Callable[..., Any]) -> None:
-    """Warns of each place where the code of an async workflow limits something by the clock of the loop,
-    which starts anew in a replay."""
+    """Warns of each place where the code of an async workflow limits time by the clock of the loop, which
+    starts again in a replay."""
     known: dict[str, Any] = getattr(function, "__globals__", {})
     if not any(each in _NAMES or _is_limit(known.get(each)) for each in _names_in(function.__code__)):
-        # most have none: their source need not be read
+        # most workflows have no limit: their source is not read
         return
     try:
         lines, first = inspect.getsourcelines(function)
         tree = ast.parse(textwrap.dedent("".join(lines)))
     except (OSError, SyntaxError):
-        # typed in, or generated
+        # code that was typed in, or generated, has no source
         return
     for call in _calls_in(tree.body[0]):
-        limit = _meant(call.func, known)
+        limit = _resolve(call.func, known)
         if not _is_limit(limit):
             continue
         instead = "stepfast.wait_for" if limit is asyncio.wait_for else "stepfast.timeout"
         warnings.warn_explicit(
-            f"workflow {name!r} limits its calls by asyncio.{limit.__name__}, whose clock starts anew in a "
+            f"workflow {name!r} limits its calls by asyncio.{limit.__name__}, whose clock starts again in a "
             f"replay: after a crash the execution may be parked. Use {instead}",
             StepfastWarning,
             inspect.getsourcefile(function) or "<unknown>",
@@ -57,7 +57,8 @@ def _names_in(code: CodeType) -> Iterator[str]:
 
 
 def _calls_in(node: ast.AST) -> Iterator[ast.Call]:
-    """The calls in the code of a workflow and of its branches, without those in steps that it defines."""
+    """Yields the calls in the code of a workflow and of its branches, without those in steps that it
+    defines."""
     for child in ast.iter_child_nodes(node):
         if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef) and any(
             _last_name(decorator) == "step" for decorator in child.decorator_list
@@ -76,8 +77,8 @@ def _last_name(node: ast.expr) -> str | None:
     return node.id if isinstance(node, ast.Name) else None
 
 
-def _meant(node: ast.expr, known: dict[str, Any]) -> Any:
-    """What is called by a name, or by a name of a module."""
+def _resolve(node: ast.expr, known: dict[str, Any]) -> Any:
+    """Returns the object that a name, or a name in a module, stands for."""
     if isinstance(node, ast.Name):
         return known.get(node.id)
     if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):

@@ -25,7 +25,7 @@ from stepfast._workflow.child import (
 from stepfast._workflow.direct_call import warn_of_direct_call
 from stepfast._workflow.registry import open_engines, register
 from stepfast._workflow.startable import Startable
-from stepfast._workflow.step import Nobody
+from stepfast._workflow.step import Unmatchable
 from stepfast._workflow.time_limit_check import warn_of_limits
 
 if TYPE_CHECKING:
@@ -162,7 +162,7 @@ class Workflow(_LocalWorkflow[P, R]):
 
     @overload
     def __get__(  # type: ignore[misc] # see `Step.__get__`
-        self: Callable[Concatenate[Nobody, A], R], instance: object, owner: type
+        self: Callable[Concatenate[Unmatchable, A], R], instance: object, owner: type
     ) -> Workflow[..., Any]: ...
 
     @overload
@@ -220,7 +220,9 @@ class ConfiguredWorkflow(_LocalWorkflow[P, R]):
     def __init__(
         self, workflow: Workflow[..., Any], bound_args: tuple[Any, ...], start_options: CheckedOptions
     ) -> None:
-        self.workflow, self.bound_args, self.start_options = workflow, bound_args, start_options
+        self.workflow: Workflow[..., Any] = workflow
+        self.bound_args: tuple[Any, ...] = bound_args
+        self.start_options: CheckedOptions = start_options
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         branch = current_branch()

@@ -4,7 +4,7 @@ import asyncio
 import sys
 from collections.abc import Awaitable, Coroutine
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any, Self, TypeVar, assert_type
 
 import stepfast
@@ -40,6 +40,7 @@ from stepfast import (
     current_or_none,
     gather,
     sleep,
+    sleep_until,
     step,
     timeout,
     wait_for,
@@ -55,7 +56,15 @@ def weigh(item: str, *, is_boxed: bool = False) -> int:
     return len(item) + is_boxed
 
 
-@step(name="price", retries=2, backoff=0.01, retry_if=lambda error: isinstance(error, OSError))
+@step(
+    name="price",
+    retries=2,
+    backoff=timedelta(milliseconds=10),
+    backoff_factor=2,
+    timeout=timedelta(minutes=1),
+    retry_on=(ConnectionError, TimeoutError),
+    retry_if=lambda error: isinstance(error, OSError),
+)
 async def price(item: str, amount: float = 1.0) -> float:
     return amount * len(item)
 
@@ -127,6 +136,8 @@ def parcel(item: str, amount: int = 1) -> str:
 
     now = current()
     assert_type(now, Current)
+    assert_type(now.attempt, int | None)
+    assert_type(current_or_none(), Current | None)
     return f"{amount} {item} {now.workflow_id}"
 
 
@@ -154,6 +165,8 @@ async def cart(items: list[str]) -> dict[str, float]:
     assert_type(await total.options(run_timeout=60).in_thread(items), int)
     assert_type(await limited.options(workflow_id=f"order of {items[0]}").start_detached(items[0]), str)
 
+    await sleep(timedelta(milliseconds=1))
+    assert_type(sleep_until(datetime.now(UTC)), Awaitable[None])
     slept = sleep(0.001)
     assert_type(slept, Awaitable[None])
     await slept
@@ -293,6 +306,7 @@ def use_engine(url: str) -> None:
         assert_type(handle, Handle[str])
         assert_type(handle.result(), str)
         assert_type(handle.result(timeout=60), str)
+        assert_type(handle.result(timeout=timedelta(minutes=1)), str)
         assert_type(handle.status(), Status)
         assert_type(handle.cancel(), bool)
         assert_type(engine.start(total, ["tea"]).result(), int)
@@ -345,6 +359,8 @@ def use_engine(url: str) -> None:
         record = engine.show("p")
         assert_type(record, Record)
         assert_type(record.checkpoints[0].duration, timedelta)
+        assert_type(engine.count(status=Status.FAILED), int)
+        assert_type(engine.list(status=[Status.FAILED, "completed"])[0].status, Status)
         executions = engine.list(status=["completed", "failed"], workflow=total, limit=10)
         assert_type(executions, list[Execution])
         assert_type(executions[0].created_at, datetime)
@@ -366,6 +382,7 @@ async def use_async_engine(url: str) -> None:
         assert_type(handle, AsyncHandle[dict[str, float]])
         assert_type(await handle, dict[str, float])
         assert_type(await handle.result(), dict[str, float])
+        assert_type(await handle.result(timeout=60), dict[str, float])
         assert_type(await handle.status(), Status)
         assert_type(await engine.start(parcel, "tea"), AsyncHandle[str])
         assert_type(await engine.start(order.options(workflow_id="ap"), "tea"), AsyncHandle[float])

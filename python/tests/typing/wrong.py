@@ -25,6 +25,7 @@ from stepfast import (
     as_completed,
     gather,
     sleep,
+    sleep_until,
     step,
     timeout,
     workflow,
@@ -95,6 +96,10 @@ def decorates() -> None:
     step(plain, retries=2)  # call-overload | reportCallIssue
     step(retry=2)  # call-overload | reportCallIssue
     step(retry_if=lambda error: error.errno == 2)  # attr-defined | reportAttributeAccessIssue
+    step(retry_on=int)  # arg-type | reportArgumentType
+    step(retry_on=KeyboardInterrupt)  # arg-type | reportArgumentType
+    step(timeout="5")  # call-overload | reportArgumentType
+    step(factor=2)  # call-overload | reportCallIssue
     workflow(durable_reads="no")  # call-overload | reportArgumentType
     workflow(retries=2)  # call-overload | reportCallIssue
 
@@ -137,6 +142,7 @@ async def awaits(shop: Shop) -> None:
     sleep("1")  # arg-type | reportArgumentType
     sleep(5, 6)  # call-arg | reportCallIssue
     sleep(weeks=2)  # call-arg | reportCallIssue
+    sleep_until(5)  # arg-type | reportArgumentType
     sleep(5) + 1  # operator | reportOperatorIssue reportUnusedExpression
     nothing: int = await sleep(5)  # assignment func-returns-value | reportAssignmentType
     with timeout(5):  # attr-defined | reportGeneralTypeIssues
@@ -200,6 +206,9 @@ def uses_engine(engine: Engine, shop: Shop, handle: Handle[int]) -> None:
     number: int = engine.run(order, "tea")  # assignment | reportAssignmentType
     texts: list[str] = engine.results([handle])  # list-item | reportAssignmentType
     engine.list(status=3)  # arg-type | reportArgumentType
+    engine.list(status="complete")  # arg-type | reportArgumentType
+    engine.list(status=["complete"])  # list-item | reportArgumentType
+    handle.result(timeout="5")  # arg-type | reportArgumentType
     engine.list(workflow=weigh)  # arg-type | reportArgumentType
     engine.show(3)  # arg-type | reportArgumentType
     one: Handle[str] = engine.get("w", total)  # arg-type | reportAssignmentType
@@ -214,7 +223,6 @@ def gives_options(engine: Engine, shop: Shop) -> None:
     total.options(queue=3)  # arg-type | reportArgumentType
     total.options(queue="mail", priority="1")  # arg-type | reportArgumentType
     total.options(queue="mail", on_full="drop")  # arg-type | reportArgumentType
-    total.options("mail")  # arg-type call-arg | reportCallIssue
     weigh.options(queue="mail")  # attr-defined | reportAttributeAccessIssue
     engine.options(queue="mail")  # attr-defined | reportAttributeAccessIssue
     engine.enqueue("mail", total, ["tea"])  # attr-defined | reportAttributeAccessIssue

@@ -419,5 +419,8 @@ mod tests {
         assert!(!policy.allows_retry(1, &failure.clone().permanent()));
         let restricted = RetryPolicy { retry_if: Some(|failure| failure.message == "again"), ..policy };
         assert!(restricted.allows_retry(1, &Failure::new("again")) && !restricted.allows_retry(1, &failure));
+        let steady = RetryPolicy { jitter: 0.0, ..policy };
+        let pauses = [1, 2, 3].map(|attempt| steady.pause_before_retry(attempt, &failure));
+        assert_eq!(pauses, [Some(Duration::from_secs(1)), Some(Duration::from_secs(2)), None]);
     }
 }

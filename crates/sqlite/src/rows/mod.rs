@@ -185,7 +185,7 @@ pub(crate) fn parse_checkpoint(row: &Row<'_>, execution: Key) -> DbResult<Result
     }))
 }
 
-/// Reads a row of `attempts`: path, attempt, failed_at, failure. The inner error is as in [`checkpoint`].
+/// Reads a row of `attempts`: path, attempt, failed_at, failure. The inner error is as in [`parse_checkpoint`].
 pub(crate) fn parse_attempt(row: &Row<'_>, execution: Key) -> DbResult<Result<Attempt, &'static str>> {
     let Some(path) = path_of(row, 0)? else { return Ok(Err("path of attempts")) };
     let Ok(attempt) = u32::try_from(row.get::<_, i64>(1)?) else { return Ok(Err("attempt of attempts")) };

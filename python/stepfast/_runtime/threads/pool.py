@@ -9,7 +9,7 @@ import weakref
 from typing import TYPE_CHECKING, Any, Final
 
 from stepfast import _native
-from stepfast._runtime.branch import RUN_CHILD
+from stepfast._runtime.branch import RUN_CHILD, call_in_empty_context
 from stepfast._runtime.exceptions_here import execution_entry
 from stepfast._runtime.failures import workflow_failure
 from stepfast._runtime.waiting import wait_for_call
@@ -96,7 +96,7 @@ class ThreadPool:
         workflow = host.workflows[number]
         nesting.depth += 1
         try:
-            branch.succeed(branch.call_code(workflow.function, arguments))
+            branch.succeed(call_in_empty_context(branch, workflow.function, arguments))
         except BaseException as raised:
             ends_program = isinstance(raised, (KeyboardInterrupt, SystemExit))
             if ends_program:

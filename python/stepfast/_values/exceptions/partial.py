@@ -169,7 +169,7 @@ def _make_hidden_subclass(cls: type[Any]) -> type[Any]:
         base is not object and base.__module__ != "typing" for base in own_hooks
     ):
         raise NotRecordable("its class keeps account of its subclasses")
-    namespace = {
+    namespace: dict[str, Any] = {
         "__module__": cls.__module__,
         "__qualname__": cls.__qualname__,
         "__doc__": cls.__doc__,
