@@ -35,7 +35,8 @@ def current_branch() -> Branch | None:
 def call_in_empty_context(branch: Branch, function: Callable[..., Any], arguments: Any) -> Any:
     """Calls the function of a workflow in an empty context, in which `branch` is the current code.
 
-    This is Python and no native code: a daemon thread that the interpreter ends must not unwind native frames.
+    The call has no native frame of the bridge below it: the interpreter may end a daemon thread in the code,
+    and such a frame cannot be unwound.
 
     Args:
         branch: The first branch of the execution.
