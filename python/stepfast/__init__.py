@@ -135,6 +135,8 @@ for _name in (*__all__, "map"):
 # names under which earlier programs have recorded these classes
 class_of_name.update(
     {
+        "stepfast:Answers": BulkResult,
+        "stepfast:Survey": WorkerOverview,
         "stepfast.current:Current": Current,
         "stepfast.dead_letters:DeadLetter": DeadLetter,
         "stepfast.errors:Corrupt": StoreCorrupt,

@@ -163,9 +163,7 @@ def test_workflows_of_a_factory_need_names_of_their_own(url: str) -> None:
         with Engine(url) as engine, Client(url) as client:
             assert engine.run(second) == 2
             for start in (engine.start, engine.run, client.start):
-                with pytest.raises(
-                    InvalidArgument, match="was replaced by another one of this name"
-                ) as raised:
+                with pytest.raises(InvalidArgument, match="was replaced by another one") as raised:
                     start(first)
                 assert "@workflow(name=" in str(raised.value) and "opened" not in str(raised.value)
             assert engine.count() == 1

@@ -81,7 +81,7 @@ async def put(queries: Queries, callers: int, total: int) -> None:
 
     async def caller() -> None:
         for _ in numbers:
-            await queries.start((None).options(queue=NAME))
+            await queries.enqueue(NAME, None)
 
     await asyncio.gather(*(caller() for _ in range(callers)))
 
@@ -153,7 +153,7 @@ async def measure(url: str, callers: int, total: int, batch: int) -> None:
     waits = []
     for n in range(100):
         begun = time.perf_counter()
-        await queries.start((None).options(queue=NAME))
+        await queries.enqueue(NAME, None)
         await ran.until(2 * total + n + 1)
         waits.append((ran.at - begun) * 1000)
         await over(connection)
