@@ -84,7 +84,7 @@ class Entry:
 
     @property
     def parameters(self) -> list[Any]:
-        """Those to be described: of a function, or of a class that is called."""
+        """Returns the parameters to be described: of a function, or of a class that is called."""
         if not self.it.is_class:
             return given(self.it) if self.it.is_function else []
         return given(self.it.all_members["__init__"]) if "parameters" in self.sections else []
@@ -98,14 +98,14 @@ class Entry:
 
     @property
     def sections(self) -> dict[str, Any]:
-        """What the docstring consists of, by kind; the text is one."""
+        """Returns the sections of the docstring by kind; the text is one."""
         if self.it.docstring is None:
             return {}
         return {section.kind.value: section.value for section in self.it.docstring.parse("google")}
 
     @property
     def attributes(self) -> dict[str, Any]:
-        """Those that anybody may read."""
+        """Returns the public members."""
         if not self.it.is_class:
             return {}
         return {
@@ -421,7 +421,7 @@ def fenced(text: str) -> str:
 
 
 class Complaints(logging.Handler):
-    """What griffe finds wrong in docstrings, such as arguments that there are not."""
+    """Returns the problems that griffe finds in docstrings, such as unknown arguments."""
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)

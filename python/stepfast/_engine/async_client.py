@@ -41,9 +41,10 @@ class AsyncClient:
         bounds.check_store_url(url)
         declared = declared_queues(queues)
         self._opened: OpenEngine | None = None
-        self._make = lambda loop: OpenEngine(url, loop, queues=declared, is_client=True)
-
-    _make: Callable[[EngineLoop], OpenEngine]
+        #: Opens the store and the engine or client on it.
+        self._make: Callable[[EngineLoop], OpenEngine] = lambda loop: OpenEngine(
+            url, loop, queues=declared, is_client=True
+        )
 
     async def open(self) -> Self:
         """Opens the store, and the engine or client on it; `async with` does it.

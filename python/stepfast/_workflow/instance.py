@@ -1,4 +1,4 @@
-"""Configured instances: objects that workflows are methods of, found again by name."""
+"""Instances: named objects with a program's configuration, so that workflows can be methods of them."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ _instances: Final[dict[tuple[type, str], Instance]] = {}
 
 
 class Instance:
-    """Base of classes whose instances hold what a program is configured with: clients, pools, addresses. Such
-    an object is recorded by its name alone, so that a workflow can be a method of it, or take it as an
-    argument; after a crash the program makes it again, under the same name, before it opens its engine.
+    """Base of classes whose instances contain the configuration of a program: clients, pools, addresses. Only
+    the name of such an object is recorded, so a workflow can be a method of it, or take it as an argument.
+    After a crash the program creates it again, under the same name, before it opens its engine.
 
         class Shop(stepfast.Instance):
             def __init__(self, name: str, url: str) -> None:
@@ -29,14 +29,15 @@ class Instance:
         engine.start(eu.checkout, "order-7")
 
     Args:
-        name: The name of the instance: one per class and name. Making it anew takes its place.
+        name: The name of the instance, unique in its class. A new instance with the same name replaces the
+            old one.
 
     Raises:
         InvalidArgument: The name is empty.
     """
 
     def __init__(self, name: str) -> None:
-        # a name of another type would be looked for in vain after a crash
+        # after a crash, a name of another type would not be found
         if not isinstance(cast("object", name), str) or not name:
             raise InvalidArgument(
                 f"an instance of {type(self).__qualname__} needs a name, not {short_repr(name)}"

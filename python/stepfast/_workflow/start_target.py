@@ -1,4 +1,4 @@
-"""Takes apart what is given to be started."""
+"""Splits the argument that names the workflow of a start into its parts."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from stepfast._workflow.workflow import BoundWorkflow, ConfiguredWorkflow
 
 
 class StartTarget(NamedTuple):
-    """The parts of what is given to be started.
+    """The parts of a value that was given as the workflow of a start.
 
     Attributes:
-        workflow: The `Workflow` or the `RemoteWorkflow`; any other value if the given one is no workflow.
+        workflow: The `Workflow` or the `RemoteWorkflow`; any other value if no workflow was given.
         bound_args: The first arguments, of a method.
         options: The options of the start; None for the defaults.
     """
@@ -25,7 +25,7 @@ class StartTarget(NamedTuple):
 
 
 def start_target(given: Any) -> StartTarget:
-    """Returns the parts of what a caller gives to be started."""
+    """Returns the parts of a value that a caller has given as the workflow of a start."""
     if isinstance(given, ConfiguredWorkflow):
         configured = cast("ConfiguredWorkflow[..., Any]", given)
         return StartTarget(configured.workflow, configured.bound_args, configured.start_options)

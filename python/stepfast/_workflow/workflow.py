@@ -1,4 +1,4 @@
-"""Workflows: functions whose executions continue after a crash from what is recorded."""
+"""Workflows: functions whose executions continue from their record after a crash."""
 
 from __future__ import annotations
 
