@@ -16,7 +16,7 @@ import pytest
 from stepfast import AsyncEngine, Client, Engine, Workflow, step, workflow
 from stepfast._processes.pool import ProcessPool
 from stepfast._processes.process_step import begin_attempt
-from stepfast._workflow.step import carry_out_here
+from stepfast._workflow.step import run_in_this_thread
 
 BODIES: list[str] = []
 
@@ -80,7 +80,7 @@ class Interruption:
 
 def after_the_wait(frame: FrameType, event: str, arg: Any) -> bool:
     """The call of the step has said that its body may begin, and the thread comes back from there."""
-    is_here = event == "c_return" and frame.f_code is carry_out_here.__code__
+    is_here = event == "c_return" and frame.f_code is run_in_this_thread.__code__
     return is_here and arg.__name__ == "wait" and frame.f_locals["step"] is late_body
 
 
