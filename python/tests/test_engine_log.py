@@ -83,7 +83,7 @@ def test_an_engine_tells_whom_it_takes_over(url: str, lines: Lines, tmp_path: pa
     assert worker.returncode == -signal.SIGKILL
     with Engine(url):
         lines.until("a worker is dead", f"(worker: 2, host: {socket.gethostname()}, pid: {worker.pid})")
-        lines.until("can be claimed again", "recovered: 1")
+        lines.until("took over dead workers", "recovered: 1")
 
 
 def test_who_handles_lines_does_not_hold_up_the_engine(lines: Lines) -> None:
