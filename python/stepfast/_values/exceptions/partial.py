@@ -76,7 +76,8 @@ def partial_node(error: BaseException, is_recordable: Callable[[Any], bool]) -> 
     stand_ins: dict[str, Any] = {}
     for section in (state, attributes):
         for each, value in list(section.items()):
-            if part_of(value) is None and is_recordable(value):
+            is_stand_in = part_of(value) is not None and not isinstance(value, BaseException)
+            if not is_stand_in and is_recordable(value):
                 continue
             del section[each]
             stand_in = _reduce_stand_in(value)

@@ -358,6 +358,10 @@ def test_part_keeps_the_attributes_that_can_be_recorded() -> None:
     assert (back.order, back.count) == ("order-7", 3)
     back.count = 4
     assert back.count == 4
+    # an exception in part may be an attribute of another one
+    error.reason = back  # type: ignore[attr-defined]
+    outer: Any = decode_exception(encode_exception(error))
+    assert isinstance(outer.reason, Holding) and outer.reason.order == "order-7"
 
 
 def test_group_that_holds_too_much_keeps_its_members() -> None:
