@@ -1,16 +1,13 @@
-"""Stores for tests: SQLite, and Postgres where the tests run beside a server."""
+"""Fixtures that many tests share: empty stores, and the program `stepfast`."""
 
-import contextlib
 import os
 import pathlib
 import subprocess
-import uuid
 from collections.abc import Iterator
 
 import pytest
-
-ROOT = pathlib.Path(__file__).parents[2]
-POSTGRES = os.environ.get("STEPFAST_TEST_POSTGRES_URL")
+from repository import ROOT
+from stores import postgres_database
 
 
 @pytest.fixture(params=["sqlite", "postgres"])
@@ -19,37 +16,15 @@ def url(request: pytest.FixtureRequest, tmp_path: pathlib.Path) -> Iterator[str]
     if request.param == "sqlite":
         yield f"sqlite:{tmp_path}/test.db"
         return
-    if POSTGRES is None:
-        pytest.fail("these tests need a Postgres server: run them by `make test`, or by tests/with-postgres")
-    with dropped(database(POSTGRES)) as made:
-        yield made
+    with postgres_database() as url:
+        yield url
 
 
 @pytest.fixture
 def postgres_url() -> Iterator[str]:
     """The URL of an empty store on Postgres."""
-    if POSTGRES is None:
-        pytest.fail("these tests need a Postgres server: run them by `make test`, or by tests/with-postgres")
-    with dropped(database(POSTGRES)) as made:
-        yield made
-
-
-@contextlib.contextmanager
-def dropped(url: str) -> Iterator[str]:
-    """Drops a database in the end: of those of all tests the server's disk would be full."""
-    try:
+    with postgres_database() as url:
         yield url
-    finally:
-        assert POSTGRES is not None
-        drop = f"DROP DATABASE {url.rsplit('/', 1)[1]} WITH (FORCE)"
-        subprocess.run(["psql", "--quiet", POSTGRES, "--command", drop], check=False)
-
-
-def database(url: str) -> str:
-    """A database of its own on the server."""
-    name = f"python_{uuid.uuid4().hex[:12]}"
-    subprocess.run(["psql", "--quiet", url, "--command", f"CREATE DATABASE {name}"], check=True)
-    return url.rsplit("/", 1)[0] + f"/{name}"
 
 
 @pytest.fixture(scope="session")

@@ -10,7 +10,7 @@ import threading
 from typing import Any
 
 import pytest
-from watched import HANGS
+from watched_process import HANG_TIMEOUT
 
 from stepfast import (
     AsyncEngine,
@@ -60,9 +60,9 @@ def test_what_is_started_is_found(url: str) -> None:
     with Engine(url, queues=[Queue("mails")]) as engine:
         engine.run(found_echo.options(workflow_id="run", attributes=ACME), 1)
         both = found_echo.options(workflow_id="both", attributes={**ACME, "region": "eu"}, queue="mails")
-        engine.start(both, 2).result(HANGS)
+        engine.start(both, 2).result(HANG_TIMEOUT)
         many = engine.start_many(found_echo.options(attributes={"batch": "7"}), [(n,) for n in range(3)])
-        assert [handle.result(HANGS) for handle in many] == [0, 1, 2]
+        assert [handle.result(HANG_TIMEOUT) for handle in many] == [0, 1, 2]
         engine.run(found_parent, 5)
         engine.run(found_echo, 3)
 
@@ -88,11 +88,11 @@ def test_what_has_failed_goes_on(url: str) -> None:
         other = engine.start(found_flaky, 99)
         for handle in (*failed, other):
             with pytest.raises(ValueError, match="down"):
-                handle.result(HANGS)
+                handle.result(HANG_TIMEOUT)
         healthy.set()
         assert engine.count(queue="mails", status="failed") == 20
         assert engine.resume_all(queue="mails", status="failed") == BulkResult(20, 0, 0)
-        assert [engine.get(it.workflow_id).result(HANGS) for it in failed] == list(range(20))
+        assert [engine.get(it.workflow_id).result(HANG_TIMEOUT) for it in failed] == list(range(20))
         assert engine.count(status="failed") == 1
         assert other.status() == "failed"
 
@@ -164,7 +164,7 @@ def test_the_program_finds_and_continues(file: str, program: pathlib.Path) -> No
 
     def told(*arguments: str) -> Any:
         command = [program, "workflow", *arguments, "--store", file, "--json"]
-        said = subprocess.run(command, check=True, capture_output=True, text=True, timeout=HANGS)
+        said = subprocess.run(command, check=True, capture_output=True, text=True, timeout=HANG_TIMEOUT)
         return json.loads(said.stdout)
 
     with Engine(file, queues=[Queue("mails")]) as engine:
@@ -172,11 +172,11 @@ def test_the_program_finds_and_continues(file: str, program: pathlib.Path) -> No
         handles = [engine.start(placed, n) for n in range(3)]
         for handle in handles:
             with pytest.raises((ValueError, WorkflowFailed)):
-                handle.result(HANGS)
+                handle.result(HANG_TIMEOUT)
         healthy.set()
         listed = told("list", "--queue", "mails", "--attribute", "customer=acme")["executions"]
         assert [row["attributes"] for row in listed] == [ACME] * 3
         assert told("list", "--count", "--attribute", "customer=beta") == {"count": 0}
         continued = told("resume", "--all", "--queue", "mails", "--status", "failed")
         assert continued == {"done": 3, "requested": 0, "declined": 0}
-        assert [engine.get(it.workflow_id).result(HANGS) for it in handles] == [0, 1, 2]
+        assert [engine.get(it.workflow_id).result(HANG_TIMEOUT) for it in handles] == [0, 1, 2]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import pathlib
 import re
 import time
 import uuid
@@ -13,12 +12,11 @@ from urllib.parse import urlsplit
 
 import psycopg
 import pytest
+from repository import ROOT
 from test_outbox import by_psycopg, outbox_greet, outcome, prepare, ways
-from watched import HANGS
+from watched_process import HANG_TIMEOUT
 
 from stepfast import AsyncClient, AsyncEngine, Client, Conflict, Engine, InvalidArgument, Outbox
-
-ROOT = pathlib.Path(__file__).parents[2]
 
 
 def put_by_hand(url: str, text: str) -> None:
@@ -56,9 +54,9 @@ def test_what_cannot_become_an_execution_is_a_dead_letter(url: str, caplog: pyte
         assert (by_id[other].workflow, by_id[other].queue) == (outbox_greet.name, None)
         assert by_id[elsewhere].queue == "mails"
         assert by_id[elsewhere].put_at <= by_id[elsewhere].refused_at
-        assert abs(by_id[elsewhere].refused_at - began) < timedelta(seconds=HANGS)
+        assert abs(by_id[elsewhere].refused_at - began) < timedelta(seconds=HANG_TIMEOUT)
         assert engine.dead_letters(limit=2) == letters[:2]
-        ends_at = time.monotonic() + HANGS
+        ends_at = time.monotonic() + HANG_TIMEOUT
         lines: list[str] = []
         while len(lines) < len(letters) and time.monotonic() < ends_at:
             lines = [it.getMessage() for it in caplog.records if "to the dead letters" in it.getMessage()]
@@ -103,7 +101,7 @@ def test_a_dead_letter_that_is_put_back_becomes_what_it_asked_for(url: str) -> N
         connection.execute(f"UPDATE {into} SET deadline_at = {far}")
         connection.commit()
     with Engine(url) as engine:
-        until = time.monotonic() + HANGS
+        until = time.monotonic() + HANG_TIMEOUT
         while len(letters := engine.dead_letters()) < 2:
             assert time.monotonic() < until
     assert [letter.workflow_id for letter in letters] == [bare, "again"]

@@ -12,11 +12,12 @@ import time
 from collections.abc import Iterator
 
 import pytest
-from watched import HANGS, Pipe
+from repository import PROGRAMS
+from watched_process import HANG_TIMEOUT, Pipe
 
 from stepfast import Client, Engine, RemoteWorkflow, workflow
 
-PROGRAM = str(pathlib.Path(__file__).with_name("worker.py"))
+PROGRAM = str(PROGRAMS / "worker_program.py")
 
 
 @workflow
@@ -35,12 +36,12 @@ class Lines(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         self.came.put(record)
-        assert self.goes_on.wait(HANGS)
+        assert self.goes_on.wait(HANG_TIMEOUT)
 
     def until(self, *words: str) -> logging.LogRecord:
         """Waits for a line with all of these in it."""
         while True:
-            record = self.came.get(timeout=HANGS)
+            record = self.came.get(timeout=HANG_TIMEOUT)
             if all(word in record.getMessage() for word in words):
                 return record
 
@@ -114,7 +115,7 @@ from stepfast import Engine
 )
 def test_the_last_line_is_told_at_the_end_of_the_program(code: str, tmp_path: pathlib.Path) -> None:
     command = [sys.executable, "-c", ENDING.format(code), f"sqlite:{tmp_path}/shop.db"]
-    told = subprocess.run(command, capture_output=True, text=True, timeout=HANGS, check=True)
+    told = subprocess.run(command, capture_output=True, text=True, timeout=HANG_TIMEOUT, check=True)
     last = told.stdout.splitlines()[-1]
     assert last.startswith("INFO stepfast.engine the engine has ended"), told
 

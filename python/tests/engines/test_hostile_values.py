@@ -18,7 +18,7 @@ from urllib.parse import quote, urlsplit
 
 import psycopg
 import pytest
-from conftest import POSTGRES, database, dropped
+from stores import postgres_database
 
 from stepfast import (
     AsyncEngine,
@@ -42,7 +42,7 @@ from stepfast import (
 )
 
 #: An execution that takes longer hangs.
-HANGS = 60.0
+HANG_TIMEOUT = 60.0
 LONGEST_MESSAGE = 4_000
 
 VALUES: list[Any] = [
@@ -122,7 +122,7 @@ class Store:
             engine.start(innocent.options(workflow_id=f"innocent-{self.fresh()}"), 4),
             engine.start(innocent.options(queue="hostile", key="k", delay=0.0), 5),
         ]
-        assert [handle.result(HANGS) for handle in handles] == [2, 3, 4, 5]
+        assert [handle.result(HANG_TIMEOUT) for handle in handles] == [2, 3, 4, 5]
 
 
 @pytest.fixture(scope="module", params=["memory", "sqlite", "postgres"])
@@ -133,8 +133,7 @@ def store(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
         elif request.param == "sqlite":
             url = f"sqlite:{tmp_path_factory.mktemp('hostile')}/test.db"
         else:
-            assert POSTGRES is not None
-            url = stack.enter_context(dropped(database(POSTGRES)))
+            url = stack.enter_context(postgres_database())
         made = Store(url)
         stack.callback(made.engine.close)
         yield made
@@ -214,7 +213,7 @@ def of_queue(option: str) -> Door:
         found = next(info for info in store.engine.queues() if info.name == queue.name)
         assert getattr(found, option, value) == getattr(queue, option)
         # the first one may begin whatever the limits are
-        assert store.engine.start(innocent.options(queue=queue), 9).result(HANGS) == 9
+        assert store.engine.start(innocent.options(queue=queue), 9).result(HANG_TIMEOUT) == 9
         return None
 
     return enter
@@ -225,7 +224,7 @@ def of_rate(option: str) -> Door:
         rate = Rate(**{"starts": 1, "per": 1.0, option: value})
         queue = Queue(f"rated-{store.fresh()}", rate=rate, key_rate=rate)
         store.engine.set_queue(queue)
-        assert store.engine.start(innocent.options(queue=queue, key="k"), 9).result(HANGS) == 9
+        assert store.engine.start(innocent.options(queue=queue, key="k"), 9).result(HANG_TIMEOUT) == 9
         return None
 
     return enter
@@ -250,7 +249,7 @@ def asked(name: str) -> Door:
 
 def result(store: Store, value: Any) -> object:
     handle = store.engine.start(innocent, 1)
-    assert handle.result(HANGS) == 1
+    assert handle.result(HANG_TIMEOUT) == 1
     return handle.result(value)
 
 

@@ -21,7 +21,7 @@ import pytest
 import sqlalchemy
 import sqlalchemy.ext.asyncio as sqlalchemy_async
 import sqlalchemy.orm
-from watched import HANGS
+from watched_process import HANG_TIMEOUT
 
 from stepfast import (
     AsyncOutbox,
@@ -61,7 +61,7 @@ def plain_postgres(url: str) -> str:
 
 @contextmanager
 def by_sqlite(url: str) -> Iterator[Any]:
-    with closing(sqlite3.connect(file_of(url), timeout=HANGS)) as connection:
+    with closing(sqlite3.connect(file_of(url), timeout=HANG_TIMEOUT)) as connection:
         yield connection
 
 
@@ -119,10 +119,10 @@ def ways(url: str) -> list[Callable[[str], Any]]:
 
 def outcome(engine: Engine, workflow_id: str) -> Any:
     """The output of what was put into an outbox: a worker sees it within a second."""
-    until = time.monotonic() + HANGS
+    until = time.monotonic() + HANG_TIMEOUT
     while True:
         try:
-            return engine.get(workflow_id).result(HANGS)
+            return engine.get(workflow_id).result(HANG_TIMEOUT)
         except NotFound:
             if time.monotonic() > until:
                 raise
@@ -250,7 +250,7 @@ with connection:
 def test_another_process_puts_something_there(tmp_path: pathlib.Path) -> None:
     with Engine(f"sqlite:{tmp_path}/test.db") as engine:
         command = [sys.executable, "-c", PROGRAM, f"{tmp_path}/test.db", outbox_greet.name]
-        put = subprocess.run(command, capture_output=True, text=True, check=True, timeout=HANGS)
+        put = subprocess.run(command, capture_output=True, text=True, check=True, timeout=HANG_TIMEOUT)
         assert outcome(engine, put.stdout.strip()) == "hello ann"
 
 
@@ -269,7 +269,7 @@ def test_a_sqlite_file_that_an_engine_has_open_is_refused(tmp_path: pathlib.Path
 
 
 def wait_for(engine: Engine, workflow_id: str) -> None:
-    until = time.monotonic() + HANGS
+    until = time.monotonic() + HANG_TIMEOUT
     while True:
         try:
             engine.get(workflow_id)
@@ -313,7 +313,7 @@ def test_awaited_connections(postgres_url: str) -> None:
         return kept
 
     with Engine(postgres_url, queues=[Queue("mails")]) as engine:
-        kept = asyncio.run(asyncio.wait_for(main(), HANGS))
+        kept = asyncio.run(asyncio.wait_for(main(), HANG_TIMEOUT))
         names = ["ann", "bob", "eve", "joe", "kim"]
         assert [outcome(engine, it) for it in kept] == [f"hello {name}" for name in names]
         assert len(engine.list()) == 5
@@ -383,6 +383,6 @@ def test_what_is_written_after_an_engine_was_closed_is_there(tmp_path: pathlib.P
                 "print(connection.execute('SELECT n FROM orders').fetchall())"
             )
             seen = subprocess.run(
-                [sys.executable, "-c", look, path], capture_output=True, text=True, timeout=HANGS
+                [sys.executable, "-c", look, path], capture_output=True, text=True, timeout=HANG_TIMEOUT
             )
             assert seen.stdout == "[(1,)]\n", seen.stderr

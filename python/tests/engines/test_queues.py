@@ -13,7 +13,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from watched import HANGS
+from watched_process import HANG_TIMEOUT
 
 from stepfast import (
     AsyncClient,
@@ -115,12 +115,12 @@ def test_what_is_put_into_a_queue_runs(url: str) -> None:
     emails = Queue("emails", concurrency=2)
     with Engine(url, queues=[emails]) as engine:
         handle = engine.start(queue_measured.options(queue=emails), "a")
-        assert handle.result(HANGS) == "a"
+        assert handle.result(HANG_TIMEOUT) == "a"
         placed = queue_echo.options(workflow_id="w", queue="emails", key="ann", priority=-3)
         # all arguments by name are the workflow's
         assert engine.run(placed, queue="q", key="k") == "q k"
-        assert engine.start(placed, queue="q", key="k").result(HANGS) == "q k"
-        assert engine.start(queue_echo.options(queue="emails"), queue="x").result(HANGS) == "x "
+        assert engine.start(placed, queue="q", key="k").result(HANG_TIMEOUT) == "q k"
+        assert engine.start(queue_echo.options(queue="emails"), queue="x").result(HANG_TIMEOUT) == "x "
         engine.run(queue_measured.options(workflow_id="none"), "b")
 
         shown = engine.show("w").execution
@@ -197,7 +197,7 @@ def test_weights_that_cannot_be_are_refused(weights: Any, says: str) -> None:
 def test_a_sleeper_holds_no_place(file: str) -> None:
     with Engine(file, queues=[Queue("emails", concurrency=1)], suspend_after=0.001) as engine:
         asleep = engine.start(queue_sleeps.options(queue="emails"), 3600)
-        assert engine.start(queue_measured.options(queue="emails"), "a").result(HANGS) == "a"
+        assert engine.start(queue_measured.options(queue="emails"), "a").result(HANG_TIMEOUT) == "a"
         assert asleep.status() == "waiting"
         asleep.cancel()
 
@@ -215,7 +215,7 @@ def test_a_paused_queue_waits(url: str) -> None:
         assert client.set_queue(Queue("emails", concurrency=3)).is_paused
         resumed = client.resume_queue("emails")
         assert not resumed.is_paused and resumed.concurrency == 3
-        assert handle.result(HANGS) == "a"
+        assert handle.result(HANG_TIMEOUT) == "a"
 
 
 def test_queues_are_listed(url: str) -> None:
@@ -248,20 +248,20 @@ def test_only_who_serves_a_queue_runs_it(url: str) -> None:
     queues = [Queue("a"), Queue("b")]
     with Engine(url, queues=queues, serve_queues=["b"]) as one:
         waits = one.start(queue_measured.options(queue="a"), "a")
-        assert one.start(queue_measured.options(queue="b"), "b").result(HANGS) == "b"
+        assert one.start(queue_measured.options(queue="b"), "b").result(HANG_TIMEOUT) == "b"
         # what has no queue runs where it is started
         assert one.run(queue_measured, "c") == "c"
         assert waits.status() == "queued"
         with Engine(url, serve_queues=[queues[0], "default"]):
-            assert waits.result(HANGS) == "a"
+            assert waits.result(HANG_TIMEOUT) == "a"
 
 
 def test_clients_name_workflows(url: str) -> None:
     with Client(url) as client, Engine(url):
         client.set_queue(Queue("emails"))
         handle = client.start(RemoteWorkflow("queue_measured").options(queue="emails"), "a")
-        assert handle.result(HANGS) == "a"
-        assert client.start(queue_measured.options(queue="emails"), "b").result(HANGS) == "b"
+        assert handle.result(HANG_TIMEOUT) == "a"
+        assert client.start(queue_measured.options(queue="emails"), "b").result(HANG_TIMEOUT) == "b"
         assert client.run(queue_measured.options(queue="emails"), "c") == "c"
 
 
@@ -516,7 +516,7 @@ def test_a_coroutine_starts_many(url: str) -> None:
             handles = await engine.start_many(queue_awaits, [(n,) for n in range(50)])
             assert await engine.results(handles) == [2 * n for n in range(50)]
 
-    asyncio.run(asyncio.wait_for(main(), HANGS))
+    asyncio.run(asyncio.wait_for(main(), HANG_TIMEOUT))
 
 
 def test_what_is_debounced_begins_once_with_the_last_arguments(url: str) -> None:
@@ -532,7 +532,7 @@ def test_what_is_debounced_begins_once_with_the_last_arguments(url: str) -> None
         # it is not put off for longer than that
         capped = queue_measured.options(queue="index", delay=0, debounce="doc 7", max_delay=0)
         last = engine.start(capped, "4")
-        assert (last.workflow_id, first.result(HANGS)) == (first.workflow_id, "4")
+        assert (last.workflow_id, first.result(HANG_TIMEOUT)) == (first.workflow_id, "4")
         assert engine.show(first.workflow_id).execution.debounce is None
         assert engine.start(late, "5").workflow_id != first.workflow_id
 
@@ -611,7 +611,7 @@ def test_a_timeout_may_begin_with_the_execution(url: str) -> None:
         assert (row.status, row.run_timeout, row.deadline_at) == ("queued", 0.05, None)
         engine.resume_queue("a")
         with pytest.raises(WorkflowCancelled):
-            handle.result(HANGS)
+            handle.result(HANG_TIMEOUT)
         row = engine.show("timed").execution
         assert row.run_timeout is None
         assert row.deadline_at is not None
@@ -633,7 +633,7 @@ def test_what_begins_at_once_is_awaited_like_everything(url: str) -> None:
             many = (engine.run(queue_awaits.options(**place), n) for n in range(200))
             assert await asyncio.gather(*many) == [2 * n for n in range(200)]
 
-    asyncio.run(asyncio.wait_for(main(), HANGS))
+    asyncio.run(asyncio.wait_for(main(), HANG_TIMEOUT))
 
 
 def test_what_begins_at_once_is_waited_for_like_everything(url: str) -> None:
@@ -641,4 +641,4 @@ def test_what_begins_at_once_is_waited_for_like_everything(url: str) -> None:
         place = queue_measured.options(queue="free")
         for n in range(30):
             assert engine.run(place, str(n)) == str(n)
-            assert engine.start(place, str(n)).result(HANGS) == str(n)
+            assert engine.start(place, str(n)).result(HANG_TIMEOUT) == str(n)

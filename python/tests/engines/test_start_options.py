@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from watched import HANGS
+from watched_process import HANG_TIMEOUT
 
 import stepfast
 from stepfast import (
@@ -90,10 +90,10 @@ def test_all_that_can_be_started_has_options(url: str) -> None:
     with Engine(url) as engine, Client(url) as client:
         for each in given:
             assert isinstance(each, Startable)
-            assert engine.start(each, 4).result(HANGS) == 8
+            assert engine.start(each, 4).result(HANG_TIMEOUT) == 8
             assert engine.run(each, 4) == 8
             assert client.run(each, 4) == 8
-        assert [engine.get(id, optioned).result(HANGS) for id in "ac"] == [8, 8]
+        assert [engine.get(id, optioned).result(HANG_TIMEOUT) for id in "ac"] == [8, 8]
         # those with an id were started once
         assert engine.count() == 3 + 3 * 3
 
@@ -224,7 +224,7 @@ def optioned_steps(url: str) -> int:
 def test_all_options_hold_in_a_step(url: str) -> None:
     with Engine(url) as engine:
         assert engine.run(optioned_steps, url) == 8
-        assert engine.get("in a step").result(HANGS) == 8
+        assert engine.get("in a step").result(HANG_TIMEOUT) == 8
 
 
 @workflow
@@ -257,7 +257,7 @@ def test_children_have_an_execution_timeout(url: str) -> None:
         called, started, detached = engine.run(optioned_times_out)
         assert (called, started) == ("SF-0021", "SF-0021")
         with pytest.raises(WorkflowCancelled, match="deadline"):
-            engine.get(detached).result(HANGS)
+            engine.get(detached).result(HANG_TIMEOUT)
     assert asyncio.run(main()) == "SF-0021"
 
 
@@ -290,7 +290,7 @@ def optioned_detaches_twice() -> list[str]:
 def test_detached_children_have_ids_of_their_own(url: str) -> None:
     with Engine(url) as engine:
         assert engine.run(optioned_detaches, "c", 1) == "c"
-        assert engine.get("c", optioned_id).result(HANGS) == "c 1"
+        assert engine.get("c", optioned_id).result(HANG_TIMEOUT) == "c 1"
         # another parent, and a start from outside, lead to the same execution
         assert engine.run(optioned_detaches, "c", 1) == "c"
         assert engine.run(optioned_id.options(workflow_id="c"), 1) == "c 1"
@@ -313,7 +313,7 @@ def test_detached_children_have_ids_of_their_own(url: str) -> None:
 def test_replays_repeat_what_a_start_with_an_id_came_to(url: str) -> None:
     with Engine(url, suspend_after=0.0) as engine:
         handle = engine.start(optioned_detaches_twice)
-        assert handle.result(HANGS) == ["once", "once", "SF-0003", "SF-0003"]
+        assert handle.result(HANG_TIMEOUT) == ["once", "once", "SF-0003", "SF-0003"]
         assert engine.count(workflow=optioned_id) == 1
 
 
@@ -335,7 +335,7 @@ def test_detached_children_have_dedup_ids(url: str) -> None:
         assert engine.run(optioned_deduplicates, True) == first
         assert engine.run(optioned_deduplicates, False) == "SF-0039"
         engine.resume_queue("q")
-        assert engine.get(first).result(HANGS) == 8
+        assert engine.get(first).result(HANG_TIMEOUT) == 8
         assert engine.run(optioned_deduplicates, False) != first
 
 
@@ -366,7 +366,7 @@ def test_an_engine_leaves_a_named_workflow_to_another_worker(url: str) -> None:
         assert engine.show(unknown.workflow_id).kwargs == {"argument": True}
         assert engine.count(workflow=RemoteWorkflow("optioned_nowhere")) == 1
         asyncio.run(main(handle.workflow_id))
-        assert handle.result(HANGS) == 8
+        assert handle.result(HANG_TIMEOUT) == 8
 
 
 def test_names_that_cannot_be_are_refused() -> None:
@@ -381,7 +381,7 @@ def test_a_handle_may_be_asked_for_with_its_workflow(url: str) -> None:
     with Engine(url) as engine, Client(url) as client:
         engine.run(optioned.options(workflow_id="a"), 4)
         for found in (optioned, optioned.options(queue="q"), RemoteWorkflow("optioned")):
-            assert client.get("a", found).result(HANGS) == 8
+            assert client.get("a", found).result(HANG_TIMEOUT) == 8
         wrong = 'execution "a" is of workflow "optioned", not "optioned_id"; get it with its own workflow'
         with pytest.raises(InvalidArgument, match=wrong):
             engine.get("a", optioned_id)
@@ -396,7 +396,7 @@ def test_clients_declare_queues(url: str) -> None:
         assert [queue.concurrency for queue in client.queues()] == [3]
         handle = client.start(optioned.options(queue="q"), 4)
         with Engine(url):
-            assert handle.result(HANGS) == 8
+            assert handle.result(HANG_TIMEOUT) == 8
     with pytest.raises(QueueConflict):
         Client(url, queues=[Queue("q", on_conflict="refuse")])
     with pytest.raises(InvalidArgument, match=r"'q' in queues is no queue: write Queue\('q'\)"):
@@ -430,7 +430,7 @@ def test_a_workflow_defined_after_a_client_was_opened_is_started(url: str) -> No
         with pytest.raises(TypeError, match="do not fit"):
             client.start(RemoteWorkflow("optioned_late"))
     with Engine(url) as engine:
-        assert engine.get(handle.workflow_id, late).result(HANGS) == 3
+        assert engine.get(handle.workflow_id, late).result(HANG_TIMEOUT) == 3
 
 
 def test_public_names_are_those_of_the_package() -> None:

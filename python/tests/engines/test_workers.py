@@ -14,7 +14,8 @@ import threading
 from collections.abc import Iterator
 
 import pytest
-from watched import HANGS
+from repository import PROGRAMS
+from watched_process import HANG_TIMEOUT
 
 from stepfast import (
     AsyncClient,
@@ -29,7 +30,7 @@ from stepfast import (
     workflow,
 )
 
-PROGRAM = str(pathlib.Path(__file__).with_name("worker.py"))
+PROGRAM = str(PROGRAMS / "worker_program.py")
 MODES = pytest.mark.parametrize("mode", [[], ["async"]], ids=["threads", "loop"])
 BEGUN, OPEN = threading.Semaphore(0), threading.Event()
 
@@ -42,7 +43,7 @@ def client_doubles(n: int) -> int:
 @step
 def passes_gate(n: int) -> int:
     BEGUN.release()
-    assert OPEN.wait(HANGS)
+    assert OPEN.wait(HANG_TIMEOUT)
     return n
 
 
@@ -71,13 +72,13 @@ class Worker:
 
     def until(self, what: str, times: int = 1) -> None:
         with self.news:
-            assert self.news.wait_for(lambda: self.heard.count(what) >= times, HANGS), self.heard
+            assert self.news.wait_for(lambda: self.heard.count(what) >= times, HANG_TIMEOUT), self.heard
 
     def tell(self, number: signal.Signals) -> None:
         self.program.send_signal(number)
 
     def ended(self) -> int:
-        return self.program.wait(HANGS)
+        return self.program.wait(HANG_TIMEOUT)
 
 
 @contextlib.contextmanager
@@ -93,7 +94,7 @@ def worker(url: str, pipe: pathlib.Path, grace: float, mode: list[str]) -> Itera
         working.program.kill()
         working.program.wait()
         os.close(held)
-        working.listening.join(HANGS)
+        working.listening.join(HANG_TIMEOUT)
 
 
 def waits_of(mode: list[str]) -> RemoteWorkflow[[str], int]:
@@ -111,7 +112,7 @@ def test_what_runs_ends_before_the_worker(
         one.until("body")
         one.tell(number)
         flag.touch()
-        assert handle.result(HANGS) == one.program.pid
+        assert handle.result(HANG_TIMEOUT) == one.program.pid
         one.until("drained")
         assert one.ended() == 0
 
@@ -126,7 +127,7 @@ def test_what_does_not_end_in_time_runs_elsewhere(url: str, tmp_path: pathlib.Pa
             one.tell(signal.SIGTERM)
             two.until("body")
             flag.touch()
-            assert handle.result(HANGS) == two.program.pid
+            assert handle.result(HANG_TIMEOUT) == two.program.pid
             assert client.show(handle.workflow_id).execution.recoveries == 0
             assert one.ended() == 0
 
@@ -156,7 +157,7 @@ def test_a_worker_that_writes_nothing_hears_of_a_cancel(
         one.until("body")
         assert handle.cancel()
         with pytest.raises(WorkflowCancelled):
-            handle.result(HANGS)
+            handle.result(HANG_TIMEOUT)
 
 
 @MODES
@@ -183,7 +184,7 @@ def test_a_worker_that_is_too_old_for_the_coming_schema_ends_by_itself(
         assert one.ended() == 1
         subprocess.run([*run, own], check=True)
         with Client(url) as client:
-            assert client.get("ends").result(HANGS) == one.program.pid
+            assert client.get("ends").result(HANG_TIMEOUT) == one.program.pid
 
 
 def test_only_the_main_thread_works(url: str) -> None:
@@ -198,7 +199,7 @@ def test_only_the_main_thread_works(url: str) -> None:
     with Engine(url) as engine:
         thread = threading.Thread(target=work, args=(engine,))
         thread.start()
-        thread.join(HANGS)
+        thread.join(HANG_TIMEOUT)
     assert "main thread" in str(raised[0])
 
 
@@ -215,7 +216,7 @@ def test_a_client_starts_what_an_engine_runs(url: str) -> None:
         late = client.start(RemoteWorkflow("client_doubles"), 5)
         late.cancel()
         with Engine(url) as engine:
-            assert handle.result(HANGS) == 8
+            assert handle.result(HANG_TIMEOUT) == 8
             assert client.run(RemoteWorkflow("client_doubles"), 6) == 12
             assert client.run(client_doubles, 7) == 14
             assert client.run(client_doubles.options(execution_timeout=60), 8) == 16
@@ -235,7 +236,7 @@ def test_an_async_client_waits_for_many(url: str) -> None:
                 assert ends == [2 * n for n in range(51)]
                 assert await client.run(RemoteWorkflow("client_doubles"), 3) == 6
 
-    asyncio.run(asyncio.wait_for(main(), HANGS))
+    asyncio.run(asyncio.wait_for(main(), HANG_TIMEOUT))
 
 
 def test_a_worker_leaves_to_others_what_its_threads_cannot_run(url: str) -> None:
@@ -248,7 +249,7 @@ def test_a_worker_leaves_to_others_what_its_threads_cannot_run(url: str) -> None
             for workers_number in (1, 2):
                 workers.enter_context(Engine(url, max_threads=2))
                 for _ in range(2):
-                    assert BEGUN.acquire(timeout=HANGS)
+                    assert BEGUN.acquire(timeout=HANG_TIMEOUT)
                 # each has claimed for its threads, and as many ahead
                 assert client.count(status="running") <= 4 * workers_number
         finally:
@@ -268,7 +269,7 @@ def test_what_is_pinned_waits_for_its_version(url: str) -> None:
     with Client(url) as client:
         any_version = client.start(client_doubles, 2)
         with Engine(url, app_version="2"):
-            assert any_version.result(HANGS) == 4
+            assert any_version.result(HANG_TIMEOUT) == 4
         (pinned,) = client.list(app_version="1")
         assert (pinned.app_version, pinned.status) == ("1", "completed")
         assert client.show(any_version.workflow_id).execution.app_version is None

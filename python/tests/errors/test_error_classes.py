@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import pathlib
 import time
 
 import pytest
+from repository import ROOT
 
 import stepfast
 from stepfast import (
@@ -37,7 +37,7 @@ from stepfast._runtime.failures import exception_for_error, recorded_exception
 from stepfast.errors import CODES, KINDS
 from stepfast.values import decode_exception, encode_exception
 
-ERRORS_MD = pathlib.Path(__file__).parents[2] / "docs/reference/errors.md"
+ERRORS_MD = ROOT / "docs/reference/errors.md"
 
 
 @workflow

@@ -10,7 +10,7 @@ import threading
 from dataclasses import dataclass
 
 import pytest
-from watched import HANGS
+from watched_process import HANG_TIMEOUT
 
 from stepfast import (
     AsyncEngine,
@@ -156,7 +156,11 @@ def test_an_execution_that_kills_its_workers_has_its_own_code(tmp_path: pathlib.
     url = f"sqlite:{tmp_path}/test.db"
     for _ in range(3):
         program = subprocess.run(
-            [sys.executable, "-c", KILLED, url], capture_output=True, text=True, timeout=HANGS, check=False
+            [sys.executable, "-c", KILLED, url],
+            capture_output=True,
+            text=True,
+            timeout=HANG_TIMEOUT,
+            check=False,
         )
         assert program.returncode == 9, program.stderr
     with Engine(url, max_recoveries=0) as engine:

@@ -10,7 +10,7 @@ import warnings
 from collections.abc import Iterator
 
 import pytest
-from watched import HANGS
+from watched_process import HANG_TIMEOUT
 
 from stepfast import AsyncEngine, Client, Engine, Instance, StepfastWarning, sleep, step, workflow
 
@@ -150,6 +150,6 @@ with Engine("memory:"):
 
 def test_program_shows_the_warning_once() -> None:
     program = subprocess.run(
-        [sys.executable, "-c", PROGRAM], capture_output=True, text=True, timeout=HANGS, check=True
+        [sys.executable, "-c", PROGRAM], capture_output=True, text=True, timeout=HANG_TIMEOUT, check=True
     )
     assert program.stderr.count("StepfastWarning: workflow 'doubles' is called directly") == 1

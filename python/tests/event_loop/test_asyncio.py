@@ -9,13 +9,14 @@ import subprocess
 import sys
 import threading
 
-import programs
+import asyncio_program
 import pytest
+from repository import PROGRAMS
 
 from stepfast import AsyncEngine, Engine, InvalidArgument, Workflow, WorkflowCancelled, sleep, step, workflow
 
-ALL = [*programs.PLAIN, *programs.PAIRS, programs.nested]
-PROGRAMS = pathlib.Path(__file__).with_name("programs.py")
+ALL = [*asyncio_program.PLAIN, *asyncio_program.PAIRS, asyncio_program.nested]
+PROGRAM = PROGRAMS / "asyncio_program.py"
 
 
 @pytest.mark.parametrize("program", ALL, ids=lambda program: program.name)
@@ -23,9 +24,9 @@ PROGRAMS = pathlib.Path(__file__).with_name("programs.py")
 def test_program_returns_what_it_should(program: Workflow, suspend_after: float, url: str) -> None:
     async def main() -> None:
         async with AsyncEngine(url, suspend_after=suspend_after) as engine:
-            wanted = programs.expected(program.name)
-            assert await engine.run(program, programs.N) == wanted
-            handle = await engine.start(program, programs.N)
+            wanted = asyncio_program.expected(program.name)
+            assert await engine.run(program, asyncio_program.N) == wanted
+            handle = await engine.start(program, asyncio_program.N)
             assert await handle == wanted
 
     asyncio.run(main())
@@ -41,7 +42,7 @@ def test_programs_go_on_after_kills(url: str) -> None:
     for victim in range(200):
         environment = {**os.environ, "KILL": often, "SEED": str(seed + victim)}
         ended = subprocess.run(
-            [sys.executable, str(PROGRAMS), url, "3"],
+            [sys.executable, str(PROGRAM), url, "3"],
             env=environment,
             capture_output=True,
             text=True,
@@ -161,7 +162,7 @@ def test_an_id_is_started_once(url: str) -> None:
     async def main() -> None:
         async with AsyncEngine(url) as engine:
             handles = await asyncio.gather(
-                *[engine.start(programs.in_a_row.options(workflow_id="the one"), 3) for _ in range(20)]
+                *[engine.start(asyncio_program.in_a_row.options(workflow_id="the one"), 3) for _ in range(20)]
             )
             assert {handle.workflow_id for handle in handles} == {"the one"}
             outputs = [await handle for handle in handles]
@@ -209,8 +210,8 @@ def test_cancelling_a_caller_does_not_cancel_the_execution(url: str) -> None:
 
 @workflow
 async def parent(n: int) -> list[list[list[int]]]:
-    first = await programs.in_a_row(n)
-    others = await asyncio.gather(*[programs.gathered(n) for _ in range(3)])
+    first = await asyncio_program.in_a_row(n)
+    others = await asyncio.gather(*[asyncio_program.gathered(n) for _ in range(3)])
     return [first, *others]
 
 
@@ -268,9 +269,13 @@ def test_a_cancelled_execution_lets_go_of_what_it_waits_for(url: str) -> None:
 def test_two_engines_share_a_loop(tmp_path: pathlib.Path) -> None:
     async def main() -> None:
         async with AsyncEngine(f"sqlite:{tmp_path}/a.db") as a, AsyncEngine(f"sqlite:{tmp_path}/b.db") as b:
-            handles = [await engine.start(programs.pool, programs.N) for engine in (a, b) for _ in range(5)]
+            handles = [
+                await engine.start(asyncio_program.pool, asyncio_program.N)
+                for engine in (a, b)
+                for _ in range(5)
+            ]
             for handle in handles:
-                assert await handle == programs.expected("pool")
+                assert await handle == asyncio_program.expected("pool")
 
     asyncio.run(main())
 
@@ -409,10 +414,10 @@ def test_running_an_id_again_gives_its_output(url: str) -> None:
         wanted = [[i, 2 * i] for i in range(3)]
         async with AsyncEngine(url) as engine:
             for _ in range(3):
-                output = await engine.run(programs.in_a_row.options(workflow_id="again"), 3)
+                output = await engine.run(asyncio_program.in_a_row.options(workflow_id="again"), 3)
                 assert output == wanted
             outputs = await asyncio.gather(
-                *[engine.run(programs.in_a_row.options(workflow_id="at once"), 3) for _ in range(5)]
+                *[engine.run(asyncio_program.in_a_row.options(workflow_id="at once"), 3) for _ in range(5)]
             )
             assert outputs == [wanted] * 5
 

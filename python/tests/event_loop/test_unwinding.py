@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-import replaying
+import replay_workflows
 
 import stepfast
 from stepfast import AsyncEngine, Engine, Workflow, sleep, step, workflow
@@ -99,7 +99,7 @@ def test_branches_that_all_sleep_are_suspended(
     assert not [record for record in caplog.records if record.name == "asyncio"]
 
 
-@replaying.warned
+@replay_workflows.warned
 async def limited_by_asyncio() -> str:
     try:
         async with asyncio.timeout(0.2):
@@ -295,7 +295,7 @@ async def catches_halt(n: int) -> list[object]:
     try:
         await halts(n)
     except Halt as raised:
-        await replaying.hold()
+        await replay_workflows.hold()
         return [raised.args[0]]
     return ["not reached"]
 
@@ -313,7 +313,7 @@ def is_halted_in_thread(n: int) -> None:
 def test_exceptions_of_any_base_are_outcomes(url: str) -> None:
     async def main() -> None:
         _bodies.clear()
-        assert await replaying.replayed(url, catches_halt, 3) == [3]
+        assert await replay_workflows.replayed(url, catches_halt, 3) == [3]
         async with AsyncEngine(url) as engine:
             for program, n in ((is_halted, 4), (is_halted_in_thread, 5)):
                 for started in (engine.run(program, n), (await engine.start(program, n)).result()):
@@ -346,13 +346,13 @@ async def sees_it_fail(n: int) -> str:
     try:
         await cancels_its_own(n)
     except RemoteError as raised:
-        await replaying.hold()
+        await replay_workflows.hold()
         return raised.kind
     return "not reached"
 
 
 def test_a_body_that_awaits_what_it_cancelled_has_failed(url: str) -> None:
-    assert asyncio.run(replaying.replayed(url, sees_it_fail, 1)) == "CancelledError"
+    assert asyncio.run(replay_workflows.replayed(url, sees_it_fail, 1)) == "CancelledError"
 
 
 @workflow

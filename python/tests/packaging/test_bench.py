@@ -16,8 +16,6 @@ from stepfast import AsyncEngine, Engine, _native
 from stepfast.bench import memory, workflows
 from stepfast.bench.tally import Tally
 
-ROOT = pathlib.Path(__file__).parents[2]
-
 
 def asked(url: str, **others: Any) -> dict[str, Any]:
     parameters = {"mode": "run", "concurrency": 8, "is_threads": False, "steps": 0, "total": 200}

@@ -15,10 +15,10 @@ import subprocess
 import sys
 
 import pytest
+from repository import ROOT
 
 import stepfast
 
-ROOT = pathlib.Path(__file__).parents[2]
 #: All documents, as paths from the root.
 DOCUMENTS = [
     path.relative_to(ROOT).as_posix() for path in sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])

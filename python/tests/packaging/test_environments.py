@@ -9,29 +9,28 @@ import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
+import asyncio_program
 import httpx
 import nbformat
-import programs
 import pytest
 import uvloop
 from nbclient import NotebookClient
-from server import HANGS, served
+from repository import PROGRAMS
+from web_server import HANG_TIMEOUT, served
 
 import stepfast
 from stepfast import AsyncEngine, Workflow
 
-HERE = pathlib.Path(__file__).parent
-
 
 def client(url: str) -> httpx.Client:
-    return httpx.Client(base_url=url, timeout=HANGS)
+    return httpx.Client(base_url=url, timeout=HANG_TIMEOUT)
 
 
 # ---- web servers -------------------------------------------------------------------------------------------
 
 
 def test_a_server_with_a_loop(url: str) -> None:
-    with served("web_app:app", HERE, URL=url) as server, client(server.url) as http:
+    with served("web_app:app", PROGRAMS, URL=url) as server, client(server.url) as http:
         with ThreadPoolExecutor(16) as callers:
             ran = list(callers.map(lambda n: http.post(f"/run/{n % 7}").json(), range(64)))
             assert ran == [list(range(n % 7)) for n in range(64)]
@@ -45,19 +44,19 @@ def test_a_server_with_a_loop(url: str) -> None:
 
 
 def test_a_server_that_is_told_to_end_hands_back(url: str) -> None:
-    with served("web_app:app", HERE, URL=url) as server, client(server.url) as http:
+    with served("web_app:app", PROGRAMS, URL=url) as server, client(server.url) as http:
         assert http.post("/begin/left").json() == "left"
         pid = http.get("/pid").json()
         server.tell(signal.SIGTERM)
         assert server.ended() in (0, -signal.SIGTERM), server.said
         assert "Traceback" not in server.said, server.said
-    with served("web_app:app", HERE, URL=url) as server, client(server.url) as http:
+    with served("web_app:app", PROGRAMS, URL=url) as server, client(server.url) as http:
         # it goes on with what was left
         assert http.post("/wait/left").json() == http.get("/pid").json() != pid
 
 
 def test_a_server_with_threads(url: str) -> None:
-    with served("web_app:sync_app", HERE, URL=url) as server, client(server.url) as http:
+    with served("web_app:sync_app", PROGRAMS, URL=url) as server, client(server.url) as http:
         with ThreadPoolExecutor(16) as callers:
             ran = list(callers.map(lambda n: http.post(f"/run/{n % 5}").json(), range(64)))
         assert ran == [[[i, False] for i in range(n % 5)] for n in range(64)]
@@ -68,7 +67,7 @@ def test_a_server_with_threads(url: str) -> None:
 
 def test_a_server_with_several_workers(url: str) -> None:
     with (
-        served("web_app:app", HERE, workers=2, URL=url) as server,
+        served("web_app:app", PROGRAMS, workers=2, URL=url) as server,
         client(server.url) as http,
         ThreadPoolExecutor(8) as callers,
     ):
@@ -186,7 +185,7 @@ def pytest_on(folder: pathlib.Path, source: str, plugin: str) -> "subprocess.Com
         cwd=folder,
         capture_output=True,
         text=True,
-        timeout=HANGS,
+        timeout=HANG_TIMEOUT,
     )
 
 
@@ -265,7 +264,7 @@ def test_a_notebook(url: str, tmp_path: pathlib.Path) -> None:
     notebook = nbformat.v4.new_notebook()
     notebook.cells = [nbformat.v4.new_code_cell(cell.replace("URL", repr(url))) for cell in CELLS]
     NotebookClient(
-        notebook, timeout=HANGS, kernel_name="python3", resources={"metadata": {"path": str(tmp_path)}}
+        notebook, timeout=HANG_TIMEOUT, kernel_name="python3", resources={"metadata": {"path": str(tmp_path)}}
     ).execute()
     shown = {
         i: output.data["text/plain"]
@@ -281,14 +280,14 @@ def test_a_notebook(url: str, tmp_path: pathlib.Path) -> None:
 # ---- event loops -------------------------------------------------------------------------------------------
 
 SHAPES = [
-    programs.in_a_row,
-    programs.nested,
-    programs.grouped,
-    programs.pool,
-    programs.as_they_come,
-    programs.first_of,
-    programs.gated,
-    programs.naps,
+    asyncio_program.in_a_row,
+    asyncio_program.nested,
+    asyncio_program.grouped,
+    asyncio_program.pool,
+    asyncio_program.as_they_come,
+    asyncio_program.first_of,
+    asyncio_program.gated,
+    asyncio_program.naps,
 ]
 
 
@@ -323,9 +322,9 @@ def test_a_loop_of_another_kind(
 ) -> None:
     async def main() -> None:
         async with AsyncEngine(f"sqlite:{tmp_path}/test.db", suspend_after=suspend_after) as engine:
-            wanted = programs.expected(program.name)
-            assert await engine.run(program, programs.N) == wanted
-            handles = [await engine.start(program, programs.N) for _ in range(3)]
+            wanted = asyncio_program.expected(program.name)
+            assert await engine.run(program, asyncio_program.N) == wanted
+            handles = [await engine.start(program, asyncio_program.N) for _ in range(3)]
             assert await engine.results(handles) == [wanted] * 3
 
     with asyncio.Runner(loop_factory=make_loop) as runner:

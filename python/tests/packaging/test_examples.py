@@ -9,11 +9,12 @@ import sys
 
 import httpx
 import pytest
-from server import HANGS, served
+from repository import ROOT
+from web_server import HANG_TIMEOUT, served
 
 from stepfast import Client
 
-EXAMPLES = pathlib.Path(__file__).parents[2] / "examples" / "python"
+EXAMPLES = ROOT / "examples" / "python"
 
 SAYS = {
     "children": "['[tea][cup]', '[bread]']\n",
@@ -73,7 +74,7 @@ def test_an_order_and_its_mail_are_saved_together(url: str, tmp_path: pathlib.Pa
     store = url.partition("?")[0].replace("sqlite:/", "sqlite:////")
     with (
         served("outbox:app", tmp_path, STEPFAST_STORE=store) as server,
-        httpx.Client(base_url=server.url, timeout=HANGS) as client,
+        httpx.Client(base_url=server.url, timeout=HANG_TIMEOUT) as client,
     ):
         placed = client.post("/orders/order-7", params={"customer": "ann"})
         assert placed.status_code == 201, placed.text
@@ -91,16 +92,19 @@ def test_an_order_and_its_mail_are_saved_together(url: str, tmp_path: pathlib.Pa
             assert worker.stdout.readline() == "to ann: we have got your order order-7\n"
             with Client(store) as client_of_engine:
                 handle = client_of_engine.get(placed.json()["mail"])
-                assert handle.result(HANGS) == "sent"
+                assert handle.result(HANG_TIMEOUT) == "sent"
                 assert client_of_engine.count() == 1
         finally:
             worker.terminate()
-        assert worker.wait(HANGS) == 0
+        assert worker.wait(HANG_TIMEOUT) == 0
 
 
 def test_web_serves_orders_also_after_a_kill(tmp_path: pathlib.Path) -> None:
     shutil.copy(EXAMPLES / "web.py", tmp_path)
-    with served("web:app", tmp_path) as server, httpx.Client(base_url=server.url, timeout=HANGS) as client:
+    with (
+        served("web:app", tmp_path) as server,
+        httpx.Client(base_url=server.url, timeout=HANG_TIMEOUT) as client,
+    ):
         assert client.get("/orders/order-7").status_code == 404
         for _ in range(2):
             placed = client.post("/orders/order-7", params={"item": "tea"})
@@ -111,7 +115,10 @@ def test_web_serves_orders_also_after_a_kill(tmp_path: pathlib.Path) -> None:
         assert client.post("/orders/order-8", params={"item": "bread"}).status_code == 202
         server.tell(signal.SIGKILL)
         assert server.ended() == -signal.SIGKILL
-    with served("web:app", tmp_path) as server, httpx.Client(base_url=server.url, timeout=HANGS) as client:
+    with (
+        served("web:app", tmp_path) as server,
+        httpx.Client(base_url=server.url, timeout=HANG_TIMEOUT) as client,
+    ):
         assert client.get("/orders/order-8").json() == {"outcome": "bread sent, 500 paid"}
         assert client.get("/orders/order-7").json() == {"outcome": "tea sent, 300 paid"}
         server.tell(signal.SIGINT)

@@ -7,11 +7,11 @@ import subprocess
 import sys
 
 import pytest
+from repository import ROOT
 
 import stepfast
 import stepfast.values
 
-ROOT = pathlib.Path(__file__).parents[2]
 REFERENCE = (ROOT / "docs/reference/python.md").read_text(encoding="utf-8")
 
 

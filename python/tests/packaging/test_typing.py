@@ -9,9 +9,9 @@ import sys
 from collections.abc import Callable
 
 import pytest
+from repository import ROOT
 
-ROOT = pathlib.Path(__file__).parents[2]
-TYPING = pathlib.Path(__file__).parent / "typing"
+TYPING = ROOT / "python" / "tests" / "typing"
 EXAMPLES = ROOT / "examples" / "python"
 #: Behind a wrong line stand the errors of mypy, and those of pyright.
 MARK = re.compile(r"  # (?P<mypy>[a-z -]+) \| (?P<pyright>[A-Za-z ]+)$")

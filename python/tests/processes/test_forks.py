@@ -2,14 +2,15 @@
 
 import json
 import os
-import pathlib
 import signal
 import socket
 import subprocess
 import sys
 from typing import Any
 
-PROGRAM = pathlib.Path(__file__).with_name("forks.py")
+from repository import PROGRAMS
+
+PROGRAM = PROGRAMS / "fork_program.py"
 FORKED = "InvalidArgument SF-0034"
 
 

@@ -5,9 +5,10 @@ import signal
 import subprocess
 import sys
 
-from watched import HANGS, Pipe
+from repository import PROGRAMS
+from watched_process import HANG_TIMEOUT, Pipe
 
-PROGRAM = str(pathlib.Path(__file__).with_name("interrupted.py"))
+PROGRAM = str(PROGRAMS / "interrupt_program.py")
 
 
 def test_a_step_that_is_interrupted_is_not_given_up(url: str, tmp_path: pathlib.Path) -> None:
@@ -16,12 +17,12 @@ def test_a_step_that_is_interrupted_is_not_given_up(url: str, tmp_path: pathlib.
         try:
             first = pipe.process().pid
             program.send_signal(signal.SIGINT)
-            said = program.communicate(timeout=HANGS)[1].decode()
+            said = program.communicate(timeout=HANG_TIMEOUT)[1].decode()
         finally:
             program.kill()
     assert (program.returncode, said.splitlines()[-1]) == (-signal.SIGINT, "KeyboardInterrupt")
     again = subprocess.run(
-        [sys.executable, PROGRAM, url, "-"], capture_output=True, text=True, timeout=HANGS, check=True
+        [sys.executable, PROGRAM, url, "-"], capture_output=True, text=True, timeout=HANG_TIMEOUT, check=True
     )
     one, stayed, last = map(int, again.stdout.split())
     # the step before it did not run again, and the one that was interrupted did

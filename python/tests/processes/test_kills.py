@@ -5,14 +5,15 @@ import signal
 import subprocess
 import sys
 
-from watched import HANGS, Pipe
+from repository import PROGRAMS
+from watched_process import HANG_TIMEOUT, Pipe
 
-PROGRAM = str(pathlib.Path(__file__).with_name("killed.py"))
+PROGRAM = str(PROGRAMS / "kill_program.py")
 
 
 def killed(url: str, pipe: Pipe, what: str) -> str:
     run = [sys.executable, PROGRAM, url, pipe.path, what]
-    program = subprocess.run(run, capture_output=True, text=True, timeout=HANGS, check=False)
+    program = subprocess.run(run, capture_output=True, text=True, timeout=HANG_TIMEOUT, check=False)
     expected = 0 if what == "finish" else -signal.SIGKILL
     assert program.returncode == expected, program.stderr
     return program.stdout

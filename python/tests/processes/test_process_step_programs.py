@@ -7,9 +7,10 @@ import signal
 import subprocess
 import sys
 
-import bodies
+import process_steps
 import pytest
-from watched import HANGS, Pipe, Watched
+from repository import PROGRAMS
+from watched_process import HANG_TIMEOUT, Pipe, Watched
 
 from stepfast import Engine
 
@@ -44,7 +45,12 @@ GUARDED = '\nif __name__ == "__main__":' + MAIN.replace("\n", "\n    ")
 
 def ended(*command: str, folder: pathlib.Path, given: str = "") -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, *command], cwd=folder, input=given, capture_output=True, text=True, timeout=HANGS
+        [sys.executable, *command],
+        cwd=folder,
+        input=given,
+        capture_output=True,
+        text=True,
+        timeout=HANG_TIMEOUT,
     )
 
 
@@ -146,17 +152,15 @@ def test_a_program_that_takes_its_child_down_on_import_is_an_error(tmp_path: pat
     assert "when it imported" in said
 
 
-TESTS = os.path.dirname(__file__)
-
 #: Runs a workflow whose body stays, in a folder of its own.
 STAYING = """
 import sys
-sys.path.insert(0, {tests!r})
-import bodies
+sys.path.insert(0, {programs!r})
+import process_steps
 from stepfast import Engine
 engine = Engine(sys.argv[1], max_processes=2)
 try:
-    print(engine.run(bodies.stays.options(workflow_id="stays"), sys.argv[2], sys.argv[3]))
+    print(engine.run(process_steps.stays.options(workflow_id="stays"), sys.argv[2], sys.argv[3]))
 finally:
     # nothing is left to be waited for
     engine.close(grace=3600)
@@ -170,7 +174,7 @@ class Program:
         pipe = Pipe(folder / "pipe")
         self.arguments = pipe.path, str(folder / "marks")
         self._process = subprocess.Popen(
-            [sys.executable, "-c", STAYING.format(tests=TESTS), url, *self.arguments],
+            [sys.executable, "-c", STAYING.format(programs=str(PROGRAMS)), url, *self.arguments],
             cwd=folder,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -184,7 +188,7 @@ class Program:
         if number != signal.SIGKILL:
             os.kill(self.body.pid, number)
         os.killpg(self._process.pid, number)
-        out, err = self._process.communicate(timeout=HANGS)
+        out, err = self._process.communicate(timeout=HANG_TIMEOUT)
         return out, err, self._process.returncode
 
 
@@ -195,7 +199,7 @@ def test_children_of_a_program_that_is_killed_end_and_the_execution_goes_on(
     assert program.end_by(signal.SIGKILL) == ("", "", -signal.SIGKILL)
     assert program.body.is_gone()
     with Engine(url) as engine:
-        handle = engine.start(bodies.stays.options(workflow_id="stays"), *program.arguments)
+        handle = engine.start(process_steps.stays.options(workflow_id="stays"), *program.arguments)
         # the step before it did not run again, and its own body did
         assert handle.result() == [1, 2]
 
@@ -213,7 +217,9 @@ def test_children_are_quiet_when_a_program_is_told_to_end(
     assert program.body.is_gone()
     # the body that was cut off has not failed: it runs again
     with Engine(url) as engine:
-        assert engine.start(bodies.stays.options(workflow_id="stays"), *program.arguments).result() == [1, 2]
+        assert engine.start(
+            process_steps.stays.options(workflow_id="stays"), *program.arguments
+        ).result() == [1, 2]
 
 
 def test_a_program_that_does_not_close_its_engine_leaves_no_child(tmp_path: pathlib.Path) -> None:
@@ -239,7 +245,7 @@ def test_a_program_that_does_not_close_its_engine_leaves_no_child(tmp_path: path
     assert program.stdout.readline() == "cba\n"
     left = [Watched(int(pid)) for pid in program.stdout.readline().split()]
     assert len(left) == 1
-    out, err = program.communicate(timeout=HANGS)
+    out, err = program.communicate(timeout=HANG_TIMEOUT)
     assert (out, err, program.returncode) == ("", "", 0)
     assert all(child.is_gone() for child in left)
 
@@ -263,4 +269,4 @@ def test_without_the_help_of_the_system_a_child_ends_with_its_connection(tmp_pat
         assert program.poll() is None
         theirs.close()
         ours.close()
-        assert program.wait(HANGS) == 1
+        assert program.wait(HANG_TIMEOUT) == 1

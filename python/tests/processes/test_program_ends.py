@@ -9,10 +9,10 @@ import sqlite3
 import subprocess
 import sys
 
-import endings
+import end_program
 import pytest
 
-PROGRAM = pathlib.Path(endings.__file__)
+PROGRAM = pathlib.Path(end_program.__file__)
 #: What the program is told by signal; `None` if it ends by itself. How it ends then. The executions it has
 #: begun, all of them if none is named.
 ENDINGS: dict[str, tuple[signal.Signals | None, int, list[str]]] = {
@@ -87,7 +87,7 @@ def ended(
 @pytest.mark.parametrize("name", ENDINGS)
 def test_the_next_program_goes_on(name: str, url: str, tmp_path: pathlib.Path) -> None:
     told, code, ids = ENDINGS[name]
-    ids = ids or endings.IDS
+    ids = ids or end_program.IDS
     log = tmp_path / "log"
     exit_code, errors = ended(name, url, log, told, len(ids))
     assert exit_code == code, errors
@@ -107,15 +107,15 @@ def test_the_next_program_goes_on(name: str, url: str, tmp_path: pathlib.Path) -
     for id, output in outputs.items():
         firsts = sum(outcome.startswith("first") for outcome in output)
         # code whose bodies are told to go on right before the end comes as far as it can
-        assert firsts >= endings.LAST if name in RELEASED else firsts == endings.LAST
-        assert output == [f"{'first' if i < firsts else 'second'} {i}" for i in range(endings.STEPS)]
+        assert firsts >= end_program.LAST if name in RELEASED else firsts == end_program.LAST
+        assert output == [f"{'first' if i < firsts else 'second'} {i}" for i in range(end_program.STEPS)]
         # what was recorded is not run again, what was not is
         for i, outcome in enumerate(output):
             assert begun.count(f"second {id} {i} begins") == outcome.startswith("second")
-        if firsts < endings.STEPS:
+        if firsts < end_program.STEPS:
             assert f"first {id} 100 begins" not in begun, "a step began while the code unwound"
             assert begun.count(f"second {id} 100 begins") == 1
-        often = begun.count(f"first {id} {endings.LAST} begins")
+        often = begun.count(f"first {id} {end_program.LAST} begins")
         assert often >= 1 if name in OUTLIVED else often == (name not in {"code_exits", "async_code_exits"})
 
 

@@ -1,6 +1,6 @@
-"""Workflows whose code changes between a crash and the resumption; see test_changed.py.
+"""Workflows whose code changes between a crash and the resumption; see test_changed_code_program.py.
 
-`python changed.py sync|async URL` starts one, or goes on with it, with the code that CODE says.
+`python changed_code_program.py sync|async URL` starts one, or goes on with it, with the code that CODE says.
 """
 
 import asyncio

@@ -1,6 +1,6 @@
-"""A program that forks while it has an engine; see test_forks.py.
+"""A program that forks while it has an engine; see test_fork_program.py.
 
-`python forks.py SCENE URL` prints what it has seen, as JSON.
+`python fork_program.py SCENE URL` prints what it has seen, as JSON.
 """
 
 import asyncio

@@ -1,4 +1,8 @@
-"""A program that is interrupted in a step: `python interrupted.py URL PIPE`. It goes on when PIPE is `-`."""
+"""A program that is interrupted in a step.
+
+Usage: `python interrupt_program.py URL PIPE`. With `-` as PIPE, the interrupted execution continues to its
+end.
+"""
 
 import os
 import signal

@@ -1,4 +1,4 @@
-"""A program that is killed at a promise: `python killed.py URL PIPE WHAT`.
+"""A program that is killed at a promise: `python kill_program.py URL PIPE WHAT`.
 
 WHAT is `pay`, `resume` or `finish`; with `finish` nothing kills the program, and it prints both outputs.
 """

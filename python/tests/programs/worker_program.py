@@ -1,5 +1,8 @@
-"""A worker that is told to end: `python worker.py URL PIPE GRACE [async]`. It tells PIPE that it is open,
-that a body begins, and that it has drained or why not."""
+"""A worker that a test ends by a signal.
+
+Usage: `python worker_program.py URL PIPE GRACE [async]`. The worker writes a line into PIPE when it is open,
+when a body begins, and when it has drained, or the reason why it has not.
+"""
 
 import asyncio
 import os

@@ -5,7 +5,7 @@ import pathlib
 import select
 
 #: Nothing takes so long, in seconds: it would hang.
-HANGS = 120
+HANG_TIMEOUT = 120
 
 
 class Watched:
@@ -17,7 +17,7 @@ class Watched:
 
     def is_gone(self) -> bool:
         """Waits for its end; false if that does not come."""
-        return bool(select.select([self._descriptor], [], [], HANGS)[0])
+        return bool(select.select([self._descriptor], [], [], HANG_TIMEOUT)[0])
 
 
 class Pipe:
@@ -32,7 +32,7 @@ class Pipe:
     def line(self) -> str:
         """Waits for a line."""
         while "\n" not in self._text:
-            assert select.select([self._descriptor], [], [], HANGS)[0], "nothing was said"
+            assert select.select([self._descriptor], [], [], HANG_TIMEOUT)[0], "nothing was said"
             self._text += os.read(self._descriptor, 4096).decode()
         line, _, self._text = self._text.partition("\n")
         return line

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Iterator
 
 #: Longest to wait for anything, in seconds.
-HANGS = 60
+HANG_TIMEOUT = 60
 
 
 class Server:
@@ -44,7 +44,7 @@ class Server:
 
     def ended(self) -> int:
         """Waits for its end: its exit code."""
-        self.said += self.process.communicate(timeout=HANGS)[1]
+        self.said += self.process.communicate(timeout=HANG_TIMEOUT)[1]
         return self.process.returncode
 
 

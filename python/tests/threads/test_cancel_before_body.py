@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
-import bodies
+import process_steps
 import pytest
 
 from stepfast import AsyncEngine, Client, Engine, Workflow, step, workflow
@@ -201,7 +201,9 @@ def worker(url: str, *, is_async: bool) -> Iterator[None]:
         thread.join()
 
 
-@pytest.mark.parametrize("program", [bodies.marks_late, bodies.marks_late_async], ids=["sync", "async"])
+@pytest.mark.parametrize(
+    "program", [process_steps.marks_late, process_steps.marks_late_async], ids=["sync", "async"]
+)
 def test_a_body_in_a_process_does_not_begin_after_a_cancel(
     url: str, tmp_path: pathlib.Path, program: Workflow[[str], str]
 ) -> None:

@@ -3,13 +3,13 @@
 import re
 import sys
 import types
-from pathlib import Path
 
 import pytest
+from repository import ROOT
 
 from stepfast._values import codes, registry
 
-GUIDE = Path(__file__).parents[2] / "docs" / "guide" / "values.md"
+GUIDE = ROOT / "docs" / "guide" / "values.md"
 
 
 def test_the_guide_runs(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,12 +8,12 @@ import signal
 import subprocess
 import sys
 
-import changed
+import changed_code_program
 import pytest
 
 from stepfast import AsyncEngine, Engine, WorkflowParked
 
-CHANGED = pathlib.Path(changed.__file__)
+CHANGED = pathlib.Path(changed_code_program.__file__)
 
 #: What the message says for each change, beside the position.
 SAID = {
@@ -81,40 +81,42 @@ def test_changed_code_is_parked_and_says_why(url: str, monkeypatch: pytest.Monke
     killed("sync", url)
     changes = [change for change in SAID if change not in ASYNC_ONLY]
     # the engine goes on with the execution as soon as it is open
-    monkeypatch.setattr(changed, "CODE", changes[0])
+    monkeypatch.setattr(changed_code_program, "CODE", changes[0])
     with Engine(url) as engine:
         handle = None
         for change in changes:
-            monkeypatch.setattr(changed, "CODE", change)
+            monkeypatch.setattr(changed_code_program, "CODE", change)
             if handle is not None:
                 # it stays as it is until somebody resumes it
                 assert engine.resume("order-7")
-            handle = engine.start(changed.sync_order.options(workflow_id="order-7"), 7)
+            handle = engine.start(changed_code_program.sync_order.options(workflow_id="order-7"), 7)
             with pytest.raises(WorkflowParked) as parked:
                 handle.result()
             check(change, str(parked.value))
         # all of them have left the record as it was
-        monkeypatch.setattr(changed, "CODE", "first")
+        monkeypatch.setattr(changed_code_program, "CODE", "first")
         assert handle is not None and engine.resume("order-7")
         assert handle.result() == RESTORED
 
 
 def test_changed_async_code_is_parked_and_says_why(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     killed("async", url)
-    monkeypatch.setattr(changed, "CODE", next(iter(SAID)))
+    monkeypatch.setattr(changed_code_program, "CODE", next(iter(SAID)))
 
     async def main() -> None:
         async with AsyncEngine(url) as engine:
             handle = None
             for change in SAID:
-                monkeypatch.setattr(changed, "CODE", change)
+                monkeypatch.setattr(changed_code_program, "CODE", change)
                 if handle is not None:
                     assert await engine.resume("order-7")
-                handle = await engine.start(changed.async_order.options(workflow_id="order-7"), 7)
+                handle = await engine.start(
+                    changed_code_program.async_order.options(workflow_id="order-7"), 7
+                )
                 with pytest.raises(WorkflowParked) as parked:
                     await handle
                 check(change, str(parked.value))
-            monkeypatch.setattr(changed, "CODE", "first")
+            monkeypatch.setattr(changed_code_program, "CODE", "first")
             assert handle is not None and await engine.resume("order-7")
             assert await handle == RESTORED
 
@@ -123,10 +125,10 @@ def test_changed_async_code_is_parked_and_says_why(url: str, monkeypatch: pytest
 
 def test_a_parked_execution_is_resumed_by_the_next_process(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     killed("sync", url)
-    monkeypatch.setattr(changed, "CODE", "renamed")
+    monkeypatch.setattr(changed_code_program, "CODE", "renamed")
     with Engine(url) as engine, pytest.raises(WorkflowParked):
-        engine.start(changed.sync_order.options(workflow_id="order-7"), 7).result()
-    monkeypatch.setattr(changed, "CODE", "first")
+        engine.start(changed_code_program.sync_order.options(workflow_id="order-7"), 7).result()
+    monkeypatch.setattr(changed_code_program, "CODE", "first")
     with Engine(url) as engine:
         handle = engine.get("order-7")
         with pytest.raises(WorkflowParked):

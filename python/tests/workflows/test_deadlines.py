@@ -10,7 +10,7 @@ import pytest
 import stepfast
 from stepfast import AsyncEngine, Client, Engine, Queue, WorkflowCancelled, sleep, step, workflow
 
-HANGS = 30
+HANG_TIMEOUT = 30
 """Seconds after which something that waits is taken to hang."""
 
 gate = threading.Event()
@@ -43,7 +43,7 @@ async def ticks_async() -> None:
 @step
 def waits_for_the_gate() -> None:
     begun.set()
-    gate.wait(HANGS)
+    gate.wait(HANG_TIMEOUT)
 
 
 @workflow
@@ -77,13 +77,13 @@ def test_a_sync_execution_ends_at_its_deadline(url: str) -> None:
     with Engine(url, queues=[Queue("q", concurrency=1)]) as engine:
         limited = ticks.options(execution_timeout=0.1)
         with pytest.raises(WorkflowCancelled, match="deadline"):
-            engine.start(limited).result(HANGS)
+            engine.start(limited).result(HANG_TIMEOUT)
         with pytest.raises(WorkflowCancelled, match="deadline"):
             engine.run(limited)
         queued = ticks.options(queue="q", run_timeout=0.1)
         for handle in [engine.start(queued), engine.start(queued)]:
             with pytest.raises(WorkflowCancelled, match="deadline"):
-                handle.result(HANGS)
+                handle.result(HANG_TIMEOUT)
 
 
 def test_an_async_execution_ends_at_its_deadline(url: str) -> None:
@@ -98,7 +98,7 @@ def test_an_async_execution_ends_at_its_deadline(url: str) -> None:
             with pytest.raises(WorkflowCancelled, match="deadline"):
                 await handle.result()
 
-    asyncio.run(asyncio.wait_for(main(), HANGS))
+    asyncio.run(asyncio.wait_for(main(), HANG_TIMEOUT))
 
 
 def limits() -> Iterator[float]:
@@ -111,7 +111,7 @@ def test_an_execution_ends_at_its_deadline_whatever_its_step_does(url: str) -> N
         for limit in limits():
             handle = engine.start(has_a_long_step.options(execution_timeout=limit))
             with pytest.raises(WorkflowCancelled, match="deadline"):
-                handle.result(HANGS)
+                handle.result(HANG_TIMEOUT)
             if begun.is_set():
                 break
         assert begun.is_set()
@@ -142,7 +142,7 @@ def test_the_body_of_an_async_step_is_interrupted_at_the_deadline(url: str) -> N
                     return
         pytest.fail(f"a body did not begin, or was not interrupted: {interrupted}")
 
-    asyncio.run(asyncio.wait_for(main(), HANGS))
+    asyncio.run(asyncio.wait_for(main(), HANG_TIMEOUT))
 
 
 def test_a_client_s_cancel_meets_the_end(url: str) -> None:
@@ -151,11 +151,11 @@ def test_a_client_s_cancel_meets_the_end(url: str) -> None:
             gate.clear()
             begun.clear()
             handle = engine.start(has_a_long_step.options(workflow_id=f"it-{n}"))
-            assert begun.wait(HANGS)
+            assert begun.wait(HANG_TIMEOUT)
             assert client.cancel(f"it-{n}")
             gate.set()
             with pytest.raises(WorkflowCancelled):
-                handle.result(HANGS)
+                handle.result(HANG_TIMEOUT)
             assert handle.status() == "cancelled"
 
 
@@ -188,4 +188,4 @@ def test_a_sleep_is_recorded_whatever_came_before_it(
                 assert execution.wake_at is not None
                 assert await handle.cancel()
 
-    asyncio.run(asyncio.wait_for(main(), HANGS))
+    asyncio.run(asyncio.wait_for(main(), HANG_TIMEOUT))

@@ -6,7 +6,7 @@ import asyncio
 from dataclasses import dataclass
 
 import pytest
-from watched import HANGS
+from watched_process import HANG_TIMEOUT
 
 from stepfast import AsyncEngine, Engine, Error, InvalidArgument, Queue, WorkflowCancelled, sleep, workflow
 
@@ -79,7 +79,7 @@ class Shop:
 def test_children_wait_in_a_queue(url: str) -> None:
     with Engine(url, queues=[Queue("jobs", concurrency=2)]) as engine:
         handle = engine.start(queued_all, 5)
-        assert handle.result(HANGS) == [0, 2, 4, 6, 8, 10]
+        assert handle.result(HANG_TIMEOUT) == [0, 2, 4, 6, 8, 10]
         children = engine.list(parent=handle.workflow_id)
         assert {(child.queue, child.key, child.priority) for child in children} == {("jobs", "k", 3)}
 
@@ -92,7 +92,7 @@ def test_children_of_coroutines_wait_in_a_queue(url: str) -> None:
             children = await engine.list(parent=handle.workflow_id)
             assert [child.queue for child in children] == ["jobs"] * 7
 
-    asyncio.run(asyncio.wait_for(main(), HANGS))
+    asyncio.run(asyncio.wait_for(main(), HANG_TIMEOUT))
 
 
 def test_a_child_waits_until_its_queue_is_open(url: str) -> None:
@@ -101,7 +101,7 @@ def test_a_child_waits_until_its_queue_is_open(url: str) -> None:
         detached = engine.get(engine.run(queued_detached, 0))
         assert detached.status() in ("scheduled", "queued")
         engine.resume_queue("jobs")
-        assert detached.result(HANGS) == 42
+        assert detached.result(HANG_TIMEOUT) == 42
         late = engine.get(engine.run(queued_detached, 3600))
         assert late.status() == "scheduled"
 
@@ -135,4 +135,4 @@ def test_a_child_has_a_timeout_from_when_it_begins(url: str) -> None:
     with Engine(url) as engine:
         handle = engine.start(queued_for_long)
         with pytest.raises(WorkflowCancelled):
-            handle.result(HANGS)
+            handle.result(HANG_TIMEOUT)

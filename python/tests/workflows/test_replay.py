@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
-from replaying import hold, is_replay, replayed, run_to_hold, warned
+from replay_workflows import hold, is_replay, replayed, run_to_hold, warned
 
 from stepfast import AsyncEngine, InvalidArgument, Workflow, WorkflowParked, sleep, step, workflow
 

@@ -1,7 +1,8 @@
-"""A program that comes to its end in all the ways that programs do; see test_endings.py.
+"""A program that comes to its end in all the ways that programs do; see test_program_ends.py.
 
-`python endings.py ENDING URL LOG` runs executions, and ends as `ENDING` says while they are in the body of
-their third step. `python endings.py finish URL LOG` waits until all have ended, and prints what they came to.
+Usage: `python end_program.py ENDING URL LOG`. The program runs executions. While these are in the body of
+their third step, the program ends as ENDING says. With `finish` as ENDING, the program waits until all
+executions have ended, and prints their outputs.
 """
 
 import asyncio
