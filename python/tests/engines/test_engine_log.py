@@ -77,7 +77,7 @@ def test_an_engine_tells_whom_it_takes_over(url: str, lines: Lines, tmp_path: pa
         client.start(RemoteWorkflow("worker_waits"), str(tmp_path / "flag"))
         with subprocess.Popen([sys.executable, PROGRAM, url, pipe.path, "0"]) as worker:
             try:
-                while "body" not in pipe.line():
+                while "body" not in pipe.read_line():
                     pass
             finally:
                 worker.kill()

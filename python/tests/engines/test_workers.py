@@ -74,10 +74,10 @@ class Worker:
         with self.news:
             assert self.news.wait_for(lambda: self.heard.count(what) >= times, HANG_TIMEOUT), self.heard
 
-    def tell(self, number: signal.Signals) -> None:
+    def send_signal(self, number: signal.Signals) -> None:
         self.program.send_signal(number)
 
-    def ended(self) -> int:
+    def wait_for_end(self) -> int:
         return self.program.wait(HANG_TIMEOUT)
 
 
@@ -110,11 +110,11 @@ def test_what_runs_ends_before_the_worker(
     with Client(url) as client, worker(url, tmp_path / "pipe", 1000, mode) as one:
         handle = client.start(waits_of(mode), str(flag))
         one.until("body")
-        one.tell(number)
+        one.send_signal(number)
         flag.touch()
         assert handle.result(HANG_TIMEOUT) == one.program.pid
         one.until("drained")
-        assert one.ended() == 0
+        assert one.wait_for_end() == 0
 
 
 @MODES
@@ -124,12 +124,12 @@ def test_what_does_not_end_in_time_runs_elsewhere(url: str, tmp_path: pathlib.Pa
         handle = client.start(waits_of(mode), str(flag))
         one.until("body")
         with worker(url, tmp_path / "two", 0, mode) as two:
-            one.tell(signal.SIGTERM)
+            one.send_signal(signal.SIGTERM)
             two.until("body")
             flag.touch()
             assert handle.result(HANG_TIMEOUT) == two.program.pid
             assert client.show(handle.workflow_id).execution.recoveries == 0
-            assert one.ended() == 0
+            assert one.wait_for_end() == 0
 
 
 @MODES
@@ -138,13 +138,13 @@ def test_who_is_told_again_ends_at_once(url: str, tmp_path: pathlib.Path, mode: 
     with Client(url) as client, worker(url, tmp_path / "pipe", 1000, mode) as one:
         handle = client.start(waits_of(mode), str(flag))
         one.until("body")
-        one.tell(signal.SIGTERM)
-        one.tell(signal.SIGTERM)
+        one.send_signal(signal.SIGTERM)
+        one.send_signal(signal.SIGTERM)
         # one signal may be told as one with the other: then a third is a second
         while one.program.poll() is None and handle.status() == "running":
-            one.tell(signal.SIGTERM)
+            one.send_signal(signal.SIGTERM)
         flag.touch()
-        assert one.ended() == 0
+        assert one.wait_for_end() == 0
         assert handle.status() == "queued"
 
 
@@ -181,7 +181,7 @@ def test_a_worker_that_is_too_old_for_the_coming_schema_ends_by_itself(
         subprocess.run([*run, newer], check=True)
         flag.touch()
         one.until("SF-0014")
-        assert one.ended() == 1
+        assert one.wait_for_end() == 1
         subprocess.run([*run, own], check=True)
         with Client(url) as client:
             assert client.get("ends").result(HANG_TIMEOUT) == one.program.pid

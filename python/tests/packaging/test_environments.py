@@ -16,7 +16,8 @@ import pytest
 import uvloop
 from nbclient import NotebookClient
 from repository import PROGRAMS
-from web_server import HANG_TIMEOUT, served
+from watched_process import HANG_TIMEOUT
+from web_servers import web_server
 
 import stepfast
 from stepfast import AsyncEngine, Workflow
@@ -30,7 +31,7 @@ def client(url: str) -> httpx.Client:
 
 
 def test_a_server_with_a_loop(url: str) -> None:
-    with served("web_app:app", PROGRAMS, URL=url) as server, client(server.url) as http:
+    with web_server("web_app:app", PROGRAMS, URL=url) as server, client(server.url) as http:
         with ThreadPoolExecutor(16) as callers:
             ran = list(callers.map(lambda n: http.post(f"/run/{n % 7}").json(), range(64)))
             assert ran == [list(range(n % 7)) for n in range(64)]
@@ -38,45 +39,45 @@ def test_a_server_with_a_loop(url: str) -> None:
             outputs = list(callers.map(lambda id: http.get(f"/result/{id}").json(), ids))
             assert outputs == [list(range(n % 7)) for n in range(64)]
         assert http.post("/run-in-threads/2").json() == [[0, False], [1, False]]
-        server.tell(signal.SIGTERM)
-        assert server.ended() in (0, -signal.SIGTERM), server.said
-        assert "Traceback" not in server.said, server.said
+        server.send_signal(signal.SIGTERM)
+        assert server.wait_for_end() in (0, -signal.SIGTERM), server.log
+        assert "Traceback" not in server.log, server.log
 
 
 def test_a_server_that_is_told_to_end_hands_back(url: str) -> None:
-    with served("web_app:app", PROGRAMS, URL=url) as server, client(server.url) as http:
+    with web_server("web_app:app", PROGRAMS, URL=url) as server, client(server.url) as http:
         assert http.post("/begin/left").json() == "left"
         pid = http.get("/pid").json()
-        server.tell(signal.SIGTERM)
-        assert server.ended() in (0, -signal.SIGTERM), server.said
-        assert "Traceback" not in server.said, server.said
-    with served("web_app:app", PROGRAMS, URL=url) as server, client(server.url) as http:
+        server.send_signal(signal.SIGTERM)
+        assert server.wait_for_end() in (0, -signal.SIGTERM), server.log
+        assert "Traceback" not in server.log, server.log
+    with web_server("web_app:app", PROGRAMS, URL=url) as server, client(server.url) as http:
         # it goes on with what was left
         assert http.post("/wait/left").json() == http.get("/pid").json() != pid
 
 
 def test_a_server_with_threads(url: str) -> None:
-    with served("web_app:sync_app", PROGRAMS, URL=url) as server, client(server.url) as http:
+    with web_server("web_app:sync_app", PROGRAMS, URL=url) as server, client(server.url) as http:
         with ThreadPoolExecutor(16) as callers:
             ran = list(callers.map(lambda n: http.post(f"/run/{n % 5}").json(), range(64)))
         assert ran == [[[i, False] for i in range(n % 5)] for n in range(64)]
-        server.tell(signal.SIGINT)
-        assert server.ended() in (0, -signal.SIGINT), server.said
-        assert "Traceback" not in server.said, server.said
+        server.send_signal(signal.SIGINT)
+        assert server.wait_for_end() in (0, -signal.SIGINT), server.log
+        assert "Traceback" not in server.log, server.log
 
 
 def test_a_server_with_several_workers(url: str) -> None:
     with (
-        served("web_app:app", PROGRAMS, workers=2, URL=url) as server,
+        web_server("web_app:app", PROGRAMS, workers=2, URL=url) as server,
         client(server.url) as http,
         ThreadPoolExecutor(8) as callers,
     ):
         ids = list(callers.map(lambda n: http.post(f"/start/{n % 7}").json(), range(32)))
         outputs = list(callers.map(lambda id: http.get(f"/result/{id}").json(), ids))
         assert outputs == [list(range(n % 7)) for n in range(32)]
-        server.tell(signal.SIGTERM)
-        server.ended()
-        assert "Traceback" not in server.said, server.said
+        server.send_signal(signal.SIGTERM)
+        server.wait_for_end()
+        assert "Traceback" not in server.log, server.log
 
 
 # ---- test frameworks ---------------------------------------------------------------------------------------

@@ -10,7 +10,8 @@ import sys
 import httpx
 import pytest
 from repository import ROOT
-from web_server import HANG_TIMEOUT, served
+from watched_process import HANG_TIMEOUT
+from web_servers import web_server
 
 from stepfast import Client
 
@@ -73,15 +74,15 @@ def test_an_order_and_its_mail_are_saved_together(url: str, tmp_path: pathlib.Pa
     shutil.copy(EXAMPLES / "outbox.py", tmp_path)
     store = url.partition("?")[0].replace("sqlite:/", "sqlite:////")
     with (
-        served("outbox:app", tmp_path, STEPFAST_STORE=store) as server,
+        web_server("outbox:app", tmp_path, STEPFAST_STORE=store) as server,
         httpx.Client(base_url=server.url, timeout=HANG_TIMEOUT) as client,
     ):
         placed = client.post("/orders/order-7", params={"customer": "ann"})
         assert placed.status_code == 201, placed.text
         again = client.post("/orders/order-7", params={"customer": "eve"})
         assert (again.status_code, again.json()) == (409, {"detail": "order-7 is there already"})
-        server.tell(signal.SIGKILL)
-        assert server.ended() == -signal.SIGKILL
+        server.send_signal(signal.SIGKILL)
+        assert server.wait_for_end() == -signal.SIGKILL
     command = [sys.executable, "outbox.py"]
     environment = {**os.environ, "STEPFAST_STORE": store}
     with subprocess.Popen(
@@ -102,7 +103,7 @@ def test_an_order_and_its_mail_are_saved_together(url: str, tmp_path: pathlib.Pa
 def test_web_serves_orders_also_after_a_kill(tmp_path: pathlib.Path) -> None:
     shutil.copy(EXAMPLES / "web.py", tmp_path)
     with (
-        served("web:app", tmp_path) as server,
+        web_server("web:app", tmp_path) as server,
         httpx.Client(base_url=server.url, timeout=HANG_TIMEOUT) as client,
     ):
         assert client.get("/orders/order-7").status_code == 404
@@ -113,14 +114,14 @@ def test_web_serves_orders_also_after_a_kill(tmp_path: pathlib.Path) -> None:
         other = client.post("/orders/order-7", params={"item": "bread"})
         assert other.status_code == 409 and "order-7" in other.json()["detail"]
         assert client.post("/orders/order-8", params={"item": "bread"}).status_code == 202
-        server.tell(signal.SIGKILL)
-        assert server.ended() == -signal.SIGKILL
+        server.send_signal(signal.SIGKILL)
+        assert server.wait_for_end() == -signal.SIGKILL
     with (
-        served("web:app", tmp_path) as server,
+        web_server("web:app", tmp_path) as server,
         httpx.Client(base_url=server.url, timeout=HANG_TIMEOUT) as client,
     ):
         assert client.get("/orders/order-8").json() == {"outcome": "bread sent, 500 paid"}
         assert client.get("/orders/order-7").json() == {"outcome": "tea sent, 300 paid"}
-        server.tell(signal.SIGINT)
-        assert server.ended() in (0, -signal.SIGINT), server.said
-        assert "Traceback" not in server.said, server.said
+        server.send_signal(signal.SIGINT)
+        assert server.wait_for_end() in (0, -signal.SIGINT), server.log
+        assert "Traceback" not in server.log, server.log

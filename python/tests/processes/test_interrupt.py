@@ -15,7 +15,7 @@ def test_a_step_that_is_interrupted_is_not_given_up(url: str, tmp_path: pathlib.
     pipe = Pipe(tmp_path / "pipe")
     with subprocess.Popen([sys.executable, PROGRAM, url, pipe.path], stderr=subprocess.PIPE) as program:
         try:
-            first = pipe.process().pid
+            first = pipe.read_process().pid
             program.send_signal(signal.SIGINT)
             said = program.communicate(timeout=HANG_TIMEOUT)[1].decode()
         finally:

@@ -22,7 +22,7 @@ def killed(url: str, pipe: Pipe, what: str) -> str:
 def test_a_resume_and_a_key_outlive_the_process(url: str, tmp_path: pathlib.Path) -> None:
     pipe = Pipe(tmp_path / "pipe")
     killed(url, pipe, "pay")
-    key = pipe.line()
+    key = pipe.read_line()
     assert key.startswith("pays/")
     killed(url, pipe, "resume")
     # an execution that was not resumed would still have failed

@@ -10,7 +10,7 @@ import sys
 import process_steps
 import pytest
 from repository import PROGRAMS
-from watched_process import HANG_TIMEOUT, Pipe, Watched
+from watched_process import HANG_TIMEOUT, Pipe, WatchedProcess
 
 from stepfast import Engine
 
@@ -181,7 +181,7 @@ class Program:
             text=True,
             process_group=0,
         )
-        self.body = pipe.process()
+        self.body = pipe.read_process()
 
     def end_by(self, number: int) -> tuple[str, str, int]:
         """Sends a signal to its group, and to its child as well: what it printed, and how it ended."""
@@ -197,7 +197,7 @@ def test_children_of_a_program_that_is_killed_end_and_the_execution_goes_on(
 ) -> None:
     program = Program(url, tmp_path)
     assert program.end_by(signal.SIGKILL) == ("", "", -signal.SIGKILL)
-    assert program.body.is_gone()
+    assert program.body.wait_for_end()
     with Engine(url) as engine:
         handle = engine.start(process_steps.stays.options(workflow_id="stays"), *program.arguments)
         # the step before it did not run again, and its own body did
@@ -214,7 +214,7 @@ def test_children_are_quiet_when_a_program_is_told_to_end(
     out, err, returncode = program.end_by(number)
     assert (out, returncode) == ("", code)
     assert err.count("Traceback") == (number == signal.SIGINT), err
-    assert program.body.is_gone()
+    assert program.body.wait_for_end()
     # the body that was cut off has not failed: it runs again
     with Engine(url) as engine:
         assert engine.start(
@@ -243,11 +243,11 @@ def test_a_program_that_does_not_close_its_engine_leaves_no_child(tmp_path: path
     )
     assert program.stdout is not None
     assert program.stdout.readline() == "cba\n"
-    left = [Watched(int(pid)) for pid in program.stdout.readline().split()]
+    left = [WatchedProcess(int(pid)) for pid in program.stdout.readline().split()]
     assert len(left) == 1
     out, err = program.communicate(timeout=HANG_TIMEOUT)
     assert (out, err, program.returncode) == ("", "", 0)
-    assert all(child.is_gone() for child in left)
+    assert all(child.wait_for_end() for child in left)
 
 
 def test_without_the_help_of_the_system_a_child_ends_with_its_connection(tmp_path: pathlib.Path) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 import process_steps
 import pytest
-from watched_process import HANG_TIMEOUT, Pipe, Watched, children
+from watched_process import HANG_TIMEOUT, Pipe, WatchedProcess, child_pids
 
 from stepfast import (
     AsyncEngine,
@@ -76,13 +76,13 @@ def test_what_is_recorded_does_not_depend_on_where_the_body_runs(tmp_path: pathl
 
 
 def test_a_child_is_begun_for_the_first_body_and_kept(tmp_path: pathlib.Path) -> None:
-    mine = children()
+    mine = child_pids()
     with Engine(f"sqlite:{tmp_path}/a.db", max_processes=2) as engine:
-        assert children() == mine
+        assert child_pids() == mine
         pids = engine.run(process_steps.process_ids, 3)
         assert len(set(pids)) == 1
-        assert children() - mine == set(pids)
-    assert children() == mine
+        assert child_pids() - mine == set(pids)
+    assert child_pids() == mine
 
 
 def test_bodies_run_side_by_side_in_at_most_so_many_processes(tmp_path: pathlib.Path) -> None:
@@ -145,9 +145,9 @@ def test_a_process_that_is_killed_while_it_waits_is_no_failed_attempt(tmp_path: 
     with Engine(f"sqlite:{tmp_path}/a.db", max_processes=1) as engine:
         for _ in range(3):
             [pid] = engine.run(process_steps.process_ids, 1)
-            watched = Watched(pid)
+            watched = WatchedProcess(pid)
             os.kill(pid, signal.SIGKILL)
-            assert watched.is_gone()
+            assert watched.wait_for_end()
 
 
 def test_out_of_memory_is_an_exception_and_the_process_is_not_used_again(tmp_path: pathlib.Path) -> None:
@@ -190,7 +190,7 @@ def test_an_error_says_where_in_the_process_it_was_raised(url: str) -> None:
 
 
 def test_an_argument_that_cannot_go_there_is_an_error(tmp_path: pathlib.Path) -> None:
-    mine = children()
+    mine = child_pids()
     with Engine(f"sqlite:{tmp_path}/a.db") as engine:
         with pytest.raises(EncodeError) as raised:
             engine.run(process_steps.passes_a_lock, "order-7")
@@ -199,7 +199,7 @@ def test_an_argument_that_cannot_go_there_is_an_error(tmp_path: pathlib.Path) ->
             "'times' cannot be recorded: it is a _thread.lock"
         )
         assert raised.value.path == "argument 'times'"
-        assert children() == mine
+        assert child_pids() == mine
 
 
 @pytest.mark.parametrize("workflow", [process_steps.is_impatient, process_steps.is_impatient_async])
@@ -207,8 +207,8 @@ def test_an_attempt_that_takes_too_long_is_killed(workflow: Workflow, url: str, 
     outputs: list[object] = []
     thread = threading.Thread(target=lambda: outputs.append(run(url, workflow, pipe.path, max_processes=1)))
     thread.start()
-    started, body = pipe.process(), pipe.process()
-    assert body.is_gone() and started.is_gone()
+    started, body = pipe.read_process(), pipe.read_process()
+    assert body.wait_for_end() and started.wait_for_end()
     thread.join(HANG_TIMEOUT)
     # and its slot was free for another step
     assert outputs == ["the attempt took longer than 0.2 s, True"]
@@ -353,8 +353,8 @@ def test_an_engine_that_is_closed_ends_bodies_and_they_run_again(
     marks = str(tmp_path / "marks")
     with Engine(url) as engine:
         engine.start(process_steps.stays.options(workflow_id="stays"), pipe.path, marks)
-        body = pipe.process()
-    assert body.is_gone()
+        body = pipe.read_process()
+    assert body.wait_for_end()
     with Engine(url) as engine:
         assert engine.start(process_steps.stays.options(workflow_id="stays"), pipe.path, marks).result() == [
             1,
@@ -371,7 +371,7 @@ def test_an_async_engine_that_is_closed_ends_bodies_and_they_run_again(
         async with AsyncEngine(url) as engine:
             await engine.start(process_steps.stays_async.options(workflow_id="stays"), pipe.path, marks)
             body = await asyncio.to_thread(pipe.process)
-        assert body.is_gone()
+        assert body.wait_for_end()
         async with AsyncEngine(url) as engine:
             assert (
                 await (

@@ -1,27 +1,27 @@
-"""Processes that a test waits for: what they say, and their end."""
+"""Processes that a test waits for: the lines that they write, and their ends."""
 
 import os
 import pathlib
 import select
 
-#: Nothing takes so long, in seconds: it would hang.
+#: Longest time to wait for anything, in seconds. A test that waits longer hangs.
 HANG_TIMEOUT = 120
 
 
-class Watched:
-    """A process, whose end can be waited for."""
+class WatchedProcess:
+    """A process that need not be a child, and whose end can be waited for."""
 
     def __init__(self, pid: int) -> None:
         self.pid = pid
         self._descriptor = os.pidfd_open(pid)
 
-    def is_gone(self) -> bool:
-        """Waits for its end; false if that does not come."""
+    def wait_for_end(self) -> bool:
+        """Waits until the process has ended, and returns false if it has not within `HANG_TIMEOUT`."""
         return bool(select.select([self._descriptor], [], [], HANG_TIMEOUT)[0])
 
 
 class Pipe:
-    """A named pipe, at which a process says what it has to say."""
+    """A named pipe, into which processes write lines."""
 
     def __init__(self, path: pathlib.Path) -> None:
         self.path = str(path)
@@ -29,20 +29,20 @@ class Pipe:
         self._descriptor = os.open(path, os.O_RDWR | os.O_NONBLOCK)
         self._text = ""
 
-    def line(self) -> str:
-        """Waits for a line."""
+    def read_line(self) -> str:
+        """Waits for the next line, and returns it without its end."""
         while "\n" not in self._text:
-            assert select.select([self._descriptor], [], [], HANG_TIMEOUT)[0], "nothing was said"
+            assert select.select([self._descriptor], [], [], HANG_TIMEOUT)[0], "no line was written"
             self._text += os.read(self._descriptor, 4096).decode()
         line, _, self._text = self._text.partition("\n")
         return line
 
-    def process(self) -> Watched:
-        """Waits for a process to say its id."""
-        return Watched(int(self.line()))
+    def read_process(self) -> WatchedProcess:
+        """Waits for a line with a process id, and returns that process."""
+        return WatchedProcess(int(self.read_line()))
 
 
-def children() -> set[int]:
-    """The processes that this one has started, and that have not ended."""
+def child_pids() -> set[int]:
+    """Returns the ids of the processes that this one has started and that have not ended."""
     found = pathlib.Path("/proc/self/task").glob("*/children")
     return {int(pid) for file in found for pid in file.read_text().split()}

@@ -9,12 +9,11 @@ import subprocess
 import sys
 from collections.abc import Iterator
 
-#: Longest to wait for anything, in seconds.
-HANG_TIMEOUT = 60
+from watched_process import HANG_TIMEOUT
 
 
-class Server:
-    """A uvicorn that serves an app of a module, with so many workers."""
+class WebServer:
+    """A uvicorn server of an app, with one worker or several. The constructor returns when it serves."""
 
     def __init__(self, app: str, folder: pathlib.Path, workers: int, environment: dict[str, str]) -> None:
         command = [sys.executable, "-m", "uvicorn", app, "--host", "127.0.0.1", "--port", "0"]
@@ -27,31 +26,31 @@ class Server:
             stderr=subprocess.PIPE,
             text=True,
         )
-        self.said = ""
+        self.log = ""
         assert self.process.stderr is not None
         for line in self.process.stderr:
-            self.said += line
+            self.log += line
             running = re.search(r"running on (http://127\.0\.0\.1:\d+)", line)
             if running is not None:
                 self.url = running[1]
-            if "running on" in self.said and self.said.count("startup complete") == workers:
+            if "running on" in self.log and self.log.count("startup complete") == workers:
                 return
-        raise AssertionError(self.said)
+        raise AssertionError(self.log)
 
-    def tell(self, what: signal.Signals) -> None:
-        """Tells it to end."""
-        self.process.send_signal(what)
+    def send_signal(self, signal_number: signal.Signals) -> None:
+        """Sends a signal to the server's process."""
+        self.process.send_signal(signal_number)
 
-    def ended(self) -> int:
-        """Waits for its end: its exit code."""
-        self.said += self.process.communicate(timeout=HANG_TIMEOUT)[1]
+    def wait_for_end(self) -> int:
+        """Waits until the server has ended, and returns its exit code."""
+        self.log += self.process.communicate(timeout=HANG_TIMEOUT)[1]
         return self.process.returncode
 
 
 @contextlib.contextmanager
-def served(app: str, folder: pathlib.Path, workers: int = 1, **environment: str) -> Iterator[Server]:
-    """A server, which is killed if it is still there at the end."""
-    server = Server(app, folder, workers, environment)
+def web_server(app: str, folder: pathlib.Path, workers: int = 1, **environment: str) -> Iterator[WebServer]:
+    """Starts a server. The end kills it if it still runs."""
+    server = WebServer(app, folder, workers, environment)
     with server.process:
         try:
             yield server
