@@ -27,13 +27,11 @@ const LARGER_FOLDERS: &[(&str, &str)] = &[
     ("tests/tests/postgres_store", "one file per mechanism"),
 ];
 
-/// Texts that keep their words: applied migrations have checksums, and results are data. The tests and benchmarks of the
-/// Python package are not rewritten yet.
+/// Texts that keep their words: applied migrations have checksums, and results are data. The tests of the Python package are
+/// not rewritten yet.
 const EXCLUDED: &[&str] = &[
     "/migrations/",
     "/python/tests/",
-    "/python/stepfast/bench/",
-    "/peers/",
     "/target/",
     "/.venv/",
     "/.git/",

@@ -1,6 +1,7 @@
-"""DBOS for Python on Postgres: no-op workflows, queued ones, and the payload experiment. One line of JSON per result.
+"""Measures DBOS for Python on Postgres: no-op workflows, queued ones, and the payload experiment.
 
-The workflows are started as its users start them, by clients that wait for the handle and then for the result.
+Clients start the workflows as users of DBOS do: they wait for the handle, and then for the result. The program prints
+one line of JSON per result.
 """
 
 import argparse
@@ -11,12 +12,23 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 
-from database import VERSION, configured, fresh, left, logged, say, settings
+from database import (
+    VERSION,
+    count_unfinished,
+    create_database,
+    make_config,
+    print_result,
+    read_log_counters,
+    read_settings,
+)
 from dbos import DBOS
 
+#: The name of the queue.
 QUEUE = "bench"
-#: Seconds after which the server knows what idle sessions have done: they tell it every ten.
-TOLD = 12
+#: The number of clients that enqueue workflows concurrently.
+ENQUEUEING_CLIENTS = 64
+#: The pause before the server's counters are read. Idle sessions report their counts to the server every ten seconds.
+COUNTER_DELAY_SECONDS = 12
 
 
 @DBOS.workflow()
@@ -25,12 +37,12 @@ async def noop() -> None:
 
 
 @DBOS.workflow()
-async def noting() -> float:
+async def return_begin_time() -> float:
     return time.perf_counter()
 
 
 @DBOS.workflow()
-def noop_here() -> None:
+def noop_sync() -> None:
     pass
 
 
@@ -40,196 +52,215 @@ def size_step(i: int) -> bytes:
 
 
 @DBOS.step(retries_allowed=True)
-def batch_size_step(many: int) -> bytes:
-    return b"".join(os.urandom(10**i) for i in range(many))
+def batch_size_step(count: int) -> bytes:
+    return b"".join(os.urandom(10**i) for i in range(count))
 
 
 @DBOS.workflow()
 def seven_steps() -> list[float]:
-    took = []
+    """Returns the time of each step, in milliseconds."""
+    times = []
     for i in range(7):
         begun = time.perf_counter()
         assert len(size_step(i)) == 10**i
-        took.append((time.perf_counter() - begun) * 1000)
-    return took
+        times.append((time.perf_counter() - begun) * 1000)
+    return times
 
 
 @DBOS.workflow()
 def one_step() -> float:
+    """Returns the time of the step, in milliseconds."""
     begun = time.perf_counter()
     assert len(batch_size_step(7)) == 1_111_111
     return (time.perf_counter() - begun) * 1000
 
 
-def tell(experiment: str, mode: str, took: list[float], failed: int, seconds: float, **others: object) -> None:
-    """Prints a result, of these times in milliseconds."""
-    took.sort()
-    last = took[-1] if took else 0.0
-    say(
-        experiment=experiment,
-        mode=mode,
-        **others,
-        completed=len(took),
-        failed=failed,
+class Tally:
+    """The times and failures of a run's workflows. Any number of clients share it.
+
+    Args:
+        total: The number of workflows. Their numbers begin with 0.
+    """
+
+    def __init__(self, total: int) -> None:
+        #: The numbers that no client has taken yet.
+        self.numbers: Iterator[int] = iter(range(total))
+        #: The times of the completed workflows, in milliseconds.
+        self.times: list[float] = []
+        self.failure_count = 0
+
+    def record(self, begun: float) -> None:
+        """Records a completed workflow, which began at `begun`."""
+        self.times.append((time.perf_counter() - begun) * 1000)
+
+    def record_failure(self, error: Exception) -> None:
+        """Records a failed workflow. Prints the first failure."""
+        self.failure_count += 1
+        if self.failure_count == 1:
+            print_result(experiment="error", message=repr(error))
+
+
+def print_workflows(tally: Tally, seconds: float, **columns: object) -> None:
+    """Prints the result of the experiment `workflows`.
+
+    Args:
+        tally: The tally of the run.
+        seconds: The duration of the run.
+        columns: Further columns of the result.
+    """
+    times = sorted(tally.times)
+    print_result(
+        experiment="workflows",
+        mode="start",
+        **columns,
+        completed=len(times),
+        failed=tally.failure_count,
         seconds=seconds,
-        per_second=len(took) / seconds,
-        p50_ms=statistics.median(took) if took else 0.0,
-        p99_ms=took[min(len(took) - 1, len(took) * 99 // 100)] if took else 0.0,
-        max_ms=last,
+        per_second=len(times) / seconds,
+        p50_ms=statistics.median(times) if times else 0.0,
+        p99_ms=times[min(len(times) - 1, len(times) * 99 // 100)] if times else 0.0,
+        max_ms=times[-1] if times else 0.0,
     )
 
 
-class Tally:
-    """Times of operations by any number of clients, and how many more there are to do."""
-
-    def __init__(self, total: int) -> None:
-        self.numbers: Iterator[int] = iter(range(total))
-        self.took: list[float] = []
-        self.failed = 0
-
-    def note(self, begun: float) -> None:
-        self.took.append((time.perf_counter() - begun) * 1000)
-
-    def fail(self, error: Exception) -> None:
-        self.failed += 1
-        if self.failed == 1:
-            say(experiment="error", message=repr(error))
-
-
-async def by_tasks(clients: int, total: int) -> None:
+async def measure_tasks(clients: int, total: int) -> None:
+    """Measures no-op workflows of clients that are tasks of one event loop."""
     tally = Tally(total)
 
-    async def client() -> None:
+    async def run_client() -> None:
         for _ in tally.numbers:
             begun = time.perf_counter()
             try:
                 await (await DBOS.start_workflow_async(noop)).get_result()
-                tally.note(begun)
+                tally.record(begun)
             except Exception as error:
-                tally.fail(error)
+                tally.record_failure(error)
 
     begun = time.perf_counter()
-    await asyncio.gather(*(client() for _ in range(clients)))
-    seconds = time.perf_counter() - begun
-    tell("workflows", "start", tally.took, tally.failed, seconds, concurrency=clients, callers="tasks")
+    await asyncio.gather(*(run_client() for _ in range(clients)))
+    print_workflows(tally, time.perf_counter() - begun, concurrency=clients, callers="tasks")
 
 
-def by_threads(clients: int, total: int) -> None:
+def measure_threads(clients: int, total: int) -> None:
+    """Measures no-op workflows of clients that are threads."""
     tally, lock = Tally(total), threading.Lock()
 
-    def client() -> None:
+    def run_client() -> None:
         while True:
             with lock:
                 if next(tally.numbers, None) is None:
                     return
             begun = time.perf_counter()
             try:
-                DBOS.start_workflow(noop_here).get_result()
+                DBOS.start_workflow(noop_sync).get_result()
                 with lock:
-                    tally.note(begun)
+                    tally.record(begun)
             except Exception as error:
                 with lock:
-                    tally.fail(error)
+                    tally.record_failure(error)
 
-    threads = [threading.Thread(target=client) for _ in range(clients)]
+    threads = [threading.Thread(target=run_client) for _ in range(clients)]
     begun = time.perf_counter()
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    seconds = time.perf_counter() - begun
-    tell("workflows", "start", tally.took, tally.failed, seconds, concurrency=clients, callers="threads")
+    print_workflows(tally, time.perf_counter() - begun, concurrency=clients, callers="threads")
 
 
-async def queued_at_once(url: str, total: int) -> None:
-    """All are enqueued, by many clients, while the queue's worker takes them, until the last has ended."""
-    limit = asyncio.Semaphore(64)
+async def measure_queue(url: str, total: int) -> None:
+    """Measures a queue into which clients enqueue workflows, while the worker runs them. Waits for the last end."""
+    semaphore = asyncio.Semaphore(ENQUEUEING_CLIENTS)
 
     async def enqueue() -> None:
-        async with limit:
+        async with semaphore:
             await DBOS.enqueue_workflow_async(QUEUE, noop)
 
-    await asyncio.sleep(TOLD)
-    bytes_before, flushes_before = logged(url)
+    await asyncio.sleep(COUNTER_DELAY_SECONDS)
+    bytes_before, flushes_before = read_log_counters(url)
     begun = time.perf_counter()
     await asyncio.gather(*(enqueue() for _ in range(total)))
-    enqueued = time.perf_counter() - begun
-    # one look at a time for all: thousands who ask for their results would be most of its work
-    while left(url, QUEUE):
+    enqueue_seconds = time.perf_counter() - begun
+    # one query at a time for all workflows: thousands of waits for results would be most of DBOS's work
+    while count_unfinished(url, QUEUE):
         await asyncio.sleep(0.01)
     seconds = time.perf_counter() - begun
-    await asyncio.sleep(TOLD)
-    written, flushes = logged(url)
-    say(
+    await asyncio.sleep(COUNTER_DELAY_SECONDS)
+    bytes_after, flushes_after = read_log_counters(url)
+    print_result(
         experiment="queue",
         mode="both",
-        concurrency=64,
+        concurrency=ENQUEUEING_CLIENTS,
         completed=total,
         failed=0,
         seconds=seconds,
-        enqueue_seconds=enqueued,
+        enqueue_seconds=enqueue_seconds,
         per_second=total / seconds,
-        bytes_each=(written - bytes_before) / total,
-        flushes_each=(flushes - flushes_before) / total,
+        bytes_each=(bytes_after - bytes_before) / total,
+        flushes_each=(flushes_after - flushes_before) / total,
     )
 
 
-async def queued_one_by_one(many: int) -> None:
-    """One after the other, with nothing else to do: until it begins, and until the result is there."""
-    to_start, to_result = [], []
-    for _ in range(many):
+async def measure_one_by_one(count: int) -> None:
+    """Measures queued workflows one at a time: the time until a workflow begins, and the time until its result."""
+    start_times, result_times = [], []
+    for _ in range(count):
         begun = time.perf_counter()
-        started = await (await DBOS.enqueue_workflow_async(QUEUE, noting)).get_result()
-        to_result.append((time.perf_counter() - begun) * 1000)
-        to_start.append((started - begun) * 1000)
-    for mode, took in [("one at a time, to start", to_start), ("one at a time, to result", to_result)]:
-        say(experiment="queue", mode=mode, concurrency=1, completed=many, p50_ms=statistics.median(took))
+        began_at = await (await DBOS.enqueue_workflow_async(QUEUE, return_begin_time)).get_result()
+        result_times.append((time.perf_counter() - begun) * 1000)
+        start_times.append((began_at - begun) * 1000)
+    for mode, times in [("one at a time, to start", start_times), ("one at a time, to result", result_times)]:
+        print_result(experiment="queue", mode=mode, concurrency=1, completed=count, p50_ms=statistics.median(times))
 
 
-def payload(rounds: int) -> None:
-    seven, one = [], []
-    first = seven_steps()[0]
+def measure_payload(rounds: int) -> None:
+    """Measures the payload experiment: seven steps, and one step that returns the same bytes at once."""
+    seven_times, one_times = [], []
+    first_call = seven_steps()[0]
     one_step()
     for _ in range(rounds):
-        seven.append(seven_steps())
-        one.append(one_step())
+        seven_times.append(seven_steps())
+        one_times.append(one_step())
     for i in range(7):
-        times = [took[i] for took in seven]
-        say(experiment="payload", mode="step", size=10**i, completed=rounds, p50_ms=statistics.median(times))
-    totals = [sum(took) for took in seven]
-    say(experiment="payload", mode="first call", size=1, completed=1, p50_ms=first)
-    say(experiment="payload", mode="seven steps", completed=rounds, p50_ms=statistics.median(totals))
-    say(experiment="payload", mode="one batched step", completed=rounds, p50_ms=statistics.median(one))
+        p50 = statistics.median(times[i] for times in seven_times)
+        print_result(experiment="payload", mode="step", size=10**i, completed=rounds, p50_ms=p50)
+    p50_of_seven = statistics.median(sum(times) for times in seven_times)
+    print_result(experiment="payload", mode="first call", size=1, completed=1, p50_ms=first_call)
+    print_result(experiment="payload", mode="seven steps", completed=rounds, p50_ms=p50_of_seven)
+    print_result(experiment="payload", mode="one batched step", completed=rounds, p50_ms=statistics.median(one_times))
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("url", help="of the Postgres server; the role must be allowed to create databases")
-    parser.add_argument("--clients", default="1,32,256", help="tasks of one event loop; a list sweeps")
-    parser.add_argument("--threads", default="32", help="threads with sync workflows; a list sweeps")
-    parser.add_argument("--iterations", type=int, default=2_000, help="workflows for each result")
-    parser.add_argument("--rounds", type=int, default=20, help="of the payload experiment")
-    parser.add_argument("--polling", type=float, default=0.1, help="seconds between looks at the queue (its default: 1)")
-    asked = parser.parse_args()
-    numbers: Callable[[str], list[int]] = lambda text: [int(part) for part in text.split(",") if part]
-    with fresh(asked.url) as url:
-        DBOS(config=configured(url, "bench"))
+    parser.add_argument("url", help="URL of the Postgres server; its role must be allowed to create databases")
+    parser.add_argument("--clients", default="1,32,256", help="numbers of clients that are tasks of one event loop")
+    parser.add_argument("--threads", default="32", help="numbers of clients that are threads, with sync workflows")
+    parser.add_argument("--iterations", type=int, default=2_000, help="number of workflows for each result")
+    parser.add_argument("--rounds", type=int, default=20, help="number of rounds of the payload experiment")
+    parser.add_argument(
+        "--polling", type=float, default=0.1, help="polling interval of the queue in seconds (default of DBOS: 1)"
+    )
+    options = parser.parse_args()
+    parse_numbers: Callable[[str], list[int]] = lambda text: [int(part) for part in text.split(",") if part]
+    with create_database(options.url) as url:
+        DBOS(config=make_config(url, "bench"))
         DBOS.launch()
-        DBOS.register_queue(QUEUE, polling_interval_sec=asked.polling)
-        say(experiment="about", version=VERSION, polling_seconds=asked.polling, **settings(url))
+        DBOS.register_queue(QUEUE, polling_interval_sec=options.polling)
+        print_result(experiment="about", version=VERSION, polling_seconds=options.polling, **read_settings(url))
         try:
+            # a warm-up, not measured
             for _ in range(20):
-                DBOS.start_workflow(noop_here).get_result()
-            # first, while nothing of the others goes on in the process
-            payload(asked.rounds)
-            for clients in numbers(asked.clients):
-                # a lone client is slow, and needs no more to be known
-                total = asked.iterations if clients > 1 else max(asked.iterations // 10, 20)
-                asyncio.run(by_tasks(clients, total))
-            for threads in numbers(asked.threads):
-                by_threads(threads, asked.iterations)
-            asyncio.run(queued_at_once(url, asked.iterations))
-            asyncio.run(queued_one_by_one(20))
+                DBOS.start_workflow(noop_sync).get_result()
+            # first, while the process has no other work
+            measure_payload(options.rounds)
+            for clients in parse_numbers(options.clients):
+                # a single client is slow, and few of its workflows suffice
+                total = options.iterations if clients > 1 else max(options.iterations // 10, 20)
+                asyncio.run(measure_tasks(clients, total))
+            for threads in parse_numbers(options.threads):
+                measure_threads(threads, options.iterations)
+            asyncio.run(measure_queue(url, options.iterations))
+            asyncio.run(measure_one_by_one(20))
         finally:
             DBOS.destroy()
 

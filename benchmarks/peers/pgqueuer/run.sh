@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Measures pgqueuer: run.sh POSTGRES_URL [options of bench.py]. One line of JSON per result.
+# Measures pgqueuer: run.sh POSTGRES_URL [options of bench.py]. Prints one line of JSON per result.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")"
 url=${1:?usage: run.sh POSTGRES_URL}

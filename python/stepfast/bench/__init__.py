@@ -1,2 +1,5 @@
-"""The part of `stepfast bench --sdk python` that is Python's. The program starts `python -m stepfast.bench`
-and speaks with it in lines of JSON; it makes the store, draws the bar and prints the table."""
+"""The Python part of `stepfast bench --sdk python`.
+
+The program starts `python -m stepfast.bench`, and both exchange lines of JSON. The program creates the store,
+draws the progress bar and prints the table.
+"""

@@ -1,4 +1,4 @@
-"""`python -m stepfast.bench`: runs what the program `stepfast` asks for."""
+"""`python -m stepfast.bench`: runs the experiment that the program `stepfast` requests."""
 
 from __future__ import annotations
 
@@ -7,24 +7,26 @@ import platform
 import sys
 
 from stepfast._native import __version__
-from stepfast.bench.wire import hear, say
+from stepfast.bench.messages import receive, send
 from stepfast.errors import Error
 
-#: Each is a module, imported only when it is wanted: an engine then has no other workflows.
+#: The experiments, each a module. Only the requested one is imported, so the engine has no other workflows.
 EXPERIMENTS = ("memory", "payload", "queue", "workflows")
 
 
 def main() -> None:
-    """Says who is there, hears what is asked for, and runs it."""
+    """Sends the versions, receives the request, and runs the experiment."""
     if sys.stdin.isatty():
-        raise SystemExit("this is a part of the program stepfast: stepfast bench workflows --sdk python")
-    say(stepfast=__version__, python=platform.python_version())
-    asked = hear()
-    experiment = asked.pop("experiment")
+        raise SystemExit(
+            "only the program stepfast starts stepfast.bench; run: stepfast bench workflows --sdk python"
+        )
+    send(stepfast=__version__, python=platform.python_version())
+    parameters = receive()
+    experiment = parameters.pop("experiment")
     if experiment not in EXPERIMENTS:
         raise SystemExit(f"there is no experiment {experiment!r}; there are {', '.join(EXPERIMENTS)}")
     try:
-        importlib.import_module(f"stepfast.bench.{experiment}").main(**asked)
+        importlib.import_module(f"stepfast.bench.{experiment}").main(**parameters)
     except Error as error:
         raise SystemExit(f"{error} [{error.code}]") from None
 

@@ -1,5 +1,7 @@
-"""`bench memory`: what an execution costs in memory while it waits in a step; and what very many that are
-started at once cost in memory, and in time in which the event loop does nothing else."""
+"""`bench memory`: the memory of an execution that waits in a step, and of a burst of starts.
+
+The experiment also measures for how long a burst blocks the event loop.
+"""
 
 from __future__ import annotations
 
@@ -7,149 +9,160 @@ import asyncio
 import gc
 import time
 from collections.abc import Callable, Coroutine
-from typing import Any, Self
+from typing import Any, Self, TypeAlias
 
 from stepfast import AsyncEngine, AsyncHandle, step, workflow
-from stepfast.bench.tally import Tally, bytes_written, memory
-from stepfast.bench.wire import hear, say
-from stepfast.bench.workflows import counted, counting
+from stepfast.bench.messages import receive, send
+from stepfast.bench.tally import Tally, bytes_written, memory_bytes
+from stepfast.bench.workflows import add_flush_counts, counting
 
-#: Figures by their names, and the row.
-Outcome = tuple[dict[str, float], dict[str, Any]]
+#: The figures by their names, and the row.
+Measurement: TypeAlias = tuple[dict[str, float], dict[str, Any]]
 
-#: So many are started at a time where the burst itself is not what is measured.
-SLICE = 100
+#: The number of executions that are started at a time, if the burst itself is not measured.
+STARTS_PER_SLICE = 100
 
 
 class Gate:
-    """Where the bodies of steps wait until they are let go."""
+    """A gate at which the bodies of steps wait until it opens."""
 
     def __init__(self) -> None:
-        self._inside = 0
-        self._wanted = 0
+        self._waiting_count = 0
+        self._awaited_count = 0
         self._is_full = asyncio.Event()
         self._is_open = asyncio.Event()
 
     async def wait(self) -> None:
-        """Waits inside until the gate opens."""
-        self._inside += 1
-        if self._inside == self._wanted:
+        """Waits until the gate opens."""
+        self._waiting_count += 1
+        if self._waiting_count == self._awaited_count:
             self._is_full.set()
         await self._is_open.wait()
 
-    async def filled(self, wanted: int) -> None:
-        """Waits until so many are inside."""
-        if self._inside < wanted:
-            self._wanted = wanted
+    async def wait_for_bodies(self, count: int) -> None:
+        """Waits until `count` bodies wait at the gate."""
+        if self._waiting_count < count:
+            self._awaited_count = count
             self._is_full.clear()
             await self._is_full.wait()
 
     def open(self) -> None:
-        """Lets all go."""
+        """Opens the gate for all bodies."""
         self._is_open.set()
 
 
+#: The gate of the measurement, once there is one.
 _gates: list[Gate] = []
 
 
-@step
-async def at_the_gate(n: int) -> int:
+@step(name="at_the_gate")
+async def wait_at_gate(n: int) -> int:
     await _gates[0].wait()
     return n
 
 
-@workflow
-async def waiting(n: int) -> int:
-    return await at_the_gate(n)
+@workflow(name="waiting")
+async def wait_in_step(n: int) -> int:
+    return await wait_at_gate(n)
 
 
 def main(kind: str, **parameters: Any) -> None:
-    """Runs one kind, and tells its figures and its row."""
-    kinds: dict[str, Callable[..., Coroutine[Any, Any, Outcome]]]
+    """Runs the measurement of one kind, and sends its figures and its row."""
+    kinds: dict[str, Callable[..., Coroutine[Any, Any, Measurement]]]
     kinds = {
-        "blocked": wait_at_the_gate,
-        "burst": start_at_once,
-        "fed": start_in_slices,
-        "tuned": start_tuned,
+        "blocked": measure_blocked,
+        "burst": measure_burst,
+        "fed": measure_fed,
+        "tuned": measure_tuned,
     }
     figures, row = asyncio.run(kinds[kind](**parameters))
-    say(measured=[figures, row | {"mode": kind}])
+    send(measured=[figures, row | {"mode": kind}])
 
 
-async def wait_at_the_gate(url: str, few: int, many: int) -> Outcome:
-    """Lets `few`, then `many` executions wait in a step: bytes per execution of the growth in between."""
+async def measure_blocked(url: str, few: int, many: int) -> Measurement:
+    """Starts executions that wait in a step. Returns the growth of memory per execution.
+
+    Args:
+        url: The URL of the store.
+        few: The number of waiting executions before the growth is measured.
+        many: The number of waiting executions after it.
+    """
     gate = Gate()
     _gates[:] = [gate]
     row: dict[str, Any] = {}
     async with AsyncEngine(url, max_running=many + 1) as engine:
-        say(ready=True)
-        hear()
-        written, tally = bytes_written(), Tally(many)
+        send(ready=True)
+        receive()
+        bytes_before, tally = bytes_written(), Tally(many)
         handles: list[AsyncHandle[int]] = []
 
         async def start(n: int) -> None:
             begun = time.perf_counter()
-            handles.append(await engine.start(waiting, n))
+            handles.append(await engine.start(wait_in_step, n))
             tally.took.append(time.perf_counter() - begun)
 
-        async def grow(most: int) -> None:
-            while len(handles) < most:
-                more = range(len(handles), min(len(handles) + SLICE, most))
-                await asyncio.gather(*[start(n) for n in more])
-                say(done=len(handles))
-            await gate.filled(most)
+        async def start_up_to(count: int) -> None:
+            while len(handles) < count:
+                numbers = range(len(handles), min(len(handles) + STARTS_PER_SLICE, count))
+                await asyncio.gather(*[start(n) for n in numbers])
+                send(done=len(handles))
+            await gate.wait_for_bodies(count)
 
-        with counted(row, engine):
+        with add_flush_counts(row, engine):
             begun = time.perf_counter()
-            await grow(few)
-            # what nobody needs any more must not hide growth; what is garbage after it counts
+            await start_up_to(few)
+            # present garbage must not hide growth when it is freed; later garbage counts
             gc.collect()
-            before = memory("VmRSS")
-            await grow(many)
-            each = (memory("VmRSS") - before) / (many - few)
+            memory_before = memory_bytes("VmRSS")
+            await start_up_to(many)
+            bytes_each = (memory_bytes("VmRSS") - memory_before) / (many - few)
             row |= tally.row(time.perf_counter() - begun)
         gate.open()
-        # handles are in the order of their acknowledgements
+        # the handles are in the order of their acknowledgements
         outputs = sorted([await handle.result() for handle in handles])
         if outputs != list(range(many)):
             raise AssertionError("the executions did not return their numbers")
-    return {"each_bytes": each}, row | {"bytes_written": bytes_written() - written, "concurrency": many}
+    row |= {"bytes_written": bytes_written() - bytes_before, "concurrency": many}
+    return {"each_bytes": bytes_each}, row
 
 
 class Heartbeat:
-    """A task that wants to go on every millisecond, and notes how long it had to wait at most."""
+    """A task that sleeps for a millisecond at a time. The longest of its sleeps shows how long other code has
+    blocked the event loop."""
 
     def __init__(self) -> None:
-        self.longest: float = 0.0
+        self._longest_seconds = 0.0
         self._task = asyncio.create_task(self._beat())
 
     async def _beat(self) -> None:
         while True:
             before = time.perf_counter()
             await asyncio.sleep(0.001)
-            self.longest = max(self.longest, time.perf_counter() - before)
+            self._longest_seconds = max(self._longest_seconds, time.perf_counter() - before)
 
     async def settle(self) -> None:
-        """Lets it beat for a moment, and forgets what it noted."""
+        """Lets the task run for a moment, and then resets the longest sleep."""
         await asyncio.sleep(0.05)
-        self.longest = 0.0
+        self._longest_seconds = 0.0
 
     async def end(self) -> float:
-        """The longest time between two beats, in milliseconds."""
-        # the beat that is under way counts
+        """Ends the task. Returns the longest sleep, in milliseconds."""
+        # the current sleep counts
         await asyncio.sleep(0.01)
         self._task.cancel()
-        return 1000 * self.longest
+        return 1000 * self._longest_seconds
 
 
 class Collections:
-    """Notes how long the garbage collector, left as Python has it, kept everybody at most."""
+    """A context manager that times the passes of Python's garbage collector. Settings of the collector remain
+    as they are."""
 
     def __init__(self) -> None:
+        #: The time of the longest pass, in milliseconds.
         self.longest: float = 0.0
         self._begun = 0.0
 
-    def _note(self, phase: str, _: dict[str, int]) -> None:
+    def _record(self, phase: str, _: dict[str, int]) -> None:
         now = time.perf_counter()
         if phase == "start":
             self._begun = now
@@ -157,81 +170,93 @@ class Collections:
             self.longest = max(self.longest, 1000 * (now - self._begun))
 
     def __enter__(self) -> Self:
-        gc.callbacks.append(self._note)
+        gc.callbacks.append(self._record)
         return self
 
     def __exit__(self, *_: object) -> None:
-        gc.callbacks.remove(self._note)
+        gc.callbacks.remove(self._record)
 
 
-class Flight:
-    """How many workflows are between their start and their result."""
+class InFlightCounter:
+    """A counter of workflows between their start and their result. Each caller enters it as a context
+    manager."""
 
     def __init__(self) -> None:
-        self.most: int = 0
-        self._now = 0
+        #: The largest count so far.
+        self.peak: int = 0
+        self._count = 0
 
     def __enter__(self) -> None:
-        self._now += 1
-        self.most = max(self.most, self._now)
+        self._count += 1
+        self.peak = max(self.peak, self._count)
 
     def __exit__(self, *_: object) -> None:
-        self._now -= 1
+        self._count -= 1
 
 
-async def start_at_once(url: str, many: int) -> Outcome:
-    """As `asyncio.gather` starts them: all tasks are made, and begin, in a single turn of the loop, which
-    nothing can interrupt. How much of that is asyncio's is measured without an engine after it."""
+async def measure_burst(url: str, many: int) -> Measurement:
+    """Starts `many` workflows by `asyncio.gather`.
+
+    All tasks are created, and begin, in a single iteration of the loop, which nothing can interrupt. A second
+    measurement without an engine shows asyncio's part of that time.
+    """
 
     async def gather(callers: list[Coroutine[Any, Any, None]]) -> None:
         await asyncio.gather(*callers)
 
-    figures, row = await started(url, many, gather)
+    figures, row = await measure_starts(url, many, gather)
 
-    async def bare() -> None:
+    async def sleep_twice() -> None:
         for _ in range(2):
             await asyncio.sleep(0)
 
     heartbeat = Heartbeat()
     await heartbeat.settle()
-    await asyncio.gather(*[bare() for _ in range(many)])
+    await asyncio.gather(*[sleep_twice() for _ in range(many)])
     return figures | {"without_engine_ms": await heartbeat.end()}, row
 
 
-async def start_in_slices(url: str, many: int) -> Outcome:
-    """A slice in each turn of the loop, so that whatever blocks it is the engine."""
+async def measure_fed(url: str, many: int) -> Measurement:
+    """Starts `many` workflows, one slice in each iteration of the loop, so that only the engine blocks the
+    loop."""
 
     async def feed(callers: list[Coroutine[Any, Any, None]]) -> None:
         async with asyncio.TaskGroup() as group:
-            for first in range(0, len(callers), SLICE):
-                for caller in callers[first : first + SLICE]:
+            for first in range(0, len(callers), STARTS_PER_SLICE):
+                for caller in callers[first : first + STARTS_PER_SLICE]:
                     group.create_task(caller)
                 await asyncio.sleep(0)
 
-    return await started(url, many, feed)
+    return await measure_starts(url, many, feed)
 
 
-async def start_tuned(url: str, many: int) -> Outcome:
-    """The same with a garbage collector that hardly ever looks at what is old."""
+async def measure_tuned(url: str, many: int) -> Measurement:
+    """Measures the same as `measure_fed`, with a garbage collector that rarely scans old objects."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(10_000, 1_000, 1_000)
-    return await start_in_slices(url, many)
+    return await measure_fed(url, many)
 
 
-async def started(
-    url: str, many: int, begin: Callable[[list[Coroutine[Any, Any, None]]], Coroutine[Any, Any, None]]
-) -> Outcome:
-    """Starts so many no-op workflows with `begin`, each by a caller that waits for its result."""
+async def measure_starts(
+    url: str, many: int, run_callers: Callable[[list[Coroutine[Any, Any, None]]], Coroutine[Any, Any, None]]
+) -> Measurement:
+    """Starts no-op workflows, each from a caller that waits for the result. Returns the figures and the row.
+
+    Args:
+        url: The URL of the store.
+        many: The number of workflows.
+        run_callers: A function that starts the callers as tasks, and waits for their ends.
+    """
     row: dict[str, Any] = {}
     async with AsyncEngine(url) as engine:
-        say(ready=True)
-        hear()
-        written, tally, flight = bytes_written(), Tally(many), Flight()
+        send(ready=True)
+        receive()
+        bytes_before, tally, in_flight = bytes_written(), Tally(many), InFlightCounter()
 
         async def call(n: int) -> None:
             begun = time.perf_counter()
-            with flight:
+            with in_flight:
                 output = await (await engine.start(counting, n, 0)).result()
             if output != n:
                 raise AssertionError(f"workflow {n} returned {output!r}")
@@ -240,15 +265,15 @@ async def started(
         callers: list[Coroutine[Any, Any, None]] = [call(n) for n in range(many)]
         heartbeat = Heartbeat()
         await heartbeat.settle()
-        with counted(row, engine), Collections() as collections:
+        with add_flush_counts(row, engine), Collections() as collections:
             begun = time.perf_counter()
-            await begin(callers)
+            await run_callers(callers)
             row |= tally.row(time.perf_counter() - begun)
-        longest = await heartbeat.end()
+        longest_gap_ms = await heartbeat.end()
     figures = {
-        "peak_bytes": memory("VmHWM"),
-        "longest_gap_ms": longest,
+        "peak_bytes": memory_bytes("VmHWM"),
+        "longest_gap_ms": longest_gap_ms,
         "longest_collection_ms": collections.longest,
-        "most_in_flight": flight.most,
+        "most_in_flight": in_flight.peak,
     }
-    return figures, row | {"bytes_written": bytes_written() - written, "concurrency": many}
+    return figures, row | {"bytes_written": bytes_written() - bytes_before, "concurrency": many}

@@ -1,4 +1,4 @@
-"""How a benchmark speaks with the program that has started it: a line of JSON for all there is to tell."""
+"""The messages between a benchmark and the program that has started it: one line of JSON each."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ import sys
 from typing import Any
 
 
-def say(**what: Any) -> None:
-    """Tells the program."""
-    sys.stdout.write(json.dumps(what) + "\n")
+def send(**message: Any) -> None:
+    """Sends a message to the program."""
+    sys.stdout.write(json.dumps(message) + "\n")
     sys.stdout.flush()
 
 
-def hear() -> dict[str, Any]:
-    """Waits for what the program says, and ends this process if it says nothing more.
+def receive() -> dict[str, Any]:
+    """Waits for a message of the program, and returns the message. At the end of the input this process ends.
 
-    It blocks, also an event loop: nothing is measured meanwhile.
+    The wait blocks the thread and its event loop. No measurement runs during the wait.
     """
     line = sys.stdin.readline()
     if not line:
         raise SystemExit(0)
-    heard: dict[str, Any] = json.loads(line)
-    return heard
+    message: dict[str, Any] = json.loads(line)
+    return message

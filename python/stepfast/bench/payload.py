@@ -1,8 +1,8 @@
 """`bench payload`: a workflow of seven steps that return 1 byte to 1 MB, and one whose single step returns
 the same bytes at once.
 
-The random data is made before the clock starts: what is timed is the engine. The program asks for one run at
-a time, between measurements of its own.
+The random data is created before the clock starts, so only the engine is timed. The program requests one run
+at a time, and takes measurements of its own in between.
 """
 
 from __future__ import annotations
@@ -12,63 +12,64 @@ import time
 from typing import Any
 
 from stepfast import Engine, Step, Workflow, step, workflow
-from stepfast.bench.wire import hear, say
+from stepfast.bench.messages import receive, send
 
+#: The sizes of the values that the seven steps return, in bytes.
 SIZES = [10**i for i in range(7)]
 
-#: What the steps of the next run return.
-_made: list[bytes] = []
-#: When that run was asked for.
-_asked_at = 0.0
+#: The values that the steps of the next run return.
+_step_values: list[bytes] = []
+#: The time of the call that has started that run, in seconds.
+_called_at = 0.0
 
 
 @step(retries=3)
 def size_step(i: int) -> bytes:
-    return _made[i]
+    return _step_values[i]
 
 
 @step(retries=3, speculative=True)
 def speculative_size_step(i: int) -> bytes:
-    return _made[i]
+    return _step_values[i]
 
 
 @step(retries=3)
 def batch_size_step(count: int) -> bytes:
-    return b"".join(_made[:count])
+    return b"".join(_step_values[:count])
 
 
-def seven(call: Step[[int], bytes]) -> list[float]:
-    """Milliseconds until the code begins, and of each of seven steps."""
+def time_seven_steps(call: Step[[int], bytes]) -> list[float]:
+    """Runs seven steps. Returns the time until the code began, and the time of each step, in milliseconds."""
     clock = time.perf_counter
-    times = [1000 * (clock() - _asked_at)]
+    times = [1000 * (clock() - _called_at)]
     for i in range(len(SIZES)):
         begun = clock()
         value = call(i)
         times.append(1000 * (clock() - begun))
-        # the same object in a first run: it takes no time to compare
-        if value != _made[i]:
+        # in a first run both are the same object, so the comparison takes no time
+        if value != _step_values[i]:
             raise AssertionError(f"step {i} did not return its {SIZES[i]} bytes")
     return times
 
 
-@workflow
-def ordinary() -> list[float]:
-    return seven(size_step)
+@workflow(name="ordinary")
+def run_ordinary_steps() -> list[float]:
+    return time_seven_steps(size_step)
 
 
-@workflow(durable_reads=True)
-def durable() -> list[float]:
-    return seven(size_step)
+@workflow(name="durable", durable_reads=True)
+def run_durable_steps() -> list[float]:
+    return time_seven_steps(size_step)
 
 
-@workflow
-def speculative() -> list[float]:
-    return seven(speculative_size_step)
+@workflow(name="speculative")
+def run_speculative_steps() -> list[float]:
+    return time_seven_steps(speculative_size_step)
 
 
-@workflow
-def batched() -> list[float]:
-    times = [1000 * (time.perf_counter() - _asked_at)]
+@workflow(name="batched")
+def run_batched_step() -> list[float]:
+    times = [1000 * (time.perf_counter() - _called_at)]
     begun = time.perf_counter()
     value = batch_size_step(len(SIZES))
     times.append(1000 * (time.perf_counter() - begun))
@@ -77,26 +78,30 @@ def batched() -> list[float]:
     return times
 
 
+#: The workflows by the names of their arms, which the program sends.
 ARMS: dict[str, Workflow[[], list[float]]] = {
-    arm.name: arm for arm in (ordinary, durable, speculative, batched)
+    arm.name: arm for arm in (run_ordinary_steps, run_durable_steps, run_speculative_steps, run_batched_step)
 }
 
 
 def main(url: str) -> None:
-    """Runs whatever is asked for, until nothing is."""
+    """Runs the requested arms, until the program closes the input."""
     with Engine(url) as engine:
-        say(ready=True)
+        send(ready=True)
         while True:
-            say(times=run(engine, ARMS[hear()["arm"]]))
+            send(times=measure_run(engine, ARMS[receive()["arm"]]))
 
 
-def run(engine: Engine, arm: Workflow[[], list[float]]) -> dict[str, Any]:
-    """One run: milliseconds to make the data, until the code begins, of each step, and from the call to the
-    durable output."""
-    global _asked_at
+def measure_run(engine: Engine, arm: Workflow[[], list[float]]) -> dict[str, Any]:
+    """Runs an arm once. Returns the times in milliseconds.
+
+    `made` is the time for creating the data, and `begin` that from the call to the first line of code.
+    `steps` has the time of each step, and `total` is the time from the call to the durable output.
+    """
+    global _called_at
     begun = time.perf_counter()
-    _made[:] = [os.urandom(size) for size in SIZES]
-    _asked_at = time.perf_counter()
+    _step_values[:] = [os.urandom(size) for size in SIZES]
+    _called_at = time.perf_counter()
     begin, *steps = engine.run(arm)
-    total = 1000 * (time.perf_counter() - _asked_at)
-    return {"made": 1000 * (_asked_at - begun), "begin": begin, "steps": steps, "total": total}
+    total = 1000 * (time.perf_counter() - _called_at)
+    return {"made": 1000 * (_called_at - begun), "begin": begin, "steps": steps, "total": total}

@@ -1,4 +1,4 @@
-"""`bench queue`: tasks of one event loop put no-op workflows into queues, and the same process runs them."""
+"""`bench queue`: tasks of one event loop enqueue no-op workflows, and the same process runs them."""
 
 from __future__ import annotations
 
@@ -9,60 +9,60 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from stepfast import AsyncEngine, ConfiguredWorkflow, Queue, workflow
+from stepfast.bench.messages import receive, send
 from stepfast.bench.tally import Tally, bytes_written
-from stepfast.bench.wire import hear, say
-from stepfast.bench.workflows import counted, tell
+from stepfast.bench.workflows import add_flush_counts, report_progress
 
-#: Workflows that one caller runs one after the other, with nothing else to do.
-ALONE = 200
+#: The number of workflows that a single caller runs one after the other, without other load.
+ONE_BY_ONE_WORKFLOWS = 200
 
 
-class _Ran:
-    """How many have begun, and who waits for how many."""
+class RunCounter:
+    """A counter of workflows that have begun in this process. At most one task may wait for it."""
 
     def __init__(self) -> None:
         self.count = 0
-        self._wanted = 0
-        self._is_so = asyncio.Event()
+        self._awaited_count = 0
+        self._is_reached = asyncio.Event()
 
-    def one(self) -> None:
-        """One more has begun."""
+    def increment(self) -> None:
+        """Counts one more workflow."""
         self.count += 1
-        if self.count == self._wanted:
-            self._is_so.set()
+        if self.count == self._awaited_count:
+            self._is_reached.set()
 
-    async def until(self, count: int) -> None:
-        """Waits until so many have."""
+    async def wait_for(self, count: int) -> None:
+        """Waits until `count` workflows have begun."""
         if self.count < count:
-            self._wanted = count
-            self._is_so.clear()
-            await self._is_so.wait()
+            self._awaited_count = count
+            self._is_reached.clear()
+            await self._is_reached.wait()
 
 
-#: Of the run of this process.
-_ran = _Ran()
+_run_counter = RunCounter()
 
 
-@workflow
-async def queued(n: int) -> int:
-    _ran.one()
+@workflow(name="queued")
+async def record_begin(n: int) -> int:
+    """Counts the workflow, and returns the time in microseconds."""
+    _run_counter.increment()
     return time.time_ns() // 1000
 
 
-#: The workflow with the queue in which it waits.
-Queued: TypeAlias = ConfiguredWorkflow[[int], Coroutine[Any, Any, int]]
+#: The workflow, with the queue in which its executions wait.
+QueuedWorkflow: TypeAlias = ConfiguredWorkflow[[int], Coroutine[Any, Any, int]]
 
 
 @dataclass(frozen=True)
 class Parameters:
-    """One combination.
+    """The parameters of a run.
 
     Args:
-        url: The store.
-        queues: How many.
-        concurrency: Callers.
-        total: Workflows in all, for each row.
-        limit: Most that run at a time in each queue; None for no limit.
+        url: The URL of the store.
+        queues: The number of queues.
+        concurrency: The number of callers.
+        total: The number of workflows in all, for each row.
+        limit: The concurrency limit of each queue; None for no limit.
     """
 
     url: str
@@ -73,73 +73,80 @@ class Parameters:
 
 
 def main(**parameters: Any) -> None:
-    """Runs one combination, and tells its rows."""
+    """Runs one combination, and sends its rows."""
     asyncio.run(measure(Parameters(**parameters)))
 
 
-async def measure(asked: Parameters) -> None:
-    """First all are put into queues, then run, then both happens at once, then one after the other."""
-    queues = [Queue(f"bench {n}", concurrency=asked.limit) for n in range(asked.queues)]
-    async with AsyncEngine(asked.url, queues=queues) as engine:
-        configured = [queued.options(queue=queue) for queue in queues]
-        few = min(max(asked.total // 20, 1), 2_000)
-        await put(engine, configured, 64, Tally(few))
-        await over(engine)
+async def measure(parameters: Parameters) -> None:
+    """Enqueues workflows and runs them: first one after the other, then both at the same time, then one
+    workflow at a time."""
+    queues = [Queue(f"bench {n}", concurrency=parameters.limit) for n in range(parameters.queues)]
+    async with AsyncEngine(parameters.url, queues=queues) as engine:
+        queued_workflows = [record_begin.options(queue=queue) for queue in queues]
+        warm_up_total = min(max(parameters.total // 20, 1), 2_000)
+        await enqueue(engine, queued_workflows, 64, Tally(warm_up_total))
+        await wait_for_ends(engine)
         for queue in queues:
             await engine.pause_queue(queue)
-        say(ready=True)
+        send(ready=True)
         for mode in ("enqueue", "drain", "both"):
-            hear()
+            receive()
             row: dict[str, Any] = {}
-            written, tally, before = bytes_written(), Tally(asked.total), _ran.count
-            telling = asyncio.create_task(tell(tally))
-            with counted(row, engine):
+            bytes_before, tally = bytes_written(), Tally(parameters.total)
+            count_before = _run_counter.count
+            progress_task = asyncio.create_task(report_progress(tally))
+            with add_flush_counts(row, engine):
                 begun = time.perf_counter()
                 if mode == "drain":
                     for queue in queues:
                         await engine.resume_queue(queue)
                 else:
-                    await put(engine, configured, asked.concurrency, tally)
+                    await enqueue(engine, queued_workflows, parameters.concurrency, tally)
                 if mode != "enqueue":
-                    await _ran.until(before + asked.total)
-                    await over(engine)
+                    await _run_counter.wait_for(count_before + parameters.total)
+                    await wait_for_ends(engine)
                 row |= tally.row(time.perf_counter() - begun)
-            telling.cancel()
+            progress_task.cancel()
             if mode != "enqueue":
-                row |= {"completed": asked.total, "per_second": asked.total / max(row["seconds"], 1e-9)}
-            say(row=row | {"bytes_written": bytes_written() - written})
-        hear()
-        waits: list[tuple[float, float]] = [await one(engine, configured[0]) for _ in range(ALONE)]
-        say(waits=waits)
+                per_second = parameters.total / max(row["seconds"], 1e-9)
+                row |= {"completed": parameters.total, "per_second": per_second}
+            send(row=row | {"bytes_written": bytes_written() - bytes_before})
+        receive()
+        waits: list[tuple[float, float]] = [
+            await run_one(engine, queued_workflows[0]) for _ in range(ONE_BY_ONE_WORKFLOWS)
+        ]
+        send(waits=waits)
 
 
-async def put(engine: AsyncEngine, configured: Sequence[Queued], callers: int, tally: Tally) -> None:
-    """Puts workflows into queues, from concurrent tasks, until all numbers are taken."""
+async def enqueue(
+    engine: AsyncEngine, queued_workflows: Sequence[QueuedWorkflow], callers: int, tally: Tally
+) -> None:
+    """Enqueues workflows from `callers` concurrent tasks, until all numbers of the tally are taken."""
 
-    async def caller() -> None:
+    async def call() -> None:
         for n in tally.numbers:
             begun = time.perf_counter()
             try:
-                await engine.start(configured[n % len(configured)], n)
+                await engine.start(queued_workflows[n % len(queued_workflows)], n)
             except Exception as error:
-                tally.failed(f"{type(error).__name__}: {error}")
+                tally.record_failure(f"{type(error).__name__}: {error}")
                 continue
             tally.took.append(time.perf_counter() - begun)
 
     async with asyncio.TaskGroup() as group:
         for _ in range(callers):
-            group.create_task(caller())
+            group.create_task(call())
 
 
-async def over(engine: AsyncEngine) -> None:
-    """Waits until nothing is left to do: the ends are durable."""
+async def wait_for_ends(engine: AsyncEngine) -> None:
+    """Waits until no execution is queued or running. The ends of all executions are then durable."""
     while await engine.count(status=("queued", "running")):
         await asyncio.sleep(0.001)
 
 
-async def one(engine: AsyncEngine, configured: Queued) -> tuple[float, float]:
-    """Returns how long an execution waited for its beginning, and its caller for the result, in
+async def run_one(engine: AsyncEngine, queued_workflow: QueuedWorkflow) -> tuple[float, float]:
+    """Runs one workflow. Returns the times from the call to its beginning, and to its result, in
     milliseconds."""
-    begun, at = time.perf_counter(), time.time_ns() // 1000
-    began = await engine.run(configured, 0)
-    return max(began - at, 0) / 1000, 1000 * (time.perf_counter() - begun)
+    begun, called_at = time.perf_counter(), time.time_ns() // 1000
+    began_at = await engine.run(queued_workflow, 0)
+    return max(began_at - called_at, 0) / 1000, 1000 * (time.perf_counter() - begun)

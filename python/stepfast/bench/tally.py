@@ -1,4 +1,4 @@
-"""What the callers of a benchmark have done so far, and the row of the table that it comes to."""
+"""The durations and failures of a run, the row that summarizes them, and figures of this process."""
 
 from __future__ import annotations
 
@@ -11,48 +11,58 @@ from typing import Any
 
 
 class Tally:
-    """Counts and times workflows by their numbers. Tasks of one loop, or threads, may share it."""
+    """The durations and failures of a run's workflows.
+
+    Tasks of one event loop, or threads, may share a tally.
+
+    Args:
+        total: The number of workflows. Their numbers begin with 0.
+    """
 
     def __init__(self, total: int) -> None:
-        #: The numbers that nobody has taken yet.
+        #: The numbers that no caller has taken yet.
         self.numbers: Iterator[int] = iter(range(total))
-        #: Seconds of each workflow that has completed with the right output.
+        #: The durations of the workflows that completed with the expected output, in seconds.
         self.took: list[float] = []
         self._failures: list[str] = []
-        self._telling = threading.Lock()
+        self._failure_lock = threading.Lock()
 
     @property
-    def done(self) -> int:
-        """How many have ended."""
+    def ended_count(self) -> int:
+        """The number of workflows that have ended."""
         return len(self.took) + len(self._failures)
 
-    def failed(self, why: str) -> None:
-        """One has not completed, or not with the right output. The first is told to people."""
-        with self._telling:
-            self._failures.append(why)
+    def record_failure(self, message: str) -> None:
+        """Records a workflow that has not completed with the expected output. Prints the first failure."""
+        with self._failure_lock:
+            self._failures.append(message)
             if len(self._failures) == 1:
-                print(f"a workflow failed: {why}", file=sys.stderr, flush=True)
+                print(f"a workflow failed: {message}", file=sys.stderr, flush=True)
 
     def row(self, seconds: float) -> dict[str, Any]:
-        """The figures after so many seconds in all."""
-        took = sorted(self.took)
+        """Returns the row of the run.
 
-        def quantile(share: float) -> float:
-            return 1000 * took[max(math.ceil(share * len(took)), 1) - 1] if took else 0.0
+        Args:
+            seconds: The duration of the whole run.
+        """
+        durations = sorted(self.took)
+
+        def quantile_ms(share: float) -> float:
+            return 1000 * durations[max(math.ceil(share * len(durations)), 1) - 1] if durations else 0.0
 
         return {
-            "completed": len(took),
+            "completed": len(durations),
             "failed": len(self._failures),
             "seconds": seconds,
-            "per_second": len(took) / max(seconds, 1e-9),
-            "p50_ms": quantile(0.5),
-            "p99_ms": quantile(0.99),
-            "max_ms": quantile(1.0),
+            "per_second": len(durations) / max(seconds, 1e-9),
+            "p50_ms": quantile_ms(0.5),
+            "p99_ms": quantile_ms(0.99),
+            "max_ms": quantile_ms(1.0),
         }
 
 
 def bytes_written() -> int:
-    """Bytes that this process has had written to disk; 0 where the system does not tell."""
+    """Returns the number of bytes that this process has written to disk; 0 without `/proc`."""
     try:
         lines = Path("/proc/self/io").read_text().splitlines()
     except OSError:
@@ -60,7 +70,11 @@ def bytes_written() -> int:
     return next((int(line.split()[1]) for line in lines if line.startswith("write_bytes:")), 0)
 
 
-def memory(name: str) -> int:
-    """Memory of this process in bytes: `VmRSS` now, `VmHWM` at most so far."""
+def memory_bytes(field: str) -> int:
+    """Returns the resident memory of this process, in bytes.
+
+    Args:
+        field: `VmRSS` for the present memory, `VmHWM` for its peak.
+    """
     lines = Path("/proc/self/status").read_text().splitlines()
-    return next(1024 * int(line.split()[1]) for line in lines if line.startswith(f"{name}:"))
+    return next(1024 * int(line.split()[1]) for line in lines if line.startswith(f"{field}:"))

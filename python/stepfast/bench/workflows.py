@@ -1,8 +1,13 @@
-"""`bench workflows` and `bench steps`: workflows of any number of steps that do next to nothing, by
-concurrent callers, which are tasks of one event loop, or threads.
+"""`bench workflows` and `bench steps`: no-op workflows with any number of no-op steps.
 
-Each gets a number, its steps count on from it, and what it returns is compared: that is how one knows that
-every caller got the output of its own workflow.
+Concurrent callers start the workflows. The callers are tasks of one event loop, or threads.
+
+Each workflow has a number, and each of its steps adds one. The caller compares the output, which proves that
+the output is that of the caller's own workflow.
+
+Names that end in `_here` are for callers that are threads: their workflows and steps are sync.
+
+Recorded names (`name=…`) never change, because their lengths are a part of the measured bytes.
 """
 
 from __future__ import annotations
@@ -17,11 +22,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from stepfast import AsyncEngine, Engine, step, workflow
+from stepfast.bench.messages import receive, send
 from stepfast.bench.tally import Tally, bytes_written
-from stepfast.bench.wire import hear, say
 
-#: So often the program hears how far it is, in seconds.
-TOLD_EVERY = 0.1
+#: The interval between two reports of progress.
+PROGRESS_INTERVAL_SECONDS = 0.1
 
 
 @step
@@ -48,66 +53,68 @@ def counting_here(n: int, steps: int) -> int:
     return n
 
 
-#: Random bytes of which every value is a part: nothing on the way can compress them.
-_random = b""
+#: Random bytes of which every value is a slice, so that values cannot be compressed.
+_random_bytes = b""
 
 
 def value(n: int, size: int) -> bytes:
-    """A value of that many bytes; neighbours differ."""
-    begin = n * 4_099 % (len(_random) - size + 1)
-    return _random[begin : begin + size]
+    """Returns a value of `size` bytes. Values of neighbouring `n` differ."""
+    begin = n * 4_099 % (len(_random_bytes) - size + 1)
+    return _random_bytes[begin : begin + size]
 
 
-@step
-async def make(n: int, size: int) -> bytes:
+@step(name="make")
+async def make_value(n: int, size: int) -> bytes:
     return value(n, size)
 
 
-@workflow
-async def making(n: int, steps: int, size: int) -> int:
+@workflow(name="making")
+async def make_values(n: int, steps: int, size: int) -> int:
     for _ in range(steps):
-        if len(await make(n, size)) != size:
+        if len(await make_value(n, size)) != size:
             return -1
         n += 1
     return n
 
 
-@workflow
-async def returning(given: bytes) -> bytes:
+@workflow(name="returning")
+async def return_input(given: bytes) -> bytes:
     return given
 
 
-@step
-def make_here(n: int, size: int) -> bytes:
+@step(name="make_here")
+def make_value_here(n: int, size: int) -> bytes:
     return value(n, size)
 
 
-@workflow
-def making_here(n: int, steps: int, size: int) -> int:
+@workflow(name="making_here")
+def make_values_here(n: int, steps: int, size: int) -> int:
     for _ in range(steps):
-        if len(make_here(n, size)) != size:
+        if len(make_value_here(n, size)) != size:
             return -1
         n += 1
     return n
 
 
-@workflow
-def returning_here(given: bytes) -> bytes:
+@workflow(name="returning_here")
+def return_input_here(given: bytes) -> bytes:
     return given
 
 
 @dataclass(frozen=True)
 class Parameters:
-    """One combination.
+    """The parameters of a run.
 
     Args:
-        url: The store.
-        mode: `start` (the handle is acknowledged, then the result) or `run` (both in one call).
-        concurrency: Callers.
-        is_threads: Whether the callers are threads that run sync workflows, rather than tasks.
-        steps: Steps of a workflow.
-        total: Workflows in all, besides those that warm up.
-        size: Bytes of the values of steps, or, without steps, of input and output; None for numbers.
+        url: The URL of the store.
+        mode: `start`, which returns a handle, then a wait for the result; or `run`, which does both in one
+            call.
+        concurrency: The number of callers.
+        is_threads: Whether the callers are threads that run sync workflows, not tasks.
+        steps: The number of steps in a workflow.
+        total: The number of workflows in all, without those of the warm-up.
+        size: The size in bytes of the values of steps, or, without steps, of input and output; None for
+            numbers.
     """
 
     url: str
@@ -120,38 +127,39 @@ class Parameters:
 
     @property
     def max_running(self) -> int:
-        """As many places as callers: what is measured is running, not waiting for a place."""
+        """The number of slots, larger than that of callers, so that no execution waits for a slot."""
         return max(self.concurrency, 10_000) + 1
 
     @property
     def warm_up(self) -> tuple[int, int]:
-        """Callers, and workflows in all, before anything counts."""
+        """The numbers of callers and of workflows in the warm-up, which is not measured."""
         return min(self.concurrency, 64), min(max(self.total // 20, 1), 2_000)
 
-    def work(self, n: int) -> tuple[Any, tuple[Any, ...], Any]:
-        """The workflow of a number, its arguments, and its output."""
+    def plan_call(self, n: int) -> tuple[Any, tuple[Any, ...], Any]:
+        """Returns the workflow with the number `n`, its arguments, and its expected output."""
         if self.size is None:
             return counting_here if self.is_threads else counting, (n, self.steps), n + self.steps
         if self.steps == 0:
-            given = value(n, self.size)
-            return returning_here if self.is_threads else returning, (given,), given
-        return making_here if self.is_threads else making, (n, self.steps, self.size), n + self.steps
+            payload = value(n, self.size)
+            return return_input_here if self.is_threads else return_input, (payload,), payload
+        called = make_values_here if self.is_threads else make_values
+        return called, (n, self.steps, self.size), n + self.steps
 
 
 def main(**parameters: Any) -> None:
-    """Runs one combination, and tells its row."""
-    global _random
-    asked = Parameters(**parameters)
-    if asked.size is not None:
-        _random = random.Random(1).randbytes(max(8 << 20, asked.size))
-    row = by_threads(asked) if asked.is_threads else asyncio.run(by_tasks(asked))
-    say(row=row)
+    """Runs one combination, and sends its row."""
+    global _random_bytes
+    combination = Parameters(**parameters)
+    if combination.size is not None:
+        _random_bytes = random.Random(1).randbytes(max(8 << 20, combination.size))
+    row = measure_threads(combination) if combination.is_threads else asyncio.run(measure_tasks(combination))
+    send(row=row)
 
 
 @contextmanager
-def counted(row: dict[str, Any], engine: Engine | AsyncEngine) -> Generator[None]:
-    """Adds what the store has done meanwhile to the row."""
-    # these figures are for no program but this one
+def add_flush_counts(row: dict[str, Any], engine: Engine | AsyncEngine) -> Generator[None]:
+    """Counts the flushes of the store and the Writes in them during a block, and adds both to the row."""
+    # only benchmarks use these figures, so they are not public
     opened = engine._opened  # pyright: ignore[reportPrivateUsage]
     assert opened is not None
     native = opened.native
@@ -163,101 +171,101 @@ def counted(row: dict[str, Any], engine: Engine | AsyncEngine) -> Generator[None
     row |= {"flushes": flushes, "writes_per_flush": writes / max(flushes, 1)}
 
 
-async def by_tasks(asked: Parameters) -> dict[str, Any]:
-    """The row of a run by tasks."""
+async def measure_tasks(parameters: Parameters) -> dict[str, Any]:
+    """Runs the workflows from tasks. Returns the row of the run."""
     row: dict[str, Any] = {}
-    async with AsyncEngine(asked.url, max_running=asked.max_running) as engine:
-        callers, total = asked.warm_up
-        await drive(engine, asked, callers, Tally(total))
-        say(ready=True)
-        hear()
-        written, tally = bytes_written(), Tally(asked.total)
-        telling = asyncio.create_task(tell(tally))
-        with counted(row, engine):
+    async with AsyncEngine(parameters.url, max_running=parameters.max_running) as engine:
+        callers, total = parameters.warm_up
+        await drive(engine, parameters, callers, Tally(total))
+        send(ready=True)
+        receive()
+        bytes_before, tally = bytes_written(), Tally(parameters.total)
+        progress_task = asyncio.create_task(report_progress(tally))
+        with add_flush_counts(row, engine):
             begun = time.perf_counter()
-            await drive(engine, asked, asked.concurrency, tally)
+            await drive(engine, parameters, parameters.concurrency, tally)
             row |= tally.row(time.perf_counter() - begun)
-        telling.cancel()
-    return row | {"bytes_written": bytes_written() - written}
+        progress_task.cancel()
+    return row | {"bytes_written": bytes_written() - bytes_before}
 
 
-async def drive(engine: AsyncEngine, asked: Parameters, callers: int, tally: Tally) -> None:
-    """Lets so many tasks call until all numbers are taken and done."""
+async def drive(engine: AsyncEngine, parameters: Parameters, callers: int, tally: Tally) -> None:
+    """Runs `callers` tasks, until all workflows of the tally have ended."""
     async with asyncio.TaskGroup() as group:
         for _ in range(callers):
-            group.create_task(call(engine, asked, tally))
+            group.create_task(call(engine, parameters, tally))
 
 
-async def call(engine: AsyncEngine, asked: Parameters, tally: Tally) -> None:
-    """One caller."""
-    clock, took, is_run = time.perf_counter, tally.took, asked.mode == "run"
+async def call(engine: AsyncEngine, parameters: Parameters, tally: Tally) -> None:
+    """Runs one caller: calls workflows one after the other, until all numbers of the tally are taken."""
+    clock, durations, is_run = time.perf_counter, tally.took, parameters.mode == "run"
     for n in tally.numbers:
         begun = clock()
-        called, arguments, wanted = asked.work(n)
+        called, arguments, expected = parameters.plan_call(n)
         try:
             if is_run:
                 output = await engine.run(called, *arguments)
             else:
                 output = await (await engine.start(called, *arguments)).result()
         except Exception as error:
-            tally.failed(f"{type(error).__name__}: {error}")
+            tally.record_failure(f"{type(error).__name__}: {error}")
             continue
         ended = clock()
-        if output == wanted:
-            took.append(ended - begun)
+        if output == expected:
+            durations.append(ended - begun)
         else:
-            tally.failed(f"its output is {output!r:.100}, not {wanted!r:.100}")
+            tally.record_failure(f"the output is {output!r:.100}, not {expected!r:.100}")
 
 
-async def tell(tally: Tally) -> None:
-    """Tells how far it is, until it is cancelled."""
+async def report_progress(tally: Tally) -> None:
+    """Sends the number of ended workflows at regular intervals, until the task is cancelled."""
     while True:
-        await asyncio.sleep(TOLD_EVERY)
-        say(done=tally.done)
+        await asyncio.sleep(PROGRESS_INTERVAL_SECONDS)
+        send(done=tally.ended_count)
 
 
-def by_threads(asked: Parameters) -> dict[str, Any]:
-    """The row of a run by threads."""
+def measure_threads(parameters: Parameters) -> dict[str, Any]:
+    """Runs the workflows from threads. Returns the row of the run."""
     row: dict[str, Any] = {}
-    with Engine(asked.url, max_running=asked.max_running) as engine:
-        callers, total = asked.warm_up
-        drive_here(engine, asked, callers, Tally(total))
-        say(ready=True)
-        hear()
-        written, tally = bytes_written(), Tally(asked.total)
-        with counted(row, engine):
+    with Engine(parameters.url, max_running=parameters.max_running) as engine:
+        callers, total = parameters.warm_up
+        drive_here(engine, parameters, callers, Tally(total))
+        send(ready=True)
+        receive()
+        bytes_before, tally = bytes_written(), Tally(parameters.total)
+        with add_flush_counts(row, engine):
             begun = time.perf_counter()
-            drive_here(engine, asked, asked.concurrency, tally)
+            drive_here(engine, parameters, parameters.concurrency, tally)
             row |= tally.row(time.perf_counter() - begun)
-    return row | {"bytes_written": bytes_written() - written}
+    return row | {"bytes_written": bytes_written() - bytes_before}
 
 
-def drive_here(engine: Engine, asked: Parameters, callers: int, tally: Tally) -> None:
-    """Lets so many threads call until all numbers are taken and done; tells how far it is meanwhile."""
-    arguments = (engine, asked, tally)
+def drive_here(engine: Engine, parameters: Parameters, callers: int, tally: Tally) -> None:
+    """Runs `callers` threads, until all workflows of the tally have ended. Sends the progress meanwhile."""
+    arguments = (engine, parameters, tally)
     threads = [threading.Thread(target=call_here, args=arguments, daemon=True) for _ in range(callers)]
     for thread in threads:
         thread.start()
     for thread in threads:
         while thread.is_alive():
-            thread.join(TOLD_EVERY)
-            say(done=tally.done)
+            thread.join(PROGRESS_INTERVAL_SECONDS)
+            send(done=tally.ended_count)
 
 
-def call_here(engine: Engine, asked: Parameters, tally: Tally) -> None:
-    """One caller, which is a thread."""
-    clock, took, is_run = time.perf_counter, tally.took, asked.mode == "run"
+def call_here(engine: Engine, parameters: Parameters, tally: Tally) -> None:
+    """Runs one caller in this thread; see `call`."""
+    clock, durations, is_run = time.perf_counter, tally.took, parameters.mode == "run"
     for n in tally.numbers:
         begun = clock()
-        called, arguments, wanted = asked.work(n)
+        called, arguments, expected = parameters.plan_call(n)
         try:
             handle = None if is_run else engine.start(called, *arguments)
             output = engine.run(called, *arguments) if handle is None else handle.result()
         except Exception as error:
-            tally.failed(f"{type(error).__name__}: {error}")
+            tally.record_failure(f"{type(error).__name__}: {error}")
             continue
         ended = clock()
-        if output == wanted:
-            took.append(ended - begun)
+        if output == expected:
+            durations.append(ended - begun)
         else:
-            tally.failed(f"its output is {output!r:.100}, not {wanted!r:.100}")
+            tally.record_failure(f"the output is {output!r:.100}, not {expected!r:.100}")
