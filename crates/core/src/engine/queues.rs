@@ -119,7 +119,7 @@ impl Engine {
     ) -> Result<QueueRow, Error> {
         let row = change_queue(&*self.inner.store, name, decide).await?;
         // there may be capacity now, for executions in the queue and for starts that wait outside
-        self.inner.wake_claimer(true);
+        self.inner.wakeups.wake_claimer(true);
         self.inner.known_queues.notify_capacity();
         row.ok_or_else(|| Error::Corrupt(format!("queue {name:?} is gone")))
     }

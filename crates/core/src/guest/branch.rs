@@ -151,7 +151,7 @@ impl GuestBranch {
 
     /// Whether an earlier run of the execution may have progressed further than this one.
     pub fn is_replaying(&self) -> bool {
-        self.cx.run.state().replay.is_some()
+        self.cx.run.state().delivery.replay.is_some()
     }
 }
 

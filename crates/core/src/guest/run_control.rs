@@ -66,8 +66,8 @@ impl RunControl {
     pub fn add_cancelled_calls(&self, by: i32) {
         let needs_wake = {
             let mut state = self.0.state();
-            state.cancelled_calls = state.cancelled_calls.saturating_add_signed(by);
-            state.cancelled_calls == 0 && state.needs_quiescence()
+            state.guest.cancelled_calls = state.guest.cancelled_calls.saturating_add_signed(by);
+            state.guest.cancelled_calls == 0 && state.needs_quiescence()
         };
         if needs_wake {
             self.0.wake_task();
@@ -82,7 +82,8 @@ impl RunControl {
     /// Declares that the code holds a thread. While such code waits for a child, the execution is suspended at once,
     /// unless the thread hosts that child and the child begins here.
     pub fn set_thread_use(&self, is_hosting: bool) {
-        self.0.state().thread_use = Some(if is_hosting { ThreadUse::HostsChild } else { ThreadUse::Idle });
+        self.0.state().guest.thread_use =
+            Some(if is_hosting { ThreadUse::HostsChild } else { ThreadUse::Idle });
     }
 
     /// An id that distinguishes the runs in this process, including several runs of one execution.

@@ -1,9 +1,20 @@
-//! [`Reservation`]: the engine's capacity for running executions.
+//! [`Capacity`]: the slots of an engine for running executions.
 
-use std::sync::atomic::Ordering::SeqCst;
+use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+
+use crossbeam_utils::CachePadded;
 
 use super::inner::EngineInner;
 use crate::store::is_served;
+
+/// The numbers of an engine's slots that are in use.
+#[derive(Default)]
+pub(super) struct Capacity {
+    /// Number of slots taken by runs and claims. In a cache line of its own, because every run changes it.
+    taken_slots: CachePadded<AtomicUsize>,
+    /// Number of the taken slots that are reserved for a claim under way.
+    reserved_slots: AtomicUsize,
+}
 
 /// Slots reserved for a claim. Dropping the reservation releases the slots that were not used.
 pub(crate) struct Reservation<'e> {
@@ -19,9 +30,10 @@ impl<'e> Reservation<'e> {
         }
         let max = engine.options.max_running;
         let free = |taken: usize| max.saturating_sub(taken).min(limit);
-        let previous = engine.taken_slots.fetch_update(SeqCst, SeqCst, |taken| Some(taken + free(taken)));
+        let previous =
+            engine.capacity.taken_slots.fetch_update(SeqCst, SeqCst, |taken| Some(taken + free(taken)));
         let count = previous.map_or(0, free);
-        engine.reserved_slots.fetch_add(count, SeqCst);
+        engine.capacity.reserved_slots.fetch_add(count, SeqCst);
         (count > 0).then_some(Self { engine, count })
     }
 
@@ -32,15 +44,15 @@ impl<'e> Reservation<'e> {
 
     /// Keeps `used` of the slots for claimed executions and releases the others.
     pub(crate) fn commit_used(mut self, used: usize) {
-        self.engine.reserved_slots.fetch_sub(used.min(self.count), SeqCst);
+        self.engine.capacity.reserved_slots.fetch_sub(used.min(self.count), SeqCst);
         self.count = self.count.saturating_sub(used);
     }
 }
 
 impl Drop for Reservation<'_> {
     fn drop(&mut self) {
-        self.engine.reserved_slots.fetch_sub(self.count, SeqCst);
-        self.engine.taken_slots.fetch_sub(self.count, SeqCst);
+        self.engine.capacity.reserved_slots.fetch_sub(self.count, SeqCst);
+        self.engine.capacity.taken_slots.fetch_sub(self.count, SeqCst);
     }
 }
 
@@ -51,44 +63,47 @@ impl EngineInner {
             return false;
         }
         let max = self.options.max_running;
-        self.taken_slots.fetch_update(SeqCst, SeqCst, |taken| (taken < max).then_some(taken + 1)).is_ok()
+        self.capacity
+            .taken_slots
+            .fetch_update(SeqCst, SeqCst, |taken| (taken < max).then_some(taken + 1))
+            .is_ok()
     }
 
     /// Notes that an execution was queued. While capacity is exhausted, later starts must not overtake it.
     pub(crate) fn note_queued(&self) {
-        if self.taken_slots.load(SeqCst) >= self.options.max_running {
+        if self.capacity.taken_slots.load(SeqCst) >= self.options.max_running {
             self.wakeups.is_backlogged.store(true, SeqCst);
         }
     }
 
-    /// Whether an execution put into this queue may begin here at once, as far as the engine can tell. Only
-    /// the store can tell whether the queue's limits allow it.
+    /// Whether an execution put into this queue may begin here at once, as far as the engine's state shows.
+    /// Only the store can decide whether the queue's limits allow it.
     pub(crate) fn can_begin_in(&self, queue: &str) -> bool {
         is_served(self.info.queues.as_deref(), queue) && !self.wakeups.is_backlogged.load(SeqCst)
     }
 
     /// Takes slots for runs that exist already, whether or not capacity is free.
     pub(crate) fn take_slots_unchecked(&self, count: usize) {
-        self.taken_slots.fetch_add(count, SeqCst);
+        self.capacity.taken_slots.fetch_add(count, SeqCst);
     }
 
     /// Releases the slot of a run that has concluded, and wakes the worker where it waits for that.
     pub(crate) fn release_slot(&self) {
-        let previous = self.taken_slots.fetch_sub(1, SeqCst);
+        let previous = self.capacity.taken_slots.fetch_sub(1, SeqCst);
         if previous == self.options.max_running {
-            self.wake_claimer(true);
+            self.wakeups.wake_claimer(true);
         }
         if self.is_draining() {
             self.wakeups.run_ended.notify_waiters();
         }
         if self.wakeups.has_trial.load(SeqCst) {
             self.wakeups.next_trial_at.store(i64::MIN, SeqCst);
-            self.wake_claimer(false);
+            self.wakeups.wake_claimer(false);
         }
     }
 
     /// Returns the number of executions that run here.
     pub(crate) fn running_count(&self) -> usize {
-        self.taken_slots.load(SeqCst).saturating_sub(self.reserved_slots.load(SeqCst))
+        self.capacity.taken_slots.load(SeqCst).saturating_sub(self.capacity.reserved_slots.load(SeqCst))
     }
 }

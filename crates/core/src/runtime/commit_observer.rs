@@ -104,16 +104,16 @@ impl CommitObserver for EngineObserver {
         }
         if due_at != i64::MAX {
             engine.wakeups.next_due_at.fetch_min(due_at, SeqCst);
-            engine.wake_claimer(false);
+            engine.wakeups.wake_claimer(false);
         }
         if deadline_at < engine.wakeups.next_deadline_at.fetch_min(deadline_at, SeqCst) {
             engine.wakeups.heartbeat.notify_one();
         }
         if has_ready {
-            engine.wake_claimer(true);
+            engine.wakeups.wake_claimer(true);
         }
         if is_slot_free {
-            engine.note_queue_slots_freed();
+            engine.wakeups.note_queue_slots_freed();
         }
     }
 
@@ -122,7 +122,7 @@ impl CommitObserver for EngineObserver {
         if engine.registration().worker != worker {
             return;
         }
-        engine.mark_fenced();
+        engine.wakeups.mark_fenced();
     }
 
     fn on_poisoned(&self, error: StoreError) {

@@ -6,7 +6,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::Notify;
 
+use crate::error::Error;
 use crate::key::Key;
+use crate::runtime::inner::EngineInner;
+use crate::store::Execution;
 
 #[derive(Default)]
 pub(crate) struct CompletionWatch {
@@ -90,5 +93,57 @@ impl Drop for Watcher<'_> {
             }
         }
         self.watch.count.store(watched.len(), SeqCst);
+    }
+}
+
+impl EngineInner {
+    /// Waits until the execution, wherever it runs, has ended or is parked.
+    pub(crate) async fn wait_ended_or_parked(self: &Arc<Self>, key: Key) -> Result<Execution, Error> {
+        self.wait_until(key, |execution| execution.status.is_terminal() || execution.is_parked, &|| {}).await
+    }
+
+    /// Waits until the execution, wherever it runs, has ended. Calls `on_unended` after each load that shows
+    /// it has not.
+    pub(crate) async fn wait_ended(
+        self: &Arc<Self>,
+        key: Key,
+        on_unended: &impl Fn(),
+    ) -> Result<Execution, Error> {
+        self.wait_until(key, |execution| execution.status.is_terminal(), on_unended).await
+    }
+
+    async fn wait_until(
+        self: &Arc<Self>,
+        key: Key,
+        is_done: impl Fn(&Execution) -> bool,
+        on_unended: &impl Fn(),
+    ) -> Result<Execution, Error> {
+        let watcher = self.completion_watch.watch(key);
+        if self.info.is_client {
+            // a client with watchers sends a heartbeat every second
+            self.wakeups.heartbeat.notify_one();
+        }
+        loop {
+            let change = watcher.next_change();
+            // a load may hang, which must not delay the engine's end
+            let loaded = tokio::select! {
+                biased;
+                loaded = self.load_batcher.load(key) => loaded,
+                () = self.wait_stopped() => return Err(self.closed_error()),
+            };
+            match loaded {
+                Ok(Some(execution)) if is_done(&execution) => return Ok(execution),
+                Ok(None) => return Err(Error::NotFound { workflow_id: key.to_string() }),
+                Ok(Some(_)) => on_unended(),
+                Err(error @ (Error::Unavailable(_) | Error::PermissionDenied(_))) => {
+                    tracing::debug!(%error, "cannot load a watched execution; retrying");
+                }
+                Err(error) => return Err(error),
+            }
+            if self.is_poisoned() || *self.wakeups.is_stopped.borrow() {
+                return Err(self.closed_error());
+            }
+            change.await;
+        }
     }
 }

@@ -59,6 +59,42 @@ impl Wakeups {
         Self { next_due_at: never(), next_deadline_at: never(), next_trial_at: never(), ..Self::default() }
     }
 
+    /// Wakes the claimer. With `has_ready`, an execution may be claimable.
+    pub(crate) fn wake_claimer(&self, has_ready: bool) {
+        if has_ready {
+            self.has_ready.store(true, SeqCst);
+        }
+        self.claim.notify_one();
+    }
+
+    /// Notes that slots of queues were freed. Wakes the claimer if a queue's limits held executions back.
+    pub(crate) fn note_queue_slots_freed(&self) {
+        self.freed_queue_slots.fetch_add(1, SeqCst);
+        if self.is_slot_awaited.swap(false, SeqCst) {
+            self.wake_claimer(true);
+        }
+    }
+
+    /// Requests a claim when the next slot of a queue is freed, counting slots freed since `freed` was read.
+    pub(crate) fn claim_on_freed_slot(&self, freed: u64) {
+        self.is_slot_awaited.store(true, SeqCst);
+        if self.freed_queue_slots.load(SeqCst) != freed && self.is_slot_awaited.swap(false, SeqCst) {
+            self.wake_claimer(true);
+        }
+    }
+
+    /// Requests a heartbeat now.
+    pub(crate) fn request_heartbeat(&self) {
+        self.is_heartbeat_requested.store(true, SeqCst);
+        self.heartbeat.notify_one();
+    }
+
+    /// Notes that the registration has ended.
+    pub(crate) fn mark_fenced(&self) {
+        self.is_fenced.store(true, SeqCst);
+        self.fence.notify_one();
+    }
+
     /// Returns whether a timer is due, and if so forgets its time.
     pub(crate) fn take_due_timer(&self, now: Timestamp) -> bool {
         take_due(&self.next_due_at, now)

@@ -95,7 +95,7 @@ impl Claimer {
         }
         if for_timers {
             // the next heartbeat reports when the next timer is due
-            self.engine.request_heartbeat();
+            self.engine.wakeups.request_heartbeat();
         }
     }
 
@@ -113,7 +113,7 @@ impl Claimer {
             self.trials.begin(&runs, engine.now());
             if !runs.is_empty() {
                 // the next heartbeat reports when further ones may be tried
-                engine.request_heartbeat();
+                engine.wakeups.request_heartbeat();
             }
         }
     }
@@ -181,7 +181,7 @@ impl Claimer {
                     self.rate_limited_until = retry_at;
                 }
                 if is_limited {
-                    engine.claim_on_freed_slot(freed);
+                    engine.wakeups.claim_on_freed_slot(freed);
                 }
                 if !records.is_empty() {
                     crate::crash_point!("claimed");
@@ -200,7 +200,7 @@ impl Claimer {
                 Some(ClaimBatch { runs, is_cut_short })
             }
             Err(StoreError::Fenced) => {
-                engine.mark_fenced();
+                engine.wakeups.mark_fenced();
                 None
             }
             Err(error) => {
@@ -216,7 +216,7 @@ impl Claimer {
                     .extend(engine.runs.transient_keys());
                 drop(claim_guard);
                 tokio::time::sleep(RETRY_DELAY).await;
-                engine.request_heartbeat();
+                engine.wakeups.request_heartbeat();
                 None
             }
         }

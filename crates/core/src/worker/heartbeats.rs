@@ -115,7 +115,7 @@ impl Heartbeats {
     async fn handle_hint(&mut self, hint: &Hint, next: Instant) {
         let engine = &self.engine;
         if hint.has_ready {
-            engine.wake_claimer(true);
+            engine.wakeups.wake_claimer(true);
         }
         if !hint.has_other {
             return;
@@ -186,7 +186,7 @@ impl Heartbeats {
             Instant::now() + sent_at.elapsed() * HINTED_HEARTBEAT_PAUSE_FACTOR;
         engine.store_clock.correct(sent_at, reply.now);
         if reply.is_fenced {
-            engine.mark_fenced();
+            engine.wakeups.mark_fenced();
             return;
         }
         // before the renewal, which lets bodies begin that have waited for it
@@ -236,11 +236,11 @@ impl Heartbeats {
         ] {
             if let Some(time) = time {
                 signal.fetch_min(time.as_micros(), SeqCst);
-                engine.wake_claimer(false);
+                engine.wakeups.wake_claimer(false);
             }
         }
         if reply.has_ready {
-            engine.wake_claimer(true);
+            engine.wakeups.wake_claimer(true);
         }
     }
 

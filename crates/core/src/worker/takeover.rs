@@ -16,7 +16,7 @@ pub(super) async fn run_takeovers(engine: &EngineInner) {
             Ok(recovered) => {
                 crate::crash_point!("takeover finished");
                 tracing::info!(recovered, "took over dead workers; their executions can be claimed");
-                engine.wake_claimer(true);
+                engine.wakeups.wake_claimer(true);
             }
             Err(error) => {
                 if let Some(error) = engine.stop_if_fatal(error) {
@@ -26,6 +26,6 @@ pub(super) async fn run_takeovers(engine: &EngineInner) {
             }
         }
         // the next heartbeat reports when recovered executions in quarantine may be tried
-        engine.request_heartbeat();
+        engine.wakeups.request_heartbeat();
     }
 }

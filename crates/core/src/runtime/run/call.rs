@@ -252,14 +252,14 @@ pub(crate) struct DeliveryBlock<'r>(&'r Run);
 
 impl<'r> DeliveryBlock<'r> {
     pub(crate) fn new(run: &'r Run) -> Self {
-        run.state().delivery_blocks += 1;
+        run.state().delivery.block_count += 1;
         Self(run)
     }
 }
 
 impl Drop for DeliveryBlock<'_> {
     fn drop(&mut self) {
-        self.0.state().delivery_blocks -= 1;
+        self.0.state().delivery.block_count -= 1;
         self.0.wake_task();
     }
 }

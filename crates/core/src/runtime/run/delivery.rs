@@ -36,11 +36,13 @@ impl Run {
             kind != CallKind::Sleep && state.pending_sleeps.iter().any(|sleep| sleep.path == path);
         let phase = if state.is_closed || state.interrupt.is_some() {
             Phase::Unreachable
-        } else if is_sleep_pending && state.replay.as_ref().is_none_or(|replay| !replay.has_recorded(&path)) {
+        } else if is_sleep_pending
+            && state.delivery.replay.as_ref().is_none_or(|replay| !replay.has_recorded(&path))
+        {
             let disagreement = describe_replaced_sleep(kind, name, &path);
             state.interrupt = Some(Interrupt::Park(non_determinism_failure(&disagreement).into()));
             Phase::Unreachable
-        } else if let Some(replay) = &state.replay {
+        } else if let Some(replay) = &state.delivery.replay {
             match replay.find(&path, kind, name, fingerprint) {
                 Ok(Some(_)) => Phase::Recorded,
                 Ok(None) => Phase::AfterReplay,
@@ -64,23 +66,10 @@ impl Run {
             waiting_for: None,
             waker: None,
         };
-        state.outstanding += u32::from(call.is_awaited);
+        state.calls.outstanding += u32::from(call.is_awaited);
         state.mark_active();
-        let id = match state.vacant_ids.pop() {
-            Some(id) => {
-                state.calls[id] = Some(call);
-                id
-            }
-            None => {
-                if state.calls.is_empty() {
-                    // most executions have one branch
-                    state.calls.reserve_exact(1);
-                }
-                state.calls.push(Some(call));
-                state.calls.len() - 1
-            }
-        };
-        if let Some(replay) = &mut state.replay {
+        let id = state.calls.insert(call);
+        if let Some(replay) = &mut state.delivery.replay {
             replay.calls.insert(path, id);
         }
         if state.interrupt.is_some() {
@@ -93,11 +82,11 @@ impl Run {
     /// Notes that a guest's branch has begun to wait for the call.
     pub(crate) fn await_call(&self, id: usize) {
         let mut state = self.state();
-        let Some(Some(call)) = state.calls.get_mut(id) else { return };
+        let Some(call) = state.calls.get_mut(id) else { return };
         if std::mem::replace(&mut call.is_awaited, true) {
             return;
         }
-        state.outstanding += 1;
+        state.calls.outstanding += 1;
         if state.has_undelivered() {
             // all branches may be blocked now
             drop(state);
@@ -107,7 +96,7 @@ impl Run {
 
     /// Notes that the call began at `at`, in an earlier run.
     pub(crate) fn set_call_begun_at(&self, id: usize, at: Timestamp) {
-        if let Some(Some(call)) = self.state().calls.get_mut(id) {
+        if let Some(call) = self.state().calls.get_mut(id) {
             call.begun_at = at;
         }
     }
@@ -118,7 +107,7 @@ impl Run {
         if let Some(delivery) = state.consume(id) {
             return CallPoll::Delivered(delivery);
         }
-        let Some(Some(call)) = state.calls.get_mut(id) else { return CallPoll::Pending };
+        let Some(call) = state.calls.get_mut(id) else { return CallPoll::Pending };
         match &call.phase {
             Phase::Live => CallPoll::Execute,
             _ => {
@@ -135,11 +124,11 @@ impl Run {
     pub(crate) fn set_waiting_for(&self, id: usize, waiting_for: WaitingFor, waker: &Waker) {
         let mut state = self.state();
         let mut is_new = false;
-        if let Some(Some(call)) = state.calls.get_mut(id) {
+        if let Some(call) = state.calls.get_mut(id) {
             is_new = call.waiting_for.replace(waiting_for).is_none();
             call.waker = Some(waker.clone());
         }
-        state.durable_wait_count += u32::from(is_new);
+        state.calls.durable_wait_count += u32::from(is_new);
         drop(state);
         if is_new && self.definition.is_guest() {
             // the task does not poll a guest's call, so it has not seen that the run may be suspended
@@ -159,23 +148,23 @@ impl Run {
         let mut state = self.state();
         // this may be a call that the code has cancelled: its outcome would arrive after the cancellation
         let is_alone = state.active_branches == 1
-            && state.replay.is_none()
-            && state.completed.is_empty()
-            && state.delivery_blocks == 0
-            && state.cancelled_calls == 0;
-        let Some(Some(call)) = state.calls.get_mut(id) else { return None };
+            && state.delivery.replay.is_none()
+            && state.calls.completed.is_empty()
+            && state.delivery.block_count == 0
+            && state.guest.cancelled_calls == 0;
+        let Some(call) = state.calls.get_mut(id) else { return None };
         if !matches!(call.phase, Phase::Live) {
             self.lane().release(reserved);
             return None;
         }
         call.phase = Phase::Completed(kind, outcome, reserved);
         let was_waiting = call.waiting_for.take().is_some();
-        state.durable_wait_count -= u32::from(was_waiting);
+        state.calls.durable_wait_count -= u32::from(was_waiting);
         if is_alone {
             self.deliver(&mut state, id);
             return state.consume(id);
         }
-        state.completed.push_back(id);
+        state.calls.completed.push_back(id);
         drop(state);
         self.wake_task();
         None
@@ -187,7 +176,7 @@ impl Run {
             return;
         }
         let at = self.engine.now();
-        let Some(Some(call)) = state.calls.get_mut(id) else { return };
+        let Some(call) = state.calls.get_mut(id) else { return };
         if !matches!(call.phase, Phase::Completed(..)) {
             return;
         }
@@ -201,7 +190,7 @@ impl Run {
             // the path of a delivered call is not read again
             path: std::mem::take(&mut call.path),
             run_no: self.run_no,
-            order: state.next_order,
+            order: state.delivery.next_order,
             kind,
             name: call.name.clone(),
             fingerprint: call.fingerprint,
@@ -209,45 +198,44 @@ impl Run {
             at,
             took_ms: at.since(call.begun_at).as_millis() as i64,
         };
-        state.next_order += 1;
-        state.delivered_at = at;
+        state.delivery.next_order += 1;
+        state.delivery.delivered_at = at;
         let Some(lsn) = self.stage_locked(state, Write::Checkpoint(checkpoint), reserved) else { return };
-        let Some(Some(call)) = state.calls.get_mut(id) else { return };
+        let Some(call) = state.calls.get_mut(id) else { return };
         // the caller of `complete_call` has the value
         call.phase = Phase::Delivered(Delivery { kind, outcome: Payload::empty(), lsn });
         crate::crash_point!("checkpoint staged");
         if let Some(waker) = call.waker.take() {
             waker.wake();
         }
-        state.unconsumed += 1;
+        state.calls.unconsumed += 1;
     }
 
     /// Returns the name of a call.
     pub(crate) fn call_name(&self, id: usize) -> String {
         let state = self.state();
-        state.calls.get(id).and_then(Option::as_ref).map_or_else(String::new, |call| call.name.to_string())
+        state.calls.get(id).map_or_else(String::new, |call| call.name.to_string())
     }
 
     /// Removes a call whose future was dropped. If the call was not delivered, records it as abandoned.
     pub(crate) fn finish_call(&self, id: usize) {
         let mut state = self.state();
-        let Some(call) = state.calls.get_mut(id).and_then(Option::take) else { return };
-        state.vacant_ids.push(id);
-        state.durable_wait_count -= u32::from(call.waiting_for.is_some());
+        let Some(call) = state.calls.remove(id) else { return };
+        state.calls.durable_wait_count -= u32::from(call.waiting_for.is_some());
         if !call.is_awaited {
             // no branch began to wait for the call: it counts as never made, whenever its future is dropped
-            if let Some(replay) = &mut state.replay {
+            if let Some(replay) = &mut state.delivery.replay {
                 replay.calls.remove(&call.path);
             }
             return;
         }
         if !matches!(call.phase, Phase::Consumed) {
-            state.outstanding -= 1;
+            state.calls.outstanding -= 1;
             state.mark_active();
         }
         match call.phase {
             Phase::Delivered(_) => {
-                state.unconsumed -= 1;
+                state.calls.unconsumed -= 1;
                 return;
             }
             Phase::Consumed | Phase::Unreachable => return,
@@ -257,7 +245,7 @@ impl Run {
             }
             _ if state.is_closed || state.interrupt.is_some() => return,
             Phase::Recorded => {
-                let Some(replay) = &mut state.replay else { return };
+                let Some(replay) = &mut state.delivery.replay else { return };
                 replay.calls.remove(&call.path);
                 if !replay.abandon(&call.path) {
                     self.park_for_abandoned_call(&mut state, &call, true);
@@ -267,7 +255,7 @@ impl Run {
                 return;
             }
             Phase::AfterReplay => {
-                let Some(replay) = &mut state.replay else { return };
+                let Some(replay) = &mut state.delivery.replay else { return };
                 replay.calls.remove(&call.path);
                 if replay.has_more_deliveries() {
                     // the recorded code abandoned the call, if at all, only after the deliveries that are
@@ -281,7 +269,7 @@ impl Run {
             Phase::Live => {}
             Phase::Completed(_, _, reserved) => {
                 self.lane().release(reserved);
-                state.completed.retain(|other| *other != id);
+                state.calls.completed.retain(|other| *other != id);
             }
         }
         let at = self.engine.now();
@@ -289,7 +277,7 @@ impl Run {
             execution: self.key,
             path: call.path,
             run_no: self.run_no,
-            order: state.next_order,
+            order: state.delivery.next_order,
             kind: CheckpointKind::Abandoned,
             name: call.name,
             fingerprint: call.fingerprint,
@@ -297,7 +285,7 @@ impl Run {
             at,
             took_ms: at.since(call.begun_at).as_millis() as i64,
         };
-        state.next_order += 1;
+        state.delivery.next_order += 1;
         self.stage_locked(&mut state, Write::Checkpoint(checkpoint), 0);
     }
 
@@ -314,10 +302,10 @@ impl Run {
         if state.interrupt.is_some() || self.ensure_start_staged(&mut state).is_none() {
             return IdleState::Interrupted;
         }
-        if state.durable_wait_count == 0 || state.is_branch_end_unsettled {
+        if state.calls.durable_wait_count == 0 || state.guest.is_branch_end_unsettled {
             return IdleState::NoDurableWait;
         }
-        let sleeps = state.calls.iter().flatten().filter_map(|call| match call.waiting_for {
+        let sleeps = state.calls.iter().filter_map(|call| match call.waiting_for {
             Some(WaitingFor::Timer(due_at)) => Some(PendingSleep { path: call.path.clone(), due_at }),
             _ => None,
         });
@@ -331,11 +319,8 @@ impl Run {
         if state.is_closed {
             return;
         }
-        let is_outstanding = |sleep: &PendingSleep, calls: &[Option<CallState>]| {
-            calls.iter().flatten().any(|call| call.path == sleep.path)
-        };
         let mut kept = std::mem::take(&mut state.pending_sleeps);
-        kept.retain(|sleep| is_outstanding(sleep, &state.calls));
+        kept.retain(|sleep| state.calls.iter().any(|call| call.path == sleep.path));
         kept.extend(sleeps);
         state.pending_sleeps = kept;
         let running = State::Running { pending_sleeps: state.pending_sleeps.clone() };
@@ -346,7 +331,7 @@ impl Run {
 impl RunState {
     /// Consumes the delivery to a call. The call's branch is active from here on.
     fn consume(&mut self, id: usize) -> Option<Delivery> {
-        let call = self.calls.get_mut(id)?.as_mut()?;
+        let call = self.calls.get_mut(id)?;
         if !matches!(call.phase, Phase::Delivered(_)) {
             return None;
         }
@@ -354,8 +339,8 @@ impl RunState {
             return None;
         };
         let is_awaited = call.is_awaited;
-        self.unconsumed -= 1;
-        self.outstanding -= u32::from(is_awaited);
+        self.calls.unconsumed -= 1;
+        self.calls.outstanding -= u32::from(is_awaited);
         self.mark_active();
         Some(delivery)
     }

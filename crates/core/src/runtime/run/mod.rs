@@ -11,13 +11,14 @@ pub(crate) mod replay;
 mod state;
 pub(crate) mod task;
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::task::{Wake, Waker};
 
 use futures_util::task::AtomicWaker;
 
+use state::{CallTable, DeliveryState, GuestState, RunStaging};
 pub(crate) use state::{ChildEnd, ChildState, RunState, ThreadUse};
 
 use crate::clock::Timestamp;
@@ -30,7 +31,6 @@ use crate::queue::Placement;
 use crate::runtime::definition::Definition;
 use crate::runtime::inner::EngineInner;
 use crate::runtime::run::call::WaitingFor;
-use crate::runtime::run::quiescence::BlockedOn;
 use crate::runtime::run::replay::{Attempts, Replay};
 use crate::store::{Attempt, CheckpointKind, Parent, PendingSleep, Start, State, Status, Transition, Write};
 
@@ -180,37 +180,22 @@ impl Run {
             state: Mutex::new(RunState {
                 is_closed: false,
                 interrupt: None,
-                start: new.start,
-                start_reserved: new.start_reserved,
-                start_lsn: Lsn(0),
-                next_order,
-                delivered_at: new.created_at,
-                last_lsn: Lsn(0),
-                last_required_lsn: Lsn(0),
-                fold_target: FoldTarget::default(),
-                replay: new.replay.map(Box::new),
-                attempts: new.attempts,
-                calls: Vec::new(),
-                vacant_ids: Vec::new(),
-                completed: VecDeque::new(),
-                active_branches: 1,
-                outstanding: 0,
-                unconsumed: 0,
-                durable_wait_count: 0,
-                is_quiescent: false,
-                is_branch_end_unsettled: false,
-                blocked_on: BlockedOn::External,
-                is_watched: false,
-                cancelled_calls: 0,
-                activity: 0,
-                thread_use: None,
                 stop_reason: None,
                 is_deferred: false,
-                stop_wakers: Vec::new(),
-                delivery_blocks: 0,
+                staging: RunStaging::new(new.start, new.start_reserved),
+                calls: CallTable::default(),
+                delivery: DeliveryState {
+                    next_order,
+                    delivered_at: new.created_at,
+                    block_count: 0,
+                    replay: new.replay.map(Box::new),
+                    attempts: new.attempts,
+                },
+                active_branches: 1,
+                spawned: Vec::new(),
                 pending_sleeps: new.pending_sleeps,
                 children: BTreeMap::new(),
-                spawned: Vec::new(),
+                guest: GuestState::default(),
             }),
             conclusion: Mutex::default(),
             task_waker: AtomicWaker::new(),
@@ -243,7 +228,7 @@ impl Run {
 
     /// Returns the number of deliveries so far, including replayed ones.
     pub(crate) fn delivery_count(&self) -> u32 {
-        self.state().next_order - 1
+        self.state().delivery.next_order - 1
     }
 
     /// Stops the run when its task is next polled. The first reason counts, except that `Disowned` overrides
@@ -311,7 +296,7 @@ impl Run {
 
     /// Returns where the Start was staged; `None` if it was not staged here.
     pub(crate) fn start_lsn(&self) -> Option<Lsn> {
-        Some(self.state().start_lsn).filter(|lsn| *lsn > Lsn(0))
+        Some(self.state().staging.start_lsn).filter(|lsn| *lsn > Lsn(0))
     }
 
     /// Whether the Start was staged and its outcome is known.
@@ -349,15 +334,15 @@ impl Run {
     /// Does the same as [`Run::stage`] under the state's lock, and also in a closed run, for the run's own
     /// end.
     pub(crate) fn stage_locked(&self, state: &mut RunState, write: Write, reserved: u32) -> Option<Lsn> {
-        if let Some(mut start) = state.start.take() {
+        if let Some(mut start) = state.staging.start.take() {
             if let Write::Transition(change) = write {
                 // nothing was staged yet: the execution is created in the state that it has reached
                 start.has_begun = true;
                 start.state = change.state;
-                let reserved = reserved + state.start_reserved;
+                let reserved = reserved + state.staging.start_reserved;
                 return self.stage_write(state, Write::Start(start), reserved, true);
             }
-            let start_reserved = state.start_reserved;
+            let start_reserved = state.staging.start_reserved;
             self.stage_write(state, Write::Start(start), start_reserved, true)?;
         }
         let is_required = !matches!(&write, Write::Checkpoint(c) if c.kind != CheckpointKind::Abandoned);
@@ -382,13 +367,13 @@ impl Run {
         let is_start = matches!(&write, Write::Start(start) if start.key == self.key);
         // only changes of the execution's own row fold
         let is_own = is_start || matches!(&write, Write::Transition(_));
-        let mut fold_target = if is_own { state.fold_target } else { FoldTarget::default() };
+        let mut fold_target = if is_own { state.staging.fold_target } else { FoldTarget::default() };
         let lsn = self.stage_on_lane(state, write, reserved, is_required, &mut fold_target)?;
         if is_own {
-            state.fold_target = fold_target;
+            state.staging.fold_target = fold_target;
         }
         if is_start {
-            state.start_lsn = lsn;
+            state.staging.start_lsn = lsn;
             if self.is_disowned() {
                 // the caller's Start continues without this run
                 state.interrupt = Some(Interrupt::Disowned);
@@ -444,9 +429,9 @@ impl Run {
             state.interrupt = Some(Interrupt::Disowned);
             return None;
         };
-        state.last_lsn = state.last_lsn.max(lsn);
+        state.staging.last_lsn = state.staging.last_lsn.max(lsn);
         if is_required {
-            state.last_required_lsn = state.last_required_lsn.max(lsn);
+            state.staging.last_required_lsn = state.staging.last_required_lsn.max(lsn);
         }
         Some(lsn)
     }
@@ -454,8 +439,8 @@ impl Run {
     /// Notes where the parent staged this run's Start.
     pub(crate) fn set_staged_start(&self, lsn: Lsn, fold_target: FoldTarget) {
         let mut state = self.state();
-        state.start_lsn = lsn;
-        state.fold_target = fold_target;
+        state.staging.start_lsn = lsn;
+        state.staging.fold_target = fold_target;
     }
 
     /// Stages the run's Start alone, before any of its code runs.
@@ -466,14 +451,14 @@ impl Run {
     /// Keeps a Start that is staged when another Write depends on it.
     pub(crate) fn set_unstaged_start(&self, start: Box<Start>, reserved: u32) {
         let mut state = self.state();
-        state.start = Some(start);
-        state.start_reserved = reserved;
+        state.staging.start = Some(start);
+        state.staging.start_reserved = reserved;
     }
 
     /// Stages the Start if it is not staged yet. `None` if the run is disowned.
     pub(crate) fn ensure_start_staged(&self, state: &mut RunState) -> Option<()> {
-        if let Some(start) = state.start.take() {
-            let reserved = state.start_reserved;
+        if let Some(start) = state.staging.start.take() {
+            let reserved = state.staging.start_reserved;
             self.stage_write(state, Write::Start(start), reserved, true)?;
         }
         Some(())
@@ -485,14 +470,14 @@ impl Run {
     pub(crate) fn barrier(&self, is_speculative: bool) -> Option<Lsn> {
         let mut state = self.state();
         self.ensure_start_staged(&mut state)?;
-        Some(if is_speculative { state.last_required_lsn } else { state.last_lsn })
+        Some(if is_speculative { state.staging.last_required_lsn } else { state.staging.last_lsn })
     }
 
     /// Notes that the run received a value that is durable only with `lsn`.
     pub(crate) fn add_dependency(&self, lsn: Lsn) {
         let mut state = self.state();
-        state.last_lsn = state.last_lsn.max(lsn);
-        state.last_required_lsn = state.last_required_lsn.max(lsn);
+        state.staging.last_lsn = state.staging.last_lsn.max(lsn);
+        state.staging.last_required_lsn = state.staging.last_required_lsn.max(lsn);
     }
 
     /// Takes the failed attempts that are recorded at `path`.
@@ -501,7 +486,7 @@ impl Run {
             return Vec::new();
         }
         let mut state = self.state();
-        state.attempts.as_mut().and_then(|attempts| attempts.remove(path)).unwrap_or_default()
+        state.delivery.attempts.as_mut().and_then(|attempts| attempts.remove(path)).unwrap_or_default()
     }
 
     pub(crate) fn conclude(&self, conclusion: Conclusion) {
@@ -539,7 +524,6 @@ impl Run {
             let waiting_call = state
                 .calls
                 .iter_mut()
-                .flatten()
                 .find(|call| matches!(call.waiting_for, Some(WaitingFor::Child(key)) if key == child));
             if let Some(call) = waiting_call
                 && let Some(waker) = call.waker.take()

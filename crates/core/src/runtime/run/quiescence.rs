@@ -44,15 +44,15 @@ impl Run {
     /// Makes the next delivery, if all branches are quiescent and there is one.
     pub(crate) fn deliver_next(&self) -> Quiescence {
         let mut state = self.state();
-        if state.delivery_blocks > 0 || state.interrupt.is_some() {
+        if state.delivery.block_count > 0 || state.interrupt.is_some() {
             return Quiescence::Idle;
         }
         if self.definition.is_guest() && state.is_active() {
             return Quiescence::Active;
         }
         let state = &mut *state;
-        let Some(replay) = &mut state.replay else {
-            return match state.completed.pop_front() {
+        let Some(replay) = &mut state.delivery.replay else {
+            return match state.calls.completed.pop_front() {
                 Some(id) => {
                     self.deliver(state, id);
                     Quiescence::Delivered
@@ -61,8 +61,8 @@ impl Run {
             };
         };
         let Some(next) = replay.peek() else {
-            state.replay = None;
-            for call in state.calls.iter_mut().flatten() {
+            state.delivery.replay = None;
+            for call in state.calls.iter_mut() {
                 if matches!(call.phase, Phase::AfterReplay) {
                     call.phase = Phase::Live;
                     if let Some(waker) = call.waker.take() {
@@ -73,27 +73,27 @@ impl Run {
             return Quiescence::Delivered;
         };
         let calls = &state.calls;
-        let is_awaited = |id: &usize| calls[*id].as_ref().is_some_and(|call| call.is_awaited);
+        let is_awaited = |id: &usize| calls.get(*id).is_some_and(|call| call.is_awaited);
         let call = replay.calls.get(&next.path).copied().filter(is_awaited);
         let is_abandoned = next.kind == CheckpointKind::Abandoned;
         let (Some(id), false) = (call, is_abandoned) else {
             // a branch that waits for an external event may still make the recorded call
-            if state.outstanding < state.active_branches && state.blocked_on == BlockedOn::External {
+            if state.calls.outstanding < state.active_branches
+                && state.guest.blocked_on == BlockedOn::External
+            {
                 return Quiescence::Idle;
             }
             let disagreement = match call {
                 Some(_) => describe_missing_abandonment(next, self.definition.time_limit_hint),
-                None => {
-                    describe_missing_call(next, calls.iter().flatten().filter(|call| call.is_waited_for()))
-                }
+                None => describe_missing_call(next, calls.iter().filter(|call| call.is_waited_for())),
             };
             state.interrupt = Some(Interrupt::Park(non_determinism_failure(&disagreement).into()));
             return Quiescence::Delivered;
         };
         let Some(checkpoint) = replay.pop() else { return Quiescence::Idle };
         replay.calls.remove(&checkpoint.path);
-        state.delivered_at = checkpoint.at;
-        if let Some(Some(call)) = state.calls.get_mut(id) {
+        state.delivery.delivered_at = checkpoint.at;
+        if let Some(call) = state.calls.get_mut(id) {
             call.phase = Phase::Delivered(Delivery {
                 kind: checkpoint.kind,
                 outcome: checkpoint.outcome,
@@ -102,7 +102,7 @@ impl Run {
             if let Some(waker) = call.waker.take() {
                 waker.wake();
             }
-            state.unconsumed += 1;
+            state.calls.unconsumed += 1;
         }
         Quiescence::Delivered
     }
@@ -114,7 +114,7 @@ impl Run {
         state.active_branches = state.active_branches.saturating_add_signed(by);
         if by < 0 && self.definition.is_guest() {
             // code that is notified of a branch's end on an event loop may cancel or begin other branches
-            state.is_branch_end_unsettled |= state.thread_use.is_none();
+            state.guest.is_branch_end_unsettled |= state.guest.thread_use.is_none();
             if state.has_undelivered() {
                 drop(state);
                 self.wake_task();
@@ -132,10 +132,11 @@ impl Run {
     pub(crate) fn code_blocked(&self) -> bool {
         let mut state = self.state();
         // a single branch affects no other, unless the task has work once it is quiescent
-        let is_alone = state.active_branches <= 1 && state.start.is_none() && state.replay.is_none();
+        let is_alone =
+            state.active_branches <= 1 && state.staging.start.is_none() && state.delivery.replay.is_none();
         let is_quiescent =
             !state.has_unsettled_waits() && (is_alone || !state.is_active()) || state.is_closed;
-        !is_quiescent && !std::mem::replace(&mut state.is_watched, true)
+        !is_quiescent && !std::mem::replace(&mut state.guest.is_watched, true)
     }
 
     /// Returns a counter that changes with every activity of a guest's branches; `None` if they need not be
@@ -143,9 +144,9 @@ impl Run {
     pub(crate) fn activity(&self) -> Option<u32> {
         let mut state = self.state();
         if !state.is_closed && (state.is_active() || state.has_unsettled_waits()) {
-            return Some(state.activity);
+            return Some(state.guest.activity);
         }
-        state.is_watched = false;
+        state.guest.is_watched = false;
         if !state.is_closed && state.needs_quiescence() {
             drop(state);
             self.wake_task();
@@ -157,20 +158,18 @@ impl Run {
     /// suspended.
     pub(crate) fn needs_blocked_on(&self) -> bool {
         let state = self.state();
-        if let Some(replay) = &state.replay {
+        if let Some(replay) = &state.delivery.replay {
             return replay.peek().is_some_and(|next| {
                 next.kind == CheckpointKind::Abandoned || !replay.calls.contains_key(&next.path)
             });
         }
         let suspend_after = self.engine.options.suspend_after;
         let now = self.engine.now();
-        state.outstanding > 0
-            && state.calls.iter().flatten().filter(|call| call.is_awaited).all(|call| {
-                match &call.waiting_for {
-                    Some(WaitingFor::Timer(due_at)) => due_at.since(now) > suspend_after,
-                    Some(WaitingFor::Child(_)) => true,
-                    None => false,
-                }
+        state.calls.outstanding > 0
+            && state.calls.iter().filter(|call| call.is_awaited).all(|call| match &call.waiting_for {
+                Some(WaitingFor::Timer(due_at)) => due_at.since(now) > suspend_after,
+                Some(WaitingFor::Child(_)) => true,
+                None => false,
             })
     }
 
@@ -178,10 +177,10 @@ impl Run {
     pub(crate) fn set_quiescent(&self, blocked_on: BlockedOn) {
         {
             let mut state = self.state();
-            state.is_watched = false;
-            state.is_branch_end_unsettled = false;
-            state.is_quiescent = true;
-            state.blocked_on = blocked_on;
+            state.guest.is_watched = false;
+            state.guest.is_branch_end_unsettled = false;
+            state.guest.is_quiescent = true;
+            state.guest.blocked_on = blocked_on;
         }
         self.wake_task();
     }
@@ -189,7 +188,7 @@ impl Run {
     /// Whether the code holds an idle thread while it waits for this child, which may need a thread itself.
     pub(crate) fn holds_thread_for(&self, child: Key) -> bool {
         let state = self.state();
-        match state.thread_use {
+        match state.guest.thread_use {
             None => false,
             Some(ThreadUse::Idle) => true,
             Some(ThreadUse::HostsChild) => !matches!(state.children.get(&child), Some(ChildState::Local)),
@@ -202,21 +201,21 @@ impl Run {
         if state.stop_reason.is_some() {
             return false;
         }
-        state.stop_wakers.push(waker.clone());
+        state.guest.stop_wakers.push(waker.clone());
         true
     }
 
     /// Removes a waker registered by [`add_stop_waker`](Self::add_stop_waker).
     pub(crate) fn remove_stop_waker(&self, waker: &Waker) {
         let mut state = self.state();
-        if let Some(i) = state.stop_wakers.iter().rposition(|other| other.will_wake(waker)) {
-            state.stop_wakers.swap_remove(i);
+        if let Some(i) = state.guest.stop_wakers.iter().rposition(|other| other.will_wake(waker)) {
+            state.guest.stop_wakers.swap_remove(i);
         }
     }
 
     /// Wakes the waiters for calls of a guest that has been stopped.
     pub(crate) fn wake_stop_wakers(&self) {
-        let wakers = std::mem::take(&mut self.state().stop_wakers);
+        let wakers = std::mem::take(&mut self.state().guest.stop_wakers);
         for waker in wakers {
             waker.wake();
         }
@@ -232,64 +231,66 @@ impl Run {
 impl RunState {
     /// Whether a delivery may be possible once all branches are quiescent.
     pub(crate) fn has_undelivered(&self) -> bool {
-        self.replay.is_some() || !self.completed.is_empty()
+        self.delivery.replay.is_some() || !self.calls.completed.is_empty()
     }
 
     /// Whether a branch has ended while others are in durable waits. Those waits are recorded, and the run is
     /// suspended, only once it is certain that no code runs in consequence of that end.
     pub(crate) fn has_unsettled_waits(&self) -> bool {
-        self.is_branch_end_unsettled && self.durable_wait_count > 0
+        self.guest.is_branch_end_unsettled && self.calls.durable_wait_count > 0
     }
 
     /// Whether the task of a guest's run has work now that a branch waits: a delivery, or, if all branches
     /// are quiescent, durable waits to record or to be suspended for.
     pub(crate) fn needs_quiescence(&self) -> bool {
         self.has_undelivered()
-            || (self.durable_wait_count > 0 && !self.is_branch_end_unsettled && !self.is_active())
+            || (self.calls.durable_wait_count > 0 && !self.guest.is_branch_end_unsettled && !self.is_active())
     }
 
     /// Notes that a branch is active.
     pub(crate) fn mark_active(&mut self) {
-        self.is_quiescent = false;
-        self.blocked_on = BlockedOn::External;
-        self.activity = self.activity.wrapping_add(1);
+        self.guest.is_quiescent = false;
+        self.guest.blocked_on = BlockedOn::External;
+        self.guest.activity = self.guest.activity.wrapping_add(1);
     }
 
     /// Whether branches of a guest may be running: one has not consumed its delivery, or is neither in a
     /// durable call nor known to wait.
     fn is_active(&self) -> bool {
-        self.unconsumed > 0
-            || self.cancelled_calls > 0
-            || (!self.is_quiescent && self.outstanding < self.active_branches)
+        self.calls.unconsumed > 0
+            || self.guest.cancelled_calls > 0
+            || (!self.guest.is_quiescent && self.calls.outstanding < self.active_branches)
     }
 
     /// Returns the failure of code that has returned while the record continues, if it does.
     pub(crate) fn early_return_failure(&self) -> Option<Failure> {
-        let next = self.replay.as_ref()?.peek()?;
+        let next = self.delivery.replay.as_ref()?.peek()?;
         Some(non_determinism_failure(&describe_early_return(next)))
     }
 
     pub(crate) fn durable_waits(&self) -> Option<Vec<(Path, WaitingFor, Timestamp)>> {
-        if self.delivery_blocks > 0
-            || self.replay.is_some()
-            || !self.completed.is_empty()
+        if self.delivery.block_count > 0
+            || self.delivery.replay.is_some()
+            || !self.calls.completed.is_empty()
             || self.active_branches == 0
         {
             return None;
         }
-        if self.unconsumed > 0 || self.cancelled_calls > 0 {
+        if self.calls.unconsumed > 0 || self.guest.cancelled_calls > 0 {
             // a branch of a guest is about to continue, after its delivery or after its call was cancelled
             return None;
         }
         let waits: Vec<_> = self
             .calls
             .iter()
-            .flatten()
             .filter_map(|call| Some((call.path.clone(), call.waiting_for.clone()?, call.begun_at)))
             .collect();
         // branches that wait for other branches continue with them
-        let expected =
-            if self.blocked_on == BlockedOn::DurableCalls { self.outstanding } else { self.active_branches };
+        let expected = if self.guest.blocked_on == BlockedOn::DurableCalls {
+            self.calls.outstanding
+        } else {
+            self.active_branches
+        };
         (waits.len() == expected as usize).then_some(waits)
     }
 }

@@ -13,38 +13,130 @@ use crate::runtime::run::quiescence::BlockedOn;
 use crate::runtime::run::replay::{Attempts, Replay};
 use crate::store::{PendingSleep, Start, Status};
 
-#[allow(clippy::struct_excessive_bools)] // each flag is independent
+/// The part of a run that its lock guards.
 pub(crate) struct RunState {
+    /// Whether the run records nothing more.
     pub(crate) is_closed: bool,
     pub(crate) interrupt: Option<Interrupt>,
+    /// The reason for which the run was closed before its code had returned.
+    pub(crate) stop_reason: Option<StopReason>,
+    /// Whether the run is deferred: its code is gone, but an interrupt still counts.
+    pub(crate) is_deferred: bool,
+    pub(crate) staging: RunStaging,
+    pub(crate) calls: CallTable,
+    pub(crate) delivery: DeliveryState,
+    /// Number of active branches: those that do not wait for branches of their own.
+    pub(crate) active_branches: u32,
+    /// Spawned branches that the task has not taken yet.
+    pub(crate) spawned: Vec<std::pin::Pin<Box<dyn Future<Output = ()> + Send>>>,
+    /// Due times that the execution's row contains.
+    pub(crate) pending_sleeps: Vec<PendingSleep>,
+    /// Awaited children that were started.
+    pub(crate) children: BTreeMap<Key, ChildState>,
+    pub(crate) guest: GuestState,
+}
+
+/// The run's staged Writes.
+pub(crate) struct RunStaging {
     /// The Start while it is not staged, and the budget reserved for it.
     pub(crate) start: Option<Box<Start>>,
     pub(crate) start_reserved: u32,
     /// Where the Start was staged; 0 while it is not staged.
     pub(crate) start_lsn: Lsn,
-    pub(crate) next_order: u32,
-    /// When the last delivery was recorded. Before the first delivery: when the execution was accepted.
-    pub(crate) delivered_at: Timestamp,
     /// Largest Lsn of the run's own Writes and of all values that it received.
     pub(crate) last_lsn: Lsn,
     /// The same without checkpoints: the Lsn that a speculative step waits for.
     pub(crate) last_required_lsn: Lsn,
     pub(crate) fold_target: FoldTarget,
-    pub(crate) replay: Option<Box<Replay>>,
-    /// Failed attempts of a recovered execution, by path.
-    pub(crate) attempts: Option<Box<Attempts>>,
-    pub(crate) calls: Vec<Option<CallState>>,
-    pub(crate) vacant_ids: Vec<usize>,
+}
+
+impl RunStaging {
+    pub(crate) fn new(start: Option<Box<Start>>, start_reserved: u32) -> Self {
+        Self {
+            start,
+            start_reserved,
+            start_lsn: Lsn(0),
+            last_lsn: Lsn(0),
+            last_required_lsn: Lsn(0),
+            fold_target: FoldTarget::default(),
+        }
+    }
+}
+
+/// The run's durable calls: steps, sleeps and waits for children.
+#[derive(Default)]
+pub(crate) struct CallTable {
+    /// The calls by id. The id of a vacant entry is in `vacant_ids`.
+    entries: Vec<Option<CallState>>,
+    vacant_ids: Vec<usize>,
     /// Calls that wait for their delivery, in the order in which they completed.
     pub(crate) completed: VecDeque<usize>,
-    /// Number of active branches: those that do not wait for branches of their own.
-    pub(crate) active_branches: u32,
     /// Number of calls whose outcome their branch waits for.
     pub(crate) outstanding: u32,
     /// Number of outstanding calls that are delivered and not consumed.
     pub(crate) unconsumed: u32,
     /// Number of calls in a durable wait: for a timer or a child.
     pub(crate) durable_wait_count: u32,
+}
+
+impl CallTable {
+    /// Adds a call and returns its id.
+    pub(crate) fn insert(&mut self, call: CallState) -> usize {
+        if let Some(id) = self.vacant_ids.pop() {
+            self.entries[id] = Some(call);
+            return id;
+        }
+        if self.entries.is_empty() {
+            // most executions have one branch
+            self.entries.reserve_exact(1);
+        }
+        self.entries.push(Some(call));
+        self.entries.len() - 1
+    }
+
+    pub(crate) fn get(&self, id: usize) -> Option<&CallState> {
+        self.entries.get(id)?.as_ref()
+    }
+
+    pub(crate) fn get_mut(&mut self, id: usize) -> Option<&mut CallState> {
+        self.entries.get_mut(id)?.as_mut()
+    }
+
+    /// Removes a call, whose id becomes vacant.
+    pub(crate) fn remove(&mut self, id: usize) -> Option<CallState> {
+        let call = self.entries.get_mut(id)?.take()?;
+        self.vacant_ids.push(id);
+        Some(call)
+    }
+
+    /// Returns the calls in the order of their ids.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &CallState> {
+        self.entries.iter().flatten()
+    }
+
+    /// Does the same as [`iter`](Self::iter), for changes.
+    pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = &mut CallState> {
+        self.entries.iter_mut().flatten()
+    }
+}
+
+/// The order in which outcomes are delivered to the code.
+pub(crate) struct DeliveryState {
+    pub(crate) next_order: u32,
+    /// When the last delivery was recorded. Before the first delivery: when the execution was accepted.
+    pub(crate) delivered_at: Timestamp,
+    /// Number of deliveries whose values are being fetched or made durable. Nothing else is delivered while
+    /// it is not 0.
+    pub(crate) block_count: u32,
+    /// The recorded deliveries that are not repeated yet.
+    pub(crate) replay: Option<Box<Replay>>,
+    /// Failed attempts of a recovered execution, by path.
+    pub(crate) attempts: Option<Box<Attempts>>,
+}
+
+/// The activity of a guest: workflow code that a language binding runs.
+#[allow(clippy::struct_excessive_bools)] // each flag is independent
+pub(crate) struct GuestState {
     /// Whether no code of a guest runs, or can run before a delivery or an external event.
     pub(crate) is_quiescent: bool,
     /// Whether a branch on an event loop has ended and the code that is notified of its end may not have run
@@ -60,21 +152,23 @@ pub(crate) struct RunState {
     pub(crate) activity: u32,
     /// How the code uses the thread that it holds while it waits; `None` if it holds none.
     pub(crate) thread_use: Option<ThreadUse>,
-    /// The reason for which the run was closed before its code had returned.
-    pub(crate) stop_reason: Option<StopReason>,
-    /// Whether the run is deferred: its code is gone, but an interrupt still counts.
-    pub(crate) is_deferred: bool,
     /// Wakers of waiters for a guest's calls, to be woken when the run is stopped.
     pub(crate) stop_wakers: Vec<Waker>,
-    /// Number of deliveries whose values are being fetched or made durable. Nothing else is delivered while
-    /// it is not 0.
-    pub(crate) delivery_blocks: u32,
-    /// Due times that the execution's row contains.
-    pub(crate) pending_sleeps: Vec<PendingSleep>,
-    /// Awaited children that were started.
-    pub(crate) children: BTreeMap<Key, ChildState>,
-    /// Spawned branches that the task has not taken yet.
-    pub(crate) spawned: Vec<std::pin::Pin<Box<dyn Future<Output = ()> + Send>>>,
+}
+
+impl Default for GuestState {
+    fn default() -> Self {
+        Self {
+            is_quiescent: false,
+            is_branch_end_unsettled: false,
+            blocked_on: BlockedOn::External,
+            is_watched: false,
+            cancelled_calls: 0,
+            activity: 0,
+            thread_use: None,
+            stop_wakers: Vec::new(),
+        }
+    }
 }
 
 /// How code uses its thread while it waits for a child.

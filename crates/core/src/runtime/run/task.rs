@@ -442,7 +442,7 @@ impl RunTask {
             && self.run.definition.holds_thread()
             && self.run.engine.read_ahead.note_concluded()
         {
-            self.run.engine.wake_claimer(true);
+            self.run.engine.wakeups.wake_claimer(true);
         }
         self.run.conclude(conclusion.clone());
         self.stage = TaskStage::Concluded(conclusion);
@@ -540,7 +540,7 @@ impl RunTask {
             self.run.close();
             self.conclude(Conclusion::LeftProcess);
             if outcome == Outcome::Queued {
-                self.run.engine.wake_claimer(true);
+                self.run.engine.wakeups.wake_claimer(true);
             }
         }
         Poll::Ready(outcome)

@@ -30,7 +30,7 @@ pub(crate) async fn start_recorded(run: &Arc<Run>, path: Path, child: NewChild) 
     let fingerprint = Some(child.fingerprint);
     let name = child.definition.name.clone().into();
     // no delivery comes before the call has begun
-    let last_delivery_at = run.state().delivered_at;
+    let last_delivery_at = run.state().delivery.delivered_at;
     let call = Call::begin(run, path, &name, CallKind::ChildStart, fingerprint);
     if let Some(delivery) = call.wait_recorded().await {
         if delivery.kind == CheckpointKind::Failed {
