@@ -122,7 +122,7 @@ where
         let (engine, definition) = (ArcRef::Borrowed(&engine.inner), ArcRef::Borrowed(definition));
         match Payload::encode(&input) {
             Ok(input) => StartFuture::new(Submission::new(engine, definition, input, options)),
-            Err(error) => StartFuture::failed(error),
+            Err(error) => StartFuture::with_error(error),
         }
     }
 }
@@ -140,7 +140,7 @@ where
         let (engine, definition) = (ArcRef::Borrowed(&engine.inner), ArcRef::Borrowed(definition));
         match Payload::encode(&input) {
             Ok(input) => RunFuture::new(Submission::new(engine, definition, input, options)),
-            Err(error) => RunFuture::failed(error),
+            Err(error) => RunFuture::with_error(error),
         }
     }
 }

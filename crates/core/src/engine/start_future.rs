@@ -1,13 +1,16 @@
 //! The futures of [`Engine::start`](crate::Engine::start) and [`Engine::run`](crate::Engine::run).
+//!
+//! A start without options takes the *fast path*: the future itself polls it, without an allocation. Everything
+//! else takes the *slow path*, which is boxed.
 
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context as TaskContext, Poll};
+use std::task::{Context as TaskContext, Poll, ready};
 
-use crate::engine::handle::{Handle, decode_inline, decode_outcome};
+use crate::engine::handle::{Handle, decode_inline};
 use crate::engine::submission::{
     ArcRef, CallerDriven, FastPathError, PreparedStart, Submission, handle_for_outcome, new_deferred_run,
-    new_local_run, wait_for_start,
+    output_of_conclusion,
 };
 use crate::error::Error;
 use crate::key::Key;
@@ -19,173 +22,172 @@ use crate::store::Outcome;
 
 type BoxedResult<'e, T> = Pin<Box<dyn Future<Output = Result<T, Error>> + Send + 'e>>;
 
-/// The future of [`Engine::start`]. The fast path is polled in place; everything else is boxed.
-pub struct StartFuture<'e, O>(StartFutureState<'e, O>);
+/// The future of [`Engine::start`].
+pub struct StartFuture<'e, O>(FutureState<'e, StagedStart, Handle<O>>);
 
 impl<'e, O> StartFuture<'e, O> {
-    /// Returns a start that fails with this error.
-    pub(super) fn failed(error: Error) -> Self {
-        Self(StartFutureState::Failed(error))
-    }
-
     pub(crate) fn new(submission: Submission<'e>) -> Self {
-        Self(StartFutureState::New(submission))
+        Self(FutureState::New(submission))
     }
-}
 
-enum StartFutureState<'e, O> {
-    New(Submission<'e>),
-    Failed(Error),
-    Staged(CallerDriven),
-    SlowPath(BoxedResult<'e, Handle<O>>),
-    Done,
+    /// Returns a start that fails with this error.
+    pub(super) fn with_error(error: Error) -> Self {
+        Self(FutureState::Failed(error))
+    }
 }
 
 impl<'e, O: Send + 'e> Future for StartFuture<'e, O> {
     type Output = Result<Handle<O>, Error>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut TaskContext<'_>) -> Poll<Self::Output> {
-        loop {
-            // in place: moving the state out and in again would cost more than the rest of a poll
-            match &mut self.0 {
-                StartFutureState::Staged(caller_driven) => {
-                    let CallerDriven { task: Some(task), input, .. } = caller_driven else {
-                        return Poll::Ready(Err(Error::Shutdown));
-                    };
-                    let outcome = std::task::ready!(task.poll_start(cx, input));
-                    let run = task.run().clone();
-                    if outcome != Outcome::Applied {
-                        caller_driven.task = None;
-                        let definition = &run.definition;
-                        return Poll::Ready(handle_for_outcome(
-                            &run.engine,
-                            outcome,
-                            definition,
-                            run.key,
-                            None,
-                            None,
-                        ));
-                    }
-                    // the task is polled here for the first time: many executions end before they would have got a
-                    // task of their own
-                    task.run_until_blocked(cx);
-                    self.0 = StartFutureState::Done;
-                    return Poll::Ready(Ok(Handle::local(run, None)));
-                }
-                StartFutureState::SlowPath(slow_path) => return slow_path.as_mut().poll(cx),
-                StartFutureState::New(_) | StartFutureState::Failed(_) | StartFutureState::Done => {
-                    match std::mem::replace(&mut self.0, StartFutureState::Done) {
-                        StartFutureState::New(submission) => match submission.prepare_fast() {
-                            Ok(PreparedStart { start, reserved, .. }) => {
-                                let run =
-                                    new_local_run(&submission.engine, &submission.definition, &start, None);
-                                run.register();
-                                let Some(lsn) = run.stage_start(start, reserved) else {
-                                    submission.engine.runs.remove(&run);
-                                    submission.engine.release_slot();
-                                    return Poll::Ready(Err(submission.engine.dropped_write_error()));
-                                };
-                                let task = Some(RunTask::await_start(run, lsn));
-                                self.0 = StartFutureState::Staged(CallerDriven {
-                                    task,
-                                    input: submission.input,
-                                    id_lock: None,
-                                });
-                            }
-                            Err(FastPathError::Unsuitable) => {
-                                self.0 = StartFutureState::SlowPath(Box::pin(submission.start()));
-                            }
-                            Err(FastPathError::Invalid(error)) => return Poll::Ready(Err(error)),
-                        },
-                        StartFutureState::Failed(error) => return Poll::Ready(Err(error)),
-                        _ => return Poll::Ready(Err(Error::Shutdown)),
-                    }
-                }
-            }
-        }
+        self.0.poll(cx)
     }
 }
 
-/// The future of [`Engine::run`]. The fast path is polled in place; everything else is boxed.
-pub struct RunFuture<'e, O>(RunFutureState<'e, O>);
+/// The future of [`Engine::run`].
+pub struct RunFuture<'e, O>(FutureState<'e, ExecutingRun<'e>, O>);
 
 impl<'e, O> RunFuture<'e, O> {
-    /// Returns a run that fails with this error.
-    pub(super) fn failed(error: Error) -> Self {
-        Self(RunFutureState::Failed(error))
-    }
-
     pub(crate) fn new(submission: Submission<'e>) -> Self {
-        Self(RunFutureState::New(submission))
+        Self(FutureState::New(submission))
     }
-}
 
-enum RunFutureState<'e, O> {
-    New(Submission<'e>),
-    Failed(Error),
-    CallerDriven(ArcRef<'e, EngineInner>, Key, CallerDriven),
-    SlowPath(BoxedResult<'e, O>),
-    Done,
+    /// Returns a run that fails with this error.
+    pub(super) fn with_error(error: Error) -> Self {
+        Self(FutureState::Failed(error))
+    }
 }
 
 impl<'e, O: FromPayload + Send + 'e> Future for RunFuture<'e, O> {
     type Output = Result<O, Error>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut TaskContext<'_>) -> Poll<Self::Output> {
+        self.0.poll(cx)
+    }
+}
+
+/// The state of a future that starts an execution and returns a `T`.
+enum FutureState<'e, F, T> {
+    New(Submission<'e>),
+    Failed(Error),
+    FastPath(F),
+    SlowPath(BoxedResult<'e, T>),
+    Done,
+}
+
+/// The part of a future's fast path that follows the preparation of the start.
+trait FastPath<'e, T>: Sized {
+    fn begin(submission: Submission<'e>, prepared: PreparedStart) -> Result<Self, Error>;
+
+    fn poll(&mut self, cx: &mut TaskContext<'_>) -> Poll<FastPathEnd<'e, T>>;
+
+    /// Returns the future for a start that cannot take the fast path.
+    fn slow_path(submission: Submission<'e>) -> BoxedResult<'e, T>;
+}
+
+/// The end of a fast path.
+enum FastPathEnd<'e, T> {
+    Finished(Result<T, Error>),
+    ContinuesAs(BoxedResult<'e, T>),
+}
+
+impl<'e, F: FastPath<'e, T>, T> FutureState<'e, F, T> {
+    fn poll(&mut self, cx: &mut TaskContext<'_>) -> Poll<Result<T, Error>> {
         loop {
-            match &mut self.0 {
-                RunFutureState::CallerDriven(engine, key, caller_driven) => {
-                    let key = *key;
-                    let run = caller_driven.task.as_ref().map(|task| task.run().clone());
-                    let conclusion = std::task::ready!(caller_driven.poll_conclusion(cx));
-                    let start_lsn = run.and_then(|run| run.start_lsn());
-                    self.0 = match conclusion {
-                        Conclusion::Ended(status, outcome) if outcome.chunk_ref().is_none() => {
-                            return Poll::Ready(decode_inline(status, &outcome));
-                        }
-                        Conclusion::Ended(status, outcome) => {
-                            let engine = Arc::clone(engine);
-                            RunFutureState::SlowPath(Box::pin(async move {
-                                decode_outcome(&engine, key, status, outcome).await
-                            }))
-                        }
-                        Conclusion::LeftProcess => {
-                            let engine = Arc::clone(engine);
-                            RunFutureState::SlowPath(Box::pin(async move {
-                                engine.check_open()?;
-                                wait_for_start(&engine, key, start_lsn).await?;
-                                Handle::<O>::attach(engine, key, None, |_| true).output().await
-                            }))
-                        }
-                    };
-                }
-                RunFutureState::SlowPath(slow_path) => return slow_path.as_mut().poll(cx),
-                RunFutureState::New(_) | RunFutureState::Failed(_) | RunFutureState::Done => {
-                    match std::mem::replace(&mut self.0, RunFutureState::Done) {
-                        RunFutureState::New(submission) => match submission.prepare_fast() {
-                            Ok(PreparedStart { start, reserved, .. }) => {
-                                let key = start.key;
-                                let run = new_deferred_run(
-                                    &submission.engine,
-                                    &submission.definition,
-                                    start,
-                                    reserved,
-                                );
-                                let task = Some(RunTask::begin_executing(run, &submission.input));
-                                let caller_driven =
-                                    CallerDriven { task, input: Payload::empty(), id_lock: None };
-                                self.0 = RunFutureState::CallerDriven(submission.engine, key, caller_driven);
-                            }
-                            Err(FastPathError::Unsuitable) => {
-                                self.0 = RunFutureState::SlowPath(Box::pin(submission.run_to_end()));
-                            }
-                            Err(FastPathError::Invalid(error)) => return Poll::Ready(Err(error)),
-                        },
-                        RunFutureState::Failed(error) => return Poll::Ready(Err(error)),
-                        _ => return Poll::Ready(Err(Error::Shutdown)),
+            // in place: moving the state out and in again would cost more than the rest of a poll
+            match self {
+                Self::FastPath(fast_path) => match ready!(fast_path.poll(cx)) {
+                    FastPathEnd::Finished(result) => {
+                        *self = Self::Done;
+                        return Poll::Ready(result);
                     }
+                    FastPathEnd::ContinuesAs(slow_path) => *self = Self::SlowPath(slow_path),
+                },
+                Self::SlowPath(slow_path) => return slow_path.as_mut().poll(cx),
+                Self::New(_) | Self::Failed(_) | Self::Done => {
+                    let submission = match std::mem::replace(self, Self::Done) {
+                        Self::New(submission) => submission,
+                        Self::Failed(error) => return Poll::Ready(Err(error)),
+                        _ => return Poll::Ready(Err(Error::Shutdown)),
+                    };
+                    *self = match submission.prepare_fast() {
+                        Ok(prepared) => Self::FastPath(F::begin(submission, prepared)?),
+                        Err(FastPathError::Unsuitable) => Self::SlowPath(F::slow_path(submission)),
+                        Err(FastPathError::Invalid(error)) => return Poll::Ready(Err(error)),
+                    };
                 }
             }
         }
+    }
+}
+
+/// A start whose Start is staged, and whose code begins when that is durable.
+struct StagedStart(CallerDriven);
+
+impl<'e, O: Send + 'e> FastPath<'e, Handle<O>> for StagedStart {
+    fn begin(mut submission: Submission<'e>, prepared: PreparedStart) -> Result<Self, Error> {
+        let input = std::mem::take(&mut submission.input);
+        submission.launch(prepared, input).map(Self)
+    }
+
+    fn poll(&mut self, cx: &mut TaskContext<'_>) -> Poll<FastPathEnd<'e, Handle<O>>> {
+        let CallerDriven { task: Some(task), input, .. } = &mut self.0 else {
+            return Poll::Ready(FastPathEnd::Finished(Err(Error::Shutdown)));
+        };
+        let outcome = ready!(task.poll_start(cx, input));
+        let run = task.run().clone();
+        let handle = if outcome == Outcome::Applied {
+            // the task is polled here for the first time: many executions end before they would have got a task of
+            // their own
+            task.run_until_blocked(cx);
+            Ok(Handle::local(run, None))
+        } else {
+            self.0.task = None;
+            handle_for_outcome(&run.engine, outcome, &run.definition, run.key, None, None)
+        };
+        Poll::Ready(FastPathEnd::Finished(handle))
+    }
+
+    fn slow_path(submission: Submission<'e>) -> BoxedResult<'e, Handle<O>> {
+        Box::pin(submission.start())
+    }
+}
+
+/// A run that executes before its Start is staged.
+struct ExecutingRun<'e> {
+    engine: ArcRef<'e, EngineInner>,
+    key: Key,
+    caller_driven: CallerDriven,
+}
+
+impl<'e, O: FromPayload + Send + 'e> FastPath<'e, O> for ExecutingRun<'e> {
+    fn begin(submission: Submission<'e>, prepared: PreparedStart) -> Result<Self, Error> {
+        let PreparedStart { start, reserved, .. } = prepared;
+        let key = start.key;
+        let run = new_deferred_run(&submission.engine, &submission.definition, start, reserved);
+        let task = Some(RunTask::begin_executing(run, &submission.input));
+        let caller_driven = CallerDriven { task, input: Payload::empty(), id_lock: None };
+        Ok(Self { engine: submission.engine, key, caller_driven })
+    }
+
+    fn poll(&mut self, cx: &mut TaskContext<'_>) -> Poll<FastPathEnd<'e, O>> {
+        let run = self.caller_driven.task.as_ref().map(|task| task.run().clone());
+        let conclusion = ready!(self.caller_driven.poll_conclusion(cx));
+        Poll::Ready(match conclusion {
+            Conclusion::Ended(status, outcome) if outcome.chunk_ref().is_none() => {
+                FastPathEnd::Finished(decode_inline(status, &outcome))
+            }
+            conclusion => {
+                let (engine, key) = (Arc::clone(&self.engine), self.key);
+                let start_lsn = run.and_then(|run| run.start_lsn());
+                FastPathEnd::ContinuesAs(Box::pin(output_of_conclusion(
+                    engine, key, None, start_lsn, conclusion,
+                )))
+            }
+        })
+    }
+
+    fn slow_path(submission: Submission<'e>) -> BoxedResult<'e, O> {
+        Box::pin(submission.run_to_end())
     }
 }

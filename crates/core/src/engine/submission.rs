@@ -24,7 +24,7 @@ use crate::runtime::run::task::RunTask;
 use crate::runtime::run::{Conclusion, NewRun, Run};
 use crate::runtime::start::id_locks::{IdLock, IdLockUntilSettled};
 use crate::runtime::start::options::StartOptions;
-use crate::store::{self, Detail, Execution, ExecutionId, ExistingExecution, Outcome, Status, Write};
+use crate::store::{self, Detail, ExecutionId, ExistingExecution, Outcome, Status, Write};
 use crate::text::{MAX_ID_BYTES, check_name, check_text};
 
 /// An `Arc`, borrowed or owned.
@@ -65,6 +65,11 @@ pub(crate) struct CallerDriven {
 }
 
 impl CallerDriven {
+    /// Returns the run; `None` after its conclusion.
+    pub(crate) fn run(&self) -> Option<Arc<Run>> {
+        self.task.as_ref().map(|task| task.run().clone())
+    }
+
     /// Polls the run to its conclusion, in the caller's own task.
     pub(crate) fn poll_conclusion(&mut self, cx: &mut TaskContext<'_>) -> Poll<Conclusion> {
         let Some(task) = &mut self.task else { return Poll::Ready(Conclusion::LeftProcess) };
@@ -94,7 +99,7 @@ pub(crate) struct PreparedStart {
 /// A start that has succeeded.
 enum Started<O> {
     /// The execution runs in this process, driven by the holder of this value.
-    Local(CallerDriven, Arc<Run>),
+    Local(CallerDriven),
     /// The execution existed before, or another task or worker runs it.
     Remote(Handle<O>),
 }
@@ -257,7 +262,7 @@ fn text_or_empty(option: Option<&str>) -> String {
 }
 
 /// Creates the run of a Start that begins here and is staged on its own.
-pub(crate) fn new_local_run(
+fn new_local_run(
     engine: &Arc<EngineInner>,
     definition: &Arc<Definition>,
     start: &store::Start,
@@ -295,7 +300,8 @@ impl Submission<'_> {
 
     async fn start_untimed<O>(&self) -> Result<Handle<O>, Error> {
         match self.start_with_retries(self.prepare().await?).await? {
-            Started::Local(caller_driven, run) => {
+            Started::Local(caller_driven) => {
+                let run = caller_driven.run().ok_or(Error::Shutdown)?;
                 // the run continues in a task of its own
                 drop(caller_driven);
                 Ok(Handle::local(run, self.workflow_id()))
@@ -352,34 +358,38 @@ impl Submission<'_> {
         self.options().workflow_id.clone()
     }
 
-    async fn try_start<O>(&self, prepared: PreparedStart) -> Result<Result<Started<O>, RetryReason>, Error> {
-        let (engine, definition) = (&*self.engine, &*self.definition);
-        let PreparedStart { start, reserved, id_lock, is_local } = prepared;
-        let (key, id, fingerprint) = (start.key, start.workflow_id.clone(), start.fingerprint);
-        if !is_local {
-            let outcome = stage_queued(engine, start, reserved, id_lock).await?;
-            return self.resolve(outcome, key, id, fingerprint);
-        }
-        let run = new_local_run(engine, definition, &start, None);
+    /// Creates the run of a start that begins here, and stages its Start.
+    pub(crate) fn launch(&self, prepared: PreparedStart, input: Payload) -> Result<CallerDriven, Error> {
+        let PreparedStart { start, reserved, id_lock, .. } = prepared;
+        let run = new_local_run(&self.engine, &self.definition, &start, None);
         run.register();
         let Some(lsn) = run.stage_start(start, reserved) else {
-            engine.runs.remove(&run);
-            engine.release_slot();
-            return Err(engine.dropped_write_error());
+            self.engine.runs.remove(&run);
+            self.engine.release_slot();
+            return Err(self.engine.dropped_write_error());
         };
-        let task = Some(RunTask::await_start(run.clone(), lsn));
-        let mut caller_driven = CallerDriven { task, input: self.input.clone(), id_lock };
-        let outcome = poll_fn(|cx| match &mut caller_driven.task {
-            Some(task) => task.poll_start(cx, &self.input),
-            None => Poll::Ready(Outcome::Dropped),
-        })
-        .await;
-        caller_driven.id_lock = None;
-        if outcome != Outcome::Applied {
-            caller_driven.task = None;
+        let task = Some(RunTask::await_start(run, lsn));
+        Ok(CallerDriven { task, input, id_lock })
+    }
+
+    async fn try_start<O>(&self, prepared: PreparedStart) -> Result<Result<Started<O>, RetryReason>, Error> {
+        let start = &prepared.start;
+        let (key, id, fingerprint) = (start.key, start.workflow_id.clone(), start.fingerprint);
+        if !prepared.is_local {
+            let outcome = stage_queued(&self.engine, prepared).await?;
             return self.resolve(outcome, key, id, fingerprint);
         }
-        Ok(Ok(Started::Local(caller_driven, run)))
+        let mut caller_driven = self.launch(prepared, self.input.clone())?;
+        let outcome = match &mut caller_driven.task {
+            Some(task) => poll_fn(|cx| task.poll_start(cx, &self.input)).await,
+            None => Outcome::Dropped,
+        };
+        caller_driven.id_lock = None;
+        if outcome == Outcome::Applied {
+            return Ok(Ok(Started::Local(caller_driven)));
+        }
+        caller_driven.task = None;
+        self.resolve(outcome, key, id, fingerprint)
     }
 
     /// Turns the outcome of a start that does not run here into a handle, an error or a retry.
@@ -431,18 +441,10 @@ impl Submission<'_> {
         if !prepared.is_local || prepared.start.self_claims {
             return match self.start_with_retries::<O>(prepared).await? {
                 // the code may have to run in the caller's task: the caller drives the run to its end
-                Started::Local(mut caller_driven, run) => {
-                    match poll_fn(|cx| caller_driven.poll_conclusion(cx)).await {
-                        Conclusion::Ended(status, outcome) => {
-                            decode_outcome(engine, run.key, status, outcome).await
-                        }
-                        Conclusion::LeftProcess => {
-                            engine.check_open()?;
-                            Handle::<O>::attach(engine.clone(), run.key, self.workflow_id(), |_| true)
-                                .output()
-                                .await
-                        }
-                    }
+                Started::Local(mut caller_driven) => {
+                    let key = caller_driven.run().ok_or(Error::Shutdown)?.key;
+                    let conclusion = poll_fn(|cx| caller_driven.poll_conclusion(cx)).await;
+                    output_of_conclusion(engine.clone(), key, self.workflow_id(), None, conclusion).await
                 }
                 Started::Remote(handle) => handle.output().await,
             };
@@ -486,37 +488,35 @@ impl Submission<'_> {
             None => None,
             Some(id) => engine.load(ExecutionId::Given(id.clone()), Detail::Outcome).await?,
         };
-        let Some(Execution {
-            key: existing_key,
-            workflow,
-            fingerprint: existing_fingerprint,
-            parent,
-            status,
-            run_no,
-            ..
-        }) = existing.map(|record| record.execution)
-        else {
+        let Some(execution) = existing.map(|record| record.execution) else {
             return Handle::<O>::attach(engine.clone(), key, id, |_| true).output().await;
         };
-        let existing = ExistingExecution {
-            key: existing_key,
-            given_id: id.clone(),
-            workflow,
-            fingerprint: existing_fingerprint,
-            parent: parent.map(|parent| parent.key),
-            status,
-        };
+        let (existing_key, run_no) = (execution.key, execution.run_no);
+        let existing = ExistingExecution::from(&execution);
         definition.check_same_start(&existing, id.as_deref(), fingerprint)?;
         Handle::<O>::attach(engine.clone(), existing_key, id, |run| run.run_no == run_no).output().await
     }
 }
 
-/// Waits until the Start of a run that has left this process is durable.
-pub(crate) async fn wait_for_start(
-    engine: &Arc<EngineInner>,
+/// Returns the output of an execution after its run in this process has concluded. `start_lsn` says where its Start
+/// was staged, if its durability is not known yet.
+pub(crate) async fn output_of_conclusion<O: FromPayload>(
+    engine: Arc<EngineInner>,
     key: Key,
-    lsn: Option<Lsn>,
-) -> Result<(), Error> {
+    id: Option<Arc<str>>,
+    start_lsn: Option<Lsn>,
+    conclusion: Conclusion,
+) -> Result<O, Error> {
+    if let Conclusion::Ended(status, outcome) = conclusion {
+        return decode_outcome(&engine, key, status, outcome).await;
+    }
+    engine.check_open()?;
+    wait_for_start(&engine, key, start_lsn).await?;
+    Handle::<O>::attach(engine, key, id, |_| true).output().await
+}
+
+/// Waits until the Start of a run that has left this process is durable.
+async fn wait_for_start(engine: &Arc<EngineInner>, key: Key, lsn: Option<Lsn>) -> Result<(), Error> {
     let Some(lsn) = lsn else { return Ok(()) };
     match engine.lane_of(key).wait_durable(lsn).await {
         // staged again after a fence, and found as a duplicate of itself
@@ -529,12 +529,8 @@ pub(crate) async fn wait_for_start(
 }
 
 /// Stages a Start that does not run here, and waits for its outcome.
-async fn stage_queued(
-    engine: &Arc<EngineInner>,
-    start: Box<store::Start>,
-    reserved: u32,
-    id_lock: Option<IdLock>,
-) -> Result<Outcome, Error> {
+async fn stage_queued(engine: &Arc<EngineInner>, prepared: PreparedStart) -> Result<Outcome, Error> {
+    let PreparedStart { start, reserved, id_lock, .. } = prepared;
     let key = start.key;
     let lane = engine.lane_of(key);
     let generation = lane.generation();

@@ -12,18 +12,6 @@ use crate::store::{
     cancel_outcome,
 };
 
-/// Returns the description of an execution for a Start that found it.
-fn existing_execution(row: &Execution) -> ExistingExecution {
-    ExistingExecution {
-        key: row.key,
-        given_id: row.given_id.clone(),
-        workflow: row.workflow.clone(),
-        fingerprint: row.fingerprint,
-        parent: row.parent.as_ref().map(|parent| parent.key),
-        status: row.status,
-    }
-}
-
 impl Tables {
     /// Applies all Writes, or none if the result is an error. Returns the outcomes other than `Applied`.
     pub(super) fn apply(
@@ -84,7 +72,7 @@ impl Tables {
     fn apply_start(&mut self, start: &Start, worker: WorkerId, counters: &Counters) -> Outcome {
         let key_of_id = start.workflow_id.as_ref().and_then(|id| self.keys.get(id));
         if let Some(existing) = self.executions.get(&start.key).or_else(|| self.executions.get(key_of_id?)) {
-            return Outcome::Duplicate(Box::new(existing_execution(existing)));
+            return Outcome::Duplicate(Box::new(ExistingExecution::from(existing)));
         }
         let dedup = start.active_dedup_id().zip(start.placement.as_ref());
         let dedup = dedup.map(|(id, placement)| (placement.queue.clone(), id.clone()));
@@ -93,7 +81,7 @@ impl Tables {
                 return self.merge_debounced(other, start, window, *due_at, counters);
             }
             let existing = self.executions.get(&other);
-            return Outcome::Deduplicated(existing.map(|row| Box::new(existing_execution(row))));
+            return Outcome::Deduplicated(existing.map(|row| Box::new(ExistingExecution::from(row))));
         }
         let is_full = start.waiting_placement().is_some_and(|placement| self.is_full(&placement.queue));
         if is_full && start.can_be_rejected() {
@@ -158,7 +146,7 @@ impl Tables {
         row.placement = start.placement.clone();
         row.app_version = start.app_version.clone();
         row.run_timeout = start.run_timeout.map(|timeout| timeout.min(MAX_STORED_DURATION));
-        let existing = existing_execution(row);
+        let existing = ExistingExecution::from(&*row);
         let due_at = due_at.min(row.created_at.plus(window));
         self.set_state(key, &State::Scheduled { due_at }, None, counters);
         Outcome::Duplicate(Box::new(existing))

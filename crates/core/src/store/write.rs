@@ -10,7 +10,8 @@ use bytes::Bytes;
 use smallvec::SmallVec;
 
 use super::{
-    Attempt, Checkpoint, Parent, PendingSleep, RequestKind, Status, WorkerId, encode_pending_sleeps,
+    Attempt, Checkpoint, Execution, Parent, PendingSleep, RequestKind, Status, WorkerId,
+    encode_pending_sleeps,
 };
 use crate::attributes::Attributes;
 use crate::clock::Timestamp;
@@ -355,6 +356,19 @@ impl ExistingExecution {
     /// Returns the workflow_id: the id that the caller gave, or else the text of the key.
     pub fn workflow_id(&self) -> String {
         self.key.workflow_id(self.given_id.as_deref())
+    }
+}
+
+impl From<&Execution> for ExistingExecution {
+    fn from(execution: &Execution) -> Self {
+        Self {
+            key: execution.key,
+            given_id: execution.given_id.clone(),
+            workflow: execution.workflow.clone(),
+            fingerprint: execution.fingerprint,
+            parent: execution.parent.as_ref().map(|parent| parent.key),
+            status: execution.status,
+        }
     }
 }
 
