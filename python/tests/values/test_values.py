@@ -1,4 +1,4 @@
-"""Whatever is encoded comes back as it was, or is refused."""
+"""Round trips of values through `encode` and `decode`, and refusals of values that would change."""
 
 import collections
 import dataclasses
@@ -65,50 +65,53 @@ class Frozen:
     content: Any
 
 
-def same(one: Any, other: Any) -> bool:
-    """Equal, of the same types at every level, in the same order."""
-    if type(one) is not type(other):
+def is_same(value: Any, other: Any) -> bool:
+    """Returns whether two values are equal, with equal types and order at every level."""
+    if type(value) is not type(other):
         return False
-    match one:
+    match value:
         case float():
-            return struct.pack("d", one) == struct.pack("d", other) or (math.isnan(one) and math.isnan(other))
+            return struct.pack("d", value) == struct.pack("d", other) or (
+                math.isnan(value) and math.isnan(other)
+            )
         case complex():
-            return same(one.real, other.real) and same(one.imag, other.imag)
+            return is_same(value.real, other.real) and is_same(value.imag, other.imag)
         case decimal.Decimal():
-            return one.as_tuple() == other.as_tuple()
+            return value.as_tuple() == other.as_tuple()
         case datetime.datetime() | datetime.time():
-            plain = one.replace(tzinfo=None) == other.replace(tzinfo=None)
-            return plain and one.fold == other.fold and repr(one.tzinfo) == repr(other.tzinfo)
+            has_same_fields = value.replace(tzinfo=None) == other.replace(tzinfo=None)
+            return has_same_fields and value.fold == other.fold and repr(value.tzinfo) == repr(other.tzinfo)
         case set() | frozenset():
-            left = list(other)
-            for item in one:
-                found = next((i for i, each in enumerate(left) if same(item, each)), None)
-                if found is None:
+            remaining = list(other)
+            for item in value:
+                index = next((i for i, each in enumerate(remaining) if is_same(item, each)), None)
+                if index is None:
                     return False
-                left.pop(found)
-            return not left
+                remaining.pop(index)
+            return not remaining
         case collections.deque():
-            return one.maxlen == other.maxlen and same(list(one), list(other))
+            return value.maxlen == other.maxlen and is_same(list(value), list(other))
         case slice():
-            return same([one.start, one.stop, one.step], [other.start, other.stop, other.step])
-        case collections.defaultdict() if one.default_factory is not other.default_factory:
+            return is_same([value.start, value.stop, value.step], [other.start, other.stop, other.step])
+        case collections.defaultdict() if value.default_factory is not other.default_factory:
             return False
         case dict():
-            return same([*one.items()], [*other.items()])
+            return is_same([*value.items()], [*other.items()])
         case list() | tuple():
-            return len(one) == len(other) and all(map(same, one, other))
+            return len(value) == len(other) and all(map(is_same, value, other))
         case Box():
-            return same(vars(one), vars(other))
+            return is_same(vars(value), vars(other))
         case Frozen():
-            return same(one.content, other.content)
+            return is_same(value.content, other.content)
         case _:
-            return bool(one == other)
+            return bool(value == other)
 
 
-def assert_faithful(value: Any) -> None:
-    back = decode(encode(value))
-    assert same(back, value), f"{value!r} came back as {back!r}"
-    assert encode(back) == encode(value)
+def assert_round_trip(value: Any) -> None:
+    """Asserts that a value survives encoding and decoding unchanged."""
+    decoded = decode(encode(value))
+    assert is_same(decoded, value), f"{value!r} was decoded as {decoded!r}"
+    assert encode(decoded) == encode(value)
 
 
 ZONES = [zoneinfo.ZoneInfo(key) for key in ("Europe/Berlin", "America/New_York", "UTC")]
@@ -120,22 +123,22 @@ TIMEZONES = st.one_of(
     st.builds(datetime.timezone, OFFSETS),
     st.builds(datetime.timezone, OFFSETS, st.text(st.characters(exclude_categories=["Cs"]))),
 )
-TEXT = st.text()
-PLAIN = st.one_of(
+TEXTS = st.text()
+PLAIN_VALUES = st.one_of(
     st.none(),
     st.booleans(),
     st.integers(-(1 << 63), (1 << 64) - 1),
     st.floats(),
-    TEXT,
+    TEXTS,
     st.binary(),
 )
-# hashable, and equal to itself after a round trip
-KEYS = st.one_of(
+# values that are hashable, and equal to themselves after a round trip
+HASHABLE_SCALARS = st.one_of(
     st.none(),
     st.booleans(),
     st.integers(),
     st.floats(allow_nan=False),
-    TEXT,
+    TEXTS,
     st.binary(),
     st.sampled_from([*Colour, *Level, *Word, *Access, Access(0), Bits(13), Bits(3)]),
     st.uuids(),
@@ -152,8 +155,8 @@ KEYS = st.one_of(
     ),
     st.builds(range, st.integers(), st.integers(), st.integers(1)),
 )
-HASHABLE = st.recursive(
-    KEYS,
+HASHABLE_VALUES = st.recursive(
+    HASHABLE_SCALARS,
     lambda inner: st.one_of(
         st.lists(inner, max_size=3).map(tuple),
         st.frozensets(inner, max_size=3),
@@ -163,8 +166,8 @@ HASHABLE = st.recursive(
     max_leaves=4,
 )
 SCALARS = st.one_of(
-    PLAIN,
-    HASHABLE,
+    PLAIN_VALUES,
+    HASHABLE_VALUES,
     st.complex_numbers(),
     st.decimals(),
     st.sampled_from([decimal.Decimal("sNaN7"), decimal.Decimal("-0E+9"), decimal.Decimal("-NaN12")]),
@@ -179,19 +182,19 @@ VALUES = st.recursive(
         st.lists(inner, max_size=5),
         st.lists(inner, max_size=5).map(tuple),
         st.dictionaries(st.text(max_size=5), inner, max_size=5),
-        st.dictionaries(HASHABLE, inner, max_size=5),
-        st.sets(HASHABLE, max_size=5),
-        st.frozensets(HASHABLE, max_size=5),
-        st.dictionaries(HASHABLE, inner, max_size=3).map(collections.OrderedDict),
-        st.dictionaries(HASHABLE, st.integers(), max_size=3).map(collections.Counter),
+        st.dictionaries(HASHABLE_VALUES, inner, max_size=5),
+        st.sets(HASHABLE_VALUES, max_size=5),
+        st.frozensets(HASHABLE_VALUES, max_size=5),
+        st.dictionaries(HASHABLE_VALUES, inner, max_size=3).map(collections.OrderedDict),
+        st.dictionaries(HASHABLE_VALUES, st.integers(), max_size=3).map(collections.Counter),
         st.builds(
             collections.defaultdict,
             st.sampled_from([None, list, int, Box]),
-            st.dictionaries(HASHABLE, inner, max_size=3),
+            st.dictionaries(HASHABLE_VALUES, inner, max_size=3),
         ),
         st.builds(collections.deque, st.lists(inner, max_size=5), st.none() | st.integers(5, 9)),
         inner.map(Point),
-        st.builds(Box, inner, TEXT),
+        st.builds(Box, inner, TEXTS),
         inner.map(lambda content: Frozen(content=content)),
     ),
     max_leaves=25,
@@ -199,41 +202,41 @@ VALUES = st.recursive(
 
 
 @given(VALUES)
-def test_values_come_back(value: Any) -> None:
-    assert_faithful(value)
+def test_random_value_survives_round_trip(value: Any) -> None:
+    assert_round_trip(value)
 
 
 @given(
     st.recursive(
-        PLAIN,
-        lambda inner: st.lists(inner) | st.dictionaries(TEXT, inner),
+        PLAIN_VALUES,
+        lambda inner: st.lists(inner) | st.dictionaries(TEXTS, inner),
         max_leaves=30,
     )
 )
 def test_plain_values_are_plain_messagepack(value: Any) -> None:
     data = encode(value)
     assert data == ormsgpack.packb(value)
-    assert same(decode(data), value)
+    assert is_same(decode(data), value)
 
 
-@given(st.dictionaries(PLAIN.filter(lambda key: str(key) != "nan"), PLAIN))
+@given(st.dictionaries(PLAIN_VALUES.filter(lambda key: str(key) != "nan"), PLAIN_VALUES))
 def test_plain_keys_are_plain_messagepack(value: Any) -> None:
-    assert same(ormsgpack.unpackb(encode(value), option=ormsgpack.OPT_NON_STR_KEYS), value)
-    assert_faithful(value)
+    assert is_same(ormsgpack.unpackb(encode(value), option=ormsgpack.OPT_NON_STR_KEYS), value)
+    assert_round_trip(value)
 
 
 @given(st.sets(st.text()) | st.sets(st.integers() | st.floats(allow_nan=False)))
-def test_equal_sets_give_equal_bytes(value: set[Any]) -> None:
+def test_equal_sets_have_equal_bytes(value: set[Any]) -> None:
     other: set[Any] = set()
     for item in sorted(value, key=repr):
         other.add(item)
     assert encode(other) == encode(value)
-    # also the careful way, which keys of other types lead to
+    # a key of another type makes the encoder use its slower path
     assert encode({(): other}).endswith(encode(value)[-len(value) :])
 
 
 @given(st.binary())
-def test_bytes_that_are_no_value_are_refused_or_read(data: bytes) -> None:
+def test_random_bytes_are_decoded_or_refused(data: bytes) -> None:
     try:
         decode(data)
     except ValueError as error:
@@ -303,26 +306,26 @@ def test_bytes_that_are_no_value_are_refused_or_read(data: bytes) -> None:
     ],
     ids=lambda value: type(value).__name__,
 )
-def test_particular_values_come_back(value: Any) -> None:
-    assert_faithful(value)
-    assert_faithful({"in": [value], 1: (value,)})
+def test_edge_case_survives_round_trip(value: Any) -> None:
+    assert_round_trip(value)
+    assert_round_trip({"in": [value], 1: (value,)})
 
 
-def test_a_path_that_is_not_its_text_comes_back_or_is_refused() -> None:
+def test_path_unlike_its_text_survives_or_is_refused() -> None:
     path = pathlib.PureWindowsPath("//://")
     if pathlib.PureWindowsPath(str(path)) == path:
-        assert_faithful(path)
+        assert_round_trip(path)
     else:
         with pytest.raises(EncodeError, match="its text makes another path"):
             encode(path)
 
 
-def test_a_pattern_of_a_locale_is_refused() -> None:
+def test_locale_pattern_is_refused() -> None:
     with pytest.raises(EncodeError, match="locale"):
         encode(re.compile(b"x", re.LOCALE))
 
 
-def test_a_path_of_another_system_is_told() -> None:
+def test_path_of_another_system_is_reported() -> None:
     other, here = sorted(["WindowsPath", "PosixPath"], key=lambda name: name == type(pathlib.Path()).__name__)
     content = ormsgpack.packb([other, "a"])
     with pytest.raises(DecodeError, match=f"recorded as {other}, which this system does not support"):
@@ -330,32 +333,32 @@ def test_a_path_of_another_system_is_told() -> None:
     assert decode(ormsgpack.packb(ormsgpack.Ext(15, ormsgpack.packb([here, "a"])))) == pathlib.Path("a")
 
 
-def test_a_zone_that_is_not_known_is_told() -> None:
+def test_unknown_time_zone_is_reported() -> None:
     data = encode(datetime.datetime(2024, 1, 1, tzinfo=ZONES[0]))
     with pytest.raises(DecodeError, match="Europe/Perlin.*tzdata"):
         decode(data.replace(b"Berlin", b"Perlin"))
 
 
-def test_a_member_that_went_away_is_told() -> None:
+def test_removed_enum_member_is_reported() -> None:
     for value, old in ((Colour.RED, b"RED"), (Access.READ, b"READ")):
         data = encode(value).replace(old, b"X" * len(old))
         with pytest.raises(DecodeError, match="has no member X.*keep the old name as an alias"):
             decode(data)
 
 
-def test_a_shared_part_comes_back_twice() -> None:
+def test_shared_part_is_decoded_twice() -> None:
     part = [1]
-    back = decode(encode([part, part]))
-    assert back == [[1], [1]]
-    assert back[0] is not back[1]
+    decoded = decode(encode([part, part]))
+    assert decoded == [[1], [1]]
+    assert decoded[0] is not decoded[1]
 
 
-def test_memory_that_is_not_bytes_is_read() -> None:
+def test_bytearrays_and_memoryviews_are_decoded() -> None:
     data = encode((1, "a"))
     assert decode(bytearray(data)) == decode(memoryview(data)) == (1, "a")
 
 
-def test_nan_keeps_its_place() -> None:
-    back = decode(encode({"nan": math.nan, "more": (math.nan,)}))
-    assert math.isnan(back["nan"])
-    assert math.isnan(back["more"][0])
+def test_nan_is_decoded_inside_containers() -> None:
+    decoded = decode(encode({"nan": math.nan, "more": (math.nan,)}))
+    assert math.isnan(decoded["nan"])
+    assert math.isnan(decoded["more"][0])

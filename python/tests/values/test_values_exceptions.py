@@ -1,4 +1,4 @@
-"""Exceptions, as failures and as values."""
+"""Exceptions as recorded failures and as recorded values."""
 
 import copy
 import dataclasses
@@ -34,15 +34,15 @@ class Declined(Exception):
         self.code = code
 
 
-class Told(ValueError):
-    def __init__(self, one: int, two: int) -> None:
-        self.one, self.two = one, two
+class ComputedTextError(ValueError):
+    def __init__(self, actual: int, expected: int) -> None:
+        self.actual, self.expected = actual, expected
 
     def __str__(self) -> str:
-        return f"{self.one} is not {self.two}"
+        return f"{self.actual} is not {self.expected}"
 
 
-class Slotted(KeyError):
+class SlottedError(KeyError):
     __slots__ = ("empty", "message", "unset")
 
     def __init__(self, message: str) -> None:
@@ -51,16 +51,16 @@ class Slotted(KeyError):
         self.empty = None
 
 
-class Missing(FileNotFoundError):
-    def __init__(self, where: str) -> None:
-        super().__init__(2, "gone", where)
+class MissingFile(FileNotFoundError):
+    def __init__(self, path: str) -> None:
+        super().__init__(2, "missing", path)
 
 
-class Several(ExceptionGroup[Exception]):
+class ReasonedGroup(ExceptionGroup[Exception]):
     def __new__(cls, errors: list[Exception], reason: str = "several") -> Self:
-        made = super().__new__(cls, reason, errors)
-        made.reason = reason
-        return made
+        group = super().__new__(cls, reason, errors)
+        group.reason = reason
+        return group
 
     reason: str
 
@@ -76,22 +76,23 @@ class AttrsError(Exception):
     b: Any = None
 
 
-class Holding(Exception):
+class LockError(Exception):
     def __init__(self, lock: Any) -> None:
-        super().__init__("held")
+        super().__init__("locked")
         self.lock = lock
 
 
-class Owned(Exception):
+class RegisteredError(Exception):
     def __init__(self, lock: Any, text: str) -> None:
         super().__init__(text)
         self.lock = lock
 
 
-register(Owned, encode=lambda error: error.args[0], decode=lambda text: Owned(None, text))
+register(RegisteredError, encode=lambda error: error.args[0], decode=lambda text: RegisteredError(None, text))
 
 
-def caught(call: Callable[[], Any]) -> BaseException:
+def exception_of(call: Callable[[], Any]) -> BaseException:
+    """Returns the exception that a call raises."""
     try:
         call()
     except BaseException as error:
@@ -100,6 +101,7 @@ def caught(call: Callable[[], Any]) -> BaseException:
 
 
 def state_of(error: BaseException) -> Any:
+    """Returns everything of an exception that a record must keep."""
     fields = ("errno", "strerror", "filename", "filename2", "name", "path", "msg", "code", "value")
     fields += (
         "object",
@@ -134,17 +136,17 @@ def state_of(error: BaseException) -> Any:
         ValueError("x", 1, (2,)),
         KeyError("k"),
         Declined("order-7", code=5),
-        Told(1, 2),
-        Slotted("text"),
-        Missing("/x"),
+        ComputedTextError(1, 2),
+        SlottedError("text"),
+        MissingFile("/x"),
         OSError(28, "full", "a", None, "b"),
-        caught(pathlib.Path("/nowhere/at/all").read_text),
-        caught(lambda: b"\xff".decode()),
-        caught(lambda: "\xff".encode("ascii")),
-        caught(lambda: compile("a b", "file", "exec")),
-        caught(lambda: __import__("no_such_module_here")),
-        caught(lambda: json.loads("{")),
-        caught(lambda: undefined),  # type: ignore[name-defined] # noqa: F821
+        exception_of(pathlib.Path("/nowhere/at/all").read_text),
+        exception_of(lambda: b"\xff".decode()),
+        exception_of(lambda: "\xff".encode("ascii")),
+        exception_of(lambda: compile("a b", "file", "exec")),
+        exception_of(lambda: __import__("no_such_module_here")),
+        exception_of(lambda: json.loads("{")),
+        exception_of(lambda: undefined),  # type: ignore[name-defined] # noqa: F821
         SystemExit(3),
         KeyboardInterrupt(),
         StopIteration(5),
@@ -152,26 +154,28 @@ def state_of(error: BaseException) -> Any:
         subprocess.TimeoutExpired("ls", 1.5),
         ExceptionGroup("two", [ValueError(1), ExceptionGroup("in", [KeyError(2)])]),
         BaseExceptionGroup("base", [KeyboardInterrupt()]),
-        Several([ValueError("v")], "because"),
+        ReasonedGroup([ValueError("v")], "because"),
         FrozenError(3),
         AttrsError(3, (4,)),
         DecodeError("d"),
     ],
     ids=lambda error: type(error).__name__,
 )
-def test_exceptions_come_back(error: BaseException) -> None:
-    for back in (decode_exception(encode_exception(error)), decode(encode([error]))[0]):
-        assert state_of(back) == state_of(error)
+def test_exception_survives_round_trip(error: BaseException) -> None:
+    for decoded in (decode_exception(encode_exception(error)), decode(encode([error]))[0]):
+        assert state_of(decoded) == state_of(error)
 
 
-def test_encode_errors_come_back() -> None:
-    error = caught(lambda: encode({"a": [object()]}))
-    back = decode_exception(encode_exception(error))
-    assert isinstance(back, EncodeError)
-    assert (back.path, back.type_name, back.code) == ("value['a'][0]", "object", "SF-0030")
+def test_encode_error_keeps_its_attributes() -> None:
+    error = exception_of(lambda: encode({"a": [object()]}))
+    decoded = decode_exception(encode_exception(error))
+    assert isinstance(decoded, EncodeError)
+    assert (decoded.path, decoded.type_name, decoded.code) == ("value['a'][0]", "object", "SF-0030")
 
 
-def chained() -> BaseException:
+def make_chained_error() -> BaseException:
+    """Returns an exception with a cause, a context and a note."""
+
     def fail() -> None:
         try:
             try:
@@ -182,99 +186,101 @@ def chained() -> BaseException:
             error.add_note("a note")
             raise Declined("o", code=1) from error
 
-    return caught(fail)
+    return exception_of(fail)
 
 
-def test_causes_contexts_and_notes_come_back() -> None:
-    error = chained()
-    for back in (decode_exception(encode_exception(error)), decode(encode(error))):
-        assert state_of(back) == state_of(error)
-        assert isinstance(back.__cause__, ValueError)
-        assert back.__cause__.__notes__ == ["a note"]
-        assert back.__context__ is back.__cause__
-        assert isinstance(back.__cause__.__context__, KeyError)
+def test_causes_contexts_and_notes_survive_round_trip() -> None:
+    error = make_chained_error()
+    for decoded in (decode_exception(encode_exception(error)), decode(encode(error))):
+        assert state_of(decoded) == state_of(error)
+        assert isinstance(decoded.__cause__, ValueError)
+        assert decoded.__cause__.__notes__ == ["a note"]
+        assert decoded.__context__ is decoded.__cause__
+        assert isinstance(decoded.__cause__.__context__, KeyError)
 
 
-def test_a_hidden_context_is_not_recorded() -> None:
+def test_suppressed_context_is_not_recorded() -> None:
     def fail() -> None:
         try:
-            raise Holding(threading.Lock())
-        except Holding:
+            raise LockError(threading.Lock())
+        except LockError:
             raise ValueError from None
 
-    back = decode(encode(caught(fail)))
-    assert back.__context__ is None
-    assert back.__suppress_context__
+    decoded = decode(encode(exception_of(fail)))
+    assert decoded.__context__ is None
+    assert decoded.__suppress_context__
 
 
-def test_exceptions_that_lead_to_themselves_come_back() -> None:
-    one, two = ValueError(1), KeyError(2)
-    one.__cause__, two.__cause__ = two, one
-    back = decode_exception(encode_exception(one))
-    assert back.__cause__ is not None
-    assert back.__cause__.__cause__ is back
+def test_cycle_of_causes_survives_round_trip() -> None:
+    first, second = ValueError(1), KeyError(2)
+    first.__cause__, second.__cause__ = second, first
+    decoded = decode_exception(encode_exception(first))
+    assert decoded.__cause__ is not None
+    assert decoded.__cause__.__cause__ is decoded
 
 
-def test_long_chains_come_back() -> None:
+def test_long_chain_of_causes_survives_round_trip() -> None:
     error: BaseException = ValueError(0)
     for i in range(1, 3000):
         following = ValueError(i)
         following.__cause__ = error
         error = following
-    back: BaseException | None = decode_exception(encode_exception(error))
+    decoded: BaseException | None = decode_exception(encode_exception(error))
     for i in range(2999, -1, -1):
-        assert back is not None
-        assert back.args == (i,)
-        back = back.__cause__
+        assert decoded is not None
+        assert decoded.args == (i,)
+        decoded = decoded.__cause__
 
 
-def test_every_language_reads_what_went_wrong() -> None:
-    content = ormsgpack.unpackb(encode_exception(chained()))
+def test_failure_is_readable_in_every_language() -> None:
+    content = ormsgpack.unpackb(encode_exception(make_chained_error()))
     assert content["kind"] == "test_values_exceptions.Declined"
     assert content["message"] == "o was declined with 1"
     assert content["causes"] == ["second", "'first'"]
 
 
-def test_a_failure_of_another_language_is_read() -> None:
+def test_failure_of_another_language_becomes_remote_error() -> None:
     data = ormsgpack.packb({"kind": "io::Error", "message": "no order", "causes": ["a", "b"]})
-    back = decode_exception(data)
-    assert isinstance(back, RemoteError)
-    assert (back.kind, back.message, str(back)) == ("io::Error", "no order", "io::Error: no order")
-    assert str(back.__cause__) == "a"
-    assert back.__cause__ is not None
-    assert str(back.__cause__.__cause__) == "b"
+    decoded = decode_exception(data)
+    assert isinstance(decoded, RemoteError)
+    assert (decoded.kind, decoded.message, str(decoded)) == ("io::Error", "no order", "io::Error: no order")
+    assert str(decoded.__cause__) == "a"
+    assert decoded.__cause__ is not None
+    assert str(decoded.__cause__.__cause__) == "b"
 
 
-class Lying(Exception):
-    """Says something only as long as its constructor knows it."""
+class ConstructedTextError(Exception):
+    """An exception that has its text only if its constructor was called."""
 
-    known: ClassVar[list[BaseException]] = []
+    constructed: ClassVar[list[BaseException]] = []
 
     def __init__(self, text: str) -> None:
         super().__init__(text)
-        self.known.append(self)
+        self.constructed.append(self)
 
     def __str__(self) -> str:
-        return self.args[0] if any(self is each for each in self.known) else "forgotten"
+        return self.args[0] if any(self is each for each in self.constructed) else "not constructed"
 
 
-class Mute(Exception):
+class UnprintableError(Exception):
     def __str__(self) -> str:
         raise KeyError
 
 
-def local() -> BaseException:
+def make_local_error() -> BaseException:
+    """Returns an exception whose class is defined inside a function."""
+
     class Local(Exception):
         pass
 
-    error = Local("from here")
+    error = Local("local error")
     error.add_note("note")
     error.__cause__ = ValueError("kept")
     return error
 
 
-class Counting(Exception):
-    """Keeps account of its subclasses."""
+class SubclassRegistry(Exception):
+    """An exception class that registers its subclasses."""
 
     subclasses: ClassVar[list[type]] = []
 
@@ -282,8 +288,9 @@ class Counting(Exception):
         cls.subclasses.append(cls)
 
 
-def holding_class() -> BaseException:
-    error = Counting("counted")
+def make_error_of_registering_class() -> BaseException:
+    """Returns an unrecordable exception whose class must not get a subclass."""
+    error = SubclassRegistry("counted")
     error.lock = threading.Lock()  # type: ignore[attr-defined]
     return error
 
@@ -291,91 +298,95 @@ def holding_class() -> BaseException:
 @pytest.mark.parametrize(
     ("error", "kind", "message"),
     [
-        (local(), "test_values_exceptions.local.<locals>.Local", "from here"),
-        (holding_class(), "test_values_exceptions.Counting", "counted"),
+        (make_local_error(), "test_values_exceptions.make_local_error.<locals>.Local", "local error"),
+        (make_error_of_registering_class(), "test_values_exceptions.SubclassRegistry", "counted"),
     ],
     ids=lambda value: type(value).__name__,
 )
-def test_exception_of_an_unknown_class_becomes_a_remote_error(
+def test_exception_of_unknown_class_becomes_remote_error(
     error: BaseException, kind: str, message: str
 ) -> None:
     data = encode_exception(error)
-    back = decode_exception(data)
-    assert type(back) is RemoteError
-    assert back.kind == kind
-    assert back.message.startswith(message)
-    assert getattr(back, "__notes__", None) == getattr(error, "__notes__", None)
-    assert state_of(back)[-2][0] == (error.__cause__ and state_of(error.__cause__))
-    again = decode_exception(encode_exception(back))
-    assert state_of(again) == state_of(back)
+    decoded = decode_exception(data)
+    assert type(decoded) is RemoteError
+    assert decoded.kind == kind
+    assert decoded.message.startswith(message)
+    assert getattr(decoded, "__notes__", None) == getattr(error, "__notes__", None)
+    assert state_of(decoded)[-2][0] == (error.__cause__ and state_of(error.__cause__))
+    decoded_again = decode_exception(encode_exception(decoded))
+    assert state_of(decoded_again) == state_of(decoded)
     with pytest.raises(EncodeError):
         encode(error)
-    assert Counting.subclasses == []
+    assert SubclassRegistry.subclasses == []
 
 
 @pytest.mark.parametrize(
     ("error", "text", "args", "missing"),
     [
-        (Holding(threading.Lock()), "held", ("held",), "lock"),
-        (Lying("once"), "once", ("once",), None),
+        (LockError(threading.Lock()), "locked", ("locked",), "lock"),
+        (ConstructedTextError("once"), "once", ("once",), None),
         (ValueError("\ud800"), "\\ud800", ("\\ud800",), None),
         (ValueError(len), "<built-in function len>", ("<built-in function len>",), None),
         (KeyError(len), "<built-in function len>", ("<built-in function len>",), None),
-        (Holding(Holding(threading.Lock())), "held", ("held",), "lock"),
+        (LockError(LockError(threading.Lock())), "locked", ("locked",), "lock"),
         (OSError(28, "full", len), str(OSError(28, "full", len)), (28, "full"), None),
     ],
     ids=lambda value: type(value).__name__,
 )
-def test_exception_that_holds_too_much_comes_back_in_part(
+def test_unrecordable_exception_is_decoded_in_part(
     error: BaseException, text: str, args: tuple[Any, ...], missing: str | None
 ) -> None:
     error.add_note("a note")
     error.__cause__ = KeyError("cause")
-    back = error
-    # a part is recorded again as it is, also as a value
+    decoded = error
+    # a partial exception can be recorded again, also as a value
     for _ in range(2):
-        back = decode_exception(encode_exception(back))
-        assert isinstance(back, type(error)) and type(back).__qualname__ == type(error).__qualname__
-        assert (str(back), repr(back)) == (text, f"{type(error).__name__}({text!r})")
-        assert back.__notes__ == ["a note"] and isinstance(back.__cause__, KeyError)
-        assert back.args == args
+        decoded = decode_exception(encode_exception(decoded))
+        assert isinstance(decoded, type(error)) and type(decoded).__qualname__ == type(error).__qualname__
+        assert (str(decoded), repr(decoded)) == (text, f"{type(error).__name__}({text!r})")
+        assert decoded.__notes__ == ["a note"] and isinstance(decoded.__cause__, KeyError)
+        assert decoded.args == args
         if missing is not None:
             with pytest.raises(AttributeError, match=f"no attribute '{missing}': it could not be recorded"):
-                getattr(back, missing)
-        with pytest.raises(AttributeError, match="no attribute 'unheard_of'$"):
-            back.unheard_of  # type: ignore[attr-defined] # noqa: B018
-    assert str(decode(encode([back]))[0]) == text
-    for copied in (copy.copy(back), pickle.loads(pickle.dumps(back))):
-        assert isinstance(copied, type(error)) and (str(copied), repr(copied)) == (str(back), repr(back))
+                getattr(decoded, missing)
+        with pytest.raises(AttributeError, match="no attribute 'unknown'$"):
+            decoded.unknown  # type: ignore[attr-defined] # noqa: B018
+    assert str(decode(encode([decoded]))[0]) == text
+    for copied in (copy.copy(decoded), pickle.loads(pickle.dumps(decoded))):
+        assert isinstance(copied, type(error)) and (str(copied), repr(copied)) == (
+            str(decoded),
+            repr(decoded),
+        )
     with pytest.raises(EncodeError):
         encode(error)
 
 
-def test_part_keeps_the_attributes_that_can_be_recorded() -> None:
-    error = Holding(threading.Lock())
+def test_partial_exception_keeps_recordable_attributes() -> None:
+    error = LockError(threading.Lock())
     error.order, error.count = "order-7", 3  # type: ignore[attr-defined]
-    back: Any = decode_exception(encode_exception(error))
-    assert (back.order, back.count) == ("order-7", 3)
-    back.count = 4
-    assert back.count == 4
-    # an exception in part may be an attribute of another one
-    error.reason = back  # type: ignore[attr-defined]
+    decoded: Any = decode_exception(encode_exception(error))
+    assert (decoded.order, decoded.count) == ("order-7", 3)
+    decoded.count = 4
+    assert decoded.count == 4
+    # a partial exception may be an attribute of another exception
+    error.reason = decoded  # type: ignore[attr-defined]
     outer: Any = decode_exception(encode_exception(error))
-    assert isinstance(outer.reason, Holding) and outer.reason.order == "order-7"
+    assert isinstance(outer.reason, LockError) and outer.reason.order == "order-7"
 
 
-def test_group_that_holds_too_much_keeps_its_members() -> None:
-    group = Several([ValueError("v"), Holding(threading.Lock())], "because")  # type: ignore[list-item]
+def test_partial_exception_group_keeps_its_members() -> None:
+    members: list[Any] = [ValueError("v"), LockError(threading.Lock())]
+    group = ReasonedGroup(members, "because")
     group.lock = threading.Lock()  # type: ignore[attr-defined]
-    back: Any = decode_exception(encode_exception(group))
-    assert isinstance(back, Several) and back.reason == "because"
-    assert [type(each).__name__ for each in back.exceptions] == ["ValueError", "Holding"]
-    matched, rest = back.split(ValueError)
+    decoded: Any = decode_exception(encode_exception(group))
+    assert isinstance(decoded, ReasonedGroup) and decoded.reason == "because"
+    assert [type(each).__name__ for each in decoded.exceptions] == ["ValueError", "LockError"]
+    matched, rest = decoded.split(ValueError)
     assert [str(each) for each in matched.exceptions] == ["v"] and rest is not None
 
 
-def test_exceptions_are_recorded_by_earlier_names() -> None:
-    for old, cls in (
+def test_earlier_names_of_exceptions_are_decoded() -> None:
+    for earlier_class, cls in (
         ("Invalid", InvalidArgument),
         ("Parked", WorkflowParked),
         ("Corrupt", StoreCorrupt),
@@ -383,68 +394,72 @@ def test_exceptions_are_recorded_by_earlier_names() -> None:
         name = f"stepfast.errors:{cls.__qualname__}".encode()
         data = encode(cls("wrong", "SF-0099"))
         assert name in data
-        before = f"stepfast.errors:{old}".encode()
+        earlier_name = f"stepfast.errors:{earlier_class}".encode()
         head = data.index(name) - 1
-        # the text's own head, and the length of the extension
+        # the head of the text, and the length of the extension
         assert data[head] == 0xA0 | len(name) and data[0] == 0xC7
-        data = bytes((0xC7, data[1] - len(name) + len(before))) + data[2:head] + bytes((0xA0 | len(before),))
-        data += before + encode(cls("wrong", "SF-0099"))[head + 1 + len(name) :]
-        back = decode(data)
-        assert type(back) is cls and (str(back), back.code) == ("wrong", "SF-0099")
+        data = (
+            bytes((0xC7, data[1] - len(name) + len(earlier_name)))
+            + data[2:head]
+            + bytes((0xA0 | len(earlier_name),))
+        )
+        data += earlier_name + encode(cls("wrong", "SF-0099"))[head + 1 + len(name) :]
+        decoded = decode(data)
+        assert type(decoded) is cls and (str(decoded), decoded.code) == ("wrong", "SF-0099")
 
 
-def test_remote_error_knows_the_bases_of_its_class(monkeypatch: pytest.MonkeyPatch) -> None:
-    cls, data = Missing, encode_exception(Missing("/x"))
-    monkeypatch.delattr(f"{__name__}.Missing")
+def test_remote_error_has_bases_of_its_class(monkeypatch: pytest.MonkeyPatch) -> None:
+    cls, data = MissingFile, encode_exception(MissingFile("/x"))
+    monkeypatch.delattr(f"{__name__}.MissingFile")
     for _ in range(2):
-        back = decode_exception(data)
-        assert isinstance(back, RemoteError) and isinstance(back, Error) and back.code == "SF-0008"
-        assert back.kind == f"{__name__}.Missing"
-        assert back.bases == ("FileNotFoundError", "OSError")
-        assert back.is_a(cls) and back.is_a(OSError) and back.is_a(Exception)
-        assert not back.is_a(ValueError) and not back.is_a(PermissionError)
-        data = encode_exception(back)
-        assert state_of(decode(encode(back))) == state_of(back)
+        decoded = decode_exception(data)
+        assert isinstance(decoded, RemoteError) and isinstance(decoded, Error) and decoded.code == "SF-0008"
+        assert decoded.kind == f"{__name__}.MissingFile"
+        assert decoded.bases == ("FileNotFoundError", "OSError")
+        assert decoded.is_a(cls) and decoded.is_a(OSError) and decoded.is_a(Exception)
+        assert not decoded.is_a(ValueError) and not decoded.is_a(PermissionError)
+        data = encode_exception(decoded)
+        assert state_of(decode(encode(decoded))) == state_of(decoded)
 
 
-def test_an_exception_without_text_is_recorded() -> None:
-    back = decode_exception(encode_exception(Mute()))
-    assert type(back) is Mute
+def test_unprintable_exception_is_recorded() -> None:
+    decoded = decode_exception(encode_exception(UnprintableError()))
+    assert type(decoded) is UnprintableError
 
 
-def test_only_what_cannot_be_made_again_is_replaced() -> None:
+def test_remote_error_replaces_only_unknown_classes() -> None:
     error = ValueError("outer")
-    error.__cause__ = holding_class()
+    error.__cause__ = make_error_of_registering_class()
     error.__cause__.__cause__ = KeyError("inner")
-    group = ExceptionGroup("group", [error, local()])  # type: ignore[list-item]
-    back = decode_exception(encode_exception(group))
-    assert isinstance(back, ExceptionGroup)
-    first, second = back.exceptions
+    group = ExceptionGroup("group", [error, make_local_error()])  # type: ignore[list-item]
+    decoded = decode_exception(encode_exception(group))
+    assert isinstance(decoded, ExceptionGroup)
+    first, second = decoded.exceptions
     assert type(first) is ValueError
     assert type(first.__cause__) is RemoteError
     assert type(first.__cause__.__cause__) is KeyError
     assert type(second) is RemoteError
 
 
-def test_a_group_that_cannot_be_made_again_keeps_its_members() -> None:
+def test_group_of_unknown_class_keeps_its_members() -> None:
     class Local(ExceptionGroup[Exception]):
         pass
 
-    back = decode_exception(encode_exception(Local("g", [ValueError(1)])))
-    assert isinstance(back, RemoteError)
-    assert [repr(each) for each in back.exceptions] == ["ValueError(1)"]
-    again = decode_exception(encode_exception(back))
-    assert isinstance(again, RemoteError)
-    assert [repr(each) for each in again.exceptions] == ["ValueError(1)"]
+    decoded = decode_exception(encode_exception(Local("g", [ValueError(1)])))
+    assert isinstance(decoded, RemoteError)
+    assert [repr(each) for each in decoded.exceptions] == ["ValueError(1)"]
+    decoded_again = decode_exception(encode_exception(decoded))
+    assert isinstance(decoded_again, RemoteError)
+    assert [repr(each) for each in decoded_again.exceptions] == ["ValueError(1)"]
 
 
-def test_a_class_that_went_away_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_removed_exception_class_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     error = Declined("o", code=1)
     data, value = encode_exception(error), encode(error)
     monkeypatch.delattr(f"{__name__}.Declined")
-    back = decode_exception(data)
-    assert type(back) is RemoteError
-    assert back.kind == "test_values_exceptions.Declined"
+    decoded = decode_exception(data)
+    assert type(decoded) is RemoteError
+    assert decoded.kind == "test_values_exceptions.Declined"
     with pytest.raises(DecodeError, match="class Declined of module test_values_exceptions"):
         decode(value)
     monkeypatch.setattr(f"{__name__}.Declined", int, raising=False)
@@ -452,17 +467,17 @@ def test_a_class_that_went_away_is_told(monkeypatch: pytest.MonkeyPatch) -> None
         decode(value)
 
 
-def test_registered_exceptions_keep_causes_and_notes() -> None:
-    error = Owned(threading.Lock(), "text")
+def test_registered_exception_keeps_causes_and_notes() -> None:
+    error = RegisteredError(threading.Lock(), "text")
     error.__cause__ = ValueError(1)
     error.add_note("note")
-    for back in (decode_exception(encode_exception(error)), decode(encode(error))):
-        assert type(back) is Owned
-        assert (back.args, back.__notes__) == (("text",), ["note"])
-        assert type(back.__cause__) is ValueError
+    for decoded in (decode_exception(encode_exception(error)), decode(encode(error))):
+        assert type(decoded) is RegisteredError
+        assert (decoded.args, decoded.__notes__) == (("text",), ["note"])
+        assert type(decoded.__cause__) is ValueError
 
 
 @pytest.mark.parametrize("data", [b"", b"\xc0", b"\x01", b"\x80", encode(5), encode({"python": 1})])
-def test_bytes_that_are_no_failure_are_refused(data: bytes) -> None:
+def test_malformed_failure_is_refused(data: bytes) -> None:
     with pytest.raises(DecodeError, match="no recorded failure"):
         decode_exception(data)

@@ -1,4 +1,4 @@
-"""Bytes as they stand in databases: what is here must be readable for ever."""
+"""Golden bytes of recorded values, as databases contain them. Every later version must decode them."""
 
 import collections
 import datetime
@@ -12,13 +12,13 @@ from typing import Any
 
 import numpy
 import pytest
-from test_values import ZONES, Access, Bits, Box, Colour, Frozen, Level, Point, same
+from test_values import ZONES, Access, Bits, Box, Colour, Frozen, Level, Point, is_same
 
 from stepfast.values import decode, decode_exception, encode, encode_exception
 
 UTC = datetime.UTC
 
-GOLDEN: list[tuple[str, Any]] = [
+GOLDEN_VALUES: list[tuple[str, Any]] = [
     ("c0", None),
     ("c3", True),
     ("9600ffcf8000000000000000cb3ff8000000000000a2c3a4c40178", [0, -1, 1 << 63, 1.5, "ä", b"x"]),
@@ -98,23 +98,25 @@ GOLDEN: list[tuple[str, Any]] = [
 ]
 
 
-@pytest.mark.parametrize(("recorded", "value"), GOLDEN, ids=[type(v).__name__ for _, v in GOLDEN])
-def test_the_format_stays(recorded: str, value: Any) -> None:
-    assert encode(value).hex() == recorded
-    assert same(decode(bytes.fromhex(recorded)), value)
+@pytest.mark.parametrize(
+    ("golden_hex", "value"), GOLDEN_VALUES, ids=[type(v).__name__ for _, v in GOLDEN_VALUES]
+)
+def test_format_of_value_matches_golden_bytes(golden_hex: str, value: Any) -> None:
+    assert encode(value).hex() == golden_hex
+    assert is_same(decode(bytes.fromhex(golden_hex)), value)
 
 
-def test_the_format_of_arrays_stays() -> None:
+def test_format_of_array_matches_golden_bytes() -> None:
     array = numpy.asfortranarray(numpy.array([[1, 2], [3, 4]], "<i2"))
-    recorded = "c7171e94c6000000080100030002000400a33c6932920202a146"
-    assert encode(array).hex() == recorded
-    back = decode(bytes.fromhex(recorded))
-    assert back.dtype.str == "<i2"
-    assert back.tolist() == [[1, 2], [3, 4]]
-    assert back.flags.f_contiguous
+    golden_hex = "c7171e94c6000000080100030002000400a33c6932920202a146"
+    assert encode(array).hex() == golden_hex
+    decoded = decode(bytes.fromhex(golden_hex))
+    assert decoded.dtype.str == "<i2"
+    assert decoded.tolist() == [[1, 2], [3, 4]]
+    assert decoded.flags.f_contiguous
 
 
-def test_the_format_of_exceptions_stays() -> None:
+def test_format_of_exception_matches_golden_bytes() -> None:
     error = ValueError("no", (1,))
     error.add_note("note")
     error.__cause__ = KeyError("k")
@@ -134,7 +136,7 @@ def test_the_format_of_exceptions_stays() -> None:
     )
     assert encode_exception(error).hex() == failure
     assert encode(error).hex() == value
-    for back in (decode_exception(bytes.fromhex(failure)), decode(bytes.fromhex(value))):
-        assert repr(back) == repr(error)
-        assert back.__notes__ == ["note"]
-        assert repr(back.__cause__) == "KeyError('k')"
+    for decoded in (decode_exception(bytes.fromhex(failure)), decode(bytes.fromhex(value))):
+        assert repr(decoded) == repr(error)
+        assert decoded.__notes__ == ["note"]
+        assert repr(decoded.__cause__) == "KeyError('k')"

@@ -1,4 +1,4 @@
-"""The guide's code runs, and its table of codes is the truth."""
+"""Code blocks and links of the guide to values, and readers of the extension codes."""
 
 import re
 import sys
@@ -12,7 +12,7 @@ from stepfast._values import codes, registry
 GUIDE = ROOT / "docs" / "guide" / "values.md"
 
 
-def test_the_guide_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_code_blocks_of_guide_run(monkeypatch: pytest.MonkeyPatch) -> None:
     module = types.ModuleType("values_guide")
     monkeypatch.setitem(sys.modules, module.__name__, module)
     text = GUIDE.read_text(encoding="utf-8")
@@ -24,12 +24,12 @@ def test_the_guide_runs(monkeypatch: pytest.MonkeyPatch) -> None:
         exec(code, vars(module))
 
 
-def test_every_code_has_a_reader() -> None:
-    known = [value for name, value in vars(codes).items() if name.isupper()]
-    assert len(set(known)) == len(known)
-    assert {*registry.READERS, *registry.RAW_READERS} == set(known)
+def test_extension_code_has_one_reader() -> None:
+    extension_codes = [value for name, value in vars(codes).items() if name.isupper()]
+    assert len(set(extension_codes)) == len(extension_codes)
+    assert {*registry.READERS, *registry.RAW_READERS} == set(extension_codes)
 
 
-def test_links_lead_somewhere() -> None:
+def test_links_of_guide_name_existing_files() -> None:
     for link in re.findall(r"\]\(([^)#]+)\)", GUIDE.read_text(encoding="utf-8")):
         assert (GUIDE.parent / link).exists(), link

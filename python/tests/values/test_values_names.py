@@ -1,4 +1,4 @@
-"""Classes are found again by name: in scripts, in modules, by their aliases, by the hint of a type."""
+"""Names of classes in recorded values: classes of scripts and modules, type hints, and earlier names."""
 
 import subprocess
 import sys
@@ -32,15 +32,15 @@ SCRIPT = """
     class Declined(Exception):
         pass
 
-    def value():
+    def make_value():
         return {"order": Order([Item(5)]), "kind": Order.Kind.BIG}
 
     def write():
-        Path("value").write_bytes(encode(value()))
+        Path("value").write_bytes(encode(make_value()))
         Path("failure").write_bytes(encode_exception(Declined("no")))
 
     def read(hint=None):
-        assert decode(Path("value").read_bytes(), hint) == value()
+        assert decode(Path("value").read_bytes(), hint) == make_value()
         print(type(decode_exception(Path("failure").read_bytes())) is Declined)
 
     if __name__ == "__main__":
@@ -50,6 +50,7 @@ SCRIPT = """
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
+    """A folder that contains the module shop, by itself and in a package."""
     (tmp_path / "shop.py").write_text(textwrap.dedent(SCRIPT))
     (tmp_path / "package").mkdir()
     (tmp_path / "package" / "__init__.py").write_text("")
@@ -57,8 +58,9 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def run(folder: Path, *arguments: str) -> str:
-    done = subprocess.run(
+def run_python(folder: Path, *arguments: str) -> str:
+    """Runs Python in a folder, and returns the program's output."""
+    program = subprocess.run(
         [sys.executable, *arguments],
         cwd=folder,
         env={"PYTHONPATH": f"{folder}:{Path(references.__file__).parents[2]}"},
@@ -67,8 +69,8 @@ def run(folder: Path, *arguments: str) -> str:
         timeout=60,
         check=False,
     )
-    assert done.returncode == 0, done.stderr
-    return done.stdout.strip()
+    assert program.returncode == 0, program.stderr
+    return program.stdout.strip()
 
 
 @pytest.mark.parametrize(
@@ -85,13 +87,13 @@ def run(folder: Path, *arguments: str) -> str:
     ],
     ids=" ".join,
 )
-def test_classes_of_a_script_are_found_again(folder: Path, write: list[str], read: list[str]) -> None:
-    run(folder, *write)
-    assert run(folder, *read) == "True"
+def test_class_of_script_is_found_by_later_program(folder: Path, write: list[str], read: list[str]) -> None:
+    run_python(folder, *write)
+    assert run_python(folder, *read) == "True"
 
 
-def test_a_moved_class_is_found_by_the_hint(folder: Path) -> None:
-    run(folder, "shop.py", "write")
+def test_moved_class_is_found_by_type_hint(folder: Path) -> None:
+    run_python(folder, "shop.py", "write")
     (folder / "shop.py").unlink()
     program = (
         "from package import shop\n"
@@ -100,13 +102,13 @@ def test_a_moved_class_is_found_by_the_hint(folder: Path) -> None:
         "except DecodeError as error: print(error)\n"
         "print(shop.read(dict[str, shop.Order | None]))\n"
     )
-    said = run(folder, "-c", program)
-    assert "class Item of module shop is not found: module shop cannot be imported" in said
-    assert "register the class that took its place" in said
-    assert "aliases=['shop:Item']" in said
+    output = run_python(folder, "-c", program)
+    assert "class Item of module shop is not found: module shop cannot be imported" in output
+    assert "register the class that took its place" in output
+    assert "aliases=['shop:Item']" in output
 
 
-def test_a_script_that_is_loaded_twice_is_told(folder: Path) -> None:
+def test_script_loaded_twice_is_reported(folder: Path) -> None:
     (folder / "main.py").write_text(
         "import main as copy\n"
         "from stepfast.values import EncodeError, encode\n"
@@ -116,10 +118,10 @@ def test_a_script_that_is_loaded_twice_is_told(folder: Path) -> None:
         "    try: encode(copy.C())\n"
         "    except EncodeError as error: print(error)\n"
     )
-    assert "the file was loaded twice, as main and as __main__" in run(folder, "main.py")
+    assert "the file was loaded twice, as main and as __main__" in run_python(folder, "main.py")
 
 
-def test_classes_of_a_program_without_a_file_are_found_while_it_runs(folder: Path) -> None:
+def test_class_of_program_without_file_is_found_in_process(folder: Path) -> None:
     program = (
         "import dataclasses\n"
         "from stepfast.values import *\n"
@@ -133,25 +135,25 @@ def test_classes_of_a_program_without_a_file_are_found_while_it_runs(folder: Pat
         "assert type(decode(data)) is C\n"
         "assert type(decode(encode(C(2)))) is C\n"
     )
-    run(folder, "-c", program)
+    run_python(folder, "-c", program)
 
 
-def test_a_process_that_was_spawned_finds_the_classes_of_its_script(folder: Path) -> None:
+def test_spawned_process_finds_classes_of_its_script(folder: Path) -> None:
     (folder / "pool.py").write_text(
         "import dataclasses, multiprocessing\n"
         "from stepfast.values import *\n"
         "@dataclasses.dataclass\n"
         "class C: x: int\n"
-        "def work(data): return encode([decode(data), C(2)])\n"
+        "def encode_more(data): return encode([decode(data), C(2)])\n"
         "if __name__ == '__main__':\n"
         "    with multiprocessing.get_context('spawn').Pool(1) as pool:\n"
-        "        assert decode(pool.apply(work, [encode(C(1))])) == [C(1), C(2)]\n"
+        "        assert decode(pool.apply(encode_more, [encode(C(1))])) == [C(1), C(2)]\n"
         "        print('ok')\n"
     )
-    assert run(folder, "pool.py") == "ok"
+    assert run_python(folder, "pool.py") == "ok"
 
 
-def test_only_the_module_of_a_class_is_imported(folder: Path) -> None:
+def test_decoding_imports_only_module_of_class(folder: Path) -> None:
     program = (
         "import sys, shop\n"
         "from stepfast.values import encode, decode\n"
@@ -161,24 +163,24 @@ def test_only_the_module_of_a_class_is_imported(folder: Path) -> None:
         "decode(data)\n"
         "print(set(sys.modules) - before)\n"
     )
-    assert run(folder, "-c", program) == "{'shop'}"
+    assert run_python(folder, "-c", program) == "{'shop'}"
 
 
-def test_a_module_that_cannot_be_imported_is_told(folder: Path) -> None:
-    run(folder, "-c", "import shop; shop.write()")
+def test_module_with_import_error_is_reported(folder: Path) -> None:
+    run_python(folder, "-c", "import shop; shop.write()")
     (folder / "shop.py").write_text("1 / 0")
     program = (
         "from stepfast.values import *\n"
         "try: decode(open('value', 'rb').read())\n"
         "except DecodeError as error: print(error.code, error)\n"
     )
-    said = run(folder, "-W", "ignore", "-c", program)
-    assert "SF-0031" in said
-    assert "module shop cannot be imported (ZeroDivisionError: division by zero)" in said
+    output = run_python(folder, "-W", "ignore", "-c", program)
+    assert "SF-0031" in output
+    assert "module shop cannot be imported (ZeroDivisionError: division by zero)" in output
 
 
 @pytest.mark.parametrize(
-    ("name", "words"),
+    ("name", "message"),
     [
         (b"test_values:Bux", "module test_values has no class Bux"),
         (b"test_values:ZONES", "module test_values has no class ZONES"),
@@ -188,19 +190,19 @@ def test_a_module_that_cannot_be_imported_is_told(folder: Path) -> None:
         (b"test_values:Colour", "has no fields any more"),
     ],
 )
-def test_a_class_that_is_not_found_is_told(name: bytes, words: str) -> None:
-    old = b"\xaftest_values:Box"
+def test_missing_class_is_reported(name: bytes, message: str) -> None:
+    recorded_name = b"\xaftest_values:Box"
     data = encode(Box(1))
-    assert old in data
-    # the array of the content, one byte before the name, begins the extension
-    content = data[data.index(old) - 1 :]
-    content = content.replace(old, bytes((0xA0 | len(name),)) + name)
+    assert recorded_name in data
+    # the extension begins with the array of the content, one byte before the name
+    content = data[data.index(recorded_name) - 1 :]
+    content = content.replace(recorded_name, bytes((0xA0 | len(name),)) + name)
     with pytest.raises(DecodeError) as caught:
         decode(b"\xc7" + bytes((len(content), 24)) + content)
-    assert words in str(caught.value)
+    assert message in str(caught.value)
 
 
-def test_a_hint_never_changes_a_type() -> None:
+def test_type_hint_never_changes_type_of_value() -> None:
     class Other:
         pass
 
@@ -218,6 +220,6 @@ def test_a_hint_never_changes_a_type() -> None:
         ("stepfast.queue:Rate", stepfast.Rate),
     ],
 )
-def test_names_of_earlier_programs_are_found(name: str, cls: type) -> None:
+def test_earlier_name_of_class_is_found(name: str, cls: type) -> None:
     assert references.find(name) is cls
     assert references.find(references.name_of(cls)) is cls

@@ -1,4 +1,4 @@
-"""Arrays and scalars of numpy."""
+"""Arrays and scalars of numpy as recorded values."""
 
 from typing import Any
 
@@ -18,48 +18,48 @@ DTYPES = st.one_of(
 
 
 @given(st.data())
-def test_arrays_come_back(data: st.DataObject) -> None:
+def test_array_survives_round_trip(data: st.DataObject) -> None:
     dtype = data.draw(DTYPES)
     array = data.draw(npst.arrays(dtype, npst.array_shapes(min_dims=0, min_side=0, max_side=4)))
     array = data.draw(st.sampled_from([array, array.T, array[::2] if array.ndim else array]))
-    back = decode(encode([array]))[0]
-    assert type(back) is np.ndarray
-    assert back.dtype == array.dtype
-    assert back.shape == array.shape
-    assert back.tobytes() == array.tobytes()
-    assert back.flags.writeable
-    assert back.flags.owndata or back.base.flags.owndata
+    decoded = decode(encode([array]))[0]
+    assert type(decoded) is np.ndarray
+    assert decoded.dtype == array.dtype
+    assert decoded.shape == array.shape
+    assert decoded.tobytes() == array.tobytes()
+    assert decoded.flags.writeable
+    assert decoded.flags.owndata or decoded.base.flags.owndata
 
 
 @given(npst.scalar_dtypes().flatmap(npst.from_dtype))
-def test_scalars_come_back(value: Any) -> None:
-    back = decode(encode({"a": (value,)}))["a"][0]
-    assert type(back) is type(value)
-    assert back.dtype == value.dtype
-    assert back == value or (np.isnan(back) and np.isnan(value))
+def test_scalar_survives_round_trip(value: Any) -> None:
+    decoded = decode(encode({"a": (value,)}))["a"][0]
+    assert type(decoded) is type(value)
+    assert decoded.dtype == value.dtype
+    assert decoded == value or (np.isnan(decoded) and np.isnan(value))
 
 
 @pytest.mark.parametrize("value", [np.bytes_(b"a\0"), np.str_("a\0"), np.str_(""), np.float64(1)])
-def test_scalars_that_are_strings_keep_every_character(value: Any) -> None:
-    back = decode(encode(value))
-    assert type(back) is type(value)
-    assert repr(back) == repr(value)
+def test_string_scalar_keeps_every_character(value: Any) -> None:
+    decoded = decode(encode(value))
+    assert type(decoded) is type(value)
+    assert repr(decoded) == repr(value)
 
 
-def test_order_is_kept() -> None:
+def test_array_keeps_memory_order() -> None:
     fortran = np.asfortranarray(np.arange(6).reshape(2, 3))
-    back = decode(encode(fortran))
-    assert back.flags.f_contiguous
-    assert not back.flags.c_contiguous
-    assert (back == fortran).all()
+    decoded = decode(encode(fortran))
+    assert decoded.flags.f_contiguous
+    assert not decoded.flags.c_contiguous
+    assert (decoded == fortran).all()
     assert decode(encode(np.arange(6).reshape(2, 3))).flags.c_contiguous
 
 
-def test_byte_order_is_kept() -> None:
+def test_array_keeps_byte_order() -> None:
     assert decode(encode(np.array([1, 2], ">i4"))).dtype.str == ">i4"
 
 
-def test_numpy_values_are_no_plain_numbers() -> None:
+def test_numpy_scalar_keeps_its_class() -> None:
     assert type(decode(encode(np.float64(1.5)))) is np.float64
     assert type(decode(encode([np.bool_(True)]))[0]) is np.bool_
 
@@ -79,14 +79,14 @@ def test_numpy_values_are_no_plain_numbers() -> None:
     ],
     ids=repr,
 )
-def test_what_would_change_is_refused(value: object, reason: str) -> None:
+def test_unsupported_array_is_refused(value: object, reason: str) -> None:
     with pytest.raises(EncodeError) as caught:
         encode({"a": value})
     assert reason in str(caught.value)
     assert caught.value.path == "value['a']"
 
 
-def test_a_big_array_is_copied_few_times() -> None:
+def test_large_array_is_encoded_with_little_overhead() -> None:
     array = np.zeros(1_000_000)
     data = encode(array)
     assert len(data) - array.nbytes < 64

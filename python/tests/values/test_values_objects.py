@@ -1,4 +1,4 @@
-"""Objects made of fields, of every library that makes such classes, and how classes change."""
+"""Objects with fields as recorded values, for each library of such classes, and changes of their classes."""
 
 import dataclasses
 import decimal
@@ -23,7 +23,7 @@ T = TypeVar("T")
 class Plain:
     name: str
     tags: list[str] = dataclasses.field(default_factory=list)
-    made: int = dataclasses.field(default=0, init=False)
+    version: int = dataclasses.field(default=0, init=False)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True, order=True)
@@ -33,8 +33,8 @@ class Money:
 
 
 @dataclasses.dataclass
-class Hashed:
-    """Its constructor does not keep what it is given."""
+class DigestData:
+    """A class whose constructor drops its argument."""
 
     secret: dataclasses.InitVar[str]
     digest: str = dataclasses.field(init=False)
@@ -43,35 +43,35 @@ class Hashed:
     def __post_init__(self, secret: str) -> None:
         self.digest = secret[::-1]
         self.calls += 1
-        self.beside = [self.calls]
+        self.extra = [self.calls]
 
     @functools.cached_property
-    def costly(self) -> object:
+    def cached_lock(self) -> object:
         return threading.Lock()
 
 
 @dataclasses.dataclass
-class Generic1(Generic[T]):
+class GenericData(Generic[T]):
     item: T
 
 
 @dataclasses.dataclass
-class Child(Plain):
+class PlainChild(Plain):
     more: Any = None
 
 
-class Undecorated(Child):
+class UndecoratedChild(PlainChild):
     pass
 
 
 @dataclasses.dataclass
-class Slotted:
-    __slots__ = ("_hidden", "shown")
-    shown: int
+class SlottedData:
+    __slots__ = ("_private", "public")
+    public: int
 
 
 @dataclasses.dataclass
-class OwnNew:
+class CustomNew:
     x: int
 
     def __new__(cls, x: int) -> Self:
@@ -79,12 +79,12 @@ class OwnNew:
 
 
 @dataclasses.dataclass(slots=True)
-class Computing:
-    given: int
-    unset: int = dataclasses.field(init=False)
+class UnsetData:
+    number: int
+    missing_field: int = dataclasses.field(init=False)
 
     def __getattr__(self, name: str) -> Any:
-        raise LookupError(f"nobody may ask for {name}")
+        raise LookupError(f"attribute {name} was read")
 
 
 @attrs.define
@@ -129,7 +129,7 @@ class Model(pydantic.BaseModel):
     _private: int = pydantic.PrivateAttr(5)
 
 
-class Open(pydantic.BaseModel, extra="allow", frozen=True):
+class OpenModel(pydantic.BaseModel, extra="allow", frozen=True):
     a: int
 
     @functools.cached_property
@@ -150,7 +150,7 @@ class IntBox(Box[int]):
 
 
 @pydantic.dataclasses.dataclass
-class Checked:
+class PydanticData:
     a: int
 
 
@@ -159,12 +159,13 @@ class Pair(NamedTuple):
     right: Any = None
 
 
-class NamedPair(Pair):
+class PairChild(Pair):
     def both(self) -> tuple[Any, Any]:
         return self.left, self.right
 
 
 def state_of(value: Any) -> Any:
+    """Returns the attributes and the slots of an object."""
     names = [name for cls in type(value).__mro__ for name in getattr(cls, "__slots__", ())]
     slots = {name: getattr(value, name) for name in names if hasattr(value, name)}
     slots.pop("__weakref__", None)
@@ -178,10 +179,10 @@ def state_of(value: Any) -> Any:
         Plain("a", ["b"]),
         Money(amount=decimal.Decimal("1.50")),
         [Money(amount=decimal.Decimal(1)), {"x": Money(amount=decimal.Decimal("-0"))}],
-        Hashed("abc"),
-        Generic1[int](5),
-        Child("c", more=(1, Plain("d"))),
-        Undecorated("u"),
+        DigestData("abc"),
+        GenericData[int](5),
+        PlainChild("c", more=(1, Plain("d"))),
+        UndecoratedChild("u"),
         Attrs(1, [2]),
         FrozenAttrs("x"),
         DictAttrs(1),
@@ -190,69 +191,69 @@ def state_of(value: Any) -> Any:
         PostStruct(1),
         Model(a=2, b=Model(sea=[1]), url="https://example.org/x?y"),  # type: ignore[arg-type]
         Model.model_construct(a="not checked"),
-        Open(a=1, more={"x": (1,)}),  # type: ignore[call-arg]
+        OpenModel(a=1, more={"x": (1,)}),  # type: ignore[call-arg]
         Root([1, 2]),
         IntBox(item=1),
         Box[int](item=1),
-        Checked(1),
+        PydanticData(1),
         Pair(1),
-        NamedPair(1, (2,)),
+        PairChild(1, (2,)),
     ],
     ids=repr,
 )
-def test_objects_come_back(value: Any) -> None:
-    back = decode(encode(value))
-    assert type(back) is type(value)
-    assert back == value
+def test_object_survives_round_trip(value: Any) -> None:
+    decoded = decode(encode(value))
+    assert type(decoded) is type(value)
+    assert decoded == value
     if not isinstance(value, list):
-        mine, its = state_of(value), state_of(back)
-        mine[0].pop("__orig_class__", None)
+        expected, actual = state_of(value), state_of(decoded)
+        expected[0].pop("__orig_class__", None)
         if isinstance(value, Plain):
-            mine[0].setdefault("made", 0)  # was on the class alone
-        assert its == mine
-    assert encode(back) == encode(value)
+            expected[0].setdefault("version", 0)  # the default is an attribute of the class
+        assert actual == expected
+    assert encode(decoded) == encode(value)
 
 
-def test_constructors_are_not_called_again() -> None:
-    back = decode(encode(Hashed("abc")))
-    assert (back.digest, back.calls, back.beside) == ("cba", 1, [1])
+def test_decoding_calls_no_constructor() -> None:
+    decoded = decode(encode(DigestData("abc")))
+    assert (decoded.digest, decoded.calls, decoded.extra) == ("cba", 1, [1])
     assert decode(encode(PostStruct(1))).a == 2
 
 
-def test_cached_properties_are_computed_again() -> None:
-    value = Hashed("abc")
-    assert value.costly
-    assert "costly" not in vars(decode(encode(value)))
-    opened = Open(a=2)
-    assert opened.twice == 4
-    assert vars(decode(encode(opened))) == {"a": 2}
+def test_cached_property_is_not_recorded() -> None:
+    value = DigestData("abc")
+    assert value.cached_lock
+    assert "cached_lock" not in vars(decode(encode(value)))
+    model = OpenModel(a=2)
+    assert model.twice == 4
+    assert vars(decode(encode(model))) == {"a": 2}
 
 
-def test_fields_and_slots_without_a_value_have_none_afterwards() -> None:
+def test_unset_fields_and_slots_stay_unset() -> None:
     value = Plain("x")
     del value.tags
     assert not hasattr(decode(encode(value)), "tags")
-    slotted = Slotted(1)
-    assert not hasattr(decode(encode(slotted)), "_hidden")
-    slotted._hidden = (1,)
-    assert decode(encode(slotted))._hidden == (1,)
+    slotted = SlottedData(1)
+    assert not hasattr(decode(encode(slotted)), "_private")
+    slotted._private = (1,)
+    assert decode(encode(slotted))._private == (1,)
 
 
-def test_nothing_is_computed() -> None:
-    back = decode(encode(Computing(1)))
-    assert back.given == 1
+def test_encoding_bypasses_getattr_of_class() -> None:
+    decoded = decode(encode(UnsetData(1)))
+    assert decoded.number == 1
     with pytest.raises(LookupError):
-        _ = back.unset
+        _ = decoded.missing_field
 
 
-def test_a_url_that_is_not_its_text_is_refused() -> None:
-    kept = pydantic.TypeAdapter(
+def test_url_unlike_its_text_is_refused() -> None:
+    url = pydantic.TypeAdapter(
         Annotated[pydantic.HttpUrl, pydantic.UrlConstraints(preserve_empty_path=True)]
     ).validate_python("https://example.org")
-    refuse([kept], "result[0]", "its text makes another URL")
+    assert_refused([url], "result[0]", "its text makes another URL")
 
 
-def test_objects_are_usable_as_before() -> None:
+def test_decoded_object_keeps_its_behaviour() -> None:
     frozen = decode(encode(Money(amount=decimal.Decimal(1))))
     with pytest.raises(dataclasses.FrozenInstanceError):
         frozen.currency = "USD"
@@ -261,62 +262,63 @@ def test_objects_are_usable_as_before() -> None:
     assert model.model_fields_set == {"a"}
     assert model._private == 5
     assert model.model_dump_json() == Model(a=2).model_dump_json()
-    assert decode(encode(Open(a=1, b=2))).model_extra == {"b": 2}  # type: ignore[call-arg]
+    assert decode(encode(OpenModel(a=1, b=2))).model_extra == {"b": 2}  # type: ignore[call-arg]
 
 
-def test_pydantics_private_attributes_are_kept() -> None:
+def test_private_attribute_of_pydantic_is_recorded() -> None:
     model = Model()
     model._private = 9
     assert decode(encode(model))._private == 9
 
 
-def refuse(value: object, path: str, *parts: str) -> None:
+def assert_refused(value: object, path: str, *messages: str) -> None:
+    """Asserts that a value is refused with this path and with all of these messages."""
     with pytest.raises(EncodeError) as caught:
         encode(value, path="result")
     assert caught.value.path == path
-    for part in parts:
-        assert part in str(caught.value)
+    for message in messages:
+        assert message in str(caught.value)
 
 
-def test_what_cannot_come_back_is_refused() -> None:
-    refuse(OwnNew(1), "result", "makes its instances itself, in __new__")
-    refuse(Box[str](item="a"), "result", "Box[str]", "name of its own")
+def test_unrecordable_object_is_refused() -> None:
+    assert_refused(CustomNew(1), "result", "makes its instances itself, in __new__")
+    assert_refused(Box[str](item="a"), "result", "Box[str]", "name of its own")
     value = Plain("x")
     value.lock = threading.Lock()  # type: ignore[attr-defined]
-    refuse([value], "result[0].lock", "lock", "register a codec")
-    refuse(Open(a=1, b=object()), "result.b", "object")  # type: ignore[call-arg]
+    assert_refused([value], "result[0].lock", "lock", "register a codec")
+    assert_refused(OpenModel(a=1, b=object()), "result.b", "object")  # type: ignore[call-arg]
 
     class Local(NamedTuple):
         x: int
 
-    refuse(Local(1), "result", "defined inside a function", "top level of a module")
-    refuse({"a": pydantic.SecretStr("x")}, "result['a']", "pydantic.types.SecretStr")
+    assert_refused(Local(1), "result", "defined inside a function", "top level of a module")
+    assert_refused({"a": pydantic.SecretStr("x")}, "result['a']", "pydantic.types.SecretStr")
 
 
 @pytest.fixture
-def become() -> Iterator[Callable[[str, Any], None]]:
-    """Makes a name of this module another class, as a new version of the code would."""
+def replace_class() -> Iterator[Callable[[str, Any], None]]:
+    """A function that binds a name of this module to another class, as a deploy of new code does."""
     module = sys.modules[__name__]
-    before = {}
+    original_classes = {}
 
-    def change(name: str, cls: Any) -> None:
-        before.setdefault(name, getattr(module, name))
+    def replace(name: str, cls: Any) -> None:
+        original_classes.setdefault(name, getattr(module, name))
         cls.__qualname__ = cls.__name__ = name
         setattr(module, name, cls)
 
-    yield change
-    for name, cls in before.items():
+    yield replace
+    for name, cls in original_classes.items():
         setattr(module, name, cls)
 
 
-Become = Callable[[str, Any], None]
+ReplaceClass = Callable[[str, Any], None]
 
 
 @dataclasses.dataclass
 class WiderPlain:
     name: str
     tags: list[str]
-    made: int
+    version: int
     extra: list[int] = dataclasses.field(default_factory=lambda: [7])
     other: int = 8
 
@@ -345,8 +347,8 @@ class WiderModel(pydantic.BaseModel):
     e: list[int] = pydantic.Field(default_factory=list)
     f: int = pydantic.Field(default_factory=lambda data: data["a"] + 1)
     _private: int = pydantic.PrivateAttr()
-    _later: int = pydantic.PrivateAttr(6)
-    _never: int = pydantic.PrivateAttr()
+    _with_default: int = pydantic.PrivateAttr(6)
+    _without_default: int = pydantic.PrivateAttr()
 
 
 class WiderPair(NamedTuple):
@@ -361,34 +363,36 @@ class WiderPair(NamedTuple):
         (Plain("x"), WiderPlain, {"extra": [7], "other": 8}),
         (Attrs(2), WiderAttrs, {"d": 20, "e": []}),
         (Struct(1), WiderStruct, {"c": 3}),
-        (Model(a=1), WiderModel, {"d": 4, "e": [], "f": 2, "_later": 6, "_private": 5}),
+        (Model(a=1), WiderModel, {"d": 4, "e": [], "f": 2, "_with_default": 6, "_private": 5}),
         (Pair(1), WiderPair, {"third": 3}),
     ],
     ids=["dataclass", "attrs", "msgspec", "pydantic", "namedtuple"],
 )
-def test_an_added_field_gets_its_default(become: Become, old: Any, new: type, added: dict[str, Any]) -> None:
+def test_added_field_gets_its_default(
+    replace_class: ReplaceClass, old: Any, new: type, added: dict[str, Any]
+) -> None:
     data = encode(old)
-    become(type(old).__name__, new)
-    back = decode(data)
-    assert type(back) is new
-    assert {name: getattr(back, name) for name in added} == added
-    assert not hasattr(back, "_never")
+    replace_class(type(old).__name__, new)
+    decoded = decode(data)
+    assert type(decoded) is new
+    assert {name: getattr(decoded, name) for name in added} == added
+    assert not hasattr(decoded, "_without_default")
     if new is WiderModel:
-        assert back.model_fields_set == {"a"}
+        assert decoded.model_fields_set == {"a"}
 
 
 @dataclasses.dataclass
 class Strict:
     name: str
     tags: list[str]
-    made: int
+    version: int
     needed: int
 
 
 @pytest.mark.parametrize("kind", ["dataclass", "msgspec", "pydantic", "namedtuple", "attrs"])
-def test_an_added_field_without_default_is_an_error(become: Become, kind: str) -> None:
+def test_added_field_without_default_is_reported(replace_class: ReplaceClass, kind: str) -> None:
     data = encode(Plain("x"))
-    names = ["name", "tags", "made", "needed"]
+    names = ["name", "tags", "version", "needed"]
     new: Any = {
         "dataclass": lambda: dataclasses.make_dataclass("New", names),
         "msgspec": lambda: msgspec.defstruct("New", names),
@@ -396,29 +400,27 @@ def test_an_added_field_without_default_is_an_error(become: Become, kind: str) -
         "namedtuple": lambda: NamedTuple("New", [(name, Any) for name in names]),
         "attrs": lambda: attrs.make_class("New", names),
     }[kind]()
-    become("Plain", new)
+    replace_class("Plain", new)
     with pytest.raises(DecodeError, match="without the field needed, which has no default"):
         decode(data)
 
 
-def test_a_class_may_change_to_another_library(become: Become) -> None:
+def test_class_changes_to_another_library(replace_class: ReplaceClass) -> None:
     data = encode(Plain("x", ["t"]))
-    become("Plain", pydantic.create_model("New", name=(str, ...), tags=(Any, ...), made=(int, ...)))
-    back = decode(data)
-    assert isinstance(back, pydantic.BaseModel)
-    assert back.model_dump() == {"name": "x", "tags": ["t"], "made": 0}
+    replace_class("Plain", pydantic.create_model("New", name=(str, ...), tags=(Any, ...), version=(int, ...)))
+    decoded = decode(data)
+    assert isinstance(decoded, pydantic.BaseModel)
+    assert decoded.model_dump() == {"name": "x", "tags": ["t"], "version": 0}
 
 
-def test_a_removed_field_is_an_error_until_the_class_says_what_becomes_of_it(
-    become: Become,
-) -> None:
+def test_removed_field_needs_upgrade_method(replace_class: ReplaceClass) -> None:
     data = encode(Money(amount=decimal.Decimal("1.50")))
 
     @dataclasses.dataclass
     class Cents:
         cents: int = 0
 
-    become("Money", Cents)
+    replace_class("Money", Cents)
     with pytest.raises(DecodeError, match="with the field amount.*__stepfast_upgrade__"):
         decode(data)
 
@@ -432,27 +434,27 @@ def test_a_removed_field_is_an_error_until_the_class_says_what_becomes_of_it(
                 return {"cents": int(fields["amount"] * 100)}
             return fields
 
-    become("Money", Upgraded)
+    replace_class("Money", Upgraded)
     assert decode(data) == Upgraded(150)
     assert decode(encode(Upgraded(7))) == Upgraded(7)
 
 
-def test_a_class_without_fields_is_an_error(become: Become) -> None:
+def test_class_without_fields_is_reported(replace_class: ReplaceClass) -> None:
     data = encode(Plain("x"))
-    become("Plain", type("Plain", (), {}))
+    replace_class("Plain", type("Plain", (), {}))
     with pytest.raises(DecodeError, match="has no fields any more"):
         decode(data)
 
 
 def test_optional_libraries_are_not_imported() -> None:
-    program = (
+    source = (
         "import sys, dataclasses, datetime; from stepfast.values import *\n"
         "try: encode(object())\n"
         "except EncodeError: pass\n"
         "decode(encode((1, datetime.date(2024, 1, 1), ValueError(3))))\n"
         "print([name for name in ('numpy', 'pydantic', 'attr', 'msgspec') if name in sys.modules])"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60
+    program = subprocess.run(
+        [sys.executable, "-c", source], capture_output=True, text=True, check=True, timeout=60
     )
-    assert done.stdout == "[]\n"
+    assert program.stdout == "[]\n"

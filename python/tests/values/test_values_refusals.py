@@ -1,4 +1,4 @@
-"""What is refused when it is recorded, where it stands, and what to do; and `register`."""
+"""Refusals of values that cannot be recorded, with their paths and advice, and the function `register`."""
 
 import asyncio
 import collections
@@ -40,7 +40,7 @@ class Moment(datetime.datetime):
     pass
 
 
-class Own:
+class Parcel:
     def __init__(self, x: Any) -> None:
         self.x = x
 
@@ -50,7 +50,7 @@ class Own:
     __hash__ = None  # type: ignore[assignment]
 
 
-class OwnChild(Own):
+class ParcelChild(Parcel):
     pass
 
 
@@ -58,40 +58,49 @@ class Zone(datetime.tzinfo):
     pass
 
 
-def cycle() -> Any:
-    inside: list[Any] = []
-    inside.append({"a": (Box(inside),)})
-    return {"x": inside}
+def make_cycle() -> Any:
+    """Returns a value that contains itself."""
+    inner: list[Any] = []
+    inner.append({"a": (Box(inner),)})
+    return {"x": inner}
 
 
-def nested(wrap: Callable[[Any], Any], levels: int) -> Any:
+def nest(wrap: Callable[[Any], Any], levels: int) -> Any:
+    """Returns a number in this many levels of a container."""
     value: Any = 1
     for _ in range(levels):
         value = wrap(value)
     return value
 
 
-def attributed() -> Any:
+def make_dict_with_attribute() -> Any:
+    """Returns a dict of the standard library that has an attribute of its own."""
     value: Any = collections.OrderedDict(a=1)
     value.note = 1
     return value
 
 
-async def coroutine() -> None: ...
+def make_dynamic_member() -> Any:
+    """Returns a member of an enum that has no name in this module."""
+    members: Any = enum.Enum("Dynamic", "A")
+    return members.A
+
+
+async def return_nothing() -> None: ...
 
 
 @pytest.mark.parametrize(
-    ("value", "path", "type_name", "words"),
+    ("value", "path", "type_name", "message"),
     [
         (object(), "", "object", "no codec is known for this type; convert it"),
-        ([1, [Own(1)]], "[1][0]", "test_values_refusals.Own", "register a codec"),
-        (Box([{"a": (1, Own(1))}]), ".content[0]['a'][1]", "test_values_refusals.Own", ""),
-        (Point(1, Own(1)), ".y", "test_values_refusals.Own", ""),
-        (Frozen(content=Own(1)), ".content", "test_values_refusals.Own", ""),
-        (collections.deque([1, Own(1)], 5), "[1]", "test_values_refusals.Own", ""),
-        (collections.OrderedDict(a=Own(1)), "['a']", "test_values_refusals.Own", ""),
-        (collections.defaultdict(list, a=Own(1)), "['a']", "test_values_refusals.Own", ""),
-        ({(1, 2): Own(1)}, "[(1, 2)]", "test_values_refusals.Own", ""),
+        ([1, [Parcel(1)]], "[1][0]", "test_values_refusals.Parcel", "register a codec"),
+        (Box([{"a": (1, Parcel(1))}]), ".content[0]['a'][1]", "test_values_refusals.Parcel", ""),
+        (Point(1, Parcel(1)), ".y", "test_values_refusals.Parcel", ""),
+        (Frozen(content=Parcel(1)), ".content", "test_values_refusals.Parcel", ""),
+        (collections.deque([1, Parcel(1)], 5), "[1]", "test_values_refusals.Parcel", ""),
+        (collections.OrderedDict(a=Parcel(1)), "['a']", "test_values_refusals.Parcel", ""),
+        (collections.defaultdict(list, a=Parcel(1)), "['a']", "test_values_refusals.Parcel", ""),
+        ({(1, 2): Parcel(1)}, "[(1, 2)]", "test_values_refusals.Parcel", ""),
         ({(Frozen(content=UserId("x")),): 1}, None, "test_values_refusals.UserId", "key ("),
         ({1: {"b": UserId("x")}}, "[1]['b']", "test_values_refusals.UserId", ""),
         ({UserId("x"): 1}, None, "test_values_refusals.UserId", "come back as a str"),
@@ -108,14 +117,14 @@ async def coroutine() -> None: ...
         ([[].append], "[0]", "builtin_function_or_method", "cannot be recorded"),
         ((i for i in ()), "", "generator", "list(...)"),
         (threading, "", "module", "its name"),
-        (cycle(), "['x'][0]['a'][0].content", "list", "it contains itself"),
+        (make_cycle(), "['x'][0]['a'][0].content", "list", "it contains itself"),
         (threading.Lock(), "", "_thread.lock", "return an id"),
         (io.BytesIO(), "", "_io.BytesIO", "return an id"),
         (list[int], "", "types.GenericAlias", ""),
         (..., "", "ellipsis", ""),
         ({}.keys(), "", "dict_keys", ""),
         (types.MappingProxyType({}), "", "mappingproxy", ""),
-        (attributed(), "", "collections.OrderedDict", "attributes of its own"),
+        (make_dict_with_attribute(), "", "collections.OrderedDict", "attributes of its own"),
         (
             datetime.datetime(2024, 1, 1, tzinfo=Zone()),
             "",
@@ -123,11 +132,13 @@ async def coroutine() -> None: ...
             "zoneinfo.ZoneInfo",
         ),
         ({"d": collections.defaultdict(lambda: 1)}, "['d']", "function", ""),
-        (enum.Enum("Made", "A").A, "", "test_values_refusals.Made", "no Made in module"),  # type: ignore[attr-defined]
+        (make_dynamic_member(), "", "test_values_refusals.Dynamic", "no Dynamic in module"),
     ],
     ids=lambda value: type(value).__name__,
 )
-def test_refusals(value: object, path: str | None, type_name: str, words: str) -> None:
+def test_unrecordable_value_is_refused_with_its_path(
+    value: object, path: str | None, type_name: str, message: str
+) -> None:
     with pytest.raises(EncodeError) as caught:
         encode(value, path="result")
     error = caught.value
@@ -140,32 +151,32 @@ def test_refusals(value: object, path: str | None, type_name: str, words: str) -
         assert error.path.endswith("of result") or ".content" in error.path
     assert error.type_name == type_name
     assert str(error).startswith(f"{error.path} cannot be recorded: it is a {type_name}, and ")
-    assert words in str(error)
+    assert message in str(error)
     assert "; " in str(error)
 
 
-def test_a_zone_from_a_file_is_refused() -> None:
-    keyless = zoneinfo.ZoneInfo.from_file(io.BytesIO(_tzif()))
+def test_time_zone_read_from_file_is_refused() -> None:
+    keyless = zoneinfo.ZoneInfo.from_file(io.BytesIO(make_time_zone_file()))
     with pytest.raises(EncodeError, match="read from a file"):
         encode(datetime.datetime(2024, 1, 1, tzinfo=keyless))
 
 
-def _tzif() -> bytes:
-    """The smallest file of a time zone: UTC, for ever."""
+def make_time_zone_file() -> bytes:
+    """Returns the content of the smallest time zone file, that of UTC."""
     head = b"TZif" + b"\0" * 16 + b"".join(n.to_bytes(4, "big") for n in (0, 0, 0, 0, 1, 4))
     return head + b"\0" * 6 + b"UTC\0"
 
 
-def test_a_coroutine_is_refused() -> None:
-    made = coroutine()
+def test_coroutine_is_refused() -> None:
+    call = return_nothing()
     with pytest.raises(EncodeError, match="await it first"):
-        encode(made)
-    made.close()
+        encode(call)
+    call.close()
     with pytest.raises(EncodeError, match="no codec"):
         encode(asyncio.Lock())
 
 
-WRAPS: list[Callable[[Any], Any]] = [
+WRAPPERS: list[Callable[[Any], Any]] = [
     lambda x: [x],
     lambda x: {"a": x},
     lambda x: {1: x},
@@ -177,11 +188,11 @@ WRAPS: list[Callable[[Any], Any]] = [
 ]
 
 
-@pytest.mark.parametrize("wrap", WRAPS)
-def test_what_is_nested_too_deeply_is_refused(wrap: Callable[[Any], Any]) -> None:
-    # far beyond every limit, and around each of them: never a crash, never bytes that cannot be read
+@pytest.mark.parametrize("wrap", WRAPPERS)
+def test_value_nested_too_deeply_is_refused(wrap: Callable[[Any], Any]) -> None:
+    # levels around each limit and far beyond: the process never crashes, and encoded values can be decoded
     for levels in [*range(20, 40), *range(95, 105), *range(250, 260), 2_000, 100_000]:
-        value = nested(wrap, levels)
+        value = nest(wrap, levels)
         try:
             data = encode(value)
         except EncodeError as error:
@@ -189,42 +200,43 @@ def test_what_is_nested_too_deeply_is_refused(wrap: Callable[[Any], Any]) -> Non
             assert levels > 30
             continue
         assert levels < 260
-        back = decode(data)
-        assert type(back) is type(value)
-        assert encode(back) == data
+        decoded = decode(data)
+        assert type(decoded) is type(value)
+        assert encode(decoded) == data
 
 
 @pytest.mark.parametrize(("wrap", "limit"), [(lambda x: (x,), 100), (Box, 100), (lambda x: [x], 255)])
-def test_the_deepest_values_are_read_wherever_the_program_is(wrap: Callable[[Any], Any], limit: int) -> None:
-    def deep(frames: int, data: bytes) -> Any:
-        return deep(frames - 1, data) if frames else decode(data)
+def test_deepest_value_is_decoded_at_any_stack_depth(wrap: Callable[[Any], Any], limit: int) -> None:
+    def decode_in_frames(frames: int, data: bytes) -> Any:
+        return decode_in_frames(frames - 1, data) if frames else decode(data)
 
-    data = encode(nested(wrap, limit))
-    assert encode(deep(500, data)) == data
+    data = encode(nest(wrap, limit))
+    assert encode(decode_in_frames(500, data)) == data
     with pytest.raises(EncodeError, match="nested too deeply"):
-        encode(nested(wrap, limit + 1))
+        encode(nest(wrap, limit + 1))
 
 
-def test_errors_of_ones_own_code_are_told() -> None:
-    class Bad:
+def test_error_of_registered_codec_is_reported() -> None:
+    class FailingCodec:
         pass
 
     def fail(_: object) -> object:
         raise LookupError("no luck")
 
-    register(Bad, encode=fail, decode=fail, name="refusals.Bad")
+    register(FailingCodec, encode=fail, decode=fail, name="refusals.FailingCodec")
     with pytest.raises(EncodeError, match=r"value\[0\].*LookupError: no luck") as caught:
-        encode([Bad()])
+        encode([FailingCodec()])
     assert isinstance(caught.value.__cause__, LookupError)
-    registry.register(Bad, aliases=["refusals.Worse"])
-    codec.own_codecs[Bad] = (lambda _: 1, fail)
-    registry.codec_by_class[Bad] = registry._registered_codec(Bad, lambda _: 1)  # type: ignore[attr-defined]
+    registry.register(FailingCodec, aliases=["refusals.Worse"])
+    codec.own_codecs[FailingCodec] = (lambda _: 1, fail)
+    number_codec = registry._registered_codec(FailingCodec, lambda _: 1)  # type: ignore[attr-defined]
+    registry.codec_by_class[FailingCodec] = number_codec
     with pytest.raises(DecodeError, match="LookupError: no luck"):
-        decode(encode([Bad()]))
+        decode(encode([FailingCodec()]))
 
 
 @pytest.mark.parametrize(
-    ("data", "words"),
+    ("data", "message"),
     [
         (b"", "the bytes are no recorded value"),
         (b"\xc1", "the bytes are no recorded value"),
@@ -235,57 +247,58 @@ def test_errors_of_ones_own_code_are_told() -> None:
         (b"\xd4\x0f\x01", "cannot be rebuilt: TypeError"),
     ],
 )
-def test_bytes_that_are_no_value_are_refused(data: bytes, words: str) -> None:
-    with pytest.raises(DecodeError, match=words) as caught:
+def test_malformed_value_is_refused(data: bytes, message: str) -> None:
+    with pytest.raises(DecodeError, match=message) as caught:
         decode(data)
     assert caught.value.code == "SF-0031"
     assert isinstance(caught.value, ValueError)
 
 
 @pytest.fixture(autouse=True)
-def registered() -> Iterator[None]:
-    """Forgets what a test registered."""
-    places: list[dict[Any, Any]] = [
+def registry_reset() -> Iterator[None]:
+    """Drops the registrations of a test at its end."""
+    registries: list[dict[Any, Any]] = [
         codec.own_codecs,
         registry.codec_by_class,
         references.class_of_name,
         references.name_of_class,
     ]
-    before = [dict(place) for place in places]
+    snapshots = [dict(each) for each in registries]
     yield
-    for place, held in zip(places, before, strict=True):
-        place.clear()
-        place.update(held)
+    for each, snapshot in zip(registries, snapshots, strict=True):
+        each.clear()
+        each.update(snapshot)
 
 
-def register_own(**names: Any) -> None:
-    register(Own, encode=lambda own: [own.x], decode=lambda parts: Own(*parts), **names)
+def register_parcel(**names: Any) -> None:
+    """Registers `Parcel` with a codec."""
+    register(Parcel, encode=lambda parcel: [parcel.x], decode=lambda parts: Parcel(*parts), **names)
 
 
-def test_a_registered_class_comes_back() -> None:
-    register_own()
-    value = Own({"a": (1, Own(2))})
+def test_registered_class_survives_round_trip() -> None:
+    register_parcel()
+    value = Parcel({"a": (1, Parcel(2))})
     assert decode(encode([value])) == [value]
     assert encode([value], path="x") == encode([value])
     with pytest.raises(EncodeError) as caught:
-        encode(Own(object()), path="r")
+        encode(Parcel(object()), path="r")
     assert caught.value.type_name == "object"
 
 
-def test_a_subclass_of_a_registered_class_is_refused() -> None:
-    register_own()
-    with pytest.raises(EncodeError, match="come back as a test_values_refusals.Own"):
-        encode(OwnChild(1))
+def test_subclass_of_registered_class_is_refused() -> None:
+    register_parcel()
+    with pytest.raises(EncodeError, match="come back as a test_values_refusals.Parcel"):
+        encode(ParcelChild(1))
 
 
-def test_a_subclass_of_text_may_be_registered() -> None:
+def test_registered_subclass_of_text_survives_round_trip() -> None:
     register(UserId, encode=str, decode=UserId)
-    back = decode(encode({"id": UserId("x"), UserId("k"): 1}))
-    assert type(back["id"]) is UserId
-    assert [type(key) for key in back] == [str, UserId]
+    decoded = decode(encode({"id": UserId("x"), UserId("k"): 1}))
+    assert type(decoded["id"]) is UserId
+    assert [type(key) for key in decoded] == [str, UserId]
 
 
-def test_register_is_a_decorator() -> None:
+def test_register_works_as_decorator() -> None:
     @register
     class Bare:
         pass
@@ -299,7 +312,7 @@ def test_register_is_a_decorator() -> None:
     assert b"shop.item" in encode(Item.A)
 
 
-def test_names_outlive_classes() -> None:
+def test_alias_finds_renamed_class() -> None:
     data = encode(Colour.RED)
     with pytest.raises(DecodeError, match="no class Gone.*keep the old name|Keep the old name"):
         decode(data.replace(b"Colour", b"Colou_"))
@@ -308,36 +321,36 @@ def test_names_outlive_classes() -> None:
     assert decode(encode(Colour.RED)) is Colour.RED
 
 
-def test_a_name_that_nobody_registered_is_told() -> None:
-    register_own(name="own")
-    data = encode(Own(1))
-    del references.class_of_name["own"]
-    with pytest.raises(DecodeError, match="no class is registered as 'own'"):
+def test_unregistered_name_is_reported() -> None:
+    register_parcel(name="parcel")
+    data = encode(Parcel(1))
+    del references.class_of_name["parcel"]
+    with pytest.raises(DecodeError, match="no class is registered as 'parcel'"):
         decode(data)
 
 
-def test_a_codec_that_nobody_registered_is_told() -> None:
-    register_own()
-    data = encode(Own(1))
-    del codec.own_codecs[Own]
-    with pytest.raises(DecodeError, match="no codec is registered for test_values_refusals.Own"):
+def test_unregistered_codec_is_reported() -> None:
+    register_parcel()
+    data = encode(Parcel(1))
+    del codec.own_codecs[Parcel]
+    with pytest.raises(DecodeError, match="no codec is registered for test_values_refusals.Parcel"):
         decode(data)
 
 
-def test_collisions_are_refused() -> None:
-    register_own(name="own")
+def test_colliding_registration_is_refused() -> None:
+    register_parcel(name="parcel")
     with pytest.raises(ValueError, match="has a codec already"):
-        register_own()
-    with pytest.raises(ValueError, match="is registered as 'own' already"):
-        register(Own, name="other")
-    with pytest.raises(ValueError, match="the name 'own' is taken by test_values_refusals.Own"):
-        register(OwnChild, encode=vars, decode=OwnChild, name="own")
+        register_parcel()
+    with pytest.raises(ValueError, match="is registered as 'parcel' already"):
+        register(Parcel, name="other")
+    with pytest.raises(ValueError, match="the name 'parcel' is taken by test_values_refusals.Parcel"):
+        register(ParcelChild, encode=vars, decode=ParcelChild, name="parcel")
     with pytest.raises(ValueError, match="is taken"):
-        register(OwnChild, aliases=["own"])
+        register(ParcelChild, aliases=["parcel"])
     with pytest.raises(ValueError, match="the name '' "):
-        register(OwnChild, aliases=[""])
+        register(ParcelChild, aliases=[""])
     for cls in (int, dict, tuple, decimal.Decimal, re.Pattern):
         with pytest.raises(ValueError, match="cannot be replaced"):
             register(cls, name="x")
     with pytest.raises(TypeError, match="both encode and decode"):
-        register(OwnChild, encode=vars)
+        register(ParcelChild, encode=vars)
