@@ -1,4 +1,4 @@
-"""Failures that no code of Python has raised, as the code of workflows and callers sees them."""
+"""Failures that no Python code has raised, as exceptions in workflows and at callers."""
 
 import asyncio
 import queue
@@ -19,90 +19,92 @@ from stepfast import (
 
 
 @step
-def fill(size: int) -> str:
+def make_text(size: int) -> str:
     return "x" * size
 
 
 @workflow
-def full(size: int) -> str:
+def return_text(size: int) -> str:
     return "x" * size
 
 
 @workflow
-def fills(size: int) -> str:
+def catch_large_outcome(size: int) -> str:
     try:
-        return fill(size)
+        return make_text(size)
     except WorkflowFailed as error:
         return f"{error.code} {error}"
 
 
 @workflow
-def asks(size: int) -> str:
+def catch_large_input(size: int) -> str:
     try:
-        return full("x" * size)  # type: ignore[arg-type]
+        return return_text("x" * size)  # type: ignore[arg-type]
     except WorkflowFailed as error:
         return f"{error.code} {error}"
 
 
-def test_what_is_too_large_is_told_in_plain_words(url: str) -> None:
+def test_large_value_fails_with_plain_message(url: str) -> None:
     with Engine(url, value_limit=1000) as engine:
-        said = engine.run(fills, 2000)
-        assert said.startswith('SF-0007 SF-0007: the outcome of step "fill" has 2004 bytes encoded'), said
-        said = engine.run(asks, 2000)
-        assert said.startswith('SF-0007 SF-0007: the input of child "full" has'), said
+        message = engine.run(catch_large_outcome, 2000)
+        assert message.startswith(
+            'SF-0007 SF-0007: the outcome of step "make_text" has 2004 bytes encoded'
+        ), message
+        message = engine.run(catch_large_input, 2000)
+        assert message.startswith('SF-0007 SF-0007: the input of child "return_text" has'), message
 
-        for handle in (engine.start(full.options(workflow_id="full"), 2000), engine.get("full")):
+        for handle in (engine.start(return_text.options(workflow_id="large"), 2000), engine.get("large")):
             with pytest.raises(WorkflowFailed) as failed:
                 handle.result()
-            said = str(failed.value)
-            assert said.startswith(
-                'the workflow failed: the output of workflow "full" has 2004 bytes encoded'
+            message = str(failed.value)
+            assert message.startswith(
+                'the workflow failed: the output of workflow "return_text" has 2004 bytes encoded'
             )
-            assert "[SF-0007]" in said and "Error" not in said
-        error = engine.show("full").error
+            assert "[SF-0007]" in message and "Error" not in message
+        error = engine.show("large").error
         assert isinstance(error, WorkflowFailed) and error.code == "SF-0007"
 
 
-told: queue.Queue[str] = queue.Queue()
+REPORTED_IDS: queue.Queue[str] = queue.Queue()
 
 
 @step
-def tell() -> None:
-    now = current()
-    told.put(now.workflow_id)
+def report_id() -> None:
+    execution = current()
+    REPORTED_IDS.put(execution.workflow_id)
 
 
 @step
-async def tell_async() -> None:
-    now = current()
-    told.put(now.workflow_id)
+async def report_id_async() -> None:
+    execution = current()
+    REPORTED_IDS.put(execution.workflow_id)
 
 
 @workflow
-def waits() -> None:
-    tell()
+def report_and_sleep() -> None:
+    report_id()
     sleep(days=1)
 
 
 @workflow
-async def waits_async() -> None:
-    await tell_async()
+async def report_and_sleep_async() -> None:
+    await report_id_async()
     await sleep(days=1)
 
 
 @workflow
-def outlives(is_awaited_later: bool) -> str:
+def catch_cancelled_child(is_awaited_later: bool) -> str:
     try:
-        waits.start().result() if is_awaited_later else waits()
+        report_and_sleep.start().result() if is_awaited_later else report_and_sleep()
     except WorkflowCancelled as cancelled:
-        return f"{cancelled.code} {fill(1)}"
+        return f"{cancelled.code} {make_text(1)}"
     return "not cancelled"
 
 
 @workflow
-async def outlives_async(is_awaited_later: bool) -> str:
+async def catch_cancelled_child_async(is_awaited_later: bool) -> str:
     try:
-        await (await waits_async.start() if is_awaited_later else waits_async())
+        await (await report_and_sleep_async.start() if is_awaited_later else report_and_sleep_async())
     except WorkflowCancelled as cancelled:
         return f"{cancelled.code} {await stepfast.map(square, [2])}"
     return "not cancelled"
@@ -114,32 +116,32 @@ async def square(n: int) -> int:
 
 
 @workflow
-def falls_with_it() -> None:
+def fail_with_cancelled_child() -> None:
     try:
-        waits()
+        report_and_sleep()
     finally:
-        fill(1)
+        make_text(1)
 
 
-caught: list[Exception] = []
+CAUGHT_ERRORS: list[Exception] = []
 
 
 @workflow
-def catches_all() -> None:
+def catch_every_exception() -> None:
     try:
-        waits()
+        report_and_sleep()
     except Exception as error:
-        caught.append(error)
+        CAUGHT_ERRORS.append(error)
 
 
 @pytest.mark.parametrize("is_awaited_later", [False, True])
 @pytest.mark.parametrize("suspend_after", [0.0, 5.0])
-def test_a_parent_catches_that_its_child_was_cancelled(
+def test_parent_catches_cancellation_of_its_child(
     url: str, suspend_after: float, is_awaited_later: bool
 ) -> None:
     with Engine(url, suspend_after=suspend_after) as engine:
-        parent = engine.start(outlives, is_awaited_later)
-        child = told.get(timeout=60)
+        parent = engine.start(catch_cancelled_child, is_awaited_later)
+        child = REPORTED_IDS.get(timeout=60)
         assert engine.cancel(child)
         assert parent.result(timeout=60) == "SF-0022 x"
         assert parent.status() == "completed"
@@ -148,43 +150,43 @@ def test_a_parent_catches_that_its_child_was_cancelled(
 
     async def main() -> None:
         async with AsyncEngine(url, suspend_after=suspend_after) as engine, asyncio.timeout(60):
-            parent = await engine.start(outlives_async, is_awaited_later)
-            assert await engine.cancel(await asyncio.to_thread(told.get, True, 60))
+            parent = await engine.start(catch_cancelled_child_async, is_awaited_later)
+            assert await engine.cancel(await asyncio.to_thread(REPORTED_IDS.get, True, 60))
             assert await parent == "SF-0022 [4]"
 
     asyncio.run(main())
 
 
-def test_a_parent_that_does_not_catch_it_has_failed(url: str) -> None:
+def test_parent_fails_by_uncaught_cancellation_of_its_child(url: str) -> None:
     with Engine(url) as engine:
-        parent = engine.start(falls_with_it.options(workflow_id="falls"))
-        assert engine.cancel(told.get(timeout=60))
-        for handle in (parent, engine.get("falls")):
+        parent = engine.start(fail_with_cancelled_child.options(workflow_id="fails"))
+        assert engine.cancel(REPORTED_IDS.get(timeout=60))
+        for handle in (parent, engine.get("fails")):
             with pytest.raises(WorkflowCancelled) as cancelled:
                 handle.result(timeout=60)
             assert cancelled.value.code == "SF-0022"
         assert parent.status() == "failed"
 
 
-def test_no_code_catches_that_its_own_workflow_was_cancelled(url: str) -> None:
+def test_cancelled_workflow_catches_no_exception(url: str) -> None:
     with Engine(url) as engine:
-        parent = engine.start(catches_all)
-        child = engine.get(told.get(timeout=60))
+        parent = engine.start(catch_every_exception)
+        child = engine.get(REPORTED_IDS.get(timeout=60))
         assert parent.cancel()
         for handle in (parent, child):
             with pytest.raises(WorkflowCancelled) as cancelled:
                 handle.result(timeout=60)
             assert cancelled.value.code == "SF-0022"
         assert parent.status() == "cancelled"
-        assert not caught
+        assert not CAUGHT_ERRORS
 
 
-def test_a_record_says_that_the_time_was_up(url: str) -> None:
+def test_record_has_error_code_of_time_limit(url: str) -> None:
     with Engine(url) as engine:
-        handle = engine.start(waits.options(workflow_id="late", execution_timeout=0.01))
+        handle = engine.start(report_and_sleep.options(workflow_id="late", execution_timeout=0.01))
         with pytest.raises(WorkflowCancelled):
             handle.result(timeout=60)
         error = engine.show("late").error
         assert isinstance(error, WorkflowCancelled) and error.code == "SF-0021"
-    while not told.empty():
-        told.get()
+    while not REPORTED_IDS.empty():
+        REPORTED_IDS.get()

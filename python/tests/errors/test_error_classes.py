@@ -1,4 +1,4 @@
-"""The classes of Stepfast's exceptions, which the error code decides."""
+"""Classes of Stepfast's exceptions, which the error codes decide."""
 
 from __future__ import annotations
 
@@ -41,38 +41,38 @@ ERRORS_MD = ROOT / "docs/reference/errors.md"
 
 
 @workflow
-def errors_doubles(n: int) -> int:
+def return_double(n: int) -> int:
     return 2 * n
 
 
 @workflow
-def errors_sleeps(n: int) -> int:
+def return_after_sleep(n: int) -> int:
     sleep(0.3)
     return n
 
 
 @step
-def errors_times_out() -> None:
+def raise_timeout_error() -> None:
     raise TimeoutError("of the step")
 
 
 @workflow
-def errors_fails_in_time() -> None:
-    errors_times_out()
+def fail_with_timeout_error() -> None:
+    raise_timeout_error()
 
 
 @workflow
-async def errors_sleeps_async(n: int) -> int:
+async def return_after_sleep_async(n: int) -> int:
     await sleep(0.3)
     return n
 
 
 @workflow
-async def errors_fails_in_time_async() -> None:
-    await errors_times_out.in_thread()
+async def fail_with_timeout_error_async() -> None:
+    await raise_timeout_error.in_thread()
 
 
-def test_classes_derive_from_those_of_python() -> None:
+def test_exception_classes_derive_from_classes_of_python() -> None:
     assert issubclass(InvalidArgument, ValueError)
     assert issubclass(NotFound, LookupError)
     assert issubclass(ResultTimeout, TimeoutError)
@@ -110,23 +110,23 @@ def test_classes_derive_from_those_of_python() -> None:
         ("of a later version", "SF-9999", Error),
     ],
 )
-def test_code_decides_the_class(kind: str, code: str, cls: type[Error]) -> None:
+def test_error_code_decides_exception_class(kind: str, code: str, cls: type[Error]) -> None:
     error = exception_for_error(kind, code, "text", None)
     assert type(error) is cls and error.code == code
-    back = decode_exception(encode_exception(error))
-    assert type(back) is cls and (str(back), vars(back)) == ("text", {"code": code})
+    decoded = decode_exception(encode_exception(error))
+    assert type(decoded) is cls and (str(decoded), vars(decoded)) == ("text", {"code": code})
 
 
-def test_code_of_a_recorded_failure_decides_the_class() -> None:
+def test_code_of_recorded_failure_decides_exception_class() -> None:
     for code, cls in (("SF-0039", DedupConflict), ("SF-0007", WorkflowFailed), ("SF-0037", NotFound)):
         error = recorded_exception((code, "text", [], b""))
         assert type(error) is cls and error.code == code
-    # the workflow has failed, whatever its failure is like
+    # an error of the kind Failed raises WorkflowFailed, whatever code its failure has
     failed = exception_for_error("Failed", "SF-0008", "text", ("SF-0040", "text", b""))
     assert type(failed) is WorkflowFailed and failed.code == "SF-0040"
 
 
-def test_every_code_is_documented() -> None:
+def test_error_codes_are_documented() -> None:
     text = ERRORS_MD.read_text(encoding="utf-8")
     for code in [*CODES, ResultTimeout("").code]:
         assert f"### {code}\n" in text
@@ -134,29 +134,29 @@ def test_every_code_is_documented() -> None:
         assert f"`{cls.__name__}`" in text
 
 
-def test_closed_engine_is_told_apart_from_an_unreachable_database(url: str) -> None:
+def test_closed_engine_differs_from_unreachable_database(url: str) -> None:
     with Engine(url) as engine:
-        handle = engine.start(errors_sleeps, 1)
-    for ask in (lambda: engine.start(errors_doubles, 1), handle.status):
+        handle = engine.start(return_after_sleep, 1)
+    for call in (lambda: engine.start(return_double, 1), handle.status):
         with pytest.raises(EngineClosed) as raised:
-            ask()
+            call()
         assert raised.value.code == "SF-0012"
     with pytest.raises(StoreUnavailable) as unreachable:
         Engine("postgres://127.0.0.1:9/shop?connect_timeout=1")
     assert unreachable.value.code == "SF-0035"
 
 
-def test_conflicts_are_told_apart(url: str) -> None:
+def test_conflict_has_class_of_its_cause(url: str) -> None:
     with Engine(url, queues=[Queue("one", max_depth=1)]) as engine:
-        engine.run(errors_doubles.options(workflow_id="a"), 1)
+        engine.run(return_double.options(workflow_id="a"), 1)
         with pytest.raises(WorkflowIdConflict):
-            engine.run(errors_doubles.options(workflow_id="a"), 2)
+            engine.run(return_double.options(workflow_id="a"), 2)
         engine.pause_queue("one")
-        engine.start(errors_doubles.options(queue="one", dedup_id="d"), 1)
+        engine.start(return_double.options(queue="one", dedup_id="d"), 1)
         with pytest.raises(DedupConflict):
-            engine.start(errors_doubles.options(queue="one", dedup_id="d"), 1)
+            engine.start(return_double.options(queue="one", dedup_id="d"), 1)
         with pytest.raises(QueueFull):
-            engine.start(errors_doubles.options(queue="one"), 1)
+            engine.start(return_double.options(queue="one"), 1)
         with pytest.raises(NotFound) as missing:
             engine.get("b")
         assert isinstance(missing.value, LookupError)
@@ -164,32 +164,32 @@ def test_conflicts_are_told_apart(url: str) -> None:
         Engine(url, queues=[Queue("one", max_depth=2, on_conflict="refuse")])
 
 
-def test_result_timeout_is_told_apart_from_a_timeout_of_the_workflow(url: str) -> None:
+def test_result_timeout_differs_from_timeout_of_workflow(url: str) -> None:
     with Engine(url) as engine:
-        handle = engine.start(errors_sleeps, 7)
-        with pytest.raises(ResultTimeout, match=r"Handle\('.*'\) has not ended within 0.01 s") as late:
+        handle = engine.start(return_after_sleep, 7)
+        with pytest.raises(ResultTimeout, match=r"Handle\('.*'\) has not ended within 0.01 s") as timeout:
             handle.result(timeout=0.01)
-        assert (late.value.code, isinstance(late.value, TimeoutError)) == ("SF-0041", True)
+        assert (timeout.value.code, isinstance(timeout.value, TimeoutError)) == ("SF-0041", True)
         with pytest.raises(ResultTimeout):
             handle.result(timeout=0)
         assert handle.result(timeout=60) == 7
-        failed = engine.start(errors_fails_in_time)
+        failed = engine.start(fail_with_timeout_error)
         with pytest.raises(TimeoutError, match="of the step") as raised:
             failed.result(timeout=60)
         assert not isinstance(raised.value, ResultTimeout)
 
 
-def test_async_result_has_a_timeout(url: str) -> None:
+def test_async_result_has_timeout(url: str) -> None:
     async def main() -> None:
         async with AsyncEngine(url) as engine:
-            handle = await engine.start(errors_sleeps_async, 7)
+            handle = await engine.start(return_after_sleep_async, 7)
             for timeout in (0.01, 0):
                 with pytest.raises(ResultTimeout, match=r"AsyncHandle\('.*'\) has not ended within 0"):
                     await handle.result(timeout=timeout)
             assert await handle.result(timeout=60) == 7
             assert await handle.result(timeout=float("inf")) == 7
             assert await handle.result(timeout=0) == await handle == 7
-            failed = await engine.start(errors_fails_in_time_async)
+            failed = await engine.start(fail_with_timeout_error_async)
             with pytest.raises(TimeoutError, match="of the step") as raised:
                 await failed.result(timeout=60)
             assert not isinstance(raised.value, ResultTimeout)
@@ -199,32 +199,32 @@ def test_async_result_has_a_timeout(url: str) -> None:
     asyncio.run(main())
 
 
-def test_async_result_of_another_thread_has_a_timeout(url: str) -> None:
+def test_async_result_has_timeout_in_another_thread(url: str) -> None:
     async def main() -> None:
         async with AsyncEngine(url) as engine:
-            handle = await engine.start(errors_sleeps_async, 7)
+            handle = await engine.start(return_after_sleep_async, 7)
             loop = asyncio.get_running_loop()
 
-            def elsewhere() -> int:
+            def wait_in_thread() -> int:
                 with pytest.raises(ResultTimeout):
                     asyncio.run_coroutine_threadsafe(handle.result(timeout=0.01), loop).result(60)
                 return asyncio.run_coroutine_threadsafe(handle.result(timeout=60), loop).result(60)
 
-            assert await asyncio.to_thread(elsewhere) == 7
+            assert await asyncio.to_thread(wait_in_thread) == 7
 
     asyncio.run(main())
 
 
-def test_cancelled_wait_is_no_result_timeout(url: str) -> None:
+def test_cancelled_wait_raises_no_result_timeout(url: str) -> None:
     async def main() -> None:
         async with AsyncEngine(url) as engine:
-            handle = await engine.start(errors_sleeps_async, 7)
+            handle = await engine.start(return_after_sleep_async, 7)
             with pytest.raises(TimeoutError) as raised:
                 async with asyncio.timeout(0.01):
                     await handle.result(timeout=60)
             assert not isinstance(raised.value, ResultTimeout)
-            begun = time.monotonic()
+            start_time = time.monotonic()
             assert await handle == 7
-            assert time.monotonic() - begun < 30
+            assert time.monotonic() - start_time < 30
 
     asyncio.run(main())

@@ -1,4 +1,4 @@
-"""The code of an exception is that of what has ended the execution, not that of its envelope."""
+"""Error codes of exceptions that callers catch: each is the code of the event that ended the execution."""
 
 from __future__ import annotations
 
@@ -25,52 +25,52 @@ from stepfast import (
     workflow,
 )
 
-HELD, GOES = threading.Event(), threading.Event()
-NAMES = ["first"]
+STEP_BEGUN, STEP_RELEASED = threading.Event(), threading.Event()
+STEP_NAMES = ["first"]
 
-#: A worker that its execution kills.
-KILLED = """
+#: A program whose execution kills its worker.
+KILLED_PROGRAM = """
 import os, sys
 from stepfast import Engine, step, workflow
 
 @step
-def dies() -> None:
+def exit_process() -> None:
     os._exit(9)
 
 @workflow
-def kills_its_worker() -> None:
-    dies()
+def kill_worker() -> None:
+    exit_process()
 
 with Engine(sys.argv[1]) as engine:
-    engine.run(kills_its_worker.options(workflow_id="x"))
+    engine.run(kill_worker.options(workflow_id="x"))
 """
 
 
 @step
-def held() -> None:
-    HELD.set()
-    GOES.wait(60)
+def wait_for_release() -> None:
+    STEP_BEGUN.set()
+    STEP_RELEASED.wait(60)
 
 
 @workflow
-def sleeps_for_long() -> None:
+def sleep_for_one_hour() -> None:
     sleep(3600)
 
 
 @workflow
-def returns_much(size: int) -> str:
+def return_large_text(size: int) -> str:
     return "x" * size
 
 
 @workflow
-def calls_by_another_name() -> None:
-    step(name=NAMES[0])(lambda: None)()
-    held()
+def call_renamed_step() -> None:
+    step(name=STEP_NAMES[0])(lambda: None)()
+    wait_for_release()
 
 
 @workflow
-def kills_its_worker() -> None:
-    raise AssertionError("it is not tried again")
+def kill_worker() -> None:
+    raise AssertionError("the execution has run again")
 
 
 @dataclass
@@ -79,45 +79,46 @@ class Order:
 
 
 @workflow
-def takes_an_order(order: Order) -> int:
+def return_order_number(order: Order) -> int:
     return order.number
 
 
 @workflow
-async def sleeps_for_long_async() -> None:
+async def sleep_for_one_hour_async() -> None:
     await sleep(3600)
 
 
 def code_of(raised: pytest.ExceptionInfo[Error]) -> str:
+    """Returns the error code of an exception, whose text must contain the code."""
     assert raised.value.code in str(raised.value)
     return raised.value.code
 
 
-def test_a_request_and_a_deadline_are_told_apart(url: str) -> None:
+def test_request_and_time_limit_have_different_codes(url: str) -> None:
     with Engine(url) as engine:
-        asked, late = (
-            engine.start(sleeps_for_long),
-            engine.start(sleeps_for_long.options(execution_timeout=0.05)),
+        cancelled, expired = (
+            engine.start(sleep_for_one_hour),
+            engine.start(sleep_for_one_hour.options(execution_timeout=0.05)),
         )
-        assert asked.cancel()
-        for handle, code in ((asked, "SF-0022"), (late, "SF-0021")):
-            again = engine.get(handle.workflow_id)
-            for do in (handle.result, again.result, lambda handle=handle: engine.results([handle])):
+        assert cancelled.cancel()
+        for handle, code in ((cancelled, "SF-0022"), (expired, "SF-0021")):
+            second_handle = engine.get(handle.workflow_id)
+            for wait in (handle.result, second_handle.result, lambda handle=handle: engine.results([handle])):
                 with pytest.raises(WorkflowCancelled) as raised:
-                    do()
+                    wait()
                 assert code_of(raised) == code
         with pytest.raises(WorkflowCancelled) as raised:
-            engine.run(sleeps_for_long.options(execution_timeout=0.05))
+            engine.run(sleep_for_one_hour.options(execution_timeout=0.05))
         assert code_of(raised) == "SF-0021"
 
 
-def test_async_handles_tell_them_apart(url: str) -> None:
+def test_async_request_and_time_limit_have_different_codes(url: str) -> None:
     async def main() -> None:
         async with AsyncEngine(url) as engine:
             with pytest.raises(WorkflowCancelled) as raised:
-                await engine.run(sleeps_for_long_async.options(execution_timeout=0.05))
+                await engine.run(sleep_for_one_hour_async.options(execution_timeout=0.05))
             assert code_of(raised) == "SF-0021"
-            handle = await engine.start(sleeps_for_long_async)
+            handle = await engine.start(sleep_for_one_hour_async)
             assert await handle.cancel()
             with pytest.raises(WorkflowCancelled) as raised:
                 await handle
@@ -126,24 +127,27 @@ def test_async_handles_tell_them_apart(url: str) -> None:
     asyncio.run(main())
 
 
-def test_a_value_that_is_too_large_has_its_own_code(url: str) -> None:
+def test_large_value_has_its_own_code(url: str) -> None:
     with Engine(url, value_limit=1000) as engine:
-        for do in (lambda: engine.run(returns_much, 2000), engine.start(returns_much, 2000).result):
+        for call in (
+            lambda: engine.run(return_large_text, 2000),
+            engine.start(return_large_text, 2000).result,
+        ):
             with pytest.raises(WorkflowFailed) as raised:
-                do()
+                call()
             assert code_of(raised) == "SF-0007"
 
 
-def test_what_parks_has_its_own_code(url: str) -> None:
-    for event in (HELD, GOES):
+def test_parked_execution_has_its_own_code(url: str) -> None:
+    for event in (STEP_BEGUN, STEP_RELEASED):
         event.clear()
-    NAMES[0] = "first"
+    STEP_NAMES[0] = "first"
     with Engine(url) as engine:
-        handle = engine.start(calls_by_another_name.options(workflow_id="x"))
-        assert HELD.wait(60)
+        handle = engine.start(call_renamed_step.options(workflow_id="x"))
+        assert STEP_BEGUN.wait(60)
         engine.close(0.0)
-    GOES.set()
-    NAMES[0] = "second"
+    STEP_RELEASED.set()
+    STEP_NAMES[0] = "second"
     with Engine(url) as engine:
         handle = engine.get("x")
         with pytest.raises(WorkflowParked) as raised:
@@ -151,12 +155,12 @@ def test_what_parks_has_its_own_code(url: str) -> None:
         assert code_of(raised) == "SF-0023"
 
 
-def test_an_execution_that_kills_its_workers_has_its_own_code(tmp_path: pathlib.Path) -> None:
-    # on Postgres each worker that is killed is lost after its lease only
+def test_execution_that_kills_workers_has_its_own_code(tmp_path: pathlib.Path) -> None:
+    # on Postgres the takeover of each killed worker would wait for its lease
     url = f"sqlite:{tmp_path}/test.db"
     for _ in range(3):
         program = subprocess.run(
-            [sys.executable, "-c", KILLED, url],
+            [sys.executable, "-c", KILLED_PROGRAM, url],
             capture_output=True,
             text=True,
             timeout=HANG_TIMEOUT,
@@ -170,11 +174,11 @@ def test_an_execution_that_kills_its_workers_has_its_own_code(tmp_path: pathlib.
         assert code_of(raised) == "SF-0027"
 
 
-def test_an_input_that_cannot_be_read_has_its_own_code(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unreadable_input_has_its_own_code(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     with Client(url) as client:
-        handle = client.start(takes_an_order, Order(7))
-        with monkeypatch.context() as program:
-            program.delattr(sys.modules[__name__], "Order")
+        handle = client.start(return_order_number, Order(7))
+        with monkeypatch.context() as patch:
+            patch.delattr(sys.modules[__name__], "Order")
             with Engine(url):
                 with pytest.raises(WorkflowParked) as raised:
                     handle.result()

@@ -1,4 +1,4 @@
-"""Warnings of programs that lose durability, or block an event loop."""
+"""Warnings about programs that lose durability, or block an event loop."""
 
 from __future__ import annotations
 
@@ -16,33 +16,33 @@ from stepfast import AsyncEngine, Client, Engine, Instance, StepfastWarning, sle
 
 
 @workflow
-def warned_doubles(n: int) -> int:
+def double_number(n: int) -> int:
     return 2 * n
 
 
 @workflow
-async def warned_doubles_async(n: int) -> int:
+async def double_number_async(n: int) -> int:
     return 2 * n
 
 
 @step
-def calls_in_step(n: int) -> int:
-    return warned_doubles(n)
+def call_workflow_in_step(n: int) -> int:
+    return double_number(n)
 
 
 @workflow
-def calls_child(n: int) -> int:
-    return warned_doubles(n) + calls_in_step(n)
+def call_workflow_as_child(n: int) -> int:
+    return double_number(n) + call_workflow_in_step(n)
 
 
 @workflow
-def sleeps_a_little() -> None:
+def sleep_briefly() -> None:
     sleep(0.05)
 
 
 class Shop(Instance):
     @workflow
-    def sells(self, n: int) -> int:
+    def sell(self, n: int) -> int:
         return n
 
 
@@ -51,105 +51,111 @@ def shop() -> Shop:
     return Shop("warned")
 
 
-def test_direct_call_is_warned_of_while_an_engine_is_open(shop: Shop) -> None:
-    assert warned_doubles(1) == 2
+def test_direct_call_warns_while_engine_is_open(shop: Shop) -> None:
+    assert double_number(1) == 2
     with Engine("memory:") as engine:
-        with pytest.warns(StepfastWarning, match="'warned_doubles' is called directly while") as warned:
-            assert warned_doubles(1) == 2
+        with pytest.warns(StepfastWarning, match="'double_number' is called directly while") as warned:
+            assert double_number(1) == 2
         assert warned[0].filename == __file__
-        with pytest.warns(StepfastWarning, match="'Shop.sells' is called directly") as warned:
-            assert shop.sells(3) == 3
+        with pytest.warns(StepfastWarning, match="'Shop.sell' is called directly") as warned:
+            assert shop.sell(3) == 3
         assert warned[0].filename == __file__
-        # calls of the code of executions are no direct calls
-        assert engine.run(calls_child, 2) == 8
-        assert engine.run(warned_doubles, 2) == 4
-        assert engine.start(calls_child, 2).result() == 8
-        assert warned_doubles.__wrapped__(1) == 2
-    assert warned_doubles(1) == 2
+        # calls by code of executions are no direct calls
+        assert engine.run(call_workflow_as_child, 2) == 8
+        assert engine.run(double_number, 2) == 4
+        assert engine.start(call_workflow_as_child, 2).result() == 8
+        assert double_number.__wrapped__(1) == 2
+    assert double_number(1) == 2
 
 
-def test_direct_call_is_warned_of_beside_async_engines_and_clients(url: str) -> None:
+def test_direct_call_warns_beside_async_engine_and_client(url: str) -> None:
     async def main() -> None:
         async with AsyncEngine(url) as engine:
-            with pytest.warns(StepfastWarning, match="'warned_doubles_async' is called directly"):
-                assert await warned_doubles_async(1) == 2
-            assert await engine.run(warned_doubles_async, 2) == 4
+            with pytest.warns(StepfastWarning, match="'double_number_async' is called directly"):
+                assert await double_number_async(1) == 2
+            assert await engine.run(double_number_async, 2) == 4
 
     asyncio.run(main())
     with Client(url), pytest.warns(StepfastWarning, match="is called directly"):
-        warned_doubles(1)
+        double_number(1)
 
 
-def test_direct_call_is_warned_of_once_for_each_place() -> None:
+def test_direct_call_warns_once_per_line() -> None:
     with Engine("memory:"), warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("default", StepfastWarning)
         globals().pop("__warningregistry__", None)
         for n in range(3):
-            warned_doubles(n)
-        warned_doubles(4)
+            double_number(n)
+        double_number(4)
     assert len(caught) == 2
 
 
-def test_direct_calls_are_permitted_by_a_filter() -> None:
+def test_filter_permits_direct_calls() -> None:
     with Engine("memory:"), warnings.catch_warnings():
         warnings.simplefilter("ignore", StepfastWarning)
-        assert warned_doubles(1) == 2
+        assert double_number(1) == 2
 
 
-def test_sync_engine_in_async_code_is_warned_of(url: str) -> None:
+def test_sync_engine_warns_in_async_code(url: str) -> None:
     async def main() -> None:
         with Engine(url) as engine:
             with pytest.warns(
                 StepfastWarning, match="blocks the event loop that runs in this thread"
             ) as warned:
-                engine.run(sleeps_a_little)
+                engine.run(sleep_briefly)
             assert {warning.filename for warning in warned} == {__file__}
             with pytest.warns(StepfastWarning, match="blocks the event loop"):
-                handle = engine.start(sleeps_a_little)
+                handle = engine.start(sleep_briefly)
             with pytest.warns(StepfastWarning, match="blocks the event loop"):
                 handle.result()
-            # in a thread the loop goes on
-            await asyncio.to_thread(engine.run, sleeps_a_little)
+            # a call in a thread does not block the loop
+            await asyncio.to_thread(engine.run, sleep_briefly)
 
     asyncio.run(main())
     with Engine(url) as engine:
-        engine.run(sleeps_a_little)
+        engine.run(sleep_briefly)
 
 
 @pytest.fixture
-def errors() -> Iterator[None]:
+def warnings_as_errors() -> Iterator[None]:
+    """Makes warnings of Stepfast errors."""
     with warnings.catch_warnings():
         warnings.simplefilter("error", StepfastWarning)
         yield
 
 
-def test_blocked_loop_is_logged_where_warnings_are_errors(
-    errors: None, caplog: pytest.LogCaptureFixture
+def test_blocked_loop_is_logged_if_warnings_are_errors(
+    warnings_as_errors: None, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def main() -> None:
         with Engine("memory:") as engine:
-            engine.run(sleeps_a_little)
+            engine.run(sleep_briefly)
 
     asyncio.run(main())
     lines = [record for record in caplog.records if "blocks the event loop" in record.getMessage()]
     assert lines and all(record.levelno == logging.WARNING for record in lines)
 
 
-PROGRAM = """
+#: A program that calls a workflow directly, three times in one line.
+DIRECT_CALL_PROGRAM = """
 from stepfast import Engine, workflow
 
 @workflow
-def doubles(n: int) -> int:
+def double(n: int) -> int:
     return 2 * n
 
 with Engine("memory:"):
     for n in range(3):
-        doubles(n)
+        double(n)
 """
 
 
-def test_program_shows_the_warning_once() -> None:
+def test_program_prints_warning_once() -> None:
     program = subprocess.run(
-        [sys.executable, "-c", PROGRAM], capture_output=True, text=True, timeout=HANG_TIMEOUT, check=True
+        [sys.executable, "-c", DIRECT_CALL_PROGRAM],
+        capture_output=True,
+        text=True,
+        timeout=HANG_TIMEOUT,
+        check=True,
     )
-    assert program.stderr.count("StepfastWarning: workflow 'doubles' is called directly") == 1
+    assert program.stderr.count("StepfastWarning: workflow 'double' is called directly") == 1
