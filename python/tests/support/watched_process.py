@@ -4,7 +4,7 @@ import os
 import pathlib
 import select
 
-#: Longest time to wait for anything, in seconds. A test that waits longer hangs.
+#: Maximum time of each wait in tests, in seconds. A process that needs longer hangs.
 HANG_TIMEOUT = 120
 
 
@@ -16,7 +16,7 @@ class WatchedProcess:
         self._descriptor = os.pidfd_open(pid)
 
     def wait_for_end(self) -> bool:
-        """Waits until the process has ended, and returns false if it has not within `HANG_TIMEOUT`."""
+        """Waits for the end of the process, and returns whether the process ended within `HANG_TIMEOUT`."""
         return bool(select.select([self._descriptor], [], [], HANG_TIMEOUT)[0])
 
 
@@ -43,6 +43,6 @@ class Pipe:
 
 
 def child_pids() -> set[int]:
-    """Returns the ids of the processes that this one has started and that have not ended."""
+    """Returns the ids of the processes that this process has started and that still run."""
     found = pathlib.Path("/proc/self/task").glob("*/children")
     return {int(pid) for file in found for pid in file.read_text().split()}
