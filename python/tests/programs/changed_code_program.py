@@ -1,6 +1,7 @@
-"""Workflows whose code changes between a crash and the resumption; see test_changed_code_program.py.
+"""Workflows whose code changes between a crash and the resumption; see test_changed_code.py.
 
-`python changed_code_program.py sync|async URL` starts one, or goes on with it, with the code that CODE says.
+Usage: `python changed_code_program.py sync|async URL`. The program starts or continues an execution. The
+environment variable CODE selects the variant of the code.
 """
 
 import asyncio
@@ -24,7 +25,7 @@ def refund(n: int) -> str:
 
 
 @step(name="charge_card")
-def charge_by_another_name(n: int) -> str:
+def charge_with_other_name(n: int) -> str:
     return f"charged {n}"
 
 
@@ -42,76 +43,76 @@ def ship(n: int) -> str:
 
 @workflow
 def sync_order(n: int) -> list[str]:
-    done = []
+    results = []
     match CODE:
         case "replaced":
-            done = [refund(n), label(n)]
+            results = [refund(n), label(n)]
         case "renamed":
-            done = [charge_by_another_name(n), label(n)]
+            results = [charge_with_other_name(n), label(n)]
         case "swapped":
-            done = [label(n), charge(n)]
+            results = [label(n), charge(n)]
         case "removed":
-            done = [label(n)]
+            results = [label(n)]
         case "added before":
-            done = [refund(n), charge(n), label(n)]
+            results = [refund(n), charge(n), label(n)]
         case "other arguments":
-            done = [charge(n + 1), label(n)]
+            results = [charge(n + 1), label(n)]
         case "other kind":
             sleep(0.001)
-            done = [label(n)]
+            results = [label(n)]
         case "ends early":
             return [charge(n)]
         case _:
-            done = [charge(n), label(n)]
-    return [*done, ship(n)]
+            results = [charge(n), label(n)]
+    return [*results, ship(n)]
 
 
-async def charging(n: int) -> str:
+async def charge_in_branch(n: int) -> str:
     return await charge.in_thread(n)
 
 
-async def labelling(n: int) -> str:
+async def label_in_branch(n: int) -> str:
     return await label.in_thread(n)
 
 
 @workflow
 async def async_order(n: int) -> list[str]:
-    done = []
+    results = []
     match CODE:
         case "replaced":
-            done = [await refund.in_thread(n), await label.in_thread(n)]
+            results = [await refund.in_thread(n), await label.in_thread(n)]
         case "renamed":
-            done = [await charge_by_another_name.in_thread(n), await label.in_thread(n)]
+            results = [await charge_with_other_name.in_thread(n), await label.in_thread(n)]
         case "swapped":
-            done = [await label.in_thread(n), await charge.in_thread(n)]
+            results = [await label.in_thread(n), await charge.in_thread(n)]
         case "removed":
-            done = [await label.in_thread(n)]
+            results = [await label.in_thread(n)]
         case "added before":
-            done = [await refund.in_thread(n), await charge.in_thread(n), await label.in_thread(n)]
+            results = [await refund.in_thread(n), await charge.in_thread(n), await label.in_thread(n)]
         case "other arguments":
-            done = [await charge.in_thread(n + 1), await label.in_thread(n)]
+            results = [await charge.in_thread(n + 1), await label.in_thread(n)]
         case "other kind":
             await sleep(0.001)
-            done = [await label.in_thread(n)]
+            results = [await label.in_thread(n)]
         case "ends early":
             return [await charge.in_thread(n)]
         case "gathered":
-            done = await asyncio.gather(charging(n), labelling(n))
+            results = await asyncio.gather(charge_in_branch(n), label_in_branch(n))
         case "in a group":
             async with asyncio.TaskGroup() as group:
-                tasks = [group.create_task(charging(n)), group.create_task(labelling(n))]
-            done = [task.result() for task in tasks]
+                tasks = [group.create_task(charge_in_branch(n)), group.create_task(label_in_branch(n))]
+            results = [task.result() for task in tasks]
         case "in a task":
-            done = [await asyncio.create_task(charging(n)), await label.in_thread(n)]
+            results = [await asyncio.create_task(charge_in_branch(n)), await label.in_thread(n)]
         case "not awaited":
             call = charge.in_thread(n)
             try:
-                done = [await label.in_thread(n)]
+                results = [await label.in_thread(n)]
             finally:
                 call.close()
         case _:
-            done = [await charge.in_thread(n), await label.in_thread(n)]
-    return [*done, await ship.in_thread(n)]
+            results = [await charge.in_thread(n), await label.in_thread(n)]
+    return [*results, await ship.in_thread(n)]
 
 
 async def main(url: str) -> None:

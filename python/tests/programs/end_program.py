@@ -1,8 +1,8 @@
-"""A program that comes to its end in all the ways that programs do; see test_program_ends.py.
+"""A program that ends in every way in which programs end; see test_program_ends.py.
 
 Usage: `python end_program.py ENDING URL LOG`. The program runs executions. While these are in the body of
-their third step, the program ends as ENDING says. With `finish` as ENDING, the program waits until all
-executions have ended, and prints their outputs.
+their third step, the program ends in the way that ENDING names. With `finish` as ENDING, the program waits
+until all executions have ended, and prints their outputs.
 """
 
 import asyncio
@@ -16,121 +16,121 @@ from collections.abc import Callable
 from stepfast import AsyncEngine, Engine, Handle, step, workflow
 
 ENDING, URL, LOG = sys.argv[1:4] if __name__ == "__main__" else ("", "", "")
-WHO = "second" if ENDING == "finish" else "first"
-IDS = ["one", "two", "three"]
-#: Steps of every execution, and the one in whose body the program ends.
-STEPS, LAST = 5, 2
+PROGRAM_NAME = "second" if ENDING == "finish" else "first"
+WORKFLOW_IDS = ["one", "two", "three"]
+#: The number of steps of each execution, and the index of the step in whose body the program ends.
+STEP_COUNT, ENDING_STEP = 5, 2
 
 
-def note(text: str) -> None:
-    """Adds a line to the log, whatever becomes of this process."""
+def append_to_log(text: str) -> None:
+    """Appends a line to the log, which outlives this process."""
     log = os.open(LOG, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
-    os.write(log, f"{WHO} {text}\n".encode())
+    os.write(log, f"{PROGRAM_NAME} {text}\n".encode())
     os.close(log)
 
 
 class Ending:
-    """What the program does, and what its executions do meanwhile."""
+    """Actions of the executions while the program ends, and signals between both."""
 
-    #: In the body of the last step; between that and the one before.
+    #: The actions in the body of the ending step, and in workflow code before that step.
     in_body: Callable[[], object] = staticmethod(lambda: None)
-    between: Callable[[], object] = staticmethod(lambda: None)
+    before_step: Callable[[], object] = staticmethod(lambda: None)
     is_released = threading.Event()
-    #: Bodies that have come to the last step.
+    #: The number of bodies that have reached the ending step.
     arrived = threading.Semaphore(0)
 
 
-def arrive() -> None:
+def report_arrival() -> None:
     Ending.arrived.release()
-    # at once: they come from several threads
+    # in one write: several threads write
     os.write(1, b"in the body\n")
 
 
 def wait_for_release() -> None:
-    arrive()
+    report_arrival()
     Ending.is_released.wait()
 
 
 def wait_for_ever() -> None:
-    arrive()
-    # Python does not see a signal that comes right before it falls asleep until it wakes up
+    report_arrival()
+    # each sleep is short: Python handles a signal right before a sleep only after the sleep
     while True:
         time.sleep(0.05)
 
 
-def all_arrived() -> None:
-    for _ in IDS:
+def wait_for_arrivals() -> None:
+    for _ in WORKFLOW_IDS:
         Ending.arrived.acquire()
 
 
-def exits() -> None:
-    arrive()
+def exit_program() -> None:
+    report_arrival()
     sys.exit(3)
 
 
-def interrupts() -> None:
-    arrive()
+def raise_interrupt() -> None:
+    report_arrival()
     raise KeyboardInterrupt
 
 
 @step
-def number(workflow_id: str, i: int) -> str:
-    note(f"{workflow_id} {i} begins")
-    if i == LAST and WHO == "first":
+def log_number(workflow_id: str, i: int) -> str:
+    append_to_log(f"{workflow_id} {i} begins")
+    if i == ENDING_STEP and PROGRAM_NAME == "first":
         Ending.in_body()
-    return f"{WHO} {i}"
+    return f"{PROGRAM_NAME} {i}"
 
 
 @workflow
-def numbers(workflow_id: str) -> list[str]:
+def log_numbers(workflow_id: str) -> list[str]:
     try:
         outcomes = []
-        for i in range(STEPS):
-            outcomes.append(number(workflow_id, i))
-            if i == LAST - 1 and WHO == "first":
-                Ending.between()
+        for i in range(STEP_COUNT):
+            outcomes.append(log_number(workflow_id, i))
+            if i == ENDING_STEP - 1 and PROGRAM_NAME == "first":
+                Ending.before_step()
         return outcomes
     finally:
-        # a durable call while the code unwinds: it must not be made
-        number(workflow_id, 100)
+        # a durable call of unwinding code must not begin
+        log_number(workflow_id, 100)
 
 
 @step
-async def async_number(workflow_id: str, i: int) -> str:
-    note(f"{workflow_id} {i} begins")
-    if i == LAST and WHO == "first":
+async def log_number_async(workflow_id: str, i: int) -> str:
+    append_to_log(f"{workflow_id} {i} begins")
+    if i == ENDING_STEP and PROGRAM_NAME == "first":
         Ending.in_body()
         await asyncio.Event().wait()
-    return f"{WHO} {i}"
+    return f"{PROGRAM_NAME} {i}"
 
 
 @workflow
-async def async_numbers(workflow_id: str) -> list[str]:
+async def log_numbers_async(workflow_id: str) -> list[str]:
     try:
         outcomes = []
-        for i in range(STEPS):
-            outcomes.append(await async_number(workflow_id, i))
-            if i == LAST - 1 and WHO == "first":
-                Ending.between()
+        for i in range(STEP_COUNT):
+            outcomes.append(await log_number_async(workflow_id, i))
+            if i == ENDING_STEP - 1 and PROGRAM_NAME == "first":
+                Ending.before_step()
         return outcomes
     finally:
-        await async_number(workflow_id, 100)
+        await log_number_async(workflow_id, 100)
 
 
 @workflow
-async def async_branches(workflow_id: str) -> list[str]:
-    """The same in a task of its own, beside one that waits for something else."""
+async def log_numbers_in_branch(workflow_id: str) -> list[str]:
+    """Logs the same numbers in a task of its own, beside a task that blocks."""
     other = asyncio.create_task(asyncio.Event().wait())
     try:
         async with asyncio.TaskGroup() as group:
-            task = group.create_task(async_numbers.function(workflow_id))
+            task = group.create_task(log_numbers_async.function(workflow_id))
         return task.result()
     finally:
         other.cancel()
 
 
-def start(engine: Engine) -> list[Handle[list[str]]]:
-    return [engine.start(numbers.options(workflow_id=id), id) for id in IDS]
+def start_all(engine: Engine) -> list[Handle[list[str]]]:
+    return [engine.start(log_numbers.options(workflow_id=id), id) for id in WORKFLOW_IDS]
 
 
 # ---- the endings: sync -------------------------------------------------------------------------------------
@@ -139,13 +139,13 @@ def start(engine: Engine) -> list[Handle[list[str]]]:
 def run_is_interrupted() -> None:
     Ending.in_body = wait_for_ever
     with Engine(URL) as engine:
-        engine.run(numbers.options(workflow_id="one"), "one")
+        engine.run(log_numbers.options(workflow_id="one"), "one")
 
 
 def wait_is_interrupted() -> None:
     Ending.in_body = wait_for_release
     with Engine(URL) as engine:
-        handles = start(engine)
+        handles = start_all(engine)
         try:
             handles[0].result()
         finally:
@@ -160,10 +160,12 @@ def run_in_another_thread_is_interrupted() -> None:
     Ending.in_body = wait_for_ever
     with Engine(URL) as engine:
         caller = threading.Thread(
-            target=lambda: engine.run(numbers.options(workflow_id="one"), "one"), daemon=True, name="caller"
+            target=lambda: engine.run(log_numbers.options(workflow_id="one"), "one"),
+            daemon=True,
+            name="caller",
         )
         caller.start()
-        # not for ever, as in a body that waits so
+        # with a timeout, so that Python can handle the signal
         while caller.is_alive():
             caller.join(0.05)
 
@@ -171,8 +173,8 @@ def run_in_another_thread_is_interrupted() -> None:
 def main_exits_inside() -> None:
     Ending.in_body = wait_for_release
     with Engine(URL) as engine:
-        start(engine)
-        all_arrived()
+        start_all(engine)
+        wait_for_arrivals()
         Ending.is_released.set()
         sys.exit(3)
 
@@ -180,8 +182,8 @@ def main_exits_inside() -> None:
 def main_raises_inside() -> None:
     Ending.in_body = wait_for_release
     with Engine(URL) as engine:
-        start(engine)
-        all_arrived()
+        start_all(engine)
+        wait_for_arrivals()
         Ending.is_released.set()
         raise LookupError
 
@@ -190,8 +192,8 @@ def main_exits_without_close() -> None:
     global engine
     Ending.in_body = wait_for_ever
     engine = Engine(URL)
-    start(engine)
-    all_arrived()
+    start_all(engine)
+    wait_for_arrivals()
     sys.exit(3)
 
 
@@ -199,47 +201,47 @@ def main_ends_without_close() -> None:
     global engine
     Ending.in_body = wait_for_ever
     engine = Engine(URL)
-    start(engine)
-    all_arrived()
+    start_all(engine)
+    wait_for_arrivals()
 
 
 def main_closes_while_bodies_block() -> None:
     Ending.in_body = wait_for_ever
     engine = Engine(URL)
-    start(engine)
-    all_arrived()
+    start_all(engine)
+    wait_for_arrivals()
     engine.close(0.1)
 
 
 def body_exits() -> None:
-    Ending.in_body = exits
+    Ending.in_body = exit_program
     with Engine(URL) as engine:
-        engine.run(numbers.options(workflow_id="one"), "one")
+        engine.run(log_numbers.options(workflow_id="one"), "one")
 
 
 def body_interrupts() -> None:
-    Ending.in_body = interrupts
+    Ending.in_body = raise_interrupt
     with Engine(URL) as engine:
-        engine.run(numbers.options(workflow_id="one"), "one")
+        engine.run(log_numbers.options(workflow_id="one"), "one")
 
 
 def code_exits() -> None:
-    Ending.between = exits
+    Ending.before_step = exit_program
     with Engine(URL) as engine:
-        engine.run(numbers.options(workflow_id="one"), "one")
+        engine.run(log_numbers.options(workflow_id="one"), "one")
 
 
 def bodies_exit_in_threads() -> None:
-    Ending.in_body = exits
+    Ending.in_body = exit_program
     with Engine(URL) as engine:
-        start(engine)
-        all_arrived()
+        start_all(engine)
+        wait_for_arrivals()
 
 
 # ---- the endings: async ------------------------------------------------------------------------------------
 
 
-async def async_start(engine: AsyncEngine) -> None:
+async def start_all_async(engine: AsyncEngine) -> None:
     arrived = asyncio.Semaphore(0)
     before = Ending.in_body
 
@@ -248,50 +250,52 @@ async def async_start(engine: AsyncEngine) -> None:
         before()
 
     Ending.in_body = in_body
-    for id in IDS:
-        await engine.start((async_branches if id == "two" else async_numbers).options(workflow_id=id), id)
-    for _ in IDS:
+    for id in WORKFLOW_IDS:
+        await engine.start(
+            (log_numbers_in_branch if id == "two" else log_numbers_async).options(workflow_id=id), id
+        )
+    for _ in WORKFLOW_IDS:
         await arrived.acquire()
 
 
-async def in_with(what: Callable[[AsyncEngine], object]) -> None:
+async def run_in_engine(action: Callable[[AsyncEngine], object]) -> None:
     async with AsyncEngine(URL) as engine:
-        await what(engine)
+        await action(engine)
 
 
 async def run_inline(engine: AsyncEngine) -> None:
-    await engine.run(async_numbers.options(workflow_id="one"), "one")
+    await engine.run(log_numbers_async.options(workflow_id="one"), "one")
 
 
 async def wait_for_one(engine: AsyncEngine) -> None:
-    await async_start(engine)
-    await (await engine.start(async_numbers.options(workflow_id="one"), "one"))
+    await start_all_async(engine)
+    await (await engine.start(log_numbers_async.options(workflow_id="one"), "one"))
 
 
 async def exit_inside(engine: AsyncEngine) -> None:
-    await async_start(engine)
+    await start_all_async(engine)
     sys.exit(3)
 
 
 async def raise_inside(engine: AsyncEngine) -> None:
-    await async_start(engine)
+    await start_all_async(engine)
     raise LookupError
 
 
-async def not_closed() -> None:
+async def start_without_close() -> None:
     global async_engine
     async_engine = await AsyncEngine(URL).open()
-    await async_start(async_engine)
+    await start_all_async(async_engine)
 
 
 def async_run_is_interrupted() -> None:
-    Ending.in_body = arrive
-    asyncio.run(in_with(run_inline))
+    Ending.in_body = report_arrival
+    asyncio.run(run_in_engine(run_inline))
 
 
 def async_wait_is_interrupted() -> None:
-    Ending.in_body = arrive
-    asyncio.run(in_with(wait_for_one))
+    Ending.in_body = report_arrival
+    asyncio.run(run_in_engine(wait_for_one))
 
 
 def async_wait_is_terminated() -> None:
@@ -299,50 +303,52 @@ def async_wait_is_terminated() -> None:
 
 
 def async_main_exits_inside() -> None:
-    asyncio.run(in_with(exit_inside))
+    asyncio.run(run_in_engine(exit_inside))
 
 
 def async_main_raises_inside() -> None:
-    asyncio.run(in_with(raise_inside))
+    asyncio.run(run_in_engine(raise_inside))
 
 
 def async_main_ends_without_close() -> None:
-    asyncio.run(not_closed())
+    asyncio.run(start_without_close())
 
 
 def loop_is_closed_without_close() -> None:
     loop = asyncio.new_event_loop()
-    loop.run_until_complete(not_closed())
+    loop.run_until_complete(start_without_close())
     loop.close()
 
 
 def async_body_exits() -> None:
-    Ending.in_body = exits
-    asyncio.run(in_with(wait_for_one))
+    Ending.in_body = exit_program
+    asyncio.run(run_in_engine(wait_for_one))
 
 
 def async_body_exits_in_run() -> None:
-    Ending.in_body = exits
-    asyncio.run(in_with(run_inline))
+    Ending.in_body = exit_program
+    asyncio.run(run_in_engine(run_inline))
 
 
 def async_code_exits() -> None:
-    Ending.between = exits
-    asyncio.run(in_with(wait_for_one))
+    Ending.before_step = exit_program
+    asyncio.run(run_in_engine(wait_for_one))
 
 
 # ---- the next program --------------------------------------------------------------------------------------
 
 
 def finish() -> None:
-    """Whatever was started ends, and is not run again."""
+    """Waits until the executions have ended, and prints their outputs."""
 
     async def main() -> None:
         is_async = sys.argv[4] == "async"
         outputs = {}
         async with AsyncEngine(URL) as engine:
             for id in sys.argv[5:]:
-                code = (async_branches if id == "two" else async_numbers) if is_async else numbers
+                code = (
+                    (log_numbers_in_branch if id == "two" else log_numbers_async) if is_async else log_numbers
+                )
                 outputs[id] = await (await engine.start(code.options(workflow_id=id), id))
         print(json.dumps(outputs))
 

@@ -1,4 +1,4 @@
-"""A program that is interrupted in a step.
+"""A program that Ctrl-C interrupts in a step; see test_interrupt.py.
 
 Usage: `python interrupt_program.py URL PIPE`. With `-` as PIPE, the interrupted execution continues to its
 end.
@@ -12,12 +12,12 @@ from stepfast import Engine, step, workflow
 
 
 @step
-def one() -> int:
+def return_pid() -> int:
     return os.getpid()
 
 
 @step
-def stay() -> int:
+def block_until_signal() -> int:
     if sys.argv[2] != "-":
         with open(sys.argv[2], "w") as pipe:
             pipe.write(f"{os.getpid()}\n")
@@ -27,14 +27,14 @@ def stay() -> int:
 
 
 @workflow
-def stays() -> list[int]:
-    return [one(), stay(), os.getpid()]
+def calls_blocking_step() -> list[int]:
+    return [return_pid(), block_until_signal(), os.getpid()]
 
 
 if __name__ == "__main__":
     engine = Engine(sys.argv[1])
     try:
-        print(*engine.run(stays.options(workflow_id="stays")))
+        print(*engine.run(calls_blocking_step.options(workflow_id="interrupted")))
     finally:
-        # nothing is left to be waited for
+        # no execution is left that the close would wait for
         engine.close(grace=3600)

@@ -1,6 +1,7 @@
-"""A program that is killed at a promise: `python kill_program.py URL PIPE WHAT`.
+"""A program that kills itself after the engine has promised something; see test_kills.py.
 
-WHAT is `pay`, `resume` or `finish`; with `finish` nothing kills the program, and it prints both outputs.
+Usage: `python kill_program.py URL PIPE MODE`. MODE is `pay`, `resume` or `finish`. With `finish` the program
+does not kill itself: it prints both outputs.
 """
 
 import os
@@ -11,62 +12,62 @@ import threading
 
 from stepfast import Engine, current, step, workflow
 
-FLAG = pathlib.Path(sys.argv[2] + ".flag")
+FLAG_FILE = pathlib.Path(sys.argv[2] + ".flag")
 
 
-def die() -> None:
+def kill_process() -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
 @step
-def note() -> str:
+def return_text() -> str:
     return "noted"
 
 
 @step
 def pay() -> str:
-    here = current()
+    context = current()
     if sys.argv[3] == "pay":
         with open(sys.argv[2], "w") as pipe:
-            pipe.write(f"{here.idempotency_key}\n")
-        die()
-    return here.idempotency_key
+            pipe.write(f"{context.idempotency_key}\n")
+        kill_process()
+    return context.idempotency_key
 
 
 @workflow
-def pays() -> str:
-    note()
+def calls_pay() -> str:
+    return_text()
     return pay()
 
 
-resumed = threading.Event()
+is_resumed = threading.Event()
 
 
 @step
-def open_flag() -> str:
-    if resumed.is_set():
-        # the kill comes before any end
+def read_flag_file() -> str:
+    if is_resumed.is_set():
+        # the resumed execution must not end before the kill
         threading.Event().wait()
-    return FLAG.read_text()
+    return FLAG_FILE.read_text()
 
 
 @workflow
-def reads() -> str:
-    return open_flag()
+def calls_read_flag_file() -> str:
+    return read_flag_file()
 
 
 if __name__ == "__main__":
     with Engine(sys.argv[1]) as engine:
         match sys.argv[3]:
             case "pay":
-                engine.run(pays.options(workflow_id="pays"))
+                engine.run(calls_pay.options(workflow_id="pays"))
             case "resume":
                 try:
-                    engine.run(reads.options(workflow_id="reads"))
+                    engine.run(calls_read_flag_file.options(workflow_id="reads"))
                 except FileNotFoundError:
-                    resumed.set()
+                    is_resumed.set()
                     if engine.resume("reads"):
-                        die()
+                        kill_process()
             case "finish":
-                FLAG.write_text("read")
+                FLAG_FILE.write_text("read")
                 print(engine.get("pays").result(), engine.get("reads").result())

@@ -1,5 +1,5 @@
-"""Steps that run in processes, and workflows that call them: what test_processes.py needs in a module, as a
-child process imports it."""
+"""Steps that run in processes, and workflows that call them. Child processes import this module; see
+test_process_steps.py."""
 
 import asyncio
 import ctypes
@@ -23,12 +23,12 @@ R = TypeVar("R")
 
 
 def workflow(function: Callable[P, R]) -> Workflow[P, R]:
-    """A workflow with a name that no other test has."""
+    """Returns a workflow whose name no other test uses."""
     return stepfast.workflow(name=f"processes.{function.__qualname__}")(function)
 
 
-def tell(path: str, text: str = "") -> None:
-    """Leaves a line, the process id if nothing else, with who waits for it at a named pipe."""
+def write_line(path: str, text: str = "") -> None:
+    """Writes a line into a named pipe: the text, or else the process id."""
     with open(path, "w") as pipe:
         pipe.write(f"{text or os.getpid()}\n")
 
@@ -38,8 +38,8 @@ def wait_forever() -> None:
         signal.pause()
 
 
-def count(path: str) -> int:
-    """How often this was called with this file, in whatever process."""
+def count_call(path: str) -> int:
+    """Returns the number of calls with this file so far, in all processes."""
     with open(path, "a") as file:
         file.write(".")
         return file.tell()
@@ -52,39 +52,39 @@ class Order:
     tags: set[str]
 
 
-def turned(order: Order, *, times: int = 1) -> Order:
-    return Order(order.id[::-1], order.lines * times, order.tags | {"turned"})
+def reverse_order(order: Order, *, times: int = 1) -> Order:
+    return Order(order.id[::-1], order.lines * times, order.tags | {"reversed"})
 
 
-turned_here = step(name="turned")(turned)
-turned_there = step(name="turned", process=True)(turned)
-
-
-@workflow
-def turns_here(order: Order) -> Order:
-    return turned_here(order, times=2)
+reverse_in_thread = step(name="reverse_order")(reverse_order)
+reverse_in_process = step(name="reverse_order", process=True)(reverse_order)
 
 
 @workflow
-def turns_there(order: Order) -> Order:
-    turned_there(order)
-    return turned_there(order, times=2)
+def reverses_in_thread(order: Order) -> Order:
+    return reverse_in_thread(order, times=2)
 
 
 @workflow
-async def turns_there_async(order: Order) -> Order:
-    return await turned_there.in_process(order, times=2)
+def reverses_in_process(order: Order) -> Order:
+    reverse_in_process(order)
+    return reverse_in_process(order, times=2)
+
+
+@workflow
+async def reverses_in_process_async(order: Order) -> Order:
+    return await reverse_in_process.in_process(order, times=2)
 
 
 @step(process=True)
-def where_am_i() -> tuple[Current, str, int]:
+def locate() -> tuple[Current, str, int]:
     record = logging.getLogger("bodies").makeRecord("bodies", 20, "file", 1, "text", (), None)
     return current(), f"{record.stepfast_workflow_id} {record.stepfast_step}", os.getpid()
 
 
 @workflow
-def asks_where() -> list[object]:
-    return [*where_am_i(), current()]
+def locates() -> list[object]:
+    return [*locate(), current()]
 
 
 class Shop(Instance):
@@ -98,7 +98,7 @@ class Shop(Instance):
 
     @classmethod
     @step(process=True)
-    def called(cls, n: int) -> str:
+    def describe(cls, n: int) -> str:
         return f"{cls.__name__} {n}"
 
     @workflow
@@ -111,7 +111,7 @@ class Shop(Instance):
 
     @workflow
     def calls(self, n: int) -> str:
-        return self.called(n)
+        return self.describe(n)
 
 
 shop = Shop("corner", 3)
@@ -128,8 +128,8 @@ def process_ids(n: int) -> list[int]:
 
 
 @step(process=True)
-def die(how: str) -> str:
-    match how:
+def die(way: str) -> str:
+    match way:
         case "killed":
             os.kill(os.getpid(), signal.SIGKILL)
         case "segfault":
@@ -139,80 +139,80 @@ def die(how: str) -> str:
         case "exit":
             sys.exit(4)
         case "forked":
-            # a copy, made without Python's knowledge, holds all descriptors open
+            # a copy, which Python does not know of, keeps all descriptors open
             if ctypes.CDLL(None).fork() == 0:
                 wait_forever()
             os._exit(5)
         case "cut off":
             os.closerange(3, 65_536)
             wait_forever()
-    return how
+    return way
 
 
 @workflow
-def dies(how: str) -> tuple[str, str, int | None]:
+def dies(way: str) -> tuple[str, str, int | None]:
     try:
-        return die(how), "", 0
+        return die(way), "", 0
     except ProcessDied as error:
         return str(error), error.code, error.exit_code
 
 
 @workflow
-async def dies_async(how: str) -> tuple[str, str, int | None]:
+async def dies_async(way: str) -> tuple[str, str, int | None]:
     try:
-        return await die.in_process(how), "", 0
+        return await die.in_process(way), "", 0
     except ProcessDied as error:
         return str(error), error.code, error.exit_code
 
 
 @workflow
-def lets_die(how: str) -> str:
-    return die(how)
+def lets_die(way: str) -> str:
+    return die(way)
 
 
 @step(process=True, retries=3, backoff=0.001)
-def third_time(path: str) -> int:
-    if (attempt := count(path)) < 3:
+def die_twice(path: str) -> int:
+    if (attempt := count_call(path)) < 3:
         os.kill(os.getpid(), signal.SIGKILL)
     return attempt
 
 
 @workflow
 def tries_in_processes(path: str) -> int:
-    return third_time(path)
+    return die_twice(path)
 
 
 @step(process=True, retries=3, backoff=0.001, retry_if=lambda error: not isinstance(error, ProcessDied))
-def picky(path: str) -> int:
-    count(path)
+def die_without_retry(path: str) -> int:
+    count_call(path)
     os._exit(1)
 
 
 @workflow
-def is_picky(path: str) -> str:
+def dies_without_retry(path: str) -> str:
     try:
-        return str(picky(path))
+        return str(die_without_retry(path))
     except ProcessDied:
         return "died"
 
 
 @step(process=True)
-def needs_memory(limit: int) -> int:
+def exceed_memory_limit(limit: int) -> int:
     resource.setrlimit(resource.RLIMIT_AS, (limit, resource.RLIM_INFINITY))
     return len(bytearray(4 * limit))
 
 
 @step(process=True)
-def memory_limit() -> int:
+def read_memory_limit() -> int:
     return resource.getrlimit(resource.RLIMIT_AS)[0]
 
 
 @workflow
-def runs_out(limit: int) -> list[object]:
+def exceeds_memory_limit(limit: int) -> list[object]:
     try:
-        needs_memory(limit)
+        exceed_memory_limit(limit)
     except MemoryError as error:
-        return [type(error).__name__, memory_limit()]
+        return [type(error).__name__, read_memory_limit()]
     return []
 
 
@@ -238,100 +238,104 @@ def decline_locally(order: str) -> str:
     raise Local(order)
 
 
-def decline_strangely(order: str) -> str:
+def decline_with_surrogate(order: str) -> str:
     raise ValueError("\udcff" + order)
 
 
-def return_a_lock(order: str) -> object:
+def return_lock(order: str) -> object:
     return {"order": [order, threading.Lock()]}
 
 
-FAILING = [decline, decline_locally, decline_strangely, return_a_lock]
-failing_here = {function.__name__: step(retries=1, backoff=0.001)(function) for function in FAILING}
-failing_there = {
-    function.__name__: step(process=True, retries=1, backoff=0.001)(function) for function in FAILING
+FAILING_BODIES = [decline, decline_locally, decline_with_surrogate, return_lock]
+failing_in_thread = {
+    function.__name__: step(retries=1, backoff=0.001)(function) for function in FAILING_BODIES
+}
+failing_in_process = {
+    function.__name__: step(process=True, retries=1, backoff=0.001)(function) for function in FAILING_BODIES
 }
 
 
 @workflow
-def fails_here(name: str) -> object:
-    return failing_here[name]("order-7")
+def fails_in_thread(name: str) -> object:
+    return failing_in_thread[name]("order-7")
 
 
 @workflow
-def fails_there(name: str) -> object:
-    return failing_there[name]("order-7")
+def fails_in_process(name: str) -> object:
+    return failing_in_process[name]("order-7")
 
 
 @workflow
-async def fails_there_async(name: str) -> object:
-    return await failing_there[name].in_process("order-7")
+async def fails_in_process_async(name: str) -> object:
+    return await failing_in_process[name].in_process("order-7")
 
 
 @workflow
-def passes_a_lock(order: str) -> object:
-    turned_there(Order(order, [], set()), times=threading.Lock())  # type: ignore[arg-type]
+def passes_lock(order: str) -> object:
+    reverse_in_process(Order(order, [], set()), times=threading.Lock())  # type: ignore[arg-type]
 
 
 @step(process=True, timeout=0.2)
-def hangs(path: str) -> None:
-    # what a body has started ends with it
-    tell(path, str(subprocess.Popen([sys.executable, "-c", "import time; time.sleep(3600)"]).pid))
-    tell(path)
+def spin(path: str) -> None:
+    # the process that a body has started ends with the body
+    write_line(path, str(subprocess.Popen([sys.executable, "-c", "import time; time.sleep(3600)"]).pid))
+    write_line(path)
     while True:
         pass
 
 
 @workflow
-def is_impatient(path: str) -> str:
+def times_out(path: str) -> str:
     try:
-        hangs(path)
+        spin(path)
     except TimeoutError as error:
         return f"{error}, {process_id() != os.getpid()}"
     return "in time"
 
 
 @workflow
-async def is_impatient_async(path: str) -> str:
+async def times_out_async(path: str) -> str:
     try:
-        await hangs.in_process(path)
+        await spin.in_process(path)
     except TimeoutError as error:
         return f"{error}, {await process_id.in_process() != os.getpid()}"
     return "in time"
 
 
 @step(process=True)
-def some_die(n: int) -> int:
+def die_if_divisible_by_three(n: int) -> int:
     if n % 3 == 0:
         os.kill(os.getpid(), signal.SIGKILL)
     return n
 
 
 @workflow
-async def crowd(n: int) -> list[object]:
-    ends = await asyncio.gather(*[some_die.in_process(i) for i in range(n)], return_exceptions=True)
+async def gathers_deaths(n: int) -> list[object]:
+    ends = await asyncio.gather(
+        *[die_if_divisible_by_three.in_process(i) for i in range(n)], return_exceptions=True
+    )
     return [end if isinstance(end, int) else type(end).__name__ for end in ends]
 
 
-def act(n: int, how: str) -> int:
-    match how:
+def end_in_way(n: int, way: str) -> int:
+    match way:
         case "raise":
             raise LookupError(n)
         case "killed" | "_exit" | "exit" | "segfault":
-            die.function(how)
+            die.function(way)
         case "hang":
             wait_forever()
     return n
 
 
-acts = step(process=True)(act)
-acts_in_time = step(process=True, name="in_time", timeout=0.05)(act)
+end_in_process = step(process=True)(end_in_way)
+end_within_timeout = step(process=True, name="in_time", timeout=0.05)(end_in_way)
 
 
-async def acted(n: int, how: str) -> str:
+async def describe_end(n: int, way: str) -> str:
     try:
-        chosen = acts_in_time if how == "hang" else acts
-        return f"{n} returned {await chosen.in_process(n, how)}"
+        chosen_step = end_within_timeout if way == "hang" else end_in_process
+        return f"{n} returned {await chosen_step.in_process(n, way)}"
     except LookupError as error:
         return f"{n} raised {error}"
     except TimeoutError:
@@ -341,74 +345,74 @@ async def acted(n: int, how: str) -> str:
 
 
 @workflow
-async def all_act(hows: list[str]) -> list[str]:
-    return await asyncio.gather(*[acted(n, how) for n, how in enumerate(hows)])
+async def gathers_ends(ways: list[str]) -> list[str]:
+    return await asyncio.gather(*[describe_end(n, way) for n, way in enumerate(ways)])
 
 
 @step(process=True)
-def act_in_crowd(n: int) -> int:
+def square_in_process(n: int) -> int:
     return n * n
 
 
 @step(process=True)
-def meet(come: str, go: str) -> int:
-    """Returns when another process is in it at the same time, with the pipes changed over."""
-    if come < go:
-        tell(come)
-        return int(pathlib.Path(go).read_text())
-    other = int(pathlib.Path(go).read_text())
-    tell(come)
-    return other
+def meet(own_pipe: str, other_pipe: str) -> int:
+    """Returns when another process runs this body at the same time, with the two pipes exchanged."""
+    if own_pipe < other_pipe:
+        write_line(own_pipe)
+        return int(pathlib.Path(other_pipe).read_text())
+    other_pid = int(pathlib.Path(other_pipe).read_text())
+    write_line(own_pipe)
+    return other_pid
 
 
 @workflow
-async def meeting(one: str, two: str) -> list[int]:
+async def meets(one: str, two: str) -> list[int]:
     return await asyncio.gather(meet.in_process(one, two), meet.in_process(two, one))
 
 
 @workflow
-def meeting_of_threads(one: str, two: str) -> tuple[int, int]:
+def meets_in_threads(one: str, two: str) -> tuple[int, int]:
     return gather(lambda: meet(one, two), lambda: meet(two, one))
 
 
 @workflow
-def spread(n: int) -> list[int]:
-    return map(act_in_crowd, range(n))
+def maps_squares(n: int) -> list[int]:
+    return map(square_in_process, range(n))
 
 
 @workflow
-async def fan_out(n: int) -> list[int]:
+async def gathers_process_ids(n: int) -> list[int]:
     return await asyncio.gather(*[process_id.in_process() for _ in range(n)])
 
 
 @step
-def before(path: str) -> int:
-    return count(path)
+def count_call_in_thread(path: str) -> int:
+    return count_call(path)
 
 
 @step(process=True)
 def stay(pipe: str, marks: str) -> int:
-    """The first time it is called it stays."""
-    if (times := count(marks)) == 1:
-        tell(pipe)
+    """Blocks in its first call, and returns in later ones."""
+    if (times := count_call(marks)) == 1:
+        write_line(pipe)
         wait_forever()
     return times
 
 
 @workflow
 def stays(pipe: str, marks: str) -> list[int]:
-    return [before(f"{marks}.before"), stay(pipe, marks)]
+    return [count_call_in_thread(f"{marks}.before"), stay(pipe, marks)]
 
 
 @step
-async def fail_when_told(other: str) -> None:
+async def fail_after_line(other: str) -> None:
     await asyncio.to_thread(pathlib.Path(other).read_text)
     raise LookupError
 
 
 @workflow
-async def leaves_a_body_behind(pipe: str, marks: str, other: str) -> None:
-    await asyncio.gather(stay.in_process(pipe, marks), fail_when_told(other))
+async def abandons_body(pipe: str, marks: str, other: str) -> None:
+    await asyncio.gather(stay.in_process(pipe, marks), fail_after_line(other))
 
 
 @workflow
@@ -417,78 +421,78 @@ async def stays_async(pipe: str, marks: str) -> int:
 
 
 @step
-async def heard(pipe: str) -> str:
+async def read_line(pipe: str) -> str:
     return await asyncio.to_thread(pathlib.Path(pipe).read_text)
 
 
 @workflow
-async def first_of_processes(pipe: str, marks: str, other: str) -> str:
-    """The second one wins, and the first is cancelled."""
+async def cancels_slower_step(pipe: str, marks: str, other: str) -> str:
+    """Awaits the faster of two steps, and cancels the one in a process."""
     slow = asyncio.create_task(stay.in_process(pipe, marks))
-    fast = asyncio.create_task(heard(other))
+    fast = asyncio.create_task(read_line(other))
     await asyncio.wait({slow, fast}, return_when=asyncio.FIRST_COMPLETED)
     slow.cancel()
     return fast.result()
 
 
 @step(process=True)
-def listens(pipe: str) -> str:
+def read_pipe_in_process(pipe: str) -> str:
     return pathlib.Path(pipe).read_text()
 
 
 @step
-async def says(pipe: str) -> None:
-    # blocks until the body listens, which it does while the loop is here
-    await asyncio.to_thread(tell, pipe, "the loop goes on")
+async def write_pipe_on_loop(pipe: str) -> None:
+    # blocks until the body opens the pipe, which needs a loop that keeps running
+    await asyncio.to_thread(write_line, pipe, "the loop runs")
 
 
 @workflow
-async def talks(pipe: str) -> str:
-    heard, _ = await asyncio.gather(listens.in_process(pipe), says(pipe))
-    return heard
+async def writes_while_body_reads(pipe: str) -> str:
+    line, _ = await asyncio.gather(read_pipe_in_process.in_process(pipe), write_pipe_on_loop(pipe))
+    return line
 
 
 @step(process=True)
-def step_in_step(path: str) -> list[int]:
-    return [before(path), process_id(), os.getpid(), child_in_step(path)]
+def call_steps_in_body(path: str) -> list[int]:
+    return [count_call_in_thread(path), process_id(), os.getpid(), counts_call(path)]
 
 
 @workflow
-def child_in_step(path: str) -> int:
-    return before(path)
+def counts_call(path: str) -> int:
+    return count_call_in_thread(path)
 
 
 @workflow
-def steps_in_steps(path: str) -> list[int]:
-    return step_in_step(path)
+def calls_steps_in_body(path: str) -> list[int]:
+    return call_steps_in_body(path)
 
 
 @workflow
-async def calls_it_as_it_is() -> int:
+async def calls_process_step_on_loop() -> int:
     return process_id()
 
 
 @workflow
-async def calls_it_in_a_thread() -> int:
+async def calls_process_step_in_thread() -> int:
     return await process_id.in_thread()
 
 
 @workflow
-def calls_it_in_a_process() -> object:
+def calls_in_process_from_sync_code() -> object:
     return process_id.in_process()
 
 
 @step(process=True)
-def leaves_a_mark(path: str) -> str:
+def touch_file(path: str) -> str:
     pathlib.Path(path).touch()
     return "there"
 
 
 @workflow
-def marks_late(path: str) -> str:
-    return leaves_a_mark(path)
+def touches_file(path: str) -> str:
+    return touch_file(path)
 
 
 @workflow
-async def marks_late_async(path: str) -> str:
-    return await leaves_a_mark.in_process(path)
+async def touches_file_async(path: str) -> str:
+    return await touch_file.in_process(path)

@@ -1,4 +1,4 @@
-"""Replays within one process: an engine is closed while the step `hold` runs, and another one goes on."""
+"""Replays within one process: one engine closes while the step `hold` runs, and another one continues."""
 
 import asyncio
 import warnings
@@ -7,26 +7,26 @@ from typing import Any
 
 from stepfast import AsyncEngine, StepfastWarning, Workflow, step, workflow
 
-_held: asyncio.Event | None = None
-_runs = 0
+_hold_begun: asyncio.Event | None = None
+_runs_ended = 0
 
 
 @step
 async def hold() -> None:
-    """Waits, the first time, until its engine is closed."""
+    """Blocks in the first run, until its engine is closed."""
     if not is_replay():
-        assert _held is not None
-        _held.set()
+        assert _hold_begun is not None
+        _hold_begun.set()
         await asyncio.Event().wait()
 
 
 def is_replay() -> bool:
-    """True in the run that repeats what the first has recorded. Only for what no workflow should do."""
-    return _runs > 0
+    """Returns true in the run that replays the record of the first. Real workflows must not call this."""
+    return _runs_ended > 0
 
 
-def warned(function: Callable[..., Any]) -> Workflow[..., Any]:
-    """A workflow that limits its calls by the clock of the loop."""
+def time_limited_workflow(function: Callable[..., Any]) -> Workflow[..., Any]:
+    """Returns a workflow that limits its calls by the clock of the loop, without the warning about it."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", StepfastWarning)
         return workflow(function)
@@ -35,34 +35,34 @@ def warned(function: Callable[..., Any]) -> Workflow[..., Any]:
 async def run_to_hold(
     url: str, workflow: Workflow[..., Any], *args: Any, is_inline: bool = False, **options: Any
 ) -> None:
-    """The first run, which ends in `hold`."""
-    global _held, _runs
-    _held, _runs = asyncio.Event(), 0
+    """Runs a workflow until it is in the step `hold`, then closes the engine."""
+    global _hold_begun, _runs_ended
+    _hold_begun, _runs_ended = asyncio.Event(), 0
     async with AsyncEngine(url, **options) as engine:
         if is_inline:
-            caller = asyncio.create_task(engine.run(workflow.options(workflow_id="it"), *args))
+            caller = asyncio.create_task(engine.run(workflow.options(workflow_id="replayed"), *args))
         else:
-            caller = asyncio.create_task(awaited(engine, workflow, *args))
-        held = asyncio.create_task(_held.wait())
-        await asyncio.wait([caller, held], return_when=asyncio.FIRST_COMPLETED)
+            caller = asyncio.create_task(start_and_await(engine, workflow, *args))
+        holding = asyncio.create_task(_hold_begun.wait())
+        await asyncio.wait([caller, holding], return_when=asyncio.FIRST_COMPLETED)
         if caller.done():
-            held.cancel()
+            holding.cancel()
             await caller
-            raise AssertionError("it has ended without `hold`")
+            raise AssertionError("the execution has ended without `hold`")
         caller.cancel()
         await asyncio.wait([caller])
-    _runs = 1
+    _runs_ended = 1
 
 
-async def awaited(engine: AsyncEngine, workflow: Workflow[..., Any], *args: Any) -> Any:
-    handle = await engine.start(workflow.options(workflow_id="it"), *args)
+async def start_and_await(engine: AsyncEngine, workflow: Workflow[..., Any], *args: Any) -> Any:
+    handle = await engine.start(workflow.options(workflow_id="replayed"), *args)
     return await handle
 
 
-async def replayed(
+async def replay(
     url: str, workflow: Workflow[..., Any], *args: Any, is_inline: bool = False, **options: Any
 ) -> Any:
-    """What the workflow comes to, in two runs."""
+    """Returns the output of a workflow that needs two runs."""
     await run_to_hold(url, workflow, *args, is_inline=is_inline, **options)
     async with AsyncEngine(url, **options) as engine:
-        return await awaited(engine, workflow, *args)
+        return await start_and_await(engine, workflow, *args)

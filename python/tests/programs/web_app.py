@@ -14,38 +14,38 @@ URL = os.environ["URL"]
 
 
 @step
-async def served_step(n: int) -> int:
+async def return_number(n: int) -> int:
     await asyncio.sleep(0)
     return n
 
 
 @workflow
-async def served_workflow(n: int) -> list[int]:
-    return await asyncio.gather(*[served_step(i) for i in range(n)])
+async def returns_numbers(n: int) -> list[int]:
+    return await asyncio.gather(*[return_number(i) for i in range(n)])
 
 
 @step
-def served_in_thread(n: int) -> list[object]:
+def check_thread(n: int) -> list[object]:
     return [n, threading.current_thread() is threading.main_thread()]
 
 
 @workflow
-def served_in_threads(n: int) -> list[list[object]]:
-    return [served_in_thread(i) for i in range(n)]
+def checks_threads(n: int) -> list[list[object]]:
+    return [check_thread(i) for i in range(n)]
 
 
-released = asyncio.Event()
+is_released = asyncio.Event()
 
 
 @step
-async def waits_for_release() -> int:
-    await released.wait()
+async def wait_for_release() -> int:
+    await is_released.wait()
     return os.getpid()
 
 
 @workflow
-async def waits_until_released() -> int:
-    return await waits_for_release()
+async def calls_waiting_step() -> int:
+    return await wait_for_release()
 
 
 @contextlib.asynccontextmanager
@@ -65,12 +65,12 @@ async def pid() -> int:
 
 @app.post("/run/{n}")
 async def run(n: int) -> list[int]:
-    return await app.state.engine.run(served_workflow, n)
+    return await app.state.engine.run(returns_numbers, n)
 
 
 @app.post("/start/{n}")
 async def start(n: int) -> str:
-    return (await app.state.engine.start(served_workflow, n)).workflow_id
+    return (await app.state.engine.start(returns_numbers, n)).workflow_id
 
 
 @app.get("/result/{workflow_id}")
@@ -80,19 +80,19 @@ async def result(workflow_id: str) -> list[int]:
 
 @app.post("/run-in-threads/{n}")
 async def run_in_threads(n: int) -> list[list[object]]:
-    return await app.state.engine.run(served_in_threads, n)
+    return await app.state.engine.run(checks_threads, n)
 
 
 @app.post("/begin/{workflow_id}")
 async def begin(workflow_id: str) -> str:
-    handle = await app.state.engine.start(waits_until_released.options(workflow_id=workflow_id))
+    handle = await app.state.engine.start(calls_waiting_step.options(workflow_id=workflow_id))
     return handle.workflow_id
 
 
 @app.post("/wait/{workflow_id}")
 async def wait(workflow_id: str) -> int:
-    released.set()
-    return await app.state.engine.run(waits_until_released.options(workflow_id=workflow_id))
+    is_released.set()
+    return await app.state.engine.run(calls_waiting_step.options(workflow_id=workflow_id))
 
 
 @contextlib.asynccontextmanager
@@ -107,5 +107,5 @@ sync_app = FastAPI(lifespan=sync_lifespan)
 
 @sync_app.post("/run/{n}")
 def sync_run(n: int) -> list[list[object]]:
-    # in one of the server's threads
-    return sync_app.state.engine.run(served_in_threads, n)
+    # in a thread of the server
+    return sync_app.state.engine.run(checks_threads, n)

@@ -1,7 +1,7 @@
 """A worker that a test ends by a signal.
 
 Usage: `python worker_program.py URL PIPE GRACE [async]`. The worker writes a line into PIPE when it is open,
-when a body begins, and when it has drained, or the reason why it has not.
+when a body begins, and when the worker has drained. If the worker fails, the last line has the reason.
 """
 
 import asyncio
@@ -13,14 +13,14 @@ import time
 from stepfast import AsyncEngine, Engine, SchemaMismatch, step, workflow
 
 
-def tell(what: str) -> None:
+def write_line(text: str) -> None:
     with open(sys.argv[2], "a") as pipe:
-        pipe.write(f"{os.getpid()} {what}\n")
+        pipe.write(f"{os.getpid()} {text}\n")
 
 
 @step
-def until_there(path: str) -> int:
-    tell("body")
+def wait_for_file(path: str) -> int:
+    write_line("body")
     while not pathlib.Path(path).exists():
         time.sleep(0.01)
     return os.getpid()
@@ -28,12 +28,12 @@ def until_there(path: str) -> int:
 
 @workflow
 def worker_waits(path: str) -> int:
-    return until_there(path)
+    return wait_for_file(path)
 
 
 @step
-async def until_there_on_loop(path: str) -> int:
-    tell("body")
+async def wait_for_file_on_loop(path: str) -> int:
+    write_line("body")
     while not pathlib.Path(path).exists():
         await asyncio.sleep(0.01)
     return os.getpid()
@@ -41,28 +41,28 @@ async def until_there_on_loop(path: str) -> int:
 
 @workflow
 async def worker_waits_on_loop(path: str) -> int:
-    return await until_there_on_loop(path)
+    return await wait_for_file_on_loop(path)
 
 
-async def on_loop() -> None:
+async def work_on_loop() -> None:
     async with AsyncEngine(sys.argv[1]) as engine:
-        tell("open")
+        write_line("open")
         await engine.work(float(sys.argv[3]))
 
 
-def in_threads() -> None:
+def work_in_threads() -> None:
     with Engine(sys.argv[1]) as engine:
-        tell("open")
+        write_line("open")
         engine.work(float(sys.argv[3]))
 
 
 if __name__ == "__main__":
     try:
         if len(sys.argv) > 4:
-            asyncio.run(on_loop())
+            asyncio.run(work_on_loop())
         else:
-            in_threads()
-        tell("drained")
+            work_in_threads()
+        write_line("drained")
     except SchemaMismatch as error:
-        tell(error.code)
+        write_line(error.code)
         raise
