@@ -1,4 +1,4 @@
-"""Tasks that a workflow leaves behind when it returns: they are dropped, with a warning."""
+"""Tasks that a workflow abandons when it returns: the engine drops them, with a warning."""
 
 from __future__ import annotations
 
@@ -12,80 +12,80 @@ import pytest
 import stepfast
 from stepfast import AsyncEngine, StepfastWarning, Workflow, step, workflow
 
-STARTED: set[asyncio.Future[object]] = set()
+UNAWAITED_TASKS: set[asyncio.Future[object]] = set()
 
 
 @step
-async def audit_left(n: int) -> None:
+async def waits_in_audit(n: int) -> None:
     await asyncio.Event().wait()
 
 
 @step
-async def quick_left(n: int) -> int:
+async def returns_at_once(n: int) -> int:
     return n
 
 
-async def audits(n: int) -> None:
-    await audit_left(n)
+async def runs_audit(n: int) -> None:
+    await waits_in_audit(n)
 
 
-async def breaks_left() -> None:
+async def raises_at_once() -> None:
     raise LookupError("broken")
 
 
 @workflow
-async def leaves_step(n: int) -> int:
-    STARTED.add(asyncio.ensure_future(audit_left(n)))
-    return await quick_left(n)
+async def abandons_step(n: int) -> int:
+    UNAWAITED_TASKS.add(asyncio.ensure_future(waits_in_audit(n)))
+    return await returns_at_once(n)
 
 
 @workflow
-async def leaves_task(n: int) -> int:
-    STARTED.add(asyncio.create_task(audits(n), name="the audit"))
-    return await quick_left(n)
+async def abandons_task(n: int) -> int:
+    UNAWAITED_TASKS.add(asyncio.create_task(runs_audit(n), name="the audit"))
+    return await returns_at_once(n)
 
 
 @workflow
-async def cancels_and_awaits(n: int) -> int:
-    cancelled = asyncio.create_task(audits(n))
+async def handles_all_tasks(n: int) -> int:
+    cancelled = asyncio.create_task(runs_audit(n))
     async with asyncio.TaskGroup() as group:
-        task = group.create_task(quick_left(n))
+        task = group.create_task(returns_at_once(n))
     async with stepfast.timeout(60):
-        await quick_left(n)
-    await stepfast.gather(quick_left(n), quick_left(n))
+        await returns_at_once(n)
+    await stepfast.gather(returns_at_once(n), returns_at_once(n))
     cancelled.cancel()
     return task.result()
 
 
 @workflow
-async def fails_beside(n: int) -> int:
-    await asyncio.gather(audits(n), breaks_left())
+async def fails_beside_task(n: int) -> int:
+    await asyncio.gather(runs_audit(n), raises_at_once())
     return n
 
 
 async def run(program: Workflow[[int], object], workflow_id: str) -> None:
     async with AsyncEngine("memory:") as engine:
-        for way in ("run", "start"):
+        for mode in ("run", "start"):
             try:
-                options = program.options(workflow_id=f"{workflow_id}-{way}")
-                if way == "run":
+                options = program.options(workflow_id=f"{workflow_id}-{mode}")
+                if mode == "run":
                     await engine.run(options, 7)
                 else:
                     await (await engine.start(options, 7)).result()
             except LookupError:
-                assert program is fails_beside
+                assert program is fails_beside_task
 
 
 @pytest.mark.parametrize(
-    ("program", "name"), [(leaves_step, "position"), (leaves_task, "'the audit' (audits)")]
+    ("program", "name"), [(abandons_step, "position"), (abandons_task, "'the audit' (runs_audit)")]
 )
 def test_warning_names_dropped_tasks(program: Workflow[[int], object], name: str) -> None:
     with pytest.warns(StepfastWarning) as warned:
-        asyncio.run(run(program, "left"))
+        asyncio.run(run(program, "abandoned"))
     assert len(warned) == 2
-    for way, warning in zip(("run", "start"), warned, strict=True):
+    for mode, warning in zip(("run", "start"), warned, strict=True):
         message = str(warning.message)
-        assert f"'{program.name}'" in message and f"'left-{way}'" in message and name in message
+        assert f"'{program.name}'" in message and f"'abandoned-{mode}'" in message and name in message
         assert "await" in message
         assert (warning.filename, warning.lineno) == (__file__, inspect.getsourcelines(program.function)[1])
 
@@ -93,15 +93,15 @@ def test_warning_names_dropped_tasks(program: Workflow[[int], object], name: str
 def test_dropped_tasks_are_logged_where_warnings_are_errors(caplog: pytest.LogCaptureFixture) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error", StepfastWarning)
-        asyncio.run(run(leaves_task, "logged"))
+        asyncio.run(run(abandons_task, "logged"))
     messages = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
-    assert len(messages) == 2 and all("'the audit' (audits)" in message for message in messages)
+    assert len(messages) == 2 and all("'the audit' (runs_audit)" in message for message in messages)
 
 
-@pytest.mark.parametrize("program", [cancels_and_awaits, fails_beside], ids=lambda it: it.name)
-def test_what_the_code_has_dealt_with_is_not_named(
+@pytest.mark.parametrize("program", [handles_all_tasks, fails_beside_task], ids=lambda it: it.name)
+def test_handled_tasks_are_not_named(
     program: Workflow[[int], object], caplog: pytest.LogCaptureFixture
 ) -> None:
-    # a warning would be an error, and logged
-    asyncio.run(run(program, "dealt"))
+    # a warning would become an error, which the engine would log
+    asyncio.run(run(program, "handled"))
     assert [record for record in caplog.records if "dropped" in record.getMessage()] == []

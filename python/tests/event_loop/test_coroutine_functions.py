@@ -1,4 +1,4 @@
-"""Async steps and workflows are coroutine functions, for those who ask before they call."""
+"""Async steps and workflows as coroutine functions, which libraries recognize before a call."""
 
 from __future__ import annotations
 
@@ -15,30 +15,30 @@ from starlette._utils import is_async_callable
 
 from stepfast import Instance, InvalidArgument, step, workflow
 
-NOTES: list[str] = []
+RECORDED_TEXTS: list[str] = []
 
 
 @step
-async def notes_async(text: str) -> None:
-    NOTES.append(text)
+async def records_text_async(text: str) -> None:
+    RECORDED_TEXTS.append(text)
 
 
 @step
-def notes_sync(text: str) -> None:
-    NOTES.append(text)
+def records_text_sync(text: str) -> None:
+    RECORDED_TEXTS.append(text)
 
 
 @workflow
-async def seen_async(text: str) -> None:
-    await notes_async(text)
+async def async_recorder(text: str) -> None:
+    await records_text_async(text)
 
 
 @workflow
-def seen_sync(text: str) -> None:
-    notes_sync(text)
+def sync_recorder(text: str) -> None:
+    records_text_sync(text)
 
 
-class Seen(Instance):
+class Recognized(Instance):
     @step
     async def async_step(self) -> None: ...
 
@@ -52,32 +52,46 @@ class Seen(Instance):
     def sync_workflow(self) -> None: ...
 
 
-SEEN = Seen("seen")
-ASYNC = [notes_async, seen_async, SEEN.async_step, SEEN.async_workflow, seen_async.options(priority=None)]
-SYNC = [notes_sync, seen_sync, SEEN.sync_step, SEEN.sync_workflow, seen_sync.options(priority=None)]
+INSTANCE = Recognized("recognized")
+ASYNC_FUNCTIONS = [
+    records_text_async,
+    async_recorder,
+    INSTANCE.async_step,
+    INSTANCE.async_workflow,
+    async_recorder.options(priority=None),
+]
+SYNC_FUNCTIONS = [
+    records_text_sync,
+    sync_recorder,
+    INSTANCE.sync_step,
+    INSTANCE.sync_workflow,
+    sync_recorder.options(priority=None),
+]
 
 
-@pytest.mark.parametrize("made", [*ASYNC, *SYNC], ids=range(10))
-def test_they_are_seen_as_what_they_are(made: Callable[..., object]) -> None:
-    is_async = made in ASYNC
-    assert asyncio.iscoroutinefunction(made) is is_async
-    assert is_async_callable(made) is is_async
+@pytest.mark.parametrize("function", [*ASYNC_FUNCTIONS, *SYNC_FUNCTIONS], ids=range(10))
+def test_functions_are_recognized_as_async_or_sync(function: Callable[..., object]) -> None:
+    is_async = function in ASYNC_FUNCTIONS
+    assert asyncio.iscoroutinefunction(function) is is_async
+    assert is_async_callable(function) is is_async
     if sys.version_info >= (3, 12):
-        assert inspect.iscoroutinefunction(made) is is_async
-    assert not hasattr(made, "nothing") and not hasattr(made, "__getstate_of__")
+        assert inspect.iscoroutinefunction(function) is is_async
+    assert not hasattr(function, "nothing") and not hasattr(function, "__getstate_of__")
 
 
-def test_a_framework_awaits_them() -> None:
+def test_framework_awaits_async_steps_and_workflows() -> None:
     tasks = BackgroundTasks()
-    tasks.add_task(notes_async, "async step")
-    tasks.add_task(notes_sync, "sync step")
-    tasks.add_task(seen_async, "async workflow")
-    NOTES.clear()
+    tasks.add_task(records_text_async, "async step")
+    tasks.add_task(records_text_sync, "sync step")
+    tasks.add_task(async_recorder, "async workflow")
+    RECORDED_TEXTS.clear()
     asyncio.run(tasks())
-    assert NOTES == ["async step", "sync step", "async workflow"]
+    assert RECORDED_TEXTS == ["async step", "sync step", "async workflow"]
 
 
-@pytest.mark.parametrize("retry_if", [notes_async, SEEN.async_step, functools.partial(notes_async.function)])
-def test_one_is_refused_where_nothing_awaits_it(retry_if: Any) -> None:
+@pytest.mark.parametrize(
+    "retry_if", [records_text_async, INSTANCE.async_step, functools.partial(records_text_async.function)]
+)
+def test_async_retry_condition_is_refused(retry_if: Any) -> None:
     with pytest.raises(InvalidArgument, match="retry_if"):
         step(retry_if=retry_if)(lambda: None)

@@ -1,4 +1,4 @@
-"""`AsyncEngine.work` and the program's own handlers of signals."""
+"""Signal handlers of a program during and after `AsyncEngine.work`."""
 
 from __future__ import annotations
 
@@ -14,26 +14,26 @@ import uvloop
 
 from stepfast import AsyncEngine, step, workflow
 
-LOOPS = pytest.mark.parametrize(
+LOOP_FACTORIES = pytest.mark.parametrize(
     "make_loop", [asyncio.new_event_loop, uvloop.new_event_loop], ids=["asyncio", "uvloop"]
 )
-Loops = Callable[[], asyncio.AbstractEventLoop]
-IN_BODY, GOES = threading.Event(), threading.Event()
+LoopFactory = Callable[[], asyncio.AbstractEventLoop]
+BODY_HAS_BEGUN, BODY_MAY_END = threading.Event(), threading.Event()
 
 
 @step
-def body_in_thread() -> None:
-    IN_BODY.set()
-    GOES.wait(60)
+def waits_in_thread() -> None:
+    BODY_HAS_BEGUN.set()
+    BODY_MAY_END.wait(60)
 
 
 @workflow
-def held_in_body() -> None:
-    body_in_thread()
+def calls_waiting_step() -> None:
+    waits_in_thread()
 
 
-def run(make_loop: Loops, main: Callable[[], Coroutine[Any, Any, None]]) -> None:
-    """Runs it in a program that a signal does not kill."""
+def run(make_loop: LoopFactory, main: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    """Runs `main` in a program that signals do not kill."""
     before = {number: signal.signal(number, lambda *_: None) for number in (signal.SIGTERM, signal.SIGINT)}
     signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
@@ -44,61 +44,65 @@ def run(make_loop: Loops, main: Callable[[], Coroutine[Any, Any, None]]) -> None
             signal.signal(number, handler)
 
 
-async def told(event: asyncio.Event) -> None:
+async def wait_and_clear(event: asyncio.Event) -> None:
     async with asyncio.timeout(60):
         await event.wait()
     event.clear()
 
 
-@LOOPS
-def test_handlers_of_the_program_are_there_again_after_it(make_loop: Loops, url: str) -> None:
+@LOOP_FACTORIES
+def test_work_restores_signal_handlers_of_the_program(make_loop: LoopFactory, url: str) -> None:
     async def main() -> None:
-        loop, heard, used = asyncio.get_running_loop(), asyncio.Event(), asyncio.Event()
-        loop.add_signal_handler(signal.SIGTERM, heard.set)
-        loop.add_signal_handler(signal.SIGUSR1, used.set)
+        loop, sigterm_received, sigusr1_received = (
+            asyncio.get_running_loop(),
+            asyncio.Event(),
+            asyncio.Event(),
+        )
+        loop.add_signal_handler(signal.SIGTERM, sigterm_received.set)
+        loop.add_signal_handler(signal.SIGUSR1, sigusr1_received.set)
         before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
         for number in (signal.SIGTERM, signal.SIGINT):
             async with AsyncEngine(url) as engine:
-                working = asyncio.create_task(engine.work())
+                work = asyncio.create_task(engine.work())
                 await asyncio.sleep(0)
                 os.kill(os.getpid(), number)
                 async with asyncio.timeout(60):
-                    await working
+                    await work
             assert {each: signal.getsignal(each) for each in before} == before
-        heard.clear()
-        for number, event in ((signal.SIGTERM, heard), (signal.SIGUSR1, used)):
+        sigterm_received.clear()
+        for number, event in ((signal.SIGTERM, sigterm_received), (signal.SIGUSR1, sigusr1_received)):
             os.kill(os.getpid(), number)
-            await told(event)
+            await wait_and_clear(event)
             loop.remove_signal_handler(number)
 
     run(make_loop, main)
 
 
-@LOOPS
+@LOOP_FACTORIES
 @pytest.mark.parametrize("is_draining", [False, True])
-def test_nothing_is_left_of_it_when_its_task_is_cancelled(
-    make_loop: Loops, url: str, is_draining: bool
+def test_cancelled_work_leaves_no_tasks_or_handlers(
+    make_loop: LoopFactory, url: str, is_draining: bool
 ) -> None:
     async def main() -> None:
-        IN_BODY.clear()
-        GOES.clear()
+        BODY_HAS_BEGUN.clear()
+        BODY_MAY_END.clear()
         before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
         async with AsyncEngine(url) as engine:
-            handle = await engine.start(held_in_body)
-            await asyncio.to_thread(IN_BODY.wait, 60)
+            handle = await engine.start(calls_waiting_step)
+            await asyncio.to_thread(BODY_HAS_BEGUN.wait, 60)
             tasks = asyncio.all_tasks()
-            working = asyncio.create_task(engine.work())
+            work = asyncio.create_task(engine.work())
             await asyncio.sleep(0)
             if is_draining:
                 os.kill(os.getpid(), signal.SIGTERM)
                 while len(asyncio.all_tasks()) < len(tasks) + 3:
                     await asyncio.sleep(0)
-            working.cancel()
+            work.cancel()
             with pytest.raises(asyncio.CancelledError):
-                await working
+                await work
             assert asyncio.all_tasks() == tasks
             assert {each: signal.getsignal(each) for each in before} == before
-            GOES.set()
+            BODY_MAY_END.set()
             await handle
 
     run(make_loop, main)

@@ -1,4 +1,4 @@
-"""Workflows that limit their calls by the clock of the loop are warned of when they are defined."""
+"""Warnings at the definition of workflows that limit their calls by the clock of the event loop."""
 
 import asyncio
 import asyncio as aio
@@ -13,12 +13,12 @@ import stepfast
 from stepfast import StepfastWarning, step, workflow
 
 
-async def by_timeout() -> None:
+async def use_timeout() -> None:
     async with asyncio.timeout(1):
         pass
 
 
-async def by_timeout_at() -> None:
+async def use_timeout_at() -> None:
     async def branch() -> None:
         async with aio.timeout_at(1):
             pass
@@ -26,12 +26,12 @@ async def by_timeout_at() -> None:
     await branch()
 
 
-async def by_wait_for() -> None:
+async def use_wait_for() -> None:
     if __debug__:
         await within(asyncio.sleep(0), 1)
 
 
-async def by_local_import() -> None:
+async def use_local_import() -> None:
     import asyncio
 
     async with asyncio.timeout(1):
@@ -44,26 +44,29 @@ class Shop:
 
 
 @pytest.mark.parametrize(
-    ("function", "line", "limit", "instead"),
+    ("function", "line", "limit", "alternative"),
     [
-        (by_timeout, 1, "asyncio.timeout,", "stepfast.timeout"),
-        (by_timeout_at, 2, "asyncio.timeout_at,", "stepfast.timeout"),
-        (by_wait_for, 2, "asyncio.wait_for,", "stepfast.wait_for"),
-        (by_local_import, 3, "asyncio.timeout,", "stepfast.timeout"),
+        (use_timeout, 1, "asyncio.timeout,", "stepfast.timeout"),
+        (use_timeout_at, 2, "asyncio.timeout_at,", "stepfast.timeout"),
+        (use_wait_for, 2, "asyncio.wait_for,", "stepfast.wait_for"),
+        (use_local_import, 3, "asyncio.timeout,", "stepfast.timeout"),
         (Shop.method, 1, "asyncio.wait_for,", "stepfast.wait_for"),
     ],
 )
-def test_limits_are_warned_of_where_they_are(function: Any, line: int, limit: str, instead: str) -> None:
-    with pytest.warns(StepfastWarning) as warned:
-        workflow(name=f"warned of {function.__name__}")(function)
-    [warning] = warned
-    said = str(warning.message)
-    assert f"warned of {function.__name__}" in said and limit in said and said.endswith(instead), said
+def test_time_limit_causes_a_warning_at_its_line(
+    function: Any, line: int, limit: str, alternative: str
+) -> None:
+    with pytest.warns(StepfastWarning) as warnings_shown:
+        workflow(name=f"limited by {function.__name__}")(function)
+    [warning] = warnings_shown
+    message = str(warning.message)
+    assert f"limited by {function.__name__}" in message and limit in message, message
+    assert message.endswith(alternative), message
     assert warning.filename == __file__
     assert warning.lineno == inspect.getsourcelines(function)[1] + line
 
 
-async def by_stepfast() -> None:
+async def use_stepfast_limits() -> None:
     async with stepfast.timeout(1):
         await stepfast.wait_for(asyncio.sleep(0), 1)
 
@@ -73,14 +76,14 @@ async def by_stepfast() -> None:
             pass
 
 
-def in_sync_code() -> None:
+def use_wait_for_in_sync_code() -> None:
     asyncio.run(asyncio.wait_for(asyncio.sleep(0), 1))
 
 
-def test_other_code_is_not_warned_of() -> None:
+def test_other_code_causes_no_warning() -> None:
     generated: dict[str, Any] = {}
     exec("import asyncio\nasync def generated():\n    await asyncio.wait_for(None, 1)", generated)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        for function in (by_stepfast, in_sync_code, generated["generated"]):
-            workflow(name=f"not warned of {function.__name__}")(function)
+        for function in (use_stepfast_limits, use_wait_for_in_sync_code, generated["generated"]):
+            workflow(name=f"not limited by {function.__name__}")(function)
