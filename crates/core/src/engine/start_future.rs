@@ -92,15 +92,13 @@ enum FastPathEnd<'e, T> {
 }
 
 impl<'e, F: FastPath<'e, T>, T> FutureState<'e, F, T> {
+    #[inline]
     fn poll(&mut self, cx: &mut TaskContext<'_>) -> Poll<Result<T, Error>> {
         loop {
             // in place: moving the state out and in again would cost more than the rest of a poll
             match self {
                 Self::FastPath(fast_path) => match ready!(fast_path.poll(cx)) {
-                    FastPathEnd::Finished(result) => {
-                        *self = Self::Done;
-                        return Poll::Ready(result);
-                    }
+                    FastPathEnd::Finished(result) => return Poll::Ready(result),
                     FastPathEnd::ContinuesAs(slow_path) => *self = Self::SlowPath(slow_path),
                 },
                 Self::SlowPath(slow_path) => return slow_path.as_mut().poll(cx),
@@ -125,11 +123,13 @@ impl<'e, F: FastPath<'e, T>, T> FutureState<'e, F, T> {
 struct StagedStart(CallerDriven);
 
 impl<'e, O: Send + 'e> FastPath<'e, Handle<O>> for StagedStart {
+    #[inline]
     fn begin(mut submission: Submission<'e>, prepared: PreparedStart) -> Result<Self, Error> {
         let input = std::mem::take(&mut submission.input);
         submission.launch(prepared, input).map(Self)
     }
 
+    #[inline]
     fn poll(&mut self, cx: &mut TaskContext<'_>) -> Poll<FastPathEnd<'e, Handle<O>>> {
         let CallerDriven { task: Some(task), input, .. } = &mut self.0 else {
             return Poll::Ready(FastPathEnd::Finished(Err(Error::Shutdown)));
@@ -140,6 +140,7 @@ impl<'e, O: Send + 'e> FastPath<'e, Handle<O>> for StagedStart {
             // the task is polled here for the first time: many executions end before they would have got a task of
             // their own
             task.run_until_blocked(cx);
+            self.0.detach();
             Ok(Handle::local(run, None))
         } else {
             self.0.task = None;
@@ -161,6 +162,7 @@ struct ExecutingRun<'e> {
 }
 
 impl<'e, O: FromPayload + Send + 'e> FastPath<'e, O> for ExecutingRun<'e> {
+    #[inline]
     fn begin(submission: Submission<'e>, prepared: PreparedStart) -> Result<Self, Error> {
         let PreparedStart { start, reserved, .. } = prepared;
         let key = start.key;
@@ -170,6 +172,7 @@ impl<'e, O: FromPayload + Send + 'e> FastPath<'e, O> for ExecutingRun<'e> {
         Ok(Self { engine: submission.engine, key, caller_driven })
     }
 
+    #[inline]
     fn poll(&mut self, cx: &mut TaskContext<'_>) -> Poll<FastPathEnd<'e, O>> {
         let run = self.caller_driven.task.as_ref().map(|task| task.run().clone());
         let conclusion = ready!(self.caller_driven.poll_conclusion(cx));

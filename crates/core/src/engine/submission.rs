@@ -70,6 +70,14 @@ impl CallerDriven {
         self.task.as_ref().map(|task| task.run().clone())
     }
 
+    /// Lets the run continue in a task of its own, unless it has concluded.
+    #[inline]
+    pub(crate) fn detach(&mut self) {
+        if let Some(task) = self.task.take() {
+            task.detach(std::mem::take(&mut self.input), self.id_lock.take());
+        }
+    }
+
     /// Polls the run to its conclusion, in the caller's own task.
     pub(crate) fn poll_conclusion(&mut self, cx: &mut TaskContext<'_>) -> Poll<Conclusion> {
         let Some(task) = &mut self.task else { return Poll::Ready(Conclusion::LeftProcess) };
@@ -80,10 +88,9 @@ impl CallerDriven {
 }
 
 impl Drop for CallerDriven {
+    #[inline]
     fn drop(&mut self) {
-        if let Some(task) = self.task.take() {
-            task.detach(std::mem::take(&mut self.input), self.id_lock.take());
-        }
+        self.detach();
     }
 }
 
@@ -119,6 +126,7 @@ pub(crate) enum FastPathError {
 }
 
 impl<'e> Submission<'e> {
+    #[inline]
     pub(crate) fn new(
         engine: ArcRef<'e, EngineInner>,
         definition: ArcRef<'e, Definition>,

@@ -6,6 +6,7 @@ pub(crate) mod context;
 pub(crate) mod retry;
 pub(crate) mod sleep;
 pub(crate) mod step;
+pub(crate) mod step_execution;
 
 use std::fmt;
 use std::marker::PhantomData;

@@ -90,3 +90,55 @@ pub struct StepOptions {
     /// Whether the body may run before the checkpoints of earlier steps are durable.
     pub is_speculative: bool,
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn retry_pauses_grow_to_maximum_and_jitter_shortens() {
+        let policy = RetryPolicy { retries: 9, ..RetryPolicy::default() };
+        let pauses: Vec<u64> = (1..9).map(|attempt| policy.pause_after(attempt).as_secs()).collect();
+        assert_eq!(pauses, [1, 2, 4, 8, 16, 32, 60, 60]);
+        assert_eq!(policy.pause_after(u32::MAX), Duration::from_secs(60));
+        for attempt in 1..9 {
+            let (pause, jittered) = (policy.pause_after(attempt), policy.jittered_pause_after(attempt));
+            assert!(jittered <= pause && jittered >= pause / 2);
+        }
+        let unlimited =
+            RetryPolicy { backoff: Duration::MAX, max_backoff: Duration::MAX, jitter: 0.0, ..policy };
+        assert_eq!(unlimited.jittered_pause_after(1), Duration::MAX);
+    }
+
+    #[test]
+    fn retry_policy_keeps_zero_pause_and_rejects_bad_numbers() {
+        let policy = RetryPolicy { backoff: Duration::ZERO, factor: f64::INFINITY, ..RetryPolicy::default() };
+        assert_eq!((policy.pause_after(1), policy.pause_after(9)), (Duration::ZERO, Duration::ZERO));
+        assert!(policy.check().is_ok());
+        for factor in [f64::NAN, f64::NEG_INFINITY, -1.0, 0.5] {
+            let error = RetryPolicy { factor, ..policy }.check().unwrap_err().to_string();
+            assert!(error.starts_with("factor: is ") && error.contains("at least 1"), "{error}");
+        }
+        for jitter in [f64::NAN, f64::INFINITY, -0.5, 1.5] {
+            let error = RetryPolicy { jitter, ..policy }.check().unwrap_err().to_string();
+            assert!(error.starts_with("jitter: is ") && error.contains("0 to 1"), "{error}");
+        }
+    }
+
+    #[test]
+    fn retry_policy_limits_attempts_and_failures() {
+        let policy = RetryPolicy { retries: 2, ..RetryPolicy::default() };
+        let failure = Failure::new("x");
+        assert!(
+            policy.allows_retry(1, &failure)
+                && policy.allows_retry(2, &failure)
+                && !policy.allows_retry(3, &failure)
+        );
+        assert!(!policy.allows_retry(1, &failure.clone().permanent()));
+        let restricted = RetryPolicy { retry_if: Some(|failure| failure.message == "again"), ..policy };
+        assert!(restricted.allows_retry(1, &Failure::new("again")) && !restricted.allows_retry(1, &failure));
+        let steady = RetryPolicy { jitter: 0.0, ..policy };
+        let pauses = [1, 2, 3].map(|attempt| steady.pause_before_retry(attempt, &failure));
+        assert_eq!(pauses, [Some(Duration::from_secs(1)), Some(Duration::from_secs(2)), None]);
+    }
+}

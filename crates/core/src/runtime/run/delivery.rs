@@ -152,7 +152,7 @@ impl Run {
             && state.calls.completed.is_empty()
             && state.delivery.block_count == 0
             && state.guest.cancelled_calls == 0;
-        let Some(call) = state.calls.get_mut(id) else { return None };
+        let call = state.calls.get_mut(id)?;
         if !matches!(call.phase, Phase::Live) {
             self.lane().release(reserved);
             return None;
