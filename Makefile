@@ -45,7 +45,7 @@ demo: setup ## Set up, measure the payload experiment, then kill workflows in th
 	@.venv/bin/stepfast workflow list --store sqlite:$(DEMO)/demo.db
 
 .PHONY: check
-check: .venv/ready ## Check format, lints, types and documentation
+check: .venv/ready ## Check format, lints, types, documentation, rooms and language
 	cargo fmt --all --check
 	.venv/bin/ruff format --quiet --check --config python/pyproject.toml python examples/python
 	.venv/bin/ruff check --quiet --config python/pyproject.toml python examples/python
@@ -54,6 +54,7 @@ check: .venv/ready ## Check format, lints, types and documentation
 	PYRIGHT_PYTHON_IGNORE_WARNINGS=1 .venv/bin/pyright --warnings --project python --pythonpath .venv/bin/python
 	cargo clippy $(CARGO_FLAGS) --workspace --all-targets -- -D warnings
 	RUSTDOCFLAGS="-D warnings" cargo doc $(CARGO_FLAGS) --workspace --no-deps
+	cargo test $(CARGO_FLAGS) --quiet -p stepfast-tests --test architecture --test language
 
 .PHONY: reference
 reference: .venv/ready ## Make docs/reference/python.md of the docstrings

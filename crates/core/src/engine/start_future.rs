@@ -174,20 +174,20 @@ impl<'e, O: FromPayload + Send + 'e> FastPath<'e, O> for ExecutingRun<'e> {
 
     #[inline]
     fn poll(&mut self, cx: &mut TaskContext<'_>) -> Poll<FastPathEnd<'e, O>> {
-        let run = self.caller_driven.task.as_ref().map(|task| task.run().clone());
-        let conclusion = ready!(self.caller_driven.poll_conclusion(cx));
-        Poll::Ready(match conclusion {
+        let CallerDriven { task, input, .. } = &mut self.caller_driven;
+        let Some(running) = task else { return Poll::Ready(FastPathEnd::Finished(Err(Error::Shutdown))) };
+        let end = match ready!(running.poll_conclusion(cx, input)) {
             Conclusion::Ended(status, outcome) if outcome.chunk_ref().is_none() => {
                 FastPathEnd::Finished(decode_inline(status, &outcome))
             }
             conclusion => {
-                let (engine, key) = (Arc::clone(&self.engine), self.key);
-                let start_lsn = run.and_then(|run| run.start_lsn());
-                FastPathEnd::ContinuesAs(Box::pin(output_of_conclusion(
-                    engine, key, None, start_lsn, conclusion,
-                )))
+                let (engine, start_lsn) = (Arc::clone(&self.engine), running.run().start_lsn());
+                let output = output_of_conclusion(engine, self.key, None, start_lsn, conclusion);
+                FastPathEnd::ContinuesAs(Box::pin(output))
             }
-        })
+        };
+        *task = None;
+        Poll::Ready(end)
     }
 
     fn slow_path(submission: Submission<'e>) -> BoxedResult<'e, O> {
