@@ -101,7 +101,7 @@ def step(
     bounds.check_flag("process", process)
     make = cast("Callable[..., Step[..., Any]]", ProcessStep if process else Step)
 
-    def made(function: Callable[..., Any]) -> Step[..., Any]:
+    def make_step(function: Callable[..., Any]) -> Step[..., Any]:
         return make(
             function,
             name=name,
@@ -116,7 +116,7 @@ def step(
             retry_if=retry_if,
         )
 
-    return made if function is None else made(function)
+    return make_step if function is None else make_step(function)
 
 
 __all__ = ["step"]

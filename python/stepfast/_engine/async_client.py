@@ -40,11 +40,16 @@ class AsyncClient:
     def __init__(self, url: str, *, queues: Iterable[Queue] = ()) -> None:
         bounds.check_store_url(url)
         declared = declared_queues(queues)
-        self._opened: OpenEngine | None = None
+        self._open_engine: OpenEngine | None = None
         #: Opens the store and the engine or client on it.
-        self._make: Callable[[EngineLoop], OpenEngine] = lambda loop: OpenEngine(
+        self._open_on: Callable[[EngineLoop], OpenEngine] = lambda loop: OpenEngine(
             url, loop, queues=declared, is_client=True
         )
+
+    @property
+    def _opened(self) -> OpenEngine | None:
+        """The old name of `_open_engine`, which `bench/workflows.py` and `test_closing.py` still use."""
+        return self._open_engine
 
     async def open(self) -> Self:
         """Opens the store, and the engine or client on it; `async with` does it.
@@ -57,17 +62,17 @@ class AsyncClient:
             StoreUnavailable: The database is unreachable.
         """
         name = type(self).__name__
-        if self._opened is not None and not self._opened.is_closed:
+        if self._open_engine is not None and not self._open_engine.is_closed:
             raise InvalidArgument(
                 f"this {name} is already open: to open the same store again, make another {name}"
             )
         loop = EngineLoop(require_running_loop())
-        opening = run_in_thread(loop.loop, lambda: self._make(loop))
+        opening = run_in_thread(loop.loop, lambda: self._open_on(loop))
         try:
-            self._opened = await asyncio.shield(opening)
+            self._open_engine = await asyncio.shield(opening)
         except BaseException:
             # the caller may be cancelled: then the engine is released when it is open
-            opening.add_done_callback(_release_opened)
+            opening.add_done_callback(_release_open_engine)
             loop.close()
             raise
         return self
@@ -75,13 +80,13 @@ class AsyncClient:
     @property
     def _here(self) -> OpenEngine:
         """The open engine; rejects callers on another loop than its own."""
-        opened = self._opened
-        if opened is None:
+        open_engine = self._open_engine
+        if open_engine is None:
             name = type(self).__name__
             raise InvalidArgument(f"this {name} is not open: write `async with {name}(...)`, or await open()")
-        assert opened.loop is not None
-        opened.loop.check()
-        return opened
+        assert open_engine.loop is not None
+        open_engine.loop.check()
+        return open_engine
 
     async def _call_here(self, call: Callable[..., Awaitable[Any]], /, *args: Any) -> Any:
         """Makes a call on the loop that awaits this, because the caller may be in another thread, as with
@@ -110,10 +115,10 @@ class AsyncClient:
         Returns:
             A handle; awaiting it waits for the end.
         """
-        opened = self._opened
-        if opened is None or not opened.is_here():
+        open_engine = self._open_engine
+        if open_engine is None or not open_engine.is_here():
             return self._call_here(OpenEngine.start_in_task, workflow, args, kwargs)
-        return opened.start_in_task(workflow, args, kwargs)
+        return open_engine.start_in_task(workflow, args, kwargs)
 
     @overload
     async def start_many(
@@ -127,8 +132,8 @@ class AsyncClient:
 
     async def start_many(self, workflow: Any, items: Any, /) -> Any:
         """Starts an execution for each tuple of arguments, in one call. See `Client.start_many`."""
-        opened = self._here
-        return [AsyncHandle(handle, opened) for handle in await opened.start_many(workflow, items)]
+        open_engine = self._here
+        return [AsyncHandle(handle, open_engine) for handle in await open_engine.start_many(workflow, items)]
 
     @overload
     async def run(
@@ -150,10 +155,10 @@ class AsyncClient:
         Cancelling the caller does not cancel the execution: it continues from its record, in a task of its
         own.
         """
-        opened = self._opened
-        if opened is None or not opened.is_here():
+        open_engine = self._open_engine
+        if open_engine is None or not open_engine.is_here():
             return self._call_here(OpenEngine.run_in_task, workflow, args, kwargs)
-        return opened.run_in_task(workflow, args, kwargs)
+        return open_engine.run_in_task(workflow, args, kwargs)
 
     @overload
     async def get(self, workflow_id: str) -> AsyncHandle[Any]: ...
@@ -168,8 +173,10 @@ class AsyncClient:
 
     async def get(self, workflow_id: str, workflow: Any = None) -> Any:
         """Returns a handle to the execution with this workflow_id. See `Client.get`."""
-        opened = self._here
-        handle: AsyncHandle[Any] = AsyncHandle(await opened.get_handle(workflow_id, workflow), opened)
+        open_engine = self._here
+        handle: AsyncHandle[Any] = AsyncHandle(
+            await open_engine.get_handle(workflow_id, workflow), open_engine
+        )
         return handle
 
     @overload
@@ -257,13 +264,13 @@ class AsyncClient:
         await self._end(seconds, seconds)
 
     async def _end(self, grace: float, thread_timeout: float) -> None:
-        opened = self._opened
-        if opened is None or opened.loop is None:
+        open_engine = self._open_engine
+        if open_engine is None or open_engine.loop is None:
             return
-        loop = opened.loop
-        if opened.needs_shutdown or loop.is_ending:
+        loop = open_engine.loop
+        if open_engine.needs_shutdown or loop.is_ending:
             loop.check()
-            await loop.end(opened, grace, thread_timeout)
+            await loop.end(open_engine, grace, thread_timeout)
 
     async def __aenter__(self) -> Self:
         return await self.open()
@@ -277,7 +284,7 @@ class AsyncClient:
         await self.close()
 
 
-def _release_opened(opening: asyncio.Future[OpenEngine]) -> None:
+def _release_open_engine(opening: asyncio.Future[OpenEngine]) -> None:
     if opening.exception() is None:
         opening.result().release()
 

@@ -46,8 +46,8 @@ class AsyncEngine(AsyncClient):
         )
         declared, served = declared_queues(queues), served_queues(serve_queues)
         seconds = to_seconds("suspend_after", suspend_after, 0)
-        self._opened = None
-        self._make = lambda loop: OpenEngine(
+        self._open_engine = None
+        self._open_on = lambda loop: OpenEngine(
             url,
             loop,
             queues=declared,
@@ -69,9 +69,9 @@ class AsyncEngine(AsyncClient):
                 that, async code that unwinds has another 10 s.
         """
         seconds = bounds.checked_grace(grace)
-        opened = self._here
+        open_engine = self._here
         deadline = time.monotonic() + seconds
-        await opened.native.drain(seconds, opened.port)
+        await open_engine.native.drain(seconds, open_engine.port)
         await self._end(process_hooks.CLOSE_GRACE, max(0.0, deadline - time.monotonic()))
 
     async def work(self, grace: Duration = 30.0) -> None:
@@ -104,8 +104,8 @@ class AsyncEngine(AsyncClient):
 
     async def _wait_for_signal(self, signals: asyncio.Semaphore) -> None:
         """Waits for a signal to end; raises if the engine ends by itself."""
-        opened = self._here
-        ended = asyncio.ensure_future(opened.native.wait_until_ended(opened.port))
+        open_engine = self._here
+        ended = asyncio.ensure_future(open_engine.native.wait_until_ended(open_engine.port))
         first_signal = asyncio.ensure_future(signals.acquire())
         try:
             await asyncio.wait([ended, first_signal], return_when=asyncio.FIRST_COMPLETED)

@@ -46,7 +46,12 @@ class Client:
 
     def __init__(self, url: str, *, queues: Iterable[Queue] = ()) -> None:
         bounds.check_store_url(url)
-        self._opened = OpenEngine(url, queues=declared_queues(queues), is_client=True)
+        self._open_engine = OpenEngine(url, queues=declared_queues(queues), is_client=True)
+
+    @property
+    def _opened(self) -> OpenEngine:
+        """The old name of `_open_engine`, which `bench/workflows.py` and `test_closing.py` still use."""
+        return self._open_engine
 
     @overload
     def start(
@@ -85,8 +90,8 @@ class Client:
             EngineClosed: The engine is closed.
             StoreUnavailable: The `wait_timeout` has passed.
         """
-        opened = self._opened
-        handle: Handle[Any] = Handle(wait_for_call(opened.start(workflow, args, kwargs)), opened)
+        open_engine = self._open_engine
+        handle: Handle[Any] = Handle(wait_for_call(open_engine.start(workflow, args, kwargs)), open_engine)
         return handle
 
     @overload
@@ -117,9 +122,9 @@ class Client:
             InvalidArgument: An item is no tuple, or an option is for single executions.
             Error: See `Client.start`.
         """
-        opened = self._opened
-        handles = wait_for_call(opened.start_many(workflow, items))
-        return [Handle(handle, opened) for handle in handles]
+        open_engine = self._open_engine
+        handles = wait_for_call(open_engine.start_many(workflow, items))
+        return [Handle(handle, open_engine) for handle in handles]
 
     @overload
     def run(
@@ -155,7 +160,7 @@ class Client:
             Exception: The exception that the workflow has raised; `WorkflowFailed` if it failed without an
                 exception of Python.
         """
-        return self._opened.run(workflow, args, kwargs)
+        return self._open_engine.run(workflow, args, kwargs)
 
     @overload
     def get(self, workflow_id: str) -> Handle[Any]: ...
@@ -177,8 +182,8 @@ class Client:
             NotFound: There is no such execution.
             InvalidArgument: The execution is of another workflow.
         """
-        opened = self._opened
-        handle: Handle[Any] = Handle(opened.get_handle(workflow_id, workflow).wait(), opened)
+        open_engine = self._open_engine
+        handle: Handle[Any] = Handle(open_engine.get_handle(workflow_id, workflow).wait(), open_engine)
         return handle
 
     @overload
@@ -205,7 +210,7 @@ class Client:
             Exception: The exception of the first execution in this order that has not completed, after all
                 have ended. See `Handle.result`.
         """
-        return self._opened.results(handles, return_exceptions).wait()
+        return self._open_engine.results(handles, return_exceptions).wait()
 
     def list(
         self, *, after: str | None = None, limit: int = 50, **filter: Unpack[Filter]
@@ -225,7 +230,7 @@ class Client:
         Raises:
             InvalidArgument: A condition has a value that it cannot have, or `limit` is less than 1.
         """
-        return self._opened.list(filter, after, limit).wait()
+        return self._open_engine.list(filter, after, limit).wait()
 
     def count(self, **filter: Unpack[Filter]) -> int:
         """Returns the number of executions that match.
@@ -236,7 +241,7 @@ class Client:
         Raises:
             InvalidArgument: A condition has a value that it cannot have.
         """
-        return self._opened.count(filter).wait()
+        return self._open_engine.count(filter).wait()
 
     def show(self, workflow_id: str) -> Record:
         """Returns everything that is recorded of an execution.
@@ -247,7 +252,7 @@ class Client:
         Raises:
             NotFound: There is no such execution.
         """
-        return self._opened.show(workflow_id).wait()
+        return self._open_engine.show(workflow_id).wait()
 
     def cancel(self, workflow_id: str) -> bool:
         """Requests that an execution be cancelled. See `Handle.cancel`.
@@ -291,7 +296,7 @@ class Client:
         Raises:
             InvalidArgument: There is no condition, or a condition has a value that it cannot have.
         """
-        return self._opened.cancel_all(filter).wait()
+        return self._open_engine.cancel_all(filter).wait()
 
     def resume_all(self, **filter: Unpack[Filter]) -> BulkResult:
         """Continues all executions that match and are parked, failed or cancelled, in the order of `list`:
@@ -308,7 +313,7 @@ class Client:
             InvalidArgument: Neither `status` nor `is_parked` is given, or a condition has a value that it
                 cannot have.
         """
-        return self._opened.resume_all(filter).wait()
+        return self._open_engine.resume_all(filter).wait()
 
     def workers(self) -> WorkerOverview:
         """Returns the workers of the database, and the executions that none of them can run. The command
@@ -318,7 +323,7 @@ class Client:
             InvalidArgument: The database's user lacks the permission.
             StoreUnavailable: The database is unreachable.
         """
-        return self._opened.workers().wait()
+        return self._open_engine.workers().wait()
 
     def dead_letters(self, *, limit: int = 50) -> builtins.list[DeadLetter]:
         """Returns starts of outboxes that could not become executions, the latest first. The command
@@ -331,11 +336,11 @@ class Client:
             InvalidArgument: `limit` is less than 1, or the database's user lacks the permission.
             StoreUnavailable: The database is unreachable.
         """
-        return self._opened.dead_letters(limit).wait()
+        return self._open_engine.dead_letters(limit).wait()
 
     def queues(self) -> builtins.list[QueueInfo]:
         """Returns the stored queues, by name."""
-        return self._opened.queues().wait()
+        return self._open_engine.queues().wait()
 
     def set_queue(self, queue: Queue) -> QueueInfo:
         """Creates a queue, or changes the limits of an existing one. They hold for all processes from then
@@ -351,7 +356,7 @@ class Client:
             InvalidArgument: The value is no `Queue`.
             EngineClosed: The engine is closed.
         """
-        return self._opened.set_queue(queue).wait()
+        return self._open_engine.set_queue(queue).wait()
 
     def pause_queue(self, queue: str | Queue) -> QueueInfo:
         """Pauses a queue: the executions in it, and those that are added, wait until it is resumed.
@@ -367,7 +372,7 @@ class Client:
             NotFound: There is no such queue.
             InvalidArgument: The value cannot be the name of a queue, or is `default`, which cannot be paused.
         """
-        return self._opened.pause_queue(queue).wait()
+        return self._open_engine.pause_queue(queue).wait()
 
     def resume_queue(self, queue: str | Queue) -> QueueInfo:
         """Resumes a paused queue.
@@ -382,7 +387,7 @@ class Client:
             NotFound: There is no such queue.
             InvalidArgument: The value cannot be the name of a queue, or is `default`, which is never paused.
         """
-        return self._opened.resume_queue(queue).wait()
+        return self._open_engine.resume_queue(queue).wait()
 
     def close(self, grace: Duration = 10.0) -> None:
         """Closes the engine or client: requeues the executions that run here, and flushes what is staged.
@@ -394,7 +399,7 @@ class Client:
                 be interrupted, as seconds or as a `timedelta`. Outcomes that come later are dropped.
         """
         seconds = bounds.checked_grace(grace)
-        self._opened.end(seconds, seconds)
+        self._open_engine.end(seconds, seconds)
 
     def __enter__(self) -> Self:
         return self

@@ -69,7 +69,7 @@ class Engine(Client):
         bounds.check_engine_options(
             url, max_running, value_limit, max_threads, max_processes, app_version, max_recoveries
         )
-        self._opened = OpenEngine(
+        self._open_engine = OpenEngine(
             url,
             queues=declared_queues(queues),
             max_running=max_running,
@@ -94,8 +94,8 @@ class Engine(Client):
         """
         seconds = bounds.checked_grace(grace)
         deadline = time.monotonic() + seconds
-        wait_for_call(self._opened.native.drain(seconds, None))
-        self._opened.end(process_hooks.CLOSE_GRACE, max(0.0, deadline - time.monotonic()))
+        wait_for_call(self._open_engine.native.drain(seconds, None))
+        self._open_engine.end(process_hooks.CLOSE_GRACE, max(0.0, deadline - time.monotonic()))
 
     def work(self, grace: Duration = 30.0) -> None:
         """Works until a SIGTERM or SIGINT (Ctrl-C), then drains. A second signal requeues at once the
@@ -115,7 +115,7 @@ class Engine(Client):
         # True for a signal, False when the engine is drained; `put` may interrupt `get`, because handlers of
         # signals call it
         events: queue.SimpleQueue[bool | Error] = queue.SimpleQueue()
-        ended = self._opened.native.wait_until_ended(None)
+        ended = self._open_engine.native.wait_until_ended(None)
 
         def watch() -> None:
             try:
@@ -140,7 +140,7 @@ class Engine(Client):
             draining = threading.Thread(target=drain, name="stepfast-drain")
             draining.start()
             if events.get() is True:
-                self._opened.end(process_hooks.CLOSE_GRACE, 0.0)
+                self._open_engine.end(process_hooks.CLOSE_GRACE, 0.0)
             draining.join()
 
 

@@ -22,11 +22,11 @@ R = TypeVar("R", covariant=True)
 class Handle(Generic[R]):
     """A reference to an execution whose output is an `R`."""
 
-    __slots__ = ("_native", "_opened")
+    __slots__ = ("_native", "_open_engine")
 
-    def __init__(self, native: _native.Handle, opened: OpenEngine) -> None:
+    def __init__(self, native: _native.Handle, open_engine: OpenEngine) -> None:
         # keeps the engine alive while code may wait for the result
-        self._native, self._opened = native, opened
+        self._native, self._open_engine = native, open_engine
 
     @property
     def workflow_id(self) -> str:
@@ -95,15 +95,15 @@ class Handle(Generic[R]):
 class AsyncHandle(Generic[R]):
     """A reference to an execution whose output is an `R`. To await the handle is to await its output."""
 
-    __slots__ = ("_native", "_opened")
+    __slots__ = ("_native", "_open_engine")
 
-    def __init__(self, native: _native.Handle, opened: OpenEngine) -> None:
+    def __init__(self, native: _native.Handle, open_engine: OpenEngine) -> None:
         # keeps the engine alive while code may wait for the result
-        self._native, self._opened = native, opened
+        self._native, self._open_engine = native, open_engine
 
     @property
     def _port(self) -> _native.Port:
-        loop = self._opened.loop
+        loop = self._open_engine.loop
         assert loop is not None
         if not loop.native.is_in_task():
             loop.check("the handle")
@@ -128,7 +128,7 @@ class AsyncHandle(Generic[R]):
             # a longer time is no limit: some event loops cannot count it
             if seconds < TIMEOUT_MAX:
                 return self._result_within(seconds)
-        loop = self._opened.loop
+        loop = self._open_engine.loop
         if loop is not None and loop.native.is_in_task():
             return self._native.result(loop.native)
         return self._result_elsewhere()

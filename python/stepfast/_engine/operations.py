@@ -64,7 +64,7 @@ class Operations:
         bounds.check_storable_text("workflow_id", workflow_id)
         name = None if workflow is None else workflow_name(workflow)
         native = self._outside_workflow("get")
-        return PendingReply(native.get_handle(workflow_id, name, self.port), _unchanged)
+        return PendingReply(native.get_handle(workflow_id, name, self.port), _identity)
 
     def results(self, handles: Iterable[Any], return_exceptions: bool) -> PendingReply[builtins.list[Any]]:
         """Waits for the ends of many executions."""
@@ -88,7 +88,7 @@ class Operations:
     def count(self, filter: Filter) -> PendingReply[int]:
         """Counts the executions that match."""
         native = self._outside_workflow("count")
-        return PendingReply(native.list(self.port, filter_tuple(filter), None, 0), _unchanged)
+        return PendingReply(native.list(self.port, filter_tuple(filter), None, 0), _identity)
 
     def cancel_all(self, filter: Filter) -> PendingReply[BulkResult]:
         """Cancels the executions that match."""
@@ -139,7 +139,7 @@ class Operations:
         return PendingReply(native.set_paused(queue_name(queue), False, self.port), queue_info)
 
 
-def _unchanged(value: Any) -> Any:
+def _identity(value: Any) -> Any:
     return value
 
 

@@ -132,7 +132,7 @@ def _library_of(connection: Any, *, is_async: bool) -> str:
     return found.pop()
 
 
-def _capped(seconds: float | None) -> float | None:
+def _cap_seconds(seconds: float | None) -> float | None:
     """Returns a time span within the range of the inbox."""
     return None if seconds is None else min(seconds, MAX_SECONDS)
 
@@ -148,7 +148,7 @@ def _nearest(start_at: datetime | None) -> datetime | None:
 def _common_values(row: InboxRow) -> dict[str, Any]:
     """Returns the values that are the same on both stores, by the names of columns of the inbox."""
     options = row.options
-    run_timeout = _capped(options.get("run_timeout"))
+    run_timeout = _cap_seconds(options.get("run_timeout"))
     attributes = options.get("attributes")
     return {
         "fingerprint": row.fingerprint,
@@ -168,8 +168,8 @@ def _postgres_values(row: InboxRow) -> dict[str, Any]:
     """Returns the values for Postgres, by the names of the parameters of its statement."""
     times = {
         "start_at": _nearest(row.options.get("start_at")),
-        "delay": _capped(row.options.get("delay")),
-        "timeout": _capped(row.options.get("execution_timeout")),
+        "delay": _cap_seconds(row.options.get("delay")),
+        "timeout": _cap_seconds(row.options.get("execution_timeout")),
     }
     return {**times, "key": row.key_text, **_common_values(row)}
 
@@ -199,7 +199,10 @@ def _sqlite_insert(row: InboxRow) -> tuple[str, dict[str, Any]]:
     now = time.time_ns() // 1000
     start_at = _nearest(row.options.get("start_at"))
     due_at = None if start_at is None else round(start_at.timestamp() * 1e6)
-    delay, timeout = _capped(row.options.get("delay")), _capped(row.options.get("execution_timeout"))
+    delay, timeout = (
+        _cap_seconds(row.options.get("delay")),
+        _cap_seconds(row.options.get("execution_timeout")),
+    )
     if delay is not None:
         due_at = now + round(delay * 1e6)
     deadline_at = None if timeout is None else now + round(timeout * 1e6)

@@ -1,5 +1,5 @@
-"""`Attempt`: one attempt of a process step, shared by the code that awaits its outcome and the slot that runs
-it."""
+"""`ProcessAttempt`: one attempt of a process step, shared by the code that awaits its outcome and the thread
+that runs it."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from stepfast import _native
 from stepfast._runtime.failures import FailureTuple, log_failed_attempt, step_failure
 
 if TYPE_CHECKING:
-    from stepfast._processes.child import Child
+    from stepfast._processes.child import ChildProcess
     from stepfast._processes.process_step import ProcessStep
 
 
-class Attempt:
+class ProcessAttempt:
     """One attempt of a process step. It delivers its outcome to the call once, unless it is abandoned.
 
     Args:
@@ -37,10 +37,10 @@ class Attempt:
         self.error: BaseException | None = None
         self._call, self._branch = call, branch
         self._lock = threading.Lock()
-        self._child: Child | None = None
+        self._child: ChildProcess | None = None
         self._is_abandoned = False
 
-    def enter(self, child: Child) -> bool:
+    def enter(self, child: ChildProcess) -> bool:
         """Binds the attempt to the child that is about to run its body.
 
         Returns:

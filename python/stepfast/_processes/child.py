@@ -1,4 +1,4 @@
-"""`Child`: a child process, from the view of the slot that owns it."""
+"""`ChildProcess`: a child process, from the view of the thread that owns it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from typing import Any
 
 from ormsgpack import packb, unpackb
 
-from stepfast._processes.attempt import Attempt
+from stepfast._processes.attempt import ProcessAttempt
 from stepfast._processes.step_location import main_module
 from stepfast._runtime.failures import FailureTuple
 from stepfast._values import decode_exception
@@ -71,7 +71,7 @@ class ChildEnded:
     has_begun: bool
 
 
-class Child:
+class ChildProcess:
     """A child process that runs one body after another.
 
     The child has a process group of its own. Keys typed at the terminal reach only the program, and processes
@@ -103,7 +103,9 @@ class Child:
         with contextlib.suppress(OSError):
             self._connection.send_bytes(json.dumps(settings).encode())
 
-    def run_step(self, attempt: Attempt) -> BodyReturned | BodyFailed | StepUnavailable | ChildEnded | None:
+    def run_step(
+        self, attempt: ProcessAttempt
+    ) -> BodyReturned | BodyFailed | StepUnavailable | ChildEnded | None:
         """Runs the body of a step; returns `None` if the body exceeded the timeout of the step and was
         killed."""
         step, has_begun = attempt.step, False

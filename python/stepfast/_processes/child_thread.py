@@ -1,12 +1,12 @@
-"""`Slot`: a thread that runs attempts, one after another, in a child process of its own."""
+"""`ChildThread`: a thread that runs attempts, one after another, in a child process of its own."""
 
 from __future__ import annotations
 
 import threading
 from typing import TYPE_CHECKING
 
-from stepfast._processes.attempt import Attempt
-from stepfast._processes.child import BodyFailed, BodyReturned, Child, ChildEnded, StepUnavailable
+from stepfast._processes.attempt import ProcessAttempt
+from stepfast._processes.child import BodyFailed, BodyReturned, ChildEnded, ChildProcess, StepUnavailable
 from stepfast._processes.exit_messages import process_died
 from stepfast._runtime.threads.time_limit import attempt_timeout
 from stepfast.errors import InvalidArgument
@@ -15,17 +15,17 @@ if TYPE_CHECKING:
     from stepfast._processes.pool import ProcessPool
 
 
-class Slot:
+class ChildThread:
     """Runs attempts in its child, and starts another child after one has died."""
 
     def __init__(self, pool: ProcessPool, number: int) -> None:
         self._pool = pool
-        self._child: Child | None = None
+        self._child: ChildProcess | None = None
         self._thread = threading.Thread(target=self._work, name=f"stepfast-process-{number}", daemon=True)
         self._thread.start()
 
     def join(self) -> None:
-        """Waits until the slot and its child have ended."""
+        """Waits until the thread and its child have ended."""
         self._thread.join()
 
     def _work(self) -> None:
@@ -49,10 +49,10 @@ class Slot:
         if child is not None:
             child.close()
 
-    def _run_attempt(self, attempt: Attempt) -> None:
+    def _run_attempt(self, attempt: ProcessAttempt) -> None:
         step = attempt.step
         is_fresh = self._child is None
-        child = self._child = self._child or Child()
+        child = self._child = self._child or ChildProcess()
         if not attempt.enter(child):
             return
         outcome = child.run_step(attempt)

@@ -7,14 +7,14 @@ import threading
 from collections import deque
 from typing import TYPE_CHECKING
 
-from stepfast._processes.attempt import Attempt
+from stepfast._processes.attempt import ProcessAttempt
 
 if TYPE_CHECKING:
-    from stepfast._processes.slot import Slot
+    from stepfast._processes.child_thread import ChildThread
 
 
 class ProcessPool:
-    """A bounded number of slots, each with a child process that is started when it is needed.
+    """A bounded number of threads, each with a child process that is started when it is needed.
 
     Args:
         max_children: The maximum number of children; by default the number of processors of the machine.
@@ -23,30 +23,30 @@ class ProcessPool:
     def __init__(self, max_children: int | None) -> None:
         self._max_children = (os.cpu_count() or 1) if max_children is None else max_children
         self._changed = threading.Condition()
-        self._waiting: deque[Attempt] = deque()
-        self._running: set[Attempt] = set()
-        self._slots: list[Slot] = []
+        self._waiting: deque[ProcessAttempt] = deque()
+        self._running: set[ProcessAttempt] = set()
+        self._threads: list[ChildThread] = []
         self._idle = 0
         self._is_closed = False
 
-    def begin(self, attempt: Attempt) -> None:
-        """Queues an attempt, which a slot runs when it is free; never after `close`."""
+    def begin(self, attempt: ProcessAttempt) -> None:
+        """Queues an attempt, which a thread runs when it is free; never after `close`."""
         with self._changed:
             if self._is_closed:
                 return
             self._waiting.append(attempt)
-            if len(self._waiting) > self._idle and len(self._slots) < self._max_children:
-                self._slots.append(self._slot())
+            if len(self._waiting) > self._idle and len(self._threads) < self._max_children:
+                self._threads.append(self._start_thread())
             self._changed.notify()
 
-    def _slot(self) -> Slot:
+    def _start_thread(self) -> ChildThread:
         # imported late, because few programs need its imports
-        from stepfast._processes.slot import Slot
+        from stepfast._processes.child_thread import ChildThread
 
-        return Slot(self, len(self._slots))
+        return ChildThread(self, len(self._threads))
 
-    def take_next(self) -> Attempt | None:
-        """Waits for the next attempt to run, for a slot; returns `None` at the end."""
+    def take_next(self) -> ProcessAttempt | None:
+        """Waits for the next attempt to run, for a thread; returns `None` at the end."""
         with self._changed:
             self._idle += 1
             while not self._waiting and not self._is_closed:
@@ -58,8 +58,8 @@ class ProcessPool:
             self._running.add(attempt)
             return attempt
 
-    def finish(self, attempt: Attempt) -> None:
-        """Removes a finished attempt, for a slot."""
+    def finish(self, attempt: ProcessAttempt) -> None:
+        """Removes a finished attempt, for a thread."""
         with self._changed:
             self._running.discard(attempt)
 
@@ -73,5 +73,5 @@ class ProcessPool:
             self._changed.notify_all()
         for attempt in running:
             attempt.abandon()
-        for slot in self._slots:
-            slot.join()
+        for thread in self._threads:
+            thread.join()

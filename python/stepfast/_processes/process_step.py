@@ -10,7 +10,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any, Concatenate, ParamSpec, TypeVar, overload
 
 from stepfast import _native
-from stepfast._processes.attempt import Attempt
+from stepfast._processes.attempt import ProcessAttempt
 from stepfast._processes.step_location import StepLocation, process_steps, step_location
 from stepfast._runtime.branch import DONE, FAILED, PENDING, RUN_BODY, current_branch
 from stepfast._runtime.event_loop.tasks import state_after_cancellation
@@ -137,7 +137,7 @@ async def await_process_step(
     kwargs: dict[str, Any],
 ) -> Any:
     """Runs a process step in a task of the event loop."""
-    attempt: Attempt | None = None
+    attempt: ProcessAttempt | None = None
     try:
         await call
         while (state := call.state) in (PENDING, RUN_BODY):
@@ -168,7 +168,7 @@ def wait_for_process_step(
     kwargs: dict[str, Any],
 ) -> Any:
     """Runs a process step in this thread."""
-    attempt: Attempt | None = None
+    attempt: ProcessAttempt | None = None
     try:
         state = call.poll()
         while state in (PENDING, RUN_BODY):
@@ -194,9 +194,9 @@ def begin_attempt(
     step: ProcessStep[Any, Any],
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
-) -> Attempt:
+) -> ProcessAttempt:
     """Begins an attempt, whose outcome wakes the code that waits for `call`."""
-    attempt = Attempt(call, step, branch)
+    attempt = ProcessAttempt(call, step, branch)
     try:
         if process_steps[step.location] is not step:
             raise InvalidArgument(

@@ -9,7 +9,7 @@ from typing import Final
 
 from stepfast._native import Branch, Call
 from stepfast._runtime.branch import StepBody, current_code
-from stepfast._runtime.outcomes import to_recordable
+from stepfast._runtime.exception_kinds import to_recordable
 from stepfast._values import EncodeError, decode_exception, encode_exception
 from stepfast._values.errors import text_of
 from stepfast.errors import CODES, KINDS, Error, WorkflowCancelled, WorkflowFailed
@@ -60,7 +60,7 @@ def workflow_failure(branch: Branch, raised: BaseException) -> FailureTuple:
     """
     # the exceptions of code that unwinds do not count
     if isinstance(raised, Exception) and not branch.is_closing and _log.isEnabledFor(logging.WARNING):
-        with _running(branch):
+        with _code_running(branch):
             _log.warning(
                 "workflow %r has failed (workflow_id %r)",
                 branch.workflow,
@@ -110,7 +110,7 @@ def log_failed_attempt(
         return
     branch, _, name = body
     outlook = "no further one follows" if pause is None else f"the next one begins in {pause:.3g} s"
-    with _running(body):
+    with _code_running(body):
         _log.info(
             "attempt %s of step %r has failed; %s (workflow %r, workflow_id %r)",
             attempt,
@@ -123,7 +123,7 @@ def log_failed_attempt(
 
 
 @contextmanager
-def _running(code: Branch | StepBody) -> Generator[None]:
+def _code_running(code: Branch | StepBody) -> Generator[None]:
     """Makes log records belong to code that has ended."""
     token = current_code.set(code)
     try:

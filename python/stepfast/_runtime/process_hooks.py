@@ -12,7 +12,7 @@ from stepfast import _native
 from stepfast._runtime import log
 
 if TYPE_CHECKING:
-    from stepfast._runtime.host import Host
+    from stepfast._runtime.engine_interface import Host
 
 #: How long the exit of the program waits for an unreachable database, in seconds.
 EXIT_GRACE = 5.0

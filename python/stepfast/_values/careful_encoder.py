@@ -7,8 +7,8 @@ from ormsgpack import Ext, packb
 from .codec import Codec, Label
 from .codecs.containers import MAP, flatten_pairs
 from .errors import EncodeError, NotRecordable, type_name
+from .msgpack_options import ANY_KEYS, MAX_DEPTH, PACK_OPTIONS, sorted_array
 from .registry import codec_of
-from .wire import ANY_KEYS, MAX_DEPTH, PACK_OPTIONS, sorted_array
 
 _LEAF_TYPES: Final = frozenset({type(None), bool, float, bytes})
 _PLAIN_KEY_TYPES: Final = _LEAF_TYPES | {str, int}

@@ -5,9 +5,9 @@ from typing import Any, Final
 from ormsgpack import unpackb
 
 from .errors import DecodeError
+from .msgpack_options import ANY_KEYS
 from .references import find
 from .registry import RAW_READERS, READERS
-from .wire import ANY_KEYS
 
 
 def decode(data: bytes | bytearray | memoryview, hint: object = None) -> Any:

@@ -5,9 +5,9 @@ from typing import Any, Final
 
 from ormsgpack import Ext, packb
 
+from .careful_encoder import encode_carefully
+from .msgpack_options import BIN8, MAX_DEPTH, MIN_BIN16_LENGTH, PACK_OPTIONS, contains_buffer, sorted_array
 from .registry import codec_by_class, codec_of
-from .walk import encode_carefully
-from .wire import BIN8, MAX_DEPTH, MIN_BIN16_LENGTH, PACK_OPTIONS, contains_buffer, sorted_array
 
 
 def encode(value: object, *, path: str = "value") -> bytes:

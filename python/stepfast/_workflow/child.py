@@ -12,7 +12,7 @@ from stepfast.errors import InvalidArgument
 
 if TYPE_CHECKING:
     from stepfast._options.start_options import CheckedOptions
-    from stepfast._runtime.host import Host
+    from stepfast._runtime.engine_interface import Host
     from stepfast._workflow.workflow import Workflow
 
 R = TypeVar("R", covariant=True)
@@ -204,12 +204,12 @@ def start_child(
     native = None if options is None else _native_options(options, is_detached=is_detached)
     call = branch.start_child(host.native, number, args, kwargs, is_detached, native)
     if branch.is_on_loop:
-        return _started(call, host, number, is_detached)
+        return _start_and_wrap(call, host, number, is_detached)
     workflow_id = wait_for_call(call)
     return workflow_id if is_detached else Child[Any](host, number, workflow_id)
 
 
-async def _started(call: _native.Call, host: Host, number: int, is_detached: bool) -> Any:
+async def _start_and_wrap(call: _native.Call, host: Host, number: int, is_detached: bool) -> Any:
     workflow_id = await call
     return workflow_id if is_detached else AsyncChild[Any](host, number, workflow_id)
 

@@ -48,7 +48,7 @@ class Instance:
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
 
-        def found(name: Any) -> Any:
+        def find_instance(name: Any) -> Any:
             instance = _instances.get((cls, name))
             if instance is None:
                 raise DecodeError(
@@ -57,7 +57,7 @@ class Instance:
                 )
             return instance
 
-        register(cls, encode=lambda instance: instance.name, decode=found)
+        register(cls, encode=lambda instance: instance.name, decode=find_instance)
 
     def __rich_repr__(self) -> Iterator[Any]:
         yield self.name

@@ -10,7 +10,7 @@ from stepfast._validation.names import location_of
 from stepfast.errors import InvalidArgument
 
 if TYPE_CHECKING:
-    from stepfast._runtime.host import Host
+    from stepfast._runtime.engine_interface import Host
     from stepfast._workflow.workflow import Workflow
 
 _registered: Final[dict[str, Workflow[..., Any]]] = {}

@@ -29,8 +29,8 @@ from stepfast._runtime.branch import (
     current_branch,
     current_code,
 )
+from stepfast._runtime.exception_kinds import is_outcome
 from stepfast._runtime.failures import fail_attempt
-from stepfast._runtime.outcomes import is_outcome
 from stepfast._runtime.threads.time_limit import begin_in_thread, call_within, run_within
 from stepfast._runtime.waiting import error_of
 from stepfast._validation import bounds
@@ -97,7 +97,7 @@ class Step(CoroutineFunction, Generic[P, R]):
         if not self.is_async:
             body = functools.partial(asyncio.to_thread, begin_in_thread, cast("Any", function))
         if self.timeout is not None:
-            body = functools.partial(limited, self.timeout, body)
+            body = functools.partial(call_within_limit, self.timeout, body)
         self.settings: _native.StepSettings = _native.StepSettings(
             self.name,
             retries,
@@ -235,7 +235,9 @@ class BoundStep(CoroutineFunction, Generic[P, R]):
         return f"<step {self.step.name} of {self.instance!r}>"
 
 
-async def limited(timeout: float, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+async def call_within_limit(
+    timeout: float, function: Callable[..., Any], /, *args: Any, **kwargs: Any
+) -> Any:
     """Awaits the body of a step that has a time limit."""
     return await run_within(timeout, function(*args, **kwargs))
 

@@ -36,7 +36,7 @@ def guard_caller_task(task: asyncio.Future[Any], branch: Branch) -> Callable[[],
     """Guards a task of any kind; returns the function that removes the guard."""
     cancel: Callable[..., bool] = task.cancel
 
-    def guarded(msg: Any | None = None) -> bool:
+    def cancel_guarded(msg: Any | None = None) -> bool:
         release_if_cancelled_outside(branch)
         return cancel(msg)
 
@@ -46,7 +46,7 @@ def guard_caller_task(task: asyncio.Future[Any], branch: Branch) -> Callable[[],
             # the guard of another engine, whose execution the task runs, too
             task.cancel = cancel  # type: ignore[method-assign]
 
-    task.cancel = guarded  # type: ignore[method-assign]
+    task.cancel = cancel_guarded  # type: ignore[method-assign]
     return unguard
 
 

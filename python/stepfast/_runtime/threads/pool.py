@@ -15,7 +15,7 @@ from stepfast._runtime.failures import workflow_failure
 from stepfast._runtime.waiting import wait_for_call
 
 if TYPE_CHECKING:
-    from stepfast._runtime.host import Host
+    from stepfast._runtime.engine_interface import Host
 
 #: A thread that waits for a child runs the child itself, up to this many nested executions.
 MAX_NESTING = 16

@@ -212,7 +212,7 @@ class ModelShape(Shape):
         if self.private_attributes:
             private_attributes = dict(private_attributes or {})
             for name, private in self.private_attributes.items():
-                if name not in private_attributes and (item := private.get_default()) is not _undefined():
+                if name not in private_attributes and (item := private.get_default()) is not _get_undefined():
                     private_attributes[name] = item
         object.__setattr__(made, "__dict__", state)
         object.__setattr__(made, "__pydantic_fields_set__", set(extra.get("set", fields)))
@@ -223,7 +223,7 @@ class ModelShape(Shape):
         return made
 
 
-def _undefined() -> object:
+def _get_undefined() -> object:
     return sys.modules["pydantic_core"].PydanticUndefined
 
 

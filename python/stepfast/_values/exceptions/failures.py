@@ -15,7 +15,7 @@ from ormsgpack import packb, unpackb
 from ..decoder import Reader
 from ..encoder import encode
 from ..errors import DecodeError, EncodeError, NotRecordable, text_of, to_unicode, type_name
-from ..wire import ANY_KEYS
+from ..msgpack_options import ANY_KEYS
 from .graph import Links, assemble, graph_of
 from .nodes import lossy_node_of, node_of, read_node
 from .remote_error import RemoteError, base_names
