@@ -7,9 +7,10 @@ import logging
 import os
 import sys
 import warnings
-from types import CodeType, FrameType
+from types import CodeType
 from typing import Any, Final
 
+from stepfast._runtime.event_loop.asyncio_internals import calling_frame_outside
 from stepfast.errors import StepfastWarning
 
 #: The folder of the package.
@@ -20,9 +21,7 @@ _log: Final = logging.getLogger("stepfast")
 
 def warn_caller(text: str) -> None:
     """Warns at the place where the program has called the package: by default once for each place."""
-    frame: FrameType | None = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]
-    while frame is not None and frame.f_code.co_filename.startswith(_PACKAGE):
-        frame = frame.f_back
+    frame = calling_frame_outside(_PACKAGE)
     if frame is None:
         warnings.warn(text, StepfastWarning, stacklevel=2)
         return

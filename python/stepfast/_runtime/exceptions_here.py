@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import sys
 from collections.abc import Callable
-from types import CodeType, FrameType
+from types import CodeType
 from typing import Any, TypeVar
+
+from stepfast._runtime.event_loop.asyncio_internals import current_loop, function_code, is_calling
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -16,7 +17,7 @@ _entry_codes: set[CodeType] = set()
 
 def execution_entry(function: F) -> F:
     """Marks a function that is the code of executions, or that calls it."""
-    code = getattr(function, "__code__", None)
+    code = function_code(function)
     if code is not None:
         _entry_codes.add(code)
     return function
@@ -34,17 +35,8 @@ def is_handled_here(raised: BaseException) -> bool:
     traceback = raised.__traceback__
     if traceback is None:
         return False
-    task = asyncio.current_task() if asyncio._get_running_loop() is not None else None
-    code: Any = task.get_coro() if task is not None else None
-    task_frame = getattr(code, "cr_frame", None)
-    frame: FrameType | None = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]
-    while frame is not None:
-        if frame is traceback.tb_frame:
-            return True
-        if frame is task_frame or frame.f_code in _entry_codes:
-            return False
-        frame = frame.f_back
-    return False
+    task = asyncio.current_task() if current_loop() is not None else None
+    return is_calling(traceback.tb_frame, task, _entry_codes)
 
 
 def caller_cancellation(unwound: BaseException | None) -> asyncio.CancelledError:

@@ -8,14 +8,15 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 
 def _marker_attributes() -> dict[str, Any]:
-    def marked() -> None: ...
+    def do_nothing() -> None: ...
 
     # Python 3.12 and later
     marker: Any = getattr(inspect, "markcoroutinefunction", None)
     if marker is not None:
-        marker(marked)
-    # asyncio checks this attribute of callables that are no functions
-    return {**vars(marked), "_is_coroutine": getattr(asyncio.coroutines, "_is_coroutine", None)}
+        marker(do_nothing)
+    # asyncio checks this attribute of callables that are no functions; asyncio_internals.py, with the other
+    # private names, is in a higher room
+    return {**vars(do_nothing), "_is_coroutine": getattr(asyncio.coroutines, "_is_coroutine", None)}
 
 
 #: The attributes of a callable that is a coroutine function, but no function.

@@ -9,6 +9,7 @@ from itertools import islice
 from typing import Any, Generic, TypeVar, cast, overload
 
 from stepfast._runtime.branch import current_branch, unwind_exception
+from stepfast._runtime.event_loop.asyncio_internals import current_loop
 from stepfast._runtime.threads.branches import Progress, run_in_threads
 from stepfast._validation import bounds
 from stepfast.errors import InvalidArgument
@@ -259,7 +260,7 @@ def is_failed(task: asyncio.Future[Any]) -> bool:
 def is_on_loop() -> bool:
     """Returns whether the caller is async code."""
     branch = current_branch()
-    return branch.is_on_loop if branch is not None else asyncio._get_running_loop() is not None
+    return branch.is_on_loop if branch is not None else current_loop() is not None
 
 
 __all__ = ["as_completed", "gather", "map"]

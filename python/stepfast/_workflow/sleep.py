@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from typing import Any, cast
 
 from stepfast._runtime.branch import current_branch
+from stepfast._runtime.event_loop.asyncio_internals import current_loop
 from stepfast._runtime.waiting import wait_for_call
 from stepfast._validation import bounds
 from stepfast._validation.durations import Duration, to_seconds
@@ -86,7 +87,7 @@ def sleep_until(at: datetime) -> Awaitable[None]:
 
 def _sleep_outside(seconds: float) -> Any:
     """Sleeps in code that belongs to no workflow."""
-    if asyncio._get_running_loop() is not None:
+    if current_loop() is not None:
         return asyncio.sleep(seconds)
     return time.sleep(seconds)
 

@@ -10,10 +10,11 @@ import time
 import weakref
 from collections.abc import Callable
 from contextvars import Context
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from stepfast import _native
 from stepfast._runtime import process_hooks
+from stepfast._runtime.event_loop.asyncio_internals import current_loop
 from stepfast._runtime.event_loop.blocked_on import EXTERNAL, blocked_on
 from stepfast._runtime.event_loop.shutdown import LoopShutdownWatch, run_in_thread, wait_until_done
 from stepfast._runtime.event_loop.task_factory import install_factory
@@ -22,11 +23,7 @@ from stepfast._runtime.event_loop.tasks import guard_caller_task
 from stepfast.errors import InvalidArgument, forked_process_error, other_loop_error
 
 if TYPE_CHECKING:
-    from stepfast._runtime.host import Host
-
-
-#: Returns the event loop that runs in this thread, or None.
-current_loop: Final = asyncio._get_running_loop
+    from stepfast._runtime.engine_interface import Host
 
 
 class EngineLoop:

@@ -8,7 +8,9 @@ import threading
 import time
 from collections.abc import Awaitable, Callable, Collection
 from contextvars import Context
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
+
+from stepfast._runtime.event_loop.asyncio_internals import silence_destroyed_task
 
 R = TypeVar("R")
 
@@ -31,7 +33,7 @@ class LoopShutdownWatch(asyncio.Future[None]):
         self._on_shutdown, self._close = on_shutdown, close
         task = loop.create_task(self._wait(), name="stepfast", context=Context())
         # programs that close a loop with tasks left must not see a warning for this one
-        cast("Any", task)._log_destroy_pending = False
+        silence_destroyed_task(task)
 
     async def _wait(self) -> None:
         try:

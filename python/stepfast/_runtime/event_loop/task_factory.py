@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Any, cast
 from stepfast import _native
 from stepfast._native import Branch
 from stepfast._runtime.branch import current_code
-from stepfast._runtime.event_loop.task_origin import detach_generator_close, forbid_unordered_tasks
+from stepfast._runtime.event_loop.asyncio_internals import is_task_order_undefined
+from stepfast._runtime.event_loop.task_origin import detach_generator_close, forbid_unordered_task
 from stepfast._runtime.event_loop.tasks import WorkflowTask, guard_task
 
 if TYPE_CHECKING:
-    from stepfast._runtime.host import Host
+    from stepfast._runtime.engine_interface import Host
 
 #: A function that creates tasks, as event loops call it.
 TaskMaker = Callable[..., asyncio.Future[Any]]
@@ -63,7 +64,8 @@ class TaskFactory:
             return self._task_maker(loop, coro, **kwargs)
         if detach_generator_close(branch, coro, kwargs):
             return self._task_maker(loop, coro, **kwargs)
-        forbid_unordered_tasks(coro)
+        if is_task_order_undefined():
+            forbid_unordered_task(coro)
         child_branch = branch.fork()
         if child_branch is None:
             return self._task_maker(loop, coro, **kwargs)

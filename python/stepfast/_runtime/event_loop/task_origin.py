@@ -3,57 +3,31 @@
 from __future__ import annotations
 
 import asyncio
-import sys
-from collections.abc import AsyncGenerator
 from contextvars import copy_context
-from types import CodeType, FrameType
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from stepfast import _native
 from stepfast._runtime.branch import current_code
 from stepfast._runtime.caller_warnings import warn_of_function
+from stepfast._runtime.event_loop.asyncio_internals import ACLOSE_TYPE, code_of
 from stepfast.errors import InvalidArgument, Suspended
 
 if TYPE_CHECKING:
     from stepfast._native import Branch
-    from stepfast._runtime.host import Host
+    from stepfast._runtime.engine_interface import Host
 
 
 #: The stop code of a branch whose workflow has returned.
 _STOPPED_BY_RETURN: Final = 3
 
-
-def _aclose_type() -> type:
-    async def generator() -> AsyncGenerator[None]:
-        yield
-
-    aclose = generator().aclose()
-    # from 3.13 on Python warns if it is not awaited
-    aclose.close()
-    return type(aclose)
-
-
-#: The type of the awaitable that closes an async generator.
-_ACLOSE_TYPE: Final = _aclose_type()
-
-#: The code in which asyncio makes tasks from a set; from Python 3.13 on the constructor of an iterator.
-_AS_COMPLETED_ITERATOR: Final[Any] = getattr(asyncio.tasks, "_AsCompletedIterator", None)
-_UNORDERED_CODE: Final[CodeType] = (
-    _AS_COMPLETED_ITERATOR.__init__ if _AS_COMPLETED_ITERATOR else asyncio.as_completed
-).__code__
-
-#: Names of the functions between that code and the task factory.
-_TASK_CREATION_FRAMES: Final = frozenset(
-    {"create_task", "ensure_future", "_ensure_future", "<setcomp>", "__call__"}
-)
-
 #: Names of the coroutine functions of durable calls, which were numbered when they were called. They must
 #: match the names of the functions.
-_NUMBERED_COROUTINES: Final = frozenset({"await_process_step"})
+NUMBERED_COROUTINES: Final = frozenset({"await_process_step"})
 
 
-def forbid_unordered_tasks(coro: Any) -> None:
-    """Rejects a task that asyncio creates in the order of a set, which is the order of memory addresses.
+def forbid_unordered_task(coro: Any) -> None:
+    """Rejects a task whose order is undefined, unless its call was numbered before. See
+    `is_task_order_undefined`.
 
     Args:
         coro: The coroutine of the task.
@@ -61,15 +35,10 @@ def forbid_unordered_tasks(coro: Any) -> None:
     Raises:
         InvalidArgument: Another run may create the tasks in another order.
     """
-    frame: FrameType | None = sys._getframe(2)  # pyright: ignore[reportPrivateUsage]
-    while frame is not None and frame.f_code.co_name in _TASK_CREATION_FRAMES:
-        frame = frame.f_back
-    if frame is None or frame.f_code is not _UNORDERED_CODE:
-        return
     if type(coro) is _native.Call:
         return
-    code: CodeType | None = getattr(coro, "cr_code", None)
-    if code is not None and code.co_name in _NUMBERED_COROUTINES and "stepfast" in code.co_filename:
+    code = code_of(coro)
+    if code is not None and code.co_name in NUMBERED_COROUTINES and "stepfast" in code.co_filename:
         return
     raise InvalidArgument(
         "asyncio.as_completed makes tasks of coroutines in the order of a set, which no replay can repeat: "
@@ -91,7 +60,7 @@ def detach_generator_close(branch: Branch, coro: Any, kwargs: dict[str, Any]) ->
     Returns:
         True if this is such a task.
     """
-    if type(coro) is not _ACLOSE_TYPE:
+    if type(coro) is not ACLOSE_TYPE:
         return False
     context = copy_context()
     context.run(current_code.set, branch.detached_from_run())
@@ -152,4 +121,4 @@ def _describe(task: Any) -> str:
     return str(getattr(coroutine, "__qualname__", coroutine))
 
 
-__all__ = ["DroppedTasks", "detach_generator_close", "forbid_unordered_tasks"]
+__all__ = ["DroppedTasks", "detach_generator_close", "forbid_unordered_task"]
