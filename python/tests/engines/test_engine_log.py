@@ -1,4 +1,4 @@
-"""What engines log, in the standard `logging`."""
+"""Log records of engines in the standard `logging`."""
 
 import logging
 import pathlib
@@ -17,65 +17,66 @@ from watched_process import HANG_TIMEOUT, Pipe
 
 from stepfast import Client, Engine, RemoteWorkflow, workflow
 
-PROGRAM = str(PROGRAMS / "worker_program.py")
+WORKER_PROGRAM = str(PROGRAMS / "worker_program.py")
 
 
 @workflow
-def engine_log_doubles(n: int) -> int:
+def double_beside_log(n: int) -> int:
     return 2 * n
 
 
-class Lines(logging.Handler):
-    """Keeps what it is handed; while it is told to hold, it does not return."""
+class RecordHandler(logging.Handler):
+    """A log handler that keeps the records, and blocks while `can_return` is not set."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.came: queue.SimpleQueue[logging.LogRecord] = queue.SimpleQueue()
-        self.goes_on = threading.Event()
-        self.goes_on.set()
+        self.records: queue.SimpleQueue[logging.LogRecord] = queue.SimpleQueue()
+        self.can_return = threading.Event()
+        self.can_return.set()
 
     def emit(self, record: logging.LogRecord) -> None:
-        self.came.put(record)
-        assert self.goes_on.wait(HANG_TIMEOUT)
+        self.records.put(record)
+        assert self.can_return.wait(HANG_TIMEOUT)
 
-    def until(self, *words: str) -> logging.LogRecord:
-        """Waits for a line with all of these in it."""
+    def wait_for(self, *words: str) -> logging.LogRecord:
+        """Waits for a record whose message contains all words, and returns the record."""
         while True:
-            record = self.came.get(timeout=HANG_TIMEOUT)
+            record = self.records.get(timeout=HANG_TIMEOUT)
             if all(word in record.getMessage() for word in words):
                 return record
 
 
 @pytest.fixture
-def lines() -> Iterator[Lines]:
-    handler = Lines()
+def handler() -> Iterator[RecordHandler]:
+    """A handler of the log records of engines."""
+    handler = RecordHandler()
     logger = logging.getLogger("stepfast.engine")
     logger.addHandler(handler)
     logger.setLevel(logging.INFO)
     yield handler
-    handler.goes_on.set()
+    handler.can_return.set()
     logger.setLevel(logging.NOTSET)
     logger.removeHandler(handler)
 
 
-def test_an_engine_tells_of_its_begin_and_end(url: str, lines: Lines) -> None:
+def test_engine_logs_its_begin_and_end(url: str, handler: RecordHandler) -> None:
     before = time.time()
     with Engine(url) as engine:
-        opened = lines.until("the engine is open", "worker: 1", "store: ", "database: ")
-        assert engine.run(engine_log_doubles, 4) == 8
+        opened = handler.wait_for("the engine is open", "worker: 1", "store: ", "database: ")
+        assert engine.run(double_beside_log, 4) == 8
         engine.drain()
-    draining = lines.until("draining")
-    ended = lines.until("has ended", "worker: 1")
+    draining = handler.wait_for("draining")
+    ended = handler.wait_for("has ended", "worker: 1")
     assert before <= opened.created <= draining.created <= ended.created <= time.time()
     assert {record.levelname for record in (opened, draining, ended)} == {"INFO"}
     assert (ended.name, ended.__dict__["stepfast_workflow_id"]) == ("stepfast.engine", "")
 
 
-def test_an_engine_tells_whom_it_takes_over(url: str, lines: Lines, tmp_path: pathlib.Path) -> None:
+def test_takeover_logs_dead_worker(url: str, handler: RecordHandler, tmp_path: pathlib.Path) -> None:
     pipe = Pipe(tmp_path / "pipe")
     with Client(url) as client:
         client.start(RemoteWorkflow("worker_waits"), str(tmp_path / "flag"))
-        with subprocess.Popen([sys.executable, PROGRAM, url, pipe.path, "0"]) as worker:
+        with subprocess.Popen([sys.executable, WORKER_PROGRAM, url, pipe.path, "0"]) as worker:
             try:
                 while "body" not in pipe.read_line():
                     pass
@@ -83,20 +84,20 @@ def test_an_engine_tells_whom_it_takes_over(url: str, lines: Lines, tmp_path: pa
                 worker.kill()
     assert worker.returncode == -signal.SIGKILL
     with Engine(url):
-        lines.until("a worker is dead", f"(worker: 2, host: {socket.gethostname()}, pid: {worker.pid})")
-        lines.until("took over dead workers", "recovered: 1")
+        handler.wait_for("a worker is dead", f"(worker: 2, host: {socket.gethostname()}, pid: {worker.pid})")
+        handler.wait_for("took over dead workers", "recovered: 1")
 
 
-def test_who_handles_lines_does_not_hold_up_the_engine(lines: Lines) -> None:
-    lines.goes_on.clear()
+def test_blocked_log_handler_never_blocks_engine(handler: RecordHandler) -> None:
+    handler.can_return.clear()
     for _ in range(600):
         with Engine("memory:") as engine:
-            assert engine.run(engine_log_doubles, 4) == 8
-    lines.goes_on.set()
-    assert lines.until("were dropped").levelname == "WARNING"
+            assert engine.run(double_beside_log, 4) == 8
+    handler.can_return.set()
+    assert handler.wait_for("were dropped").levelname == "WARNING"
 
 
-ENDING = """
+LOGGING_PROGRAM = """
 import logging, os, sys
 logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s %(message)s", stream=sys.stdout)
 from stepfast import Engine
@@ -111,17 +112,17 @@ from stepfast import Engine
         "child = os.fork()\nif child: os.waitpid(child, 0), os._exit(0)\nengine = Engine(sys.argv[1])",
         "with Engine(sys.argv[1]): pass\nif os.fork(): os.wait(), os._exit(0)\nengine = Engine(sys.argv[1])",
     ],
-    ids=["program", "child", "child of an engine's"],
+    ids=["program", "child", "child of a closed engine's process"],
 )
-def test_the_last_line_is_told_at_the_end_of_the_program(code: str, tmp_path: pathlib.Path) -> None:
-    command = [sys.executable, "-c", ENDING.format(code), f"sqlite:{tmp_path}/shop.db"]
-    told = subprocess.run(command, capture_output=True, text=True, timeout=HANG_TIMEOUT, check=True)
-    last = told.stdout.splitlines()[-1]
-    assert last.startswith("INFO stepfast.engine the engine has ended"), told
+def test_exit_of_program_logs_end_of_engine(code: str, tmp_path: pathlib.Path) -> None:
+    command = [sys.executable, "-c", LOGGING_PROGRAM.format(code), f"sqlite:{tmp_path}/shop.db"]
+    process = subprocess.run(command, capture_output=True, text=True, timeout=HANG_TIMEOUT, check=True)
+    last = process.stdout.splitlines()[-1]
+    assert last.startswith("INFO stepfast.engine the engine has ended"), process
 
 
-#: A factory of the program's that calls the one before, as the cookbook of `logging` has it.
-_WRAPPED = """
+#: A program with a record factory that calls the factory before it, as in the cookbook of `logging`.
+_WRAPPING_PROGRAM = """
 import logging
 from stepfast import Engine
 
@@ -142,13 +143,15 @@ with Engine("memory:"):
 """
 
 
-def test_factories_of_records_may_wrap_each_other() -> None:
-    ran = subprocess.run([sys.executable, "-c", _WRAPPED], capture_output=True, text=True, timeout=60)
-    assert ran.stdout == "3 ''\n", ran.stderr
+def test_record_factories_wrap_each_other() -> None:
+    process = subprocess.run(
+        [sys.executable, "-c", _WRAPPING_PROGRAM], capture_output=True, text=True, timeout=60
+    )
+    assert process.stdout == "3 ''\n", process.stderr
 
 
 @pytest.mark.parametrize("name", ["step", "workflow", "workflow_id", "is_replaying"])
-def test_names_are_free_for_programs(name: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_log_record_names_remain_free_for_programs(name: str, caplog: pytest.LogCaptureFixture) -> None:
     with Engine("memory:"):
         logging.getLogger("train").warning("epoch", extra={name: 3})
     logging.getLogger("train").warning("epoch", extra={name: 3})

@@ -1,6 +1,6 @@
-"""Hostile values: each option, id, name and parameter takes each of them or refuses it, by name, at the door.
+"""Hostile values for every option, id, name and parameter.
 
-What a store takes must work, and an innocent execution beside it comes to its end.
+Each call accepts a value, or refuses it with the name of the argument. Unaffected executions still complete.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ from stepfast import (
     workflow,
 )
 
-#: An execution that takes longer hangs.
+#: Maximum time of each wait for an execution, in seconds.
 HANG_TIMEOUT = 60.0
-LONGEST_MESSAGE = 4_000
+MAX_MESSAGE_CHARACTERS = 4_000
 
-VALUES: list[Any] = [
+HOSTILE_VALUES: list[Any] = [
     *(0, 1, -1, 2, 1023, 2**31 - 1, 2**31, 2**32, 2**63 - 1, 2**63, -(2**63), 10**30, -(10**30)),
     *(0.0, 0.5, -0.5, 1e-300, 1e13, 1e300, math.inf, -math.inf, math.nan),
     *("", " ", "a", "a", "default", "x" * 255, "x" * 256, "x" * 1025, "x" * 100_000, "é" * 200),
@@ -58,75 +58,77 @@ VALUES: list[Any] = [
     *(datetime(2026, 1, 1, tzinfo=UTC), timedelta(1), timedelta.max, Rate(1, per=1), Queue("a")),
 ]
 
-#: What a call may come to besides: it is documented, and no hostile value brings it about.
-DOCUMENTED = (Conflict, NotFound, QueueFull, WorkflowCancelled)
+#: Documented errors of a call, for other reasons than the hostile value.
+DOCUMENTED_ERRORS = (Conflict, NotFound, QueueFull, WorkflowCancelled)
 
-CURRENT: list[Any] = []
-BESIDE: list[int] = []
+#: The arguments of the workflows below, which cannot be recorded.
+CURRENT_ARGUMENTS: list[Any] = []
 
 
 @step
-def innocent_step(n: int) -> int:
+def return_unaffected(n: int) -> int:
     return n
 
 
 @workflow
-def innocent(n: int) -> int:
-    return innocent_step(n)
+def run_unaffected_step(n: int) -> int:
+    return return_unaffected(n)
 
 
 @workflow
-def starts_hostile_child(option: str) -> str:
-    (value,) = CURRENT
+def start_hostile_child(option: str) -> str:
+    (value,) = CURRENT_ARGUMENTS
     with_queue = {"queue": "hostile"} if option in ("key", "priority") else {}
-    return innocent.options(**with_queue, **{option: value}).start_detached(1)
+    return run_unaffected_step.options(**with_queue, **{option: value}).start_detached(1)
 
 
 @workflow
-def calls_hostile_step() -> int:
-    made, value = CURRENT
-    called: int = made(value)
-    return called
+def call_hostile_step() -> int:
+    body, value = CURRENT_ARGUMENTS
+    output: int = body(value)
+    return output
 
 
 @workflow
-def waits_as_told() -> None:
-    (value,) = CURRENT
+def sleep_for_current_value() -> None:
+    (value,) = CURRENT_ARGUMENTS
     sleep(value)
 
 
 @workflow
-def echoes(value: Any) -> Any:
+def return_hostile_value(value: Any) -> Any:
     return value
 
 
-class Store:
-    """A store with an engine that is open on it."""
+class OpenStore:
+    """A store with an open engine."""
 
     def __init__(self, url: str) -> None:
         self.url = url
         self.engine = Engine(url, queues=[Queue("hostile")])
         self.number = 0
 
-    def fresh(self) -> str:
+    def next_id(self) -> str:
+        """Returns a text that no earlier call returned."""
         self.number += 1
-        return f"fresh-{self.number}"
+        return f"id-{self.number}"
 
-    def check_innocents(self) -> None:
-        """What others do comes to its end: by a caller, on a thread, in a queue."""
+    def check_unaffected_executions(self) -> None:
+        """Checks that executions without hostile values complete: of callers, of threads and of a queue."""
         engine = self.engine
-        assert engine.run(innocent, 1) == 1
+        assert engine.run(run_unaffected_step, 1) == 1
         handles = [
-            engine.start(innocent, 2),
-            engine.start(innocent.options(queue="hostile"), 3),
-            engine.start(innocent.options(workflow_id=f"innocent-{self.fresh()}"), 4),
-            engine.start(innocent.options(queue="hostile", key="k", delay=0.0), 5),
+            engine.start(run_unaffected_step, 2),
+            engine.start(run_unaffected_step.options(queue="hostile"), 3),
+            engine.start(run_unaffected_step.options(workflow_id=f"unaffected-{self.next_id()}"), 4),
+            engine.start(run_unaffected_step.options(queue="hostile", key="k", delay=0.0), 5),
         ]
         assert [handle.result(HANG_TIMEOUT) for handle in handles] == [2, 3, 4, 5]
 
 
 @pytest.fixture(scope="module", params=["memory", "sqlite", "postgres"])
-def store(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
+def store(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[OpenStore]:
+    """A store of each kind, with an open engine."""
     with contextlib.ExitStack() as stack:
         if request.param == "memory":
             url = "memory:"
@@ -134,68 +136,68 @@ def store(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
             url = f"sqlite:{tmp_path_factory.mktemp('hostile')}/test.db"
         else:
             url = stack.enter_context(postgres_database())
-        made = Store(url)
-        stack.callback(made.engine.close)
-        yield made
+        opened = OpenStore(url)
+        stack.callback(opened.engine.close)
+        yield opened
 
 
-#: Does something with a value; raises, or it worked.
-Door = Callable[[Store, Any], object]
+#: An operation with a hostile value, which raises an error or works.
+Operation = Callable[[OpenStore, Any], object]
 
 
-def start(option: str, **beside: Any) -> Door:
-    """Starts an execution with an option."""
+def start_with_option(option: str, **others: Any) -> Operation:
+    """Returns the start of an execution with a hostile option."""
 
-    def enter(store: Store, value: Any) -> object:
-        handle = store.engine.start(innocent.options(**beside, **{option: value}), 1)
-        # it is there, under the id that it has
+    def use(store: OpenStore, value: Any) -> object:
+        handle = store.engine.start(run_unaffected_step.options(**others, **{option: value}), 1)
+        # the execution can be found by its id
         return store.engine.get(handle.workflow_id).status()
 
-    return enter
+    return use
 
 
-def child(option: str) -> Door:
-    def enter(store: Store, value: Any) -> object:
-        CURRENT[:] = [value]
-        return store.engine.run(starts_hostile_child, option)
+def start_child_with_option(option: str) -> Operation:
+    def use(store: OpenStore, value: Any) -> object:
+        CURRENT_ARGUMENTS[:] = [value]
+        return store.engine.run(start_hostile_child, option)
 
-    return enter
+    return use
 
 
-def of_step(option: str) -> Door:
-    def enter(store: Store, value: Any) -> object:
-        made = step(**{"name": "hostile_step", option: value})(lambda n: n)
-        CURRENT[:] = [made, 7]
-        assert store.engine.run(calls_hostile_step) == 7
+def call_step_with_option(option: str) -> Operation:
+    def use(store: OpenStore, value: Any) -> object:
+        body = step(**{"name": "hostile_step", option: value})(lambda n: n)
+        CURRENT_ARGUMENTS[:] = [body, 7]
+        assert store.engine.run(call_hostile_step) == 7
         return None
 
-    return enter
+    return use
 
 
-def of_workflow(option: str) -> Door:
-    def enter(store: Store, value: Any) -> object:
-        def made(n: int) -> int:
+def run_workflow_with_option(option: str) -> Operation:
+    def use(store: OpenStore, value: Any) -> object:
+        def function(n: int) -> int:
             return n
 
-        made.__qualname__ = f"hostile_workflow_{store.fresh()}"
-        defined = workflow(**{option: value})(made)
+        function.__qualname__ = f"hostile_workflow_{store.next_id()}"
+        defined = workflow(**{option: value})(function)
         with Engine("memory:") as engine:
             assert engine.run(defined, 7) == 7
         return None
 
-    return enter
+    return use
 
 
-def of_engine(option: str) -> Door:
-    def enter(store: Store, value: Any) -> object:
+def open_engine_with_option(option: str) -> Operation:
+    def use(store: OpenStore, value: Any) -> object:
         with Engine(store.url, **{option: value}) as engine:
             return engine.count()
 
-    return enter
+    return use
 
 
-def of_async_engine(option: str) -> Door:
-    def enter(_store: Store, value: Any) -> object:
+def open_async_engine_with_option(option: str) -> Operation:
+    def use(_store: OpenStore, value: Any) -> object:
         async def main() -> None:
             async with AsyncEngine("memory:", **{option: value}):
                 pass
@@ -203,99 +205,101 @@ def of_async_engine(option: str) -> Door:
         asyncio.run(main())
         return None
 
-    return enter
+    return use
 
 
-def of_queue(option: str) -> Door:
-    def enter(store: Store, value: Any) -> object:
-        queue = Queue(**{"name": f"queue-{store.fresh()}", option: value})
+def set_queue_with_option(option: str) -> Operation:
+    def use(store: OpenStore, value: Any) -> object:
+        queue = Queue(**{"name": f"queue-{store.next_id()}", option: value})
         store.engine.set_queue(queue)
         found = next(info for info in store.engine.queues() if info.name == queue.name)
         assert getattr(found, option, value) == getattr(queue, option)
-        # the first one may begin whatever the limits are
-        assert store.engine.start(innocent.options(queue=queue), 9).result(HANG_TIMEOUT) == 9
+        # all limits permit the first execution
+        assert store.engine.start(run_unaffected_step.options(queue=queue), 9).result(HANG_TIMEOUT) == 9
         return None
 
-    return enter
+    return use
 
 
-def of_rate(option: str) -> Door:
-    def enter(store: Store, value: Any) -> object:
+def set_rate_with_option(option: str) -> Operation:
+    def use(store: OpenStore, value: Any) -> object:
         rate = Rate(**{"starts": 1, "per": 1.0, option: value})
-        queue = Queue(f"rated-{store.fresh()}", rate=rate, key_rate=rate)
+        queue = Queue(f"rated-{store.next_id()}", rate=rate, key_rate=rate)
         store.engine.set_queue(queue)
-        assert store.engine.start(innocent.options(queue=queue, key="k"), 9).result(HANG_TIMEOUT) == 9
+        assert (
+            store.engine.start(run_unaffected_step.options(queue=queue, key="k"), 9).result(HANG_TIMEOUT) == 9
+        )
         return None
 
-    return enter
+    return use
 
 
-def listed(option: str) -> Door:
-    def enter(store: Store, value: Any) -> object:
+def list_with_condition(option: str) -> Operation:
+    def use(store: OpenStore, value: Any) -> object:
         found = store.engine.list(**{option: value})
         if option not in ("limit", "after"):
             assert store.engine.count(**{option: value}) >= len(found)
-            # of those that match nothing else
-            store.engine.cancel_all(workflow="nobody's", **{option: value} if option != "workflow" else {})
+            # the name of the workflow prevents every match
+            store.engine.cancel_all(workflow="other's", **{option: value} if option != "workflow" else {})
         return found
 
-    return enter
+    return use
 
 
-def asked(name: str) -> Door:
-    """Asks for an execution, or for a queue, by its name."""
+def call_method(name: str) -> Operation:
+    """Returns a call of a method of the engine with a hostile argument."""
     return lambda store, value: getattr(store.engine, name)(value)
 
 
-def result(store: Store, value: Any) -> object:
-    handle = store.engine.start(innocent, 1)
+def wait_for_result(store: OpenStore, value: Any) -> object:
+    handle = store.engine.start(run_unaffected_step, 1)
     assert handle.result(HANG_TIMEOUT) == 1
     return handle.result(value)
 
 
-def closing(verb: str) -> Door:
-    def enter(_store: Store, value: Any) -> object:
+def end_engine(verb: str) -> Operation:
+    def use(_store: OpenStore, value: Any) -> object:
         engine = Engine("memory:")
         try:
             return getattr(engine, verb)(value)
         finally:
             engine.close()
 
-    return enter
+    return use
 
 
-def argument(store: Store, value: Any) -> object:
-    output = store.engine.run(echoes, value)
+def return_argument(store: OpenStore, value: Any) -> object:
+    output = store.engine.run(return_hostile_value, value)
     assert repr(output) == repr(value) and type(output) is type(value)
     return output
 
 
-def named(store: Store, value: Any) -> object:
-    """Starts a workflow by its name, as clients may."""
+def start_by_name(store: OpenStore, value: Any) -> object:
+    """Starts and cancels an execution of a workflow that a client gives by name."""
     with Client(store.url) as client:
         handle = client.start(value, 1)
         return handle.cancel()
 
 
-def sleeps(store: Store, value: Any) -> object:
+def sleep_for(store: OpenStore, value: Any) -> object:
     if isinstance(value, (int, float, Fraction)) and not value <= 1:
-        # too long to wait for; not a number is refused
+        # larger values would take too long; the call refuses NaN
         value = math.nan if value != value else 0
     if isinstance(value, timedelta) and value > timedelta(seconds=1):
         value = timedelta(0)
-    CURRENT[:] = [value]
-    return store.engine.run(waits_as_told)
+    CURRENT_ARGUMENTS[:] = [value]
+    return store.engine.run(sleep_for_current_value)
 
 
-def instance(_store: Store, value: Any) -> object:
+def create_instance(_store: OpenStore, value: Any) -> object:
     return type("HostileInstance", (Instance,), {})(value)
 
 
-def of_outbox(option: str, **beside: Any) -> Door:
-    def enter(store: Store, value: Any) -> object:
-        outbox = innocent.options(**beside, **{option: value})
+def send_with_option(option: str, **others: Any) -> Operation:
+    def use(store: OpenStore, value: Any) -> object:
+        outbox = run_unaffected_step.options(**others, **{option: value})
         if not store.url.startswith("postgres"):
-            # SQLite's file is open here: what would be put there is made, and no more
+            # the engine has the SQLite file open, so only the row is built
             connection: Any = sqlite3.connect(":memory:")
             with contextlib.closing(connection), contextlib.suppress(sqlite3.OperationalError):
                 Outbox().start(connection, outbox, 1)
@@ -304,48 +308,51 @@ def of_outbox(option: str, **beside: Any) -> Door:
         with psycopg.connect(plain) as connection:
             return Outbox().start(connection, outbox, 1)
 
-    return enter
+    return use
 
 
-def of_url(parameter: str) -> Door:
-    """Opens an engine on an URL with a parameter of that text."""
+def open_url_with_parameter(parameter: str) -> Operation:
+    """Returns the opening of an engine by a URL with a hostile parameter."""
 
-    def enter(store: Store, value: Any) -> object:
+    def use(store: OpenStore, value: Any) -> object:
         if not isinstance(value, str):
-            # an URL is text, and each schema of Postgres has all tables
+            # a parameter of a URL is text
             return None
         joined = "&" if "?" in store.url else "?"
         parameters = f"{parameter}={quote(value, errors='surrogatepass')}"
         with Engine(f"{store.url}{joined}{parameters}") as engine:
             return engine.count()
 
-    return enter
+    return use
 
 
-TIMED = {"delay": 0.01}
-QUEUED = {"queue": "hostile"}
-DOORS: dict[str, Door] = {
+DELAY_OPTIONS = {"delay": 0.01}
+QUEUE_OPTIONS = {"queue": "hostile"}
+OPERATIONS: dict[str, Operation] = {
     **{
-        f"start {it}": start(it)
+        f"start {it}": start_with_option(it)
         for it in ("workflow_id", "execution_timeout", "run_timeout", "wait_timeout", "queue")
     },
-    **{f"start {it}": start(it) for it in ("delay", "start_at", "attributes")},
-    **{f"start {it}": start(it, **QUEUED) for it in ("key", "priority", "dedup_id", "on_full")},
-    "start on_duplicate": start("on_duplicate", dedup_id="d", **QUEUED),
-    "start debounce": start("debounce", **QUEUED, **TIMED),
-    "start max_delay": start("max_delay", debounce="d", **QUEUED, **TIMED),
+    **{f"start {it}": start_with_option(it) for it in ("delay", "start_at", "attributes")},
     **{
-        f"child {it}": child(it)
+        f"start {it}": start_with_option(it, **QUEUE_OPTIONS)
+        for it in ("key", "priority", "dedup_id", "on_full")
+    },
+    "start on_duplicate": start_with_option("on_duplicate", dedup_id="d", **QUEUE_OPTIONS),
+    "start debounce": start_with_option("debounce", **QUEUE_OPTIONS, **DELAY_OPTIONS),
+    "start max_delay": start_with_option("max_delay", debounce="d", **QUEUE_OPTIONS, **DELAY_OPTIONS),
+    **{
+        f"child {it}": start_child_with_option(it)
         for it in ("queue", "key", "priority", "delay", "start_at", "run_timeout", "attributes")
     },
     **{
-        f"step {it}": of_step(it)
+        f"step {it}": call_step_with_option(it)
         for it in ("name", "retries", "backoff", "backoff_factor", "max_backoff", "jitter", "timeout")
     },
-    **{f"step {it}": of_step(it) for it in ("speculative", "retry_if")},
-    **{f"workflow {it}": of_workflow(it) for it in ("name", "durable_reads")},
+    **{f"step {it}": call_step_with_option(it) for it in ("speculative", "retry_if")},
+    **{f"workflow {it}": run_workflow_with_option(it) for it in ("name", "durable_reads")},
     **{
-        f"engine {it}": of_engine(it)
+        f"engine {it}": open_engine_with_option(it)
         for it in (
             "max_running",
             "suspend_after",
@@ -355,33 +362,42 @@ DOORS: dict[str, Door] = {
             "app_version",
         )
     },
-    **{f"engine {it}": of_engine(it) for it in ("max_recoveries", "queues", "serve_queues")},
+    **{f"engine {it}": open_engine_with_option(it) for it in ("max_recoveries", "queues", "serve_queues")},
     "async engine url": lambda _store, value: asyncio.run(AsyncEngine(value).close()),
-    **{f"async engine {it}": of_async_engine(it) for it in ("max_running", "suspend_after", "queues")},
-    "client url": lambda _store, value: Client(value).close(),
-    "client workflow": named,
     **{
-        f"queue {it}": of_queue(it)
+        f"async engine {it}": open_async_engine_with_option(it)
+        for it in ("max_running", "suspend_after", "queues")
+    },
+    "client url": lambda _store, value: Client(value).close(),
+    "client workflow": start_by_name,
+    **{
+        f"queue {it}": set_queue_with_option(it)
         for it in ("name", "concurrency", "worker_concurrency", "key_concurrency", "rate", "key_rate")
     },
-    **{f"queue {it}": of_queue(it) for it in ("max_depth", "key_weights", "on_conflict")},
-    **{f"rate {it}": of_rate(it) for it in ("starts", "per", "burst")},
+    **{f"queue {it}": set_queue_with_option(it) for it in ("max_depth", "key_weights", "on_conflict")},
+    **{f"rate {it}": set_rate_with_option(it) for it in ("starts", "per", "burst")},
     **{
-        f"list {it}": listed(it)
+        f"list {it}": list_with_condition(it)
         for it in ("status", "workflow", "is_parked", "parent", "id_prefix", "app_version", "queue")
     },
-    **{f"list {it}": listed(it) for it in ("attributes", "created_from", "created_before", "limit", "after")},
-    **{f"ask {it}": asked(it) for it in ("get", "show", "cancel", "resume", "pause_queue", "resume_queue")},
-    "ask set_queue": asked("set_queue"),
-    "result timeout": result,
-    **{f"end {it}": closing(it) for it in ("close", "drain")},
-    "argument value": argument,
-    "sleep seconds": sleeps,
-    "instance name": instance,
+    **{
+        f"list {it}": list_with_condition(it)
+        for it in ("attributes", "created_from", "created_before", "limit", "after")
+    },
+    **{
+        f"call {it}": call_method(it)
+        for it in ("get", "show", "cancel", "resume", "pause_queue", "resume_queue")
+    },
+    "call set_queue": call_method("set_queue"),
+    "result timeout": wait_for_result,
+    **{f"call {it}": end_engine(it) for it in ("close", "drain")},
+    "argument value": return_argument,
+    "sleep seconds": sleep_for,
+    "instance name": create_instance,
     "outbox schema": lambda _store, value: Outbox(value),
     "outbox notify": lambda _store, value: Outbox(notify=value),
     **{
-        f"outbox {it}": of_outbox(it)
+        f"outbox {it}": send_with_option(it)
         for it in (
             "workflow_id",
             "execution_timeout",
@@ -392,23 +408,26 @@ DOORS: dict[str, Door] = {
             "attributes",
         )
     },
-    **{f"outbox {it}": of_outbox(it, **QUEUED) for it in ("key", "priority", "dedup_id")},
-    **{f"url {it}": of_url(it) for it in ("durability", "nothing", "schema", "readers", "pooling", "listen")},
-    **{f"url {it}": of_url(it) for it in ("application_name", "connect_timeout", "sslmode")},
+    **{f"outbox {it}": send_with_option(it, **QUEUE_OPTIONS) for it in ("key", "priority", "dedup_id")},
+    **{
+        f"url {it}": open_url_with_parameter(it)
+        for it in ("durability", "nothing", "schema", "readers", "pooling", "listen")
+    },
+    **{f"url {it}": open_url_with_parameter(it) for it in ("application_name", "connect_timeout", "sslmode")},
 }
 
-#: What the message of a refusal names, where it is not the option.
-NAMED: dict[str, tuple[str, ...]] = {
+#: The names in messages of refusals, where they are not the option's.
+NAMES_IN_MESSAGES: dict[str, tuple[str, ...]] = {
     "client workflow": ("workflow",),
-    "ask get": ("workflow_id",),
-    "ask show": ("workflow_id",),
-    "ask cancel": ("workflow_id",),
-    "ask resume": ("workflow_id",),
-    "ask pause_queue": ("queue",),
-    "ask resume_queue": ("queue",),
-    "ask set_queue": ("queue",),
-    "end close": ("grace",),
-    "end drain": ("grace",),
+    "call get": ("workflow_id",),
+    "call show": ("workflow_id",),
+    "call cancel": ("workflow_id",),
+    "call resume": ("workflow_id",),
+    "call pause_queue": ("queue",),
+    "call resume_queue": ("queue",),
+    "call set_queue": ("queue",),
+    "call close": ("grace",),
+    "call drain": ("grace",),
     "argument value": ("argument 1",),
     "rate starts": ("starts of a rate",),
     "rate per": ("period of a rate",),
@@ -418,43 +437,40 @@ NAMED: dict[str, tuple[str, ...]] = {
 }
 
 
-@pytest.mark.parametrize("door", DOORS)
-def test_a_value_works_or_is_refused_by_name(store: Store, door: str) -> None:
-    names = NAMED.get(door, (door.split()[-1],))
-    wrong: list[str] = []
-    taken = 0
-    for value in VALUES:
-        shown = f"{door}={value!r:.60}"
+@pytest.mark.parametrize("operation", OPERATIONS)
+def test_hostile_value_works_or_is_refused_by_name(store: OpenStore, operation: str) -> None:
+    names = NAMES_IN_MESSAGES.get(operation, (operation.split()[-1],))
+    failures: list[str] = []
+    for value in HOSTILE_VALUES:
+        use = f"{operation}={value!r:.60}"
         try:
-            DOORS[door](store, value)
+            OPERATIONS[operation](store, value)
         except InvalidArgument as error:
-            said = str(error)
-            if not any(name in said for name in names):
-                wrong.append(f"{shown} is refused without the name: {said:.200}")
-            if len(said) > LONGEST_MESSAGE:
-                wrong.append(f"{shown} is refused in {len(said)} characters")
-        except DOCUMENTED:
-            taken += 1
+            message = str(error)
+            if not any(name in message for name in names):
+                failures.append(f"{use} is refused without the name: {message:.200}")
+            if len(message) > MAX_MESSAGE_CHARACTERS:
+                failures.append(f"{use} is refused in {len(message)} characters")
+        except DOCUMENTED_ERRORS:
+            pass
         except (Unavailable, WorkflowFailed) as error:
-            # the wait is over at once; the queue of a child does not exist
-            if door not in ("start wait_timeout", "child queue"):
-                wrong.append(f"{shown} raised {error!r:.200}")
+            # the wait has no time left, or the queue of a child does not exist
+            if operation not in ("start wait_timeout", "child queue"):
+                failures.append(f"{use} raised {error!r:.200}")
         except Error as error:
-            # a value that cannot be recorded
-            if door != "argument value":
-                wrong.append(f"{shown} raised {error!r:.200}")
+            # the value cannot be recorded
+            if operation != "argument value":
+                failures.append(f"{use} raised {error!r:.200}")
         except BaseException as error:
-            wrong.append(f"{shown} raised {error!r:.200}")
-        else:
-            taken += 1
-    store.check_innocents()
-    assert not wrong, "\n".join(["", *wrong])
+            failures.append(f"{use} raised {error!r:.200}")
+    store.check_unaffected_executions()
+    assert not failures, "\n".join(["", *failures])
 
 
-def test_what_hostile_values_have_left_is_listed_and_ends(store: Store) -> None:
+def test_executions_with_hostile_values_are_listed_and_end(store: OpenStore) -> None:
     engine = store.engine
     for execution in engine.list(limit=10_000):
         engine.get(execution.workflow_id)
     engine.cancel_all(queue="hostile")
-    engine.cancel_all(workflow=innocent)
-    store.check_innocents()
+    engine.cancel_all(workflow=run_unaffected_step)
+    store.check_unaffected_executions()

@@ -1,4 +1,4 @@
-"""Options that cannot be meant are refused where they are given, and those that can are not."""
+"""Bounds of options and arguments: invalid ones are refused at the call, extreme valid ones are accepted."""
 
 import asyncio
 import datetime
@@ -26,7 +26,7 @@ from stepfast import (
 )
 
 
-def nothing() -> None: ...
+def do_nothing() -> None: ...
 
 
 @step
@@ -40,42 +40,42 @@ async def square_async(n: int) -> int:
 
 
 @step(timeout=math.inf)
-def square_in_time(n: int) -> int:
+def square_with_timeout(n: int) -> int:
     return n * n
 
 
 @step(timeout=math.inf, process=True)
-def square_in_a_process(n: int) -> int:
+def square_in_process(n: int) -> int:
     return n * n
 
 
 @workflow
-def squares_in_time(n: int) -> int:
-    return square_in_time(n) + square_in_a_process(n)
+def square_twice_with_timeout(n: int) -> int:
+    return square_with_timeout(n) + square_in_process(n)
 
 
 @workflow
-def squares(n: int) -> int:
+def run_square(n: int) -> int:
     return square(n)
 
 
 @dataclass
-class BoundSquares:
+class BoundNumber:
     n: int
 
     @workflow
-    def squares(self) -> int:
+    def square_number(self) -> int:
         return square(self.n)
 
 
 @workflow
-def sleeps(seconds: float) -> str:
+def sleep_then_return(seconds: float) -> str:
     sleep(seconds)
     return "up"
 
 
 @workflow
-async def is_late(seconds: float) -> str:
+async def exceed_timeouts(seconds: float) -> str:
     await sleep(seconds)
     try:
         async with stepfast.timeout(seconds):
@@ -89,30 +89,30 @@ async def is_late(seconds: float) -> str:
     return "in time"
 
 
-def test_what_is_one_already_is_not_made_another() -> None:
-    for make in step, workflow:
-        for made in square, squares, square_async:
+def test_step_or_workflow_is_not_decorated_again() -> None:
+    for decorate in step, workflow:
+        for decorated in square, run_square, square_async:
             with pytest.raises(InvalidArgument, match="is a step or a workflow already"):
-                make(made)
+                decorate(decorated)
 
-        async def numbers() -> AsyncIterator[int]:
+        async def yield_numbers() -> AsyncIterator[int]:
             yield 1
 
-        def letters() -> Iterator[str]:
+        def yield_letters() -> Iterator[str]:
             yield "a"
 
         with pytest.raises(InvalidArgument, match="is an async generator, which cannot be a"):
-            make(numbers)
+            decorate(yield_numbers)
         with pytest.raises(InvalidArgument, match="is a generator, which cannot be a"):
-            make(letters)
+            decorate(yield_letters)
 
 
-def test_a_timeout_in_sync_code_says_what_to_write() -> None:
+def test_timeout_in_sync_code_is_refused_with_advice() -> None:
     with pytest.raises(InvalidArgument, match=r"async with stepfast.timeout"), stepfast.timeout(1):  # type: ignore[attr-defined] # pyright: ignore
         pass
 
 
-OF_ENGINES = [
+INVALID_ENGINE_OPTIONS = [
     ({"url": pathlib.Path("shop.db")}, r"url is PosixPath\('shop.db'\), and must be text"),
     ({"url": ""}, "url is '', and must be text that is not empty"),
     ({"max_running": 0}, "max_running is 0, and must be at least 1"),
@@ -134,13 +134,15 @@ OF_ENGINES = [
 
 
 @pytest.mark.parametrize("engine", [Engine, AsyncEngine])
-@pytest.mark.parametrize(("options", "says"), OF_ENGINES)
-def test_of_engines(engine: Callable[..., Any], options: dict[str, Any], says: str) -> None:
-    with pytest.raises(InvalidArgument, match=says):
+@pytest.mark.parametrize(("options", "message"), INVALID_ENGINE_OPTIONS)
+def test_invalid_engine_options_are_refused(
+    engine: Callable[..., Any], options: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(InvalidArgument, match=message):
         engine(**{"url": "memory:", **options})
 
 
-OF_STEPS = [
+INVALID_STEP_OPTIONS = [
     ({"name": ""}, "name is '', and must be text"),
     ({"name": 5}, "name is 5, and must be text"),
     ({"name": "ä" * 128}, "and has 256 bytes, at most 255 are allowed"),
@@ -169,33 +171,33 @@ OF_STEPS = [
 
 
 @pytest.mark.parametrize("process", [False, True])
-@pytest.mark.parametrize(("options", "says"), OF_STEPS)
-def test_of_steps(process: bool, options: dict[str, Any], says: str) -> None:
-    with pytest.raises(InvalidArgument, match=says):
-        step(process=process, **options)(nothing)
+@pytest.mark.parametrize(("options", "message"), INVALID_STEP_OPTIONS)
+def test_invalid_step_options_are_refused(process: bool, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(InvalidArgument, match=message):
+        step(process=process, **options)(do_nothing)
 
 
-def test_a_step_runs_in_a_process_or_not() -> None:
+def test_invalid_process_option_is_refused() -> None:
     with pytest.raises(InvalidArgument, match="process is 2, and must be True or False"):
-        step(process=2)(nothing)  # type: ignore[call-overload]
+        step(process=2)(do_nothing)  # type: ignore[call-overload]
 
 
 @pytest.mark.parametrize(
-    ("options", "says"),
+    ("options", "message"),
     [
         ({"name": ""}, "name is '', and must be text"),
-        ({"name": nothing}, "name is <function nothing"),
+        ({"name": do_nothing}, "name is <function do_nothing"),
         ({"name": "x" * 256}, "has 256 bytes, at most 255 are allowed"),
         ({"name": "a\0"}, "must consist of printable characters"),
         ({"durable_reads": 0}, "durable_reads is 0, and must be True or False"),
     ],
 )
-def test_of_workflows(options: dict[str, Any], says: str) -> None:
-    with pytest.raises(InvalidArgument, match=says):
-        workflow(**options)(nothing)
+def test_invalid_workflow_options_are_refused(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(InvalidArgument, match=message):
+        workflow(**options)(do_nothing)
 
 
-OF_ORDERS = [
+INVALID_START_OPTIONS = [
     ({"workflow_id": ""}, "workflow_id is '', and must be text"),
     ({"workflow_id": 7}, "workflow_id is 7, and must be text"),
     ({"execution_timeout": -1}, "execution_timeout is -1, and must be at least 0"),
@@ -206,14 +208,19 @@ OF_ORDERS = [
 ]
 
 
-@pytest.mark.parametrize(("options", "says"), OF_ORDERS)
-def test_of_starts(options: dict[str, Any], says: str) -> None:
-    for given in (squares, squares.options(), BoundSquares(3).squares, RemoteWorkflow("squares")):
-        with pytest.raises(InvalidArgument, match=says):
-            given.options(**options)
+@pytest.mark.parametrize(("options", "message"), INVALID_START_OPTIONS)
+def test_invalid_start_options_are_refused(options: dict[str, Any], message: str) -> None:
+    for startable in (
+        run_square,
+        run_square.options(),
+        BoundNumber(3).square_number,
+        RemoteWorkflow("run_square"),
+    ):
+        with pytest.raises(InvalidArgument, match=message):
+            startable.options(**options)
 
 
-def test_of_other_calls_of_engines() -> None:
+def test_invalid_list_limit_and_close_grace_are_refused() -> None:
     with Engine("memory:") as engine:
         with pytest.raises(InvalidArgument, match="limit is 0, and must be at least 1"):
             engine.list(limit=0)
@@ -231,7 +238,7 @@ def test_of_other_calls_of_engines() -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "says"),
+    ("options", "message"),
     [
         ({"seconds": math.nan}, "seconds is nan, and must be a number"),
         ({"seconds": "5"}, "seconds is '5', and must be a number"),
@@ -242,14 +249,14 @@ def test_of_other_calls_of_engines() -> None:
         ({"seconds": math.inf, "hours": -math.inf}, "seconds is nan, and must be a number"),
     ],
 )
-def test_of_sleeps(options: dict[str, Any], says: str) -> None:
+def test_invalid_sleep_durations_are_refused(options: dict[str, Any], message: str) -> None:
     if options.get("minutes", 1) is None:
         options = {"hours": 1, **options}
-    with pytest.raises(InvalidArgument, match=says):
+    with pytest.raises(InvalidArgument, match=message):
         sleep(**options)
 
 
-def test_of_timeouts() -> None:
+def test_invalid_timeout_durations_are_refused() -> None:
     with pytest.raises(InvalidArgument, match="seconds is nan, and must be a number"):
         stepfast.timeout(math.nan)
     with pytest.raises(InvalidArgument, match="seconds is '5', and must be a number"):
@@ -262,9 +269,9 @@ def test_of_timeouts() -> None:
     asyncio.run(main())
 
 
-def test_of_waits() -> None:
+def test_invalid_result_timeouts_are_refused() -> None:
     with Engine("memory:") as engine:
-        handle = engine.start(squares, 2)
+        handle = engine.start(run_square, 2)
         with pytest.raises(InvalidArgument, match="timeout is '5', and must be a number of seconds"):
             handle.result(timeout="5")  # type: ignore[arg-type]
         with pytest.raises(InvalidArgument, match="timeout is -1, and must be at least 0"):
@@ -272,7 +279,7 @@ def test_of_waits() -> None:
         assert handle.result(timeout=60) == 4
 
 
-def test_of_maps() -> None:
+def test_invalid_map_concurrency_is_refused() -> None:
     with pytest.raises(InvalidArgument, match="concurrency is 0, and must be at least 1"):
         stepfast.map(square, [1], concurrency=0)
     with pytest.raises(InvalidArgument, match="concurrency is 1.5, and must be a whole number"):
@@ -285,8 +292,8 @@ def test_of_maps() -> None:
     asyncio.run(main())
 
 
-def test_what_can_be_meant_is_not_refused(url: str) -> None:
-    made = step(
+def test_extreme_valid_options_are_accepted(url: str) -> None:
+    decorated = step(
         name="x" * 255,
         retries=2**32 - 1,
         backoff=0,
@@ -295,27 +302,27 @@ def test_what_can_be_meant_is_not_refused(url: str) -> None:
         jitter=1,
         timeout=math.inf,
         retry_if=bool,
-    )(nothing)
-    assert isinstance(made, Step)
-    assert isinstance(workflow(name="ä" * 127, durable_reads=True)(nothing), Workflow)
+    )(do_nothing)
+    assert isinstance(decorated, Step)
+    assert isinstance(workflow(name="ä" * 127, durable_reads=True)(do_nothing), Workflow)
     with Engine(
         url, max_running=1, suspend_after=math.inf, value_limit=2**62, max_threads=1, max_processes=1
     ) as engine:
-        order = squares.options(workflow_id="a", execution_timeout=math.inf, wait_timeout=math.inf)
-        assert engine.run(order, 3) == 9
-        assert engine.run(squares_in_time, 3) == 18
+        configured = run_square.options(workflow_id="a", execution_timeout=math.inf, wait_timeout=math.inf)
+        assert engine.run(configured, 3) == 9
+        assert engine.run(square_twice_with_timeout, 3) == 18
         assert len(engine.list(limit=2**31)) == 2
         engine.close(grace=0)
 
 
 @pytest.mark.parametrize("seconds", [-1.0, 0.0, -1, -math.inf])
-def test_a_time_that_has_passed_is_no_mistake(url: str, seconds: float) -> None:
+def test_negative_and_zero_durations_have_passed(url: str, seconds: float) -> None:
     with Engine(url) as engine:
-        assert engine.run(sleeps, seconds) == "up"
+        assert engine.run(sleep_then_return, seconds) == "up"
 
     async def main() -> None:
         async with AsyncEngine(url) as engine, asyncio.timeout(60):
-            assert await engine.run(is_late, seconds) == "late"
+            assert await engine.run(exceed_timeouts, seconds) == "late"
             await sleep(seconds)
 
     asyncio.run(main())
@@ -323,66 +330,66 @@ def test_a_time_that_has_passed_is_no_mistake(url: str, seconds: float) -> None:
 
 
 @workflow
-def gathers_values() -> Any:
+def gather_values() -> Any:
     return gather(square(1), square(2))  # type: ignore[call-overload]
 
 
 @workflow
-def gathers_awaitables() -> Any:
+def gather_awaitables() -> Any:
     return gather(lambda: square(1), square_async.function(2))  # type: ignore[call-overload]
 
 
 @workflow
-async def gathers_functions() -> Any:
+async def gather_functions() -> Any:
     return await gather(square_async(1), lambda: square_async(2))  # type: ignore[call-overload]
 
 
 @workflow
-async def gathers_numbers() -> Any:
+async def gather_numbers() -> Any:
     return await gather(square_async(1), 2)  # type: ignore[call-overload]
 
 
-def test_gather_takes_calls_and_not_their_values(url: str) -> None:
-    instead = r"gather\(lambda: reserve\(1\), lambda: charge\(2\)\)"
+def test_gather_refuses_values_of_calls(url: str) -> None:
+    advice = r"gather\(lambda: reserve\(1\), lambda: charge\(2\)\)"
     with Engine(url) as engine:
-        with pytest.raises(InvalidArgument, match=rf"argument 1 of gather has the type int, .*{instead}"):
-            engine.run(gathers_values)
+        with pytest.raises(InvalidArgument, match=rf"argument 1 of gather has the type int, .*{advice}"):
+            engine.run(gather_values)
         with pytest.raises(
-            InvalidArgument, match=rf"argument 2 of gather has the type coroutine, .*{instead}"
+            InvalidArgument, match=rf"argument 2 of gather has the type coroutine, .*{advice}"
         ):
-            engine.run(gathers_awaitables)
+            engine.run(gather_awaitables)
     with pytest.raises(InvalidArgument, match="argument 1 of gather has the type int"):
         gather(square(1), square(2))  # type: ignore[call-overload]
 
     async def main() -> None:
-        instead = r"await gather\(reserve\(1\), charge\(2\)\)"
+        advice = r"await gather\(reserve\(1\), charge\(2\)\)"
         async with AsyncEngine(url) as engine:
             with pytest.raises(
-                InvalidArgument, match=rf"argument 2 of gather has the type function, .*{instead}"
+                InvalidArgument, match=rf"argument 2 of gather has the type function, .*{advice}"
             ):
-                await engine.run(gathers_functions)
-            with pytest.raises(InvalidArgument, match=rf"argument 2 of gather has the type int, .*{instead}"):
-                await engine.run(gathers_numbers)
+                await engine.run(gather_functions)
+            with pytest.raises(InvalidArgument, match=rf"argument 2 of gather has the type int, .*{advice}"):
+                await engine.run(gather_numbers)
 
     asyncio.run(main())
 
 
-async def asks_elsewhere(error: Exception) -> bool:
+async def is_retryable_async(error: Exception) -> bool:
     return False
 
 
-class AsksElsewhere:
+class AsyncRetryCondition:
     async def __call__(self, error: Exception) -> bool:
         return False
 
 
-@pytest.mark.parametrize("retry_if", [asks_elsewhere, AsksElsewhere()])
-def test_an_async_retry_if_is_refused(retry_if: Any) -> None:
+@pytest.mark.parametrize("retry_if", [is_retryable_async, AsyncRetryCondition()])
+def test_async_retry_if_is_refused(retry_if: Any) -> None:
     with pytest.raises(InvalidArgument, match="retry_if is .* must be a sync function"):
-        step(retries=1, retry_if=retry_if)(nothing)
+        step(retries=1, retry_if=retry_if)(do_nothing)
 
 
-MEANINGLESS = [
+MEANINGLESS_START_OPTIONS = [
     ({"on_duplicate": "nonsense"}, 'on_duplicate is \'nonsense\', and must be "reject" or "return_existing"'),
     ({"on_full": "nonsense"}, 'on_full is \'nonsense\', and must be "reject" or "wait"'),
     ({"on_full": "wait"}, "on_full is 'wait', and needs a queue: give queue= too"),
@@ -392,16 +399,16 @@ MEANINGLESS = [
 ]
 
 
-@pytest.mark.parametrize(("options", "says"), MEANINGLESS)
-def test_options_that_mean_nothing_are_refused(options: dict[str, Any], says: str) -> None:
-    with pytest.raises(InvalidArgument, match=says):
-        squares.options(**options)
+@pytest.mark.parametrize(("options", "message"), MEANINGLESS_START_OPTIONS)
+def test_meaningless_start_options_are_refused(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(InvalidArgument, match=message):
+        run_square.options(**options)
 
 
-@pytest.mark.parametrize("what", ["created_from", "created_before"])
-def test_a_time_of_a_filter_is_a_datetime(what: str) -> None:
+@pytest.mark.parametrize("condition", ["created_from", "created_before"])
+def test_time_condition_of_other_type_is_refused(condition: str) -> None:
     with (
         Engine("memory:") as engine,
-        pytest.raises(InvalidArgument, match=f"{what} is 'yesterday', and must be a datetime"),
+        pytest.raises(InvalidArgument, match=f"{condition} is 'yesterday', and must be a datetime"),
     ):
-        engine.list(**{what: "yesterday"})  # type: ignore[arg-type]
+        engine.list(**{condition: "yesterday"})  # type: ignore[arg-type]

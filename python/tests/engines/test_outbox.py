@@ -1,4 +1,4 @@
-"""Outboxes: executions that begin if, and only if, a transaction of the caller's own commits."""
+"""Outboxes: starts of executions in transactions of the caller."""
 
 from __future__ import annotations
 
@@ -37,42 +37,43 @@ from stepfast import (
 
 
 @workflow
-def outbox_greet(name: str, *, loudly: bool = False) -> str:
+def greet_from_outbox(name: str, *, loudly: bool = False) -> str:
     return f"hello {name}{'!' if loudly else ''}"
 
 
 @workflow
-def outbox_misuses() -> str:
+def start_from_workflow_code() -> str:
     try:
-        Outbox().start(None, outbox_greet, "ann")
+        Outbox().start(None, greet_from_outbox, "ann")
     except InvalidArgument as error:
         return str(error)
     return ""
 
 
-def file_of(url: str) -> str:
+def sqlite_path(url: str) -> str:
+    """Returns the path of the database file."""
     return url.removeprefix("sqlite:")
 
 
-def plain_postgres(url: str) -> str:
-    """The URL without what only the engine knows."""
+def driver_url(url: str) -> str:
+    """Returns the URL for a Postgres driver, without the engine's own parameters."""
     return urlsplit(url)._replace(scheme="postgresql", query="").geturl()
 
 
 @contextmanager
-def by_sqlite(url: str) -> Iterator[Any]:
-    with closing(sqlite3.connect(file_of(url), timeout=HANG_TIMEOUT)) as connection:
+def connect_by_sqlite(url: str) -> Iterator[Any]:
+    with closing(sqlite3.connect(sqlite_path(url), timeout=HANG_TIMEOUT)) as connection:
         yield connection
 
 
 @contextmanager
-def by_psycopg(url: str) -> Iterator[Any]:
-    with closing(psycopg.connect(plain_postgres(url))) as connection:
+def connect_by_psycopg(url: str) -> Iterator[Any]:
+    with closing(psycopg.connect(driver_url(url))) as connection:
         yield connection
 
 
 @contextmanager
-def by_psycopg_cursor(url: str) -> Iterator[Any]:
+def connect_by_psycopg_cursor(url: str) -> Iterator[Any]:
     class Cursor(psycopg.Cursor[Any]):
         def commit(self) -> None:
             self.connection.commit()
@@ -80,19 +81,20 @@ def by_psycopg_cursor(url: str) -> Iterator[Any]:
         def rollback(self) -> None:
             self.connection.rollback()
 
-    connected = psycopg.connect(plain_postgres(url), cursor_factory=Cursor)
-    with closing(connected) as connection, connection.cursor() as cursor:
+    opened = psycopg.connect(driver_url(url), cursor_factory=Cursor)
+    with closing(opened) as connection, connection.cursor() as cursor:
         yield cursor
 
 
 def alchemy_url(url: str, driver: str = "psycopg") -> str:
+    """Returns the URL for SQLAlchemy."""
     if url.startswith("sqlite"):
-        return f"sqlite:///{file_of(url)}"
-    return plain_postgres(url).replace("postgresql", f"postgresql+{driver}")
+        return f"sqlite:///{sqlite_path(url)}"
+    return driver_url(url).replace("postgresql", f"postgresql+{driver}")
 
 
 @contextmanager
-def by_alchemy(url: str) -> Iterator[Any]:
+def connect_by_alchemy(url: str) -> Iterator[Any]:
     engine = sqlalchemy.create_engine(alchemy_url(url))
     with engine.connect() as connection:
         yield connection
@@ -100,71 +102,79 @@ def by_alchemy(url: str) -> Iterator[Any]:
 
 
 @contextmanager
-def by_alchemy_session(url: str) -> Iterator[Any]:
+def connect_by_alchemy_session(url: str) -> Iterator[Any]:
     engine = sqlalchemy.create_engine(alchemy_url(url))
     with sqlalchemy.orm.Session(engine) as session:
         yield session
     engine.dispose()
 
 
-WAYS = {
-    "sqlite": [by_sqlite, by_alchemy, by_alchemy_session],
-    "postgres": [by_psycopg, by_psycopg_cursor, by_alchemy, by_alchemy_session],
+CONNECTORS_BY_STORE = {
+    "sqlite": [connect_by_sqlite, connect_by_alchemy, connect_by_alchemy_session],
+    "postgres": [
+        connect_by_psycopg,
+        connect_by_psycopg_cursor,
+        connect_by_alchemy,
+        connect_by_alchemy_session,
+    ],
 }
 
 
-def ways(url: str) -> list[Callable[[str], Any]]:
-    return WAYS["sqlite" if url.startswith("sqlite") else "postgres"]
+def connectors(url: str) -> list[Callable[[str], Any]]:
+    """Returns the functions that open a connection to the store, one for each supported driver."""
+    return CONNECTORS_BY_STORE["sqlite" if url.startswith("sqlite") else "postgres"]
 
 
-def outcome(engine: Engine, workflow_id: str) -> Any:
-    """The output of what was put into an outbox: a worker sees it within a second."""
-    until = time.monotonic() + HANG_TIMEOUT
+def wait_for_output(engine: Engine, workflow_id: str) -> Any:
+    """Waits for an execution from an outbox, and returns its output. A claim finds it within a second."""
+    deadline = time.monotonic() + HANG_TIMEOUT
     while True:
         try:
             return engine.get(workflow_id).result(HANG_TIMEOUT)
         except NotFound:
-            if time.monotonic() > until:
+            if time.monotonic() > deadline:
                 raise
 
 
-def prepare(url: str) -> None:
-    """Makes the database. No engine is open afterwards: two SQLite libraries harm each other."""
+def create_database(url: str) -> None:
+    """Creates the database. No engine is open afterwards, because two SQLite libraries would conflict."""
     with Engine(url, queues=[Queue("mails")]) as engine:
         engine.pause_queue("mails")
 
 
-def test_what_is_committed_begins_and_nothing_else(url: str) -> None:
-    prepare(url)
-    gone, kept = [], []
-    for way in ways(url):
-        with way(url) as connection:
-            gone.append(Outbox().start(connection, outbox_greet, "nobody"))
+def test_outbox_starts_only_committed_executions(url: str) -> None:
+    create_database(url)
+    rolled_back, committed = [], []
+    for connect in connectors(url):
+        with connect(url) as connection:
+            rolled_back.append(Outbox().start(connection, greet_from_outbox, "zoe"))
             connection.rollback()
-            kept.append(Outbox().start(connection, outbox_greet, "ann"))
-            kept.append(Outbox().start(connection, outbox_greet.options(queue="mails"), "bob", loudly=True))
-            kept.append(
+            committed.append(Outbox().start(connection, greet_from_outbox, "ann"))
+            committed.append(
+                Outbox().start(connection, greet_from_outbox.options(queue="mails"), "bob", loudly=True)
+            )
+            committed.append(
                 Outbox().start(
-                    connection, RemoteWorkflow(outbox_greet.name).options(queue=Queue("mails")), "eve"
+                    connection, RemoteWorkflow(greet_from_outbox.name).options(queue=Queue("mails")), "eve"
                 )
             )
             connection.commit()
-            gone.append(Outbox().start(connection, outbox_greet, "nobody"))
+            rolled_back.append(Outbox().start(connection, greet_from_outbox, "zoe"))
     with Engine(url) as engine:
         engine.resume_queue("mails")
-        said = ["hello ann", "hello bob!", "hello eve"] * len(ways(url))
-        assert [outcome(engine, it) for it in kept] == said
-        assert engine.show(kept[1]).execution.queue == "mails"
-        for workflow_id in gone:
+        outputs = ["hello ann", "hello bob!", "hello eve"] * len(connectors(url))
+        assert [wait_for_output(engine, it) for it in committed] == outputs
+        assert engine.show(committed[1]).execution.queue == "mails"
+        for workflow_id in rolled_back:
             with pytest.raises(NotFound):
                 engine.get(workflow_id)
 
 
-def test_it_is_told_where_it_stands(url: str) -> None:
-    prepare(url)
-    late = []
-    for n, way in enumerate(ways(url)):
-        place = outbox_greet.options(
+def test_outbox_records_options_of_start(url: str) -> None:
+    create_database(url)
+    scheduled = []
+    for n, connect in enumerate(connectors(url)):
+        placed = greet_from_outbox.options(
             workflow_id=f"mail-{n}",
             queue="mails",
             key="ann",
@@ -174,69 +184,71 @@ def test_it_is_told_where_it_stands(url: str) -> None:
             run_timeout=60,
             attributes={"customer": "acme", "n": str(n)},
         )
-        with way(url) as connection:
-            assert Outbox().start(connection, place, "ann") == f"mail-{n}"
-            # it is there already
-            Outbox().start(connection, place, "ann")
-            late.append(Outbox().start(connection, outbox_greet.options(delay=3600), "late"))
+        with connect(url) as connection:
+            assert Outbox().start(connection, placed, "ann") == f"mail-{n}"
+            # the inbox already has this start
+            Outbox().start(connection, placed, "ann")
+            scheduled.append(Outbox().start(connection, greet_from_outbox.options(delay=3600), "late"))
             tomorrow = datetime.now(UTC) + timedelta(days=1)
-            late.append(Outbox().start(connection, outbox_greet.options(start_at=tomorrow), "later"))
+            scheduled.append(
+                Outbox().start(connection, greet_from_outbox.options(start_at=tomorrow), "later")
+            )
             connection.commit()
     with Engine(url) as engine:
-        wait_for(engine, late[-1])
-        assert [engine.get(it).status() for it in late] == ["scheduled"] * len(late)
-        for n in range(len(ways(url))):
+        wait_for_execution(engine, scheduled[-1])
+        assert [engine.get(it).status() for it in scheduled] == ["scheduled"] * len(scheduled)
+        for n in range(len(connectors(url))):
             row = engine.show(f"mail-{n}").execution
             assert (row.status, row.queue, row.key, row.priority) == ("queued", "mails", "ann", 7)
             assert (row.dedup_id, row.run_timeout) == (f"d{n}", 60)
             assert row.attributes == {"customer": "acme", "n": str(n)}
             assert row.deadline_at is not None
             assert abs(row.deadline_at - row.created_at - timedelta(hours=1)) < timedelta(seconds=60)
-            # the same start again is the same, by its arguments too
-            handle = engine.start(outbox_greet.options(workflow_id=f"mail-{n}"), "ann")
+            # a second start with the same arguments returns the first execution
+            handle = engine.start(greet_from_outbox.options(workflow_id=f"mail-{n}"), "ann")
             assert handle.workflow_id == f"mail-{n}"
             with pytest.raises(Error):
-                engine.start(outbox_greet.options(workflow_id=f"mail-{n}"), "bob")
+                engine.start(greet_from_outbox.options(workflow_id=f"mail-{n}"), "bob")
 
 
-def test_options_of_an_outbox_may_be_given_one_after_the_other(url: str) -> None:
-    prepare(url)
-    place = outbox_greet.options(queue="elsewhere", dedup_id="d", key="ann").options(
+def test_repeated_options_of_outbox_start_are_merged(url: str) -> None:
+    create_database(url)
+    placed = greet_from_outbox.options(queue="elsewhere", dedup_id="d", key="ann").options(
         queue="mails", priority=7
     )
-    kept = []
-    for way in ways(url):
-        with way(url) as connection:
-            kept.append(Outbox().start(connection, place, "ann"))
+    committed = []
+    for connect in connectors(url):
+        with connect(url) as connection:
+            committed.append(Outbox().start(connection, placed, "ann"))
             connection.commit()
     with Engine(url) as engine:
-        # all have one dedup_id: the first one is there
-        wait_for(engine, kept[0])
-        row = engine.show(kept[0]).execution
+        # all starts have one dedup_id, so only the first becomes an execution
+        wait_for_execution(engine, committed[0])
+        row = engine.show(committed[0]).execution
         assert (row.queue, row.key, row.priority, row.dedup_id) == ("mails", "ann", 7, "d")
         engine.resume_queue("mails")
-        assert engine.get(kept[0]).result() == "hello ann"
+        assert engine.get(committed[0]).result() == "hello ann"
         assert engine.count() == 1
 
 
-def test_an_outbox_takes_a_call_in_any_spelling_and_no_wrong_one(url: str) -> None:
-    prepare(url)
-    outbox, spelled = Outbox(), outbox_greet.options(workflow_id="spelled")
-    with ways(url)[0](url) as connection:
+def test_outbox_accepts_every_spelling_of_valid_call(url: str) -> None:
+    create_database(url)
+    outbox, configured = Outbox(), greet_from_outbox.options(workflow_id="spelled")
+    with connectors(url)[0](url) as connection:
         for call in (
-            lambda: outbox.start(connection, spelled),  # type: ignore[call-arg]
-            lambda: outbox.start(connection, spelled, "ann", "bob"),  # type: ignore[call-arg]
+            lambda: outbox.start(connection, configured),  # type: ignore[call-arg]
+            lambda: outbox.start(connection, configured, "ann", "bob"),  # type: ignore[call-arg]
         ):
-            with pytest.raises(TypeError, match="do not fit outbox_greet"):
+            with pytest.raises(TypeError, match="do not fit greet_from_outbox"):
                 call()
-        outbox.start(connection, spelled, name="ann", loudly=False)
+        outbox.start(connection, configured, name="ann", loudly=False)
         connection.commit()
     with Engine(url) as engine:
-        assert outcome(engine, "spelled") == "hello ann"
-        assert engine.start(outbox_greet.options(workflow_id="spelled"), "ann").result() == "hello ann"
+        assert wait_for_output(engine, "spelled") == "hello ann"
+        assert engine.start(greet_from_outbox.options(workflow_id="spelled"), "ann").result() == "hello ann"
 
 
-PROGRAM = """
+SENDER_PROGRAM = """
 import sqlite3, sys
 from stepfast import Outbox, RemoteWorkflow
 connection = sqlite3.connect(sys.argv[1])
@@ -247,127 +259,137 @@ with connection:
 """
 
 
-def test_another_process_puts_something_there(tmp_path: pathlib.Path) -> None:
+def test_outbox_of_another_process_starts_execution(tmp_path: pathlib.Path) -> None:
     with Engine(f"sqlite:{tmp_path}/test.db") as engine:
-        command = [sys.executable, "-c", PROGRAM, f"{tmp_path}/test.db", outbox_greet.name]
-        put = subprocess.run(command, capture_output=True, text=True, check=True, timeout=HANG_TIMEOUT)
-        assert outcome(engine, put.stdout.strip()) == "hello ann"
+        command = [sys.executable, "-c", SENDER_PROGRAM, f"{tmp_path}/test.db", greet_from_outbox.name]
+        process = subprocess.run(command, capture_output=True, text=True, check=True, timeout=HANG_TIMEOUT)
+        assert wait_for_output(engine, process.stdout.strip()) == "hello ann"
 
 
-def test_a_sqlite_file_that_an_engine_has_open_is_refused(tmp_path: pathlib.Path) -> None:
+def test_outbox_refuses_sqlite_file_of_open_engine(tmp_path: pathlib.Path) -> None:
     file = tmp_path / "test.db"
-    prepare(f"sqlite:{file}")
-    said = "an engine or client of this process has the same file open"
+    create_database(f"sqlite:{file}")
+    message = "an engine or client of this process has the same file open"
     for url in (f"sqlite:{file}", f"sqlite:///{file}", f"sqlite:{os.path.relpath(file)}"):
         connection = sqlite3.connect(file)
         with Engine(url):
-            with pytest.raises(InvalidArgument, match=said):
-                Outbox().start(connection, outbox_greet, "ann")
-            with by_alchemy(f"sqlite:{file}") as alchemy, pytest.raises(InvalidArgument, match=said):
-                Outbox().start(alchemy, outbox_greet, "ann")
+            with pytest.raises(InvalidArgument, match=message):
+                Outbox().start(connection, greet_from_outbox, "ann")
+            with (
+                connect_by_alchemy(f"sqlite:{file}") as alchemy,
+                pytest.raises(InvalidArgument, match=message),
+            ):
+                Outbox().start(alchemy, greet_from_outbox, "ann")
         connection.close()
 
 
-def wait_for(engine: Engine, workflow_id: str) -> None:
-    until = time.monotonic() + HANG_TIMEOUT
+def wait_for_execution(engine: Engine, workflow_id: str) -> None:
+    """Waits until the execution exists."""
+    deadline = time.monotonic() + HANG_TIMEOUT
     while True:
         try:
             engine.get(workflow_id)
             return
         except NotFound:
-            if time.monotonic() > until:
+            if time.monotonic() > deadline:
                 raise
 
 
-def test_an_outbox_without_notifications_is_seen_too(postgres_url: str) -> None:
-    with Engine(postgres_url) as engine, by_psycopg(postgres_url) as connection:
-        workflow_id = Outbox(notify=False).start(connection, outbox_greet, "ann")
+def test_start_without_notification_is_claimed(postgres_url: str) -> None:
+    with Engine(postgres_url) as engine, connect_by_psycopg(postgres_url) as connection:
+        workflow_id = Outbox(notify=False).start(connection, greet_from_outbox, "ann")
         connection.commit()
-        assert outcome(engine, workflow_id) == "hello ann"
+        assert wait_for_output(engine, workflow_id) == "hello ann"
 
 
-def test_awaited_connections(postgres_url: str) -> None:
+def test_async_outbox_accepts_every_driver(postgres_url: str) -> None:
     async def main() -> list[str]:
-        plain, outbox = plain_postgres(postgres_url), AsyncOutbox()
-        kept = []
+        plain, outbox = driver_url(postgres_url), AsyncOutbox()
+        committed = []
         asyncpg_connection = await asyncpg.connect(plain)
         try:
             async with asyncpg_connection.transaction():
-                kept.append(await outbox.start(asyncpg_connection, outbox_greet, "ann"))
-                place = outbox_greet.options(workflow_id="given", queue="mails", key="k", priority=1, delay=0)
-                kept.append(await outbox.start(asyncpg_connection, place, "bob"))
+                committed.append(await outbox.start(asyncpg_connection, greet_from_outbox, "ann"))
+                placed = greet_from_outbox.options(
+                    workflow_id="given", queue="mails", key="k", priority=1, delay=0
+                )
+                committed.append(await outbox.start(asyncpg_connection, placed, "bob"))
         finally:
             await asyncpg_connection.close()
         async with await psycopg.AsyncConnection.connect(plain) as connection:
-            kept.append(await outbox.start(connection, outbox_greet.options(queue="mails"), "eve"))
+            committed.append(await outbox.start(connection, greet_from_outbox.options(queue="mails"), "eve"))
             await connection.commit()
-            await outbox.start(connection, outbox_greet.options(queue="mails"), "nobody")
+            await outbox.start(connection, greet_from_outbox.options(queue="mails"), "zoe")
             await connection.rollback()
         engine = sqlalchemy_async.create_async_engine(alchemy_url(postgres_url, "asyncpg"))
         async with sqlalchemy_async.AsyncSession(engine) as session, session.begin():
-            kept.append(await outbox.start(session, outbox_greet, "joe"))
+            committed.append(await outbox.start(session, greet_from_outbox, "joe"))
         async with engine.connect() as alchemy:
-            kept.append(await outbox.start(alchemy, outbox_greet, "kim"))
+            committed.append(await outbox.start(alchemy, greet_from_outbox, "kim"))
             await alchemy.commit()
         await engine.dispose()
-        return kept
+        return committed
 
     with Engine(postgres_url, queues=[Queue("mails")]) as engine:
-        kept = asyncio.run(asyncio.wait_for(main(), HANG_TIMEOUT))
+        committed = asyncio.run(asyncio.wait_for(main(), HANG_TIMEOUT))
         names = ["ann", "bob", "eve", "joe", "kim"]
-        assert [outcome(engine, it) for it in kept] == [f"hello {name}" for name in names]
+        assert [wait_for_output(engine, it) for it in committed] == [f"hello {name}" for name in names]
         assert len(engine.list()) == 5
 
 
-def test_what_cannot_be_is_refused(tmp_path: pathlib.Path) -> None:
+def test_invalid_outbox_starts_are_refused(tmp_path: pathlib.Path) -> None:
     outbox, file = Outbox(), f"sqlite:{tmp_path}/test.db"
-    prepare(file)
-    with by_sqlite(file) as connection:
-        for call, says in [
-            (lambda: outbox.start(None, outbox_greet, "x"), "is no connection on which an outbox can write"),
+    create_database(file)
+    with connect_by_sqlite(file) as connection:
+        for call, message in [
+            (
+                lambda: outbox.start(None, greet_from_outbox, "x"),
+                "is no connection on which an outbox can write",
+            ),
             (lambda: outbox.start(connection, print, "x"), "is no workflow"),  # type: ignore[arg-type]
             (
-                lambda: outbox.start(connection, outbox_greet, "x" * 2_000_000),
+                lambda: outbox.start(connection, greet_from_outbox, "x" * 2_000_000),
                 "an outbox takes at most 1048576",
             ),
             (
-                lambda: outbox.start(connection, outbox_greet.options(key="k"), "x"),
+                lambda: outbox.start(connection, greet_from_outbox.options(key="k"), "x"),
                 "key is 'k', and needs a queue",
             ),
             (
-                lambda: outbox.start(connection, outbox_greet.options(dedup_id="d"), "x"),
+                lambda: outbox.start(connection, greet_from_outbox.options(dedup_id="d"), "x"),
                 "dedup_id is 'd', and needs a queue",
             ),
-            (lambda: outbox_greet.options(priority=0.5), "priority"),  # type: ignore[arg-type]
-            (lambda: outbox_greet.options(delay=-1), "delay"),
-            (lambda: outbox_greet.options(workflow_id=""), "workflow_id"),
+            (lambda: greet_from_outbox.options(priority=0.5), "priority"),  # type: ignore[arg-type]
+            (lambda: greet_from_outbox.options(delay=-1), "delay"),
+            (lambda: greet_from_outbox.options(workflow_id=""), "workflow_id"),
             (lambda: Outbox(""), "schema"),
         ]:
-            with pytest.raises(Error, match=says):
+            with pytest.raises(Error, match=message):
                 call()
         with pytest.raises(InvalidArgument, match="is for an Outbox"):
-            asyncio.run(AsyncOutbox().start(connection, outbox_greet, "x"))
+            asyncio.run(AsyncOutbox().start(connection, greet_from_outbox, "x"))
     with Engine(file) as engine:
-        assert "in the code of a workflow" in engine.run(outbox_misuses)
+        assert "in the code of a workflow" in engine.run(start_from_workflow_code)
 
 
-if sys.platform == "linux":  # tells what a process has open
+if sys.platform == "linux":  # /proc lists the open files of a process
 
-    def test_a_closed_engine_has_nothing_of_its_file_open(tmp_path: pathlib.Path) -> None:
+    def test_closed_engine_has_no_open_database_files(tmp_path: pathlib.Path) -> None:
         def open_files() -> set[str]:
+            """Returns the names of the open files of this process."""
             links = (os.path.join("/proc/self/fd", fd) for fd in os.listdir("/proc/self/fd"))
             return {os.path.basename(os.readlink(link)) for link in links if os.path.lexists(link)}
 
         database = {"shop.db", "shop.db-wal", "shop.db-shm"}
         with Engine(f"sqlite:{tmp_path}/shop.db") as engine:
-            kept = engine.start(outbox_greet, "ann")
+            handle = engine.start(greet_from_outbox, "ann")
             assert database & open_files()
-        assert not database & open_files(), "although a handle is still there"
-        assert kept.workflow_id
+        assert not database & open_files(), "a remaining handle keeps files open"
+        assert handle.workflow_id
 
 
-def test_what_is_written_after_an_engine_was_closed_is_there(tmp_path: pathlib.Path) -> None:
-    # the two have an SQLite each: a late close of the one would take away the log of the other
+def test_writes_survive_after_close_of_engine(tmp_path: pathlib.Path) -> None:
+    # the engine and Python have separate SQLite libraries: a delayed close by one deletes the log
     for n in range(10):
         path = tmp_path / f"shop-{n}.db"
         with Engine(f"sqlite:{path}"):
@@ -378,11 +400,14 @@ def test_what_is_written_after_an_engine_was_closed_is_there(tmp_path: pathlib.P
             time.sleep(0.02)
             connection.execute("INSERT INTO orders VALUES (1)")
             connection.commit()
-            look = (
+            read_program = (
                 "import sqlite3, sys; connection = sqlite3.connect(sys.argv[1]); "
                 "print(connection.execute('SELECT n FROM orders').fetchall())"
             )
-            seen = subprocess.run(
-                [sys.executable, "-c", look, path], capture_output=True, text=True, timeout=HANG_TIMEOUT
+            process = subprocess.run(
+                [sys.executable, "-c", read_program, path],
+                capture_output=True,
+                text=True,
+                timeout=HANG_TIMEOUT,
             )
-            assert seen.stdout == "[(1,)]\n", seen.stderr
+            assert process.stdout == "[(1,)]\n", process.stderr

@@ -1,4 +1,4 @@
-"""Statuses of executions, as an enumeration whose members equal their texts."""
+"""Statuses of executions: an enumeration whose members equal their texts."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from stepfast.values import decode, encode
 
 
 @workflow
-def status_doubles(n: int) -> int:
+def double_or_fail(n: int) -> int:
     if n < 0:
         raise ValueError(n)
     return 2 * n
 
 
 @workflow
-async def status_doubles_async(n: int) -> int:
+async def double_with_status_async(n: int) -> int:
     return 2 * n
 
 
@@ -40,28 +40,28 @@ def test_status_equals_its_text() -> None:
         assert decode(encode([each]))[0] is each
 
 
-def test_engines_show_statuses(url: str) -> None:
+def test_engines_return_and_accept_statuses(url: str) -> None:
     with Engine(url) as engine:
-        done = engine.start(status_doubles, 1)
-        done.result()
-        late = engine.start(status_doubles.options(delay=timedelta(hours=1)), 1)
+        completed = engine.start(double_or_fail, 1)
+        completed.result()
+        scheduled = engine.start(double_or_fail.options(delay=timedelta(hours=1)), 1)
         with pytest.raises(ValueError, match="-1"):
-            engine.run(status_doubles, -1)
-        assert (done.status(), late.status()) == (Status.COMPLETED, Status.SCHEDULED)
-        assert type(done.status()) is Status and done.status() == "completed"
+            engine.run(double_or_fail, -1)
+        assert (completed.status(), scheduled.status()) == (Status.COMPLETED, Status.SCHEDULED)
+        assert type(completed.status()) is Status and completed.status() == "completed"
         assert {row.status for row in engine.list()} == {Status.COMPLETED, Status.SCHEDULED, Status.FAILED}
         assert all(type(row.status) is Status for row in engine.list())
-        assert engine.show(late.workflow_id).execution.status is Status.SCHEDULED
-        for given in (Status.FAILED, "failed", [Status.FAILED], ["failed"]):
-            filtered: Any = given
-            assert engine.count(status=filtered) == 1
+        assert engine.show(scheduled.workflow_id).execution.status is Status.SCHEDULED
+        for condition in (Status.FAILED, "failed", [Status.FAILED], ["failed"]):
+            status_filter: Any = condition
+            assert engine.count(status=status_filter) == 1
         assert engine.count(status=[Status.FAILED, "completed"]) == 2
         with pytest.raises(InvalidArgument, match="complete"):
             engine.count(status="complete")  # type: ignore[arg-type]
 
     async def main() -> None:
         async with AsyncEngine(url) as engine:
-            handle = await engine.start(status_doubles_async, 1)
+            handle = await engine.start(double_with_status_async, 1)
             await handle
             status = await handle.status()
             assert status is Status.COMPLETED
@@ -69,13 +69,13 @@ def test_engines_show_statuses(url: str) -> None:
     asyncio.run(main())
 
 
-def test_records_of_earlier_programs_are_read(url: str) -> None:
+def test_records_of_earlier_versions_are_decoded(url: str) -> None:
     with Engine(url) as engine:
-        handle = engine.start(status_doubles, 1)
+        handle = engine.start(double_or_fail, 1)
         handle.result()
         execution = engine.show(handle.workflow_id).execution
-    old = {**{field.name: getattr(execution, field.name) for field in dataclasses.fields(execution)}}
-    assert Execution.__stepfast_upgrade__({**old, "status": "completed"}) == old
+    old_fields = {**{field.name: getattr(execution, field.name) for field in dataclasses.fields(execution)}}
+    assert Execution.__stepfast_upgrade__({**old_fields, "status": "completed"}) == old_fields
     assert decode(encode(execution)) == execution
     checkpoint = Checkpoint("1", "charge", "step", 5, execution.created_at, timedelta(seconds=1))
     assert decode(encode(checkpoint)) == checkpoint
