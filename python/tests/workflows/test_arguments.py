@@ -1,4 +1,4 @@
-"""Arguments: a call that the function does not take is refused, and one call in two spellings is one call."""
+"""Arguments of starts and calls: refusal of invalid ones, and equality of different spellings."""
 
 from __future__ import annotations
 
@@ -28,30 +28,30 @@ from stepfast import (
 
 
 @workflow
-def spelled(a: int, b: int = 2, *, c: str = "c") -> str:
+def joins_arguments(a: int, b: int = 2, *, c: str = "c") -> str:
     return f"{a} {b} {c}"
 
 
 @workflow
-async def spelled_async(a: int, b: int = 2, *, c: str = "c") -> str:
+async def joins_arguments_async(a: int, b: int = 2, *, c: str = "c") -> str:
     return f"{a} {b} {c}"
 
 
 @workflow
-def spelled_by_position(a: int, b: int = 2, /, *more: int, **named: int) -> str:
-    return f"{a} {b} {more} {sorted(named.items())}"
+def joins_any_arguments(a: int, b: int = 2, /, *more: int, **keywords: int) -> str:
+    return f"{a} {b} {more} {sorted(keywords.items())}"
 
 
 @dataclass
-class Spelled:
+class Joiner:
     name: str
 
     @workflow
-    def method(self, a: int, b: int = 2) -> str:
+    def joins(self, a: int, b: int = 2) -> str:
         return f"{self.name} {a} {b}"
 
 
-SAME: list[tuple[tuple[Any, ...], dict[str, Any]]] = [
+EQUAL_CALLS: list[tuple[tuple[Any, ...], dict[str, Any]]] = [
     ((1,), {}),
     ((), {"a": 1}),
     ((1, 2), {}),
@@ -60,14 +60,14 @@ SAME: list[tuple[tuple[Any, ...], dict[str, Any]]] = [
     ((1,), {"c": "c"}),
     ((1, 2), {"c": "c"}),
 ]
-OTHER: list[tuple[tuple[Any, ...], dict[str, Any]]] = [
+DIFFERENT_CALLS: list[tuple[tuple[Any, ...], dict[str, Any]]] = [
     ((2,), {}),
     ((1, 3), {}),
     ((1,), {"c": "d"}),
     ((1, True), {}),
     ((1.0,), {}),
 ]
-WRONG: list[tuple[tuple[Any, ...], dict[str, Any], str]] = [
+INVALID_CALLS: list[tuple[tuple[Any, ...], dict[str, Any], str]] = [
     ((), {}, "missing a required argument: 'a'"),
     ((1, 2, 3), {}, "too many positional arguments"),
     ((1,), {"a": 1}, "multiple values for argument 'a'"),
@@ -76,32 +76,32 @@ WRONG: list[tuple[tuple[Any, ...], dict[str, Any], str]] = [
 ]
 
 
-def test_a_call_in_another_spelling_is_the_same_call(url: str) -> None:
+def test_equal_arguments_in_other_spelling_are_no_conflict(url: str) -> None:
     with Engine(url) as engine:
-        for args, kwargs in SAME:
-            assert engine.run(spelled.options(workflow_id="x"), *args, **kwargs) == "1 2 c"
-            assert engine.start(spelled.options(workflow_id="x"), *args, **kwargs).result() == "1 2 c"
-        for args, kwargs in OTHER:
+        for args, kwargs in EQUAL_CALLS:
+            assert engine.run(joins_arguments.options(workflow_id="x"), *args, **kwargs) == "1 2 c"
+            assert engine.start(joins_arguments.options(workflow_id="x"), *args, **kwargs).result() == "1 2 c"
+        for args, kwargs in DIFFERENT_CALLS:
             with pytest.raises(Conflict):
-                engine.run(spelled.options(workflow_id="x"), *args, **kwargs)
-        shop = Spelled("tea")
-        assert engine.start(shop.method.options(workflow_id="m"), 1).result() == "tea 1 2"
-        assert engine.start(shop.method.options(workflow_id="m"), b=2, a=1).result() == "tea 1 2"
+                engine.run(joins_arguments.options(workflow_id="x"), *args, **kwargs)
+        joiner = Joiner("tea")
+        assert engine.start(joiner.joins.options(workflow_id="m"), 1).result() == "tea 1 2"
+        assert engine.start(joiner.joins.options(workflow_id="m"), b=2, a=1).result() == "tea 1 2"
         with pytest.raises(Conflict):
-            engine.start(Spelled("cup").method.options(workflow_id="m"), 1)
+            engine.start(Joiner("cup").joins.options(workflow_id="m"), 1)
     with Client(url) as client:
-        # a workflow given by its name is that which the program defines
-        assert client.run(spelled.options(workflow_id="x"), a=1) == "1 2 c"
-        named = RemoteWorkflow("spelled").options(workflow_id="x")
-        assert client.start(named, 1).result() == "1 2 c"
-        assert client.start(named, b=2, a=1).result() == "1 2 c"
+        # a remote workflow with the name of a local one takes the parameters of the local one
+        assert client.run(joins_arguments.options(workflow_id="x"), a=1) == "1 2 c"
+        with_id = RemoteWorkflow("joins_arguments").options(workflow_id="x")
+        assert client.start(with_id, 1).result() == "1 2 c"
+        assert client.start(with_id, b=2, a=1).result() == "1 2 c"
 
 
-def test_what_can_be_given_by_position_only_is_told_apart(url: str) -> None:
+def test_positional_only_argument_differs_from_keyword(url: str) -> None:
     with Engine(url) as engine:
-        named = spelled_by_position.options(workflow_id="x")
-        assert engine.start(named, 1, a=5).result() == "1 2 () [('a', 5)]"
-        assert engine.start(named, 1, 2, a=5).result() == "1 2 () [('a', 5)]"
+        with_id = joins_any_arguments.options(workflow_id="x")
+        assert engine.start(with_id, 1, a=5).result() == "1 2 () [('a', 5)]"
+        assert engine.start(with_id, 1, 2, a=5).result() == "1 2 () [('a', 5)]"
         others: list[tuple[tuple[int, ...], dict[str, int]]] = [
             ((1,), {"b": 5}),
             ((1, 5), {}),
@@ -110,61 +110,76 @@ def test_what_can_be_given_by_position_only_is_told_apart(url: str) -> None:
         ]
         for args, kwargs in others:
             with pytest.raises(Conflict):
-                engine.start(named, *args, **kwargs)
+                engine.start(with_id, *args, **kwargs)
 
 
-def test_a_call_that_the_function_does_not_take_is_refused_and_keeps_the_id_free(url: str) -> None:
+def test_refused_start_leaves_its_id_unused(url: str) -> None:
     with Engine(url) as engine, Client(url) as client:
-        for args, kwargs, why in WRONG:
+        for args, kwargs, reason in INVALID_CALLS:
             calls: list[Callable[..., Any]] = [engine.start, engine.run, client.start]
-            for call, given in itertools.product(calls, (spelled, spelled.options(workflow_id="x"))):
-                with pytest.raises(TypeError, match="do not fit spelled") as caught:
-                    call(given, *args, **kwargs)
-                assert why in str(caught.value)
+            for call, target in itertools.product(
+                calls, (joins_arguments, joins_arguments.options(workflow_id="x"))
+            ):
+                with pytest.raises(TypeError, match="do not fit joins_arguments") as raised:
+                    call(target, *args, **kwargs)
+                assert reason in str(raised.value)
         for items in ([()], [(1, 2, 3)]):
-            with pytest.raises(TypeError, match="do not fit spelled"):
-                engine.start_many(spelled, items)
-        with pytest.raises(TypeError, match=r"do not fit Spelled.method\(self, a"):
-            engine.start(Spelled("tea").method.options(workflow_id="x"))  # type: ignore[call-overload]
+            with pytest.raises(TypeError, match="do not fit joins_arguments"):
+                engine.start_many(joins_arguments, items)
+        with pytest.raises(TypeError, match=r"do not fit Joiner.joins\(self, a"):
+            engine.start(Joiner("tea").joins.options(workflow_id="x"))  # type: ignore[call-overload]
         assert engine.count() == 0
-        assert engine.start(spelled.options(workflow_id="x"), 1).result() == "1 2 c"
+        assert engine.start(joins_arguments.options(workflow_id="x"), 1).result() == "1 2 c"
 
 
-def test_async_engines_refuse_the_same(url: str) -> None:
+def test_async_engine_refuses_invalid_arguments(url: str) -> None:
     async def main() -> None:
         async with AsyncEngine(url) as engine:
-            for args, kwargs, why in WRONG:
-                named: Any = spelled_async.options(workflow_id="x")
-                for call, given in [(engine.start, named), (engine.run, named), (engine.run, spelled_async)]:
-                    with pytest.raises(TypeError, match="do not fit spelled_async") as caught:
-                        await call(given, *args, **kwargs)
-                    assert why in str(caught.value)
+            for args, kwargs, reason in INVALID_CALLS:
+                with_id: Any = joins_arguments_async.options(workflow_id="x")
+                for call, target in [
+                    (engine.start, with_id),
+                    (engine.run, with_id),
+                    (engine.run, joins_arguments_async),
+                ]:
+                    with pytest.raises(TypeError, match="do not fit joins_arguments_async") as raised:
+                        await call(target, *args, **kwargs)
+                    assert reason in str(raised.value)
             assert await engine.count() == 0
-            for args, kwargs in SAME:
-                assert await engine.run(spelled_async.options(workflow_id="x"), *args, **kwargs) == "1 2 c"
+            for args, kwargs in EQUAL_CALLS:
+                assert (
+                    await engine.run(joins_arguments_async.options(workflow_id="x"), *args, **kwargs)
+                    == "1 2 c"
+                )
 
     asyncio.run(main())
 
 
 @workflow
-def calls_wrongly() -> list[str]:
-    said = []
-    for call in (spelled, spelled.start, spelled.start_detached, spelled.options(priority=None).start):
+def calls_child_wrongly() -> list[str]:
+    messages = []
+    for call in (
+        joins_arguments,
+        joins_arguments.start,
+        joins_arguments.start_detached,
+        joins_arguments.options(priority=None).start,
+    ):
         try:
             call()  # type: ignore[call-arg,operator]
         except TypeError as error:
-            said.append(str(error))
-    return said
+            messages.append(str(error))
+    return messages
 
 
-def test_children_that_are_called_wrongly_are_refused_where_they_are_called(url: str) -> None:
+def test_child_with_invalid_arguments_is_refused_at_its_call(url: str) -> None:
     with Engine(url) as engine:
-        said = engine.run(calls_wrongly)
-        assert len(said) == 4 and all("missing a required argument: 'a'" in each for each in said)
+        messages = engine.run(calls_child_wrongly)
+        assert len(messages) == 4
+        assert all("missing a required argument: 'a'" in message for message in messages)
         assert engine.count() == 1
 
 
-def injected(function: Callable[..., str]) -> Callable[..., str]:
+def inject_argument(function: Callable[..., str]) -> Callable[..., str]:
     @functools.wraps(function)
     def call(*args: Any) -> str:
         return function("injected", *args)
@@ -172,26 +187,26 @@ def injected(function: Callable[..., str]) -> Callable[..., str]:
     return call
 
 
-def test_a_function_that_is_wrapped_is_called_as_its_wrapper(url: str) -> None:
-    @workflow(name="wrapped")
-    @injected
-    def wrapped(first: str, second: int) -> str:
+def test_wrapped_function_takes_arguments_of_its_wrapper(url: str) -> None:
+    @workflow(name="takes_injected_argument")
+    @inject_argument
+    def takes_injected_argument(first: str, second: int) -> str:
         return f"{first} {second}"
 
     with Engine(url) as engine:
-        assert engine.start(wrapped, 1).result() == "injected 1"
+        assert engine.start(takes_injected_argument, 1).result() == "injected 1"
 
 
-def test_a_definition_that_takes_the_place_of_another_has_its_own_parameters(url: str) -> None:
-    def defined(source: str) -> Any:
+def test_redefined_workflow_has_parameters_of_its_own(url: str) -> None:
+    def define(source: str) -> Any:
         scope: dict[str, Any] = {"workflow": workflow, "__name__": __name__}
-        exec(f"@workflow(name='redefined_spelling')\n{source}", scope)
+        exec(f"@workflow(name='redefined_parameters')\n{source}", scope)
         return scope["f"]
 
-    first = defined("def f(a: int) -> int: return a")
+    first = define("def f(a: int) -> int: return a")
     with Engine(url) as engine:
         assert engine.run(first, 1) == 1
-        second = defined("def f(a: int, b: int) -> int: return a + b")
+        second = define("def f(a: int, b: int) -> int: return a + b")
         assert engine.run(second, 1, 2) == 3
         with pytest.raises(TypeError, match="missing a required argument: 'b'"):
             engine.run(second, 1)
@@ -209,36 +224,36 @@ class Shipper(Instance):
 
 
 @workflow
-def doubled(n: int, times: int = 2) -> int:
+def multiplies(n: int, times: int = 2) -> int:
     return n * times
 
 
 SHIPPER = Shipper("shipper")
-#: The calls that the code of `respelled` makes now.
-CODE: list[Callable[[], object]] = []
-STANDS, GOES = threading.Event(), threading.Event()
+#: The calls that the workflow `makes_calls` makes; tests change them between two runs.
+CALLS_IN_CODE: list[Callable[[], object]] = []
+BODY_HAS_BEGUN, BODY_MAY_END = threading.Event(), threading.Event()
 
 
 @step
-def stands() -> None:
-    STANDS.set()
-    GOES.wait(60)
+def block() -> None:
+    BODY_HAS_BEGUN.set()
+    BODY_MAY_END.wait(60)
 
 
 @workflow
-def respelled() -> list[object]:
-    found = [call() for call in CODE]
-    stands()
-    return found
+def makes_calls() -> list[object]:
+    outputs = [call() for call in CALLS_IN_CODE]
+    block()
+    return outputs
 
 
-BEFORE: list[Callable[[], object]] = [
+FIRST_CALLS: list[Callable[[], object]] = [
     lambda: price("tea"),
     lambda: SHIPPER.ship("tea"),
-    lambda: doubled(21),
-    lambda: doubled.start(21).result(),
+    lambda: multiplies(21),
+    lambda: multiplies.start(21).result(),
 ]
-AFTER: list[tuple[int, Callable[[], object], bool]] = [
+CHANGED_CALLS: list[tuple[int, Callable[[], object], bool]] = [
     (0, lambda: price(item="tea"), True),
     (0, lambda: price("tea", "eur", places=2), True),
     (0, lambda: price(places=2, item="tea"), True),
@@ -247,29 +262,29 @@ AFTER: list[tuple[int, Callable[[], object], bool]] = [
     (1, lambda: SHIPPER.ship(item="tea"), True),
     (1, lambda: SHIPPER.ship("tea", False), True),
     (1, lambda: SHIPPER.ship("tea", fast=True), False),
-    (2, lambda: doubled(n=21), True),
-    (2, lambda: doubled(times=2, n=21), True),
-    (2, lambda: doubled(21, 3), False),
-    (3, lambda: doubled.start(21, times=2).result(), True),
-    (3, lambda: doubled.start(21, times=3).result(), False),
+    (2, lambda: multiplies(n=21), True),
+    (2, lambda: multiplies(times=2, n=21), True),
+    (2, lambda: multiplies(21, 3), False),
+    (3, lambda: multiplies.start(21, times=2).result(), True),
+    (3, lambda: multiplies.start(21, times=3).result(), False),
 ]
 
 
-@pytest.mark.parametrize(("place", "call", "is_same"), AFTER)
-def test_code_in_which_a_call_is_spelled_anew_goes_on(
-    tmp_path: pathlib.Path, place: int, call: Callable[[], object], is_same: bool
+@pytest.mark.parametrize(("index", "call", "is_same"), CHANGED_CALLS)
+def test_replay_compares_arguments_but_not_their_spelling(
+    tmp_path: pathlib.Path, index: int, call: Callable[[], object], is_same: bool
 ) -> None:
     url = f"sqlite:{tmp_path}/test.db"
-    STANDS.clear()
-    GOES.clear()
-    CODE[:] = BEFORE
+    BODY_HAS_BEGUN.clear()
+    BODY_MAY_END.clear()
+    CALLS_IN_CODE[:] = FIRST_CALLS
     with Engine(url) as engine:
-        handle = engine.start(respelled.options(workflow_id="x"))
-        assert STANDS.wait(60)
-        # the body goes on in its thread, and what it returns is dropped
+        handle = engine.start(makes_calls.options(workflow_id="x"))
+        assert BODY_HAS_BEGUN.wait(60)
+        # the body continues in its thread, and the engine drops its output
         engine.close(0.0)
-    GOES.set()
-    CODE[place] = call
+    BODY_MAY_END.set()
+    CALLS_IN_CODE[index] = call
     with Engine(url) as engine:
         handle = engine.get("x")
         if is_same:
@@ -279,9 +294,9 @@ def test_code_in_which_a_call_is_spelled_anew_goes_on(
                 handle.result()
 
 
-def test_a_refused_call_is_no_invalid() -> None:
-    # as of any function of Python: who catches what an engine refuses does not hide a wrong call
+def test_invalid_arguments_raise_type_error_of_python() -> None:
+    # as for any function of Python: a handler of `InvalidArgument` does not hide a wrong call
     assert not issubclass(TypeError, InvalidArgument)
     with pytest.raises(TypeError):
-        spelled()  # type: ignore[call-arg]
+        joins_arguments()  # type: ignore[call-arg]
     assert step(lambda n=1: n)(n=2) == 2

@@ -1,4 +1,4 @@
-"""Attempts of steps: their numbers, and what is logged of those that fail."""
+"""Attempts of steps: their numbers, and the log records of failed ones."""
 
 from __future__ import annotations
 
@@ -11,76 +11,78 @@ import pytest
 from stepfast import AsyncEngine, Engine, InvalidArgument, current, current_or_none, sleep, step, workflow
 
 
-def fail_twice() -> list[int | None]:
-    here = current()
-    assert here.attempt is not None
-    if here.attempt < 3:
-        raise ConnectionError(f"attempt {here.attempt}")
-    return [here.attempt]
+def return_third_attempt() -> list[int | None]:
+    attempt = current().attempt
+    assert attempt is not None
+    if attempt < 3:
+        raise ConnectionError(f"attempt {attempt}")
+    return [attempt]
 
 
-numbered = step(retries=3, backoff=0.001, name="numbered")(fail_twice)
-numbered_in_process = step(retries=3, backoff=0.001, name="numbered in process", process=True)(fail_twice)
+fail_twice = step(retries=3, backoff=0.001, name="fail_twice")(return_third_attempt)
+fail_twice_in_process = step(retries=3, backoff=0.001, name="fail_twice in process", process=True)(
+    return_third_attempt
+)
 
 
 @step(retries=3, backoff=0.001, timeout=60)
-async def numbered_async() -> list[int | None]:
+async def fail_twice_async() -> list[int | None]:
     await asyncio.sleep(0)
-    return fail_twice()
+    return return_third_attempt()
 
 
 @step(retries=1, backoff=0, timeout=60)
-def numbered_in_thread() -> int | None:
+def return_attempt() -> int | None:
     return current().attempt
 
 
 @workflow
-def numbers_attempts() -> list[int | None]:
+def returns_attempts() -> list[int | None]:
     assert current().attempt is None
-    return [*numbered(), *numbered(), numbered_in_thread()]
+    return [*fail_twice(), *fail_twice(), return_attempt()]
 
 
 @workflow
-def numbers_attempts_in_process() -> list[int | None]:
-    return numbered_in_process()
+def returns_attempts_of_process() -> list[int | None]:
+    return fail_twice_in_process()
 
 
 @workflow
-async def numbers_attempts_async() -> list[int | None]:
-    return [*await numbered_async(), *await numbered.in_thread(), await numbered_in_thread.in_thread()]
+async def returns_attempts_async() -> list[int | None]:
+    return [*await fail_twice_async(), *await fail_twice.in_thread(), await return_attempt.in_thread()]
 
 
 @step(retries=1, backoff=0.25, jitter=0)
-def hopeless() -> None:
+def fail_twice_for_good() -> None:
     raise ConnectionError("no")
 
 
 @step(retries=1, backoff=0.25, jitter=0)
-async def hopeless_async() -> None:
+async def fail_always_async() -> None:
     raise ConnectionError("no")
 
 
 @step(retries=5, retry_on=TimeoutError)
-def hopeless_at_once() -> None:
+def fail_without_retry() -> None:
     raise ConnectionError("no")
 
 
 @workflow
-def gives_up(which: str) -> str:
+def catches_failure(error_handling: str) -> str:
     try:
-        (hopeless if which == "retried" else hopeless_at_once)()
+        (fail_twice_for_good if error_handling == "retried" else fail_without_retry)()
     except ConnectionError:
         return "handled"
     return ""
 
 
 @workflow
-async def gives_up_async() -> None:
-    await hopeless_async()
+async def fails_async() -> None:
+    await fail_always_async()
 
 
 @workflow
-def parent_of_failing_child() -> str:
+def catches_failure_of_child() -> str:
     try:
         failing_child()
     except LookupError:
@@ -93,46 +95,46 @@ def failing_child() -> None:
     raise LookupError("the child")
 
 
-def test_body_knows_the_number_of_its_attempt(url: str) -> None:
+def test_body_reads_number_of_its_attempt(url: str) -> None:
     with Engine(url) as engine:
-        assert engine.run(numbers_attempts) == [3, 3, 1]
-        assert engine.start(numbers_attempts).result() == [3, 3, 1]
-        assert engine.run(numbers_attempts_in_process) == [3]
+        assert engine.run(returns_attempts) == [3, 3, 1]
+        assert engine.start(returns_attempts).result() == [3, 3, 1]
+        assert engine.run(returns_attempts_of_process) == [3]
 
     async def main() -> None:
         async with AsyncEngine(url) as engine:
-            assert await engine.run(numbers_attempts_async) == [3, 3, 1]
-            assert await (await engine.start(numbers_attempts_async)) == [3, 3, 1]
+            assert await engine.run(returns_attempts_async) == [3, 3, 1]
+            assert await (await engine.start(returns_attempts_async)) == [3, 3, 1]
 
     asyncio.run(main())
 
 
-FIRST_RUN: list[int] = []
+FAILED_ATTEMPTS: list[int] = []
 
 
 @step(retries=2, backoff=0.4, jitter=0)
-def fails_once() -> int | None:
+def fail_once() -> int | None:
     attempt = current().attempt
     if attempt == 1:
-        FIRST_RUN.append(1)
+        FAILED_ATTEMPTS.append(1)
         raise ConnectionError
     return attempt
 
 
 @workflow
-def fails_once_and_waits() -> int | None:
-    return fails_once()
+def fails_once() -> int | None:
+    return fail_once()
 
 
-def test_attempts_are_numbered_on_after_a_restart(url: str) -> None:
-    FIRST_RUN.clear()
+def test_numbers_of_attempts_continue_after_restart(url: str) -> None:
+    FAILED_ATTEMPTS.clear()
     with Engine(url) as engine:
-        handle = engine.start(fails_once_and_waits)
+        handle = engine.start(fails_once)
         while not engine.show(handle.workflow_id).attempts:
             pass
     with Engine(url) as engine:
         assert engine.get(handle.workflow_id).result(timeout=60) == 2
-    assert FIRST_RUN == [1]
+    assert FAILED_ATTEMPTS == [1]
 
 
 def test_current_raises_outside_of_executions() -> None:
@@ -141,82 +143,89 @@ def test_current_raises_outside_of_executions() -> None:
         current()
 
 
-def records_of(caplog: pytest.LogCaptureFixture) -> list[logging.LogRecord]:
+def package_records(caplog: pytest.LogCaptureFixture) -> list[logging.LogRecord]:
     return [record for record in caplog.records if record.name == "stepfast"]
 
 
-def lines_of(caplog: pytest.LogCaptureFixture) -> list[tuple[str, str]]:
-    named = re.compile(r"workflow_id '[^']*'")
+def package_lines(caplog: pytest.LogCaptureFixture) -> list[tuple[str, str]]:
+    workflow_id = re.compile(r"workflow_id '[^']*'")
     return [
-        (record.levelname, named.sub("workflow_id …", record.getMessage())) for record in records_of(caplog)
+        (record.levelname, workflow_id.sub("workflow_id …", record.getMessage()))
+        for record in package_records(caplog)
     ]
 
 
 def test_failed_attempts_are_logged_with_number_and_pause(url: str, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "stepfast")
     with Engine(url) as engine:
-        assert engine.run(gives_up, "retried") == "handled"
-        whose = "(workflow 'gives_up', workflow_id …)"
-        assert lines_of(caplog) == [
-            ("INFO", f"attempt 1 of step 'hopeless' has failed; the next one begins in 0.25 s {whose}"),
-            ("INFO", f"attempt 2 of step 'hopeless' has failed; no further one follows {whose}"),
+        assert engine.run(catches_failure, "retried") == "handled"
+        suffix = "(workflow 'catches_failure', workflow_id …)"
+        assert package_lines(caplog) == [
+            (
+                "INFO",
+                f"attempt 1 of step 'fail_twice_for_good' has failed; the next one begins in 0.25 s {suffix}",
+            ),
+            ("INFO", f"attempt 2 of step 'fail_twice_for_good' has failed; no further one follows {suffix}"),
         ]
-        first = records_of(caplog)[0]
+        first = package_records(caplog)[0]
         assert first.exc_info is not None and isinstance(first.exc_info[1], ConnectionError)
-        assert vars(first)["stepfast_step"] == "hopeless" and vars(first)["stepfast_workflow"] == "gives_up"
+        assert (
+            vars(first)["stepfast_step"] == "fail_twice_for_good"
+            and vars(first)["stepfast_workflow"] == "catches_failure"
+        )
         caplog.clear()
-        assert engine.run(gives_up, "at once") == "handled"
-        assert lines_of(caplog) == [
-            ("INFO", f"attempt 1 of step 'hopeless_at_once' has failed; no further one follows {whose}"),
+        assert engine.run(catches_failure, "at once") == "handled"
+        assert package_lines(caplog) == [
+            ("INFO", f"attempt 1 of step 'fail_without_retry' has failed; no further one follows {suffix}"),
         ]
 
 
 def test_failed_attempts_in_processes_are_logged(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "stepfast")
     with Engine("memory:") as engine:
-        engine.run(numbers_attempts_in_process)
-    lines = [text for _, text in lines_of(caplog)]
+        engine.run(returns_attempts_of_process)
+    lines = [text for _, text in package_lines(caplog)]
     assert [text.split(" has failed")[0] for text in lines] == [
-        f"attempt {n} of step 'numbered in process'" for n in (1, 2)
+        f"attempt {n} of step 'fail_twice in process'" for n in (1, 2)
     ]
-    assert all(vars(record)["stepfast_step"] == "numbered in process" for record in records_of(caplog))
+    assert all(vars(record)["stepfast_step"] == "fail_twice in process" for record in package_records(caplog))
 
 
 def test_failed_workflows_are_logged_as_warnings(url: str, caplog: pytest.LogCaptureFixture) -> None:
     async def main() -> None:
         async with AsyncEngine(url) as engine:
             with pytest.raises(ConnectionError):
-                await engine.run(gives_up_async)
+                await engine.run(fails_async)
             with pytest.raises(ConnectionError):
-                await (await engine.start(gives_up_async))
+                await (await engine.start(fails_async))
 
     asyncio.run(main())
-    failed = ("WARNING", "workflow 'gives_up_async' has failed (workflow_id …)")
-    assert lines_of(caplog) == [failed, failed]
-    for record in records_of(caplog):
-        assert vars(record)["stepfast_workflow"] == "gives_up_async" and record.exc_info is not None
+    failed = ("WARNING", "workflow 'fails_async' has failed (workflow_id …)")
+    assert package_lines(caplog) == [failed, failed]
+    for record in package_records(caplog):
+        assert vars(record)["stepfast_workflow"] == "fails_async" and record.exc_info is not None
     caplog.clear()
     with Engine(url) as engine:
         for call in (engine.run, lambda program: engine.start(program).result()):
-            assert call(parent_of_failing_child) == "handled"
+            assert call(catches_failure_of_child) == "handled"
             with pytest.raises(LookupError):
                 call(failing_child)
     child = ("WARNING", "workflow 'failing_child' has failed (workflow_id …)")
-    assert lines_of(caplog) == [child] * 4
+    assert package_lines(caplog) == [child] * 4
 
 
 @workflow
-def converts_its_end() -> None:
+def raises_while_unwinding() -> None:
     try:
         sleep(3600)
     except BaseException as error:
-        raise ValueError("not a failure of its own") from error
+        raise ValueError("raised while the code unwinds") from error
 
 
 def test_unwinding_code_is_not_logged(url: str, caplog: pytest.LogCaptureFixture) -> None:
     with Engine(url, suspend_after=0.01) as engine:
-        handle = engine.start(converts_its_end)
+        handle = engine.start(raises_while_unwinding)
         while engine.show(handle.workflow_id).execution.wake_at is None:
             pass
         handle.cancel()
-    assert lines_of(caplog) == []
+    assert package_lines(caplog) == []

@@ -1,5 +1,4 @@
-"""Code that changes between a crash and the resumption: the execution is parked, and says why; with the code
-put back it goes on where it was."""
+"""Changes of code between a crash and the replay: parked executions, their reasons, and their resumption."""
 
 import asyncio
 import os
@@ -13,10 +12,10 @@ import pytest
 
 from stepfast import AsyncEngine, Engine, WorkflowParked
 
-CHANGED = pathlib.Path(changed_code_program.__file__)
+PROGRAM = pathlib.Path(changed_code_program.__file__)
 
-#: What the message says for each change, beside the position.
-SAID = {
+#: The parts of the message for each change, beside the position.
+EXPECTED_PARTS = {
     "replaced": ['the record has step "charge"', 'but the code calls step "refund"'],
     "renamed": ['the record has step "charge"', 'but the code calls step "charge_card"'],
     "swapped": [
@@ -55,58 +54,60 @@ SAID = {
 ASYNC_ONLY = {"gathered", "in a group", "in a task", "not awaited"}
 
 
-def killed(kind: str, url: str) -> None:
-    """The first run, by a process that is killed in the last step."""
-    ended = subprocess.run(
-        [sys.executable, str(CHANGED), kind, url],
+def run_killed_program(kind: str, url: str) -> None:
+    """Starts the execution in a process, which kills itself in the last step."""
+    process = subprocess.run(
+        [sys.executable, str(PROGRAM), kind, url],
         env={**os.environ, "KILL": "1"},
         capture_output=True,
         text=True,
         timeout=60,
     )
-    assert ended.returncode == -signal.SIGKILL, ended.stderr
+    assert process.returncode == -signal.SIGKILL, process.stderr
 
 
-def check(change: str, message: str) -> None:
+def assert_parked_message(change: str, message: str) -> None:
     assert "SF-0023" in message and "position" in message, message
     assert message.startswith('execution "order-7" is parked: ') and "workflow resume order-7" in message
-    for part in SAID[change]:
+    for part in EXPECTED_PARTS[change]:
         assert part in message, message
 
 
-RESTORED = ["charged 7", "label 7", "shipped 7"]
+OUTPUT_OF_FIRST_CODE = ["charged 7", "label 7", "shipped 7"]
 
 
-def test_changed_code_is_parked_and_says_why(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    killed("sync", url)
-    changes = [change for change in SAID if change not in ASYNC_ONLY]
-    # the engine goes on with the execution as soon as it is open
+def test_execution_with_changed_code_parks_with_reason(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    run_killed_program("sync", url)
+    changes = [change for change in EXPECTED_PARTS if change not in ASYNC_ONLY]
+    # the engine continues the execution as soon as the engine is open
     monkeypatch.setattr(changed_code_program, "CODE", changes[0])
     with Engine(url) as engine:
         handle = None
         for change in changes:
             monkeypatch.setattr(changed_code_program, "CODE", change)
             if handle is not None:
-                # it stays as it is until somebody resumes it
+                # the execution stays parked until its resumption
                 assert engine.resume("order-7")
             handle = engine.start(changed_code_program.sync_order.options(workflow_id="order-7"), 7)
             with pytest.raises(WorkflowParked) as parked:
                 handle.result()
-            check(change, str(parked.value))
-        # all of them have left the record as it was
+            assert_parked_message(change, str(parked.value))
+        # no change of code has changed the record
         monkeypatch.setattr(changed_code_program, "CODE", "first")
         assert handle is not None and engine.resume("order-7")
-        assert handle.result() == RESTORED
+        assert handle.result() == OUTPUT_OF_FIRST_CODE
 
 
-def test_changed_async_code_is_parked_and_says_why(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    killed("async", url)
-    monkeypatch.setattr(changed_code_program, "CODE", next(iter(SAID)))
+def test_async_execution_with_changed_code_parks_with_reason(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_killed_program("async", url)
+    monkeypatch.setattr(changed_code_program, "CODE", next(iter(EXPECTED_PARTS)))
 
     async def main() -> None:
         async with AsyncEngine(url) as engine:
             handle = None
-            for change in SAID:
+            for change in EXPECTED_PARTS:
                 monkeypatch.setattr(changed_code_program, "CODE", change)
                 if handle is not None:
                     assert await engine.resume("order-7")
@@ -115,16 +116,16 @@ def test_changed_async_code_is_parked_and_says_why(url: str, monkeypatch: pytest
                 )
                 with pytest.raises(WorkflowParked) as parked:
                     await handle
-                check(change, str(parked.value))
+                assert_parked_message(change, str(parked.value))
             monkeypatch.setattr(changed_code_program, "CODE", "first")
             assert handle is not None and await engine.resume("order-7")
-            assert await handle == RESTORED
+            assert await handle == OUTPUT_OF_FIRST_CODE
 
     asyncio.run(main())
 
 
-def test_a_parked_execution_is_resumed_by_the_next_process(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    killed("sync", url)
+def test_next_engine_resumes_parked_execution(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    run_killed_program("sync", url)
     monkeypatch.setattr(changed_code_program, "CODE", "renamed")
     with Engine(url) as engine, pytest.raises(WorkflowParked):
         engine.start(changed_code_program.sync_order.options(workflow_id="order-7"), 7).result()
@@ -133,4 +134,4 @@ def test_a_parked_execution_is_resumed_by_the_next_process(url: str, monkeypatch
         handle = engine.get("order-7")
         with pytest.raises(WorkflowParked):
             handle.result()
-        assert engine.resume("order-7") and handle.result() == RESTORED
+        assert engine.resume("order-7") and handle.result() == OUTPUT_OF_FIRST_CODE

@@ -1,4 +1,4 @@
-"""Context variables: every execution begins in an empty context."""
+"""Context variables: the empty context in which every execution begins."""
 
 from __future__ import annotations
 
@@ -15,154 +15,154 @@ REQUEST: contextvars.ContextVar[str] = contextvars.ContextVar("REQUEST", default
 
 
 @step
-async def request_in_step() -> str:
+async def read_in_step() -> str:
     return REQUEST.get()
 
 
 @step
-def request_in_thread() -> str:
+def read_in_thread() -> str:
     return REQUEST.get()
 
 
 @workflow
-async def request_async() -> list[str]:
-    seen = [REQUEST.get(), await request_in_step()]
+async def reads_async() -> list[str]:
+    values = [REQUEST.get(), await read_in_step()]
     await sleep(0)
-    return [*seen, REQUEST.get()]
+    return [*values, REQUEST.get()]
 
 
 @workflow
-def request_sync() -> str:
-    seen = REQUEST.get()
-    REQUEST.set("what an execution has set")
-    return seen
+def reads_and_sets() -> str:
+    value = REQUEST.get()
+    REQUEST.set("the execution's")
+    return value
 
 
 @workflow
-async def request_of_children() -> list[str]:
+async def sets_and_calls_children() -> list[str]:
     REQUEST.set("the parent's")
-    return [*await request_async(), await request_sync.in_thread()]
+    return [*await reads_async(), await reads_and_sets.in_thread()]
 
 
 @workflow
-async def request_of_tasks() -> list[str]:
-    """What code has set is seen by its steps, its tasks and its threads."""
+async def sets_in_tasks() -> list[str]:
+    """Sets values that its steps, its tasks and its threads read."""
     REQUEST.set("the code's")
 
-    async def inside() -> str:
-        seen = await request_in_step()
+    async def read_then_set() -> str:
+        value = await read_in_step()
         REQUEST.set("the task's")
-        return seen
+        return value
 
-    async def own() -> str:
+    async def set_then_read() -> str:
         REQUEST.set("the task's")
         await sleep(0.01)
         return REQUEST.get()
 
-    first = await request_in_step()
+    first = await read_in_step()
     await sleep(0.01)
-    tasks = await asyncio.gather(inside(), asyncio.create_task(inside()), own())
-    return [first, await request_in_thread.in_thread(), tasks[0], tasks[1], tasks[2]]
+    tasks = await asyncio.gather(read_then_set(), asyncio.create_task(read_then_set()), set_then_read())
+    return [first, await read_in_thread.in_thread(), tasks[0], tasks[1], tasks[2]]
 
 
 @workflow
-async def request_fails() -> None:
+async def sets_and_fails() -> None:
     REQUEST.set("the code's")
     await sleep(0)
     raise LookupError(REQUEST.get())
 
 
 @workflow
-async def request_takes_an_argument(n: int) -> int:
+async def returns_argument(n: int) -> int:
     return n
 
 
-SEEN_AT_THE_END: list[str] = []
+VALUES_AT_END: list[str] = []
 
 
 @workflow
-async def request_waits() -> None:
+async def sets_and_waits() -> None:
     REQUEST.set("the code's")
     try:
         await asyncio.sleep(60)
     finally:
-        SEEN_AT_THE_END.append(REQUEST.get())
+        VALUES_AT_END.append(REQUEST.get())
 
 
-def test_executions_do_not_see_the_context_of_whoever_opens_the_engine(url: str) -> None:
+def test_execution_ignores_context_of_engine_opener(url: str) -> None:
     async def main() -> None:
         REQUEST.set("req-1")
         engine = AsyncEngine(url)
         await engine.open()
         try:
             REQUEST.set("req-2")
-            assert await (await engine.start(request_async)) == ["none"] * 3
-            assert await (await engine.start(request_of_children)) == ["none"] * 4
-            assert await (await engine.start(request_sync)) == "none"
+            assert await (await engine.start(reads_async)) == ["none"] * 3
+            assert await (await engine.start(sets_and_calls_children)) == ["none"] * 4
+            assert await (await engine.start(reads_and_sets)) == "none"
         finally:
             await engine.close()
 
     asyncio.run(main())
 
 
-def test_executions_of_one_thread_do_not_see_each_others_context(url: str) -> None:
+def test_executions_in_one_thread_have_separate_contexts(url: str) -> None:
     with Engine(url, max_threads=1) as engine:
-        assert [engine.start(request_sync).result() for _ in range(3)] == ["none"] * 3
+        assert [engine.start(reads_and_sets).result() for _ in range(3)] == ["none"] * 3
 
 
-def run_in(context: contextvars.Context, call: Callable[[], Any]) -> Any:
-    def inside() -> Any:
+def call_in_context(context: contextvars.Context, call: Callable[[], Any]) -> Any:
+    def set_and_call() -> Any:
         REQUEST.set("req-1")
         output = call()
         assert REQUEST.get() == "req-1", "the execution has changed the context of its caller"
         return output
 
-    return context.run(inside)
+    return context.run(set_and_call)
 
 
 def test_sync_run_begins_in_an_empty_context(url: str) -> None:
     with Engine(url) as engine:
-        assert run_in(contextvars.Context(), lambda: engine.run(request_sync)) == "none"
+        assert call_in_context(contextvars.Context(), lambda: engine.run(reads_and_sets)) == "none"
 
 
 def test_async_run_begins_in_an_empty_context(url: str) -> None:
     async def main() -> None:
         REQUEST.set("req-1")
         async with AsyncEngine(url) as engine:
-            assert await engine.run(request_async) == ["none"] * 3
-            assert await engine.run(request_of_children) == ["none"] * 4
-            assert await engine.run(request_of_tasks) == ["the code's"] * 4 + ["the task's"]
+            assert await engine.run(reads_async) == ["none"] * 3
+            assert await engine.run(sets_and_calls_children) == ["none"] * 4
+            assert await engine.run(sets_in_tasks) == ["the code's"] * 4 + ["the task's"]
         assert REQUEST.get() == "req-1"
 
     asyncio.run(main())
 
 
-def test_failing_code_leaves_the_context_of_its_caller(url: str) -> None:
+def test_failing_code_restores_context_of_its_caller(url: str) -> None:
     async def main() -> None:
         REQUEST.set("req-1")
         async with AsyncEngine(url) as engine:
-            for program in (request_fails, request_takes_an_argument):
+            for program in (sets_and_fails, returns_argument):
                 with pytest.raises((LookupError, TypeError)):
                     await engine.run(program)  # type: ignore[arg-type, call-arg, unused-ignore]
                 assert REQUEST.get() == "req-1" and current_or_none() is None
-            assert await engine.run(request_async) == ["none"] * 3
+            assert await engine.run(reads_async) == ["none"] * 3
         assert REQUEST.get() == "req-1"
 
     asyncio.run(main())
 
 
-def test_cancelled_caller_leaves_the_context_of_its_code(url: str) -> None:
+def test_cancelled_caller_keeps_context_of_its_code(url: str) -> None:
     async def main() -> None:
         async with AsyncEngine(url) as engine:
-            caller = asyncio.ensure_future(engine.run(request_waits))
-            while not SEEN_AT_THE_END:
+            caller = asyncio.ensure_future(engine.run(sets_and_waits))
+            while not VALUES_AT_END:
                 await asyncio.sleep(0.01)
                 caller.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await caller
 
-    SEEN_AT_THE_END.clear()
+    VALUES_AT_END.clear()
     REQUEST.set("none")
     asyncio.run(main())
-    # the execution was requeued, and may have begun again
-    assert set(SEEN_AT_THE_END) == {"the code's"}
+    # the engine has deferred the execution, and may have begun another run
+    assert set(VALUES_AT_END) == {"the code's"}

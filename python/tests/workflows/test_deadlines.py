@@ -1,4 +1,4 @@
-"""Deadlines and cancels of executions whose code goes from step to step, or is in a long one."""
+"""Deadlines and cancels of executions whose code calls many steps, or runs a long one."""
 
 import asyncio
 import contextlib
@@ -10,149 +10,149 @@ import pytest
 import stepfast
 from stepfast import AsyncEngine, Client, Engine, Queue, WorkflowCancelled, sleep, step, workflow
 
+#: Maximum time of each wait, in seconds. A wait that takes longer hangs.
 HANG_TIMEOUT = 30
-"""Seconds after which something that waits is taken to hang."""
 
 gate = threading.Event()
-begun = threading.Event()
-interrupted: list[str] = []
+body_has_begun = threading.Event()
+interrupted_bodies: list[str] = []
 
 
 @step
-def tick() -> None:
+def do_nothing() -> None:
     pass
 
 
 @step
-async def tick_async() -> None:
+async def do_nothing_async() -> None:
     pass
 
 
 @workflow
-def ticks() -> None:
+def calls_steps_forever() -> None:
     while True:
-        tick()
+        do_nothing()
 
 
 @workflow
-async def ticks_async() -> None:
+async def calls_steps_forever_async() -> None:
     while True:
-        await tick_async()
+        await do_nothing_async()
 
 
 @step
-def waits_for_the_gate() -> None:
-    begun.set()
+def wait_for_gate() -> None:
+    body_has_begun.set()
     gate.wait(HANG_TIMEOUT)
 
 
 @workflow
-def has_a_long_step() -> str:
-    waits_for_the_gate()
+def calls_long_step() -> str:
+    wait_for_gate()
     return "completed"
 
 
 @step
-async def waits_for_ever() -> None:
-    begun.set()
+async def wait_forever() -> None:
+    body_has_begun.set()
     try:
         await asyncio.Event().wait()
     finally:
-        interrupted.append("body")
+        interrupted_bodies.append("body")
 
 
 @workflow
-async def has_an_endless_step() -> None:
-    await waits_for_ever()
+async def calls_endless_step() -> None:
+    await wait_forever()
 
 
 @pytest.fixture(autouse=True)
-def closed() -> None:
+def close_gate() -> None:
     gate.clear()
-    begun.clear()
-    interrupted.clear()
+    body_has_begun.clear()
+    interrupted_bodies.clear()
 
 
-def test_a_sync_execution_ends_at_its_deadline(url: str) -> None:
+def test_sync_execution_ends_at_its_deadline(url: str) -> None:
     with Engine(url, queues=[Queue("q", concurrency=1)]) as engine:
-        limited = ticks.options(execution_timeout=0.1)
+        limited_workflow = calls_steps_forever.options(execution_timeout=0.1)
         with pytest.raises(WorkflowCancelled, match="deadline"):
-            engine.start(limited).result(HANG_TIMEOUT)
+            engine.start(limited_workflow).result(HANG_TIMEOUT)
         with pytest.raises(WorkflowCancelled, match="deadline"):
-            engine.run(limited)
-        queued = ticks.options(queue="q", run_timeout=0.1)
-        for handle in [engine.start(queued), engine.start(queued)]:
+            engine.run(limited_workflow)
+        queued_workflow = calls_steps_forever.options(queue="q", run_timeout=0.1)
+        for handle in [engine.start(queued_workflow), engine.start(queued_workflow)]:
             with pytest.raises(WorkflowCancelled, match="deadline"):
                 handle.result(HANG_TIMEOUT)
 
 
-def test_an_async_execution_ends_at_its_deadline(url: str) -> None:
+def test_async_execution_ends_at_its_deadline(url: str) -> None:
     async def main() -> None:
         async with AsyncEngine(url, queues=[Queue("q", concurrency=1)]) as engine:
-            limited = ticks_async.options(execution_timeout=0.1)
+            limited_workflow = calls_steps_forever_async.options(execution_timeout=0.1)
             with pytest.raises(WorkflowCancelled, match="deadline"):
-                await (await engine.start(limited)).result()
+                await (await engine.start(limited_workflow)).result()
             with pytest.raises(WorkflowCancelled, match="deadline"):
-                await engine.run(limited)
-            handle = await engine.start(ticks_async.options(queue="q", run_timeout=0.1))
+                await engine.run(limited_workflow)
+            handle = await engine.start(calls_steps_forever_async.options(queue="q", run_timeout=0.1))
             with pytest.raises(WorkflowCancelled, match="deadline"):
                 await handle.result()
 
     asyncio.run(asyncio.wait_for(main(), HANG_TIMEOUT))
 
 
-def limits() -> Iterator[float]:
-    """Limits in time, each longer than the one before: on a busy machine a body begins within one of them."""
+def growing_time_limits() -> Iterator[float]:
+    """Yields time limits that double. Even on a busy machine a body begins within one of them."""
     return (0.1 * 2**n for n in range(9))
 
 
-def test_an_execution_ends_at_its_deadline_whatever_its_step_does(url: str) -> None:
+def test_execution_ends_at_its_deadline_during_step(url: str) -> None:
     with Engine(url) as engine:
-        for limit in limits():
-            handle = engine.start(has_a_long_step.options(execution_timeout=limit))
+        for limit in growing_time_limits():
+            handle = engine.start(calls_long_step.options(execution_timeout=limit))
             with pytest.raises(WorkflowCancelled, match="deadline"):
                 handle.result(HANG_TIMEOUT)
-            if begun.is_set():
+            if body_has_begun.is_set():
                 break
-        assert begun.is_set()
+        assert body_has_begun.is_set()
         assert not gate.is_set()
         gate.set()
 
 
-def test_a_caller_that_runs_the_code_gets_no_late_output(url: str) -> None:
+def test_inline_run_returns_no_output_after_deadline(url: str) -> None:
     with Engine(url) as engine:
-        opens = threading.Timer(0.3, gate.set)
-        opens.start()
+        timer = threading.Timer(0.3, gate.set)
+        timer.start()
         with pytest.raises(WorkflowCancelled, match="deadline"):
-            engine.run(has_a_long_step.options(execution_timeout=0.1))
-        opens.join()
+            engine.run(calls_long_step.options(execution_timeout=0.1))
+        timer.join()
 
 
-def test_the_body_of_an_async_step_is_interrupted_at_the_deadline(url: str) -> None:
+def test_async_body_is_interrupted_at_deadline(url: str) -> None:
     async def main() -> None:
         async with AsyncEngine(url) as engine:
-            for limit in limits():
-                limited = has_an_endless_step.options(execution_timeout=limit)
-                before = len(interrupted)
+            for limit in growing_time_limits():
+                limited_workflow = calls_endless_step.options(execution_timeout=limit)
+                before = len(interrupted_bodies)
                 with pytest.raises(WorkflowCancelled, match="deadline"):
-                    await (await engine.start(limited)).result()
+                    await (await engine.start(limited_workflow)).result()
                 with pytest.raises(WorkflowCancelled, match="deadline"):
-                    await engine.run(limited)
-                if len(interrupted) == before + 2:
+                    await engine.run(limited_workflow)
+                if len(interrupted_bodies) == before + 2:
                     return
-        pytest.fail(f"a body did not begin, or was not interrupted: {interrupted}")
+        pytest.fail(f"a body did not begin, or was not interrupted: {interrupted_bodies}")
 
     asyncio.run(asyncio.wait_for(main(), HANG_TIMEOUT))
 
 
-def test_a_client_s_cancel_meets_the_end(url: str) -> None:
+def test_cancel_by_client_races_with_completion(url: str) -> None:
     with Engine(url) as engine, Client(url) as client:
         for n in range(20):
             gate.clear()
-            begun.clear()
-            handle = engine.start(has_a_long_step.options(workflow_id=f"it-{n}"))
-            assert begun.wait(HANG_TIMEOUT)
-            assert client.cancel(f"it-{n}")
+            body_has_begun.clear()
+            handle = engine.start(calls_long_step.options(workflow_id=f"cancelled-{n}"))
+            assert body_has_begun.wait(HANG_TIMEOUT)
+            assert client.cancel(f"cancelled-{n}")
             gate.set()
             with pytest.raises(WorkflowCancelled):
                 handle.result(HANG_TIMEOUT)
@@ -160,24 +160,22 @@ def test_a_client_s_cancel_meets_the_end(url: str) -> None:
 
 
 @workflow
-async def gives_up_and_sleeps() -> None:
+async def times_out_and_sleeps() -> None:
     with contextlib.suppress(TimeoutError):
-        await stepfast.wait_for(waits_for_ever(), 0.05)
+        await stepfast.wait_for(wait_forever(), 0.05)
     await sleep(3600)
 
 
 @workflow
-async def branches_end_while_it_sleeps() -> None:
+async def sleeps_while_branches_end() -> None:
     async with asyncio.TaskGroup() as group:
         group.create_task(sleep(3600))
         for _ in range(3):
-            group.create_task(tick_async())
+            group.create_task(do_nothing_async())
 
 
-@pytest.mark.parametrize("sleeper", [gives_up_and_sleeps, branches_end_while_it_sleeps])
-def test_a_sleep_is_recorded_whatever_came_before_it(
-    url: str, sleeper: stepfast.Workflow[[], object]
-) -> None:
+@pytest.mark.parametrize("sleeper", [times_out_and_sleeps, sleeps_while_branches_end])
+def test_sleep_is_recorded_after_other_calls_end(url: str, sleeper: stepfast.Workflow[[], object]) -> None:
     async def main() -> None:
         async with AsyncEngine(url, suspend_after=0.1) as engine:
             for _ in range(5):

@@ -33,7 +33,7 @@ SHORT = timedelta(milliseconds=20)
 
 
 @pytest.mark.parametrize(
-    ("given", "seconds"),
+    ("value", "seconds"),
     [
         (1.5, 1.5),
         (2, 2.0),
@@ -46,134 +46,138 @@ SHORT = timedelta(milliseconds=20)
     ],
     ids=repr,
 )
-def test_duration_is_converted_to_seconds(given: Any, seconds: float) -> None:
-    for converted in (to_seconds("it", given, 0), to_timeout("it", given)):
-        assert type(converted) is float and converted == seconds
+def test_duration_is_converted_to_seconds(value: Any, seconds: float) -> None:
+    for result in (to_seconds("pause", value, 0), to_timeout("pause", value)):
+        assert type(result) is float and result == seconds
 
 
 @pytest.mark.parametrize(
-    ("given", "says"),
+    ("value", "message"),
     [
-        (True, "it is True, and must be a number of seconds or a timedelta"),
-        ("5", "it is '5', and must be a number of seconds or a timedelta"),
-        (None, "it is None, and must be a number of seconds or a timedelta"),
-        (math.nan, "it is nan, and must be at least 0 s"),
-        (-1, "it is -1, and must be at least 0 s"),
-        (-math.inf, "it is -inf, and must be at least 0 s"),
-        (timedelta(days=-1), r"it is datetime.timedelta\(days=-1\), and must be at least 0 s"),
+        (True, "pause is True, and must be a number of seconds or a timedelta"),
+        ("5", "pause is '5', and must be a number of seconds or a timedelta"),
+        (None, "pause is None, and must be a number of seconds or a timedelta"),
+        (math.nan, "pause is nan, and must be at least 0 s"),
+        (-1, "pause is -1, and must be at least 0 s"),
+        (-math.inf, "pause is -inf, and must be at least 0 s"),
+        (timedelta(days=-1), r"pause is datetime.timedelta\(days=-1\), and must be at least 0 s"),
         (-(10**400), "and must be at least 0 s"),
     ],
     ids=repr,
 )
-def test_other_value_is_no_duration(given: Any, says: str) -> None:
-    with pytest.raises(InvalidArgument, match=says):
-        to_seconds("it", given, 0)
+def test_invalid_duration_is_refused(value: Any, message: str) -> None:
+    with pytest.raises(InvalidArgument, match=message):
+        to_seconds("pause", value, 0)
 
 
-def test_no_timeout_is_none() -> None:
-    assert to_timeout("it", None) is None
+def test_timeout_none_stays_none() -> None:
+    assert to_timeout("pause", None) is None
 
 
 @step(timeout=SHORT)
-async def nap_is_too_long() -> None:
+async def sleep_too_long() -> None:
     await asyncio.sleep(60)
 
 
 @step(timeout=SHORT)
-def nap_is_too_long_in_thread() -> None:
+def sleep_too_long_in_thread() -> None:
     time.sleep(1)
 
 
 @workflow
-def naps_twice() -> float:
-    begun = time.monotonic()
+def sleeps_twice() -> float:
+    started_at = time.monotonic()
     sleep(SHORT)
     sleep(SHORT, minutes=0.0)
-    return time.monotonic() - begun
+    return time.monotonic() - started_at
 
 
 @workflow
-def naps_until(at: datetime) -> None:
+def sleeps_until(at: datetime) -> None:
     sleep_until(at)
 
 
 @workflow
-async def naps_until_async(at: datetime) -> None:
+async def sleeps_until_async(at: datetime) -> None:
     await sleep_until(at)
 
 
 @workflow
-def naps_for_long() -> None:
+def sleeps_one_day() -> None:
     sleep(timedelta(days=1))
 
 
 @workflow
-def naps_too_long_in_thread() -> str:
+def sleeps_too_long_in_thread() -> str:
     try:
-        nap_is_too_long_in_thread()
+        sleep_too_long_in_thread()
     except TimeoutError as error:
         return str(error)
     return "in time"
 
 
 @workflow
-async def naps_with_limits() -> list[str]:
-    said: list[str] = []
-    for call in (nap_is_too_long(), stepfast_timeout(), wait_for(asyncio.sleep(60), SHORT)):
+async def sleeps_with_time_limits() -> list[str]:
+    messages: list[str] = []
+    for call in (sleep_too_long(), sleep_in_timeout(), wait_for(asyncio.sleep(60), SHORT)):
         try:
             await call
         except TimeoutError as error:
-            said.append(str(error))
-    return said
+            messages.append(str(error))
+    return messages
 
 
-async def stepfast_timeout() -> None:
+async def sleep_in_timeout() -> None:
     async with stepfast.timeout(SHORT):
         await sleep(60)
 
 
-def test_sleep_takes_a_timedelta(url: str) -> None:
+def test_sleep_takes_timedelta(url: str) -> None:
     with Engine(url) as engine:
-        assert engine.run(naps_twice) >= 0.04
+        assert engine.run(sleeps_twice) >= 0.04
 
 
-def test_sleep_outside_of_workflows_takes_a_timedelta() -> None:
-    begun = time.monotonic()
+def test_sleep_outside_of_workflow_takes_timedelta() -> None:
+    started_at = time.monotonic()
     sleep(SHORT)
     asyncio.run(asyncio.wait_for(sleep_async(), 60))
-    assert time.monotonic() - begun >= 0.04
+    assert time.monotonic() - started_at >= 0.04
 
 
 async def sleep_async() -> None:
     await sleep(SHORT)
 
 
-def test_limits_take_a_timedelta(url: str) -> None:
+def test_time_limits_take_timedelta(url: str) -> None:
     async def main() -> None:
         async with AsyncEngine(url) as engine:
-            assert await engine.run(naps_with_limits) == ["the attempt took longer than 0.02 s", "", ""]
+            assert await engine.run(sleeps_with_time_limits) == [
+                "the attempt took longer than 0.02 s",
+                "",
+                "",
+            ]
 
     asyncio.run(main())
     with Engine(url) as engine:
-        assert engine.run(naps_too_long_in_thread) == "the attempt took longer than 0.02 s"
+        assert engine.run(sleeps_too_long_in_thread) == "the attempt took longer than 0.02 s"
 
 
-def test_options_of_starts_take_a_timedelta(url: str) -> None:
+def test_start_options_take_timedelta(url: str) -> None:
     hour = timedelta(hours=1)
     with Engine(url, suspend_after=SHORT) as engine:
         before = datetime.now(UTC)
-        handle = engine.start(naps_for_long.options(execution_timeout=hour, delay=hour, wait_timeout=hour))
+        handle = engine.start(sleeps_one_day.options(execution_timeout=hour, delay=hour, wait_timeout=hour))
         row = engine.show(handle.workflow_id).execution
         assert row.status is Status.SCHEDULED
         assert row.wake_at is not None and timedelta(minutes=59) < row.wake_at - before < 2 * hour
         assert row.deadline_at is not None and timedelta(minutes=59) < row.deadline_at - before < 2 * hour
-        limited = engine.start(naps_for_long.options(run_timeout=SHORT))
+        limited = engine.start(sleeps_one_day.options(run_timeout=SHORT))
         with pytest.raises(stepfast.WorkflowCancelled):
             limited.result(timeout=timedelta(minutes=1))
         engine.close(grace=timedelta(seconds=10))
 
 
-def test_rate_takes_a_timedelta() -> None:
+def test_rate_takes_timedelta() -> None:
     rate = Rate(5, per=timedelta(minutes=1))
     assert rate == Rate(5, 60) == Rate(5, 60.0)
     assert (rate.per, rate.burst, hash(rate)) == (60.0, None, hash(Rate(5, 60.0)))
@@ -191,12 +195,12 @@ def test_sleep_ends_at_its_time(url: str, zone: timezone) -> None:
     for offset in (timedelta(milliseconds=150), timedelta(days=-1), timedelta(0)):
         with Engine(url) as engine:
             at = datetime.now(zone) + offset
-            engine.run(naps_until, at)
+            engine.run(sleeps_until, at)
             assert datetime.now(UTC) >= at
 
         async def main(at: datetime) -> None:
             async with AsyncEngine(url) as engine:
-                await engine.run(naps_until_async, at)
+                await engine.run(sleeps_until_async, at)
 
         at = datetime.now(zone) + offset
         asyncio.run(main(at))
@@ -206,7 +210,7 @@ def test_sleep_ends_at_its_time(url: str, zone: timezone) -> None:
 def test_suspended_sleep_keeps_its_time(url: str) -> None:
     at = datetime.now(UTC) + timedelta(seconds=1.2)
     with Engine(url, suspend_after=0.01) as engine:
-        handle = engine.start(naps_until, at)
+        handle = engine.start(sleeps_until, at)
         while engine.show(handle.workflow_id).execution.wake_at is None:
             time.sleep(0.01)
         row = engine.show(handle.workflow_id).execution
@@ -218,7 +222,7 @@ def test_suspended_sleep_keeps_its_time(url: str) -> None:
         assert (checkpoint.name, checkpoint.kind) == ("sleep", "sleep")
 
 
-def test_sleep_until_outside_of_workflows() -> None:
+def test_sleep_until_outside_of_workflow_ends_at_its_time() -> None:
     at = datetime.now(UTC) + SHORT
     sleep_until(at)
     assert datetime.now(UTC) >= at
@@ -232,18 +236,18 @@ def test_sleep_until_outside_of_workflows() -> None:
     asyncio.run(main())
 
 
-@pytest.mark.parametrize("given", [5, "2030-01-01", datetime(2030, 1, 1), None], ids=repr)
-def test_sleep_until_needs_a_time_zone(given: Any) -> None:
+@pytest.mark.parametrize("moment", [5, "2030-01-01", datetime(2030, 1, 1), None], ids=repr)
+def test_sleep_until_needs_time_zone(moment: Any) -> None:
     with pytest.raises(InvalidArgument, match="at is .*, and must be a datetime with a time zone"):
-        sleep_until(given)
+        sleep_until(moment)
 
 
-RETRIED: list[str] = []
+ATTEMPT_ERRORS: list[str] = []
 
 
-def tried(error: Exception) -> Callable[[], None]:
+def raising_body(error: Exception) -> Callable[[], None]:
     def attempt() -> None:
-        RETRIED.append(type(error).__name__)
+        ATTEMPT_ERRORS.append(type(error).__name__)
         raise error
 
     return attempt
@@ -264,13 +268,13 @@ def tried(error: Exception) -> Callable[[], None]:
     ],
 )
 def test_retry_on_selects_exception_classes(options: dict[str, Any], error: Exception, attempts: int) -> None:
-    attempted = step(name="attempted", retries=2, backoff=0, **options)(tried(error))
+    attempt = step(name="attempt", retries=2, backoff=0, **options)(raising_body(error))
 
     @workflow(name=f"retries {options} {error!r}")
     def retries() -> None:
-        attempted()
+        attempt()
 
-    RETRIED.clear()
+    ATTEMPT_ERRORS.clear()
     with Engine("memory:") as engine, pytest.raises(type(error)):
         engine.run(retries)
-    assert len(RETRIED) == attempts
+    assert len(ATTEMPT_ERRORS) == attempts

@@ -1,4 +1,4 @@
-"""Code of workflows asks nothing of engines and handles: a replay would ask again. Steps may."""
+"""Calls of engines and handles: refused in workflow code, which a replay repeats, and allowed in steps."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 from stepfast import AsyncEngine, AsyncHandle, Engine, Handle, InvalidArgument, Queue, step, workflow
 
-SYNC: dict[str, Callable[[Engine, Handle[int]], Any]] = {
+SYNC_CALLS: dict[str, Callable[[Engine, Handle[int]], Any]] = {
     "engine.get": lambda engine, handle: engine.get("a"),
     "engine.list": lambda engine, handle: engine.list(),
     "engine.count": lambda engine, handle: engine.count(),
@@ -29,76 +29,76 @@ SYNC: dict[str, Callable[[Engine, Handle[int]], Any]] = {
     "handle.cancel": lambda engine, handle: handle.cancel(),
     "handle.resume": lambda engine, handle: handle.resume(),
 }
-ASYNC: dict[str, Callable[[AsyncEngine, AsyncHandle[int]], Awaitable[Any]]] = {
-    **SYNC,  # type: ignore[dict-item]
+ASYNC_CALLS: dict[str, Callable[[AsyncEngine, AsyncHandle[int]], Awaitable[Any]]] = {
+    **SYNC_CALLS,  # type: ignore[dict-item]
     "the result of a handle": lambda engine, handle: handle,
 }
-HERE: list[Any] = []
+ENGINE_AND_HANDLE: list[Any] = []
 
 
 @workflow
-def outside_one() -> int:
+def return_one() -> int:
     return 1
 
 
 @step
-def asked_in_a_step(what: str) -> None:
-    SYNC[what](*HERE)
+def call_in_step(name: str) -> None:
+    SYNC_CALLS[name](*ENGINE_AND_HANDLE)
 
 
 @step
-async def asked_in_an_async_step(what: str) -> None:
-    await ASYNC[what](*HERE)
+async def call_in_async_step(name: str) -> None:
+    await ASYNC_CALLS[name](*ENGINE_AND_HANDLE)
 
 
 @workflow
-def asks_outside() -> list[str]:
-    said = []
-    for ask in SYNC.values():
+def calls_engine() -> list[str]:
+    messages = []
+    for call in SYNC_CALLS.values():
         try:
-            ask(*HERE)
+            call(*ENGINE_AND_HANDLE)
         except InvalidArgument as error:
-            said.append(str(error))
-    for what in SYNC:
-        asked_in_a_step(what)
-    return said
+            messages.append(str(error))
+    for name in SYNC_CALLS:
+        call_in_step(name)
+    return messages
 
 
 @workflow
-async def asks_outside_async() -> list[str]:
-    said = []
-    for ask in ASYNC.values():
+async def calls_engine_async() -> list[str]:
+    messages = []
+    for call in ASYNC_CALLS.values():
         try:
-            await ask(*HERE)
+            await call(*ENGINE_AND_HANDLE)
         except InvalidArgument as error:
-            said.append(str(error))
-    for what in ASYNC:
-        await asked_in_an_async_step(what)
-    return said
+            messages.append(str(error))
+    for name in ASYNC_CALLS:
+        await call_in_async_step(name)
+    return messages
 
 
-def check(said: list[str], asked: list[str]) -> None:
-    for message, what in zip(said, asked, strict=True):
-        assert what in message or "the result of a handle" in message
+def assert_calls_are_refused(messages: list[str], names: list[str]) -> None:
+    for message, name in zip(messages, names, strict=True):
+        assert name in message or "the result of a handle" in message
         assert "in the code of a workflow" in message and "in a step" in message
 
 
-def test_sync_code_asks_in_steps_only(url: str) -> None:
+def test_sync_workflow_code_must_not_call_engine(url: str) -> None:
     with Engine(url, queues=[Queue("q")]) as engine:
-        handle = engine.start(outside_one.options(workflow_id="a"))
+        handle = engine.start(return_one.options(workflow_id="a"))
         assert handle.result() == 1
-        HERE[:] = [engine, handle]
-        check(engine.start(asks_outside).result(), list(SYNC))
-        check(engine.run(asks_outside), list(SYNC))
+        ENGINE_AND_HANDLE[:] = [engine, handle]
+        assert_calls_are_refused(engine.start(calls_engine).result(), list(SYNC_CALLS))
+        assert_calls_are_refused(engine.run(calls_engine), list(SYNC_CALLS))
 
 
-def test_async_code_asks_in_steps_only(url: str) -> None:
+def test_async_workflow_code_must_not_call_engine(url: str) -> None:
     async def main() -> None:
         async with AsyncEngine(url, queues=[Queue("q")]) as engine:
-            handle = await engine.start(outside_one.options(workflow_id="a"))
+            handle = await engine.start(return_one.options(workflow_id="a"))
             assert await handle == 1
-            HERE[:] = [engine, handle]
-            check(await (await engine.start(asks_outside_async)), list(ASYNC))
-            check(await engine.run(asks_outside_async), list(ASYNC))
+            ENGINE_AND_HANDLE[:] = [engine, handle]
+            assert_calls_are_refused(await (await engine.start(calls_engine_async)), list(ASYNC_CALLS))
+            assert_calls_are_refused(await engine.run(calls_engine_async), list(ASYNC_CALLS))
 
     asyncio.run(main())

@@ -1,4 +1,4 @@
-"""Steps and workflows that are methods."""
+"""Methods as steps and workflows, and the instances that a replay finds by name."""
 
 import dataclasses
 import subprocess
@@ -29,30 +29,30 @@ class Shop(Instance):
 
     @staticmethod
     @step
-    def rounded(amount: float) -> int:
+    def round_amount(amount: float) -> int:
         return round(amount)
 
     @workflow
-    def all_kinds(self, amount: float) -> list[str]:
-        whole = self.rounded(amount)
+    def calls_all_kinds(self, amount: float) -> list[str]:
+        whole = self.round_amount(amount)
         return [self.price(whole), Shop.tax(whole), self.tax(whole), self.checkout(whole)]
 
     @workflow
-    def closing(self, amount: int) -> str:
+    def starts_detached(self, amount: int) -> str:
         return self.checkout.start_detached(amount)
 
     @workflow
-    def in_vain(self, amount: int) -> str:
-        return others[0].start(self.checkout, amount).result()
+    def starts_on_engine(self, amount: int) -> str:
+        return engines[0].start(self.checkout, amount).result()
 
     @classmethod
     @workflow
-    def opening(cls, amount: int) -> str:
+    def returns_tax(cls, amount: int) -> str:
         return cls.tax(amount)
 
 
 #: Engines that workflows must not use.
-others: list[Engine] = []
+engines: list[Engine] = []
 
 
 @dataclasses.dataclass
@@ -68,38 +68,40 @@ class Basket:
         return self.count()
 
 
-def test_steps_and_workflows_are_methods(url: str) -> None:
+def test_methods_run_as_steps_and_workflows(url: str) -> None:
     eu = Shop("eu", "EUR")
     with Engine(url) as engine:
         assert engine.run(eu.checkout, 3) == "eu: 3 EUR"
-        assert engine.start(eu.all_kinds.options(workflow_id="all"), 2.6).result() == [
+        assert engine.start(eu.calls_all_kinds.options(workflow_id="all"), 2.6).result() == [
             "3 EUR",
             "Shop 3",
             "Shop 3",
             "eu: 3 EUR",
         ]
-        assert engine.run(Shop.opening, 4) == "Shop 4"
+        assert engine.run(Shop.returns_tax, 4) == "Shop 4"
         assert engine.run(Basket(["a", "b"]).total) == 2
         assert engine.show("all").args[0] is eu
-        detached = engine.run(eu.closing, 5)
-        assert engine.get(detached).result() == "eu: 5 EUR"
-        # methods name workflows, too
-        assert [each.workflow for each in engine.list(workflow=Shop.opening)] == ["Shop.opening"]
+        detached_id = engine.run(eu.starts_detached, 5)
+        assert engine.get(detached_id).result() == "eu: 5 EUR"
+        # filters take methods, too
+        assert [execution.workflow for execution in engine.list(workflow=Shop.returns_tax)] == [
+            "Shop.returns_tax"
+        ]
         assert engine.count(workflow=eu.checkout) == engine.count(workflow=Shop.checkout) == 3
-        others.append(engine)
+        engines.append(engine)
         with pytest.raises(InvalidArgument, match=r"write self\.checkout\.start\(\.\.\.\)"):
-            engine.run(eu.in_vain, 6)
-    # outside of workflows they are plain methods
+            engine.run(eu.starts_on_engine, 6)
+    # outside of workflows these calls are plain method calls
     assert eu.price(1) == "1 EUR" and Shop.tax(2) == "Shop 2" and eu.checkout(3) == "eu: 3 EUR"
 
 
-def test_decorators_in_the_wrong_order_are_told() -> None:
+def test_decorators_in_wrong_order_are_refused() -> None:
     with pytest.raises(InvalidArgument, match="write @classmethod above @step or @workflow"):
 
         class Wrong:
             @step  # type: ignore[arg-type]
             @classmethod
-            def odd(cls) -> None: ...
+            def wrong(cls) -> None: ...
 
     with pytest.raises(InvalidArgument, match="needs a name"):
         Shop("", "EUR")
@@ -117,14 +119,14 @@ from stepfast import Engine, Instance, WorkflowParked, sleep, step, workflow
 class Mill(Instance):
     @step
     def grind(self, n: int) -> int:
-        print("ground by", self.name, flush=True)
+        print("ground in", self.name, flush=True)
         return n + 1
 
     @workflow
     def work(self, n: int) -> int:
         return self.grind(n) + (sleep(0.2) or 0)
 
-if sys.argv[2] != "nobody":
+if sys.argv[2] != "without instance":
     mill = Mill("north")
 with Engine(sys.argv[1], suspend_after=0.01) as engine:
     if sys.argv[2] == "begin":
@@ -140,12 +142,12 @@ with Engine(sys.argv[1], suspend_after=0.01) as engine:
 """
 
 
-def test_instances_are_found_again_by_name(url: str) -> None:
-    def ran(how: str) -> str:
-        command = [sys.executable, "-c", PROGRAM, url, how]
+def test_replay_finds_instance_by_its_name(url: str) -> None:
+    def run(action: str) -> str:
+        command = [sys.executable, "-c", PROGRAM, url, action]
         return subprocess.run(command, capture_output=True, text=True, timeout=120, check=True).stdout
 
-    ran("begin")
-    said = ran("nobody")
-    assert "parked:" in said and "no instance 'north' of Mill" in said, said
-    assert ran("resume").strip().splitlines()[-1] == "2"
+    run("begin")
+    output = run("without instance")
+    assert "parked:" in output and "no instance 'north' of Mill" in output, output
+    assert run("resume").strip().splitlines()[-1] == "2"

@@ -1,4 +1,4 @@
-"""Children that wait in queues."""
+"""Children in queues: their placements, their options and their run timeouts."""
 
 from __future__ import annotations
 
@@ -12,54 +12,54 @@ from stepfast import AsyncEngine, Engine, Error, InvalidArgument, Queue, Workflo
 
 
 @workflow
-def queued_double(n: int) -> int:
+def doubles(n: int) -> int:
     return 2 * n
 
 
 @workflow
-async def queued_double_async(n: int) -> int:
+async def doubles_async(n: int) -> int:
     await sleep(0)
     return 2 * n
 
 
 @workflow
-def queued_all(count: int) -> list[int]:
-    place = queued_double.options(queue="jobs", key="k", priority=3)
+def doubles_in_queue(count: int) -> list[int]:
+    place = doubles.options(queue="jobs", key="k", priority=3)
     children = [place.start(n) for n in range(count)]
     return [child.result() for child in children] + [place(count)]
 
 
 @workflow
-async def queued_all_async(count: int) -> list[int]:
-    place = queued_double_async.options(queue=Queue("jobs"))
+async def doubles_in_queue_async(count: int) -> list[int]:
+    place = doubles_async.options(queue=Queue("jobs"))
     children = [await place.start(n) for n in range(count)]
     outputs = [await child for child in children]
-    return [*outputs, await place(count), await queued_double.options(queue="jobs").in_thread(count)]
+    return [*outputs, await place(count), await doubles.options(queue="jobs").in_thread(count)]
 
 
 @workflow
-def queued_detached(seconds: float) -> str:
-    return queued_double.options(queue="jobs", delay=seconds).start_detached(21)
+def starts_detached_in_queue(seconds: float) -> str:
+    return doubles.options(queue="jobs", delay=seconds).start_detached(21)
 
 
 @workflow
-def queued_wrongly() -> list[str]:
-    said = []
-    for place in (queued_double.options(queue="nowhere"), queued_double.options(delay=0)):
+def catches_invalid_options() -> list[str]:
+    codes = []
+    for place in (doubles.options(queue="nowhere"), doubles.options(delay=0)):
         try:
             place(1)
         except Error as error:
-            said.append(error.code)
-    return said
+            codes.append(error.code)
+    return codes
 
 
 @workflow
-def queued_for_long() -> None:
-    queued_sleeps.options(run_timeout=0.01)()
+def limits_sleeping_child() -> None:
+    sleeps_one_hour.options(run_timeout=0.01)()
 
 
 @workflow
-def queued_sleeps() -> None:
+def sleeps_one_hour() -> None:
     sleep(3600)
 
 
@@ -76,18 +76,18 @@ class Shop:
         return self.price.options(queue="jobs")(7)
 
 
-def test_children_wait_in_a_queue(url: str) -> None:
+def test_children_wait_in_queue(url: str) -> None:
     with Engine(url, queues=[Queue("jobs", concurrency=2)]) as engine:
-        handle = engine.start(queued_all, 5)
+        handle = engine.start(doubles_in_queue, 5)
         assert handle.result(HANG_TIMEOUT) == [0, 2, 4, 6, 8, 10]
         children = engine.list(parent=handle.workflow_id)
         assert {(child.queue, child.key, child.priority) for child in children} == {("jobs", "k", 3)}
 
 
-def test_children_of_coroutines_wait_in_a_queue(url: str) -> None:
+def test_children_of_async_workflow_wait_in_queue(url: str) -> None:
     async def main() -> None:
         async with AsyncEngine(url, queues=[Queue("jobs", concurrency=2)]) as engine:
-            handle = await engine.start(queued_all_async, 5)
+            handle = await engine.start(doubles_in_queue_async, 5)
             assert await handle.result() == [0, 2, 4, 6, 8, 10, 10]
             children = await engine.list(parent=handle.workflow_id)
             assert [child.queue for child in children] == ["jobs"] * 7
@@ -95,44 +95,44 @@ def test_children_of_coroutines_wait_in_a_queue(url: str) -> None:
     asyncio.run(asyncio.wait_for(main(), HANG_TIMEOUT))
 
 
-def test_a_child_waits_until_its_queue_is_open(url: str) -> None:
+def test_child_waits_until_its_queue_is_resumed(url: str) -> None:
     with Engine(url, queues=[Queue("jobs")]) as engine:
         engine.pause_queue("jobs")
-        detached = engine.get(engine.run(queued_detached, 0))
-        assert detached.status() in ("scheduled", "queued")
+        detached_child = engine.get(engine.run(starts_detached_in_queue, 0))
+        assert detached_child.status() in ("scheduled", "queued")
         engine.resume_queue("jobs")
-        assert detached.result(HANG_TIMEOUT) == 42
-        late = engine.get(engine.run(queued_detached, 3600))
-        assert late.status() == "scheduled"
+        assert detached_child.result(HANG_TIMEOUT) == 42
+        delayed_child = engine.get(engine.run(starts_detached_in_queue, 3600))
+        assert delayed_child.status() == "scheduled"
 
 
-def test_what_cannot_be_is_an_outcome(url: str) -> None:
+def test_invalid_options_of_child_raise_in_its_parent(url: str) -> None:
     with Engine(url, queues=[Queue("jobs")]) as engine:
-        assert engine.run(queued_wrongly) == ["SF-0037"]
-        for options, says in [
+        assert engine.run(catches_invalid_options) == ["SF-0037"]
+        for options, message in [
             ({"key": "k"}, "needs a queue"),
             ({"queue": "a", "priority": "1"}, "priority"),
             ({"delay": -1}, "delay"),
             ({"run_timeout": -1}, "run_timeout"),
         ]:
-            with pytest.raises(InvalidArgument, match=says):
-                queued_double.options(**options)  # type: ignore[arg-type]
+            with pytest.raises(InvalidArgument, match=message):
+                doubles.options(**options)  # type: ignore[arg-type]
 
 
-def test_options_are_for_children(url: str) -> None:
+def test_child_options_outside_of_workflow_are_refused(url: str) -> None:
     with Engine(url, queues=[Queue("jobs")]):
-        for call in (queued_double.options(queue="jobs"), queued_double.options(queue="jobs").start):
+        for call in (doubles.options(queue="jobs"), doubles.options(queue="jobs").start):
             with pytest.raises(InvalidArgument, match="use engine.start"):
                 call(1)
 
 
-def test_a_method_has_options_too(url: str) -> None:
+def test_method_as_child_takes_options(url: str) -> None:
     with Engine(url, queues=[Queue("jobs")]) as engine:
         assert engine.run(Shop("shop").prices) == "shop 7"
 
 
-def test_a_child_has_a_timeout_from_when_it_begins(url: str) -> None:
+def test_run_timeout_cancels_child(url: str) -> None:
     with Engine(url) as engine:
-        handle = engine.start(queued_for_long)
+        handle = engine.start(limits_sleeping_child)
         with pytest.raises(WorkflowCancelled):
             handle.result(HANG_TIMEOUT)

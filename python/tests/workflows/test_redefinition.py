@@ -1,4 +1,4 @@
-"""Workflows and steps that are defined again while an engine is open, as in notebooks and by reloading."""
+"""Redefinition of workflows and steps while an engine is open, as in notebooks and by reloads."""
 
 import asyncio
 import importlib
@@ -14,76 +14,76 @@ FIRST = """
 from stepfast import step, workflow
 
 @step
-def redefined_step() -> str:
+def return_version() -> str:
     return "first"
 
 @workflow
-def redefined() -> str:
-    return redefined_step()
+def returns_version() -> str:
+    return return_version()
 
 @workflow
-async def redefined_async() -> str:
+async def returns_version_async() -> str:
     return "first"
 """
 
 
 @pytest.fixture
-def module(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
-    """A module whose source is written anew and reloaded."""
+def load_module(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
+    """Returns a function that writes a module with new source, and loads or reloads the module."""
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setattr(sys, "dont_write_bytecode", True)
-    path = tmp_path / "module_that_changes.py"
+    path = tmp_path / "changing_module.py"
 
     def load(source: str):
         path.write_text(source)
         importlib.invalidate_caches()
-        known = sys.modules.get(path.stem)
-        return importlib.import_module(path.stem) if known is None else importlib.reload(known)
+        loaded = sys.modules.get(path.stem)
+        return importlib.import_module(path.stem) if loaded is None else importlib.reload(loaded)
 
     yield load
     sys.modules.pop(path.stem, None)
 
 
-def test_an_open_engine_runs_the_new_code(module, url: str) -> None:
-    first = module(FIRST)
-    old = first.redefined
+def test_open_engine_runs_redefined_code(load_module, url: str) -> None:
+    first = load_module(FIRST)
+    first_workflow = first.returns_version
     with Engine(url) as engine:
-        assert engine.run(first.redefined) == "first"
-        second = module(FIRST.replace('return "first"', 'return "second"'))
-        assert engine.run(second.redefined) == "second"
-        assert engine.start(second.redefined).result() == "second"
-        # the name says which code it is, whoever holds on to an older one
-        assert engine.run(old) == "second"
+        assert engine.run(first.returns_version) == "first"
+        second = load_module(FIRST.replace('return "first"', 'return "second"'))
+        assert engine.run(second.returns_version) == "second"
+        assert engine.start(second.returns_version).result() == "second"
+        # the name selects the code: an older object of the workflow runs the new code
+        assert engine.run(first_workflow) == "second"
 
 
-def test_an_open_engine_runs_the_new_code_on_its_loop(module, url: str) -> None:
+def test_open_async_engine_runs_redefined_code(load_module, url: str) -> None:
     async def main() -> None:
-        first = module(FIRST)
+        first = load_module(FIRST)
         async with AsyncEngine(url) as engine:
-            assert await engine.run(first.redefined_async) == "first"
-            second = module(FIRST.replace('return "first"', 'return "second"'))
-            assert await engine.run(second.redefined_async) == "second"
-            assert await (await engine.start(second.redefined_async)) == "second"
-            assert await engine.run(second.redefined) == "second"
+            assert await engine.run(first.returns_version_async) == "first"
+            second = load_module(FIRST.replace('return "first"', 'return "second"'))
+            assert await engine.run(second.returns_version_async) == "second"
+            assert await (await engine.start(second.returns_version_async)) == "second"
+            assert await engine.run(second.returns_version) == "second"
 
     asyncio.run(main())
 
 
-def test_what_is_parked_goes_on_with_the_code_that_was_mended(module, url: str) -> None:
+def test_parked_execution_continues_with_repaired_code(load_module, url: str) -> None:
     source = """
 import threading
 from stepfast import sleep, step, workflow
 
-asleep = threading.Event()
+step_has_run = threading.Event()
 
 @step
-def named_at_first() -> str:
-    asleep.set()
+def first_name() -> str:
+    step_has_run.set()
     return "done"
 
 @workflow
-def mended() -> str:
-    outcome = named_at_first()
+def changes_code() -> str:
+    outcome = first_name()
     sleep(1.0)
     return outcome
 """
@@ -91,7 +91,7 @@ def mended() -> str:
         "@workflow",
         """
 def breaks():
-    # the code is another one when it is replayed
+    # a replay finds other code
     global first_step
     first_step = other_step
     sleep(1.0)
@@ -100,31 +100,31 @@ def breaks():
 def other_step() -> str:
     return "other"
 
-first_step = named_at_first
+first_step = first_name
 
 @workflow""",
     )
-    code = module(broken.replace("outcome = named_at_first()", "outcome = first_step()"))
-    # a sleep that is not over at once ends in a replay
+    code = load_module(broken.replace("outcome = first_name()", "outcome = first_step()"))
+    # each sleep that takes time ends in a replay
     with Engine(url, suspend_after=0.0) as engine:
-        handle = engine.start(code.mended.options(workflow_id="a"))
-        with pytest.raises(WorkflowParked, match="named_at_first"):
+        handle = engine.start(code.changes_code.options(workflow_id="a"))
+        with pytest.raises(WorkflowParked, match="first_name"):
             handle.result()
-        module(source)
+        load_module(source)
         handle.resume()
         assert handle.result() == "done"
 
 
-def test_other_kinds_of_code_want_another_engine(module, url: str) -> None:
-    module(FIRST)
+def test_redefined_async_code_needs_reopened_engine(load_module, url: str) -> None:
+    load_module(FIRST)
 
     async def main() -> None:
         async with AsyncEngine(url) as engine:
-            second = module(FIRST.replace("def redefined()", "async def redefined()"))
+            second = load_module(FIRST.replace("def returns_version()", "async def returns_version()"))
             with pytest.raises(InvalidArgument, match="close the engine, and open it again"):
-                await engine.run(second.redefined)
+                await engine.run(second.returns_version)
             name = f"new_{uuid.uuid4().hex}"
-            new = module(FIRST + f"\n@workflow(name='{name}')\ndef new() -> str:\n    return 'new'\n")
+            new = load_module(FIRST + f"\n@workflow(name='{name}')\ndef new() -> str:\n    return 'new'\n")
             with pytest.raises(InvalidArgument, match="close the engine, and open it again"):
                 await engine.run(new.new)
         async with AsyncEngine(url) as engine:
@@ -133,33 +133,33 @@ def test_other_kinds_of_code_want_another_engine(module, url: str) -> None:
     asyncio.run(main())
 
 
-def made_with(number: int) -> Workflow[[], int]:
+def define_with_closure(number: int) -> Workflow[[], int]:
     @workflow
-    def made() -> int:
+    def returns_number() -> int:
         return number
 
-    return made
+    return returns_number
 
 
-def made_with_default(number: int) -> Workflow[..., int]:
+def define_with_default(number: int) -> Workflow[..., int]:
     @workflow
-    def made_by_default(found: int = number) -> int:
-        return found
+    def returns_default(result: int = number) -> int:
+        return result
 
-    return made_by_default
+    return returns_default
 
 
-def made_without() -> Workflow[[], int]:
+def define_without_values() -> Workflow[[], int]:
     @workflow
-    def made_plainly() -> int:
+    def returns_seven() -> int:
         return 7
 
-    return made_plainly
+    return returns_seven
 
 
-def test_workflows_of_a_factory_need_names_of_their_own(url: str) -> None:
-    for make in (made_with, made_with_default):
-        first, second = make(1), make(2)
+def test_workflows_of_factory_need_different_names(url: str) -> None:
+    for define in (define_with_closure, define_with_default):
+        first, second = define(1), define(2)
         with Engine(url) as engine, Client(url) as client:
             assert engine.run(second) == 2
             for start in (engine.start, engine.run, client.start):
@@ -168,29 +168,29 @@ def test_workflows_of_a_factory_need_names_of_their_own(url: str) -> None:
                 assert "@workflow(name=" in str(raised.value) and "opened" not in str(raised.value)
             assert engine.count() == 1
             engine.run(second)
-            # executions of the second one would go on with the code of a third
+            # executions of the second workflow would continue with the code of a third
             with pytest.raises(InvalidArgument, match="while an engine is open"):
-                make(3)
+                define(3)
             assert engine.run(second) == 2
-        assert make(4)() == 4
+        assert define(4)() == 4
         url = "memory:"
 
 
-def test_the_same_code_with_the_same_values_is_the_same_workflow() -> None:
-    first = made_without()
+def test_equal_redefinition_is_same_workflow() -> None:
+    first = define_without_values()
     with Engine("memory:") as engine:
-        second = made_without()
+        second = define_without_values()
         assert engine.run(first) == engine.run(second) == 7
 
 
-def test_workflows_of_a_factory_with_names_of_their_own() -> None:
-    def named(number: int) -> Workflow[[], int]:
-        @workflow(name=f"named_{number}")
-        def made() -> int:
+def test_workflows_of_factory_run_under_different_names() -> None:
+    def define(number: int) -> Workflow[[], int]:
+        @workflow(name=f"returns_{number}")
+        def returns_number() -> int:
             return number
 
-        return made
+        return returns_number
 
-    first, second = named(1), named(2)
+    first, second = define(1), define(2)
     with Engine("memory:") as engine:
         assert (engine.run(first), engine.run(second)) == (1, 2)

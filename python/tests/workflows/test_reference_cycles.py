@@ -1,4 +1,4 @@
-"""Executions that fail leave nothing for the collector of cycles."""
+"""Reference cycles: failed executions leave none for the garbage collector."""
 
 from __future__ import annotations
 
@@ -13,124 +13,124 @@ from stepfast import AsyncEngine, Engine, step, workflow
 
 
 class Broken(Exception):
-    """What steps fail with."""
+    """An error of steps and of workflow code."""
 
 
 @step
-def breaks() -> None:
+def fail() -> None:
     raise Broken("in a step")
 
 
 @step(timeout=60)
-def breaks_in_time() -> None:
+def fail_before_timeout() -> None:
     raise Broken("in a step with a limit")
 
 
 @step
-async def breaks_async() -> None:
+async def fail_async() -> None:
     raise Broken("in an async step")
 
 
 @workflow
-def cyclic_broken_once() -> None:
-    breaks()
+def fails_in_step() -> None:
+    fail()
 
 
 @workflow
-def cyclic_fails_in_time() -> None:
-    breaks_in_time()
+def fails_in_step_with_timeout() -> None:
+    fail_before_timeout()
 
 
 @workflow
-def cyclic_fails_by_itself() -> None:
+def fails_in_code() -> None:
     raise Broken("by itself")
 
 
 @workflow
-def catches_broken() -> int:
-    for broken in (breaks, breaks_in_time):
+def catches_failures() -> int:
+    for failing_step in (fail, fail_before_timeout):
         with suppress(Broken):
-            broken()
+            failing_step()
     return 1
 
 
 @workflow
-async def cyclic_fails_async() -> None:
-    await breaks_async()
+async def fails_in_async_step() -> None:
+    await fail_async()
 
 
 @workflow
-async def cyclic_fails_async_in_thread() -> None:
-    await breaks.in_thread()
+async def fails_in_step_in_thread() -> None:
+    await fail.in_thread()
 
 
 @workflow
-async def catches_broken_async() -> int:
-    for broken in (breaks_async, breaks.in_thread, breaks_in_time.in_thread):
+async def catches_failures_async() -> int:
+    for failing_step in (fail_async, fail.in_thread, fail_before_timeout.in_thread):
         with suppress(Broken):
-            await broken()
+            await failing_step()
     return 1
 
 
-#: Executions of each kind: what the collector finds is divided by their number.
-MANY = 50
+#: The number of executions of each kind, by which the number of collected objects is divided.
+EXECUTIONS_PER_KIND = 50
 
 
 @contextmanager
-def uncollected() -> Iterator[list[int]]:
-    """How many objects were in cycles, for each execution."""
-    found: list[int] = []
+def count_objects_in_cycles() -> Iterator[list[int]]:
+    """Yields a list that gets the number of objects in cycles per execution at the end."""
+    counts: list[int] = []
     gc.collect()
     gc.disable()
     try:
-        yield found
-        found.append(gc.collect() // MANY)
+        yield counts
+        counts.append(gc.collect() // EXECUTIONS_PER_KIND)
     finally:
         gc.enable()
 
 
 @pytest.mark.parametrize(
     "program",
-    [cyclic_broken_once, cyclic_fails_in_time, cyclic_fails_by_itself, catches_broken],
-    ids=lambda it: it.name,
+    [fails_in_step, fails_in_step_with_timeout, fails_in_code, catches_failures],
+    ids=lambda program: program.name,
 )
-def test_sync_executions(program: object) -> None:
-    work: object = program
+def test_failed_sync_execution_leaves_no_reference_cycles(program: object) -> None:
+    target: object = program
     with Engine("memory:") as engine:
 
-        def once() -> None:
-            for do in (lambda: engine.run(work), lambda: engine.start(work).result()):  # type: ignore[call-overload]
+        def run_once() -> None:
+            for call in (lambda: engine.run(target), lambda: engine.start(target).result()):  # type: ignore[call-overload]
                 with suppress(Broken):
-                    do()
+                    call()
 
-        once()
-        with uncollected() as found:
-            for _ in range(MANY):
-                once()
-        assert found == [0]
+        run_once()
+        with count_objects_in_cycles() as counts:
+            for _ in range(EXECUTIONS_PER_KIND):
+                run_once()
+        assert counts == [0]
 
 
 @pytest.mark.parametrize(
     "program",
-    [cyclic_fails_async, cyclic_fails_async_in_thread, catches_broken_async],
-    ids=lambda it: it.name,
+    [fails_in_async_step, fails_in_step_in_thread, catches_failures_async],
+    ids=lambda program: program.name,
 )
-def test_async_executions(program: object) -> None:
-    work: object = program
+def test_failed_async_execution_leaves_no_reference_cycles(program: object) -> None:
+    target: object = program
 
     async def main() -> None:
         async with AsyncEngine("memory:") as engine:
 
-            async def once() -> None:
+            async def run_once() -> None:
                 with suppress(Broken):
-                    await engine.run(work)  # type: ignore[call-overload]
+                    await engine.run(target)  # type: ignore[call-overload]
                 with suppress(Broken):
-                    await (await engine.start(work))  # type: ignore[call-overload]
+                    await (await engine.start(target))  # type: ignore[call-overload]
 
-            await once()
-            with uncollected() as found:
-                for _ in range(MANY):
-                    await once()
-            assert found == [0]
+            await run_once()
+            with count_objects_in_cycles() as counts:
+                for _ in range(EXECUTIONS_PER_KIND):
+                    await run_once()
+            assert counts == [0]
 
     asyncio.run(main())

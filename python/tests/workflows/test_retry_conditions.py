@@ -1,4 +1,4 @@
-"""Who tells whether an exception is worth another attempt, and what becomes of it when that goes wrong."""
+"""Retry conditions: truthy results, and conditions that raise."""
 
 import re
 from typing import Any
@@ -7,62 +7,62 @@ import pytest
 
 from stepfast import Engine, step, workflow
 
-attempts: list[int] = []
+attempt_errors: list[str] = []
 
 
-def matches(error: Exception) -> Any:
-    """Tells by something that is no bool."""
+def match_busy(error: Exception) -> Any:
+    """Returns a truthy value that is no bool for a busy error."""
     return re.search("busy", str(error))
 
 
-def breaks(error: Exception) -> bool:
+def raise_key_error(error: Exception) -> bool:
     raise KeyError("no such list")
 
 
-@step(retries=2, backoff=0, retry_if=matches)
-def is_busy(how: str) -> str:
-    attempts.append(1)
-    raise ConnectionError(how)
+@step(retries=2, backoff=0, retry_if=match_busy)
+def fail_with_condition(message: str) -> str:
+    attempt_errors.append(message)
+    raise ConnectionError(message)
 
 
-@step(retries=2, backoff=0, retry_if=breaks)
-def is_asked_about(how: str) -> str:
-    attempts.append(1)
-    raise ConnectionError(how)
-
-
-@workflow
-def asks_the_bank(how: str) -> str:
-    return is_busy(how)
+@step(retries=2, backoff=0, retry_if=raise_key_error)
+def fail_with_raising_condition(message: str) -> str:
+    attempt_errors.append(message)
+    raise ConnectionError(message)
 
 
 @workflow
-def asks_the_bank_in_vain(how: str) -> str:
+def fails_with_condition(message: str) -> str:
+    return fail_with_condition(message)
+
+
+@workflow
+def catches_error_of_condition(message: str) -> str:
     try:
-        return is_asked_about(how)
+        return fail_with_raising_condition(message)
     except KeyError as error:
         return f"{error}, of {error.__cause__!r}"
 
 
 @workflow
-def asks_the_bank_and_fails(how: str) -> str:
-    return is_asked_about(how)
+def fails_by_condition(message: str) -> str:
+    return fail_with_raising_condition(message)
 
 
-@pytest.mark.parametrize(("how", "times"), [("busy", 3), ("gone", 1)])
-def test_what_is_true_enough_counts(how: str, times: int, url: str) -> None:
-    attempts.clear()
-    with Engine(url) as engine, pytest.raises(ConnectionError, match=how):
-        engine.run(asks_the_bank, how)
-    assert len(attempts) == times
+@pytest.mark.parametrize(("message", "attempt_count"), [("busy", 3), ("gone", 1)])
+def test_truthy_condition_permits_retry(message: str, attempt_count: int, url: str) -> None:
+    attempt_errors.clear()
+    with Engine(url) as engine, pytest.raises(ConnectionError, match=message):
+        engine.run(fails_with_condition, message)
+    assert len(attempt_errors) == attempt_count
 
 
-def test_one_that_raises_fails_the_step(url: str) -> None:
-    attempts.clear()
+def test_raising_condition_fails_its_step(url: str) -> None:
+    attempt_errors.clear()
     with Engine(url) as engine:
-        assert engine.run(asks_the_bank_in_vain, "busy") == "'no such list', of ConnectionError('busy')"
-        handle = engine.start(asks_the_bank_and_fails.options(workflow_id="asks"), "busy")
+        assert engine.run(catches_error_of_condition, "busy") == "'no such list', of ConnectionError('busy')"
+        handle = engine.start(fails_by_condition.options(workflow_id="failed"), "busy")
         with pytest.raises(KeyError, match="no such list"):
             handle.result()
-        assert [checkpoint.kind for checkpoint in engine.show("asks").checkpoints] == ["failed"]
-    assert len(attempts) == 2
+        assert [checkpoint.kind for checkpoint in engine.show("failed").checkpoints] == ["failed"]
+    assert len(attempt_errors) == 2

@@ -1,4 +1,4 @@
-"""Limits in time that a replay repeats, and calls that end in the same moment."""
+"""Time limits: calls that end in the same moment, and the replay of both."""
 
 import asyncio
 import threading
@@ -10,91 +10,94 @@ import pytest
 import stepfast
 from stepfast import AsyncEngine, AsyncHandle, sleep, step, workflow
 
-#: Executions of each test: the call of some ends between the limit and the moment in which the code notices.
-MANY = 60
-LIMIT = 0.05
+#: The number of executions of each test. In some, the call ends after the limit, before the code handles it.
+EXECUTION_COUNT = 60
+#: The time limit of calls, in seconds.
+TIME_LIMIT = 0.05
 
-_held = threading.Semaphore(0)
-_is_first = threading.Event()
+hold_has_begun = threading.Semaphore(0)
+is_first_run = threading.Event()
 
 
 @workflow
-async def as_long_as_the_limit() -> int:
-    await sleep(LIMIT)
+async def sleeps_for_time_limit() -> int:
+    await sleep(TIME_LIMIT)
     return 1
 
 
 @step
-async def held_once() -> None:
-    """Waits for ever in the first run."""
-    if _is_first.is_set():
-        _held.release()
+async def hold_in_first_run() -> None:
+    """Blocks in the first run, until its engine is closed."""
+    if is_first_run.is_set():
+        hold_has_begun.release()
         await asyncio.Event().wait()
 
 
 @workflow
-async def by_timeout() -> str:
-    came = "in time"
+async def uses_timeout() -> str:
+    outcome = "in time"
     try:
-        async with stepfast.timeout(LIMIT):
-            await as_long_as_the_limit()
+        async with stepfast.timeout(TIME_LIMIT):
+            await sleeps_for_time_limit()
             await sleep(hours=1)
     except TimeoutError:
-        came = "timed out"
-    await held_once()
-    return came
+        outcome = "timed out"
+    await hold_in_first_run()
+    return outcome
 
 
 @workflow
-async def by_wait_for() -> str:
+async def uses_wait_for() -> str:
     async def code() -> None:
-        child = await as_long_as_the_limit.start()
+        child = await sleeps_for_time_limit.start()
         await child
         await sleep(hours=1)
 
-    came = "in time"
+    outcome = "in time"
     try:
-        await stepfast.wait_for(code(), LIMIT)
+        await stepfast.wait_for(code(), TIME_LIMIT)
     except TimeoutError:
-        came = "timed out"
-    await held_once()
-    return came
+        outcome = "timed out"
+    await hold_in_first_run()
+    return outcome
 
 
-async def started(engine: AsyncEngine, limited: Any) -> list[AsyncHandle[str]]:
-    """Starts many, and holds the loop until their limits are over, and their children have ended."""
-    handles = [await engine.start(limited.options(workflow_id=f"{n}")) for n in range(MANY)]
-    over = time.monotonic() + 2 * LIMIT
-    while time.monotonic() < over:
+async def start_and_block_loop(engine: AsyncEngine, limited_workflow: Any) -> list[AsyncHandle[str]]:
+    """Starts all executions, and blocks the loop until all limits are over and all children have ended."""
+    handles = [
+        await engine.start(limited_workflow.options(workflow_id=f"{n}")) for n in range(EXECUTION_COUNT)
+    ]
+    blocked_until = time.monotonic() + 2 * TIME_LIMIT
+    while time.monotonic() < blocked_until:
         pass
     return handles
 
 
-@pytest.mark.parametrize("limited", [by_timeout, by_wait_for])
-def test_a_limit_strikes_though_its_call_ends_in_the_same_moment(url: str, limited: Any) -> None:
-    async def limiting() -> list[str]:
+@pytest.mark.parametrize("limited_workflow", [uses_timeout, uses_wait_for])
+def test_time_limit_holds_if_its_call_ends_in_same_moment(url: str, limited_workflow: Any) -> None:
+    async def run_all() -> list[str]:
         async with AsyncEngine(url) as engine:
-            handles = await started(engine, limited)
+            handles = await start_and_block_loop(engine, limited_workflow)
             return await asyncio.wait_for(engine.results(handles), 60)
 
-    _is_first.clear()
-    assert set(asyncio.run(limiting())) == {"timed out"}
+    is_first_run.clear()
+    assert set(asyncio.run(run_all())) == {"timed out"}
 
 
-@pytest.mark.parametrize("limited", [by_timeout, by_wait_for])
-def test_a_replay_repeats_it(url: str, limited: Any) -> None:
+@pytest.mark.parametrize("limited_workflow", [uses_timeout, uses_wait_for])
+def test_replay_repeats_end_by_time_limit(url: str, limited_workflow: Any) -> None:
     async def first() -> None:
         async with AsyncEngine(url) as engine:
-            await started(engine, limited)
-            for _ in range(MANY):
-                assert await asyncio.to_thread(_held.acquire, timeout=60)
+            await start_and_block_loop(engine, limited_workflow)
+            for _ in range(EXECUTION_COUNT):
+                assert await asyncio.to_thread(hold_has_begun.acquire, timeout=60)
 
     async def second() -> list[str]:
         async with AsyncEngine(url) as engine:
-            handles: list[AsyncHandle[str]] = [await engine.get(f"{n}") for n in range(MANY)]
+            handles: list[AsyncHandle[str]] = [await engine.get(f"{n}") for n in range(EXECUTION_COUNT)]
             return await asyncio.wait_for(engine.results(handles), 60)
 
-    _is_first.set()
+    is_first_run.set()
     asyncio.run(first())
-    _is_first.clear()
+    is_first_run.clear()
     assert set(asyncio.run(second())) == {"timed out"}
