@@ -1,5 +1,4 @@
-"""However a program ends, the next one goes on where it was: nothing is lost, nothing is recorded twice, and
-after an orderly end it need not wait."""
+"""Ends of programs: the next program continues their executions, without waiting after an orderly end."""
 
 import json
 import os
@@ -13,8 +12,8 @@ import end_program
 import pytest
 
 PROGRAM = pathlib.Path(end_program.__file__)
-#: What the program is told by signal; `None` if it ends by itself. How it ends then. The executions it has
-#: begun, all of them if none is named.
+#: For each ending: the signal that ends the program, None if the program ends by itself; the exit code; the
+#: executions that the program has started, all of them if the list is empty.
 ENDINGS: dict[str, tuple[signal.Signals | None, int, list[str]]] = {
     "run_is_interrupted": (signal.SIGINT, -signal.SIGINT, ["one"]),
     "wait_is_interrupted": (signal.SIGINT, -signal.SIGINT, []),
@@ -42,42 +41,42 @@ ENDINGS: dict[str, tuple[signal.Signals | None, int, list[str]]] = {
 }
 
 
-#: Those in which bodies go on when the program ends.
-RELEASED = {"wait_is_interrupted", "main_exits_inside", "main_raises_inside"}
+#: The endings in which bodies continue while the program ends.
+ENDINGS_WITH_RELEASED_BODIES = {"wait_is_interrupted", "main_exits_inside", "main_raises_inside"}
 
 
-#: Those whose engine outlives the caller that ran the code: until it ends, too, the execution goes on.
-OUTLIVED = {"async_run_is_interrupted"}
+#: The endings in which the engine outlives an inline run: until its end, the execution may have further runs.
+ENDINGS_WITH_FURTHER_RUNS = {"async_run_is_interrupted"}
 
 
-def owned(url: str) -> int:
-    """How many executions belong to some worker, asked past the store's code."""
-    asked = "SELECT count(*) FROM executions WHERE owner IS NOT NULL"
+def count_owned_executions(url: str) -> int:
+    """Returns the number of executions with an owner, by a query that bypasses the store."""
+    query = "SELECT count(*) FROM executions WHERE owner IS NOT NULL"
     if url.startswith("sqlite:"):
         connection = sqlite3.connect(url.removeprefix("sqlite:"))
         try:
-            return int(connection.execute(asked).fetchone()[0])
+            return int(connection.execute(query).fetchone()[0])
         finally:
             connection.close()
-    asked = asked.replace("executions", "stepfast.executions")
-    answer = subprocess.run(["psql", "-qtA", url, "-c", asked], check=True, capture_output=True, text=True)
+    query = query.replace("executions", "stepfast.executions")
+    answer = subprocess.run(["psql", "-qtA", url, "-c", query], check=True, capture_output=True, text=True)
     return int(answer.stdout)
 
 
-def ended(
-    name: str, url: str, log: pathlib.Path, told: signal.Signals | None, arrivals: int
+def run_ending(
+    name: str, url: str, log: pathlib.Path, signal_number: signal.Signals | None, arrivals: int
 ) -> tuple[int, str]:
-    """Runs the program to its end: its exit code, and what it has said on stderr."""
+    """Runs the program to its end, and returns its exit code and the text on stderr."""
     process = subprocess.Popen(
         [sys.executable, PROGRAM, name, url, log], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
     with process:
         try:
             assert process.stdout is not None
-            if told is not None:
+            if signal_number is not None:
                 for _ in range(arrivals):
                     assert process.stdout.readline() == "in the body\n"
-                os.kill(process.pid, told)
+                os.kill(process.pid, signal_number)
             _, errors = process.communicate(timeout=60)
         finally:
             process.kill()
@@ -85,16 +84,16 @@ def ended(
 
 
 @pytest.mark.parametrize("name", ENDINGS)
-def test_the_next_program_goes_on(name: str, url: str, tmp_path: pathlib.Path) -> None:
-    told, code, ids = ENDINGS[name]
-    ids = ids or end_program.IDS
+def test_next_program_continues_executions(name: str, url: str, tmp_path: pathlib.Path) -> None:
+    signal_number, code, ids = ENDINGS[name]
+    ids = ids or end_program.WORKFLOW_IDS
     log = tmp_path / "log"
-    exit_code, errors = ended(name, url, log, told, len(ids))
+    exit_code, errors = run_ending(name, url, log, signal_number, len(ids))
     assert exit_code == code, errors
     assert "Fatal" not in errors and "destroyed" not in errors and "never retrieved" not in errors, errors
-    if told != signal.SIGTERM:
-        # handed back: nobody has to find out that it is gone
-        assert owned(url) == 0
+    if signal_number != signal.SIGTERM:
+        # the worker has requeued its executions: no takeover is needed
+        assert count_owned_executions(url) == 0
 
     kind = "async" if "async" in name or "loop" in name else "sync"
     finished = subprocess.run(
@@ -103,148 +102,158 @@ def test_the_next_program_goes_on(name: str, url: str, tmp_path: pathlib.Path) -
     assert finished.returncode == 0, finished.stderr
     outputs = json.loads(finished.stdout)
     assert list(outputs) == ids
-    begun = log.read_text().splitlines()
+    log_lines = log.read_text().splitlines()
     for id, output in outputs.items():
-        firsts = sum(outcome.startswith("first") for outcome in output)
-        # code whose bodies are told to go on right before the end comes as far as it can
-        assert firsts >= end_program.LAST if name in RELEASED else firsts == end_program.LAST
-        assert output == [f"{'first' if i < firsts else 'second'} {i}" for i in range(end_program.STEPS)]
-        # what was recorded is not run again, what was not is
+        first_count = sum(outcome.startswith("first") for outcome in output)
+        # with released bodies, the code continues as far as the end permits
+        assert (
+            first_count >= end_program.ENDING_STEP
+            if name in ENDINGS_WITH_RELEASED_BODIES
+            else first_count == end_program.ENDING_STEP
+        )
+        assert output == [
+            f"{'first' if i < first_count else 'second'} {i}" for i in range(end_program.STEP_COUNT)
+        ]
+        # the next program runs exactly the steps that have no recorded outcome
         for i, outcome in enumerate(output):
-            assert begun.count(f"second {id} {i} begins") == outcome.startswith("second")
-        if firsts < end_program.STEPS:
-            assert f"first {id} 100 begins" not in begun, "a step began while the code unwound"
-            assert begun.count(f"second {id} 100 begins") == 1
-        often = begun.count(f"first {id} {end_program.LAST} begins")
-        assert often >= 1 if name in OUTLIVED else often == (name not in {"code_exits", "async_code_exits"})
+            assert log_lines.count(f"second {id} {i} begins") == outcome.startswith("second")
+        if first_count < end_program.STEP_COUNT:
+            assert f"first {id} 100 begins" not in log_lines, "a step began while the code unwound"
+            assert log_lines.count(f"second {id} 100 begins") == 1
+        start_count = log_lines.count(f"first {id} {end_program.ENDING_STEP} begins")
+        assert (
+            start_count >= 1
+            if name in ENDINGS_WITH_FURTHER_RUNS
+            else start_count == (name not in {"code_exits", "async_code_exits"})
+        )
 
 
-BUSY = """
+THREADS_PROGRAM = """
 import sys, threading
 from stepfast import Engine, Unavailable, step, workflow
 
 @step
-def one(n: int) -> int:
+def return_number(n: int) -> int:
     return n
 
 @workflow
-def ones(n: int) -> int:
-    return one(n)
+def calls_step(n: int) -> int:
+    return return_number(n)
 
 sys.setswitchinterval(1e-5)
 engine = Engine("memory:")
-begun = threading.Semaphore(0)
+has_begun = threading.Semaphore(0)
 
-def use() -> None:
+def start_forever() -> None:
     while True:
         try:
-            engine.start(ones, 1).result()
+            engine.start(calls_step, 1).result()
         except Unavailable:
             pass
-        begun.release()
+        has_begun.release()
 
 for _ in range(8):
-    threading.Thread(target=use, daemon=True).start()
+    threading.Thread(target=start_forever, daemon=True).start()
 for _ in range(8):
-    begun.acquire()
+    has_begun.acquire()
 """
 
-BUSY_LOOP = """
+LOOP_PROGRAM = """
 import asyncio, sys, threading
 from stepfast import AsyncEngine, Unavailable, step, workflow
 
 @step
-async def one(n: int) -> int:
+async def return_number(n: int) -> int:
     return n
 
 @workflow
-async def ones(n: int) -> int:
-    return await one(n)
+async def calls_step(n: int) -> int:
+    return await return_number(n)
 
 sys.setswitchinterval(1e-5)
-begun = threading.Semaphore(0)
+has_begun = threading.Semaphore(0)
 
-async def use(engine: AsyncEngine) -> None:
+async def start_forever(engine: AsyncEngine) -> None:
     while True:
         try:
-            await (await engine.start(ones, 1))
+            await (await engine.start(calls_step, 1))
         except Unavailable:
             await asyncio.sleep(0)
-        begun.release()
+        has_begun.release()
 
 async def main() -> None:
     async with AsyncEngine("memory:") as engine:
-        await asyncio.gather(*(use(engine) for _ in range(8)))
+        await asyncio.gather(*(start_forever(engine) for _ in range(8)))
 
 threading.Thread(target=asyncio.run, args=(main(),), daemon=True).start()
 for _ in range(8):
-    begun.acquire()
+    has_begun.acquire()
 """
 
-WAITING = """
+WAITING_PROGRAM = """
 import contextlib, sys, threading
 from stepfast import Engine, Unavailable, sleep, workflow
 
 @workflow
-def sleeps() -> None:
+def sleeps_one_hour() -> None:
     sleep(3600)
 
 sys.setswitchinterval(1e-5)
 engine = Engine("memory:")
-handles = [engine.start(sleeps) for _ in range(4)]
-begun = threading.Semaphore(0)
+handles = [engine.start(sleeps_one_hour) for _ in range(4)]
+has_begun = threading.Semaphore(0)
 
-def wait(n: int) -> None:
-    begun.release()
+def wait_for_result(n: int) -> None:
+    has_begun.release()
     with contextlib.suppress(Unavailable):
         handles[n % 4].result()
 
 for n in range(100):
-    threading.Thread(target=wait, args=(n,), daemon=True).start()
+    threading.Thread(target=wait_for_result, args=(n,), daemon=True).start()
 for _ in range(100):
-    begun.acquire()
+    has_begun.acquire()
 """
 
 
-FIRST_WAIT = """
+FIRST_WAIT_PROGRAM = """
 import contextlib, threading, time
 from stepfast import Engine, Unavailable, sleep, workflow
 
 @workflow
-def sleeps() -> None:
+def sleeps_one_hour() -> None:
     sleep(3600)
 
 engine = Engine("memory:")
-handle = engine.start(sleeps)
-begun = threading.Event()
+handle = engine.start(sleeps_one_hour)
+has_begun = threading.Event()
 main_thread = threading.main_thread
 
 def slow_main_thread() -> threading.Thread:
-    # what native code asks a thread that waits for the first time
+    # native code calls this in a thread that waits for the first time
     if threading.current_thread() is not main_thread():
-        begun.set()
-        until = time.monotonic() + 0.5
-        while time.monotonic() < until:
+        has_begun.set()
+        end_time = time.monotonic() + 0.5
+        while time.monotonic() < end_time:
             pass
     return main_thread()
 
-def wait() -> None:
+def wait_for_result() -> None:
     with contextlib.suppress(Unavailable):
         handle.result()
 
 threading.main_thread = slow_main_thread
-threading.Thread(target=wait, daemon=True).start()
-begun.wait()
+threading.Thread(target=wait_for_result, daemon=True).start()
+has_begun.wait()
 """
 
 
 @pytest.mark.parametrize(
     ("source", "times"),
-    [(BUSY, 40), (BUSY_LOOP, 20), (WAITING, 20), (FIRST_WAIT, 1)],
+    [(THREADS_PROGRAM, 40), (LOOP_PROGRAM, 20), (WAITING_PROGRAM, 20), (FIRST_WAIT_PROGRAM, 1)],
     ids=["threads", "loop", "waiting", "first wait"],
 )
-def test_a_program_ends_in_order_while_daemon_threads_use_its_engine(source: str, times: int) -> None:
-    """Python ends such threads where they come back for the interpreter, never below native code."""
+def test_program_ends_while_daemon_threads_use_its_engine(source: str, times: int) -> None:
+    """Python ends such threads where they return to the interpreter, never inside native code."""
     for _ in range(times):
         program = subprocess.run(
             [sys.executable, "-c", source], capture_output=True, text=True, timeout=60, check=False
