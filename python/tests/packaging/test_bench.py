@@ -1,4 +1,4 @@
-"""`stepfast bench --sdk python`: the package's part by itself, and from the program."""
+"""`stepfast bench --sdk python`: the module of the package, alone and under the program."""
 
 import asyncio
 import gc
@@ -17,42 +17,42 @@ from stepfast.bench import memory, workflows
 from stepfast.bench.tally import Tally
 
 
-def asked(url: str, **others: Any) -> dict[str, Any]:
+def make_request(url: str, **others: Any) -> dict[str, Any]:
     parameters = {"mode": "run", "concurrency": 8, "is_threads": False, "steps": 0, "total": 200}
     return {"experiment": "workflows", "url": url} | parameters | others
 
 
-def measured(asked: dict[str, Any], what: str) -> Any:
-    """What the package says when it is asked as the program asks it."""
-    said = subprocess.run(
+def run_bench(request: dict[str, Any], key: str) -> Any:
+    """Returns one value that the module prints for a request of the program."""
+    process = subprocess.run(
         [sys.executable, "-m", "stepfast.bench"],
-        input=f"{json.dumps(asked)}\n{{}}\n",
+        input=f"{json.dumps(request)}\n{{}}\n",
         capture_output=True,
         text=True,
         timeout=120,
     )
-    assert said.returncode == 0, said.stderr
-    lines = [json.loads(line) for line in said.stdout.splitlines()]
+    assert process.returncode == 0, process.stderr
+    lines = [json.loads(line) for line in process.stdout.splitlines()]
     assert lines[0]["stepfast"] == _native.__version__
     assert {"ready": True} in lines
-    [answer] = [line[what] for line in lines if what in line]
-    return answer
+    [result] = [line[key] for line in lines if key in line]
+    return result
 
 
-def report(program: pathlib.Path, folder: pathlib.Path, *arguments: str) -> tuple[str, dict[str, Any]]:
-    """What the program prints, and writes as JSON."""
+def run_program(program: pathlib.Path, folder: pathlib.Path, *arguments: str) -> tuple[str, dict[str, Any]]:
+    """Runs the program, and returns its output and the report that it writes as JSON."""
     file = folder / "report.json"
     command = [program, "bench", *arguments, "--python", sys.executable, "--json", file]
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=120)
-    assert ended.returncode == 0, ended.stderr
-    return ended.stdout, json.loads(file.read_text())
+    process = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert process.returncode == 0, process.stderr
+    return process.stdout, json.loads(file.read_text())
 
 
 @pytest.mark.parametrize("mode", ["start", "run"])
 @pytest.mark.parametrize("is_threads", [False, True], ids=["tasks", "threads"])
 @pytest.mark.parametrize("steps", [0, 2])
-def test_every_workflow_completes_and_counts(mode: str, is_threads: bool, steps: int, url: str) -> None:
-    row = measured(asked(url, mode=mode, is_threads=is_threads, steps=steps), "row")
+def test_bench_counts_every_completed_workflow(mode: str, is_threads: bool, steps: int, url: str) -> None:
+    row = run_bench(make_request(url, mode=mode, is_threads=is_threads, steps=steps), "row")
     assert (row["completed"], row["failed"]) == (200, 0)
     assert 0 < row["p50_ms"] <= row["p99_ms"] <= row["max_ms"]
     assert row["per_second"] == pytest.approx(200 / row["seconds"])
@@ -62,11 +62,11 @@ def test_every_workflow_completes_and_counts(mode: str, is_threads: bool, steps:
 
 
 def drive(url: str, is_threads: bool) -> dict[str, Any]:
-    """The row of ten workflows that are run here."""
+    """Runs ten workflows in this process, and returns their row."""
     parameters = workflows.Parameters(url, "start", 3, is_threads, 1, 10)
     tally = Tally(10)
 
-    async def by_tasks() -> None:
+    async def run_tasks() -> None:
         async with AsyncEngine(url) as engine:
             await workflows.drive(engine, parameters, 3, tally)
 
@@ -74,12 +74,12 @@ def drive(url: str, is_threads: bool) -> dict[str, Any]:
         with Engine(url) as engine:
             workflows.drive_here(engine, parameters, 3, tally)
     else:
-        asyncio.run(by_tasks())
+        asyncio.run(run_tasks())
     return tally.row(2.0)
 
 
 @pytest.mark.parametrize("is_threads", [False, True], ids=["tasks", "threads"])
-def test_wrong_outputs_and_errors_do_not_count(
+def test_bench_counts_wrong_outputs_and_errors_as_failed(
     is_threads: bool, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     workflow = workflows.counting_here if is_threads else workflows.counting
@@ -90,21 +90,21 @@ def test_wrong_outputs_and_errors_do_not_count(
             raise LookupError("no four")
         return output + (n > 6)
 
-    async def faulty(n: int, steps: int) -> int:
+    async def fail_at_four(n: int, steps: int) -> int:
         return check(n, await code(n, steps))
 
-    def faulty_here(n: int, steps: int) -> int:
+    def fail_at_four_here(n: int, steps: int) -> int:
         return check(n, code(n, steps))
 
-    monkeypatch.setattr(workflow, "function", faulty_here if is_threads else faulty)
+    monkeypatch.setattr(workflow, "function", fail_at_four_here if is_threads else fail_at_four)
     row = drive("memory:", is_threads)
     assert (row["completed"], row["failed"], row["per_second"]) == (6, 4, 3.0)
-    said = capfd.readouterr().err.splitlines()
-    assert len(said) == 1, "the first failure is told, and no other"
-    assert said[0].startswith("a workflow failed: "), said
+    errors = capfd.readouterr().err.splitlines()
+    assert len(errors) == 1, "only the first failure is reported"
+    assert errors[0].startswith("a workflow failed: "), errors
 
 
-def test_quantiles_are_of_what_was_measured() -> None:
+def test_row_contains_quantiles_of_measured_times() -> None:
     tally = Tally(0)
     assert tally.row(1.0)["p50_ms"] == 0.0
     tally.took += [n / 1000 for n in range(200, 0, -1)]
@@ -112,32 +112,32 @@ def test_quantiles_are_of_what_was_measured() -> None:
     assert (row["p50_ms"], row["p99_ms"], row["max_ms"]) == (100.0, 198.0, 200.0)
 
 
-def test_a_heartbeat_notes_how_long_it_could_not_beat() -> None:
+def test_heartbeat_measures_longest_gap_of_loop() -> None:
     async def main() -> float:
         heartbeat = memory.Heartbeat()
         await heartbeat.settle()
-        # keeps the loop, as the clock has it, for at least as long
-        begun = time.perf_counter()
-        while time.perf_counter() - begun < 0.03:
+        # blocks the loop for at least this time by the clock
+        started_at = time.perf_counter()
+        while time.perf_counter() - started_at < 0.03:
             pass
         return await heartbeat.end()
 
     assert asyncio.run(main()) >= 30
 
 
-def test_collections_are_noted() -> None:
+def test_collections_measure_longest_garbage_collection() -> None:
     with memory.Collections() as collections:
         gc.collect()
-    noted = collections.longest
-    assert noted > 0
+    longest = collections.longest
+    assert longest > 0
     gc.collect()
-    assert collections.longest == noted
+    assert collections.longest == longest
 
 
 @pytest.mark.parametrize("kind", ["blocked", "burst", "fed", "tuned"])
-def test_memory_has_its_figures(kind: str, url: str) -> None:
-    many = {"few": 10, "many": 250} if kind == "blocked" else {"many": 250}
-    figures, row = measured({"experiment": "memory", "kind": kind, "url": url} | many, "measured")
+def test_memory_experiment_has_its_figures(kind: str, url: str) -> None:
+    counts = {"few": 10, "many": 250} if kind == "blocked" else {"many": 250}
+    figures, row = run_bench({"experiment": "memory", "kind": kind, "url": url} | counts, "measured")
     assert (row["mode"], row["completed"], row["failed"]) == (kind, 250, 0)
     if kind == "blocked":
         assert set(figures) == {"each_bytes"}
@@ -150,89 +150,85 @@ def test_memory_has_its_figures(kind: str, url: str) -> None:
     assert kind != "burst" or (figures["most_in_flight"] == 250 and figures["without_engine_ms"] > 0.5)
 
 
-def test_what_goes_wrong_is_said(tmp_path: pathlib.Path) -> None:
-    for lines, says in [
-        (asked(f"sqlite:{tmp_path}/none/a.db"), "[SF-"),
+def test_bench_reports_its_error_without_traceback(tmp_path: pathlib.Path) -> None:
+    for request, message in [
+        (make_request(f"sqlite:{tmp_path}/none/a.db"), "[SF-"),
         ({"experiment": "juggling"}, "there is no experiment 'juggling'"),
     ]:
-        ended = subprocess.run(
+        process = subprocess.run(
             [sys.executable, "-m", "stepfast.bench"],
-            input=json.dumps(lines) + "\n",
+            input=json.dumps(request) + "\n",
             capture_output=True,
             text=True,
             timeout=60,
         )
-        assert ended.returncode == 1
-        assert says in ended.stderr and "Traceback" not in ended.stderr
+        assert process.returncode == 1
+        assert message in process.stderr and "Traceback" not in process.stderr
 
 
-def test_the_program_prints_rows_of_python(program: pathlib.Path, url: str, tmp_path: pathlib.Path) -> None:
+def test_program_prints_rows_of_python(program: pathlib.Path, url: str, tmp_path: pathlib.Path) -> None:
     sweep = ["--iterations", "50", "--concurrency", "1,4", "--threads", "2", "--mode", "start"]
-    printed, written = report(program, tmp_path, "steps", "--sdk", "python", "--store", url, *sweep)
-    assert printed.startswith("steps on ") and ", python, durability full," in printed
-    assert "| 2 threads |" in printed
-    assert (written["experiment"], written["sdk"]) == ("steps", "python")
-    rows = [(row["concurrency"], row.get("callers"), row["steps"], row["mode"]) for row in written["rows"]]
+    output, report = run_program(program, tmp_path, "steps", "--sdk", "python", "--store", url, *sweep)
+    assert output.startswith("steps on ") and ", python, durability full," in output
+    assert "| 2 threads |" in output
+    assert (report["experiment"], report["sdk"]) == ("steps", "python")
+    rows = [(row["concurrency"], row.get("callers"), row["steps"], row["mode"]) for row in report["rows"]]
     assert rows == [(1, None, 3, "start"), (4, None, 3, "start"), (2, "threads", 3, "start")]
-    assert all((row["completed"], row["failed"]) == (50, 0) for row in written["rows"])
-    # of the server's log, if there is one; a temporary directory may be one that is never written to disk
-    assert url.startswith("sqlite") or all(row["bytes_written"] > 0 for row in written["rows"])
+    assert all((row["completed"], row["failed"]) == (50, 0) for row in report["rows"])
+    # the bytes of the server's log; for SQLite they may be 0, on a file system without a disk
+    assert url.startswith("sqlite") or all(row["bytes_written"] > 0 for row in report["rows"])
 
 
-def test_the_program_measures_queues_in_python(
-    program: pathlib.Path, url: str, tmp_path: pathlib.Path
-) -> None:
+def test_program_measures_queues_in_python(program: pathlib.Path, url: str, tmp_path: pathlib.Path) -> None:
     sweep = ("--iterations", "300", "--concurrency", "20", "--queues", "1,3", "--limit", "50")
-    printed, written = report(program, tmp_path, "queue", "--sdk", "python", "--store", url, *sweep)
-    assert printed.startswith("queue on ") and ", python, durability full, " in printed
+    output, report = run_program(program, tmp_path, "queue", "--sdk", "python", "--store", url, *sweep)
+    assert output.startswith("queue on ") and ", python, durability full, " in output
     waits = ["one at a time, to start", "one at a time, to result"]
     expected = [(mode, n) for n in (1, 3) for mode in ("enqueue", "drain", "both", *waits)]
-    assert [(row["mode"], row["queues"]) for row in written["rows"]] == expected
-    for row in written["rows"]:
+    assert [(row["mode"], row["queues"]) for row in report["rows"]] == expected
+    for row in report["rows"]:
         assert (row["completed"], row["failed"]) == (200 if row["mode"] in waits else 300, 0)
         assert row["per_second"] > 0
-    refused = [program, "bench", "queue", "--sdk", "python", "--workers", "2"]
-    ended = subprocess.run(refused, capture_output=True, text=True, timeout=120)
-    assert ended.returncode == 1 and "--workers is for --sdk rust" in ended.stderr
+    command = [program, "bench", "queue", "--sdk", "python", "--workers", "2"]
+    process = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert process.returncode == 1 and "--workers is for --sdk rust" in process.stderr
 
 
-def test_the_program_judges_the_payload_experiment(
-    program: pathlib.Path, url: str, tmp_path: pathlib.Path
-) -> None:
-    # Python without being asked to
-    printed, written = report(program, tmp_path, "payload", "--store", url, "--iterations", "5")
-    assert written["sdk"] == "python"
-    sizes = [row["size"] for row in written["rows"] if row["mode"] == "durable" and "size" in row]
+def test_program_judges_payload_experiment(program: pathlib.Path, url: str, tmp_path: pathlib.Path) -> None:
+    # this experiment uses Python by default
+    output, report = run_program(program, tmp_path, "payload", "--store", url, "--iterations", "5")
+    assert report["sdk"] == "python"
+    sizes = [row["size"] for row in report["rows"] if row["mode"] == "durable" and "size" in row]
     assert sizes == [10**i for i in range(7)]
-    assert all(row["min_ms"] <= row["p50_ms"] <= row["max_ms"] for row in written["rows"])
-    assert {row["mode"] for row in written["rows"]} == {
+    assert all(row["min_ms"] <= row["p50_ms"] <= row["max_ms"] for row in report["rows"])
+    assert {row["mode"] for row in report["rows"]} == {
         *["first call", "ordinary", "durable", "speculative", "batched"],
         *["commit", "append", "random data"],
     }
-    assert sum("limit" in figure for figure in written["figures"]) == 6
-    assert "one batched step" in printed and printed.count(" met ") + printed.count(" MISSED ") == 6
+    assert sum("limit" in figure for figure in report["figures"]) == 6
+    assert "one batched step" in output and output.count(" met ") + output.count(" MISSED ") == 6
 
 
-def test_the_program_measures_memory_in_python(program: pathlib.Path, tmp_path: pathlib.Path) -> None:
-    printed, written = report(program, tmp_path, "memory", "--sdk", "python", "--iterations", "2000")
-    assert [row["mode"] for row in written["rows"]] == ["blocked", "burst", "fed", "tuned"]
-    assert "event loop kept, started 100 in a turn" in printed
-    # fewer than the targets are for
-    assert not any("limit" in figure for figure in written["figures"])
+def test_program_measures_memory_in_python(program: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    output, report = run_program(program, tmp_path, "memory", "--sdk", "python", "--iterations", "2000")
+    assert [row["mode"] for row in report["rows"]] == ["blocked", "burst", "fed", "tuned"]
+    assert "event loop kept, started 100 in a turn" in output
+    # the targets are for more iterations
+    assert not any("limit" in figure for figure in report["figures"])
 
 
-def test_the_program_says_why_python_failed(program: pathlib.Path, tmp_path: pathlib.Path) -> None:
+def test_program_reports_error_of_python(program: pathlib.Path, tmp_path: pathlib.Path) -> None:
     store = f"sqlite:{tmp_path}/none/a.db"
     command = [program, "bench", "workflows", "--sdk", "python", "--python", sys.executable, "--store", store]
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=60)
-    assert ended.returncode == 1 and ended.stdout == ""
-    assert "the benchmark in" in ended.stderr and "[SF-" in ended.stderr, ended.stderr
+    process = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert process.returncode == 1 and process.stdout == ""
+    assert "the benchmark in" in process.stderr and "[SF-" in process.stderr, process.stderr
 
 
-def test_the_python_beside_the_program_is_the_default(program: pathlib.Path, tmp_path: pathlib.Path) -> None:
-    beside = tmp_path / "python"
-    beside.write_text(f'#!/bin/sh\necho started >&2\nexec {sys.executable} "$@"\n')
-    beside.chmod(0o755)
+def test_program_uses_python_beside_it_by_default(program: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    python = tmp_path / "python"
+    python.write_text(f'#!/bin/sh\necho started >&2\nexec {sys.executable} "$@"\n')
+    python.chmod(0o755)
     shutil.copy(program, tmp_path / "stepfast")
     sweep = [
         "--sdk",
@@ -247,8 +243,8 @@ def test_the_python_beside_the_program_is_the_default(program: pathlib.Path, tmp
         "run",
     ]
     command = [tmp_path / "stepfast", "bench", "workflows", *sweep]
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=60)
-    assert ended.returncode == 0, ended.stderr
-    # what Python says to people is passed on
-    assert ended.stderr == "started\n"
-    assert "| run " in ended.stdout
+    process = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert process.returncode == 0, process.stderr
+    # the program passes on the stderr of Python
+    assert process.stderr == "started\n"
+    assert "| run " in process.stdout

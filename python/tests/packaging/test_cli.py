@@ -1,4 +1,4 @@
-"""What the program `stepfast` shows of executions whose values are Python's."""
+"""Executions with values of Python, as the program `stepfast` shows them."""
 
 import asyncio
 import dataclasses
@@ -53,26 +53,26 @@ VALUES: list[tuple[Any, Any]] = [
 
 
 @workflow
-def given_back(value: Any) -> Any:
+def returns_value(value: Any) -> Any:
     return value
 
 
-def shown(program: pathlib.Path, store: str, workflow_id: str, *arguments: str) -> str:
+def show_execution(program: pathlib.Path, store: str, workflow_id: str, *arguments: str) -> str:
     command = [program, "workflow", "show", workflow_id, "--store", store, *arguments]
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=120)
-    assert ended.returncode == 0, ended.stderr
-    return ended.stdout
+    process = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert process.returncode == 0, process.stderr
+    return process.stdout
 
 
-def test_values_of_python_are_shown_as_what_is_nearest(program: pathlib.Path, tmp_path: pathlib.Path) -> None:
+def test_values_of_python_are_shown_as_nearest_json(program: pathlib.Path, tmp_path: pathlib.Path) -> None:
     store = f"sqlite:{tmp_path}/a.db"
     with Engine(store) as engine:
         for number, (value, _) in enumerate(VALUES):
-            engine.run(given_back.options(workflow_id=f"value-{number}"), value)
-    for number, (_, says) in enumerate(VALUES):
-        record = json.loads(shown(program, store, f"value-{number}", "--json"))
-        assert record["outcome"] == says
-        assert record["input"] == [[says], {}]
+            engine.run(returns_value.options(workflow_id=f"value-{number}"), value)
+    for number, (_, expected) in enumerate(VALUES):
+        record = json.loads(show_execution(program, store, f"value-{number}", "--json"))
+        assert record["outcome"] == expected
+        assert record["input"] == [[expected], {}]
 
 
 @step(retries=1, backoff=0)
@@ -81,21 +81,21 @@ async def reserve(item: str) -> None:
 
 
 @workflow
-async def order_of_gold() -> None:
+async def orders_gold() -> None:
     await sleep(0.001)
     await reserve("gold")
 
 
-async def fails(store: str) -> None:
+async def run_failing_order(store: str) -> None:
     async with AsyncEngine(store) as engine:
         with pytest.raises(OutOfStock):
-            await engine.run(order_of_gold.options(workflow_id="order-7"))
+            await engine.run(orders_gold.options(workflow_id="order-7"))
 
 
 def test_exceptions_are_shown_with_their_class(program: pathlib.Path, tmp_path: pathlib.Path) -> None:
     store = f"sqlite:{tmp_path}/a.db"
-    asyncio.run(fails(store))
-    text = shown(program, store, "order-7")
-    # the outcome, that of the step, and its first attempt
+    asyncio.run(run_failing_order(store))
+    text = show_execution(program, store, "order-7")
+    # the outcome of the execution, the outcome of the step, and its first attempt
     assert text.count("OutOfStock: gold") == 3
     assert "sleep" in text and "timer" not in text

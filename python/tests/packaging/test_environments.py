@@ -1,4 +1,4 @@
-"""The programs that engines live in: web servers, test frameworks, notebooks, other event loops."""
+"""Environments of engines: web servers, test frameworks, notebooks and other event loops."""
 
 import asyncio
 import importlib.metadata
@@ -23,18 +23,18 @@ import stepfast
 from stepfast import AsyncEngine, Workflow
 
 
-def client(url: str) -> httpx.Client:
+def open_client(url: str) -> httpx.Client:
     return httpx.Client(base_url=url, timeout=HANG_TIMEOUT)
 
 
 # ---- web servers -------------------------------------------------------------------------------------------
 
 
-def test_a_server_with_a_loop(url: str) -> None:
-    with web_server("web_app:app", PROGRAMS, URL=url) as server, client(server.url) as http:
+def test_asgi_server_runs_workflows_on_its_loop(url: str) -> None:
+    with web_server("web_app:app", PROGRAMS, URL=url) as server, open_client(server.url) as http:
         with ThreadPoolExecutor(16) as callers:
-            ran = list(callers.map(lambda n: http.post(f"/run/{n % 7}").json(), range(64)))
-            assert ran == [list(range(n % 7)) for n in range(64)]
+            outputs_of_runs = list(callers.map(lambda n: http.post(f"/run/{n % 7}").json(), range(64)))
+            assert outputs_of_runs == [list(range(n % 7)) for n in range(64)]
             ids = list(callers.map(lambda n: http.post(f"/start/{n % 7}").json(), range(64)))
             outputs = list(callers.map(lambda id: http.get(f"/result/{id}").json(), ids))
             assert outputs == [list(range(n % 7)) for n in range(64)]
@@ -44,32 +44,32 @@ def test_a_server_with_a_loop(url: str) -> None:
         assert "Traceback" not in server.log, server.log
 
 
-def test_a_server_that_is_told_to_end_hands_back(url: str) -> None:
-    with web_server("web_app:app", PROGRAMS, URL=url) as server, client(server.url) as http:
-        assert http.post("/begin/left").json() == "left"
+def test_terminated_server_requeues_executions(url: str) -> None:
+    with web_server("web_app:app", PROGRAMS, URL=url) as server, open_client(server.url) as http:
+        assert http.post("/begin/requeued").json() == "requeued"
         pid = http.get("/pid").json()
         server.send_signal(signal.SIGTERM)
         assert server.wait_for_end() in (0, -signal.SIGTERM), server.log
         assert "Traceback" not in server.log, server.log
-    with web_server("web_app:app", PROGRAMS, URL=url) as server, client(server.url) as http:
-        # it goes on with what was left
-        assert http.post("/wait/left").json() == http.get("/pid").json() != pid
+    with web_server("web_app:app", PROGRAMS, URL=url) as server, open_client(server.url) as http:
+        # the second server continues the execution of the first
+        assert http.post("/wait/requeued").json() == http.get("/pid").json() != pid
 
 
-def test_a_server_with_threads(url: str) -> None:
-    with web_server("web_app:sync_app", PROGRAMS, URL=url) as server, client(server.url) as http:
+def test_wsgi_server_runs_workflows_in_its_threads(url: str) -> None:
+    with web_server("web_app:sync_app", PROGRAMS, URL=url) as server, open_client(server.url) as http:
         with ThreadPoolExecutor(16) as callers:
-            ran = list(callers.map(lambda n: http.post(f"/run/{n % 5}").json(), range(64)))
-        assert ran == [[[i, False] for i in range(n % 5)] for n in range(64)]
+            outputs_of_runs = list(callers.map(lambda n: http.post(f"/run/{n % 5}").json(), range(64)))
+        assert outputs_of_runs == [[[i, False] for i in range(n % 5)] for n in range(64)]
         server.send_signal(signal.SIGINT)
         assert server.wait_for_end() in (0, -signal.SIGINT), server.log
         assert "Traceback" not in server.log, server.log
 
 
-def test_a_server_with_several_workers(url: str) -> None:
+def test_server_with_several_workers_shares_executions(url: str) -> None:
     with (
         web_server("web_app:app", PROGRAMS, workers=2, URL=url) as server,
-        client(server.url) as http,
+        open_client(server.url) as http,
         ThreadPoolExecutor(8) as callers,
     ):
         ids = list(callers.map(lambda n: http.post(f"/start/{n % 7}").json(), range(32)))
@@ -90,16 +90,16 @@ import pytest
 from stepfast import AsyncEngine, InvalidArgument, sleep, step, workflow
 
 @step
-async def checked_step(n: int) -> int:
+async def return_number(n: int) -> int:
     return n
 
 @workflow
-async def checked_workflow(n: int) -> list[int]:
+async def returns_numbers(n: int) -> list[int]:
     await sleep(0.001)
-    return await asyncio.gather(*[checked_step(i) for i in range(n)])
+    return await asyncio.gather(*[return_number(i) for i in range(n)])
 """
 
-WITH_PYTEST_ASYNCIO = """
+PYTEST_ASYNCIO_TESTS = """
 import pytest_asyncio
 
 @pytest_asyncio.fixture
@@ -108,28 +108,28 @@ async def engine(tmp_path):
         yield engine
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def shared():
+async def module_engine():
     async with AsyncEngine("memory:") as engine:
         yield engine
 
 async def test_run(engine):
-    assert await engine.run(checked_workflow, 3) == [0, 1, 2]
+    assert await engine.run(returns_numbers, 3) == [0, 1, 2]
 
 async def test_start(engine):
-    assert await (await engine.start(checked_workflow, 4)) == [0, 1, 2, 3]
+    assert await (await engine.start(returns_numbers, 4)) == [0, 1, 2, 3]
 
 @pytest.mark.asyncio(loop_scope="module")
 @pytest.mark.parametrize("n", [1, 2])
-async def test_shared(shared, n):
-    assert await shared.run(checked_workflow, n) == list(range(n))
-    assert await shared.count() == n
+async def test_engine_is_shared(module_engine, n):
+    assert await module_engine.run(returns_numbers, n) == list(range(n))
+    assert await module_engine.count() == n
 
-async def test_elsewhere(shared):
+async def test_other_loop_is_refused(module_engine):
     with pytest.raises(InvalidArgument, match="event loop on which it was opened"):
-        await shared.run(checked_workflow, 1)
+        await module_engine.run(returns_numbers, 1)
 """
 
-WITH_ANYIO = """
+ANYIO_TESTS = """
 import anyio
 
 pytestmark = pytest.mark.anyio
@@ -144,16 +144,16 @@ async def engine(tmp_path):
         yield engine
 
 async def test_run(engine):
-    assert await engine.run(checked_workflow, 3) == [0, 1, 2]
+    assert await engine.run(returns_numbers, 3) == [0, 1, 2]
 
 async def test_start(engine):
-    assert await (await engine.start(checked_workflow, 4)) == [0, 1, 2, 3]
+    assert await (await engine.start(returns_numbers, 4)) == [0, 1, 2, 3]
 
 async def test_task_group(engine):
     outputs = []
 
     async def run(n):
-        outputs.append(await engine.run(checked_workflow, n))
+        outputs.append(await engine.run(returns_numbers, n))
 
     async with anyio.create_task_group() as group:
         for n in range(3):
@@ -162,20 +162,20 @@ async def test_task_group(engine):
 
 async def test_cancel_scope(engine):
     with anyio.move_on_after(0.01) as scope:
-        handle = await engine.start(sleeps_on.options(workflow_id="a"))
+        handle = await engine.start(sleeps_one_hour.options(workflow_id="a"))
         await handle
     assert scope.cancelled_caught
     assert await handle.status() in ("running", "waiting")
 
 @workflow
-async def sleeps_on() -> None:
+async def sleeps_one_hour() -> None:
     await sleep(3600)
 """
 
 
-def pytest_on(folder: pathlib.Path, source: str, plugin: str) -> "subprocess.CompletedProcess[str]":
-    """Runs pytest with a plugin on some tests; warnings are errors."""
-    (folder / "test_it.py").write_text(WORKFLOWS + source)
+def run_pytest(folder: pathlib.Path, source: str, plugin: str) -> "subprocess.CompletedProcess[str]":
+    """Runs pytest with a plugin on the tests of a source. Warnings are errors."""
+    (folder / "test_workflows.py").write_text(WORKFLOWS + source)
     options = "asyncio_mode = auto\nasyncio_default_fixture_loop_scope = function\n"
     (folder / "pytest.ini").write_text(
         f"[pytest]\nfilterwarnings = error\n{options if plugin == 'asyncio' else ''}"
@@ -190,66 +190,66 @@ def pytest_on(folder: pathlib.Path, source: str, plugin: str) -> "subprocess.Com
     )
 
 
-def test_pytest_asyncio(tmp_path: pathlib.Path) -> None:
-    ended = pytest_on(tmp_path, WITH_PYTEST_ASYNCIO, "asyncio")
-    assert ended.returncode == 0, ended.stdout + ended.stderr
-    assert "5 passed" in ended.stdout
+def test_engine_works_with_pytest_asyncio(tmp_path: pathlib.Path) -> None:
+    process = run_pytest(tmp_path, PYTEST_ASYNCIO_TESTS, "asyncio")
+    assert process.returncode == 0, process.stdout + process.stderr
+    assert "5 passed" in process.stdout
 
 
-def test_anyio_on_asyncio(tmp_path: pathlib.Path) -> None:
-    ended = pytest_on(tmp_path, WITH_ANYIO.replace("BACKEND", "'asyncio'"), "anyio")
-    assert ended.returncode == 0, ended.stdout + ended.stderr
-    assert "4 passed" in ended.stdout
+def test_engine_works_with_anyio_on_asyncio(tmp_path: pathlib.Path) -> None:
+    process = run_pytest(tmp_path, ANYIO_TESTS.replace("BACKEND", "'asyncio'"), "anyio")
+    assert process.returncode == 0, process.stdout + process.stderr
+    assert "4 passed" in process.stdout
 
 
-def test_anyio_on_trio_says_what_is_needed(tmp_path: pathlib.Path) -> None:
-    ended = pytest_on(tmp_path, WITH_ANYIO.replace("BACKEND", "'trio'"), "anyio")
-    assert ended.returncode == 1
-    assert "4 errors" in ended.stdout
-    assert "an AsyncEngine needs a running event loop of asyncio (trio has another kind)" in ended.stdout
+def test_anyio_on_trio_fails_with_reason(tmp_path: pathlib.Path) -> None:
+    process = run_pytest(tmp_path, ANYIO_TESTS.replace("BACKEND", "'trio'"), "anyio")
+    assert process.returncode == 1
+    assert "4 errors" in process.stdout
+    assert "an AsyncEngine needs a running event loop of asyncio (trio has another kind)" in process.stdout
 
 
 # ---- notebooks ---------------------------------------------------------------------------------------------
 
-DEFINED = """
+DEFINITIONS = """
 from stepfast import AsyncEngine, Engine, step, workflow
 
 @step
-def noted_step() -> str:
+def return_version() -> str:
     return "first"
 
 @workflow
-def noted() -> str:
-    return noted_step()
+def returns_version() -> str:
+    return return_version()
 
 @workflow
-async def noted_async() -> str:
+async def returns_version_async() -> str:
     return "first"
 """
-DEFINED_AGAIN = DEFINED.replace('"first"', '"second"')
+CHANGED_DEFINITIONS = DEFINITIONS.replace('"first"', '"second"')
 
 CELLS = [
-    DEFINED,
+    DEFINITIONS,
     "engine = Engine(URL)",
-    "engine.run(noted)",
+    "engine.run(returns_version)",
     # the same cell again
-    DEFINED,
-    "engine.run(noted), engine.start(noted).result()",
-    # and another time, after it was edited
-    DEFINED_AGAIN,
-    "engine.run(noted), engine.start(noted).result()",
+    DEFINITIONS,
+    "engine.run(returns_version), engine.start(returns_version).result()",
+    # the same cell after an edit
+    CHANGED_DEFINITIONS,
+    "engine.run(returns_version), engine.start(returns_version).result()",
     "engine.close()",
-    "engine = Engine(URL); engine.run(noted)",
+    "engine = Engine(URL); engine.run(returns_version)",
     "async_engine = await AsyncEngine(URL).open()",
-    "await async_engine.run(noted_async), await async_engine.run(noted)",
-    "handle = await async_engine.start(noted_async); await handle",
-    DEFINED,
-    "import asyncio; await asyncio.gather(*[async_engine.run(noted_async) for _ in range(3)])",
+    "await async_engine.run(returns_version_async), await async_engine.run(returns_version)",
+    "handle = await async_engine.start(returns_version_async); await handle",
+    DEFINITIONS,
+    "import asyncio; await asyncio.gather(*[async_engine.run(returns_version_async) for _ in range(3)])",
     "await async_engine.close()",
     # the kernel ends while engines are open
-    "async_engine = await AsyncEngine(URL).open(); await async_engine.run(noted_async)",
+    "async_engine = await AsyncEngine(URL).open(); await async_engine.run(returns_version_async)",
 ]
-SHOWN = {
+EXPECTED_OUTPUTS = {
     2: "'first'",
     4: "('first', 'first')",
     6: "('second', 'second')",
@@ -261,61 +261,61 @@ SHOWN = {
 }
 
 
-def test_a_notebook(url: str, tmp_path: pathlib.Path) -> None:
+def test_notebook_redefines_and_runs_workflows(url: str, tmp_path: pathlib.Path) -> None:
     notebook = nbformat.v4.new_notebook()
     notebook.cells = [nbformat.v4.new_code_cell(cell.replace("URL", repr(url))) for cell in CELLS]
     NotebookClient(
         notebook, timeout=HANG_TIMEOUT, kernel_name="python3", resources={"metadata": {"path": str(tmp_path)}}
     ).execute()
-    shown = {
+    outputs = {
         i: output.data["text/plain"]
         for i, cell in enumerate(notebook.cells)
         for output in cell.outputs
         if output.output_type == "execute_result"
     }
-    assert shown == SHOWN
-    # nothing was said on stderr
+    assert outputs == EXPECTED_OUTPUTS
+    # no cell writes to stderr
     assert not any(output.output_type == "stream" for cell in notebook.cells for output in cell.outputs)
 
 
 # ---- event loops -------------------------------------------------------------------------------------------
 
-SHAPES = [
-    asyncio_program.in_a_row,
-    asyncio_program.nested,
-    asyncio_program.grouped,
-    asyncio_program.pool,
-    asyncio_program.as_they_come,
-    asyncio_program.first_of,
-    asyncio_program.gated,
-    asyncio_program.naps,
+ASYNCIO_WORKFLOWS = [
+    asyncio_program.calls_in_sequence,
+    asyncio_program.nests_gathers,
+    asyncio_program.groups_tasks,
+    asyncio_program.runs_worker_pool,
+    asyncio_program.takes_as_completed,
+    asyncio_program.waits_for_first_completed,
+    asyncio_program.waits_for_event,
+    asyncio_program.sleeps_in_branches,
 ]
 
 
-def eager() -> asyncio.AbstractEventLoop:
+def make_eager_loop() -> asyncio.AbstractEventLoop:
     loop = asyncio.new_event_loop()
     loop.set_task_factory(asyncio.eager_task_factory)  # type: ignore[attr-defined]
     return loop
 
 
-def eager_uvloop() -> asyncio.AbstractEventLoop:
+def make_eager_uvloop() -> asyncio.AbstractEventLoop:
     loop = uvloop.new_event_loop()
     loop.set_task_factory(asyncio.eager_task_factory)  # type: ignore[attr-defined]
     return loop
 
 
-LOOPS: list[Callable[[], asyncio.AbstractEventLoop]] = [uvloop.new_event_loop]
+LOOP_FACTORIES: list[Callable[[], asyncio.AbstractEventLoop]] = [uvloop.new_event_loop]
 if sys.version_info >= (3, 12):
-    LOOPS += [eager]
-    # in between they do not go together: uvloop hands the factory an argument that it takes from 3.13.3 on
+    LOOP_FACTORIES += [make_eager_loop]
+    # uvloop passes the factory an argument that Python accepts only from 3.13.3 on
     if not (3, 13) <= sys.version_info < (3, 13, 3):
-        LOOPS += [eager_uvloop]
+        LOOP_FACTORIES += [make_eager_uvloop]
 
 
-@pytest.mark.parametrize("make_loop", LOOPS, ids=lambda make: make.__name__)
-@pytest.mark.parametrize("program", SHAPES, ids=lambda program: program.name)
+@pytest.mark.parametrize("make_loop", LOOP_FACTORIES, ids=lambda make: make.__name__)
+@pytest.mark.parametrize("program", ASYNCIO_WORKFLOWS, ids=lambda program: program.name)
 @pytest.mark.parametrize("suspend_after", [5.0, 0.001])
-def test_a_loop_of_another_kind(
+def test_other_kinds_of_loops_run_workflows(
     make_loop: Callable[[], asyncio.AbstractEventLoop],
     program: Workflow[[int], object],
     suspend_after: float,
@@ -323,14 +323,14 @@ def test_a_loop_of_another_kind(
 ) -> None:
     async def main() -> None:
         async with AsyncEngine(f"sqlite:{tmp_path}/test.db", suspend_after=suspend_after) as engine:
-            wanted = asyncio_program.expected(program.name)
-            assert await engine.run(program, asyncio_program.N) == wanted
-            handles = [await engine.start(program, asyncio_program.N) for _ in range(3)]
-            assert await engine.results(handles) == [wanted] * 3
+            expected = asyncio_program.expected_output(program.name)
+            assert await engine.run(program, asyncio_program.ITEM_COUNT) == expected
+            handles = [await engine.start(program, asyncio_program.ITEM_COUNT) for _ in range(3)]
+            assert await engine.results(handles) == [expected] * 3
 
     with asyncio.Runner(loop_factory=make_loop) as runner:
         runner.run(main())
 
 
-def test_the_version_is_that_of_the_package() -> None:
+def test_version_equals_metadata_of_package() -> None:
     assert stepfast.__version__ == importlib.metadata.version("stepfast")

@@ -1,4 +1,4 @@
-"""Every example runs, and says what it should."""
+"""Examples: each one runs and prints the expected output."""
 
 import os
 import pathlib
@@ -17,7 +17,7 @@ from stepfast import Client
 
 EXAMPLES = ROOT / "examples" / "python"
 
-SAYS = {
+EXPECTED_OUTPUTS = {
     "children": "['[tea][cup]', '[bread]']\n",
     "crash": (
         "process 1 killed by SIGKILL; steps that it ran: 1 2 3 4 5 6 7 8 9 10 11 \n"
@@ -47,20 +47,25 @@ SAYS = {
 
 
 def run(name: str, folder: pathlib.Path) -> str:
-    ended = subprocess.run(
+    process = subprocess.run(
         [sys.executable, EXAMPLES / f"{name}.py"], cwd=folder, capture_output=True, text=True, timeout=120
     )
-    assert ended.returncode == 0, ended.stderr
-    return ended.stdout
+    assert process.returncode == 0, process.stderr
+    return process.stdout
 
 
-@pytest.mark.parametrize("name", SAYS)
-def test_example(name: str, tmp_path: pathlib.Path) -> None:
-    assert run(name, tmp_path) == SAYS[name]
+@pytest.mark.parametrize("name", EXPECTED_OUTPUTS)
+def test_example_prints_expected_output(name: str, tmp_path: pathlib.Path) -> None:
+    assert run(name, tmp_path) == EXPECTED_OUTPUTS[name]
 
 
-def test_every_example_is_run() -> None:
-    assert {path.stem for path in EXAMPLES.glob("*.py")} == {*SAYS, "outbox", "payload_size", "web"}
+def test_every_example_has_its_test() -> None:
+    assert {path.stem for path in EXAMPLES.glob("*.py")} == {
+        *EXPECTED_OUTPUTS,
+        "outbox",
+        "payload_size",
+        "web",
+    }
 
 
 def test_payload_size_prints_its_table(tmp_path: pathlib.Path) -> None:
@@ -70,17 +75,17 @@ def test_payload_size_prints_its_table(tmp_path: pathlib.Path) -> None:
     assert len(lines) == 14 + 2 + 1 + 2 + 9
 
 
-def test_an_order_and_its_mail_are_saved_together(url: str, tmp_path: pathlib.Path) -> None:
+def test_outbox_saves_order_with_its_mail(url: str, tmp_path: pathlib.Path) -> None:
     shutil.copy(EXAMPLES / "outbox.py", tmp_path)
     store = url.partition("?")[0].replace("sqlite:/", "sqlite:////")
     with (
         web_server("outbox:app", tmp_path, STEPFAST_STORE=store) as server,
         httpx.Client(base_url=server.url, timeout=HANG_TIMEOUT) as client,
     ):
-        placed = client.post("/orders/order-7", params={"customer": "ann"})
-        assert placed.status_code == 201, placed.text
-        again = client.post("/orders/order-7", params={"customer": "eve"})
-        assert (again.status_code, again.json()) == (409, {"detail": "order-7 is there already"})
+        response = client.post("/orders/order-7", params={"customer": "ann"})
+        assert response.status_code == 201, response.text
+        duplicate = client.post("/orders/order-7", params={"customer": "eve"})
+        assert (duplicate.status_code, duplicate.json()) == (409, {"detail": "order-7 is there already"})
         server.send_signal(signal.SIGKILL)
         assert server.wait_for_end() == -signal.SIGKILL
     command = [sys.executable, "outbox.py"]
@@ -91,16 +96,16 @@ def test_an_order_and_its_mail_are_saved_together(url: str, tmp_path: pathlib.Pa
         try:
             assert worker.stdout is not None
             assert worker.stdout.readline() == "to ann: we have got your order order-7\n"
-            with Client(store) as client_of_engine:
-                handle = client_of_engine.get(placed.json()["mail"])
+            with Client(store) as engine_client:
+                handle = engine_client.get(response.json()["mail"])
                 assert handle.result(HANG_TIMEOUT) == "sent"
-                assert client_of_engine.count() == 1
+                assert engine_client.count() == 1
         finally:
             worker.terminate()
         assert worker.wait(HANG_TIMEOUT) == 0
 
 
-def test_web_serves_orders_also_after_a_kill(tmp_path: pathlib.Path) -> None:
+def test_web_serves_orders_after_kill(tmp_path: pathlib.Path) -> None:
     shutil.copy(EXAMPLES / "web.py", tmp_path)
     with (
         web_server("web:app", tmp_path) as server,
@@ -108,8 +113,8 @@ def test_web_serves_orders_also_after_a_kill(tmp_path: pathlib.Path) -> None:
     ):
         assert client.get("/orders/order-7").status_code == 404
         for _ in range(2):
-            placed = client.post("/orders/order-7", params={"item": "tea"})
-            assert (placed.status_code, placed.json()) == (202, {"workflow_id": "order-7"})
+            response = client.post("/orders/order-7", params={"item": "tea"})
+            assert (response.status_code, response.json()) == (202, {"workflow_id": "order-7"})
         assert client.get("/orders/order-7").json() == {"outcome": "tea sent, 300 paid"}
         other = client.post("/orders/order-7", params={"item": "bread"})
         assert other.status_code == 409 and "order-7" in other.json()["detail"]

@@ -1,4 +1,4 @@
-"""The reference of Python is what the docstrings say, and they say all of it."""
+"""The reference of Python: its equality with the docstrings, and their completeness."""
 
 import pathlib
 import re
@@ -15,18 +15,18 @@ import stepfast.values
 REFERENCE = (ROOT / "docs/reference/python.md").read_text(encoding="utf-8")
 
 
-def made(folder: pathlib.Path) -> subprocess.CompletedProcess[str]:
+def make_reference(folder: pathlib.Path) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, str(folder / "api_reference.py")]
     return subprocess.run(command, capture_output=True, text=True, timeout=120)
 
 
-def test_it_is_what_the_docstrings_say() -> None:
-    ended = made(ROOT / "python")
-    assert ended.returncode == 0, ended.stderr
-    assert ended.stdout == REFERENCE, "make reference"
+def test_reference_matches_docstrings() -> None:
+    process = make_reference(ROOT / "python")
+    assert process.returncode == 0, process.stderr
+    assert process.stdout == REFERENCE, "run `make reference`"
 
 
-def test_every_name_is_in_it() -> None:
+def test_reference_contains_every_public_name() -> None:
     headings = re.findall(r"^### (?:class |exception )?(\w+)$", REFERENCE, re.MULTILINE)
     assert sorted(headings) == sorted({*stepfast.__all__, *stepfast.values.__all__, "map"})
 
@@ -57,7 +57,7 @@ def test_every_name_is_in_it() -> None:
         ("__init__.py", '    "AsyncChild",', '    "AsyncChild",\n    "_native",', "_native"),
     ],
 )
-def test_what_is_missing_is_told(
+def test_missing_docstring_is_reported(
     tmp_path: pathlib.Path, file: str, before: str, after: str, missing: str
 ) -> None:
     shutil.copy(ROOT / "python/api_reference.py", tmp_path)
@@ -66,23 +66,24 @@ def test_what_is_missing_is_told(
     text = path.read_text(encoding="utf-8")
     assert before in text
     path.write_text(text.replace(before, after), encoding="utf-8")
-    ended = made(tmp_path)
-    assert ended.returncode == 1 and missing in ended.stderr, ended.stderr
-    assert ended.stdout == ""
+    process = make_reference(tmp_path)
+    assert process.returncode == 1 and missing in process.stderr, process.stderr
+    assert process.stdout == ""
 
 
-def sections_of(text: str) -> dict[str, str]:
-    """What stands below each heading that has a name, by that."""
+def split_sections(text: str) -> dict[str, str]:
+    """Returns the text below each heading with a name, by that heading."""
     parts = re.split(r"^#{3,4} (.+)$", text, flags=re.MULTILINE)
     return dict(zip(parts[1::2], parts[2::2], strict=True))
 
 
-def test_nothing_is_described_by_itself_or_as_something_else() -> None:
-
-    for heading, section in sections_of(REFERENCE).items():
+def test_reference_describes_no_name_by_itself() -> None:
+    for heading, section in split_sections(REFERENCE).items():
         anchor = re.sub(r"[^a-z0-9_ -]", "", heading.lower()).replace(" ", "-")
-        own = section.split("\n## ")[0]
-        assert f"](#{anchor})" not in own, f"{heading} refers to itself"
+        own_text = section.split("\n## ")[0]
+        assert f"](#{anchor})" not in own_text, f"the section of {heading} refers to itself"
         if heading.startswith("class "):
-            assert "**Returns**" not in own, f"{heading} is no function"
+            assert "**Returns**" not in own_text, (
+                f"the section of {heading} describes a class, which returns nothing"
+            )
     assert "[More]" not in REFERENCE

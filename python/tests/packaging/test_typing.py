@@ -1,4 +1,4 @@
-"""What type checkers make of programs, and that the types are those of the package that is there."""
+"""Types of the package: the reports of type checkers about programs, and the stub of the native module."""
 
 import json
 import os
@@ -13,13 +13,13 @@ from repository import ROOT
 
 TYPING = ROOT / "python" / "tests" / "typing"
 EXAMPLES = ROOT / "examples" / "python"
-#: Behind a wrong line stand the errors of mypy, and those of pyright.
+#: The mark behind a wrong line: the errors of mypy, then the errors of pyright.
 MARK = re.compile(r"  # (?P<mypy>[a-z -]+) \| (?P<pyright>[A-Za-z ]+)$")
 ENVIRONMENT = {
     **os.environ,
     "MYPYPATH": str(ROOT / "python"),
     "PYTHONPATH": str(ROOT / "python"),
-    # it would look for newer versions of itself
+    # without this, pyright looks for newer versions of itself
     "PYRIGHT_PYTHON_IGNORE_WARNINGS": "1",
 }
 
@@ -27,34 +27,40 @@ ENVIRONMENT = {
 Errors = set[str]
 
 
-def ran(*command: object) -> str:
-    """What a module of this Python prints."""
+def run_module(*command: object) -> str:
+    """Runs a module with this Python, and returns its output."""
     arguments = [sys.executable, "-m", *map(str, command)]
-    ended = subprocess.run(arguments, cwd=ROOT, env=ENVIRONMENT, capture_output=True, text=True, timeout=300)
-    assert ended.returncode in (0, 1), ended.stdout + ended.stderr
-    return ended.stdout
+    process = subprocess.run(
+        arguments, cwd=ROOT, env=ENVIRONMENT, capture_output=True, text=True, timeout=300
+    )
+    assert process.returncode in (0, 1), process.stdout + process.stderr
+    return process.stdout
 
 
 def mypy() -> Errors:
-    said = ran("mypy", "--config-file", "python/pyproject.toml", "--output", "json", TYPING, EXAMPLES)
-    errors = (json.loads(line) for line in said.splitlines() if line.startswith("{"))
+    output = run_module(
+        "mypy", "--config-file", "python/pyproject.toml", "--output", "json", TYPING, EXAMPLES
+    )
+    errors = (json.loads(line) for line in output.splitlines() if line.startswith("{"))
     return {
-        told(error["file"], error["line"], error["code"]) for error in errors if error["severity"] == "error"
+        format_error(error["file"], error["line"], error["code"])
+        for error in errors
+        if error["severity"] == "error"
     }
 
 
 def pyright() -> Errors:
-    said = ran("pyright", "--project", TYPING, "--pythonpath", sys.executable, "--outputjson")
+    output = run_module("pyright", "--project", TYPING, "--pythonpath", sys.executable, "--outputjson")
     return {
-        told(error["file"], error["range"]["start"]["line"] + 1, error.get("rule", error["message"]))
-        for error in json.loads(said)["generalDiagnostics"]
+        format_error(error["file"], error["range"]["start"]["line"] + 1, error.get("rule", error["message"]))
+        for error in json.loads(output)["generalDiagnostics"]
     }
 
 
-def marked(checker: str) -> Errors:
-    """The errors that the files say there are."""
+def read_marked_errors(checker: str) -> Errors:
+    """Returns the errors that the marks in the files demand."""
     return {
-        told(path, number, error)
+        format_error(path, number, error)
         for path in TYPING.glob("*.py")
         for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1)
         if (found := MARK.search(line)) is not None
@@ -62,36 +68,38 @@ def marked(checker: str) -> Errors:
     }
 
 
-def told(file: str | pathlib.Path, line: int, error: str) -> str:
+def format_error(file: str | pathlib.Path, line: int, error: str) -> str:
     return f"{pathlib.Path(file).name}:{line} {error}"
 
 
 @pytest.mark.parametrize("checker", [mypy, pyright])
-def test_checkers_find_what_is_wrong_and_nothing_else(checker: Callable[[], Errors]) -> None:
-    expected = marked(checker.__name__)
-    assert len(expected) > 90, "the marks are not found"
+def test_type_checker_reports_exactly_marked_errors(checker: Callable[[], Errors]) -> None:
+    expected = read_marked_errors(checker.__name__)
+    assert len(expected) > 90, "the marks in the files are not recognized"
     found = checker()
-    assert {"missing": expected - found, "not expected": found - expected} == {
+    assert {"missing": expected - found, "unexpected": found - expected} == {
         "missing": set(),
-        "not expected": set(),
+        "unexpected": set(),
     }
 
 
-def test_every_public_type_is_told() -> None:
-    asked = ["--verifytypes", "stepfast", "--ignoreexternal", "--outputjson"]
-    said = json.loads(ran("pyright", "--pythonpath", sys.executable, *asked))
-    symbols = said["typeCompleteness"]["symbols"]
+def test_every_public_symbol_has_known_type() -> None:
+    options = ["--verifytypes", "stepfast", "--ignoreexternal", "--outputjson"]
+    report = json.loads(run_module("pyright", "--pythonpath", sys.executable, *options))
+    symbols = report["typeCompleteness"]["symbols"]
     assert len(symbols) > 300
-    untold = [each["name"] for each in symbols if each["isExported"] and not each["isTypeKnown"]]
-    assert untold == []
+    symbols_without_type = [
+        symbol["name"] for symbol in symbols if symbol["isExported"] and not symbol["isTypeKnown"]
+    ]
+    assert symbols_without_type == []
 
 
-def test_the_stub_is_that_of_the_binary() -> None:
-    said = ran("mypy.stubtest", "stepfast._native", "--mypy-config-file", "python/pyproject.toml")
-    assert said.startswith("Success"), said
+def test_stub_matches_native_module() -> None:
+    output = run_module("mypy.stubtest", "stepfast._native", "--mypy-config-file", "python/pyproject.toml")
+    assert output.startswith("Success"), output
 
 
-def test_uses_run(url: str) -> None:
+def test_typed_program_runs(url: str) -> None:
     command = [sys.executable, "-W", "error", TYPING / "uses.py", url]
-    ended = subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True, timeout=120)
-    assert ended.returncode == 0, ended.stderr
+    process = subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True, timeout=120)
+    assert process.returncode == 0, process.stderr

@@ -1,4 +1,4 @@
-"""What programs do, and what type checkers make of it. Run with the URL of a store, it does all of it."""
+"""Correct uses of the package, which type checkers accept. The program needs the URL of a store, and runs."""
 
 import asyncio
 import sys
@@ -167,9 +167,9 @@ async def cart(items: list[str]) -> dict[str, float]:
 
     await sleep(timedelta(milliseconds=1))
     assert_type(sleep_until(datetime.now(UTC)), Awaitable[None])
-    slept = sleep(0.001)
-    assert_type(slept, Awaitable[None])
-    await slept
+    pause = sleep(0.001)
+    assert_type(pause, Awaitable[None])
+    await pause
     async with timeout(60) as limit:
         await sleep(0.001)
     assert_type(limit.expired(), bool)
@@ -186,8 +186,8 @@ async def cart(items: list[str]) -> dict[str, float]:
     assert_type(await asyncio.gather(price("a"), label("b")), tuple[float, str])
     assert_type(await stepfast.map(label, items, concurrency=2), list[str])
     assert_type(await stepfast.map(order, items), list[float])
-    later: list[float] = await stepfast.map(lambda item: price(item), items)
-    assert len(later) == len(items)
+    lambda_prices: list[float] = await stepfast.map(lambda item: price(item), items)
+    assert len(lambda_prices) == len(items)
     prices: dict[str, float] = {}
     async for task in as_completed([price(item) for item in items]):
         assert_type(await task, float)
@@ -227,21 +227,21 @@ class Shop(Instance):
 
     @staticmethod
     @step
-    def rounded(amount: float) -> int:
+    def round_amount(amount: float) -> int:
         return round(amount)
 
     @staticmethod
     @step
-    def shown(value: object) -> str:
+    def show_value(value: object) -> str:
         return str(value)
 
     @workflow
     def checkout(self, amount: float) -> str:
         tag: BoundStep[[int], str] = self.tag
         assert_type(tag(1), str)
-        assert_type(self.rounded(amount), int)
+        assert_type(self.round_amount(amount), int)
         assert_type(self.tax(3, rate=0.25), float)
-        return self.tag(self.rounded(amount))
+        return self.tag(self.round_amount(amount))
 
     @workflow
     async def exchange(self, of: str) -> float:
@@ -250,7 +250,7 @@ class Shop(Instance):
         return await self.rate(of)
 
     @workflow
-    def all_kinds(self) -> None:
+    def calls_all_kinds(self) -> None:
         checkout: BoundWorkflow[[float], str] = self.checkout
         assert_type(checkout(2.5), str)
         assert_type(self.checkout(2.5), str)
@@ -258,19 +258,19 @@ class Shop(Instance):
         assert_type(self.checkout.start_detached(2.5), str)
         assert_type(Shop.tag(self, 1), str)
         assert_type(Shop.tax(3), float)
-        assert_type(Shop.rounded(2.5), int)
-        Shop.shown(self)
+        assert_type(Shop.round_amount(2.5), int)
+        Shop.show_value(self)
         self.same()
 
     @classmethod
     @workflow
-    def opening(cls, hour: int) -> str:
+    def opens(cls, hour: int) -> str:
         assert_type(cls.tax(hour), float)
         return f"{cls.__name__} {hour}"
 
     @staticmethod
     @workflow
-    def closing(hour: int) -> int:
+    def closes(hour: int) -> int:
         return hour
 
 
@@ -312,14 +312,14 @@ def use_engine(url: str) -> None:
         assert_type(engine.start(total, ["tea"]).result(), int)
         assert_type(engine.start(total, items=["tea"]), Handle[int])
 
-        patient = total.options(workflow_id="t", execution_timeout=60, wait_timeout=timedelta(minutes=1))
-        configured: ConfiguredWorkflow[[list[str]], int] = patient
-        assert configured is patient
-        startable: Startable[[list[str]], int] = patient
+        limited = total.options(workflow_id="t", execution_timeout=60, wait_timeout=timedelta(minutes=1))
+        configured: ConfiguredWorkflow[[list[str]], int] = limited
+        assert configured is limited
+        startable: Startable[[list[str]], int] = limited
         assert_type(engine.start(startable, ["tea"]), Handle[int])
-        assert_type(engine.start(patient, ["tea"]), Handle[int])
+        assert_type(engine.start(limited, ["tea"]), Handle[int])
         assert_type(engine.start_many(total.options(queue=mail), [(["tea"],)]), list[Handle[int]])
-        assert_type(engine.run(patient, ["tea"]), int)
+        assert_type(engine.run(limited, ["tea"]), int)
         assert_type(engine.run(total, items=["tea"]), int)
 
         assert_type(engine.start(total.options(queue=mail), ["tea"]), Handle[int])
@@ -339,16 +339,16 @@ def use_engine(url: str) -> None:
         assert_type(engine.run(shop.checkout, 2.5), str)
         assert_type(engine.run(Market("uk", "GBP").stalls), str)
         assert_type(engine.start(shop.checkout.options(workflow_id="c"), amount=2.5).result(), str)
-        assert_type(engine.run(shop.all_kinds), None)
-        assert_type(engine.run(Shop.opening, 9), str)
-        assert_type(engine.run(Shop.closing, 18), int)
+        assert_type(engine.run(shop.calls_all_kinds), None)
+        assert_type(engine.run(Shop.opens, 9), str)
+        assert_type(engine.run(Shop.closes, 18), int)
         assert_type(engine.run(Crate(["tea"]).unpack), int)
 
         handles = [engine.start(total, [item]) for item in ("tea", "bread")]
         assert_type(engine.results(handles), list[int])
         assert_type(engine.results(handles, return_exceptions=True), list[int | BaseException])
-        mixed: list[Handle[int] | Handle[str]] = [*handles, handle]
-        outputs: list[int | str] = engine.results(mixed)
+        mixed_handles: list[Handle[int] | Handle[str]] = [*handles, handle]
+        outputs: list[int | str] = engine.results(mixed_handles)
         assert len(outputs) == 3
 
         assert_type(engine.get("p"), Handle[Any])
@@ -389,11 +389,11 @@ async def use_async_engine(url: str) -> None:
         assert_type(await engine.start(total.options(workflow_id="au"), ["tea"]), AsyncHandle[int])
         assert_type(await asyncio.create_task(engine.run(order, "tea")), float)
 
-        patient: StartOptions = {"execution_timeout": 60}
-        assert_type(await engine.start(order.options(**patient), "tea"), AsyncHandle[float])
-        assert_type(await engine.start(total.options(**patient), ["tea"]), AsyncHandle[int])
-        assert_type(await engine.run(order.options(**patient), "tea"), float)
-        assert_type(await engine.run(total.options(**patient), ["tea"]), int)
+        options: StartOptions = {"execution_timeout": 60}
+        assert_type(await engine.start(order.options(**options), "tea"), AsyncHandle[float])
+        assert_type(await engine.start(total.options(**options), ["tea"]), AsyncHandle[int])
+        assert_type(await engine.run(order.options(**options), "tea"), float)
+        assert_type(await engine.run(total.options(**options), ["tea"]), int)
 
         assert_type((await engine.set_queue(Queue("letters"))).version, int)
         assert_type(await engine.start(order.options(queue="letters"), "tea"), AsyncHandle[float])
@@ -405,7 +405,7 @@ async def use_async_engine(url: str) -> None:
 
         assert_type(await engine.run(shop.exchange, "USD"), float)
         assert_type(await engine.run(shop.checkout, 2.5), str)
-        assert_type(await engine.run(Shop.opening, 9), str)
+        assert_type(await engine.run(Shop.opens, 9), str)
 
         handles = [await engine.start(order, item) for item in ("tea", "bread")]
         assert_type(await engine.results(handles), list[float])
@@ -413,14 +413,14 @@ async def use_async_engine(url: str) -> None:
         assert_type(await engine.show("ao"), Record)
         assert_type(await engine.get("ao"), AsyncHandle[Any])
         assert_type(await engine.get("ao", order), AsyncHandle[float])
-        many = await engine.start_many(order.options(queue="letters"), [("tea",)])
-        assert_type(many, list[AsyncHandle[float]])
+        started_handles = await engine.start_many(order.options(queue="letters"), [("tea",)])
+        assert_type(started_handles, list[AsyncHandle[float]])
         assert_type(await engine.list(workflow=order), list[Execution])
         assert_type(await engine.cancel("ao"), bool)
 
 
 def use_client(url: str) -> None:
-    """A client knows workflows, or their names only."""
+    """Uses a client with workflows, and with names of workflows."""
     with Client(url) as client:
         assert_type(client.start(total, ["tea"]), Handle[int])
         assert_type(client.start(RemoteWorkflow("total"), ["tea"]), Handle[Any])
@@ -436,12 +436,12 @@ def use_client(url: str) -> None:
         # a client starts async workflows for workers with an event loop
         assert_type(client.run(order, "tea"), float)
         assert_type(client.get("o", order).result(), float)
-    declaring: Client = Engine(url, queues=[Queue("letters")])
-    declaring.close()
+    engine_as_client: Client = Engine(url, queues=[Queue("letters")])
+    engine_as_client.close()
 
 
 async def use_async_client(url: str) -> None:
-    """The same, awaited."""
+    """Uses an async client with workflows, and with names of workflows."""
     async with AsyncClient(url) as client:
         assert_type(await client.start(total.options(execution_timeout=60), ["tea"]), AsyncHandle[int])
         assert_type(
@@ -451,21 +451,21 @@ async def use_async_client(url: str) -> None:
         assert_type(await client.start_many(RemoteWorkflow("total"), [(["tea"],)]), list[AsyncHandle[Any]])
 
 
-def use_elsewhere() -> None:
-    """Outside of workflows all of these are plain calls, and plain functions for whoever takes some."""
+def use_outside_of_workflows() -> None:
+    """Calls steps and workflows outside of workflows, where they are plain functions."""
     assert_type(weigh("tea"), int)
     assert_type(asyncio.run(order("tea")), float)
-    assert_type(Shop.rounded(2.5), int)
+    assert_type(Shop.round_amount(2.5), int)
     assert_type([*map(weigh, ["tea"])], list[int])
     assert_type(parcel.__name__, str)
-    # what returns a bool returns an int
-    wide: Workflow[[list[str]], float] = total
-    assert wide is total
+    # the type of the output is covariant
+    float_workflow: Workflow[[list[str]], float] = total
+    assert float_workflow is total
     assert_type(decode(encode(["tea"])), Any)
     assert current_or_none() is None
 
 
 if __name__ == "__main__":
-    use_elsewhere()
+    use_outside_of_workflows()
     use_engine(sys.argv[1])
     asyncio.run(use_async_engine(sys.argv[1]))

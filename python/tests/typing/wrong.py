@@ -1,7 +1,7 @@
-"""What programs do wrong. Behind each wrong line stand the errors that mypy | pyright have to give there, and
-there are no others. None of it is run."""
+"""Wrong uses of the package. The mark behind a wrong line names its errors: of mypy, then of pyright.
+No test runs this file."""
 
-# only the mistakes are looked at, not what follows from them
+# tests compare the mistakes only, not the errors that follow from them
 # pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false, reportUnknownLambdaType=false
 # pyright: reportUnusedVariable=false
 # ruff: noqa: B018, F841
@@ -57,7 +57,7 @@ async def order(item: str) -> float:
     return await price(item)
 
 
-def plain(item: str) -> str:
+def return_item(item: str) -> str:
     return item
 
 
@@ -73,7 +73,7 @@ class Shop(Instance):
 
     @staticmethod
     @step
-    def rounded(amount: float) -> int:
+    def round_amount(amount: float) -> int:
         return round(amount)
 
     @workflow
@@ -86,14 +86,14 @@ class Shop(Instance):
 
     @classmethod
     @workflow
-    def opening(cls, hour: int) -> str:
+    def opens(cls, hour: int) -> str:
         return f"{hour}"
 
 
-def decorates() -> None:
+def misuse_decorators() -> None:
     step(3)  # call-overload | reportArgumentType
     step(retries="2")  # call-overload | reportArgumentType
-    step(plain, retries=2)  # call-overload | reportCallIssue
+    step(return_item, retries=2)  # call-overload | reportCallIssue
     step(retry=2)  # call-overload | reportCallIssue
     step(retry_if=lambda error: error.errno == 2)  # attr-defined | reportAttributeAccessIssue
     step(retry_on=int)  # arg-type | reportArgumentType
@@ -104,7 +104,7 @@ def decorates() -> None:
     workflow(retries=2)  # call-overload | reportCallIssue
 
 
-def calls_steps(shop: Shop) -> None:
+def misuse_steps(shop: Shop) -> None:
     weigh(3)  # arg-type | reportArgumentType
     weigh()  # call-arg | reportCallIssue
     weigh("tea", True)  # call-arg | reportCallIssue
@@ -117,13 +117,13 @@ def calls_steps(shop: Shop) -> None:
     Shop.tax()  # call-arg | reportCallIssue
     Shop.tax("3")  # arg-type | reportArgumentType
     shop.tax(Shop, 3)  # arg-type call-arg | reportCallIssue
-    Shop.rounded("3")  # arg-type | reportArgumentType
-    shop.rounded(shop, 3)  # arg-type call-arg | reportCallIssue
+    Shop.round_amount("3")  # arg-type | reportArgumentType
+    shop.round_amount(shop, 3)  # arg-type call-arg | reportCallIssue
     text: str = weigh("tea")  # assignment | reportAssignmentType
-    Shop.opening("9")  # arg-type | reportArgumentType
+    Shop.opens("9")  # arg-type | reportArgumentType
 
 
-async def awaits(shop: Shop) -> None:
+async def misuse_awaitables(shop: Shop) -> None:
     await weigh("tea")  # misc | reportGeneralTypeIssues
     price("tea")  # unused-coroutine | reportUnusedCoroutine
     amount: float = price("tea")  # assignment | reportAssignmentType
@@ -153,7 +153,7 @@ async def awaits(shop: Shop) -> None:
 
 
 @workflow
-def sync_calls() -> float:
+def misuses_sync_calls() -> float:
     total.start("tea")  # arg-type | reportArgumentType
     child: Child[str] = total.start(["tea"])  # assignment | reportAssignmentType
     key: int = total.start_detached(["tea"])  # assignment | reportAssignmentType
@@ -164,7 +164,7 @@ def sync_calls() -> float:
 
 
 @workflow
-async def async_calls() -> float:
+async def misuses_async_calls() -> float:
     gather(price("tea"), price("tea"))  # unused-coroutine | reportUnusedCoroutine
     pair: tuple[int, str] = await gather(price("tea"), price("tea"))  # assignment | reportAssignmentType
     await gather(price("tea"), weigh("tea"))  # call-overload | reportArgumentType reportCallIssue
@@ -179,10 +179,10 @@ async def async_calls() -> float:
     return child  # return-value | reportReturnType
 
 
-def uses_engine(engine: Engine, shop: Shop, handle: Handle[int]) -> None:
+def misuse_engine(engine: Engine, shop: Shop, handle: Handle[int]) -> None:
     engine.start(weigh, "tea")  # call-overload | reportArgumentType reportCallIssue
-    engine.start(plain, "tea")  # call-overload | reportArgumentType reportCallIssue
-    engine.run(plain, "tea")  # call-overload | reportArgumentType reportCallIssue
+    engine.start(return_item, "tea")  # call-overload | reportArgumentType reportCallIssue
+    engine.run(return_item, "tea")  # call-overload | reportArgumentType reportCallIssue
     engine.start("total", ["tea"])  # call-overload | reportArgumentType reportCallIssue
     engine.run(total, "tea")  # call-overload | reportArgumentType reportCallIssue
     engine.run(total)  # call-overload | reportCallIssue
@@ -202,7 +202,7 @@ def uses_engine(engine: Engine, shop: Shop, handle: Handle[int]) -> None:
     engine.run(shop.tag, 3)  # call-overload | reportArgumentType reportCallIssue
     engine.run(shop.checkout, "3")  # call-overload | reportArgumentType reportCallIssue
     engine.run(Shop.checkout, 3)  # call-overload | reportCallIssue
-    engine.run(Shop.opening, "9")  # call-overload | reportArgumentType reportCallIssue
+    engine.run(Shop.opens, "9")  # call-overload | reportArgumentType reportCallIssue
     number: int = engine.run(order, "tea")  # assignment | reportAssignmentType
     texts: list[str] = engine.results([handle])  # list-item | reportAssignmentType
     engine.list(status=3)  # arg-type | reportArgumentType
@@ -211,12 +211,12 @@ def uses_engine(engine: Engine, shop: Shop, handle: Handle[int]) -> None:
     handle.result(timeout="5")  # arg-type | reportArgumentType
     engine.list(workflow=weigh)  # arg-type | reportArgumentType
     engine.show(3)  # arg-type | reportArgumentType
-    one: Handle[str] = engine.get("w", total)  # arg-type | reportAssignmentType
+    wrong_handle: Handle[str] = engine.get("w", total)  # arg-type | reportAssignmentType
     engine.get("w", weigh)  # call-overload | reportArgumentType reportCallIssue
     asyncio.run(engine.run(total, ["tea"]))  # arg-type | reportArgumentType
 
 
-def gives_options(engine: Engine, shop: Shop) -> None:
+def misuse_options(engine: Engine, shop: Shop) -> None:
     named, mailed = total.options(workflow_id="w"), total.options(queue="mail")
     total.options(time=3)  # call-arg | reportCallIssue
     total.options(execution_timeout="3")  # arg-type | reportArgumentType
@@ -244,7 +244,7 @@ def gives_options(engine: Engine, shop: Shop) -> None:
     Outbox().options(queue="mail")  # attr-defined | reportAttributeAccessIssue
 
 
-def names_workflows(client: Client) -> None:
+def misuse_remote_workflows(client: Client) -> None:
     RemoteWorkflow(3)  # arg-type | reportArgumentType
     typed = RemoteWorkflow[[str, int], None]("send")
     client.start(typed, "ann")  # arg-type | reportCallIssue
@@ -257,12 +257,12 @@ def names_workflows(client: Client) -> None:
     Client("memory:", max_running=3)  # call-arg | reportCallIssue
 
 
-async def uses_async_engine(engine: AsyncEngine, client: AsyncClient) -> None:
+async def misuse_async_engine(engine: AsyncEngine, client: AsyncClient) -> None:
     engine.run(order, "tea")  # unused-coroutine | reportUnusedCoroutine
     engine.start(order, "tea")  # unused-coroutine | reportUnusedCoroutine
     await engine.run(order, 3)  # call-overload | reportArgumentType reportCallIssue
     await engine.run(price, "tea")  # call-overload | reportArgumentType reportCallIssue
-    await engine.start(plain, "tea")  # call-overload | reportArgumentType reportCallIssue
+    await engine.start(return_item, "tea")  # call-overload | reportArgumentType reportCallIssue
     number: int = await engine.run(order, "tea")  # call-overload | reportAssignmentType
     amount: float = engine.run(order, "tea")  # assignment | reportAssignmentType
     handle = await engine.start(order, "tea")
@@ -273,17 +273,17 @@ async def uses_async_engine(engine: AsyncEngine, client: AsyncClient) -> None:
     await engine.start(order, "tea", workflow_id="w")  # call-arg | reportCallIssue
     await order.options(queue="mail").start(3)  # call-overload | reportArgumentType reportCallIssue
     engine.pause_queue("mail")  # unused-coroutine | reportUnusedCoroutine
-    one: AsyncHandle[str] = await engine.get("w", order)  # arg-type | reportAssignmentType
+    wrong_handle: AsyncHandle[str] = await engine.get("w", order)  # arg-type | reportAssignmentType
     await client.drain()  # attr-defined | reportAttributeAccessIssue
     await client.start("order", "tea")  # call-overload | reportArgumentType reportCallIssue
     with engine:  # attr-defined | reportGeneralTypeIssues
         pass
 
 
-def is_not_told(engine: Engine) -> None:
-    # That an Engine refuses what is async: no type says "all but these".
+def make_undetected_mistakes(engine: Engine) -> None:
+    # No type means "all workflows except async ones", which an Engine refuses.
     engine.start(order, "tea")
-    # Of the arguments of start_many: no type says "tuples of the arguments of this workflow".
+    # No type means "tuples of the arguments of this workflow", which start_many takes.
     engine.start_many(total, [(3,), ("x", 1)])
-    # Of options that cannot hold at a place, as here: the error comes when they are given.
+    # Types accept an option that this method refuses: the call raises the error.
     engine.start_many(total.options(workflow_id="w"), [(["tea"],)])
