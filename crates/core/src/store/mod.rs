@@ -1,7 +1,7 @@
 //! The contract between the engine and a database: trait [`Store`] and the data that crosses it.
 //!
-//! Everything durable is data, a [`Write`] in a [`Flush`], and not a method of its own. A new feature is one variant of
-//! `Write`, one apply function per store, and its cases in the conformance suite.
+//! Everything durable is data, a [`Write`] in a [`Flush`], and not a method of its own. "How to add a Write" in
+//! CONTRIBUTING.md lists all places that a new variant concerns; the compiler finds only a part of them.
 
 mod admin;
 mod claim;
