@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use crate::error::Error;
-use crate::text::{check_text, quote};
+use crate::name_checks::check_text;
+use crate::text::quote;
 
 /// Maximum length of an attribute's name, in bytes.
 pub const MAX_NAME_BYTES: usize = 128;

@@ -16,6 +16,7 @@ pub mod guest;
 pub mod key;
 pub mod memory;
 mod name;
+mod name_checks;
 pub mod path;
 pub mod payload;
 pub mod queue;

@@ -76,8 +76,8 @@ pub struct PostgresStore {
 
 use crate::admin::{check, migrate};
 use crate::claim::ClaimMemory;
+use crate::claim::InboxState;
 use crate::claim::cursors::ClaimCursors;
-use crate::claim::inbox::InboxState;
 use crate::conn::background::BackgroundRuntime;
 use crate::conn::connector::{Connector, Purpose};
 use crate::conn::dial::DialTarget;

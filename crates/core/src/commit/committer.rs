@@ -4,14 +4,16 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::task::Waker;
 
+use tokio::runtime;
 use tokio::sync::{mpsc, oneshot};
 
 use super::flush_sender::FlushSender;
 use super::lane::Lane;
+use super::lsn::Lsn;
+use super::observer::{CommitObserver, SettledWrite};
 use super::segment::{Entry, Segment};
 use super::slow_lane;
 use super::staging::{NextFlush, Outcomes};
-use super::{CommitObserver, Lsn, SettledWrite};
 use crate::error::Error;
 use crate::store::{Outcome, Registration, Store, StoreError, Write};
 use crate::thread::spawn_on_thread;
@@ -21,27 +23,33 @@ const MAX_INLINE_WAKES: usize = 16;
 /// Number of waiters that one task wakes, when there are more than [`MAX_INLINE_WAKES`].
 const WAKES_PER_TASK: usize = 1024;
 
-/// Starts the committer of `lane` on its own thread. The receiver resolves when the committer has ended.
-///
-/// The thread has its own runtime. So a store that blocks, or a driver's connection, never waits for workflow
-/// code to yield.
-pub(super) fn spawn(
-    lane: Lane,
-    store: Arc<dyn Store>,
-    registration: Registration,
-    observer: Arc<dyn CommitObserver>,
-) -> Result<oneshot::Receiver<()>, Error> {
-    lane.staging().bind(registration);
-    let (done, receiver) = oneshot::channel();
-    let name = format!("stepfast-lane-{}", lane.number());
-    spawn_on_thread(name, async move {
-        raise_priority();
-        let sender = FlushSender { lane: lane.clone(), lane_number: lane.number(), store, last_sent: None };
-        let mut committer = Committer { lane, observer, sender, slow_lane: None };
-        committer.run().await;
-        let _ = done.send(());
-    })?;
-    Ok(receiver)
+impl Lane {
+    /// Opens lane `number` of the registration and starts its committer. The receiver resolves when the committer has
+    /// ended. Writes that wait for another transaction go through the registration's lane `slow_lane_number`.
+    ///
+    /// The committer has a thread with a runtime. So a store that blocks, or a driver's connection, never waits for
+    /// workflow code to yield.
+    pub(crate) fn open(
+        number: u16,
+        slow_lane_number: u16,
+        store: Arc<dyn Store>,
+        registration: Registration,
+        staged_bytes: usize,
+        runtime: runtime::Handle,
+        observer: Arc<dyn CommitObserver>,
+    ) -> Result<(Self, oneshot::Receiver<()>), Error> {
+        let lane = Self::new(number, slow_lane_number, store.info(), staged_bytes, runtime);
+        lane.staging().bind(registration);
+        let (done, receiver) = oneshot::channel();
+        let sender = FlushSender { lane: lane.clone(), lane_number: number, store, last_sent: None };
+        let mut committer = Committer { lane: lane.clone(), observer, sender, slow_lane: None };
+        spawn_on_thread(format!("stepfast-lane-{number}"), async move {
+            raise_priority();
+            committer.run().await;
+            let _ = done.send(());
+        })?;
+        Ok((lane, receiver))
+    }
 }
 
 /// Difference in niceness between a lane's thread and other threads.

@@ -3,8 +3,8 @@
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
-use super::Lsn;
 use super::lane::Lane;
+use super::lsn::Lsn;
 use crate::store::Outcome;
 
 /// A reference that leads to a lane. Cloning a [`Lane`] is cheap only while no other CPU core clones it too.
@@ -22,6 +22,13 @@ impl HasLane for Lane {
 impl HasLane for &Lane {
     fn lane(&self) -> &Lane {
         self
+    }
+}
+
+impl Lane {
+    /// Returns a future that resolves to the outcome of `lsn` when it is durable or otherwise settled.
+    pub(crate) fn wait_durable(&self, lsn: Lsn) -> DurableFuture<&Lane> {
+        DurableFuture::new(self, lsn)
     }
 }
 

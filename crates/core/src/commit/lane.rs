@@ -5,17 +5,14 @@ use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
 use std::thread::ThreadId;
 
 use tokio::runtime;
-use tokio::sync::{Notify, Semaphore, oneshot, watch};
+use tokio::sync::{Notify, Semaphore, watch};
 
-use super::committer;
-use super::durable::DurableFuture;
+use super::lsn::Lsn;
 use super::staging::{FoldTarget, Staged, Staging};
 use super::watermark::Watermark;
-use super::{CommitObserver, Lsn};
-use crate::error::Error;
 use crate::key::Key;
 use crate::queue::Placement;
-use crate::store::{Registration, Store, StoreInfo, WorkerId, Write};
+use crate::store::{Registration, StoreInfo, WorkerId, Write};
 
 /// An ordered log of staged Writes with its own committer thread. A clone only copies a reference.
 #[derive(Clone)]
@@ -47,21 +44,17 @@ pub(super) struct LaneInner {
 pub(crate) const DEFAULT_STAGED_BYTES: usize = 64 * 1024 * 1024;
 
 impl Lane {
-    /// Opens lane `number` of the registration and starts its committer thread. Writes that wait for another
-    /// transaction go through the registration's lane `slow_lane_number`.
-    pub(crate) fn open(
+    /// Returns lane `number` of a registration, without a committer.
+    pub(super) fn new(
         number: u16,
         slow_lane_number: u16,
-        store: Arc<dyn Store>,
-        registration: Registration,
+        info: &StoreInfo,
         staged_bytes: usize,
         runtime: runtime::Handle,
-        observer: Arc<dyn CommitObserver>,
-    ) -> Result<(Self, oneshot::Receiver<()>), Error> {
-        let StoreInfo { max_flush_writes, max_flush_bytes, .. } = *store.info();
-        let staging = Staging::new(max_flush_writes, max_flush_bytes);
+    ) -> Self {
+        let staging = Staging::new(info.max_flush_writes, info.max_flush_bytes);
         let capacity = staged_bytes.min(Semaphore::MAX_PERMITS);
-        let lane = Self(Arc::new(LaneInner {
+        Self(Arc::new(LaneInner {
             number,
             slow_lane_number,
             generation: staging.shared_generation(),
@@ -72,9 +65,7 @@ impl Lane {
             capacity,
             runtime,
             is_abandoned: watch::Sender::new(false),
-        }));
-        let done = committer::spawn(lane.clone(), store, registration, observer)?;
-        Ok((lane, done))
+        }))
     }
 
     /// Returns the lane's number in the registration.
@@ -191,11 +182,6 @@ impl Lane {
     /// Whether `lsn` is settled.
     pub(crate) fn is_settled(&self, lsn: Lsn) -> bool {
         self.0.watermark.is_settled(lsn)
-    }
-
-    /// Returns a future that resolves to the outcome of `lsn` when it is durable or otherwise settled.
-    pub(crate) fn wait_durable(&self, lsn: Lsn) -> DurableFuture<&Lane> {
-        DurableFuture::new(self, lsn)
     }
 
     /// Stages `write` in place of the rejected Write, and releases its tree. Drops the Writes that the

@@ -4,7 +4,7 @@ use std::collections::{HashMap, HashSet, VecDeque};
 
 use smallvec::{SmallVec, smallvec};
 
-use super::Lsn;
+use super::lsn::Lsn;
 use super::watermark::Watermark;
 use crate::key::Key;
 use crate::store::Write;

@@ -8,8 +8,8 @@ use tokio::sync::mpsc;
 
 use super::flush_sender::{FlushSender, RESEND_BACKOFF};
 use super::lane::Lane;
+use super::observer::{CommitObserver, SettledWrite};
 use super::segment::Entry;
-use super::{CommitObserver, SettledWrite};
 use crate::store::{Outcome, Store, StoreError};
 use crate::thread::spawn_on_thread;
 

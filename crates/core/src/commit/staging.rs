@@ -4,7 +4,7 @@
 //! of it, except by folding: a Transition folds into the Start or Transition of the same row while a flush
 //! has not taken that one.
 //!
-//! A Write is *held* in three cases: it meets a row already in its segment and cannot fold; it follows a
+//! A Write is *held* in four cases: it meets a row already in its segment and cannot fold; it follows a
 //! Start whose outcome is unknown; it was blocked or rejected. While any Write of a tree is held, all later
 //! Writes of that tree queue behind it in order. Other trees pass.
 
@@ -15,8 +15,8 @@ use std::thread::ThreadId;
 
 use smallvec::smallvec;
 
-use super::Lsn;
 use super::fate::Fate;
+use super::lsn::Lsn;
 use super::segment::{Entry, Meta, Segment, changed_rows};
 use super::watermark::Watermark;
 use crate::key::Key;

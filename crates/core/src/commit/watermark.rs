@@ -10,7 +10,7 @@ use std::task::{Poll, Waker};
 
 use crossbeam_utils::CachePadded;
 
-use super::Lsn;
+use super::lsn::Lsn;
 use crate::store::Outcome;
 
 /// Maximum number of outcomes other than `Applied` that are kept for late callers. A registered waiter gets

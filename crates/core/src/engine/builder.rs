@@ -10,13 +10,14 @@ use crate::commit::{DEFAULT_STAGED_BYTES, Lane};
 use crate::engine::Engine;
 use crate::engine::queues::declare_queue;
 use crate::error::Error;
+use crate::name_checks::check_text;
 use crate::payload::DEFAULT_VALUE_LIMIT;
 use crate::queue::{OnConflict, Queue, check_queue_name};
 use crate::runtime::commit_observer::EngineObserver;
 use crate::runtime::definition::Definitions;
 use crate::runtime::inner::{EngineInner, EngineOptions};
 use crate::store::{Store, StoreError, WorkerInfo};
-use crate::text::{check_text, quote};
+use crate::text::quote;
 use crate::workflow::Workflow;
 
 /// Maximum length of an app_version, in bytes.

@@ -14,6 +14,7 @@ use crate::commit::{DurableFuture, Fate, FoldTarget, Lsn, Staged};
 use crate::engine::handle::{Handle, decode_outcome};
 use crate::error::Error;
 use crate::key::Key;
+use crate::name_checks::{MAX_ID_BYTES, check_name, check_text};
 use crate::payload::{FromPayload, INLINE_LIMIT, Payload};
 use crate::queue::debounce::debounce_key;
 use crate::queue::{OnDuplicate, OnFull, Placement};
@@ -25,7 +26,6 @@ use crate::runtime::run::{Conclusion, NewRun, Run};
 use crate::runtime::start::id_locks::{IdLock, IdLockUntilSettled};
 use crate::runtime::start::options::StartOptions;
 use crate::store::{self, Detail, ExecutionId, ExistingExecution, Outcome, Status, Write};
-use crate::text::{MAX_ID_BYTES, check_name, check_text};
 
 /// An `Arc`, borrowed or owned.
 pub(crate) enum ArcRef<'e, T> {

@@ -3,7 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{GuestInput, GuestWorkflow, RunControl};
+use super::input::{GuestInput, GuestWorkflow};
+use super::run_control::RunControl;
 use crate::clock::Timestamp;
 use crate::failure::Failure;
 use crate::guest::step::GuestStep;

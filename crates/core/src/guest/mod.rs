@@ -10,6 +10,7 @@
 //! [`RunControl::code_blocked`]), and when all of them are quiescent ([`RunControl::set_quiescent`]).
 
 mod branch;
+mod input;
 mod run_control;
 mod step;
 
@@ -18,6 +19,7 @@ pub use crate::runtime::run::StopReason;
 pub use crate::runtime::run::quiescence::BlockedOn;
 pub use crate::runtime::start::options::StartOptions;
 pub use branch::{BranchJoin, GuestBranch};
+pub use input::{GuestInput, GuestWorkflow};
 pub use run_control::RunControl;
 pub use step::{GuestStep, StepAction};
 
@@ -35,33 +37,7 @@ use crate::failure::Failure;
 use crate::payload::Payload;
 use crate::runtime::definition::BodyFuture;
 use crate::runtime::run::Run;
-use crate::workflow::Workflow;
 use crate::workflow::context::Context;
-
-/// The input of a guest's workflow.
-#[derive(Clone, Debug)]
-pub struct GuestInput {
-    /// The input as it is recorded.
-    pub payload: Payload,
-    /// The fingerprint of the input; `None` for that of the payload. A language with several spellings of one call
-    /// gives all of them the same fingerprint.
-    pub fingerprint: Option<u64>,
-}
-
-impl From<Payload> for GuestInput {
-    fn from(payload: Payload) -> Self {
-        Self { payload, fingerprint: None }
-    }
-}
-
-impl GuestInput {
-    fn fingerprint(&self) -> u64 {
-        self.fingerprint.unwrap_or_else(|| self.payload.fingerprint())
-    }
-}
-
-/// A workflow of a guest.
-pub type GuestWorkflow = Workflow<Payload, Payload>;
 
 impl GuestWorkflow {
     /// Returns the workflow `name`. `body` is called once per run, with the branch in which the code begins and with

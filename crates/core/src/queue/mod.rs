@@ -11,9 +11,9 @@ use std::time::Duration;
 
 use crate::clock::Timestamp;
 use crate::error::Error;
+use crate::name_checks::check_text;
 use crate::queue::rate::Rate;
 use crate::queue::weights::Weights;
-use crate::text::check_text;
 
 /// The queue of executions without a placement: starts without a queue that cannot run at once, and executions that
 /// continue. This queue never has limits.

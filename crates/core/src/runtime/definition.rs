@@ -6,10 +6,11 @@ use std::sync::Arc;
 
 use crate::error::Error;
 use crate::failure::Failure;
+use crate::name_checks::check_name;
 use crate::payload::Payload;
 use crate::runtime::run::Run;
 use crate::store::ExistingExecution;
-use crate::text::{check_name, list_names};
+use crate::text::list_names;
 
 /// The future of a workflow's body, from encoded input to encoded output.
 pub(crate) type BodyFuture = Pin<Box<dyn Future<Output = Result<Payload, Failure>> + Send>>;

@@ -12,6 +12,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use stepfast_core::clock::Timestamp;
+use stepfast_core::queue::{DEFAULT_QUEUE, Placement};
 use stepfast_core::sync::Mutex;
 
 /// Age at which claimed positions are skipped: a row that is committed at most this late is found at once.
@@ -28,6 +29,14 @@ pub(crate) type ReadyPosition = (i32, i64);
 
 /// A queue and one of its keys.
 pub(crate) type QueueKey = (Arc<str>, Arc<str>);
+
+/// Returns the queue and key of a placement; without one, those of the default queue.
+pub(super) fn queue_key(placement: Option<&Placement>) -> QueueKey {
+    placement.map_or_else(
+        || (DEFAULT_QUEUE.into(), "".into()),
+        |Placement { queue, key, .. }| (queue.clone(), key.clone()),
+    )
+}
 
 /// The scan cursors of all queues, shared by the claims of a store.
 #[derive(Debug, Default)]

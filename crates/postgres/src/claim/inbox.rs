@@ -1,43 +1,17 @@
-//! [`InboxState`]: draining the inbox in the transaction of a claim.
+//! Draining of the inbox in the transaction of a claim.
 
-use std::sync::atomic::{AtomicI64, Ordering::Relaxed};
+use std::sync::atomic::Ordering::Relaxed;
 
 use stepfast_core::store::StoreError;
-use stepfast_core::sync::Mutex;
 use stepfast_core::text::escape_controls;
 
-use crate::claim::ClaimTx;
+use crate::claim::inbox_state::{InboxBatch, MAX_INBOX_ROWS};
+use crate::claim::transaction::ClaimTx;
 use crate::conn::pipeline::{Query, param};
 use crate::conn::session::TxPart;
 use crate::conn::statements::Sql;
 use crate::error::DbError;
 use crate::rows::Columns;
-
-/// The maximum number of inbox rows that one statement drains.
-const MAX_INBOX_ROWS: i64 = 1_000;
-
-/// How claims drain the inbox: in batches, which become smaller after the database has rejected one.
-#[derive(Debug)]
-pub(crate) struct InboxState {
-    /// The maximum number of rows of the next batch.
-    next_batch_size: AtomicI64,
-    /// A row that the database has rejected, and the reason.
-    rejected_row: Mutex<Option<(i64, String)>>,
-}
-
-impl Default for InboxState {
-    fn default() -> Self {
-        Self { next_batch_size: AtomicI64::new(MAX_INBOX_ROWS), rejected_row: Mutex::default() }
-    }
-}
-
-/// The rows of the inbox that one statement drains.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct InboxBatch {
-    max_rows: i64,
-    /// The only row to drain; `None` for the first ones.
-    only_row: Option<i64>,
-}
 
 impl ClaimTx<'_> {
     /// Drains one batch of the inbox, after moving a rejected row to the dead letters.

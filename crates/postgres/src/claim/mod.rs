@@ -5,37 +5,37 @@
 //! statement sees the changes for which the one before has waited.
 
 pub(crate) mod cursors;
-pub(crate) mod inbox;
+mod inbox;
+mod inbox_state;
 mod quarantine;
 pub(crate) mod queues;
 mod ready;
+mod transaction;
 mod usage;
+
+pub(crate) use inbox_state::InboxState;
+pub(crate) use transaction::ClaimMemory;
 
 use std::sync::Arc;
 
-use stepfast_core::clock::{Clock, Timestamp};
-use stepfast_core::queue::fairness::FairShare;
-use stepfast_core::queue::{DEFAULT_QUEUE, Placement};
+use stepfast_core::clock::Timestamp;
 use stepfast_core::store::counters::Counters;
 use stepfast_core::store::{Claim, ClaimReply, Record, StoreError};
-use stepfast_core::sync::Mutex;
 
-use crate::claim::cursors::{ClaimCursors, QueueKey, ScanPlan};
-use crate::claim::inbox::{InboxBatch, InboxState};
+use crate::claim::cursors::queue_key;
 use crate::claim::quarantine::parse_candidates;
-use crate::claim::queues::QueueState;
+use crate::claim::transaction::{ClaimTx, parse_queue_states, parse_time, time_query};
 use crate::conn::connector::Connector;
 use crate::conn::pipeline;
 use crate::conn::pipeline::discard_plans;
-use crate::conn::pipeline::{Param, Query, QueryResult, column, optional_text_array, param, text_array};
+use crate::conn::pipeline::{Query, QueryResult, column, param, text_array};
 use crate::conn::row_counts::count_changes;
 use crate::conn::session::TxPart;
 use crate::conn::statements::{CLAIM_STATEMENTS, Sql};
 use crate::error::{DbError, corrupt};
 use crate::lane::{Lane, Lanes, lost_history, parse_lane_state};
-use crate::ownership::Ownership;
-use crate::rows::types::{Timestamptz, to_uuid};
-use crate::rows::{ClaimedRow, Columns, RecordDetails};
+use crate::rows::types::to_uuid;
+use crate::rows::{Columns, RecordDetails};
 
 /// Takes executions to run; see [`Store::claim`](stepfast_core::Store::claim).
 pub(crate) async fn claim(
@@ -129,54 +129,7 @@ pub(crate) async fn claim(
 /// The maximum number of retries of a claim after the database has rejected rows of the inbox.
 const INBOX_TRIES: usize = 8;
 
-/// The state that a store keeps from claim to claim.
-#[derive(Clone, Copy)]
-pub(crate) struct ClaimMemory<'a> {
-    pub(crate) ownership: &'a Ownership,
-    pub(crate) fair_share: &'a Mutex<FairShare>,
-    pub(crate) cursors: &'a ClaimCursors,
-    pub(crate) inbox: &'a InboxState,
-}
-
-/// A claim and its transaction.
-struct ClaimTx<'a> {
-    lane: Lane,
-    claim: &'a Claim,
-    memory: ClaimMemory<'a>,
-    /// The number of the last claim that is known to be durable.
-    last_number: i64,
-    /// Replaces the server's clock; `None` to use that clock.
-    clock: Option<&'a dyn Clock>,
-    /// The queries sent and their results, to be counted after the commit.
-    queries: Vec<Query<'a>>,
-    results: Vec<QueryResult>,
-    /// The queues and keys to take executions from, and the ranges scanned.
-    scans: Vec<(QueueKey, ScanPlan)>,
-    /// For each record of the claim: whether it has a history, and its `seq` in `ready`.
-    claimed_rows: Vec<(bool, Option<i64>)>,
-    /// Queues whose limits allow only one claim at a time.
-    serial_queues: Vec<Arc<str>>,
-    /// Whether the claim takes turns with others on queues that would allow several claims at a time.
-    takes_turns: bool,
-    /// Whether the claim is waiting for the turn of another claim to end.
-    is_waiting_for_turn: bool,
-    /// Whether the claim's capacity was smaller than the limits of its queues allow.
-    is_truncated: bool,
-    /// The rows of the inbox that are being drained; `None` once the database has accepted them.
-    inbox_batch: Option<InboxBatch>,
-}
-
-impl<'a> ClaimTx<'a> {
-    /// Resets the claim after its transaction was rolled back.
-    fn reset(&mut self) {
-        self.is_waiting_for_turn = false;
-        self.is_truncated = false;
-        self.queries.clear();
-        self.results.clear();
-        self.scans.clear();
-        self.claimed_rows.clear();
-    }
-
+impl ClaimTx<'_> {
     /// Tries the claim once. Returns false if the transaction is still open and has changed nothing.
     async fn run(&mut self, counters: &Counters) -> Result<(ClaimReply, bool), DbError> {
         let (claim, last_number) = (self.claim, self.last_number);
@@ -228,28 +181,6 @@ impl<'a> ClaimTx<'a> {
         counters.add_claim();
         self.lane.record_fence(&self.queries, &self.results, None);
         Ok((reply, true))
-    }
-
-    /// Runs a query that claims executions. Returns their rows, and the time after it, from which starts count for
-    /// rates; without a rate the time does not matter.
-    async fn run_claim_query(
-        &mut self,
-        query: Query<'a>,
-        queues: &[QueueState],
-        now: Timestamp,
-    ) -> Result<(Vec<ClaimedRow>, Timestamp), DbError> {
-        let (clock, mut queries) = (self.clock, vec![query]);
-        queries.extend(queues.iter().any(|queue| queue.limits.has_rate()).then(time_query));
-        match self.send(TxPart::Middle, queries).await? {
-            [claimed] => Ok((parse_claimed_rows(claimed)?, now)),
-            [claimed, time] => Ok((parse_claimed_rows(claimed)?, parse_time(clock, time)?)),
-            _ => Err(corrupt("a query result").into()),
-        }
-    }
-
-    fn add_claimed(&mut self, rows: Vec<ClaimedRow>, reply: &mut ClaimReply) {
-        self.claimed_rows.extend(rows.iter().map(|row| (row.has_history, row.seq)));
-        reply.records.extend(rows.into_iter().map(|row| Record::without_details(row.execution)));
     }
 
     /// Commits the claim, and loads the checkpoints, attempts and requests of its executions.
@@ -321,77 +252,6 @@ impl<'a> ClaimTx<'a> {
         }
         Ok(())
     }
-
-    /// Sends queries of the transaction, keeps them to be counted, and returns their results.
-    async fn send(&mut self, part: TxPart, queries: Vec<Query<'a>>) -> Result<&[QueryResult], DbError> {
-        let results = pipeline::run(&self.lane.session, part, &queries).await?;
-        let before = self.results.len();
-        self.queries.extend(queries);
-        self.results.extend(results);
-        Ok(&self.results[before..])
-    }
-
-    fn now(&self) -> Option<Timestamptz> {
-        self.clock.map(|clock| Timestamptz(clock.now()))
-    }
-
-    fn served_queues_param(&self) -> Param<'a> {
-        optional_text_array(self.claim.queues.as_ref())
-    }
-
-    fn lock_queues_query(&self, names: Option<Vec<String>>) -> Query<'a> {
-        let recent: Vec<String> =
-            self.memory.cursors.recent_queues().iter().map(ToString::to_string).collect();
-        let takes_turns = self.takes_turns && names.is_none();
-        let params = vec![self.served_queues_param(), param(names), param(recent), param(takes_turns)];
-        Query { sql: Sql::LockReadyQueues, action: "locking queues with ready executions", params }
-    }
-
-    fn due_query(&self, sql: Sql, action: &'static str) -> Query<'a> {
-        let params = vec![
-            text_array(&self.claim.workflows),
-            param(self.now()),
-            param(self.claim.app_version.as_deref()),
-            self.served_queues_param(),
-        ];
-        Query { sql, action, params }
-    }
-
-    fn check_due_query(&self) -> Query<'a> {
-        self.due_query(Sql::CheckDue, "checking for due executions")
-    }
-
-    fn queue_due_query(&self) -> Query<'a> {
-        self.due_query(Sql::QueueDue, "queueing due executions")
-    }
-}
-
-/// Returns the query that reads the server's clock.
-fn time_query() -> Query<'static> {
-    Query { sql: Sql::ServerTime, action: "reading the clock", params: Vec::new() }
-}
-
-/// Returns the time that was read, or that of the clock that replaces the server's.
-fn parse_time(clock: Option<&dyn Clock>, result: &QueryResult) -> Result<Timestamp, StoreError> {
-    let time = Columns::new(result.rows.first().ok_or_else(|| corrupt("a query result"))?).time()?;
-    Ok(clock.map_or(time, Clock::now))
-}
-
-fn parse_claimed_rows(result: &QueryResult) -> Result<Vec<ClaimedRow>, StoreError> {
-    result.rows.iter().map(ClaimedRow::parse).collect()
-}
-
-/// Parses the rows of lock_ready_queues.sql.
-fn parse_queue_states(result: &QueryResult) -> Result<Vec<QueueState>, StoreError> {
-    result.rows.iter().map(QueueState::parse).collect()
-}
-
-/// Returns the queue and key of a placement; without one, those of the default queue.
-fn queue_key(placement: Option<&Placement>) -> QueueKey {
-    placement.map_or_else(
-        || (DEFAULT_QUEUE.into(), "".into()),
-        |Placement { queue, key, .. }| (queue.clone(), key.clone()),
-    )
 }
 
 fn last_claim_number(lane_state: &QueryResult, epoch: i64) -> Result<i64, DbError> {

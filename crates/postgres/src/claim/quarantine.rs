@@ -8,8 +8,8 @@ use stepfast_core::queue::rate::ClaimScope;
 use stepfast_core::store::{ClaimReply, StoreError};
 
 use crate::claim::queues;
+use crate::claim::transaction::{ClaimTx, parse_queue_states};
 use crate::claim::usage::count_claimed;
-use crate::claim::{ClaimTx, parse_queue_states};
 use crate::conn::pipeline::{Query, QueryResult, param};
 use crate::conn::session::TxPart;
 use crate::conn::statements::Sql;

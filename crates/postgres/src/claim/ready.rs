@@ -8,8 +8,8 @@ use stepfast_core::store::ClaimReply;
 
 use crate::claim::cursors::{QueueKey, ScanPlan, ScanRange};
 use crate::claim::queues::{self, Access, QueueState};
+use crate::claim::transaction::{ClaimTx, parse_queue_states, parse_time, time_query};
 use crate::claim::usage::count_claimed;
-use crate::claim::{ClaimTx, parse_queue_states, parse_time, time_query};
 use crate::conn::pipeline::{Query, column, param, text_array};
 use crate::conn::session::TxPart;
 use crate::conn::statements::Sql;

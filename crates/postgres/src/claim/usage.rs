@@ -8,9 +8,9 @@ use stepfast_core::clock::Timestamp;
 use stepfast_core::queue::Placement;
 use stepfast_core::store::Record;
 
-use crate::claim::cursors::QueueKey;
+use crate::claim::cursors::{QueueKey, queue_key};
 use crate::claim::queues::{self, QueueState};
-use crate::claim::{ClaimTx, queue_key};
+use crate::claim::transaction::ClaimTx;
 use crate::conn::pipeline::{Query, column, param};
 use crate::conn::session::TxPart;
 use crate::conn::statements::Sql;

@@ -18,8 +18,8 @@ use crate::conn::statements::BATCH_ROWS;
 use crate::conn::statements::{Sql, Statements};
 use crate::error::DbResult;
 use crate::file_share::FileShare;
-use crate::flush::bulk_insert::{RowBatches, RowShape};
-use crate::flush::depth::DepthCheck;
+use crate::flush::depth::DepthChecks;
+use crate::flush::row_batches::{RowBatches, RowShape};
 use crate::rows::payloads::{ColumnValue, PayloadPieces, fetch_payload};
 use crate::rows::{key_bytes, payload_of};
 
@@ -40,7 +40,7 @@ pub(crate) struct FlushApplier<'c, 'f> {
     /// Payloads that are stored in pieces.
     pub(crate) pieces: PayloadPieces,
     /// Depth checks of the queues that the flush adds executions to.
-    pub(super) depth_checks: Vec<(&'f str, DepthCheck)>,
+    pub(super) depth_checks: DepthChecks<'f>,
     /// Whether rows are applied one at a time.
     is_row_by_row: bool,
 }
@@ -65,7 +65,7 @@ impl<'c, 'f> FlushApplier<'c, 'f> {
             cancel_requested: HashSet::new(),
             batches: RowBatches::new(),
             pieces: PayloadPieces::default(),
-            depth_checks: Vec::new(),
+            depth_checks: DepthChecks::default(),
             is_row_by_row,
         }
     }
@@ -105,7 +105,7 @@ impl<'c, 'f> FlushApplier<'c, 'f> {
             }
         }
         self.insert_remaining(&mut outcomes)?;
-        self.store_depth_bounds()?;
+        self.depth_checks.store_bounds(&mut self.sql)?;
         self.record_flush_number()?;
         outcomes.retain(|(_, outcome)| !matches!(outcome, Outcome::Applied));
         outcomes.sort_unstable_by_key(|(i, _)| *i);

@@ -5,7 +5,6 @@ use stepfast_core::store::Start;
 
 use crate::conn::statements::{Sql, Statements};
 use crate::error::DbResult;
-use crate::flush::apply::FlushApplier;
 use crate::rows::queues::read_queue;
 
 /// The state of a queue that a flush adds executions to.
@@ -60,21 +59,28 @@ impl DepthCheck {
     }
 }
 
-impl<'f> FlushApplier<'_, 'f> {
-    /// Returns the index of a queue's check in `depth_checks`.
-    pub(super) fn depth_check(&mut self, queue: &'f str) -> DbResult<usize> {
-        if let Some(i) = self.depth_checks.iter().position(|(known, _)| *known == queue) {
-            return Ok(i);
-        }
-        let check = DepthCheck::read(&mut self.sql, queue)?;
-        self.depth_checks.push((queue, check));
-        Ok(self.depth_checks.len() - 1)
+/// The checks of the queues that a flush adds executions to.
+#[derive(Default)]
+pub(super) struct DepthChecks<'f>(Vec<(&'f str, DepthCheck)>);
+
+impl<'f> DepthChecks<'f> {
+    /// Returns the check of a queue, which is read once per flush.
+    pub(super) fn get(&mut self, sql: &mut Statements<'_>, queue: &'f str) -> DbResult<&mut DepthCheck> {
+        let i = match self.0.iter().position(|(known, _)| *known == queue) {
+            Some(i) => i,
+            None => {
+                self.0.push((queue, DepthCheck::read(sql, queue)?));
+                self.0.len() - 1
+            }
+        };
+        Ok(&mut self.0[i].1)
     }
 
-    pub(super) fn store_depth_bounds(&mut self) -> DbResult<()> {
-        for (queue, check) in &self.depth_checks {
+    /// Stores the depth bounds that have changed.
+    pub(super) fn store_bounds(&self, sql: &mut Statements<'_>) -> DbResult<()> {
+        for (queue, check) in &self.0 {
             if let Some(bound) = check.changed_bound() {
-                self.sql.run(Sql::SetDepthBound, (queue, bound))?;
+                sql.run(Sql::SetDepthBound, (queue, bound))?;
             }
         }
         Ok(())

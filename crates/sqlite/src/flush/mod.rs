@@ -5,6 +5,7 @@ pub(crate) mod bulk_insert;
 pub(crate) mod depth;
 pub(crate) mod request;
 pub(crate) mod resolve;
+mod row_batches;
 pub(crate) mod starts;
 
 use std::time::Duration;

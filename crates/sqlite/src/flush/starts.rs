@@ -9,8 +9,8 @@ use stepfast_core::store::{Outcome, Start, State};
 use crate::conn::statements::Sql;
 use crate::error::DbResult;
 use crate::flush::apply::FlushApplier;
-use crate::flush::bulk_insert::RowShape;
 use crate::flush::resolve::is_staged_once;
+use crate::flush::row_batches::RowShape;
 use crate::rows::payloads::ColumnValue;
 use crate::rows::{key_bytes, parse_existing_row};
 
@@ -19,13 +19,11 @@ impl<'f> FlushApplier<'_, 'f> {
         if let Some(merged) = self.merge_debounced(start)? {
             return Ok(merged);
         }
-        let index =
-            start.waiting_placement().map(|placement| self.depth_check(&placement.queue)).transpose()?;
-        let begins_now =
-            start.is_self_claiming() && index.is_some_and(|i| self.depth_checks[i].1.allows_immediate_start);
-        if let Some(i) = index.filter(|_| !begins_now) {
-            let (queue, check) = &mut self.depth_checks[i];
-            if !check.try_admit(&mut self.sql, start, queue)? {
+        let mut begins_now = false;
+        if let Some(placement) = start.waiting_placement() {
+            let check = self.depth_checks.get(&mut self.sql, &placement.queue)?;
+            begins_now = start.is_self_claiming() && check.allows_immediate_start;
+            if !begins_now && !check.try_admit(&mut self.sql, start, &placement.queue)? {
                 return self.outcome_if_full(start);
             }
         }

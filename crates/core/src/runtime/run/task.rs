@@ -13,7 +13,6 @@ use futures_util::FutureExt;
 use futures_util::stream::{FuturesUnordered, StreamExt};
 
 use super::children::{cancel_children, load_awaited_children, take_unended_children};
-use super::detached::{DetachedRun, FinalFlush};
 use crate::clock::Timestamp;
 use crate::commit::{DurableFuture, Lsn};
 use crate::error::Error;
@@ -498,36 +497,9 @@ impl RunTask {
         }
     }
 
-    /// Lets the run conclude without a caller that polls it: in a task of its own, or without one if only the
-    /// flush of its end is missing. `guard` is kept until the outcome of the Start is known.
-    pub(crate) fn detach(mut self, input: Payload, mut guard: Option<impl Send + 'static>) {
-        if guard.is_none() && matches!(self.stage, TaskStage::Ending(..) | TaskStage::Concluded(_)) {
-            let final_flush = Arc::new(FinalFlush(std::sync::Mutex::new(None)));
-            final_flush.poll(self);
-            return;
-        }
-        let runtime = self.run.engine.runtime.clone();
-        if guard.is_none() {
-            // detached runs may wait for a long time and in large numbers: this task is small
-            runtime.spawn(DetachedRun { task: self, input });
-            return;
-        }
-        runtime.spawn(async move {
-            std::future::poll_fn(|cx| {
-                let polled = self.poll_conclusion(cx, &input);
-                if guard.is_some() && self.run.is_start_settled() {
-                    guard = None;
-                }
-                polled
-            })
-            .await;
-            // after a fence the run has concluded, and its Start is staged again
-            if guard.is_some()
-                && let Some(lsn) = self.run.start_lsn()
-            {
-                self.run.lane().wait_durable(lsn).await;
-            }
-        });
+    /// Whether the code has returned, and only the flush of the end is missing.
+    pub(super) fn is_ending(&self) -> bool {
+        matches!(self.stage, TaskStage::Ending(..) | TaskStage::Concluded(_))
     }
 
     /// Polls for the outcome of the Start.

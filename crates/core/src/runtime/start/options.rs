@@ -6,10 +6,10 @@ use std::time::Duration;
 use crate::attributes::Attributes;
 use crate::clock::{MAX_STORED_DURATION, Timestamp};
 use crate::error::Error;
+use crate::name_checks::{MAX_ID_BYTES, check_text};
 use crate::payload::{INLINE_LIMIT, Payload};
 use crate::queue::{OnDuplicate, OnFull, Placement, check_queue_key, check_queue_name};
 use crate::store::State;
-use crate::text::{MAX_ID_BYTES, check_text};
 
 /// The options of starting an execution.
 #[derive(Clone, Debug)]

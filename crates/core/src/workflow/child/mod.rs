@@ -3,7 +3,7 @@
 mod start;
 mod wait;
 
-pub(crate) use start::start_recorded;
+pub(crate) use start::{NewChild, start_recorded};
 
 use std::future::IntoFuture;
 use std::marker::PhantomData;
@@ -148,17 +148,6 @@ impl<'c, I: Serialize + Send + 'c, O> Child<'c, I, O> {
                 .await
         }
     }
-}
-
-/// A child to be started.
-pub(crate) struct NewChild {
-    pub(crate) definition: Arc<Definition>,
-    pub(crate) input: Payload,
-    /// The fingerprint of the input.
-    pub(crate) fingerprint: u64,
-    /// `None` for the defaults.
-    pub(crate) options: Option<Box<StartOptions>>,
-    pub(crate) is_detached: bool,
 }
 
 /// Begins the call of a child.

@@ -5,7 +5,6 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use super::NewChild;
 use super::wait::recorded_key;
 use crate::commit::{DurableFuture, FoldTarget, Lsn};
 use crate::error::Error;
@@ -23,6 +22,17 @@ use crate::runtime::run::{ChildState, Interrupt, NewRun, Run};
 use crate::runtime::runs::ExpectedRun;
 use crate::runtime::start::options::StartOptions;
 use crate::store::{self, CheckpointKind, DeleteChunks, ExistingExecution, Outcome, Parent, Write};
+
+/// A child to be started.
+pub(crate) struct NewChild {
+    pub(crate) definition: Arc<Definition>,
+    pub(crate) input: Payload,
+    /// The fingerprint of the input.
+    pub(crate) fingerprint: u64,
+    /// `None` for the defaults.
+    pub(crate) options: Option<Box<StartOptions>>,
+    pub(crate) is_detached: bool,
+}
 
 /// Starts a child as a call of its own and records the start. Every replay continues with the same child, even in a
 /// later run of the execution.

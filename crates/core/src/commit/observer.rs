@@ -1,0 +1,27 @@
+//! [`CommitObserver`]: the engine's view of its lanes.
+
+use super::lsn::Lsn;
+use crate::key::Key;
+use crate::store::{Outcome, StoreError, WorkerId, Write};
+
+/// The engine's view of its lanes. A lane calls these methods on its own thread or on its slow lane's thread.
+pub(crate) trait CommitObserver: Send + Sync {
+    /// Handles a Write whose outcome is not `Applied`.
+    fn on_settled(&self, lane: u16, settled: SettledWrite<'_>);
+    /// Handles Writes that are durable, whatever their outcomes are.
+    fn on_committed(&self, writes: &[Write]);
+    /// Handles the fence of a registration: its owned Writes are dropped, and unowned Writes wait for
+    /// [`Lane::rebind`](super::Lane::rebind).
+    fn on_fenced(&self, worker: WorkerId);
+    /// Handles a fatal store error: the database is corrupt or has a newer schema. The lane has stopped.
+    fn on_poisoned(&self, error: StoreError);
+}
+
+/// A Write whose outcome is not `Applied`, and where it was staged.
+pub(crate) struct SettledWrite<'a> {
+    pub(crate) execution: Key,
+    pub(crate) tree: Key,
+    pub(crate) lsn: Lsn,
+    pub(crate) write: &'a Write,
+    pub(crate) outcome: &'a Outcome,
+}

@@ -1,0 +1,158 @@
+//! [`ClaimTx`]: a claim and its transaction.
+
+use std::sync::Arc;
+
+use stepfast_core::clock::{Clock, Timestamp};
+use stepfast_core::queue::fairness::FairShare;
+use stepfast_core::store::{Claim, ClaimReply, Record, StoreError};
+use stepfast_core::sync::Mutex;
+
+use crate::claim::cursors::{ClaimCursors, QueueKey, ScanPlan};
+use crate::claim::inbox_state::{InboxBatch, InboxState};
+use crate::claim::queues::QueueState;
+use crate::conn::pipeline::{self, Param, Query, QueryResult, optional_text_array, param, text_array};
+use crate::conn::session::TxPart;
+use crate::conn::statements::Sql;
+use crate::error::{DbError, corrupt};
+use crate::lane::Lane;
+use crate::ownership::Ownership;
+use crate::rows::types::Timestamptz;
+use crate::rows::{ClaimedRow, Columns};
+
+/// The state that a store keeps from claim to claim.
+#[derive(Clone, Copy)]
+pub(crate) struct ClaimMemory<'a> {
+    pub(crate) ownership: &'a Ownership,
+    pub(crate) fair_share: &'a Mutex<FairShare>,
+    pub(crate) cursors: &'a ClaimCursors,
+    pub(crate) inbox: &'a InboxState,
+}
+
+/// A claim and its transaction.
+pub(super) struct ClaimTx<'a> {
+    pub(super) lane: Lane,
+    pub(super) claim: &'a Claim,
+    pub(super) memory: ClaimMemory<'a>,
+    /// The number of the last claim that is known to be durable.
+    pub(super) last_number: i64,
+    /// Replaces the server's clock; `None` to use that clock.
+    pub(super) clock: Option<&'a dyn Clock>,
+    /// The queries sent and their results, to be counted after the commit.
+    pub(super) queries: Vec<Query<'a>>,
+    pub(super) results: Vec<QueryResult>,
+    /// The queues and keys to take executions from, and the ranges scanned.
+    pub(super) scans: Vec<(QueueKey, ScanPlan)>,
+    /// For each record of the claim: whether it has a history, and its `seq` in `ready`.
+    pub(super) claimed_rows: Vec<(bool, Option<i64>)>,
+    /// Queues whose limits allow only one claim at a time.
+    pub(super) serial_queues: Vec<Arc<str>>,
+    /// Whether the claim takes turns with others on queues that would allow several claims at a time.
+    pub(super) takes_turns: bool,
+    /// Whether the claim is waiting for the turn of another claim to end.
+    pub(super) is_waiting_for_turn: bool,
+    /// Whether the claim's capacity was smaller than the limits of its queues allow.
+    pub(super) is_truncated: bool,
+    /// The rows of the inbox that are being drained; `None` once the database has accepted them.
+    pub(super) inbox_batch: Option<InboxBatch>,
+}
+
+impl<'a> ClaimTx<'a> {
+    /// Resets the claim after its transaction was rolled back.
+    pub(super) fn reset(&mut self) {
+        self.is_waiting_for_turn = false;
+        self.is_truncated = false;
+        self.queries.clear();
+        self.results.clear();
+        self.scans.clear();
+        self.claimed_rows.clear();
+    }
+
+    /// Runs a query that claims executions. Returns their rows, and the time after it, from which starts count for
+    /// rates; without a rate the time does not matter.
+    pub(super) async fn run_claim_query(
+        &mut self,
+        query: Query<'a>,
+        queues: &[QueueState],
+        now: Timestamp,
+    ) -> Result<(Vec<ClaimedRow>, Timestamp), DbError> {
+        let (clock, mut queries) = (self.clock, vec![query]);
+        queries.extend(queues.iter().any(|queue| queue.limits.has_rate()).then(time_query));
+        match self.send(TxPart::Middle, queries).await? {
+            [claimed] => Ok((parse_claimed_rows(claimed)?, now)),
+            [claimed, time] => Ok((parse_claimed_rows(claimed)?, parse_time(clock, time)?)),
+            _ => Err(corrupt("a query result").into()),
+        }
+    }
+
+    pub(super) fn add_claimed(&mut self, rows: Vec<ClaimedRow>, reply: &mut ClaimReply) {
+        self.claimed_rows.extend(rows.iter().map(|row| (row.has_history, row.seq)));
+        reply.records.extend(rows.into_iter().map(|row| Record::without_details(row.execution)));
+    }
+
+    /// Sends queries of the transaction, keeps them to be counted, and returns their results.
+    pub(super) async fn send(
+        &mut self,
+        part: TxPart,
+        queries: Vec<Query<'a>>,
+    ) -> Result<&[QueryResult], DbError> {
+        let results = pipeline::run(&self.lane.session, part, &queries).await?;
+        let before = self.results.len();
+        self.queries.extend(queries);
+        self.results.extend(results);
+        Ok(&self.results[before..])
+    }
+
+    pub(super) fn now(&self) -> Option<Timestamptz> {
+        self.clock.map(|clock| Timestamptz(clock.now()))
+    }
+
+    pub(super) fn served_queues_param(&self) -> Param<'a> {
+        optional_text_array(self.claim.queues.as_ref())
+    }
+
+    pub(super) fn lock_queues_query(&self, names: Option<Vec<String>>) -> Query<'a> {
+        let recent: Vec<String> =
+            self.memory.cursors.recent_queues().iter().map(ToString::to_string).collect();
+        let takes_turns = self.takes_turns && names.is_none();
+        let params = vec![self.served_queues_param(), param(names), param(recent), param(takes_turns)];
+        Query { sql: Sql::LockReadyQueues, action: "locking queues with ready executions", params }
+    }
+
+    pub(super) fn due_query(&self, sql: Sql, action: &'static str) -> Query<'a> {
+        let params = vec![
+            text_array(&self.claim.workflows),
+            param(self.now()),
+            param(self.claim.app_version.as_deref()),
+            self.served_queues_param(),
+        ];
+        Query { sql, action, params }
+    }
+
+    pub(super) fn check_due_query(&self) -> Query<'a> {
+        self.due_query(Sql::CheckDue, "checking for due executions")
+    }
+
+    pub(super) fn queue_due_query(&self) -> Query<'a> {
+        self.due_query(Sql::QueueDue, "queueing due executions")
+    }
+}
+
+/// Returns the query that reads the server's clock.
+pub(super) fn time_query() -> Query<'static> {
+    Query { sql: Sql::ServerTime, action: "reading the clock", params: Vec::new() }
+}
+
+/// Returns the time that was read, or that of the clock that replaces the server's.
+pub(super) fn parse_time(clock: Option<&dyn Clock>, result: &QueryResult) -> Result<Timestamp, StoreError> {
+    let time = Columns::new(result.rows.first().ok_or_else(|| corrupt("a query result"))?).time()?;
+    Ok(clock.map_or(time, Clock::now))
+}
+
+fn parse_claimed_rows(result: &QueryResult) -> Result<Vec<ClaimedRow>, StoreError> {
+    result.rows.iter().map(ClaimedRow::parse).collect()
+}
+
+/// Parses the rows of lock_ready_queues.sql.
+pub(super) fn parse_queue_states(result: &QueryResult) -> Result<Vec<QueueState>, StoreError> {
+    result.rows.iter().map(QueueState::parse).collect()
+}

@@ -1,0 +1,73 @@
+//! [`RowBatches`]: rows of a flush that are collected for batch inserts.
+
+use stepfast_core::store::{Checkpoint, Start, State};
+
+use crate::conn::statements::{BATCH_ROWS, Sql};
+
+/// The shape of a row that batches contain.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum RowShape {
+    Running,
+    Ended,
+    Checkpoint,
+}
+
+impl RowShape {
+    /// Returns the shape of a Start's row; `None` for uncommon rows.
+    pub(crate) fn of(start: &Start) -> Option<Self> {
+        let is_plain = start.parent.is_none()
+            && start.workflow_id.is_none()
+            && start.fingerprint.is_none()
+            && start.deadline_at.is_none()
+            && start.app_version.is_none()
+            && start.placement.is_none()
+            && start.dedup_id.is_none()
+            && start.attributes.is_empty()
+            && start.root == start.key;
+        match &start.state {
+            State::Running { pending_sleeps } if is_plain && pending_sleeps.is_empty() => {
+                Some(RowShape::Running)
+            }
+            State::Ended { .. } if is_plain => Some(RowShape::Ended),
+            _ => None,
+        }
+    }
+
+    pub(super) fn sql(self, rows: usize) -> Sql {
+        match (self, rows) {
+            (RowShape::Running, 1) => Sql::StartRunning,
+            (RowShape::Ended, 1) => Sql::StartEnded,
+            (RowShape::Checkpoint, 1) => Sql::InsertCheckpoint,
+            (RowShape::Running, _) => Sql::StartRunningBatch,
+            (RowShape::Ended, _) => Sql::StartEndedBatch,
+            (RowShape::Checkpoint, _) => Sql::InsertCheckpointBatch,
+        }
+    }
+
+    /// Number of parameters of a row.
+    pub(super) fn parameter_count(self) -> usize {
+        match self {
+            RowShape::Running => 5,
+            RowShape::Ended => 7,
+            RowShape::Checkpoint => 10,
+        }
+    }
+}
+
+/// Rows that are collected for a batch, with the indexes of their Writes.
+pub(crate) struct RowBatches<'f> {
+    pub(super) starts: [Vec<(usize, &'f Start)>; 2],
+    pub(super) checkpoints: Vec<(usize, &'f Checkpoint)>,
+    /// The name bound to each row of each statement: names repeat, and stay bound.
+    pub(super) bound_names: [[Option<&'f str>; BATCH_ROWS + 1]; 3],
+}
+
+impl RowBatches<'_> {
+    pub(crate) fn new() -> Self {
+        Self {
+            starts: [Vec::new(), Vec::new()],
+            checkpoints: Vec::new(),
+            bound_names: [[None; BATCH_ROWS + 1]; 3],
+        }
+    }
+}
