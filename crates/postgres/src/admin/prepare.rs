@@ -66,8 +66,7 @@ pub(crate) async fn prepare(
             );
             for statement in statements {
                 match client.batch_execute(&statement).await {
-                    // a deadlock with the build of a process that is gone
-                    Err(error) if error.code() == Some(&SqlState::T_R_DEADLOCK_DETECTED) => break,
+                    Err(error) if is_build_conflict(&error) => break,
                     result => result?,
                 }
             }
@@ -76,6 +75,15 @@ pub(crate) async fn prepare(
     // if the lock was lost in the meantime, nothing has to be undone
     let _ = lock_client.batch_execute("ROLLBACK").await;
     Ok(now)
+}
+
+/// Whether a statement has met the build of a process that is gone, whose server session continues: as a deadlock, or as
+/// a simultaneous change of the index's row in the catalog.
+fn is_build_conflict(error: &Error) -> bool {
+    let Some(error) = error.as_db_error() else { return false };
+    let code = error.code();
+    *code == SqlState::T_R_DEADLOCK_DETECTED
+        || *code == SqlState::INTERNAL_ERROR && error.message().starts_with("tuple concurrently ")
 }
 
 /// Begins a transaction that holds a lock, which one process at a time can have. The lock is polled, because a session that
