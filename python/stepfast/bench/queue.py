@@ -21,7 +21,7 @@ class RunCounter:
     """A counter of workflows that have begun in this process. At most one task may wait for it."""
 
     def __init__(self) -> None:
-        self.count = 0
+        self.count: int = 0
         self._awaited_count = 0
         self._is_reached = asyncio.Event()
 

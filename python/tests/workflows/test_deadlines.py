@@ -62,7 +62,7 @@ async def wait_forever() -> None:
 
 
 @workflow
-async def calls_endless_step() -> None:
+async def awaits_endless_step() -> None:
     await wait_forever()
 
 
@@ -132,7 +132,7 @@ def test_async_body_is_interrupted_at_deadline(url: str) -> None:
     async def main() -> None:
         async with AsyncEngine(url) as engine:
             for limit in growing_time_limits():
-                limited_workflow = calls_endless_step.options(execution_timeout=limit)
+                limited_workflow = awaits_endless_step.options(execution_timeout=limit)
                 before = len(interrupted_bodies)
                 with pytest.raises(WorkflowCancelled, match="deadline"):
                     await (await engine.start(limited_workflow)).result()
