@@ -223,7 +223,7 @@ pub(crate) fn record_json(all: &ShowData) -> Value {
                 "outcome": payload_json(&checkpoint.outcome),
                 "child": all.child(checkpoint).and_then(|(_, child)| child).map(child_json),
                 "recorded_at": format_instant(checkpoint.at),
-                "took_ms": checkpoint.took_ms,
+                "duration_ms": checkpoint.duration_ms,
             })
         })
         .collect();
@@ -283,19 +283,22 @@ pub(crate) fn record_text(shown: &ShowData) -> String {
         return text + "no steps recorded";
     }
     let mut table = Table::new();
-    table.load_style(UTF8_HORIZONTAL_ONLY).set_header(["order", "path", "kind", "name", "outcome", "took"]);
+    table
+        .load_style(UTF8_HORIZONTAL_ONLY)
+        .set_header(["order", "path", "kind", "name", "outcome", "duration"]);
     for checkpoint in &record.checkpoints {
-        let (outcome, took_ms) = match (checkpoint.kind, shown.child(checkpoint)) {
-            (CheckpointKind::Failed, _) => (format_failure(&checkpoint.outcome), checkpoint.took_ms),
+        let (outcome, duration_ms) = match (checkpoint.kind, shown.child(checkpoint)) {
+            (CheckpointKind::Failed, _) => (format_failure(&checkpoint.outcome), checkpoint.duration_ms),
             (kind, Some((key, child))) => {
                 // the parent may have waited in several runs: the duration shown is the child's own
-                let took = child
+                let child_duration = child
                     .filter(|_| kind == CheckpointKind::Child)
                     .and_then(|child| child.ended_at.map(|end| end.since(child.created_at)));
-                let took_ms = took.map_or(checkpoint.took_ms, |took| took.as_millis() as i64);
-                (format_child(key, child), took_ms)
+                let duration_ms =
+                    child_duration.map_or(checkpoint.duration_ms, |duration| duration.as_millis() as i64);
+                (format_child(key, child), duration_ms)
             }
-            _ => (short_payload(&checkpoint.outcome), checkpoint.took_ms),
+            _ => (short_payload(&checkpoint.outcome), checkpoint.duration_ms),
         };
         table.add_row([
             checkpoint.order.to_string(),
@@ -303,7 +306,7 @@ pub(crate) fn record_text(shown: &ShowData) -> String {
             checkpoint.kind.as_str().to_owned(),
             checkpoint.name.to_string(),
             outcome,
-            format_duration(took_ms),
+            format_duration(duration_ms),
         ]);
         for attempt in record.attempts.iter().filter(|attempt| attempt.path == checkpoint.path) {
             table.add_row(attempt_row(attempt));

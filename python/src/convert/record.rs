@@ -100,7 +100,7 @@ fn checkpoint(py: Python<'_>, checkpoint: &Checkpoint) -> PyResult<Py<PyAny>> {
     let kind = checkpoint.kind.as_str();
     let value = outcome(py, &checkpoint.outcome, checkpoint.kind != CheckpointKind::Failed)?;
     let (path, name) = (checkpoint.path.to_string(), checkpoint.name.to_string());
-    let tuple = (path, name, kind, value, checkpoint.at.as_micros(), checkpoint.took_ms);
+    let tuple = (path, name, kind, value, checkpoint.at.as_micros(), checkpoint.duration_ms);
     Ok(tuple.into_pyobject(py)?.into_any().unbind())
 }
 

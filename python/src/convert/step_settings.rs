@@ -64,7 +64,7 @@ impl StepSettings {
         let retry = RetryPolicy {
             retries,
             backoff: seconds(backoff),
-            factor,
+            backoff_factor: factor,
             max_backoff: seconds(max_backoff),
             jitter,
             retry_if: None,

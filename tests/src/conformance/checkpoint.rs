@@ -41,7 +41,7 @@ async fn checkpoints_of_every_kind_load_as_recorded(fixture: &dyn StoreFixture) 
             run_no: n,
             fingerprint: [None, Some(0), Some(1 << 63), Some(u64::MAX), Some(5)][n as usize - 1],
             outcome: if kind == CheckpointKind::Abandoned { Payload::empty() } else { payload("out") },
-            took_ms: i64::from(n) * 1_000_000_000,
+            duration_ms: i64::from(n) * 1_000_000_000,
             ..checkpoint(key, n, "")
         })
         .collect();

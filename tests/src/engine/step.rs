@@ -35,8 +35,8 @@ super::cases![
     body_begins_after_earlier_checkpoints_are_durable,
     speculative_body_waits_for_no_checkpoint,
     attempt_is_durable_before_the_next_begins,
-    non_eager_workflow_sees_only_durable_outcomes,
-    non_eager_workflow_sees_no_fenced_outcome,
+    durable_reads_show_only_durable_outcomes,
+    durable_reads_show_no_fenced_outcome,
     invalid_step_names_are_errors,
     execution_completes_a_thousand_steps,
 ];
@@ -587,7 +587,7 @@ fn attempts(store: &FaultStore) -> usize {
     store.committed_writes().iter().filter(|(write, _)| matches!(write, Write::Attempt(_))).count()
 }
 
-async fn non_eager_workflow_sees_only_durable_outcomes(fixture: &dyn StoreFixture) {
+async fn durable_reads_show_only_durable_outcomes(fixture: &dyn StoreFixture) {
     let store = FaultStore::wrap(fixture.store());
     let observed = store.clone();
     let workflow = Workflow::new("w", move |mut cx: Context, n: usize| {
@@ -601,13 +601,13 @@ async fn non_eager_workflow_sees_only_durable_outcomes(fixture: &dyn StoreFixtur
             BodyResult::Ok(committed)
         }
     })
-    .eager(false);
+    .durable_reads(true);
     let engine = super::support::open(store, |b| b.register(&workflow)).await;
     assert_eq!(engine.run(&workflow, 4).await.unwrap(), [1, 2, 3, 4]);
     shut_down(engine).await;
 }
 
-async fn non_eager_workflow_sees_no_fenced_outcome(fixture: &dyn StoreFixture) {
+async fn durable_reads_show_no_fenced_outcome(fixture: &dyn StoreFixture) {
     let (seen, bodies) = (Arc::new(Mutex::new(Vec::new())), Count::new());
     let workflow = {
         let (seen, bodies) = (seen.clone(), bodies.clone());
@@ -619,7 +619,7 @@ async fn non_eager_workflow_sees_no_fenced_outcome(fixture: &dyn StoreFixture) {
                 BodyResult::Ok(value)
             }
         })
-        .eager(false)
+        .durable_reads(true)
     };
     let (engine, store) = open_engine(fixture, |b| b.register(&workflow)).await;
     store.hold_writes(|write| matches!(write, Write::Checkpoint(_)));

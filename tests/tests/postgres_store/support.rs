@@ -264,7 +264,7 @@ pub(crate) fn checkpoint(execution: Key, n: u32) -> Write {
         fingerprint: Some(u64::MAX - 1),
         outcome: payload(&n),
         at: NOON,
-        took_ms: 12,
+        duration_ms: 12,
     })
 }
 

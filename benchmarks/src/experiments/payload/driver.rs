@@ -136,7 +136,7 @@ fn workflow(arm: Arm, input: Arc<std::sync::Mutex<RunInput>>) -> Workflow<(), Ve
             Ok::<_, Failure>(times)
         }
     });
-    workflow.eager(arm != Arm::Durable)
+    workflow.durable_reads(arm == Arm::Durable)
 }
 
 /// Runs seven steps. Returns their times in milliseconds.

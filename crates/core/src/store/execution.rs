@@ -313,7 +313,7 @@ pub struct Checkpoint {
     /// The time of the delivery.
     pub at: Timestamp,
     /// The time from the call to the delivery, in milliseconds.
-    pub took_ms: i64,
+    pub duration_ms: i64,
 }
 
 /// A recorded failed attempt of a step. Insert-only.

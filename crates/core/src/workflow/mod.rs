@@ -78,11 +78,12 @@ where
         Self { definition: Arc::new(definition), types: PhantomData }
     }
 
-    /// Returns the same workflow with another eagerness. By default a workflow is eager: its code receives a step's
-    /// value before that value is durable. With `false`, the code waits until the value is durable, which costs one
-    /// flush per step: for code that shows step values to the outside world other than through steps.
+    /// Returns the same workflow with or without durable reads. By default the code receives a step's outcome before
+    /// that outcome is durable. With durable reads, the code waits until the outcome is durable, which costs one flush
+    /// per step: for code that shows outcomes to the outside world other than through steps.
     #[must_use]
-    pub fn eager(self, is_eager: bool) -> Self {
+    pub fn durable_reads(self, has_durable_reads: bool) -> Self {
+        let is_eager = !has_durable_reads;
         match Arc::try_unwrap(self.definition) {
             Ok(definition) => {
                 Self { definition: Arc::new(Definition { is_eager, ..definition }), types: PhantomData }

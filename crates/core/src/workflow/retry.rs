@@ -13,7 +13,7 @@ pub struct RetryPolicy {
     /// The pause before the second attempt; 1 s by default.
     pub backoff: Duration,
     /// The factor by which each further pause grows, at least 1; 2 by default.
-    pub factor: f64,
+    pub backoff_factor: f64,
     /// The longest pause; 60 s by default.
     pub max_backoff: Duration,
     /// The share of a pause that is random, from 0 to 1. The default is 0.5: a pause of 4 s becomes 2 to 4 s.
@@ -27,7 +27,7 @@ impl Default for RetryPolicy {
         Self {
             retries: 0,
             backoff: Duration::from_secs(1),
-            factor: 2.0,
+            backoff_factor: 2.0,
             max_backoff: Duration::from_secs(60),
             jitter: 0.5,
             retry_if: None,
@@ -37,13 +37,13 @@ impl Default for RetryPolicy {
 
 impl RetryPolicy {
     /// The pause after the failed attempt number `attempt`, counted from 1, before jitter:
-    /// `min(backoff * factor^(attempt - 1), max_backoff)`.
+    /// `min(backoff * backoff_factor^(attempt - 1), max_backoff)`.
     pub fn pause_after(&self, attempt: u32) -> Duration {
         if self.backoff.is_zero() {
             // zero times infinity is NaN
             return Duration::ZERO;
         }
-        let factor = self.factor.max(1.0).powi(attempt.saturating_sub(1).min(1000) as i32);
+        let factor = self.backoff_factor.max(1.0).powi(attempt.saturating_sub(1).min(1000) as i32);
         let seconds = self.backoff.as_secs_f64() * factor;
         Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX).min(self.max_backoff)
     }
@@ -60,11 +60,11 @@ impl RetryPolicy {
         self.allows_retry(attempt, failure).then(|| self.jittered_pause_after(attempt))
     }
 
-    /// Returns an error if the factor or the jitter is out of bounds.
+    /// Returns an error if `backoff_factor` or `jitter` is out of bounds.
     pub(super) fn check(&self) -> Result<(), Error> {
-        let Self { factor, jitter, .. } = self;
-        let (input, reason) = if factor.is_nan() || *factor < 1.0 {
-            ("factor", format!("is {factor}; it must be at least 1"))
+        let Self { backoff_factor, jitter, .. } = self;
+        let (input, reason) = if backoff_factor.is_nan() || *backoff_factor < 1.0 {
+            ("backoff_factor", format!("is {backoff_factor}; it must be at least 1"))
         } else if !(0.0..=1.0).contains(jitter) {
             ("jitter", format!("is {jitter}; it must be from 0 to 1"))
         } else {
@@ -112,12 +112,13 @@ mod tests {
 
     #[test]
     fn retry_policy_keeps_zero_pause_and_rejects_bad_numbers() {
-        let policy = RetryPolicy { backoff: Duration::ZERO, factor: f64::INFINITY, ..RetryPolicy::default() };
+        let policy =
+            RetryPolicy { backoff: Duration::ZERO, backoff_factor: f64::INFINITY, ..RetryPolicy::default() };
         assert_eq!((policy.pause_after(1), policy.pause_after(9)), (Duration::ZERO, Duration::ZERO));
         assert!(policy.check().is_ok());
-        for factor in [f64::NAN, f64::NEG_INFINITY, -1.0, 0.5] {
-            let error = RetryPolicy { factor, ..policy }.check().unwrap_err().to_string();
-            assert!(error.starts_with("factor: is ") && error.contains("at least 1"), "{error}");
+        for backoff_factor in [f64::NAN, f64::NEG_INFINITY, -1.0, 0.5] {
+            let error = RetryPolicy { backoff_factor, ..policy }.check().unwrap_err().to_string();
+            assert!(error.starts_with("backoff_factor: is ") && error.contains("at least 1"), "{error}");
         }
         for jitter in [f64::NAN, f64::INFINITY, -0.5, 1.5] {
             let error = RetryPolicy { jitter, ..policy }.check().unwrap_err().to_string();

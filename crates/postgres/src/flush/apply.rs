@@ -177,7 +177,7 @@ impl<'a> FlushPlan<'a> {
             let rows = &self.checkpoints;
             let params = vec![
                 column(rows, |c| Timestamptz(c.at)),
-                column(rows, |c| c.took_ms),
+                column(rows, |c| c.duration_ms),
                 column(rows, |c| i64::from(c.order)),
                 column(rows, |c| c.fingerprint.map(u64::cast_signed)),
                 column(rows, |c| c.run_no.cast_signed()),

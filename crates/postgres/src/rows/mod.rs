@@ -98,7 +98,7 @@ impl<'a> Columns<'a> {
             fingerprint: self.fingerprint()?,
             outcome: self.payload()?,
             at: self.time()?,
-            took_ms: self.next()?,
+            duration_ms: self.next()?,
         }))
     }
 

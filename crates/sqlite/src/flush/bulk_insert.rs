@@ -107,7 +107,7 @@ impl<'f> FlushApplier<'_, 'f> {
             statement.raw_bind_parameter(at + 4, checkpoint.order)?;
             statement.raw_bind_parameter(at + 5, checkpoint.kind as u8)?;
             statement.raw_bind_parameter(at + 6, checkpoint.at.as_micros())?;
-            statement.raw_bind_parameter(at + 7, checkpoint.took_ms)?;
+            statement.raw_bind_parameter(at + 7, checkpoint.duration_ms)?;
             let fingerprint = checkpoint.fingerprint.map(|fingerprint| fingerprint as i64);
             statement.raw_bind_parameter(at + 8, fingerprint)?;
             statement.raw_bind_parameter(at + 9, outcome.bytes())?;

@@ -180,7 +180,7 @@ pub(crate) fn parse_checkpoint(row: &Row<'_>, execution: Key) -> DbResult<Result
         name: text(row, 4)?.into(),
         fingerprint: fingerprint(row, 5)?,
         at: time(row, 6)?,
-        took_ms: row.get(7)?,
+        duration_ms: row.get(7)?,
         outcome: payload_of(row, 8)?,
     }))
 }

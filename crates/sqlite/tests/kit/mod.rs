@@ -232,7 +232,7 @@ pub fn checkpoint(execution: Key, n: u32, outcome: &str) -> Checkpoint {
         fingerprint: Some(u64::MAX - u64::from(n)),
         outcome: value(outcome),
         at: later(u64::from(n)),
-        took_ms: 7,
+        duration_ms: 7,
     }
 }
 

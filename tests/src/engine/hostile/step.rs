@@ -70,12 +70,19 @@ pub(super) async fn step_options_are_applied_or_rejected(fixture: &dyn StoreFixt
         .await;
     let failing = RetryPolicy { retries: 3, ..policy };
     harness
-        .check("factor", &["factor"], FLOATS, async |factor| {
-            run(HostileStepOptions { policy: RetryPolicy { factor: *factor, ..failing }, ..options() })
-                .await?;
+        .check("backoff_factor", &["backoff_factor"], FLOATS, async |factor| {
+            run(HostileStepOptions {
+                policy: RetryPolicy { backoff_factor: *factor, ..failing },
+                ..options()
+            })
+            .await?;
             // a backoff of zero stays zero
             let endless = RetryPolicy { backoff: Duration::ZERO, max_backoff: Duration::MAX, ..failing };
-            run(HostileStepOptions { policy: RetryPolicy { factor: *factor, ..endless }, ..options() }).await
+            run(HostileStepOptions {
+                policy: RetryPolicy { backoff_factor: *factor, ..endless },
+                ..options()
+            })
+            .await
         })
         .await;
     harness
@@ -96,7 +103,7 @@ pub(super) async fn step_options_are_applied_or_rejected(fixture: &dyn StoreFixt
         .await;
     harness
         .check("max_backoff", &["max_backoff"], durations(), async |max_backoff| {
-            let short = RetryPolicy { factor: 1.0, ..failing };
+            let short = RetryPolicy { backoff_factor: 1.0, ..failing };
             run(HostileStepOptions {
                 policy: RetryPolicy { max_backoff: *max_backoff, ..short },
                 ..options()

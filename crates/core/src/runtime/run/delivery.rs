@@ -196,7 +196,7 @@ impl Run {
             fingerprint: call.fingerprint,
             outcome,
             at,
-            took_ms: at.since(call.begun_at).as_millis() as i64,
+            duration_ms: at.since(call.begun_at).as_millis() as i64,
         };
         state.delivery.next_order += 1;
         state.delivery.delivered_at = at;
@@ -283,7 +283,7 @@ impl Run {
             fingerprint: call.fingerprint,
             outcome: Payload::empty(),
             at,
-            took_ms: at.since(call.begun_at).as_millis() as i64,
+            duration_ms: at.since(call.begun_at).as_millis() as i64,
         };
         state.delivery.next_order += 1;
         self.stage_locked(&mut state, Write::Checkpoint(checkpoint), 0);
