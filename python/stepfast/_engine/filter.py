@@ -12,7 +12,7 @@ from stepfast._options.queue import Queue, queue_name
 from stepfast._validation import bounds
 from stepfast._validation.attributes import check_attributes
 from stepfast._validation.text import short_repr
-from stepfast._validation.times import to_micros
+from stepfast._validation.times import instant_micros
 from stepfast._workflow.remote import RemoteWorkflow
 from stepfast._workflow.start_target import start_target
 from stepfast._workflow.startable import Startable
@@ -48,9 +48,8 @@ class Filter(TypedDict, total=False):
         queue: Executions that are in this queue whenever they are queued. Executions without a queue are in
             `default`.
         attributes: Executions with all of these attributes.
-        created_from: Executions whose start was called at this time or later. A datetime without a zone is
-            local.
-        created_before: Executions whose start was called before this time.
+        created_from: Executions whose start was called at this time or later: a datetime with a time zone.
+        created_before: Executions whose start was called before this time: a datetime with a time zone.
     """
 
     status: Status | StatusText | Iterable[Status | StatusText] | None
@@ -151,16 +150,8 @@ def workflow_name(workflow: Any) -> str:
 
 
 def _checked_micros(what: str, at: Any) -> int | None:
-    """Converts a time of a filter to microseconds since 1970."""
-    if at is not None and not isinstance(at, datetime):
-        raise InvalidArgument(f"{what} is {short_repr(at)}, and must be a datetime")
-    try:
-        return to_micros(at)
-    except (ValueError, OverflowError):
-        # the zone of the datetime, or that of this machine, leads out of the calendar
-        raise InvalidArgument(
-            f"{what} is {short_repr(at)}, and must be a datetime of the years 2 to 9998"
-        ) from None
+    """Converts a time of a filter to microseconds since 1970; None stays None."""
+    return None if at is None else instant_micros(what, at, "datetime.now(timezone.utc) - timedelta(hours=1)")
 
 
 __all__ = ["BulkResult", "Filter"]

@@ -9,7 +9,7 @@ from typing import Any, cast
 
 from stepfast._engine.status import Status
 from stepfast._runtime.failures import recorded_exception
-from stepfast._validation.times import to_datetime, to_datetime_or_none
+from stepfast._validation.times import to_datetime, to_datetime_or_none, to_timedelta
 from stepfast._values import DecodeError, decode
 
 
@@ -37,8 +37,7 @@ class Execution:
         priority: Its priority: smaller ones begin first among those of its queue and key; 0 by default.
         dedup_id: The id that no other unfinished execution of its queue has; None once it has ended.
         debounce: The id by which its starts are debounced; None once it is due.
-        run_timeout: The time limit of its run, in seconds, until it begins; None for no limit, and after it
-            has begun.
+        run_timeout: The time limit of its run, until it begins; None for no limit, and after it has begun.
         attributes: Names with values by which lists can select it.
     """
 
@@ -59,7 +58,7 @@ class Execution:
     priority: int
     dedup_id: str | None
     debounce: str | None
-    run_timeout: float | None
+    run_timeout: timedelta | None
     attributes: dict[str, str]
 
     @property
@@ -69,8 +68,11 @@ class Execution:
 
     @classmethod
     def __stepfast_upgrade__(cls, fields: dict[str, Any]) -> dict[str, Any]:
-        # earlier programs have recorded the status as text
-        return {**fields, "status": Status(fields["status"])}
+        # earlier programs have recorded the status as text, and the time limit in seconds
+        run_timeout = fields["run_timeout"]
+        if isinstance(run_timeout, float):
+            run_timeout = to_timedelta(run_timeout)
+        return {**fields, "status": Status(fields["status"]), "run_timeout": run_timeout}
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,7 +182,7 @@ def execution_of(row: Any) -> Execution:
         priority=priority,
         dedup_id=dedup_id,
         debounce=debounce,
-        run_timeout=run_timeout,
+        run_timeout=None if run_timeout is None else to_timedelta(run_timeout),
         attributes=attributes,
     )
 

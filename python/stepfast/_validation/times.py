@@ -28,24 +28,30 @@ def to_datetime_or_none(micros: int | None) -> datetime | None:
     return None if micros is None else to_datetime(micros)
 
 
-def to_micros(at: datetime | None) -> int | None:
-    """Converts a datetime to microseconds since 1970; None stays None. A time without a zone is local."""
-    return None if at is None else round(at.timestamp() * 1_000_000)
+def to_timedelta(seconds: float) -> timedelta:
+    """Converts seconds to a `timedelta`. Time spans that are too long for Python become its longest."""
+    try:
+        return timedelta(seconds=seconds)
+    except OverflowError:
+        # caused by a limit of math.inf
+        return timedelta.max
 
 
-def instant_micros(what: str, at: Any) -> int:
+def instant_micros(
+    what: str, at: Any, example: str = "datetime.now(timezone.utc) + timedelta(hours=1)"
+) -> int:
     """Converts a datetime with a time zone to microseconds since 1970.
 
     Args:
         what: The name of the option, for the message.
         at: The datetime, as the caller has given it.
+        example: A correct value, for the message.
 
     Raises:
         InvalidArgument: The value is no datetime, or has no time zone.
     """
     if not isinstance(at, datetime) or at.utcoffset() is None:
         raise InvalidArgument(
-            f"{what} is {short_repr(at)}, and must be a datetime with a time zone, as in "
-            "datetime.now(timezone.utc) + timedelta(hours=1)"
+            f"{what} is {short_repr(at)}, and must be a datetime with a time zone, as in {example}"
         )
     return (at - _EPOCH) // timedelta(microseconds=1)

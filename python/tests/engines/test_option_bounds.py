@@ -406,9 +406,20 @@ def test_meaningless_start_options_are_refused(options: dict[str, Any], message:
 
 
 @pytest.mark.parametrize("condition", ["created_from", "created_before"])
-def test_time_condition_of_other_type_is_refused(condition: str) -> None:
-    with (
-        Engine("memory:") as engine,
-        pytest.raises(InvalidArgument, match=f"{condition} is 'yesterday', and must be a datetime"),
-    ):
-        engine.list(**{condition: "yesterday"})  # type: ignore[arg-type]
+@pytest.mark.parametrize("value", ["yesterday", 0, datetime.date(2026, 1, 1), datetime.datetime(2026, 1, 1)])
+def test_time_condition_without_zone_is_refused(condition: str, value: Any) -> None:
+    with Engine("memory:") as engine:
+        for call in (engine.list, engine.count, engine.cancel_all):
+            with pytest.raises(
+                InvalidArgument, match=f"{condition} is .*, and must be a datetime with a time"
+            ):
+                call(**{condition: value})
+
+
+def test_time_conditions_reach_ends_of_calendar() -> None:
+    with Engine("memory:") as engine:
+        for hours in (-12, 0, 14):
+            zone = datetime.timezone(datetime.timedelta(hours=hours))
+            first = datetime.datetime.min.replace(tzinfo=zone)
+            last = datetime.datetime.max.replace(tzinfo=zone)
+            assert engine.list(created_from=first, created_before=last) == []

@@ -200,7 +200,7 @@ def test_outbox_records_options_of_start(url: str) -> None:
         for n in range(len(connectors(url))):
             row = engine.show(f"mail-{n}").execution
             assert (row.status, row.queue, row.key, row.priority) == ("queued", "mails", "ann", 7)
-            assert (row.dedup_id, row.run_timeout) == (f"d{n}", 60)
+            assert (row.dedup_id, row.run_timeout) == (f"d{n}", timedelta(minutes=1))
             assert row.attributes == {"customer": "acme", "n": str(n)}
             assert row.deadline_at is not None
             assert abs(row.deadline_at - row.created_at - timedelta(hours=1)) < timedelta(seconds=60)

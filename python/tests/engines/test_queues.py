@@ -617,7 +617,7 @@ def test_run_timeout_begins_with_run(url: str) -> None:
         timed = sleep_in_queue.options(queue="a", run_timeout=0.05, workflow_id="timed")
         handle = engine.start(timed, 3600)
         row = engine.show("timed").execution
-        assert (row.status, row.run_timeout, row.deadline_at) == ("queued", 0.05, None)
+        assert (row.status, row.run_timeout, row.deadline_at) == ("queued", timedelta(seconds=0.05), None)
         engine.resume_queue("a")
         with pytest.raises(WorkflowCancelled):
             handle.result(HANG_TIMEOUT)

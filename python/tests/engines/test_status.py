@@ -76,7 +76,12 @@ def test_records_of_earlier_versions_are_decoded(url: str) -> None:
         execution = engine.show(handle.workflow_id).execution
     old_fields = {**{field.name: getattr(execution, field.name) for field in dataclasses.fields(execution)}}
     assert Execution.__stepfast_upgrade__({**old_fields, "status": "completed"}) == old_fields
-    assert decode(encode(execution)) == execution
+    for seconds, timeout in ((90.0, timedelta(seconds=90)), (1e300, timedelta.max), (None, None)):
+        upgraded = Execution.__stepfast_upgrade__({**old_fields, "run_timeout": seconds})
+        assert upgraded == {**old_fields, "run_timeout": timeout}
+    for timeout in (None, timedelta(seconds=90), timedelta.max):
+        changed = dataclasses.replace(execution, run_timeout=timeout)
+        assert decode(encode(changed)) == changed
     checkpoint = Checkpoint("1", "charge", "step", 5, execution.created_at, timedelta(seconds=1))
     assert decode(encode(checkpoint)) == checkpoint
     fields = {"path": "1", "took": timedelta(seconds=1)}
