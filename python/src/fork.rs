@@ -46,8 +46,9 @@ impl Process {
 
 fn forked_process_error(py: Python<'_>) -> PyErr {
     let _guard = InterpreterGuard::enter(py);
-    let error =
-        py.import("stepfast.errors").and_then(|errors| errors.getattr("forked_process_error")?.call0());
+    let error = py
+        .import("stepfast._runtime.foreign_use")
+        .and_then(|module| module.getattr("forked_process_error")?.call0());
     error.map_or_else(|error| error, PyErr::from_value)
 }
 

@@ -1,9 +1,7 @@
-"""The exceptions of Stepfast. All of them derive from `Error`, except those that unwind the code of a
-workflow."""
+"""The exceptions and the warning of Stepfast. The exceptions derive from `Error`, except `Cancelled` and
+`Suspended`, which unwind the code of a workflow. `StepfastWarning` is a `UserWarning`."""
 
 from __future__ import annotations
-
-from typing import Final
 
 __all__ = [
     "Cancelled",
@@ -152,49 +150,3 @@ class Suspended(BaseException):
 
 class Cancelled(BaseException):
     """Unwinds the code of an execution that was cancelled. Do not suppress it."""
-
-
-def forked_process_error() -> InvalidArgument:
-    """Returns the error for an engine or a handle that is used in a process forked from its own."""
-    return InvalidArgument(
-        "this belongs to the process that this one was forked from, and cannot be used here: open an engine "
-        "in this process, or start a new process (multiprocessing: spawn)",
-        "SF-0034",
-    )
-
-
-def other_loop_error(what: str) -> InvalidArgument:
-    """Returns the error for an object of an event loop that is used on another loop, or on none.
-
-    Args:
-        what: The object, for the message.
-    """
-    return InvalidArgument(
-        f"{what} belongs to the event loop on which it was opened, and this is another one, or none: use it "
-        "in coroutines of that loop only; for threads there is asyncio.run_coroutine_threadsafe, and Engine",
-        "SF-0033",
-    )
-
-
-#: The exception class for each kind of error of the engine.
-KINDS: Final[dict[str, type[Error]]] = {
-    "Invalid": InvalidArgument,
-    "Conflict": Conflict,
-    "NotFound": NotFound,
-    "Failed": WorkflowFailed,
-    "Cancelled": WorkflowCancelled,
-    "Parked": WorkflowParked,
-    "Unavailable": StoreUnavailable,
-    "Corrupt": StoreCorrupt,
-}
-
-#: The exception classes of single error codes. All other codes have the class of their kind.
-CODES: Final[dict[str, type[Error]]] = {
-    "SF-0003": WorkflowIdConflict,
-    "SF-0012": EngineClosed,
-    "SF-0014": SchemaMismatch,
-    "SF-0037": NotFound,
-    "SF-0038": QueueConflict,
-    "SF-0039": DedupConflict,
-    "SF-0040": QueueFull,
-}

@@ -12,7 +12,23 @@ from stepfast._runtime.branch import StepBody, current_code
 from stepfast._runtime.exception_kinds import to_recordable
 from stepfast._values import EncodeError, decode_exception, encode_exception
 from stepfast._values.errors import text_of
-from stepfast.errors import CODES, KINDS, Error, WorkflowCancelled, WorkflowFailed
+from stepfast.errors import (
+    Conflict,
+    DedupConflict,
+    EngineClosed,
+    Error,
+    InvalidArgument,
+    NotFound,
+    QueueConflict,
+    QueueFull,
+    SchemaMismatch,
+    StoreCorrupt,
+    StoreUnavailable,
+    WorkflowCancelled,
+    WorkflowFailed,
+    WorkflowIdConflict,
+    WorkflowParked,
+)
 
 FailureTuple = tuple[str, str, list[str], bool, bytes]
 
@@ -20,6 +36,29 @@ _log: Final = logging.getLogger("stepfast")
 
 #: The failure kinds of a cancelled execution: its deadline has passed, or a cancel was requested.
 CANCELLED_KINDS: Final = ("SF-0021", "SF-0022")
+
+#: The exception class for each kind of error of the engine.
+CLASS_BY_KIND: Final[dict[str, type[Error]]] = {
+    "Invalid": InvalidArgument,
+    "Conflict": Conflict,
+    "NotFound": NotFound,
+    "Failed": WorkflowFailed,
+    "Cancelled": WorkflowCancelled,
+    "Parked": WorkflowParked,
+    "Unavailable": StoreUnavailable,
+    "Corrupt": StoreCorrupt,
+}
+
+#: The exception classes of single error codes. All other codes have the class of their kind.
+CLASS_BY_CODE: Final[dict[str, type[Error]]] = {
+    "SF-0003": WorkflowIdConflict,
+    "SF-0012": EngineClosed,
+    "SF-0014": SchemaMismatch,
+    "SF-0037": NotFound,
+    "SF-0038": QueueConflict,
+    "SF-0039": DedupConflict,
+    "SF-0040": QueueFull,
+}
 
 
 def failure_of(raised: BaseException, retry_if: Callable[[Exception], bool] | None = None) -> FailureTuple:
@@ -142,7 +181,7 @@ def recorded_exception(failure: tuple[str, str, list[str], bytes] | None) -> Bas
     if kind in CANCELLED_KINDS:
         return WorkflowCancelled(f"{kind}: {message}", kind)
     code = kind if kind.startswith("SF-") else "SF-0008"
-    return CODES.get(code, WorkflowFailed)(f"{kind}: {message}", code)
+    return CLASS_BY_CODE.get(code, WorkflowFailed)(f"{kind}: {message}", code)
 
 
 def exception_for_error(
@@ -154,12 +193,12 @@ def exception_for_error(
     that ended or parked the execution.
 
     Args:
-        kind: The kind of the error, a key of `KINDS`.
+        kind: The kind of the error, a key of `CLASS_BY_KIND`.
         code: The code of the error, such as `SF-0003`.
         message: The text of the error.
         failure: The recorded failure behind the error, if there is one: kind, message, encoded exception.
     """
-    cls = CODES.get(code) or KINDS.get(kind, Error)
+    cls = CLASS_BY_CODE.get(code) or CLASS_BY_KIND.get(kind, Error)
     if failure is not None:
         cause, _, detail = failure
         if kind == "Failed" and detail:

@@ -5,6 +5,8 @@ import functools
 from collections.abc import Callable, Iterable
 from typing import Any, Final, TypeVar, overload
 
+from stepfast.errors import InvalidArgument
+
 from . import codes, references
 from .codec import BytesReader, ClassFinder, Codec, ContentReader, derives_from, own_codecs
 from .codecs import arrays, containers, enums, objects, scalars, times, urls
@@ -135,7 +137,7 @@ def register(
         aliases: Names under which the class was recorded earlier, such as `shop.models:Order`.
 
     Raises:
-        ValueError: The class is built in, has another codec or name already, or a name is taken.
+        InvalidArgument: The class is built in, has another codec or name already, or a name is taken.
         TypeError: Only one of `encode` and `decode` is given.
     """
     if cls is None:
@@ -143,7 +145,7 @@ def register(
     if (encode is None) != (decode is None):
         raise TypeError("register takes both encode and decode, or neither")
     if cls in PLAIN_TYPES or cls in _BUILT_IN:
-        raise ValueError(f"{type_name(cls)} has a codec that cannot be replaced")
+        raise InvalidArgument(f"{type_name(cls)} has a codec that cannot be replaced")
     names = [*([] if name is None else [name]), *aliases]
     _check_names_free(cls, names, name, has_codec=encode is not None)
     for each in names:
@@ -160,13 +162,13 @@ def register(
 
 def _check_names_free(cls: type, names: list[str], name: str | None, *, has_codec: bool) -> None:
     if has_codec and cls in own_codecs:
-        raise ValueError(f"{type_name(cls)} has a codec already")
+        raise InvalidArgument(f"{type_name(cls)} has a codec already")
     if name is not None and references.name_of_class.get(cls, name) != name:
-        raise ValueError(f"{type_name(cls)} is registered as {references.name_of_class[cls]!r} already")
+        raise InvalidArgument(f"{type_name(cls)} is registered as {references.name_of_class[cls]!r} already")
     for each in names:
         other = references.class_of_name.get(each, cls)
         if not each or (other is not cls and _origin(other) != _origin(cls)):
-            raise ValueError(f"the name {each!r} is taken by {type_name(other)}")
+            raise InvalidArgument(f"the name {each!r} is taken by {type_name(other)}")
 
 
 def _origin(cls: type) -> tuple[str, str]:

@@ -33,8 +33,12 @@ from stepfast import (
     step,
     workflow,
 )
-from stepfast._runtime.failures import exception_for_error, recorded_exception
-from stepfast.errors import CODES, KINDS
+from stepfast._runtime.failures import (
+    CLASS_BY_CODE,
+    CLASS_BY_KIND,
+    exception_for_error,
+    recorded_exception,
+)
 from stepfast.values import decode_exception, encode_exception
 
 ERRORS_MD = ROOT / "docs/reference/errors.md"
@@ -128,9 +132,9 @@ def test_code_of_recorded_failure_decides_exception_class() -> None:
 
 def test_error_codes_are_documented() -> None:
     text = ERRORS_MD.read_text(encoding="utf-8")
-    for code in [*CODES, ResultTimeout("").code]:
+    for code in [*CLASS_BY_CODE, ResultTimeout("").code]:
         assert f"### {code}\n" in text
-    for cls in {*CODES.values(), *KINDS.values(), Conflict, Unavailable, ResultTimeout}:
+    for cls in {*CLASS_BY_CODE.values(), *CLASS_BY_KIND.values(), Conflict, Unavailable, ResultTimeout}:
         assert f"`{cls.__name__}`" in text
 
 

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 from test_values import Box, Colour, Frozen, Point
 
+from stepfast import InvalidArgument
 from stepfast._values import codec, references, registry
 from stepfast.values import DecodeError, EncodeError, decode, encode, register
 
@@ -339,18 +340,18 @@ def test_unregistered_codec_is_reported() -> None:
 
 def test_colliding_registration_is_refused() -> None:
     register_parcel(name="parcel")
-    with pytest.raises(ValueError, match="has a codec already"):
+    with pytest.raises(InvalidArgument, match="has a codec already"):
         register_parcel()
-    with pytest.raises(ValueError, match="is registered as 'parcel' already"):
+    with pytest.raises(InvalidArgument, match="is registered as 'parcel' already"):
         register(Parcel, name="other")
-    with pytest.raises(ValueError, match="the name 'parcel' is taken by test_values_refusals.Parcel"):
+    with pytest.raises(InvalidArgument, match="the name 'parcel' is taken by test_values_refusals.Parcel"):
         register(ParcelChild, encode=vars, decode=ParcelChild, name="parcel")
-    with pytest.raises(ValueError, match="is taken"):
+    with pytest.raises(InvalidArgument, match="is taken"):
         register(ParcelChild, aliases=["parcel"])
-    with pytest.raises(ValueError, match="the name '' "):
+    with pytest.raises(InvalidArgument, match="the name '' "):
         register(ParcelChild, aliases=[""])
     for cls in (int, dict, tuple, decimal.Decimal, re.Pattern):
-        with pytest.raises(ValueError, match="cannot be replaced"):
+        with pytest.raises(InvalidArgument, match="cannot be replaced"):
             register(cls, name="x")
     with pytest.raises(TypeError, match="both encode and decode"):
         register(ParcelChild, encode=vars)

@@ -20,7 +20,8 @@ from stepfast._runtime.event_loop.shutdown import LoopShutdownWatch, run_in_thre
 from stepfast._runtime.event_loop.task_factory import install_factory
 from stepfast._runtime.event_loop.task_origin import DroppedTasks
 from stepfast._runtime.event_loop.tasks import guard_caller_task
-from stepfast.errors import InvalidArgument, forked_process_error, other_loop_error
+from stepfast._runtime.foreign_use import forked_process_error, other_loop_error
+from stepfast.errors import InvalidArgument
 
 if TYPE_CHECKING:
     from stepfast._runtime.engine_interface import Host

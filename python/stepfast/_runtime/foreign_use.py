@@ -1,0 +1,30 @@
+"""Errors for objects that are used outside of the process, or of the event loop, to which they belong."""
+
+from __future__ import annotations
+
+from stepfast.errors import InvalidArgument
+
+
+def forked_process_error() -> InvalidArgument:
+    """Returns the error for an engine or a handle that is used in a process forked from its own."""
+    return InvalidArgument(
+        "this belongs to the process that this one was forked from, and cannot be used here: open an engine "
+        "in this process, or start a new process (multiprocessing: spawn)",
+        "SF-0034",
+    )
+
+
+def other_loop_error(what: str) -> InvalidArgument:
+    """Returns the error for an object of an event loop that is used on another loop, or on none.
+
+    Args:
+        what: The object, for the message.
+    """
+    return InvalidArgument(
+        f"{what} belongs to the event loop on which it was opened, and this is another one, or none: use it "
+        "in coroutines of that loop only; for threads there is asyncio.run_coroutine_threadsafe, and Engine",
+        "SF-0033",
+    )
+
+
+__all__ = ["forked_process_error", "other_loop_error"]
