@@ -23,8 +23,8 @@ WIDTH: Final = 100
 GROUPS: Final = {
     "Steps and workflows": (
         "python",
-        "step workflow sleep sleep_until Duration Step BoundStep Workflow BoundWorkflow ConfiguredWorkflow "
-        "RemoteWorkflow Startable StartOptions Instance",
+        "step workflow sleep sleep_until Duration RetryOn Step BoundStep Workflow BoundWorkflow "
+        "ConfiguredWorkflow RemoteWorkflow Startable StartOptions OnDuplicate OnFull Instance",
     ),
     "Side by side, limits in time, children": (
         "python-asyncio",
@@ -33,8 +33,8 @@ GROUPS: Final = {
     "Steps in processes": ("python-processes", "ProcessStep BoundProcessStep ProcessDied"),
     "Engines": (
         "python-running",
-        "Client Engine Handle AsyncClient AsyncEngine AsyncHandle Execution Status Record Checkpoint Attempt "
-        "Filter BulkResult WorkerOverview Worker Unclaimable ReplayFilter",
+        "Client Engine Handle AsyncClient AsyncEngine AsyncHandle Execution Status StatusText Record "
+        "Checkpoint Attempt Filter BulkResult WorkerOverview Worker Unclaimable ReplayFilter",
     ),
     "Queues": ("queues", "Queue QueueInfo Rate"),
     "Outboxes": ("outbox", "Outbox AsyncOutbox DeadLetter"),
@@ -55,9 +55,9 @@ BEGINNING: Final = """\
 
 # Python: every name
 
-`from stepfast import …` whatever stands here, but for what is in `stepfast.values`. In signatures `P` stands
-for the parameters of a function, and `R`, `T` for what it returns. What the codes of errors mean is in
-[errors.md](errors.md). `stepfast.__version__` is the version of the package.
+All names are imported by `from stepfast import …`, except those of `stepfast.values`. In signatures
+`P` stands for the parameters of a function, and `R`, `T` for what it returns. What the codes of errors mean
+is in [errors.md](errors.md). `stepfast.__version__` is the version of the package.
 
 | names | guide |
 |---|---|

@@ -10,17 +10,18 @@ from stepfast._engine.engine import Engine
 from stepfast._engine.filter import BulkResult, Filter
 from stepfast._engine.handle import AsyncHandle, Handle
 from stepfast._engine.records import Attempt, Checkpoint, Execution, Record
-from stepfast._engine.status import Status
+from stepfast._engine.status import Status, StatusText
 from stepfast._engine.workers import Unclaimable, Worker, WorkerOverview
 from stepfast._native import __version__ as __version__
 from stepfast._options.queue import Queue, QueueInfo, Rate
-from stepfast._options.start_options import StartOptions
+from stepfast._options.start_options import OnDuplicate, OnFull, StartOptions
 from stepfast._outbox.outbox import AsyncOutbox, Outbox
 from stepfast._processes import BoundProcessStep, ProcessStep
 from stepfast._runtime.current import Current, current, current_or_none
 from stepfast._runtime.log import ReplayFilter
 from stepfast._validation.durations import Duration
-from stepfast._values.references import class_of_name
+from stepfast._validation.retry_rule import RetryOn
+from stepfast._values.references import class_of_name as _class_of_name
 from stepfast._workflow.child import AsyncChild, Child
 from stepfast._workflow.gather import as_completed, gather
 from stepfast._workflow.gather import map as map
@@ -85,6 +86,8 @@ __all__ = [
     "Instance",
     "InvalidArgument",
     "NotFound",
+    "OnDuplicate",
+    "OnFull",
     "Outbox",
     "ProcessDied",
     "ProcessStep",
@@ -98,10 +101,12 @@ __all__ = [
     "RemoteWorkflow",
     "ReplayFilter",
     "ResultTimeout",
+    "RetryOn",
     "SchemaMismatch",
     "StartOptions",
     "Startable",
     "Status",
+    "StatusText",
     "Step",
     "StepfastWarning",
     "StoreCorrupt",
@@ -133,7 +138,7 @@ for _name in (*__all__, "map"):
         globals()[_name].__module__ = __name__
 
 # names under which earlier programs have recorded these classes
-class_of_name.update(
+_class_of_name.update(
     {
         "stepfast:Answers": BulkResult,
         "stepfast:Survey": WorkerOverview,

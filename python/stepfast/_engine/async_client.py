@@ -122,6 +122,11 @@ class AsyncClient:
 
     @overload
     async def start_many(
+        self, workflow: RemoteWorkflow[[Unspecified], Unspecified], items: Iterable[tuple[Any, ...]], /
+    ) -> builtins.list[AsyncHandle[Any]]: ...
+
+    @overload
+    async def start_many(
         self, workflow: Startable[..., Coroutine[Any, Any, R]], items: Iterable[tuple[Any, ...]], /
     ) -> builtins.list[AsyncHandle[R]]: ...
 
@@ -162,6 +167,11 @@ class AsyncClient:
 
     @overload
     async def get(self, workflow_id: str) -> AsyncHandle[Any]: ...
+
+    @overload
+    async def get(
+        self, workflow_id: str, workflow: RemoteWorkflow[[Unspecified], Unspecified]
+    ) -> AsyncHandle[Any]: ...
 
     @overload
     async def get(

@@ -96,6 +96,11 @@ class Client:
 
     @overload
     def start_many(
+        self, workflow: RemoteWorkflow[[Unspecified], Unspecified], items: Iterable[tuple[Any, ...]], /
+    ) -> builtins.list[Handle[Any]]: ...
+
+    @overload
+    def start_many(
         self, workflow: Startable[..., Coroutine[Any, Any, R]], items: Iterable[tuple[Any, ...]], /
     ) -> builtins.list[Handle[R]]: ...
 
@@ -164,6 +169,9 @@ class Client:
 
     @overload
     def get(self, workflow_id: str) -> Handle[Any]: ...
+
+    @overload
+    def get(self, workflow_id: str, workflow: RemoteWorkflow[[Unspecified], Unspecified]) -> Handle[Any]: ...
 
     @overload
     def get(self, workflow_id: str, workflow: Startable[..., Coroutine[Any, Any, R]]) -> Handle[R]: ...

@@ -5,10 +5,10 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Literal, TypeAlias
 
-#: The text of a status, which is accepted wherever a `Status` is.
 StatusText: TypeAlias = Literal[
     "scheduled", "queued", "running", "waiting", "completed", "failed", "cancelled"
 ]
+"""The text of a status. It is accepted wherever a call takes a `Status`."""
 
 
 class Status(StrEnum):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from datetime import datetime
-from typing import Any, Final, Literal, NamedTuple, TypedDict, cast, get_args
+from typing import Any, Final, Literal, NamedTuple, TypeAlias, TypedDict, cast, get_args
 
 from stepfast import _native
 from stepfast._options.queue import DEFAULT_QUEUE, Queue, queue_name
@@ -15,10 +15,10 @@ from stepfast._validation.text import short_repr
 from stepfast._validation.times import instant_micros
 from stepfast.errors import InvalidArgument
 
-#: What a start does if an unfinished execution of the queue already has its dedup_id.
-OnDuplicate = Literal["reject", "return_existing"]
-#: What a start does if its queue is full.
-OnFull = Literal["reject", "wait"]
+OnDuplicate: TypeAlias = Literal["reject", "return_existing"]
+"""The effect of a start if an unfinished execution of its queue already has its `dedup_id`."""
+OnFull: TypeAlias = Literal["reject", "wait"]
+"""The effect of a start if its queue is full."""
 
 #: The longest delay, in seconds: more than 3,000 years.
 MAX_DELAY: Final = 1e11
@@ -219,4 +219,4 @@ _CHECKS: Final[dict[str, Callable[[Any], Any]]] = {
 }
 
 
-__all__ = ["CheckedOptions", "StartOptions", "check_options"]
+__all__ = ["CheckedOptions", "OnDuplicate", "OnFull", "StartOptions", "check_options"]

@@ -80,7 +80,22 @@ class Outbox(_OutboxBase):
         InvalidArgument: An argument is out of its bounds.
     """
 
-    def start(self, connection: Any, workflow: Startable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> str:
+    @overload
+    def start(
+        self, connection: Any, workflow: Startable[P, R], /, *args: P.args, **kwargs: P.kwargs
+    ) -> str: ...
+
+    @overload
+    def start(
+        self,
+        connection: Any,
+        workflow: RemoteWorkflow[[Unspecified], Unspecified],
+        /,
+        *args: Any,
+        **kwargs: Any,
+    ) -> str: ...
+
+    def start(self, connection: Any, workflow: Any, /, *args: Any, **kwargs: Any) -> Any:
         """Starts an execution in the open transaction of a connection, which is neither committed nor rolled
         back.
 

@@ -9,8 +9,8 @@ from stepfast._validation.coroutine_function import CoroutineFunction
 from stepfast._validation.text import short_repr
 from stepfast.errors import InvalidArgument
 
-#: An exception class, or several.
 RetryOn: TypeAlias = type[Exception] | tuple[type[Exception], ...]
+"""Exception classes that another attempt of a step may help against: one, or a tuple of several."""
 
 
 def retry_rule(retry_on: Any, retry_if: Any) -> Callable[[Exception], bool] | None:

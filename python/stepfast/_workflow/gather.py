@@ -118,7 +118,7 @@ async def map(  # type: ignore[overload-overlap] # what is to be awaited comes f
     items: Iterable[T],
     *,
     concurrency: int | None = None,
-    progress: Progress | None = None,
+    progress: Callable[[int, int], object] | None = None,
 ) -> list[R]: ...
 
 
@@ -128,7 +128,7 @@ def map(
     items: Iterable[T],
     *,
     concurrency: int | None = None,
-    progress: Progress | None = None,
+    progress: Callable[[int, int], object] | None = None,
 ) -> list[R]: ...
 
 
@@ -137,7 +137,7 @@ def map(
     items: Iterable[Any],
     *,
     concurrency: int | None = None,
-    progress: Progress | None = None,
+    progress: Callable[[int, int], object] | None = None,
 ) -> Any:
     """Calls `function` for every item, concurrently, and waits for all calls. With a `concurrency`, a map
     may have a million items: each takes about 200 bytes of memory beside its item and its output.

@@ -13,6 +13,7 @@ from stepfast import (
     AsyncClient,
     AsyncEngine,
     AsyncHandle,
+    AsyncOutbox,
     BoundProcessStep,
     BoundStep,
     BoundWorkflow,
@@ -25,14 +26,19 @@ from stepfast import (
     Execution,
     Handle,
     Instance,
+    OnDuplicate,
+    OnFull,
+    Outbox,
     ProcessStep,
     Queue,
     QueueInfo,
     Record,
     RemoteWorkflow,
+    RetryOn,
     Startable,
     StartOptions,
     Status,
+    StatusText,
     WorkerOverview,
     Workflow,
     as_completed,
@@ -50,6 +56,8 @@ from stepfast.values import decode, encode, register
 
 T = TypeVar("T")
 
+TRANSIENT_ERRORS: RetryOn = (ConnectionError, TimeoutError)
+
 
 @step
 def weigh(item: str, *, is_boxed: bool = False) -> int:
@@ -62,7 +70,7 @@ def weigh(item: str, *, is_boxed: bool = False) -> int:
     backoff=timedelta(milliseconds=10),
     backoff_factor=2,
     timeout=timedelta(minutes=1),
-    retry_on=(ConnectionError, TimeoutError),
+    retry_on=TRANSIENT_ERRORS,
     retry_if=lambda error: isinstance(error, OSError),
 )
 async def price(item: str, amount: float = 1.0) -> float:
@@ -432,6 +440,12 @@ def use_client(url: str) -> None:
             client.start_many(RemoteWorkflow("total").options(execution_timeout=60), [(["tea"],)]),
             list[Handle[Any]],
         )
+        # without assert_type, which gives pyright the types that it cannot infer
+        started_handles = client.start_many(RemoteWorkflow("total"), [(["tea"],)])
+        print(started_handles[0].workflow_id)
+        handle = client.get("o", RemoteWorkflow("order"))
+        print(handle.workflow_id)
+        assert_type(client.get("o", RemoteWorkflow[[str], float]("order")), Handle[float])
         assert_type(client.start_many(total.options(execution_timeout=60), [(["tea"],)]), list[Handle[int]])
         # a client starts async workflows for workers with an event loop
         assert_type(client.run(order, "tea"), float)
@@ -449,6 +463,42 @@ async def use_async_client(url: str) -> None:
             AsyncHandle[Any],
         )
         assert_type(await client.start_many(RemoteWorkflow("total"), [(["tea"],)]), list[AsyncHandle[Any]])
+        started_handles = await client.start_many(RemoteWorkflow("total"), [(["tea"],)])
+        print(started_handles[0].workflow_id)
+        handle = await client.get("o", RemoteWorkflow("order"))
+        print(handle.workflow_id)
+        assert_type(await client.get("o", RemoteWorkflow[[str], float]("order")), AsyncHandle[float])
+
+
+def use_outbox(connection: object) -> None:
+    """Starts workflows, and names of workflows, in a transaction."""
+    outbox = Outbox()
+    assert_type(outbox.start(connection, total, ["tea"]), str)
+    assert_type(outbox.start(connection, order.options(queue="letters"), "tea", amount=2.0), str)
+    workflow_id = outbox.start(connection, RemoteWorkflow("total"), ["tea"])
+    print(workflow_id)
+    assert_type(outbox.start(connection, RemoteWorkflow[[str], None]("send"), "ann"), str)
+
+
+async def use_async_outbox(connection: object) -> None:
+    """Starts workflows, and names of workflows, in a transaction of a connection whose calls are awaited."""
+    outbox = AsyncOutbox()
+    assert_type(await outbox.start(connection, total, ["tea"]), str)
+    workflow_id = await outbox.start(connection, RemoteWorkflow("total"), ["tea"])
+    print(workflow_id)
+
+
+def start_total(
+    client: Client, items: list[str], *, on_duplicate: OnDuplicate = "reject", on_full: OnFull = "reject"
+) -> Handle[int]:
+    """A function of a program that passes options on."""
+    options = total.options(queue="letters", dedup_id="t", on_duplicate=on_duplicate, on_full=on_full)
+    return client.start(options, items)
+
+
+def count_executions(client: Client, status: StatusText) -> int:
+    """A function of a program that passes a status on."""
+    return client.count(status=status)
 
 
 def use_outside_of_workflows() -> None:

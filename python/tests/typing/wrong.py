@@ -239,8 +239,8 @@ def misuse_options(engine: Engine, shop: Shop) -> None:
     mailed("tea")  # arg-type | reportArgumentType
     key: int = named.start_detached(["tea"])  # assignment | reportAssignmentType
     options: StartOptions = {"workflow": "w"}  # typeddict-unknown-key | reportAssignmentType
-    Outbox().start(None, mailed, "tea")  # arg-type | reportArgumentType
-    Outbox().start(None, weigh, "tea")  # arg-type | reportArgumentType reportCallIssue
+    Outbox().start(None, mailed, "tea")  # call-overload | reportArgumentType reportCallIssue
+    Outbox().start(None, weigh, "tea")  # call-overload | reportArgumentType reportCallIssue
     Outbox().options(queue="mail")  # attr-defined | reportAttributeAccessIssue
 
 
