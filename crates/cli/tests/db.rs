@@ -2,12 +2,12 @@
 
 #![allow(clippy::unwrap_used)]
 
-mod kit;
+mod support;
 
 use std::process::{Command, Output, Stdio};
 
-use kit::postgres;
 use serde_json::Value;
+use support::postgres;
 
 fn command(store: &str, arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_stepfast"));
@@ -102,7 +102,7 @@ fn schema_is_printed_created_and_checked() {
     assert_eq!(findings(&store).0, Some(1));
     // and executing the output_of SQL is all that a migration needs
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    runtime.block_on(kit::execute(&store, &sql)).unwrap();
+    runtime.block_on(support::execute(&store, &sql)).unwrap();
     assert!(output_of(&store, &["migrate"]).contains("nothing to migrate"));
     let (code, found) = findings(&store);
     assert!(code == Some(0) && found.iter().all(|(_, is_well, _)| *is_well), "{found:?}");
@@ -144,7 +144,7 @@ fn granted_role_may_change_rows_only() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let url = store.split('?').next().unwrap().to_owned();
     let role = format!("app_{schema}");
-    let execute = |url: String, sql: String| runtime.block_on(kit::execute(&url, &sql));
+    let execute = |url: String, sql: String| runtime.block_on(support::execute(&url, &sql));
     let (code, _, err) = stepfast(&store, &["migrate", "--role", &role]);
     assert!(code == Some(1) && err.contains("CREATE ROLE"), "{err}");
     execute(url.clone(), format!("CREATE ROLE {role} LOGIN")).unwrap();
@@ -264,7 +264,7 @@ fn check_shows_store_id_and_shard() {
         let (code, found) = findings(store);
         assert_eq!((code, identity(&found)), (Some(0), vec![&*about.store_id, "0"]), "{found:?}");
     }
-    runtime.block_on(kit::execute(&postgres, &format!("UPDATE {schema}.shard SET number = 7"))).unwrap();
+    runtime.block_on(support::execute(&postgres, &format!("UPDATE {schema}.shard SET number = 7"))).unwrap();
     let (_, found) = findings(&postgres);
     let store_id = identity(&found)[0].to_owned();
     assert_eq!(identity(&found)[1], "7");

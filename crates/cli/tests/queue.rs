@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_used)]
 
-mod kit;
+mod support;
 
 use std::process::{Command, Output};
 use std::sync::Arc;
@@ -207,7 +207,7 @@ async fn put(store: &str, key: Key, workflow: &str, workflow_id: Option<&str>, q
         let (_, schema) = store.split_once("?schema=").unwrap();
         let values = format!("'{key}', {values}, '\\x0107'");
         let sql = format!("INSERT INTO {schema}.inbox ({columns}) VALUES ({values})");
-        kit::execute(store, &sql).await.unwrap();
+        support::execute(store, &sql).await.unwrap();
     }
 }
 
@@ -282,6 +282,6 @@ async fn dead_letters_are_shown_on_sqlite() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn dead_letters_are_shown_on_postgres() {
-    let (store, _) = kit::postgres();
+    let (store, _) = support::postgres();
     check_dead_letters(&store).await;
 }

@@ -2,18 +2,18 @@
 
 #![allow(clippy::unwrap_used)]
 
-mod kit;
+mod support;
 
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use kit::*;
 use stepfast_core::key::Key;
 use stepfast_core::store::{Store, StoreError, WorkerInfo};
 use stepfast_core::{Context, Engine, Failure, Workflow};
 use stepfast_sqlite::{SqliteOptions, SqliteStore};
+use support::*;
 
 fn beside(path: &Path, suffix: &str) -> PathBuf {
     PathBuf::from(format!("{}{suffix}", path.display()))

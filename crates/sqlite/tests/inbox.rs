@@ -2,15 +2,15 @@
 
 #![allow(clippy::unwrap_used)]
 
-mod kit;
+mod support;
 
 use std::time::Duration;
 
-use kit::*;
 use rusqlite::Connection;
 use stepfast_core::key::Key;
 use stepfast_core::queue::{Placement, Queue, QueueChange};
 use stepfast_core::store::{Filter, Outcome, Start, Status, Store};
+use support::*;
 
 /// Inserts a start for queue `a` that may not begin before `due_at`.
 fn insert_row(conn: &Connection, key: Key, id: Option<&str>, dedup_id: Option<&str>, due_at: Option<i64>) {

@@ -2,17 +2,17 @@
 
 #![allow(clippy::unwrap_used)]
 
-mod kit;
+mod support;
 
 use std::future::{Future, poll_fn};
 use std::pin::pin;
 use std::task::Poll;
 
-use kit::*;
 use rusqlite::Connection;
 use stepfast_core::key::Key;
 use stepfast_core::queue::{Placement, Queue, QueueChange};
 use stepfast_core::store::{Heartbeat, Start, Status, Store, StoreError, Write};
+use support::*;
 
 #[tokio::test]
 async fn engines_of_one_process_count_as_alive() {
