@@ -259,7 +259,7 @@ async fn check_dead_letters(store: &str) {
         (&plain.to_string().into(), &plain.to_string().into())
     );
     assert_eq!(first["reason"], "its key names shard 1023, and this store is shard 0");
-    for time in ["put_at", "refused_at"] {
+    for time in ["put_at", "rejected_at"] {
         assert!(first[time].as_str().unwrap().ends_with('Z'), "{first}");
     }
     assert!(last["id"].as_i64() > first["id"].as_i64(), "{letters}");
