@@ -1,4 +1,4 @@
-"""Many executions: started, awaited at once, counted and looked at: python bulk.py"""
+"""Many executions: started, awaited together, counted and listed: python bulk.py"""
 
 from stepfast import Engine, Status, step, workflow
 
