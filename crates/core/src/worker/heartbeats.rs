@@ -30,7 +30,8 @@ const HINTED_HEARTBEAT_PAUSE_FACTOR: u32 = 4;
 const MAX_NOTIFIED_WAITERS: usize = 64;
 /// The least interval between two notifications of waiters.
 const NOTIFY_INTERVAL: Duration = Duration::from_millis(2);
-/// The delay of the heartbeat that follows a notification of waiters, to find whatever else the hint was about.
+/// The delay of the heartbeat that follows a notification of waiters, to find the other changes that the hint
+/// announced.
 const HEARTBEAT_AFTER_NOTIFY_DELAY: Duration = Duration::from_millis(5);
 /// The margin by which the heartbeat for a deadline comes after it, to be late by any estimate of the store's time.
 const DEADLINE_MARGIN: Duration = Duration::from_millis(1);
