@@ -145,10 +145,10 @@ async fn orphaned_slots_are_deleted() {
     let queue = Queue::new("a").concurrency(3);
     worker.store.change_queue(&QueueChange { queue, is_paused: false, expected_version: 0 }).await.unwrap();
     for _ in 0..3 {
-        let ticket = Placement { queue: "a".into(), key: "".into(), priority: 0 };
+        let placement = Placement { queue: "a".into(), key: "".into(), priority: 0 };
         worker
             .commit(vec![start_write(Start {
-                placement: Some(ticket.into()),
+                placement: Some(placement.into()),
                 ..start(Key::mint(0), queued())
             })])
             .await;

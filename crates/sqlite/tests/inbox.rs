@@ -73,8 +73,8 @@ async fn inbox_row_enters_full_queue_and_counts() {
     }
     assert_eq!(worker.claim(1, &["w"]).await.len(), 1);
     let next_start = || {
-        let ticket = Placement { queue: "a".into(), key: "".into(), priority: 0 };
-        start_write(Start { placement: Some(ticket.into()), ..start(Key::mint(0), queued()) })
+        let placement = Placement { queue: "a".into(), key: "".into(), priority: 0 };
+        start_write(Start { placement: Some(placement.into()), ..start(Key::mint(0), queued()) })
     };
     assert_eq!(worker.commit_one(next_start()).await, Outcome::Full);
     assert_eq!(worker.claim(1, &["w"]).await.len(), 1);
@@ -235,7 +235,7 @@ async fn row_rejected_by_trigger_becomes_dead_letter() {
     let (_dir, path) = temp_database();
     let worker = Worker::at(&path).await;
     let foreign = Connection::open(&path).unwrap();
-    let trigger = "CREATE TRIGGER refuse BEFORE INSERT ON attributes WHEN NEW.name = 'odd'
+    let trigger = "CREATE TRIGGER reject BEFORE INSERT ON attributes WHEN NEW.name = 'odd'
                   BEGIN SELECT raise(ABORT, 'not this one'); END";
     foreign.execute_batch(trigger).unwrap();
     let keys = [(); 3].map(|()| Key::mint(0));
