@@ -36,7 +36,7 @@ setup: python ## Build all, and install the program `stepfast` and the Python pa
 	@.venv/bin/stepfast --version
 
 .PHONY: demo
-demo: setup ## Set up, measure the payload experiment, then kill workflows in the middle and watch them go on
+demo: setup ## Set up, measure the payload experiment, then kill workflows in the middle and watch them continue
 	@echo && echo '$$ python examples/python/payload_size.py' && .venv/bin/python examples/python/payload_size.py
 	@echo && echo '$$ python examples/python/crash.py' && .venv/bin/python examples/python/crash.py
 	@rm -rf $(DEMO) && mkdir -p $(DEMO)

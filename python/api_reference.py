@@ -1,6 +1,6 @@
 """Prints docs/reference/python.md, from the signatures and docstrings of the package: see `make reference`.
 
-It ends with an error if something public is not described.
+The program ends with an error if a public name is not described.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ import griffe
 PYTHON: Final = Path(__file__).parent
 WIDTH: Final = 100
 
-#: Headings, the guides that they belong to, and what stands below them. What has no place comes last.
+#: The headings, each with its guide and the names below it. Names of no group come last.
 GROUPS: Final = {
     "Steps and workflows": (
         "python",
         "step workflow sleep sleep_until Duration RetryOn Step BoundStep Workflow BoundWorkflow "
         "ConfiguredWorkflow RemoteWorkflow Startable StartOptions OnDuplicate OnFull Instance",
     ),
-    "Side by side, limits in time, children": (
+    "Concurrency, time limits, children": (
         "python-asyncio",
         "gather map as_completed timeout wait_for Child AsyncChild",
     ),
@@ -46,7 +46,7 @@ GROUPS: Final = {
         "RemoteError StepfastWarning",
     ),
 }
-#: They are called exceptions, and not classes.
+#: The classes that the headings call exceptions.
 ERRORS: Final = [*GROUPS["The current execution, and errors"][1].split()[3:], "ProcessDied"]
 VALUES: Final = "stepfast.values"
 
@@ -55,9 +55,9 @@ BEGINNING: Final = """\
 
 # Python: every name
 
-All names are imported by `from stepfast import …`, except those of `stepfast.values`. In signatures
-`P` stands for the parameters of a function, and `R`, `T` for what it returns. What the codes of errors mean
-is in [errors.md](errors.md). `stepfast.__version__` is the version of the package.
+Import these names from `stepfast`, except those of `stepfast.values`. In signatures, `P` stands for the
+parameters of a function, and `R` and `T` for its output. [errors.md](errors.md) explains the codes of errors.
+`stepfast.__version__` is the version of the package.
 
 | names | guide |
 |---|---|
@@ -66,64 +66,66 @@ is in [errors.md](errors.md). `stepfast.__version__` is the version of the packa
 
 @dataclass(frozen=True)
 class Entry:
-    """Something with a heading of its own: `Engine`, or its method `Engine.start`."""
+    """A public object with a heading of its own: `Engine`, or its method `Engine.start`."""
 
     title: str
-    it: Any
-    chosen: list[Entry] | None = None
+    target: Any
+    chosen_members: list[Entry] | None = None
 
     @property
     def overloads(self) -> list[Any]:
-        """Returns its signatures, without overloads for type checkers alone and those for a fixed number
-        of arguments beside one for any number."""
-        found = self.it.overloads if self.it.is_function and self.it.overloads else [self.it]
-        found = [each for each in found if not is_for_checkers(each)]
-        if not any(is_variadic(each) for each in found):
-            return list(found)
-        return [each for each in found if is_variadic(each)]
+        """Returns the signatures of the object, without overloads for type checkers alone. If an overload
+        takes any number of arguments, overloads for a fixed number are left out too."""
+        overloads = (
+            self.target.overloads if self.target.is_function and self.target.overloads else [self.target]
+        )
+        overloads = [each for each in overloads if not is_for_checkers(each)]
+        if not any(is_variadic(each) for each in overloads):
+            return list(overloads)
+        return [each for each in overloads if is_variadic(each)]
 
     @property
     def parameters(self) -> list[Any]:
-        """Returns the parameters to be described: of a function, or of a class that is called."""
-        if not self.it.is_class:
-            return given(self.it) if self.it.is_function else []
-        return given(self.it.all_members["__init__"]) if "parameters" in self.sections else []
+        """Returns the parameters to be described: those of a function, or of a class that programs call."""
+        if not self.target.is_class:
+            return own_parameters(self.target) if self.target.is_function else []
+        return own_parameters(self.target.all_members["__init__"]) if "parameters" in self.sections else []
 
     @property
     def heading(self) -> str:
-        """Different ones have different anchors: `step` and `class Step`."""
-        if not self.it.is_class or self.title.islower():
+        """Returns the heading. Different entries have different anchors: `step` and `class Step`."""
+        if not self.target.is_class or self.title.islower():
             return self.title
         return f"{'exception' if self.title in ERRORS else 'class'} {self.title}"
 
     @property
     def sections(self) -> dict[str, Any]:
-        """Returns the sections of the docstring by kind; the text is one."""
-        if self.it.docstring is None:
+        """Returns the sections of the docstring by kind; the kind of the prose is `text`."""
+        if self.target.docstring is None:
             return {}
-        return {section.kind.value: section.value for section in self.it.docstring.parse("google")}
+        return {section.kind.value: section.value for section in self.target.docstring.parse("google")}
 
     @property
     def attributes(self) -> dict[str, Any]:
-        """Returns the public members."""
-        if not self.it.is_class:
+        """Returns the public attributes of a class."""
+        if not self.target.is_class:
             return {}
         return {
             name: member
-            for name, member in self.it.all_members.items()
+            for name, member in self.target.all_members.items()
             if member.is_attribute and not name.startswith("_")
         }
 
     @property
     def members(self) -> list[Entry]:
-        """Methods with headings of their own."""
-        if self.chosen is not None:
-            return self.chosen
-        if not self.it.is_class:
+        """Returns the methods with headings of their own."""
+        if self.chosen_members is not None:
+            return self.chosen_members
+        if not self.target.is_class:
             return []
         return [
             Entry(f"{self.title}.{name}", member)
-            for name, member in self.it.all_members.items()
+            for name, member in self.target.all_members.items()
             if member.is_function and not name.startswith("_") and not is_elsewhere(member)
         ]
 
@@ -133,27 +135,28 @@ class Entry:
         Args:
             described: The paths of described members, to which those of this entry are added.
         """
-        own = [member for member in self.members if path_of(member.it) not in described]
-        described.update(path_of(member.it) for member in own)
-        return dataclasses.replace(self, chosen=own)
+        own = [member for member in self.members if path_of(member.target) not in described]
+        described.update(path_of(member.target) for member in own)
+        return dataclasses.replace(self, chosen_members=own)
 
 
 def is_elsewhere(member: Any) -> bool:
-    """True if it is described with the class that it is inherited from."""
+    """Returns true if a member is described with the public class that it is inherited from."""
     return bool(member.inherited and member.final_target.parent.is_exported)
 
 
 def path_of(member: Any) -> str:
-    """Returns where a member is defined: several classes may inherit it from one private base."""
+    """Returns the path of a member's definition, which several classes may inherit from one private base."""
     return str(member.final_target.path if member.is_alias else member.path)
 
 
 def is_for_checkers(function: Any) -> bool:
+    """Returns true if an overload is for type checkers alone."""
     return function.is_function and any("Unspecified" in type_of(each) for each in function.parameters)
 
 
 class Reference:
-    """The page, and what is missing for it."""
+    """The page, and the descriptions that it lacks."""
 
     def __init__(self) -> None:
         package: Any = griffe.load("stepfast", search_paths=[PYTHON], allow_inspection=False)
@@ -161,7 +164,8 @@ class Reference:
         self._lines: list[str] = []
         described: set[str] = set()
         self._groups = {
-            group: [entry.without(described) for entry in entries] for group, entries in grouped(package)
+            group: [entry.without(described) for entry in entries]
+            for group, entries in group_entries(package)
         }
         self._entries: dict[str, Entry] = {}
         self._anchors: dict[str, str] = {}
@@ -169,18 +173,18 @@ class Reference:
             self._entries |= {each.title: each for each in (entry, *entry.members)}
         anchors: dict[str, str] = {}
         for heading in ["Python: every name", *self._groups, *self._entries]:
-            found = self._entries.get(heading)
-            text = heading if found is None else found.heading
-            # as GitHub makes them
+            entry = self._entries.get(heading)
+            text = heading if entry is None else entry.heading
+            # in the form that GitHub gives them
             anchor = re.sub(r"[^\w -]", "", text.lower()).replace(" ", "-")
             if anchor in anchors:
                 raise ValueError(f"{heading} and {anchors[anchor]} have the same anchor")
             anchors[anchor] = heading
-            if found is not None:
+            if entry is not None:
                 self._anchors[heading] = anchor
 
     def text(self) -> str:
-        """All of it."""
+        """Returns the text of the page."""
         self._lines = [BEGINNING.rstrip("\n")]
         for group, entries in self._groups.items():
             links = ", ".join(f"[`{entry.title}`](#{self._anchors[entry.title]})" for entry in entries)
@@ -196,55 +200,61 @@ class Reference:
 
     def _describe(self, entry: Entry, level: str) -> None:
         sections = entry.sections
-        self._lines += ["", f"{level} {entry.heading}", "", "```python", *declared(entry), "```"]
+        self._lines += ["", f"{level} {entry.heading}", "", "```python", *declaration(entry), "```"]
         if "text" not in sections:
             self.missing.append(f"{entry.title}: a docstring")
             return
-        self._lines += ["", *self._linked(fenced(sections["text"]), entry)]
-        said = self._said(entry)
-        arguments = dict(self._arguments(entry, said))
+        self._lines += ["", *self._link_names(fence_code(sections["text"]), entry)]
+        docstring = self._docstring_sections(entry)
+        arguments = dict(self._arguments(entry, docstring))
         if f"`{entry.title.removeprefix('Async')}`" in sections["text"] and entry.title.startswith("Async"):
             # the entry of the sync class has the rest
             own = [each.name for each in sections.get("parameters", [])]
             arguments = {name: text for name, text in arguments.items() if name in own}
         else:
-            sections = said
+            sections = docstring
         self._list("Arguments", arguments.values(), entry)
-        self._list("Attributes", self._attributes(entry, said), entry)
-        returned = joined(" ".join(each.description for each in sections.get("returns", [])))
-        if returned:
-            self._lines += ["", *self._linked(f"**Returns** {returned}", entry)]
-        raised = [f"`{each.annotation}`: {joined(each.description)}" for each in sections.get("raises", [])]
-        self._list("Raises", raised, entry)
+        self._list("Attributes", self._attributes(entry, docstring), entry)
+        output = join_lines(" ".join(each.description for each in sections.get("returns", [])))
+        if output:
+            self._lines += ["", *self._link_names(f"**Returns** {output}", entry)]
+        errors = [
+            f"`{each.annotation}`: {join_lines(each.description)}" for each in sections.get("raises", [])
+        ]
+        self._list("Raises", errors, entry)
 
-    def _said(self, entry: Entry) -> dict[str, Any]:
-        """The sections of its docstring, and what that does not say but another one to which it leads:
-        "See `Engine.start`."."""
+    def _docstring_sections(self, entry: Entry) -> dict[str, Any]:
+        """Returns the sections of the entry's docstring. A reference, such as "See `Engine.start`.", adds the
+        parameters, results and errors that only the other docstring describes."""
         sections = entry.sections
         family = entry.title.split(".")[0]
         for name in re.findall(r"See\s+`([\w.]+)`", sections.get("text", "")):
             model = self._entries.get(f"{family}.{name}") or self._entries.get(name)
             if model is None or model.title == entry.title:
                 continue
-            said = self._said(model)
-            described = {each.name: each for each in said.get("parameters", [])}
+            others = self._docstring_sections(model)
+            described = {each.name: each for each in others.get("parameters", [])}
             described |= {each.name: each for each in sections.get("parameters", [])}
-            sections = {**{kind: said[kind] for kind in ("returns", "raises") if kind in said}, **sections}
+            sections = {
+                **{kind: others[kind] for kind in ("returns", "raises") if kind in others},
+                **sections,
+            }
             sections["parameters"] = list(described.values())
         return sections
 
     def _arguments(self, entry: Entry, sections: dict[str, Any]) -> Iterator[tuple[str, str]]:
-        described = {each.name: joined(each.description) for each in sections.get("parameters", [])}
+        """Returns the names of the arguments with their descriptions. Notes the missing descriptions."""
+        described = {each.name: join_lines(each.description) for each in sections.get("parameters", [])}
         for parameter in entry.parameters:
-            told = [
+            same_name = [
                 each
                 for overload in entry.overloads
                 for each in (overload.parameters if overload.is_function else entry.parameters)
                 if each.name == parameter.name
             ]
-            types = {type_of(each) for each in told}
+            types = {type_of(each) for each in same_name}
             if parameter.name not in described:
-                # those of the function itself need no word
+                # the parameters of a workflow's own function need no description
                 if not types & {"P.args", "P.kwargs"}:
                     self.missing.append(f"{entry.title}: its argument {parameter.name}")
                 continue
@@ -252,27 +262,31 @@ class Reference:
                 types = {type_of(parameter)}
             facts = [f"`{each}`" for each in types if not each.startswith("P.")] if len(types) == 1 else []
             # a decorator's function has a default only where it is left out
-            if is_optional(parameter) and (any(map(is_optional, told)) or is_by_name(parameter)):
+            if is_optional(parameter) and (any(map(is_optional, same_name)) or is_by_name(parameter)):
                 facts.append(f"by default `{parameter.default}`")
             what = f" ({', '.join(facts)})" if facts else ""
-            yield parameter.name, f"`{starred(parameter)}`{what}: {described[parameter.name]}"
+            yield (
+                parameter.name,
+                f"`{star_prefix(parameter)}{parameter.name}`{what}: {described[parameter.name]}",
+            )
 
     def _attributes(self, entry: Entry, sections: dict[str, Any]) -> Iterator[str]:
-        if not entry.it.is_class:
+        """Returns the descriptions of a class's attributes. Notes the missing descriptions."""
+        if not entry.target.is_class:
             return
-        described = {each.name: joined(each.description) for each in sections.get("attributes", [])}
-        # of a dataclass that programs make, they are described already
+        described = {each.name: join_lines(each.description) for each in sections.get("attributes", [])}
+        # the arguments of a dataclass that programs create are described already
         arguments = {each.name for each in sections.get("parameters", [])}
         for name, member in entry.attributes.items():
-            is_own = name in entry.it.members
-            is_told = is_own and ("property" in member.labels or "dataclass" in entry.it.labels)
+            is_own = name in entry.target.members
+            is_described = is_own and ("property" in member.labels or "dataclass" in entry.target.labels)
             if is_own and member.docstring is not None and name not in described:
-                described[name] = joined(member.docstring.value)
+                described[name] = join_lines(member.docstring.value)
             if name in described and member.annotation is not None:
                 yield f"`{name}` (`{member.annotation}`): {described[name]}"
-            elif name in described and is_enum(entry.it):
+            elif name in described and is_enum(entry.target):
                 yield f"`{name}`: {described[name]}"
-            elif name in described or (is_told and name not in arguments):
+            elif name in described or (is_described and name not in arguments):
                 self.missing.append(f"{entry.title}: its attribute {name}, or the type of that")
 
     def _list(self, heading: str, items: Any, entry: Entry) -> None:
@@ -280,19 +294,19 @@ class Reference:
         if items:
             self._lines += ["", f"**{heading}**", ""]
             for item in items:
-                self._lines += self._linked(f"- {item}", entry)
+                self._lines += self._link_names(f"- {item}", entry)
 
-    def _linked(self, text: str, entry: Entry) -> list[str]:
-        """The text's lines, with links where it names what is described."""
+    def _link_names(self, text: str, entry: Entry) -> list[str]:
+        """Returns the lines of a text, with links for the names of other entries."""
         own = {parameter.name for parameter in entry.parameters} | {entry.title, *entry.attributes}
         family = entry.title.split(".")[0]
 
-        def link(found: re.Match[str]) -> str:
-            name = found[1].removeprefix("stepfast.")
+        def link(match: re.Match[str]) -> str:
+            name = match[1].removeprefix("stepfast.")
             if name in own:
-                return found[0]
+                return match[0]
             anchor = self._anchors.get(f"{family}.{name}") or self._anchors.get(name)
-            return found[0] if anchor is None else f"[{found[0]}](#{anchor})"
+            return match[0] if anchor is None else f"[{match[0]}](#{anchor})"
 
         lines, is_code = [], False
         for line in text.splitlines():
@@ -301,59 +315,60 @@ class Reference:
         return lines
 
 
-def grouped(package: Any) -> Iterator[tuple[str, list[Entry]]]:
-    """The headings, and what is public below each."""
+def group_entries(package: Any) -> Iterator[tuple[str, list[Entry]]]:
+    """Returns the headings, each with the public entries below it."""
 
-    def found(module: Any, names: Iterable[str]) -> list[Entry]:
+    def find_entries(module: Any, names: Iterable[str]) -> list[Entry]:
         return [Entry(name, package.modules_collection[module.imports[name]]) for name in names]
 
     public = [str(name) for name in package.exports]
-    placed = [name for _, names in GROUPS.values() for name in names.split()]
+    grouped_names = [name for _, names in GROUPS.values() for name in names.split()]
     for group, (_, names) in GROUPS.items():
-        yield group, found(package, names.split())
-    others = [name for name in public if name not in placed]
+        yield group, find_entries(package, names.split())
+    others = [name for name in public if name not in grouped_names]
     if others:
-        yield "More", found(package, others)
+        yield "More", find_entries(package, others)
     values = package["values"]
-    yield VALUES, found(values, (str(name) for name in values.exports if str(name) not in public))
+    names_of_values = (str(name) for name in values.exports if str(name) not in public)
+    yield VALUES, find_entries(values, names_of_values)
 
 
-def declared(entry: Entry) -> Iterator[str]:
-    """The declaration, as in code."""
+def declaration(entry: Entry) -> Iterator[str]:
+    """Returns the lines of the declaration, as in code."""
     name = entry.title.rpartition(".")[2]
-    if entry.it.is_class:
-        bases = ", ".join(public_bases(entry.it))
+    if entry.target.is_class:
+        bases = ", ".join(public_bases(entry.target))
         if not name.islower():
             yield f"class {name}({bases})" if bases else f"class {name}"
         if entry.parameters:
-            yield from called(name, entry.parameters, "")
+            yield from call_text(name, entry.parameters, "")
         return
-    if entry.it.is_attribute:
-        yield f"{name} = {entry.it.value}"
+    if entry.target.is_attribute:
+        yield f"{name} = {entry.target.value}"
         return
     for overload in entry.overloads:
         prefix = "async def " if "async" in overload.labels else "def "
         returns = str(overload.returns).replace("builtins.", "")
-        yield from called(prefix + name, given(overload), f" -> {returns}")
+        yield from call_text(prefix + name, own_parameters(overload), f" -> {returns}")
 
 
-def is_enum(found: Any) -> bool:
-    return any(str(base).endswith("Enum") for base in found.bases)
+def is_enum(cls: Any) -> bool:
+    return any(str(base).endswith("Enum") for base in cls.bases)
 
 
 def public_bases(cls: Any) -> Iterator[str]:
     """Returns the bases of a class; a private base is replaced by its own bases."""
     for base in cls.bases:
         name = str(base).partition("[")[0]
-        found = [each for each in cls.resolved_bases if each.name == name]
-        if name.startswith("_") and found:
-            yield from public_bases(found[0])
+        resolved = [each for each in cls.resolved_bases if each.name == name]
+        if name.startswith("_") and resolved:
+            yield from public_bases(resolved[0])
         elif name != "CoroutineFunction":
             yield str(base)
 
 
-def given(function: Any) -> list[Any]:
-    """The parameters of a function, or those after the first one of a method."""
+def own_parameters(function: Any) -> list[Any]:
+    """Returns the parameters of a function; of a method without the first one."""
     return list(function.parameters)[1 if function.parent.is_class else 0 :]
 
 
@@ -361,8 +376,8 @@ def is_variadic(function: Any) -> bool:
     return any(each.kind.value == "variadic positional" for each in function.parameters)
 
 
-def called(name: str, parameters: list[Any], returns: str) -> Iterator[str]:
-    """A signature, in one line if it is short."""
+def call_text(name: str, parameters: list[Any], returns: str) -> Iterator[str]:
+    """Returns the lines of a signature: one line if it is short."""
     parts: list[str] = []
     before = None
     for parameter in parameters:
@@ -372,7 +387,7 @@ def called(name: str, parameters: list[Any], returns: str) -> Iterator[str]:
         if kind == "keyword-only" and before not in (kind, "variadic positional"):
             parts.append("*")
         default = f" = {parameter.default}" if is_optional(parameter) else ""
-        parts.append(f"{starred(parameter)}: {type_of(parameter)}{default}")
+        parts.append(f"{star_prefix(parameter)}{parameter.name}: {type_of(parameter)}{default}")
         before = kind
     if before == "positional-only":
         parts.append("/")
@@ -385,9 +400,9 @@ def called(name: str, parameters: list[Any], returns: str) -> Iterator[str]:
         yield f"){returns}"
 
 
-def starred(parameter: Any) -> str:
-    stars = {"variadic positional": "*", "variadic keyword": "**"}.get(parameter.kind.value, "")
-    return f"{stars}{parameter.name}"
+def star_prefix(parameter: Any) -> str:
+    """Returns the stars before a parameter's name."""
+    return {"variadic positional": "*", "variadic keyword": "**"}.get(parameter.kind.value, "")
 
 
 def type_of(parameter: Any) -> str:
@@ -402,26 +417,27 @@ def is_by_name(parameter: Any) -> bool:
     return bool(parameter.kind.value == "keyword-only")
 
 
-def joined(text: str) -> str:
+def join_lines(text: str) -> str:
+    """Returns a text in one line."""
     return " ".join(text.split())
 
 
-def fenced(text: str) -> str:
-    """Blocks of indented code, as Markdown shows them best."""
+def fence_code(text: str) -> str:
+    """Returns a text with fences around its blocks of indented code."""
     block = re.compile(r"(?:^(?: {4}.*)?\n?)+", re.MULTILINE)
 
-    def fence(found: re.Match[str]) -> str:
-        code = found[0].strip("\n")
+    def fence(match: re.Match[str]) -> str:
+        code = match[0].strip("\n")
         if not code:
-            return found[0]
+            return match[0]
         lines = [line.removeprefix("    ") for line in code.splitlines()]
         return "\n```python\n" + "\n".join(lines) + "\n```\n\n"
 
     return block.sub(fence, text).strip("\n")
 
 
-class Complaints(logging.Handler):
-    """Returns the problems that griffe finds in docstrings, such as unknown arguments."""
+class DocstringProblems(logging.Handler):
+    """The problems that griffe finds in docstrings, such as unknown arguments."""
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
@@ -432,13 +448,13 @@ class Complaints(logging.Handler):
 
 
 def main() -> None:
-    complaints = Complaints()
-    logging.getLogger("griffe").addHandler(complaints)
+    problems = DocstringProblems()
+    logging.getLogger("griffe").addHandler(problems)
     reference = Reference()
     text = reference.text()
-    wrong = [*reference.missing, *complaints.messages]
-    if wrong:
-        sys.exit("not described in its docstring:\n  " + "\n  ".join(wrong))
+    messages = [*reference.missing, *problems.messages]
+    if messages:
+        sys.exit("not described in a docstring:\n  " + "\n  ".join(messages))
     print(text, end="")
 
 

@@ -9,7 +9,7 @@ use tokio::time::Instant;
 use crate::report::Row;
 
 /// Returns the steps of a sweep that fills a store, in ascending order and without duplicates.
-pub(crate) fn ascending(steps: &[usize]) -> Vec<usize> {
+pub(crate) fn sort_ascending(steps: &[usize]) -> Vec<usize> {
     let mut steps = steps.to_vec();
     steps.sort_unstable();
     steps.dedup();
@@ -58,7 +58,7 @@ impl Latencies {
     }
 
     /// Returns the number of operations that have ended.
-    pub fn done(&self) -> u64 {
+    pub fn done_count(&self) -> u64 {
         self.done.load(Relaxed)
     }
 
@@ -70,12 +70,12 @@ impl Latencies {
     /// Sets the duration to `elapsed`, and the latencies of `row`.
     pub fn fill_with_elapsed(&self, elapsed: Duration, row: &mut Row) {
         row.failed = self.failed.load(Relaxed);
-        row.completed = self.done() - row.failed;
+        row.completed = self.done_count() - row.failed;
         row.seconds = elapsed.as_secs_f64();
         row.per_second = row.completed as f64 / row.seconds.max(1e-9);
         // up to an hour, with three digits
         let Ok(mut histogram) = Histogram::<u64>::new_with_max(3_600_000_000, 3) else { return };
-        for micros in &self.micros[..self.done() as usize] {
+        for micros in &self.micros[..self.done_count() as usize] {
             histogram.saturating_record(u64::from(micros.load(Relaxed)));
         }
         let ms = |micros: u64| micros as f64 / 1000.0;

@@ -43,7 +43,7 @@ impl TargetLocation {
     }
 
     /// Returns the location for new targets on the same server as `target`, or in the same folder.
-    pub(crate) fn beside(&self, target: &Target) -> Self {
+    pub(crate) fn sibling(&self, target: &Target) -> Self {
         let durability = self.durability.clone();
         if target.is_postgres() {
             return Self { store: self.store.clone(), durability, directory: None };

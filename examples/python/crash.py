@@ -1,4 +1,4 @@
-"""A workflow that is killed with SIGKILL in the middle, and goes on where it was: python crash.py [URL]"""
+"""A workflow that SIGKILL interrupts, and that continues where it stopped: python crash.py [URL]"""
 
 import os
 import pathlib

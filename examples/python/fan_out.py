@@ -1,4 +1,4 @@
-"""Steps side by side in sync code, each in a thread: python fan_out.py"""
+"""Concurrent steps in sync code, each in a thread: python fan_out.py"""
 
 import stepfast
 from stepfast import Engine, step, workflow
@@ -15,7 +15,7 @@ def reserve(item: str) -> str:
 
 
 def offer(item: str) -> str:
-    # a branch: as many steps as you like
+    # a branch, with any number of steps
     return f"{reserve(item)}, {price(item)} EUR"
 
 

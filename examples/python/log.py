@@ -1,4 +1,4 @@
-"""Log records know their execution, and a replay logs nothing twice: python log.py"""
+"""Log records name their execution, and a replay logs nothing twice: python log.py"""
 
 import logging
 import sys
@@ -32,6 +32,6 @@ logging.basicConfig(level=logging.INFO, handlers=[handler])
 # from the engine itself, only warnings and errors
 logging.getLogger("stepfast.engine").setLevel(logging.WARNING)
 
-# so that it is suspended in its sleep, and its code runs again
+# at 0.0 the execution is suspended in its sleep, so its code runs again
 with Engine("sqlite://log.db", suspend_after=0.0) as engine:
     engine.start(parcel.options(workflow_id="parcel-7"), "tea").result()

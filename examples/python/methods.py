@@ -6,7 +6,7 @@ from stepfast import Engine, Instance, step, workflow
 
 
 class Bank(Instance):
-    """Recorded by its name: after a crash the program makes it again, before it opens its engine."""
+    """A bank of which only the name is recorded. The program creates it again before it opens its engine."""
 
     def __init__(self, name: str, currency: str) -> None:
         super().__init__(name)
@@ -19,7 +19,7 @@ class Bank(Instance):
 
 @dataclasses.dataclass
 class Order:
-    """Recorded by its fields, like any argument."""
+    """An order. Its fields are recorded, like any argument."""
 
     prices: list[int]
 

@@ -3,8 +3,8 @@
 
 curl -X POST 'http://127.0.0.1:8000/orders/order-7?customer=ann'
 
-The first is the service, the second a worker, which sends the mails. Both are on a file in the current
-directory, or on the Postgres database of STEPFAST_STORE (with psycopg installed, too)."""
+The first command runs the service, the second a worker that sends the mails. Both use a file in the current
+directory, or the Postgres database of STEPFAST_STORE, which needs psycopg."""
 
 import os
 from collections.abc import AsyncGenerator
@@ -63,7 +63,7 @@ app = FastAPI(lifespan=lifespan)
 def place(number: str, customer: str) -> dict[str, str]:
     try:
         with Session(database) as session, session.begin():
-            # both or none, whatever happens to this process
+            # both rows are committed, or none, even if this process dies
             mail = outbox.start(
                 session, send.options(queue=mails), customer, f"we have got your order {number}"
             )

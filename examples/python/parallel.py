@@ -1,4 +1,4 @@
-"""Steps side by side, with asyncio's own means: python parallel.py"""
+"""Concurrent steps, with the functions of asyncio: python parallel.py"""
 
 import asyncio
 

@@ -1,4 +1,4 @@
-"""How the size of what a step returns, and how finely work is cut into steps, bear on its time.
+"""Measures how the size of outputs and the number of steps change the duration of a workflow.
 
 Reproduces an experiment that DBOS published for Python on a local Postgres: a workflow of seven steps that
 return 1 byte to 1 MB, and a workflow whose single step makes the same seven payloads at once. Run it with a
@@ -14,8 +14,9 @@ import time
 from stepfast import Engine, Step, step, workflow
 
 SIZES = [10**i for i in range(7)]
-#: Milliseconds that were published for the seven steps, all of them, and the single one.
+#: The published milliseconds of each of the seven steps.
 PUBLISHED = [55.41, 21.63, 21.71, 21.81, 23.87, 35.45, 120.46]
+#: The published milliseconds of all seven steps, and of the single one.
 PUBLISHED_SEVEN, PUBLISHED_ONE = 300.35, 157.82
 
 
@@ -43,7 +44,7 @@ def speculative_batch_size_step(count: int) -> bytes:
     return b"".join(payload(10**i) for i in range(count))
 
 
-def timed(call: Step[[int], bytes], argument: int, size: int) -> float:
+def measure(call: Step[[int], bytes], argument: int, size: int) -> float:
     begun = time.perf_counter()
     value = call(argument)
     took = time.perf_counter() - begun
@@ -53,20 +54,20 @@ def timed(call: Step[[int], bytes], argument: int, size: int) -> float:
 
 @workflow
 def seven_steps(is_speculative: bool) -> list[float]:
-    """Milliseconds of each of the seven steps."""
+    """Returns the milliseconds of each of the seven steps."""
     call = speculative_size_step if is_speculative else size_step
-    return [1000 * timed(call, i, size) for i, size in enumerate(SIZES)]
+    return [1000 * measure(call, i, size) for i, size in enumerate(SIZES)]
 
 
 @workflow
 def one_batched_step(is_speculative: bool) -> list[float]:
-    """Milliseconds of the single step."""
+    """Returns the milliseconds of the single step."""
     call = speculative_batch_size_step if is_speculative else batch_size_step
-    return [1000 * timed(call, len(SIZES), sum(SIZES))]
+    return [1000 * measure(call, len(SIZES), sum(SIZES))]
 
 
-def made(engine: Engine) -> list[tuple[str, list[float], float, float]]:
-    """Name, milliseconds of each step, of the seven, and of the single one."""
+def measure_all(engine: Engine) -> list[tuple[str, list[float], float, float]]:
+    """Returns a name, and the milliseconds of each step, of all seven, and of the single step."""
     rows: list[tuple[str, list[float], float, float]] = []
     for is_speculative in (False, True):
         begun = time.perf_counter()
@@ -83,7 +84,7 @@ def made(engine: Engine) -> list[tuple[str, list[float], float, float]]:
     return rows
 
 
-def table(rows: list[tuple[str, list[float], float, float]]) -> None:
+def print_table(rows: list[tuple[str, list[float], float, float]]) -> None:
     names = [*[f"{size:,} B" for size in SIZES], "seven steps", "one batched step"]
     columns = [[*PUBLISHED, PUBLISHED_SEVEN, PUBLISHED_ONE]]
     columns += [[*steps, seven, one] for _, steps, seven, one in rows]
@@ -98,7 +99,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         url = sys.argv[1] if len(sys.argv) > 1 else f"sqlite:{pathlib.Path(folder)}/payload.db"
         with Engine(url) as engine:
-            table(made(engine))
+            print_table(measure_all(engine))
 
 
 if __name__ == "__main__":

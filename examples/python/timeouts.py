@@ -1,4 +1,4 @@
-"""Limits in time, of a step and of a part of a workflow: python timeouts.py"""
+"""Time limits of a step, and of a part of a workflow: python timeouts.py"""
 
 import asyncio
 
@@ -21,9 +21,9 @@ async def ask() -> str:
 async def confirm(hours: float) -> str:
     print(await ask())
     try:
-        # a durable timer, unlike asyncio.timeout: it goes on after a crash
+        # a durable timer: unlike that of asyncio.timeout, it continues after a crash
         async with stepfast.timeout(hours * 3600):
-            await sleep(days=1)  # or a child, which waits for a person
+            await sleep(days=1)  # or a child that waits for a person
     except TimeoutError:
         return "no confirmation in time"
     return "confirmed"

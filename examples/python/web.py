@@ -44,7 +44,7 @@ app = FastAPI(lifespan=lifespan)
 async def place(order_id: str, item: str, request: Request) -> dict[str, str]:
     engine: AsyncEngine = request.app.state.engine
     try:
-        # when this has returned, no crash keeps the order from being carried out
+        # after this call has returned, the order is durable: workers run it even after a crash
         handle = await engine.start(order.options(workflow_id=order_id), item)
     except WorkflowIdConflict as error:
         raise HTTPException(409, str(error)) from error

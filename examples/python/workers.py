@@ -1,6 +1,6 @@
-"""Two workers, one of which is killed, and a client that hands them orders: python workers.py
+"""Two workers, one of which is killed, and a client that starts executions for them: python workers.py
 
-The store is that of STEPFAST_STORE, or a file. On Postgres workers and clients may be on any number of
+STEPFAST_STORE names the store, by default a file. On Postgres, workers and clients may be on any number of
 machines."""
 
 import os
@@ -30,12 +30,12 @@ def work() -> None:
         engine.work(grace=30)
 
 
-def hand_out() -> None:
+def start_orders() -> None:
     """Starts executions as a web process does; workers run them."""
     with Client(STORE) as client:
         handles = [client.start(order, f"tea {n}") for n in range(100)]
         print(handles[0].result())
-        workers[0].kill()  # SIGKILL: what it ran goes on elsewhere
+        workers[0].kill()  # SIGKILL: its executions continue in the other worker
         print(len(client.results(handles)), "orders are packed")
 
 
@@ -45,7 +45,7 @@ if __name__ == "__main__":
     else:
         workers = [subprocess.Popen([sys.executable, __file__, "work"]) for _ in range(2)]
         try:
-            hand_out()
+            start_orders()
         finally:
             for worker in workers:
                 worker.terminate()

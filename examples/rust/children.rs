@@ -3,8 +3,8 @@
 //! `cargo run --example children [URL]`; the URL of a store is `memory:` unless given.
 #![allow(clippy::print_stdout)]
 
+use stepfast::Filter;
 use stepfast::prelude::*;
-use stepfast::store::Filter;
 
 async fn pack(mut cx: Context, item: String) -> Result<usize, Failure> {
     cx.step("weigh", async || match item.as_str() {

@@ -8,8 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::time::Duration;
 
 use stepfast::prelude::*;
-use stepfast::queue::{OnDuplicate, Queue};
-use stepfast::store::Filter;
+use stepfast::{Filter, OnDuplicate, Queue};
 
 #[tokio::main]
 async fn main() -> Result<(), Error> {

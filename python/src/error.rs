@@ -34,7 +34,7 @@ pub(crate) fn to_exception(py: Python<'_>, error: &Error) -> PyErr {
             }
             Error::QueueConflict { name } => format!(
                 "queue {name:?} is stored with other limits than this code declares; make them equal, or declare \
-                 the queue with another on_conflict than \"refuse\""
+                 the queue with another on_conflict than \"reject\""
             ),
             Error::Deduplicated { queue, dedup_id, workflow_id } => format!(
                 "queue {queue:?} already has an unfinished execution with dedup_id {}: {}; start again when that \

@@ -1,6 +1,6 @@
 """Values as they are recorded: `encode` and `decode`, and which values they accept.
 
-A value comes back as it was, of the same type at every level, or it is refused when it is recorded.
+A value comes back as it was, of the same type at every level, or is rejected when it is recorded.
 None, bool, int, float, str, bytes, list and dict are plain MessagePack. Every other type is an
 extension of it; docs/guide/values.md lists the codes.
 """

@@ -87,7 +87,7 @@ const ROOMS: &[(&str, Rooms)] = &[
 ];
 
 /// Maximum length of a source file, in lines.
-const MAX_FILE_LINES: usize = 800;
+const MAX_FILE_LINES: usize = 700;
 
 /// Folders without files of this project.
 const FOREIGN: &[&str] = &[
@@ -180,7 +180,7 @@ fn core_depends_on_no_database_and_no_network() {
 
 #[test]
 fn files_stay_below_line_limit() {
-    let too_long: Vec<_> = files(&["rs", "sql"])
+    let too_long: Vec<_> = files(&["rs", "py", "sql"])
         .into_iter()
         .map(|path| (read(&path).lines().count(), path))
         .filter(|(lines, _)| *lines > MAX_FILE_LINES)

@@ -6,18 +6,19 @@
 mod postgres_store {
     mod cancel;
     mod claim;
-    mod claimed;
+    mod claim_cursors;
+    mod claim_rows;
     mod connections;
     mod errors;
     mod fence;
     mod flush;
-    mod heads;
+    mod heartbeat;
     mod history;
     mod idle;
     mod inbox;
-    mod look;
+    mod migration_preparation;
+    mod ownership;
     mod plans;
-    mod preparations;
     mod proxy;
     mod races;
     mod schema;
@@ -25,5 +26,4 @@ mod postgres_store {
     mod standby;
     mod support;
     mod tls;
-    mod window;
 }

@@ -10,7 +10,7 @@ use stepfast::{Engine, Error, Workflow};
 use tokio::time::Instant;
 
 use crate::experiments::queue::{RunCounter, now_micros, workflow};
-use crate::measure::{Samples, ascending, median};
+use crate::measure::{Samples, median, sort_ascending};
 use crate::report::{Figure, Row};
 use crate::target::{Target, TargetLocation, postgres_error};
 
@@ -38,7 +38,7 @@ pub struct BacklogSweep {
 impl BacklogSweep {
     /// The number of executions that the sweep enqueues or runs, for the display of progress.
     pub fn total(&self) -> u64 {
-        let steps = ascending(&self.backlog);
+        let steps = sort_ascending(&self.backlog);
         (steps.last().copied().unwrap_or(0) + 4 * steps.len() * self.runs.max(1) * self.iterations) as u64
     }
 }
@@ -52,7 +52,7 @@ pub async fn run(
     progress: &dyn Fn(u64, &str),
 ) -> Result<(Vec<Row>, Vec<Figure>), Error> {
     let target = location.open_fresh().await?;
-    let other = location.beside(&target).open_fresh().await?;
+    let other = location.sibling(&target).open_fresh().await?;
     let measured = measure(&target, &other, sweep, progress).await;
     other.close().await?;
     target.close().await?;
@@ -72,12 +72,12 @@ async fn measure(
         store.fill(sweep.iterations / 10).await?;
         store.run_executions(sweep.iterations / 10, false).await?;
     }
-    for step in ascending(&sweep.backlog) {
+    for step in sort_ascending(&sweep.backlog) {
         let (mut slowdowns, mut rates, mut waits) = (Vec::new(), Vec::new(), Samples::default());
         for round in 0..sweep.runs.max(1) {
             progress(done, &format!("{step} waiting"));
             for (store, wanted) in [(&mut full, step + sweep.iterations), (&mut empty, sweep.iterations)] {
-                let missing = wanted.saturating_sub(store.waiting());
+                let missing = wanted.saturating_sub(store.waiting_count());
                 store.fill(missing).await?;
                 done += missing as u64;
                 progress(done, &format!("{step} waiting"));
@@ -152,7 +152,7 @@ impl<'t> QueueStore<'t> {
         Ok(Self { target, engine, workflow, run_counter, enqueued: 0 })
     }
 
-    fn waiting(&self) -> usize {
+    fn waiting_count(&self) -> usize {
         self.enqueued - self.run_counter.count.load(SeqCst) as usize
     }
 

@@ -8,7 +8,7 @@ use tokio::time::Instant;
 
 use crate::experiments::workflows::{self, IdSource, Mode, WorkflowParameters};
 use crate::experiments::writes::wait_for_all;
-use crate::measure::{Latencies, ascending, median};
+use crate::measure::{Latencies, median, sort_ascending};
 use crate::report::{Figure, Row};
 use crate::target::{Target, TargetLocation, postgres_error};
 
@@ -47,7 +47,7 @@ pub struct HistorySweep {
 impl HistorySweep {
     /// The number of executions that the sweep stores or runs, for the display of progress.
     pub fn total(&self) -> u64 {
-        let steps = ascending(&self.executions);
+        let steps = sort_ascending(&self.executions);
         let measured = 2 * steps.len() * self.runs.max(1) * START_METHODS.len() * self.iterations;
         (steps.last().copied().unwrap_or(0) + measured) as u64
     }
@@ -64,7 +64,7 @@ pub async fn run(
     progress: &dyn Fn(u64, &str),
 ) -> Result<(Vec<Row>, Vec<Figure>), Error> {
     let target = location.open_fresh().await?;
-    let measured = run_beside_empty_store(&target, location.beside(&target), sweep, progress).await;
+    let measured = run_beside_empty_store(&target, location.sibling(&target), sweep, progress).await;
     target.close().await?;
     measured
 }
@@ -133,7 +133,7 @@ async fn measure(target: &Target, runs: &mut HistoryRuns<'_>) -> Result<(Vec<Row
     let (mut runs_on_empty, mut rows, mut figures) =
         (vec![Vec::new(); START_METHODS.len()], Vec::new(), Vec::new());
     let mut stored = 0;
-    for wanted in ascending(&sweep.executions) {
+    for wanted in sort_ascending(&sweep.executions) {
         let (missing, done) = (wanted.saturating_sub(stored), runs.done);
         fill_store(target, missing, &|n| progress(done + n, &format!("storing up to {wanted}"))).await?;
         stored += missing;

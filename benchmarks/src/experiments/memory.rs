@@ -23,11 +23,12 @@ const MIN_EXECUTIONS_FOR_TARGET: (usize, usize) = (10_000, 100_000);
 /// Measures `many` executions with Rust's API in this process. Returns the rows and figures.
 pub async fn run(location: &TargetLocation, many: usize) -> Result<(Vec<Row>, Vec<Figure>), Error> {
     // first, while the allocator holds no free memory
-    let (each, blocked) = blocked(&location.open_target().await?, BASELINE_EXECUTIONS, many).await?;
-    let burst = burst(&location.open_target().await?, many).await?;
+    let (each, blocked) =
+        measure_blocked_executions(&location.open_target().await?, BASELINE_EXECUTIONS, many).await?;
+    let burst = measure_burst(&location.open_target().await?, many).await?;
     let figures = vec![
         Figure::new("an execution that waits in a step", each, "bytes"),
-        Figure::new(format!("resident at most, {many} started at once"), peak_bytes() as f64 / 1e6, "MB"),
+        Figure::new(format!("peak resident memory, {many} started at once"), peak_bytes() as f64 / 1e6, "MB"),
     ];
     Ok((vec![blocked, burst], figures))
 }
@@ -79,23 +80,25 @@ pub async fn run_in_python(
         }));
         // with the other kinds, fewer executions than `many` are in flight at the peak
         figures.extend(measured.peak_bytes.filter(|_| kind == "burst").map(|bytes| {
-            let name = format!("resident at most, {many} started at once: 2 GB");
+            let name = format!("peak resident memory, {many} started at once: 2 GB");
             Figure::new(name, bytes / 1e6, "MB").at_most(limit_from(MIN_EXECUTIONS_FOR_TARGET.1, 2_000.0))
         }));
         figures.extend(measured.longest_gap_ms.map(|ms| {
             match kind {
-                "fed" => Figure::new("event loop kept, started 100 in a turn: 20 ms", ms, "ms")
+                "fed" => Figure::new("event loop blocked, 100 starts per turn: 20 ms", ms, "ms")
                     .at_most(limit_from(MIN_EXECUTIONS_FOR_TARGET.1, 20.0)),
-                "tuned" => {
-                    Figure::new("the same with a collector that leaves the old alone: 20 ms", ms, "ms")
-                        .at_most(limit_from(MIN_EXECUTIONS_FOR_TARGET.1, 20.0))
-                }
-                _ => Figure::new("event loop kept, all tasks made at once", ms, "ms"),
+                "tuned" => Figure::new(
+                    "the same with the garbage collector's old generation frozen: 20 ms",
+                    ms,
+                    "ms",
+                )
+                .at_most(limit_from(MIN_EXECUTIONS_FOR_TARGET.1, 20.0)),
+                _ => Figure::new("event loop blocked, all tasks created at once", ms, "ms"),
             }
         }));
         let name = format!("of that by Python's garbage collector, in one go, {kind}");
         figures.extend(measured.longest_collection_ms.map(|ms| Figure::new(name, ms, "ms")));
-        let name = "event loop kept by as many tasks made at once, without an engine";
+        let name = "event loop blocked by as many tasks created at once, without an engine";
         figures.extend(measured.without_engine_ms.map(|ms| Figure::new(name, ms, "ms")));
         let name = format!("most in flight, {kind}");
         figures.extend(measured.most_in_flight.map(|most| Figure::new(name, most, "workflows")));
@@ -121,7 +124,11 @@ fn status_bytes(name: &str) -> u64 {
 
 /// Starts executions that wait in a step, up to `many`. Returns the growth in bytes per execution since the first
 /// `baseline`, and the row of the run.
-async fn blocked(target: &Target, baseline: usize, many: usize) -> Result<(f64, Row), Error> {
+async fn measure_blocked_executions(
+    target: &Target,
+    baseline: usize,
+    many: usize,
+) -> Result<(f64, Row), Error> {
     let release = Arc::new(Semaphore::new(0));
     let shared = release.clone();
     let workflow = Workflow::new("blocked", move |mut cx: Context, (): ()| {
@@ -162,7 +169,7 @@ async fn blocked(target: &Target, baseline: usize, many: usize) -> Result<(f64, 
 }
 
 /// Starts `burst` no-op executions at once, waits for all of them, and returns the row of the run.
-async fn burst(target: &Target, burst: usize) -> Result<Row, Error> {
+async fn measure_burst(target: &Target, burst: usize) -> Result<Row, Error> {
     let workflow = crate::experiments::workflows::workflow();
     let engine = Engine::builder(target.store().await?).register(&workflow).open().await?;
     let latencies = Arc::new(Latencies::new(burst));

@@ -260,9 +260,9 @@ pub(crate) async fn wait_for_all(
         loop {
             tokio::select! {
                 _ = &mut task => break,
-                _ = tick.tick() => progress(latencies.done()),
+                _ = tick.tick() => progress(latencies.done_count()),
             }
         }
     }
-    progress(latencies.done());
+    progress(latencies.done_count());
 }

@@ -133,8 +133,8 @@ fn queue_table(results: &Results, peers: &[(&str, String)]) -> String {
     text += &"---:|".repeat(columns.len() + 2);
     text += "\n";
     for (name, mode, (peer_figures, own_figures), digits) in [
-        ("enqueued per second, while nothing leaves it", "enqueue", RATE, 0),
-        ("run per second, of those that wait", "drain", RATE, 0),
+        ("enqueued per second, without workers", "enqueue", RATE, 0),
+        ("run per second, from a backlog", "drain", RATE, 0),
         ("per second, both at once", "both", RATE, 0),
         ("one at a time, until it begins (p50), ms", "one at a time, to start", TIME, 2),
         ("one at a time, until the result (p50), ms", "one at a time, to result", TIME, 2),
@@ -229,7 +229,7 @@ fn takeover_row(results: &Results) -> Option<TableRow> {
     let own_figures: Vec<f64> = rows_of(results, "rust", "takeover").map(|row| row.p99_ms / 1e3).collect();
     let own_figures = median(&own_figures).map(|seconds| format!("{seconds:.2} s"));
     Some((
-        "a killed process's workflows go on in another (p99)".to_owned(),
+        "workflows of a killed process continue elsewhere (p99)".to_owned(),
         [Some(peer_figures), None, own_figures],
     ))
 }

@@ -409,7 +409,7 @@ mod tests {
             });
         }
         let figures = vec![
-            Figure::new("resident at most", 3_000.0, "MB").at_most(2_000.0),
+            Figure::new("peak resident memory", 3_000.0, "MB").at_most(2_000.0),
             Figure::new("an execution that waits", 7.5, "KB").at_most(10.0),
         ];
         let memory = Report { rows: Vec::new(), figures, ..of("memory") };

@@ -73,11 +73,11 @@ fn migration_json(report: &MigrationReport, is_dry: bool) -> Value {
     json!({
         "database": report.database,
         "schema": report.schema,
-        "found": report.found_version,
-        "version": report.required_version,
+        "found_version": report.found_version,
+        "required_version": report.required_version,
         "is_applied": !is_dry,
         "migrations": report.migrations,
-        "granted": report.granted_role,
+        "granted_role": report.granted_role,
         "sql": is_dry.then_some(&report.sql),
     })
 }
@@ -108,18 +108,18 @@ fn migration_text(report: &MigrationReport) -> String {
 impl CheckArgs {
     async fn run(self) -> anyhow::Result<Exit> {
         let findings = schema::check(&self.target.store).await?;
-        let is_well = findings.iter().all(|finding| finding.is_ok);
+        let is_ok = findings.iter().all(|finding| finding.is_ok);
         if self.target.json {
             let shown = |finding: &schema::Finding| {
                 json!({
                     "subject": finding.subject,
-                    "is_well": finding.is_ok,
+                    "is_ok": finding.is_ok,
                     "state": finding.state,
                     "advice": (!finding.is_ok).then_some(&finding.advice),
                 })
             };
             let findings: Vec<Value> = findings.iter().map(shown).collect();
-            output::print_json(&json!({ "is_well": is_well, "findings": findings }))?;
+            output::print_json(&json!({ "is_ok": is_ok, "findings": findings }))?;
         } else {
             let mut table = Table::new();
             table
@@ -133,6 +133,6 @@ impl CheckArgs {
             }
             output::print(&table.to_string());
         }
-        Ok(if is_well { Exit::Done } else { Exit::Failed })
+        Ok(if is_ok { Exit::Done } else { Exit::Failed })
     }
 }

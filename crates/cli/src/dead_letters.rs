@@ -60,7 +60,7 @@ fn dead_letter_json(letter: &DeadLetter) -> Value {
     json!({
         "id": letter.id,
         "put_at": output::format_instant(letter.created_at),
-        "refused_at": output::format_instant(letter.rejected_at),
+        "rejected_at": output::format_instant(letter.rejected_at),
         "workflow": letter.workflow,
         "workflow_id": letter.requested_id(),
         "key": letter.key.to_string(),

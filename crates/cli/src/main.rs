@@ -30,8 +30,8 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 /// Stepfast is a durable workflow engine that batches for you: every step is safe on disk before the next
 /// one acts, and a thousand of them share one flush.
 ///
-/// Exit codes: 0 done, 1 failed, 2 wrong command line, 3 no such execution or queue, 4 declined, 5 the database is
-/// unreachable.
+/// Exit codes: 0 done, 1 failed, 2 wrong command line, 3 no such execution or queue, 4 not applicable, 5 the
+/// database is unreachable.
 #[derive(Parser)]
 #[command(name = "stepfast", version)]
 struct Cli {

@@ -80,7 +80,7 @@ fn json_text(value: &Value) -> anyhow::Result<String> {
     let json = serde_json::to_string_pretty(value)?;
     let mut escaped = String::with_capacity(json.len());
     for char in json.chars() {
-        // characters below a space are escaped already, or stand between values
+        // characters below a space are escaped already, or separate values
         if char.is_control() && char > ' ' {
             escaped.push_str(&format!("\\u{:04x}", u32::from(char)));
         } else {
@@ -155,11 +155,11 @@ pub(crate) fn execution_json(execution: &Execution, dead_workers: &DeadWorkers) 
         "key": execution.key.to_string(),
         "workflow": &*execution.workflow,
         "status": execution.status.as_str(),
-        "is_paused": execution.is_parked,
+        "is_parked": execution.is_parked,
         "parent": execution.parent.as_ref().map(|parent| parent.key.to_string()),
         "root": execution.root.to_string(),
         "owner": execution.owner.map(|owner| owner.0),
-        "is_owner_lost": dead_workers.owns(execution),
+        "is_owner_dead": dead_workers.owns(execution),
         "run_no": execution.run_no,
         "recoveries": execution.recoveries,
         "app_version": execution.app_version.as_deref(),
@@ -372,7 +372,7 @@ fn full_failure(payload: &Payload) -> String {
     payload.decode::<Failure>().map_or_else(
         |_| short_payload(payload),
         |failure| {
-            // exceptions of Python are known by their class
+            // Python exceptions are identified by their class
             let is_exception = !failure.detail.is_empty() && failure.message != failure.kind;
             if is_exception { format!("{}: {failure}", failure.kind) } else { failure.to_string() }
         },

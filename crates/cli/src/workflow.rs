@@ -223,9 +223,7 @@ impl RequestArgs {
             bail!("--all needs a filter, such as --queue, --workflow or --status");
         }
         if !is_cancel && filter.statuses.is_empty() && filter.is_parked.is_none() {
-            bail!(
-                "resume --all needs to know what to continue: add --status failed, --status cancelled or --parked"
-            );
+            bail!("resume --all needs a filter: add --status failed, --status cancelled or --parked");
         }
         request_all(store, &filter, self.target.json, is_cancel).await
     }
@@ -250,17 +248,18 @@ async fn request_all(
         client.resume_all(filter, progress).await
     };
     bar.finish_and_clear();
+    let verb = if is_cancel { "stop" } else { "continue" };
     let BulkResult { done, pending, not_applicable } = results?;
     if is_json {
-        output::print_json(&json!({ "done": done, "requested": pending, "declined": not_applicable }))?;
+        output::print_json(&json!({ "done": done, "pending": pending, "not_applicable": not_applicable }))?;
     } else {
         let pending = match pending {
             0 => String::new(),
-            pending => format!(", {pending} requested: the workers that run them will carry it out"),
+            pending => format!(", {pending} pending: the workers that run them {verb} them"),
         };
         let not_applicable = match not_applicable {
             0 => String::new(),
-            not_applicable => format!(", {not_applicable} declined: their status does not allow it"),
+            not_applicable => format!(", {not_applicable} not applicable: their status does not allow it"),
         };
         output::print(&format!("{done} done{pending}{not_applicable}"));
     }
@@ -276,6 +275,7 @@ async fn request_each(
     is_cancel: bool,
 ) -> anyhow::Result<Exit> {
     let client = Client::open(store).await?;
+    let verb = if is_cancel { "stops" } else { "continues" };
     let mut exit = Exit::Done;
     let mut results = Vec::new();
     for workflow_id in workflow_ids {
@@ -284,11 +284,11 @@ async fn request_each(
         let (word, detail) = match result {
             Ok(RequestResult::Done) => ("done", None),
             Ok(RequestResult::Pending) => {
-                ("requested", Some("recorded; the worker that runs it will carry it out".to_owned()))
+                ("pending", Some(format!("recorded; the worker that runs it {verb} it")))
             }
             Ok(RequestResult::NotApplicable(status)) => {
                 exit = exit.max(Exit::NotApplicable);
-                ("declined", Some(format!("its status is {status}")))
+                ("not_applicable", Some(format!("its status is {status}")))
             }
             Err(error) => {
                 exit = exit.max(Exit::of(&error));
@@ -296,14 +296,14 @@ async fn request_each(
             }
         };
         if is_json {
-            results.push(json!({ "workflow_id": workflow_id, "answer": word, "detail": detail }));
+            results.push(json!({ "workflow_id": workflow_id, "result": word, "detail": detail }));
         } else {
             let detail = detail.map_or(String::new(), |detail| format!(": {detail}"));
             output::print(&format!("{}: {word}{detail}", abbreviate(workflow_id)));
         }
     }
     if is_json {
-        output::print_json(&json!({ "answers": results }))?;
+        output::print_json(&json!({ "results": results }))?;
     }
     client.shutdown(Duration::from_secs(10)).await?;
     Ok(exit)

@@ -2,12 +2,12 @@
 
 #![allow(clippy::unwrap_used)]
 
-mod kit;
+mod support;
 
 use std::process::{Command, Output, Stdio};
 
-use kit::postgres;
 use serde_json::Value;
+use support::postgres;
 
 fn command(store: &str, arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_stepfast"));
@@ -45,11 +45,7 @@ fn findings(store: &str) -> (Option<i32>, Vec<(String, bool, String)>) {
     let found: Value = serde_json::from_str(&out).unwrap();
     let text = |finding: &Value, key: &str| finding[key].as_str().unwrap_or_default().to_owned();
     let findings = found["findings"].as_array().unwrap().iter().map(|it| {
-        (
-            text(it, "subject"),
-            it["is_well"].as_bool().unwrap(),
-            text(it, "state") + "; " + &text(it, "advice"),
-        )
+        (text(it, "subject"), it["is_ok"].as_bool().unwrap(), text(it, "state") + "; " + &text(it, "advice"))
     });
     (code, findings.collect())
 }
@@ -68,7 +64,7 @@ fn file_is_planned_created_and_checked() {
     assert!(output_of(&store, &["migrate"]).contains("nothing to migrate"));
     assert!(output_of(&store, &["migrate", "--print"]).contains("nothing to do"));
     let (code, found) = findings(&store);
-    assert!(code == Some(0) && found.iter().all(|(_, is_well, _)| *is_well), "{found:?}");
+    assert!(code == Some(0) && found.iter().all(|(_, is_ok, _)| *is_ok), "{found:?}");
     let (code, _, err) = stepfast(&store, &["migrate", "--role", "app"]);
     assert!(code == Some(1) && err.contains("no roles"), "{err}");
     std::fs::write(directory.path().join("shop.db"), "this is a letter, and no database of SQLite at all")
@@ -89,7 +85,7 @@ fn memory_store_is_rejected() {
 fn schema_is_printed_created_and_checked() {
     let (store, schema) = postgres();
     let (code, found) = findings(&store);
-    let wrong: Vec<_> = found.iter().filter(|(_, is_well, _)| !is_well).collect();
+    let wrong: Vec<_> = found.iter().filter(|(_, is_ok, _)| !is_ok).collect();
     assert_eq!((code, wrong.len()), (Some(1), 1), "{found:?}");
     assert!(
         wrong[0].0 == "schema" && wrong[0].2.contains("run: stepfast db migrate, with ?schema="),
@@ -102,10 +98,10 @@ fn schema_is_printed_created_and_checked() {
     assert_eq!(findings(&store).0, Some(1));
     // and executing the output_of SQL is all that a migration needs
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    runtime.block_on(kit::execute(&store, &sql)).unwrap();
+    runtime.block_on(support::execute(&store, &sql)).unwrap();
     assert!(output_of(&store, &["migrate"]).contains("nothing to migrate"));
     let (code, found) = findings(&store);
-    assert!(code == Some(0) && found.iter().all(|(_, is_well, _)| *is_well), "{found:?}");
+    assert!(code == Some(0) && found.iter().all(|(_, is_ok, _)| *is_ok), "{found:?}");
     for subject in [
         "server",
         "encryption",
@@ -144,7 +140,7 @@ fn granted_role_may_change_rows_only() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let url = store.split('?').next().unwrap().to_owned();
     let role = format!("app_{schema}");
-    let execute = |url: String, sql: String| runtime.block_on(kit::execute(&url, &sql));
+    let execute = |url: String, sql: String| runtime.block_on(support::execute(&url, &sql));
     let (code, _, err) = stepfast(&store, &["migrate", "--role", &role]);
     assert!(code == Some(1) && err.contains("CREATE ROLE"), "{err}");
     execute(url.clone(), format!("CREATE ROLE {role} LOGIN")).unwrap();
@@ -156,7 +152,7 @@ fn granted_role_may_change_rows_only() {
     let only_fault = || {
         let (code, found) = findings(&theirs);
         assert_eq!(code, Some(1), "{found:?}");
-        let wrong: Vec<_> = found.into_iter().filter(|(_, is_well, _)| !is_well).collect();
+        let wrong: Vec<_> = found.into_iter().filter(|(_, is_ok, _)| !is_ok).collect();
         assert!(
             wrong.len() == 1
                 && wrong[0]
@@ -235,7 +231,7 @@ fn unreachable_listen_url_is_reported() {
         format!("{store}&pooling=transaction&listen=postgres%3A%2F%2Fme%40127.0.0.1%3A{port}%2Fshop");
     output_of(&store, &["migrate"]);
     let (code, found) = findings(&nowhere);
-    let (_, _, text) = found.iter().find(|(_, is_well, _)| !is_well).unwrap();
+    let (_, _, text) = found.iter().find(|(_, is_ok, _)| !is_ok).unwrap();
     assert!(code == Some(1) && text.contains(&format!("me@127.0.0.1:{port}/shop")), "{found:?}");
     // commands that measure accept all options of a URL, and an engine logs that it receives no hints
     let mut command = Command::new(env!("CARGO_BIN_EXE_stepfast"));
@@ -264,14 +260,14 @@ fn check_shows_store_id_and_shard() {
         let (code, found) = findings(store);
         assert_eq!((code, identity(&found)), (Some(0), vec![&*about.store_id, "0"]), "{found:?}");
     }
-    runtime.block_on(kit::execute(&postgres, &format!("UPDATE {schema}.shard SET number = 7"))).unwrap();
+    runtime.block_on(support::execute(&postgres, &format!("UPDATE {schema}.shard SET number = 7"))).unwrap();
     let (_, found) = findings(&postgres);
     let store_id = identity(&found)[0].to_owned();
     assert_eq!(identity(&found)[1], "7");
     assert_eq!(findings(&format!("{postgres}&store_id={store_id}")).0, Some(0));
     // the store that the URL expects is another one
     let (code, found) = findings(&format!("{postgres}&store_id=00000000-0000-4000-8000-000000000000"));
-    let (_, is_well, text) = found.iter().find(|it| it.0 == "store_id").unwrap();
-    assert!(code == Some(1) && !is_well && text.contains(&store_id), "{found:?}");
+    let (_, is_ok, text) = found.iter().find(|it| it.0 == "store_id").unwrap();
+    assert!(code == Some(1) && !is_ok && text.contains(&store_id), "{found:?}");
     assert!(text.contains("store_id in the URL names 00000000-"), "{text}");
 }

@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_used)]
 
-mod kit;
+mod support;
 
 use std::process::{Command, Output};
 use std::sync::Arc;
@@ -207,7 +207,7 @@ async fn put(store: &str, key: Key, workflow: &str, workflow_id: Option<&str>, q
         let (_, schema) = store.split_once("?schema=").unwrap();
         let values = format!("'{key}', {values}, '\\x0107'");
         let sql = format!("INSERT INTO {schema}.inbox ({columns}) VALUES ({values})");
-        kit::execute(store, &sql).await.unwrap();
+        support::execute(store, &sql).await.unwrap();
     }
 }
 
@@ -259,7 +259,7 @@ async fn check_dead_letters(store: &str) {
         (&plain.to_string().into(), &plain.to_string().into())
     );
     assert_eq!(first["reason"], "its key names shard 1023, and this store is shard 0");
-    for time in ["put_at", "refused_at"] {
+    for time in ["put_at", "rejected_at"] {
         assert!(first[time].as_str().unwrap().ends_with('Z'), "{first}");
     }
     assert!(last["id"].as_i64() > first["id"].as_i64(), "{letters}");
@@ -282,6 +282,6 @@ async fn dead_letters_are_shown_on_sqlite() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn dead_letters_are_shown_on_postgres() {
-    let (store, _) = kit::postgres();
+    let (store, _) = support::postgres();
     check_dead_letters(&store).await;
 }

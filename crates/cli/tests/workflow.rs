@@ -219,7 +219,7 @@ async fn execution_of_dead_worker_is_marked() {
     store.simulate_death(owner);
     assert!(output_of(&url, &["show", "x"]).contains(&format!("worker      {} (dead)\n", owner.0)));
     assert!(output_of(&url, &["list"]).contains("running (worker dead)"));
-    assert!(output_of(&url, &["list", "--json"]).contains("\"is_owner_lost\": true"));
+    assert!(output_of(&url, &["list", "--json"]).contains("\"is_owner_dead\": true"));
 }
 
 #[tokio::test(flavor = "multi_thread")]

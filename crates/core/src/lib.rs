@@ -49,6 +49,8 @@ macro_rules! crash_point {
     ($name:literal) => {};
 }
 
+pub use attributes::Attributes;
+pub use clock::Timestamp;
 pub use commit::LaneLoad;
 pub use engine::Engine;
 pub use engine::builder::EngineBuilder;
@@ -63,8 +65,10 @@ pub use memory::MemoryStore;
 pub use name::Name;
 pub use path::Path;
 pub use payload::Payload;
+pub use queue::rate::Rate;
+pub use queue::{OnConflict, OnDuplicate, OnFull, Queue};
 pub use runtime::start::options::Due;
-pub use store::{Status, Store};
+pub use store::{Filter, Page, RequestResult, Status, Store};
 pub use workflow::Workflow;
 pub use workflow::branch::{Branch, Either, Elapsed};
 pub use workflow::child::{Child, ChildHandle, StartChild, StartDetached};

@@ -58,7 +58,7 @@ pub(crate) struct Hints {
     sends_begun: AtomicU64,
     last_sent: watch::Sender<u64>,
     channel: String,
-    /// The sender's name in payloads, which tells this store's hints from those of others.
+    /// The sender's name in payloads, which distinguishes this store's hints from those of others.
     name: String,
 }
 

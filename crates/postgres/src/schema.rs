@@ -63,20 +63,20 @@ pub(crate) fn migrations() -> Vec<Migration> {
     all
 }
 
-/// Returns the newest version of the schema that this program knows.
+/// Returns the newest version of the schema that this program supports.
 pub(crate) fn newest_version() -> i64 {
     static NEWEST: LazyLock<i64> =
         LazyLock::new(|| migrations().last().map_or(0, |migration| i64::from(migration.version())));
     *NEWEST
 }
 
-/// Returns the newest version of the schema that this program knows, in the type of the server's column.
+/// Returns the newest version of the schema that this program supports, in the type of the server's column.
 pub(crate) fn newest_version_column() -> i32 {
     i32::try_from(newest_version()).unwrap_or(i32::MAX)
 }
 
 /// Whether the tables of `version` were created by a migration that this program has. False for a build between
-/// releases. True for versions that this program does not know.
+/// releases. True for versions that this program does not support.
 pub(crate) fn is_known_build(version: i64, checksum: &str) -> bool {
     let mut migrations = migrations().into_iter();
     let known = migrations.find(|migration| i64::from(migration.version()) == version);

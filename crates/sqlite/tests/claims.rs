@@ -2,16 +2,16 @@
 
 #![allow(clippy::unwrap_used)]
 
-mod kit;
+mod support;
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use kit::*;
 use rusqlite::Connection;
 use stepfast_core::key::Key;
 use stepfast_core::payload::Payload;
 use stepfast_core::store::{Start, Status, Store, Write};
+use support::*;
 
 fn of(key: Key, workflow: &str) -> Write {
     let mut start = start(key, queued());

@@ -2,26 +2,27 @@
 
 #![allow(clippy::unwrap_used)]
 
-mod kit;
+mod support;
 
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use kit::*;
 use stepfast_core::key::Key;
 use stepfast_core::store::{Store, StoreError, WorkerInfo};
 use stepfast_core::{Context, Engine, Failure, Workflow};
 use stepfast_sqlite::{SqliteOptions, SqliteStore};
+use support::*;
 
-fn beside(path: &Path, suffix: &str) -> PathBuf {
+/// Returns the path of a file that belongs to the database.
+fn companion_path(path: &Path, suffix: &str) -> PathBuf {
     PathBuf::from(format!("{}{suffix}", path.display()))
 }
 
 /// Replaces a file by a copy.
 fn replace(path: &Path) {
-    let copy = beside(path, "-copy");
+    let copy = companion_path(path, "-copy");
     fs::copy(path, &copy).unwrap();
     fs::rename(&copy, path).unwrap();
 }
@@ -50,7 +51,7 @@ async fn commit_to_replaced_file_is_not_acknowledged() {
             let (_dir, path) = temp_database();
             let worker = Worker::at(&path).await;
             commit(&worker).await;
-            damage(&beside(worker.store.path(), suffix));
+            damage(&companion_path(worker.store.path(), suffix));
             let error = reason(worker.try_commit(vec![start_write(start(Key::mint(0), queued()))]).await);
             assert!(error.contains(word) && error.contains(&format!("test.db{suffix} ")), "{error}");
             let reply = worker.store.heartbeat(&worker.heartbeat_request(&["w"])).await;
@@ -84,7 +85,7 @@ async fn replaced_presence_file_is_detected_by_next_heartbeat() {
         let (_dir, path) = temp_database();
         let worker = Worker::at(&path).await;
         worker.heartbeat().await;
-        damage(&beside(worker.store.path(), "-presence"));
+        damage(&companion_path(worker.store.path(), "-presence"));
         let error = reason(worker.store.heartbeat(&worker.heartbeat_request(&["w"])).await);
         assert!(error.contains("test.db-presence was"), "{error}");
     }
@@ -120,7 +121,7 @@ async fn database_behind_acknowledged_count_is_rejected() {
     let elsewhere = dir.path().join("elsewhere.db");
     fs::copy(&backup, &elsewhere).unwrap();
     commit(&Worker::at(&elsewhere).await).await;
-    fs::remove_file(beside(&path, "-presence")).unwrap();
+    fs::remove_file(companion_path(&path, "-presence")).unwrap();
     commit(&Worker::at(&path).await).await;
     // a new database at the same path has another nonce
     fs::remove_file(&path).unwrap();

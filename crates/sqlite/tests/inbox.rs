@@ -2,15 +2,15 @@
 
 #![allow(clippy::unwrap_used)]
 
-mod kit;
+mod support;
 
 use std::time::Duration;
 
-use kit::*;
 use rusqlite::Connection;
 use stepfast_core::key::Key;
 use stepfast_core::queue::{Placement, Queue, QueueChange};
 use stepfast_core::store::{Filter, Outcome, Start, Status, Store};
+use support::*;
 
 /// Inserts a start for queue `a` that may not begin before `due_at`.
 fn insert_row(conn: &Connection, key: Key, id: Option<&str>, dedup_id: Option<&str>, due_at: Option<i64>) {
@@ -73,8 +73,8 @@ async fn inbox_row_enters_full_queue_and_counts() {
     }
     assert_eq!(worker.claim(1, &["w"]).await.len(), 1);
     let next_start = || {
-        let ticket = Placement { queue: "a".into(), key: "".into(), priority: 0 };
-        start_write(Start { placement: Some(ticket.into()), ..start(Key::mint(0), queued()) })
+        let placement = Placement { queue: "a".into(), key: "".into(), priority: 0 };
+        start_write(Start { placement: Some(placement.into()), ..start(Key::mint(0), queued()) })
     };
     assert_eq!(worker.commit_one(next_start()).await, Outcome::Full);
     assert_eq!(worker.claim(1, &["w"]).await.len(), 1);
@@ -235,7 +235,7 @@ async fn row_rejected_by_trigger_becomes_dead_letter() {
     let (_dir, path) = temp_database();
     let worker = Worker::at(&path).await;
     let foreign = Connection::open(&path).unwrap();
-    let trigger = "CREATE TRIGGER refuse BEFORE INSERT ON attributes WHEN NEW.name = 'odd'
+    let trigger = "CREATE TRIGGER reject BEFORE INSERT ON attributes WHEN NEW.name = 'odd'
                   BEGIN SELECT raise(ABORT, 'not this one'); END";
     foreign.execute_batch(trigger).unwrap();
     let keys = [(); 3].map(|()| Key::mint(0));

@@ -2,11 +2,10 @@
 
 #![allow(clippy::unwrap_used)]
 
-mod kit;
+mod support;
 
 use std::path::Path;
 
-use kit::*;
 use rusqlite::Connection;
 use stepfast_core::key::Key;
 use stepfast_core::payload::Payload;
@@ -14,6 +13,7 @@ use stepfast_core::queue::Placement;
 use stepfast_core::store::{
     Attempt, CheckpointKind, Detail, ExecutionId, Flush, Outcome, Start, State, Status, Store, Write,
 };
+use support::*;
 
 /// Returns a payload of this length, including its header.
 fn payload(len: usize) -> Payload {

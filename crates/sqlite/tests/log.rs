@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_used)]
 
-mod kit;
+mod support;
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, mpsc};
@@ -10,10 +10,10 @@ use std::thread;
 use std::time::Duration;
 
 use bytes::Bytes;
-use kit::*;
 use rusqlite::Connection;
 use stepfast_core::key::Key;
 use stepfast_core::store::{Chunk, Write};
+use support::*;
 use tokio::time::Instant;
 
 const MIB: u64 = 1 << 20;

@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_used)]
 
-mod kit;
+mod support;
 
 use std::fs::OpenOptions;
 use std::io::{Seek, SeekFrom, Write as _};
@@ -15,7 +15,7 @@ use stepfast_core::payload::Payload;
 use stepfast_core::store::{Detail, ExecutionId, State, Status, Store, StoreError, Write};
 use stepfast_sqlite::{SqliteOptions, SqliteStore};
 
-use kit::{Worker, later, resume, temp_database, transition};
+use support::{Worker, later, resume, temp_database, transition};
 
 /// The stored bytes of an arbitrary payload.
 const INPUT: &[u8] = &[0, 1];

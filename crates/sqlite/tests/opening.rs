@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_used)]
 
-mod kit;
+mod support;
 
 use std::fs;
 use std::os::unix::fs::{FileExt, PermissionsExt};
@@ -10,11 +10,11 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::time::Duration;
 
-use kit::{Worker, queued, running, start, start_write, temp_database};
 use rusqlite::Connection;
 use stepfast_core::key::Key;
 use stepfast_core::store::{Durability, Filter, Store, StoreError};
 use stepfast_sqlite::{SqliteOptions, SqliteStore};
+use support::{Worker, queued, running, start, start_write, temp_database};
 
 fn rejection(path: &std::path::Path) -> String {
     match SqliteStore::open(path, SqliteOptions::default()) {
@@ -168,10 +168,10 @@ fn schema_documents_every_table_and_column() {
 #[tokio::test]
 async fn linked_path_shares_registry_of_its_file() {
     let (dir, path) = temp_database();
-    let one = kit::Worker::at(&path).await;
+    let one = support::Worker::at(&path).await;
     let link = dir.path().join("link.db");
     std::os::unix::fs::symlink(&path, &link).unwrap();
-    let two = kit::Worker::at(&link).await;
+    let two = support::Worker::at(&link).await;
     assert_eq!(one.store.path(), two.store.path());
     // without a shared registry, the second worker would take over the first
     one.commit(vec![start_write(start(Key::mint(0), running()))]).await;

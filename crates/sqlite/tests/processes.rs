@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_used, clippy::print_stdout)]
 
-mod kit;
+mod support;
 
 use std::future::{Future, poll_fn};
 use std::io::{BufRead, BufReader, Write as _};
@@ -13,7 +13,6 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
-use kit::*;
 use nix::fcntl::{FcntlArg, fcntl};
 use nix::libc;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
@@ -24,6 +23,7 @@ use stepfast_core::key::Key;
 use stepfast_core::store::{Detail, ExecutionId, Filter, Status, Store, StoreError, WorkerInfo};
 use stepfast_core::{Context, Engine, Failure, Workflow};
 use stepfast_sqlite::{SqliteOptions, SqliteStore};
+use support::*;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 

@@ -2,12 +2,12 @@
 
 #![allow(clippy::unwrap_used)]
 
-mod kit;
+mod support;
 
-use kit::*;
 use rusqlite::Connection;
 use stepfast_core::key::Key;
 use stepfast_core::store::{Outcome, RequestKind, RequestResult, Status, Write};
+use support::*;
 
 fn done(parent: Option<Key>) -> Outcome {
     Outcome::RequestHandled(RequestResult::Done, parent)

@@ -2,13 +2,12 @@
 
 #![allow(clippy::unwrap_used)]
 
-mod kit;
+mod support;
 
 use std::fmt::Write as _;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use kit::*;
 use rusqlite::Connection;
 use smallvec::smallvec;
 use stepfast_core::failure::Failure;
@@ -21,6 +20,7 @@ use stepfast_core::store::{
     Attempt, Chunk, DeleteChunks, Detail, ExecutionId, Filter, Flush, Outcome, PendingSleep, Start, State,
     Status, Store, StoreError, Transition, Write,
 };
+use support::*;
 
 fn attempt(execution: Key, attempt: u32) -> Attempt {
     let failure = Payload::encode(&Failure::new("boom")).unwrap();

@@ -195,7 +195,7 @@ impl Engine {
         let has_id = options.is_some_and(StartOptions::has_id);
         let (workflow, input) = self.workflow_and_input(workflow, args, kwargs, has_id)?;
         let start = self.open_engine(py)?.start_guest(&workflow, input, options.map(StartOptions::to_core));
-        let future = MappedReply::boxed(start, Reply::of_start);
+        let future = MappedReply::new_boxed(start, Reply::of_start);
         let coroutine = match (make_handle, host) {
             (Some(make_handle), Some(host)) => CallCoroutine::for_start(make_handle, host),
             _ => CallCoroutine::default(),
@@ -441,7 +441,7 @@ impl Engine {
         let (workflow, input) =
             self.workflow_and_input(workflow, args, kwargs, options.is_some_and(StartOptions::has_id))?;
         let run = self.open_engine(py)?.run_guest(&workflow, input, options.map(StartOptions::to_core));
-        Ok(MappedReply::boxed(run, Reply::of_end))
+        Ok(MappedReply::new_boxed(run, Reply::of_end))
     }
 
     fn take_engine(&self) -> Option<CoreEngine> {

@@ -1,7 +1,7 @@
 //! The classes that Python code holds, and the code of executions that runs in Python.
 //!
 //! The classes create each other: an engine creates calls and branches, a branch creates calls, a call offers
-//! branches, a port hands out branches. So the modules of this room may import each other; no other room imports this
+//! branches, a port provides branches. So the modules of this room may import each other; no other room imports this
 //! one.
 
 pub(crate) mod branch;
@@ -15,6 +15,7 @@ pub(crate) mod handle;
 mod inline;
 mod mailbox;
 pub(crate) mod port;
+mod quiet_watch;
 mod reply;
 pub(crate) mod task_code;
 mod waiter;

@@ -19,6 +19,7 @@ use stepfast::sync::Condvar;
 use crate::bridge::branch::Branch;
 use crate::bridge::caller_code::Callers;
 use crate::bridge::mailbox::{Mailbox, Message, NewRun};
+use crate::bridge::quiet_watch::QuietWatch;
 use crate::bridge::waiter::{Callback, Waiter};
 use crate::error::runtime_error;
 use crate::exit::{InterpreterGuard, without_interpreter};
@@ -109,24 +110,6 @@ impl CurrentTask {
     }
 }
 
-/// Runs that may become quiescent, checked in every turn of the loop.
-#[derive(Default)]
-struct QuietWatch {
-    runs: Vec<WatchedRun>,
-    /// Whether a check is scheduled for the loop's next turn.
-    is_scheduled: bool,
-}
-
-struct WatchedRun {
-    control: RunControl,
-    activity: Option<u32>,
-    quiet_turns: u32,
-}
-
-/// Number of loop turns without activity after which an execution is quiescent although a branch waits for something
-/// other than a durable call. Futures that set each other take one turn each.
-const QUIET_LOOP_TURNS: u32 = 8;
-
 impl Port {
     /// Sets the engine whose flushes wait for the loop's current batch.
     pub(crate) fn set_engine(&self, engine: Option<stepfast::Engine>) {
@@ -137,11 +120,7 @@ impl Port {
     pub(crate) fn watch(slf: &Bound<'_, Self>, control: &RunControl) -> PyResult<()> {
         let port = slf.get();
         let Some(event_loop) = &port.event_loop else { return Ok(()) };
-        let was_scheduled = port.quiet_watch.with(|quiet_watch| {
-            quiet_watch.runs.push(WatchedRun { control: control.clone(), activity: None, quiet_turns: 0 });
-            std::mem::replace(&mut quiet_watch.is_scheduled, true)
-        });
-        if !was_scheduled {
+        if port.quiet_watch.with(|quiet_watch| quiet_watch.add(control.clone())) {
             Self::schedule_tick(slf, event_loop)?;
         }
         Ok(())
@@ -323,24 +302,7 @@ impl Port {
     /// Counts a turn of the loop, and notifies the runs that are quiescent.
     fn tick(slf: &Bound<'_, Self>) -> PyResult<()> {
         let port = slf.get();
-        let (quiet, is_scheduled) = port.quiet_watch.with(|quiet_watch| {
-            let mut quiet = Vec::new();
-            quiet_watch.runs.retain_mut(|run| {
-                let activity = run.control.activity();
-                if activity.is_none() {
-                    return false;
-                }
-                run.quiet_turns = if activity == run.activity { run.quiet_turns + 1 } else { 0 };
-                run.activity = activity;
-                if run.quiet_turns < QUIET_LOOP_TURNS {
-                    return true;
-                }
-                quiet.push(run.control.clone());
-                false
-            });
-            quiet_watch.is_scheduled = !quiet_watch.runs.is_empty();
-            (quiet, quiet_watch.is_scheduled)
-        });
+        let (quiet, is_scheduled) = port.quiet_watch.with(QuietWatch::count_turn);
         for control in quiet {
             control.set_quiescent(port.blocked_on(slf.py(), &control));
         }

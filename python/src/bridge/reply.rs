@@ -41,7 +41,7 @@ where
     F: std::future::Future + Send + Unpin + 'static,
     M: Fn(F::Output) -> Reply + Send + Unpin + 'static,
 {
-    pub(crate) fn boxed(future: F, reply: M) -> ReplyFuture {
+    pub(crate) fn new_boxed(future: F, reply: M) -> ReplyFuture {
         Box::pin(Self(future, reply))
     }
 }

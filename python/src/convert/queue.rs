@@ -48,7 +48,7 @@ fn rate_tuple(rate: Rate) -> RateTuple {
 pub(crate) fn on_conflict(text: &str) -> OnConflict {
     match text {
         "keep" => OnConflict::Keep,
-        "refuse" => OnConflict::Refuse,
+        "reject" => OnConflict::Reject,
         _ => OnConflict::Update,
     }
 }

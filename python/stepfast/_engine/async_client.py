@@ -56,7 +56,7 @@ class AsyncClient:
 
         Raises:
             InvalidArgument: The store cannot be opened.
-            QueueConflict: A queue is stored with other limits, and its `on_conflict` is `refuse`.
+            QueueConflict: A queue is stored with other limits, and its `on_conflict` is `reject`.
             StoreCorrupt: The store is damaged.
             SchemaMismatch: The store was written by a newer version of Stepfast.
             StoreUnavailable: The database is unreachable.

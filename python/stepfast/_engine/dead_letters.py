@@ -18,9 +18,9 @@ class DeadLetter:
         workflow_id: The workflow_id that the outbox has returned.
         workflow: The name of the requested workflow.
         queue: The requested queue; `None` for no queue.
-        reason: Why a worker has refused it, as text.
-        put_at: When the caller's transaction put it into the inbox.
-        refused_at: When a worker refused it.
+        reason: The reason for the rejection, as text.
+        put_at: The time at which the caller's transaction inserted its row into the inbox.
+        rejected_at: The time at which a worker rejected it.
     """
 
     id: int
@@ -29,14 +29,19 @@ class DeadLetter:
     queue: str | None
     reason: str
     put_at: datetime
-    refused_at: datetime
+    rejected_at: datetime
+
+    @classmethod
+    def __stepfast_upgrade__(cls, fields: dict[str, Any]) -> dict[str, Any]:
+        # the field's name in earlier programs
+        return {"rejected_at" if name == "refused_at" else name: value for name, value in fields.items()}
 
 
 def dead_letters(rows: Any) -> list[DeadLetter]:
     """Converts rows of the engine."""
     return [
-        DeadLetter(id, workflow_id, workflow, queue, reason, to_datetime(put_at), to_datetime(refused_at))
-        for id, workflow_id, workflow, queue, reason, put_at, refused_at in rows
+        DeadLetter(id, workflow_id, workflow, queue, reason, to_datetime(put_at), to_datetime(rejected_at))
+        for id, workflow_id, workflow, queue, reason, put_at, rejected_at in rows
     ]
 
 

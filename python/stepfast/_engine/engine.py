@@ -46,7 +46,7 @@ class Engine(Client):
 
     Raises:
         InvalidArgument: The store cannot be opened, or an argument is out of its bounds.
-        QueueConflict: A queue is stored with other limits, and its `on_conflict` is `refuse`.
+        QueueConflict: A queue is stored with other limits, and its `on_conflict` is `reject`.
         StoreCorrupt: The store is damaged.
         SchemaMismatch: The store was written by a newer version of Stepfast.
         StoreUnavailable: The database is unreachable.

@@ -16,7 +16,7 @@ from stepfast.errors import InvalidArgument
 #: The name of the queue of all executions without a queue of their own, as `serve_queues` and filters use it.
 DEFAULT_QUEUE: Final = "default"
 #: The policies for a queue that is stored with other limits.
-CONFLICT_POLICIES: Final = ("update", "keep", "refuse")
+CONFLICT_POLICIES: Final = ("update", "keep", "reject")
 
 #: The maximum weight of a key, and the maximum number of keys of a queue that have a weight.
 MAX_KEY_WEIGHT: Final = 1_000
@@ -94,7 +94,7 @@ class Queue:
             At most 1,000 keys.
         on_conflict: What happens if the queue is stored with other limits when an engine or client opens that
             declares it: `update` stores these limits, for all processes at once; `keep` leaves the stored
-            ones; `refuse` raises `QueueConflict`.
+            ones; `reject` raises `QueueConflict`.
 
     Raises:
         InvalidArgument: An argument is out of its bounds.
@@ -109,7 +109,7 @@ class Queue:
     key_rate: Rate | None = None
     max_depth: int | None = None
     key_weights: Mapping[str, int] = field(default_factory=dict[str, int], hash=False)
-    on_conflict: Literal["update", "keep", "refuse"] = "update"
+    on_conflict: Literal["update", "keep", "reject"] = "update"
 
     def __post_init__(self) -> None:
         bounds.check_name("the queue's name", self.name)

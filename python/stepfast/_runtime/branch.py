@@ -55,7 +55,7 @@ def _call_as_branch(
 
 
 def forbid_in_workflow(what: str) -> None:
-    """Rejects a question whose answer a replay could not repeat, if workflow code asks it.
+    """Rejects a query whose result a replay cannot repeat, if workflow code makes it.
 
     Args:
         what: The call, as the error message names it.

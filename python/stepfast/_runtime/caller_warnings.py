@@ -20,7 +20,7 @@ _log: Final = logging.getLogger("stepfast")
 
 
 def warn_caller(text: str) -> None:
-    """Warns at the place where the program has called the package: by default once for each place."""
+    """Warns at the program's call of the package: by default once per call site of the program."""
     frame = calling_frame_outside(_PACKAGE)
     if frame is None:
         warnings.warn(text, StepfastWarning, stacklevel=2)

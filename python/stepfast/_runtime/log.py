@@ -1,4 +1,4 @@
-"""Connects engines to `logging`: log records know their execution, and lines of the engine are logged."""
+"""Connects engines to `logging`: log records name their execution, and lines of the engine are logged."""
 
 from __future__ import annotations
 

@@ -15,8 +15,8 @@ from stepfast._validation import bounds
 from stepfast._validation.durations import Duration, to_seconds
 from stepfast._validation.times import instant_micros
 
-# No checker knows which code calls `sleep`. Async code has to be told of an Awaitable; were it a Coroutine,
-# checkers would miss an `await` in sync code.
+# Type checkers cannot find out which code calls `sleep`. In async code they must see an Awaitable; with a
+# Coroutine, they would miss an `await` in sync code.
 
 
 def sleep(

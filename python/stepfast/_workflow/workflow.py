@@ -123,7 +123,7 @@ class _LocalWorkflow(CoroutineFunction, Startable[P, R]):
 
 
 class Workflow(_LocalWorkflow[P, R]):
-    """A workflow function. Engines know it by its name. Called in a workflow it runs as a child; elsewhere
+    """A workflow function. Engines find it by its name. Called in a workflow it runs as a child; elsewhere
     it is a plain call.
 
     Attributes:
@@ -255,7 +255,7 @@ def workflow(
     function: Callable[..., Any] | None = None, /, *, name: str | None = None, durable_reads: bool = False
 ) -> Any:
     """Makes a workflow of a function, or of a method: `@workflow`, or `@workflow(name="checkout")`. It
-    belongs to no engine: each engine knows all workflows that were defined before it was opened.
+    belongs to no engine: each engine has all workflows that were defined before it was opened.
 
     Args:
         function: The code, sync or async. After a crash it runs again from its beginning, and receives the

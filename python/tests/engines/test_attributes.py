@@ -184,5 +184,5 @@ def test_program_lists_and_resumes_by_attributes(sqlite_url: str, program: pathl
         assert [row["attributes"] for row in listed] == [ACME_ATTRIBUTES] * 3
         assert run_json_program("list", "--count", "--attribute", "customer=beta") == {"count": 0}
         resumed = run_json_program("resume", "--all", "--queue", "mails", "--status", "failed")
-        assert resumed == {"done": 3, "requested": 0, "declined": 0}
+        assert resumed == {"done": 3, "pending": 0, "not_applicable": 0}
         assert [engine.get(it.workflow_id).result(HANG_TIMEOUT) for it in handles] == [0, 1, 2]

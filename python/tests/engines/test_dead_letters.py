@@ -53,8 +53,8 @@ def test_invalid_inbox_rows_become_dead_letters(url: str, caplog: pytest.LogCapt
         assert (by_id[hostile].workflow, by_id[hostile].queue) == (hostile, hostile)
         assert (by_id[conflicting].workflow, by_id[conflicting].queue) == (greet_from_outbox.name, None)
         assert by_id[misdirected].queue == "mails"
-        assert by_id[misdirected].put_at <= by_id[misdirected].refused_at
-        assert abs(by_id[misdirected].refused_at - opened_at) < timedelta(seconds=HANG_TIMEOUT)
+        assert by_id[misdirected].put_at <= by_id[misdirected].rejected_at
+        assert abs(by_id[misdirected].rejected_at - opened_at) < timedelta(seconds=HANG_TIMEOUT)
         assert engine.dead_letters(limit=2) == letters[:2]
         deadline = time.monotonic() + HANG_TIMEOUT
         lines: list[str] = []

@@ -242,9 +242,9 @@ def test_on_conflict_decides_between_declared_and_stored_limits(sqlite_url: str)
     assert stored_after_declaration(Queue("a", concurrency=1)).concurrency == 1
     assert stored_after_declaration(Queue("a", concurrency=2, on_conflict="keep")).concurrency == 1
     with pytest.raises(Conflict, match=r"'a'|\"a\".*other on_conflict") as raised:
-        stored_after_declaration(Queue("a", concurrency=2, on_conflict="refuse"))
+        stored_after_declaration(Queue("a", concurrency=2, on_conflict="reject"))
     assert raised.value.code == "SF-0038"
-    assert stored_after_declaration(Queue("a", concurrency=1, on_conflict="refuse")).version == 1
+    assert stored_after_declaration(Queue("a", concurrency=1, on_conflict="reject")).version == 1
     assert stored_after_declaration(Queue("a", concurrency=2)).concurrency == 2
 
 
@@ -336,7 +336,7 @@ def test_engine_refuses_queued_starts_in_workflow_code(sqlite_url: str) -> None:
         ({"key_concurrency": 1.5}, "key_concurrency of queue 'a' is 1.5, and must be a whole number"),
         ({"concurrency": 2**32}, "must be from 1 to 2147483647"),
         ({"concurrency": True}, "is True, and must be a whole number"),
-        ({"on_conflict": "ask"}, "is 'ask', and must be one of 'update', 'keep', 'refuse'"),
+        ({"on_conflict": "ask"}, "is 'ask', and must be one of 'update', 'keep', 'reject'"),
     ],
 )
 def test_invalid_queues_are_refused(arguments: dict[str, Any], message: str) -> None:

@@ -412,7 +412,7 @@ def test_clients_declare_queues(url: str) -> None:
         with Engine(url):
             assert handle.result(HANG_TIMEOUT) == 8
     with pytest.raises(QueueConflict):
-        Client(url, queues=[Queue("q", on_conflict="refuse")])
+        Client(url, queues=[Queue("q", on_conflict="reject")])
     with pytest.raises(InvalidArgument, match=r"'q' in queues is no queue: write Queue\('q'\)"):
         Client(url, queues=["q"])  # type: ignore[list-item]
 

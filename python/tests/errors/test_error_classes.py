@@ -165,7 +165,7 @@ def test_conflict_has_class_of_its_cause(url: str) -> None:
             engine.get("b")
         assert isinstance(missing.value, LookupError)
     with pytest.raises(QueueConflict):
-        Engine(url, queues=[Queue("one", max_depth=2, on_conflict="refuse")])
+        Engine(url, queues=[Queue("one", max_depth=2, on_conflict="reject")])
 
 
 def test_result_timeout_differs_from_timeout_of_workflow(url: str) -> None:

@@ -212,7 +212,7 @@ def test_program_judges_payload_experiment(program: pathlib.Path, url: str, tmp_
 def test_program_measures_memory_in_python(program: pathlib.Path, tmp_path: pathlib.Path) -> None:
     output, report = run_program(program, tmp_path, "memory", "--sdk", "python", "--iterations", "2000")
     assert [row["mode"] for row in report["rows"]] == ["blocked", "burst", "fed", "tuned"]
-    assert "event loop kept, started 100 in a turn" in output
+    assert "event loop blocked, 100 starts per turn" in output
     # the targets are for more iterations
     assert not any("limit" in figure for figure in report["figures"])
 

@@ -27,7 +27,7 @@ EXPECTED_OUTPUTS = {
     "fan_out": "tea reserved, 3 EUR\nbread reserved, 5 EUR\nbutter reserved, 6 EUR\n",
     "hello": "Hello, world!\n",
     "log": "parcel parcel-7 : begun\nparcel parcel-7 pack: packing tea\nparcel parcel-7 : done\n",
-    "many": (
+    "bulk": (
         "499300\n998 completed\n"
         "order-800 failed: order 800 has no card\norder-400 failed: order 400 has no card\n"
     ),

@@ -113,7 +113,7 @@ impl Operator {
             3 => QueueAction::Resume,
             // the resulting version is known only without concurrent changes
             4 if is_alone => {
-                let all = [OnConflict::Update, OnConflict::Keep, OnConflict::Refuse];
+                let all = [OnConflict::Update, OnConflict::Keep, OnConflict::Reject];
                 QueueAction::Declare(self.random_limits(), all[self.rng.usize(0..3)])
             }
             5..=6 => QueueAction::One(self.random_limits()),
@@ -218,7 +218,7 @@ async fn perform(url: &str, client: &Client, action: &QueueAction, one: u8) -> R
             let builder = Engine::builder(store).declare_queue(Queue { name, limits }, on_conflict);
             match builder.open().await {
                 Ok(engine) => engine.shutdown(Duration::from_secs(20)).await?,
-                Err(Error::QueueConflict { .. }) if on_conflict == OnConflict::Refuse => {}
+                Err(Error::QueueConflict { .. }) if on_conflict == OnConflict::Reject => {}
                 Err(error) => return Err(error),
             }
             let row = client.queues().await?.into_iter().find(|row| *row.queue.name == *QUEUE);

@@ -93,9 +93,9 @@ pub fn run_case(fresh: FixtureFactory, run: EngineCase) -> Result<(), String> {
     run_within(CASE_TIMEOUT, move |runtime| runtime.block_on(async { run(&*fresh().await).await }))
 }
 
-/// Runs `body` with a runtime on a thread of its own. Returns an error if it panics or takes longer than `patience`.
+/// Runs `body` with a runtime on a thread of its own. Returns an error if it panics or takes longer than `timeout`.
 pub fn run_within(
-    patience: Duration,
+    timeout: Duration,
     body: impl FnOnce(tokio::runtime::Runtime) + Send + 'static,
 ) -> Result<(), String> {
     let (done, ended) = mpsc::channel();
@@ -106,8 +106,8 @@ pub fn run_within(
     };
     std::thread::Builder::new().spawn(run).map_err(|error| error.to_string())?;
     ended
-        .recv_timeout(patience)
-        .unwrap_or_else(|_| Err(format!("the case hangs: not finished after {patience:?}")))
+        .recv_timeout(timeout)
+        .unwrap_or_else(|_| Err(format!("the case hangs: not finished after {timeout:?}")))
 }
 
 fn panic_message(panic: &(dyn std::any::Any + Send)) -> String {

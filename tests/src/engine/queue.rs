@@ -353,9 +353,9 @@ async fn declared_limits_follow_the_conflict_policy(fixture: &dyn StoreFixture) 
     };
     shut_down(declared(2, OnConflict::Keep).await.unwrap()).await;
     assert_eq!(limit(&one).await, Some(1));
-    let error = declared(2, OnConflict::Refuse).await.err().unwrap();
+    let error = declared(2, OnConflict::Reject).await.err().unwrap();
     assert!(matches!(&error, Error::QueueConflict { name } if name == "a"), "{error}");
-    shut_down(declared(1, OnConflict::Refuse).await.unwrap()).await;
+    shut_down(declared(1, OnConflict::Reject).await.unwrap()).await;
     shut_down(declared(2, OnConflict::Update).await.unwrap()).await;
     assert_eq!(limit(&one).await, Some(2));
     let plain = open(fixture.store(), |b| b).await;

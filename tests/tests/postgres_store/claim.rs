@@ -160,7 +160,7 @@ async fn empty_claim_keeps_number_and_repeated_claim_takes_nothing() {
 }
 
 /// Returns a queue with a rate of three in ten seconds, and with six executions.
-async fn rated() -> Fixture {
+async fn fixture_with_rate() -> Fixture {
     let db = Fixture::with(|options| options.lock_timeout(Duration::from_secs(60))).await;
     let queue = Queue::new("a").rate(Rate::new(3, Duration::from_secs(10)));
     db.store
@@ -168,16 +168,16 @@ async fn rated() -> Fixture {
         .await
         .unwrap()
         .unwrap();
-    let ticket = Arc::new(Placement { queue: "a".into(), key: "".into(), priority: 0 });
+    let placement = Arc::new(Placement { queue: "a".into(), key: "".into(), priority: 0 });
     let queued = |_| {
-        Write::Start(Box::new(Start { placement: Some(ticket.clone()), ..start_of(Key::mint(0), QUEUED) }))
+        Write::Start(Box::new(Start { placement: Some(placement.clone()), ..start_of(Key::mint(0), QUEUED) }))
     };
     db.write((0..6).map(queued).collect()).await;
     db
 }
 
 /// Runs a claim that waits for `lock` while the clock advances by four seconds.
-async fn claim_for_four_seconds(db: &Fixture, claim: Claim, lock: &str, waits_for: &str) {
+async fn claim_delayed_by_lock(db: &Fixture, claim: Claim, lock: &str, waits_for: &str) {
     let mut other = client(&db.schema).await;
     let locked = other.transaction().await.unwrap();
     locked.batch_execute(lock).await.unwrap();
@@ -194,7 +194,7 @@ async fn claim_for_four_seconds(db: &Fixture, claim: Claim, lock: &str, waits_fo
 }
 
 /// Checks that the starts count for ten seconds, and no longer.
-async fn starts_count_from_then_on(db: &Fixture) {
+async fn expect_starts_counted_from_claim(db: &Fixture) {
     db.clock.advance(Duration::from_secs(7));
     assert_eq!(db.take(10).await, [], "three began seven seconds ago");
     db.clock.advance(Duration::from_secs(4));
@@ -203,18 +203,18 @@ async fn starts_count_from_then_on(db: &Fixture) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn start_counts_from_claim_time_after_lock_wait() {
-    let db = rated().await;
+    let db = fixture_with_rate().await;
     let lock = "SELECT FROM queues WHERE name = 'a' FOR NO KEY UPDATE";
     let waits = format!(
         "locktype IN ('tuple', 'transactionid') AND pid IN (SELECT pid FROM pg_locks WHERE relation = '{}.queues'::regclass)",
         db.schema
     );
-    claim_for_four_seconds(&db, db.claim(10), lock, &waits).await;
-    starts_count_from_then_on(&db).await;
+    claim_delayed_by_lock(&db, db.claim(10), lock, &waits).await;
+    expect_starts_counted_from_claim(&db).await;
 }
 
 /// Runs a claim that needs four seconds for its updates.
-async fn take_for_four_seconds(db: &Fixture, claim: Claim) {
+async fn take_delayed_by_lock(db: &Fixture, claim: Claim) {
     let lock = fastrand::i32(1..);
     db.sql
         .batch_execute(&format!(
@@ -226,23 +226,23 @@ async fn take_for_four_seconds(db: &Fixture, claim: Claim) {
         .unwrap();
     let waits = format!("locktype = 'advisory' AND classid = {lock} AND objid = 11");
     let lock = format!("SELECT pg_advisory_xact_lock({lock}, 11)");
-    claim_for_four_seconds(db, claim, &lock, &waits).await;
+    claim_delayed_by_lock(db, claim, &lock, &waits).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn start_counts_from_claim_time_after_slow_claim() {
-    let db = rated().await;
-    take_for_four_seconds(&db, db.claim(10)).await;
-    starts_count_from_then_on(&db).await;
+    let db = fixture_with_rate().await;
+    take_delayed_by_lock(&db, db.claim(10)).await;
+    expect_starts_counted_from_claim(&db).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn start_counts_from_claim_time_after_slow_quarantine_claim() {
-    let db = rated().await;
+    let db = fixture_with_rate().await;
     let three = "WITH chosen AS (DELETE FROM ready WHERE seq IN (SELECT seq FROM ready ORDER BY seq LIMIT 3) \
                                  RETURNING execution) \
                  INSERT INTO quarantine (due_at, execution, workflow) SELECT '2000-01-01', execution, 'order' FROM chosen";
     db.sql.batch_execute(three).await.unwrap();
-    take_for_four_seconds(&db, Claim { from_quarantine: true, ..db.claim(10) }).await;
-    starts_count_from_then_on(&db).await;
+    take_delayed_by_lock(&db, Claim { from_quarantine: true, ..db.claim(10) }).await;
+    expect_starts_counted_from_claim(&db).await;
 }

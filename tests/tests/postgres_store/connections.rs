@@ -76,7 +76,7 @@ async fn reader_waits_for_connection_in_bounded_time() {
     locked.batch_execute("LOCK TABLE executions IN ACCESS EXCLUSIVE MODE").await.unwrap();
     let store = db.store.clone();
     let first = tokio::spawn(async move { store.list(&Filter::default()).await });
-    until_waiting(&db.sql, &db.schema).await;
+    wait_until_waiting(&db.sql, &db.schema).await;
     let error = db.store.list(&Filter::default()).await.unwrap_err();
     let StoreError::Unavailable(reason) = &error else { panic!("{error}") };
     assert!(reason.contains("all 1 connections") && reason.contains("readers="), "{reason}");
@@ -86,7 +86,7 @@ async fn reader_waits_for_connection_in_bounded_time() {
 }
 
 /// Waits until a session waits for a lock on the schema's table `executions`.
-async fn until_waiting(sql: &Client, schema: &str) {
+async fn wait_until_waiting(sql: &Client, schema: &str) {
     let query = "SELECT count(*) FROM pg_locks WHERE NOT granted AND relation = $1::text::regclass";
     let table = format!("{schema}.executions");
     while sql.query_one(query, &[&table]).await.unwrap().get::<_, i64>(0) == 0 {}
@@ -102,13 +102,13 @@ async fn abandoned_read_leaves_connection_usable() {
     let locked = blocker.transaction().await.unwrap();
     locked.batch_execute("LOCK TABLE checkpoints IN ACCESS EXCLUSIVE MODE").await.unwrap();
     let store = db.store.clone();
-    let given_up = tokio::spawn(async move {
+    let abandoned = tokio::spawn(async move {
         store.load(&[stepfast_core::store::ExecutionId::Key(key)], stepfast_core::store::Detail::Full).await
     });
     let query = "SELECT count(*) FROM pg_locks WHERE NOT granted AND relation = 'checkpoints'::regclass";
     while db.sql.query_one(query, &[]).await.unwrap().get::<_, i64>(0) == 0 {}
-    given_up.abort();
-    assert!(given_up.await.unwrap_err().is_cancelled());
+    abandoned.abort();
+    assert!(abandoned.await.unwrap_err().is_cancelled());
     locked.rollback().await.unwrap();
     // the abandoned read has left no open transaction on the connection
     db.write(vec![transition(key, QUEUED)]).await;
@@ -139,7 +139,7 @@ fn warnings() -> watch::Receiver<Vec<String>> {
 }
 
 /// Waits until `times` warnings say that `role` has no connection left.
-async fn until_refused(warnings: &mut watch::Receiver<Vec<String>>, role: &str, times: usize) {
+async fn wait_until_rejected(warnings: &mut watch::Receiver<Vec<String>>, role: &str, times: usize) {
     let is_it = |line: &&String| line.contains("no free connection") && line.contains(role);
     warnings.wait_for(|lines| lines.iter().filter(is_it).count() >= times).await.unwrap();
 }
@@ -172,13 +172,13 @@ async fn engine_waits_without_failures_when_no_connection_is_left() {
             (outputs, listed)
         }
     });
-    until_refused(&mut warnings, &role, 1).await;
+    wait_until_rejected(&mut warnings, &role, 1).await;
     // enough connections to open the engine, but not to work
     for (client, connection) in connections.drain(..2) {
         drop(client);
         connection.await.unwrap().unwrap();
     }
-    until_refused(&mut warnings, &role, 2).await;
+    wait_until_rejected(&mut warnings, &role, 2).await;
     for (client, connection) in connections {
         drop(client);
         connection.await.unwrap().unwrap();

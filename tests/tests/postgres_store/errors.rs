@@ -11,7 +11,7 @@ use stepfast_tests::engine::support::{BodyResult, noop, open_engine_on, shut_dow
 use super::support::*;
 
 /// Creates a trigger that raises an error with this code for every execution of one workflow.
-async fn raise(db: &Fixture, code: &str, workflow: &str) {
+async fn create_error_trigger(db: &Fixture, code: &str, workflow: &str) {
     db.sql
         .batch_execute(&format!(
             "CREATE FUNCTION raise() RETURNS trigger LANGUAGE plpgsql AS \
@@ -23,11 +23,13 @@ async fn raise(db: &Fixture, code: &str, workflow: &str) {
         .unwrap();
 }
 
-async fn calm(db: &Fixture) {
+/// Drops the trigger of [`create_error_trigger`].
+async fn drop_error_trigger(db: &Fixture) {
     db.sql.batch_execute("DROP FUNCTION raise CASCADE").await.unwrap();
 }
 
-fn odd(key: Key) -> Write {
+/// Returns a Start of the workflow for which the tests create the trigger.
+fn unusual_start(key: Key) -> Write {
     Write::Start(Box::new(stepfast_core::store::Start { workflow: "odd".into(), ..start_of(key, RUNNING) }))
 }
 
@@ -36,9 +38,9 @@ async fn unlisted_error_is_attributed_to_its_item() {
     let db = Fixture::new().await;
     // errors that features, the server, foreign functions, broken triggers and other code can raise
     for code in ["0A000", "XX000", "38000", "42883", "42P01", "26000", "ZZ999"] {
-        raise(&db, code, "odd").await;
+        create_error_trigger(&db, code, "odd").await;
         let (rejected, valid) = (Key::mint(0), Key::mint(0));
-        let flush = db.flush(vec![odd(rejected), start(valid, RUNNING)]);
+        let flush = db.flush(vec![unusual_start(rejected), start(valid, RUNNING)]);
         for is_bisecting in [false, true] {
             let error = db.commit(&Flush { is_bisecting, ..flush.clone() }).await.unwrap_err();
             let StoreError::Rejected(reason) = &error else { panic!("{code}: {error}") };
@@ -47,10 +49,10 @@ async fn unlisted_error_is_attributed_to_its_item() {
         assert_eq!(db.load(valid).await, None, "{code}");
         // the same number without the rejected item; then that item alone
         assert_eq!(db.write(vec![start(valid, RUNNING)]).await, [], "{code}");
-        let error = db.commit(&db.flush(vec![odd(rejected)])).await.unwrap_err();
+        let error = db.commit(&db.flush(vec![unusual_start(rejected)])).await.unwrap_err();
         assert!(matches!(error, StoreError::Rejected(_)), "{code}: {error}");
-        calm(&db).await;
-        assert_eq!(db.write(vec![odd(rejected)]).await, [], "{code}");
+        drop_error_trigger(&db).await;
+        assert_eq!(db.write(vec![unusual_start(rejected)]).await, [], "{code}");
     }
 }
 
@@ -59,13 +61,13 @@ async fn server_error_is_attributed_to_no_item() {
     let db = Fixture::new().await;
     // no memory, no disk space, a read-only server, a system error, a missing privilege
     for code in ["53200", "53100", "25006", "58030", "08000", "42501"] {
-        raise(&db, code, "odd").await;
-        let flush = db.flush(vec![odd(Key::mint(0)), start(Key::mint(0), RUNNING)]);
+        create_error_trigger(&db, code, "odd").await;
+        let flush = db.flush(vec![unusual_start(Key::mint(0)), start(Key::mint(0), RUNNING)]);
         for _ in 0..3 {
             let error = db.commit(&flush).await.unwrap_err();
             assert!(matches!(error, StoreError::Unavailable(_)), "{code}: {error}");
         }
-        calm(&db).await;
+        drop_error_trigger(&db).await;
         assert_eq!(db.commit(&Flush { is_resent: true, ..flush }).await.unwrap(), [], "{code}");
     }
 }
@@ -73,16 +75,16 @@ async fn server_error_is_attributed_to_no_item() {
 #[tokio::test]
 async fn cancelled_statement_is_retried_separately() {
     let db = Fixture::new().await;
-    raise(&db, "57014", "odd").await;
+    create_error_trigger(&db, "57014", "odd").await;
     let (rejected, valid) = (Key::mint(0), Key::mint(0));
-    let error = db.commit(&db.flush(vec![odd(rejected), start(valid, RUNNING)])).await.unwrap_err();
+    let error = db.commit(&db.flush(vec![unusual_start(rejected), start(valid, RUNNING)])).await.unwrap_err();
     assert!(matches!(error, StoreError::Blocked(_)), "{error}");
     assert_eq!(db.write(vec![start(valid, RUNNING)]).await, []);
     // the error does not concern its data: it is retried until it succeeds
-    let error = db.commit(&db.flush(vec![odd(rejected)])).await.unwrap_err();
+    let error = db.commit(&db.flush(vec![unusual_start(rejected)])).await.unwrap_err();
     assert!(matches!(error, StoreError::Blocked(_)), "{error}");
-    calm(&db).await;
-    assert_eq!(db.write(vec![odd(rejected)]).await, []);
+    drop_error_trigger(&db).await;
+    assert_eq!(db.write(vec![unusual_start(rejected)]).await, []);
 }
 
 #[tokio::test]
@@ -130,7 +132,7 @@ fn separately_retried_items_do_not_block_each_other() {
     let result = run_within(Duration::from_secs(60), |runtime| {
         runtime.block_on(async {
             let db = Fixture::with(|options| options).await;
-            raise(&db, "57014", "odd").await;
+            create_error_trigger(&db, "57014", "odd").await;
             let (noop, odd) = (noop(), odd_workflow());
             let store: Arc<dyn stepfast_core::Store> = db.store.clone();
             let (engine, _) = open_engine_on(store, |b| b.register(&noop).register(&odd)).await;
@@ -164,7 +166,7 @@ fn separately_retried_items_do_not_block_each_other() {
             for (x, blocked) in (0..).zip(blocked) {
                 assert_eq!(blocked.await.unwrap().unwrap(), x);
             }
-            calm(&db).await;
+            drop_error_trigger(&db).await;
             for (x, stuck) in (0..).zip(stuck) {
                 assert_eq!(stuck.await.unwrap().unwrap(), x);
             }
@@ -185,7 +187,7 @@ fn neighbours_of_rejected_item_continue() {
     let result = run_within(Duration::from_secs(60), |runtime| {
         runtime.block_on(async {
             let db = Fixture::with(|options| options).await;
-            raise(&db, "0A000", "odd").await;
+            create_error_trigger(&db, "0A000", "odd").await;
             let (noop, odd) = (noop(), odd_workflow());
             let store: Arc<dyn stepfast_core::Store> = db.store.clone();
             let (engine, _) = open_engine_on(store, |b| b.register(&noop).register(&odd)).await;

@@ -70,9 +70,9 @@ async fn unknown_lane_is_fenced() {
 async fn create_rejecting_trigger(db: &Fixture, event: &str) {
     db.sql
         .batch_execute(&format!(
-            "CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS \
+            "CREATE FUNCTION reject() RETURNS trigger LANGUAGE plpgsql AS \
              $$ BEGIN RAISE EXCEPTION 'not today'; END $$; \
-             CREATE TRIGGER refuse BEFORE {event} EXECUTE FUNCTION refuse()"
+             CREATE TRIGGER reject BEFORE {event} EXECUTE FUNCTION reject()"
         ))
         .await
         .unwrap();
@@ -84,7 +84,7 @@ async fn expect_whole_flush_rejected(db: &Fixture, flush: &Flush, before: &[i64]
     let StoreError::Rejected(reason) = &error else { panic!("{what}: {error}") };
     assert!(reason.contains("not today"), "{what}: {reason}");
     assert_eq!(db.counts().await, before, "{what}");
-    db.sql.batch_execute("DROP FUNCTION refuse CASCADE").await.unwrap();
+    db.sql.batch_execute("DROP FUNCTION reject CASCADE").await.unwrap();
     // the same number, other contents
     let other = Key::mint(0);
     assert_eq!(db.commit(&db.flush(vec![start(other, ended(Status::Completed))])).await.unwrap(), []);
@@ -134,7 +134,7 @@ async fn failed_delete_applies_nothing() {
     db.sql.execute(slot, &[&db.worker.worker.0, &uuid(limited)]).await.unwrap();
     db.write(vec![cancel(ending), cancel(answered)]).await;
     let before = db.counts().await;
-    let ticket = Arc::new(Placement { queue: "a".into(), key: "".into(), priority: 0 });
+    let placement = Arc::new(Placement { queue: "a".into(), key: "".into(), priority: 0 });
     let flush = || {
         db.flush(vec![
             Write::DeleteChunks(DeleteChunks { execution: holder, keep: std::iter::empty().collect() }),
@@ -145,7 +145,7 @@ async fn failed_delete_applies_nothing() {
             cancel(parent),
             Write::Transition(Transition {
                 key: limited,
-                placement: Some(ticket.clone()),
+                placement: Some(placement.clone()),
                 state: ended(Status::Completed),
             }),
         ])

@@ -11,28 +11,28 @@ use stepfast_core::{Key, Store};
 use super::proxy::Proxy;
 use super::support::*;
 
-fn ticket(queue: &str) -> Arc<Placement> {
+fn placement(queue: &str) -> Arc<Placement> {
     Arc::new(Placement { queue: queue.into(), key: "".into(), priority: 0 })
 }
 
 impl Fixture {
     /// Puts an execution into each queue, claims them, and finishes them.
-    async fn run_one_in_each(&self, queues: &[String]) {
-        let tickets: Vec<(Key, Arc<Placement>)> =
-            queues.iter().map(|it| (Key::mint(0), ticket(it))).collect();
-        let start = |(key, ticket): &(Key, Arc<Placement>)| {
-            Write::Start(Box::new(Start { placement: Some(ticket.clone()), ..start_of(*key, QUEUED) }))
+    async fn run_one_per_queue(&self, queues: &[String]) {
+        let placements: Vec<(Key, Arc<Placement>)> =
+            queues.iter().map(|it| (Key::mint(0), placement(it))).collect();
+        let start = |(key, placement): &(Key, Arc<Placement>)| {
+            Write::Start(Box::new(Start { placement: Some(placement.clone()), ..start_of(*key, QUEUED) }))
         };
-        self.write(tickets.iter().map(start).collect()).await;
+        self.write(placements.iter().map(start).collect()).await;
         assert_eq!(self.take(100).await.len(), queues.len());
-        let end = |(key, ticket): &(Key, Arc<Placement>)| {
+        let end = |(key, placement): &(Key, Arc<Placement>)| {
             Write::Transition(Transition {
                 key: *key,
-                placement: Some(ticket.clone()),
+                placement: Some(placement.clone()),
                 state: ended(Status::Completed),
             })
         };
-        self.write(tickets.iter().map(end).collect()).await;
+        self.write(placements.iter().map(end).collect()).await;
     }
 }
 
@@ -47,7 +47,7 @@ async fn count_statements(queues: usize, limit: fn(Queue) -> Queue) -> (u64, u64
             QueueChange { queue: limit(Queue::new(name.as_str())), is_paused: false, expected_version: 0 };
         db.store.change_queue(&change).await.unwrap().unwrap();
     }
-    db.run_one_in_each(&names).await;
+    db.run_one_per_queue(&names).await;
     let executed = || proxy.faults.statements.load(SeqCst);
     let executed_before = executed();
     for _ in 0..10 {
@@ -56,7 +56,7 @@ async fn count_statements(queues: usize, limit: fn(Queue) -> Queue) -> (u64, u64
         assert!(db.take(100).await.is_empty());
     }
     let idle = executed() - executed_before;
-    db.run_one_in_each(&names[..1]).await;
+    db.run_one_per_queue(&names[..1]).await;
     (idle, executed() - executed_before - idle)
 }
 

@@ -93,10 +93,10 @@ async fn inbox_row_enters_full_queue_and_counts() {
     }
     assert_eq!(db.take(1).await.len(), 1);
     let more = || {
-        let ticket = stepfast_core::queue::Placement { queue: "a".into(), key: "".into(), priority: 0 };
+        let placement = stepfast_core::queue::Placement { queue: "a".into(), key: "".into(), priority: 0 };
         let mut start = start(Key::mint(0), QUEUED);
         if let stepfast_core::store::Write::Start(start) = &mut start {
-            start.placement = Some(ticket.into());
+            start.placement = Some(placement.into());
         }
         start
     };
@@ -325,10 +325,10 @@ async fn row_rejected_by_trigger_becomes_dead_letter() {
     // triggers that were added to the tables, with any error code
     db.sql
         .batch_execute(
-            "CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ \
+            "CREATE FUNCTION reject() RETURNS trigger LANGUAGE plpgsql AS $$ \
              BEGIN RAISE 'not this one' USING ERRCODE = NEW.workflow_id; END $$; \
-             CREATE TRIGGER refuse BEFORE INSERT ON executions FOR EACH ROW WHEN (NEW.workflow_id IS NOT NULL) \
-             EXECUTE FUNCTION refuse()",
+             CREATE TRIGGER reject BEFORE INSERT ON executions FOR EACH ROW WHEN (NEW.workflow_id IS NOT NULL) \
+             EXECUTE FUNCTION reject()",
         )
         .await
         .unwrap();
@@ -367,12 +367,12 @@ async fn claim_survives_caller_chosen_row_id() {
         assert_eq!((db.count("inbox").await, db.count("dead_letters").await), (0, round));
     }
     // a claim that isolates a single row
-    let refuse = "CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE 'not this one'; END $$; \
-                  CREATE TRIGGER refuse BEFORE INSERT ON executions FOR EACH ROW EXECUTE FUNCTION refuse(); \
+    let reject = "CREATE FUNCTION reject() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE 'not this one'; END $$; \
+                  CREATE TRIGGER reject BEFORE INSERT ON executions FOR EACH ROW EXECUTE FUNCTION reject(); \
                   INSERT INTO inbox (id, key, workflow, input) OVERRIDING SYSTEM VALUE \
                   VALUES (7, gen_random_uuid(), 'order', '\\x00'); \
                   UPDATE inbox SET key = overlay(key::text PLACING '0000' FROM 33)::uuid";
-    db.sql.batch_execute(refuse).await.unwrap();
+    db.sql.batch_execute(reject).await.unwrap();
     for _ in 0..20 {
         // an engine claims again
         let _ = db.try_take(9).await;

@@ -12,12 +12,12 @@ use tokio_postgres::Client;
 use super::support::*;
 
 /// Makes every insert into `table` wait until the returned connection releases it.
-async fn hold(db: &Fixture, table: &str) -> Client {
-    hold_at(db, &format!("AFTER INSERT ON {table}")).await
+async fn lock_table(db: &Fixture, table: &str) -> Client {
+    lock_at_moment(db, &format!("AFTER INSERT ON {table}")).await
 }
 
 /// Makes every `moment` of a trigger wait until the returned connection releases it.
-async fn hold_at(db: &Fixture, moment: &str) -> Client {
+async fn lock_at_moment(db: &Fixture, moment: &str) -> Client {
     let holder = client(&db.schema).await;
     // the process id of the connection is unique among the tests
     let lock: i32 = holder.query_one("SELECT pg_backend_pid()", &[]).await.unwrap().get(0);
@@ -47,7 +47,7 @@ async fn takeover_waits_for_inflight_flush_and_finds_its_rows() {
     let db = long_timeouts().await;
     let (old, inflight) = (Key::mint(0), Key::mint(0));
     db.write(vec![start(old, RUNNING)]).await;
-    let holder = hold(&db, "checkpoints").await;
+    let holder = lock_table(&db, "checkpoints").await;
     let flushing = tokio::spawn({
         let db = db.clone();
         async move { db.commit(&db.flush(vec![start(inflight, RUNNING), checkpoint(inflight, 1)])).await }
@@ -75,7 +75,7 @@ async fn concurrent_takeovers_requeue_every_execution() {
     let keys: Vec<Key> = (0..64).map(|_| Key::mint(0)).collect();
     db.write(keys.iter().map(|key| start(*key, RUNNING)).collect()).await;
     let moment = format!("BEFORE UPDATE ON executions FOR EACH ROW WHEN (NEW.key = '{}')", keys[0]);
-    let holder = hold_at(&db, &moment).await;
+    let holder = lock_at_moment(&db, &moment).await;
     let (one, other, worker) = (db.other().await, db.other().await, db.worker.worker);
     let slow = tokio::spawn(async move { one.end_registration(worker).await });
     // it has found the running executions, and is blocked at the first one: the other takeover indexes the rest
@@ -111,7 +111,7 @@ async fn child_that_finishes_during_suspension_wakes_parent() {
     let db = long_timeouts().await;
     let (parent, of) = (Key::mint(0), Key::mint(0));
     db.write(vec![start(parent, RUNNING), child(of, parent, false, RUNNING)]).await;
-    let holder = hold(&db, "waits").await;
+    let holder = lock_table(&db, "waits").await;
     let waiting_flush = tokio::spawn({
         let db = db.clone();
         async move { db.commit(&db.flush(vec![transition(parent, waiting(None, &[of]))])).await }
@@ -161,7 +161,7 @@ async fn descendants_started_while_cancel_waits_are_cancelled() {
     let db = long_timeouts().await;
     let (parent, fresh) = (Key::mint(0), Key::mint(0));
     db.write(vec![start(parent, RUNNING)]).await;
-    let holder = hold(&db, "waits").await;
+    let holder = lock_table(&db, "waits").await;
     let suspending = tokio::spawn({
         let db = db.clone();
         async move {
@@ -220,7 +220,7 @@ async fn claim_waits_for_claim_of_same_queue() {
     let second = other.register(3, &worker_info(&[])).await.unwrap();
     let mine = db.claim(2);
     let theirs = Claim { worker: second.worker, epoch: second.epoch, ..mine.clone() };
-    let holder = hold(&db, "claims").await;
+    let holder = lock_table(&db, "claims").await;
     let claiming = tokio::spawn({
         let db = db.clone();
         async move { db.store.claim(&mine).await }
@@ -251,27 +251,28 @@ async fn stalled_claim_does_not_block_other_claims() {
     hanging.batch_execute("ROLLBACK").await.unwrap();
 }
 
-#[allow(clippy::unnecessary_wraps)] // as Starts and Moves have it
-fn ticket() -> Option<Arc<Placement>> {
+#[allow(clippy::unnecessary_wraps)] // as Starts and Transitions have it
+fn placement() -> Option<Arc<Placement>> {
     Some(Arc::new(Placement { queue: "mails".into(), key: "".into(), priority: 0 }))
 }
 
 /// Creates a limited queue with three running executions.
-async fn three_of_a_limited_queue(db: &Fixture) -> [Key; 3] {
+async fn start_three_in_limited_queue(db: &Fixture) -> [Key; 3] {
     let queue = Queue::new("mails").concurrency(3);
     let declaration = QueueChange { queue, is_paused: false, expected_version: 0 };
     db.store.change_queue(&declaration).await.unwrap().unwrap();
     let keys = [(); 3].map(|()| Key::mint(0));
-    let put = |key| Write::Start(Box::new(Start { placement: ticket(), ..start_of(key, QUEUED) }));
+    let put = |key| Write::Start(Box::new(Start { placement: placement(), ..start_of(key, QUEUED) }));
     db.write(keys.map(put).to_vec()).await;
     assert_eq!((db.take(9).await.len(), db.count("slots").await), (3, 3));
     keys
 }
 
 /// Pauses the queue while a flush that moves all executions to `state` is between freeing the slots and its commit.
-async fn pause_while_they_leave(db: &Arc<Fixture>, keys: [Key; 3], state: State) {
-    let holder = hold_at(db, "AFTER DELETE ON slots").await;
-    let leave = move |key| Write::Transition(Transition { key, placement: ticket(), state: state.clone() });
+async fn pause_during_transitions(db: &Arc<Fixture>, keys: [Key; 3], state: State) {
+    let holder = lock_at_moment(db, "AFTER DELETE ON slots").await;
+    let leave =
+        move |key| Write::Transition(Transition { key, placement: placement(), state: state.clone() });
     let leaving = tokio::spawn({
         let db = db.clone();
         async move { db.commit(&db.flush(keys.map(leave).to_vec())).await }
@@ -289,16 +290,16 @@ async fn pause_while_they_leave(db: &Arc<Fixture>, keys: [Key; 3], state: State)
 #[tokio::test]
 async fn pause_assigns_no_slot_to_finishing_executions() {
     let db = long_timeouts().await;
-    let keys = three_of_a_limited_queue(&db).await;
-    pause_while_they_leave(&db, keys, ended(Status::Completed)).await;
+    let keys = start_three_in_limited_queue(&db).await;
+    pause_during_transitions(&db, keys, ended(Status::Completed)).await;
     assert_eq!(db.count("slots").await, 0);
 }
 
 #[tokio::test]
 async fn pause_assigns_no_slot_to_requeued_executions() {
     let db = long_timeouts().await;
-    let keys = three_of_a_limited_queue(&db).await;
-    pause_while_they_leave(&db, keys, QUEUED).await;
+    let keys = start_three_in_limited_queue(&db).await;
+    pause_during_transitions(&db, keys, QUEUED).await;
     assert_eq!(db.count("slots").await, 0);
     let resume =
         QueueChange { queue: Queue::new("mails").concurrency(3), is_paused: false, expected_version: 2 };
@@ -307,21 +308,19 @@ async fn pause_assigns_no_slot_to_requeued_executions() {
 }
 
 /// Creates a queue without limits, with two running executions. Returns their keys in order.
-async fn two_of_a_queue(db: &Fixture) -> [Key; 2] {
+async fn start_two_in_queue(db: &Fixture) -> [Key; 2] {
     let queue = QueueChange { queue: Queue::new("mails"), is_paused: false, expected_version: 0 };
     db.store.change_queue(&queue).await.unwrap().unwrap();
     let mut keys = [(); 2].map(|()| Key::mint(0));
     keys.sort_unstable();
-    let put = |key| Write::Start(Box::new(Start { placement: ticket(), ..start_of(key, QUEUED) }));
+    let put = |key| Write::Start(Box::new(Start { placement: placement(), ..start_of(key, QUEUED) }));
     db.write(keys.map(put).to_vec()).await;
     assert_eq!((db.take(9).await.len(), db.count("slots").await), (2, 0));
     keys
 }
 
 /// Begins to set the queue's first limit, and returns once that waits for a transaction that changes an execution.
-async fn limit_while_one_is_locked(
-    db: &Fixture,
-) -> tokio::task::JoinHandle<Result<Option<QueueRow>, StoreError>> {
+async fn limit_during_lock(db: &Fixture) -> tokio::task::JoinHandle<Result<Option<QueueRow>, StoreError>> {
     let other = db.other().await;
     let limiting = tokio::spawn(async move {
         let queue = Queue::new("mails").concurrency(1);
@@ -332,7 +331,7 @@ async fn limit_while_one_is_locked(
 }
 
 /// Returns the executions that have slots.
-async fn slotted(db: &Fixture) -> Vec<uuid::Uuid> {
+async fn executions_with_slots(db: &Fixture) -> Vec<uuid::Uuid> {
     let slots = db.sql.query("SELECT execution FROM slots ORDER BY execution", &[]).await.unwrap();
     slots.iter().map(|row| row.get(0)).collect()
 }
@@ -340,54 +339,57 @@ async fn slotted(db: &Fixture) -> Vec<uuid::Uuid> {
 #[tokio::test]
 async fn first_limit_assigns_slots_to_running_executions() {
     let db = long_timeouts().await;
-    let [runs, ends] = two_of_a_queue(&db).await;
-    let holder = hold_at(&db, "AFTER DELETE ON slots").await;
+    let [runs, ends] = start_two_in_queue(&db).await;
+    let holder = lock_at_moment(&db, "AFTER DELETE ON slots").await;
     let leaving = tokio::spawn({
         let db = db.clone();
-        let leave =
-            Write::Transition(Transition { key: ends, placement: ticket(), state: ended(Status::Completed) });
+        let leave = Write::Transition(Transition {
+            key: ends,
+            placement: placement(),
+            state: ended(Status::Completed),
+        });
         async move { db.commit(&db.flush(vec![leave])).await }
     });
     wait_until_blocked(&db.sql, "DELETE FROM slots").await;
-    let limiting = limit_while_one_is_locked(&db).await;
+    let limiting = limit_during_lock(&db).await;
     release(&holder).await;
     assert_eq!(leaving.await.unwrap().unwrap(), []);
     assert!(limiting.await.unwrap().unwrap().is_some());
-    assert_eq!(slotted(&db).await, [uuid(runs)]);
+    assert_eq!(executions_with_slots(&db).await, [uuid(runs)]);
 }
 
 /// A flush that changes the second execution before the first one does not wait for the limit.
 #[tokio::test]
 async fn first_limit_holds_no_execution_lock_while_waiting() {
     let db = long_timeouts().await;
-    let keys = two_of_a_queue(&db).await;
+    let keys = start_two_in_queue(&db).await;
     let flush = client(&db.schema).await;
     let lock = "SELECT FROM executions WHERE key = $1 FOR UPDATE NOWAIT";
     flush.batch_execute("BEGIN").await.unwrap();
     flush.query(lock, &[&uuid(keys[1])]).await.unwrap();
-    let limiting = limit_while_one_is_locked(&db).await;
+    let limiting = limit_during_lock(&db).await;
     flush.query(lock, &[&uuid(keys[0])]).await.unwrap();
     flush.batch_execute("ROLLBACK").await.unwrap();
     assert!(limiting.await.unwrap().unwrap().is_some());
-    assert_eq!(slotted(&db).await, keys.map(uuid));
+    assert_eq!(executions_with_slots(&db).await, keys.map(uuid));
 }
 
 /// A claim queues an execution whose sleep is over, and then waits for the queue, which the limit has locked.
 #[tokio::test]
 async fn first_limit_does_not_wait_for_blocked_claim() {
     let db = long_timeouts().await;
-    let [locked, sleeps] = two_of_a_queue(&db).await;
+    let [locked, sleeps] = start_two_in_queue(&db).await;
     let flush = client(&db.schema).await;
     flush.batch_execute("BEGIN").await.unwrap();
     let lock = "SELECT FROM executions WHERE key = $1 FOR UPDATE";
     flush.query(lock, &[&uuid(locked)]).await.unwrap();
-    let limiting = limit_while_one_is_locked(&db).await;
+    let limiting = limit_during_lock(&db).await;
     let sleep = State::Waiting {
         wake_at: Some(Timestamp::from_micros(0)),
         children: Vec::new(),
         pending_sleeps: Vec::new(),
     };
-    db.write(vec![Write::Transition(Transition { key: sleeps, placement: ticket(), state: sleep })]).await;
+    db.write(vec![Write::Transition(Transition { key: sleeps, placement: placement(), state: sleep })]).await;
     let claiming = tokio::spawn({
         let (db, claim) = (db.clone(), db.claim(9));
         async move { db.store.claim(&claim).await }
@@ -396,5 +398,5 @@ async fn first_limit_does_not_wait_for_blocked_claim() {
     flush.batch_execute("ROLLBACK").await.unwrap();
     assert!(limiting.await.unwrap().unwrap().is_some());
     assert!(claiming.await.unwrap().unwrap().records.is_empty());
-    assert_eq!(slotted(&db).await, [uuid(locked)]);
+    assert_eq!(executions_with_slots(&db).await, [uuid(locked)]);
 }

@@ -54,7 +54,7 @@ async fn role_with_row_privileges_runs_engines() {
     PostgresStore::migrate(url(), options(), Some(&role), false).await.unwrap();
     let store = Arc::new(PostgresStore::open_with(&theirs, options()).await.unwrap());
     // all operations of an engine
-    let (order, child) = family();
+    let (order, child) = parent_and_child_workflows();
     let (engine, _) = open_engine_on(store, |builder| builder.register(&order).register(&child)).await;
     assert_eq!(engine.run(&order, 3).workflow_id("theirs").await.unwrap(), 7);
     assert_eq!(engine.list(&Filter::default()).await.unwrap().executions.len(), 2);
@@ -101,7 +101,7 @@ async fn role_without_create_privilege_gets_advice() {
 }
 
 /// Returns a workflow with a step and a child, and the child's workflow.
-fn family() -> (Workflow<u32, u32>, Workflow<u32, u32>) {
+fn parent_and_child_workflows() -> (Workflow<u32, u32>, Workflow<u32, u32>) {
     let child = Workflow::new("child", |_: Context, n: u32| async move { BodyResult::Ok(n + 1) });
     let known = child.clone();
     let order = Workflow::new("order", move |mut cx: Context, n: u32| {
@@ -235,7 +235,8 @@ async fn schema_documents_every_table_and_column() {
 async fn full_durability_overrides_role_settings() {
     let db = Fixture::new().await;
     assert_eq!(db.store.info().durability, Durability::Full);
-    for (settings, expected) in [(db.store.lane_settings(), "on"), (relaxed(&db).await, "off")] {
+    for (settings, expected) in [(db.store.lane_settings(), "on"), (relaxed_lane_settings(&db).await, "off")]
+    {
         let sql = client(&db.schema).await;
         sql.batch_execute("SET synchronous_commit TO local").await.unwrap();
         sql.batch_execute(&settings).await.unwrap();
@@ -244,7 +245,8 @@ async fn full_durability_overrides_role_settings() {
     }
 }
 
-async fn relaxed(db: &Fixture) -> String {
+/// Returns the statement that sets up lanes with relaxed durability.
+async fn relaxed_lane_settings(db: &Fixture) -> String {
     let options = PostgresOptions::default().schema(&db.schema).durability(Durability::Relaxed);
     PostgresStore::open_with(url(), options).await.unwrap().lane_settings()
 }

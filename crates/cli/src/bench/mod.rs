@@ -49,7 +49,7 @@ pub(crate) enum BenchCommand {
     Backlog(backlog::BacklogArgs),
     /// How evenly a rate limit spaces the executions.
     Rate(rate::RateArgs),
-    /// How long the executions of a killed worker stand still.
+    /// Time for which executions of a killed worker do not progress.
     Takeover(takeover::TakeoverArgs),
     #[command(hide = true)]
     Worker(takeover::WorkerProcessArgs),
@@ -109,8 +109,8 @@ impl Sdk {
 
 #[derive(Args)]
 struct PythonArgs {
-    /// For --sdk python: the Python that has the package stepfast [default: the one beside this program, else
-    /// python3].
+    /// For --sdk python: the Python that has the package stepfast [default: the one in this program's folder,
+    /// else python3].
     #[arg(long, value_name = "PATH")]
     python: Option<PathBuf>,
 }

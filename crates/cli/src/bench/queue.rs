@@ -14,13 +14,13 @@ pub(crate) struct QueueBenchArgs {
     /// Workflows in all, for each row.
     #[arg(long, default_value_t = 300_000)]
     iterations: usize,
-    /// Concurrent callers that put workflows into the queues.
+    /// Concurrent callers that enqueue workflows.
     #[arg(long, default_value_t = 2_048)]
     concurrency: usize,
     /// Queues; a list sweeps.
     #[arg(long, value_delimiter = ',', default_value = "1,2,4,8")]
     queues: Vec<usize>,
-    /// Worker processes beside the one that puts workflows into the queues. With 0, that process also runs them. A
+    /// Worker processes in addition to the process that enqueues workflows. With 0, that process also runs them. A
     /// list sweeps [default: 0,1,2; with --sdk python 0].
     #[arg(long, value_delimiter = ',')]
     workers: Vec<usize>,

@@ -13,7 +13,7 @@ pub(crate) struct RateArgs {
     /// Executions that begin per second, evenly spaced; a list sweeps.
     #[arg(long, value_delimiter = ',', default_value = "10,50,200", value_parser = clap::value_parser!(u32).range(1..))]
     per_second: Vec<u32>,
-    /// Worker processes beside the one that puts workflows into the queue. With 0, that process also runs them. A
+    /// Worker processes in addition to the process that enqueues workflows. With 0, that process also runs them. A
     /// list sweeps.
     #[arg(long, value_delimiter = ',', default_value = "0,2")]
     workers: Vec<usize>,

@@ -204,7 +204,7 @@ impl Lane {
         placement
     }
 
-    /// Ends the generation of a registration that is over, whether or not the lane has met the fence.
+    /// Ends the generation of a registration that is over, whether or not a flush was rejected by the fence.
     pub(crate) fn end_generation(&self, worker: WorkerId) {
         let (outcomes, freed) = {
             let mut staging = self.staging();

@@ -4,7 +4,7 @@
 //! of it, except by folding: a Transition folds into the Start or Transition of the same row while a flush
 //! has not taken that one.
 //!
-//! A Write is *held* in four cases: it meets a row already in its segment and cannot fold; it follows a
+//! A Write is *held* in four cases: its row is already in its segment and it cannot fold; it follows a
 //! Start whose outcome is unknown; it was blocked or rejected. While any Write of a tree is held, all later
 //! Writes of that tree queue behind it in order. Other trees pass.
 

@@ -32,7 +32,7 @@ enum Location {
 
 impl<O> Handle<O> {
     /// Returns a handle that waits for the run in this process, if `is_same_run` confirms that it is the run which the
-    /// database reports. A run that has ended without knowing it yet may have been resumed since.
+    /// database reports. A run whose end this process has not received may have been resumed since.
     pub(crate) fn attach(
         engine: Arc<EngineInner>,
         key: Key,

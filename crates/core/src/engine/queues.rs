@@ -26,7 +26,7 @@ pub(crate) async fn declare_queue(
                 );
                 Ok(None)
             }
-            OnConflict::Refuse => Err(Error::QueueConflict { name: queue.name.to_string() }),
+            OnConflict::Reject => Err(Error::QueueConflict { name: queue.name.to_string() }),
         },
     };
     change_queue(store, &queue.name, decide).await?;

@@ -41,7 +41,7 @@ impl Tables {
             unheld,
             has_ready: self.ready.values().any(|key| can_claim(*key)),
             next_due: self.due.iter().find(|(_, key)| can_run(*key)).map(|(due_at, _)| *due_at),
-            expired: self.expired(now).take(MAX_EXPIRED).collect(),
+            expired: self.expired_executions(now).take(MAX_EXPIRED).collect(),
             next_deadline: self.deadlines.iter().map(|(at, _)| *at).find(|at| *at > now),
             quarantined_until: self
                 .quarantine
@@ -55,7 +55,7 @@ impl Tables {
     }
 
     /// Returns executions whose deadline has passed and that do not run, the earliest deadline first.
-    fn expired(&self, now: Timestamp) -> impl Iterator<Item = Key> + '_ {
+    fn expired_executions(&self, now: Timestamp) -> impl Iterator<Item = Key> + '_ {
         self.deadlines.iter().take_while(move |(at, _)| *at <= now).map(|(_, key)| *key)
     }
 

@@ -37,9 +37,9 @@ pub struct Allocation {
 /// A weighted round robin over queues and keys, with a position that a claimer keeps from claim to claim.
 ///
 /// All queues get equal shares of a claim's capacity. Within a queue, keys get shares in proportion to their weights.
-/// The others use what one cannot use. If a claim has less capacity than a round has turns, the next claim continues
-/// where it ended, even between two turns of one key. So a million executions of one key delay those of another key by
-/// one round.
+/// Other keys use a share that one key cannot use. If a claim has less capacity than a round has turns, the next claim
+/// continues where it ended, even between two turns of one key. So a million executions of one key delay those of
+/// another key by one round.
 #[derive(Clone, Debug, Default)]
 pub struct FairShare {
     /// The queue that had the last turn.

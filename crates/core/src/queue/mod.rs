@@ -129,7 +129,7 @@ pub enum OnConflict {
     /// The stored limits win: changes that were made at run time stay.
     Keep,
     /// The engine does not open: it fails with [`Error::QueueConflict`].
-    Refuse,
+    Reject,
 }
 
 impl Queue {

@@ -26,14 +26,14 @@ pub(crate) struct ExpectedRun {
 
 impl ExpectedRun {
     pub(crate) fn new(engine: &Arc<EngineInner>, key: Key) -> Self {
-        *engine.runs.expected().entry(key).or_default() += 1;
+        *engine.runs.lock_expected().entry(key).or_default() += 1;
         Self { engine: engine.clone(), key }
     }
 }
 
 impl Drop for ExpectedRun {
     fn drop(&mut self) {
-        let mut expected = self.engine.runs.expected();
+        let mut expected = self.engine.runs.lock_expected();
         if let Some(count) = expected.get_mut(&self.key) {
             *count -= 1;
             if *count == 0 {
@@ -44,26 +44,26 @@ impl Drop for ExpectedRun {
 }
 
 impl Runs {
-    fn expected(&self) -> MutexGuard<'_, KeyMap<usize>> {
+    fn lock_expected(&self) -> MutexGuard<'_, KeyMap<usize>> {
         self.expected.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Whether the execution runs here, or is about to.
     pub(crate) fn contains(&self, key: Key) -> bool {
         // in this order: an execution leaves `expected` only after its run was inserted
-        self.expected().contains_key(&key) || self.get(key).is_some()
+        self.lock_expected().contains_key(&key) || self.get(key).is_some()
     }
 
     /// Returns the executions that run here, or are about to.
     pub(crate) fn keys(&self) -> Vec<Key> {
-        let mut keys: Vec<Key> = self.expected().keys().copied().collect();
+        let mut keys: Vec<Key> = self.lock_expected().keys().copied().collect();
         keys.extend(self.all().iter().map(|run| run.key));
         keys
     }
 
     /// Returns those of [`keys`](Self::keys) whose run has not begun yet, or is about to end.
     pub(crate) fn transient_keys(&self) -> Vec<Key> {
-        let mut keys: Vec<Key> = self.expected().keys().copied().collect();
+        let mut keys: Vec<Key> = self.lock_expected().keys().copied().collect();
         keys.extend(self.all().iter().filter(|run| !run.is_open()).map(|run| run.key));
         keys
     }

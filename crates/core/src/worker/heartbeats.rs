@@ -30,7 +30,8 @@ const HINTED_HEARTBEAT_PAUSE_FACTOR: u32 = 4;
 const MAX_NOTIFIED_WAITERS: usize = 64;
 /// The least interval between two notifications of waiters.
 const NOTIFY_INTERVAL: Duration = Duration::from_millis(2);
-/// The delay of the heartbeat that follows a notification of waiters, to find whatever else the hint was about.
+/// The delay of the heartbeat that follows a notification of waiters, to find the other changes that the hint
+/// announced.
 const HEARTBEAT_AFTER_NOTIFY_DELAY: Duration = Duration::from_millis(5);
 /// The margin by which the heartbeat for a deadline comes after it, to be late by any estimate of the store's time.
 const DEADLINE_MARGIN: Duration = Duration::from_millis(1);
@@ -80,13 +81,13 @@ impl Heartbeats {
             let is_idle_client = engine.info.is_client && !engine.completion_watch.has_watchers();
             let every = if is_idle_client { IDLE_CLIENT_HEARTBEAT_INTERVAL } else { HEARTBEAT_INTERVAL };
             let has_passed = |at: Option<Instant>| at.is_some_and(|at| at <= Instant::now());
-            let is_renewal = self.renewed_at.is_none_or(|at| at.elapsed() >= every)
+            let renews_lease = self.renewed_at.is_none_or(|at| at.elapsed() >= every)
                 || has_passed(self.next_expiry_check_at);
             // a heartbeat reports the executions whose deadlines have passed
             let is_due = has_passed(self.hinted_heartbeat_at) | wakeups.take_due_deadline(engine.now());
-            if is_renewal || is_due || wakeups.is_heartbeat_requested.swap(false, SeqCst) {
+            if renews_lease || is_due || wakeups.is_heartbeat_requested.swap(false, SeqCst) {
                 // a heartbeat never waits for a claim, because it renews the registration
-                self.send_heartbeat(is_renewal, wakeups.claim_lock.try_lock().ok()).await;
+                self.send_heartbeat(renews_lease, wakeups.claim_lock.try_lock().ok()).await;
             }
             if wakeups.is_heartbeat_requested.load(SeqCst) {
                 continue;
@@ -137,13 +138,13 @@ impl Heartbeats {
             Some(self.hinted_heartbeat_at.map_or(heartbeat_at, |at| at.min(heartbeat_at)));
     }
 
-    /// Sends a heartbeat and applies the reply; renews the registration if `is_renewal`. Searches for lost claims if a
+    /// Sends a heartbeat and applies the reply; renews the registration if `renews_lease`. Searches for lost claims if a
     /// search is due and `no_claim`, the lock that claims hold, proves that no claim is under way.
-    async fn send_heartbeat(&mut self, is_renewal: bool, no_claim: Option<MutexGuard<'_, ()>>) {
+    async fn send_heartbeat(&mut self, renews_lease: bool, no_claim: Option<MutexGuard<'_, ()>>) {
         let engine = self.engine.clone();
         let (sent_at, sent_since_boot) = (Instant::now(), time_since_boot());
         self.hinted_heartbeat_at = None;
-        if is_renewal {
+        if renews_lease {
             self.renewed_at = Some(sent_at);
             self.next_expiry_check_at = None;
             self.renewals = self.renewals.wrapping_add(1);
@@ -151,7 +152,7 @@ impl Heartbeats {
         if engine.is_poisoned() {
             return;
         }
-        if is_renewal && self.renewals.is_multiple_of(RENEWALS_PER_AUDIT) {
+        if renews_lease && self.renewals.is_multiple_of(RENEWALS_PER_AUDIT) {
             self.lost_claims.begin_search([]);
         }
         let registration = engine.registration();
@@ -162,7 +163,7 @@ impl Heartbeats {
         let heartbeat = Heartbeat {
             worker: registration.worker,
             epoch: registration.epoch,
-            renews_lease: is_renewal,
+            renews_lease,
             watched: engine.completion_watch.keys(),
             held,
             workflows: engine.info.workflows.clone(),
@@ -195,7 +196,7 @@ impl Heartbeats {
                 run.interrupt(Interrupt::Cancel(Failure::cancelled().into()));
             }
         }
-        if is_renewal {
+        if renews_lease {
             engine.lease.renew(sent_since_boot);
         }
         self.apply_reply(reply, &heartbeat, &generations);

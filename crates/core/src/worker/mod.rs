@@ -1,6 +1,6 @@
 //! The worker: a thread that keeps an engine's registration alive, and claims executions to run.
 //!
-//! Its loops run side by side, so that none waits for another: heartbeats, which renew the registration; claims; the
+//! Its loops run concurrently, so that none waits for another: heartbeats, which renew the registration; claims; the
 //! takeover of dead workers; and reports of unclaimable executions. All end with the registration and restart under the
 //! next one.
 

@@ -1,4 +1,4 @@
-//! Branches: parts of a workflow that run side by side, each with a context of its own.
+//! Branches: parts of a workflow that run concurrently, each with a context of its own.
 //!
 //! All branches are polled inside the execution's own task. They may therefore borrow from the code around them, and
 //! the task detects when all of them are blocked.
@@ -62,7 +62,7 @@ impl Drop for BranchGroup {
 }
 
 impl Context {
-    /// Runs two branches side by side and waits for both.
+    /// Runs two branches concurrently and waits for both.
     pub async fn join<'a, A, B, FA, FB>(&mut self, first: A, second: B) -> (FA::Output, FB::Output)
     where
         A: FnOnce(Context) -> FA,
@@ -88,7 +88,7 @@ impl Context {
         .await
     }
 
-    /// Runs one branch per closure, all side by side, and waits for all. Returns their outputs in order.
+    /// Runs one branch per closure, all concurrently, and waits for all. Returns their outputs in order.
     pub async fn join_all<F, Fut>(&mut self, branches: impl IntoIterator<Item = F>) -> Vec<Fut::Output>
     where
         F: FnOnce(Context) -> Fut,
@@ -126,7 +126,7 @@ impl Context {
         outputs.into_iter().flatten().collect()
     }
 
-    /// Runs two branches side by side until one of them is done, and abandons the other.
+    /// Runs two branches concurrently until one of them is done, and abandons the other.
     pub async fn race<'a, A, B, FA, FB>(&mut self, first: A, second: B) -> Either<FA::Output, FB::Output>
     where
         A: FnOnce(Context) -> FA,
@@ -190,7 +190,7 @@ impl Context {
         }
     }
 
-    /// Spawns a branch that runs beside this one. The branch ends with the workflow at the latest.
+    /// Spawns a branch that runs concurrently with this one. The branch ends no later than the workflow.
     pub fn spawn<F, Fut>(&mut self, branch: F) -> Branch<Fut::Output>
     where
         F: FnOnce(Context) -> Fut,

@@ -23,7 +23,7 @@ impl Context {
     }
 }
 
-/// Carries out a sleep whose call has begun.
+/// Runs a sleep whose call has begun.
 pub(crate) async fn sleep_for(call: &Call, duration: Duration) {
     if call.wait_recorded().await.is_some() {
         return;
@@ -38,7 +38,7 @@ pub(crate) async fn sleep_for(call: &Call, duration: Duration) {
     finish_sleep(call, due_at).await;
 }
 
-/// Carries out a sleep until `due_at`, whose call has begun. A due time that was recorded before a suspension counts.
+/// Runs a sleep until `due_at`, whose call has begun. A due time that was recorded before a suspension counts.
 pub(crate) async fn sleep_until(call: &Call, due_at: Timestamp) {
     if call.wait_recorded().await.is_none() {
         finish_sleep(call, recorded_due_at(call).unwrap_or(due_at)).await;

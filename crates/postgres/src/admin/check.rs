@@ -74,7 +74,7 @@ async fn identity(connector: &Connector, client: &Client) -> Result<Vec<Finding>
         }
         Err(StoreError::NewerSchema { found, supported }) => {
             let state = format!(
-                "engines must know version {found} of the schema, and this program knows {supported}"
+                "engines must support version {found} of the schema, and this program supports versions up to {supported}"
             );
             Ok(vec![Finding::problem(Finding::STORE_SUBJECT, state, "update this program")])
         }

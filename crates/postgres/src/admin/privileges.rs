@@ -24,7 +24,7 @@ pub(crate) async fn check(client: &Client, schema: &str) -> Result<Vec<Finding>,
         }
         Ok(SchemaState::Version(found)) if found > newest => Finding::problem(
             "schema",
-            format!("{schema:?} has version {found}, and this program knows versions up to {newest}"),
+            format!("{schema:?} has version {found}, and this program supports versions up to {newest}"),
             "update this program",
         ),
         Ok(SchemaState::Version(found)) => Finding::problem(

@@ -374,13 +374,13 @@ pub(crate) fn display_name(config: &Config) -> String {
 mod tests {
     use super::*;
 
-    fn parsed(query: &str) -> Result<(Config, PostgresOptions), String> {
+    fn parse_query(query: &str) -> Result<(Config, PostgresOptions), String> {
         parse_url(&format!("postgres://me:secret@db:5433/shop?{query}"), PostgresOptions::default())
     }
 
     #[test]
     fn store_options_are_applied_and_driver_options_passed_on() {
-        let (config, options) = parsed(
+        let (config, options) = parse_query(
             "schema=s%20t&application_name=shop&listen=postgres%3A%2F%2Fa%40b%2Fc&pooling=transaction&readers=7&\
              sslmode=verify-full&sslrootcert=%2Fca.pem&sslcert=c.pem&sslkey=k.pem&connect_timeout=3&\
              options=-c%20work_mem%3D1MB&tcp_user_timeout=9&keepalives_idle=11",
@@ -437,7 +437,7 @@ mod tests {
             ("keepalives_idle=40000", ["keepalives_idle=40000", "32767"]),
             ("listen=postgres%3A%2F%2Fa%40b%2Fc", ["pooling=transaction", "leave listen= out"]),
         ] {
-            let error = parsed(query).map(drop).unwrap_err();
+            let error = parse_query(query).map(drop).unwrap_err();
             assert!(words.iter().all(|word| error.contains(word)), "{query}: {error}");
             assert!(!error.contains("secret"), "{error}");
         }
@@ -520,11 +520,11 @@ mod tests {
 
     #[test]
     fn system_root_certificates_imply_full_verification() {
-        let mode = |query| parsed(query).unwrap().1.tls.mode();
+        let mode = |query| parse_query(query).unwrap().1.tls.mode();
         assert_eq!(mode(""), SslMode::Prefer);
         assert_eq!(mode("sslrootcert=system"), SslMode::VerifyFull);
         assert_eq!(mode("sslrootcert=ca.pem"), SslMode::Prefer);
-        let weak = parsed("sslrootcert=system&sslmode=require").unwrap().1.tls;
+        let weak = parse_query("sslrootcert=system&sslmode=require").unwrap().1.tls;
         assert!(weak.build_connector(false).map(drop).unwrap_err().contains("verify-full"));
     }
 }

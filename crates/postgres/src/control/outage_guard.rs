@@ -6,10 +6,10 @@ use tokio::time::Instant;
 
 /// The renewals of a worker, and whether they were continuous enough to declare others dead.
 ///
-/// A worker that returns after an outage finds all leases expired, and cannot know which other workers will return too.
-/// So the others get one full lease from then on. The guard measures time by the worker's own clock, because the
-/// server's start is no measure of an outage: the network may have failed instead, or the server may have taken longer
-/// than a lease to answer.
+/// A worker that returns after an outage finds all leases expired, and cannot determine which other workers will return
+/// too. So the others get one full lease from its return. The guard measures time by the worker's own clock, because
+/// the server's start is no measure of an outage: the network may have failed instead, or the server may have taken
+/// longer than a lease to answer.
 #[derive(Debug, Default)]
 pub(crate) struct OutageGuard {
     /// The time of the last renewal; `None` before the first.

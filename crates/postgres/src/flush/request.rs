@@ -28,7 +28,7 @@ struct LockedRow {
 #[derive(Debug, Default)]
 pub(crate) struct LockedRows {
     rows: BTreeMap<Key, LockedRow>,
-    /// Rows whose status this version does not know. Requests do not change them.
+    /// Rows whose status this version does not support. Requests do not change them.
     unknown: HashSet<Key>,
     children: HashMap<Key, Vec<Key>>,
 }

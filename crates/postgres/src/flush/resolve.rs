@@ -28,12 +28,13 @@ struct KnownExecutions {
 }
 
 impl KnownExecutions {
-    fn existing(&self, key: &Key) -> Option<&ExistingExecution> {
+    fn find_existing(&self, key: &Key) -> Option<&ExistingExecution> {
         self.by_key.get(key).map(|found| &found.existing)
     }
 
     fn find_duplicate(&self, start: &Start) -> Option<&ExistingExecution> {
-        self.existing(&start.key).or_else(|| self.existing(self.by_id.get(start.workflow_id.as_deref()?)?))
+        self.find_existing(&start.key)
+            .or_else(|| self.find_existing(self.by_id.get(start.workflow_id.as_deref()?)?))
     }
 
     /// Returns the outcome of a Start that was not inserted. `is_rejected` says that its queue was full.
@@ -43,7 +44,7 @@ impl KnownExecutions {
         }
         let holder = dedup_key(start)
             .and_then(|(queue, id)| self.by_dedup_id.get(&(queue.to_owned(), id.to_owned())))
-            .and_then(|key| self.existing(key));
+            .and_then(|key| self.find_existing(key));
         if let Some(holder) = holder.filter(|_| start.debounce_window.is_some()) {
             return Ok(Outcome::Duplicate(Box::new(holder.clone())));
         }
@@ -132,13 +133,15 @@ pub(crate) async fn resolve_applied_flush(
                 _ => outcomes.push((i, known.outcome_of(start, false)?)),
             },
             // A woken execution may have continued since. If it still waits, there was no reason to wake it.
-            Write::Wake(key) => match known.existing(key) {
+            Write::Wake(key) => match known.find_existing(key) {
                 Some(existing) if existing.status != Status::Waiting => {}
                 _ => outcomes.push((i, Outcome::NotFound)),
             },
             Write::Transition(Transition { key, state: State::Ended { status, .. }, .. })
                 if *status != Status::Cancelled
-                    && known.existing(key).is_some_and(|existing| existing.status == Status::Cancelled) =>
+                    && known
+                        .find_existing(key)
+                        .is_some_and(|existing| existing.status == Status::Cancelled) =>
             {
                 outcomes.push((i, Outcome::Cancelled));
             }

@@ -64,7 +64,7 @@ impl<'a> Columns<'a> {
         Ok(self.next::<Option<&[u8]>>()?.map(to_payload).unwrap_or_default())
     }
 
-    /// Reads a status. `None` means a number that this version does not know.
+    /// Reads a status. `None` means a number that this version does not support.
     pub(crate) fn status(&mut self) -> Result<Option<Status>, StoreError> {
         Ok(Status::from_number(self.next::<i16>()?.into()))
     }
@@ -81,7 +81,8 @@ impl<'a> Columns<'a> {
         Ok(u32::try_from(self.next::<i64>()?).ok())
     }
 
-    /// Reads the rest of a row of `checkpoints.sql`. The inner `Err` names a column whose value this version does not know.
+    /// Reads the rest of a row of `checkpoints.sql`. The inner `Err` names a column whose value this version does
+    /// not support.
     fn checkpoint(&mut self, execution: Key) -> Result<Result<Checkpoint, &'static str>, StoreError> {
         let Some(path) = self.path()? else { return Ok(Err("path of checkpoints")) };
         let run_no = self.next::<i32>()?.cast_unsigned();
@@ -102,7 +103,8 @@ impl<'a> Columns<'a> {
         }))
     }
 
-    /// Reads the rest of a row of `attempts.sql`. The inner `Err` names a column whose value this version does not know.
+    /// Reads the rest of a row of `attempts.sql`. The inner `Err` names a column whose value this version does
+    /// not support.
     fn attempt(&mut self, execution: Key) -> Result<Result<Attempt, &'static str>, StoreError> {
         let Some(path) = self.path()? else { return Ok(Err("path of attempts")) };
         let Some(attempt) = self.count()? else { return Ok(Err("attempt of attempts")) };
@@ -214,7 +216,7 @@ fn parse_placement(row: &mut Columns<'_>) -> Result<Option<Arc<Placement>>, Stor
 pub(crate) struct ExistingRow {
     /// The execution, as a duplicate Start gets it.
     pub existing: ExistingExecution,
-    /// Whether this version knows the execution's status. An unknown status is replaced by `Queued`, the status of parked
+    /// Whether this version supports the execution's status. Another status is replaced by `Queued`, the status of parked
     /// executions.
     pub has_known_status: bool,
     /// The time at which the execution was accepted.

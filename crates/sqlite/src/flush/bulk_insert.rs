@@ -25,7 +25,7 @@ impl<'f> FlushApplier<'_, 'f> {
             }
             // a running or finished Start is staged only once
             self.has_proving_start = true;
-            self.batches.starts[shape as usize] = cleared(starts);
+            self.batches.starts[shape as usize] = clear(starts);
         }
         Ok(())
     }
@@ -38,7 +38,7 @@ impl<'f> FlushApplier<'_, 'f> {
             if self.insert_checkpoints(&checkpoints)? < BATCH_ROWS as u64 {
                 return Err(DbError::RetryRowByRow);
             }
-            self.batches.checkpoints = cleared(checkpoints);
+            self.batches.checkpoints = clear(checkpoints);
         }
         Ok(())
     }
@@ -147,7 +147,7 @@ fn bind_name<'f>(
 }
 
 /// Empties a vector, and returns it for reuse.
-fn cleared<T>(mut rows: Vec<T>) -> Vec<T> {
+fn clear<T>(mut rows: Vec<T>) -> Vec<T> {
     rows.clear();
     rows
 }

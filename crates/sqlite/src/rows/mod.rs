@@ -60,7 +60,7 @@ pub(crate) fn foreign_text(row: &Row<'_>, i: usize) -> DbResult<Option<String>> 
     Ok(bytes.map(|bytes| String::from_utf8_lossy(bytes).into_owned()))
 }
 
-/// Reads a status; `None` for a number that this version does not know.
+/// Reads a status; `None` for a number that this version does not support.
 pub(crate) fn status_of(row: &Row<'_>, i: usize) -> DbResult<Option<Status>> {
     Ok(Status::from_number(row.get(i)?))
 }
@@ -164,7 +164,7 @@ pub(crate) fn parse_existing_row(row: &Row<'_>) -> DbResult<(ExistingExecution, 
     Ok((existing, row.get(5)?))
 }
 
-/// Reads a row of `queries/checkpoints.sql`; the inner error names a column whose value this version does not know.
+/// Reads a row of `queries/checkpoints.sql`; the inner error names a column whose value this version does not support.
 pub(crate) fn parse_checkpoint(row: &Row<'_>, execution: Key) -> DbResult<Result<Checkpoint, &'static str>> {
     let Some(path) = path_of(row, 0)? else { return Ok(Err("path of checkpoints")) };
     let Ok(run_no) = u32::try_from(row.get::<_, i64>(1)?) else { return Ok(Err("run_no of checkpoints")) };
@@ -192,7 +192,7 @@ pub(crate) fn parse_attempt(row: &Row<'_>, execution: Key) -> DbResult<Result<At
     Ok(Ok(Attempt { execution, path, attempt, at: time(row, 2)?, failure: payload_of(row, 3)? }))
 }
 
-/// Reads the kind of a request; `None` if this version does not know it.
+/// Reads the kind of a request; `None` if this version does not support it.
 pub(crate) fn request_kind(row: &Row<'_>, i: usize) -> DbResult<Option<RequestKind>> {
     Ok(RequestKind::from_number(row.get(i)?))
 }

@@ -169,7 +169,7 @@ def _make_hidden_subclass(cls: type[Any]) -> type[Any]:
     if metaclass not in (type, abc.ABCMeta) or any(
         base is not object and base.__module__ != "typing" for base in own_hooks
     ):
-        raise NotRecordable("its class keeps account of its subclasses")
+        raise NotRecordable("its class tracks its subclasses")
     namespace: dict[str, Any] = {
         "__module__": cls.__module__,
         "__qualname__": cls.__qualname__,

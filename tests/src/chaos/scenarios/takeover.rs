@@ -126,10 +126,10 @@ pub(crate) async fn thousand_dead(form: Form, _rng: Rng) -> Report {
     let impact = deployment
         .measure_fault(async |deployment| notes = insert_dead_workers(deployment, &sql).await)
         .await;
-    let of_living = "SELECT count(*) FROM executions WHERE recoveries > 0 AND workflow_id NOT LIKE 'lost-%'";
+    let of_living = "SELECT count(*) FROM executions WHERE recoveries > 0 AND workflow_id NOT LIKE 'dead-%'";
     let holds = deployment.query_number(of_living).await == Some(0);
     deployment.expect(holds, || "executions of live workers were taken over".into());
-    let of_dead = "SELECT count(*) FROM executions WHERE recoveries <> 1 AND workflow_id LIKE 'lost-%'";
+    let of_dead = "SELECT count(*) FROM executions WHERE recoveries <> 1 AND workflow_id LIKE 'dead-%'";
     let holds = deployment.query_number(of_dead).await == Some(0);
     deployment.expect(holds, || "an execution of a dead worker was not recovered exactly once".into());
     let mut report = deployment.finish("1,000 dead workers at once", 1, impact).await;
@@ -141,7 +141,7 @@ async fn insert_dead_workers(deployment: &mut Deployment, sql: &tokio_postgres::
     let n: u32 = 4;
     let input = Payload::encode(&n).unwrap();
     let insert = format!(
-        "WITH lost AS (
+        "WITH dead AS (
              INSERT INTO workers (registered_at, lease_expires_at, pid, host, engine, workflows, is_client,
                                   from_key, to_key)
              SELECT now() - interval '1 hour', now() - interval '1 minute', pid, host, engine, workflows, false,
@@ -150,14 +150,14 @@ async fn insert_dead_workers(deployment: &mut Deployment, sql: &tokio_postgres::
              RETURNING worker_id, from_key
          ), lanes AS (
              INSERT INTO lanes (worker_id, epoch, lane)
-             SELECT worker_id, 1, lane FROM lost, generate_series(0, 4) AS lane
+             SELECT worker_id, 1, lane FROM dead, generate_series(0, 4) AS lane
          )
          -- every second one only by its key, which is of the first millisecond of the window
          INSERT INTO executions (created_at, owner, started_by, status, key, workflow, workflow_id, input)
          SELECT now(), CASE WHEN n % 2 = 0 THEN worker_id END, CASE WHEN n % 2 = 1 THEN worker_id END, 2,
                 overlay(gen_random_uuid()::text PLACING left(from_key::text, 13) FROM 1)::uuid,
-                'order', 'lost-' || worker_id || '-' || n, $1::bytea
-         FROM lost, generate_series(1, {EXECUTIONS_PER_WORKER}) AS n"
+                'order', 'dead-' || worker_id || '-' || n, $1::bytea
+         FROM dead, generate_series(1, {EXECUTIONS_PER_WORKER}) AS n"
     );
     let dead = "SELECT count(*) FROM workers WHERE registered_at < now() - interval '30 minutes'";
     let last = deployment.query_number("SELECT max(worker_id) FROM workers").await.unwrap();
@@ -168,7 +168,7 @@ async fn insert_dead_workers(deployment: &mut Deployment, sql: &tokio_postgres::
         "SELECT (1000 * extract(epoch FROM min(lease_expires_at) - clock_timestamp()))::bigint FROM workers \
          WHERE worker_id <= {last}"
     );
-    let ended = "SELECT count(*) FROM executions WHERE workflow_id LIKE 'lost-%' AND status = 4";
+    let ended = "SELECT count(*) FROM executions WHERE workflow_id LIKE 'dead-%' AND status = 4";
     let (mut shortest, mut fenced_after) = (i64::MAX, None);
     while deployment.query_number(ended).await != Some(DEAD_WORKERS * EXECUTIONS_PER_WORKER)
         && began.elapsed() < Duration::from_secs(180)

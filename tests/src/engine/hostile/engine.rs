@@ -67,7 +67,7 @@ pub(super) async fn engine_options_are_applied_or_rejected(fixture: &dyn StoreFi
     harness
         .check("queues", &["queue name"], texts(), async |name| {
             run_on_engine(&harness, |b| b.queue(Queue::new(name)).queue(Queue::new(name))).await?;
-            run_on_engine(&harness, |b| b.declare_queue(Queue::new(name), OnConflict::Refuse)).await
+            run_on_engine(&harness, |b| b.declare_queue(Queue::new(name), OnConflict::Reject)).await
         })
         .await;
     harness

@@ -1,4 +1,4 @@
-"""Many executions: started, awaited at once, counted and looked at: python many.py"""
+"""Many executions: started, awaited together, counted and listed: python bulk.py"""
 
 from stepfast import Engine, Status, step, workflow
 
@@ -15,7 +15,7 @@ def checkout(order: int) -> int:
     return charge(order)
 
 
-with Engine("sqlite://many.db") as engine:
+with Engine("sqlite://bulk.db") as engine:
     handles = [engine.start(checkout.options(workflow_id=f"order-{n}"), n) for n in range(1, 1001)]
     results = engine.results(handles, return_exceptions=True)
     print(sum(result for result in results if isinstance(result, int)))

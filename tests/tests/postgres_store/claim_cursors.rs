@@ -11,9 +11,10 @@ use super::support::*;
 
 const CLOCK_STEP: Duration = Duration::from_millis(150);
 
-fn urgent(key: Key, priority: i32) -> Write {
-    let ticket = Some(Arc::new(Placement { queue: "default".into(), key: "".into(), priority }));
-    Write::Start(Box::new(Start { placement: ticket, ..start_of(key, QUEUED) }))
+/// Returns a Start in the default queue.
+fn start_with_priority(key: Key, priority: i32) -> Write {
+    let placement = Some(Arc::new(Placement { queue: "default".into(), key: "".into(), priority }));
+    Write::Start(Box::new(Start { placement, ..start_of(key, QUEUED) }))
 }
 
 impl Fixture {
@@ -22,7 +23,7 @@ impl Fixture {
     }
 
     /// Claims executions one by one for about a second, so that later claims skip their rows.
-    async fn claim_for_a_second(&self) {
+    async fn claim_until_full_scan(&self) {
         for _ in 0..6 {
             let key = Key::mint(0);
             self.write(vec![start(key, QUEUED)]).await;
@@ -35,11 +36,11 @@ impl Fixture {
 #[tokio::test]
 async fn urgent_or_resumed_rows_are_found_before_cursor() {
     let db = Fixture::new().await;
-    db.claim_for_a_second().await;
+    db.claim_until_full_scan().await;
     let [later, now, soon, begun, again]: [Key; 5] = std::array::from_fn(|_| Key::mint(0));
-    db.write(vec![start(begun, RUNNING), urgent(again, -5)]).await;
+    db.write(vec![start(begun, RUNNING), start_with_priority(again, -5)]).await;
     assert_eq!(db.claim_keys(1).await, [again]);
-    db.write(vec![start(later, QUEUED), urgent(soon, -1), urgent(now, -2)]).await;
+    db.write(vec![start(later, QUEUED), start_with_priority(soon, -1), start_with_priority(now, -2)]).await;
     db.write(vec![transition(begun, QUEUED), transition(again, QUEUED)]).await;
     assert_eq!(db.claim_keys(9).await, [again, now, soon, begun, later]);
 }
@@ -55,7 +56,7 @@ async fn late_committed_row_is_found_within_two_seconds() {
     open.execute(insert, &[&uuid(late)]).await.unwrap();
     let insert = "INSERT INTO ready (execution, workflow) VALUES ($1, 'order')";
     open.execute(insert, &[&uuid(late)]).await.unwrap();
-    db.claim_for_a_second().await;
+    db.claim_until_full_scan().await;
     open.commit().await.unwrap();
     // every claim finds a row, so that no claim rescans because of an empty result
     for _ in 0..20 {

@@ -2,17 +2,17 @@
 
 #![allow(clippy::unwrap_used)]
 
-mod kit;
+mod support;
 
 use std::future::{Future, poll_fn};
 use std::pin::pin;
 use std::task::Poll;
 
-use kit::*;
 use rusqlite::Connection;
 use stepfast_core::key::Key;
 use stepfast_core::queue::{Placement, Queue, QueueChange};
 use stepfast_core::store::{Heartbeat, Start, Status, Store, StoreError, Write};
+use support::*;
 
 #[tokio::test]
 async fn engines_of_one_process_count_as_alive() {
@@ -145,10 +145,10 @@ async fn orphaned_slots_are_deleted() {
     let queue = Queue::new("a").concurrency(3);
     worker.store.change_queue(&QueueChange { queue, is_paused: false, expected_version: 0 }).await.unwrap();
     for _ in 0..3 {
-        let ticket = Placement { queue: "a".into(), key: "".into(), priority: 0 };
+        let placement = Placement { queue: "a".into(), key: "".into(), priority: 0 };
         worker
             .commit(vec![start_write(Start {
-                placement: Some(ticket.into()),
+                placement: Some(placement.into()),
                 ..start(Key::mint(0), queued())
             })])
             .await;

@@ -66,7 +66,8 @@ impl OlderSchema {
         Ok(PostgresStore::migrate(url(), self.options(), None, false).await?.migrations)
     }
 
-    async fn printed(&self) -> String {
+    /// Returns the script that `db migrate --print` prints.
+    async fn print_script(&self) -> String {
         PostgresStore::migrate(url(), self.options(), None, true).await.unwrap().sql
     }
 
@@ -170,7 +171,7 @@ async fn printed_script_prepares_large_schema() {
     db.sql.batch_execute(build).await.unwrap_err();
     assert!(matches!(db.index().await, Some((_, false))), "{:?}", db.index().await);
     db.enlarge().await;
-    let script = db.printed().await;
+    let script = db.print_script().await;
     let (before, migration) = script.split_once("BEGIN;").unwrap();
     // as psql sends the script, in a session with another search path
     let sql = client("public").await;
@@ -179,7 +180,7 @@ async fn printed_script_prepares_large_schema() {
     }
     assert!(matches!(db.index().await, Some((_, true))), "{:?}", db.index().await);
     db.enlarge().await;
-    assert!(db.printed().await.starts_with("BEGIN;"), "nothing is left to prepare");
+    assert!(db.print_script().await.starts_with("BEGIN;"), "nothing is left to prepare");
     let migration = format!("BEGIN;{migration}");
     db.sql.batch_execute(OLDER_WORKER).await.unwrap();
     let message = sql.batch_execute(&migration).await.unwrap_err();
@@ -196,7 +197,7 @@ async fn printed_script_prepares_large_schema() {
 async fn small_schema_needs_no_preparation() {
     let db = OlderSchema::new().await;
     db.sql.batch_execute("ANALYZE executions").await.unwrap();
-    assert!(db.printed().await.starts_with("BEGIN;"));
+    assert!(db.print_script().await.starts_with("BEGIN;"));
     PostgresStore::open_with(url(), db.options()).await.unwrap();
     db.expect_migrated().await;
 }
