@@ -170,11 +170,7 @@ impl Engine {
 
     /// Resolves when the engine has ended, with an error if it has ended by itself.
     fn wait_until_ended(&self, py: Python<'_>, port: Option<&Bound<'_, Port>>) -> PyResult<Call> {
-        let engine = self.open_engine(py)?;
-        let future: ReplyFuture = Box::pin(async move {
-            engine.wait_until_ended().await.map_or_else(Reply::Error, |()| Reply::Nothing)
-        });
-        Ok(Call::awaitable(port, future))
+        self.query(py, port, |engine| async move { engine.wait_until_ended().await }, |()| Reply::Nothing)
     }
 
     /// Starts an execution. The call returns a handle when the start is durable; awaited, it returns
@@ -297,70 +293,45 @@ impl Engine {
         workflow: Option<String>,
         port: Option<&Bound<'_, Port>>,
     ) -> PyResult<Call> {
-        let engine = self.open_engine(py)?;
-        let future: ReplyFuture = Box::pin(async move {
-            Reply::of_start(match workflow {
+        let query = |engine: CoreEngine| async move {
+            match workflow {
                 Some(name) => engine.get_of::<Payload>(&workflow_id, &name).await,
                 None => engine.get::<Payload>(&workflow_id).await,
-            })
-        });
-        Ok(Call::awaitable(port, future))
+            }
+        };
+        self.query(py, port, query, Reply::Handle)
     }
 
     /// Returns the complete record of an execution.
     fn show(&self, py: Python<'_>, workflow_id: String, port: Option<&Bound<'_, Port>>) -> PyResult<Call> {
-        let engine = self.open_engine(py)?;
-        let future: ReplyFuture = Box::pin(async move {
-            match record::load_record(&engine, &workflow_id).await {
-                Ok(record) => Reply::Record(Box::new(record)),
-                Err(error) => Reply::Error(error),
-            }
-        });
-        Ok(Call::awaitable(port, future))
+        let query = |engine| async move { record::load_record(&engine, &workflow_id).await };
+        self.query(py, port, query, |record| Reply::Record(Box::new(record)))
     }
 
     /// Returns the workers of the database, and the executions that no worker can run.
     fn workers(&self, py: Python<'_>, port: Option<&Bound<'_, Port>>) -> PyResult<Call> {
-        let engine = self.open_engine(py)?;
-        let future: ReplyFuture = Box::pin(async move {
-            match engine.workers().await {
-                Ok(overview) => Reply::Workers(overview),
-                Err(error) => Reply::Error(error),
-            }
-        });
-        Ok(Call::awaitable(port, future))
+        self.query(py, port, |engine| async move { engine.workers().await }, Reply::Workers)
     }
 
     /// Returns dead letters, the latest first.
     fn dead_letters(&self, py: Python<'_>, limit: usize, port: Option<&Bound<'_, Port>>) -> PyResult<Call> {
-        let engine = self.open_engine(py)?;
-        let future: ReplyFuture = Box::pin(async move {
-            match engine.dead_letters(limit).await {
-                Ok(letters) => Reply::DeadLetters(letters),
-                Err(error) => Reply::Error(error),
-            }
-        });
-        Ok(Call::awaitable(port, future))
+        self.query(
+            py,
+            port,
+            move |engine| async move { engine.dead_letters(limit).await },
+            Reply::DeadLetters,
+        )
     }
 
     /// Returns all stored queues.
     fn queues(&self, py: Python<'_>, port: Option<&Bound<'_, Port>>) -> PyResult<Call> {
-        let engine = self.open_engine(py)?;
-        let future: ReplyFuture = Box::pin(async move {
-            match engine.queues().await {
-                Ok(rows) => Reply::Queues(rows),
-                Err(error) => Reply::Error(error),
-            }
-        });
-        Ok(Call::awaitable(port, future))
+        self.query(py, port, |engine| async move { engine.queues().await }, Reply::Queues)
     }
 
     /// Creates a queue, or sets its limits; returns the stored queue.
     fn set_queue(&self, py: Python<'_>, queue: QueueTuple, port: Option<&Bound<'_, Port>>) -> PyResult<Call> {
-        let engine = self.open_engine(py)?;
-        let future: ReplyFuture =
-            Box::pin(async move { Reply::of_queue(engine.set_queue(&queue_from_tuple(queue)).await) });
-        Ok(Call::awaitable(port, future))
+        let query = |engine: CoreEngine| async move { engine.set_queue(&queue_from_tuple(queue)).await };
+        self.query(py, port, query, Reply::Queue)
     }
 
     /// Pauses or resumes a queue; returns the stored queue.
@@ -371,15 +342,10 @@ impl Engine {
         is_paused: bool,
         port: Option<&Bound<'_, Port>>,
     ) -> PyResult<Call> {
-        let engine = self.open_engine(py)?;
-        let future: ReplyFuture = Box::pin(async move {
-            Reply::of_queue(if is_paused {
-                engine.pause_queue(&name).await
-            } else {
-                engine.resume_queue(&name).await
-            })
-        });
-        Ok(Call::awaitable(port, future))
+        let query = move |engine: CoreEngine| async move {
+            if is_paused { engine.pause_queue(&name).await } else { engine.resume_queue(&name).await }
+        };
+        self.query(py, port, query, Reply::Queue)
     }
 
     /// Returns matching executions, newest first; with a limit of 0 only their number.
@@ -391,18 +357,14 @@ impl Engine {
         after: Option<String>,
         limit: usize,
     ) -> PyResult<Call> {
-        let engine = self.open_engine(py)?;
-        let future: ReplyFuture = Box::pin(async move {
-            let listed = async {
-                let mut filter = Filter { limit, ..filter.resolve(&engine).await? };
-                if let Some(after) = after {
-                    filter.after = Some(engine.get::<Payload>(&after).await?.key());
-                }
-                engine.list(&filter).await
-            };
-            listed.await.map_or_else(Reply::Error, Reply::Page)
-        });
-        Ok(Call::awaitable(port, future))
+        let query = move |engine: CoreEngine| async move {
+            let mut filter = Filter { limit, ..filter.resolve(&engine).await? };
+            if let Some(after) = after {
+                filter.after = Some(engine.get::<Payload>(&after).await?.key());
+            }
+            engine.list(&filter).await
+        };
+        self.query(py, port, query, Reply::Page)
     }
 
     /// Cancels or resumes all matching executions; returns how many are done, pending, and not applicable.
@@ -413,23 +375,35 @@ impl Engine {
         filter: UnresolvedFilter,
         is_cancel: bool,
     ) -> PyResult<Call> {
-        let engine = self.open_engine(py)?;
-        let future: ReplyFuture = Box::pin(async move {
-            let result = async {
-                let filter = filter.resolve(&engine).await?;
-                if is_cancel {
-                    engine.cancel_all(&filter, |_| ()).await
-                } else {
-                    engine.resume_all(&filter, |_| ()).await
-                }
-            };
-            result.await.map_or_else(Reply::Error, Reply::BulkResult)
-        });
-        Ok(Call::awaitable(port, future))
+        let query = move |engine: CoreEngine| async move {
+            let filter = filter.resolve(&engine).await?;
+            if is_cancel {
+                engine.cancel_all(&filter, |_| ()).await
+            } else {
+                engine.resume_all(&filter, |_| ()).await
+            }
+        };
+        self.query(py, port, query, Reply::BulkResult)
     }
 }
 
 impl Engine {
+    /// Returns a call that runs `query` on the engine and maps its result to a reply.
+    fn query<T, F>(
+        &self,
+        py: Python<'_>,
+        port: Option<&Bound<'_, Port>>,
+        query: impl FnOnce(CoreEngine) -> F,
+        reply: impl FnOnce(T) -> Reply + Send + 'static,
+    ) -> PyResult<Call>
+    where
+        F: Future<Output = Result<T, stepfast::Error>> + Send + 'static,
+    {
+        let queried = query(self.open_engine(py)?);
+        let future: ReplyFuture = Box::pin(async move { queried.await.map_or_else(Reply::Error, reply) });
+        Ok(Call::awaitable(port, future))
+    }
+
     fn run_future(
         &self,
         py: Python<'_>,

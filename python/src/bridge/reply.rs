@@ -80,13 +80,6 @@ impl Reply {
         }
     }
 
-    pub(crate) fn of_queue(result: Result<QueueRow, Error>) -> Self {
-        match result {
-            Ok(row) => Reply::Queue(row),
-            Err(error) => Reply::Error(error),
-        }
-    }
-
     pub(crate) fn state_code(&self) -> u8 {
         match self {
             Reply::Failed(_) => FAILED,
