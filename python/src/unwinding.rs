@@ -17,7 +17,7 @@ pub(crate) fn exit_exception(py: Python<'_>) -> PyResult<Option<PyErr>> {
     let _guard = InterpreterGuard::enter(py);
     // an exception that the caller handles does not concern this code
     let is_here =
-        py.import("stepfast._runtime.exceptions_here")?.getattr("is_handled_here")?.call1((&handled,))?;
+        py.import("stepfast._runtime.code_exceptions")?.getattr("is_handled_here")?.call1((&handled,))?;
     Ok(is_here.is_truthy()?.then(|| PyErr::from_value(handled)))
 }
 

@@ -27,11 +27,9 @@ const LARGER_FOLDERS: &[(&str, &str)] = &[
     ("tests/tests/postgres_store", "one file per mechanism"),
 ];
 
-/// Texts that keep their words: applied migrations have checksums, and results are data. The tests of the Python package are
-/// not rewritten yet.
+/// Texts that keep their words: applied migrations have checksums, and results are data.
 const EXCLUDED: &[&str] = &[
     "/migrations/",
-    "/python/tests/",
     "/target/",
     "/.venv/",
     "/.git/",

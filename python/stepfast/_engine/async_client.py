@@ -46,11 +46,6 @@ class AsyncClient:
             url, loop, queues=declared, is_client=True
         )
 
-    @property
-    def _opened(self) -> OpenEngine | None:
-        """The old name of `_open_engine`, which `bench/workflows.py` and `test_closing.py` still use."""
-        return self._open_engine
-
     async def open(self) -> Self:
         """Opens the store, and the engine or client on it; `async with` does it.
 

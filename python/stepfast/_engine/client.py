@@ -48,11 +48,6 @@ class Client:
         bounds.check_store_url(url)
         self._open_engine = OpenEngine(url, queues=declared_queues(queues), is_client=True)
 
-    @property
-    def _opened(self) -> OpenEngine:
-        """The old name of `_open_engine`, which `bench/workflows.py` and `test_closing.py` still use."""
-        return self._open_engine
-
     @overload
     def start(
         self, workflow: Startable[P, Coroutine[Any, Any, R]], /, *args: P.args, **kwargs: P.kwargs

@@ -26,8 +26,8 @@ from stepfast._runtime.branch import (
     current_branch,
     current_code,
 )
+from stepfast._runtime.code_exceptions import execution_entry
 from stepfast._runtime.event_loop.loop import EngineLoop
-from stepfast._runtime.exceptions_here import execution_entry
 from stepfast._runtime.failures import workflow_failure
 from stepfast._runtime.threads.pool import ThreadPool
 from stepfast._runtime.waiting import error_of

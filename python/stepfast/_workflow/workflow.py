@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar, Unpack, 
 
 from stepfast._options.start_options import CheckedOptions, StartOptions, check_options
 from stepfast._runtime.branch import current_branch
-from stepfast._runtime.exceptions_here import execution_entry
+from stepfast._runtime.code_exceptions import execution_entry
 from stepfast._validation import bounds
 from stepfast._validation.coroutine_function import CoroutineFunction
 from stepfast._validation.names import qualified_name

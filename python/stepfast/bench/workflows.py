@@ -160,7 +160,7 @@ def main(**parameters: Any) -> None:
 def add_flush_counts(row: dict[str, Any], engine: Engine | AsyncEngine) -> Generator[None]:
     """Counts the flushes of the store and the Writes in them during a block, and adds both to the row."""
     # only benchmarks use these figures, so they are not public
-    opened = engine._opened  # pyright: ignore[reportPrivateUsage]
+    opened = engine._open_engine  # pyright: ignore[reportPrivateUsage]
     assert opened is not None
     native = opened.native
     flushes, writes = native.flush_counts()

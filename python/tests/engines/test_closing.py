@@ -123,7 +123,7 @@ def test_concurrent_closes_on_loop_wait_for_threads(url: str) -> None:
             await engine.start(run_blocking_step, "a")
             assert await asyncio.to_thread(_begun_bodies.acquire, timeout=60)
             first = asyncio.ensure_future(engine.close(60))
-            opened = engine._opened
+            opened = engine._open_engine
             assert opened is not None
             while opened.needs_shutdown:
                 await asyncio.sleep(0.01)
@@ -144,7 +144,7 @@ def test_drained_engine_has_no_threads(url: str) -> None:
     handle = engine.start(run_recording_step, "b")
     assert handle.result() == "b"
     engine.drain(60)
-    assert not [thread for thread in engine._opened.threads._threads if thread.is_alive()]
+    assert not [thread for thread in engine._open_engine.threads._threads if thread.is_alive()]
 
 
 def test_concurrent_closes_wait_for_threads(url: str) -> None:

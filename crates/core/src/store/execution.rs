@@ -149,7 +149,8 @@ pub struct Execution {
     pub run_no: u32,
     /// The number of recoveries: continuations after the worker died.
     pub recoveries: u32,
-    /// The number of latest recoveries in a row without a new checkpoint or attempt since the recovery before.
+    /// The number of latest recoveries in a row that followed each other without a new checkpoint or attempt. The first
+    /// recovery after progress counts as 1.
     ///
     /// From [`QUARANTINE_STRIKES`](crate::store::QUARANTINE_STRIKES) on, the execution is in quarantine. There a
     /// recovery is a strike only if the execution was tried alone.

@@ -6,9 +6,9 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 from stepfast import _native
+from stepfast._runtime.code_exceptions import caller_cancellation
 from stepfast._runtime.event_loop.tasks import exception_thrown, state_after_cancellation
 from stepfast._runtime.exception_kinds import is_outcome
-from stepfast._runtime.exceptions_here import caller_cancellation
 from stepfast._runtime.failures import fail_attempt, workflow_failure
 from stepfast._runtime.waiting import error_of
 

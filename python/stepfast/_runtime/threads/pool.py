@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from stepfast import _native
 from stepfast._runtime.branch import RUN_CHILD, call_in_empty_context
-from stepfast._runtime.exceptions_here import execution_entry
+from stepfast._runtime.code_exceptions import execution_entry
 from stepfast._runtime.failures import workflow_failure
 from stepfast._runtime.waiting import wait_for_call
 
