@@ -136,7 +136,9 @@ pub(crate) fn query_error(error: DbError) -> StoreError {
 
 /// Returns the error for a column or result that does not hold what the schema says.
 pub(crate) fn corrupt(what: &str) -> StoreError {
-    StoreError::Corrupt(format!("{what} holds a value that no version of the program writes"))
+    StoreError::Corrupt(format!(
+        "{what} contains a value that Stepfast never writes: the database is damaged, or another program changed it"
+    ))
 }
 
 /// Whether the client could not encode a value, as opposed to an error of the connection.

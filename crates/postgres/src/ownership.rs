@@ -47,9 +47,9 @@ struct WorkerOwnership {
     renewals: u64,
     /// The executions that the last flush of each lane starts, while the outcome of that flush is unknown.
     in_flight: HashMap<u16, Vec<Key>>,
-    /// Started executions that run, with the number of renewals at their start.
+    /// Started executions that run. Each has the value of `renewals` at the time of its start.
     running: KeyMap<u64>,
-    /// Claimed executions that run, with the number of renewals at their claim.
+    /// Claimed executions that run. Each has the value of `renewals` at the time of its claim.
     claimed: KeyMap<u64>,
     /// The claims that have rows in `claims`: their numbers, and the number of renewals at each claim.
     claim_rows: VecDeque<(i64, u64)>,

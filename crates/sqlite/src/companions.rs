@@ -2,8 +2,8 @@
 //! whether a path still leads to the file that was opened.
 //!
 //! `fcntl` locks do not exclude threads of one process, and closing *any* descriptor of a file drops all locks that the
-//! process has on it. Therefore a process has one descriptor per file. Its users are counted, and it is opened and
-//! closed under the lock of that count.
+//! process has on it. Therefore a process has one descriptor per file. The process counts the users of the descriptor.
+//! A lock on this count is held while the descriptor is opened or closed.
 
 use std::ffi::OsString;
 use std::fs::{File, Metadata, OpenOptions};

@@ -8,7 +8,8 @@ use crate::store::{Outcome, StoreError, WorkerId, Write};
 pub(crate) trait CommitObserver: Send + Sync {
     /// Handles a Write whose outcome is not `Applied`.
     fn on_settled(&self, lane: u16, settled: SettledWrite<'_>);
-    /// Handles Writes that are durable, whatever their outcomes are.
+    /// Handles Writes whose outcomes are known. Writes of the committer are durable. The Write of a slow lane may also be
+    /// rejected, dropped or fenced; then it is not durable.
     fn on_committed(&self, writes: &[Write]);
     /// Handles the fence of a registration: its owned Writes are dropped, and unowned Writes wait for
     /// [`Lane::rebind`](super::Lane::rebind).

@@ -171,13 +171,14 @@ impl Staging {
         is_new
     }
 
-    /// Ends the batch of a thread. Returns whether the caller must wake the committer.
+    /// Ends the batch of a thread: a flush of the staged Writes is due now, even if other threads are in batches.
+    /// Returns whether the caller must wake the committer.
     pub(super) fn end_batch(&mut self, thread: ThreadId) -> bool {
         self.batching_threads.retain(|other| *other != thread);
         if self.segments.is_empty() {
             return false;
         }
-        // even if other threads are in batches by now: these Writes have waited long enough
+        // other threads may be in batches by now, but these Writes have waited long enough
         self.is_flush_due = true;
         self.take_committer_idle()
     }

@@ -57,7 +57,8 @@ pub(crate) struct Submission<'e> {
     is_waiting_for_capacity: AtomicBool,
 }
 
-/// A run that its caller drives. If the caller drops it before its conclusion, it continues in a task of its own.
+/// A run that its caller drives. If the caller drops this value before the run's conclusion, the run continues in a task
+/// of its own.
 pub(crate) struct CallerDriven {
     pub(crate) task: Option<RunTask>,
     pub(crate) input: Payload,

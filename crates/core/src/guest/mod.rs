@@ -112,8 +112,8 @@ impl Engine {
     }
 }
 
-/// A batch of what one thread stages, which is held back until this is dropped: one flush for one turn of an event
-/// loop. Whatever another thread stages flushes the batch too. Must be dropped before the thread waits for anything.
+/// A batch: the Writes that one thread stages wait until this value is dropped. So one turn of an event loop needs one
+/// flush. A Write that another thread stages flushes the batch too. Drop the batch before the thread waits for anything.
 pub struct FlushBatch {
     engine: Engine,
     thread: ThreadId,

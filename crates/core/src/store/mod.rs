@@ -60,8 +60,9 @@ pub trait Store: Send + Sync + 'static {
 
     /// Registers a worker with `lanes` lanes (numbers 0 to `lanes` - 1), under an id that was never used before.
     ///
-    /// Each lane gets a row with the registration's epoch and the last number 0. The worker counts as alive until its
-    /// registration is closed or taken over. `info` is for people, and for finding executions that no worker can run.
+    /// Each lane gets a row with the registration's epoch, and with 0 as the number of its last flush. The worker counts
+    /// as alive until its registration is closed or taken over. People read `info`. With it, the engine also finds
+    /// executions that no worker can run.
     async fn register(&self, lanes: u16, info: &WorkerInfo) -> Result<Registration, StoreError>;
 
     /// Ends a registration. The executions that the worker still owns become claimable at once.

@@ -395,8 +395,10 @@ fn unreachable_error(name: &str, error: &ConnectError) -> StoreError {
     StoreError::Unavailable(format!("cannot connect to {name}: {}", error.message))
 }
 
-/// Returns a statement that disables memoize plans: the server would cache each row that it has read by key, but no key
-/// is read twice. Servers before 14 have neither these plans nor the setting.
+/// Returns a statement that turns off `enable_memoize`; `None` for purposes that do not need it.
+///
+/// A memoize plan caches the rows that it reads by key. Here the cache is useless, because no key is read twice. Servers
+/// before Postgres 14 do not have this setting.
 fn disable_memoize(purpose: Purpose, is_local: bool) -> Option<String> {
     matches!(purpose, Purpose::Lane | Purpose::Control).then(|| {
         format!(

@@ -67,7 +67,8 @@ pub(crate) async fn commit(
                 resolve_failed_fence(&lane, claim.as_ref(), flush).await.map_err(outcome_unknown)
             }
             Err(DbError::Fenced) => {
-                Err(StoreError::Unavailable("the connection was lost after a failed fence".into()).into())
+                let reason = "the connection was lost before the reason for the failed fence was read";
+                Err(StoreError::Unavailable(reason.into()).into())
             }
             result => result,
         };

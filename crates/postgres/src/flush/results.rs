@@ -17,7 +17,8 @@ use crate::rows::types::to_key;
 /// The outcomes of a flush, read from the results of its queries.
 #[derive(Default)]
 pub(crate) struct FlushResults {
-    /// Outcomes other than `Applied`, unordered. Those of Starts that were not inserted are missing.
+    /// Outcomes other than `Applied`, each with the index of its Write, unordered. Starts that were not inserted are in
+    /// `not_inserted` instead.
     pub outcomes: Vec<(usize, Outcome)>,
     /// The indexes of Starts that were not inserted.
     pub not_inserted: Vec<usize>,

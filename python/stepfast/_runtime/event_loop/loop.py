@@ -129,8 +129,8 @@ class EngineLoop:
                 self.loop.call_soon_threadsafe(self.close)
 
     def finish_unwinding(self, run_id: int, caller: asyncio.Task[Any] | None) -> None:
-        """Reverts the cancellation of a caller's task after its execution's code has unwound: the caller
-        itself was not cancelled."""
+        """Reverts the cancellation of a caller's task. The engine cancelled this task only to unwind the
+        execution's code, which ran in it."""
         self.unwinding_runs.discard(run_id)
         if caller is not None:
             caller.uncancel()

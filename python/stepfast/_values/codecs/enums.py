@@ -55,8 +55,8 @@ def _find_member(cls: Any, name: str) -> enum.Enum:
         found: enum.Enum = cls[name]
     except KeyError:
         raise DecodeError(
-            f"{cls.__qualname__} of module {cls.__module__} has no member {name} (any more): keep the "
-            "old name as an alias of the member that took its place"
+            f"{cls.__qualname__} of module {cls.__module__} has no member {name}: if the member was "
+            "renamed, add the old name as an alias of the new one"
         ) from None
     return found
 

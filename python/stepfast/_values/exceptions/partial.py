@@ -127,7 +127,10 @@ def _class_of(value: object) -> Any:
 
 
 def _reduce_stand_in(value: object) -> list[Any] | None:
-    """Returns what is recorded of an object that an exception holds; None if nothing is."""
+    """Returns the parts of an object in an exception that can be recorded.
+
+    Returns None if its class is not one of the known stand-ins, or has no recordable name.
+    """
     part = part_of(value)
     cls = _class_of(value)
     names = _STAND_IN_ATTRIBUTES.get(f"{cls.__module__}:{cls.__qualname__}")

@@ -51,7 +51,7 @@ pub(crate) enum Phase {
     /// The outcome was delivered, and the call's future has not taken it yet.
     Delivered(Delivery),
     Consumed,
-    /// The call will never be delivered.
+    /// The outcome of the call will never be delivered.
     Unreachable,
 }
 
