@@ -1,7 +1,10 @@
 //! [`Write`]: one durable fact to record; [`Flush`]: a set of Writes; [`Outcome`]: the result of a Write.
 //!
 //! A flush is a *set of row changes*: no two of its Writes change the same row. No guard depends on a row that another
-//! Write of the flush changes. So a store may apply the Writes grouped by kind, in any order.
+//! Write of the flush changes, with two exceptions. A Transition ignores requests that a ClearRequests of the flush
+//! deletes. Under `max_depth` or a `dedup_id`, a Start's outcome depends on the other Starts of the flush. So a
+//! store may apply the Writes grouped by kind. Whether a Wake finds a child's end of the same flush is open: another
+//! Wake follows that end.
 
 use std::sync::Arc;
 use std::time::Duration;
