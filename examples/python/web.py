@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 
 from fastapi import FastAPI, HTTPException, Request
 
-from stepfast import AsyncEngine, NotFound, ResultTimeout, WorkflowIdConflict, step, workflow
+from stepfast import AsyncEngine, NotFound, WorkflowIdConflict, step, workflow
 
 
 @step(retries=3)
@@ -22,6 +22,8 @@ async def charge(item: str) -> int:
 @step
 async def ship(item: str, paid: int) -> str:
     await asyncio.sleep(0.1)
+    if item == "piano":
+        raise ValueError("a piano is too heavy")
     return f"{item} sent, {paid} paid"
 
 
@@ -53,12 +55,15 @@ async def place(order_id: str, item: str, request: Request) -> dict[str, str]:
 
 @app.get("/orders/{order_id}")
 async def outcome(order_id: str, request: Request) -> dict[str, str]:
+    """Returns at once. A failed order is an answer too, and no fault of the service."""
     engine: AsyncEngine = request.app.state.engine
     try:
-        handle = await engine.get(order_id)
+        record = await engine.show(order_id)
     except NotFound as error:
         raise HTTPException(404, "there is no such order") from error
-    try:
-        return {"outcome": await handle.result(timeout=10)}
-    except ResultTimeout:
-        return {"status": await handle.status()}
+    answer: dict[str, str] = {"status": record.execution.status}
+    if record.execution.status == "completed":
+        answer["outcome"] = record.output
+    elif record.error is not None:
+        answer["error"] = str(record.error)
+    return answer

@@ -106,27 +106,39 @@ def test_outbox_saves_order_with_its_mail(url: str, tmp_path: pathlib.Path) -> N
 
 
 def test_web_serves_orders_after_kill(tmp_path: pathlib.Path) -> None:
+    store = f"sqlite:{tmp_path}/web.db"
     shutil.copy(EXAMPLES / "web.py", tmp_path)
     with (
         web_server("web:app", tmp_path) as server,
         httpx.Client(base_url=server.url, timeout=HANG_TIMEOUT) as client,
+        Client(store) as engine_client,
     ):
         assert client.get("/orders/order-7").status_code == 404
         for _ in range(2):
             response = client.post("/orders/order-7", params={"item": "tea"})
             assert (response.status_code, response.json()) == (202, {"workflow_id": "order-7"})
-        assert client.get("/orders/order-7").json() == {"outcome": "tea sent, 300 paid"}
+        assert engine_client.get("order-7").result(HANG_TIMEOUT) == "tea sent, 300 paid"
+        sent = {"status": "completed", "outcome": "tea sent, 300 paid"}
+        assert client.get("/orders/order-7").json() == sent
         other = client.post("/orders/order-7", params={"item": "bread"})
         assert other.status_code == 409 and "order-7" in other.json()["detail"]
+        assert client.post("/orders/order-9", params={"item": "piano"}).status_code == 202
+        with pytest.raises(ValueError, match="too heavy"):
+            engine_client.get("order-9").result(HANG_TIMEOUT)
+        failed = client.get("/orders/order-9")
+        answer = {"status": "failed", "error": "a piano is too heavy"}
+        assert (failed.status_code, failed.json()) == (200, answer)
         assert client.post("/orders/order-8", params={"item": "bread"}).status_code == 202
         server.send_signal(signal.SIGKILL)
         assert server.wait_for_end() == -signal.SIGKILL
     with (
         web_server("web:app", tmp_path) as server,
         httpx.Client(base_url=server.url, timeout=HANG_TIMEOUT) as client,
+        Client(store) as engine_client,
     ):
-        assert client.get("/orders/order-8").json() == {"outcome": "bread sent, 500 paid"}
-        assert client.get("/orders/order-7").json() == {"outcome": "tea sent, 300 paid"}
+        assert engine_client.get("order-8").result(HANG_TIMEOUT) == "bread sent, 500 paid"
+        sent = {"status": "completed", "outcome": "bread sent, 500 paid"}
+        assert client.get("/orders/order-8").json() == sent
         server.send_signal(signal.SIGINT)
         assert server.wait_for_end() in (0, -signal.SIGINT), server.log
         assert "Traceback" not in server.log, server.log
