@@ -1,4 +1,4 @@
-//! The committer of a lane: takes staged Writes, commits them as numbered flushes, publishes the outcomes.
+//! The committer of a lane: takes staged Writes, commits them as numbered flushes, and publishes their outcomes.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -18,7 +18,7 @@ use crate::error::Error;
 use crate::store::{Outcome, Registration, Store, StoreError, Write};
 use crate::thread::spawn_on_thread;
 
-/// Maximum number of waiters that the lane's own thread wakes, which is the fastest way.
+/// Maximum number of waiters that the lane's thread wakes itself, because that is the fastest way.
 const MAX_INLINE_WAKES: usize = 16;
 /// Number of waiters that one task wakes, when there are more than [`MAX_INLINE_WAKES`].
 const WAKES_PER_TASK: usize = 1024;
@@ -27,8 +27,8 @@ impl Lane {
     /// Opens lane `number` of the registration and starts its committer. The receiver resolves when the committer has
     /// ended. Writes that wait for another transaction go through the registration's lane `slow_lane_number`.
     ///
-    /// The committer has a thread with a runtime. So a store that blocks, or a driver's connection, never waits for
-    /// workflow code to yield.
+    /// The committer has a thread and a runtime of its own. So neither a store that blocks nor a driver's connection
+    /// waits for workflow code to yield.
     pub(crate) fn open(
         number: u16,
         slow_lane_number: u16,
@@ -56,7 +56,7 @@ impl Lane {
 #[cfg(target_os = "linux")]
 const NICE_DECREMENT: i32 = 5;
 
-/// Gives this thread precedence over the threads that run workflow code, because all of them wait for it.
+/// Gives this thread precedence over the threads that run workflow code, because all of them wait for this thread.
 /// Without the privilege (`CAP_SYS_NICE`) nothing changes.
 fn raise_priority() {
     // on systems other than Linux the priority is that of the whole process
@@ -122,7 +122,7 @@ impl Committer {
                     match part.split().or_else(Segment::split_first) {
                         Ok((first, second)) => parts.extend([second, first]),
                         Err(single) => {
-                            // the rest of the Write's tree is next on the stack, if it has one
+                            // if the Write's tree has more Writes, they are next on the stack
                             let rest = parts.pop_if(|next| next.metas[0].tree == single.metas[0].tree);
                             self.reject_or_block(single.join(rest), &error, &mut progress);
                         }
@@ -198,7 +198,8 @@ impl Committer {
         self.observer.on_settled(self.lane.number(), SettledWrite { execution, tree, lsn, write, outcome });
     }
 
-    /// Holds the tree in `segment` behind its first Write, which is either rejected or sent to the slow lane.
+    /// Rejects the first Write of `segment`, or sends it to the slow lane if it waits for another transaction. Holds
+    /// the rest of its tree.
     fn reject_or_block(&mut self, segment: Segment, error: &StoreError, progress: &mut FlushProgress) {
         if let StoreError::Blocked(_) = error {
             let (entry, generation) = {
@@ -221,7 +222,7 @@ impl Committer {
         self.notify_settled(&rejected.write, rejected.meta.tree, rejected.meta.lsns[0], &outcome);
     }
 
-    /// Acknowledges a flush: publishes its outcomes, returns budget, wakes waiters.
+    /// Acknowledges a flush: publishes its outcomes, releases its budget, and wakes its waiters.
     fn publish(&self, watermark: Lsn, mut progress: FlushProgress) {
         let lane = &self.lane.0;
         {
@@ -240,7 +241,7 @@ impl Committer {
             }
             return;
         }
-        // tasks of the runtime wake many waiters, because the lane's thread has the next flush to write
+        // if there are many waiters, tasks of the runtime wake them: the lane's thread has the next flush to write
         let mut parts = Some(progress.parts);
         let mut wakers = wakers.into_iter();
         loop {
@@ -278,8 +279,7 @@ struct FlushProgress {
 }
 
 impl FlushProgress {
-    /// Adds `Applied` for all committed Writes without another outcome, because the watermark will not pass
-    /// them.
+    /// Adds `Applied` for all committed Writes without another outcome, because the watermark will not move past them.
     fn add_applied_outcomes(&mut self) {
         let lsns = self.parts.iter().flat_map(|part| part.metas.iter()).flat_map(|meta| meta.lsns.iter());
         let known: HashSet<Lsn> = self.outcomes.iter().map(|(lsn, _)| *lsn).collect();

@@ -7,8 +7,8 @@ use super::lane::Lane;
 use super::lsn::Lsn;
 use crate::store::Outcome;
 
-/// A reference that leads to a lane. Cloning a [`Lane`] is cheap only while no other CPU core clones it too.
-/// So a caller that holds its own such reference waits through that one.
+/// A value that is, or leads to, a lane. Cloning a [`Lane`] is slow while other CPU cores clone it too. So a
+/// caller that has another reference, such as its run, waits through that reference.
 pub(crate) trait HasLane {
     fn lane(&self) -> &Lane;
 }
@@ -36,7 +36,7 @@ impl Lane {
 pub(crate) struct DurableFuture<L: HasLane + Unpin> {
     source: L,
     lsn: Lsn,
-    /// Id of this future's entry among the waiters; `None` while it is not registered.
+    /// Id of this future among the waiters; `None` while the future is not registered.
     waiter: Option<u64>,
 }
 

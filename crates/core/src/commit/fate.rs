@@ -1,10 +1,10 @@
-//! [`Fate`]: whether a tree may continue whose code runs before the outcome of its root's Start is known.
+//! [`Fate`]: whether a tree may continue, if its code runs before the outcome of the root's Start is known.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 
-/// Fate of an execution tree, shared by all of its runs. It fails together with the root's Start, under the
-/// lane's lock: the lane accepts no Write of the tree after that.
+/// Fate of an execution tree, shared by all of its runs. The fate fails together with the root's Start, under
+/// the lane's lock. After that, the lane accepts no Write of the tree.
 #[derive(Clone, Default)]
 pub(crate) struct Fate(Arc<FateInner>);
 

@@ -26,7 +26,8 @@ pub(super) struct FlushSender {
 }
 
 impl FlushSender {
-    /// Commits `writes` as the next flush. Returns `Unavailable` only when the lane is abandoned.
+    /// Commits `writes` as the next flush. `is_bisecting` means that they are a part of a flush that the
+    /// database did not accept. Returns `Unavailable` only when the lane is abandoned.
     pub(super) async fn commit(
         &mut self,
         registration: Registration,

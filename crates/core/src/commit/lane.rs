@@ -18,8 +18,8 @@ use crate::store::{Registration, StoreInfo, WorkerId, Write};
 #[derive(Clone)]
 pub(crate) struct Lane(pub(super) Arc<LaneInner>);
 
-/// State shared by a lane's clones. Aligned to 128 bytes so that reference counting does not share a cache
-/// line with the fields.
+/// State shared by a lane's clones. The alignment of 128 bytes keeps the reference count and the fields in
+/// different cache lines.
 #[repr(align(128))]
 pub(super) struct LaneInner {
     pub(super) number: u16,
@@ -80,8 +80,8 @@ impl Lane {
 
     /// Stages a Write without blocking. The Write is durable when its [`Lsn`] is.
     ///
-    /// `fold_target` is where the caller staged its last Write to the same `executions` row. Until that Write
-    /// is taken by a flush, a Transition folds into it.
+    /// `fold_target` is where the caller staged its last Write to the same `executions` row. Until a flush
+    /// takes that Write, a Transition folds into it.
     ///
     /// Returns `None` if the lane is closed, or if the Write is owned and its generation has ended.
     pub(crate) fn stage(&self, staged: Staged, fold_target: &mut FoldTarget) -> Option<Lsn> {
@@ -92,8 +92,8 @@ impl Lane {
         Some(lsn)
     }
 
-    /// Stages a Write without waking the committer, because the caller stages more at once. Also returns
-    /// whether the caller must call [`Lane::wake_committer`] after the last Write.
+    /// Stages a Write without waking the committer, for a caller that stages more Writes right after it. Also
+    /// returns whether the caller must call [`Lane::wake_committer`] after the last Write.
     pub(crate) fn stage_without_wake(
         &self,
         staged: Staged,
@@ -144,8 +144,9 @@ impl Lane {
         Some(staged)
     }
 
-    /// Reserves budget for a Write of `bytes` bytes, waiting until enough is free. A Write larger than the
-    /// capacity reserves all of it. The reservation belongs to the Write that is staged with it.
+    /// Waits until budget for a Write of `bytes` bytes is free, and reserves it. A Write larger than the
+    /// whole budget reserves the whole budget. Returns the reserved bytes, for `Staged::reserved` of the
+    /// Write.
     pub(crate) async fn reserve(&self, bytes: usize) -> u32 {
         let bytes = self.limit_to_capacity(bytes);
         if let Ok(permit) = self.0.budget.try_acquire_many(bytes) {
@@ -161,7 +162,8 @@ impl Lane {
         }
     }
 
-    /// Reserves budget without waiting, for Writes that cannot wait. Returns 0 if not enough is free.
+    /// Reserves budget for a Write that cannot wait. Returns the reserved bytes, or 0 if not enough budget is
+    /// free.
     pub(crate) fn try_reserve(&self, bytes: usize) -> u32 {
         let bytes = self.limit_to_capacity(bytes);
         self.0.budget.try_acquire_many(bytes).map_or(0, |permit| {
@@ -174,7 +176,7 @@ impl Lane {
         u32::try_from(bytes.min(self.0.capacity)).unwrap_or(u32::MAX)
     }
 
-    /// Releases reserved budget that was not staged with a Write.
+    /// Releases budget, in bytes, that was reserved and not staged with a Write.
     pub(crate) fn release(&self, reserved: u32) {
         self.0.budget.add_permits(reserved as usize);
     }
@@ -184,7 +186,7 @@ impl Lane {
         self.0.watermark.is_settled(lsn)
     }
 
-    /// Stages `write` in place of the rejected Write, and releases its tree. Drops the Writes that the
+    /// Stages `write` in place of the Write at `rejected`, and releases the tree. Drops the Writes that the
     /// execution staged behind the rejected one. Returns the placement of a dropped Transition, whose queue
     /// slot the next Transition must free.
     pub(crate) fn replace_rejected(
@@ -220,13 +222,13 @@ impl Lane {
         self.0.committer_wakeup.notify_one();
     }
 
-    /// Closes the lane to further Writes. The committer ends when everything staged has been flushed.
+    /// Closes the lane: it accepts no more Writes. The committer ends when all staged Writes are flushed.
     pub(crate) fn close(&self) {
         self.staging().close();
         self.0.committer_wakeup.notify_one();
     }
 
-    /// Lets a closed lane end while the database is unreachable. Staged Writes are dropped.
+    /// Abandons a closed lane: it ends even while the database is unreachable, and drops its staged Writes.
     pub(crate) fn abandon(&self) {
         self.0.is_abandoned.send_replace(true);
     }
@@ -247,7 +249,7 @@ impl Lane {
     }
 
     pub(super) fn staging(&self) -> std::sync::MutexGuard<'_, Staging> {
-        // plain data handling that panics would be a bug; the data is still whole
+        // a panic with this lock held would be a bug, but would leave the data consistent
         self.0.staging.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 }
@@ -257,7 +259,7 @@ impl Lane {
 pub struct LaneLoad {
     /// Writes that are staged and not yet taken by a flush.
     pub staged: usize,
-    /// Writes that are held back.
+    /// Writes that are held.
     pub held: usize,
     /// Callers that wait for an Lsn.
     pub waiters: usize,

@@ -8,8 +8,8 @@ use crate::store::{Outcome, StoreError, WorkerId, Write};
 pub(crate) trait CommitObserver: Send + Sync {
     /// Handles a Write whose outcome is not `Applied`.
     fn on_settled(&self, lane: u16, settled: SettledWrite<'_>);
-    /// Handles Writes whose outcomes are known. Writes of the committer are durable. The Write of a slow lane may also be
-    /// rejected, dropped or fenced; then it is not durable.
+    /// Handles Writes whose outcomes are known. Writes from the committer are durable. A Write from the slow lane may
+    /// also be rejected, dropped or fenced, and is not durable then.
     fn on_committed(&self, writes: &[Write]);
     /// Handles the fence of a registration: its owned Writes are dropped, and unowned Writes wait for
     /// [`Lane::rebind`](super::Lane::rebind).

@@ -9,7 +9,7 @@ use super::watermark::Watermark;
 use crate::key::Key;
 use crate::store::Write;
 
-/// A Write's position and budget, beside its contents.
+/// A staged Write's tree, position and reserved budget.
 #[derive(Clone, Debug)]
 pub(super) struct Meta {
     pub(super) tree: Key,
@@ -27,17 +27,20 @@ pub(super) struct Entry {
 #[derive(Default)]
 pub(super) struct Segment {
     pub(super) id: u64,
-    /// Lower bound of new Lsns: every Lsn assigned from here on is in this segment, in a later one, or held.
+    /// Lower bound of the segment's new Lsns: every Lsn at or above it is in this segment, in a later one, or
+    /// held.
     pub(super) first_lsn: Lsn,
     pub(super) writes: Vec<Write>,
     pub(super) metas: Vec<Meta>,
     pub(super) bytes: usize,
-    /// Number of row changes by Writes that do not own their row. Only these can collide.
+    /// Number of Writes that may change the same row as another Write of the segment. If it is 0, no Writes
+    /// collide.
     pub(super) unowned_changes: usize,
     /// Indexes of the guarded Starts in `writes`.
     pub(super) guarded_starts: Vec<usize>,
-    /// Index of row changes by execution, for those whose [`FoldTarget`](super::FoldTarget) is out of date:
-    /// they were released from a held tree, or moved within the segment.
+    /// Indexes of Starts and Transitions in `writes`, by execution. Contains only those whose
+    /// [`FoldTarget`](super::FoldTarget) is out of date: they were released from a held tree, or moved within
+    /// the segment.
     pub(super) released_rows: HashMap<Key, usize>,
 }
 
@@ -74,7 +77,7 @@ impl Segment {
         segment
     }
 
-    /// Moves the Writes of the trees in `extracted` out of the segment, in order.
+    /// Moves the Writes of the trees in `extracted` from the segment to the queues of `extracted`, in order.
     pub(super) fn extract_trees(
         &mut self,
         extracted: &mut HashMap<Key, VecDeque<Entry>>,
@@ -106,8 +109,8 @@ impl Segment {
         }
     }
 
-    /// Splits the segment in two between trees; `Err` if there is only one tree. Trees whose Writes might
-    /// wait for another transaction are separated from the others first.
+    /// Splits the segment in two, without dividing a tree. Returns the segment as `Err` if it contains only
+    /// one tree. Trees whose Writes might wait for another transaction are separated from the others first.
     #[allow(clippy::result_large_err)] // a segment that cannot be split is returned
     pub(super) fn split(self) -> Result<(Self, Self), Self> {
         let mut trees: Vec<(bool, Key)> = Vec::new();
@@ -142,7 +145,7 @@ impl Segment {
         Self::from_entries(entries)
     }
 
-    /// Splits off the first Write; `Err` if there is only one.
+    /// Splits the first Write from the others. Returns the segment as `Err` if it contains only one Write.
     #[allow(clippy::result_large_err)] // a segment that cannot be split is returned
     pub(super) fn split_first(self) -> Result<(Self, Self), Self> {
         if self.writes.len() < 2 {
@@ -150,7 +153,8 @@ impl Segment {
         }
         let mut entries: Vec<Entry> = self.into_entries().into();
         if entries[0].meta.lsns.len() > 1 {
-            // the Writes that folded into the first one are later than the rest of its tree
+            // Writes have folded into the first one, and they are later than the rest of the tree: the next
+            // Write goes first
             entries.rotate_left(1);
         }
         let rest = entries.split_off(1);

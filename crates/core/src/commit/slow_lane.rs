@@ -13,8 +13,9 @@ use super::segment::Entry;
 use crate::store::{Outcome, Store, StoreError};
 use crate::thread::spawn_on_thread;
 
-/// Starts the slow lane of `lane`. It commits each Write that waits for another transaction alone and in
-/// turn, however long that takes; the lane itself continues.
+/// Starts the slow lane of `lane`. Returns the channel for its Writes, each with the generation of `lane` at
+/// that time. The slow lane commits one Write at a time, however long each one waits for another transaction.
+/// `lane` itself continues.
 pub(super) fn spawn(
     lane: &Lane,
     store: Arc<dyn Store>,

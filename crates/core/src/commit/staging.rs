@@ -1,12 +1,12 @@
 //! Staging: the Writes that wait for the next flush, folded as they arrive, and the Writes that are held.
 //!
-//! Staged Writes fill *segments*, each at most one flush long. No Write of a segment depends on another Write
-//! of it, except by folding: a Transition folds into the Start or Transition of the same row while a flush
-//! has not taken that one.
+//! Staged Writes fill *segments*, each at most one flush long. No Write of a segment depends on another Write of it,
+//! except by folding: a Transition folds into the Start or Transition of the same row until a flush takes that Write.
 //!
-//! A Write is *held* in four cases: its row is already in its segment and it cannot fold; it follows a
-//! Start whose outcome is unknown; it was blocked or rejected. While any Write of a tree is held, all later
-//! Writes of that tree queue behind it in order. Other trees pass.
+//! A Write is *held* in four cases. Its segment already changes the same row, and the Write cannot fold. The outcome of
+//! a guarded Start of its tree is unknown. A Write of its tree waits for a lock of another transaction. A Write of its
+//! tree was rejected. While any Write of a tree is held, all later Writes of that tree queue behind it in order. Other
+//! trees are not held.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
@@ -32,13 +32,13 @@ pub(crate) struct Staged {
     pub(crate) write: Write,
     /// Budget reserved for the Write, in bytes.
     pub(crate) reserved: u32,
-    /// The fate that the tree shares with its root's Start; `None` unless its code runs before that Start is
+    /// The tree's fate, which depends on its root's Start. `None` unless code of the tree runs before that Start is
     /// settled.
     pub(crate) fate: Option<Fate>,
 }
 
-/// Position at which an execution's last change of its `executions` row was staged. A Transition folds into
-/// the Write there.
+/// Position of the last staged Write that changes an execution's row in `executions`: the segment's id, and the Write's
+/// index in it. A Transition folds into that Write.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct FoldTarget(Option<(u64, usize)>);
 
@@ -51,11 +51,11 @@ struct HeldTree {
 enum HoldReason {
     /// The outcome of this execution's Start is unknown.
     StartPending(Key),
-    /// The row was already changed by the same flush.
+    /// The flush already changes the same row.
     Collision,
-    /// The Write waits for another transaction, in the slow lane.
+    /// A Write of the tree waits for another transaction, in the slow lane.
     Blocked,
-    /// The Write was rejected, and the engine has yet to stage its replacement.
+    /// The Write at this Lsn was rejected, and the engine has not staged its replacement yet.
     Rejected(Lsn),
 }
 
@@ -67,14 +67,14 @@ pub(super) struct Staging {
     /// Fates of the trees whose roots' Starts have no known outcome.
     fates: HashMap<Key, Fate>,
     registration: Option<Registration>,
-    /// Changed under the lane's lock; read without it.
+    /// The lane's generation. It changes only under the lane's lock, and is read without the lock.
     generation: Arc<AtomicU32>,
     is_closed: bool,
     /// Whether the committer waits to be woken.
     is_committer_idle: bool,
-    /// Threads that are in a batch: they stage more Writes at once.
+    /// Threads that are in a batch, and are about to stage more Writes.
     batching_threads: Vec<ThreadId>,
-    /// Whether the staged Writes must not wait for the end of the batches.
+    /// Whether the next flush takes the staged Writes although a batch has not ended.
     is_flush_due: bool,
     /// Budget of dropped Writes, in bytes, to be released.
     freed_bytes: usize,
@@ -84,7 +84,7 @@ pub(super) struct Staging {
 
 /// The committer's next task.
 pub(super) enum NextFlush {
-    /// A segment to flush, its registration, and the watermark once the segment is settled.
+    /// A segment to flush, its registration, and the lane's watermark after the segment is settled.
     Segment(Segment, Registration, Lsn),
     /// No Write can be flushed at the moment.
     NothingReady,
@@ -178,7 +178,7 @@ impl Staging {
         if self.segments.is_empty() {
             return false;
         }
-        // other threads may be in batches by now, but these Writes have waited long enough
+        // even if other threads are in batches by now: these Writes have waited long enough
         self.is_flush_due = true;
         self.take_committer_idle()
     }
@@ -214,7 +214,7 @@ impl Staging {
         let may_fold = match self.held.get(&tree) {
             _ if self.held.is_empty() => true,
             None => true,
-            // a guarded Start may still absorb the execution's own end if no other Write came in between
+            // the end of an execution may fold into its guarded Start if the tree has staged no other Write in between
             Some(held) => matches!(held.reason, HoldReason::StartPending(_)) && held.queue.is_empty(),
         };
         let meta = Meta { tree, lsns: smallvec![lsn], reserved };
@@ -237,7 +237,7 @@ impl Staging {
         Some(lsn)
     }
 
-    /// Folds a Transition into the Write of the same row in the last segment, if there is one.
+    /// Folds a Transition into the Write of the same row in the last segment. Returns the entry if it cannot fold.
     #[allow(clippy::result_large_err)] // an entry that does not fold is returned
     fn fold(&mut self, entry: Entry, fold_target: FoldTarget) -> Result<(), Entry> {
         let (Write::Transition(change), Some(segment)) = (&entry.write, self.segments.back_mut()) else {
@@ -256,8 +256,8 @@ impl Staging {
         };
         if matches!(&segment.writes[index], Write::Start(start) if start.is_guarded && start.parent.is_some())
         {
-            // the child may exist already: then this Transition comes from its existing run, because a run of
-            // this Start would wait for the outcome
+            // the child may exist already. Then this Transition comes from the run of the existing child, because the
+            // run of this Start waits for the outcome of the Start
             return Err(entry);
         }
         let before = segment.writes[index].size();
@@ -276,7 +276,8 @@ impl Staging {
         Ok(())
     }
 
-    /// Appends to the last segment, or to a new one when that is full.
+    /// Appends a Write to the last segment, or to a new segment if the last one is full. Returns the position at which
+    /// a later Transition may fold into the Write.
     fn push(&mut self, entry: Entry) -> FoldTarget {
         let Entry { write, meta } = entry;
         let size = write.size();
@@ -300,7 +301,7 @@ impl Staging {
                 fold_target = FoldTarget(Some((segment.id, index)));
                 if start.is_guarded {
                     segment.guarded_starts.push(index);
-                    // a child that exists already may have changed its row in this same segment
+                    // the child may exist already, and its run may change the same row in this segment
                     segment.unowned_changes += usize::from(start.parent.is_some());
                     let held =
                         HeldTree { reason: HoldReason::StartPending(start.key), queue: VecDeque::new() };
@@ -322,7 +323,7 @@ impl Staging {
     /// Takes the next segment to flush.
     pub(super) fn take_flush(&mut self, watermark: &Watermark) -> NextFlush {
         if !self.batching_threads.is_empty() && !self.is_flush_due && !self.is_closed {
-            // a batch is under way: more Writes follow at once
+            // a batch has not ended: more Writes are about to follow
             self.is_committer_idle = true;
             return NextFlush::NothingReady;
         }
@@ -348,8 +349,8 @@ impl Staging {
         NextFlush::NothingReady
     }
 
-    /// Holds Writes of `segment` that change a row which an earlier Write of it changes, with all later
-    /// Writes of their trees.
+    /// Holds each Write of `segment` whose row an earlier Write of `segment` changes. Also holds all later Writes of
+    /// its tree.
     fn extract_collisions(&mut self, segment: &mut Segment, watermark: &Watermark) {
         let mut rows = HashSet::with_capacity(segment.writes.len());
         let mut extracted: HashMap<Key, VecDeque<Entry>> = HashMap::new();
@@ -379,8 +380,8 @@ impl Staging {
         }
         for (tree, mut queue) in extracted {
             match self.held.get_mut(&tree) {
-                // an extracted guarded Start is held for the collision; one that stays in the flush keeps its
-                // hold on the tree
+                // a guarded Start that was extracted is held because of the collision; a guarded Start that stays in
+                // the flush holds the tree as before
                 Some(held) => {
                     queue.extend(held.queue.drain(..));
                     held.queue = queue;
@@ -396,8 +397,8 @@ impl Staging {
         }
     }
 
-    /// Settles a segment that was flushed: guarded Starts and collisions no longer hold their trees. Returns
-    /// the Writes that were dropped because a Start failed.
+    /// Settles the guarded Starts of a flushed segment: they no longer hold their trees. Returns the Writes that were
+    /// dropped because a Start failed.
     pub(super) fn settle(&mut self, segment: &Segment, outcomes: &[(usize, Outcome)]) -> Outcomes {
         let mut dropped = Outcomes::new();
         for &index in &segment.guarded_starts {
@@ -414,7 +415,7 @@ impl Staging {
         dropped
     }
 
-    /// Releases the trees that were held because their row was in the last flush.
+    /// Releases the trees that were held because the last flush changed the same row.
     pub(super) fn release_collisions(&mut self) {
         if self.held.is_empty() {
             return;
@@ -440,7 +441,7 @@ impl Staging {
         match outcome {
             // the execution exists: an earlier run of the same parent started it
             Outcome::Duplicate(existing) if existing.key == execution => {}
-            // the root's Start takes all Writes of the tree with it
+            // without the root's Start, all Writes of the tree are dropped
             _ if tree == execution => {
                 if let Some(fate) = self.fates.remove(&tree) {
                     fate.fail();
@@ -473,7 +474,8 @@ impl Staging {
         });
     }
 
-    /// Releases the held Writes of `tree`, up to the next guarded Start. Their Lsns stay held until flushed.
+    /// Releases the held Writes of `tree`, up to the next guarded Start. The Lsns of these Writes stay held until the
+    /// Writes are flushed.
     fn release_tree(&mut self, tree: Key) {
         let Some(HeldTree { mut queue, .. }) = self.held.remove(&tree) else { return };
         while let Some(entry) = queue.pop_front() {
@@ -494,8 +496,9 @@ impl Staging {
         }
     }
 
-    /// Holds the tree of `segment`, which contains no other tree, behind its first Write, which was rejected.
-    /// An unowned Write gets no replacement: its tree continues without it.
+    /// Removes the first Write of `segment`, which was rejected, and holds the rest of its tree until the replacement
+    /// is staged. An unowned Write gets no replacement: its tree continues without it. `segment` contains no other
+    /// tree. Returns the rejected Write, and the Writes that were dropped with it.
     pub(super) fn reject(&mut self, segment: Segment, watermark: &Watermark) -> (Entry, Outcomes) {
         let mut entries = segment.into_entries();
         let mut dropped = Outcomes::new();
@@ -513,7 +516,8 @@ impl Staging {
         (rejected, dropped)
     }
 
-    /// Holds the tree of `segment` behind its first Write, which goes to the slow lane.
+    /// Removes the first Write of `segment` for the slow lane, and holds the rest of its tree. `segment` contains no
+    /// other tree.
     pub(super) fn block(&mut self, segment: Segment, watermark: &Watermark) -> Entry {
         let mut entries = segment.into_entries();
         let Some(blocked) = entries.pop_front() else { unreachable!("a blocked segment has a first Write") };
@@ -538,7 +542,8 @@ impl Staging {
         self.held.insert(tree, HeldTree { reason, queue });
     }
 
-    /// Releases the tree of `entry`, which the slow lane has finished.
+    /// Releases the tree of `entry` when the slow lane knows the outcome. Returns the Writes that were dropped because
+    /// a Start failed.
     pub(super) fn unblock(&mut self, entry: &Entry, outcome: &Outcome) -> Outcomes {
         let mut dropped = Outcomes::new();
         let tree = entry.meta.tree;
@@ -607,7 +612,7 @@ impl Staging {
         outcomes
     }
 
-    /// Stages an unowned Write again that was not committed under an earlier registration.
+    /// Stages an unowned Write again, because it was not committed under an earlier registration.
     pub(super) fn restage(&mut self, mut entry: Entry, watermark: &Watermark) -> Outcomes {
         let mut outcomes = Outcomes::new();
         if let Write::Start(start) = &mut entry.write {
@@ -633,7 +638,7 @@ impl Staging {
         outcomes
     }
 
-    /// Closes the lane and takes all Writes out, for a lane that ends without the database.
+    /// Closes the lane and takes all its staged Writes, which are not flushed any more.
     pub(super) fn close_and_take_all(&mut self) -> Vec<Entry> {
         self.is_closed = true;
         let mut entries: Vec<Entry> = self.segments.drain(..).flat_map(Segment::into_entries).collect();

@@ -77,8 +77,8 @@ impl Watermark {
 
     /// Returns the outcome of `lsn` if it is settled; takes no lock in the common case.
     fn peek(&self, lsn: Lsn, waiter: Option<u64>) -> Option<Outcome> {
-        // an Lsn enters `held`, and an outcome is kept, before the watermark passes it; so loads in this
-        // order never miss one
+        // an Lsn enters `held`, and its outcome is kept, before the watermark passes the Lsn; so loads in
+        // this order miss neither
         let watermark = self.lsn();
         let is_held_empty = self.held.load(SeqCst) == 0;
         if self.exceptions.load(SeqCst) == 0 {
