@@ -1,5 +1,5 @@
-//! [`Companions`]: the files beside a database, open while this process uses them; and [`FileIdentity`], which shows
-//! whether a path still leads to the file that was opened.
+//! [`Companions`]: the files beside a database, which are open while this process uses them. And [`FileIdentity`],
+//! which shows whether a path still leads to the file that was opened.
 //!
 //! `fcntl` locks do not exclude threads of one process, and closing *any* descriptor of a file drops all locks that the
 //! process has on it. Therefore a process has one descriptor per file. The process counts the users of the descriptor.
@@ -37,7 +37,7 @@ pub(crate) struct CompanionFiles {
     pub(crate) wake: File,
 }
 
-/// A use of the companion files: they stay open until it is dropped.
+/// A use of the companion files, which stay open until all uses are dropped.
 pub(crate) struct OpenCompanions {
     companions: Arc<Companions>,
     /// Always `Some`, until the drop takes it under the lock.
@@ -107,7 +107,7 @@ impl CompanionFiles {
         let mut bytes = [0; 16];
         bytes[..8].copy_from_slice(&nonce.to_be_bytes());
         bytes[8..].copy_from_slice(&count.to_be_bytes());
-        // if the write fails, a loss may go undetected
+        // if the write fails, a later loss of flushes may not be detected
         let _ = self.presence.write_all_at(&bytes, 0);
     }
 }
@@ -131,16 +131,16 @@ impl Drop for OpenCompanions {
     }
 }
 
-/// The number of counted flushes of a database.
+/// The flush count of a database: a number that flushes increment, and by which a loss of flushes is detected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct FlushCount {
-    /// Identifies the database.
+    /// A random number that identifies the database.
     pub(crate) nonce: i64,
     pub(crate) count: i64,
 }
 
 impl FlushCount {
-    /// Fails if the database has fewer flushes than the copy of its count. A copy of another database is ignored.
+    /// Fails if the flush count in the database is smaller than its copy. Ignores the copy of another database's count.
     pub(crate) fn check(self, path: &Path, copy: Self) -> Result<(), StoreError> {
         if self.nonce != copy.nonce || self.count >= copy.count {
             return Ok(());
@@ -175,7 +175,8 @@ impl FileIdentity {
         Self { device: metadata.dev(), inode: metadata.ino() }
     }
 
-    /// Fails if a path leads to another file or to none. Returns the length of the file, or 0 if it cannot be read.
+    /// Fails if a path leads to another file, or to no file. Returns the length of the file in bytes, or 0 if it cannot
+    /// be read.
     pub(crate) fn check(self, path: &Path) -> Result<u64, StoreError> {
         let change = match std::fs::metadata(path) {
             Ok(metadata) if Self::of_metadata(&metadata) == self => return Ok(metadata.len()),

@@ -1,4 +1,5 @@
-//! [`Database`]: the only connection that writes, the order of its users, and its replacement after disk errors.
+//! [`Database`]: the only connection that writes, the order in which threads use it, and its replacement after disk
+//! errors.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering::SeqCst;
@@ -23,9 +24,9 @@ use crate::file_share::{FileShare, WriteTurn};
 use crate::fork::{Disconnect, SqliteUse};
 use crate::notify::Listener;
 
-/// Time that a transaction waits at the turnstile for other processes before it yields to the next one of this process.
+/// Maximum time that a transaction waits for other processes, before the next transaction of this process may try.
 pub(crate) const TURN_TIMEOUT: Duration = Duration::from_secs(1);
-/// Time that a transaction waits for SQLite's lock, while no other process is known, before it checks for one.
+/// Time that a transaction waits for SQLite's lock before it checks whether another process has a registration.
 const TIMEOUT_WITHOUT_PEERS: Duration = Duration::from_millis(50);
 /// Total time that a transaction waits if the caller does not retry.
 pub(crate) const MAX_WRITE_WAIT: Duration = Duration::from_mins(1);
@@ -41,7 +42,7 @@ pub(crate) struct Writer {
     pub(crate) conn: Connection,
     /// The main database file.
     pub(crate) database_file: FileIdentity,
-    /// The write-ahead log, once a transaction has begun: by then SQLite has created it.
+    /// The write-ahead log; `None` before the first transaction begins, because SQLite creates the file at that moment.
     log_file: Option<FileIdentity>,
 }
 
@@ -78,27 +79,27 @@ pub(crate) struct Database {
     pub(crate) workers: Mutex<Vec<i64>>,
     /// Number of lease renewals so far.
     pub(crate) renewals: AtomicU64,
-    /// Whether a sweep is due: a takeover has begun and has not yet woken the executions that the dead worker should
-    /// have woken, or the regular interval has passed.
+    /// Whether a sweep is due. Sweeps are due at regular intervals, and after a takeover, to wake the executions that
+    /// the dead worker should have woken.
     pub(crate) is_sweep_due: AtomicBool,
     /// The connection that writes. `None` after an error that leaves its view of the disk in doubt: the next use opens
     /// a new one.
     pub(crate) writer: Mutex<Option<Writer>>,
     /// The file that the store's connections have open; `None` while no connection is open.
     pub(crate) database_file: Mutex<Option<FileIdentity>>,
-    /// The nonce of the database, which identifies it in copies of the flush count.
+    /// The random number that identifies the database in copies of the flush count.
     pub(crate) nonce: i64,
-    /// Length of the log, in bytes, at which it is emptied next.
+    /// Length of the log, in bytes, at which the store empties the log next.
     pub(crate) log_bytes_limit: AtomicU64,
-    /// Time of the last counted flush.
+    /// Time of the store's last flush that incremented the flush count.
     pub(crate) flush_counted_at: Mutex<Option<Instant>>,
-    /// Open connections for reads that are not in use.
+    /// Open read connections that are not in use.
     pub(crate) idle_readers: Mutex<Vec<Connection>>,
     /// Whether all registrations are closed, so that no connection stays open.
     pub(crate) is_idle: AtomicBool,
     /// Limits the number of concurrent reads for async callers.
     pub(crate) read_permits: Arc<Semaphore>,
-    /// The order in which queues and keys are served by the next claims.
+    /// The order in which the next claims serve queues and queue keys.
     pub(crate) fair_share: Mutex<FairShare>,
 }
 
@@ -140,8 +141,9 @@ impl Database {
 
     /// Runs `work` in one durable transaction, when it is this thread's turn. `action` describes the work in errors.
     ///
-    /// After an error, no part of the work is durable, except that after `Unavailable` the outcome is unknown. The wait
-    /// for another process that keeps its transaction open is short: the caller retries unless the engine is stopping.
+    /// After `Unavailable`, the work may be durable or not. After any other error, no part of the work is durable. If
+    /// another process keeps its transaction open, this function fails after a short wait; the caller retries unless
+    /// the engine is stopping.
     pub(crate) fn write<T>(
         &self,
         action: &str,
@@ -159,7 +161,7 @@ impl Database {
         self.try_write(MAX_WRITE_WAIT, work).map_err(|error| error.into_store_error(&self.path, action))
     }
 
-    /// Tries to run `work` in one durable transaction: waits at most `timeout` for other processes.
+    /// Tries to run `work` in one durable transaction. Waits at most `timeout` for other processes.
     pub(crate) fn try_write<T>(
         &self,
         timeout: Duration,
@@ -170,8 +172,8 @@ impl Database {
         let mut lock_timeout = TIMEOUT_WITHOUT_PEERS;
         let transaction = loop {
             match self.begin(deadline.min(Instant::now() + TURN_TIMEOUT), lock_timeout) {
-                // a process that registered in the meantime may use the turnstile: without it, a gap between its
-                // transactions is rare
+                // Another process may have registered in the meantime, and may use the turnstile. A process that does
+                // not use it, too, rarely finds a gap between the transactions of the other one.
                 Err(error) if error.is_busy() && Instant::now() < deadline => {
                     self.share.check_for_peers();
                     lock_timeout = TURN_TIMEOUT;
@@ -187,14 +189,15 @@ impl Database {
         result
     }
 
-    /// Waits for this thread's turn, for other processes until `deadline`, and begins a transaction. While no other
-    /// process is known, the wait for SQLite's lock ends after `lock_timeout`.
+    /// Waits for this thread's turn, and begins a transaction. Waits for other processes until `deadline`. While no
+    /// other process is known, the wait for SQLite's lock ends after `lock_timeout`.
     fn begin(&self, deadline: Instant, lock_timeout: Duration) -> DbResult<OpenTransaction<'_>> {
         let turn = self.share.wait_for_turn(deadline).ok_or(DbError::Busy)?;
         let in_sqlite = SqliteUse::enter();
         let began_at = Instant::now();
         let mut slot = self.writer.lock();
-        // taken out while in use: a panic in the work drops the connection with its unfinished transaction
+        // the connection leaves the slot while in use: a panic in the work then drops it with its unfinished
+        // transaction
         let mut writer = match slot.take() {
             Some(writer) => writer,
             None => self.open_writer(deadline)?,
@@ -247,7 +250,7 @@ impl Database {
         work: impl FnOnce(&Connection) -> DbResult<T>,
         commit_time: &mut Duration,
     ) -> DbResult<T> {
-        // dropped in reverse order
+        // these variables are dropped in reverse order: the turn ends last
         let _turn = transaction.turn;
         let _in_sqlite = transaction.in_sqlite;
         let mut slot = transaction.slot;
@@ -263,8 +266,8 @@ impl Database {
                         self.limit_log(conn, log);
                         value
                     }),
-                    // The transaction may be on the disk or not, and a retry may report success for data that the
-                    // first attempt lost.
+                    // The transaction may be on the disk or not. A second COMMIT could report success for data that the
+                    // first one lost.
                     Err(error) => return Err(unknown_outcome(self.note_sync_failure(error), &self.path)),
                 }
             }
@@ -282,8 +285,8 @@ impl Database {
 
     /// Writes a long log into the database, and empties it. SQLite restarts the log only at a moment at which no reader
     /// needs it, and overlapping readers leave no such moment. Here, new readers find all committed data in the
-    /// database, so that the log becomes unused. A reader that keeps its snapshot is not waited for: the next attempt
-    /// follows when the log has grown by a half.
+    /// database, so that the log becomes unused. If a reader keeps its snapshot for too long, the next attempt follows
+    /// when the log has grown by a half. `len` is the length of the log in bytes.
     fn limit_log(&self, conn: &Connection, len: u64) {
         if len < self.log_bytes_limit.load(SeqCst) {
             return;
@@ -314,7 +317,7 @@ impl Database {
         self.database_file.lock().map_or(Ok(()), |database| database.check(&self.path).map(drop))
     }
 
-    /// Fails if the database was replaced by another one, or has fewer flushes than were counted.
+    /// Fails if another database has replaced this one, or if the flush count is smaller than its copy.
     pub(crate) fn check_flush_count(
         &self,
         copied_count: Option<FlushCount>,
@@ -353,7 +356,7 @@ fn commit(conn: &Connection) -> DbResult<()> {
     Ok(())
 }
 
-/// Returns `Unavailable` for the error of a failed COMMIT: no error code of it proves that nothing was committed.
+/// Returns `Unavailable` for the error of a failed COMMIT, because no error code proves that nothing was committed.
 fn unknown_outcome(error: DbError, path: &Path) -> DbError {
     let error = match error.into_store_error(path, "committing") {
         error @ StoreError::Corrupt(_) => error,

@@ -14,7 +14,8 @@ pub(crate) enum DbError {
     Store(StoreError),
     /// Another process held the write lock for too long; no transaction was begun.
     Busy,
-    /// A row of a batch exists already: the flush must be applied again row by row. Never leaves this crate.
+    /// A row of a batch statement exists already, so the flush must be applied again row by row. Never leaves this
+    /// crate.
     RetryRowByRow,
 }
 
@@ -34,7 +35,7 @@ impl From<StoreError> for DbError {
 }
 
 impl DbError {
-    /// Describes the error for people.
+    /// Returns a description of the error for people.
     pub(crate) fn detail(&self) -> String {
         match self {
             DbError::Sqlite(error) => detail(error),
@@ -68,7 +69,7 @@ impl DbError {
         matches!(self.code(), Some(ConstraintViolation | TooBig | TypeMismatch))
     }
 
-    /// Whether a sync has failed: its data can be read, but is not on the disk.
+    /// Whether a sync has failed: the data that it should have written can be read, but is not on the disk.
     pub(crate) fn is_sync_failure(&self) -> bool {
         use rusqlite::ffi::{SQLITE_IOERR_DIR_FSYNC, SQLITE_IOERR_FSYNC};
         let DbError::Sqlite(error) = self else { return false };
@@ -117,7 +118,7 @@ impl DbError {
         };
         let at = path.display();
         let Some(code) = error.sqlite_error_code() else {
-            // a value of a type that the schema does not use
+            // the error is one of the driver: a column has a type that the schema does not use
             return StoreError::Corrupt(format!(
                 "{action} in {at}: a column has a value of an unexpected type ({error})"
             ));
@@ -150,7 +151,7 @@ impl DbError {
     }
 }
 
-/// The driver's message, without the name of its error type.
+/// Returns the driver's message, without the name of its error type.
 pub(crate) fn detail(error: &rusqlite::Error) -> String {
     match error {
         rusqlite::Error::SqliteFailure(_, Some(message)) => message.clone(),

@@ -27,7 +27,8 @@ use tokio::time::Instant;
 use crate::companions::{CompanionFiles, Companions, OpenCompanions};
 use crate::notify::Hints;
 
-/// Bytes of the turnstile, locked by the process that writes next, that writes now, and that opens or migrates.
+/// Bytes of the turnstile file that processes lock: the next writer, the present writer, and a process that opens or
+/// migrates the database.
 const NEXT_WRITER_BYTE: i64 = 0;
 const WRITER_BYTE: i64 = 1;
 const OPENER_BYTE: i64 = 2;
@@ -44,7 +45,7 @@ static OPEN_SHARES: Mutex<BTreeMap<PathBuf, Arc<FileShare>>> = Mutex::new(BTreeM
 
 /// The state of one database file in this process.
 pub(crate) struct FileShare {
-    /// The process that opened the files: a forked child inherits the files, but none of the locks.
+    /// The id of the process that opened the files. A forked child inherits the files, but none of the locks.
     process_id: u32,
     pub(crate) companions: Arc<Companions>,
     /// Admits the threads of this process one at a time, in the order of their arrival.
@@ -54,7 +55,7 @@ pub(crate) struct FileShare {
     turnstile_changed: Condvar,
     /// Registrations of this process by worker_id; each keeps the companions open.
     registrations: Mutex<HashMap<i64, OpenCompanions>>,
-    /// Whether another process has a registration.
+    /// Whether another process had a registration at the last check.
     has_peers: AtomicBool,
     /// Whether parts of the log may not be on the disk although they can be read.
     is_log_doubtful: AtomicBool,
@@ -66,16 +67,16 @@ pub(crate) struct FileShare {
 /// The state of the turnstile in this process.
 #[derive(Default)]
 struct TurnstileState {
-    /// Whether a thread waits at the turnstile for this process.
+    /// Whether the helper thread waits at the turnstile for this process.
     has_waiting_thread: bool,
-    /// Whether a writer waits for that thread.
+    /// Whether a writer waits for the helper thread.
     has_waiting_writer: bool,
-    /// The result of the thread for that writer: whether it locked the writer's byte. `None` while it waits.
+    /// Whether the helper thread has locked the writer's byte for that writer; `None` while the helper thread waits.
     has_locked: Option<bool>,
 }
 
-/// Forgets in a forked child which files its parent has open. Closes nothing: that would drop locks that the child
-/// acquires on the same files later.
+/// Forgets, in a forked child, the files that its parent has open. Does not close them: closing them later would drop
+/// locks that the child has acquired on the same files.
 pub(crate) fn forget_open_files() {
     std::mem::forget(std::mem::take(&mut *OPEN_SHARES.lock()));
 }
@@ -110,8 +111,8 @@ impl FileShare {
         Ok(share)
     }
 
-    /// Waits for this thread's turn to write; for other processes until `deadline`. While the turn is held, no other
-    /// thread of this process writes, and other processes queue behind it. Returns `None` after the deadline.
+    /// Waits for this thread's turn to write. Waits for other processes until `deadline`, and returns `None` after it.
+    /// During the turn, no other thread of this process writes, and other processes queue behind it.
     pub(crate) fn wait_for_turn(self: &Arc<Self>, deadline: Instant) -> Option<WriteTurn<'_>> {
         let thread_order = self.thread_order.lock();
         let mut locked = None;
@@ -124,12 +125,13 @@ impl FileShare {
         Some(WriteTurn { locked, _thread_order: thread_order })
     }
 
-    /// Passes the turnstile. Returns false if the system has no such locks, and `None` after the deadline. Only one
-    /// thread of this process at a time runs this function.
+    /// Waits at the turnstile, and locks the writer's byte. Returns false if the system does not support such locks,
+    /// and `None` after the deadline. Only one thread of this process at a time runs this function.
     ///
     /// The turnstile has two locks: the process that holds the first one writes next, so a busy process cannot overtake
     /// it. The system grants a lock in the order of the requests, but supports no deadline. Therefore a helper thread
-    /// waits for this process and passes the lock to the writer; it releases a lock that was granted too late.
+    /// waits for this process, and passes the lock to the writer. If the lock is granted too late, the helper thread
+    /// releases it.
     fn pass_turnstile(self: &Arc<Self>, turnstile: &File, deadline: Instant) -> Option<bool> {
         let mut state = self.turnstile.lock();
         if !state.has_waiting_thread {
@@ -160,7 +162,7 @@ impl FileShare {
         state.has_locked.take()
     }
 
-    /// Waits for both locks of the turnstile. This process may hold the first one already.
+    /// Waits in the helper thread for both locks of the turnstile. This process may hold the first one already.
     fn wait_at_turnstile(&self) {
         let open_files = self.companions.open();
         let mut has_locked = false;
@@ -180,8 +182,8 @@ impl FileShare {
         }
     }
 
-    /// Waits until no other store of any process is opening the file; for other processes until `deadline`. Returns
-    /// `None` after the deadline.
+    /// Waits until no other store, of any process, is opening the file. Waits for other processes until `deadline`, and
+    /// returns `None` after it.
     pub(crate) fn lock_opening(&self, deadline: Instant) -> Option<WriteTurn<'_>> {
         let thread_order = self.thread_order.lock();
         let open_files = self.companions.open().ok()?;
@@ -215,7 +217,8 @@ impl FileShare {
         Ok(())
     }
 
-    /// Reverts [`lock_presence`](Self::lock_presence). The last registration of the process closes its companions.
+    /// Reverts [`lock_presence`](Self::lock_presence). After the last registration of the process, the companion files
+    /// are closed.
     pub(crate) fn release_presence(&self, worker: i64) {
         let mut registrations = self.registrations.lock();
         if let Some(open_files) = registrations.remove(&worker) {
@@ -271,7 +274,8 @@ impl FileShare {
         self.hints.announce(listener, self.has_peers.load(Relaxed));
     }
 
-    /// Returns the value of `ready.seq` for an execution that is queued now: the time, but unique in this process.
+    /// Returns the value of `ready.seq` for an execution that is queued at `now`: the time in microseconds, raised if
+    /// this is needed to make it unique in this process.
     pub(crate) fn next_seq(&self, now: Timestamp) -> i64 {
         // only the holder of the write turn gets here, so no other thread changes the value at the same time
         let seq = now.as_micros().max(self.last_seq.load(Relaxed) + 1);
@@ -280,7 +284,7 @@ impl FileShare {
     }
 }
 
-/// The right to write, until it is dropped.
+/// The right to write. Dropping the value ends the turn.
 pub(crate) struct WriteTurn<'a> {
     /// The locked byte of the turnstile; `None` if the turnstile is not in use.
     locked: Option<(OpenCompanions, i64)>,

@@ -1,12 +1,13 @@
 //! Processes that fork while stores are open.
 //!
 //! SQLite records in process memory which locks it holds on a file. A forked child inherits that memory, but not the
-//! locks: with a connection of its own it would read and write without them. Therefore all connections are closed
-//! before a fork, while no thread is inside SQLite. The parent opens them again at the next use, and the child starts
-//! without any. The child never uses or drops its copies of the parent's stores: only the parent may close them.
+//! locks. With a connection of its own, the child would read and write without locks. Therefore all connections are
+//! closed before a fork, while no thread is inside SQLite. The parent opens them again at the next use, and the child
+//! starts without any. The child never uses or drops its copies of the parent's stores, because only the parent may
+//! close them.
 //!
-//! A fork without [`before_fork`] leads to a child that cannot open its parent's files: `FileShare` records its
-//! process.
+//! After a fork without [`before_fork`], the child cannot open its parent's files, because each `FileShare` contains
+//! the id of its process.
 
 use std::cell::RefCell;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
@@ -20,7 +21,7 @@ const MAX_FORK_DELAY: Duration = Duration::from_secs(2);
 
 /// A store that can close its connections.
 pub(crate) trait Disconnect: Send + Sync {
-    /// Closes all connections, while none is in use; the next use opens new ones.
+    /// Closes all connections, while no connection is in use. The next use opens new ones.
     fn disconnect(&self);
 }
 
@@ -35,8 +36,8 @@ thread_local! {
     static FORKING: RefCell<Option<PendingFork>> = const { RefCell::new(None) };
 }
 
-/// A fork in progress. The forking thread holds the lock across the fork; held by another thread, it would stay locked
-/// in the child for ever.
+/// A fork in progress. The forking thread holds the lock of the state during the fork. A lock that another thread holds
+/// would stay locked in the child for ever.
 type PendingFork = (MutexGuard<'static, ForkState>, Vec<Arc<dyn Disconnect>>);
 
 /// The uses of SQLite in this process, and the stores to disconnect before a fork.
@@ -91,8 +92,8 @@ pub(crate) fn is_forked_child() -> bool {
     IS_FORKED_CHILD.load(SeqCst)
 }
 
-/// Waits until no thread is inside SQLite, and closes all connections. To be called right before the process forks, in
-/// the forking thread.
+/// Waits until no thread is inside SQLite, and closes all connections. If the wait is longer than 2 s, closes nothing,
+/// and the child cannot use SQLite. To be called right before the process forks, in the forking thread.
 #[doc(hidden)]
 pub fn before_fork() {
     let mut state = lock_state();

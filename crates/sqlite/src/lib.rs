@@ -9,13 +9,13 @@
 //! - `flush`: turns a flush into a transaction.
 //! - `claim`: takes executions to run.
 //! - `control`: registrations, heartbeats, takeovers and changes of queues.
-//! - `read`: loads and lists.
+//! - `read`: loads records, and lists executions, queues and workers.
 //! - `admin`: migrates and checks the schema.
 //!
 //! The SQL is in `queries/`, except for short statements.
 //!
-//! Do not open the database from a second copy of SQLite in the same process (another library that contains
-//! its own): closing a file drops all `fcntl` locks that a process has on it, including those of the first copy.
+//! Do not open the database from a second copy of SQLite in the same process, such as one inside another library. When
+//! that copy closes the file, the system drops all `fcntl` locks of the process on it, including those of this crate.
 
 mod admin;
 mod claim;
@@ -67,7 +67,7 @@ use crate::fork::SqliteUse;
 /// Maximum length of a database's path, in bytes: no system opens a longer one.
 const MAX_PATH_BYTES: usize = 4_096;
 
-/// Time that processes of older programs have to end.
+/// Maximum time that a migration waits until the processes of older programs have ended.
 const OLDER_ENGINES_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Time that opening waits for another process that opens or migrates the same file.
@@ -79,12 +79,13 @@ const OPEN_LOG_TIMEOUT: Duration = Duration::from_millis(100);
 /// Options for opening a [`SqliteStore`].
 #[derive(Clone, Default)]
 pub struct SqliteOptions {
-    /// The durability that `Ok` from a commit promises: full (the default), or relaxed, where a crash of the machine
-    /// may undo the last commits.
+    /// The durability that `Ok` from a commit promises: full (the default) or relaxed. With relaxed, a crash of the
+    /// machine may undo the last commits.
     pub durability: Durability,
     /// The source of the current time; the machine's clock unless a test sets another.
     pub clock: Option<Arc<dyn Clock>>,
-    /// Whether to reject a path without a database of Stepfast, where opening would otherwise create one.
+    /// Whether opening fails if the path has no database of Stepfast, or one with an older schema. Otherwise, opening
+    /// creates or migrates the database.
     pub must_exist: bool,
     /// The name of the registered SQLite VFS for all connections; `None` for the default one. For tests.
     #[doc(hidden)]
@@ -95,20 +96,21 @@ pub struct SqliteOptions {
 ///
 /// Commits run on the calling thread. One writer at a time is active in all processes together, and waiting writers are
 /// served in order. Reads for async callers run on the blocking threads of the tokio runtime in which they are awaited,
-/// and never wait for a writer. Dropping the store without closing its workers has the effect of the death of their
-/// process: peers take them over.
+/// and never wait for a writer. If the store is dropped before its workers are closed, they count as dead, and other
+/// workers take them over.
 pub struct SqliteStore {
     database: Arc<Database>,
 }
 
 impl SqliteStore {
-    /// Opens the database at `path`, creates it if it does not exist, and brings its schema up to date. An older schema
-    /// in a database of more than 1 GiB is left to [`migrate`](Self::migrate): the error says so.
+    /// Opens the database at `path`, creates it if it does not exist, and brings its schema up to date. Fails if the
+    /// schema is older and the database has more than 1 GiB: only [`migrate`](Self::migrate) brings such a schema up to
+    /// date.
     pub fn open(path: impl AsRef<Path>, options: SqliteOptions) -> Result<Self, StoreError> {
         Self::open_and_migrate(path.as_ref(), options, false)
     }
 
-    /// Opens a database as `open` does. With `is_migration_requested`, brings its schema up to date whatever its size.
+    /// Opens a database as `open` does. If `is_migration_requested`, migrates a database of any size.
     fn open_and_migrate(
         path: &Path,
         options: SqliteOptions,
@@ -124,7 +126,7 @@ impl SqliteStore {
         let _in_sqlite = SqliteUse::enter();
         let open_error = |reason: String| StoreError::Open { store: path.display().to_string(), reason };
         if options.must_exist {
-            // before any companion file is created
+            // checked before any companion file is created
             if !path.exists() {
                 return Err(open_error("there is no such file; is the path right?".to_owned()));
             }
@@ -171,7 +173,7 @@ impl SqliteStore {
                     bytes as f64 / f64::from(1 << 30)
                 )));
             }
-            // before counting processes: a process that starts later reads that it is too old
+            // announced before the processes are counted: a process that starts later reads that it is too old
             let can_announce = migrate::announce_migration(&writer.conn).map_err(explain)?;
             wait_for_older_engines(&share, can_announce).map_err(open_error)?;
         }
@@ -181,16 +183,17 @@ impl SqliteStore {
         if let Some((found, supported)) = schema::find_newer_version(&writer.conn).map_err(explain)? {
             return Err(StoreError::NewerSchema { found, supported });
         }
-        // before the database: the copy is never ahead of it, and other processes continue to count
+        // the copy is read before the database, because other processes continue to count: the copy must not be the
+        // newer one
         let copied_count = open_files.read_flush_count();
         let flush_count = conn::read_flush_count(&writer.conn).map_err(explain)?;
         if let Some(Err(error)) = copied_count.map(|copied_count| flush_count.check(&path, copied_count)) {
-            // the files stay as they are
+            // closing must not change the files
             conn::close_without_checkpoint(writer.conn);
             return Err(open_error(error.to_string()));
         }
-        // Processes that were killed after a failed sync leave a log that can be read but is not on the disk. And a new
-        // database records its identity in its main file: if its log is lost, it is not mistaken for another database.
+        // Processes that were killed after a failed sync leave a log that can be read but is not on the disk. In a new
+        // database, this also moves the identity from the log to the main file, where it survives a loss of the log.
         if (has_log || is_migrated) && share.has_no_registrations() {
             conn::renew_log(&writer.conn, OPEN_LOG_TIMEOUT).map_err(explain)?;
         }
@@ -253,7 +256,7 @@ impl SqliteStore {
         let permit = self.database.read_permits.clone().acquire_owned().await;
         let permit = permit.map_err(|_| StoreError::Unavailable("the store is closed".to_owned()))?;
         let database = self.database.clone();
-        // the thread owns the permit: it finishes the read even if the caller is dropped
+        // the thread owns the permit, because the thread finishes the read even if the caller is dropped
         let read_with_permit = move || {
             let _permit = permit;
             read(&database)
@@ -262,7 +265,8 @@ impl SqliteStore {
     }
 }
 
-/// Waits before a migration until the engines of older programs have ended. The error says why some still run.
+/// Waits before a migration until the engines of older programs have ended. The error is the reason why some still run.
+/// If not `can_announce`, those engines cannot be asked to end.
 fn wait_for_older_engines(share: &FileShare, can_announce: bool) -> Result<(), String> {
     if share.has_no_registrations() {
         return Ok(());
@@ -271,7 +275,7 @@ fn wait_for_older_engines(share: &FileShare, can_announce: bool) -> Result<(), S
         let reason = "processes of an older program have it open, and cannot be asked to end: end them, then open it again";
         return Err(reason.to_owned());
     }
-    // clients check the schema rarely by themselves
+    // without a hint, clients rarely check the schema
     share.hints.wake_all_processes();
     tracing::info!("asking the processes of an older program to stop");
     let deadline = Instant::now() + OLDER_ENGINES_TIMEOUT;
@@ -403,7 +407,7 @@ fn resolve_path(path: &Path) -> Result<PathBuf, StoreError> {
     let Some(name) = path.file_name() else {
         return Err(open_error("this is not the path of a file; give the path of a database"));
     };
-    // never opened here: closing it would drop the locks that SQLite has on it
+    // the file is not opened here: closing it would drop the locks that SQLite has on it
     match std::fs::metadata(path) {
         Ok(found) if found.is_dir() => {
             return Err(open_error("it is a directory; give the path of a file in it"));

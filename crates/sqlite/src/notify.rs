@@ -12,8 +12,8 @@ use tokio::sync::Notify;
 
 use crate::companions::Companions;
 
-/// Number of bytes of the wake file. A process writes to the byte at its first worker_id modulo this number, so that it
-/// does not wake itself.
+/// Number of bytes of the wake file. A process writes to the byte at its first worker_id modulo this number, and
+/// ignores changes of that byte.
 const WAKE_SLOTS: usize = 4096;
 
 /// The listeners of this process, and the file that connects processes.
@@ -21,7 +21,7 @@ pub(crate) struct Hints {
     companions: Arc<Companions>,
     /// The index of the byte that this process writes, plus one; 0 before its first registration.
     slot: AtomicU64,
-    /// The value that this process wrote last.
+    /// The value that this process last wrote to its byte.
     count: AtomicU8,
     next_listener: AtomicU64,
     listeners: Mutex<Vec<Arc<Listener>>>,
@@ -32,9 +32,9 @@ pub(crate) struct Hints {
 #[derive(Default)]
 struct FileWatch {
     watcher: Option<RecommendedWatcher>,
-    /// Whether watching was attempted.
+    /// Whether the process has tried to watch the file.
     was_attempted: bool,
-    /// Bytes of other processes when the file was read last.
+    /// The bytes of other processes at the time when the file was read last.
     last_bytes: Vec<u8>,
 }
 
@@ -100,7 +100,8 @@ impl Hints {
         let _ = self.slot.compare_exchange(0, slot, Relaxed, Relaxed);
     }
 
-    /// Notifies all stores except the one that committed, which is included if several engines share it.
+    /// Notifies all stores except the one that committed, or that one too if several engines share it. If `has_peers`,
+    /// also notifies other processes.
     pub(crate) fn announce(&self, committer: u64, has_peers: bool) {
         for listener in self.listeners.lock().iter() {
             if listener.id != committer || listener.engines.load(Relaxed) > 1 {
@@ -110,12 +111,12 @@ impl Hints {
         if has_peers {
             let slot = self.slot.load(Relaxed).saturating_sub(1);
             let count = self.count.fetch_add(1, Relaxed).wrapping_add(1);
-            // only a hint: the heartbeat once a second finds changes without it
+            // an error is harmless: the heartbeat once a second finds changes without a hint
             let _ = self.companions.if_open().map(|open_files| open_files.wake.write_at(&[count], slot));
         }
     }
 
-    /// Notifies all other processes. Works before this process has a byte of its own in the file.
+    /// Notifies all other processes, even if this process has not chosen its byte yet.
     pub(crate) fn wake_all_processes(&self) {
         if let Some(open_files) = self.companions.if_open() {
             let mut byte = [0];
@@ -124,7 +125,8 @@ impl Hints {
         }
     }
 
-    /// Starts watching the file, once. If that fails, only the heartbeat once a second finds changes.
+    /// Starts watching the wake file, unless this was attempted before. If watching fails, only the heartbeat once a
+    /// second finds changes.
     pub(crate) fn watch(self: &Arc<Self>) {
         let mut watch = self.watch.lock();
         if std::mem::replace(&mut watch.was_attempted, true) {

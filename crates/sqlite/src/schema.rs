@@ -46,7 +46,7 @@ pub(crate) fn migration_texts() -> Vec<(i64, String, String)> {
     migrations().into_iter().map(text).collect()
 }
 
-/// Reads the version of the schema; 0 for an empty database.
+/// Reads the version of the schema; 0 for a database without a schema of Stepfast.
 pub(crate) fn schema_version(conn: &Connection) -> DbResult<i64> {
     let exists: bool = conn.query_row(
         "SELECT EXISTS (SELECT 1 FROM sqlite_schema WHERE type = 'table' AND name = ?1)",
@@ -83,8 +83,8 @@ pub(crate) fn newest_version() -> i64 {
     *NEWEST
 }
 
-/// Returns the schema's version, if it is or is about to be newer than this program supports, and the newest supported
-/// version.
+/// Returns the schema's version and the newest version that this program supports. `None` unless the schema is too new,
+/// or a migration to a version that is too new was announced.
 pub(crate) fn find_newer_version(conn: &Connection) -> DbResult<Option<(i64, i64)>> {
     let query = "SELECT max(oldest_engine, (SELECT max(version) FROM schema_version)) FROM shard";
     let version: i64 = conn.prepare_cached(query)?.query_row([], |row| row.get(0))?;

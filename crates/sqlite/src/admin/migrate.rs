@@ -12,8 +12,8 @@ use crate::fork::SqliteUse;
 use crate::schema::{self, HISTORY_TABLE, migrations, newest_version, schema_version};
 use crate::{SqliteOptions, SqliteStore, resolve_path};
 
-/// Size of a database, in bytes, up to which opening an engine migrates the schema by itself. A migration may rewrite
-/// tables, and a supervisor could end the process before it is finished.
+/// Size of a database, in bytes, up to which opening a store migrates the schema by itself. A migration may rewrite
+/// tables, and a supervisor could end the process before the migration is finished.
 const MAX_AUTOMATIC_MIGRATION_BYTES: i64 = 1 << 30;
 
 impl SqliteStore {
@@ -61,8 +61,8 @@ fn found_version(path: &Path) -> Result<Option<i64>, StoreError> {
     Ok((found > 0).then_some(found))
 }
 
-/// Applies the missing migrations in one transaction. Returns whether any was missing. The caller holds the lock that
-/// admits one opener at a time, of all processes.
+/// Applies the missing migrations in one transaction. Returns whether any was missing. The caller holds the [opener's
+/// lock](crate::file_share::FileShare::lock_opening), so no other process migrates.
 pub(crate) fn migrate(conn: &mut Connection) -> DbResult<bool> {
     let mut runner = Runner::new(&migrations()).set_grouped(true);
     runner.set_migration_table_name(HISTORY_TABLE);
@@ -72,7 +72,8 @@ pub(crate) fn migrate(conn: &mut Connection) -> DbResult<bool> {
         return Err(StoreError::NewerSchema { found, supported }.into());
     }
     if found < supported {
-        // peers of an older version may be writing: wait for them at the beginning, not in the middle
+        // processes of an older version may be writing: wait for them at the beginning of the transaction, not in the
+        // middle
         conn.set_transaction_behavior(rusqlite::TransactionBehavior::Immediate);
         runner.run(conn).map_err(|error| {
             // refinery's message alone does not contain the causes
@@ -95,7 +96,7 @@ pub(crate) fn migrate(conn: &mut Connection) -> DbResult<bool> {
 }
 
 /// Asks the engines of older programs to end, before the schema is brought to the newest version. Returns false if
-/// those engines do not check for that.
+/// those engines are too old to check for this.
 pub(crate) fn announce_migration(conn: &Connection) -> DbResult<bool> {
     const FIRST_CHECKING_VERSION: i64 = 3;
     if schema_version(conn)? < FIRST_CHECKING_VERSION {
@@ -110,7 +111,7 @@ pub(crate) fn is_outdated(conn: &Connection) -> DbResult<bool> {
     Ok((1..newest_version()).contains(&schema_version(conn)?))
 }
 
-/// Returns the size of the database in bytes, if it is so large that an engine leaves migrations to `db migrate`.
+/// Returns the size of the database in bytes; `None` if the database is small enough to be migrated automatically.
 pub(crate) fn bytes_above_limit(conn: &Connection) -> DbResult<Option<i64>> {
     let count = |name: &str| conn.pragma_query_value(None, name, |row| row.get::<_, i64>(0));
     let bytes = count("page_count")? * count("page_size")?;

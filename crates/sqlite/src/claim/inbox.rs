@@ -63,7 +63,7 @@ pub(crate) fn drain_inbox(sql: &mut Statements<'_>, share: &FileShare, now: Time
     queues.sort_unstable();
     queues.dedup();
     for queue in queues {
-        // the next Start in this queue counts its depth
+        // invalid, so that the next Start in this queue counts the waiting executions
         sql.run(Sql::InvalidateDepthBound, [queue])?;
     }
     let mut duplicates = 0_u64;
@@ -107,7 +107,7 @@ pub(crate) fn drain_inbox(sql: &mut Statements<'_>, share: &FileShare, now: Time
 }
 
 impl InboxRow {
-    /// Returns the reason why the row cannot become an execution; `None` if its own values show none.
+    /// Returns the reason why the row cannot become an execution; `None` if the values of the row show no such reason.
     fn rejection_reason(
         &self,
         sql: &mut Statements<'_>,
@@ -164,7 +164,8 @@ fn check_attributes(sql: &mut Statements<'_>, id: i64) -> DbResult<(bool, usize)
 }
 
 /// Returns the first column with invalid text, and its fault. SQLite stores text that is not UTF-8, but no program
-/// could read it. Control characters separate the parts of the internal key that replaces a `dedup_id`.
+/// could read it. Control characters are rejected, because they separate the parts of the internal key that replaces a
+/// `dedup_id`.
 fn find_text_fault(row: &Row<'_>) -> DbResult<Option<(&'static str, &'static str)>> {
     const TEXT_COLUMNS: [(usize, &str); 6] = [
         (2, "workflow"),

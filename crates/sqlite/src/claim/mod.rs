@@ -21,11 +21,11 @@ use crate::file_share::FileShare;
 use crate::rows::{key_bytes, key_of, optional_text, parse_execution, status_of, text};
 use crate::{read, rows};
 
-/// Number of rows fetched at a time during the search for executions.
+/// Number of rows that the search for executions reads at a time.
 const PAGE_ROWS: usize = 64;
 
 impl Database {
-    /// Claims in one transaction, on the calling thread.
+    /// Claims executions in one transaction, on the calling thread.
     pub(crate) fn claim(&self, claim: &Claim) -> Result<ClaimReply, StoreError> {
         let (reply, counts): (ClaimReply, StatementCounts) = self.write("claiming executions", |conn| {
             let mut sql = Statements::new(conn);
@@ -71,7 +71,8 @@ impl ClaimTx<'_, '_> {
         self.reply.records.len() >= self.claim.limit || self.bytes > self.claim.max_bytes
     }
 
-    /// Claims executions whose timer is due, earliest first. An execution with a queue is queued again instead.
+    /// Claims executions whose timer is due, earliest first. An execution with a queue becomes ready instead, because
+    /// the limits of its queue apply.
     fn claim_due(&mut self) -> DbResult<()> {
         let mut after = (i64::MIN, Key::default());
         while !self.is_full() {
@@ -115,7 +116,7 @@ impl ClaimTx<'_, '_> {
         Ok(())
     }
 
-    /// Makes an execution ready whose timer is due. Returns false if it has another status by now.
+    /// Makes an execution ready, because its timer is due. Returns false if the execution no longer has this status.
     fn queue_due(&mut self, id: Key, status: Status) -> DbResult<bool> {
         let statement = if status == Status::Scheduled { Sql::QueueDueScheduled } else { Sql::QueueDue };
         if self.sql.update(Table::Executions, statement, [key_bytes(&id)])? == 0 {

@@ -10,7 +10,7 @@ use crate::error::DbResult;
 use crate::rows::{key_bytes, key_of, optional_text, text};
 
 impl ClaimTx<'_, '_> {
-    /// Claims executions from the quarantine whose trial is due, the longest quarantined first.
+    /// Claims executions in quarantine whose trial is due, the earliest trial first.
     pub(super) fn claim_quarantined(&mut self) -> DbResult<()> {
         let version = self.claim.app_version.as_deref();
         let mut rows = self.sql.get(Sql::QuarantineCandidates)?.query((self.now.as_micros(), version))?;
@@ -41,7 +41,7 @@ impl ClaimTx<'_, '_> {
                 state.take_slot(&mut self.sql, &queue_key, id, self.claim.worker.0)?;
                 state.record_starts(&mut self.sql, &queue_key, 1)?;
             }
-            // also if the execution was not claimed: the row is stale then
+            // deleted in both cases: if the execution was not claimed, its row is stale
             self.sql.run(Sql::DeleteQuarantine, [key_bytes(&id)])?;
         }
         if let [only] = self.reply.records.as_slice() {

@@ -1,4 +1,4 @@
-//! [`QueueState`]: a queue as a claim finds it, with its limits and what they still allow.
+//! [`QueueState`]: the limits of a queue, and the capacity that they leave at the time of a claim.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use crate::error::DbResult;
 use crate::rows::key_bytes;
 use crate::rows::queues::{next_ready_key, read_queue};
 
-/// Maximum number of a queue's keys that one claim considers.
+/// Maximum number of queue keys that one claim considers in a queue.
 const MAX_KEYS_PER_QUEUE: usize = 1_000;
 
 /// A queue with ready executions.
@@ -67,8 +67,8 @@ impl QueueState {
         Ok(Some(state))
     }
 
-    /// Chooses the scope of the claim: only woken executions, if these workflows have any. Otherwise starts, and the
-    /// rate applies.
+    /// Chooses the scope of the claim in a queue with a rate. If these workflows have woken executions, only these are
+    /// claimed. Otherwise starts are claimed, and the rate limits their number.
     pub(crate) fn choose_scope(&mut self, sql: &mut Statements<'_>, workflows: &[Arc<str>]) -> DbResult<()> {
         if self.scope == ClaimScope::All {
             return Ok(());
@@ -84,7 +84,7 @@ impl QueueState {
         Ok(())
     }
 
-    /// Returns the number of further executions that the limits per key allow for a key.
+    /// Returns the number of further executions that the limits per queue key allow for a key.
     pub(crate) fn key_capacity(&mut self, sql: &mut Statements<'_>, key: &str) -> DbResult<usize> {
         let mut capacity = usize::MAX;
         if let Some(limit) = self.limits.key_concurrency {
@@ -128,7 +128,7 @@ impl QueueState {
         Ok(usage)
     }
 
-    /// Takes a slot for an execution that runs from now on.
+    /// Takes a slot for an execution that runs from now on, if the queue has slots.
     pub(crate) fn take_slot(
         &self,
         sql: &mut Statements<'_>,
@@ -142,7 +142,7 @@ impl QueueState {
         Ok(())
     }
 
-    /// Records starts of a key for the rates.
+    /// Records a number of starts with a queue key, which count for the rates.
     pub(crate) fn record_starts(
         &self,
         sql: &mut Statements<'_>,
@@ -172,7 +172,7 @@ impl QueueState {
     ) -> DbResult<ReadyQueue> {
         let mut keys = Vec::new();
         let mut has_more_keys = false;
-        // first the keys after `after`, then those from the beginning up to it
+        // first the keys after `after`, then the keys from the beginning up to `after`
         for (begin, end) in [(Some(after), None), (None, Some(after))] {
             let mut position = begin.map(Arc::from);
             loop {

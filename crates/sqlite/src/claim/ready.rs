@@ -17,11 +17,11 @@ use crate::error::DbResult;
 use crate::rows::queues::ready_queues;
 use crate::rows::{key_bytes, key_of};
 
-/// The position of a `ready` row within its key: priority, seq, execution.
+/// The position of a `ready` row within its queue key: priority, seq, execution.
 type ReadyPosition = (i64, i64, Key);
 
 impl ClaimTx<'_, '_> {
-    /// Claims from each queue and key what fairness and limits allow.
+    /// Claims ready executions from each queue and queue key, as far as fairness and limits allow.
     pub(super) fn claim_ready(&mut self, fair_share: &mut FairShare) -> DbResult<()> {
         if self.is_full() {
             return Ok(());
@@ -45,8 +45,8 @@ impl ClaimTx<'_, '_> {
         Ok(())
     }
 
-    /// Claims from these queues. From a queue with a rate, only woken executions are claimed, if it has any, unless
-    /// `claims_starts`. Returns the queues from which only woken executions were claimed.
+    /// Claims ready executions from these queues. If a queue with a rate has woken executions, only these are claimed
+    /// from it, unless `claims_starts`. Returns the queues from which only woken executions were claimed.
     fn claim_from_queues(
         &mut self,
         fair_share: &mut FairShare,
@@ -77,7 +77,7 @@ impl ClaimTx<'_, '_> {
         Ok(woken.map(|state| state.name.clone()).collect())
     }
 
-    /// Claims the first ready executions of a key, of all workflows.
+    /// Claims the first ready executions of a queue key, of all workflows that the worker has registered.
     fn claim_allocation(&mut self, allocation: &Allocation, state: &QueueState) -> DbResult<()> {
         let workflows = self.claim.workflows.clone();
         // a page per workflow, refilled when it is used up: no rows of other workflows are read
@@ -93,7 +93,7 @@ impl ClaimTx<'_, '_> {
             let first = pages.iter_mut().filter(|(_, page)| !page.is_empty()).min_by_key(|(_, page)| page[0]);
             let Some((workflow, page)) = first else { break };
             if claimed_count == allocation.limit {
-                // whether a rate allows for more is for the next claim to find out
+                // the next claim finds out whether the rate allows more starts
                 self.reply.has_more |= allocation.is_truncated || state.scope == ClaimScope::Starting;
                 self.reply.is_limited |= !allocation.is_truncated;
                 break;
@@ -103,12 +103,12 @@ impl ClaimTx<'_, '_> {
                 *page = self.read_page(allocation, state, workflow, position)?;
             }
             let (_, seq, id) = position;
-            // an execution that has not begun has no record
+            // a negative seq marks an execution that has begun: its record is loaded
             if self.claim_execution(id, Status::Queued, seq < 0)? {
                 state.take_slot(&mut self.sql, &allocation.key, id, self.claim.worker.0)?;
                 claimed_count += 1;
             }
-            // also if the execution was not claimed: the row is stale then
+            // deleted in both cases: if the execution was not claimed, its row is stale
             self.sql.delete(Table::Ready, Sql::DeleteReady, [key_bytes(&id)])?;
         }
         state.record_starts(&mut self.sql, &allocation.key, claimed_count)

@@ -1,4 +1,4 @@
-//! Connections: opens the database with settings that are checked, and prepares statements.
+//! Connections: opens the database, verifies the settings of each connection, and prepares statements.
 
 pub(crate) mod row_counts;
 pub(crate) mod statements;
@@ -13,21 +13,21 @@ use stepfast_core::store::{Durability, StoreError};
 use crate::companions::FlushCount;
 use crate::error::{DbError, DbResult, detail};
 
-/// Time that SQLite itself waits for a lock, unless a transaction sets another: a fallback below the turnstile.
+/// Time that SQLite waits for a lock, unless a transaction sets another time.
 const BUSY_TIMEOUT: Duration = Duration::from_mins(1);
-/// Page cache of the write connection, in KiB; pages are allocated on demand. The size is enough for the largest flush
-/// with random pages. It is not larger, because a commit that has split pages walks all cached pages (with 256 MiB of
-/// them, steps were 4 % slower than with 32).
+/// Size of the write connection's page cache, in KiB. SQLite allocates the pages on demand. The size is enough for the
+/// largest flush with random pages. A larger cache would cost time, because a commit that has split pages walks all
+/// cached pages. With 256 MiB, steps were 4 % slower than with 32 MiB.
 const WRITER_CACHE_KIB: i64 = 64 * 1024;
-/// Page cache of a read connection, in KiB.
+/// Size of a read connection's page cache, in KiB.
 const READER_CACHE_KIB: i64 = 16 * 1024;
-/// Pages of the write-ahead log from which on SQLite writes it into the database.
+/// Length of the write-ahead log, in pages, from which on SQLite writes the log into the database.
 const AUTOCHECKPOINT_PAGES: i64 = 10_000;
 
 /// Opens a connection that writes. Creates the file if it does not exist.
 pub(crate) fn open_writer(path: &Path, vfs: Option<&str>, durability: Durability) -> DbResult<Connection> {
     let conn = open(path, vfs, OpenFlags::SQLITE_OPEN_CREATE)?;
-    // the first statement that reads the file: its error describes any fault of the file
+    // this statement is the first one that reads the file, so its error describes any fault of the file
     let mode: String = conn.query_row("PRAGMA journal_mode = WAL", [], |row| row.get(0))?;
     if conn.is_readonly("main")? {
         return Err(open_error(path, "the file is read-only; make it writable, or copy it").into());
@@ -58,12 +58,13 @@ pub(crate) fn open_reader(path: &Path, vfs: Option<&str>) -> DbResult<Connection
     Ok(conn)
 }
 
-/// [Empties](empty_log) the log and makes that durable, so that no data depends on the old log. Returns false if other
-/// connections prevented it for longer than `timeout`.
+/// [Empties](empty_log) the log durably: afterwards, no data depends on the old log. Returns false if other connections
+/// prevented this for longer than `timeout`.
 ///
-/// When a sync of the log fails, the system treats the pages as written. They can be read, but are not on the disk, and
-/// no later sync writes them. An emptied log starts again with the next transaction: until that is synced, the disk may
-/// still contain the beginning of the old log, which is older than the database.
+/// When a sync of the log fails, the system treats the pages as written. Such pages can be read, but are not on the
+/// disk, and no later sync writes them. An emptied log starts again with the next transaction, which this function
+/// commits. Without its sync, the disk could still contain the beginning of the old log, which is older than the
+/// database.
 pub(crate) fn renew_log(conn: &Connection, timeout: Duration) -> DbResult<bool> {
     if !empty_log(conn, timeout)? {
         return Ok(false);
@@ -75,14 +76,14 @@ pub(crate) fn renew_log(conn: &Connection, timeout: Duration) -> DbResult<bool> 
 }
 
 /// Writes the content of the log into the database, and empties the log. Returns false if readers or a writer on other
-/// connections prevented it for longer than `timeout`.
+/// connections prevented this for longer than `timeout`.
 pub(crate) fn empty_log(conn: &Connection, timeout: Duration) -> DbResult<bool> {
     conn.busy_timeout(timeout)?;
     let is_busy: bool = conn.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |row| row.get(0))?;
     Ok(!is_busy)
 }
 
-/// Increments the flush count, and returns it.
+/// Increments the flush count, and returns the new count.
 pub(crate) fn count_flush(conn: &Connection) -> DbResult<FlushCount> {
     let mut statement = conn.prepare_cached("UPDATE flushes SET count = count + 1 RETURNING nonce, count")?;
     flush_count_of(statement.query([])?)
@@ -102,8 +103,8 @@ fn flush_count_of(mut rows: Rows<'_>) -> DbResult<FlushCount> {
     found.ok_or_else(|| DbError::corrupt("table flushes has no row"))
 }
 
-/// Closes a connection that is to be replaced soon: even if it is the last one, it does not write the log into the
-/// database.
+/// Closes a connection without writing the log into the database, which SQLite does by default when the last connection
+/// closes.
 pub(crate) fn close_without_checkpoint(conn: Connection) {
     let _ = conn.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true);
     drop(conn);
@@ -146,7 +147,7 @@ fn open_error(path: &Path, reason: impl Into<String>) -> StoreError {
     StoreError::Open { store: path.display().to_string(), reason: reason.into() }
 }
 
-/// Converts an error of opening a database to one that names the reason and what to do.
+/// Converts an error of opening a database to one that names the reason and the remedy.
 pub(crate) fn explain_open_error(path: &Path, error: DbError) -> StoreError {
     use rusqlite::ErrorCode;
     let error = match error {

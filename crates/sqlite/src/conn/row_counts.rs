@@ -2,7 +2,8 @@
 
 use stepfast_core::store::counters::{Counters, Table};
 
-/// Counts of a transaction's rows and statements, added to the totals once it is committed.
+/// Counts of a transaction's rows and statements. They are added to the store's totals when the transaction is
+/// committed.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct StatementCounts {
     pub(crate) inserted: [u64; Table::COUNT],
@@ -12,7 +13,7 @@ pub(crate) struct StatementCounts {
 }
 
 impl StatementCounts {
-    /// Adds the counts to the totals, including BEGIN and COMMIT.
+    /// Adds the counts to the totals. BEGIN and COMMIT count as two more statements.
     pub(crate) fn add_to(&self, counters: &Counters) {
         for table in Table::ALL {
             let i = table as usize;

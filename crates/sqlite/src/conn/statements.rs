@@ -12,7 +12,7 @@ use crate::error::DbResult;
 /// Number of rows that a batch statement inserts.
 pub(crate) const BATCH_ROWS: usize = 16;
 
-/// Texts of the statements that insert [`BATCH_ROWS`] rows.
+/// Texts of the batch statements, each of which inserts [`BATCH_ROWS`] rows.
 static START_RUNNING_BATCH: LazyLock<String> =
     LazyLock::new(|| repeat_values(include_str!("../../queries/start_running.sql")));
 static START_ENDED_BATCH: LazyLock<String> =
@@ -342,8 +342,8 @@ impl<'c> Statements<'c> {
         self.get_uncounted(sql)
     }
 
-    /// Returns a statement for binding its parameters, without counting it as executed. Inline, because most statements
-    /// are prepared already.
+    /// Returns a statement for binding its parameters, without counting it as executed. Inlined, because most
+    /// statements are prepared already.
     #[inline]
     pub(crate) fn get_uncounted(&mut self, sql: Sql) -> DbResult<&mut CachedStatement<'c>> {
         match &mut self.prepared[sql as usize] {

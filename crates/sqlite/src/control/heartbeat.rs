@@ -20,7 +20,7 @@ use crate::rows::{key_bytes, key_of, optional_text, request_kind, text};
 use crate::{read, schema};
 
 /// Number of lease renewals from one sweep to the next; the first renewal sweeps. A sweep wakes executions whose child
-/// has finished without a Wake, and deletes slots of executions that do not run.
+/// has ended without a Wake, and deletes slots of executions that do not run.
 const RENEWALS_PER_SWEEP: u64 = 60;
 
 impl Database {
@@ -32,7 +32,7 @@ impl Database {
             self.is_sweep_due.fetch_or(is_sweep, SeqCst);
             self.check_files()?;
         }
-        // read before the database: the copy is never ahead of it
+        // the copy is read before the database, so that it is never the newer one
         let copied_count =
             self.share.companions.if_open().and_then(|open_files| open_files.read_flush_count());
         self.read("reading a heartbeat", |conn| {

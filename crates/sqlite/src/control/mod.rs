@@ -65,7 +65,7 @@ impl Database {
                 Ok(Registration { worker: WorkerId(worker), epoch: EPOCH, now })
             }
             Err(error) => {
-                // if the registration was committed after all, it is a dead worker without executions
+                // if the registration was committed all the same, the store contains a dead worker without executions
                 if let Some(worker) = locked_worker {
                     self.share.release_presence(worker);
                 }
@@ -74,7 +74,8 @@ impl Database {
         }
     }
 
-    /// Ends a registration. Its presence lock is released even after an error: then peers take the worker over.
+    /// Ends a registration. The presence lock of the worker is released even after an error: then other workers take it
+    /// over.
     pub(crate) fn close(&self, worker: i64) -> Result<(), StoreError> {
         let closed = self.end_registration(worker);
         let mut workers = self.workers.lock();
@@ -91,7 +92,7 @@ impl Database {
         if !self.fence_workers(&[worker])?.is_empty() {
             stepfast_core::crash_point!("sqlite registration closed");
             self.requeue(worker, false)?;
-            // its last Wakes may have been fenced
+            // the last Wakes of the worker may have been fenced
             self.wake_satisfied()?;
             self.share.announce_commit(self.listener.id);
         }

@@ -1,4 +1,5 @@
-//! Takeovers of dead workers, in two independent steps. Both read the present tables, and depend on no history.
+//! Takeovers of dead workers: fences their lanes, then requeues their executions. Each of these steps depends only on
+//! the present tables, not on the result of the other step.
 
 use std::sync::atomic::Ordering::SeqCst;
 
@@ -13,7 +14,8 @@ use crate::database::Database;
 use crate::error::DbResult;
 use crate::rows::{key_bytes, key_of, optional_text};
 
-/// Maximum number of executions that one transaction of a takeover requeues; other writers get their turn in between.
+/// Maximum number of executions that one transaction of a takeover requeues or wakes. Other writers get their turn
+/// between two such transactions.
 const REQUEUE_BATCH: u64 = 1000;
 
 impl Database {
@@ -29,8 +31,8 @@ impl Database {
     /// Requeues the executions of dead workers. Returns their number.
     ///
     /// The first step fences the lanes, and commits. The second step requeues the executions that the workers still
-    /// own. It relies on the tables, not on the result of the first step, so the next heartbeat of any worker finishes
-    /// an interrupted takeover.
+    /// own. The second step relies on the tables, not on the result of the first step, so the next heartbeat of any
+    /// worker finishes an interrupted takeover.
     fn requeue_dead_workers(&self, own: i64) -> Result<u64, StoreError> {
         let (dead, owners) =
             self.read("looking for dead workers", |conn| self.find_takeover_targets(conn, own))?;
@@ -54,7 +56,7 @@ impl Database {
         Ok(recovered)
     }
 
-    /// Finds dead workers other than `own`, and owners of executions that are not registered.
+    /// Finds registered workers other than `own` that are dead, and unregistered workers that still own executions.
     pub(super) fn find_takeover_targets(
         &self,
         conn: &Connection,
@@ -85,8 +87,8 @@ impl Database {
         })
     }
 
-    /// Requeues the executions of an unregistered owner, in batches. `is_dead`: whether the worker died, which counts
-    /// as a recovery, instead of having ended its registration.
+    /// Requeues the executions of an unregistered owner, [`REQUEUE_BATCH`] in a transaction. If `is_dead`, the owner
+    /// died, and each execution counts a recovery. Otherwise the owner has ended its registration.
     pub(super) fn requeue(&self, owner: i64, is_dead: bool) -> Result<u64, StoreError> {
         let mut requeued = 0;
         let now = self.now();
@@ -131,8 +133,8 @@ impl Database {
         }
     }
 
-    /// Wakes executions that wait for a finished child: a worker may have died between the finish and the Wake. After
-    /// an interruption, the next heartbeat does it, or the first one of the next process.
+    /// Wakes executions that wait for an ended child: a worker may have died between the end and the Wake. If this work
+    /// is interrupted, the next heartbeat repeats it, or the first heartbeat of the next process.
     pub(super) fn wake_satisfied(&self) -> Result<(), StoreError> {
         let query = include_str!("../../queries/satisfied_waits.sql");
         if !self.read("looking for satisfied waits", |conn| Ok(conn.prepare_cached(query)?.exists([1])?))? {
@@ -162,7 +164,7 @@ impl Database {
         }
     }
 
-    /// Deletes slots whose execution does not run: older versions or operators may have left them.
+    /// Deletes slots whose execution does not run, because older versions or operators may have left such slots.
     fn delete_orphaned_slots(&self) -> Result<(), StoreError> {
         let query = "SELECT 1 FROM slots
                      WHERE NOT EXISTS (SELECT 1 FROM executions WHERE executions.key = slots.execution AND executions.status = 2)";
@@ -183,13 +185,13 @@ impl Database {
 /// The recovery state of an execution before its worker died.
 struct RecoveryState {
     strikes: u32,
-    /// Number of recorded rows at the last recovery; `None` before the first.
+    /// Number of checkpoints and attempts at the last recovery; `None` before the first recovery.
     progress: Option<i64>,
-    /// Whether the execution was the only one of its claim.
+    /// Whether the execution was tried alone in quarantine.
     is_alone: bool,
 }
 
-/// Counts a recovery. Returns the time of the execution's trial if it belongs into quarantine.
+/// Counts a recovery. Returns the time of the execution's next trial if the execution belongs in quarantine.
 fn count_recovery(
     sql: &mut Statements<'_>,
     id: Key,
@@ -203,8 +205,8 @@ fn count_recovery(
     Ok((strikes >= QUARANTINE_STRIKES).then(|| now.plus(quarantine_delay(strikes))))
 }
 
-/// Finds owners of executions that are not registered: an interrupted takeover or close leaves them. Scans from owner
-/// to owner, independent of their numbers of executions.
+/// Finds unregistered workers that still own executions, as an interrupted takeover or close leaves them. Skips from
+/// owner to owner, so the cost does not depend on the number of executions.
 fn unregistered_owners(conn: &Connection) -> DbResult<Vec<i64>> {
     let mut next =
         conn.prepare_cached("SELECT owner FROM executions WHERE owner > ?1 ORDER BY owner LIMIT 1")?;

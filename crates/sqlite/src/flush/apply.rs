@@ -1,6 +1,6 @@
-//! [`FlushApplier`]: one function per variant of Write, in the order of the enum; those of Starts and requests are in
-//! files of their own. Each Write has its guard in its own statement: an unchanged row means that the guard did not
-//! hold, so a duplicate never rolls back its neighbours.
+//! [`FlushApplier`]: applies Writes, with one function per variant, in the order of the enum. The functions for Starts
+//! and requests are in files of their own. The statement of each Write contains its guard: an unchanged row means that
+//! the guard did not hold. So a duplicate never rolls back its neighbours.
 
 use std::collections::HashSet;
 
@@ -29,9 +29,9 @@ pub(crate) struct FlushApplier<'c, 'f> {
     pub(crate) flush: &'f Flush,
     pub(crate) now: Timestamp,
     pub(super) share: &'f FileShare,
-    /// Whether `requests` has any row; `None` until first needed.
+    /// Whether the table `requests` has any row; `None` until this is first needed.
     has_requests: Option<bool>,
-    /// Whether a Start was inserted that proves the flush.
+    /// Whether the flush inserted a Start whose row proves that the flush was applied.
     pub(crate) has_proving_start: bool,
     /// Executions of the flush's checkpoints and attempts that had a cancel request before the flush.
     cancel_requested: HashSet<Key>,
@@ -41,7 +41,7 @@ pub(crate) struct FlushApplier<'c, 'f> {
     pub(crate) pieces: PayloadPieces,
     /// Depth checks of the queues that the flush adds executions to.
     pub(super) depth_checks: DepthChecks<'f>,
-    /// Whether rows are applied one at a time.
+    /// Whether rows are inserted one at a time, without batch statements.
     is_row_by_row: bool,
 }
 
@@ -53,7 +53,7 @@ impl<'c, 'f> FlushApplier<'c, 'f> {
         share: &'f FileShare,
         is_row_by_row: bool,
     ) -> Self {
-        // too few Writes for a batch
+        // a smaller flush cannot fill a batch
         let is_row_by_row = is_row_by_row || flush.writes.len() < BATCH_ROWS;
         Self {
             sql,
@@ -121,7 +121,8 @@ impl<'c, 'f> FlushApplier<'c, 'f> {
         Ok(Outcome::Rejected(format!("execution {execution} has another checkpoint at path {path}").into()))
     }
 
-    /// Whether the checkpoint at this path is equal to this one; `None` if none is recorded.
+    /// Whether the recorded checkpoint at this path is equal to `checkpoint`; `None` if no checkpoint is recorded
+    /// there.
     pub(crate) fn compare_checkpoint(&mut self, checkpoint: &Checkpoint) -> DbResult<Option<bool>> {
         let params = (
             key_bytes(&checkpoint.execution),
@@ -156,15 +157,16 @@ impl<'c, 'f> FlushApplier<'c, 'f> {
         ))
     }
 
-    /// Whether the attempt of this number is equal to this one; `None` if none is recorded.
+    /// Whether the recorded attempt of this path and number is equal to `attempt`; `None` if no such attempt is
+    /// recorded.
     pub(crate) fn compare_attempt(&mut self, attempt: &Attempt) -> DbResult<Option<bool>> {
         let params =
             (key_bytes(&attempt.execution), attempt.path.as_bytes(), attempt.attempt, attempt.at.as_micros());
         self.compare_row(Sql::CompareAttempt, params, &attempt.failure)
     }
 
-    /// Whether a recorded row is equal to a Write's; `None` if it does not exist. The statement `comparison` compares
-    /// the short columns and selects the payload.
+    /// Whether a recorded row is equal to the row of a Write; `None` if no row is recorded. The statement `comparison`
+    /// compares the short columns and selects the payload.
     fn compare_row(
         &mut self,
         comparison: Sql,
@@ -175,7 +177,7 @@ impl<'c, 'f> FlushApplier<'c, 'f> {
         let found = statement.query_row(params, |row| Ok((row.get(0)?, payload_of(row, 1)))).optional()?;
         let Some((has_equal_columns, found)): Option<(bool, _)> = found else { return Ok(None) };
         let mut found = found?;
-        // its pieces may belong to this transaction
+        // the pieces of the recorded payload may be pending in this transaction
         self.pieces.insert_pending(&mut self.sql)?;
         let is_whole = fetch_payload(&mut self.sql, &mut found)?;
         Ok(Some(has_equal_columns && is_whole && found.as_bytes() == payload.as_bytes()))
@@ -183,7 +185,7 @@ impl<'c, 'f> FlushApplier<'c, 'f> {
 
     fn apply_transition(&mut self, transition: &Transition) -> DbResult<Outcome> {
         let (id, owner) = (key_bytes(&transition.key), self.flush.worker.0);
-        let replacement; // the state of an execution with a pending cancel request
+        let replacement; // the state instead, if the execution has a cancel request
         let mut outcome = Outcome::Applied;
         let state = match &transition.state {
             State::Waiting { pending_sleeps, .. } | State::Parked { pending_sleeps, .. }
@@ -295,7 +297,7 @@ impl<'c, 'f> FlushApplier<'c, 'f> {
 
     fn delete_chunks(&mut self, deletion: &DeleteChunks) -> DbResult<Outcome> {
         let id = key_bytes(&deletion.execution);
-        // one value after the other: their chunks are large, and few
+        // values are deleted one at a time: each has few, but large chunks
         let mut first_value = i64::MIN;
         loop {
             let statement = self.sql.get(Sql::NextChunkedValue)?;

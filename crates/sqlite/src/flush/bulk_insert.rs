@@ -23,7 +23,7 @@ impl<'f> FlushApplier<'_, 'f> {
             if self.insert_starts(shape, &starts)? < BATCH_ROWS as u64 {
                 return Err(DbError::RetryRowByRow);
             }
-            // a running or finished Start is staged only once
+            // a Start of this shape is staged only once
             self.has_proving_start = true;
             self.batches.starts[shape as usize] = clear(starts);
         }
@@ -43,7 +43,8 @@ impl<'f> FlushApplier<'_, 'f> {
         Ok(())
     }
 
-    /// Inserts the rows of incomplete batches one by one.
+    /// Inserts the rows of incomplete batches one by one, and adds their outcomes. Then inserts the pending pieces of
+    /// payloads.
     pub(crate) fn insert_remaining(&mut self, outcomes: &mut Vec<(usize, Outcome)>) -> DbResult<()> {
         for shape in [RowShape::Running, RowShape::Ended] {
             for (i, start) in std::mem::take(&mut self.batches.starts[shape as usize]) {
@@ -127,12 +128,12 @@ impl<'f> FlushApplier<'_, 'f> {
     }
 }
 
-/// Returns the index of a row in `bound_names`: a single row has a statement of its own.
+/// Returns the index of a row's name in `bound_names`. The statement for a single row has an index of its own.
 fn name_index(row: usize, rows: usize) -> usize {
     if rows == 1 { BATCH_ROWS } else { row }
 }
 
-/// Binds a name unless it is bound already. Returns true if the row had no name before.
+/// Binds a name to a parameter, unless it is bound already. Returns true if no name was bound to the parameter before.
 fn bind_name<'f>(
     statement: &mut CachedStatement<'_>,
     parameter: usize,

@@ -7,12 +7,13 @@ use crate::conn::statements::{Sql, Statements};
 use crate::error::DbResult;
 use crate::rows::queues::read_queue;
 
-/// The state of a queue that a flush adds executions to.
+/// The state of a queue to which a flush adds executions.
 #[derive(Clone, Copy)]
 pub(crate) struct DepthCheck {
     /// Whether an added execution may begin at once.
     pub(crate) allows_immediate_start: bool,
-    /// The depth of the queue, as stored when the flush began and as it is now; `None` without a limit.
+    /// The depth of the queue, as stored when the flush began, and as it is now; `None` if the queue has no depth
+    /// limit.
     depth: Option<(Depth, Depth)>,
 }
 
@@ -31,7 +32,7 @@ impl DepthCheck {
         Ok(Self { allows_immediate_start: row.allows_immediate_start(), depth })
     }
 
-    /// Adds an execution to the queue. Returns false if the queue is full.
+    /// Adds an execution to the depth of the queue. Returns false if the queue is full.
     pub(crate) fn try_admit(
         &mut self,
         sql: &mut Statements<'_>,
@@ -52,19 +53,19 @@ impl DepthCheck {
         Ok(admission == Admission::Admitted)
     }
 
-    /// Returns the depth bound to store; `None` if it has not changed.
+    /// Returns the upper bound of the depth that is to be stored; `None` if the bound has not changed.
     pub(crate) fn changed_bound(&self) -> Option<i64> {
         let (stored, depth) = self.depth?;
         (stored.bound() != depth.bound()).then(|| i64::try_from(depth.bound()).unwrap_or(i64::MAX))
     }
 }
 
-/// The checks of the queues that a flush adds executions to.
+/// The checks of the queues to which a flush adds executions.
 #[derive(Default)]
 pub(super) struct DepthChecks<'f>(Vec<(&'f str, DepthCheck)>);
 
 impl<'f> DepthChecks<'f> {
-    /// Returns the check of a queue, which is read once per flush.
+    /// Returns the check of a queue. The queue is read once per flush.
     pub(super) fn get(&mut self, sql: &mut Statements<'_>, queue: &'f str) -> DbResult<&mut DepthCheck> {
         let i = match self.0.iter().position(|(known, _)| *known == queue) {
             Some(i) => i,

@@ -1,4 +1,4 @@
-//! Flushes: each is one transaction on the write connection.
+//! Flushes: applies each flush in one transaction on the write connection.
 
 pub(crate) mod apply;
 pub(crate) mod bulk_insert;
@@ -21,11 +21,11 @@ use crate::database::{Database, TURN_TIMEOUT, check_fence};
 use crate::error::{DbError, DbResult};
 use crate::flush::apply::FlushApplier;
 
-/// Minimum time between two counted flushes of a process.
+/// Minimum time between two flushes of a store that increment the flush count.
 const FLUSH_COUNT_INTERVAL: Duration = Duration::from_millis(100);
 
-/// The results of a flush: outcomes other than `Applied` by index, counts of rows, and the flush count if it was
-/// counted.
+/// The results of a flush: outcomes other than `Applied` with the indexes of their Writes, counts of rows, and the
+/// flush count if the flush incremented it.
 type FlushResults = (Vec<(usize, Outcome)>, StatementCounts, Option<FlushCount>);
 
 impl Database {
@@ -61,7 +61,8 @@ impl Database {
         })
     }
 
-    /// Whether this flush is to be counted. Only with full durability: a flush that is not synced may be lost.
+    /// Whether this flush increments the flush count. Flushes with relaxed durability do not, because a crash may undo
+    /// them.
     fn is_flush_counted(&self) -> bool {
         let is_due = self.flush_counted_at.lock().is_none_or(|at| at.elapsed() >= FLUSH_COUNT_INTERVAL);
         is_due && self.info.durability == Durability::Full

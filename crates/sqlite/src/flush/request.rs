@@ -1,5 +1,5 @@
-//! Cancel and resume: a [`Request`] acts at once on executions that do not run, and is left to the owner of a running
-//! one.
+//! Cancel, expire and resume: a [`Request`] takes effect at once, unless the execution is running. Then its owner
+//! handles the request.
 
 use rusqlite::OptionalExtension;
 use stepfast_core::key::Key;
@@ -106,8 +106,8 @@ impl FlushApplier<'_, '_> {
         Ok(())
     }
 
-    /// Retracts the failures of steps at the end of the record, with their attempts and the calls that were abandoned
-    /// since, so that those steps run again.
+    /// Deletes the failures of steps at the end of the record, so that those steps run again. Also deletes their
+    /// attempts, and the checkpoints of calls that were abandoned later.
     fn retract_failures(&mut self, id: Key) -> DbResult<()> {
         let order: Option<i64> =
             self.sql.get(Sql::TrailingFailures)?.query_row([key_bytes(&id)], |row| row.get(0))?;

@@ -1,4 +1,5 @@
-//! Resolves outcomes: of Starts that were not inserted, and of a flush whose COMMIT had no reply.
+//! Resolves the outcomes of Starts that were not inserted, and of a flush that is sent again because its COMMIT had no
+//! reply.
 //!
 //! A flush is applied completely or not at all, so one row that it inserted proves the whole flush. Only a flush that
 //! inserts no such row records its number.
@@ -25,7 +26,7 @@ impl FlushApplier<'_, '_> {
         Ok(other.map_or(Outcome::Full, |other| Outcome::Deduplicated(Some(other))))
     }
 
-    /// Returns the outcome of a Start that was not inserted because another execution has its id.
+    /// Returns the outcome of a Start that was not inserted because another execution has its key, id or `dedup_id`.
     pub(crate) fn duplicate_outcome(&mut self, start: &Start) -> DbResult<Outcome> {
         match self.find_existing(start)? {
             Some((existing, _)) => Ok(Outcome::Duplicate(Box::new(existing))),
@@ -56,7 +57,8 @@ impl FlushApplier<'_, '_> {
         Ok(found.map(|(existing, _)| Box::new(existing)))
     }
 
-    /// Applies the flush unless it was applied before. Returns its outcomes.
+    /// Applies a flush that was sent again, unless it was applied before. Returns the outcomes other than `Applied`, by
+    /// index.
     pub(crate) fn resolve_resent_flush(&mut self) -> DbResult<Vec<(usize, Outcome)>> {
         if !self.was_applied()? {
             return self.apply_all();
@@ -67,7 +69,7 @@ impl FlushApplier<'_, '_> {
         Ok(found.into_iter().filter(|(_, outcome)| *outcome != Outcome::Applied).collect())
     }
 
-    /// Records the number of the flush, if none of its inserted rows proves it.
+    /// Records the number of the flush, unless one of its inserted rows proves that the flush was applied.
     pub(crate) fn record_flush_number(&mut self) -> DbResult<()> {
         let inserted = |table: Table| self.sql.counts.inserted[table as usize] > 0;
         let flush = self.flush;
@@ -80,21 +82,22 @@ impl FlushApplier<'_, '_> {
 
     /// Whether the flush was applied.
     ///
-    /// A missing row proves that it was not. An existing row proves less: the row of a Start that was staged again may
-    /// come from an earlier flush.
+    /// A missing row proves that the flush was not applied. An existing row proves less: the row of a Start that was
+    /// staged again may come from an earlier flush.
     fn was_applied(&mut self) -> DbResult<bool> {
         let flush = self.flush;
         if self.sql.exists(Sql::HasFlushNumber, (flush.worker.0, flush.lane, flush.number))? {
             return Ok(true);
         }
         if can_lose_temporarily(flush) {
-            // the execution or limit that a Start lost to may be gone
+            // the obstacle because of which a Start was not inserted may be gone
             return Ok(false);
         }
         let mut is_proven = false;
         for write in &flush.writes {
             let is_equal = match write {
-                // if another execution exists, the Start is a duplicate, then or now
+                // if another execution has the key or id, the Start is a duplicate, whether the flush was applied or
+                // not
                 Write::Start(start) => self.find_existing(start)?.map(|(existing, created_at)| {
                     existing.key == start.key && created_at == start.created_at.as_micros()
                 }),
@@ -110,7 +113,7 @@ impl FlushApplier<'_, '_> {
         Ok(is_proven)
     }
 
-    /// Whether the flush's worker runs the execution without a claim.
+    /// Whether the flush's worker runs the execution, which began without a claim.
     fn is_owned_by_worker(&mut self, id: Key) -> DbResult<bool> {
         let worker = self.flush.worker.0;
         Ok(self.read_target(id)?.is_some_and(|target| target.owner == Some(worker)))
@@ -150,7 +153,7 @@ impl FlushApplier<'_, '_> {
                 {
                     Outcome::NotFound
                 }
-                // the execution may have changed since
+                // the execution may have changed after the flush
                 _ => Outcome::Applied,
             },
             Write::Wake(id) => match self.read_target(*id)? {
@@ -177,8 +180,8 @@ impl FlushApplier<'_, '_> {
     }
 }
 
-/// Whether only this flush can have inserted the row of this Write. A caller's Start is staged again, as queued, when
-/// the registration ends.
+/// Whether only this flush can have inserted the row of this Write. A queued Start of a caller proves nothing, because
+/// it is staged again when the registration ends.
 pub(crate) fn proves_flush(write: &Write) -> bool {
     match write {
         Write::Start(start) => is_staged_once(start),
@@ -192,7 +195,8 @@ pub(crate) fn is_staged_once(start: &Start) -> bool {
     start.parent.is_some() || !matches!(start.state, State::Queued { .. } | State::Scheduled { .. })
 }
 
-/// Whether a Start may lose to a temporary obstacle: another execution's `dedup_id`, or a full queue.
+/// Whether a temporary obstacle may reject a Start of the flush: another execution with the same `dedup_id`, or a full
+/// queue.
 fn can_lose_temporarily(flush: &Flush) -> bool {
     let can_lose = |start: &Start| {
         start.dedup_id.is_some() || start.waiting_placement().is_some() && start.can_be_rejected()

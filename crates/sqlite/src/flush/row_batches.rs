@@ -4,7 +4,7 @@ use stepfast_core::store::{Checkpoint, Start, State};
 
 use crate::conn::statements::{BATCH_ROWS, Sql};
 
-/// The shape of a row that batches contain.
+/// The shape of a row that batch statements insert.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum RowShape {
     Running,
@@ -13,7 +13,7 @@ pub(crate) enum RowShape {
 }
 
 impl RowShape {
-    /// Returns the shape of a Start's row; `None` for uncommon rows.
+    /// Returns the shape of a Start's row; `None` if the row is inserted without a batch.
     pub(crate) fn of(start: &Start) -> Option<Self> {
         let is_plain = start.parent.is_none()
             && start.workflow_id.is_none()
@@ -44,7 +44,7 @@ impl RowShape {
         }
     }
 
-    /// Number of parameters of a row.
+    /// Returns the number of parameters of a row.
     pub(super) fn parameter_count(self) -> usize {
         match self {
             RowShape::Running => 5,
@@ -58,7 +58,8 @@ impl RowShape {
 pub(crate) struct RowBatches<'f> {
     pub(super) starts: [Vec<(usize, &'f Start)>; 2],
     pub(super) checkpoints: Vec<(usize, &'f Checkpoint)>,
-    /// The name bound to each row of each statement: names repeat, and stay bound.
+    /// The name that is bound for each row of each statement. Names stay bound, because consecutive rows often have the
+    /// same.
     pub(super) bound_names: [[Option<&'f str>; BATCH_ROWS + 1]; 3],
 }
 

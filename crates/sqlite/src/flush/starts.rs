@@ -53,13 +53,14 @@ impl<'f> FlushApplier<'_, 'f> {
         Ok(Outcome::Applied)
     }
 
-    /// Merges a debounced Start into the scheduled execution with the same `dedup_id`, if it exists.
+    /// Merges a debounced Start into the scheduled execution with the same `dedup_id`. Returns `None` if there is no
+    /// such execution.
     fn merge_debounced(&mut self, start: &Start) -> DbResult<Option<Outcome>> {
         let (Some(debounce_window), State::Scheduled { due_at }) = (start.debounce_window, &start.state)
         else {
             return Ok(None);
         };
-        // sent again under another number, the Start itself may exist already
+        // the Start may have been sent before, in a flush with another number: its own execution may exist
         if self.find_existing(start)?.is_some() {
             return Ok(None);
         }
@@ -125,7 +126,7 @@ impl<'f> FlushApplier<'_, 'f> {
             placement.map(|placement| placement.priority).filter(|priority| *priority != 0),
             start.active_dedup_id().map(|dedup_id| &**dedup_id),
             start.run_timeout.map(stored_millis),
-            // the execution begins without a claim
+            // `is_alone`: false marks an execution that begins without a claim
             start.is_self_claiming().then_some(false),
         ];
         let rows = self.sql.insert(Table::Executions, Sql::Start, params)?;

@@ -82,7 +82,7 @@ impl FilterConditions {
     }
 }
 
-/// Returns the first text that sorts after all texts that begin with `prefix`; `None` if none does.
+/// Returns the first text that sorts after all texts that begin with `prefix`; `None` if there is no such text.
 fn end_of_prefix(prefix: &str) -> Option<String> {
     let mut chars: Vec<char> = prefix.chars().collect();
     while let Some(last) = chars.pop() {
@@ -95,7 +95,7 @@ fn end_of_prefix(prefix: &str) -> Option<String> {
     None
 }
 
-/// Returns the first and the last key whose text begins with `prefix`; `None` if no key's text can.
+/// Returns the first and the last key whose text begins with `prefix`; `None` if no key's text can begin with it.
 fn keys_with_prefix(prefix: &str) -> Option<([u8; 16], [u8; 16])> {
     const FORM: &[u8; 36] = b"xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx";
     let (mut first, mut last) = ([0u8; 16], [0xff_u8; 16]);

@@ -1,4 +1,4 @@
-//! Reads: loads and lists, on connections of their own, which neither wait for the writer nor block it.
+//! Reads: loads and lists rows, on connections that neither wait for the writer nor block it.
 
 mod filter;
 pub(crate) mod queues;
@@ -34,7 +34,7 @@ impl Database {
         work: impl FnOnce(&Connection) -> DbResult<T>,
     ) -> Result<T, StoreError> {
         if self.share.is_log_doubtful() {
-            // a caller must only see data that is on the disk
+            // a transaction renews a doubtful log: a caller must only see data that is on the disk
             self.write(action, |_| Ok(()))?;
         }
         let _in_sqlite = SqliteUse::enter();
@@ -83,7 +83,7 @@ impl Database {
     pub(crate) fn load_value(&self, execution: Key, chunks: ChunkRef) -> Result<Bytes, StoreError> {
         self.counters.add_read();
         self.read("loading a value", |conn| {
-            // the length comes from a row: trusted only as far as the chunks confirm it
+            // the length comes from a row, and may be wrong: the chunks limit the capacity
             let expected = usize::try_from(chunks.len).unwrap_or(usize::MAX).min(DEFAULT_VALUE_LIMIT);
             let mut bytes = BytesMut::with_capacity(expected.min(chunks.count as usize * CHUNK_SIZE));
             let mut count = 0;
@@ -119,7 +119,7 @@ impl Database {
             let (from, key_column) = if filter.attributes.is_empty() {
                 ("", "key")
             } else {
-                // the order of the index on attributes
+                // `a.execution` has the order of the index on attributes
                 (" JOIN attributes AS a ON a.execution = executions.key", "a.execution")
             };
             if filter.limit == 0 {
@@ -192,7 +192,7 @@ pub(crate) fn fetch_payloads(sql: &mut Statements<'_>, execution: &mut Execution
     Ok(())
 }
 
-/// Loads an execution's full record.
+/// Loads the attributes, checkpoints, attempts and requests of an execution whose row was read.
 pub(crate) fn load_record(sql: &mut Statements<'_>, execution: Execution) -> DbResult<Record> {
     let id = execution.key;
     let mut record = Record::without_details(execution);

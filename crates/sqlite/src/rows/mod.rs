@@ -65,17 +65,17 @@ pub(crate) fn status_of(row: &Row<'_>, i: usize) -> DbResult<Option<Status>> {
     Ok(Status::from_number(row.get(i)?))
 }
 
-/// Reads a time.
+/// Reads a time in microseconds.
 pub(crate) fn time(row: &Row<'_>, i: usize) -> DbResult<Timestamp> {
     Ok(Timestamp::from_micros(row.get(i)?))
 }
 
-/// Reads a time; `None` for NULL.
+/// Reads a time in microseconds; `None` for NULL.
 pub(crate) fn optional_time(row: &Row<'_>, i: usize) -> DbResult<Option<Timestamp>> {
     Ok(row.get::<_, Option<i64>>(i)?.map(Timestamp::from_micros))
 }
 
-/// Reads the column value of a payload, which may be a reference; empty for NULL.
+/// Reads the payload in a column, which may be a reference to pieces; empty for NULL.
 pub(crate) fn payload_of(row: &Row<'_>, i: usize) -> DbResult<Payload> {
     Ok(blob(row, i)?.map_or_else(Payload::empty, Payload::from_slice))
 }
@@ -158,7 +158,7 @@ pub(crate) fn parse_existing_row(row: &Row<'_>) -> DbResult<(ExistingExecution, 
         workflow: text(row, 1)?,
         fingerprint: row.get::<_, Option<i64>>(2)?.map(|fingerprint| fingerprint as u64),
         parent: blob(row, 3)?.is_some().then(|| key_of(row, 3)).transpose()?,
-        // as an unknown status is shown: see `Execution::note_unknown_status`
+        // an unknown status is shown as queued: see `Execution::note_unknown_status`
         status: status_of(row, 4)?.unwrap_or(Status::Queued),
     };
     Ok((existing, row.get(5)?))

@@ -16,12 +16,12 @@ use crate::rows::blob;
 /// Maximum length of a payload that is stored inline, in bytes. Two of them and the short columns of an execution are
 /// less than a quarter of a page.
 const MAX_INLINE_BYTES: usize = 400;
-/// Maximum length of a payload that is cut into pieces, in bytes; the engine stores longer values as chunks. A payload
-/// that is longer all the same is stored inline, and SQLite rejects it if it is too long.
+/// Maximum length of a payload that is cut into pieces, in bytes; the engine stores longer values as chunks. A longer
+/// payload is stored inline, and SQLite rejects it if it exceeds SQLite's limit.
 const MAX_SPLIT_BYTES: usize = INLINE_LIMIT;
 /// Maximum length of a piece, in bytes: with the overhead of a row, a sixth of a page. Longer pieces leave more of a
-/// page empty, shorter ones mean more rows. With pieces of equal length, 1 byte takes 1.1 bytes on average, and never
-/// more than 1.2.
+/// page empty; shorter pieces need more rows. With pieces of equal length, 1 byte of a payload takes 1.1 bytes of the
+/// file on average, and never more than 1.2.
 const MAX_PIECE_BYTES: usize = 668;
 /// First byte of a reference. No encoding begins with it.
 const REFERENCE_TAG: u8 = 0xff;
@@ -89,14 +89,15 @@ fn piece_length(payload: &Payload) -> usize {
 /// The payloads that a transaction stores in pieces.
 #[derive(Default)]
 pub(crate) struct PayloadPieces {
-    /// The id of the next piece; `None` until it was read.
+    /// The id of the next piece; `None` until it is read from the database.
     next_id: Option<i64>,
     /// Payloads that have references but are not inserted yet, with the ids of their first pieces.
     pending: Vec<(i64, Payload)>,
 }
 
 impl PayloadPieces {
-    /// Returns the value of a payload's column. Inline, because only the check for a short payload is frequent.
+    /// Returns the value of a payload's column. Inlined, because most payloads are short and need only the check of
+    /// their length.
     #[inline]
     pub(crate) fn column_value<'p>(
         &mut self,
@@ -112,7 +113,7 @@ impl PayloadPieces {
         self.split(sql, payload)
     }
 
-    /// Allocates the pieces of a payload, and returns the reference.
+    /// Allocates the ids of a payload's pieces, and returns the reference to them.
     #[inline(never)]
     fn split<'p>(&mut self, sql: &mut Statements<'_>, payload: &'p Payload) -> DbResult<ColumnValue<'p>> {
         let first = match self.next_id {
@@ -164,8 +165,8 @@ impl PayloadPieces {
         Ok(())
     }
 
-    /// Deletes the pieces of payloads that are about to be replaced or were deleted. The statement `referring` selects
-    /// or returns their columns. Returns its number of rows.
+    /// Deletes the pieces of payloads that are about to be replaced or were deleted. Runs the statement `referring`,
+    /// which selects or returns the columns of these payloads. Returns the number of its rows.
     pub(crate) fn delete_referenced(
         &mut self,
         sql: &mut Statements<'_>,
@@ -180,7 +181,7 @@ impl PayloadPieces {
         }
         drop(rows);
         if !references.is_empty() {
-            // one of them may belong to this transaction
+            // some of the pieces may be pending: only inserted pieces can be deleted
             self.insert_pending(sql)?;
         }
         for reference in references {
@@ -190,8 +191,8 @@ impl PayloadPieces {
     }
 }
 
-/// Replaces a reference by its payload. Returns false if pieces are missing; the payload then remains the reference,
-/// which no decoder accepts.
+/// Replaces a reference by the payload to which it refers. Returns false if pieces are missing. Then `payload` remains
+/// the reference, which no decoder accepts.
 pub(crate) fn fetch_payload(sql: &mut Statements<'_>, payload: &mut Payload) -> DbResult<bool> {
     let Some(reference) = Reference::from_bytes(payload.as_bytes()) else { return Ok(true) };
     let len = reference.len as usize;

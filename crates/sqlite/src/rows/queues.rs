@@ -40,7 +40,7 @@ fn parse_rate(row: &Row<'_>, i: usize) -> DbResult<Option<Rate>> {
     Ok(Some(Rate { starts, period, burst: row.get(i + 2)? }))
 }
 
-/// Reads weights of keys; NULL means none.
+/// Reads the weights of queue keys; NULL means that no key has a weight.
 fn parse_weights(row: &Row<'_>, i: usize) -> DbResult<Weights> {
     Ok(row.get::<_, Option<String>>(i)?.map_or_else(Weights::default, |json| Weights::from_stored(&json)))
 }
@@ -50,8 +50,8 @@ pub(crate) fn read_queue(sql: &mut Statements<'_>, name: &str) -> DbResult<Optio
     sql.get(Sql::Queue)?.query_row([name], |row| Ok(parse_queue(row))).optional()?.transpose()
 }
 
-/// Returns the queues in which executions of a workflow are ready. Skips from queue to queue, independent of their
-/// numbers of executions.
+/// Returns the queues in which executions of a workflow are ready. Skips from queue to queue, so the cost does not
+/// depend on the number of ready executions.
 pub(crate) fn ready_queues(sql: &mut Statements<'_>, workflow: &str) -> DbResult<Vec<Arc<str>>> {
     let mut found: Vec<Arc<str>> = Vec::new();
     loop {
@@ -64,8 +64,8 @@ pub(crate) fn ready_queues(sql: &mut Statements<'_>, workflow: &str) -> DbResult
     }
 }
 
-/// Returns the next key after `after`, or the first key for `None`, with ready executions of a workflow in a queue. The
-/// scope `Woken` considers only woken executions.
+/// Returns the first queue key after `after` with ready executions of a workflow in a queue. If `after` is `None`,
+/// begins with the first key. The scope `Woken` considers only woken executions.
 pub(crate) fn next_ready_key(
     sql: &mut Statements<'_>,
     workflow: &str,
