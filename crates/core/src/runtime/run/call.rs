@@ -25,15 +25,15 @@ pub(crate) struct CallState {
     pub(crate) fingerprint: Option<u64>,
     pub(crate) begun_at: Timestamp,
     pub(crate) phase: Phase,
-    /// Whether the call's branch waits for it, and for nothing else. A guest may make a call and wait for it
-    /// later.
+    /// Whether the call's branch waits for the call, and for nothing else. A guest may make a call and wait
+    /// for it later.
     pub(crate) is_awaited: bool,
     pub(crate) waiting_for: Option<WaitingFor>,
     pub(crate) waker: Option<Waker>,
 }
 
 impl CallState {
-    /// Whether the call's branch waits for it and nothing was delivered.
+    /// Whether the call's branch waits for a delivery that was not made yet.
     pub(crate) fn is_waited_for(&self) -> bool {
         self.is_awaited && !matches!(self.phase, Phase::Delivered(_) | Phase::Consumed | Phase::Unreachable)
     }
@@ -45,8 +45,8 @@ pub(crate) enum Phase {
     /// The outcome is not recorded: the call waits for the end of the replay.
     AfterReplay,
     Live,
-    /// The call has completed and is not delivered: the kind of its checkpoint, its outcome, and the budget
-    /// reserved for it.
+    /// The call has completed, and its outcome is not delivered yet. Contains the kind of its checkpoint, the
+    /// outcome, and the budget reserved for the checkpoint.
     Completed(CheckpointKind, Payload, u32),
     /// The outcome was delivered, and the call's future has not taken it yet.
     Delivered(Delivery),
@@ -59,12 +59,13 @@ pub(crate) enum Phase {
 #[derive(Clone, Debug)]
 pub(crate) struct Delivery {
     pub(crate) kind: CheckpointKind,
-    /// The recorded outcome; empty unless the delivery is a replay.
+    /// The recorded outcome, if a replay repeats the delivery. Empty in a live delivery, because the code
+    /// that completed the call has the outcome.
     pub(crate) outcome: Payload,
     pub(crate) lsn: Lsn,
 }
 
-/// The event for which a call in a durable wait waits. A call whose body runs has none.
+/// The timer or child for which a call waits. A call whose body runs waits for neither.
 #[derive(Clone, Debug)]
 pub(crate) enum WaitingFor {
     Timer(Timestamp),
@@ -80,20 +81,22 @@ pub(crate) enum CallPoll {
 
 /// The state of a run in which no delivery can be made.
 pub(crate) enum IdleState {
-    /// The run was interrupted, which must be handled first.
+    /// The run was interrupted: its task must handle the interrupt first.
     Interrupted,
-    /// No branch is in a durable wait: they wait for bodies, or for events outside of durable calls.
+    /// No branch waits for a timer or a child: the branches wait for bodies, or for events outside of durable
+    /// calls.
     NoDurableWait,
-    /// Some branches are in durable waits. `durable_waits` lists them if all branches are, else it is `None`.
-    /// `unrecorded_sleeps` are sleeps whose due times the row does not contain.
+    /// Some branches wait for timers or children. `durable_waits` lists these waits if all branches have one,
+    /// and is `None` otherwise. `unrecorded_sleeps` are the sleeps whose due times are not in the execution's
+    /// row.
     Waiting {
         durable_waits: Option<Vec<(Path, WaitingFor, Timestamp)>>,
         unrecorded_sleeps: Vec<PendingSleep>,
     },
 }
 
-/// Longest sleep of a run before it reads the clock again. Our clock stands still while the machine is
-/// suspended, and the database's clock may be set.
+/// Longest sleep of a run before it reads the clock again. The process's clock stands still while the machine
+/// is suspended, and the database's clock may be set.
 pub(crate) const CLOCK_RECHECK_INTERVAL: Duration = Duration::from_secs(5);
 
 /// A durable call while its future lives. A call that is dropped before its delivery is recorded as
@@ -102,7 +105,7 @@ pub(crate) struct Call {
     pub(crate) run: Arc<Run>,
     pub(crate) path: Path,
     id: usize,
-    /// Whether the call was to be executed at once when it began.
+    /// Whether the call could be executed at once when it began.
     is_live: bool,
 }
 
@@ -132,12 +135,12 @@ impl Call {
         poll_fn(|cx| self.poll_recorded(cx)).await
     }
 
-    /// Polls for the same as [`wait_recorded`](Self::wait_recorded), for a call that is marked as awaited.
+    /// Polls for the result of [`wait_recorded`](Self::wait_recorded). The call must be marked as awaited.
     pub(crate) fn poll_recorded(&self, cx: &mut TaskContext<'_>) -> Poll<Option<Delivery>> {
         if self.is_live { Poll::Ready(None) } else { self.poll_delivery(cx) }
     }
 
-    /// Polls for the delivery; `None` if the call has to be executed now.
+    /// Polls for the delivery. Resolves to `None` if the call has to be executed now.
     pub(crate) fn poll_delivery(&self, cx: &mut TaskContext<'_>) -> Poll<Option<Delivery>> {
         match self.run.poll_call(self.id, cx.waker()) {
             CallPoll::Pending => Poll::Pending,
@@ -174,7 +177,7 @@ impl Call {
         self.wait_delivered(self.run.complete_call(self.id, kind, outcome, reserved)).await
     }
 
-    /// Waits until the completed call is delivered, unless it was delivered at once.
+    /// Waits until the completed call is delivered. `immediate` is its delivery if that was made at once.
     pub(crate) async fn wait_delivered(&self, immediate: Option<Delivery>) -> Delivery {
         let delivery = match immediate {
             Some(delivery) => delivery,
@@ -184,7 +187,7 @@ impl Call {
             },
         };
         if !self.run.definition.is_eager {
-            // boxed because few workflows need it, and the state of a waiting step stays small
+            // boxed to keep the future of a waiting step small: few workflows need this wait
             Box::pin(self.wait_durable(delivery.lsn)).await;
         }
         delivery
@@ -215,8 +218,8 @@ impl Call {
         self.query(|| crate::runtime::run::chunks::fetch(engine, execution, payload.clone())).await
     }
 
-    /// Returns the result of a query, and blocks other deliveries until then. A query that fails parks the
-    /// execution.
+    /// Returns the result of a query. Blocks other deliveries while the query runs. Parks the execution if
+    /// the query fails.
     pub(crate) async fn query<T, F>(&self, query: impl Fn() -> F) -> T
     where
         F: Future<Output = Result<T, Error>>,
@@ -247,7 +250,7 @@ impl Drop for Call {
     }
 }
 
-/// A guard that blocks deliveries to the run while it lives.
+/// A guard: while this value lives, the run makes no delivery.
 pub(crate) struct DeliveryBlock<'r>(&'r Run);
 
 impl<'r> DeliveryBlock<'r> {

@@ -16,7 +16,7 @@ pub(super) fn take_unended_children(run: &Run) -> Vec<Key> {
     children.map(|(key, _)| key).collect()
 }
 
-/// Stages a cancel of each of a run's children.
+/// Stages a request to cancel each of `children`, and interrupts those that run here.
 pub(super) fn cancel_children(run: &Run, children: Vec<Key>, failure: &Failure) {
     let reason = Payload::from_failure(failure);
     for execution in children {
@@ -31,7 +31,7 @@ pub(super) fn cancel_children(run: &Run, children: Vec<Key>, failure: &Failure) 
 }
 
 /// Returns the awaited children that have not ended: those in `known`, and those that earlier runs of the
-/// execution started. `Unavailable` if the engine ends before the database replies.
+/// execution started. Returns `Unavailable` if the engine ends before the database replies.
 pub(super) async fn load_awaited_children(run: Arc<Run>, mut known: Vec<Key>) -> Result<Vec<Key>, Error> {
     let statuses = Status::ALL.into_iter().filter(|status| !status.is_terminal()).collect();
     let mut filter = Filter { parent: Some(run.key), statuses, limit: 1_000, ..Filter::default() };

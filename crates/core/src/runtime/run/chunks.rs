@@ -10,7 +10,8 @@ use crate::runtime::inner::EngineInner;
 use crate::runtime::run::Run;
 use crate::store::{Chunk, Write};
 
-/// Maximum number of chunks of one value in flight: together as large as a flush may be.
+/// Maximum number of chunks of one value that are staged and not durable. Together they are as large as a
+/// flush may be.
 const MAX_CHUNKS_IN_FLIGHT: usize = 4;
 
 /// The execution to which a chunked value belongs, and the lane and generation under which it is staged.
@@ -25,7 +26,7 @@ pub(crate) struct ChunkTarget<'l> {
 }
 
 impl<'l> ChunkTarget<'l> {
-    /// Returns the target of a value that `run` stages for `execution`: itself, or a child.
+    /// Returns the target of a value that `run` stages for `execution`: its own execution, or a child.
     pub(crate) fn for_run(run: &'l Run, execution: Key) -> Self {
         let (lane, fate) = (run.lane(), run.fate.clone());
         Self { lane, generation: run.generation, execution, tree: run.root, is_unowned: false, fate }
@@ -33,8 +34,8 @@ impl<'l> ChunkTarget<'l> {
 }
 
 /// Returns the payload as a row contains it, with the budget reserved for it. A small payload is returned as
-/// it is. A large one is staged as chunks, and a reference to them is returned; Writes that the tree stages
-/// later are durable no earlier than the chunks.
+/// it is. A large payload is staged as chunks, and a reference to the chunks is returned. Writes that the
+/// tree stages later are durable no earlier than the chunks.
 pub(crate) async fn store(target: ChunkTarget<'_>, payload: Payload) -> (Payload, u32) {
     let ChunkTarget { lane, generation, execution, tree, is_unowned, fate } = target;
     if payload.len() <= INLINE_LIMIT {

@@ -1,9 +1,9 @@
 //! Deliveries: how the outcomes of a run's calls reach its code.
 //!
-//! Every durable await of a workflow is a *call*. Its outcome is *delivered*: under the run's lock it gets
-//! the next `order`, its checkpoint is staged, and only then the waiting branch continues. Deliveries happen
-//! one at a time, each when all branches are blocked, live and in replay alike. So what the code does between
-//! two deliveries depends only on their order, and a replay repeats it exactly.
+//! Every durable await of a workflow is a *call*, whose outcome is *delivered*. Under the run's lock, a
+//! delivery gets the next `order`, and its checkpoint is staged. Only then the waiting branch continues. The
+//! run makes one delivery at a time, and only when all branches are blocked, live and in replay alike. So
+//! what the code does between two deliveries depends only on their order, and a replay repeats it exactly.
 
 use std::task::Waker;
 
@@ -21,7 +21,7 @@ use crate::store::{Checkpoint, CheckpointKind, PendingSleep, State, Write};
 
 /// Calls and their deliveries.
 impl Run {
-    /// Registers the call at `path`. Returns its number, and whether it has to be executed at once. In a
+    /// Registers the call at `path`. Returns its id, and whether the call has to be executed at once. In a
     /// replay the call is compared with the record; a mismatch parks the execution.
     pub(crate) fn begin_call(
         &self,
@@ -101,7 +101,8 @@ impl Run {
         }
     }
 
-    /// Returns whether the call is pending, delivered or to be executed. Keeps `waker` while it is pending.
+    /// Returns whether the call is pending, delivered or to be executed. Keeps `waker` while the call is
+    /// pending.
     pub(crate) fn poll_call(&self, id: usize, waker: &Waker) -> CallPoll {
         let mut state = self.state();
         if let Some(delivery) = state.consume(id) {
@@ -136,8 +137,8 @@ impl Run {
         }
     }
 
-    /// Completes a call with its outcome. The outcome is delivered at once if no other branch can be
-    /// affected, otherwise in turn.
+    /// Completes a call with its outcome. If no other branch can be affected, delivers the outcome at once
+    /// and returns the delivery. Otherwise the outcome is delivered in its turn.
     pub(crate) fn complete_call(
         &self,
         id: usize,
@@ -146,7 +147,8 @@ impl Run {
         reserved: u32,
     ) -> Option<Delivery> {
         let mut state = self.state();
-        // this may be a call that the code has cancelled: its outcome would arrive after the cancellation
+        // the last condition: the code may have cancelled this call, whose outcome would then arrive after
+        // the cancellation
         let is_alone = state.active_branches == 1
             && state.delivery.replay.is_none()
             && state.calls.completed.is_empty()
@@ -170,7 +172,7 @@ impl Run {
         None
     }
 
-    /// Assigns the order, stages the checkpoint and hands over the outcome.
+    /// Delivers a completed call: assigns the order, stages the checkpoint and wakes the branch.
     pub(crate) fn deliver(&self, state: &mut RunState, id: usize) {
         if state.is_closed || state.interrupt.is_some() {
             return;
@@ -202,7 +204,7 @@ impl Run {
         state.delivery.delivered_at = at;
         let Some(lsn) = self.stage_locked(state, Write::Checkpoint(checkpoint), reserved) else { return };
         let Some(call) = state.calls.get_mut(id) else { return };
-        // the caller of `complete_call` has the value
+        // the caller of `complete_call` has the outcome
         call.phase = Phase::Delivered(Delivery { kind, outcome: Payload::empty(), lsn });
         crate::crash_point!("checkpoint staged");
         if let Some(waker) = call.waker.take() {
@@ -296,7 +298,7 @@ impl Run {
         state.interrupt = Some(Interrupt::Park(non_determinism_failure(&disagreement).into()));
     }
 
-    /// Returns what the run's task needs before it waits to be woken. Stages the Start.
+    /// Stages the Start, before the run's task waits to be woken. Returns the durable waits of the branches.
     pub(crate) fn prepare_to_wait(&self) -> IdleState {
         let mut state = self.state();
         if state.interrupt.is_some() || self.ensure_start_staged(&mut state).is_none() {
@@ -313,7 +315,7 @@ impl Run {
         IdleState::Waiting { durable_waits: state.durable_waits(), unrecorded_sleeps }
     }
 
-    /// Records due times of sleeps in the execution's row.
+    /// Records pending sleeps, with their due times, in the execution's row. Removes those that are over.
     pub(crate) fn record_pending_sleeps(&self, sleeps: Vec<PendingSleep>) {
         let mut state = self.state();
         if state.is_closed {

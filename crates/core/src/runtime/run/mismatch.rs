@@ -8,10 +8,10 @@ use crate::runtime::run::call::CallState;
 use crate::runtime::run::replay::{CallKind, describe};
 use crate::store::Checkpoint;
 
-/// Maximum number of calls listed for which the code waits.
+/// Maximum number of awaited calls that a description lists.
 const MAX_NAMED_CALLS: usize = 3;
 
-/// Returns the failure with which an execution is parked whose code does not repeat its record.
+/// Returns the failure of an execution that is parked because its code does not repeat its record.
 pub(crate) fn non_determinism_failure(disagreement: &str) -> Failure {
     Failure::with_kind(
         NON_DETERMINISTIC,
@@ -69,7 +69,8 @@ pub(crate) fn describe_missing_abandonment(next: &Checkpoint, time_limit: &str) 
     )
 }
 
-/// Describes code that abandons a call whose outcome is recorded, or abandons it while the record continues.
+/// Describes code that abandons a call against the record: the call's outcome is recorded, or the recorded
+/// run had not abandoned the call by then.
 pub(crate) fn describe_unrecorded_abandonment(
     kind: CallKind,
     name: &str,

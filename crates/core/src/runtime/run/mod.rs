@@ -1,4 +1,5 @@
-//! [`Run`]: an execution that runs in this process: what it has staged, what stops it, how it concludes.
+//! [`Run`]: an execution while it runs in this process. A run knows what it has staged, why it stops, and how
+//! it concludes.
 
 pub(crate) mod call;
 mod children;
@@ -39,7 +40,7 @@ pub(crate) struct Run {
     pub(crate) key: Key,
     pub(crate) root: Key,
     pub(crate) parent: Option<Parent>,
-    /// The id given by the caller.
+    /// The workflow_id that the caller gave.
     pub(crate) given_id: Option<Arc<str>>,
     pub(crate) run_no: u32,
     pub(crate) deadline_at: Option<Timestamp>,
@@ -51,17 +52,17 @@ pub(crate) struct Run {
     pub(crate) engine: Arc<EngineInner>,
     /// The lane's generation under which this worker owns the execution.
     pub(crate) generation: u32,
-    /// The fate shared with a root whose code runs before the outcome of its Start is known.
+    /// The tree's fate. `None` unless code of the tree runs before the outcome of the root's Start is known.
     pub(crate) fate: Option<Fate>,
-    /// A reference to itself, to register the run before its Start can be durable.
+    /// The run's reference to itself, by which it registers before its Start can be durable.
     self_ref: Weak<Run>,
     state: Mutex<RunState>,
     conclusion: Mutex<ConclusionState>,
     /// Wakes the task that polls the run.
     pub(crate) task_waker: AtomicWaker,
-    /// Set by every wake. While it is set, the branches may not be quiescent.
+    /// Whether the run was woken since its last poll began. If so, a branch may continue without a delivery.
     pub(crate) is_woken: AtomicBool,
-    /// Whether the task polls the run. Writes staged during a poll are flushed together.
+    /// Whether the task is polling the run. Writes that are staged during one poll are flushed together.
     is_polled: AtomicBool,
     /// Whether a Write was staged during a poll without waking an idle committer.
     is_wake_pending: AtomicBool,
@@ -261,7 +262,7 @@ impl Run {
         has_passed
     }
 
-    /// Whether a body of the run may begin now: no reason to stop is known. Check it right before each body.
+    /// Whether a body of the run may begin now: no reason to stop is known. Call this right before each body.
     pub(crate) fn can_begin_body(&self) -> bool {
         if self.check_deadline() || self.is_disowned() {
             return false;
@@ -281,8 +282,8 @@ impl Run {
         !self.state().is_closed
     }
 
-    /// Drops spawned branches that the task has not taken. Outside of the lock, because their destructors
-    /// take it.
+    /// Drops the spawned branches that the task has not taken. The state is not locked meanwhile, because the
+    /// branches' destructors lock it.
     pub(crate) fn drop_spawned(&self) {
         let spawned = std::mem::take(&mut self.state().spawned);
         drop(spawned);
@@ -294,7 +295,7 @@ impl Run {
         self.lane().generation() != self.generation || self.fate.as_ref().is_some_and(Fate::has_failed)
     }
 
-    /// Returns where the Start was staged; `None` if it was not staged here.
+    /// Returns the Lsn of the Start, or `None` if the Start was not staged here.
     pub(crate) fn start_lsn(&self) -> Option<Lsn> {
         Some(self.state().staging.start_lsn).filter(|lsn| *lsn > Lsn(0))
     }
@@ -322,7 +323,7 @@ impl Run {
         self.state().is_closed = true;
     }
 
-    /// Stages a Write of the run, after its Start. `None` if the run is closed or disowned.
+    /// Stages a Write of the run, after its Start. Returns `None` if the run is closed or disowned.
     pub(crate) fn stage(&self, write: Write, reserved: u32) -> Option<Lsn> {
         let mut state = self.state();
         if state.is_closed {
@@ -331,8 +332,8 @@ impl Run {
         self.stage_locked(&mut state, write, reserved)
     }
 
-    /// Does the same as [`Run::stage`] under the state's lock, and also in a closed run, for the run's own
-    /// end.
+    /// Stages a Write like [`Run::stage`], for a caller that has locked the state. Also stages in a closed
+    /// run, for the state in which it leaves the execution.
     pub(crate) fn stage_locked(&self, state: &mut RunState, write: Write, reserved: u32) -> Option<Lsn> {
         if let Some(mut start) = state.staging.start.take() {
             if let Write::Transition(change) = write {
@@ -360,8 +361,8 @@ impl Run {
             && start.key == self.key
             && matches!(start.state, State::Running { .. })
         {
-            // registered before the Start is durable: its outcome must reach the run, and no claim may launch
-            // the execution
+            // register the run before its Start can be durable: the outcome must reach the run, and no claim
+            // may launch the execution
             self.register();
         }
         let is_start = matches!(&write, Write::Start(start) if start.key == self.key);
@@ -375,15 +376,15 @@ impl Run {
         if is_start {
             state.staging.start_lsn = lsn;
             if self.is_disowned() {
-                // the caller's Start continues without this run
+                // the generation has ended: the caller's Start was staged, and another run executes it
                 state.interrupt = Some(Interrupt::Disowned);
             }
         }
         Some(lsn)
     }
 
-    /// Stages the Start of a child. Also returns its fold target, so that the child's own end may fold into
-    /// it.
+    /// Stages the Start of a child. Also returns the fold target, so that the child's end may fold into the
+    /// Start.
     pub(crate) fn stage_child(&self, start: Box<Start>, reserved: u32) -> Option<(Lsn, FoldTarget)> {
         let mut state = self.state();
         if state.is_closed {
@@ -405,7 +406,8 @@ impl Run {
         fold_target: &mut FoldTarget,
     ) -> Option<Lsn> {
         if matches!(state.interrupt, Some(Interrupt::Disowned)) {
-            // a replacement was staged for a Write of this run, and the execution continues from its record
+            // the lane may still accept Writes of this generation, but the execution continues from its
+            // record without this run
             self.lane().release(reserved);
             return None;
         }
@@ -455,7 +457,7 @@ impl Run {
         state.staging.start_reserved = reserved;
     }
 
-    /// Stages the Start if it is not staged yet. `None` if the run is disowned.
+    /// Stages the Start if it is not staged yet. Returns `None` if the run is disowned.
     pub(crate) fn ensure_start_staged(&self, state: &mut RunState) -> Option<()> {
         if let Some(start) = state.staging.start.take() {
             let reserved = state.staging.start_reserved;
@@ -464,16 +466,16 @@ impl Run {
         Some(())
     }
 
-    /// Returns the Lsn that a step's body waits for: the largest of all earlier Writes, or for a speculative
-    /// step the largest of those that are not checkpoints of outcomes. Stages the Start if it is not staged
-    /// yet. `None` if the run is disowned.
+    /// Returns the barrier of a step: the largest Lsn of all earlier Writes and received values. The barrier
+    /// of a speculative step ignores the run's own checkpoints of outcomes. Stages the Start if it is not
+    /// staged yet. Returns `None` if the run is disowned.
     pub(crate) fn barrier(&self, is_speculative: bool) -> Option<Lsn> {
         let mut state = self.state();
         self.ensure_start_staged(&mut state)?;
         Some(if is_speculative { state.staging.last_required_lsn } else { state.staging.last_lsn })
     }
 
-    /// Notes that the run received a value that is durable only with `lsn`.
+    /// Notes that the run has received a value that is not durable before `lsn`.
     pub(crate) fn add_dependency(&self, lsn: Lsn) {
         let mut state = self.state();
         state.staging.last_lsn = state.staging.last_lsn.max(lsn);

@@ -107,7 +107,8 @@ impl Run {
         Quiescence::Delivered
     }
 
-    /// Adds `by` to the number of active branches: those that do not wait for branches of their own.
+    /// Adds `by` to the number of active branches, which are those that do not wait for branches of their
+    /// own.
     pub(crate) fn adjust_active_branches(&self, by: i32) {
         let mut state = self.state();
         state.mark_active();
@@ -131,7 +132,8 @@ impl Run {
     /// on until all branches are quiescent.
     pub(crate) fn code_blocked(&self) -> bool {
         let mut state = self.state();
-        // a single branch affects no other, unless the task has work once it is quiescent
+        // a single branch affects no other, and is watched only if the task has work when the branch is
+        // quiescent
         let is_alone =
             state.active_branches <= 1 && state.staging.start.is_none() && state.delivery.replay.is_none();
         let is_quiescent =
@@ -139,8 +141,8 @@ impl Run {
         !is_quiescent && !std::mem::replace(&mut state.guest.is_watched, true)
     }
 
-    /// Returns a counter that changes with every activity of a guest's branches; `None` if they need not be
-    /// watched any more.
+    /// Returns a counter that changes with every activity of a guest's branches. Returns `None` if the caller
+    /// may stop watching them.
     pub(crate) fn activity(&self) -> Option<u32> {
         let mut state = self.state();
         if !state.is_closed && (state.is_active() || state.has_unsettled_waits()) {
@@ -185,7 +187,7 @@ impl Run {
         self.wake_task();
     }
 
-    /// Whether the code holds an idle thread while it waits for this child, which may need a thread itself.
+    /// Whether the code holds an idle thread while it waits for `child`. The child may need a thread itself.
     pub(crate) fn holds_thread_for(&self, child: Key) -> bool {
         let state = self.state();
         match state.guest.thread_use {
@@ -221,8 +223,8 @@ impl Run {
         }
     }
 
-    /// Returns the durable waits of all branches: the call's path, the awaited event, and since when. `None`
-    /// if a body runs or a branch waits for another event.
+    /// Returns the durable waits of all branches, each with the call's path, the awaited event, and the time
+    /// at which the call began. Returns `None` if a body runs or a branch waits for another event.
     pub(crate) fn durable_waits(&self) -> Option<Vec<(Path, WaitingFor, Timestamp)>> {
         self.state().durable_waits()
     }
@@ -234,14 +236,14 @@ impl RunState {
         self.delivery.replay.is_some() || !self.calls.completed.is_empty()
     }
 
-    /// Whether a branch has ended while others are in durable waits. Those waits are recorded, and the run is
-    /// suspended, only once it is certain that no code runs in consequence of that end.
+    /// Whether a branch has ended while others are in durable waits. The run records these waits, and is
+    /// suspended for them, only when it is certain that the end makes no code run.
     pub(crate) fn has_unsettled_waits(&self) -> bool {
         self.guest.is_branch_end_unsettled && self.calls.durable_wait_count > 0
     }
 
-    /// Whether the task of a guest's run has work now that a branch waits: a delivery, or, if all branches
-    /// are quiescent, durable waits to record or to be suspended for.
+    /// Whether the task of a guest's run has work now that a branch waits. The work is a delivery. If all
+    /// branches are quiescent, it may also be to record durable waits, or to suspend the run for them.
     pub(crate) fn needs_quiescence(&self) -> bool {
         self.has_undelivered()
             || (self.calls.durable_wait_count > 0 && !self.guest.is_branch_end_unsettled && !self.is_active())
@@ -262,7 +264,7 @@ impl RunState {
             || (!self.guest.is_quiescent && self.calls.outstanding < self.active_branches)
     }
 
-    /// Returns the failure of code that has returned while the record continues, if it does.
+    /// Returns a failure if the record continues although the code has returned.
     pub(crate) fn early_return_failure(&self) -> Option<Failure> {
         let next = self.delivery.replay.as_ref()?.peek()?;
         Some(non_determinism_failure(&describe_early_return(next)))
@@ -285,7 +287,7 @@ impl RunState {
             .iter()
             .filter_map(|call| Some((call.path.clone(), call.waiting_for.clone()?, call.begun_at)))
             .collect();
-        // branches that wait for other branches continue with them
+        // a branch that waits for other branches needs no durable wait of its own
         let expected = if self.guest.blocked_on == BlockedOn::DurableCalls {
             self.calls.outstanding
         } else {

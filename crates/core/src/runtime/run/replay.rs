@@ -10,12 +10,12 @@ pub(crate) type Attempts = HashMap<Path, Vec<Attempt>>;
 
 /// The recorded checkpoints that were not delivered again yet.
 pub(crate) struct Replay {
-    /// The checkpoints by order; `None` once delivered.
+    /// The checkpoints by order; `None` in place of a checkpoint that was delivered again.
     recorded: Vec<Option<Checkpoint>>,
     by_path: HashMap<Path, usize>,
     /// Index of the next checkpoint to deliver.
     next: usize,
-    /// Calls that the code has made and that wait for their delivery, by path.
+    /// Ids of the calls that wait for their delivery, by path.
     pub(crate) calls: HashMap<Path, usize>,
 }
 
@@ -52,7 +52,8 @@ impl CallKind {
 }
 
 impl Replay {
-    /// Returns the replay of a record, `None` if it has no checkpoints, and the failed attempts by path.
+    /// Returns the replay of a record, and its failed attempts by path. The replay is `None` if the record
+    /// has no checkpoints.
     pub(crate) fn from_record(record: &mut Record) -> (Option<Self>, Option<Box<Attempts>>) {
         let mut attempts: Option<Box<Attempts>> = None;
         for attempt in record.attempts.drain(..) {
@@ -137,7 +138,7 @@ impl Replay {
         checkpoint
     }
 
-    /// Takes the record that the call at `path` was abandoned. Returns false if other checkpoints precede it.
+    /// Takes the checkpoint of the abandoned call at `path`. Returns false if other checkpoints precede it.
     /// Calls abandoned in succession may come in any order: collections of futures drop them in no certain
     /// order.
     pub(crate) fn abandon(&mut self, path: &Path) -> bool {

@@ -20,7 +20,7 @@ pub(crate) struct RunState {
     pub(crate) interrupt: Option<Interrupt>,
     /// The reason for which the run was closed before its code had returned.
     pub(crate) stop_reason: Option<StopReason>,
-    /// Whether the run is deferred: its code is gone, but an interrupt still counts.
+    /// Whether the run is deferred: its code was dropped, but an interrupt still has an effect.
     pub(crate) is_deferred: bool,
     pub(crate) staging: RunStaging,
     pub(crate) calls: CallTable,
@@ -29,7 +29,7 @@ pub(crate) struct RunState {
     pub(crate) active_branches: u32,
     /// Spawned branches that the task has not taken yet.
     pub(crate) spawned: Vec<std::pin::Pin<Box<dyn Future<Output = ()> + Send>>>,
-    /// Due times that the execution's row contains.
+    /// Pending sleeps that the execution's row contains.
     pub(crate) pending_sleeps: Vec<PendingSleep>,
     /// Awaited children that were started.
     pub(crate) children: BTreeMap<Key, ChildState>,
@@ -41,11 +41,11 @@ pub(crate) struct RunStaging {
     /// The Start while it is not staged, and the budget reserved for it.
     pub(crate) start: Option<Box<Start>>,
     pub(crate) start_reserved: u32,
-    /// Where the Start was staged; 0 while it is not staged.
+    /// The Start's Lsn; 0 while the Start is not staged.
     pub(crate) start_lsn: Lsn,
     /// Largest Lsn of the run's own Writes and of all values that it received.
     pub(crate) last_lsn: Lsn,
-    /// The same without checkpoints: the Lsn that a speculative step waits for.
+    /// The same, but without the run's own checkpoints of outcomes: the barrier of a speculative step.
     pub(crate) last_required_lsn: Lsn,
     pub(crate) fold_target: FoldTarget,
 }
@@ -114,19 +114,20 @@ impl CallTable {
         self.entries.iter().flatten()
     }
 
-    /// Does the same as [`iter`](Self::iter), for changes.
+    /// Returns the calls in the order of their ids, so that they can be changed.
     pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = &mut CallState> {
         self.entries.iter_mut().flatten()
     }
 }
 
-/// The order in which outcomes are delivered to the code.
+/// The state of the run's deliveries.
 pub(crate) struct DeliveryState {
     pub(crate) next_order: u32,
-    /// When the last delivery was recorded. Before the first delivery: when the execution was accepted.
+    /// The time of the last delivery. Before the first delivery, this is the time at which the execution was
+    /// created.
     pub(crate) delivered_at: Timestamp,
-    /// Number of deliveries whose values are being fetched or made durable. Nothing else is delivered while
-    /// it is not 0.
+    /// Number of deliveries whose values are being fetched or made durable. While the number is not 0, no
+    /// other delivery is made.
     pub(crate) block_count: u32,
     /// The recorded deliveries that are not repeated yet.
     pub(crate) replay: Option<Box<Replay>>,
@@ -139,7 +140,7 @@ pub(crate) struct DeliveryState {
 pub(crate) struct GuestState {
     /// Whether no code of a guest runs, or can run before a delivery or an external event.
     pub(crate) is_quiescent: bool,
-    /// Whether a branch on an event loop has ended and the code that is notified of its end may not have run
+    /// Whether a branch on an event loop has ended, and code that is notified of the end may not have run
     /// yet.
     pub(crate) is_branch_end_unsettled: bool,
     /// The events for which a quiescent guest waits.
@@ -148,7 +149,7 @@ pub(crate) struct GuestState {
     pub(crate) is_watched: bool,
     /// Number of a guest's calls that were cancelled and whose branches have not continued yet.
     pub(crate) cancelled_calls: u32,
-    /// Counter of the branches' activity.
+    /// Counter that changes with every activity of the branches.
     pub(crate) activity: u32,
     /// How the code uses the thread that it holds while it waits; `None` if it holds none.
     pub(crate) thread_use: Option<ThreadUse>,
@@ -195,12 +196,13 @@ pub(crate) enum ChildState {
 pub(crate) struct ChildEnd {
     pub(crate) status: Status,
     pub(crate) outcome: Payload,
-    /// Where the child's end was staged; 0 unless it was staged on the parent's lane.
+    /// The Lsn of the child's end; 0 unless the end was staged on the parent's lane.
     pub(crate) lsn: Lsn,
 }
 
 impl RunState {
-    /// Takes the reason to stop, and closes the run with it so that nothing is recorded in between.
+    /// Takes the interrupt. If there is one, closes the run at the same time, so that nothing is recorded in
+    /// between.
     pub(crate) fn take_interrupt(&mut self) -> Option<Interrupt> {
         let interrupt = self.interrupt.take();
         self.is_closed |= interrupt.is_some();

@@ -1,7 +1,7 @@
 //! [`RunTask`]: the future that runs an execution to its conclusion.
 //!
 //! The task polls the workflow's code. Whenever all branches are blocked, it makes the next delivery. It
-//! stages the execution's end, waits until that is durable, and only then announces it.
+//! stages the execution's end, waits until the end is durable, and only then announces it.
 
 use std::panic::AssertUnwindSafe;
 use std::pin::Pin;
@@ -52,7 +52,7 @@ enum TaskStage {
     Concluded(Conclusion),
 }
 
-/// The run's result once its last Write is durable.
+/// The run's result, which counts when its last Write is durable.
 enum FinalState {
     Ended(Status, Payload),
     /// Suspended. True if the execution waits for children, which may have ended in the meantime.
@@ -103,7 +103,8 @@ impl RunTask {
     }
 
     fn execute(&mut self, cx: &mut TaskContext<'_>) -> Poll<()> {
-        // the last checkpoint and the end share a flush, even if the committer is idle
+        // all Writes of this poll share a flush, even if the committer is idle: for example, the last
+        // checkpoint and the end
         let run = self.run.clone();
         run.begin_poll();
         let polled = self.poll_branches(cx);
@@ -160,13 +161,13 @@ impl RunTask {
             if timer.poll_unpin(cx).is_pending() {
                 return;
             }
-            // the store's clock may have been set since
+            // the store's clock may have been set since the timer was created
             self.deadline_timer = None;
         }
     }
 
     /// Prepares to wait while no delivery can be made: suspends the run if all branches wait for distant
-    /// events, otherwise sets the timer for that. Returns false if the task has to poll again.
+    /// events. Otherwise sets the timer for the suspension. Returns false if the task has to poll again.
     fn prepare_to_wait(&mut self, cx: &mut TaskContext<'_>) -> bool {
         let run = self.run.clone();
         let (durable_waits, unrecorded_sleeps) = match run.prepare_to_wait() {
@@ -197,7 +198,7 @@ impl RunTask {
                 }
             }
         }
-        // other branches are active: after a crash a long sleep must not start over
+        // the run is not suspended now: record its long sleeps, which must not start over after a crash
         let long_sleeps: Vec<_> =
             unrecorded_sleeps.into_iter().filter(|sleep| sleep.due_at.since(now) > suspend_after).collect();
         if !long_sleeps.is_empty() {
@@ -266,8 +267,8 @@ impl RunTask {
         let is_inline = outcome.len() <= INLINE_LIMIT;
         let reserved = if is_inline { run.lane().try_reserve(outcome.len() + 128) } else { 0 };
         if reserved == 0 {
-            // a task that waits for budget must not hold any: the Start's budget returns only when the Start
-            // is flushed
+            // a task that waits for budget must not hold budget: that of the Start is released only when the
+            // Start is flushed
             let _ = run.ensure_start_staged(&mut run.state());
             self.stage = TaskStage::Storing(Box::pin(async move {
                 let target = crate::runtime::run::chunks::ChunkTarget::for_run(&run, run.key);
@@ -356,7 +357,7 @@ impl RunTask {
             Interrupt::Defer if !run.engine.is_closing() => {
                 {
                     let mut state = run.state();
-                    // a shutdown has to find the run by key
+                    // this registers the run, so that a shutdown finds it
                     let _ = run.ensure_start_staged(&mut state);
                     state.is_deferred = true;
                 }
@@ -388,7 +389,8 @@ impl RunTask {
         }
     }
 
-    /// Waits until the execution is requeued, or another interrupt arrives.
+    /// Polls until the pause is over or another interrupt arrives, then stages the state in which the run
+    /// leaves the execution.
     fn poll_deferral(&mut self, cx: &mut TaskContext<'_>) -> Poll<()> {
         let TaskStage::Deferred(pause) = &mut self.stage else { return Poll::Ready(()) };
         let run = self.run.clone();
@@ -425,8 +427,8 @@ impl RunTask {
         self.end(Status::Cancelled, Payload::from_failure(failure));
     }
 
-    /// Notifies the parent that awaits the execution. Returns true if there is none, or if it runs here and
-    /// has taken note.
+    /// Notifies the parent that awaits the execution. Returns true if no parent awaits the execution, or if
+    /// the parent runs here and was notified.
     fn notify_parent(&self, state: ChildState) -> bool {
         let Some(parent) = self.run.parent.as_ref().filter(|parent| !parent.is_detached) else { return true };
         self.run.engine.runs.get(parent.key).is_some_and(|parent| parent.update_child(self.run.key, state))
@@ -476,7 +478,7 @@ impl RunTask {
         match final_state {
             FinalState::Ended(status, payload) => {
                 crate::crash_point!("end durable");
-                // a parent that is not in memory reads the database, after this commit
+                // a parent that does not run here is woken, and reads the end from the database
                 if let Some(parent) = run.parent.as_ref().filter(|parent| !parent.is_detached)
                     && run.engine.runs.get(parent.key).is_none_or(|parent| !parent.is_open())
                 {
@@ -486,8 +488,7 @@ impl RunTask {
             }
             FinalState::Suspended(for_children) => {
                 crate::crash_point!("suspension durable");
-                // a child may have ended between the check and this commit: its Wake then found no waiting
-                // parent
+                // a child may have ended before this commit: its Wake then found no waiting parent
                 if for_children {
                     run.engine.stage_unowned(run.root, Write::Wake(run.key));
                 }
@@ -525,7 +526,7 @@ impl RunTask {
         }
     }
 
-    /// Polls to the conclusion. `input` is read until the code has begun.
+    /// Polls the run until it has concluded. `input` is read only until the code has begun.
     pub(crate) fn poll_conclusion(&mut self, cx: &mut TaskContext<'_>, input: &Payload) -> Poll<Conclusion> {
         loop {
             match &mut self.stage {
@@ -599,7 +600,7 @@ fn suspension_state(
     (State::Waiting { wake_at, children, pending_sleeps }, FinalState::Suspended(for_children))
 }
 
-/// Returns how long to sleep until `at`, given the estimate `now`.
+/// Returns how long to sleep until `at`, given `now`, the estimate of the store's time.
 fn pause_until(at: Timestamp, now: Timestamp) -> std::time::Duration {
     at.since(now).min(CLOCK_RECHECK_INTERVAL) + std::time::Duration::from_millis(1)
 }
