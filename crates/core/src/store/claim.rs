@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::{Record, WorkerId};
 use crate::clock::Timestamp;
 
-/// A worker's order for executions to run.
+/// The parameters of a claim, the transaction in which a worker takes executions to run.
 #[derive(Clone, Debug)]
 pub struct Claim {
     /// The worker that claims.
@@ -46,7 +46,7 @@ pub struct ClaimReply {
     pub records: Vec<Record>,
     /// Whether a claim with a larger limit might have taken more executions.
     pub has_more: bool,
-    /// Whether executions are ready that the limits of their queues hold back now. Another claim may take them when a
+    /// Whether the limits of queues now prevent the claim of ready executions. Another claim may take them when a
     /// running execution of the queue ends or suspends.
     pub is_limited: bool,
     /// The time at which the rate of a queue, or of a key, allows more ready executions to begin.

@@ -7,25 +7,25 @@ use std::time::Duration;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(usize)]
 pub enum Table {
-    /// A row per execution.
+    /// `executions`: one row per execution.
     Executions,
-    /// A row per recorded delivery.
+    /// `checkpoints`: one row per recorded delivery.
     Checkpoints,
-    /// A row per failed attempt.
+    /// `attempts`: one row per failed attempt.
     Attempts,
-    /// A row per piece of a large value.
+    /// `chunks`: one row per piece of a large value.
     Chunks,
-    /// A row per execution that can be claimed.
+    /// `ready`: one row per execution that can be claimed.
     Ready,
-    /// A row per scheduled execution, and per suspended execution with a due time.
+    /// `timers`: one row per scheduled execution, and per suspended execution with a due time.
     Timers,
-    /// A row per child that a suspended execution waits for.
+    /// `waits`: one row per child that a suspended execution waits for.
     Waits,
-    /// A row per pending request to a running execution.
+    /// `requests`: one row per pending request to a running execution.
     Requests,
-    /// A row per running execution of a queue that limits how many run.
+    /// `slots`: one row per running execution of a queue that limits how many run.
     Slots,
-    /// A row per attribute of an execution.
+    /// `attributes`: one row per attribute of an execution.
     Attributes,
 }
 
@@ -92,7 +92,7 @@ pub struct WriterTime {
     pub statements: Duration,
     /// The time in COMMIT: writing and synchronising the log, and sometimes copying it into the database.
     pub commit: Duration,
-    /// The time of waiting while another thread or process writes.
+    /// The time spent waiting while another thread or process writes.
     pub turn_wait: Duration,
 }
 
@@ -125,7 +125,7 @@ pub struct CounterSnapshot {
     pub writes: u64,
     /// The size of these Writes in bytes, as [`Write::size`](crate::store::Write::size) counts them.
     pub bytes: u64,
-    /// The number of Writes that were held on their way.
+    /// The number of Writes that a lane kept out of flushes for a time.
     pub held: u64,
     /// The number of waits for durability that did not end at once.
     pub waits: u64,

@@ -35,18 +35,18 @@ pub enum StoreError {
     /// The database cannot be opened.
     #[error("cannot open {store}: {reason}")]
     Open {
-        /// The database, for people.
+        /// A description of the database, for people.
         store: String,
-        /// Why, and what to do.
+        /// The reason, and what to do.
         reason: String,
     },
     /// The database cannot be opened now: the server is unreachable, or accepts no further connections. A later
     /// attempt may succeed.
     #[error("cannot reach {store}: {reason}")]
     Unreachable {
-        /// The database, for people.
+        /// A description of the database, for people.
         store: String,
-        /// Why, and what to do.
+        /// The reason, and what to do.
         reason: String,
     },
 }

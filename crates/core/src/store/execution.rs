@@ -95,8 +95,8 @@ pub struct PendingSleep {
     pub due_at: Timestamp,
 }
 
-/// Encodes sleeps for the column `armed`. Each sleep is the length of its path (2 bytes), the path, and the due time
-/// in microseconds (8 bytes), all big-endian. No sleeps are no bytes.
+/// Encodes sleeps for the column `armed`. Each sleep is encoded as the length of its path (2 bytes), the path, and the
+/// due time in microseconds (8 bytes), all big-endian. Without sleeps, the result is empty.
 pub fn encode_pending_sleeps(sleeps: &[PendingSleep]) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(sleeps.len() * 12);
     for PendingSleep { path, due_at } in sleeps {
@@ -143,14 +143,14 @@ pub struct Execution {
     pub input: Payload,
     /// The output, the failure, or the reason for being parked; empty in lists, and as long as the execution has none.
     pub outcome: Payload,
-    /// The worker that runs the execution.
+    /// The worker that runs the execution; `None` unless the execution is `running`.
     pub owner: Option<WorkerId>,
     /// The number of times the execution was resumed after its end, plus one.
     pub run_no: u32,
-    /// The number of recoveries: continuations after the worker died.
+    /// The number of recoveries: how often the execution was continued after its worker died.
     pub recoveries: u32,
-    /// The number of latest recoveries in a row that followed each other without a new checkpoint or attempt. The first
-    /// recovery after progress counts as 1.
+    /// The number of strikes: recoveries in a row without a new checkpoint or attempt between them. A recovery after a
+    /// new checkpoint or attempt sets the number to 1.
     ///
     /// From [`QUARANTINE_STRIKES`](crate::store::QUARANTINE_STRIKES) on, the execution is in quarantine. There a
     /// recovery is a strike only if the execution was tried alone.
@@ -161,8 +161,8 @@ pub struct Execution {
     pub placement: Option<Arc<Placement>>,
     /// An id that no other execution of the queue has; `None` once the execution has ended.
     ///
-    /// For a debounced execution, the debounce key, which contains its [id](Self::debounce_id). It is removed when the
-    /// execution is due.
+    /// In a debounced execution, the field contains the debounce key, which contains the [debounce
+    /// id](Self::debounce_id). The key is removed when the execution is due.
     pub dedup_id: Option<Arc<str>>,
     /// The time of the call that started the execution, by the store's clock; the Start is durable slightly later.
     pub created_at: Timestamp,
@@ -170,10 +170,10 @@ pub struct Execution {
     pub ended_at: Option<Timestamp>,
     /// The time at which the execution is cancelled unless it has ended.
     pub deadline_at: Option<Timestamp>,
-    /// The maximum time from the beginning of the execution to its end; `None` once the execution has begun, as part
-    /// of the deadline.
+    /// The maximum time from the beginning of the execution to its end; `None` once the execution has begun, because
+    /// `deadline_at` then includes it.
     pub run_timeout: Option<Duration>,
-    /// The attributes; they may be missing in claims, and when only the outcome is loaded.
+    /// The attributes; they may be missing in the results of claims and of loads with [`Detail::Outcome`].
     pub attributes: Attributes,
     /// The due time of the timer, while the execution is `waiting` or `scheduled`.
     pub wake_at: Option<Timestamp>,
@@ -185,8 +185,8 @@ pub struct Execution {
 }
 
 impl Execution {
-    /// Notes that a column in the execution's record has a value that this version does not recognise. The first note
-    /// is kept.
+    /// Notes that a column in the execution's record has a value that this version does not recognise. If several
+    /// columns are noted, the first note stays.
     pub fn note_unreadable(&mut self, column: &str) {
         self.unreadable.get_or_insert_with(|| {
             format!(
@@ -259,7 +259,7 @@ pub struct Parent {
 pub enum CheckpointKind {
     /// The value of a step.
     Step = 1,
-    /// The final error of a step, when no attempt is left.
+    /// The final error of a step, when no attempt is left; or the error of a child that could not be started.
     Failed = 2,
     /// An abandoned call: the workflow stopped waiting for it.
     Abandoned = 3,

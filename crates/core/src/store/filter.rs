@@ -12,8 +12,8 @@ use crate::key::Key;
 /// executions.
 ///
 /// Lists are sorted by the time in the key. The key of a child that its parent calls
-/// ([`Context::child`](crate::Context::child)) contains the time of the parent's key, whenever the call is made. Such
-/// children are neighbours of their parent in a list, in no defined order among themselves.
+/// ([`Context::child`](crate::Context::child)) contains the time of the parent's key, at whatever time the call is
+/// made. In a list, such children are next to their parent, in no defined order among themselves.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Filter {
     /// The statuses to include; empty for all.
@@ -22,24 +22,24 @@ pub struct Filter {
     pub workflow: Option<Arc<str>>,
     /// Whether to include only parked executions, or only others; `None` for both.
     pub is_parked: Option<bool>,
-    /// The parent whose children to include; `None` for all executions.
+    /// The key of the parent whose children are listed; `None` for all executions.
     pub parent: Option<Key>,
-    /// The beginning of the workflow_id, given or minted; `None` for all.
+    /// The beginning of the workflow_id, whether a caller gave it or it is the text of the key; `None` for all.
     pub id_prefix: Option<Arc<str>>,
     /// The version of the code to which executions are pinned; `None` for all.
     pub app_version: Option<Arc<str>>,
     /// The queue of the executions' placements; `None` for all.
     pub queue: Option<Arc<str>>,
-    /// Attributes that an execution must have, all of them.
+    /// The attributes that an execution must have. An execution must have all of them.
     pub attributes: Attributes,
     /// The earliest creation time; `None` for no bound.
     pub created_from: Option<Timestamp>,
-    /// The creation time before which executions were created; `None` for no bound.
+    /// The time before which executions were created; `None` for no bound.
     pub created_before: Option<Timestamp>,
     /// The last key of the previous page: the list continues after it. `None` for the first page.
     pub after: Option<Key>,
-    /// Maximum number of executions; 0 returns the count instead of rows. [`Engine::count`](crate::Engine::count)
-    /// ignores this field.
+    /// Maximum number of executions. If it is 0, the result is the count instead of rows.
+    /// [`Engine::count`](crate::Engine::count) ignores this field.
     pub limit: usize,
 }
 

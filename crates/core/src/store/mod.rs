@@ -1,7 +1,8 @@
 //! The contract between the engine and a database: trait [`Store`] and the data that crosses it.
 //!
-//! Everything durable is data, a [`Write`] in a [`Flush`], and not a method of its own. "How to add a Write" in
-//! CONTRIBUTING.md lists all places that a new variant concerns; the compiler finds only a part of them.
+//! Everything durable is data: a [`Write`] in a [`Flush`]. No durable fact has a method of its own. The section "How to
+//! add a Write" of CONTRIBUTING.md lists all places that a new kind of Write concerns. The compiler finds only a part
+//! of them.
 
 mod admin;
 mod claim;
@@ -52,7 +53,7 @@ use crate::store::counters::Counters;
 /// methods may block. The others must not block.
 #[async_trait]
 pub trait Store: Send + Sync + 'static {
-    /// Returns the static facts about the store: product, location, durability, preferred batch sizes.
+    /// Returns the static facts about the store, such as its product, location, durability and maximum flush size.
     fn info(&self) -> &StoreInfo;
 
     /// Returns the running totals of the store's operations.
@@ -60,9 +61,9 @@ pub trait Store: Send + Sync + 'static {
 
     /// Registers a worker with `lanes` lanes (numbers 0 to `lanes` - 1), under an id that was never used before.
     ///
-    /// Each lane gets a row with the registration's epoch, and with 0 as the number of its last flush. The worker counts
-    /// as alive until its registration is closed or taken over. People read `info`. With it, the engine also finds
-    /// executions that no worker can run.
+    /// Each lane gets a row with the registration's epoch, and with 0 as the number of its last flush. The worker
+    /// counts as alive until its registration is closed or taken over. The store keeps `info` to show it to people, and
+    /// to find executions that no worker can run.
     async fn register(&self, lanes: u16, info: &WorkerInfo) -> Result<Registration, StoreError>;
 
     /// Ends a registration. The executions that the worker still owns become claimable at once.
@@ -72,50 +73,53 @@ pub trait Store: Send + Sync + 'static {
 
     /// Applies one flush in one durable transaction.
     ///
-    /// `Ok`: the whole flush is durable. Outcomes other than `Applied` are returned with the index of their Write, in
-    /// ascending order. `Err` from the first attempt with this number:
+    /// `Ok`: the whole flush is durable. The method returns the outcomes other than `Applied`, with the indexes of
+    /// their Writes in ascending order. An `Err` from the first attempt to commit this number means:
     /// - [`Unavailable`](StoreError::Unavailable): the outcome is *unknown*; the flush may be durable now, later or
-    ///   never. Send it again with `is_resent`, and the store finds out.
+    ///   never. Send the flush again with `is_resent`, and the store finds the outcome.
     /// - [`Fenced`](StoreError::Fenced): nothing of this flush, or of a later flush of this lane, is or will be
     ///   durable.
-    /// - [`Rejected`](StoreError::Rejected), [`Blocked`](StoreError::Blocked): nothing of this flush is durable. The
-    ///   same number may be used again with other contents.
-    /// - [`Corrupt`](StoreError::Corrupt): stop.
+    /// - [`Rejected`](StoreError::Rejected), [`Blocked`](StoreError::Blocked): nothing of this flush is durable.
+    ///   Another flush may use the same number.
+    /// - [`Corrupt`](StoreError::Corrupt): the database cannot be trusted. Stop.
     async fn commit(&self, flush: &Flush) -> Result<Vec<(usize, Outcome)>, StoreError>;
 
-    /// Takes executions to run. First `waiting` executions whose timer is due, then those in `ready`; or, for a claim
-    /// [from quarantine](Claim::from_quarantine), executions in quarantine whose delay is over, the earliest first.
+    /// Takes executions to run: first executions whose timer is due, then those in `ready`. A claim [from
+    /// quarantine](Claim::from_quarantine) instead takes executions in quarantine whose delay is over, the earliest
+    /// first.
     ///
-    /// Queues, and the keys within a queue, share the claim [fairly](crate::queue::fairness::FairShare). Within a key,
-    /// smaller priorities come first, then executions that have begun, then older ones. A claim takes from each queue
-    /// and key as many executions as the [limits](crate::queue::Limits) allow, regardless of concurrent claims, and
-    /// none from a paused queue.
+    /// Queues, and the queue keys within a queue, share the claim's capacity
+    /// [fairly](crate::queue::fairness::FairShare). Within a queue key, executions are taken by priority, the smallest
+    /// first. At equal priority, executions that have begun come first, then older ones. A claim never takes more than
+    /// the [limits](crate::queue::Limits) of the queue allow, even if other claims run concurrently. It takes nothing
+    /// from a paused queue.
     ///
     /// Each execution is durably `running` under the claiming worker before the method returns. The store deletes rows
-    /// of `ready` whose execution cannot be claimed. After `Unavailable` the claim may have happened: the next
-    /// [`heartbeat`](Store::heartbeat) with [`held`](Heartbeat::held) lists the executions that the worker owns.
+    /// of `ready` whose execution cannot be claimed. After `Unavailable` the claim may have happened. The next
+    /// [`heartbeat`](Store::heartbeat) with [`held`](Heartbeat::held) then lists the executions that it took.
     async fn claim(&self, claim: &Claim) -> Result<ClaimReply, StoreError>;
 
-    /// Creates or changes a queue; returns `None` if the queue does not have the
-    /// [expected version](QueueChange::expected_version). Every claim after the return obeys the new limits.
+    /// Creates or changes a queue; returns `None` if the queue does not have the [expected
+    /// version](QueueChange::expected_version). Every claim that begins after this method has returned obeys the new
+    /// limits.
     async fn change_queue(&self, change: &QueueChange) -> Result<Option<QueueRow>, StoreError>;
 
-    /// Returns the existing queues in the order of their names; only those in `names` if that is given.
+    /// Returns the existing queues in the order of their names. If `names` is given, returns only the queues in it.
     async fn queues(&self, names: Option<&[Arc<str>]>) -> Result<Vec<QueueRow>, StoreError>;
 
     /// Reports everything that concerns the worker. Once a second a heartbeat also renews the registration and checks
     /// for dead workers; see [`renews_lease`](Heartbeat::renews_lease).
     ///
-    /// A heartbeat waits for no claim, and for no takeover except one of the worker itself. A renewal takes as long as
-    /// all searches of its heartbeat.
+    /// A heartbeat does not wait for claims. It waits for a takeover only if the worker itself is being taken over. A
+    /// heartbeat that renews the registration takes as long as all searches for its reply.
     async fn heartbeat(&self, heartbeat: &Heartbeat) -> Result<HeartbeatReply, StoreError>;
 
     /// Takes over the workers that the last heartbeat of `worker` found dead: requeues the executions that they ran,
     /// and returns the number of these executions.
     ///
-    /// The method may take long, while heartbeats and claims continue. It also wakes executions that a dead worker
-    /// should have woken: the worker may have died between a record and the Wake that follows it. Any later takeover
-    /// completes an interrupted one.
+    /// The method may take long; meanwhile heartbeats and claims continue. It also wakes executions that a dead worker
+    /// should have woken: the worker may have died between the end of a child and the parent's Wake. If a takeover is
+    /// interrupted, any later takeover completes it.
     async fn take_over(&self, worker: WorkerId) -> Result<u64, StoreError>;
 
     /// Loads executions, in the order of `ids`; `None` for each that does not exist.
@@ -126,7 +130,7 @@ pub trait Store: Send + Sync + 'static {
 
     /// Lists executions by their keys, the latest first, or counts them.
     ///
-    /// The key of a child that its parent calls contains the time of the parent's key.
+    /// If a parent starts and awaits a child in one call, the child's key contains the time of the parent's key.
     async fn list(&self, filter: &Filter) -> Result<Page, StoreError>;
 
     /// Lists up to `limit` dead letters, the latest first: rows of the inbox that could not become executions.
@@ -138,16 +142,16 @@ pub trait Store: Send + Sync + 'static {
     /// The overview is for people: no decision depends on it.
     async fn workers(&self, limit: u64) -> Result<WorkerOverview, StoreError>;
 
-    /// Returns those of these workers that are dead or no longer registered, as seen at one moment from outside.
+    /// Returns the members of `workers` that are dead or no longer registered at the time of the call.
     ///
-    /// The result is for people: no decision depends on it, and the method takes nothing over. With leases, it includes
-    /// a worker whose lease has expired, although the worker may yet renew the lease.
+    /// The result is for people: no decision depends on it, and the method takes no worker over. In a store with
+    /// leases, the result includes workers whose lease has expired, although they may still renew it.
     async fn dead_workers(&self, workers: &[WorkerId]) -> Result<Vec<WorkerId>, StoreError>;
 
     /// Waits until another process may have changed something since the last return of this method.
     ///
-    /// A hint only saves time: the heartbeat once a second finds the same without it. A store without hints never
-    /// returns.
+    /// A hint only saves time: the heartbeat once a second finds the same without it. In a store without hints this
+    /// method never returns.
     async fn next_hint(&self) -> Hint;
 }
 
@@ -172,7 +176,7 @@ pub struct StoreInfo {
     pub max_flush_writes: usize,
     /// Maximum size of a flush, in bytes.
     pub max_flush_bytes: usize,
-    /// The time after the call of `register` or `heartbeat` during which no other worker takes over the calling one,
+    /// The time after a call of `register` or `heartbeat` during which no other worker takes over the calling worker,
     /// whatever happens. After this time the worker begins no further body until a heartbeat has succeeded. `None` if
     /// liveness does not depend on a clock.
     pub lease: Option<Duration>,
@@ -184,9 +188,9 @@ pub enum Durability {
     /// The data survives a crash of any process and of the machine.
     #[default]
     Full,
-    /// The data survives a crash of any process; a crash of the machine may undo the last moments.
+    /// The data survives a crash of any process; a crash of the machine may lose the latest changes.
     Relaxed,
-    /// The data survives nothing.
+    /// The data is lost when the process ends.
     None,
 }
 

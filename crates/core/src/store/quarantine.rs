@@ -19,8 +19,8 @@ pub fn next_strikes(strikes: u32, has_progressed: bool, was_alone: bool) -> u32 
     }
 }
 
-/// Returns the delay before an execution in quarantine is tried: none at first, then 1 s, twice as long each time, at
-/// most 60 s.
+/// Returns the delay before an execution in quarantine is tried. The first trial has no delay, the second one 1 s. Each
+/// further strike doubles the delay, up to 60 s.
 pub fn quarantine_delay(strikes: u32) -> Duration {
     match strikes.checked_sub(QUARANTINE_STRIKES + 1) {
         None => Duration::ZERO,

@@ -34,7 +34,7 @@ pub struct RegisteredWorker {
     pub info: WorkerInfo,
     /// The time of the registration.
     pub registered_at: Timestamp,
-    /// The end of the worker's lease, unless it renews; `None` if the store has no leases.
+    /// The time at which the worker's lease ends unless the worker renews it; `None` if the store has no leases.
     pub lease_expires_at: Option<Timestamp>,
     /// Whether the worker seems to be alive.
     pub is_alive: bool,
@@ -81,7 +81,7 @@ pub struct DeadLetter {
     pub reason: String,
     /// The requested workflow.
     pub workflow: String,
-    /// The requested workflow_id; `None` for the text of the key.
+    /// The requested workflow_id; `None` if the workflow_id would have been the text of the key.
     pub workflow_id: Option<String>,
     /// The requested queue; `None` if the row has none.
     pub queue: Option<String>,
@@ -132,7 +132,7 @@ impl WorkerOverview {
         self.waiting.iter().filter_map(|it| self.check_unclaimable(it)).collect()
     }
 
-    /// Returns these waiting executions as unclaimable if no live worker can run them.
+    /// Returns these waiting executions as unclaimable if no live worker can run them; `None` if one can.
     pub fn check_unclaimable(&self, waiting: &WaitingWork) -> Option<UnclaimableWork> {
         let WaitingWork { workflow, app_version, executions } = waiting.clone();
         let can_run = |app_version: Option<&str>| {

@@ -104,7 +104,7 @@ pub struct Start {
     /// the input, placement, app_version, run_timeout and due time of this Start. The due time never exceeds the
     /// execution's own `created_at` plus the window. The outcome is then [`Duplicate`](Outcome::Duplicate).
     ///
-    /// The field requires the state `Scheduled` and excludes all other special features of a Start.
+    /// A debounced Start has the state `Scheduled`. It has no parent, workflow_id, deadline or attributes.
     pub debounce_window: Option<Duration>,
     /// The encoded input.
     pub input: Payload,
@@ -119,14 +119,14 @@ pub struct Start {
     /// Whether the key or the workflow_id may already exist in the database. If so, no other Write of the tree may
     /// enter a flush before the outcome of the Start is known.
     pub is_guarded: bool,
-    /// Whether the execution ran before its Start was flushed. If so, checkpoints of it may be recorded, and when
-    /// queued it precedes executions that have not begun.
+    /// Whether the execution ran before its Start was flushed. If so, the execution may have checkpoints, and when it
+    /// is queued it comes before executions that have not begun.
     pub has_begun: bool,
     /// Whether the Start claims itself: it runs at once if its queue has no limits and is not paused. Otherwise the
     /// execution is queued, and the outcome is [`Queued`](Outcome::Queued).
     ///
-    /// The field requires a root with a placement in the state `Running`, and excludes all other special features of a
-    /// Start.
+    /// Only the Start of a root may claim itself. Such a Start has a placement and the state `Running`, and no
+    /// workflow_id, dedup_id or time limits.
     pub self_claims: bool,
     /// The state in which the row is created.
     pub state: State,
@@ -139,8 +139,8 @@ pub struct Start {
 /// A request may have been recorded since the owner's last heartbeat, so pending requests change the effect, unless
 /// the flush [clears](Write::ClearRequests) them:
 /// - A Transition to `Waiting` or `Parked` makes the execution `queued` instead. Its next owner handles the requests.
-/// - A Transition to `Ended` deletes the requests and ends the execution as `cancelled`, whatever status it asks for.
-///   The outcome is then [`Cancelled`](Outcome::Cancelled).
+/// - A Transition to `Ended` deletes the requests and ends the execution as `cancelled`, whatever status the Transition
+///   contains. The outcome is then [`Cancelled`](Outcome::Cancelled).
 ///
 /// A Transition to any state but `Running` frees the execution's slot in its queue.
 #[derive(Clone, Debug)]
@@ -204,13 +204,13 @@ pub enum State {
 /// in `requests`, and the owner handles it. The outcome is [`Outcome::RequestHandled`] or [`Outcome::NotFound`].
 ///
 /// - [`Cancel`](RequestKind::Cancel) applies to the execution and to all awaited children below it, atomically.
-/// - [`Resume`](RequestKind::Resume) makes a parked, `failed` or `cancelled` execution `queued`. For an ended one it
-///   also increments `run_no`, so that children get new keys, and clears outcome, deadline and requests. For a failed
-///   one it also deletes the last failures of steps, those after which nothing else was delivered, with their
-///   attempts. These steps are tried again.
+/// - [`Resume`](RequestKind::Resume) makes a parked, `failed` or `cancelled` execution `queued`. For an ended execution
+///   it also increments `run_no`, so that children get new keys, and clears the outcome, the deadline and the requests.
+///   For a `failed` execution it also deletes the failures of steps after which no other outcome was recorded, with
+///   their attempts. These steps are tried again.
 /// - [`Expire`](RequestKind::Expire) ends an execution whose deadline is not after `at`, in the same way as a cancel.
-///   Otherwise the request is not applicable, and neither is it to running executions, whose owners enforce the
-///   deadline.
+///   Otherwise the request is not applicable. It is not applicable to a running execution either: the owner enforces
+///   the deadline.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Request {
     /// The key of the execution.
@@ -244,8 +244,8 @@ impl Request {
         }
     }
 
-    /// Infers the result of a request that took effect before, from the present status of its execution. `has_ended_it`:
-    /// whether this request has ended the execution.
+    /// Infers the result of a request that took effect before, from the present status of its execution. `has_ended_it`
+    /// says whether this request has ended the execution.
     pub fn infer_result(&self, status: Status, has_ended_it: bool) -> RequestResult {
         match self.kind {
             RequestKind::Cancel | RequestKind::Expire if has_ended_it => RequestResult::Done,
@@ -255,7 +255,7 @@ impl Request {
         }
     }
 
-    /// Returns the outcome of the request with this result. `parent`: the parent of the execution.
+    /// Returns the outcome of the request with this result. `parent` is the parent of the execution.
     pub fn outcome(&self, result: RequestResult, parent: Option<Key>) -> Outcome {
         let has_ended_it = result == RequestResult::Done && self.kind != RequestKind::Resume;
         Outcome::RequestHandled(result, parent.filter(|_| has_ended_it))
@@ -295,7 +295,7 @@ pub struct Chunk {
     pub is_unowned: bool,
 }
 
-/// The Write that deletes the pieces of an execution's values that a disowned run left behind.
+/// The Write that deletes pieces of large values that a disowned run of the execution left behind.
 ///
 /// The same flush may not contain a [`Chunk`] of the execution.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -316,8 +316,8 @@ pub enum Outcome {
     Queued,
     /// The Start found an execution with its key or workflow_id, or was merged into a debounced execution.
     Duplicate(Box<ExistingExecution>),
-    /// The Start found an unfinished execution of the queue with its dedup_id; `None` if that execution has ended
-    /// since.
+    /// The Start found an unfinished execution of the queue with the Start's dedup_id. `None` if that execution has
+    /// ended since.
     Deduplicated(Option<Box<ExistingExecution>>),
     /// The queue of the Start has reached its maximum depth.
     Full,
@@ -330,11 +330,11 @@ pub enum Outcome {
     Cancelled,
     /// The guard of the Write does not hold: the row does not exist, or this worker does not own it.
     NotFound,
-    /// Another worker has taken over: the lane records nothing any more.
+    /// Another worker has taken over the sender: its lane records nothing any more.
     Fenced,
     /// The database rejected the Write, for this reason.
     Rejected(Arc<str>),
-    /// The Write was not recorded, because it depended on another Write that was not.
+    /// The Write was not recorded, because it depended on another Write that was not recorded.
     Dropped,
 }
 
