@@ -60,7 +60,7 @@ fn host_name() -> String {
 }
 
 impl EngineBuilder {
-    /// Registers a workflow: the engine may start executions of it, and claims them.
+    /// Registers a workflow: the engine may start executions of the workflow, and claims them.
     #[must_use]
     pub fn register<I, O>(mut self, workflow: &Workflow<I, O>) -> Self {
         if let Err(error) = self.definitions.register(&workflow.definition) {
@@ -83,8 +83,8 @@ impl EngineBuilder {
         self
     }
 
-    /// Sets the queues from which this engine claims executions; all queues by default. Executions without a queue,
-    /// which include executions that continue without one, are in [`DEFAULT_QUEUE`](crate::queue::DEFAULT_QUEUE).
+    /// Sets the queues from which this engine claims executions; all queues by default. Executions without a queue of
+    /// their own wait in [`DEFAULT_QUEUE`](crate::queue::DEFAULT_QUEUE).
     #[must_use]
     pub fn serve_queues<S: AsRef<str>>(mut self, queues: impl IntoIterator<Item = S>) -> Self {
         let queues: Vec<Arc<str>> = queues.into_iter().map(|name| name.as_ref().into()).collect();
@@ -103,9 +103,9 @@ impl EngineBuilder {
         self
     }
 
-    /// Sets the version of the program's code. Executions that this engine starts are then run only by workers of the
-    /// same version, and this engine runs only executions with this version or none. Unset by default: then every
-    /// version matches, and a deploy continues the executions that older code began.
+    /// Sets the version of the program's code. Executions that this engine starts then run only on workers of the same
+    /// version. This engine runs only executions with this version or none. By default there is no version: every
+    /// version matches, and after a deploy the new code continues the executions that older code began.
     #[must_use]
     pub fn app_version(mut self, version: impl AsRef<str>) -> Self {
         match check_text("app_version", version.as_ref(), APP_VERSION_LIMIT) {
@@ -117,24 +117,24 @@ impl EngineBuilder {
         self
     }
 
-    /// Makes the engine a client: it runs nothing.
+    /// Makes the engine a client, which runs no executions.
     #[must_use]
     pub(crate) fn run_nothing(mut self) -> Self {
         self.info.is_client = true;
         self
     }
 
-    /// Sets how often an execution whose worker died several times in a row, without a new checkpoint of the
-    /// execution, is tried alone before it ends as failed. 10 by default.
+    /// Sets how often an execution in quarantine is tried alone before it ends as failed. 10 by default. An execution
+    /// enters quarantine when its worker has died three times in a row without a new checkpoint or attempt.
     #[must_use]
     pub fn max_recoveries(mut self, recoveries: u32) -> Self {
         self.options.max_recoveries = recoveries;
         self
     }
 
-    /// Sets the maximum number of executions of workflows that hold a thread, at least 1: for bindings whose code
-    /// runs in threads ([`new_guest`](crate::Workflow::new_guest)). The worker claims no more of them than its
-    /// threads can begin soon, and leaves the others to other workers. No limit by default.
+    /// Sets the maximum number of executions that hold a thread at a time, at least 1. The option is for bindings whose
+    /// code runs in threads ([`new_guest`](crate::Workflow::new_guest)). The worker claims no more of these executions
+    /// than its threads can begin soon, and leaves the others to other workers. No limit by default.
     #[must_use]
     pub fn max_threads(mut self, threads: usize) -> Self {
         self.options.max_threads = Some(threads);
@@ -157,7 +157,7 @@ impl EngineBuilder {
     }
 
     /// Sets how many bytes may be staged per lane before callers and steps have to wait. 64 MiB by default. A value
-    /// larger than that waits until nothing else is staged. Inputs, values and outputs count; attributes, failed
+    /// larger than this number waits until nothing else is staged. Inputs, values and outputs count; attributes, failed
     /// attempts and requests do not.
     #[must_use]
     pub fn staged_bytes(mut self, bytes: usize) -> Self {
@@ -165,11 +165,11 @@ impl EngineBuilder {
         self
     }
 
-    /// Opens the engine: registers its worker, and recovers the executions of dead workers. Must be called in a tokio
-    /// runtime, which then runs the workflows.
+    /// Opens the engine: registers its worker, and recovers the executions of dead workers. The method must be called
+    /// in a tokio runtime, which then runs the workflows.
     ///
-    /// The worker claims at once what is ready or due of the registered workflows, in whatever process it was started.
-    /// Without registered workflows it claims nothing: such an engine only reads, cancels and resumes.
+    /// The worker at once claims ready and due executions of the registered workflows, whichever process started them.
+    /// Without registered workflows the worker claims nothing: such an engine only reads, cancels and resumes.
     pub async fn open(self) -> Result<Engine, Error> {
         if let Some(error) = self.error {
             return Err(error);
@@ -259,7 +259,7 @@ impl EngineOptions {
     }
 }
 
-/// Returns an error if a queue is declared twice in different ways.
+/// Returns an error if a queue is declared twice with different limits or policies.
 fn check_declared_queues(declared: &[(Queue, OnConflict)]) -> Result<(), Error> {
     let mut seen: HashMap<&str, &(Queue, OnConflict)> = HashMap::new();
     for each in declared {
@@ -272,7 +272,7 @@ fn check_declared_queues(declared: &[(Queue, OnConflict)]) -> Result<(), Error> 
     Ok(())
 }
 
-/// Runs a future that may block on a thread of its own.
+/// Runs a future on a thread of its own, because the future may block.
 async fn run_on_own_thread<T: Send + 'static>(
     future: impl Future<Output = T> + Send + 'static,
 ) -> Result<T, Error> {

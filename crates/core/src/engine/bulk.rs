@@ -13,16 +13,17 @@ const PAGE_SIZE: usize = 1_000;
 /// The counts of a bulk request, by result.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct BulkResult {
-    /// Executions that the request has cancelled or continued.
+    /// The number of executions that the request has cancelled or continued.
     pub done: u64,
-    /// Executions for which the request is recorded, and which the workers that run them will cancel or continue.
+    /// The number of executions for which the request is recorded. The workers that run them will cancel or continue
+    /// them.
     pub pending: u64,
-    /// Executions in a status to which the request does not apply.
+    /// The number of executions whose status does not permit the request.
     pub not_applicable: u64,
 }
 
 impl BulkResult {
-    /// The number of executions that the request has reached.
+    /// Returns the number of executions that the request has reached.
     pub fn total(&self) -> u64 {
         self.done + self.pending + self.not_applicable
     }
@@ -39,8 +40,8 @@ impl BulkResult {
 impl Engine {
     /// Cancels all executions that match `filter` and have not ended, in the order of [`list`](Engine::list), as
     /// [`cancel`](Engine::cancel) cancels one. The filter's `limit` and `after` are ignored. `progress` receives the
-    /// counts from time to time. Executions that start in the meantime are left alone. After an error, some may be
-    /// cancelled.
+    /// counts from time to time. Executions that start in the meantime are not cancelled. After an error, some
+    /// executions may be cancelled.
     pub async fn cancel_all(
         &self,
         filter: &Filter,
@@ -54,7 +55,8 @@ impl Engine {
     }
 
     /// Continues all executions that match `filter`, as [`resume`](Engine::resume) continues one. The filter should
-    /// select failed, cancelled or parked executions. Otherwise like [`cancel_all`](Engine::cancel_all).
+    /// select failed, cancelled or parked executions. In all other respects the method works like
+    /// [`cancel_all`](Engine::cancel_all).
     pub async fn resume_all(
         &self,
         filter: &Filter,

@@ -9,10 +9,10 @@ use crate::queue::{OnConflict, Queue};
 use crate::store::Store;
 
 /// An engine that runs nothing: it starts executions for workers elsewhere, waits for them, cancels, resumes and lists
-/// them. Made for web processes that hand work to workers.
+/// them. Web processes use a client to start work that workers do.
 ///
-/// A client does whatever an [`Engine`] does except running: it has no workflows and claims nothing. It
-/// [`start`](Engine::start)s any [`Workflow`](crate::Workflow), even if its code is not in the program (see
+/// A client does whatever an [`Engine`] does except running: it has no workflows and claims nothing. It can
+/// [start](Engine::start) any [`Workflow`](crate::Workflow), even one whose code is not in the program (see
 /// [`Workflow::named`](crate::Workflow::named)). Starts that it has accepted are durable. Its registration is renewed
 /// from time to time, not every second, and nothing is lost when the process dies.
 ///
@@ -21,7 +21,7 @@ use crate::store::Store;
 pub struct Client(Engine);
 
 impl Client {
-    /// Opens a client on `store`. Must be called in a tokio runtime.
+    /// Opens a client on `store`. The method must be called in a tokio runtime.
     pub async fn open(store: Arc<dyn Store>) -> Result<Self, Error> {
         Ok(Self(Engine::builder(store).run_nothing().open().await?))
     }

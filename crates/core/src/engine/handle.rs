@@ -23,7 +23,7 @@ pub struct Handle<O> {
     output: PhantomData<fn() -> O>,
 }
 
-/// Where the execution was when the handle was made. Both lead to the engine.
+/// The place where the execution was when the handle was made. Both variants give access to the engine.
 #[derive(Clone)]
 enum Location {
     Local(Arc<Run>),
@@ -31,8 +31,9 @@ enum Location {
 }
 
 impl<O> Handle<O> {
-    /// Returns a handle that waits for the run in this process, if `is_same_run` confirms that it is the run which the
-    /// database reports. A run whose end this process has not received may have been resumed since.
+    /// Returns a handle that waits for the run in this process, if `is_same_run` confirms that the database reports the
+    /// same run. Without this check the run may be out of date: its execution may have ended and been resumed, while
+    /// this process has not received the end.
     pub(crate) fn attach(
         engine: Arc<EngineInner>,
         key: Key,
@@ -55,12 +56,12 @@ impl<O> Handle<O> {
         }
     }
 
-    /// The execution's workflow_id.
+    /// Returns the execution's workflow_id.
     pub fn workflow_id(&self) -> String {
         self.key.workflow_id(self.given_id.as_deref())
     }
 
-    /// The execution's key.
+    /// Returns the execution's key.
     pub fn key(&self) -> Key {
         self.key
     }
@@ -88,8 +89,9 @@ impl<O> Handle<O> {
 impl<O: DeserializeOwned> Handle<O> {
     /// Waits until the execution ends and returns its output, which is then durable.
     ///
-    /// Fails with [`Error::Failed`] if the workflow failed, [`Error::Cancelled`] if it was cancelled,
-    /// [`Error::Parked`] if it is parked, and [`Error::Decode`] if its output is not an `O`.
+    /// Fails with [`Error::Failed`] if the workflow failed, and with [`Error::Cancelled`] if the execution was
+    /// cancelled. Fails with [`Error::Parked`] if the execution is parked, and with [`Error::Decode`] if its output is
+    /// not an `O`.
     pub async fn result(&self) -> Result<O, Error> {
         self.output().await
     }

@@ -35,7 +35,7 @@ pub struct Engine {
     _guard: Arc<ShutdownGuard>,
 }
 
-/// Shuts the engine down when its last clone is dropped.
+/// A guard that shuts the engine down when its last clone is dropped.
 struct ShutdownGuard(Arc<EngineInner>);
 
 impl Drop for ShutdownGuard {
@@ -50,15 +50,15 @@ impl Engine {
         Self { _guard: Arc::new(ShutdownGuard(inner.clone())), inner }
     }
 
-    /// Returns a handle to the execution with this workflow_id, in whatever process it was started.
+    /// Returns a handle to the execution with this workflow_id, whichever process started the execution.
     pub async fn get<O>(&self, workflow_id: &str) -> Result<Handle<O>, Error> {
         let execution = self.inner.find(workflow_id, Detail::Outcome).await?.execution;
         let Execution { key, run_no, given_id, .. } = execution;
         Ok(Handle::attach(self.inner.clone(), key, given_id, |run| run.run_no == run_no))
     }
 
-    /// Returns a handle to the execution with this workflow_id; [`Error::Invalid`] if it is not an execution of
-    /// `workflow`, a registered name.
+    /// Returns a handle to the execution with this workflow_id. Fails with [`Error::Invalid`] if the registered name of
+    /// its workflow is not `workflow`.
     pub async fn get_of<O>(&self, workflow_id: &str, workflow: &str) -> Result<Handle<O>, Error> {
         let execution = self.inner.find(workflow_id, Detail::Outcome).await?.execution;
         if *execution.workflow != *workflow {
@@ -73,19 +73,19 @@ impl Engine {
         Ok(Handle::attach(self.inner.clone(), key, given_id, |run| run.run_no == run_no))
     }
 
-    /// Returns everything that is recorded of an execution.
+    /// Returns the whole record of an execution.
     pub async fn show(&self, workflow_id: &str) -> Result<Record, Error> {
         self.inner.find(workflow_id, Detail::Full).await
     }
 
-    /// Returns the bytes of a recorded payload of an execution; fetches them if they are stored in chunks.
+    /// Returns a recorded payload of an execution with its bytes, which are loaded if they are stored as chunks.
     pub async fn load_value(&self, execution: Key, payload: Payload) -> Result<Payload, Error> {
         crate::runtime::run::chunks::fetch(&self.inner, execution, payload).await
     }
 
     /// Returns the executions that match, newest first, and at most `filter.limit` of them (50 by default). For the
-    /// next page, set `filter.after` to the last key of this one. A called child is as old as its parent in this
-    /// order.
+    /// next page, set `filter.after` to the last key of this page. In this order, a child that its parent starts and
+    /// awaits in one call is as old as the parent.
     pub async fn list(&self, filter: &Filter) -> Result<Page, Error> {
         filter.check()?;
         Ok(self.inner.store.list(filter).await?)
@@ -111,56 +111,56 @@ impl Engine {
     /// Cancels an execution and the children it waits for.
     ///
     /// - `Done`: the execution has ended.
-    /// - `Pending`: the request is durable, and the execution neither completes nor fails any more. The worker that
-    ///   runs it stops it with the flush before its next body, or at its next heartbeat.
+    /// - `Pending`: the request is durable, and the execution neither completes nor fails any more. Its worker stops
+    ///   the execution at the flush before the next body, or at the worker's next heartbeat.
     /// - `NotApplicable`: the execution had ended before.
     pub async fn cancel(&self, workflow_id: &str) -> Result<RequestResult, Error> {
         self.inner.request(workflow_id, RequestKind::Cancel).await
     }
 
-    /// Continues an execution that is parked, failed or cancelled. The record is kept, except a step's failure
-    /// that ended the execution, if nothing was recorded after it: that step is tried again.
+    /// Continues an execution that is parked, failed or cancelled. The record is kept. Only failures of steps after
+    /// which no other outcome was recorded are deleted, and these steps are tried again.
     pub async fn resume(&self, workflow_id: &str) -> Result<RequestResult, Error> {
         self.inner.request(workflow_id, RequestKind::Resume).await
     }
 
-    /// Static facts about the store.
+    /// Returns the static facts about the store.
     pub fn store_info(&self) -> &StoreInfo {
         self.inner.store.info()
     }
 
-    /// The store, with its counters.
+    /// Returns the store, with its counters.
     pub fn store(&self) -> &Arc<dyn Store> {
         &self.inner.store
     }
 
-    /// The present load of each lane.
+    /// Returns the present load of each lane.
     pub fn lane_load(&self) -> Vec<LaneLoad> {
         self.inner.lanes().iter().map(Lane::load).collect()
     }
 
-    /// The number of executions that run in this process.
+    /// Returns the number of executions that run in this process.
     pub fn running_count(&self) -> usize {
         self.inner.running_count()
     }
 
-    /// Shuts the engine down: it accepts nothing more, requeues running executions (the next engine continues them),
-    /// flushes everything staged, and releases its registration. Waits up to `grace` for a database that is
-    /// unreachable, and then a few seconds more to stop.
+    /// Shuts the engine down: it accepts nothing more, requeues running executions, flushes everything staged, and ends
+    /// its registration. The next engine continues the requeued executions. If the database is unreachable, the method
+    /// waits for it up to `grace`, and then a few seconds more to stop.
     ///
-    /// Running bodies are dropped at their next `await`, and run again in the next engine: this does not wait for
-    /// executions to end. Without a shutdown, the end of the process is a crash like any other: nothing acknowledged is
-    /// lost, and another worker takes over when it finds this one dead. Dropping the last clone of the engine begins a
-    /// shutdown in the background.
+    /// The method does not wait for executions to end. Running bodies are dropped at their next `await`, and the next
+    /// engine runs them again. Without a shutdown, the end of the process is a crash like any other. Nothing
+    /// acknowledged is lost, and another worker takes over when it finds this worker dead. Dropping the last clone of
+    /// the engine begins a shutdown in the background.
     pub async fn shutdown(&self, grace: Duration) -> Result<(), Error> {
         self.inner.shut_down(grace).await
     }
 
-    /// Ends the engine as a deploy should: begins nothing new, lets running executions end, and calls
-    /// [`shutdown`](Engine::shutdown) when nothing runs any more or `grace` has passed. Executions that still run then
-    /// are requeued, and other workers claim them at once.
+    /// Ends the engine as a deploy should: begins no further execution, lets running ones end, then calls
+    /// [`shutdown`](Engine::shutdown). The shutdown begins when nothing runs any more, or when `grace` has passed.
+    /// Executions that still run then are requeued, and other workers claim them at once.
     ///
-    /// Starts in this process are accepted in the meantime, and wait for another worker.
+    /// Until the shutdown, the engine accepts starts from this process; their executions wait for another worker.
     pub async fn drain(&self, grace: Duration) -> Result<(), Error> {
         self.inner.drain(grace).await
     }
@@ -176,7 +176,8 @@ impl Engine {
         }
     }
 
-    /// Does the first part of [`Engine::drain`] alone. Returns false if executions still run when `grace` has passed.
+    /// Does only the first part of [`Engine::drain`]: waits until nothing runs any more. Returns false if executions
+    /// still run when `grace` has passed.
     #[doc(hidden)]
     pub async fn drain_running(&self, grace: Duration) -> bool {
         self.inner.drain_running(grace).await

@@ -6,8 +6,8 @@ use crate::engine::Engine;
 use crate::error::Error;
 
 impl Engine {
-    /// Works until the process receives SIGTERM or SIGINT (Ctrl-C), then [drains](Engine::drain) for at most `grace`. A
-    /// second signal requeues at once what still runs.
+    /// Runs executions until the process receives SIGTERM or SIGINT (Ctrl-C), then [drains](Engine::drain) for at most
+    /// `grace`. A second signal requeues at once the executions that still run.
     ///
     /// From the first call on, these signals no longer end the process by themselves.
     ///
@@ -21,7 +21,7 @@ impl Engine {
         tokio::select! {
             () = signals.recv() => {}
             ended = self.wait_until_ended() => match ended {
-                // the program has closed the engine and continues
+                // the program has shut the engine down, and continues
                 Ok(()) => signals.recv().await,
                 ended => return ended,
             },

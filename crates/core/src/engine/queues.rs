@@ -33,8 +33,8 @@ pub(crate) async fn declare_queue(
     Ok(())
 }
 
-/// Changes a stored queue to what `decide` returns for it; `None` leaves it unchanged. Returns the queue as it is
-/// stored in the end.
+/// Gives a queue the limits and the pause state that `decide` returns for the stored row. `None` leaves the queue
+/// unchanged. Returns the queue as it is stored in the end.
 async fn change_queue(
     store: &dyn Store,
     name: &Arc<str>,
@@ -60,14 +60,14 @@ impl Engine {
         Ok(self.inner.store.queues(None).await?)
     }
 
-    /// Creates a queue, or gives an existing one these limits. When this returns, they hold for all processes;
-    /// executions that already run beyond a limit continue.
+    /// Creates a queue, or gives an existing one these limits. When the method returns, the limits hold for all
+    /// processes. Executions that already run beyond a limit continue.
     pub async fn set_queue(&self, queue: &Queue) -> Result<QueueRow, Error> {
         self.change_queue(&queue.name, |_| queue.limits.clone()).await
     }
 
-    /// Creates a queue, or changes an existing one, with the limits that `change` makes of the present ones. Concurrent
-    /// changes are not lost. A queue that does not exist yet has no limits. See [`set_queue`](Engine::set_queue).
+    /// Creates a queue, or changes an existing one. `change` receives the present limits, which are empty for a new
+    /// queue, and returns the new ones. Concurrent changes are not lost. See [`set_queue`](Engine::set_queue).
     pub async fn change_queue(
         &self,
         name: &str,
@@ -85,7 +85,8 @@ impl Engine {
         self.apply_change(&name, decide).await
     }
 
-    /// Pauses a queue: until it is resumed, no execution leaves it. More may be queued; running executions continue.
+    /// Pauses a queue: until the queue is resumed, no execution leaves it. Further executions may enter the queue, and
+    /// running executions continue.
     pub async fn pause_queue(&self, name: &str) -> Result<QueueRow, Error> {
         self.set_paused(name, true).await
     }

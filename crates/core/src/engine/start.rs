@@ -38,18 +38,18 @@ pub struct RunBuilder<'e, I, O>(StartBuilder<'e, I, O>);
 #[must_use = "nothing is started until this is awaited"]
 pub struct StartManyBuilder<'e, I, O>(StartBuilder<'e, Vec<I>, O>);
 
-/// Maximum number of starts of one call that are under way at a time.
+/// Maximum number of starts of one `start_many` that are under way at a time.
 const MAX_STARTS_IN_FLIGHT: usize = 4_096;
 
 impl Engine {
-    /// Starts an execution. When this returns, the start is durable: the execution will run to its end.
+    /// Starts an execution. When the call returns, the start is durable: the execution will run to its end.
     pub fn start<'e, I, O>(&'e self, workflow: &'e Workflow<I, O>, input: I) -> StartBuilder<'e, I, O> {
         let definition = &workflow.definition;
         StartBuilder { engine: self, definition, input, options: None, output: PhantomData }
     }
 
     /// Starts one execution per input, all with the same options. Many of the starts share a flush, like those of
-    /// concurrent callers. When this returns, all starts are durable; after an error, some may be.
+    /// concurrent callers. When the call returns, all starts are durable; after an error, some may be durable.
     pub fn start_many<'e, I, O>(
         &'e self,
         workflow: &'e Workflow<I, O>,
@@ -60,8 +60,8 @@ impl Engine {
         StartManyBuilder(StartBuilder { engine: self, definition, input, options: None, output: PhantomData })
     }
 
-    /// Starts an execution and waits for its output. This takes one flush, unless something else must be durable
-    /// before.
+    /// Starts an execution and waits for its output. The call takes one flush, unless a body has to wait until earlier
+    /// Writes are durable.
     pub fn run<'e, I, O>(&'e self, workflow: &'e Workflow<I, O>, input: I) -> RunBuilder<'e, I, O> {
         RunBuilder(self.start(workflow, input))
     }
@@ -101,7 +101,7 @@ where
     }
 }
 
-/// Starts all of these, enough of them at a time to fill flushes.
+/// Starts an execution for each of `submissions`, with enough starts at a time to fill flushes.
 pub(crate) fn start_all<'o, O: Send + 'o>(
     submissions: Vec<Submission<'static>>,
 ) -> BoxFuture<'o, Result<Vec<Handle<O>>, Error>> {

@@ -1,7 +1,7 @@
 //! The futures of [`Engine::start`](crate::Engine::start) and [`Engine::run`](crate::Engine::run).
 //!
-//! A start without options takes the *fast path*: the future itself polls it, without an allocation. Everything
-//! else takes the *slow path*, which is boxed.
+//! A start without options takes the *fast path*: the future itself polls it, without an allocation. Every other start
+//! takes the *slow path*, which is boxed.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -119,7 +119,7 @@ impl<'e, F: FastPath<'e, T>, T> FutureState<'e, F, T> {
     }
 }
 
-/// A start whose Start is staged, and whose code begins when that is durable.
+/// A start whose Start is staged. The code begins when the Start is durable.
 struct StagedStart(CallerDriven);
 
 impl<'e, O: Send + 'e> FastPath<'e, Handle<O>> for StagedStart {

@@ -49,16 +49,15 @@ pub(crate) struct Submission<'e> {
     pub(crate) engine: ArcRef<'e, EngineInner>,
     pub(crate) definition: ArcRef<'e, Definition>,
     pub(crate) input: Payload,
-    /// The fingerprint of the input; `None` for that of its payload.
+    /// The fingerprint of the input; `None` if it is to be computed from the payload.
     pub(crate) fingerprint: Option<u64>,
-    /// `None` for the defaults.
+    /// The options of the start; `None` for the defaults.
     pub(crate) options: Option<Box<StartOptions>>,
     /// Whether the start waits for capacity in its queue, which is full.
     is_waiting_for_capacity: AtomicBool,
 }
 
-/// A run that its caller drives. If the caller drops this value before the run's conclusion, the run continues in a task
-/// of its own.
+/// A run that its caller drives. If the caller drops this value too early, the run continues in a task of its own.
 pub(crate) struct CallerDriven {
     pub(crate) task: Option<RunTask>,
     pub(crate) input: Payload,
@@ -100,7 +99,7 @@ pub(crate) struct PreparedStart {
     pub(crate) start: Box<store::Start>,
     pub(crate) reserved: u32,
     id_lock: Option<IdLock>,
-    /// Whether a slot in this process is reserved for it.
+    /// Whether the execution begins in this process, where a slot is reserved for it.
     is_local: bool,
 }
 
@@ -112,15 +111,15 @@ enum Started<O> {
     Remote(Handle<O>),
 }
 
-/// Why a start has to be tried again.
+/// The reason why a start has to be tried again.
 enum RetryReason {
     /// The execution with the same dedup_id has ended in the meantime.
     DuplicateEnded,
-    /// The queue is full: to be tried when it may have capacity.
+    /// The queue is full. The start is tried again when the queue may have capacity.
     QueueFull,
 }
 
-/// Why a start cannot take the fast path.
+/// The reason why a start cannot take the fast path.
 pub(crate) enum FastPathError {
     Unsuitable,
     Invalid(Error),
@@ -182,7 +181,7 @@ impl Submission<'_> {
         Ok(PreparedStart { start, reserved, id_lock: None, is_local: true })
     }
 
-    /// Prepares any start, and waits for whatever it needs.
+    /// Prepares any start, and waits if necessary: for the lock of its id, or for budget.
     async fn prepare(&self) -> Result<PreparedStart, Error> {
         self.check()?;
         let (engine, options) = (&*self.engine, self.options());
@@ -270,7 +269,7 @@ fn text_or_empty(option: Option<&str>) -> String {
     option.unwrap_or_default().to_owned()
 }
 
-/// Creates the run of a Start that begins here and is staged on its own.
+/// Creates the run of a new execution that begins in this process.
 fn new_local_run(
     engine: &Arc<EngineInner>,
     definition: &Arc<Definition>,
@@ -288,7 +287,8 @@ fn new_local_run(
     Run::new(engine.clone(), definition.clone(), new)
 }
 
-/// Creates the run of a Start that is staged together with the first Write that depends on it.
+/// Creates the run of a new execution. Its Start is staged only together with the first Write that depends on the
+/// Start.
 pub(crate) fn new_deferred_run(
     engine: &Arc<EngineInner>,
     definition: &Arc<Definition>,
@@ -322,7 +322,7 @@ impl Submission<'_> {
     /// Starts the execution, with as many retries as it needs.
     async fn start_with_retries<O>(&self, mut prepared: PreparedStart) -> Result<Started<O>, Error> {
         loop {
-            // registered before the queue is found full, so that no notification in the meantime is missed
+            // the wait begins before the attempt finds the queue full, so that no notification between them is missed
             let capacity = self.waits_if_full().then(|| self.engine.known_queues.wait_for_capacity());
             match self.try_start(prepared).await? {
                 Ok(started) => return Ok(started),
@@ -367,7 +367,7 @@ impl Submission<'_> {
         self.options().workflow_id.clone()
     }
 
-    /// Creates the run of a start that begins here, and stages its Start.
+    /// Creates the run of an execution that begins in this process, and stages its Start.
     pub(crate) fn launch(&self, prepared: PreparedStart, input: Payload) -> Result<CallerDriven, Error> {
         let PreparedStart { start, reserved, id_lock, .. } = prepared;
         let run = new_local_run(&self.engine, &self.definition, &start, None);
@@ -401,7 +401,7 @@ impl Submission<'_> {
         self.resolve(outcome, key, id, fingerprint)
     }
 
-    /// Turns the outcome of a start that does not run here into a handle, an error or a retry.
+    /// Turns the outcome of a start into a handle, an error or a retry, if its execution does not run here.
     fn resolve<O>(
         &self,
         outcome: Outcome,
@@ -423,7 +423,7 @@ impl Submission<'_> {
         handle.map(|handle| Ok(Started::Remote(handle)))
     }
 
-    /// Returns what a start gets whose dedup_id another execution has.
+    /// Returns the handle or the error for a start whose dedup_id another execution has.
     fn resolve_duplicate<O>(&self, existing: ExistingExecution) -> Result<Handle<O>, Error> {
         let options = self.options();
         let is_same = *existing.workflow == *self.definition.name;
@@ -466,7 +466,7 @@ impl Submission<'_> {
         let mut durable_start = None;
         let conclusion = poll_fn(|cx| {
             let polled = caller_driven.poll_conclusion(cx);
-            // callers that wait for the id are served once the Start is durable, whatever the code waits for
+            // other starts of the id may continue once the Start is durable, although the code still runs
             if caller_driven.id_lock.is_some()
                 && let Some(lsn) = run.start_lsn()
                 && durable_start
@@ -479,7 +479,7 @@ impl Submission<'_> {
             polled
         })
         .await;
-        // after a fence the run is gone, but its Start is staged again: the id must stay locked until then
+        // after a fence the run is gone, but its Start is staged again: the id stays locked until this Start is durable
         let id_lock = caller_driven.id_lock.take();
         drop(caller_driven);
         if let Conclusion::Ended(status, outcome) = conclusion {
@@ -492,7 +492,8 @@ impl Submission<'_> {
             error => Err(error),
         })?;
         drop(id_lock);
-        // suspended, requeued, or a duplicate: the database knows which execution has the id
+        // the run was suspended or requeued, or its Start was a duplicate: the database knows which execution has the
+        // id
         let existing = match &id {
             None => None,
             Some(id) => engine.load(ExecutionId::Given(id.clone()), Detail::Outcome).await?,
@@ -507,8 +508,8 @@ impl Submission<'_> {
     }
 }
 
-/// Returns the output of an execution after its run in this process has concluded. `start_lsn` says where its Start
-/// was staged, if its durability is not known yet.
+/// Returns the output of an execution after its run in this process has concluded. `start_lsn` is the position of its
+/// Start, unless the Start is known to be durable.
 pub(crate) async fn output_of_conclusion<O: FromPayload>(
     engine: Arc<EngineInner>,
     key: Key,
@@ -528,7 +529,7 @@ pub(crate) async fn output_of_conclusion<O: FromPayload>(
 async fn wait_for_start(engine: &Arc<EngineInner>, key: Key, lsn: Option<Lsn>) -> Result<(), Error> {
     let Some(lsn) = lsn else { return Ok(()) };
     match engine.lane_of(key).wait_durable(lsn).await {
-        // staged again after a fence, and found as a duplicate of itself
+        // the Start was staged again after a fence, and found the row that it had created before
         Outcome::Duplicate(existing) if existing.key == key => Ok(()),
         Outcome::Duplicate(_) => Err(Error::NotFound { workflow_id: key.to_string() }),
         Outcome::Rejected(reason) => Err(Error::Invalid { input: "start", reason: reason.to_string() }),
@@ -537,7 +538,7 @@ async fn wait_for_start(engine: &Arc<EngineInner>, key: Key, lsn: Option<Lsn>) -
     }
 }
 
-/// Stages a Start that does not run here, and waits for its outcome.
+/// Stages the Start of an execution that does not begin in this process, and waits for the outcome.
 async fn stage_queued(engine: &Arc<EngineInner>, prepared: PreparedStart) -> Result<Outcome, Error> {
     let PreparedStart { start, reserved, id_lock, .. } = prepared;
     let key = start.key;
@@ -551,7 +552,7 @@ async fn stage_queued(engine: &Arc<EngineInner>, prepared: PreparedStart) -> Res
     Ok(id_lock_guard.lane.wait_durable(lsn).await)
 }
 
-/// Returns the handle to which a Start leads that does not run here or was a duplicate.
+/// Returns the handle for a Start with this outcome, if its execution does not run here or existed before.
 pub(crate) fn handle_for_outcome<O>(
     engine: &Arc<EngineInner>,
     outcome: Outcome,
