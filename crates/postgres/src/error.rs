@@ -4,31 +4,32 @@ use stepfast_core::store::StoreError;
 use tokio_postgres::Error;
 use tokio_postgres::error::SqlState;
 
-/// The purpose of the statement that fails if a queue has a depth limit.
+/// The `action` of the statement that fails if a queue has a depth limit.
 pub(crate) const DEPTH_LIMIT_CHECK: &str = "checking that queues have no depth limit";
 
-/// The failure of one statement, before the caller decides what it means for the whole operation.
+/// The error of one statement. The caller decides what the error means for the whole operation.
 #[derive(Debug)]
 pub(crate) enum DbError {
-    /// The compare-and-set of the fence matched no row.
+    /// The query of the fence matched no row.
     Fenced,
-    /// The transaction gave way to another one, and may be retried unchanged. Holds the reason.
+    /// The transaction conflicts with another one, and may be retried unchanged. Contains the reason.
     Retry(String),
-    /// A Start enters a queue whose depth limit this store did not know.
+    /// A Start enters a queue with a depth limit that this store did not know.
     DepthLimited,
-    /// The role lacks a privilege. A worker keeps trying, because the privilege may be granted. Holds the reason.
+    /// The role lacks a privilege. A worker keeps trying, because the privilege may be granted later. Contains the
+    /// reason.
     PermissionDenied(String),
-    /// The statement was cancelled, by its timeout or by an operator. Holds the reason.
+    /// The statement was cancelled, by its timeout or by an operator. Contains the reason.
     Cancelled(String),
-    /// The server reports an error that neither its own state nor a known property of an item explains. Nothing was
-    /// changed. The session is not used again. Holds the reason.
+    /// The server reports an error that neither the server's own state nor a known property of a Write explains.
+    /// Nothing was changed. The session is not used again. Contains the reason.
     Unexplained(String),
     /// Any other failure.
     Store(StoreError),
 }
 
 impl DbError {
-    /// Converts the error into the engine's, when no retry is left.
+    /// Converts the error into the error of the whole operation, when no retry is left.
     pub(crate) fn into_store_error(self) -> StoreError {
         match self {
             DbError::Fenced => StoreError::Fenced,
@@ -48,7 +49,8 @@ impl From<StoreError> for DbError {
     }
 }
 
-/// Classifies an error of the server or of the connection; `action` says what was attempted.
+/// Classifies an error of the server or of the connection. `action` describes the attempt for messages, as in
+/// "inserting timers".
 pub(crate) fn db_error(action: &str, error: &Error) -> DbError {
     let Some(database) = error.as_db_error() else {
         return DbError::Store(if is_encoding_error(error) {
@@ -75,24 +77,26 @@ pub(crate) fn db_error(action: &str, error: &Error) -> DbError {
     if *code == SqlState::QUERY_CANCELED {
         return DbError::Cancelled(reason);
     }
-    // an error without a context comes from the statement itself, which is the same for all items
+    // an error without a context comes from the statement itself, which is the same for all Writes
     let is_of_statement = database.where_().is_none();
     DbError::Store(match class {
-        // data exceptions, constraints, program limits, and checks and triggers that users have added
+        // SQLSTATE classes of data exceptions, constraints, program limits, and of checks and triggers that users have
+        // added
         "22" | "23" | "44" | "54" | "P0" => StoreError::Rejected(reason),
         "XX" if *code == SqlState::DATA_CORRUPTED || *code == SqlState::INDEX_CORRUPTED => {
             StoreError::Corrupt(reason)
         }
-        // connections, resources, operators, disks
+        // SQLSTATE classes of connections, rollbacks, resources, operators, and disks
         "08" | "40" | "53" | "57" | "58" => StoreError::Unavailable(reason),
         _ if *code == SqlState::READ_ONLY_SQL_TRANSACTION => StoreError::Unavailable(reason),
-        // transactions, prepared statements and tables that are not in the state in which the store left them
+        // SQLSTATE classes of transactions, prepared statements and tables that are not in the state in which the store
+        // left them
         "25" | "26" | "42" if is_of_statement => StoreError::Unavailable(reason),
         _ => return DbError::Unexplained(reason),
     })
 }
 
-/// Returns what to do about an error that comes from the store's connection, or an empty text.
+/// Returns advice for the user about an error, as the end of its message, or an empty text.
 pub(crate) fn advice_for(code: &SqlState) -> &'static str {
     if *code == SqlState::INVALID_SQL_STATEMENT_NAME || *code == SqlState::DUPLICATE_PSTATEMENT {
         "; a proxy that pools transactions seems to be in front of the server: add pooling=transaction to the URL"
@@ -116,8 +120,8 @@ pub(crate) fn store_error(action: &str, error: &Error) -> StoreError {
     }
 }
 
-/// Converts an error outside of flushes. No item can be the cause there, so blocked and rejected transactions count as
-/// unavailable and may be retried.
+/// Converts an error of a transaction that is no flush. Such a transaction contains no Write that could be the cause,
+/// so blocked and rejected transactions count as unavailable and may be retried.
 pub(crate) fn unavailable_error(error: DbError) -> StoreError {
     match error.into_store_error() {
         StoreError::Blocked(reason) | StoreError::Rejected(reason) => StoreError::Unavailable(reason),
@@ -125,8 +129,8 @@ pub(crate) fn unavailable_error(error: DbError) -> StoreError {
     }
 }
 
-/// Converts an error of a query, as [`unavailable_error`] does, but keeps a missing privilege: a retry cannot help
-/// there.
+/// Converts an error of a query, as [`unavailable_error`] does, but preserves the error for a missing privilege, where
+/// a retry cannot help.
 pub(crate) fn query_error(error: DbError) -> StoreError {
     match error {
         DbError::PermissionDenied(reason) => StoreError::PermissionDenied(reason),
@@ -134,14 +138,14 @@ pub(crate) fn query_error(error: DbError) -> StoreError {
     }
 }
 
-/// Returns the error for a column or result that does not hold what the schema says.
+/// Returns the error for a value that the schema does not allow. `what` names its place, as in "a row".
 pub(crate) fn corrupt(what: &str) -> StoreError {
     StoreError::Corrupt(format!(
         "{what} contains a value that Stepfast never writes: the database is damaged, or another program changed it"
     ))
 }
 
-/// Whether the client could not encode a value, as opposed to an error of the connection.
+/// Whether the client library could not encode a value. Any other error is one of the connection.
 fn is_encoding_error(error: &Error) -> bool {
     let text = error.to_string();
     text.starts_with("error serializing") || text.starts_with("error encoding")

@@ -1,4 +1,5 @@
-//! [`Lane`]: one of a worker's lanes, with its own connection and the row that fences everything sent on it.
+//! [`Lane`]: a lane of a worker, with a connection of its own. Each flush and claim on this connection checks the fence
+//! in the lane's row.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex as StdMutex, PoisonError};
@@ -16,7 +17,7 @@ use crate::conn::statements::Sql;
 use crate::error::{DbError, corrupt};
 use crate::rows::Columns;
 
-/// A lane that calls share: `None` while a call uses it, or before its first connection.
+/// A lane that several calls share. The option is `None` while a call uses the lane, and before its first connection.
 type SharedLane = Arc<Mutex<Option<Lane>>>;
 
 /// The lanes of this store's workers, for flushes and claims alike.
@@ -26,7 +27,7 @@ pub(crate) struct Lanes {
     progress: StdMutex<HashMap<WorkerId, WorkerProgress>>,
 }
 
-/// The numbers of a worker's lanes that are known to be durable.
+/// The last numbers of a worker's lanes that are known to be durable.
 #[derive(Default)]
 struct WorkerProgress {
     positions: HashMap<u16, LanePosition>,
@@ -34,26 +35,26 @@ struct WorkerProgress {
     claim_lane: Option<u16>,
 }
 
-/// The last acknowledged number of a lane.
+/// The number of a lane's last acknowledged flush or claim.
 #[derive(Clone, Debug)]
 pub(crate) struct LanePosition {
     pub lane: u16,
     pub number: i64,
-    /// The ctid of the lane's row at that number. A hint: see fence.sql.
+    /// The ctid that the lane's row had at that number. The row may have moved since: see fence.sql.
     pub ctid_hint: Option<String>,
-    /// Whether no number has become durable since the last renewal.
+    /// Whether no number of the lane has become durable since the worker's last renewal.
     is_idle: bool,
 }
 
 impl Lanes {
-    /// Returns the shared entry of a lane. A caller takes the lane out, and puts it back once its connection is clean:
-    /// a call that is dropped half-way leaves no connection in an unknown state behind.
+    /// Returns the shared entry of a lane. A caller takes the lane out of the entry, and puts the lane back once its
+    /// connection is clean. So a call that is dropped half-way leaves no connection in an unknown state behind.
     pub(crate) fn shared_lane(&self, worker: WorkerId, number: u16) -> SharedLane {
         let mut shared_lanes = self.shared_lanes.lock().unwrap_or_else(PoisonError::into_inner);
         shared_lanes.entry((worker, number)).or_default().clone()
     }
 
-    /// Closes a worker's connections and forgets its progress.
+    /// Closes the connections of a worker's lanes, and forgets the durable numbers of these lanes.
     pub(crate) fn remove_worker(&self, worker: WorkerId) {
         let mut shared_lanes = self.shared_lanes.lock().unwrap_or_else(PoisonError::into_inner);
         shared_lanes.retain(|(owner, _), _| *owner != worker);
@@ -69,17 +70,17 @@ impl Lanes {
         self.with_worker(worker, |progress| progress.claim_lane = Some(lane));
     }
 
-    /// The lane on which the worker claims; `None` before its first claim.
+    /// Returns the number of the lane on which the worker claims, or `None` before its first claim.
     pub(crate) fn claim_lane(&self, worker: WorkerId) -> Option<u16> {
         self.with_worker(worker, |progress| progress.claim_lane)
     }
 
-    /// The worker's last claim that is known to be durable.
+    /// Returns the worker's last claim that is known to be durable, or `None` before the first one.
     pub(crate) fn last_claim(&self, worker: WorkerId) -> Option<LanePosition> {
         self.with_worker(worker, |progress| progress.positions.get(&progress.claim_lane?).cloned())
     }
 
-    /// Records that a number of a lane is durable.
+    /// Records that the flush or claim with this number is durable on a lane.
     pub(crate) fn record_durable(&self, worker: WorkerId, lane: u16, number: i64, ctid_hint: Option<String>) {
         self.with_worker(worker, |progress| {
             if progress.positions.get(&lane).is_none_or(|position| position.number < number) {
@@ -89,7 +90,7 @@ impl Lanes {
     }
 
     /// Returns the lanes on which no number became durable between the last call and this one. A lane in use needs no
-    /// check: its next number proves that the database has lost nothing.
+    /// check: its next flush or claim proves that the database has lost nothing.
     pub(crate) fn take_idle_positions(&self, worker: WorkerId) -> Vec<LanePosition> {
         self.with_worker(worker, |progress| {
             let idle = progress.positions.values().filter(|position| position.is_idle).cloned().collect();
@@ -99,7 +100,7 @@ impl Lanes {
     }
 }
 
-/// Returns the error for a database whose lane is behind the number that it acknowledged.
+/// Returns the error for a lane whose last number in the database is below the number that the database acknowledged.
 pub(crate) fn lost_history(lane: u16, acknowledged: i64, found: i64) -> StoreError {
     StoreError::Corrupt(format!(
         "the database has lost history: lane {lane} acknowledged number {acknowledged}, but the database has {found}; \
@@ -114,9 +115,9 @@ pub(crate) struct Lane {
     runtime: Id,
     worker: WorkerId,
     number: u16,
-    /// The ctid of the lane's row after the last fence. A hint: see fence.sql.
+    /// The ctid that the lane's row had after the last fence. The row may have moved since: see fence.sql.
     ctid_hint: Option<String>,
-    /// Whether commits wait until they are flushed to disk.
+    /// Whether a commit waits until the server has flushed its log to disk.
     is_flushed: bool,
     /// The number of the worker's last claim that a flush of this lane has confirmed.
     last_seen_claim: i64,
@@ -148,15 +149,15 @@ impl Lane {
         !self.session.is_closed()
     }
 
-    /// Returns the claim that the next flush has to confirm, so that nothing is recorded for executions of a claim that
-    /// the database has lost. After that flush, a database that loses the claim loses the flush too, and the lane's own
-    /// numbers reveal it.
+    /// Returns `claim` if no flush of this lane has confirmed it. The next flush then confirms that the database has
+    /// the claim. Otherwise it could record facts of executions whose claim was lost. If the database loses the claim
+    /// after that flush, it loses the flush too, and the lane's own numbers reveal the loss.
     pub(crate) fn unseen_claim(&self, claim: Option<LanePosition>) -> Option<LanePosition> {
         claim.filter(|claim| claim.number > self.last_seen_claim)
     }
 
-    /// Returns the compare-and-set with which a flush or claim begins. `has_gaps`: whether numbers may be skipped;
-    /// `claim`: the claim that must exist.
+    /// Returns the query of the fence, which checks the lane's epoch and sets its last number to `number`. If
+    /// `has_gaps` is true, numbers may be skipped. If `claim` is given, the database must have this claim.
     pub(crate) fn fence_query(
         &self,
         epoch: i64,
@@ -179,7 +180,8 @@ impl Lane {
         Query { sql: Sql::Fence, action: "taking the lane's next number", params }
     }
 
-    /// Records the result of the fence among these queries, which are durable and have confirmed `claim`.
+    /// Records the result of the fence, which is one of the queries of a durable transaction. `claim`: the claim that
+    /// this transaction has confirmed, if any.
     pub(crate) fn record_fence(
         &mut self,
         queries: &[Query<'_>],
@@ -191,7 +193,7 @@ impl Lane {
         self.last_seen_claim = claim.map_or(self.last_seen_claim, |claim| claim.number);
     }
 
-    /// The last known ctid of the lane's row.
+    /// Returns the last known ctid of the lane's row.
     pub(crate) fn ctid_hint(&self) -> Option<String> {
         self.ctid_hint.clone()
     }
@@ -201,15 +203,15 @@ impl Lane {
         lane_state_query(self.worker, self.number, self.ctid_hint.clone())
     }
 
-    /// Waits until all commits of the lane are as durable as the configuration promises, by committing once more. The
-    /// wait of an earlier commit for a standby may have been cut short.
+    /// Waits until all commits of the lane are as durable as the configuration promises, by committing once more. An
+    /// earlier commit may have returned before its standbys had confirmed it.
     pub(crate) async fn await_durable(&self) -> Result<(), DbError> {
         let params = vec![param(self.worker.0), param(self.number.cast_signed())];
         let query = Query { sql: Sql::TouchLane, action: "waiting for earlier commits", params };
         pipeline::run(&self.session, TxPart::Whole, &[query]).await.map(|_| ())
     }
 
-    /// Reads the lane's epoch and last number; `None` if the lane does not exist.
+    /// Reads the lane's epoch and last number. Returns `None` if the lane does not exist.
     pub(crate) async fn read_state(&self) -> Result<Option<(i64, i64)>, DbError> {
         self.query_state(self.state_query()).await
     }
@@ -233,7 +235,8 @@ pub(crate) fn lane_state_query(worker: WorkerId, lane: u16, ctid_hint: Option<St
     Query { sql: Sql::LaneState, action: "reading the lane", params }
 }
 
-/// Parses the result of [`lane_state_query`]: epoch and last number; `None` if the lane does not exist.
+/// Parses the result of [`lane_state_query`]. Returns the epoch and the last number, or `None` if the lane does not
+/// exist.
 pub(crate) fn parse_lane_state(result: &QueryResult) -> Result<Option<(i64, i64)>, DbError> {
     let Some(row) = result.rows.first() else { return Ok(None) };
     let mut row = Columns::new(row);

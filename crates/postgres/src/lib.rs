@@ -8,8 +8,8 @@
 //! - `rows`: converts the contract's types to columns and back.
 //! - `flush`: turns a flush into a transaction.
 //! - `claim`: takes executions to run.
-//! - `control`: registrations, heartbeats, takeovers and changes of queues.
-//! - `read`: loads and lists.
+//! - `control`: registers workers, handles heartbeats and takeovers, and changes queues.
+//! - `read`: loads and lists executions.
 //! - `admin`: migrates and checks the schema.
 //!
 //! The SQL is in `queries/`.
@@ -55,8 +55,8 @@ pub use crate::schema::add_migration;
 
 /// A [`Store`] in a Postgres database (13 or newer).
 ///
-/// Flushes are as durable as the server is configured to make them. With the default options, the server has written an
-/// acknowledged flush to disk, and so have its synchronous standbys, if it has any.
+/// Flushes are as durable as the server is configured to make them. With the default options, an acknowledged flush is
+/// on the server's disk, and on the disks of its synchronous standbys, if it has any.
 pub struct PostgresStore {
     info: StoreInfo,
     counters: Counters,
@@ -64,7 +64,7 @@ pub struct PostgresStore {
     background: Arc<BackgroundRuntime>,
     lanes: Arc<Lanes>,
     ownership: Arc<Ownership>,
-    /// The fair share between queues and keys, kept from claim to claim.
+    /// The state of the fair share between queues and queue keys, kept from claim to claim.
     fair_share: Mutex<FairShare>,
     cursors: ClaimCursors,
     inbox: InboxState,
@@ -89,8 +89,8 @@ use crate::ownership::Ownership;
 use crate::read::Reader;
 
 impl PostgresStore {
-    /// Opens the database at `url` (`postgres://user:password@host:5432/database`) with the default options and those
-    /// in the query of the URL, which docs/reference/stores.md lists.
+    /// Opens the database at `url` (`postgres://user:password@host:5432/database`) with the default options. Options in
+    /// the query of the URL take precedence; docs/reference/stores.md lists them.
     pub async fn open(url: &str) -> Result<Self, StoreError> {
         Self::open_with(url, PostgresOptions::default()).await
     }
@@ -98,7 +98,7 @@ impl PostgresStore {
     /// Opens the database at `url`, and creates or migrates its schema.
     ///
     /// [`StoreError::Open`] says why the database cannot be opened; [`StoreError::NewerSchema`] means that a newer
-    /// version of this program has migrated it.
+    /// version of this program has migrated the schema.
     pub async fn open_with(url: &str, options: PostgresOptions) -> Result<Self, StoreError> {
         let connector = Arc::new(Connector::new(url, options)?);
         let background = Arc::new(BackgroundRuntime::start()?);
@@ -140,8 +140,8 @@ impl PostgresStore {
         })
     }
 
-    /// Opens a connection to the database at `url` as the store does, but without session settings: for tools that
-    /// inspect the server. The current runtime drives the connection.
+    /// Opens a connection to the database at `url` as the store does, but without session settings. Tools use the
+    /// connection to inspect the server. The current Tokio runtime drives the connection.
     #[doc(hidden)]
     pub async fn raw_client(url: &str, application_name: &str) -> Result<tokio_postgres::Client, StoreError> {
         let (target, _) = DialTarget::new(url, PostgresOptions::default())?;
@@ -151,10 +151,11 @@ impl PostgresStore {
         Ok(client)
     }
 
-    /// Migrates the schema of the database at `url` without opening a store. Grants `role`, if given, the use of the
-    /// schema and changes of rows, but no others. If `is_dry`, only returns the SQL that would be executed.
+    /// Migrates the schema of the database at `url` without opening a store. If `role` is given, grants this role the
+    /// use of the schema and changes of its rows, but no other privileges. If `is_dry` is true, only returns the SQL,
+    /// and does not execute it.
     ///
-    /// [`StoreError::Open`] names the role with the necessary privileges, if the URL's role lacks them.
+    /// If the role in the URL lacks privileges, [`StoreError::Open`] names the role that has them.
     pub async fn migrate(
         url: &str,
         options: PostgresOptions,
@@ -170,7 +171,8 @@ impl PostgresStore {
         migrate::migrate(&connector, &background, &connected.client, is_dry, role, true).await
     }
 
-    /// Stops the engines on a schema as a migration to version `version` would, but migrates nothing: for tests.
+    /// Stops the engines on a schema, as a migration to version `version` does, but migrates nothing. Only tests call
+    /// this.
     #[doc(hidden)]
     pub async fn stop_older_workers(
         url: &str,
@@ -187,7 +189,7 @@ impl PostgresStore {
         stopped.map_err(|error| open(error.to_string()))?.map_err(open)
     }
 
-    /// Checks whether the database at `url` is fit for engines, and changes nothing.
+    /// Checks whether engines can run on the database at `url`, and changes nothing.
     ///
     /// Returns an error only for an invalid URL, or for a connection that was lost during the check.
     pub async fn check(url: &str, options: PostgresOptions) -> Result<Vec<Finding>, StoreError> {
@@ -209,13 +211,13 @@ impl PostgresStore {
         self.control.requeue(worker).await
     }
 
-    /// The statements that set up the connection of a lane.
+    /// Returns the statements that set up the connection of a lane.
     #[doc(hidden)]
     pub fn lane_settings(&self) -> String {
         self.connector.session_settings(Purpose::Lane)
     }
 
-    /// The statements that set up connections, with the purpose of each connection.
+    /// Returns the purposes of connections, each with the statements that set up such a connection.
     #[doc(hidden)]
     pub fn session_settings(&self) -> Vec<(&'static str, String)> {
         Purpose::ALL.map(|purpose| (purpose.name(), self.connector.session_settings(purpose))).into()

@@ -1,20 +1,22 @@
-//! [`Ownership`]: the running executions of workers that are not in the index of owners.
+//! [`Ownership`]: the running executions that have no entry in the index of owners.
 //!
-//! An entry in the index of owners costs about as much as the row itself, and the same again when the execution ends.
-//! Most executions end within moments, so a plain Start adds no entry. Its row names the worker in `started_by`, and a
-//! takeover finds it by its key. Every worker has a *window*: a range of keys, stored with its registration. A row that
-//! runs under `started_by` always has a key in that worker's window. Three rules ensure this:
+//! Inserting an entry into the index of owners costs about as much as inserting the row itself, and deleting the entry
+//! when the execution ends costs the same again. Most executions end within moments, so a plain Start adds no entry.
+//! The row of such a Start names the worker in `started_by`, and a takeover finds the row by its key. Every worker has
+//! a *window*: a range of keys, stored with its registration. An execution that runs under `started_by` always has a
+//! key in the window of that worker. Three rules ensure this:
 //!
-//! - A Start with a key outside the window adds its entry to the index at once.
-//! - Renewals move the start of the window up, but never beyond an execution that runs under `started_by` or is in
-//!   flight.
+//! - A Start with a key outside the window adds an entry to the index at once.
+//! - Renewals move the start of the window up, but never beyond an execution that runs under `started_by` or whose
+//!   Start is in flight.
 //! - Executions that still run after a few renewals are added to the index, so that the window can move on.
 //!
-//! Claimed executions are not in the index either, and may be of any age. One row in `claims` lists the executions of a
-//! claim. It is deleted once all of them have ended or, after the same number of renewals, are in the index.
+//! Claimed executions are not in the index either, and may be of any age. One row of the table `claims` lists the
+//! executions of a claim. Executions that still run after the same number of renewals are added to the index. The row
+//! is deleted once each of its executions has ended or is in the index.
 //!
-//! The stored window may lag behind the window in memory at its start, but never at its end. This also holds across
-//! crashes of a server that does not wait for its log, because the log keeps the order of commits.
+//! The start of the stored window may lag behind the start of the window in memory, but the end never does. This also
+//! holds after a crash of a server that does not wait for its log, because the log keeps the order of commits.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::ops::Range;
@@ -23,11 +25,12 @@ use std::sync::{Mutex, PoisonError};
 use stepfast_core::key::{Key, KeyMap};
 use stepfast_core::store::{Flush, Outcome, WorkerId, Write};
 
-/// Distance from the clock to the window's end, in milliseconds: a worker whose renewals fail has a usable window for
-/// that time.
+/// Distance from the clock to the window's end, in milliseconds. While a worker's renewals fail, its window stays
+/// usable for that time.
 const WINDOW_LEAD_MS: i64 = 3_000;
 
-/// Distance from the window's start to the clock, in milliseconds: keys are minted shortly before they are sent.
+/// Distance from the window's start to the clock, in milliseconds. Keys are minted shortly before their Starts are
+/// sent.
 const WINDOW_LAG_MS: i64 = 1_000;
 
 /// The number of renewals after which running executions are added to the index of owners. Sleeping executions are
@@ -37,7 +40,7 @@ const RENEWALS_BEFORE_INDEXING: u64 = 6;
 /// The maximum number of executions added to the index at once, so that the next renewal is not late.
 const MAX_INDEXED_PER_RENEWAL: usize = 10_000;
 
-/// The windows of this store's workers, and the executions that only those windows and `claims` attribute to them.
+/// The windows of this store's workers, and their running executions that are not in the index of owners.
 #[derive(Debug, Default)]
 pub(crate) struct Ownership(Mutex<HashMap<WorkerId, WorkerOwnership>>);
 
@@ -51,7 +54,7 @@ struct WorkerOwnership {
     running: KeyMap<u64>,
     /// Claimed executions that run. Each has the value of `renewals` at the time of its claim.
     claimed: KeyMap<u64>,
-    /// The claims that have rows in `claims`: their numbers, and the number of renewals at each claim.
+    /// The claims with a row in the table `claims`: the number of each, and the value of `renewals` at the claim.
     claim_rows: VecDeque<(i64, u64)>,
     /// The numbers of claims whose outcome is unknown.
     uncertain_claims: Vec<i64>,
@@ -60,11 +63,11 @@ struct WorkerOwnership {
 /// The changes that a renewal makes to a worker's window and index entries.
 #[derive(Debug, Default)]
 pub(crate) struct WindowRenewal {
-    /// The window to store with the registration; `None` for a worker that registered with another store.
+    /// The window to store with the registration; `None` for a worker that another store object has registered.
     pub window: Option<Range<Key>>,
     /// The executions to add to the index of owners, in key order.
     pub to_index: Vec<Key>,
-    /// The claims to look up in the database: their outcome is settled by now.
+    /// The numbers of claims to look up in the database. The outcome of each claim is settled by now.
     pub uncertain_claims: Vec<i64>,
 }
 
@@ -80,7 +83,7 @@ fn shift_key(key: Key, by_ms: i64) -> Key {
     Key::from_bytes((u128::from(ms.saturating_add_signed(by_ms)) << 80).to_be_bytes())
 }
 
-/// Merges windows that overlap, and returns each with the ids of its workers.
+/// Merges windows that overlap, and returns each merged window with the ids of its workers.
 pub(crate) fn merge_windows(windows: &[(WorkerId, Range<Key>)]) -> Vec<(Vec<i64>, Range<Key>)> {
     let mut windows = windows.to_vec();
     windows.sort_by_key(|(_, window)| window.start);
@@ -98,7 +101,7 @@ pub(crate) fn merge_windows(windows: &[(WorkerId, Range<Key>)]) -> Vec<(Vec<i64>
 }
 
 impl WorkerOwnership {
-    /// Removes claims whose outcome is known now.
+    /// Removes these claims from the uncertain ones, because their outcome is known now.
     fn resolve_claims(&mut self, numbers: &[i64]) {
         self.uncertain_claims.retain(|number| !numbers.contains(number));
     }
@@ -128,10 +131,11 @@ impl Ownership {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(&worker);
     }
 
-    /// Prepares a try of a flush: only executions that the window covers may start without an entry in the index. The
-    /// window covers them until [`record_flush`](Self::record_flush) or
-    /// [`record_failed_flush`](Self::record_failed_flush), and for good if the outcome remains unknown. `restrict` is
-    /// called once, with the window, and returns the keys of the executions that start without an entry.
+    /// Prepares a try of a flush. Only executions whose keys are in the worker's window may start without an entry in
+    /// the index. `restrict` is called once, with the window, and returns the keys of these executions. The window does
+    /// not move past them before [`record_flush`](Self::record_flush) or
+    /// [`record_failed_flush`](Self::record_failed_flush). For a worker that this store has not registered, the window
+    /// is empty.
     pub(crate) fn begin_flush(&self, flush: &Flush, restrict: &mut dyn FnMut(&Range<Key>) -> Vec<Key>) {
         // under the lock: otherwise a renewal could move the window in between
         let prepared = self.with_worker(flush.worker, |owned| {
@@ -143,15 +147,15 @@ impl Ownership {
         }
     }
 
-    /// Records that the last flush of a lane is durable. `released`: the executions that stopped running with the
-    /// flush.
+    /// Records that the last flush of a lane is durable. `released`: the keys of executions that no longer run after
+    /// the flush.
     pub(crate) fn record_flush(
         &self,
         flush: &Flush,
         released: impl Iterator<Item = Key>,
         outcomes: &[(usize, Outcome)],
     ) {
-        // a duplicate Start has started nothing, and a queued or rejected one does not run
+        // a duplicate Start has started nothing, and the execution of a queued or rejected Start does not run
         let not_started = outcomes.iter().filter_map(|(i, outcome)| match (flush.writes.get(*i), outcome) {
             (Some(Write::Start(start)), Outcome::Duplicate(existing)) if existing.key != start.key => {
                 Some(start.key)
@@ -173,8 +177,8 @@ impl Ownership {
         });
     }
 
-    /// Notes a claim before it is committed. Its outcome counts as unknown until [`record_claim`](Self::record_claim)
-    /// or [`cancel_claim`](Self::cancel_claim).
+    /// Notes a claim before the claim is committed. Its outcome counts as unknown until
+    /// [`record_claim`](Self::record_claim) or [`cancel_claim`](Self::cancel_claim).
     pub(crate) fn begin_claim(&self, worker: WorkerId, number: i64) {
         self.with_worker(worker, |owned| owned.uncertain_claims.push(number));
     }
@@ -209,7 +213,8 @@ impl Ownership {
         });
     }
 
-    /// Removes the oldest claims whose rows are no longer needed, and returns the number of the last of them.
+    /// Removes the oldest claims whose rows in `claims` are no longer needed. Returns the number of the last removed
+    /// claim.
     pub(crate) fn take_finished_claims(&self, worker: WorkerId) -> Option<i64> {
         self.with_worker(worker, |owned| {
             let first_unindexed = owned.claimed.values().min().copied().unwrap_or(u64::MAX);
@@ -230,21 +235,22 @@ impl Ownership {
         self.with_worker(flush.worker, |owned| owned.in_flight.remove(&flush.lane));
     }
 
-    /// Begins a renewal and returns the changes that it makes.
+    /// Begins a renewal, and returns the changes that the renewal makes.
     pub(crate) fn begin_renewal(&self, worker: WorkerId) -> WindowRenewal {
         let now = current_window();
         let renewal = self.with_worker(worker, |owned| {
             owned.renewals += 1;
             let lowest = owned.in_flight.values().flatten().chain(owned.running.keys()).min().copied();
             let start = lowest.map_or(now.start, |lowest| lowest.min(now.start));
-            // never back, although the clock may go back
+            // the window's start never moves back, although the clock may
             owned.window.start = owned.window.start.max(start);
             let window = owned.window.start..owned.window.end.max(now.end);
             let all = owned.running.iter().chain(&owned.claimed);
             let due = all.filter(|(_, since)| **since + RENEWALS_BEFORE_INDEXING <= owned.renewals);
             let mut to_index: Vec<Key> = due.map(|(key, _)| *key).take(MAX_INDEXED_PER_RENEWAL).collect();
             to_index.sort_unstable();
-            // a later claim has waited for the end of an earlier one
+            // a claim begins only after the claim before it has ended, so the outcomes of all earlier claims are
+            // settled
             let last = owned.claim_rows.back().map_or(0, |(number, _)| *number);
             let uncertain = owned.uncertain_claims.iter().copied().filter(|number| *number < last).collect();
             WindowRenewal { window: Some(window), to_index, uncertain_claims: uncertain }
@@ -252,12 +258,13 @@ impl Ownership {
         renewal.unwrap_or_default()
     }
 
-    /// Sets the end of the window that is stored with the registration now.
+    /// Sets the window's end to the end that the registration in the database has now.
     pub(crate) fn set_window_end(&self, worker: WorkerId, end: Key) {
         self.with_worker(worker, |owned| owned.window.end = end);
     }
 
-    /// Records that all of `to_index` except `unindexed` are in the index of owners now, or have ended.
+    /// Records that the executions of `to_index` are in the index of owners now or have ended, except for those of
+    /// `unindexed`.
     pub(crate) fn record_indexed(&self, worker: WorkerId, to_index: &[Key], unindexed: &HashSet<Key>) {
         self.with_worker(worker, |owned| {
             for key in to_index.iter().filter(|key| !unindexed.contains(key)) {

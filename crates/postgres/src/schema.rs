@@ -42,12 +42,12 @@ pub(crate) const TABLE_PRIVILEGES: &[&str] = &["SELECT", "INSERT", "UPDATE", "DE
 /// A migration that tests have added, which makes this process behave like a later version.
 static ADDED_MIGRATION: OnceLock<Migration> = OnceLock::new();
 
-/// Adds a migration to those of this process, so that it behaves like a later version of the program. For tests, before
-/// any store is opened.
+/// Adds a migration to those of this process, so that the process behaves like a later version of the program. Tests
+/// call this before they open a store.
 ///
 /// # Panics
 ///
-/// If the name is not that of a migration (`V99__later`), or if a migration was added already.
+/// If `name` is not the name of a migration, as in `V99__later`, or if a migration was added already.
 pub fn add_migration(name: &str, sql: &str) {
     let migration = Migration::unapplied(name, sql);
     let migration =
@@ -75,8 +75,9 @@ pub(crate) fn newest_version_column() -> i32 {
     i32::try_from(newest_version()).unwrap_or(i32::MAX)
 }
 
-/// Whether the tables of `version` were created by a migration that this program has. False for a build between
-/// releases. True for versions that this program does not support.
+/// Whether this program has the migration that created the tables of `version`, to judge by the checksum in the
+/// database. False for tables that a build between releases has created. True for versions that this program does not
+/// support.
 pub(crate) fn is_known_build(version: i64, checksum: &str) -> bool {
     let mut migrations = migrations().into_iter();
     let known = migrations.find(|migration| i64::from(migration.version()) == version);
@@ -98,12 +99,12 @@ pub(crate) const FIRST_WITH_SHARD: i64 = 4;
 /// The first version of the schema that distinguishes clients from workers.
 pub(crate) const FIRST_WITH_CLIENTS: i64 = 2;
 
-/// Limits the time for which a migration waits for a lock, because flushes queue behind it.
+/// Limits the time for which a migration waits for a lock, because flushes have to wait behind the migration.
 const SET_LOCK_TIMEOUT: &str = "SET LOCAL lock_timeout TO '10s';\n";
 
-/// Returns the statements that fence all registrations on a schema of version `found`. After them, no engine of an older
-/// program can record anything, even if its process is stopped, is a client, or was not seen. Executions that such an
-/// engine runs are taken over like those of a dead worker.
+/// Returns the statements that fence all registrations on a schema of version `found`. Afterwards no engine of an older
+/// program can record anything. This includes clients, suspended processes, and engines that the migration has not
+/// found. Executions that such an engine runs are taken over like those of a dead worker.
 fn fence_script(found: i64) -> String {
     let mut sql = SET_LOCK_TIMEOUT.to_owned();
     if found >= FIRST_WITH_SHARD {
@@ -178,8 +179,8 @@ pub(crate) fn role_name_error(role: &str) -> Option<String> {
     })
 }
 
-/// Returns the statements that allow `role` to run engines but not to change tables. They include the tables of later
-/// versions.
+/// Returns the statements that allow `role` to run engines but not to change tables. The statements also cover tables
+/// that later versions will create.
 pub(crate) fn grant_script(schema: &str, role: &str) -> String {
     let (schema, role, privileges) =
         (quote_identifier(schema), quote_identifier(role), TABLE_PRIVILEGES.join(", "));
