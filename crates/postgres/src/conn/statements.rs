@@ -3,7 +3,7 @@
 /// Defines [`Sql`] from names and texts of statements.
 macro_rules! statements {
     ($($(#[$doc:meta])* $name:ident = $text:expr;)*) => {
-        /// A statement. Each session prepares the ones that it needs.
+        /// A statement of the store. Each session prepares the statements that it needs.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         #[repr(usize)]
         pub enum Sql {
@@ -14,7 +14,7 @@ macro_rules! statements {
             /// All statements.
             pub const ALL: &'static [Sql] = &[$(Sql::$name,)*];
 
-            /// The statement's text.
+            /// Returns the statement's text.
             pub fn text(self) -> &'static str {
                 match self {
                     $(Sql::$name => $text,)*
@@ -25,7 +25,7 @@ macro_rules! statements {
 }
 
 statements! {
-    /// Takes the next number of a lane, or fails the transaction.
+    /// Checks the epoch of a lane and takes its next number, or fails the transaction.
     Fence = include_str!("../../queries/fence.sql");
     /// Discards plans that were made when the tables were smaller.
     DiscardPlans = "DISCARD PLANS";
@@ -33,7 +33,7 @@ statements! {
     TouchLane = "UPDATE lanes SET last_number = last_number WHERE worker_id = $1::bigint AND lane = $2::smallint";
     /// Reads a lane's epoch and last number.
     LaneState = include_str!("../../queries/lane_state.sql");
-    /// Returns lanes that are behind an acknowledged number.
+    /// Returns lanes whose last number is below an acknowledged number.
     RegressedLanes = include_str!("../../queries/regressed_lanes.sql");
     /// Locks executions in key order.
     LockExecutions = include_str!("../../queries/lock_executions.sql");
@@ -41,7 +41,7 @@ statements! {
     Finish = include_str!("../../queries/finish.sql");
     /// Applies Transitions of executions that the lane's worker runs.
     Transition = include_str!("../../queries/transition.sql");
-    /// Queues executions that were to be suspended or parked, but have a pending request.
+    /// Queues executions that this flush suspends or parks although they have a pending request.
     RequeueRequested = include_str!("../../queries/requeue_requested.sql");
     /// Deletes the requests of executions that end.
     DeleteRequests = include_str!("../../queries/delete_requests.sql");
@@ -51,7 +51,7 @@ statements! {
     StartRunning = include_str!("../../queries/start_running.sql");
     /// Creates executions that have ended, without options.
     StartEnded = include_str!("../../queries/start_ended.sql");
-    /// Creates executions that have an id of their caller and no other option.
+    /// Creates executions with a workflow_id from the caller and no other option.
     StartNamed = include_str!("../../queries/start_named.sql");
     /// Creates self-claiming executions: they run if their queue has no limits, and are queued otherwise.
     StartSelfClaiming = include_str!("../../queries/start_self_claiming.sql");
@@ -69,15 +69,15 @@ statements! {
     InsertChunks = include_str!("../../queries/insert_chunks.sql");
     /// Deletes chunks.
     DeleteChunks = include_str!("../../queries/delete_chunks.sql");
-    /// Makes executions claimable for the first time.
+    /// Makes executions ready for the first time.
     Ready = include_str!("../../queries/ready.sql");
-    /// Makes executions that have begun before claimable again.
+    /// Makes executions ready again that have begun before.
     ReadyResumed = include_str!("../../queries/ready_resumed.sql");
     /// Deletes the slots of executions that stop running.
     FreeSlots = include_str!("../../queries/free_slots.sql");
     /// Inserts timers.
     InsertTimers = include_str!("../../queries/insert_timers.sql");
-    /// Inserts the children that executions wait for.
+    /// Inserts rows of `waits`: children that executions wait for.
     InsertWaits = include_str!("../../queries/insert_waits.sql");
     /// Deletes requests that were handled.
     ClearRequests = "DELETE FROM requests WHERE execution = ANY($1::uuid[])";
@@ -95,7 +95,7 @@ statements! {
     DeleteQuarantine = "DELETE FROM quarantine WHERE execution = ANY($1::uuid[])";
     /// Deletes timers.
     DeleteTimers = "DELETE FROM timers WHERE execution = ANY($1::uuid[])";
-    /// Deletes the children that executions wait for.
+    /// Deletes rows of `waits`, so that executions no longer wait for their children.
     DeleteWaits = "DELETE FROM waits WHERE execution = ANY($1::uuid[])";
     /// Creates debounced executions, or updates those that are scheduled.
     StartDebounced = include_str!("../../queries/start_debounced.sql");
@@ -108,7 +108,7 @@ statements! {
     AssertNoDepthLimit = "SELECT 1 / (count(*) = 0)::integer FROM depths WHERE queue = ANY($1::text[])";
     /// Locks and reads the depths of queues that have a limit.
     LockDepths = include_str!("../../queries/lock_depths.sql");
-    /// Counts the executions of queues that have not begun.
+    /// Counts the executions that have not begun, for each queue.
     CountDepths = include_str!("../../queries/count_depths.sql");
     /// Stores the depths of queues.
     UpdateDepths = include_str!("../../queries/update_depths.sql");
@@ -117,19 +117,19 @@ statements! {
     ServerTime = "SELECT clock_timestamp()";
     /// Locks and returns the queues that have ready executions.
     LockReadyQueues = include_str!("../../queries/lock_ready_queues.sql");
-    /// Waits until no other claim has the turn on a queue without limits; see lock_ready_queues.sql.
+    /// Waits for the claim that has its turn on a queue without limits; see lock_ready_queues.sql.
     AwaitClaimLock = "SELECT pg_advisory_xact_lock(hashtext('stepfast.' || current_schema()), hashtext($1::text) & 63)";
     /// Waits until no other claim has locked a queue.
     LockQueue = "SELECT FROM queues WHERE name = $1::text FOR NO KEY UPDATE";
-    /// Counts the running executions of queues.
+    /// Counts the slots of queues, one for each running execution.
     CountSlots = include_str!("../../queries/count_slots.sql");
-    /// Counts the running executions of a key.
+    /// Counts the slots of a queue key.
     CountKeySlots = "SELECT count(*) FROM slots WHERE queue = $1::text AND queue_key = $2::text";
-    /// Returns the starts that count for rates.
+    /// Counts the starts that count for the rates of queues and queue keys.
     RateUsage = include_str!("../../queries/rate_usage.sql");
-    /// Records starts that count for rates.
+    /// Records starts for the rates of queues and queue keys.
     RecordStarts = include_str!("../../queries/record_starts.sql");
-    /// Returns keys of queues that have ready executions.
+    /// Returns the queue keys that have ready executions.
     NextKeys = include_str!("../../queries/next_keys.sql");
     /// Checks whether an execution of a named queue is due, and whether the inbox has a row.
     CheckDue = include_str!("../../queries/check_due.sql");
@@ -141,7 +141,7 @@ statements! {
     InsertDeadLetter = include_str!("../../queries/insert_dead_letter.sql");
     /// Moves due executions of named queues to `ready`.
     QueueDue = include_str!("../../queries/queue_due.sql");
-    /// Gives slots to claimed executions.
+    /// Assigns slots to claimed executions.
     TakeSlots = include_str!("../../queries/take_slots.sql");
     /// Returns executions of the quarantine that may be tried.
     QuarantineCandidates = include_str!("../../queries/quarantine_candidates.sql");
@@ -167,15 +167,15 @@ statements! {
     OwnedExecutions = include_str!("../../queries/owned_executions.sql");
     /// Adds running executions of a worker to the index of owners.
     IndexOwner = include_str!("../../queries/index_owner.sql");
-    /// Returns those of a worker's executions that are not in the index of owners.
+    /// Returns, among some executions, those that a worker runs without an entry in the index of owners.
     UnindexedExecutions = "SELECT key FROM executions \
                  WHERE key = ANY($2::uuid[]) AND status = 2 AND started_by = $1::bigint";
     /// Registers a worker.
     Register = include_str!("../../queries/register.sql");
     /// Returns the oldest engine that may use the store, and the version of the schema.
     ReadVersions = "SELECT oldest_engine, (SELECT max(version) FROM schema_version) FROM shard";
-    /// Locks a registration, if its lease is still the given one, no other session has locked it, and the schema is
-    /// known to this program.
+    /// Locks a registration if its lease has not changed and no other session has locked it. The program must also
+    /// support the schema's version.
     LockWorker = "SELECT from_key, to_key, host, pid FROM workers WHERE worker_id = $1::bigint \
                   AND ($2::timestamptz IS NULL OR lease_expires_at = $2::timestamptz) \
                   AND (SELECT max(version) FROM schema_version) <= $3::integer FOR UPDATE SKIP LOCKED";
@@ -187,7 +187,7 @@ statements! {
     RaiseWorkerEpoch = "UPDATE workers SET epoch = epoch + 1 WHERE worker_id = $1::bigint";
     /// Adds all executions of fenced workers to the index of owners.
     IndexAllOwners = include_str!("../../queries/index_all_owners.sql");
-    /// Deletes the rows of claims that are no longer needed.
+    /// Deletes the rows of a worker's claims up to a number.
     DeleteClaims = "DELETE FROM claims WHERE worker_id = $1::bigint AND number <= $2::bigint";
     /// Returns the executions of claims.
     ClaimedExecutions = "SELECT DISTINCT unnest(executions) FROM claims WHERE worker_id = $1::bigint AND number = ANY($2::bigint[])";
@@ -195,7 +195,7 @@ statements! {
     DeleteAllClaims = "DELETE FROM claims WHERE worker_id = ANY($1::bigint[])";
     /// Ends registrations.
     Unregister = "DELETE FROM workers WHERE worker_id = ANY($1::bigint[])";
-    /// Makes the executions of unregistered owners claimable.
+    /// Requeues the executions of owners without a registration.
     Requeue = include_str!("../../queries/requeue.sql");
     /// Returns executions that wait for children that have ended.
     SatisfiedWaits = include_str!("../../queries/satisfied_waits.sql");
@@ -230,11 +230,11 @@ statements! {
     Queues = include_str!("../../queries/queues.sql");
     /// Creates or changes a queue.
     SetQueue = include_str!("../../queries/set_queue.sql");
-    /// Gives slots to the running executions of a queue.
+    /// Assigns slots to the running executions of a queue.
     AssignSlots = include_str!("../../queries/assign_slots.sql");
-    /// Sets a savepoint before slots are given.
+    /// Sets a savepoint before slots are assigned.
     SavepointBeforeSlots = "SAVEPOINT before_slots";
-    /// Takes back the slots that were given, and releases the locks on their executions.
+    /// Undoes the assignment of slots, and releases the locks on their executions.
     RollBackToSavepoint = "ROLLBACK TO SAVEPOINT before_slots";
     /// Waits for the transaction that is changing an execution.
     AwaitExecution = "SELECT FROM executions WHERE key = $1::uuid FOR SHARE";
@@ -244,7 +244,7 @@ statements! {
     DeadLetters = include_str!("../../queries/dead_letters.sql");
     /// Counts the executions that wait for a worker.
     WaitingWork = include_str!("../../queries/waiting_work.sql");
-    /// Returns those of some workers that are dead.
+    /// Returns the dead ones among some workers.
     DeadWorkers = include_str!("../../queries/dead_workers.sql");
     /// Loads the chunks of a large value.
     LoadChunks = "SELECT bytes FROM chunks WHERE execution = $1::uuid AND value = $2::bigint AND n < $3::bigint \
@@ -253,8 +253,8 @@ statements! {
 
 /// Commits a transaction, and fails if a statement in it has failed.
 ///
-/// COMMIT of an aborted transaction returns ROLLBACK without an error, and the client library hides that. So the same
-/// string contains a statement before it: an aborted transaction rejects that one, and the server does not execute
+/// The COMMIT of an aborted transaction rolls back without an error, and the client library hides this. So the string
+/// contains a SELECT before the COMMIT. An aborted transaction rejects the SELECT, and the server then does not execute
 /// the COMMIT.
 pub const CHECKED_COMMIT: &str = "SELECT 1; COMMIT";
 

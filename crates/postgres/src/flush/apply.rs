@@ -1,4 +1,4 @@
-//! [`FlushPlan`]: the queries of a flush, one per kind of row change, each with all of its rows.
+//! [`FlushPlan`]: the queries of a flush. One query makes all changes of one kind.
 
 use stepfast_core::Key;
 use stepfast_core::clock::Timestamp;
@@ -52,7 +52,7 @@ impl<'a> FlushPlan<'a> {
                 Write::DeleteChunks(deletion) => plan.chunk_deletions.push(deletion),
             }
         }
-        // In key order, two flushes lock rows in the same order. A cancel of another worker may lock in another order;
+        // In key order, all flushes lock rows in the same order. A cancel by another worker may lock in another order;
         // `lock_timeout` resolves such a deadlock.
         plan.ends.sort_by_key(|(_, change)| change.key);
         plan.transitions.sort_by_key(|(_, change)| change.key);
@@ -66,7 +66,8 @@ impl<'a> FlushPlan<'a> {
         self.ends.iter().chain(transitions).map(|(_, change)| change.key)
     }
 
-    /// Returns the queries that apply the flush after the fence, except for its requests.
+    /// Returns the queries that apply all Writes of the flush except its requests. The fence comes before them. `now`:
+    /// the present time, `None` for the server's.
     pub(crate) fn queries(&self, flush: &Flush, now: Option<Timestamp>) -> Vec<Query<'a>> {
         let mut queries = Vec::new();
         if !self.wakes.is_empty() || !self.requests.is_empty() {
@@ -155,7 +156,7 @@ impl<'a> FlushPlan<'a> {
         self.starts.push_queries(worker, queries);
     }
 
-    /// Returns the executions that stop running and may have a slot in their queue.
+    /// Returns the executions that stop running and may have a slot in their queue, with their placements.
     pub(crate) fn freed_slots(&self) -> impl Iterator<Item = (Key, &'a Placement)> {
         let transitions =
             self.transitions.iter().filter(|(_, change)| !matches!(change.state, State::Running { .. }));
@@ -246,7 +247,7 @@ impl<'a> FlushPlan<'a> {
                 State::Running { .. } | State::Parked { .. } | State::Ended { .. } => {}
             }
         }
-        // those with pending requests are queued instead; ReadyResumed ignores the others
+        // executions with pending requests were queued instead; ReadyResumed ignores all others
         resumed.extend(self.suspended_or_parked());
         for (sql, queued) in [(Sql::Ready, queued), (Sql::ReadyResumed, resumed)] {
             if !queued.is_empty() {

@@ -12,8 +12,9 @@ use crate::conn::statements::Sql;
 use crate::error::DEPTH_LIMIT_CHECK;
 use crate::rows::Columns;
 
-/// The queues that are known to have a depth limit. For all other queues a flush does not read the limit first. It fails as
-/// a whole if one of them has a limit by now: see [`DbError::DepthLimited`](crate::error::DbError::DepthLimited).
+/// The queues that are known to have a depth limit. For all other queues a flush does not read the limit first. The
+/// whole flush fails if one of these other queues has a limit by now: see
+/// [`DbError::DepthLimited`](crate::error::DbError::DepthLimited).
 #[derive(Debug, Default)]
 pub(crate) struct LimitedQueues(Mutex<HashSet<Arc<str>>>);
 
@@ -25,18 +26,18 @@ pub(crate) struct QueueEntries<'a> {
 }
 
 impl LimitedQueues {
-    /// Whether one of these queues is known to have a limit.
+    /// Whether one of the queues of `entries` is known to have a depth limit.
     pub(crate) fn may_limit(&self, entries: &QueueEntries<'_>) -> bool {
         let known = self.0.lock();
         !known.is_empty() && entries.queues.iter().any(|queue| known.contains(*queue))
     }
 
-    /// Adds all of these queues, as one of them has a limit.
+    /// Adds all queues of `entries`, because one of them has a depth limit.
     pub(crate) fn assume_limited(&self, entries: &QueueEntries<'_>) {
         self.0.lock().extend(entries.queues.iter().map(|queue| (*queue).into()));
     }
 
-    /// Updates the known queues by the limits that a check has read.
+    /// Adds the queues of `entries` for which `check` has read a depth limit, and removes the other ones.
     fn update(&self, entries: &QueueEntries<'_>, check: &DepthCheck<'_>) {
         let mut known = self.0.lock();
         for queue in &entries.queues {
@@ -65,13 +66,13 @@ impl<'a> QueueEntries<'a> {
         self.queues.iter().map(|queue| (*queue).to_owned()).collect()
     }
 
-    /// Returns a query that fails if one of the queues has a limit.
+    /// Returns a query that fails if one of the queues has a depth limit.
     pub(crate) fn assert_unlimited_query(&self) -> Query<'static> {
         let params = vec![param(self.names())];
         Query { sql: Sql::AssertNoDepthLimit, action: DEPTH_LIMIT_CHECK, params }
     }
 
-    /// Returns a query that locks and reads the depths of the queues that have a limit.
+    /// Returns a query that locks and reads the depths of the queues that have a depth limit.
     pub(crate) fn lock_query(&self) -> Query<'static> {
         Query {
             sql: Sql::LockDepths,
@@ -104,8 +105,9 @@ impl<'a> DepthCheck<'a> {
         Ok(check)
     }
 
-    /// Returns the indexes of the Starts that are rejected because their queue is full. `Err` is a query whose result
-    /// [`apply_counts`](Self::apply_counts) needs first.
+    /// Returns the indexes of the Starts that are rejected because their queue is full. Returns `Err` if executions
+    /// must be counted first: the caller runs this query, passes its result to [`apply_counts`](Self::apply_counts),
+    /// and calls this function again.
     pub(crate) fn find_rejected(
         &mut self,
         entries: &QueueEntries<'a>,
@@ -145,7 +147,7 @@ impl<'a> DepthCheck<'a> {
         Ok(())
     }
 
-    /// Returns the query that stores the new bounds.
+    /// Returns the query that stores the new upper bounds of the depths.
     pub(crate) fn save_query(&self) -> Query<'static> {
         let depths: Vec<_> = self.0.iter().collect();
         let params = vec![

@@ -1,4 +1,4 @@
-//! Flushes: each is one transaction, in one round trip on the connection of its lane.
+//! Flushes: each is one transaction on the connection of its lane, usually in one round trip.
 
 pub(crate) mod apply;
 pub(crate) mod depth;
@@ -24,13 +24,13 @@ use crate::flush::results::FlushResults;
 use crate::lane::{Lane, LanePosition, Lanes, lost_history};
 use crate::ownership::Ownership;
 
-/// The number of attempts after which a flush that conflicts with another transaction counts as blocked.
+/// The maximum number of tries of a flush. A flush whose last try conflicts with another transaction counts as blocked.
 const MAX_TRIES: usize = 4;
 
 /// The maximum number of times that the epoch of a lane may be raised under one registration: see `register`.
 const MAX_TAKEOVERS: i64 = (1 << 20) - 1;
 
-/// The number of rounds of locking newly found descendants of a cancelled execution, before the flush starts over.
+/// The maximum number of rounds that lock newly found descendants of a cancelled execution. Then the flush starts over.
 const MAX_LOCK_ROUNDS: usize = 8;
 
 /// Applies a flush; see [`Store::commit`](stepfast_core::Store::commit).
@@ -90,8 +90,8 @@ pub(crate) async fn commit(
             Err(DbError::Retry(reason)) if tries < MAX_TRIES => {
                 tracing::debug!(lane = flush.lane, number = flush.number, reason, "retrying a flush");
             }
-            // A new session decides whether the old session caused the error. While the flush is split, the whole flush has
-            // shown that already. A single item is again blamed only after two equal errors.
+            // A retry on a new session shows whether the old session caused the error. While a rejected flush is being
+            // split, this is known already from the whole flush. A single Write is blamed only after two errors.
             Err(DbError::Unexplained(reason))
                 if unexplained_errors == 0 && (!flush.is_bisecting || flush.writes.len() == 1) =>
             {
@@ -106,7 +106,7 @@ pub(crate) async fn commit(
             Err(error) => {
                 let error = match error {
                     DbError::Unexplained(reason) => StoreError::Rejected(reason),
-                    // possibly by its time limit, which a part of the flush may keep
+                    // possibly by its time limit: a smaller part of the flush may take less time
                     DbError::Cancelled(reason) => StoreError::Blocked(reason),
                     other => other.into_store_error(),
                 };
@@ -192,7 +192,7 @@ async fn try_commit<'a>(
         results.extend(pipeline::run(session, begin, &queries[unsent..]).await?);
         stepfast_core::crash_point!("postgres flush open");
         // The targets of a cancel are known for sure only once they are locked: descendants may have been started
-        // during the wait for the lock. So the query is repeated until it finds no new ones.
+        // during the wait for the lock. So the locking query is repeated until it finds no new descendants.
         let index = queries
             .iter()
             .position(|query| query.sql == Sql::LockExecutions)
@@ -238,7 +238,8 @@ async fn try_commit<'a>(
     Ok(outcomes)
 }
 
-/// Maps an error of a query about a flush that may be durable. No error of such a query means that the flush has failed.
+/// Converts an error of a query about a flush that may be durable. Such an error does not mean that the flush has
+/// failed.
 fn outcome_unknown(error: DbError) -> DbError {
     match error {
         DbError::Retry(_) | DbError::Store(StoreError::Fenced | StoreError::Corrupt(_)) => error,

@@ -1,4 +1,5 @@
-//! Applies requests: decides what each cancel, expiry or resume does to which executions, on locked rows.
+//! Applies requests: decides, on locked rows, which executions each cancel, expiry or resume changes, and
+//! how.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
@@ -36,18 +37,18 @@ pub(crate) struct LockedRows {
 /// The effects of requests.
 #[derive(Debug, Default)]
 pub(crate) struct RequestDecisions<'a> {
-    /// Executions that end as cancelled at once.
+    /// Executions that are cancelled at once, each with its request.
     cancelled: Vec<(Key, &'a Request)>,
-    /// Resumed executions, with their status before.
+    /// Resumed executions, each with its status before the resume.
     resumed: Vec<(Key, Status)>,
-    /// Running executions, whose owners are asked to cancel them.
+    /// Running executions, each with its request. Their owners cancel them later.
     requested: Vec<(Key, &'a Request)>,
-    /// The outcomes, by index of the Write.
+    /// The outcomes of the requests, each with the index of its Write.
     pub outcomes: Vec<(usize, Outcome)>,
 }
 
 impl LockedRows {
-    /// Reads the result of the locking query.
+    /// Reads the result of lock_executions.sql.
     pub(crate) fn read(result: &QueryResult) -> Result<Self, StoreError> {
         let fail = |error| store_error("reading locked executions", &error);
         let mut locked_rows = Self::default();
@@ -74,12 +75,12 @@ impl LockedRows {
         Ok(locked_rows)
     }
 
-    /// Whether all rows of `self` are in `locked`.
+    /// Whether `locked` contains all rows of `self`.
     pub(crate) fn is_subset_of(&self, locked: &LockedRows) -> bool {
         self.rows.keys().all(|key| locked.rows.contains_key(key))
     }
 
-    /// Decides `requests`, in order.
+    /// Decides the effects and outcomes of `requests`, in order.
     pub(crate) fn decide<'a>(mut self, requests: &[(usize, &'a Request)]) -> RequestDecisions<'a> {
         let mut decisions = RequestDecisions::default();
         for &(i, request) in requests {

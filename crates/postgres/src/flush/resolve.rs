@@ -1,4 +1,5 @@
-//! Resolves outcomes after the commit: of Starts that were not inserted, and of a flush that was applied before.
+//! Finds outcomes after the commit, by reading rows: those of Starts that were not inserted, and those of a flush that
+//! was applied before.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -19,7 +20,7 @@ use crate::flush::starts::dedup_key;
 use crate::rows::types::to_uuid;
 use crate::rows::{Columns, ExistingRow, parse_existing_row};
 
-/// Existing executions by key, by the caller's id, and by queue and dedup_id.
+/// Existing executions: by key, by the workflow_id that a caller gave, and by queue and dedup_id.
 #[derive(Default)]
 struct KnownExecutions {
     by_key: HashMap<Key, ExistingRow>,
@@ -37,7 +38,8 @@ impl KnownExecutions {
             .or_else(|| self.find_existing(self.by_id.get(start.workflow_id.as_deref()?)?))
     }
 
-    /// Returns the outcome of a Start that was not inserted. `is_rejected` says that its queue was full.
+    /// Returns the outcome of a Start that was not inserted. `is_rejected`: whether the Start was rejected because its
+    /// queue is full.
     fn outcome_of(&self, start: &Start, is_rejected: bool) -> Result<Outcome, StoreError> {
         if let Some(existing) = self.find_duplicate(start) {
             return Ok(Outcome::Duplicate(Box::new(existing.clone())));
@@ -61,7 +63,7 @@ impl KnownExecutions {
     }
 }
 
-/// Loads the executions that have one of these keys, or an id or dedup_id of one of these Starts.
+/// Loads the executions that have one of these keys, or the workflow_id or dedup_id of one of these Starts.
 async fn load_known<'a>(
     session: &Session,
     keys: impl Iterator<Item = Key>,
@@ -122,7 +124,7 @@ pub(crate) async fn resolve_applied_flush(
     let mut outcomes = Vec::new();
     for (i, write) in flush.writes.iter().enumerate() {
         match write {
-            // the Start's own row has the same creation time; any other row existed before
+            // a row that this Start inserted has the Start's creation time; any other row existed before
             Write::Start(start) => match known.by_key.get(&start.key) {
                 Some(found) if found.created_at == start.created_at => {
                     // unless this worker runs the execution without a claim, it was queued, and may have been claimed since
@@ -132,7 +134,7 @@ pub(crate) async fn resolve_applied_flush(
                 }
                 _ => outcomes.push((i, known.outcome_of(start, false)?)),
             },
-            // A woken execution may have continued since. If it still waits, there was no reason to wake it.
+            // A woken execution may have continued since. If the execution still waits, there was no reason to wake it.
             Write::Wake(key) => match known.find_existing(key) {
                 Some(existing) if existing.status != Status::Waiting => {}
                 _ => outcomes.push((i, Outcome::NotFound)),
@@ -181,7 +183,7 @@ fn request_outcome(request: &Request, found: Option<&ExistingRow>, is_pending: b
     }
     let result = match request.kind {
         RequestKind::Cancel if is_pending => RequestResult::Pending,
-        // without its row, the owner has handled the request
+        // the request has no row any more, so the owner has handled it
         _ => request.infer_result(existing.status, existing.status == Status::Cancelled),
     };
     request.outcome(result, existing.parent)

@@ -114,7 +114,7 @@ impl FlushResults {
     }
 }
 
-/// Returns the indexes of those of `expected` whose keys the result does not contain.
+/// Returns the indexes of the entries of `expected` whose keys the result does not contain.
 fn missing_indexes(
     expected: impl ExactSizeIterator<Item = (usize, Key)>,
     result: &QueryResult,

@@ -15,23 +15,24 @@ use crate::rows::types::{Timestamptz, non_empty_bytes, to_uuid};
 /// The kind of a Start, which decides the statement that inserts it.
 #[derive(Clone, Copy)]
 pub(crate) enum StartKind {
-    /// Running, with a minted key and without options. It cannot be a duplicate.
+    /// Starts of running executions, with a minted key and without options. They cannot be duplicates.
     Running,
-    /// Like `Running`, but has ended.
+    /// Like `Running`, but the executions have ended already.
     Ended,
-    /// Queued, with a minted key and no options except for its placement and attributes.
+    /// Starts of queued executions, with a minted key and no options except for placement and attributes.
     Queued,
-    /// Self-claiming: runs at once if its queue has no limits.
+    /// Self-claiming Starts, whose executions run at once if their queue has no limits.
     SelfClaiming,
-    /// Debounced: merged into a scheduled execution with the same dedup key, if one exists.
+    /// Debounced Starts. Each is merged into the scheduled execution with the same queue and debounce id, if one
+    /// exists.
     Debounced,
-    /// Like `Running` or `Ended`, with an id of its caller.
+    /// Like `Running` or `Ended`, but with a workflow_id from the caller.
     Named,
-    /// Anything else: needs all columns.
+    /// All other Starts, whose statement has a parameter for every column.
     Special,
 }
 
-/// The statements of the kinds, in the order in which a flush sends them, with their parameters.
+/// The statement of each kind, with its `action` and its parameters, in the order in which a flush sends them.
 #[rustfmt::skip]
 const STATEMENTS: [(StartKind, Sql, &str, &[StartColumn]); 7] = [
     (StartKind::Running, Sql::StartRunning, "inserting executions",
@@ -53,7 +54,7 @@ const STATEMENTS: [(StartKind, Sql, &str, &[StartColumn]); 7] = [
           RUN_TIMEOUT]),
 ];
 
-/// Returns a parameter of a statement: one value, or an array with a value of each Start.
+/// A function that returns a parameter of a statement: one value, or an array with one value of each Start.
 type StartColumn = for<'a> fn(&StartBatch<'_, 'a>) -> Param<'a>;
 
 const WORKER: StartColumn = |batch| param(batch.worker.0);
@@ -113,17 +114,18 @@ impl<'a> StartBatch<'_, 'a> {
 /// The Starts of a flush, sorted by kind, with their indexes in the flush.
 #[derive(Default)]
 pub(crate) struct SortedStarts<'a> {
-    /// The Starts of each kind: running and ended ones in key order, queued and self-claiming ones in the order of the
-    /// flush, debounced ones (the last one of each dedup key) ordered by that key, named ones by their id, special ones
-    /// in the order of insertion. If special Starts have ids, the named ones are among them.
+    /// The Starts of each kind. Running and ended ones are in key order, queued and self-claiming ones in the order of
+    /// the flush. Debounced ones are ordered by their dedup key, and only the last one of each dedup key is included.
+    /// Named and special ones are ordered by their unique columns. If a special Start has a workflow_id, all named
+    /// Starts are special, too.
     by_kind: [Vec<(usize, &'a Start)>; STATEMENTS.len()],
-    /// Debounced Starts that a later one of the same flush supersedes.
+    /// Debounced Starts that a later debounced Start of the same flush supersedes.
     pub superseded: Vec<(usize, &'a Start)>,
-    /// Attributes: key, name, value.
+    /// The attributes of all Starts: key of the execution, name, and value.
     attributes: Vec<(Key, &'a str, &'a str)>,
     /// The indexes of Starts whose queue is full.
     pub rejected: HashSet<usize>,
-    /// Whether plain queued Starts have their own query.
+    /// Whether plain queued Starts have the kind `Queued`, whose query also makes them ready.
     has_queued: bool,
     /// The worker's window, within which executions may begin without an entry in the index of owners.
     window: Range<Key>,
@@ -186,8 +188,9 @@ impl<'a> SortedStarts<'a> {
             || self.has_queued && is_plain_queued(start)
     }
 
-    /// Sorts inserts that may wait for each other by their unique columns and by key. With one order in all flushes they
-    /// cannot deadlock. Claims insert the rows of the inbox in another order; `lock_timeout` resolves deadlocks with them.
+    /// Sorts Starts whose inserts may wait for other flushes, by their unique columns and by key. All flushes use this
+    /// order, so they cannot deadlock with each other. Claims insert the rows of the inbox in another order;
+    /// `lock_timeout` resolves deadlocks with claims.
     fn sort(&mut self) {
         // named and special Starts need one common order
         if self.of(StartKind::Special).iter().any(|(_, start)| start.workflow_id.is_some()) {
@@ -200,8 +203,8 @@ impl<'a> SortedStarts<'a> {
         }
     }
 
-    /// Makes running Starts with keys outside of `window` special: the query of those adds them to the index of owners;
-    /// see [`Ownership`](crate::ownership::Ownership).
+    /// Makes running Starts with keys outside of `window` special, because the query of special Starts adds executions
+    /// to the index of owners; see [`Ownership`](crate::ownership::Ownership).
     pub(crate) fn restrict_to_window(&mut self, window: &Range<Key>) {
         let before = self.of(StartKind::Special).len();
         for kind in [StartKind::Running, StartKind::Named] {
@@ -284,7 +287,8 @@ fn is_running(start: &Start) -> bool {
     matches!(start.state, State::Running { .. })
 }
 
-/// Whether a Start is queued, has no other options, and cannot be a duplicate.
+/// Whether the execution begins queued, and its Start has no options except for placement and attributes and cannot be
+/// a duplicate.
 fn is_plain_queued(start: &Start) -> bool {
     matches!(&start.state, State::Queued { pending_sleeps } if pending_sleeps.is_empty())
         && start.parent.is_none()
@@ -297,7 +301,8 @@ fn is_plain_queued(start: &Start) -> bool {
         && !start.has_begun
 }
 
-/// Returns the queue and active dedup_id of a Start, which are unique together. `None` if it has no dedup_id.
+/// Returns the queue and active dedup_id of a Start, which are unique together. Returns `None` if the Start has no
+/// queue or no active dedup_id.
 pub(crate) fn dedup_key(start: &Start) -> Option<(&str, &str)> {
     Some((queue(start)?, &**start.active_dedup_id()?))
 }
