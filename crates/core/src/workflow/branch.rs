@@ -31,14 +31,15 @@ pub enum Either<A, B> {
 #[error("the time is up")]
 pub struct Elapsed;
 
-/// The branches of one call, counted for the run: the run detects quiescence only by this count.
+/// The branches of one call, such as `join` or `map`. The group adds them to the run's count of active branches; by
+/// this count alone the run detects quiescence.
 struct BranchGroup {
     run: Arc<Run>,
     branches: AtomicI32,
 }
 
 impl BranchGroup {
-    /// Begins a group. The branch that makes it counts as blocked from now on.
+    /// Begins a group. From now on the branch that makes the call counts as blocked.
     fn new(run: &Arc<Run>) -> Self {
         run.adjust_active_branches(-1);
         Self { run: run.clone(), branches: AtomicI32::new(0) }
@@ -213,7 +214,7 @@ impl Context {
     }
 }
 
-/// An active branch outside of any group. It counts for as long as this lives.
+/// A branch outside of any group. The run counts the branch as active until this value is dropped.
 pub(crate) struct ActiveBranch(Arc<Run>);
 
 impl ActiveBranch {
@@ -239,7 +240,7 @@ pub struct Branch<T> {
 impl<T> Branch<T> {
     /// Waits for the branch's output. Returns an error if the branch panicked.
     pub async fn output(self) -> Result<T, Failure> {
-        // a branch that waits for another one cannot make a call: it does not count as active
+        // this branch waits for another one and cannot make a call, so it does not count as active
         let _group = BranchGroup::new(&self.run);
         match self.output.await {
             Ok(result) => result,

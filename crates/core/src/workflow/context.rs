@@ -7,11 +7,11 @@ use crate::runtime::run::Run;
 
 /// A branch of an execution, through which workflow code makes its durable calls.
 ///
-/// Calls take `&mut self`, so a branch makes one at a time; [`join`](Context::join), [`map`](Context::map),
+/// Calls take `&mut self`, so a branch makes one call at a time; [`join`](Context::join), [`map`](Context::map),
 /// [`race`](Context::race) and [`spawn`](Context::spawn) give each branch a context of its own.
 ///
-/// A replay repeats the code between durable calls, so that code must depend only on its input and on the outcomes
-/// of its calls. Clocks, random numbers and the outside world belong into steps.
+/// A replay repeats the code between durable calls, so this code must depend only on the input and on the outcomes of
+/// its calls. Clocks, random numbers and the outside world belong in steps.
 pub struct Context {
     pub(crate) run: Arc<Run>,
     /// The branch's path.
@@ -30,7 +30,7 @@ impl Context {
         Self { run: self.run.clone(), path: path.child(n), next_call: 1 }
     }
 
-    /// The path of the next call, which is not begun yet.
+    /// Returns the path of the next call without taking it.
     pub(crate) fn upcoming_path(&self) -> Path {
         self.path.child(self.next_call)
     }
@@ -42,7 +42,7 @@ impl Context {
         path
     }
 
-    /// The execution's key, as text. It is the workflow_id as well, unless the caller gave one.
+    /// Returns the text of the execution's key. The text is also the workflow_id, unless the caller gave one.
     pub fn execution_key(&self) -> String {
         self.run.key.to_string()
     }

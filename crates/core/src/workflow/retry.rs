@@ -16,9 +16,10 @@ pub struct RetryPolicy {
     pub backoff_factor: f64,
     /// The longest pause; 60 s by default.
     pub max_backoff: Duration,
-    /// The share of a pause that is random, from 0 to 1. The default is 0.5: a pause of 4 s becomes 2 to 4 s.
+    /// The share of a pause that is random, from 0 to 1. The default is 0.5, by which a pause of 4 s becomes 2 to 4 s.
     pub jitter: f64,
-    /// Whether a failure may be retried. By default all [retryable](Failure::is_retryable) failures may.
+    /// A function that returns whether a failure may be retried. By default all [retryable](Failure::is_retryable)
+    /// failures may be retried.
     pub retry_if: Option<fn(&Failure) -> bool>,
 }
 
@@ -36,8 +37,8 @@ impl Default for RetryPolicy {
 }
 
 impl RetryPolicy {
-    /// The pause after the failed attempt number `attempt`, counted from 1, before jitter:
-    /// `min(backoff * backoff_factor^(attempt - 1), max_backoff)`.
+    /// Returns the pause after the failed attempt number `attempt`, counted from 1, before jitter: `min(backoff *
+    /// backoff_factor^(attempt - 1), max_backoff)`.
     pub fn pause_after(&self, attempt: u32) -> Duration {
         if self.backoff.is_zero() {
             // zero times infinity is NaN

@@ -10,8 +10,8 @@ use crate::store::CheckpointKind;
 use crate::workflow::context::Context;
 
 impl Context {
-    /// Waits durably for `duration`, and never less by the database's clock. Time that passes during a crash counts.
-    /// While all branches wait for long, the execution takes no memory.
+    /// Waits durably for at least `duration` by the database's clock. The time between a crash and the recovery counts.
+    /// While all branches wait for a long time, the execution takes no memory.
     pub async fn sleep(&mut self, duration: Duration) {
         let call = self.begin_sleep();
         sleep_for(&call, duration).await;
@@ -31,21 +31,22 @@ pub(crate) async fn sleep_for(call: &Call, duration: Duration) {
     let run = &call.run;
     let pending = recorded_due_at(call);
     if let Some(due_at) = pending {
-        // so that the recorded duration of the sleep is complete, even after a suspension
+        // the recorded duration of the sleep is then complete, even after a suspension
         run.set_call_begun_at(call.id(), due_at.minus(duration));
     }
     let due_at = pending.unwrap_or_else(|| run.engine.now().plus(duration));
     finish_sleep(call, due_at).await;
 }
 
-/// Runs a sleep until `due_at`, whose call has begun. A due time that was recorded before a suspension counts.
+/// Runs a sleep, whose call has begun, until `due_at`. A due time that was recorded before a suspension replaces
+/// `due_at`.
 pub(crate) async fn sleep_until(call: &Call, due_at: Timestamp) {
     if call.wait_recorded().await.is_none() {
         finish_sleep(call, recorded_due_at(call).unwrap_or(due_at)).await;
     }
 }
 
-/// Returns the due time of a sleep for which the execution was suspended.
+/// Returns the due time that was recorded for this sleep before a suspension; `None` if there is none.
 fn recorded_due_at(call: &Call) -> Option<Timestamp> {
     call.run.state().pending_sleeps.iter().find(|sleep| sleep.path == call.path).map(|sleep| sleep.due_at)
 }

@@ -28,7 +28,7 @@ pub struct Step<'c, F> {
     cx: &'c mut Context,
     name: Name,
     body: F,
-    /// `None` for the defaults.
+    /// The options of the step; `None` for the defaults.
     options: Option<Box<StepOptions>>,
     fingerprint: Option<Result<u64, Error>>,
 }
@@ -36,17 +36,17 @@ pub struct Step<'c, F> {
 impl Context {
     /// Runs `body` as a step and records its outcome once; a replay returns the recorded outcome.
     ///
-    /// The body starts when every earlier Write of the execution is durable. It runs again only if a crash came before
-    /// its outcome was recorded.
+    /// The body starts when every earlier Write of the execution is durable. Except for retries, the body runs again
+    /// only if a crash came before its outcome was recorded.
     ///
-    /// The body is a closure that returns a future, because each attempt calls it once:
-    /// `async || call(&order).await`. Its value needs serde's `Serialize` and `Deserialize`. Its error may be a
-    /// [`Failure`] or any `std::error::Error` ([`IntoFailure`]); where the compiler cannot infer the type, write
-    /// `Ok::<_, Failure>(value)`. By default there is one attempt, without a time limit; see
-    /// [`retries`](Step::retries), [`RetryPolicy`] and [`timeout`](Step::timeout).
+    /// The body is a closure that returns a future, because each attempt calls it once: `async || call(&order).await`.
+    /// The value of the body needs serde's `Serialize` and `Deserialize`. The error may be a [`Failure`] or any
+    /// `std::error::Error` ([`IntoFailure`]); where the compiler cannot infer the type, write `Ok::<_,
+    /// Failure>(value)`. By default there is one attempt, without a time limit; see [`retries`](Step::retries),
+    /// [`RetryPolicy`] and [`timeout`](Step::timeout).
     pub fn step<F, Fut, T, E>(&mut self, name: impl Into<Name>, body: F) -> Step<'_, F>
     where
-        // the same bounds as of the future; stated here, the compiler can point at the body
+        // the same bounds as those of `IntoFuture`: repeated here, they let the compiler point at the body
         F: FnMut() -> Fut,
         Fut: Future<Output = Result<T, E>>,
         T: Serialize + DeserializeOwned,
@@ -93,7 +93,8 @@ impl<F> Step<'_, F> {
     }
 
     /// Lets the body run before the checkpoints of earlier steps are durable: for reads, pure computations and
-    /// idempotent calls. A crash then loses the last recorded outcomes, and never one in the middle.
+    /// idempotent calls. A crash may then lose the latest outcomes, although the body has used them. It never loses an
+    /// outcome and keeps a later one.
     pub fn speculative(mut self) -> Self {
         self.options().is_speculative = true;
         self
@@ -145,8 +146,8 @@ pub(crate) fn begin_step_call(
 
 /// Runs a step to its outcome.
 ///
-/// Rare paths are boxed, and arguments are used in place (an `async fn` keeps them twice): a waiting step takes little
-/// more memory than its body.
+/// A waiting step takes little more memory than its body. Rare paths are boxed, and arguments are used in place; an
+/// `async fn` would keep them twice.
 #[allow(clippy::manual_async_fn)]
 pub(crate) fn run_step<F, Fut, T, E>(
     call: Call,

@@ -1,5 +1,5 @@
-//! [`StepExecution`]: a step on its way to its outcome. It is polled in place: it is small, and
-//! rare paths are boxed.
+//! [`StepExecution`]: the state of a step until its outcome. The step is polled in place: its state is small, and rare
+//! paths are boxed.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -17,12 +17,12 @@ use crate::runtime::run::{Interrupt, Run};
 use crate::store::{Attempt, CheckpointKind, Outcome, Write};
 use crate::workflow::retry::{RetryPolicy, StepOptions};
 
-/// A step whose body the holder runs, when [`StepExecution::poll`] asks for it. A step that is dropped before it has
-/// finished is recorded as abandoned.
+/// A step whose body the holder of this value runs when [`StepExecution::poll`] returns [`StepAction::RunBody`]. A step
+/// that is dropped before it has finished is recorded as abandoned.
 pub(crate) struct StepExecution {
     /// The call; `None` once the step has finished, and while the slow path has it.
     call: Option<Call>,
-    /// `None` for the defaults.
+    /// The options of the step; `None` for the defaults.
     options: Option<Box<StepOptions>>,
     attempt: u32,
     /// The pause before the next attempt, after a failed one; `None` if no further attempt is allowed.
@@ -34,9 +34,9 @@ pub(crate) struct StepExecution {
 
 /// The next action of the holder of a step.
 pub enum StepAction {
-    /// Run the body once, finish the step with the result, and poll again.
+    /// Run the body once, pass its result to `finish`, and poll the step again.
     RunBody,
-    /// Continue: the step has finished.
+    /// Continue with this outcome: the step has finished.
     Finished(Result<Payload, Failure>),
 }
 
@@ -49,7 +49,7 @@ enum StepStage {
     /// Waiting until the Writes before the body are durable.
     Barrier(DurableFuture<Arc<Run>>),
     Body,
-    /// Waiting for the delivery of the value, unless it came at once.
+    /// Waiting for the delivery of the value; the delivery is present if it came at once.
     Delivery(Payload, Option<Delivery>),
     SlowPath(Pin<Box<dyn Future<Output = (Call, NextStage)> + Send>>),
     /// Finished, or stopped for good.
@@ -72,7 +72,8 @@ impl StepExecution {
         Self { call, options, attempt: 1, retry_pause: None, outcome: None, stage }
     }
 
-    /// Reports the body's result. A result that is reported before the body was asked for is ignored.
+    /// Reports the body's result. A result is ignored if it is reported before `poll` has returned
+    /// [`StepAction::RunBody`].
     pub(crate) fn finish(&mut self, outcome: Result<Payload, Failure>) {
         self.retry_pause = outcome.as_ref().err().and_then(|failure| self.pause_before_retry(failure));
         self.outcome = Some(outcome.map_err(Box::new));
@@ -214,7 +215,7 @@ impl StepExecution {
 
     fn begin_body(&mut self) -> Poll<StepAction> {
         if !self.call.as_ref().is_some_and(|call| call.run.can_begin_body()) {
-            // cancelled, or past its deadline: the run's task stops the code
+            // the execution is cancelled, or past its deadline: the run's task stops the code
             self.stage = StepStage::Finished;
             return Poll::Pending;
         }
@@ -224,7 +225,7 @@ impl StepExecution {
         Poll::Ready(StepAction::RunBody)
     }
 
-    /// Records the body's result. Returns the value if its delivery need not be waited for.
+    /// Records the body's result. Returns the value if the code receives it at once, without waiting for a delivery.
     fn record_result(&mut self, outcome: Result<Payload, Failure>) -> Option<Payload> {
         let call = self.call.as_ref()?;
         match outcome.and_then(|value| check_size(call, value).map_err(|error| error.to_failure())) {
@@ -247,7 +248,7 @@ impl StepExecution {
             },
             Err(failure) => {
                 let attempt = self.attempt;
-                // the failure of a value that is too large was not reported
+                // a value that is too large becomes a failure only here: its pause is not computed yet
                 let pause = self.retry_pause.or_else(|| self.pause_before_retry(&failure));
                 self.run_slow_path(|call, _| {
                     Box::pin(async move {
@@ -277,12 +278,12 @@ impl StepExecution {
         Poll::Ready(StepAction::Finished(outcome))
     }
 
-    /// Frees the call of a finished step, whose id another call may get.
+    /// Frees the call of a finished step, so that another call may get its id.
     pub(crate) fn free_call(&mut self) {
         self.call = None;
     }
 
-    /// Returns the recorded value of a finished step. Parks the execution if it is not a `T`.
+    /// Returns the recorded value of a finished step. Parks the execution if the value is not a `T`.
     pub(crate) async fn decode_replayed<T: FromPayload>(self, payload: &Payload) -> Result<T, Failure> {
         match (T::from_payload(payload), &self.call) {
             (Ok(value), _) => Ok(value),
@@ -295,8 +296,8 @@ impl StepExecution {
     }
 }
 
-/// Records a failed attempt and waits for `pause`, until the next one is due. Without a pause no further attempt is
-/// allowed: records the failure as the step's outcome instead, and returns it.
+/// Records a failed attempt, and waits for `pause` until the next attempt is due. If `pause` is `None`, no further
+/// attempt is allowed: the function then records the failure as the step's outcome, and returns it.
 async fn handle_failed_attempt(
     call: &Call,
     attempt: u32,
@@ -308,7 +309,7 @@ async fn handle_failed_attempt(
     };
     record_attempt(call, attempt, &failure);
     crate::crash_point!("attempt staged");
-    // this pause is not recorded, and the run does not suspend for it
+    // the pause is not recorded, and the run does not suspend for it
     tokio::time::sleep(pause).await;
     Ok(())
 }
@@ -325,8 +326,9 @@ async fn replayed_payload(call: &Call, delivery: Delivery) -> Result<Payload, Fa
     }
 }
 
-/// Continues the attempts that failed before a crash: waits for the rest of the pause and returns the number of the
-/// next attempt. If the policy allows no further attempt, records the last failure as the outcome and returns it.
+/// Continues a step with attempts that failed before a crash: waits for the rest of the pause, and returns the number
+/// of the next attempt. If the policy allows no further attempt, records the last failure as the outcome and returns
+/// it.
 async fn resume_attempts(call: &Call, policy: RetryPolicy) -> Result<u32, Failure> {
     let failed = call.run.take_attempts(&call.path);
     let attempt = failed.len() as u32 + 1;
@@ -335,7 +337,7 @@ async fn resume_attempts(call: &Call, policy: RetryPolicy) -> Result<u32, Failur
     if !policy.allows_retry(attempt - 1, &failure) {
         return record_final_failure(call, failure).await;
     }
-    // at most the whole pause, whatever the clock showed when the attempt failed
+    // the remaining time is at most the whole pause, whatever the clock showed when the attempt failed
     let whole = policy.pause_after(attempt - 1);
     let remaining = last.at.plus(whole).since(call.run.engine.now());
     tokio::time::sleep(remaining.min(whole)).await;
@@ -347,14 +349,14 @@ fn permits_body(run: &Run, outcome: &Outcome) -> bool {
     !run.is_disowned()
         && match outcome {
             Outcome::Applied | Outcome::RequestHandled(..) => true,
-            // a child that an earlier run has started: it exists
+            // an earlier run has started this child, so the child exists
             Outcome::Duplicate(existing) => existing.parent == Some(run.key),
             _ => false,
         }
 }
 
-/// Waits until the worker holds its lease. A worker whose lease has run out may have been taken over, so no body
-/// begins before it has renewed.
+/// Waits until the worker holds its lease. A worker whose lease has run out may have been taken over, so no body begins
+/// before the worker has renewed the lease.
 async fn wait_for_lease(run: &Run) {
     let lease = &run.engine.lease;
     if lease.is_held() {
@@ -362,7 +364,7 @@ async fn wait_for_lease(run: &Run) {
     }
     lease.wait_held().await;
     if run.is_disowned() {
-        // taken over: the lease that is held now is that of another registration
+        // the worker was taken over: it now holds the lease of another registration
         run.interrupt(Interrupt::Disowned);
         std::future::pending::<()>().await;
     }
@@ -377,7 +379,8 @@ fn check_size(call: &Call, payload: Payload) -> Result<Payload, Error> {
     Err(Error::TooLarge { value, size: payload.len(), limit })
 }
 
-/// Reserves staging budget for a payload that fits into its row; `None` if that needs waiting.
+/// Reserves budget for a payload that fits into its row. Returns `None` if the payload is larger, or if the budget is
+/// used up.
 fn try_reserve_inline(call: &Call, payload: &Payload) -> Option<u32> {
     if payload.len() > INLINE_LIMIT {
         return None;

@@ -47,7 +47,7 @@ pub struct StartChild<'c, I, O>(Child<'c, I, O>);
 #[must_use = "an execution is started when this is awaited"]
 pub struct StartDetached<'c, I, O>(Child<'c, I, O>);
 
-/// A handle to a child that was started. [`result`](ChildHandle::result) waits for its output.
+/// A handle to a child that was started. [`result`](ChildHandle::result) waits for the child's output.
 #[must_use = "the workflow may end before a child whose result it does not await"]
 pub struct ChildHandle<O> {
     key: Key,
@@ -56,7 +56,8 @@ pub struct ChildHandle<O> {
 }
 
 impl Context {
-    /// Runs a child execution to its output. The error is that of the child.
+    /// Runs a child execution to its end, and returns its output. If the child fails, the error is the failure of the
+    /// child.
     pub fn child<I, O>(&mut self, workflow: &Workflow<I, O>, input: I) -> Child<'_, I, O> {
         let definition = workflow.definition.clone();
         Child { cx: self, definition, input, options: None, output: PhantomData }
@@ -67,7 +68,7 @@ impl Context {
         StartChild(self.child(workflow, input))
     }
 
-    /// Starts an execution that the workflow does not wait for, and that is not cancelled with it.
+    /// Starts an execution that the workflow does not wait for. Cancelling the workflow does not cancel this execution.
     pub fn start_detached<I, O>(&mut self, workflow: &Workflow<I, O>, input: I) -> StartDetached<'_, I, O> {
         StartDetached(self.child(workflow, input))
     }
@@ -137,7 +138,7 @@ where
 }
 
 impl<'c, I: Serialize + Send + 'c, O> Child<'c, I, O> {
-    /// Starts the child as a call of its own, which is recorded.
+    /// Starts the child as a call of its own. The start is recorded.
     fn start(self, is_detached: bool) -> impl Future<Output = Result<Key, Failure>> + Send + use<'c, I, O> {
         let Child { cx, definition, input, options, .. } = self;
         async move {
@@ -176,7 +177,7 @@ pub(crate) async fn run_child<O: FromPayload>(call: Call, child: NewChild) -> Re
 }
 
 impl<O: DeserializeOwned> ChildHandle<O> {
-    /// The child's workflow_id.
+    /// Returns the child's workflow_id.
     pub fn workflow_id(&self) -> String {
         self.key.to_string()
     }

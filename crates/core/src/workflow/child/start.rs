@@ -29,7 +29,7 @@ pub(crate) struct NewChild {
     pub(crate) input: Payload,
     /// The fingerprint of the input.
     pub(crate) fingerprint: u64,
-    /// `None` for the defaults.
+    /// The options of the start; `None` for the defaults.
     pub(crate) options: Option<Box<StartOptions>>,
     pub(crate) is_detached: bool,
 }
@@ -39,7 +39,7 @@ pub(crate) struct NewChild {
 pub(crate) async fn start_recorded(run: &Arc<Run>, path: Path, child: NewChild) -> Result<Key, Failure> {
     let fingerprint = Some(child.fingerprint);
     let name = child.definition.name.clone().into();
-    // no delivery comes before the call has begun
+    // read first: until the call has begun, no delivery can change this time
     let last_delivery_at = run.state().delivery.delivered_at;
     let call = Call::begin(run, path, &name, CallKind::ChildStart, fingerprint);
     if let Some(delivery) = call.wait_recorded().await {
@@ -68,8 +68,8 @@ pub(crate) async fn start_recorded(run: &Arc<Run>, path: Path, child: NewChild) 
     }
 }
 
-/// Starts the child of a call. Attaches to an existing execution if an earlier run has started the child, or if a start
-/// of the same workflow with the same id and input came first.
+/// Starts the child of a call, or attaches to an existing execution. That execution was started by an earlier run of
+/// the parent, or by an earlier start with the same workflow, id and input.
 pub(super) async fn start_or_attach(call: &Call, child: NewChild, key: Key) -> Result<Key, Failure> {
     let NewChild { definition, input, fingerprint, options, is_detached } = child;
     let run = &call.run;
@@ -192,7 +192,8 @@ fn resolve_deduplicated(
     Err(error.to_failure())
 }
 
-/// Starts a child that cannot exist yet, because its parent was never claimed. It runs at once, but its bodies wait until its Start is durable.
+/// Starts a child that cannot exist yet, because its parent was never claimed. The child runs at once, but its bodies
+/// wait until its Start is durable.
 fn start_new(
     run: &Run,
     new: store::Start,
@@ -217,7 +218,7 @@ fn start_new(
 }
 
 /// Starts a child that may exist already, because an earlier run of its parent has started it, or because another
-/// execution has its id. It runs here only if that is not the case.
+/// execution has its id. The child runs here only if its Start creates a new execution.
 async fn start_guarded(
     run: &Arc<Run>,
     new: store::Start,
@@ -225,7 +226,7 @@ async fn start_guarded(
     child: Option<Arc<Run>>,
     input: Payload,
 ) -> Outcome {
-    // this worker holds the child's row before the child's run begins
+    // this worker owns the child's row before the child's run is registered
     let expected = child.is_some().then(|| ExpectedRun::new(&run.engine, new.key));
     let staged = run.stage_child(Box::new(new), reserved);
     let Some((lsn, _)) = staged else {

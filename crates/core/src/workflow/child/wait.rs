@@ -14,7 +14,7 @@ use crate::runtime::run::call::{Call, WaitingFor};
 use crate::runtime::run::{ChildEnd, ChildState, Interrupt};
 use crate::store::{CheckpointKind, Detail, Execution, ExecutionId, Outcome, RequestKind, Status};
 
-/// Waits for the end of a child and delivers it.
+/// Waits for the end of a child and delivers the end to the branch.
 pub(super) async fn wait_for_end<O: FromPayload>(call: &Call, key: Key) -> Result<O, Failure> {
     let run = &call.run;
     let signal = poll_fn(|cx| {
@@ -47,8 +47,8 @@ pub(super) async fn wait_for_end<O: FromPayload>(call: &Call, key: Key) -> Resul
     decode_output(call, key, end.status, end.outcome).await
 }
 
-/// Stops the run if a cancel is recorded for the execution itself. That cancel may also have ended the child, whose end
-/// may be notified first: it must not be taken for an outcome.
+/// Stops the run if a cancel is recorded for the execution itself. The same cancel may have ended the child, and this
+/// run may be notified of the child's end first. That end is not an outcome of the call.
 async fn stop_if_cancelled(call: &Call) {
     let run = &call.run;
     let id = ExecutionId::Key(run.key);
@@ -59,7 +59,7 @@ async fn stop_if_cancelled(call: &Call) {
     }
 }
 
-/// Waits for the end of a child that does not run in this process, or did not a moment ago.
+/// Waits for the end of a child that does not run in this process, or that did not run here a moment ago.
 async fn wait_for_remote_end(call: &Call, key: Key) -> ChildEnd {
     let run = &call.run;
     // until the first read, the child may already have ended, so the run must not suspend for it
@@ -68,7 +68,7 @@ async fn wait_for_remote_end(call: &Call, key: Key) -> ChildEnd {
     let on_not_ended = || {
         has_read.store(true, SeqCst);
         run.set_waiting_for(call.id(), WaitingFor::Child(key), &waker);
-        // the end may have been notified before this call was waiting
+        // the notification of the end may have come before this call was waiting
         waker.wake_by_ref();
     };
     let signal = poll_fn(|cx| {
