@@ -2,9 +2,9 @@
 
 /// The depth of a queue with a [maximum](crate::queue::Limits::max_depth), while a flush adds executions to the queue.
 ///
-/// A store keeps an upper bound of the depth. Additions raise the bound; claims leave it as it is, so the depth may be
-/// smaller but never larger. A store counts the waiting executions only when the bound has reached the maximum; then
-/// the bound is exact again.
+/// A store keeps an upper bound of the depth. Additions raise the bound, and claims do not lower it. So the depth may
+/// be smaller than the bound, but never larger. A store counts the waiting executions only when the bound has reached
+/// the maximum; then the bound is exact again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Depth {
     max: u64,
@@ -15,7 +15,7 @@ pub struct Depth {
 /// The result of trying to add an execution to a queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Admission {
-    /// The execution may be added, and counts.
+    /// The execution may be added, and the bound includes it.
     Admitted,
     /// The bound has reached the maximum. Count the waiting executions, call [`Depth::set_count`], and [try
     /// again](Depth::try_admit).
@@ -42,12 +42,12 @@ impl Depth {
         }
     }
 
-    /// Adds one execution that enters even a full queue.
+    /// Adds one execution, even if the queue is full.
     pub fn admit_unconditionally(&mut self) {
         self.bound = self.bound.saturating_add(1);
     }
 
-    /// Sets the exact number of waiting executions. Later admissions add to it.
+    /// Sets the exact number of waiting executions. Later admissions add to this number.
     pub fn set_count(&mut self, waiting: u64) {
         self.bound = waiting;
         self.is_counted = true;

@@ -26,7 +26,7 @@ pub struct ReadyQueue {
 pub struct Allocation {
     /// The name of the queue.
     pub queue: Arc<str>,
-    /// The key within the queue.
+    /// The queue key.
     pub key: Arc<str>,
     /// Maximum number of executions to take.
     pub limit: usize,
@@ -38,11 +38,11 @@ pub struct Allocation {
 ///
 /// All queues get equal shares of a claim's capacity. Within a queue, keys get shares in proportion to their weights.
 /// Other keys use a share that one key cannot use. If a claim has less capacity than a round has turns, the next claim
-/// continues where it ended, even between two turns of one key. So a million executions of one key delay those of
-/// another key by one round.
+/// continues where this claim ended, even between two turns of one key. So a million executions of one key delay those
+/// of another key by one round.
 #[derive(Clone, Debug, Default)]
 pub struct FairShare {
-    /// The queue that had the last turn.
+    /// The queue that had the last turn; `None` before the first claim.
     last_queue: Option<Arc<str>>,
     /// The position in each queue, by the name of the queue.
     positions: HashMap<Arc<str>, KeyPosition>,
@@ -53,13 +53,13 @@ pub struct FairShare {
 struct KeyPosition {
     /// The last key that had all of its turns.
     last_key: Arc<str>,
-    /// The next key if it had only a part of its turns, with the number of its remaining turns.
+    /// The key after `last_key`, if it had only a part of its turns, with the number of its remaining turns.
     unfinished: Option<(Arc<str>, usize)>,
 }
 
 impl FairShare {
-    /// Returns the last key of a queue that had its turns. The next turn is that of the key after it; the first key
-    /// follows the last one.
+    /// Returns the last key of a queue that had all of its turns. The next turn is that of the key after this one.
+    /// After the greatest key, the first one follows.
     pub fn last_key(&self, queue: &str) -> Arc<str> {
         self.positions.get(queue).map(|position| position.last_key.clone()).unwrap_or_default()
     }
@@ -93,7 +93,7 @@ impl FairShare {
         let unfinished = self.positions.get(queue).and_then(|position| position.unfinished.as_ref());
         let unfinished = unfinished.filter(|(key, _)| Some(key) == first).map(|(_, remaining)| *remaining);
         let (shares, last) = share_in_rounds(share, &limits, &turns, 0, unfinished);
-        // keys that this claim did not read come first in the next one
+        // keys that this claim did not read come first in the next claim
         let last = last.or_else(|| has_more_keys.then(|| (keys.len().saturating_sub(1), 0)));
         if let Some((last, remaining)) = last.filter(|(last, _)| *last < keys.len()) {
             let position = self.positions.entry(queue.clone()).or_default();
@@ -119,7 +119,7 @@ impl FairShare {
 ///
 /// Every round begins at the participant `first`. If `unfinished` is given, the participant that begins the last,
 /// partial round has only that many turns. Returns the shares and, if the last round was cut short, the last
-/// participant that got a turn with the number of its remaining turns.
+/// participant that got a turn, with the number of its remaining turns.
 fn share_in_rounds(
     mut capacity: usize,
     limits: &[usize],

@@ -15,19 +15,19 @@ use crate::name_checks::check_text;
 use crate::queue::rate::Rate;
 use crate::queue::weights::Weights;
 
-/// The queue of executions without a placement: starts without a queue that cannot run at once, and executions that
-/// continue. This queue never has limits.
+/// The queue in which executions without a placement wait: before they begin, unless they can begin at once, and before
+/// they continue. This queue never has limits.
 pub const DEFAULT_QUEUE: &str = "default";
 
 /// Maximum length of a queue's name, in bytes.
 const MAX_QUEUE_NAME_BYTES: usize = 255;
-/// Maximum of every limit, on every store.
+/// Maximum value of every limit, on every store.
 const MAX_LIMIT: u32 = i32::MAX as u32;
 /// Minimum period of a rate.
 const MIN_RATE_PERIOD: Duration = Duration::from_millis(1);
 /// Maximum period of a rate.
 const MAX_RATE_PERIOD: Duration = Duration::from_hours(366 * 24);
-/// Maximum length of a key within a queue, in bytes.
+/// Maximum length of a queue key, in bytes.
 const MAX_KEY_BYTES: usize = 1024;
 
 /// The reaction to a start whose dedup_id belongs to an unfinished execution of the queue.
@@ -55,9 +55,9 @@ pub enum OnFull {
 pub struct Placement {
     /// The name of the queue.
     pub queue: Arc<str>,
-    /// The key within the queue; empty for none. Keys share the queue fairly, and may have limits of their own.
+    /// The queue key; empty for none. The keys of a queue share it fairly, and may have limits of their own.
     pub key: Arc<str>,
-    /// The priority within the key: smaller priorities come first.
+    /// The priority within the queue key: smaller priorities come first.
     pub priority: i32,
 }
 
@@ -84,15 +84,15 @@ pub struct Limits {
     pub concurrency: Option<u32>,
     /// Maximum number of executions that run at a time in any one worker.
     pub worker_concurrency: Option<u32>,
-    /// Maximum number of executions of any one key that run at a time, in all processes together.
+    /// Maximum number of executions of any one queue key that run at a time, in all processes together.
     pub key_concurrency: Option<u32>,
     /// The rate at which executions begin.
     pub rate: Option<Rate>,
-    /// The rate at which executions of any one key begin.
+    /// The rate at which executions of any one queue key begin.
     pub key_rate: Option<Rate>,
     /// Maximum number of executions that wait to begin. Further starts fail, or wait outside the queue.
     pub max_depth: Option<u32>,
-    /// The weights of the keys.
+    /// The weights of the queue keys.
     pub key_weights: Weights,
 }
 
@@ -116,7 +116,7 @@ pub struct QueueChange {
     pub queue: Queue,
     /// Whether the queue is paused after the change.
     pub is_paused: bool,
-    /// The version that the change is based on; 0 to create the queue.
+    /// The stored version on which the change is based; 0 to create the queue.
     pub expected_version: i64,
 }
 
@@ -152,7 +152,7 @@ impl Queue {
         self
     }
 
-    /// Limits the executions of any one key that run at a time, in all processes together.
+    /// Limits the executions of any one queue key that run at a time, in all processes together.
     #[must_use]
     pub fn key_concurrency(mut self, executions: u32) -> Self {
         self.limits.key_concurrency = Some(executions);
@@ -166,14 +166,14 @@ impl Queue {
         self
     }
 
-    /// Limits the rate at which executions of any one key begin.
+    /// Limits the rate at which executions of any one queue key begin.
     #[must_use]
     pub fn key_rate(mut self, rate: Rate) -> Self {
         self.limits.key_rate = Some(rate);
         self
     }
 
-    /// Limits the executions that wait in the queue to begin, delayed ones included.
+    /// Limits the number of executions that wait in the queue to begin, delayed ones included.
     ///
     /// Further starts of callers fail or wait, as [`OnFull`] says; starts of workflows always enter. Every execution
     /// of a queue with this limit enters the queue before it begins.
@@ -183,8 +183,8 @@ impl Queue {
         self
     }
 
-    /// Sets the weight of a key, 1 to 1,000; other keys have weight 1. Under load, a key gets capacity in proportion
-    /// to its weight.
+    /// Sets the weight of a queue key, 1 to 1,000; other keys have weight 1. Under load, a key gets capacity in
+    /// proportion to its weight.
     #[must_use]
     pub fn key_weight(mut self, key: impl AsRef<str>, weight: u32) -> Self {
         self.limits.key_weights.set(key.as_ref(), weight);
@@ -266,18 +266,19 @@ impl Limits {
         concurrency.is_some() || worker_concurrency.is_some() || key_concurrency.is_some()
     }
 
-    /// Whether the limits count starts.
+    /// Whether the limits contain a rate, for which starts are counted.
     pub fn has_rate(&self) -> bool {
         self.rate.is_some() || self.key_rate.is_some()
     }
 
-    /// Whether two concurrent claims could exceed the limits, so that claims must come one after the other.
+    /// Whether two concurrent claims could together exceed the limits, so that claims must follow one another.
     pub fn serializes_claims(&self) -> bool {
         self.has_slots() || self.has_rate()
     }
 }
 
-/// Returns the remaining capacity of a limit of which `used` is in use.
+/// Returns the remaining capacity of a limit of which `used` is in use. Without a limit, the capacity is the maximum
+/// number.
 pub fn remaining(limit: Option<u32>, used: u64) -> usize {
     limit.map_or(usize::MAX, |limit| u64::from(limit).saturating_sub(used) as usize)
 }
@@ -287,7 +288,7 @@ pub(crate) fn check_queue_name(name: &str) -> Result<(), Error> {
     check_text("queue name", name, MAX_QUEUE_NAME_BYTES)
 }
 
-/// Returns an error for a text that cannot be a key within a queue.
+/// Returns an error for a text that cannot be a queue key.
 pub(crate) fn check_queue_key(key: &str) -> Result<(), Error> {
     check_text("queue key", key, MAX_KEY_BYTES)
 }

@@ -9,26 +9,27 @@ use crate::text::quote;
 
 /// A limit on the executions that begin in a period.
 ///
-/// A rate has one of two kinds. By default at most `starts` executions begin in *any* window of `period`, as fast as
-/// they arrive. With even spacing ([`evenly`](Rate::evenly), [`burst`](Rate::burst)) one execution begins every
-/// `period / starts`, and a burst may begin after a pause.
+/// There are two kinds of rates. By default at most `starts` executions begin in *any* window of `period`, as fast as
+/// they arrive. With even spacing ([`evenly`](Rate::evenly), [`burst`](Rate::burst)) one execution begins every `period
+/// / starts`, and a burst may begin after a pause.
 ///
-/// An execution begins when a worker claims it: for the first time, or again after its worker died, after it was
-/// requeued, or after it was resumed. An execution that continues after it was `waiting` does not begin again.
+/// An execution begins when a worker claims it for the first time. It begins again when a worker claims it after a
+/// recovery, a requeue or a resume. An execution that continues after it was `waiting` does not begin again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rate {
     /// Maximum number of starts in a period.
     pub starts: u32,
     /// The length of the period, in whole milliseconds.
     pub period: Duration,
-    /// Maximum number of starts at once after a pause, with even spacing; `None` for starts in any window.
+    /// Maximum number of starts at once after a pause, for a rate with even spacing. `None` for a rate that limits the
+    /// starts in any window.
     pub burst: Option<u32>,
 }
 
 /// A summary of the stored starts that still count for a rate.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RateUsage {
-    /// The number of starts in the last period; unused with even spacing.
+    /// The number of starts in the last period. With even spacing the field is unused.
     pub starts: u64,
     /// The time of the first of these starts.
     pub first_at: Option<Timestamp>,
@@ -42,7 +43,7 @@ pub struct RateUsage {
 pub struct Allowance {
     /// Maximum number of starts now.
     pub starts: usize,
-    /// The time at which the rate allows more; `None` if no start counts now.
+    /// The time at which the rate allows more starts; `None` if no stored start counts now.
     pub more_at: Option<Timestamp>,
 }
 
@@ -54,8 +55,8 @@ pub struct RateEntry {
     pub at: Timestamp,
     /// The number of starts; 0 with even spacing.
     pub starts: u64,
-    /// The time up to which earlier entries no longer count, so that the store deletes them. With even spacing only
-    /// one entry is kept.
+    /// The time up to which stored entries no longer count, so that the store deletes them. With even spacing the store
+    /// keeps only one entry.
     pub prune_until: Timestamp,
 }
 
@@ -83,8 +84,8 @@ impl ClaimScope {
 
 /// The number of parts of a window. Starts in one part share an entry, so they count for up to one part longer.
 const WINDOW_PARTS: i64 = 1_000;
-/// The divisor of the interval that yields the tolerated delay. A start with even spacing that is less late than this
-/// does not delay later starts.
+/// The divisor that gives the tolerated delay: the interval divided by this number. With even spacing, a start that is
+/// late by less than the tolerated delay does not delay later starts.
 const LATE_TOLERANCE_DIVISOR: i64 = 20;
 /// The precision of timers and flushes, in microseconds. A delay below this is tolerated as well, up to a quarter of
 /// the interval.
@@ -125,8 +126,8 @@ impl Rate {
         (self.period_micros() + starts - 1) / starts
     }
 
-    /// Returns the time after which stored entries count: the last period. With even spacing the only entry always
-    /// counts.
+    /// Returns the time after which stored entries count: one period before `now`. With even spacing there is only one
+    /// entry, which always counts.
     pub fn window_start(&self, now: Timestamp) -> Timestamp {
         let is_even = self.burst.is_some();
         Timestamp::from_micros(if is_even { i64::MIN } else { now.as_micros() - self.period_micros() })
@@ -157,7 +158,7 @@ impl Rate {
         }
     }
 
-    /// Returns the entry that records `starts` at the time `now`.
+    /// Returns the entry that records this number of starts at the time `now`.
     pub fn entry(&self, usage: &RateUsage, now: Timestamp, starts: usize) -> RateEntry {
         let at = self.entry_time(usage, now.as_micros(), starts);
         let (starts, prune_until) = match self.burst {

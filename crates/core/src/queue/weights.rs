@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use crate::text::quote;
 
-/// Maximum number of keys of a queue with a weight. Claims read all of them.
+/// Maximum number of keys with a weight in a queue. Every claim reads all of them.
 const MAX_WEIGHTED_KEYS: usize = 1_000;
 /// Maximum weight of a key.
 const MAX_WEIGHT: u32 = 1_000;
@@ -21,7 +21,7 @@ impl Weights {
         self.0.as_deref().and_then(|all| all.get(key).copied()).unwrap_or(1)
     }
 
-    /// Sets the weight of a key; 1 removes it.
+    /// Sets the weight of a key. The weight 1 is the default and is not stored.
     pub fn set(&mut self, key: &str, weight: u32) {
         let mut all = self.0.take().map(Arc::unwrap_or_clone).unwrap_or_default();
         if weight == 1 {
@@ -64,7 +64,7 @@ impl Weights {
         all
     }
 
-    /// Parses what [`to_json`](Self::to_json) has written; `None` for any other text.
+    /// Parses the result of [`to_json`](Self::to_json); returns `None` for any other text.
     pub fn from_json(json: &str) -> Option<Self> {
         let all: BTreeMap<String, u32> = serde_json::from_str(json).ok()?;
         Some(Self((!all.is_empty()).then(|| Arc::new(all))))
