@@ -21,8 +21,8 @@ impl Tables {
         counters: &Counters,
     ) -> Result<Vec<(usize, Outcome)>, StoreError> {
         self.check_inserts(&flush.writes)?;
-        // Grouped by kind: a ClearRequests takes effect before a Transition, and a cancel reaches children that start
-        // in the same flush.
+        // The Writes are grouped by kind. So a ClearRequests takes effect before a Transition, and a cancel reaches
+        // children that start in the same flush.
         let mut order: Vec<usize> = (0..flush.writes.len()).collect();
         order.sort_by_key(|i| apply_order(&flush.writes[*i]));
         let mut outcomes = Vec::new();
@@ -46,8 +46,8 @@ impl Tables {
         Ok(outcomes)
     }
 
-    /// Rejects a flush that records a second outcome of a step, or an attempt twice. Fenced lanes never reach this
-    /// point, so a duplicate is a bug in the sender.
+    /// Rejects a flush that records a second outcome of a call, or the same attempt again. Fenced lanes never reach
+    /// this point, so a duplicate is a bug in the sender.
     fn check_inserts(&self, writes: &[Write]) -> Result<(), StoreError> {
         for write in writes {
             let (exists, kind, path) = match write {
@@ -158,7 +158,7 @@ impl Tables {
         self.outcome_of_record(checkpoint.execution)
     }
 
-    /// Returns the outcome of a Checkpoint or an Attempt, which reports a pending cancel.
+    /// Returns the outcome of a Checkpoint or an Attempt. If a cancel is pending, the outcome reports it.
     fn outcome_of_record(&self, execution: Key) -> Outcome {
         let has_request = self.requests_of(execution).next().is_some();
         if has_request { Outcome::CancelRequested } else { Outcome::Applied }
@@ -253,8 +253,8 @@ impl Tables {
         }
     }
 
-    /// Deletes the failures of steps at the end of the record, with their attempts and the abandoned calls after them,
-    /// so that these steps are tried again.
+    /// Deletes the failures of steps at the end of the record, with their attempts and the abandoned calls after them.
+    /// These steps are then tried again.
     fn retract_failures(&mut self, key: Key, counters: &Counters) {
         let mut recorded: Vec<Checkpoint> = self.checkpoints_of(key).cloned().collect();
         recorded.sort_by_key(|checkpoint| checkpoint.order);

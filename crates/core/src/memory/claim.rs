@@ -10,7 +10,8 @@ use crate::store::counters::Counters;
 use crate::store::{Claim, ClaimReply, Detail, Record, State, StoreError, is_same_version, is_served};
 
 impl Tables {
-    /// Takes executions whose timer is due, by due time, and then ready ones; or executions from quarantine.
+    /// Takes executions whose timer is due, by due time, and then ready ones. A claim from quarantine takes executions
+    /// in quarantine instead.
     pub(super) fn claim(
         &mut self,
         claim: &Claim,
@@ -67,7 +68,7 @@ impl Tables {
         if woken.is_empty() {
             return;
         }
-        // executions that begin get the capacity that woken ones left
+        // executions that begin get the capacity that woken executions have left
         if reply.records.len() < claim.limit {
             self.claim_from(claim, now, Some(&woken), bytes, reply, counters);
         } else {
@@ -75,8 +76,8 @@ impl Tables {
         }
     }
 
-    /// Takes ready executions; only from the queues `only` if that is given. Returns the queues from which only woken
-    /// executions were taken.
+    /// Takes ready executions. If `only` is given, takes them only from these queues. Returns the queues from which
+    /// only woken executions were taken.
     fn claim_from(
         &mut self,
         claim: &Claim,
@@ -109,7 +110,7 @@ impl Tables {
                 }
             }
             reply.has_more |= allocation.is_truncated && of_key.len() >= allocation.limit;
-            // another claim finds out when the rate allows more
+            // the next claim finds the time at which the rate allows more
             reply.has_more |=
                 found.starting_only.contains(&allocation.queue) && of_key.len() > allocation.limit;
             reply.is_limited |= !allocation.is_truncated && of_key.len() > allocation.limit;
@@ -117,7 +118,8 @@ impl Tables {
         found.woken_only
     }
 
-    /// Takes an execution unless the claim has reached its maximum of executions or bytes.
+    /// Takes an execution, unless the claim has reached its maximum of executions or bytes. Returns whether the
+    /// execution was taken.
     fn take(
         &mut self,
         claim: &Claim,

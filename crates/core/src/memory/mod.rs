@@ -1,8 +1,8 @@
 //! [`MemoryStore`]: the reference model of the [`Store`] contract.
 //!
-//! The store loses everything when the process ends, and promises no durability. Everything else is as in the other
-//! stores: lanes, fences, numbers, guards and outcomes. The code is written to be read: each table is a map, and plain
-//! Rust describes what the databases must do.
+//! The store loses everything when the process ends, and promises no durability. In all other respects it works as the
+//! other stores do: lanes, fences, flush numbers, guards and outcomes. The code is written to be read: each table is a
+//! map, and plain Rust describes what the databases must do.
 
 mod apply;
 mod claim;
@@ -79,8 +79,8 @@ impl MemoryStore {
         }
     }
 
-    /// Marks a worker as dead, as if its process had been killed: after its next heartbeat, another worker takes it
-    /// over. Until then the marked worker can continue, like a process that only seems dead.
+    /// Marks a worker as dead, as if its process had been killed: another worker takes it over after that other
+    /// worker's next heartbeat. Until then the marked worker can continue, like a process that only seems dead.
     pub fn mark_dead(&self, worker: WorkerId) {
         if let Some(row) = self.tables().workers.get_mut(&worker) {
             row.is_dead = true;

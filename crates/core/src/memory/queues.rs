@@ -17,14 +17,14 @@ use crate::store::{Execution, Status, WorkerId};
 pub(super) struct ClaimableQueues {
     /// The queues with the capacity that their limits leave.
     pub(super) queues: Vec<ReadyQueue>,
-    /// Queues with a rate from which only woken executions are taken. They do not count for the rate, so they come
-    /// first.
+    /// Queues with a rate from which only woken executions are taken. Woken executions do not count for the rate, so
+    /// they come first.
     pub(super) woken_only: BTreeSet<Arc<str>>,
     /// Queues with a rate from which only executions that begin are taken.
     pub(super) starting_only: BTreeSet<Arc<str>>,
     /// Whether limits hold back ready executions.
     pub(super) is_limited: bool,
-    /// The time at which a rate allows more.
+    /// The time at which a rate allows more starts.
     pub(super) retry_at: Option<Timestamp>,
 }
 
@@ -37,7 +37,8 @@ impl ClaimableQueues {
 }
 
 impl Tables {
-    /// Stores a queue if it has the expected version. Its running executions count towards the limits from then on.
+    /// Stores a queue if it has the expected version. From then on, the queue's running executions count towards its
+    /// limits.
     pub(super) fn change_queue(
         &mut self,
         change: &QueueChange,
@@ -73,7 +74,7 @@ impl Tables {
         self.queues.values().filter(is_requested).cloned().collect()
     }
 
-    /// Takes a slot of its queue for a running execution.
+    /// Takes a slot for a running execution, in the execution's queue.
     pub(super) fn take_slot(&mut self, key: Key, owner: WorkerId, counters: &Counters) {
         let placement = self.placement(key);
         if self.slots.insert(key, (placement, owner)).is_none() {
@@ -163,8 +164,8 @@ impl Tables {
 
     /// Returns the queues with executions that `can_claim` accepts.
     ///
-    /// From a queue with a rate, a claim first takes woken executions only, if the queue has any. A second call with
-    /// these queues in `only` returns their other executions.
+    /// If a queue with a rate has woken executions, the first call returns only these, and names the queue in
+    /// `woken_only`. A second call with these queues in `only` returns their other executions.
     pub(super) fn claimable_queues(
         &self,
         worker: WorkerId,

@@ -24,7 +24,7 @@ pub(super) struct Tables {
     pub(super) last_worker: i64,
     pub(super) workers: BTreeMap<WorkerId, WorkerRow>,
     pub(super) lanes: BTreeMap<(WorkerId, u16), LaneRow>,
-    /// All executions. Their `wake_at` is not set: `timers` contains it.
+    /// All executions. Their field `wake_at` is not set: `timers` contains the due times.
     pub(super) executions: BTreeMap<Key, Execution>,
     /// Index of `executions`: by the workflow_ids that callers gave.
     pub(super) keys: BTreeMap<Arc<str>, Key>,
@@ -122,7 +122,7 @@ impl Tables {
         self.lanes.get_mut(&(worker, lane)).filter(|row| row.epoch == epoch).ok_or(StoreError::Fenced)
     }
 
-    /// Ends the epoch of all lanes of a worker, so that the lanes record nothing any more.
+    /// Changes the epoch of all lanes of a worker, so that the lanes record nothing any more.
     pub(super) fn end_lanes(&mut self, worker: WorkerId) {
         for (_, lane) in self.lanes.range_mut((worker, 0)..=(worker, u16::MAX)) {
             lane.epoch += 1;
@@ -193,7 +193,7 @@ impl Tables {
         from.take_while(move |((execution, ..), _)| *execution == key).map(|(_, attempt)| attempt)
     }
 
-    /// Queues an execution if it is `waiting`. Returns whether it was.
+    /// Queues an execution if it is `waiting`. Returns whether it was `waiting`.
     pub(super) fn queue_waiting(&mut self, key: Key, counters: &Counters) -> bool {
         let Some(row) = self.executions.get(&key).filter(|row| row.status == Status::Waiting) else {
             return false;
@@ -363,7 +363,7 @@ impl Tables {
         counters.add_deleted(Table::Requests, ids.len() as u64);
     }
 
-    /// Returns the row of an execution as loads return it.
+    /// Returns the row of an execution as a load returns it, with its timer.
     pub(super) fn execution(&self, key: Key) -> Option<Execution> {
         let row = self.executions.get(&key)?;
         Some(Execution { wake_at: self.timers.get(&key).copied(), ..row.clone() })
