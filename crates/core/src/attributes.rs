@@ -14,7 +14,8 @@ pub const MAX_VALUE_BYTES: usize = 1024;
 /// Maximum number of attributes of an execution.
 pub const MAX_ATTRIBUTES: usize = 64;
 
-/// A map from names to values. An execution gets its attributes when it starts, and lists and counts find it by them.
+/// A map from names to values. An execution gets its attributes when it starts. Lists and counts find the execution by
+/// its attributes.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Attributes(BTreeMap<Arc<str>, Arc<str>>);
 

@@ -37,10 +37,10 @@ impl Timestamp {
     }
 }
 
-/// Maximum stored limit or delay: a hundred years. Every store treats a longer one as this.
+/// Maximum stored time limit or delay: a hundred years. Every store reduces a longer one to this value.
 pub const MAX_STORED_DURATION: Duration = Duration::from_hours(100 * 366 * 24);
 
-/// Converts a limit or a delay to its stored form: milliseconds, at most [`MAX_STORED_DURATION`].
+/// Converts a time limit or a delay to its stored form: milliseconds, at most [`MAX_STORED_DURATION`].
 pub fn stored_millis(duration: Duration) -> i64 {
     i64::try_from(duration.min(MAX_STORED_DURATION).as_millis()).unwrap_or(i64::MAX)
 }
@@ -66,8 +66,7 @@ pub(crate) fn time_since_boot() -> Duration {
     Duration::new(time.tv_sec.unsigned_abs(), u32::try_from(time.tv_nsec).unwrap_or_default())
 }
 
-/// Returns the time since the machine started. Except on Linux, the monotonic clock may stop while the machine is
-/// suspended.
+/// Returns the time since the machine started. This clock may stop while the machine is suspended.
 #[cfg(not(any(target_os = "linux", target_os = "android")))]
 pub(crate) fn time_since_boot() -> Duration {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
@@ -76,7 +75,7 @@ pub(crate) fn time_since_boot() -> Duration {
 
 /// The source of a store's current time: the machine's clock, unless a test sets another one.
 ///
-/// A store on a database server uses the server's clock instead; a test's clock replaces that too.
+/// A store on a database server uses the server's clock instead. A test's clock replaces the server's clock too.
 pub trait Clock: Send + Sync + 'static {
     /// Returns the current time.
     fn now(&self) -> Timestamp;

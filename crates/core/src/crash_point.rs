@@ -10,13 +10,13 @@ static MODE: AtomicU8 = AtomicU8::new(0);
 /// The crash point of this process, from `STEPFAST_CRASH`; `None` if the variable is not set.
 static TARGET: OnceLock<Option<CrashTarget>> = OnceLock::new();
 
-/// The crash point at which the process is killed, and the number of passages until then.
+/// The crash point at which the process is killed, and the number of passages that remain until then.
 struct CrashTarget {
     name: String,
     remaining: AtomicU64,
 }
 
-/// Passes the crash point `name`, and kills the process if its turn has come.
+/// Passes the crash point `name`, and kills the process if this passage is the one that the test has chosen.
 #[inline]
 pub fn pass(name: &str) {
     if MODE.load(Ordering::Relaxed) != 1 {

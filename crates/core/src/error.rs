@@ -12,7 +12,7 @@ pub enum ErrorKind {
     /// The caller's input is wrong. Correct it and call again.
     Invalid,
     /// The call contradicts the database. Another execution has the workflow_id or the dedup_id, the queue is full, or
-    /// its stored limits differ from the declared ones.
+    /// the queue's stored limits differ from the declared ones.
     Conflict,
     /// The execution, the workflow or the queue does not exist.
     NotFound,
@@ -40,7 +40,7 @@ pub enum Error {
     Invalid {
         /// The name of the input.
         input: &'static str,
-        /// Why it is not acceptable, and what is.
+        /// The reason why the input is not acceptable, and what is acceptable.
         reason: String,
     },
     /// No workflow with this name is registered with the engine.
@@ -52,7 +52,7 @@ pub enum Error {
     UnknownWorkflow {
         /// The requested name.
         name: String,
-        /// The registered names, as a list for people.
+        /// The registered names, as text for people.
         known: String,
     },
     /// No queue with this name exists.
@@ -66,10 +66,11 @@ pub enum Error {
     UnknownQueue {
         /// The requested name.
         name: String,
-        /// The names of the existing queues, as a list for people.
+        /// The names of the existing queues, as text for people.
         known: String,
     },
-    /// A queue's stored limits differ from the declared ones, and the code may not change them.
+    /// A queue's stored limits differ from the declared ones, and the declared conflict policy is
+    /// [`Reject`](crate::OnConflict::Reject).
     #[error(
         "queue {name:?} is stored with other limits than this code declares; make them equal, or choose another \
          conflict policy for the queue"
@@ -148,7 +149,7 @@ pub enum Error {
     TooLarge {
         /// The value, described for people.
         value: String,
-        /// Its encoded size in bytes.
+        /// The encoded size of the value, in bytes.
         size: usize,
         /// The limit in bytes.
         limit: usize,
@@ -168,7 +169,7 @@ pub enum Error {
     Parked {
         /// The workflow_id of the execution.
         workflow_id: String,
-        /// Why it is parked.
+        /// The reason why the execution is parked.
         failure: Box<Failure>,
     },
     /// The database is unreachable, or its reply did not arrive in time.
@@ -186,18 +187,18 @@ pub enum Error {
     /// The database cannot be opened.
     #[error("cannot open {store}: {reason}")]
     Open {
-        /// The database, for people.
+        /// A description of the database, for people.
         store: String,
-        /// Why, and what to do.
+        /// The reason, and what to do.
         reason: String,
     },
     /// The database server is unreachable, or accepts no further connections, while the database is being opened.
     /// Nothing was changed.
     #[error("cannot reach {store}: {reason}")]
     Unreachable {
-        /// The database, for people.
+        /// A description of the database, for people.
         store: String,
-        /// Why, and what to do.
+        /// The reason, and what to do.
         reason: String,
     },
     /// The database has, or is about to get, the schema of a newer version of Stepfast.
@@ -272,7 +273,8 @@ impl Error {
         Failure::with_kind(self.code(), self.to_string()).permanent()
     }
 
-    /// Returns the same error; a [`Decode`](Self::Decode) error names the unreadable value as `describe` returns it.
+    /// Returns the same error. If it is a [`Decode`](Self::Decode) error, its description of the unreadable value
+    /// becomes the result of `describe`.
     pub(crate) fn with_value(mut self, describe: impl FnOnce() -> String) -> Self {
         if let Error::Decode { value, .. } = &mut self {
             *value = describe();
@@ -281,8 +283,8 @@ impl Error {
     }
 }
 
-/// Writes the code and the message. `fn main() -> Result<(), Error>` and `unwrap` print this form, and its readers need
-/// advice rather than the structure of the enum.
+/// Writes the code and the message. `fn main() -> Result<(), Error>` and `unwrap` print this form, and their readers
+/// need advice rather than the structure of the enum.
 impl fmt::Debug for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}: {self}", self.code())

@@ -20,7 +20,7 @@ pub struct Failure {
     /// The messages of the error's causes, outermost first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub causes: Vec<String>,
-    /// Whether a step's retry policy may try again; true by default.
+    /// Whether a step's retry policy may try the step again; true by default.
     #[serde(default = "default_is_retryable", skip_serializing_if = "is_true")]
     pub is_retryable: bool,
     /// The data from which another language rebuilds the error; empty for errors of Rust.
@@ -154,8 +154,8 @@ fn causes_of(error: &dyn std::error::Error) -> Vec<String> {
 /// An error that a step's body or a workflow may return: a [`Failure`], any `std::error::Error`, or any other type that
 /// implements `Into<Failure>`.
 ///
-/// The trait is equivalent to `Into<Failure>`. It has a name of its own so that the compiler can say what to do when a
-/// type does not implement it.
+/// The trait is equivalent to `Into<Failure>`. The trait exists so that the compiler can give advice when a type does
+/// not implement it.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` cannot be the error of a step or a workflow",
     label = "its error must be a `Failure`, or a type that implements `std::error::Error`",

@@ -15,7 +15,8 @@ pub const SHARD_COUNT: u16 = 1024;
 /// The bits of byte 14 that contain the high bits of the shard's number.
 const SHARD_HIGH_BITS: u8 = 0b11;
 
-/// The key of an execution: a UUIDv7 that the engine minted, or for a child a key derived from its parent's.
+/// The key of an execution: a UUIDv7 that the engine minted. The key of a child is derived from the parent's key
+/// instead.
 ///
 /// Keys sort by the time at which they were minted, so inserts go to the right edge of the tables. The last ten bits
 /// are the number of the execution's shard.
@@ -37,8 +38,9 @@ impl Key {
 
     /// Returns the key of the child that `parent` starts at `path` while its run_no is `run_no`.
     ///
-    /// Every replay derives the same key, so its Start is the same Start. The key keeps the parent's time prefix, so
-    /// both are neighbours in tables and lists, and the parent's shard. As a UUIDv8 it never equals a minted key.
+    /// Every replay derives the same key, so it stages the same Start. The derived key has the parent's time prefix, so
+    /// parent and child are neighbours in tables and lists. It also has the parent's shard. As a UUIDv8 it never equals
+    /// a minted key.
     pub fn derive(parent: Key, run_no: u32, path: &Path) -> Self {
         let mut seed = Vec::with_capacity(20 + path.as_bytes().len());
         seed.extend_from_slice(&parent.0);
@@ -56,8 +58,8 @@ impl Key {
     /// Returns the key of the child that `parent` starts at `path` without awaiting it in the same call.
     ///
     /// The key sorts by `moment`, the time of the last outcome that the parent's code received before the call. The
-    /// moment is recorded, so a replay derives the same key. A child that is started later than another execution
-    /// sorts after it.
+    /// moment is recorded, so a replay derives the same key. A child that is started later than another execution sorts
+    /// after that execution.
     pub(crate) fn derive_at(parent: Key, run_no: u32, path: &Path, moment: Timestamp) -> Self {
         let mut bytes = Self::derive(parent, run_no, path).0;
         let micros = u64::try_from(moment.as_micros()).unwrap_or_default();
@@ -109,8 +111,8 @@ impl Key {
         u16::from_be_bytes([self.0[14] & SHARD_HIGH_BITS, self.0[15]])
     }
 
-    /// Returns a hash of the key that is the same in every process. An engine distributes execution trees over its
-    /// lanes by it.
+    /// Returns a hash of the key that is the same in every process. By this hash, an engine distributes execution trees
+    /// over its lanes.
     pub fn stable_hash(&self) -> u64 {
         xxh3_64(&self.0)
     }
@@ -128,7 +130,7 @@ impl fmt::Debug for Key {
     }
 }
 
-/// A map by key. Its hash is seeded, because transactions of other programs may choose keys.
+/// A map from keys to values. The hash is seeded, because transactions of other programs may choose keys.
 pub type KeyMap<V> = HashMap<Key, V, foldhash::fast::RandomState>;
 
 #[cfg(test)]

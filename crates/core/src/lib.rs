@@ -30,8 +30,8 @@ mod thread;
 mod worker;
 mod workflow;
 
-/// Marks a point at which tests may kill the process: `STEPFAST_CRASH=name:n` kills it at the n-th passage. Without the
-/// feature `crash-points` the macro expands to nothing.
+/// Marks a point at which tests may kill the process: `STEPFAST_CRASH=name:n` kills the process when it passes the
+/// point `name` for the n-th time. Without the feature `crash-points` the macro expands to nothing.
 #[cfg(feature = "crash-points")]
 #[doc(hidden)]
 #[macro_export]

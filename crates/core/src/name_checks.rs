@@ -1,4 +1,4 @@
-//! Checks of names and ids where they enter.
+//! Checks of names and ids that callers give.
 
 use crate::error::Error;
 use crate::text::quote;

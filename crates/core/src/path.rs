@@ -24,11 +24,12 @@ impl Path {
         Self::default()
     }
 
-    /// Returns the path of number `n` in the branch at this path.
+    /// Returns the path of the call or branch with number `n` below this path.
     #[must_use]
     pub fn child(&self, n: u32) -> Self {
         let mut path = self.clone();
-        // the first byte sorts by length: 0..=240 is the number itself; larger first bytes begin 2, 3, 4 or 5 bytes
+        // a first byte up to 240 is the number itself; a larger first byte begins 2 to 5 bytes, and the larger it is,
+        // the more
         match n {
             0..=240 => path.0.push(n as u8),
             241..=2287 => {

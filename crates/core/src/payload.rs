@@ -16,7 +16,7 @@ const MESSAGE_PACK: u8 = 0x01;
 /// The header of a reference to a value stored as chunks.
 const CHUNKED: u8 = 0x81;
 
-/// Maximum size of a value that its own row contains, in bytes. Larger values are stored as chunks.
+/// Maximum size of a value that is stored in its own row, in bytes. Larger values are stored as chunks.
 pub const INLINE_LIMIT: usize = 64 * 1024;
 /// Maximum size of a chunk, in bytes.
 pub const CHUNK_SIZE: usize = 1024 * 1024;
@@ -27,7 +27,7 @@ pub const DEFAULT_VALUE_LIMIT: usize = 256 * 1024 * 1024;
 /// this depth fits into a thread's stack even without optimisations.
 const MAX_DEPTH: usize = 256;
 
-/// A serialised value. The first byte names the encoding, so old rows stay readable.
+/// A serialised value. The first byte names the encoding, so old rows stay readable when the encoding changes.
 #[derive(Clone)]
 pub struct Payload(PayloadRepr);
 
@@ -38,8 +38,8 @@ enum PayloadRepr {
     Shared(Bytes),
 }
 
-/// Capacity of a payload that stores its bytes in place. It does not make the enum larger than the four words of
-/// [`Bytes`] require.
+/// Capacity of a payload that stores its bytes in place, in bytes. With this capacity the enum is as large as [`Bytes`]
+/// alone: four words.
 const IN_PLACE_BYTES: usize = 23;
 
 /// A value that can be converted to a payload: any serde value, or a payload that the caller encoded.
@@ -88,7 +88,8 @@ pub struct ChunkRef {
 }
 
 impl Payload {
-    /// Returns the absence of a payload, as in a row without an outcome. No value has this encoding.
+    /// Returns the empty payload, which stands for no value, as in a row without an outcome. No value has an empty
+    /// encoding.
     pub const fn empty() -> Self {
         Self(PayloadRepr::InPlace(0, [0; IN_PLACE_BYTES]))
     }
@@ -160,7 +161,7 @@ impl Payload {
         Self::encode(failure).unwrap_or_default()
     }
 
-    /// Decodes a failure. If the payload is not one, returns a failure that says why.
+    /// Decodes a failure. If the payload does not contain a failure, returns a failure with the reason.
     pub(crate) fn to_failure(&self) -> Failure {
         self.decode().unwrap_or_else(|error| {
             Failure::new(error.with_value(|| "a recorded error".to_owned()).to_string())

@@ -7,7 +7,7 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Condvar as StdCondvar, Mutex as StdMutex, MutexGuard, PoisonError, TryLockError};
 use std::time::Duration;
 
-/// A mutex whose data is consistent after a panic, or irrelevant.
+/// A mutex for data that stays consistent when a thread panics, or whose consistency then does not matter.
 #[derive(Debug, Default)]
 pub struct Mutex<T>(StdMutex<T>);
 
@@ -77,7 +77,7 @@ impl Condvar {
     }
 }
 
-/// A lock without data that threads get in the order in which they asked for it.
+/// A lock without data. Threads get the lock in the order in which they call [`lock`](Self::lock).
 #[derive(Debug, Default)]
 pub struct FairLock {
     queue: Mutex<WaitQueue>,

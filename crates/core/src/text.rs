@@ -1,4 +1,4 @@
-//! Texts of values in messages: bounded, and harmless to a terminal.
+//! Texts of values in messages: bounded in length, and without control characters that change a terminal.
 
 use std::fmt::Write;
 
@@ -37,7 +37,7 @@ fn abbreviate_with(text: &str, show: impl Fn(&str) -> String) -> String {
     }
 }
 
-/// Returns a list of names for a message: as many names as people read, and the number of the others.
+/// Returns a list of names for a message: as many names as fit, and the number of the others.
 pub fn list_names<'n>(names: impl IntoIterator<Item = &'n str>) -> String {
     let mut shown = String::new();
     let mut names = names.into_iter();
