@@ -176,8 +176,8 @@ impl Engine {
         }
     }
 
-    /// Does only the first part of [`Engine::drain`]: waits until nothing runs any more. Returns false if executions
-    /// still run when `grace` has passed.
+    /// Does only the first part of [`Engine::drain`]: begins no further execution, and waits until nothing runs any
+    /// more. Returns false if executions still run when `grace` has passed.
     #[doc(hidden)]
     pub async fn drain_running(&self, grace: Duration) -> bool {
         self.inner.drain_running(grace).await
