@@ -8,10 +8,10 @@ use tokio::runtime::{Builder, Handle};
 use tokio::sync::oneshot;
 use tokio::time::{Sleep, sleep};
 
-/// A thread with a runtime. Dropping it ends the thread and closes its connections.
+/// A thread with a runtime. Dropping this value ends the thread and closes its connections.
 ///
-/// Loads, lists and heartbeats come from any runtime, even from one that is not polled any more a moment later. Driven
-/// by this thread, their connections work for all callers.
+/// Callers load, list and send heartbeats from any runtime, even from one that is never polled again a moment later.
+/// Because this thread drives the connections, they work for all callers.
 #[derive(Debug)]
 pub(crate) struct BackgroundRuntime {
     runtime: Handle,
@@ -46,13 +46,13 @@ impl BackgroundRuntime {
         }
     }
 
-    /// Returns a sleep that works in any runtime of the caller.
+    /// Returns a sleep that works in any runtime, because this thread has the timer.
     pub(crate) fn sleep(&self, duration: Duration) -> Sleep {
         let _entered = self.runtime.enter();
         sleep(duration)
     }
 
-    /// The thread's runtime.
+    /// Returns the thread's runtime.
     pub(crate) fn runtime(&self) -> &Handle {
         &self.runtime
     }

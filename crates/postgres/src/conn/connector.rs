@@ -17,7 +17,7 @@ use crate::error::{DbError, db_error, store_error, unavailable_error};
 use crate::quoting::{quote_identifier, search_path};
 use crate::schema::{VERSION_TABLE, newest_version};
 
-/// The purpose of a connection.
+/// The purpose of a connection, which decides its settings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Purpose {
     /// Flushes or claims of one lane.
@@ -28,7 +28,7 @@ pub(crate) enum Purpose {
     Reader,
     /// Migrations, which have no time limits.
     Migration,
-    /// Wake-up hints.
+    /// Hints from and to other processes.
     Hints,
 }
 
@@ -36,7 +36,7 @@ impl Purpose {
     pub(crate) const ALL: [Purpose; 5] =
         [Purpose::Lane, Purpose::Control, Purpose::Reader, Purpose::Migration, Purpose::Hints];
 
-    /// The purpose's name, which follows the application name in `pg_stat_activity`.
+    /// Returns the purpose's name, which follows the application name in `pg_stat_activity`.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Purpose::Lane => "lane",
@@ -47,12 +47,12 @@ impl Purpose {
         }
     }
 
-    /// The time limit of one statement, so that none hangs forever. COMMIT, which may wait for a standby, is not limited
-    /// by this.
+    /// Returns the time limit of one statement, so that no statement hangs forever. The limit does not apply to COMMIT,
+    /// which may wait for a standby.
     ///
-    /// A limit below the duration of a valid statement on a slow disk would repeat the same flush forever. Such a
-    /// statement takes seconds at worst, so a minute leaves a wide margin. Heartbeats come once a second, and one that
-    /// takes longer than a lease is useless. Lists may scan large tables.
+    /// If a valid statement on a slow disk took longer than the limit, the same flush would be repeated forever. Such a
+    /// statement takes seconds at worst, so a minute leaves a wide margin. Heartbeats are sent once a second, and a
+    /// heartbeat that takes longer than a lease is useless. Lists may scan large tables.
     fn statement_timeout(self) -> Duration {
         match self {
             Purpose::Lane => Duration::from_mins(1),
@@ -76,12 +76,12 @@ pub(crate) struct StoreIdentity {
 #[derive(Debug)]
 pub(crate) struct Connector {
     target: DialTarget,
-    /// The target of the connection for hints, if `listen=` names another one.
+    /// The target of the connection for hints, if `listen=` in the URL names a server of its own.
     hint_target: Option<DialTarget>,
     options: PostgresOptions,
-    /// The store that the first connection found. Every later connection must lead to the same one.
+    /// The identity that the first connection found. Every later connection must find the same identity.
     identity: OnceLock<StoreIdentity>,
-    /// Whether the last attempt failed because the server had no free connection.
+    /// Whether the last attempt to connect failed because the server had no free connection.
     is_full: AtomicBool,
 }
 
@@ -98,7 +98,7 @@ impl Connector {
         let hint_target = match &options.listen {
             None => None,
             Some(url) => {
-                // of this URL's options only those for connecting are used
+                // the only options in this URL that are used are the options for connecting
                 let basis = PostgresOptions {
                     connect_timeout: options.connect_timeout,
                     lease: options.lease,
@@ -119,9 +119,10 @@ impl Connector {
         Ok(Self { target, hint_target, options, identity: OnceLock::new(), is_full: AtomicBool::new(false) })
     }
 
-    /// Reads the identity of the store that `client` leads to. Returns an error if the URL names another store, if an earlier
-    /// connection found another store, or if the schema is newer than this program. While a migration waits for older workers,
-    /// no store can be opened. Open stores may still connect, because their engines requeue the executions that they run.
+    /// Reads the identity of the store that `client` leads to. Returns an error if the URL names another store, if an
+    /// earlier connection found another store, or if the schema is newer than this program. While a migration waits for
+    /// older workers to stop, no store can be opened. Stores that are open already may still connect, because their
+    /// engines have to requeue their running executions.
     pub(crate) async fn check_identity(&self, client: &Client) -> Result<StoreIdentity, DbError> {
         let action = "reading the identity of the store";
         let schema = quote_identifier(&self.options.schema);
@@ -166,12 +167,12 @@ impl Connector {
         Ok(found)
     }
 
-    /// The database's URL for messages, without the password.
+    /// Returns the database's URL for messages, without the password.
     pub(crate) fn name(&self) -> &str {
         self.target.name()
     }
 
-    /// The store's options.
+    /// Returns the store's options.
     pub(crate) fn options(&self) -> &PostgresOptions {
         &self.options
     }
@@ -224,7 +225,8 @@ impl Connector {
         Ok(DialedClient { client, warnings })
     }
 
-    /// Like [`dial`](Self::dial), but retries for the connect timeout while the server has no free connection.
+    /// Opens a connection like [`dial`](Self::dial), but retries while the server has no free connection, for at most
+    /// the connect timeout.
     pub(crate) async fn dial_with_retry(
         &self,
         background: &BackgroundRuntime,
@@ -244,7 +246,7 @@ impl Connector {
         }
     }
 
-    /// Opens the connection for hints, without configuring it. The caller drives it in `runtime`.
+    /// Opens the connection for hints, without configuring it. The caller drives the connection in `runtime`.
     pub(crate) async fn dial_hints(
         &self,
         runtime: &Handle,
@@ -307,7 +309,7 @@ impl Connector {
             sql.to_owned()
         };
         let messages = client.simple_query(&sql).await.map_err(fail)?;
-        // the settings before it return rows, too
+        // the statements before it, which configure the session, return rows, too
         let set = messages.iter().rev().find_map(|message| match message {
             SimpleQueryMessage::Row(row) => row.get(0),
             _ => None,
@@ -347,19 +349,19 @@ impl Connector {
             ("client_min_messages", "warning".into()),
             ("synchronous_commit", if is_relaxed { "off" } else { "on" }.into()),
         ];
-        // A heartbeat must return well within a lease, even when another transaction holds a lock that it needs. A process
-        // that has stopped must not hold locks for longer than a lease.
+        // A heartbeat must return well within a lease, even when another transaction holds a lock that the heartbeat
+        // needs. A process that has stopped must not hold locks for longer than a lease.
         let (lock, idle) = match purpose {
             Purpose::Lane => (options.lock_timeout, options.lease * 2 / 3),
             Purpose::Control => (options.lease / 6, options.lease),
-            // these take no locks that others need; only a reader's snapshot could stay open
+            // these connections take no locks that other transactions need; only a reader's snapshot could stay open
             Purpose::Reader | Purpose::Hints => (Duration::from_secs(10), Duration::from_mins(1)),
             Purpose::Migration => (Duration::ZERO, Duration::ZERO),
         };
         values.push(("lock_timeout", millis(lock)));
         values.push(("idle_in_transaction_session_timeout", millis(idle)));
         match purpose {
-            // rows are found by key whatever the statistics say: a plan must stay good while tables grow
+            // plans find rows by key, whatever the statistics say, because a plan must stay good while tables grow
             Purpose::Lane | Purpose::Control => {
                 values.push(("plan_cache_mode", "force_generic_plan".into()));
                 let off = [
@@ -382,7 +384,8 @@ impl Connector {
     }
 }
 
-/// Returns the error of a session whose commits do not wait for the flush, although it was configured to wait.
+/// Returns the error of a session whose commits do not wait until the server has flushed its log, although the session
+/// was configured to wait.
 pub(crate) fn commits_not_durable() -> StoreError {
     StoreError::Corrupt(
         "synchronous_commit of a session is not on, although it was set to on: commits would not be durable. A proxy that \

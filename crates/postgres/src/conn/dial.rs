@@ -42,14 +42,14 @@ impl ServerWarnings {
     }
 
     fn note(&self, notice: &ServerNotice) {
-        // the notice's text is in the server's language
+        // the notice's text depends on the server's language, but the name of the routine does not
         if notice.routine() == Some("SyncRepWaitForLSN") {
             self.is_unreplicated.store(true, SeqCst);
         }
     }
 }
 
-/// Drives a connection to its end. Its errors reach the users of the client.
+/// Drives a connection until it is closed. The users of the client receive the connection's errors.
 pub(crate) async fn drive(mut driver: ConnectionDriver, warnings: Arc<ServerWarnings>) {
     while let Some(Ok(message)) = poll_fn(|cx| driver.poll_message(cx)).await {
         if let AsyncMessage::Notice(notice) = message {
@@ -73,7 +73,7 @@ pub(crate) struct DialTarget {
 pub(crate) struct ConnectError {
     /// The problem, and advice on what to do about it.
     pub message: String,
-    /// The server's error code, `None` if the server did not reply.
+    /// The server's error code, or `None` if the server did not reply.
     pub code: Option<SqlState>,
     /// Whether a later attempt may succeed.
     pub is_transient: bool,
@@ -92,7 +92,7 @@ impl DialTarget {
         Ok((Self { config, tls, mode, timeout, name }, options))
     }
 
-    /// The database's URL for messages, without the password.
+    /// Returns the database's URL for messages, without the password.
     pub(crate) fn name(&self) -> &str {
         &self.name
     }
@@ -116,7 +116,7 @@ impl DialTarget {
     ) -> Result<(Client, ConnectionDriver), ConnectError> {
         let mut config = self.config.clone();
         config.application_name(application_name);
-        // the client library's timeout ends once the socket is connected
+        // the client library's own timeout only limits the time until the socket is connected
         match tokio::time::timeout(self.timeout, self.negotiate(config)).await {
             Ok(Ok(connected)) => Ok(connected),
             Ok(Err(error)) => Err(ConnectError::from_driver(&error)),
@@ -168,19 +168,19 @@ impl fmt::Debug for DialTarget {
 /// Whether the connection may succeed with the other choice of encryption.
 fn may_depend_on_encryption(error: &Error) -> bool {
     match error.code() {
-        // the code of rejections by pg_hba.conf, among others
+        // pg_hba.conf rejects connections with this code, which other errors have, too
         Some(code) => *code == SqlState::INVALID_AUTHORIZATION_SPECIFICATION,
         None => is_handshake_error(error),
     }
 }
 
 fn is_handshake_error(error: &Error) -> bool {
-    // the client library has no error kind for this
+    // the client library has no error kind for failed handshakes
     error.to_string().starts_with("error performing TLS handshake")
 }
 
 impl ConnectError {
-    /// Describes an error of the client library, and what to do about it.
+    /// Converts an error of the client library, and adds advice on what to do about it.
     pub(crate) fn from_driver(error: &Error) -> Self {
         let code = error.code().cloned();
         Self {
@@ -226,7 +226,7 @@ fn is_tls_error(error: &Error) -> bool {
     cause.get_ref().and_then(|it| it.downcast_ref::<tokio_rustls::rustls::Error>()).is_some()
 }
 
-/// Whether the authentication method is unknown to the client library, or was not followed.
+/// Whether the client library could not authenticate: the method is unsupported, or its exchange has failed.
 fn is_authentication_error(error: &Error) -> bool {
     error.to_string().starts_with("authentication error")
 }

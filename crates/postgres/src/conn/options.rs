@@ -28,19 +28,19 @@ pub enum Pooling {
 #[derive(Clone)]
 #[non_exhaustive]
 pub struct PostgresOptions {
-    /// The schema that holds all tables. Created if it does not exist.
+    /// The schema with all tables of the store. The store creates the schema if it does not exist.
     pub schema: String,
-    /// With `Full`, an acknowledgement waits until the server has flushed its log. With `Relaxed` it does not wait, and
-    /// a crash of the server may lose the last moments.
+    /// The durability of acknowledgements. With `Full`, an acknowledgement waits until the server has flushed its log.
+    /// With `Relaxed`, an acknowledgement does not wait, and a crash of the server may lose the last moments.
     pub durability: Durability,
     /// A clock that replaces the server's, for tests.
     pub clock: Option<Arc<dyn Clock>>,
-    /// The time that an item may wait for a lock of a foreign transaction before its flush fails as blocked.
+    /// The maximum time that a Write may wait for a lock of another transaction. Then its flush fails as blocked.
     pub lock_timeout: Duration,
     /// The time for which a worker counts as alive without a renewal.
     pub lease: Duration,
     /// The required identity of the store, the text of a UUID. A database with another identity is rejected. `None`
-    /// accepts any. `stepfast db check` shows the identity.
+    /// accepts any identity. `stepfast db check` shows the identity.
     pub store_id: Option<String>,
     /// The time limit for connecting, and the time that a load or list waits for a connection.
     pub connect_timeout: Duration,
@@ -52,7 +52,7 @@ pub struct PostgresOptions {
     pub application_name: String,
     /// The kind of proxy between the store and the server.
     pub pooling: Pooling,
-    /// The URL of the server itself, for the connection for wake-up hints, if the store's URL leads to a proxy that
+    /// The URL of the server itself, for the connection that receives hints, if the store's URL leads to a proxy that
     /// pools transactions.
     pub listen: Option<String>,
     pub(crate) tls: TlsOptions,
@@ -79,7 +79,7 @@ impl Default for PostgresOptions {
 }
 
 impl PostgresOptions {
-    /// Sets the schema that holds all tables.
+    /// Sets the schema with all tables of the store.
     #[must_use]
     pub fn schema(mut self, schema: impl Into<String>) -> Self {
         self.schema = schema.into();
@@ -107,7 +107,7 @@ impl PostgresOptions {
         self
     }
 
-    /// Sets the time that an item may wait for a lock of a foreign transaction.
+    /// Sets the maximum time that a Write may wait for a lock of another transaction.
     #[must_use]
     pub fn lock_timeout(mut self, timeout: Duration) -> Self {
         self.lock_timeout = timeout;
@@ -128,7 +128,7 @@ impl PostgresOptions {
         self
     }
 
-    /// Sets the maximum number of connections for loads and lists, at least one.
+    /// Sets the maximum number of connections for loads and lists. The minimum is one.
     #[must_use]
     pub fn readers(mut self, readers: usize) -> Self {
         self.readers = readers;
@@ -149,7 +149,7 @@ impl PostgresOptions {
         self
     }
 
-    /// Sets the URL of the server itself, for wake-up hints.
+    /// Sets the URL of the server itself, for the connection that receives hints.
     #[must_use]
     pub fn listen(mut self, url: impl Into<String>) -> Self {
         self.listen = Some(url.into());

@@ -1,4 +1,5 @@
-//! The types of the statements' parameters. Statements that are not prepared are sent with them, without a round trip.
+//! The types of the statements' parameters. Statements that are not prepared are sent with these types, which saves a
+//! round trip.
 
 use std::sync::LazyLock;
 

@@ -33,7 +33,7 @@ pub(crate) fn param<'a>(value: impl ToSql + Send + Sync + 'a) -> Param<'a> {
     Box::new(value)
 }
 
-/// Returns an array parameter of names, null for `None`.
+/// Returns an array parameter of names, or null if `names` is `None`.
 pub(crate) fn optional_text_array(names: Option<&Arc<[Arc<str>]>>) -> Param<'static> {
     param(names.map(|names| names.iter().map(ToString::to_string).collect::<Vec<_>>()))
 }
@@ -61,9 +61,9 @@ pub(crate) fn discard_plans() -> Query<'static> {
 /// The result of a query.
 #[derive(Debug, Default)]
 pub(crate) struct QueryResult {
-    /// The rows that it returned.
+    /// The rows that the query returned.
     pub rows: Vec<Row>,
-    /// The number of rows that it changed.
+    /// The number of rows that the query changed.
     pub affected_rows: u64,
 }
 
@@ -149,7 +149,8 @@ async fn send(
         None if i < first => "beginning a transaction",
         None => "committing",
     };
-    // an error at the transaction's begin or end belongs to no item, and after a COMMIT it may have been committed
+    // an error at the transaction's begin or end belongs to no query; after an error at the end, the transaction may
+    // have been committed
     let error_at = |i: usize, error: &Error| match db_error(name(i), error) {
         DbError::Unexplained(reason) | DbError::Cancelled(reason)
             if !(first..first + queries.len()).contains(&i) =>
@@ -166,7 +167,7 @@ async fn send(
     for (i, state) in states.into_iter().enumerate() {
         match state {
             SendState::Done(Ok(result)) => results.push(result),
-            // all statements after the first error fail with this one
+            // after the first error, all later statements fail with this code
             SendState::Done(Err(error)) if error.code() == Some(&SqlState::IN_FAILED_SQL_TRANSACTION) => {
                 aborted.get_or_insert_with(|| error_at(i, &error));
             }
@@ -192,7 +193,7 @@ async fn send(
     Ok(results)
 }
 
-/// Rolls back an aborted transaction, so that the session can be used again. False means that the session must be
+/// Rolls back an aborted transaction, so that the session can be used again. Returns false if the session must be
 /// dropped.
 pub(crate) async fn roll_back(session: &Session) -> bool {
     !session.is_closed() && session.client.batch_execute("ROLLBACK").await.is_ok()
@@ -202,8 +203,8 @@ async fn execute_text(client: &Client, sql: &str) -> Result<QueryResult, Error> 
     client.batch_execute(sql).await.map(|()| QueryResult::default())
 }
 
-/// Drives all statements to their results. The first round sends them in order. If one could not be sent, the COMMIT
-/// is not sent either, as it would commit the others without it.
+/// Drives all statements to their results. The first round sends them in order. If one of them could not be sent, the
+/// COMMIT is not sent either, because it would commit the other statements without that one.
 async fn drive_all(states: &mut [SendState<'_>], commits: bool) {
     let last = states.len().saturating_sub(1);
     let mut is_first_round = true;

@@ -11,7 +11,7 @@ use crate::conn::session::Session;
 use crate::conn::statements::READ_STATEMENTS;
 use crate::error::unavailable_error;
 
-/// The pool: idle sessions, and permits that bound their number.
+/// A pool of sessions for loads and lists: the idle sessions, and permits that limit the number of all sessions.
 pub(crate) struct ReaderPool {
     connector: Arc<Connector>,
     background: Arc<BackgroundRuntime>,
@@ -19,8 +19,8 @@ pub(crate) struct ReaderPool {
     idle: Arc<Mutex<Vec<Session>>>,
 }
 
-/// A session taken from the pool. Dropping it closes the connection, because a transaction may be open on it;
-/// [`release`](Self::release) returns it to the pool.
+/// A session taken from the pool. Dropping this value closes the connection, because a transaction may be open on it.
+/// [`release`](Self::release) returns the session to the pool.
 pub(crate) struct PooledSession {
     session: Session,
     idle: Arc<Mutex<Vec<Session>>>,
@@ -47,11 +47,11 @@ impl ReaderPool {
         Self { connector, background, permits, idle: Arc::default() }
     }
 
-    /// Takes a session, exclusively. Returns `Unavailable` if none becomes free, and none can be opened, within the
+    /// Takes a session for exclusive use. Returns `Unavailable` if no session becomes free or can be opened within the
     /// connect timeout.
     pub(crate) async fn acquire(&self) -> Result<PooledSession, StoreError> {
         let timeout = self.connector.options().connect_timeout;
-        // the caller's runtime may have no timer, or there may be no runtime at all
+        // the caller's runtime may have no timer, or the caller may have no runtime at all
         let deadline = self.background.sleep(timeout);
         tokio::pin!(deadline);
         let permit = tokio::select! {

@@ -4,13 +4,15 @@ use std::collections::HashSet;
 
 use tokio_postgres::{Client, Error, SimpleQueryMessage};
 
-/// The number of checks: some proxies assign the connection that was returned first, others the one returned last.
+/// The number of checks. Some proxies assign the server connection that was returned first, other proxies the one that
+/// was returned last.
 const PROBE_ROUNDS: usize = 3;
 
-/// Returns true if both clients have shared a server connection, or if one of them has had two. In both cases a proxy
-/// in between pools transactions.
+/// Returns true if the clients have shared a server connection, or if one client has had two server connections. In
+/// both cases a proxy in between pools transactions.
 ///
-/// False proves nothing, but a proxy with little load soon assigns the same connections again.
+/// False does not prove that there is no such proxy. But a proxy with little load soon assigns the same server
+/// connections again.
 pub(crate) async fn detect_transaction_pooling(first: &Client, second: &Client) -> Result<bool, Error> {
     let (mut firsts, mut seconds) = (HashSet::new(), HashSet::new());
     for _ in 0..PROBE_ROUNDS {
@@ -26,7 +28,7 @@ async fn backend_pid(client: &Client, sql: &str) -> Result<Option<String>, Error
     Ok(query_first_row(client, sql).await?.and_then(|mut row| row.swap_remove(0)))
 }
 
-/// Returns the first row of `sql` as text. The statement is not prepared, so this works through any proxy.
+/// Returns the first row of `sql` as text. The statement is not prepared, so the query works through any proxy.
 pub(crate) async fn query_first_row(
     client: &Client,
     sql: &str,

@@ -19,7 +19,7 @@ pub(crate) fn single_row(result: &QueryResult) -> Result<&tokio_postgres::Row, S
     result.rows.first().ok_or_else(|| corrupt("a query result"))
 }
 
-/// Reads a row with a count and an array of execution keys. A null array is returned as `None`.
+/// Reads a row with a count and an array of execution keys. Returns `None` for a null array.
 pub(crate) fn keys_and_count(result: &QueryResult) -> Result<(Option<HashSet<Key>>, u64), StoreError> {
     let mut row = Columns::new(single_row(result)?);
     let count: i64 = row.next()?;
@@ -27,7 +27,8 @@ pub(crate) fn keys_and_count(result: &QueryResult) -> Result<(Option<HashSet<Key
     Ok((keys.map(|keys| keys.into_iter().map(to_key).collect()), count.unsigned_abs()))
 }
 
-/// Reads the result of `finish.sql`: the keys of the executions that ended, `None` if all did, and their number.
+/// Reads the result of `finish.sql`: the keys of the executions that ended, or `None` if all have ended, and their
+/// number.
 pub(crate) fn finished_keys_and_count(
     result: &QueryResult,
 ) -> Result<(Option<HashSet<Key>>, u64), StoreError> {

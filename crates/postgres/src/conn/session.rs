@@ -15,7 +15,7 @@ use crate::conn::options::Pooling;
 use crate::conn::statements::Sql;
 use crate::error::store_error;
 
-/// The part of a transaction that a pipeline covers.
+/// The part of a transaction that is sent in one round trip.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum TxPart {
     /// A whole transaction.
@@ -37,8 +37,8 @@ pub(crate) enum TxPart {
 }
 
 impl TxPart {
-    /// Returns the statement that begins the transaction, and a statement for after the settings. `None` if the
-    /// transaction does not begin in this part.
+    /// Returns the statement that begins the transaction, and a statement that follows the settings, or an empty text.
+    /// Returns `None` if this part does not begin a transaction.
     pub(crate) fn begin_statement(self) -> Option<(&'static str, &'static str)> {
         match self {
             TxPart::Whole | TxPart::Begin => Some(("BEGIN", "")),
@@ -69,17 +69,19 @@ pub(crate) struct Session {
 
 /// The way in which a session sends statements.
 enum SendMode {
-    /// A connection to one server session: it was configured when it was opened, and its statements are prepared.
+    /// A connection to one server session. The connection was configured when it was opened, and its statements are
+    /// prepared.
     Prepared(Vec<Option<Statement>>),
-    /// A connection to a proxy that assigns a server connection per transaction: each transaction sends its settings,
-    /// and statements are not prepared, as the next transaction could not find them.
+    /// A connection to a proxy that assigns a server connection per transaction. Each transaction sends its settings.
+    /// Statements are not prepared, because the next transaction may run on another server connection.
     Unnamed { settings: String },
 }
 
 /// Begins a transaction on a server connection whose defaults another client may have changed.
 const BEGIN_WITH_DEFAULTS: &str = "BEGIN ISOLATION LEVEL READ COMMITTED, READ WRITE";
 
-/// Row counts after which plans are made again: the first, which doubles each time, and the maximum.
+/// The number of rows after which plans are made again: the value for a new session, which doubles each time, and the
+/// maximum.
 const REPLAN_ROWS: (u64, u64) = (32, 65_536);
 
 impl Session {
@@ -125,8 +127,8 @@ impl Session {
         })
     }
 
-    /// Returns a statement that was prepared when the session was opened. `None` if the session does not prepare
-    /// statements.
+    /// Returns a statement that was prepared when the session was opened. Returns `None` if the session does not
+    /// prepare statements.
     pub(crate) fn statement(&self, sql: Sql) -> Result<Option<&Statement>, StoreError> {
         match &self.send_mode {
             SendMode::Unnamed { .. } => Ok(None),
@@ -163,8 +165,8 @@ impl Session {
         part == TxPart::Standalone && matches!(self.send_mode, SendMode::Unnamed { .. })
     }
 
-    /// Counts rows that are about to be written. Returns true if the plans were made when the tables were much smaller:
-    /// a plan that is kept forever may scan a table that was nearly empty when the plan was made.
+    /// Counts `rows` rows that are about to be written. Returns true if the session's plans were made when the tables
+    /// were much smaller. Such a plan may scan a whole table, because the table was nearly empty at that time.
     pub(crate) fn needs_new_plans(&self, rows: usize) -> bool {
         if matches!(self.send_mode, SendMode::Unnamed { .. }) {
             // unprepared statements are planned each time
@@ -180,12 +182,12 @@ impl Session {
         true
     }
 
-    /// Whether a commit since the last call has succeeded without waiting for its synchronous standbys.
+    /// Returns whether a commit since the last call has succeeded without waiting for its synchronous standbys.
     pub(crate) fn take_unreplicated(&self) -> bool {
         self.warnings.take_unreplicated()
     }
 
-    /// Keeps the session from being used again.
+    /// Marks the session as unusable, so that no caller uses it again.
     pub(crate) fn mark_unusable(&self) {
         self.is_unusable.store(true, Relaxed);
     }

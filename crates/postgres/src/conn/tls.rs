@@ -18,7 +18,7 @@ use tokio_rustls::rustls::{
     ClientConfig, DigitallySignedStruct, Error, OtherError, RootCertStore, SignatureScheme,
 };
 
-/// Whether connections are encrypted, and what the server must prove. The names are libpq's.
+/// The encryption of connections, and the proof of identity that a server must give. The names are those of libpq.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub enum SslMode {
     /// Connections are never encrypted.
@@ -48,7 +48,7 @@ impl SslMode {
         SslMode::VerifyFull,
     ];
 
-    /// The mode's name in URLs.
+    /// Returns the mode's name in URLs.
     pub fn as_str(self) -> &'static str {
         match self {
             SslMode::Disable => "disable",
@@ -111,7 +111,7 @@ impl TlsOptions {
                  authority: use sslmode=verify-full"
             ));
         }
-        // ring, whatever provider other parts of the program have made the default of the process
+        // always ring, even if another part of the program has installed another default provider
         let provider = Arc::new(ring::default_provider());
         let verifier = CertificateVerifier {
             trusted_roots: match mode {
@@ -169,8 +169,8 @@ impl TlsOptions {
         Ok(config)
     }
 
-    /// Loads the root certificates to trust. `verify-full` without root certificates trusts those of the system, as it
-    /// checks the name.
+    /// Loads the root certificates to trust. `verify-full` without root certificates trusts the certificates of the
+    /// system, because this mode checks the server's name, too.
     fn load_trusted_roots(&self, mode: SslMode) -> Result<TrustedRoots, String> {
         let certificates = match &self.root_cert {
             Some(path) if !self.uses_system_roots() => read_certificates("sslrootcert", path)?,
@@ -178,7 +178,8 @@ impl TlsOptions {
                 return Err("sslmode=verify-ca needs sslrootcert=FILE with the certificates to trust".into());
             }
             _ => {
-                // the system's certificates include the authorities of its organisation, and are updated with it
+                // the system's certificates include the authorities of the user's organisation, and are updated with
+                // the system
                 let native = rustls_native_certs::load_native_certs();
                 if native.certs.is_empty() {
                     let errors: Vec<String> = native.errors.iter().map(ToString::to_string).collect();
@@ -249,7 +250,7 @@ fn pem_error_text(error: &PemError) -> String {
 #[derive(Debug)]
 struct TrustedRoots {
     roots: RootCertStore,
-    /// The same certificates as in the file: a server may present one of them itself.
+    /// The same certificates as in the file, because a server may present one of them as its own.
     certificates: Vec<CertificateDer<'static>>,
 }
 
@@ -273,7 +274,8 @@ impl ServerCertVerifier for CertificateVerifier {
     ) -> Result<ServerCertVerified, Error> {
         let Some(trusted) = &self.trusted_roots else { return Ok(ServerCertVerified::assertion()) };
         let certificate = ParsedCertificate::try_from(end_entity)?;
-        // a self-signed certificate is its own root, and marked as an authority's, which must not be the end of a chain
+        // a self-signed certificate is its own root; the verification below would reject it, because a certificate
+        // marked as an authority's must not be the end of a chain
         if !trusted.certificates.contains(end_entity) {
             verify_server_cert_signed_by_trust_anchor(
                 &certificate,

@@ -1,4 +1,4 @@
-//! The connection URL: the store's own options, and those that are passed on to the client library.
+//! The connection URL: the store's own options, and the options of the client library.
 
 use std::collections::HashSet;
 use std::error::Error as _;
@@ -52,14 +52,14 @@ const DRIVER_OPTIONS: &[&str] = &[
     "user",
 ];
 
-/// Accepted leases.
+/// The accepted values of the option `lease`.
 const LEASE_RANGE: RangeInclusive<Duration> = Duration::from_millis(100)..=WEEK;
-/// Accepted lock timeouts and connect timeouts.
+/// The accepted lock timeouts and connect timeouts.
 const TIMEOUT_RANGE: RangeInclusive<Duration> = Duration::from_millis(1)..=WEEK;
 const WEEK: Duration = Duration::from_hours(7 * 24);
-/// The maximum of the option `readers`.
+/// The maximum value of the option `readers`.
 const MAX_READERS: usize = 1_000;
-/// The maximum length of a file path.
+/// The maximum length of a file path, in bytes.
 const MAX_PATH_BYTES: usize = 4_096;
 
 /// Default keepalives, which close a dead connection after about 11 s: the idle time before the first probe, the
