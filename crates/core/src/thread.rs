@@ -1,8 +1,8 @@
-//! Threads of the engine, each with its own runtime.
+//! Threads of the engine, each with a tokio runtime of its own.
 
 use crate::error::Error;
 
-/// Runs `future` on a new thread with its own runtime.
+/// Runs `future` on a new thread that has a tokio runtime of its own.
 pub(crate) fn spawn_on_thread(
     name: String,
     future: impl Future<Output = ()> + Send + 'static,

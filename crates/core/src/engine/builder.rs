@@ -183,7 +183,7 @@ impl EngineBuilder {
         for (queue, on_conflict) in &declared {
             declare_queue(&*store, queue, *on_conflict).await?;
         }
-        // the lanes, their slow lanes, and one lane for claims
+        // lanes come first, then their slow lanes, then one lane for claims
         let claim_lane = lanes * 2;
         let registering_at = tokio::time::Instant::now();
         let registering = store.clone();

@@ -1,4 +1,4 @@
-//! [`Handle`]: a reference to an execution, in whatever process it runs.
+//! [`Handle`]: a reference to an execution, whichever process runs it.
 
 use std::fmt;
 use std::future::poll_fn;

@@ -95,7 +95,7 @@ impl<'e, F: FastPath<'e, T>, T> FutureState<'e, F, T> {
     #[inline]
     fn poll(&mut self, cx: &mut TaskContext<'_>) -> Poll<Result<T, Error>> {
         loop {
-            // in place: moving the state out and in again would cost more than the rest of a poll
+            // the state is polled in place: moving it out and in again would cost more than the rest of a poll
             match self {
                 Self::FastPath(fast_path) => match ready!(fast_path.poll(cx)) {
                     FastPathEnd::Finished(result) => return Poll::Ready(result),
@@ -154,7 +154,7 @@ impl<'e, O: Send + 'e> FastPath<'e, Handle<O>> for StagedStart {
     }
 }
 
-/// A run that executes before its Start is staged.
+/// A run whose code is executed before its Start is staged.
 struct ExecutingRun<'e> {
     engine: ArcRef<'e, EngineInner>,
     key: Key,

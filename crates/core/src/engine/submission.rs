@@ -1,4 +1,5 @@
-//! [`Submission`]: a start on its way: checked, prepared, staged, and resolved by its outcome.
+//! [`Submission`]: a start from the call to its outcome: the start is checked, prepared and staged, and its outcome
+//! becomes a handle.
 
 use std::future::poll_fn;
 use std::ops::Deref;
@@ -107,7 +108,7 @@ pub(crate) struct PreparedStart {
 enum Started<O> {
     /// The execution runs in this process, driven by the holder of this value.
     Local(CallerDriven),
-    /// The execution existed before, or another task or worker runs it.
+    /// The execution existed before, or another task or worker runs the new one.
     Remote(Handle<O>),
 }
 
@@ -214,7 +215,7 @@ impl Submission<'_> {
         })
     }
 
-    /// Whether the execution may begin here at once, as far as this process knows.
+    /// Whether the execution may begin at once in this process, as far as this process knows.
     fn may_begin_here(&self, placement: Option<&Placement>, has_id: bool) -> bool {
         let options = self.options();
         let is_timed = options.execution_timeout.is_some() || options.run_timeout.is_some();
@@ -295,7 +296,7 @@ pub(crate) fn new_deferred_run(
     start: Box<store::Start>,
     reserved: u32,
 ) -> Arc<Run> {
-    // another execution may have its id
+    // another execution may have the id of this Start
     let fate = start.is_guarded.then(Fate::default);
     let run = new_local_run(engine, definition, &start, fate);
     run.set_unstaged_start(start, reserved);
@@ -319,7 +320,7 @@ impl Submission<'_> {
         }
     }
 
-    /// Starts the execution, with as many retries as it needs.
+    /// Starts the execution, and tries again as long as there is a [`RetryReason`].
     async fn start_with_retries<O>(&self, mut prepared: PreparedStart) -> Result<Started<O>, Error> {
         loop {
             // the wait begins before the attempt finds the queue full, so that no notification between them is missed
@@ -401,7 +402,7 @@ impl Submission<'_> {
         self.resolve(outcome, key, id, fingerprint)
     }
 
-    /// Turns the outcome of a start into a handle, an error or a retry, if its execution does not run here.
+    /// Turns the outcome of a Start that began no run in this process into a handle, an error or a retry.
     fn resolve<O>(
         &self,
         outcome: Outcome,
@@ -552,7 +553,7 @@ async fn stage_queued(engine: &Arc<EngineInner>, prepared: PreparedStart) -> Res
     Ok(id_lock_guard.lane.wait_durable(lsn).await)
 }
 
-/// Returns the handle for a Start with this outcome, if its execution does not run here or existed before.
+/// Returns the handle or the error for a Start with this outcome that began no run in this process.
 pub(crate) fn handle_for_outcome<O>(
     engine: &Arc<EngineInner>,
     outcome: Outcome,

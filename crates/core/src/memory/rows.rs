@@ -45,7 +45,7 @@ pub(super) fn find_row_changed_twice(writes: &[Write]) -> Option<impl fmt::Debug
         .cloned()
 }
 
-/// Returns the rows that a Write changes, except the pieces that it deletes.
+/// Returns the rows that a Write changes, except the chunks that a DeleteChunks deletes.
 fn changed_rows(write: &Write) -> Vec<ChangedRow> {
     match write {
         Write::Start(start) => std::iter::once(ChangedRow::Execution(start.key))

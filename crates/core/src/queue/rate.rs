@@ -87,8 +87,8 @@ const WINDOW_PARTS: i64 = 1_000;
 /// The divisor that gives the tolerated delay: the interval divided by this number. With even spacing, a start that is
 /// late by less than the tolerated delay does not delay later starts.
 const LATE_TOLERANCE_DIVISOR: i64 = 20;
-/// The precision of timers and flushes, in microseconds. A delay below this is tolerated as well, up to a quarter of
-/// the interval.
+/// The precision of timers and flushes, in microseconds. A delay below this precision is tolerated as well, up to a
+/// quarter of the interval.
 const TIMING_PRECISION_MICROS: i64 = 2_000;
 
 impl Rate {
@@ -143,7 +143,7 @@ impl Rate {
                 Allowance { starts: remaining as usize, more_at: more_at.map(Timestamp::from_micros) }
             }
             Some(burst) => {
-                // a large burst of long intervals overflows 64 bits
+                // a large burst with long intervals overflows 64 bits
                 let (interval, now) = (i128::from(self.interval().max(1)), i128::from(now));
                 let whole = interval * i128::from(burst.max(1));
                 let next = usage.last_at.map_or(now, |at| i128::from(at.as_micros())).max(now);

@@ -20,7 +20,7 @@ pub struct Filter {
     pub statuses: Vec<Status>,
     /// The registered name of the workflow; `None` for all.
     pub workflow: Option<Arc<str>>,
-    /// Whether to include only parked executions, or only others; `None` for both.
+    /// Whether executions must be parked, or must not be parked; `None` for both kinds.
     pub is_parked: Option<bool>,
     /// The key of the parent whose children are listed; `None` for all executions.
     pub parent: Option<Key>,
@@ -30,7 +30,7 @@ pub struct Filter {
     pub app_version: Option<Arc<str>>,
     /// The queue of the executions' placements; `None` for all.
     pub queue: Option<Arc<str>>,
-    /// The attributes that an execution must have. An execution must have all of them.
+    /// The attributes that an execution must have, each with this value.
     pub attributes: Attributes,
     /// The earliest creation time; `None` for no bound.
     pub created_from: Option<Timestamp>,

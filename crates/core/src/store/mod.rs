@@ -48,9 +48,9 @@ use crate::store::counters::Counters;
 
 /// A database that keeps executions.
 ///
-/// Every method may be called at any time and from any number of tasks, except that a lane commits one flush at a
-/// time. The engine calls `commit`, `register`, `close`, `claim` and `heartbeat` from threads of its own, so these
-/// methods may block. The others must not block.
+/// Every method may be called at any time and from any number of tasks, except that a lane commits one flush at a time.
+/// The engine calls `commit`, `register`, `close`, `claim` and `heartbeat` from threads of its own, so these methods
+/// may block. The other methods must not block.
 #[async_trait]
 pub trait Store: Send + Sync + 'static {
     /// Returns the static facts about the store, such as its product, location, durability and maximum flush size.

@@ -161,7 +161,7 @@ pub enum State {
         /// The sleeps that are not over.
         pending_sleeps: Vec<PendingSleep>,
     },
-    /// The execution waits for a worker: it has a row in `ready`.
+    /// The execution waits for a worker, and has a row in `ready`.
     Queued {
         /// The sleeps that are not over.
         pending_sleeps: Vec<PendingSleep>,
@@ -173,9 +173,9 @@ pub enum State {
     },
     /// The execution is suspended until one of its wake conditions holds.
     Waiting {
-        /// The earliest due time of the sleeps: a row in `timers`.
+        /// The earliest due time of the sleeps, which is a row in `timers`; `None` if no sleep wakes the execution.
         wake_at: Option<Timestamp>,
-        /// The children whose ends wake the execution: rows in `waits`.
+        /// The children whose ends wake the execution. Each has a row in `waits`.
         children: Vec<Key>,
         /// The sleeps that are not over.
         pending_sleeps: Vec<PendingSleep>,

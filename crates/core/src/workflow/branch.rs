@@ -141,7 +141,7 @@ impl Context {
         group.begin();
         let first = Box::pin(first(self.for_branch(&path, 0)));
         let second = Box::pin(second(self.for_branch(&path, 1)));
-        // the loser is dropped here, before the workflow continues: its abandonment is recorded first
+        // the loser is dropped before the workflow continues, so that its abandonment is recorded first
         match select(first, second).await {
             Selected::Left((output, loser)) => {
                 drop(loser);
@@ -191,7 +191,7 @@ impl Context {
         }
     }
 
-    /// Spawns a branch that runs concurrently with this one. The branch ends no later than the workflow.
+    /// Spawns a branch that runs concurrently with this one. The new branch ends no later than the workflow.
     pub fn spawn<F, Fut>(&mut self, branch: F) -> Branch<Fut::Output>
     where
         F: FnOnce(Context) -> Fut,

@@ -31,7 +31,7 @@ pub(crate) async fn sleep_for(call: &Call, duration: Duration) {
     let run = &call.run;
     let pending = recorded_due_at(call);
     if let Some(due_at) = pending {
-        // the recorded duration of the sleep is then complete, even after a suspension
+        // with this time, the recorded duration covers the whole sleep, even after a suspension
         run.set_call_begun_at(call.id(), due_at.minus(duration));
     }
     let due_at = pending.unwrap_or_else(|| run.engine.now().plus(duration));

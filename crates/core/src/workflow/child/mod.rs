@@ -28,7 +28,8 @@ use crate::store::CheckpointKind;
 use crate::workflow::Workflow;
 use crate::workflow::context::Context;
 
-/// A builder for a child that is started and awaited: `.await` it for its output. Returned by [`Context::child`].
+/// A builder for a child that is started and awaited: `.await` the builder for the child's output. Returned by
+/// [`Context::child`].
 #[must_use = "a child is started when this is awaited"]
 pub struct Child<'c, I, O> {
     cx: &'c mut Context,
@@ -38,11 +39,12 @@ pub struct Child<'c, I, O> {
     output: PhantomData<fn() -> O>,
 }
 
-/// A builder for a child: `.await` it for a [`ChildHandle`]. Returned by [`Context::start_child`].
+/// A builder for a child that is started and awaited later: `.await` the builder for a [`ChildHandle`]. Returned by
+/// [`Context::start_child`].
 #[must_use = "a child is started when this is awaited"]
 pub struct StartChild<'c, I, O>(Child<'c, I, O>);
 
-/// A builder for an execution that its workflow does not wait for: `.await` it for its workflow_id. Returned by
+/// A builder for a detached child: `.await` the builder for the child's workflow_id. Returned by
 /// [`Context::start_detached`].
 #[must_use = "an execution is started when this is awaited"]
 pub struct StartDetached<'c, I, O>(Child<'c, I, O>);

@@ -98,7 +98,8 @@ pub(super) async fn start_or_attach(call: &Call, child: NewChild, key: Key) -> R
         let parent = Parent { key: run.key, is_detached };
         let created_at = engine.now();
         let (deadline_at, run_timeout) = options.time_limits(created_at, is_local);
-        // an earlier run of this execution may have started the child, and another execution may have its id
+        // an earlier run of this execution may have started the child, and another execution may have the id of the
+        // child
         let is_guarded = run.is_replayed || options.has_id();
         let new = store::Start {
             key,
@@ -128,7 +129,7 @@ pub(super) async fn start_or_attach(call: &Call, child: NewChild, key: Key) -> R
             start_new(run, new, reserved, child, &input)
         };
         if outcome == Outcome::Deduplicated(None) {
-            // the execution with the same dedup_id has ended in the meantime
+            // the execution with the same dedup_id has ended in the meantime: reserve budget and try again
             reserved = match stored.chunk_ref() {
                 Some(_) => 0,
                 None => run.lane().reserve(stored.len() + 256).await,
@@ -236,7 +237,7 @@ async fn start_guarded(
         return Outcome::Fenced;
     };
     if let Some(child) = child {
-        // a task of its own: the awaiting branch may be abandoned before the outcome is known
+        // in a task of its own, because the awaiting branch may be abandoned before the outcome is known
         let started = DurableFuture::new(run.clone(), lsn);
         run.engine.runtime.spawn(async move {
             let _expected = expected;
