@@ -23,7 +23,8 @@ pub(crate) struct Reservation<'e> {
 }
 
 impl<'e> Reservation<'e> {
-    /// Reserves at most `limit` slots; `None` if no slot is free or the engine takes no new executions.
+    /// Reserves at most `limit` slots. Returns `None` if no slot is free or the engine takes no new
+    /// executions.
     pub(crate) fn take(engine: &'e EngineInner, limit: usize) -> Option<Self> {
         if engine.is_draining() || engine.is_poisoned() {
             return None;
@@ -87,7 +88,8 @@ impl EngineInner {
         self.capacity.taken_slots.fetch_add(count, SeqCst);
     }
 
-    /// Releases the slot of a run that has concluded, and wakes the worker where it waits for that.
+    /// Releases the slot of a run that has concluded. Wakes a claim, a drain or a trial in quarantine that
+    /// waits for the slot.
     pub(crate) fn release_slot(&self) {
         let previous = self.capacity.taken_slots.fetch_sub(1, SeqCst);
         if previous == self.options.max_running {

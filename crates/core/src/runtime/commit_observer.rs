@@ -1,5 +1,5 @@
-//! [`EngineObserver`]: the engine's reactions to its lanes: to Writes whose outcome is not `Applied`, to
-//! fences, and to a database that cannot be trusted.
+//! [`EngineObserver`]: the engine's reactions to its lanes. The lanes report durable Writes, outcomes other
+//! than `Applied`, fences, and fatal errors of the store.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
@@ -34,11 +34,11 @@ impl CommitObserver for EngineObserver {
             Outcome::Rejected(reason) => {
                 engine.replace_rejected_write(lane, execution, tree, lsn, write, reason);
             }
-            // an earlier run of the same parent started this child, which may be running here: its run
-            // continues. In the cases below the Start was not applied, or the row has another owner: the run
-            // must stop
+            // an earlier run of the same parent started this child, which may be running here: the child's
+            // run continues. In the cases below the Start was not applied, or the row has another owner: the
+            // run must stop
             Outcome::Duplicate(existing) if existing.key == execution => {}
-            // before the Lsn is settled that the next body waits for
+            // the run is interrupted before its barrier is settled, so no further body begins
             Outcome::CancelRequested => {
                 if let Some(run) = engine.runs.get(execution) {
                     run.interrupt(Interrupt::Cancel(Failure::cancelled().into()));
@@ -201,11 +201,11 @@ impl EngineInner {
         };
         let Some(lane) = self.lanes().get(usize::from(lane)) else { return };
         let placement = lane.replace_rejected(tree, lsn, execution, replacement).or(placement);
-        // queue the execution, so that a replay meets the error in place of the checkpoint; but park it where
-        // a replay's Write would be rejected again, whatever its contents
+        // queue the execution, so that a replay receives the error in place of the outcome. But park the
+        // execution if the replay's Write would be rejected again, whatever its contents
         let pending_sleeps = Vec::new();
         let state = match write {
-            // a child's parent receives the rejection of its Start
+            // the parent receives the rejection of a child's Start
             Write::Transition(_) | Write::Start(_) => return,
             Write::Checkpoint(checkpoint) if is_rejection_checkpoint(checkpoint) => {
                 State::Parked { reason: checkpoint.outcome.clone(), pending_sleeps }
@@ -219,8 +219,8 @@ impl EngineInner {
     }
 }
 
-/// Returns the state that replaces a rejected one: failed; if that was rejected, parked; if that was rejected
-/// too, `None`.
+/// Returns the state that replaces a rejected state: the execution fails. If that state was rejected too, the
+/// execution is parked. If the parked state was rejected as well, returns `None`.
 fn replacement_state(rejected: &State, failure: &Payload, at: Timestamp) -> Option<State> {
     match rejected {
         State::Ended { outcome, .. } if is_rejection_failure(outcome) => {

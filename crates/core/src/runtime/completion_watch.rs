@@ -22,7 +22,7 @@ struct WatchedExecution {
     watchers: usize,
 }
 
-/// Interest in the end of one execution, while this value lives.
+/// A registration of a caller that waits for one execution. It ends when this value is dropped.
 pub(crate) struct Watcher<'w> {
     watch: &'w CompletionWatch,
     key: Key,
@@ -103,7 +103,7 @@ impl EngineInner {
     }
 
     /// Waits until the execution, wherever it runs, has ended. Calls `on_unended` after each load that shows
-    /// it has not.
+    /// that the execution has not ended.
     pub(crate) async fn wait_ended(
         self: &Arc<Self>,
         key: Key,

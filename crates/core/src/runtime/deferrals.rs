@@ -7,9 +7,10 @@ use std::time::Duration;
 
 use crate::key::Key;
 
-/// First and longest pause of an execution.
+/// First and longest pause before a deferred execution is requeued.
 const DEFERRAL_PAUSES: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
-/// Maximum number of remembered executions. Beyond it all are forgotten and begin with the first pause again.
+/// Maximum number of remembered executions. When it is reached, all executions are forgotten, and their
+/// pauses begin with the first one again.
 const MAX_REMEMBERED: usize = 10_000;
 
 /// Counts of deferrals by execution, for the executions of this process.

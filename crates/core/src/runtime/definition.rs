@@ -12,10 +12,10 @@ use crate::runtime::run::Run;
 use crate::store::ExistingExecution;
 use crate::text::list_names;
 
-/// The future of a workflow's body, from encoded input to encoded output.
+/// The future of a workflow's code. It resolves to the encoded output.
 pub(crate) type BodyFuture = Pin<Box<dyn Future<Output = Result<Payload, Failure>> + Send>>;
 
-/// A workflow's body with its types erased: decodes the input and makes the future.
+/// A workflow's function with its types erased. It decodes the input and returns the future of the code.
 pub(crate) type Body = dyn Fn(Arc<Run>, &Payload) -> Result<BodyFuture, Failure> + Send + Sync;
 
 /// The place where the code of a workflow runs.
@@ -57,7 +57,8 @@ impl Definition {
         self.code == CodeLocation::OtherProgram
     }
 
-    /// Returns an error if the execution that has a start's workflow_id is of another workflow, or has another input.
+    /// Returns an error if `existing`, which has the workflow_id of a start, is of another workflow or has another
+    /// input.
     pub(crate) fn check_same_start(
         &self,
         existing: &ExistingExecution,

@@ -43,8 +43,8 @@ pub(crate) struct EngineOptions {
     pub(crate) staged_bytes: usize,
 }
 
-/// State shared by an open engine's handles, worker and runs. Aligned to 128 bytes so that reference counting
-/// does not share a cache line with the fields.
+/// State shared by an open engine's handles, worker and runs. The alignment of 128 bytes keeps the reference
+/// count and the fields in different cache lines.
 #[repr(align(128))]
 pub(crate) struct EngineInner {
     pub(crate) store: Arc<dyn Store>,
@@ -59,7 +59,7 @@ pub(crate) struct EngineInner {
     pub(crate) completion_watch: CompletionWatch,
     pub(crate) load_batcher: Arc<LoadBatcher>,
     pub(crate) known_queues: KnownQueues,
-    /// Locks of the ids given by callers whose starts are under way.
+    /// Locks of ids that callers have given, of starts that are under way.
     pub(crate) id_locks: Arc<IdLocks>,
     pub(crate) registration: RwLock<Registration>,
     pub(crate) runtime: runtime::Handle,

@@ -11,8 +11,8 @@ use crate::clock::time_since_boot;
 /// Expiry of a lease in a store without leases.
 const NEVER_EXPIRES: u64 = u64::MAX;
 
-/// The worker's own view of its lease, without a query. It never outlasts the lease that the store grants:
-/// the store counts from its reply, this value from when the request was sent.
+/// The worker's own view of its lease, which needs no query. This view never ends later than the lease that
+/// the store grants: the store counts from its reply, and the worker counts from its request.
 pub(crate) struct Lease {
     length: Option<Duration>,
     /// The clock: the time since the machine booted.
@@ -24,7 +24,7 @@ pub(crate) struct Lease {
 
 impl Lease {
     /// Creates a lease of this length, or without an expiry if the store has no leases. `sent_at` is when the
-    /// request was sent that the store's reply granted, as time since the machine booted.
+    /// worker sent the request for its registration, as time since the machine booted.
     pub(crate) fn new(length: Option<Duration>, sent_at: Duration) -> Self {
         Self::with_clock(time_since_boot, length, sent_at)
     }

@@ -11,12 +11,12 @@ use crate::runtime::inner::EngineInner;
 use crate::runtime::run::Interrupt;
 use crate::store::StoreError;
 
-/// The stage of an engine's life, and the reason of its end. No stage is ever left for an earlier one.
+/// The stage of an engine's life, and the reason of its end. An engine never returns to an earlier stage.
 #[derive(Default)]
 pub(super) struct Lifecycle {
     is_draining: AtomicBool,
     is_closing: AtomicBool,
-    /// Why the database cannot be trusted. Unset while it can.
+    /// The reason for which the database cannot be trusted. Unset while the database can be trusted.
     poison_reason: OnceLock<String>,
     /// The newer schema that the database has or is about to get, and the newest that this program supports.
     /// Unset while the program is new enough.
@@ -27,7 +27,7 @@ pub(super) struct Lifecycle {
 
 /// A request to the worker to end the engine.
 pub(crate) struct ShutdownRequest {
-    /// How long to wait for the database.
+    /// Longest time to wait for the database.
     pub(crate) grace: Duration,
     /// Notified when the engine has ended.
     pub(crate) done: oneshot::Sender<()>,
@@ -40,11 +40,11 @@ const REQUEUE_GRACE: Duration = Duration::from_secs(5);
 const DROPPED_WRITE_MESSAGE: &str = "the write was dropped: the engine lost its registration, or the database \
                                      rejected another item of the same flush";
 
-/// How long executions may continue in an engine that is too old for the coming schema.
+/// Longest time for which executions may continue in an engine that is too old for the coming schema.
 const OUTDATED_DRAIN_GRACE: Duration = Duration::from_secs(10);
 
 impl EngineInner {
-    /// Whether the engine takes no new executions, from the beginning of a drain or shutdown.
+    /// Whether a drain or shutdown has begun: the engine takes no new executions.
     pub(crate) fn is_draining(&self) -> bool {
         self.lifecycle.is_draining.load(SeqCst)
     }
@@ -119,7 +119,7 @@ impl EngineInner {
     }
 
     /// Ends the engine at once and records nothing more, because the database has a schema that this program
-    /// does not support. Engines of the newer version continue the executions that it ran.
+    /// does not support. Engines of the newer version continue the executions that this engine ran.
     pub(crate) fn stop_outdated(&self, (found, supported): (i64, i64)) {
         let _ = self.lifecycle.newer_schema.set((found, supported));
         if self.is_closing() {
@@ -175,7 +175,7 @@ impl EngineInner {
         let (done, receiver) = oneshot::channel();
         self.send_shutdown(ShutdownRequest { grace, done });
         if receiver.await.is_err() {
-            // another caller was first
+            // another caller has requested the end
             self.wait_stopped().await;
         }
         Ok(())

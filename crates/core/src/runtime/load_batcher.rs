@@ -17,7 +17,7 @@ const MAX_KEYS: usize = 1_000;
 
 type Loaded = Result<Option<Execution>, Error>;
 
-/// Batches loads of executions into shared queries.
+/// Combines loads of executions into shared queries.
 pub(crate) struct LoadBatcher {
     store: Arc<dyn Store>,
     runtime: runtime::Handle,
@@ -27,7 +27,7 @@ pub(crate) struct LoadBatcher {
 #[derive(Default)]
 struct Pending {
     keys: Vec<(Key, oneshot::Sender<Loaded>)>,
-    /// Whether a task sends queries. That task loads these keys too.
+    /// Whether a task is sending queries. That task will load these keys too.
     is_loading: bool,
 }
 
@@ -45,7 +45,7 @@ impl LoadBatcher {
             !std::mem::replace(&mut pending.is_loading, true)
         };
         if is_first {
-            // in a task of its own: the caller may be dropped, and the others still need their replies
+            // in a task of its own: this caller may be dropped, and other callers still need their replies
             self.runtime.spawn(self.clone().load_pending());
         }
         loaded.await.unwrap_or_else(|_| Err(Error::Unavailable("the load was dropped".into())))

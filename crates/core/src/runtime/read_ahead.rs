@@ -7,7 +7,8 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// Window over which the pace is measured. The worker claims as many executions ahead as concluded within it.
+/// Window over which the pace is measured. The worker claims as many executions ahead as have concluded
+/// within one window.
 const PACE_WINDOW: Duration = Duration::from_millis(100);
 
 /// Capacity for claims of executions that hold a thread: the free threads, plus the number of executions that
@@ -17,7 +18,7 @@ pub(crate) struct ReadAhead {
     threads: usize,
     /// Number of claimed executions that have not concluded.
     claimed: AtomicUsize,
-    /// Whether a claim has left executions for lack of capacity.
+    /// Whether a claim has left executions behind because of a lack of capacity.
     is_claim_waiting: AtomicBool,
     pace: Mutex<Pace>,
 }
@@ -41,7 +42,8 @@ impl Pace {
 }
 
 impl ReadAhead {
-    /// Creates the read-ahead of a worker with this number of threads; `None` if its executions hold none.
+    /// Creates the read-ahead of a worker with this number of threads; `None` means that the number has no
+    /// limit.
     pub(crate) fn new(threads: Option<usize>) -> Self {
         Self {
             threads: threads.unwrap_or(usize::MAX),
@@ -64,8 +66,8 @@ impl ReadAhead {
         (self.threads + ahead).saturating_sub(self.claimed.load(SeqCst))
     }
 
-    /// Notes that a claim has left executions, or may have: [`note_concluded`](Self::note_concluded) then
-    /// reports when there is capacity again.
+    /// Notes that a claim has left executions behind, or may have. [`note_concluded`](Self::note_concluded)
+    /// then reports when there is capacity again.
     pub(crate) fn wake_on_conclusion(&self) {
         self.is_claim_waiting.store(true, SeqCst);
     }
@@ -75,7 +77,8 @@ impl ReadAhead {
         self.claimed.fetch_add(1, SeqCst);
     }
 
-    /// Notes that an execution has concluded. Returns true if a claim waits for that.
+    /// Notes that an execution has concluded. Returns true if a claim waits for capacity and should be made
+    /// now.
     pub(crate) fn note_concluded(&self) -> bool {
         let remaining = self.claimed.fetch_sub(1, SeqCst) - 1;
         {

@@ -13,12 +13,13 @@ type Shard = KeyMap<Arc<Run>>;
 #[derive(Default)]
 pub(crate) struct Runs {
     shards: [Mutex<Shard>; SHARD_COUNT],
-    /// Executions whose Start is staged here and whose run begins once the Start is applied, with the number
-    /// of starts that wait for it.
+    /// Executions whose run begins here when their staged Start is applied, each with the number of its
+    /// [`ExpectedRun`]s.
     expected: Mutex<KeyMap<usize>>,
 }
 
-/// A guard for an execution whose run begins here by itself. While it lives, no claim launches the execution.
+/// A guard for an execution whose run begins here without a claim. While the guard lives, no claim launches
+/// the execution.
 pub(crate) struct ExpectedRun {
     engine: Arc<EngineInner>,
     key: Key,
@@ -61,7 +62,7 @@ impl Runs {
         keys
     }
 
-    /// Returns those of [`keys`](Self::keys) whose run has not begun yet, or is about to end.
+    /// Returns those [`keys`](Self::keys) of executions whose run has not begun yet, or is about to end.
     pub(crate) fn transient_keys(&self) -> Vec<Key> {
         let mut keys: Vec<Key> = self.lock_expected().keys().copied().collect();
         keys.extend(self.all().iter().filter(|run| !run.is_open()).map(|run| run.key));

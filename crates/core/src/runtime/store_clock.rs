@@ -11,20 +11,21 @@ use crate::clock::Timestamp;
 /// until the store's time has caught up. A larger correction applies at once.
 const MAX_GRADUAL_STEP_MICROS: i64 = 1_000_000;
 
-/// Divisor of the assumed drift: between two replies the store's clock loses at most one part in this many
-/// against ours. System clocks are slewed by at most 500 parts in a million (adjtimex(2)).
+/// Divisor of the assumed drift: the store's clock loses at most this fraction of the time between two
+/// replies against the process's clock. System clocks are slewed by at most 500 parts in a million
+/// (adjtimex(2)).
 const DRIFT_DIVISOR: i64 = 1_000;
 
 /// An estimate of the store's time between two of its replies. The estimate is never behind the store's
-/// clock, unless that was set forward since the last reply; so a timer set relative to the estimate is never
-/// early. The estimate does not go back, unless the store's clock was set back.
+/// clock, unless the store's clock was set forward since the last reply. So a timer set relative to the
+/// estimate is never early. The estimate does not go back, unless the store's clock was set back.
 ///
 /// A reply that shows `now`, requested at `sent_at` and received at `received_at`, bounds the offset: the
-/// store's time minus ours is at least `now - received_at` and at most `now - sent_at`. The smallest upper
-/// bound is kept until a lower bound exceeds it.
+/// store's time minus the process's time is at least `now - received_at` and at most `now - sent_at`. The
+/// smallest upper bound is kept until a lower bound exceeds it.
 pub(crate) struct StoreClock {
     epoch: Instant,
-    /// Odd while the estimate is being changed.
+    /// Version of the other fields; odd while they are being changed.
     version: AtomicU64,
     /// The store's time minus the time since `epoch`, in microseconds.
     offset: AtomicI64,
@@ -32,8 +33,8 @@ pub(crate) struct StoreClock {
     /// microseconds, the latter since `epoch`.
     lower_bound: AtomicI64,
     lower_bound_at: AtomicI64,
-    /// How far the estimate was ahead of `offset` at `slowed_at`, which is in microseconds since `epoch`. 0
-    /// if the estimate is not slowed.
+    /// Microseconds by which the estimate was ahead of `offset` at `slowed_at`; 0 if the estimate is not
+    /// slowed. `slowed_at` is in microseconds since `epoch`.
     ahead: AtomicI64,
     slowed_at: AtomicI64,
     changes: Mutex<()>,
@@ -73,7 +74,7 @@ impl StoreClock {
     }
 
     /// Returns a lower bound of the store's time. A wait that ends at this time does not end early by the
-    /// store's clock, unless that was set back since the last reply.
+    /// store's clock, unless the store's clock was set back since the last reply.
     pub(crate) fn earliest_now(&self) -> Timestamp {
         let since = self.since_epoch(Instant::now());
         loop {
@@ -86,8 +87,8 @@ impl StoreClock {
         }
     }
 
-    /// Returns the lower bound of the offset, `since` microseconds after `epoch`. It falls with time because
-    /// the store's clock may be slower than ours.
+    /// Returns the lower bound of the offset, `since` microseconds after `epoch`. The bound falls with time,
+    /// because the store's clock may be slower than the process's clock.
     fn lower_bound_offset(&self, since: i64) -> i64 {
         self.lower_bound.load(SeqCst) - (since - self.lower_bound_at.load(SeqCst)) / DRIFT_DIVISOR
     }
@@ -101,7 +102,8 @@ impl StoreClock {
         }
     }
 
-    /// Corrects the estimate by a reply received just now, which shows `now` and was requested at `sent_at`.
+    /// Corrects the estimate with a reply that was received just now. The reply shows the store's time `now`,
+    /// and its request was sent at `sent_at`.
     pub(crate) fn correct(&self, sent_at: Instant, now: Timestamp) {
         self.apply_reply(sent_at, Instant::now(), now);
     }

@@ -30,7 +30,7 @@ pub(crate) struct Wakeups {
     pub(crate) is_fenced: AtomicBool,
     /// Whether a heartbeat was requested.
     pub(crate) is_heartbeat_requested: AtomicBool,
-    /// Whether a queue's limits held ready executions back: the next freed slot leads to a claim.
+    /// Whether a queue's limits held ready executions back: the next freed slot causes a claim.
     pub(crate) is_slot_awaited: AtomicBool,
     /// Number of times that slots of queues were freed here.
     pub(crate) freed_queue_slots: AtomicU64,
@@ -43,11 +43,11 @@ pub(crate) struct Wakeups {
     /// Earliest known time for the next trial of a quarantined execution, in microseconds; `i64::MAX` for
     /// none.
     pub(crate) next_trial_at: AtomicI64,
-    /// Set after claims failed that may have taken executions. The keys are those of runs that were beginning
-    /// or ending at that time.
+    /// Set after failed claims that may have taken executions. The keys are those of executions whose runs
+    /// were beginning or ending at that time.
     pub(crate) lost_claims: Mutex<Option<Vec<Key>>>,
-    /// Held during a claim until the claimed executions are launched, and during a search for claims without
-    /// a reply: such a search would otherwise find executions of a claim under way.
+    /// Held during a claim, until the claimed executions are launched. Also held during a search for lost
+    /// claims, which would otherwise find executions of a claim under way.
     pub(crate) claim_lock: tokio::sync::Mutex<()>,
     /// Whether the engine has ended.
     pub(crate) is_stopped: watch::Sender<bool>,
@@ -75,7 +75,8 @@ impl Wakeups {
         }
     }
 
-    /// Requests a claim when the next slot of a queue is freed, counting slots freed since `freed` was read.
+    /// Requests a claim when the next slot of a queue is freed. `freed` is an earlier value of
+    /// `freed_queue_slots`: slots freed since then count.
     pub(crate) fn claim_on_freed_slot(&self, freed: u64) {
         self.is_slot_awaited.store(true, SeqCst);
         if self.freed_queue_slots.load(SeqCst) != freed && self.is_slot_awaited.swap(false, SeqCst) {

@@ -1,4 +1,4 @@
-//! [`IdLocks`]: serializes the starts of each id given by callers, within a process.
+//! [`IdLocks`]: serializes the starts in this process that have the same id from their callers.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -8,13 +8,14 @@ use tokio::sync::watch;
 
 use crate::commit::{DurableFuture, Lane, Lsn};
 
-/// The ids given by callers whose starts in this process have no known outcome yet.
+/// Ids that callers have given, of starts in this process whose outcome is not known yet.
 pub(crate) struct IdLocks {
     ids: Mutex<HashMap<Arc<str>, watch::Receiver<()>>>,
     runtime: runtime::Handle,
 }
 
-/// The exclusive right to start an id given by a caller. Dropping it releases the id to the next start.
+/// The exclusive right to start an execution with an id that a caller has given. The next start of the id may
+/// begin when this value is dropped.
 pub(crate) struct IdLock {
     locks: Arc<IdLocks>,
     id: Arc<str>,

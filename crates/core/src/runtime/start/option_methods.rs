@@ -33,17 +33,18 @@ macro_rules! start_option_method {
         }
     };
     (run_timeout) => {
-        /// Cancels the execution unless it ends within `timeout` from its beginning. Time in a queue does not count;
-        /// waits and recoveries do.
+        /// Cancels the execution unless it ends within `timeout` after its first run has begun. Time in a queue before
+        /// that does not count; waits and recoveries do.
         pub fn run_timeout(mut self, timeout: std::time::Duration) -> Self {
             self.options().run_timeout = Some(timeout);
             self
         }
     };
     (wait_timeout) => {
-        /// Limits how long the call waits: a start for the database, a run for its output. After `timeout` the call
-        /// fails with [`Error::Unavailable`](crate::Error::Unavailable). A start stays staged and may still happen;
-        /// an execution that has begun continues. Repeating the call with the same workflow_id is safe.
+        /// Limits how long the call waits: a start waits for the database, and a run waits for its output. After
+        /// `timeout` the call fails with [`Error::Unavailable`](crate::Error::Unavailable). A start stays staged and
+        /// may still happen; an execution that has begun continues. Repeating the call with the same workflow_id is
+        /// safe.
         pub fn wait_timeout(mut self, timeout: std::time::Duration) -> Self {
             self.options().wait_timeout = Some(timeout);
             self
@@ -58,22 +59,23 @@ macro_rules! start_option_method {
         }
     };
     (key) => {
-        /// Sets the key within the queue. The keys of a queue share it fairly, so that none waits behind the backlog
-        /// of another, and each may have limits of its own.
+        /// Sets the queue key, by which executions of a queue are grouped. The queue keys share the queue fairly: none
+        /// waits behind the backlog of another, and each may have limits of its own.
         pub fn key(mut self, key: impl AsRef<str>) -> Self {
             self.options().key = Some(key.as_ref().into());
             self
         }
     };
     (priority) => {
-        /// Sets the priority among executions of the same queue and key: smaller numbers come first. 0 by default.
+        /// Sets the priority among executions of the same queue and queue key: smaller numbers come first. The default
+        /// is 0.
         pub fn priority(mut self, priority: i32) -> Self {
             self.options().priority = Some(priority);
             self
         }
     };
     (dedup_id) => {
-        /// Allows at most one unfinished execution with this id per queue, across keys.
+        /// Allows at most one unfinished execution with this id per queue, across all queue keys.
         /// [`on_duplicate`](Self::on_duplicate) decides what a second start returns. The id becomes free when the
         /// execution ends.
         pub fn dedup_id(mut self, id: impl AsRef<str>) -> Self {
@@ -99,10 +101,10 @@ macro_rules! start_option_method {
         }
     };
     (debounce) => {
-        /// Debounces the start: until the execution begins, all starts of this workflow with this id in this queue
-        /// are one execution. Each start postpones it to its own [`delay`](Self::delay) from then, and replaces its
-        /// input, key, priority and run_timeout; each returns a handle to the execution. The input has at most
-        /// 64 KiB, and attributes are not allowed.
+        /// Debounces the start: until the execution begins, all starts of this workflow with this id in this queue are
+        /// one execution. Each start postpones the execution to the start's own [`delay`](Self::delay) from then, and
+        /// replaces the input, queue key, priority and run_timeout. Each start returns a handle to the execution. The
+        /// input has at most 64 KiB, and attributes are not allowed.
         pub fn debounce(mut self, id: impl AsRef<str>) -> Self {
             self.options().debounce = Some(id.as_ref().into());
             self
@@ -110,7 +112,7 @@ macro_rules! start_option_method {
     };
     (max_delay) => {
         /// Limits how long [debounced](Self::debounce) starts postpone the execution: it begins no later than
-        /// `max_delay` after the first of them. No limit by default.
+        /// `max_delay` after the first of them. By default there is no limit.
         pub fn max_delay(mut self, max_delay: std::time::Duration) -> Self {
             self.options().max_delay = Some(max_delay);
             self
@@ -134,8 +136,8 @@ macro_rules! start_option_method {
     };
     (attribute) => {
         /// Adds an attribute, by which [`Engine::list`](crate::Engine::list) finds the execution. Attributes are
-        /// permanent, and children do not inherit them. Call it again for further ones: at most 64, with names of up
-        /// to 128 bytes and values of up to 1,024.
+        /// permanent, and children do not inherit them. Call this method again for further attributes. An execution has
+        /// at most 64, with names of up to 128 bytes and values of up to 1,024 bytes.
         pub fn attribute(mut self, name: impl AsRef<str>, value: impl AsRef<str>) -> Self {
             self.options().attributes.set(name.as_ref(), value.as_ref());
             self

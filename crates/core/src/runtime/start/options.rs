@@ -16,19 +16,21 @@ use crate::store::State;
 pub struct StartOptions {
     /// The execution's id, given by the caller; `None` to generate one.
     pub workflow_id: Option<Arc<str>>,
-    /// The execution is cancelled this long after its start was accepted; `None` for no limit.
+    /// The time after which the execution is cancelled, counted from the acceptance of its start; `None` for
+    /// no limit.
     pub execution_timeout: Option<Duration>,
-    /// The execution is cancelled this long after it first ran, unless it has ended; `None` for no limit.
+    /// The time after which the execution is cancelled, counted from the beginning of its first run; `None`
+    /// for no limit.
     pub run_timeout: Option<Duration>,
-    /// How long the start may wait for the database; `None` for no limit.
+    /// The longest time for which the start waits for the database; `None` for no limit.
     pub wait_timeout: Option<Duration>,
     /// The queue in which the execution waits; `None` for the default queue.
     pub queue: Option<Arc<str>>,
-    /// The execution's key within the queue.
+    /// The execution's queue key.
     pub key: Option<Arc<str>>,
-    /// The execution's priority within its key: smaller numbers come first. `None` means 0.
+    /// The execution's priority within its queue key: smaller numbers come first. `None` means 0.
     pub priority: Option<i32>,
-    /// When the execution may begin at the earliest; `None` for now.
+    /// The earliest time at which the execution may begin; `None` for now.
     pub due: Option<Due>,
     /// Id that at most one unfinished execution per queue has.
     pub dedup_id: Option<Arc<str>>,
@@ -36,8 +38,8 @@ pub struct StartOptions {
     pub on_duplicate: OnDuplicate,
     /// Behavior of the start if its queue is full.
     pub on_full: OnFull,
-    /// Debounce id: starts of a workflow with the same id in a queue merge into one execution until it is
-    /// due.
+    /// Debounce id: starts of a workflow with the same id in a queue merge into one execution until the
+    /// execution is due.
     pub debounce: Option<Arc<str>>,
     /// Maximum delay of a debounced execution after the first of its starts.
     pub max_delay: Option<Duration>,
@@ -104,7 +106,8 @@ impl StartOptions {
         Ok(Some(Arc::new(Placement { queue: queue.clone(), key, priority: priority.unwrap_or_default() })))
     }
 
-    /// Returns the state in which the execution is created. `is_local` means that it begins here at once.
+    /// Returns the state in which the execution is created. `is_local` means that the execution begins here
+    /// at once.
     pub(crate) fn initial_state(&self, created_at: Timestamp, is_local: bool) -> State {
         match self.due {
             Some(Due::After(delay)) => {
@@ -116,8 +119,8 @@ impl StartOptions {
         }
     }
 
-    /// Returns the execution's deadline, and its time limit counted from when it first runs. An execution
-    /// that begins here at once has both counted from its creation.
+    /// Returns the execution's deadline, and its time limit from the beginning of its first run. For an
+    /// execution that begins here at once, the deadline includes that time limit.
     pub(crate) fn time_limits(
         &self,
         created_at: Timestamp,
