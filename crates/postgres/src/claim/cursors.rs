@@ -1,11 +1,11 @@
 //! [`ClaimCursors`]: the positions in `ready` from which claims continue to scan.
 //!
 //! Claimed rows leave dead entries in the index of `ready`. Until vacuum removes them, every scan from the start of a
-//! queue steps over all of them. So a claim does not search for a queue from which the previous claim has taken
-//! executions, and does not scan the part of a key that was claimed more than a moment ago. New rows of that key come
-//! after the cursor. Executions that have begun before, and those of a more urgent priority, come before it and have
-//! scan ranges of their own. Only a row that was committed long after it received its `seq` can be missed: therefore a
-//! claim scans the whole key from time to time.
+//! queue steps over all of them. So a claim does not search the index for queues from which the previous claim has
+//! taken executions. It also does not scan the part of a queue key that was claimed more than a moment ago. New rows of
+//! that queue key come after the cursor. Rows of executions that have begun before, and rows with a more urgent
+//! priority, come before the cursor and have scan ranges of their own. A scan can only miss a row that was committed
+//! long after the row received its `seq`. Therefore a claim scans the whole queue key from time to time.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -15,22 +15,24 @@ use stepfast_core::clock::Timestamp;
 use stepfast_core::queue::{DEFAULT_QUEUE, Placement};
 use stepfast_core::sync::Mutex;
 
-/// Age at which claimed positions are skipped: a row that is committed at most this late is found at once.
+/// The age from which scans skip a claimed position. A row that is committed at most this long after it received its
+/// `seq` is found at once.
 const LATE_COMMIT_SLACK: Duration = Duration::from_millis(250);
-/// Interval of full scans of a key: while claims run, a row that is committed later is found within this time.
+/// The interval between full scans of a queue key. While claims run, a row that is committed even later is found within
+/// this time.
 const FULL_SCAN_INTERVAL: Duration = Duration::from_secs(1);
-/// The maximum number of keys with a cursor, above which all cursors are dropped, and the maximum number of priorities
-/// of one key with a cursor.
+/// The maximum number of queue keys with cursors, and of priorities with a cursor in one queue key. Above the first
+/// maximum, all cursors are dropped. Above the second one, no cursor is added.
 const MAX_KEYS: usize = 10_000;
 const MAX_PRIORITIES_PER_KEY: usize = 16;
 
-/// The position of a row of `ready` within its key: its priority and its `seq`.
+/// The position of a row of `ready` within its queue key: its priority and its `seq`.
 pub(crate) type ReadyPosition = (i32, i64);
 
 /// A queue and one of its keys.
 pub(crate) type QueueKey = (Arc<str>, Arc<str>);
 
-/// Returns the queue and key of a placement; without one, those of the default queue.
+/// Returns the queue and the queue key of a placement. Without a placement, returns those of the default queue.
 pub(super) fn queue_key(placement: Option<&Placement>) -> QueueKey {
     placement.map_or_else(
         || (DEFAULT_QUEUE.into(), "".into()),
@@ -60,9 +62,9 @@ struct KeyCursor {
 /// The progress of claims through one priority of a key, by `seq`.
 #[derive(Debug)]
 struct Cursor {
-    /// The position that was claimed longer ago than [`LATE_COMMIT_SLACK`], from which scans begin.
+    /// The position from which scans begin. Its claim was longer ago than [`LATE_COMMIT_SLACK`].
     scan_from: Option<i64>,
-    /// A claimed position and its time. It becomes `scan_from` once the slack is over.
+    /// The time of a claim, and a position that was claimed by then. The position becomes `scan_from` after the slack.
     pending: (Timestamp, i64),
     /// The highest claimed position.
     newest: i64,
@@ -82,14 +84,14 @@ pub(crate) struct ScanPlan {
 pub(crate) struct ScanRange {
     /// The first and the last priority.
     pub(crate) priorities: (i32, i32),
-    /// The `seq`s to scan, of a single priority; `None` for all.
+    /// The first and the last `seq`, for a range of a single priority. `None` means every `seq`.
     pub(crate) seqs: Option<(i64, i64)>,
 }
 
 const FULL_RANGE: ScanRange = ScanRange { priorities: (i32::MIN, i32::MAX), seqs: None };
 
 impl ClaimCursors {
-    /// The queues from which the last claim has taken executions, in the order of their names.
+    /// Returns the queues from which the last claim has taken executions, in the order of their names.
     pub(crate) fn recent_queues(&self) -> Vec<Arc<str>> {
         self.0.lock().recent_queues.clone()
     }
@@ -105,7 +107,8 @@ impl ClaimCursors {
     }
 
     /// Records a successful claim: its scans, and the positions that it has claimed. Queues for which `is_serial`
-    /// returns true are not recorded as recent: a claim must find something ready in them before it reads their limits.
+    /// returns true are not recorded as recent: a claim must find a ready execution in such a queue before it reads the
+    /// queue's limits.
     pub(crate) fn record_scan(
         &self,
         scans: Vec<(QueueKey, ScanPlan)>,
@@ -219,7 +222,7 @@ mod tests {
         now = now.plus(LATE_COMMIT_SLACK);
         assert_eq!(claim(&cursors, &[(0, 12), (1, 3)], now).ranges, [FULL_RANGE]);
         let (start, end) = (i64::MIN, i64::MAX);
-        // more urgent rows, and rows that have begun before, come before the cursor
+        // more urgent rows, and rows of executions that have begun before, come before the cursor
         let (before, after) = (priorities(i32::MIN, -1), priorities(1, i32::MAX));
         assert_eq!(
             claim(&cursors, &[(0, -7)], now).ranges,

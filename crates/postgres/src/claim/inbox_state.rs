@@ -1,4 +1,4 @@
-//! [`InboxState`]: how claims drain the inbox, kept from claim to claim.
+//! [`InboxState`]: the state of draining the inbox, kept from claim to claim.
 
 use std::sync::atomic::AtomicI64;
 
@@ -7,12 +7,13 @@ use stepfast_core::sync::Mutex;
 /// The maximum number of inbox rows that one statement drains.
 pub(super) const MAX_INBOX_ROWS: i64 = 1_000;
 
-/// How claims drain the inbox: in batches, which become smaller after the database has rejected one.
+/// The state of draining the inbox. Claims drain it in batches, which become smaller after the database has
+/// rejected one.
 #[derive(Debug)]
 pub(crate) struct InboxState {
     /// The maximum number of rows of the next batch.
     pub(super) next_batch_size: AtomicI64,
-    /// A row that the database has rejected, and the reason.
+    /// The id of a row that the database has rejected, and the reason.
     pub(super) rejected_row: Mutex<Option<(i64, String)>>,
 }
 
@@ -26,6 +27,6 @@ impl Default for InboxState {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct InboxBatch {
     pub(super) max_rows: i64,
-    /// The only row to drain; `None` for the first ones.
+    /// The id of the only row to drain. `None` means the first `max_rows` rows.
     pub(super) only_row: Option<i64>,
 }

@@ -1,8 +1,8 @@
-//! Claims: [`claim`] takes executions to run, many at once, on a lane of its own.
+//! Claims: [`claim`] takes executions to run, many at once. Claims have a lane of their own.
 //!
 //! A claim is one transaction of several statements. It locks the queues that have ready executions, counts the running
-//! executions of queues that limit them, allocates its capacity among the queues, and takes the executions. Each
-//! statement sees the changes for which the one before has waited.
+//! executions of queues that limit their number, allocates its capacity among the queues, and takes the executions. If
+//! a statement has waited for another transaction, the next statement sees the changes of that transaction.
 
 pub(crate) mod cursors;
 mod inbox;
@@ -75,21 +75,21 @@ pub(crate) async fn claim(
         result = tx.run(counters).await;
     }
     if tx.is_waiting_for_turn && result.is_err() && pipeline::roll_back(&tx.lane.session).await {
-        // the claim that has the turn seems to have stopped: this one goes ahead without taking turns
+        // the claim that has its turn seems to have stopped, so this claim continues without taking turns
         tx.takes_turns = false;
         tx.reset();
         result = tx.run(counters).await;
     }
     let is_empty = matches!(&result, Ok((reply, false)) if reply.records.is_empty());
     if is_empty && tx.is_truncated && !memory.cursors.recent_queues().is_empty() {
-        // the capacity was allocated to remembered queues that turned out to be empty: other queues may need it
+        // the capacity was allocated to recent queues, which turned out to be empty; other queues may need it
         memory.cursors.forget_recent_queues();
         if pipeline::roll_back(&tx.lane.session).await {
             tx.reset();
             result = tx.run(counters).await;
         }
     }
-    // a claim that took nothing, or whose outcome is unknown, leaves no memory behind
+    // a claim that took nothing, or whose outcome is unknown, does not influence the next claim
     let is_committed = matches!(&result, Ok((_, true)));
     if is_committed {
         lanes.record_durable(claim.worker, claim.lane, claim.number, tx.lane.ctid_hint());
@@ -130,7 +130,8 @@ pub(crate) async fn claim(
 const INBOX_TRIES: usize = 8;
 
 impl ClaimTx<'_> {
-    /// Tries the claim once. Returns false if the transaction is still open and has changed nothing.
+    /// Tries the claim once. Returns the reply and whether the claim was committed. If not, the transaction is still
+    /// open and has changed nothing.
     async fn run(&mut self, counters: &Counters) -> Result<(ClaimReply, bool), DbError> {
         let (claim, last_number) = (self.claim, self.last_number);
         let first =
@@ -143,7 +144,7 @@ impl ClaimTx<'_> {
             return Err(lost_history(claim.lane, last_number, number).into());
         }
         if number >= claim.number {
-            // a resent claim that is durable: the next heartbeat returns its executions
+            // the claim was sent again although it is durable; the next heartbeat returns its executions
             return Ok((ClaimReply::default(), false));
         }
         let mut due = Columns::new(due.rows.first().ok_or_else(|| corrupt("a query result"))?);
@@ -207,7 +208,7 @@ impl ClaimTx<'_> {
         let (claim, ownership) = (self.claim, self.memory.ownership);
         ownership.begin_claim(claim.worker, claim.number);
         let results = self.send(TxPart::End, queries).await?;
-        // durable from here on
+        // the claim is durable from here on
         ownership.record_claim(
             claim.worker,
             claim.number,
@@ -235,7 +236,7 @@ impl ClaimTx<'_> {
         self.memory.cursors.record_scan(scans, claimed, is_serial, now);
     }
 
-    /// Deletes stale rows of `ready`, after a claim that found rows, took nothing, and was not hindered.
+    /// Deletes rows of `ready` whose executions cannot be claimed, after a claim that scanned queues and took nothing.
     async fn delete_stale_ready(&self) -> Result<(), DbError> {
         let params = vec![
             text_array(&self.claim.workflows),

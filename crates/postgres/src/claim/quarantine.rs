@@ -1,4 +1,4 @@
-//! [`QuarantineCandidate`]: claims of executions in quarantine.
+//! Claims of executions in quarantine.
 
 use std::sync::Arc;
 
@@ -46,7 +46,7 @@ impl<'a> ClaimTx<'a> {
         let [locked] = results else { return Err(corrupt("a query result").into()) };
         let mut queues = parse_queue_states(locked)?;
         for queue in queues.iter_mut().filter(|queue| queue.scope == ClaimScope::Woken) {
-            // none of these has waited
+            // no execution in quarantine counts as one that has waited
             queue.restrict_to_starting();
         }
         queues::load_capacities(&self.lane.session, &mut queues, self.claim.worker, now).await?;
@@ -55,7 +55,8 @@ impl<'a> ClaimTx<'a> {
             let queue = queues.iter_mut().find(|queue| queue.name == name);
             let Some(queue) = queue.filter(|queue| queue.is_open() && queue.capacity > 0) else { continue };
             let capacity = queues::load_key_capacity(&self.lane.session, queue, &key, now).await?;
-            // at most one execution of a key with limits: those chosen before are not counted yet
+            // at most one execution of a key with limits is chosen, because its capacity does not include
+            // executions chosen before
             let is_only_of_key = !queue.has_key_limits() || queue.chosen_keys.insert(key);
             if capacity > 0 && is_only_of_key && chosen.len() < self.claim.limit {
                 queue.capacity = queue.capacity.saturating_sub(1);

@@ -1,4 +1,4 @@
-//! [`QueueState`]: a queue as a claim finds it, with its limits and what they still allow.
+//! [`QueueState`]: a queue as a claim finds it, with its limits and its remaining capacity.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -23,8 +23,8 @@ use crate::rows::types::Timestamptz;
 
 /// The maximum number of keys of a queue that one claim reads.
 const MAX_KEYS_PER_QUEUE: usize = 2_000;
-/// Appended to a key, gives a text that sorts directly after that key, before every longer key with that prefix: keys
-/// have no control characters.
+/// A character that makes a successor: a key with this character appended sorts directly after the key itself. The
+/// result sorts before every longer key with the same prefix, because keys have no control characters.
 const KEY_SUCCESSOR: char = '\u{1}';
 
 /// Whether a claim may take executions from a queue.
@@ -34,7 +34,8 @@ pub(crate) enum Access {
     Open,
     /// Another claim has locked the queue's row.
     Locked,
-    /// Another claim has the turn, although the queue has no limits that require one claim at a time.
+    /// Another claim has its turn. Claims take turns here although the queue's limits do not require one claim at a
+    /// time.
     Contended,
     /// The queue is paused.
     Paused,
@@ -49,32 +50,32 @@ pub(crate) struct QueueState {
     pub(crate) scope: ClaimScope,
     /// The number of further executions of the queue that may run.
     pub(crate) capacity: usize,
-    /// The starts that count for the queue's rate, and by key those that count for the key rate.
+    /// The starts that count for the queue's rate, and the starts that count for the key rate, by queue key.
     rate_usage: RateUsage,
     key_rate_usage: HashMap<Arc<str>, RateUsage>,
-    /// Keys of which an execution was chosen from the quarantine.
+    /// The queue keys of executions that were chosen from the quarantine.
     pub(crate) chosen_keys: HashSet<Arc<str>>,
 }
 
 /// A rate, and the queue or key to which it applies.
 struct RateScope {
     queue: Arc<str>,
-    /// The key, for a key rate; `None` for the rate of the queue.
+    /// The queue key to which a key rate applies. `None` for the rate of the queue.
     key: Option<Arc<str>>,
     rate: Rate,
 }
 
-/// The ready executions that limits keep a claim from taking.
+/// The reasons for which a claim leaves ready executions in their queues.
 #[derive(Default)]
 pub(crate) struct Leftover {
-    /// Whether concurrency limits or rates keep executions from being taken.
+    /// Whether concurrency limits keep executions from being taken.
     pub(crate) is_limited: bool,
-    /// When a rate allows more starts; `None` if no rate is exhausted.
+    /// The earliest time at which an exhausted rate allows more starts. `None` if no rate is exhausted.
     pub(crate) retry_at: Option<Timestamp>,
 }
 
 impl Leftover {
-    /// Returns the number of starts that a rate allows now, and notes when it allows more.
+    /// Returns the number of starts that a rate allows now, and notes when the rate allows more.
     fn allowed_starts(&mut self, rate: &Rate, usage: &RateUsage, now: Timestamp) -> usize {
         let allowance = rate.allowance(usage, now);
         if allowance.starts == 0 {
@@ -129,13 +130,13 @@ impl QueueState {
         matches!(self.access, Access::Locked | Access::Contended)
     }
 
-    /// Restricts the claim to executions that begin, after those that have waited are claimed.
+    /// Restricts the claim to executions that begin. Executions that have waited are claimed before.
     pub(crate) fn restrict_to_starting(&mut self) {
         self.scope = ClaimScope::Starting;
         self.capacity = usize::MAX;
     }
 
-    /// Returns the number of further executions of a key that may run, of which `running` do.
+    /// Returns the number of further executions of a key that may run, if `running` executions of the key run already.
     fn key_capacity(&self, running: Option<i64>) -> usize {
         remaining(self.limits.key_concurrency, running.unwrap_or_default().unsigned_abs())
     }
@@ -219,8 +220,8 @@ async fn load_rate_usage(
     results.iter().flat_map(|result| &result.rows).map(parse).collect()
 }
 
-/// Returns the statement that records starts for the rates of these queues, if any have rates. `claimed`: the numbers
-/// of executions that have begun, by queue and key.
+/// Returns the statement that records starts for the rates of these queues, if any have rates. `claimed`: the number of
+/// executions that begin with this claim, by queue and queue key.
 pub(crate) fn record_starts_query(
     queues: &[QueueState],
     claimed: &HashMap<(Arc<str>, Arc<str>), usize>,
@@ -318,7 +319,7 @@ pub(crate) async fn load_ready_queues(
             param(keyed.iter().map(|i| open[*i].scope == ClaimScope::Woken).collect::<Vec<_>>()),
         ],
     };
-    // from the key after the one that had the last turn, then from the first key up to that one
+    // from the key after the one that had the last turn; then from the first key up to the one that had it
     let after_last = keys_query(
         last_keys.iter().map(|key| format!("{key}{KEY_SUCCESSOR}")).collect(),
         vec![None; keyed.len()],
@@ -344,7 +345,7 @@ pub(crate) async fn load_ready_queues(
         }
         ready_queue.has_more_keys = ready_queue.keys.len() == MAX_KEYS_PER_QUEUE;
     }
-    // starts that the rates of keys allow
+    // the rates of keys limit their capacities
     let mut scopes = Vec::new();
     let mut rated_keys = Vec::new();
     for &i in &keyed {

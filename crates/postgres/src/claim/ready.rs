@@ -16,8 +16,8 @@ use crate::conn::statements::Sql;
 use crate::error::{DbError, corrupt};
 
 impl ClaimTx<'_> {
-    /// Takes due executions that have no queue, and from each queue and key as many as its fair share and its limits
-    /// allow. Returns false if the claim has to be rolled back.
+    /// Takes due executions that have no queue, and ready executions of each queue and queue key, as many as its fair
+    /// share and its limits allow. Returns false if the claim has to be rolled back.
     pub(super) async fn claim_ready(
         &mut self,
         mut queues: Vec<QueueState>,
@@ -25,7 +25,7 @@ impl ClaimTx<'_> {
         reply: &mut ClaimReply,
     ) -> Result<bool, DbError> {
         if let Some(busy) = first_if_all_busy(&queues) {
-            // another claim holds the lock; it is short, so wait for it
+            // another claim holds the lock for a short time, so this claim waits
             self.is_waiting_for_turn = busy.access == Access::Contended;
             let wait = Query {
                 sql: if self.is_waiting_for_turn { Sql::AwaitClaimLock } else { Sql::LockQueue },
@@ -35,7 +35,7 @@ impl ClaimTx<'_> {
             let (clock, lock) = (self.clock, self.lock_queues_query(None));
             let results = self.send(TxPart::Middle, vec![wait, lock, time_query()]).await?;
             let [_, locked, time] = results else { return Err(corrupt("a query result").into()) };
-            // starts of the other claim are later than the time at which this claim read the clock first
+            // the other claim may have recorded starts after this claim first read the clock
             (queues, now) = (parse_queue_states(locked)?, parse_time(clock, time)?);
             self.is_waiting_for_turn = false;
         }
@@ -45,7 +45,8 @@ impl ClaimTx<'_> {
         if !self.claim_from_queues(&mut queues, now, reply).await? {
             return Ok(false);
         }
-        // executions that have waited came first and need no start; executions that begin get the remaining capacity
+        // executions that have waited came first, and do not count for rates; executions that begin get the remaining
+        // capacity
         queues.retain(|queue| queue.is_open() && queue.scope == ClaimScope::Woken);
         for queue in &mut queues {
             queue.restrict_to_starting();
@@ -59,19 +60,19 @@ impl ClaimTx<'_> {
         Ok(true)
     }
 
-    /// The number of further executions that the claim may take.
+    /// Returns the number of further executions that the claim may take.
     fn remaining_executions(&self, reply: &ClaimReply) -> usize {
         self.claim.limit.min(100_000).saturating_sub(reply.records.len())
     }
 
-    /// The number of further bytes that the claim may take.
+    /// Returns the number of further bytes of inputs that the claim may take.
     fn remaining_bytes(&self, reply: &ClaimReply) -> usize {
         let inputs = reply.records.iter().map(|record| record.execution.input.len());
         self.claim.max_bytes.saturating_sub(inputs.sum())
     }
 
-    /// Takes from each of these queues and its keys as many executions as its fair share and its limits allow. Returns
-    /// false if the claim has to be rolled back.
+    /// Takes executions from each of these queues and its queue keys, as many as its fair share and its limits allow.
+    /// Returns false if the claim has to be rolled back.
     async fn claim_from_queues(
         &mut self,
         queues: &mut [QueueState],
@@ -109,7 +110,7 @@ impl ClaimTx<'_> {
         for allocation in &allocations {
             let is_exhausted =
                 counts.get(&(allocation.queue.clone(), allocation.key.clone())) >= Some(&allocation.limit);
-            // under a rate, another claim finds out when more may start
+            // under a rate, another claim finds out when more executions may begin
             let is_rated = scope_of(allocation) == ClaimScope::Starting && is_exhausted;
             reply.has_more |= is_rated || is_exhausted && allocation.is_truncated;
             reply.is_limited |= is_exhausted && !allocation.is_truncated;
@@ -120,7 +121,8 @@ impl ClaimTx<'_> {
         Ok(true)
     }
 
-    /// Takes these allocations, and returns the time of that; `None` if the claim has to be rolled back.
+    /// Claims executions as allocated. Returns the time of the claim, or `None` if the transaction has to be rolled
+    /// back.
     async fn claim_allocations(
         &mut self,
         queues: &[QueueState],
@@ -169,7 +171,7 @@ impl ClaimTx<'_> {
     }
 }
 
-/// Returns the first of the queues if another claim holds each of them.
+/// Returns the first of the queues if other claims hold all of them.
 fn first_if_all_busy(queues: &[QueueState]) -> Option<&QueueState> {
     queues.first().filter(|_| queues.iter().all(QueueState::is_busy))
 }

@@ -35,22 +35,22 @@ pub(super) struct ClaimTx<'a> {
     pub(super) memory: ClaimMemory<'a>,
     /// The number of the last claim that is known to be durable.
     pub(super) last_number: i64,
-    /// Replaces the server's clock; `None` to use that clock.
+    /// A clock that replaces the server's clock. `None` means the server's clock.
     pub(super) clock: Option<&'a dyn Clock>,
-    /// The queries sent and their results, to be counted after the commit.
+    /// The queries that were sent, and their results. Their row changes are counted after the commit.
     pub(super) queries: Vec<Query<'a>>,
     pub(super) results: Vec<QueryResult>,
-    /// The queues and keys to take executions from, and the ranges scanned.
+    /// The queues and queue keys from which the claim takes executions, each with its scanned ranges.
     pub(super) scans: Vec<(QueueKey, ScanPlan)>,
     /// For each record of the claim: whether it has a history, and its `seq` in `ready`.
     pub(super) claimed_rows: Vec<(bool, Option<i64>)>,
     /// Queues whose limits allow only one claim at a time.
     pub(super) serial_queues: Vec<Arc<str>>,
-    /// Whether the claim takes turns with others on queues that would allow several claims at a time.
+    /// Whether the claim takes turns with other claims on queues that would allow several claims at a time.
     pub(super) takes_turns: bool,
     /// Whether the claim is waiting for the turn of another claim to end.
     pub(super) is_waiting_for_turn: bool,
-    /// Whether the claim's capacity was smaller than the limits of its queues allow.
+    /// Whether the claim's capacity was smaller than the number of executions that the limits of its queues allow.
     pub(super) is_truncated: bool,
     /// The rows of the inbox that are being drained; `None` once the database has accepted them.
     pub(super) inbox_batch: Option<InboxBatch>,
@@ -67,8 +67,8 @@ impl<'a> ClaimTx<'a> {
         self.claimed_rows.clear();
     }
 
-    /// Runs a query that claims executions. Returns their rows, and the time after it, from which starts count for
-    /// rates; without a rate the time does not matter.
+    /// Runs a query that claims executions. Returns their rows, and the time after the query, from which starts count
+    /// for rates. Without a rate the time does not matter.
     pub(super) async fn run_claim_query(
         &mut self,
         query: Query<'a>,
@@ -89,7 +89,7 @@ impl<'a> ClaimTx<'a> {
         reply.records.extend(rows.into_iter().map(|row| Record::without_details(row.execution)));
     }
 
-    /// Sends queries of the transaction, keeps them to be counted, and returns their results.
+    /// Sends queries of the transaction, and returns their results. Keeps both for the counters.
     pub(super) async fn send(
         &mut self,
         part: TxPart,
@@ -142,7 +142,7 @@ pub(super) fn time_query() -> Query<'static> {
     Query { sql: Sql::ServerTime, action: "reading the clock", params: Vec::new() }
 }
 
-/// Returns the time that was read, or that of the clock that replaces the server's.
+/// Returns the time that [`time_query`] has read, or the time of `clock`, if given.
 pub(super) fn parse_time(clock: Option<&dyn Clock>, result: &QueryResult) -> Result<Timestamp, StoreError> {
     let time = Columns::new(result.rows.first().ok_or_else(|| corrupt("a query result"))?).time()?;
     Ok(clock.map_or(time, Clock::now))

@@ -1,4 +1,4 @@
-//! Records claimed executions for the limits of their queues.
+//! Records claimed executions, as the limits of their queues require.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -29,7 +29,7 @@ pub(super) fn count_claimed(records: &[Record]) -> ClaimCounts {
 }
 
 impl ClaimTx<'_> {
-    /// Records the claimed executions for the limits of their queues: starts and slots.
+    /// Records the starts of the claimed executions for rates, and their slots for concurrency limits.
     pub(super) async fn record_usage(
         &mut self,
         queues: &[QueueState],
