@@ -16,7 +16,7 @@ use crate::store::{Claim, ClaimReply, StoreError};
 use crate::worker::launch::{lane_generations, launch};
 use crate::worker::quarantine::QuarantineTrials;
 
-/// The delay of the claim that follows a claim which its byte limit may have cut short.
+/// The delay of the next claim after a claim that its byte limit may have cut short.
 const FOLLOW_UP_DELAY: Duration = Duration::from_millis(5);
 /// Maximum number of executions in a claim.
 const MAX_CLAIM_EXECUTIONS: usize = 1_000;
@@ -37,9 +37,9 @@ pub(super) struct Claimer {
     pub(super) lane: u16,
     claim_count: i64,
     trials: QuarantineTrials,
-    /// When to claim what the last claim may have left because of its byte limit.
+    /// The time at which to claim what the last claim may have left because of its byte limit.
     follow_up_at: Option<Instant>,
-    /// When the rate of a queue allows further executions to begin.
+    /// The time from which the rate of a queue allows further executions to begin.
     rate_limited_until: Option<Timestamp>,
 }
 
@@ -99,7 +99,7 @@ impl Claimer {
         }
     }
 
-    /// Claims the next batch of executions in quarantine to try.
+    /// Claims the next group of executions in quarantine, and begins their trials.
     async fn claim_from_quarantine(&mut self) {
         let engine = self.engine.clone();
         // the next heartbeat, or the end of a trial, sets the time again
@@ -119,7 +119,7 @@ impl Claimer {
     }
 
     /// Returns the workflows to claim and the maximum number of executions. Workflows that hold a thread are included
-    /// only while a thread is free for them. `None` if nothing may be claimed.
+    /// only while a thread is free for them. Returns `None` if nothing may be claimed.
     fn claimable_workflows(&self, limit: usize) -> Option<(Arc<[Arc<str>]>, usize)> {
         let engine = &self.engine;
         let all = &engine.info.workflows;
@@ -138,7 +138,8 @@ impl Claimer {
         (!others.is_empty()).then_some((others, limit))
     }
 
-    /// Claims once. `None` if nothing can be claimed at the moment.
+    /// Claims once, and launches the claimed executions. Returns `None` if nothing can be claimed at the moment, or if
+    /// the claim failed.
     async fn claim_once(&mut self, limit: usize, from_quarantine: bool) -> Option<ClaimBatch> {
         let engine = self.engine.clone();
         if engine.info.workflows.is_empty() || engine.is_poisoned() {
@@ -205,7 +206,8 @@ impl Claimer {
             }
             Err(error) => {
                 let error = engine.stop_if_fatal(error)?;
-                // the claim may have happened: its number is used up, and a later heartbeat finds what it took
+                // the claim may have been committed: its number is not used again, and a later heartbeat finds the
+                // executions that it took
                 tracing::debug!(%error, "claim failed");
                 self.claim_count += i64::from(matches!(error, StoreError::Unavailable(_)));
                 engine

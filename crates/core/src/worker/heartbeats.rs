@@ -19,21 +19,23 @@ use crate::worker::lost_claims::LostClaims;
 /// The interval of the heartbeats that renew the registration.
 pub(super) const HEARTBEAT_INTERVAL: Duration = Duration::from_secs(1);
 
-/// The interval of a client without waiters: its lease is a day.
+/// The heartbeat interval of a client without waiters, whose lease is a day.
 const IDLE_CLIENT_HEARTBEAT_INTERVAL: Duration = Duration::from_hours(1);
-/// Number of renewals between two searches for lost claims that nothing else has caused.
+/// Number of renewals between two routine searches for lost claims.
 const RENEWALS_PER_AUDIT: u32 = 60;
-/// The least pause after a heartbeat before a hint causes the next one, as a multiple of what the heartbeat
-/// took: hinted heartbeats take only a small share of the worker's time.
+/// The shortest pause between a heartbeat and the next one that a hint causes, as a multiple of the heartbeat's
+/// duration. So heartbeats caused by hints take only a small part of the worker's time.
 const HINTED_HEARTBEAT_PAUSE_FACTOR: u32 = 4;
-/// Maximum number of waiters that are notified on every hint. More waiters are served by the next heartbeat.
+/// Maximum number of watched executions whose waiters are notified on every hint. With more of them, waiters are
+/// notified after the next heartbeat.
 const MAX_NOTIFIED_WAITERS: usize = 64;
-/// The least interval between two notifications of waiters.
+/// The shortest interval between two notifications of waiters.
 const NOTIFY_INTERVAL: Duration = Duration::from_millis(2);
-/// The delay of the heartbeat that follows a notification of waiters, to find the other changes that the hint
-/// announced.
+/// The delay of the heartbeat that follows a notification of waiters. This heartbeat finds the other changes that the
+/// hint announced.
 const HEARTBEAT_AFTER_NOTIFY_DELAY: Duration = Duration::from_millis(5);
-/// The margin by which the heartbeat for a deadline comes after it, to be late by any estimate of the store's time.
+/// The time from a deadline to the heartbeat that finds it passed. Without this margin, the deadline might not have
+/// passed yet by the store's clock.
 const DEADLINE_MARGIN: Duration = Duration::from_millis(1);
 
 /// The heartbeats under one registration.
@@ -47,9 +49,9 @@ pub(super) struct Heartbeats {
     /// Number of renewals.
     renewals: u32,
     renewed_at: Option<Instant>,
-    /// When to renew next because another worker's lease may have run out by then.
+    /// The time of the next renewal, if another worker's lease may have run out by then.
     next_expiry_check_at: Option<Instant>,
-    /// When the heartbeat comes that a hint has caused.
+    /// The time of the heartbeat that a hint has caused.
     hinted_heartbeat_at: Option<Instant>,
     /// The earliest time of a heartbeat that a hint causes.
     earliest_hinted_heartbeat_at: Instant,
@@ -128,7 +130,8 @@ impl Heartbeats {
             engine.wakeups.is_heartbeat_requested.store(true, SeqCst);
             return;
         }
-        // a few waiters read the database themselves, together; the heartbeat for everything else must not delay them
+        // a few waiters load their executions themselves, in one query; the heartbeat for everything else must not
+        // delay them
         tokio::time::sleep_until(self.earliest_notify_at).await;
         engine.completion_watch.notify_all();
         let now = Instant::now();
@@ -190,7 +193,7 @@ impl Heartbeats {
             engine.wakeups.mark_fenced();
             return;
         }
-        // before the renewal, which lets bodies begin that have waited for it
+        // cancel before the renewal: bodies that wait for the lease begin after the renewal
         for (key, kind) in &reply.requests {
             if let (RequestKind::Cancel, Some(run)) = (kind, engine.runs.get(*key)) {
                 run.interrupt(Interrupt::Cancel(Failure::cancelled().into()));
@@ -217,7 +220,7 @@ impl Heartbeats {
             engine.wakeups.takeover.notify_one();
         }
         if let Some(at) = reply.next_expiry_at {
-            // after that time by any estimate, and at a different moment in each worker
+            // the pause ends after that time by any estimate, and at a different moment in each worker
             let pause = at.since(reply.now) + Duration::from_millis(20 + fastrand::u64(..80));
             self.next_expiry_check_at = Some(Instant::now() + pause);
         }
@@ -263,8 +266,8 @@ impl Heartbeats {
     }
 }
 
-/// Expires executions whose deadline has passed and that no worker runs. A later heartbeat reports those that fail
-/// again.
+/// Expires executions whose deadline has passed and that no worker runs. If a request fails, a later heartbeat reports
+/// its execution again.
 async fn expire_executions(engine: Arc<EngineInner>, expired: Vec<Key>) {
     let ends = expired.into_iter().map(|key| {
         let engine = &engine;

@@ -16,13 +16,14 @@ use crate::runtime::run::{Interrupt, NewRun, Run};
 use crate::store::{DeleteChunks, QUARANTINE_STRIKES, Record, RequestKind, Write};
 use crate::worker::quarantine::exceeds_max_recoveries;
 
-/// Returns the generations of all lanes. To be read before the store is asked for executions, so that a reply is not
-/// taken for ownership under a later registration.
+/// Returns the generations of all lanes. Call this before the request to the store for executions: a reply must not
+/// count as ownership under a later registration.
 pub(crate) fn lane_generations(engine: &EngineInner) -> Vec<u32> {
     engine.lanes().iter().map(Lane::generation).collect()
 }
 
-/// Runs an execution from its record. The worker owned it under `generations`; returns `None` if it no longer does.
+/// Runs an execution from its record. The worker owned the execution under `generations`. Returns `None` if the worker
+/// no longer owns it.
 pub(crate) fn launch(engine: &Arc<EngineInner>, mut record: Record, generations: &[u32]) -> Option<Arc<Run>> {
     let execution = record.execution.clone();
     let lane = engine.lane_of(execution.root);
@@ -37,7 +38,7 @@ pub(crate) fn launch(engine: &Arc<EngineInner>, mut record: Record, generations:
         engine.release_slot();
         return None;
     };
-    // a disowned run may have left chunks behind that nothing refers to
+    // a disowned run may have left chunks to which no row refers
     let referenced_values = (execution.recoveries > 0).then(|| chunk_values_in(&record));
     let (replay, attempts) = Replay::from_record(&mut record);
     let run = Run::new(

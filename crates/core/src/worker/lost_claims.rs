@@ -5,15 +5,16 @@ use std::collections::HashSet;
 use crate::key::Key;
 use crate::sync::Mutex;
 
-/// Distinguishes lost claims from executions that are merely between two states.
+/// A search for lost claims. It distinguishes them from executions that are merely between two states.
 ///
 /// The store lists the executions that this worker owns and does not *hold*, that is, does not run. A single list
 /// proves nothing, for two reasons:
-/// - A run may have begun after the worker collected what it holds. Only an execution in two lists in a row is lost.
+/// - A run may have begun after the worker collected the keys that it holds. Only an execution in two lists in a row is
+///   lost.
 /// - The claimed execution may still be held by its former run, whose suspension is durable but not known to the run
 ///   yet. The search continues until a list was made without any such execution.
 ///
-/// An execution that a claim has taken and not launched yet would look like a lost claim: no list is made during a
+/// An execution that a claim has taken and not launched yet would look like a lost claim. So no list is made during a
 /// claim.
 #[derive(Default)]
 pub(crate) struct LostClaims {
@@ -25,8 +26,8 @@ pub(crate) struct LostClaims {
 }
 
 impl LostClaims {
-    /// Begins a search, because a claim may have taken executions. `ending` lists what is held by runs that are about
-    /// to end.
+    /// Begins a search, because a claim may have taken executions. `ending` are the executions held by runs that are
+    /// about to end.
     pub(crate) fn begin_search(&mut self, ending: impl IntoIterator<Item = Key>) {
         self.is_searching = true;
         self.held_by_ending_runs.extend(ending);
@@ -44,13 +45,13 @@ impl LostClaims {
         self.is_searching
     }
 
-    /// Whether the store is to list them again at once, to confirm the last list.
+    /// Whether the store is to list unheld executions again at once, to confirm the last list.
     pub(crate) fn has_suspects(&self) -> bool {
         !self.suspects.is_empty()
     }
 
-    /// Takes a list of the store: made without the executions in `held`, it contains `unheld`. Returns the executions
-    /// to launch.
+    /// Applies a list of the store. `unheld` are the listed executions, and `held` are those that the worker held when
+    /// it asked for the list. Returns the executions to launch.
     pub(crate) fn confirm(&mut self, held: &[Key], unheld: impl IntoIterator<Item = Key>) -> HashSet<Key> {
         let held: HashSet<Key> = held.iter().copied().collect();
         self.held_by_ending_runs.retain(|key| held.contains(key));

@@ -1,8 +1,8 @@
 //! The worker: a thread that keeps an engine's registration alive, and claims executions to run.
 //!
-//! Its loops run concurrently, so that none waits for another: heartbeats, which renew the registration; claims; the
-//! takeover of dead workers; and reports of unclaimable executions. All end with the registration and restart under the
-//! next one.
+//! The worker's loops run concurrently, so that none waits for another. They send heartbeats, which renew the
+//! registration, make claims, take over dead workers, and report unclaimable executions. All loops end with the
+//! registration and restart under the next one.
 
 mod claimer;
 mod heartbeats;
@@ -68,7 +68,8 @@ pub(crate) fn spawn(
 }
 
 impl Worker {
-    /// Works until a shutdown is requested, whatever the store is doing then.
+    /// Runs the loops until a shutdown is requested, then shuts down. Calls to the store that are under way then are
+    /// dropped.
     async fn run(&mut self, shutdown: oneshot::Receiver<ShutdownRequest>) {
         let shutdown = tokio::select! {
             biased;
@@ -96,8 +97,8 @@ impl Worker {
         }
     }
 
-    /// Registers again after another worker has taken over, or the registration was lost. Executions that run here are
-    /// disowned; Writes of callers continue under the new registration.
+    /// Registers again after another worker has taken this one over, or after the registration was lost. Executions
+    /// that run here are disowned; Writes of callers continue under the new registration.
     pub(crate) async fn register_again(&mut self) {
         let engine = self.engine.clone();
         tracing::warn!("this worker was taken over; registering again");
@@ -113,8 +114,8 @@ impl Worker {
             }
         }
         let (sent_at, sent_since_boot, registration) = loop {
-            // a lane may only now have found an older fence: then this registration is alive, and would keep what it
-            // owns
+            // the old registration may still be alive, if a lane has found an older fence only now. It would then keep
+            // its executions, so it is closed first
             let closed = engine.store.close(old_worker).await;
             let (sent_at, sent_since_boot) = (Instant::now(), time_since_boot());
             let registered = match closed {

@@ -14,18 +14,19 @@ const MAX_TRIALS: usize = 64;
 /// The time after which a trial counts as passed, so that a long body does not keep other executions waiting.
 const MAX_TRIAL_DURATION: Duration = Duration::from_secs(30);
 
-/// The executions in quarantine that a worker tries: one at first, and twice as many each time all of the batch before
-/// have ended, made progress, or run for long enough.
+/// The executions in quarantine that a worker tries, in groups. The first group is one execution, and each further
+/// group is twice as large, up to `MAX_TRIALS`. A group begins when all executions of the previous one have ended, made
+/// progress, or run for long enough.
 ///
-/// The first execution that a worker tries is alone: if the process dies then, the cause is known. And if one
-/// poisonous execution has brought thousands of innocent ones into quarantine, many of these are tried between two of
-/// its strikes.
+/// The first execution that a worker tries is alone: if the process dies then, the cause is known. If one execution
+/// that kills workers has brought thousands of others into quarantine, many of the others are tried between two of its
+/// strikes.
 pub(crate) struct QuarantineTrials {
     trials: Vec<Trial>,
     batch_size: usize,
 }
 
-/// An execution that is tried, with its number of deliveries at the beginning of the trial, and that time.
+/// An execution that is tried, with the time at which the trial began, and the number of deliveries at that time.
 struct Trial {
     key: Key,
     deliveries: u32,
@@ -37,8 +38,8 @@ impl QuarantineTrials {
         Self { trials: Vec::new(), batch_size: 1 }
     }
 
-    /// Returns how many executions may be tried now. None, while an execution of the batch before has neither made
-    /// progress nor run for long enough.
+    /// Returns how many executions may be tried now. Returns 0 while an execution of the previous group still runs, and
+    /// has neither made progress nor run for long enough.
     pub(crate) fn capacity(&mut self, engine: &EngineInner) -> usize {
         if !self.trials.is_empty() {
             let now = engine.now();

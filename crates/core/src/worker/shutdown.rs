@@ -1,4 +1,4 @@
-//! The shutdown of a worker: in good order, and within its time.
+//! The shutdown of a worker, in good order and within a time limit.
 
 use std::sync::atomic::Ordering::SeqCst;
 use std::time::Duration;
@@ -12,7 +12,7 @@ use crate::runtime::run::Interrupt;
 use crate::worker::Worker;
 
 impl Worker {
-    /// Requeues what runs, flushes what is staged, and releases the registration.
+    /// Requeues the running executions, flushes the staged Writes, and releases the registration.
     pub(crate) async fn shut_down(&mut self, ShutdownRequest { grace, done }: ShutdownRequest) {
         let engine = self.engine.clone();
         let deadline = Instant::now() + grace.min(MAX_STORED_DURATION);
@@ -47,7 +47,7 @@ impl Worker {
         let is_expelled = engine.is_outdated() && engine.wakeups.is_fenced.load(SeqCst);
         let deadline = if is_expelled { soon } else { deadline.max(soon) };
         let have_ended = loop {
-            // the staged Writes of callers need a registration to be committed under
+            // the staged Writes of callers can be committed only under a registration
             self.ensure_registered(deadline).await;
             tokio::select! {
                 biased;
