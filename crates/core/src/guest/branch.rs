@@ -24,7 +24,8 @@ use crate::workflow::step::begin_step_call;
 /// A branch of a guest's code. Calls are numbered in the order in which they are made.
 pub struct GuestBranch {
     pub(super) cx: Context,
-    /// The branch's share in the count of active branches; `None` for the first branch, which counts without it.
+    /// The branch's share in the count of active branches; `None` for the first branch, which is always counted, and
+    /// for a branch that is only reserved.
     pub(super) active: Option<ActiveBranch>,
 }
 
@@ -57,12 +58,12 @@ impl GuestBranch {
         BranchJoin(self.cx.run.clone())
     }
 
-    /// The path of the next call, which is not begun yet.
+    /// Returns the path of the next call, which has not begun yet.
     pub fn upcoming_path(&self) -> Path {
         self.cx.upcoming_path()
     }
 
-    /// The key of the next child of this branch.
+    /// Returns the key of the child, if the branch's next call starts one.
     pub fn next_child_key(&self) -> Key {
         Key::derive(self.cx.run.key, self.cx.run.run_no, &self.cx.upcoming_path())
     }
@@ -78,7 +79,7 @@ impl GuestBranch {
         crate::workflow::child::wait_for_result(call, key)
     }
 
-    /// Begins a step; see [`Context::step`]. The task that polls it runs its body.
+    /// Begins a step; see [`Context::step`]. The task that polls the step runs its body.
     pub fn step(
         &mut self,
         name: &Name,
@@ -140,12 +141,12 @@ impl GuestBranch {
         RunControl(self.cx.run.clone())
     }
 
-    /// The execution's key.
+    /// Returns the execution's key.
     pub fn key(&self) -> Key {
         self.cx.run.key
     }
 
-    /// The branch's path, as text.
+    /// Returns the branch's path as text.
     pub fn path(&self) -> String {
         self.cx.path.to_string()
     }

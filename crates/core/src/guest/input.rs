@@ -8,8 +8,8 @@ use crate::workflow::Workflow;
 pub struct GuestInput {
     /// The input as it is recorded.
     pub payload: Payload,
-    /// The fingerprint of the input; `None` for that of the payload. A language with several spellings of one call
-    /// gives all of them the same fingerprint.
+    /// The fingerprint of the input; `None` for the fingerprint of the payload. A language with several spellings of
+    /// one call gives all of them the same fingerprint.
     pub fingerprint: Option<u64>,
 }
 

@@ -41,12 +41,12 @@ use crate::workflow::context::Context;
 
 impl GuestWorkflow {
     /// Returns the workflow `name`. `body` is called once per run, with the branch in which the code begins and with
-    /// the input. The future that it returns resolves when the code has returned. If the engine drops that future
+    /// the input. The future that `body` returns resolves when the code has returned. If the engine drops that future
     /// earlier, the code has to unwind: [`RunControl::stop_reason`] says why.
     ///
-    /// Code that is not `is_eager` receives a step's outcome only when that is durable. Code that `holds_thread`
+    /// Code that is not `is_eager` receives a step's outcome only when the outcome is durable. Code that `holds_thread`
     /// holds one of the [`max_threads`](crate::EngineBuilder::max_threads) while it runs. `time_limit_hint` names the
-    /// language's way to limit durable calls in time, for messages about code that uses another one.
+    /// language's way to limit durable calls in time, for messages about code that uses another way.
     pub fn new_guest<F, Fut>(
         name: &str,
         is_eager: bool,
@@ -76,8 +76,8 @@ impl Engine {
         StartFuture::new(self.submission(workflow, input, options))
     }
 
-    /// Starts one execution per input, like [`Engine::start_many`]. The options must not include any that only a single
-    /// start can have.
+    /// Starts one execution per input, like [`Engine::start_many`]. The options must not include an option that only a
+    /// single start can have.
     pub fn start_many_guest(
         &self,
         workflow: &GuestWorkflow,

@@ -14,7 +14,7 @@ use crate::runtime::run::{Interrupt, Run, ThreadUse};
 pub struct RunControl(pub(super) Arc<Run>);
 
 impl RunControl {
-    /// Registers a waker for the moment when the code has to unwind. Returns false if it has to already.
+    /// Registers a waker for the moment when the code has to unwind. Returns false if the code already has to unwind.
     pub fn add_stop_waker(&self, waker: &Waker) -> bool {
         self.0.add_stop_waker(waker)
     }
@@ -24,13 +24,13 @@ impl RunControl {
         self.0.remove_stop_waker(waker);
     }
 
-    /// Why the code has to unwind; `None` while it need not.
+    /// Returns the reason for which the code has to unwind, or `None` while it need not unwind.
     pub fn stop_reason(&self) -> Option<StopReason> {
         self.0.state().stop_reason
     }
 
-    /// Whether a body that was permitted to begin may still begin. To be called right before the body, by the thread
-    /// that runs it: since the permission, the thread may have waited for its language's runtime.
+    /// Whether a body that was permitted to begin may still begin. Call this right before the body, in the thread that
+    /// runs the body: since the permission, the thread may have waited for its language's runtime.
     pub fn can_begin_body(&self) -> bool {
         self.0.can_begin_body()
     }
@@ -51,18 +51,18 @@ impl RunControl {
         self.0.interrupt(Interrupt::Defer);
     }
 
-    /// The execution's key.
+    /// Returns the execution's key.
     pub fn key(&self) -> Key {
         self.0.key
     }
 
-    /// The execution's workflow_id.
+    /// Returns the execution's workflow_id.
     pub fn workflow_id(&self) -> String {
         self.0.key.workflow_id(self.0.given_id.as_deref())
     }
 
     /// Adds `by` to the number of cancelled calls whose branches have not continued yet. Nothing is delivered while
-    /// there are any.
+    /// this number is above 0.
     pub fn add_cancelled_calls(&self, by: i32) {
         let needs_wake = {
             let mut state = self.0.state();
@@ -74,19 +74,19 @@ impl RunControl {
         }
     }
 
-    /// The name of the execution's workflow.
+    /// Returns the name of the execution's workflow.
     pub fn workflow(&self) -> Arc<str> {
         self.0.definition.name.clone()
     }
 
-    /// Declares that the code holds a thread. While such code waits for a child, the execution is suspended at once,
-    /// unless the thread hosts that child and the child begins here.
+    /// Declares that the code holds a thread while it waits for a child. The execution is then suspended at once,
+    /// unless the thread runs the child itself (`is_hosting`) and the child begins here.
     pub fn set_thread_use(&self, is_hosting: bool) {
         self.0.state().guest.thread_use =
             Some(if is_hosting { ThreadUse::HostsChild } else { ThreadUse::Idle });
     }
 
-    /// An id that distinguishes the runs in this process, including several runs of one execution.
+    /// Returns an id that distinguishes the runs in this process, including several runs of one execution.
     pub fn run_id(&self) -> u64 {
         Arc::as_ptr(&self.0) as u64
     }
@@ -115,7 +115,7 @@ impl RunControl {
         self.0.code_blocked()
     }
 
-    /// A number that changes with every activity of the branches; `None` when polling may stop.
+    /// Returns a number that changes with every activity of the branches, or `None` if polling may stop.
     pub fn activity(&self) -> Option<u32> {
         self.0.activity()
     }
@@ -131,7 +131,7 @@ impl RunControl {
         self.0.set_quiescent(blocked_on);
     }
 
-    /// The number of branches that have not ended.
+    /// Returns the number of branches that have not ended and do not wait for branches of their own.
     pub fn branch_count(&self) -> u32 {
         self.0.state().active_branches
     }

@@ -19,7 +19,7 @@ impl GuestStep {
         Self(StepExecution::new(begun_call, options))
     }
 
-    /// Polls the step: returns the guest's next action, or `Pending` while it has to wait.
+    /// Polls the step: returns the guest's next action, or `Pending` while the guest has to wait.
     pub fn poll(&mut self, cx: &mut TaskContext<'_>) -> Poll<StepAction> {
         let polled = self.0.poll(cx);
         if let Poll::Ready(StepAction::Finished(_)) = polled {
