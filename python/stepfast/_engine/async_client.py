@@ -29,9 +29,9 @@ R = TypeVar("R")
 
 
 class AsyncClient:
-    """Like `Client`, for programs with an event loop: `async with AsyncClient(url) as client:`. It is used
-    from the loop on which it was opened. See `Client` for the arguments, and `open` for the errors of opening
-    it.
+    """Like `Client`, for programs with an event loop: `async with AsyncClient(url) as client:`. Only code on
+    the loop that opened the client may use it. See `Client` for the arguments, and `open` for the errors of
+    opening the client.
 
     Raises:
         InvalidArgument: An argument is out of its bounds.
@@ -41,13 +41,13 @@ class AsyncClient:
         bounds.check_store_url(url)
         declared = declared_queues(queues)
         self._open_engine: OpenEngine | None = None
-        #: Opens the store and the engine or client on it.
+        #: Opens the store, and the engine or client that uses the store.
         self._open_on: Callable[[EngineLoop], OpenEngine] = lambda loop: OpenEngine(
             url, loop, queues=declared, is_client=True
         )
 
     async def open(self) -> Self:
-        """Opens the store, and the engine or client on it; `async with` does it.
+        """Opens the store, and the engine or client that uses the store. `async with` calls this.
 
         Raises:
             InvalidArgument: The store cannot be opened.
@@ -66,7 +66,7 @@ class AsyncClient:
         try:
             self._open_engine = await asyncio.shield(opening)
         except BaseException:
-            # the caller may be cancelled: then the engine is released when it is open
+            # the caller may be cancelled: then the engine is released as soon as it is open
             opening.add_done_callback(_release_open_engine)
             loop.close()
             raise
@@ -74,7 +74,7 @@ class AsyncClient:
 
     @property
     def _here(self) -> OpenEngine:
-        """The open engine; rejects callers on another loop than its own."""
+        """The open engine. Callers on another loop than the engine's own are rejected."""
         open_engine = self._open_engine
         if open_engine is None:
             name = type(self).__name__
@@ -84,8 +84,8 @@ class AsyncClient:
         return open_engine
 
     async def _call_here(self, call: Callable[..., Awaitable[Any]], /, *args: Any) -> Any:
-        """Makes a call on the loop that awaits this, because the caller may be in another thread, as with
-        `asyncio.run_coroutine_threadsafe`."""
+        """Makes a call on the loop that awaits this coroutine. The caller that creates the coroutine may be
+        in another thread, as with `asyncio.run_coroutine_threadsafe`."""
         return await call(self._here, *args)
 
     @overload
@@ -104,11 +104,11 @@ class AsyncClient:
     ) -> AsyncHandle[Any]: ...
 
     def start(self, workflow: Any, /, *args: Any, **kwargs: Any) -> Any:
-        """Starts an execution. When this has been awaited, the start is durable: the execution will run to
+        """Starts an execution. When the awaited call returns, the start is durable: the execution will run to
         its end. See `Client.start`.
 
         Returns:
-            A handle; awaiting it waits for the end.
+            A handle. Awaiting the handle waits for the end of the execution.
         """
         open_engine = self._open_engine
         if open_engine is None or not open_engine.is_here():
@@ -151,9 +151,9 @@ class AsyncClient:
     def run(self, workflow: Any, /, *args: Any, **kwargs: Any) -> Any:
         """Starts an execution and waits for its output, which is then durable. See `Client.run`.
 
-        On an engine the code of an async workflow runs in the caller's task, if it can begin at once.
-        Cancelling the caller does not cancel the execution: it continues from its record, in a task of its
-        own.
+        On an engine the code of an async workflow runs in the caller's task, if the execution can begin at
+        once. Cancelling the caller does not cancel the execution, which continues from its record in a task
+        of its own.
         """
         open_engine = self._open_engine
         if open_engine is None or not open_engine.is_here():
@@ -201,11 +201,11 @@ class AsyncClient:
     async def list(
         self, *, after: str | None = None, limit: int = 50, **filter: Unpack[Filter]
     ) -> builtins.list[Execution]:
-        """Returns executions that match, newest first. See `Client.list`."""
+        """Returns executions that match the filter, newest first. See `Client.list`."""
         return await self._here.list(filter, after, limit)
 
     async def count(self, **filter: Unpack[Filter]) -> int:
-        """Returns the number of executions that match. See `Client.count`."""
+        """Returns the number of executions that match the filter. See `Client.count`."""
         return await self._here.count(filter)
 
     async def show(self, workflow_id: str) -> Record:
@@ -223,11 +223,11 @@ class AsyncClient:
         return await (await self.get(workflow_id)).resume()
 
     async def cancel_all(self, **filter: Unpack[Filter]) -> BulkResult:
-        """Cancels all executions that match and have not ended. See `Client.cancel_all`."""
+        """Cancels all executions that match the filter and have not ended. See `Client.cancel_all`."""
         return await self._here.cancel_all(filter)
 
     async def resume_all(self, **filter: Unpack[Filter]) -> BulkResult:
-        """Continues all executions that match and are parked, failed or cancelled. See
+        """Continues all executions that match the filter and are parked, failed or cancelled. See
         `Client.resume_all`."""
         return await self._here.resume_all(filter)
 
@@ -237,12 +237,12 @@ class AsyncClient:
         return await self._here.workers()
 
     async def dead_letters(self, *, limit: int = 50) -> builtins.list[DeadLetter]:
-        """Returns starts of outboxes that could not become executions, the latest first. See
+        """Returns dead letters, the latest first: starts of outboxes that could not become executions. See
         `Client.dead_letters`."""
         return await self._here.dead_letters(limit)
 
     async def queues(self) -> builtins.list[QueueInfo]:
-        """Returns the stored queues, by name."""
+        """Returns the stored queues, sorted by name."""
         return await self._here.queues()
 
     async def set_queue(self, queue: Queue) -> QueueInfo:
@@ -258,12 +258,12 @@ class AsyncClient:
         return await self._here.resume_queue(queue)
 
     async def close(self, grace: Duration = 10.0) -> None:
-        """Closes the engine or client: requeues the executions that run here, and flushes what is staged. See
-        `Client.close`.
+        """Closes the engine or client: requeues the executions that run here, and flushes the staged Writes.
+        See `Client.close`.
 
         Args:
             grace: The longest time to wait for an unreachable database, for async code that unwinds, and for
-                code in threads, as seconds or as a `timedelta`.
+                code in threads; as seconds or as a `timedelta`. 10 s by default.
         """
         seconds = bounds.checked_grace(grace)
         await self._end(seconds, seconds)

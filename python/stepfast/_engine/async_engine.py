@@ -20,8 +20,9 @@ from stepfast.errors import EngineClosed
 
 class AsyncEngine(AsyncClient):
     """Like `Engine`, for programs with an event loop: `async with AsyncEngine(url) as engine:`. Async
-    workflows run on the loop on which it was opened, sync ones on threads. It is used from that loop. See
-    `Engine` for the arguments, and `AsyncClient.open` for the errors of opening it.
+    workflows run on the loop that opened the engine, sync workflows on threads. Only code on that loop may
+    use the engine. See `Engine` for the arguments, and `AsyncClient.open` for the errors of opening the
+    engine.
 
     Raises:
         InvalidArgument: An argument is out of its bounds.
@@ -65,8 +66,8 @@ class AsyncEngine(AsyncClient):
         """Closes the engine as a deploy should. See `Engine.drain`.
 
         Args:
-            grace: The longest time to wait for running executions, as seconds or as a `timedelta`. After
-                that, async code that unwinds has another 10 s.
+            grace: The longest time to wait for running executions, as seconds or as a `timedelta`; 30 s by
+                default. Async code that still runs then unwinds, for at most another 10 s.
         """
         seconds = bounds.checked_grace(grace)
         open_engine = self._here
@@ -75,15 +76,16 @@ class AsyncEngine(AsyncClient):
         await self._end(process_hooks.CLOSE_GRACE, max(0.0, deadline - time.monotonic()))
 
     async def work(self, grace: Duration = 30.0) -> None:
-        """Works until a SIGTERM or SIGINT (Ctrl-C), then drains. See `Engine.work`.
+        """Works until the process receives a SIGTERM or SIGINT (Ctrl-C), then drains. See `Engine.work`.
 
         Args:
-            grace: The longest time to wait for running executions, as seconds or as a `timedelta`.
+            grace: The longest time to wait for running executions, as seconds or as a `timedelta`; 30 s by
+                default. See `drain`.
 
         Raises:
             InvalidArgument: The loop does not run in the main thread.
             SchemaMismatch: The engine has ended by itself, because the database has, or is about to get, the
-                schema of a newer version.
+                schema of a newer version of Stepfast.
         """
         seconds = bounds.checked_grace(grace)
         signals = asyncio.Semaphore(0)
@@ -97,13 +99,14 @@ class AsyncEngine(AsyncClient):
                     await self._end(process_hooks.CLOSE_GRACE, 0.0)
                 await draining
             finally:
-                # also if this is cancelled: the engine takes nothing new from then on, and can be closed
+                # also if `work` is cancelled: a draining engine takes no new executions, and the program can
+                # close it
                 for task in (draining, second_signal):
                     task.cancel()
                 await wait_until_done([draining, second_signal])
 
     async def _wait_for_signal(self, signals: asyncio.Semaphore) -> None:
-        """Waits for a signal to end; raises if the engine ends by itself."""
+        """Waits for the first signal that asks the program to end. Raises if the engine ends by itself."""
         open_engine = self._here
         ended = asyncio.ensure_future(open_engine.native.wait_until_ended(open_engine.port))
         first_signal = asyncio.ensure_future(signals.acquire())
@@ -112,7 +115,7 @@ class AsyncEngine(AsyncClient):
             if ended.done():
                 with contextlib.suppress(EngineClosed):
                     ended.result()
-                # the program has closed the engine, and continues
+                # the program has closed the engine, and continues: `work` still waits for a signal
                 await first_signal
         finally:
             for task in (ended, first_signal):

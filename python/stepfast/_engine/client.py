@@ -26,15 +26,17 @@ R = TypeVar("R")
 
 
 class Client:
-    """Starts executions that workers elsewhere run, waits for them, cancels, resumes and lists them: for web
-    processes that hand work to workers. Any number of threads may use it.
+    """Starts executions that workers elsewhere run, waits for them, and cancels, resumes and lists them. A
+    web process, for example, hands work to workers by a client. Any number of threads may use one client.
 
     An `Engine` is a client that also runs executions. A client needs no code of the workflows that it starts:
-    see `RemoteWorkflow`. All callers that wait share one listener, and one query to the store at a time.
+    see `RemoteWorkflow`. All waiting callers of a client share one listener, and one query to the store at a
+    time.
 
     Args:
-        url: The URL of the store, the same as the workers have: `postgres://…` or `sqlite://shop.db`.
-        queues: Queues to store when the client opens, for all processes; see `Queue`.
+        url: The URL of the store that the workers use: `postgres://…` or `sqlite://shop.db`.
+        queues: The queues that the client declares when it opens: their limits are stored for all processes.
+            None by default. See `Queue`.
 
     Raises:
         InvalidArgument: The store cannot be opened, or an argument is out of its bounds.
@@ -71,7 +73,7 @@ class Client:
             kwargs: The workflow's arguments by name.
 
         Returns:
-            A handle, whose `result` waits for the end.
+            A handle, whose `result` waits for the end of the execution.
 
         Raises:
             WorkflowIdConflict: The workflow_id belongs to another workflow, or to other arguments.
@@ -80,10 +82,11 @@ class Client:
             NotFound: The queue does not exist.
             EncodeError: An argument cannot be recorded.
             InvalidArgument: The engine cannot start the workflow, an argument is larger than `value_limit`,
-                or the caller is the code of a workflow: call the workflow there, or use `Workflow.start`.
+                or the caller is the code of a workflow. In that code, call the workflow or use
+                `Workflow.start`.
             TypeError: The workflow does not take these arguments.
             EngineClosed: The engine is closed.
-            StoreUnavailable: The `wait_timeout` has passed.
+            StoreUnavailable: The database was unreachable until the `wait_timeout` had passed.
         """
         open_engine = self._open_engine
         handle: Handle[Any] = Handle(wait_for_call(open_engine.start(workflow, args, kwargs)), open_engine)
@@ -105,21 +108,21 @@ class Client:
     ) -> builtins.list[Handle[R]]: ...
 
     def start_many(self, workflow: Any, items: Any, /) -> Any:
-        """Starts an execution for each tuple of arguments, in one call: many of the starts share a flush,
-        like those of concurrent callers. When this returns, all of them are durable; if it raises, some may
-        be.
+        """Starts an execution for each tuple of arguments, in one call. Many of the starts share a flush, as
+        the starts of concurrent callers do. When this returns, all starts are durable. If it raises, some
+        starts may be durable.
 
         Args:
-            workflow: The workflow. Its options hold for all executions:
-                `engine.start_many(send.options(queue="emails"), [("ann",), ("bob",)])`. `workflow_id`,
-                `dedup_id` and `debounce` are for single executions.
-            items: The arguments by position, a tuple for each execution.
+            workflow: The workflow. Its options apply to all executions:
+                `engine.start_many(send.options(queue="emails"), [("ann",), ("bob",)])`. The options
+                `workflow_id`, `dedup_id` and `debounce` are not allowed.
+            items: The tuples of arguments by position, one tuple for each execution.
 
         Returns:
             The handles, in the order of the items.
 
         Raises:
-            InvalidArgument: An item is no tuple, or an option is for single executions.
+            InvalidArgument: An item is no tuple, or an option is not allowed here.
             Error: See `Client.start`.
         """
         open_engine = self._open_engine
@@ -141,8 +144,8 @@ class Client:
 
     def run(self, workflow: Any, /, *args: Any, **kwargs: Any) -> Any:
         """Starts an execution and waits for its output, which is then durable. On an engine this is cheaper
-        than `start` and `result`: the code runs in this thread, if it can begin at once, and one flush
-        records start and end.
+        than `start` and `result`. If the execution can begin at once, its code runs in this thread, and one
+        flush records the start and the end.
 
         Args:
             workflow: The workflow; see `Client.start`.
@@ -155,10 +158,10 @@ class Client:
         Raises:
             EncodeError: An argument, or the output, cannot be recorded.
             WorkflowCancelled: The execution was cancelled, or its time limit was reached.
-            WorkflowParked: The execution is parked: it continues when it is resumed.
+            WorkflowParked: The execution is parked, and continues when it is resumed.
             Error: See `Client.start`.
-            Exception: The exception that the workflow has raised; `WorkflowFailed` if it failed without an
-                exception of Python.
+            Exception: The exception that the workflow has raised; `WorkflowFailed` if the workflow failed
+                without an exception of Python.
         """
         return self._open_engine.run(workflow, args, kwargs)
 
@@ -175,11 +178,12 @@ class Client:
     def get(self, workflow_id: str, workflow: Startable[..., R]) -> Handle[R]: ...
 
     def get(self, workflow_id: str, workflow: Any = None) -> Any:
-        """Returns a handle to the execution with this workflow_id, in whatever process it was started.
+        """Returns a handle to the execution with this workflow_id, which any process may have started.
 
         Args:
             workflow_id: The execution's workflow_id, given or generated.
-            workflow: The execution's workflow, by which type checkers know the output; None by default.
+            workflow: The execution's workflow, by which type checkers know the type of the output; None by
+                default.
 
         Raises:
             NotFound: There is no such execution.
@@ -204,30 +208,33 @@ class Client:
 
         Args:
             handles: The executions.
-            return_exceptions: Whether exceptions are returned in the places of outputs, and not raised.
+            return_exceptions: Whether exceptions are returned in the places of outputs, and not raised; False
+                by default.
 
         Returns:
             The outputs, in the order of the handles.
 
         Raises:
-            Exception: The exception of the first execution in this order that has not completed, after all
-                have ended. See `Handle.result`.
+            Exception: The exception of the first handle, in the order of `handles`, whose execution has not
+                completed. It is raised after all executions have ended. See `Handle.result`.
         """
         return self._open_engine.results(handles, return_exceptions).wait()
 
     def list(
         self, *, after: str | None = None, limit: int = 50, **filter: Unpack[Filter]
     ) -> builtins.list[Execution]:
-        """Returns executions that match, newest first: `engine.list(status="failed", queue="emails")`.
+        """Returns executions that match the filter, newest first. An example is `engine.list(status="failed",
+        queue="emails")`.
 
-        A child that its workflow calls, also by `map` or `gather`, is as old as its parent in this order,
-        whenever it is called. Called children stand beside the parent, in no order among themselves. A child
-        of `Workflow.start` or `Workflow.start_detached` is as old as the last outcome that its workflow
-        received before.
+        A child that its parent calls, also by `map` or `gather`, counts as exactly as old as the parent. Such
+        children stand beside the parent, in no defined order among themselves. A child of `Workflow.start` or
+        `Workflow.start_detached` counts as exactly as old as the last outcome that the parent received before
+        the start.
 
         Args:
-            after: For the next page: the workflow_id of the last execution on this page.
-            limit: The maximum number of executions, at least 1.
+            after: The workflow_id of the last execution on the previous page; None, the default, for the
+                first page.
+            limit: The maximum number of executions, at least 1; 50 by default.
             filter: The conditions; all executions by default. See `Filter`.
 
         Raises:
@@ -236,7 +243,7 @@ class Client:
         return self._open_engine.list(filter, after, limit).wait()
 
     def count(self, **filter: Unpack[Filter]) -> int:
-        """Returns the number of executions that match.
+        """Returns the number of executions that match the filter.
 
         Args:
             filter: The conditions; all executions by default. See `Filter`.
@@ -264,7 +271,7 @@ class Client:
             workflow_id: The workflow_id of the execution.
 
         Returns:
-            False if it had ended before.
+            False if the execution had ended before.
 
         Raises:
             NotFound: There is no such execution.
@@ -279,7 +286,7 @@ class Client:
             workflow_id: The workflow_id of the execution.
 
         Returns:
-            False if it is neither parked nor failed nor cancelled.
+            False if the execution is neither parked nor failed nor cancelled.
 
         Raises:
             NotFound: There is no such execution.
@@ -288,13 +295,15 @@ class Client:
         return self.get(workflow_id).resume()
 
     def cancel_all(self, **filter: Unpack[Filter]) -> BulkResult:
-        """Cancels all executions that match and have not ended, in the order of `list`. See `cancel`.
+        """Cancels all executions that match the filter and have not ended, in the order of `list`. See
+        `cancel`.
 
         Args:
             filter: The conditions, at least one; see `Filter`.
 
         Returns:
-            The numbers of executions that are cancelled, that their workers will cancel, and that had ended.
+            The number of executions that are cancelled now, the number that their workers will cancel, and
+            the number that had ended.
 
         Raises:
             InvalidArgument: There is no condition, or a condition has a value that it cannot have.
@@ -302,15 +311,15 @@ class Client:
         return self._open_engine.cancel_all(filter).wait()
 
     def resume_all(self, **filter: Unpack[Filter]) -> BulkResult:
-        """Continues all executions that match and are parked, failed or cancelled, in the order of `list`:
-        `engine.resume_all(queue="emails", status="failed")`. See `resume`.
+        """Continues all executions that match the filter and are parked, failed or cancelled, in the order of
+        `list`: `engine.resume_all(queue="emails", status="failed")`. See `resume`.
 
         Args:
             filter: The conditions, `status` or `is_parked` among them; see `Filter`.
 
         Returns:
-            The numbers of executions that continue, that their workers will continue, and whose status does
-            not allow it.
+            The number of executions that continue now, the number that their workers will continue, and the
+            number whose status does not allow a resume.
 
         Raises:
             InvalidArgument: Neither `status` nor `is_parked` is given, or a condition has a value that it
@@ -323,31 +332,31 @@ class Client:
         `stepfast worker list` shows the same.
 
         Raises:
-            InvalidArgument: The database's user lacks the permission.
+            InvalidArgument: The database's user lacks a permission.
             StoreUnavailable: The database is unreachable.
         """
         return self._open_engine.workers().wait()
 
     def dead_letters(self, *, limit: int = 50) -> builtins.list[DeadLetter]:
-        """Returns starts of outboxes that could not become executions, the latest first. The command
-        `stepfast queue dead-letters` shows the same.
+        """Returns dead letters, the latest first: starts of outboxes that could not become executions. The
+        command `stepfast queue dead-letters` shows the same.
 
         Args:
-            limit: The maximum number of dead letters, at least 1.
+            limit: The maximum number of dead letters, at least 1; 50 by default.
 
         Raises:
-            InvalidArgument: `limit` is less than 1, or the database's user lacks the permission.
+            InvalidArgument: `limit` is less than 1, or the database's user lacks a permission.
             StoreUnavailable: The database is unreachable.
         """
         return self._open_engine.dead_letters(limit).wait()
 
     def queues(self) -> builtins.list[QueueInfo]:
-        """Returns the stored queues, by name."""
+        """Returns the stored queues, sorted by name."""
         return self._open_engine.queues().wait()
 
     def set_queue(self, queue: Queue) -> QueueInfo:
-        """Creates a queue, or changes the limits of an existing one. They hold for all processes from then
-        on; executions that already run beyond them continue.
+        """Creates a queue, or changes the limits of an existing one. The new limits apply to all processes
+        from then on. Executions that already run continue, even if they exceed the new limits.
 
         Args:
             queue: The queue. Its `on_conflict` has no effect here: the stored limits are replaced.
@@ -362,7 +371,7 @@ class Client:
         return self._open_engine.set_queue(queue).wait()
 
     def pause_queue(self, queue: str | Queue) -> QueueInfo:
-        """Pauses a queue: the executions in it, and those that are added, wait until it is resumed.
+        """Pauses a queue: its waiting executions, and further ones, do not begin until the queue is resumed.
         Executions that run continue.
 
         Args:
@@ -378,7 +387,7 @@ class Client:
         return self._open_engine.pause_queue(queue).wait()
 
     def resume_queue(self, queue: str | Queue) -> QueueInfo:
-        """Resumes a paused queue.
+        """Resumes a paused queue: its executions may begin again.
 
         Args:
             queue: The queue, as its name or as a `Queue`.
@@ -393,13 +402,13 @@ class Client:
         return self._open_engine.resume_queue(queue).wait()
 
     def close(self, grace: Duration = 10.0) -> None:
-        """Closes the engine or client: requeues the executions that run here, and flushes what is staged.
-        Does not wait for executions to end. Calls after that raise `EngineClosed`. Closing again does
-        nothing.
+        """Closes the engine or client: requeues the executions that run here, and flushes the staged Writes.
+        Does not wait for executions to end. Later calls raise `EngineClosed`. A second `close` does nothing.
 
         Args:
             grace: The longest time to wait for an unreachable database, and for code in threads, which cannot
-                be interrupted, as seconds or as a `timedelta`. Outcomes that come later are dropped.
+                be interrupted; as seconds or as a `timedelta`. 10 s by default. Outcomes of code that ends
+                later are dropped.
         """
         seconds = bounds.checked_grace(grace)
         self._open_engine.end(seconds, seconds)

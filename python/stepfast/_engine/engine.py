@@ -21,26 +21,31 @@ from stepfast.errors import EngineClosed, Error
 class Engine(Client):
     """Runs workflows on a store. Any number of threads may use it.
 
-    An engine is a `Client` that also runs executions: those that are started on it, and all that are ready,
-    due or left by a dead worker, of the workflows that the program had defined before. A sync engine runs no
-    async workflows; see `AsyncEngine`.
+    An engine is a `Client` that also runs executions of the workflows that the program had defined before. It
+    runs the executions that are started on it, and all that are ready, due or left by a dead worker. An
+    `Engine` runs no async workflows; see `AsyncEngine`.
 
     Args:
         url: The URL of the store: `sqlite://shop.db`, `postgres://…`, `memory:`.
-        max_running: The maximum number of executions that run at a time in this process; further ones wait.
-        suspend_after: An execution whose branches all wait for longer than this is dropped from memory, and
-            continues from its record. As seconds or as a `timedelta`.
+        max_running: The maximum number of executions that run at a time in this engine. Further executions
+            wait.
+        suspend_after: A time span, as seconds or as a `timedelta`; 5 s by default. An execution whose
+            branches all wait for longer than this is dropped from memory, and continues later from its
+            record.
         value_limit: The maximum size of an input, a step's value or an output, in encoded bytes; 256 MiB by
             default.
-        max_threads: The maximum number of sync workflows that run at a time, each in a thread.
-        max_processes: The maximum number of bodies of steps with `process=True` that run at a time; by
-            default the number of processors.
-        app_version: The version of the program's code. Executions that this engine starts are then run only
-            by workers of the same version, and this engine runs only executions with this version or none.
-            Unset by default: then every version matches, and a deploy continues what older code began.
-        max_recoveries: How often an execution whose worker died several times in a row, without a new
-            checkpoint of the execution, is tried alone before it ends as failed.
-        queues: Queues to store when the engine opens, for all processes; see `Queue`.
+        max_threads: The maximum number of sync workflows that run at a time, each in a thread; 64 by default.
+        max_processes: The maximum number of child processes, which run the bodies of steps with
+            `process=True`. By default it is the number of processors.
+        app_version: The version of the program's code. Only workers of the same version run the executions
+            that this engine starts, and this engine runs only executions with this version or without one.
+            None by default: then every version matches, and after a deploy the new code continues executions
+            that older code began.
+        max_recoveries: How often an execution in quarantine is tried alone before it ends as failed; 10 by
+            default. An execution is in quarantine if its worker died several times in a row, without a new
+            checkpoint of the execution.
+        queues: The queues that the engine declares when it opens: their limits are stored for all processes.
+            None by default. See `Queue`.
         serve_queues: The queues from which this engine takes executions to run, as names or as `Queue`; all
             by default. Executions without a queue are in `default`.
 
@@ -83,14 +88,16 @@ class Engine(Client):
         )
 
     def drain(self, grace: Duration = 30.0) -> None:
-        """Closes the engine as a deploy should: takes no new executions to run, waits until those that run
-        here have ended or the grace period is over, requeues the rest, which other workers continue at once,
-        and closes. A start in the meantime is accepted, and waits for another worker.
+        """Closes the engine in good order, as before a deploy.
+
+        The engine takes no new executions to run, and waits until its running executions have ended or the
+        grace period is over. Then it requeues the other ones, which other workers continue at once, and
+        closes. A start in the meantime is accepted, and its execution waits for another worker.
 
         Args:
-            grace: The longest time to wait for running executions, as seconds or as a `timedelta`. Code in a
-                thread cannot be interrupted: it continues after the grace period, and its outcome is dropped.
-                An unreachable database is waited for another 10 s.
+            grace: The longest time to wait for running executions, as seconds or as a `timedelta`; 30 s by
+                default. Code in a thread cannot be interrupted: it continues after the grace period, and its
+                outcome is dropped. For an unreachable database the engine waits another 10 s.
         """
         seconds = bounds.checked_grace(grace)
         deadline = time.monotonic() + seconds
@@ -98,22 +105,23 @@ class Engine(Client):
         self._open_engine.end(process_hooks.CLOSE_GRACE, max(0.0, deadline - time.monotonic()))
 
     def work(self, grace: Duration = 30.0) -> None:
-        """Works until a SIGTERM or SIGINT (Ctrl-C), then drains. A second signal requeues at once the
-        executions that still run. To be called in the main thread. Until it returns, these signals do not end
-        the program by themselves.
+        """Works until the process receives a SIGTERM or SIGINT (Ctrl-C), then drains. A second signal
+        requeues at once the executions that still run. Call `work` in the main thread. Until it returns,
+        these signals do not end the program by themselves.
 
         Args:
-            grace: The longest time to wait for running executions, as seconds or as a `timedelta`; see
-                `drain`.
+            grace: The longest time to wait for running executions, as seconds or as a `timedelta`; 30 s by
+                default. See `drain`.
 
         Raises:
             InvalidArgument: This is not the main thread.
             SchemaMismatch: The engine has ended by itself, because the database has, or is about to get, the
-                schema of a newer version.
+                schema of a newer version of Stepfast.
         """
         seconds = bounds.checked_grace(grace)
-        # True for a signal, False when the engine is drained; `put` may interrupt `get`, because handlers of
-        # signals call it
+        # True stands for a signal, False for the end of the drain, an error for an engine that has ended by
+        # itself. A signal handler calls `put`, so `put` may interrupt `get` in this thread: a SimpleQueue
+        # allows that.
         events: queue.SimpleQueue[bool | Error] = queue.SimpleQueue()
         ended = self._open_engine.native.wait_until_ended(None)
 
@@ -121,7 +129,7 @@ class Engine(Client):
             try:
                 wait_for_call(ended)
             except EngineClosed:
-                # the program has closed the engine
+                # the program has closed the engine: `work` still waits for a signal
                 pass
             except Error as error:
                 events.put(error)

@@ -1,4 +1,4 @@
-"""Filters, which select executions for lists, counts and bulk operations; and the result of the latter."""
+"""Filters, which select executions for lists, counts and bulk operations, and results of bulk operations."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from stepfast._workflow.startable import Startable
 from stepfast._workflow.workflow import Workflow
 from stepfast.errors import InvalidArgument
 
-#: A filter for the engine, in the order of `Filter`.
+#: A filter for the native engine: the conditions in the order of `Filter`.
 FilterTuple = tuple[
     list[str],
     str | None,
@@ -35,17 +35,18 @@ FilterTuple = tuple[
 
 
 class Filter(TypedDict, total=False):
-    """Conditions that select executions: those that meet all given conditions. None is the same as leaving
-    the condition out.
+    """Conditions that select executions. An execution is selected if it meets all given conditions. None is
+    the same as leaving the condition out.
 
     Attributes:
-        status: One status, or several, as `Status` or as its text.
-        workflow: Executions of this workflow, given as itself or by its name.
-        is_parked: Whether the executions are parked.
+        status: Executions with this status, or with one of several statuses in a list. Each is a `Status` or
+            its text.
+        workflow: Executions of this workflow, given as the workflow or as its name.
+        is_parked: True for parked executions, False for all others.
         parent: Children of the execution with this workflow_id.
         id_prefix: Executions whose workflow_id begins with this text.
-        app_version: Executions that are pinned to this version of the code.
-        queue: Executions that are in this queue whenever they are queued. Executions without a queue are in
+        app_version: Executions that only workers with this version of the code run.
+        queue: Executions of this queue, whatever their status is. Executions without a queue are in
             `default`.
         attributes: Executions with all of these attributes.
         created_from: Executions whose start was called at this time or later: a datetime with a time zone.
@@ -69,9 +70,8 @@ class BulkResult:
     """The result of a cancel or a resume of many executions.
 
     Attributes:
-        done: The number of executions that are cancelled now, or continue.
-        pending: The number of executions whose request is recorded, and will be handled by the workers that
-            run them.
+        done: The number of executions that are cancelled already, or that continue already.
+        pending: The number of running executions whose workers will handle the request, which is recorded.
         not_applicable: The number of executions whose status does not allow the operation.
     """
 
@@ -81,13 +81,13 @@ class BulkResult:
 
     @classmethod
     def __stepfast_upgrade__(cls, fields: dict[str, Any]) -> dict[str, Any]:
-        # names that earlier programs have recorded
+        # earlier programs have recorded the fields under these names
         renamed = {"requested": "pending", "declined": "not_applicable"}
         return {renamed.get(name, name): value for name, value in fields.items()}
 
 
 def filter_tuple(filter: Filter) -> FilterTuple:
-    """Converts a filter for the engine.
+    """Converts a filter for the native engine.
 
     Raises:
         InvalidArgument: A condition has a value that it cannot have.
@@ -125,7 +125,7 @@ def filter_tuple(filter: Filter) -> FilterTuple:
 
 
 def _status_texts(given: Any) -> list[str]:
-    """Returns the statuses of a filter, of which one may be given without a list."""
+    """Returns the statuses of a filter as texts. A single status may be given without a list."""
     if given is None or isinstance(given, str):
         listed: list[Any] = [] if given is None else [given]
     elif hasattr(given, "__iter__"):

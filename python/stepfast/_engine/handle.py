@@ -25,7 +25,7 @@ class Handle(Generic[R]):
     __slots__ = ("_native", "_open_engine")
 
     def __init__(self, native: _native.Handle, open_engine: OpenEngine) -> None:
-        # keeps the engine alive while code may wait for the result
+        # the reference to the engine keeps it alive while code may wait for the result
         self._native, self._open_engine = native, open_engine
 
     @property
@@ -38,12 +38,12 @@ class Handle(Generic[R]):
 
         Args:
             timeout: The longest time to wait, as seconds or as a `timedelta`; no limit by default. The
-                execution itself continues.
+                execution continues after a timeout.
 
         Raises:
-            ResultTimeout: It has not ended in time.
-            WorkflowCancelled: It was cancelled, or its own time limit was reached.
-            WorkflowParked: It is parked: it continues when it is resumed.
+            ResultTimeout: The execution has not ended in time.
+            WorkflowCancelled: The execution was cancelled, or its own time limit was reached.
+            WorkflowParked: The execution is parked, and continues when it is resumed.
             EngineClosed: The engine was closed during the wait.
             InvalidArgument: The timeout is neither a number nor a `timedelta`, or negative.
             Exception: The exception that the workflow has raised; `WorkflowFailed` for a failure without an
@@ -55,31 +55,31 @@ class Handle(Generic[R]):
         return output
 
     def status(self) -> Status:
-        """Returns its current status, from the database."""
+        """Returns the current status of the execution, from the database."""
         forbid_in_workflow("handle.status")
         return Status(wait_for_call(self._native.status(None)))
 
     def cancel(self) -> bool:
-        """Requests its cancellation, with that of the children it waits for.
+        """Requests the cancellation of the execution, and of the children for which it waits.
 
-        The request is durable when this returns: then the execution neither completes nor fails, unless it is
-        resumed.
+        The request is durable when this returns. From then on the execution can neither complete nor fail,
+        unless it is resumed.
 
         Returns:
-            False if it had ended before.
+            False if the execution had ended before.
         """
         forbid_in_workflow("handle.cancel")
         is_done: bool = wait_for_call(self._native.cancel(None))
         return is_done
 
     def resume(self) -> bool:
-        """Continues it from its record, if it is parked, failed or cancelled.
+        """Continues the execution from its record, if it is parked, failed or cancelled.
 
-        Its last failed steps, after which no other outcome was recorded, are tried again. A handle keeps the
-        end that it has received: get a new one from the engine.
+        Failed steps are tried again if no other outcome was recorded after their failure. A handle keeps the
+        end that it has received. To wait for the new end, get a new handle from the engine.
 
         Returns:
-            False if it has another status.
+            False if the execution is neither parked nor failed nor cancelled.
         """
         forbid_in_workflow("handle.resume")
         is_done: bool = wait_for_call(self._native.resume(None))
@@ -93,12 +93,12 @@ class Handle(Generic[R]):
 
 
 class AsyncHandle(Generic[R]):
-    """A reference to an execution whose output is an `R`. To await the handle is to await its output."""
+    """A reference to an execution whose output is an `R`. Awaiting the handle waits for the output."""
 
     __slots__ = ("_native", "_open_engine")
 
     def __init__(self, native: _native.Handle, open_engine: OpenEngine) -> None:
-        # keeps the engine alive while code may wait for the result
+        # the reference to the engine keeps it alive while code may wait for the result
         self._native, self._open_engine = native, open_engine
 
     @property
@@ -116,16 +116,16 @@ class AsyncHandle(Generic[R]):
 
     def result(self, timeout: Duration | None = None) -> Coroutine[Any, Any, R]:
         """Waits for the end of the execution, and returns its output, which is then durable. Without a
-        timeout it is the same as to await the handle. See `Handle.result`.
+        timeout, `await handle` does the same. See `Handle.result`.
 
         Args:
             timeout: The longest time to wait, as seconds or as a `timedelta`; no limit by default. The
-                execution itself continues.
+                execution continues after a timeout.
         """
         forbid_in_workflow("the result of a handle")
         if timeout is not None:
             seconds = to_seconds("timeout", timeout, 0)
-            # a longer time is no limit: some event loops cannot count it
+            # a longer timeout counts as no limit, because some event loops cannot count it
             if seconds < TIMEOUT_MAX:
                 return self._result_within(seconds)
         loop = self._open_engine.loop
@@ -134,20 +134,21 @@ class AsyncHandle(Generic[R]):
         return self._result_elsewhere()
 
     async def _result_elsewhere(self) -> R:
-        """Waits on the loop for a result that was requested elsewhere, such as in another thread."""
+        """Waits on the loop for a result that was requested outside of its tasks, such as in another
+        thread."""
         forbid_in_workflow("handle.result")
         output: R = await self._native.result(self._port)
         return output
 
     async def _result_within(self, seconds: float) -> R:
-        """Waits for the output for a limited time."""
+        """Waits for the output for at most `seconds`."""
         is_own = False
         try:
             async with asyncio.timeout(seconds):
                 try:
                     return await self._result_elsewhere()
                 except TimeoutError:
-                    # the workflow has failed with it
+                    # the workflow itself has failed with a TimeoutError
                     is_own = True
                     raise
         except TimeoutError:
@@ -156,18 +157,18 @@ class AsyncHandle(Generic[R]):
             raise result_timeout(self, seconds) from None
 
     async def status(self) -> Status:
-        """Returns its current status, from the database. See `Handle.status`."""
+        """Returns the current status of the execution, from the database. See `Handle.status`."""
         forbid_in_workflow("handle.status")
         return Status(await self._native.status(self._port))
 
     async def cancel(self) -> bool:
-        """Requests its cancellation. See `Handle.cancel`."""
+        """Requests the cancellation of the execution. See `Handle.cancel`."""
         forbid_in_workflow("handle.cancel")
         is_done: bool = await self._native.cancel(self._port)
         return is_done
 
     async def resume(self) -> bool:
-        """Continues it from its record. See `Handle.resume`."""
+        """Continues the execution from its record. See `Handle.resume`."""
         forbid_in_workflow("handle.resume")
         is_done: bool = await self._native.resume(self._port)
         return is_done
@@ -183,8 +184,8 @@ class AsyncHandle(Generic[R]):
 
 
 def outcomes(ends: list[tuple[bool, Any]], return_exceptions: bool) -> list[Any]:
-    """Returns the outputs of many executions; raises the first exception, unless exceptions are to be
-    returned."""
+    """Returns the outputs of many executions, and exceptions in their places if `return_exceptions` is True.
+    Otherwise raises the first exception."""
     if not return_exceptions:
         for is_output, end in ends:
             if not is_output:

@@ -1,4 +1,4 @@
-"""An open engine or client, behind its sync or async face."""
+"""An open engine or client: the common core of `Client`, `Engine`, `AsyncClient` and `AsyncEngine`."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ from stepfast._workflow.start_target import start_target
 from stepfast._workflow.workflow import Workflow
 from stepfast.errors import InvalidArgument
 
-#: The options that `start_many` cannot have, with the reason and with what to do.
+#: The options that `start_many` cannot have. The text of each gives the reason and an advice.
 _NOT_FOR_MANY: Final[dict[str, str]] = dict.fromkeys(
     ("workflow_id", "dedup_id", "debounce"),
     "starts many executions, of which only one can have it: leave it out, or call start for each",
@@ -51,15 +51,16 @@ _NOT_FOR_MANY: Final[dict[str, str]] = dict.fromkeys(
 
 
 class OpenEngine(Operations):
-    """An open engine or client: the native one, its workflows by number, and the places where their code
-    runs.
+    """An open engine or client: the native engine, the numbers of its workflows, and the event loop and the
+    threads on which their code runs.
 
     Args:
         url: The URL of the store.
         loop: The event loop on which async workflows run, and on which calls are awaited; None for a sync
             engine or client.
-        queues: The declared queues, each with its policy for conflicts.
-        is_client: Whether it runs nothing. The arguments that follow are for engines; see `Engine`.
+        queues: The declared queues, each with its `on_conflict`.
+        is_client: Whether this is a client, which runs no executions. Only engines use the other arguments;
+            see `Engine`.
     """
 
     def __init__(
@@ -97,17 +98,19 @@ class OpenEngine(Operations):
         self.file: str | None = sqlite_file(url)
         self.numbers: dict[Any, int] = {workflow: number for number, workflow in enumerate(self.workflows)}
         self._numbers_by_name = {workflow.name: number for workflow, number in self.numbers.items()}
-        #: The code that tasks of callers may run, by the number of the workflow: that of async workflows.
+        #: The functions of async workflows, which a caller's task may run, by the number of the workflow.
+        #: None for all other workflows.
         self._task_functions = [self._task_function(workflow) for workflow in self.workflows]
         self._declaring = threading.Lock()
         self.loop = loop
         self.port: _native.Port | None = loop.native if loop is not None else None
-        #: Whether a task of the engine's loop runs in this thread; may be False although one does.
+        #: Returns whether a task of the engine's loop runs in this thread. It may return False although a
+        #: task does; then callers take a slower way.
         self.is_here: Callable[[], bool] = loop.native.is_in_task if loop is not None else lambda: True
         self.threads: ThreadPool = ThreadPool(self, max_threads)
         log.install()
         if loop is not None:
-            # executions may begin as soon as the engine is open
+            # before the engine opens, because executions may begin as soon as it is open
             loop.serve(self)
         if is_client:
             names = [(workflow.name, workflow.signature) for workflow in self.workflows]
@@ -140,11 +143,12 @@ class OpenEngine(Operations):
         return workflow.function if workflow.is_async and not self._is_client else None
 
     def known_number(self, workflow: Any) -> int | None:
-        """Returns the number of a workflow; None if the value has none, or is configured, bound or remote."""
+        """Returns the number of a `Workflow`. Returns None for a workflow that has no number here, and for
+        any other value, such as a workflow with options, a method or a `RemoteWorkflow`."""
         try:
             return self.numbers.get(workflow)
         except TypeError:
-            # without a hash it is no workflow
+            # the value has no hash, so it is no workflow
             return None
 
     def number(self, workflow: Any) -> int:
@@ -163,7 +167,7 @@ class OpenEngine(Operations):
         defined = cast("Workflow[..., Any]", workflow)
         reject_replaced(defined)
         if self._is_client:
-            # defined since the client was opened
+            # the workflow was defined after the client was opened
             number = self.numbers[defined] = self._number_by_name(defined.name)
             return number
         if defined.is_async and self.loop is None:
@@ -177,8 +181,8 @@ class OpenEngine(Operations):
         )
 
     def _number_by_name(self, name: str) -> int:
-        """Returns the number of the workflow with this name. Declares it if it has none: then another worker
-        runs its executions."""
+        """Returns the number of the workflow with this name. Declares the workflow if it has no number here:
+        then only other workers run its executions."""
         with self._declaring:
             number = self._numbers_by_name.get(name)
             if number is None:
@@ -189,12 +193,13 @@ class OpenEngine(Operations):
             return number
 
     def redefine(self, workflow: Workflow[..., Any]) -> None:
-        """Runs the new code of a workflow that was defined again, in executions that begin from now on."""
+        """Replaces the code of a workflow that was defined again. Executions that begin from now on run the
+        new code."""
         for number, known in enumerate(self.workflows):
             if known.name == workflow.name:
                 before = (known.is_async, known.durable_reads)
                 if before != (workflow.is_async, workflow.durable_reads):
-                    # the native engine knows these since it was opened
+                    # the native engine received both when it was opened, and cannot change them
                     return
                 self.workflows[number] = workflow
                 self._task_functions[number] = self._task_function(workflow)
@@ -204,13 +209,14 @@ class OpenEngine(Operations):
     def _resolve(
         self, workflow: Any, args: tuple[Any, ...]
     ) -> tuple[int, tuple[Any, ...], _native.StartOptions | None]:
-        """Returns the number of a workflow, all arguments by position, and the options of the start."""
+        """Returns the number of a workflow, all arguments by position, and the options of the start. An
+        instance or a class to which a method is bound is the first argument."""
         found, bound_args, options = start_target(workflow)
         number = self.number(found)
         return number, (*bound_args, *args), None if options is None else options.native
 
     def start(self, workflow: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _native.Call:
-        """Starts an execution. The call returns a handle when the start is durable."""
+        """Starts an execution. The returned call ends with a native handle when the start is durable."""
         if current_branch() is not None:
             raise called_in_workflow_error("start", workflow)
         number, options = self.known_number(workflow), None
@@ -219,7 +225,7 @@ class OpenEngine(Operations):
         return self.native.start(number, args, kwargs, None, None, None, options)
 
     def start_in_task(self, workflow: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _native.Call:
-        """Starts an execution. The call returns an `AsyncHandle` when it is awaited."""
+        """Starts an execution. Awaiting the returned call gives an `AsyncHandle`."""
         number, options = self.known_number(workflow), None
         if number is None or type(current_code.get()) is _native.Branch:
             if current_branch() is not None:
@@ -228,8 +234,8 @@ class OpenEngine(Operations):
         return self.native.start(number, args, kwargs, self.port, AsyncHandle, self, options)
 
     def start_many(self, workflow: Any, items: Any) -> _native.Call:
-        """Starts an execution for each tuple of arguments. The call returns handles when all starts are
-        durable."""
+        """Starts an execution for each tuple of arguments. The returned call ends with native handles when
+        all starts are durable."""
         if current_branch() is not None:
             raise called_in_workflow_error("start", workflow)
         found, bound_args, options = start_target(workflow)
@@ -249,7 +255,8 @@ class OpenEngine(Operations):
 
     @execution_entry
     def run(self, workflow: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Runs an execution to its output. If it may begin at once, its code runs in this thread."""
+        """Starts an execution and returns its output. If the execution may begin at once, its code runs in
+        this thread."""
         if current_branch() is not None:
             raise called_in_workflow_error("run", workflow)
         number, options = self.known_number(workflow), None
@@ -261,7 +268,7 @@ class OpenEngine(Operations):
         while state == RUN_BODY:
             new_run = call.take_new_run()
             if new_run is None:
-                # the input cannot be read: the execution is parked
+                # the engine cannot read the input, and parks the execution
                 state = call.wait()
                 continue
             branch, arguments = new_run
@@ -270,13 +277,13 @@ class OpenEngine(Operations):
             try:
                 state = call.code_returned(call_in_empty_context(branch, function, arguments))
             except (KeyboardInterrupt, SystemExit):
-                # the program is asked to end: another worker continues the execution from its record
+                # the program ends: another worker continues the execution from its record
                 branch.defer()
-                # the traceback keeps the call alive, and no code polls it any more
+                # the traceback keeps the call alive, although no code polls it any more
                 call.close()
                 raise
             except BaseException as raised:
-                # exceptions of code that has to unwind do not count
+                # an exception that unwinds a stopped run is not its outcome
                 error = None if branch.is_closing else raised
                 state = (
                     call.code_unwound()
@@ -292,12 +299,12 @@ class OpenEngine(Operations):
                 raise error_of(call, state, error)
             return call.take_value()
         finally:
-            # the traceback of the error has this frame
+            # the traceback of the error refers to this frame, which would make a reference cycle
             del error
 
     def run_in_task(self, workflow: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _native.Call:
-        """Runs an execution to its output. If it may begin at once, the task that awaits the call runs its
-        code."""
+        """Starts an execution. Awaiting the returned call gives the output. If the execution may begin at
+        once, the awaiting task runs its code."""
         number, options = self.known_number(workflow), None
         if number is None or type(current_code.get()) is _native.Branch:
             if current_branch() is not None:
@@ -307,7 +314,7 @@ class OpenEngine(Operations):
         return self.native.run_in_task(number, args, kwargs, self.port, function, self, options)
 
     def _begin_inline(self, call: _native.Call, branch: _native.Branch) -> None:
-        """Notes that the caller of `call` begins to run the code of an execution."""
+        """Registers an execution whose code the calling thread is about to run."""
         branch.host = self
         self.inline[call] = branch
         if self.is_closed:
@@ -319,7 +326,7 @@ class OpenEngine(Operations):
         call.fail_with_shutdown()
 
     def end(self, grace: float, thread_timeout: float) -> None:
-        """Ends the engine, once, and returns when it has ended, even if another thread ends it.
+        """Ends the engine once. Returns when the engine has ended, even if another thread ends it.
 
         Does nothing in a forked child, because the engine belongs to its parent.
 
@@ -345,7 +352,7 @@ class OpenEngine(Operations):
 
     @property
     def needs_shutdown(self) -> bool:
-        """Whether the engine is still open in this process and has to be ended."""
+        """Whether the engine was opened in this process and has not ended yet."""
         return not self._is_ended and os.getpid() == self._process
 
     def __del__(self) -> None:
@@ -356,7 +363,7 @@ class OpenEngine(Operations):
         self.release()
 
     def release(self) -> None:
-        """Ends the engine in the background, because the program has dropped it."""
+        """Ends the engine in the background, after the program has dropped it without closing it."""
         self.is_closed = True
         self.native.release()
         self.processes.close()
@@ -371,15 +378,15 @@ def sqlite_file(url: str) -> str | None:
         return None
     path = url.removeprefix("sqlite:").partition("?")[0]
     if path.startswith("//"):
-        # a third slash has no meaning: an absolute path begins with four
+        # a third slash has no meaning: before an absolute path a URL has four slashes
         path = path[2:].removeprefix("/")
     return os.path.abspath(unquote(path))
 
 
 def _no_workflow_error(value: Any) -> InvalidArgument:
-    """Returns the error for a value that is given as a workflow, and is none."""
+    """Returns the error for a value that was given as a workflow, but is not a workflow."""
     if inspect.iscoroutine(value):
-        # no code will await it
+        # closed, because no code will await the coroutine
         value.close()
     if isinstance(value, str):
         return InvalidArgument(
@@ -393,12 +400,12 @@ def _no_workflow_error(value: Any) -> InvalidArgument:
 
 
 def called_in_workflow_error(verb: str, workflow: Any) -> InvalidArgument:
-    """Returns the error for the start of an execution in the code of a workflow, where a replay would repeat
-    it.
+    """Returns the error for a call of `start` or `run` in the code of a workflow. A replay would repeat the
+    call.
 
     Args:
         verb: The called method: `start` or `run`.
-        workflow: The workflow, as it was given.
+        workflow: The workflow, as the caller has given it.
     """
     found, bound_args, _ = start_target(workflow)
     name = f"{'self.' if bound_args else ''}{getattr(found, '__name__', found)}"

@@ -22,11 +22,11 @@ T = TypeVar("T")
 
 
 class PendingReply(Generic[T]):
-    """The reply that a native call will give: `wait` in sync code, `await` in async code.
+    """The reply that a native call will give. Sync code calls `wait`; async code awaits this object.
 
     Args:
         call: The call.
-        convert: Converts the value of the call.
+        convert: The function that converts the value of the call.
     """
 
     __slots__ = ("_call", "_convert")
@@ -55,12 +55,12 @@ class Operations:
     port: _native.Port | None
 
     def _outside_workflow(self, operation: str) -> _native.Engine:
-        """Returns the native engine; rejects an operation that the code of a workflow requests."""
+        """Returns the native engine. Rejects an operation that is called in the code of a workflow."""
         forbid_in_workflow(f"engine.{operation}")
         return self.native
 
     def get_handle(self, workflow_id: str, workflow: Any = None) -> PendingReply[_native.Handle]:
-        """Looks an execution up, and checks its workflow, if one is given."""
+        """Finds an execution, and checks its workflow if the caller has given one."""
         bounds.check_storable_text("workflow_id", workflow_id)
         name = None if workflow is None else workflow_name(workflow)
         native = self._outside_workflow("get")
@@ -78,7 +78,7 @@ class Operations:
         return PendingReply(self._outside_workflow("show").show(workflow_id, self.port), record_of)
 
     def list(self, filter: Filter, after: str | None, limit: int) -> PendingReply[builtins.list[Execution]]:
-        """Lists the executions that match."""
+        """Lists the executions that match the filter."""
         bounds.check_count("limit", limit, 1)
         if after is not None:
             bounds.check_storable_text("after", after)
@@ -86,19 +86,19 @@ class Operations:
         return PendingReply(native.list(self.port, filter_tuple(filter), after, limit), _executions)
 
     def count(self, filter: Filter) -> PendingReply[int]:
-        """Counts the executions that match."""
+        """Counts the executions that match the filter."""
         native = self._outside_workflow("count")
         return PendingReply(native.list(self.port, filter_tuple(filter), None, 0), _identity)
 
     def cancel_all(self, filter: Filter) -> PendingReply[BulkResult]:
-        """Cancels the executions that match."""
+        """Cancels the executions that match the filter."""
         native = self._outside_workflow("cancel_all")
         conditions = filter_tuple(filter)
         _reject_empty(conditions, 'cancel_all(queue="emails")')
         return PendingReply(native.act_on_all(self.port, conditions, True), _bulk_result)
 
     def resume_all(self, filter: Filter) -> PendingReply[BulkResult]:
-        """Continues the executions that match."""
+        """Continues the executions that match the filter."""
         native = self._outside_workflow("resume_all")
         conditions = filter_tuple(filter)
         _reject_empty(conditions, 'resume_all(status="failed")')
@@ -120,7 +120,7 @@ class Operations:
         return PendingReply(native.dead_letters(limit, self.port), dead_letters)
 
     def queues(self) -> PendingReply[builtins.list[QueueInfo]]:
-        """Lists the stored queues, by name."""
+        """Lists the stored queues, sorted by name."""
         return PendingReply(self._outside_workflow("queues").queues(self.port), queue_infos)
 
     def set_queue(self, queue: Queue) -> PendingReply[QueueInfo]:
@@ -152,7 +152,7 @@ def _bulk_result(counts: Any) -> BulkResult:
 
 
 def _reject_empty(conditions: tuple[Any, ...], example: str) -> None:
-    """Rejects a filter that selects all executions."""
+    """Rejects a filter without conditions, which would select all executions."""
     if all(condition is None or condition == [] for condition in conditions):
         raise InvalidArgument(f"give at least one condition, as in {example}")
 

@@ -15,30 +15,35 @@ from stepfast._values import DecodeError, decode
 
 @dataclass(frozen=True, slots=True)
 class Execution:
-    """An execution, as lists show it.
+    """An execution, as `list` and `show` return it.
 
     Attributes:
-        workflow_id: Its workflow_id.
-        workflow: The name of its workflow.
-        status: Its status.
-        is_parked: Whether it is parked: then it continues only when it is resumed.
-        parent: The key of the parent, for a child. A key is accepted wherever a workflow_id is.
-        run_no: The number of its run: 1, and one more for each resume.
-        recoveries: How often it was continued after its worker had died.
-        created_at: The time at which its start was called, by the database's clock; it is durable somewhat
-            later.
-        ended_at: The time of its end; None before.
-        deadline_at: The time at which it is cancelled unless it has ended; None for no limit.
-        wake_at: The time at which it may begin, while it is scheduled; the time at which the earliest of its
-            sleeps ends, while it waits; None otherwise.
-        app_version: The version of the code that it is pinned to; None for any version.
-        queue: The queue that it was started in; None for no queue.
-        key: Its key within the queue; None for no key.
-        priority: Its priority: smaller ones begin first among those of its queue and key; 0 by default.
-        dedup_id: The id that no other unfinished execution of its queue has; None once it has ended.
-        debounce: The id by which its starts are debounced; None once it is due.
-        run_timeout: The time limit of its run, until it begins; None for no limit, and after it has begun.
-        attributes: Names with values by which lists can select it.
+        workflow_id: The execution's workflow_id.
+        workflow: The name of the execution's workflow.
+        status: The execution's status.
+        is_parked: Whether the execution is parked: then it continues only when it is resumed.
+        parent: The key of the parent; None for an execution without a parent. Methods that take a workflow_id
+            accept a key too.
+        run_no: A number that begins at 1, and grows by one when the execution is resumed after its end.
+        recoveries: The number of times that the execution was continued after its worker had died.
+        created_at: The time at which the start was called, by the database's clock. The start became durable
+            somewhat later.
+        ended_at: The time at which the execution ended; None before its end.
+        deadline_at: The time at which the execution is cancelled unless it has ended; None for no limit.
+        wake_at: For a scheduled execution, the time from which it may begin. For a waiting one, the time at
+            which the earliest of its sleeps ends. None otherwise.
+        app_version: The version of the code that a worker needs to run the execution; None for any version.
+        queue: The queue in which the execution was started; None for no queue.
+        key: The execution's key within the queue; None for no key.
+        priority: The execution's priority. Among executions of the same queue and key, smaller priorities
+            begin first. 0 by default.
+        dedup_id: The id that no other unfinished execution of the same queue has; None for no such id, and
+            after the end of the execution.
+        debounce: The id by which starts of the execution are debounced; None for no such id, and once the
+            execution is due.
+        run_timeout: The option `run_timeout` of the start; None for no limit, and after the execution has
+            begun.
+        attributes: Names with values by which lists find the execution.
     """
 
     workflow_id: str
@@ -63,7 +68,7 @@ class Execution:
 
     @property
     def duration(self) -> timedelta | None:
-        """The time from the call of its start to its end; None before its end."""
+        """The time from the call of the start to the end of the execution; None before its end."""
         return None if self.ended_at is None else self.ended_at - self.created_at
 
     @classmethod
@@ -77,18 +82,18 @@ class Execution:
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """A recorded outcome.
+    """The recorded outcome of a durable call.
 
     Attributes:
-        path: Its position in the execution, such as `3` or `2.1`.
-        name: The name of the step, or of the child's workflow; `sleep`.
+        path: The position of the call in the execution, such as `3` or `2.1`.
+        name: The name of the step, or of the child's workflow. `sleep` for a sleep.
         kind: `step`, `failed` (the error of a step), `abandoned` (a call that the code stopped waiting for),
             `sleep`, `child` (the end of a child; the value is its key) or `started` (the start of a child;
             the value is its key).
-        value: The value of a step, or the exception of a failed one. A `DecodeError` if this program cannot
-            read it.
-        recorded_at: The time of its delivery.
-        duration: The time from the call to its delivery.
+        value: The value of a step, or the exception of a failed step; a `DecodeError` if this program cannot
+            read the recorded value. See also `kind`.
+        recorded_at: The time at which the code received the outcome.
+        duration: The time from the call until the code received the outcome.
     """
 
     path: str
@@ -100,7 +105,7 @@ class Checkpoint:
 
     @classmethod
     def __stepfast_upgrade__(cls, fields: dict[str, Any]) -> dict[str, Any]:
-        # the field's name in earlier programs
+        # earlier programs have recorded `duration` as `took`
         return {"duration" if name == "took" else name: value for name, value in fields.items()}
 
 
@@ -109,9 +114,9 @@ class Attempt:
     """A failed attempt of a step.
 
     Attributes:
-        path: The position of the step.
+        path: The position of the step in the execution, such as `3` or `2.1`.
         number: The number of the attempt, from 1.
-        error: The exception with which it failed.
+        error: The exception with which the attempt failed.
         failed_at: The time of the failure.
     """
 
@@ -123,15 +128,15 @@ class Attempt:
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """Everything recorded of an execution.
+    """Everything that is recorded of an execution.
 
     Attributes:
         execution: The execution itself.
-        args: The arguments of its workflow by position; a `DecodeError` stands for arguments that cannot be
-            read.
-        kwargs: The arguments by name.
-        output: Its output, once it has completed.
-        error: The exception with which it failed, or the reason for which it was cancelled or is parked.
+        args: The workflow's arguments by position. If they cannot be read, a `DecodeError` stands for them.
+        kwargs: The workflow's arguments by name.
+        output: The output of a completed execution; None for any other execution.
+        error: The exception with which the execution failed, or the reason for which it was cancelled or is
+            parked; None otherwise.
         checkpoints: The recorded outcomes, in the order in which they were delivered.
         attempts: The failed attempts of steps.
     """
@@ -155,7 +160,7 @@ class Record:
 
 
 def execution_of(row: Any) -> Execution:
-    """Returns the execution of a row of the engine."""
+    """Converts a row of the native engine to an execution."""
     (workflow_id, workflow, status, is_parked, parent, run_no, recoveries, *rest) = row
     (
         created_at,
@@ -188,7 +193,7 @@ def execution_of(row: Any) -> Execution:
 
 
 def record_of(shown: Any) -> Record:
-    """Returns the record of an execution that the engine shows."""
+    """Converts the reply of the native engine's `show` to a record."""
     row, arguments, outcome, checkpoints, attempts = shown
     execution = execution_of(row)
     args, kwargs = arguments_of(readable(arguments))
@@ -212,7 +217,7 @@ def record_of(shown: Any) -> Record:
 
 
 def arguments_of(read: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Returns the arguments by position and by name. A value that is no list of both is the first
+    """Returns the arguments by position and by name. A value that is no list of both counts as the only
     argument."""
     both = cast("Sequence[Any]", read)
     if isinstance(read, list) and len(both) == 2:
@@ -221,8 +226,8 @@ def arguments_of(read: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
 
 
 def readable(recorded: Any) -> Any:
-    """Returns the value of recorded bytes, the exception of a recorded failure, or the `DecodeError` of
-    unreadable bytes."""
+    """Returns the value of recorded bytes or the exception of a recorded failure. For bytes that cannot be
+    read, returns the `DecodeError`."""
     try:
         if isinstance(recorded, bytes):
             return decode(recorded)

@@ -12,17 +12,17 @@ from typing import Final
 
 from stepfast.errors import InvalidArgument
 
-#: The signals that ask a program to end: that of supervisors, and Ctrl-C.
+#: The signals that ask a program to end. Supervisors send SIGTERM; Ctrl-C sends SIGINT.
 END_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 
 
 @contextlib.contextmanager
 def notify_on_end_signals(notify: Callable[[], object], advice: str = "call drain()") -> Generator[None]:
-    """Calls a function at each signal to end, instead of ending the program.
+    """Makes each of the `END_SIGNALS` call a function, instead of ending the program.
 
     Args:
-        notify: The function.
-        advice: What to do instead outside of the main thread, for the message.
+        notify: The function. A signal handler calls it in the main thread.
+        advice: The advice of the error message to callers outside of the main thread.
 
     Raises:
         InvalidArgument: This is not the main thread, the only one in which Python handles signals.
@@ -48,9 +48,9 @@ def notify_on_end_signals(notify: Callable[[], object], advice: str = "call drai
 def notify_loop_on_end_signals(
     loop: asyncio.AbstractEventLoop, notify: Callable[[], object]
 ) -> Generator[None]:
-    """Calls a function on an event loop at each signal to end, instead of ending the program.
+    """Makes each of the `END_SIGNALS` call a function on an event loop, instead of ending the program.
 
-    Handlers that were added to the loop stay in place, and are called too.
+    Signal handlers that the program has added to the loop stay in place, and are called too.
 
     Raises:
         InvalidArgument: The loop does not run in the main thread.

@@ -12,16 +12,16 @@ StatusText: TypeAlias = Literal[
 
 
 class Status(StrEnum):
-    """The status of an execution. Each one equals its text: `Status.COMPLETED == "completed"`.
+    """The status of an execution. Each status equals its text: `Status.COMPLETED == "completed"`.
 
     Attributes:
-        SCHEDULED: It begins later: its `delay` or its `start_at` has not passed.
-        QUEUED: It waits for a worker, or it is parked.
-        RUNNING: A worker runs it.
-        WAITING: It waits for a sleep or a child, and takes no memory.
-        COMPLETED: It has ended with an output.
-        FAILED: It has ended with an exception.
-        CANCELLED: It was cancelled, or its time limit was reached.
+        SCHEDULED: The execution begins later: its `delay` or its `start_at` has not passed.
+        QUEUED: The execution waits for a worker, or is parked.
+        RUNNING: A worker runs the execution.
+        WAITING: The execution waits for a sleep or a child, and takes no memory.
+        COMPLETED: The execution has ended with an output.
+        FAILED: The execution has ended with an exception.
+        CANCELLED: The execution was cancelled, or its time limit was reached.
     """
 
     SCHEDULED = "scheduled"

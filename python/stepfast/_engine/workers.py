@@ -14,16 +14,16 @@ class Worker:
     """An engine or a client that is registered with a database.
 
     Attributes:
-        id: Its number in the database.
-        host: The name of its machine.
-        pid: The number of its process on that machine.
-        is_alive: Whether it seems to be alive; on Postgres, whether its lease has not expired.
-        is_client: Whether it is a client, which runs nothing.
+        id: The number of the engine or client in the database.
+        host: The name of the machine of its process.
+        pid: The id of its process on that machine.
+        is_alive: Whether it seems to be alive. On Postgres that means that its lease has not expired.
+        is_client: Whether it is a client, which runs no executions.
         app_version: The version of the code that it runs; `None` if it has no version.
         workflows: The names of the workflows that it can run.
         running: The number of executions that it runs.
-        registered_at: When it registered.
-        lease_expires_at: When its lease expires unless it is renewed; `None` on SQLite.
+        registered_at: The time at which it registered.
+        lease_expires_at: The time at which its lease expires unless a heartbeat renews it; `None` on SQLite.
     """
 
     id: int
@@ -44,10 +44,11 @@ class Unclaimable:
 
     Attributes:
         workflow: The name of the workflow.
-        app_version: The version of the code to which the executions are pinned; `None` for any version.
+        app_version: The version of the code that a worker needs to run the executions; `None` for any
+            version.
         executions: The number of executions.
-        is_version_missing: Whether live workers have the workflow, but none of that version; False if none
-            has the workflow.
+        is_version_missing: Whether live workers have the workflow, but only in other versions. False if no
+            live worker has the workflow.
     """
 
     workflow: str
@@ -61,8 +62,10 @@ class WorkerOverview:
     """The workers of a database, and the executions that none of them can run.
 
     Attributes:
-        workers: Engines and clients, the oldest first. A dead one is listed until it is taken over.
-        unclaimable: Ready executions that wait for a worker with their workflow in their version.
+        workers: Engines and clients, the oldest first. A dead engine is listed until another worker takes it
+            over.
+        unclaimable: Ready executions that no live worker can run, because none has their workflow in their
+            version.
     """
 
     workers: tuple[Worker, ...]
@@ -70,7 +73,7 @@ class WorkerOverview:
 
 
 def worker_overview(rows: Any) -> WorkerOverview:
-    """Converts the rows of the engine."""
+    """Converts the rows of the native engine to an overview."""
     workers, unclaimable = rows
     return WorkerOverview(
         tuple(_worker(*row) for row in workers), tuple(Unclaimable(*row) for row in unclaimable)
