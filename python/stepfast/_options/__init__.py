@@ -1,1 +1,1 @@
-"""Options of a start, and declarations of queues."""
+"""The options of starts, and the declarations of queues."""

@@ -1,4 +1,4 @@
-"""Queues, in which executions wait, and the limits under which they leave them."""
+"""Declarations of queues: their limits, and the checks and conversions of these."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from stepfast._validation.text import short_repr
 from stepfast._validation.times import to_datetime
 from stepfast.errors import InvalidArgument
 
-#: The name of the queue of all executions without a queue of their own, as `serve_queues` and filters use it.
+#: The name that stands for executions without a queue of their own, in `serve_queues` and in filters.
 DEFAULT_QUEUE: Final = "default"
-#: The policies for a queue that is stored with other limits.
+#: The values of `on_conflict`: what to do about a queue that is stored with other limits.
 CONFLICT_POLICIES: Final = ("update", "keep", "reject")
 
 #: The maximum weight of a key, and the maximum number of keys of a queue that have a weight.
 MAX_KEY_WEIGHT: Final = 1_000
 MAX_WEIGHTED_KEYS: Final = 1_000
 
-#: A rate for the engine: starts, period in milliseconds, burst.
+#: A rate for the native engine: number of starts, period in milliseconds, burst.
 RateTuple = tuple[int, int, int | None]
-#: A queue for the engine: name; limits of concurrency in all processes, per worker, and per key; rate, and
-#: rate per key; maximum depth; weights of keys.
+#: A queue for the native engine. The parts are the name, the limit of concurrency in all processes, that per
+#: worker, that per key, the rate, the rate per key, the maximum depth, and the weights of keys.
 QueueTuple = tuple[
     str,
     int | None,
@@ -40,18 +40,19 @@ QueueTuple = tuple[
 
 @dataclass(frozen=True, slots=True, init=False)
 class Rate:
-    """How often executions begin: at most `starts` in any period of `per`, as fast as they come; or, with a
-    `burst`, spaced evenly.
+    """A limit on how often executions begin: at most `starts` in any period of `per`. With a `burst`, the
+    beginnings are also spaced evenly.
 
-    An execution begins when an engine takes it: for the first time, or again after its worker died, it was
-    requeued, or it was resumed. An execution that continues after a wait does not begin again.
+    An execution begins when an engine takes it for the first time. It begins again when an engine takes it
+    after the death of its worker, a requeue or a resume. An execution that continues after a wait does not
+    begin again.
 
     Args:
-        starts: The number of starts, at least 1.
-        per: The period, as seconds or as a `timedelta`, from 0.001 s to a year. It is kept in seconds.
-        burst: With a burst, executions begin evenly spaced, one every `per / starts`, and this many may begin
-            at once after a pause: 1 for none. Without a burst they begin as fast as they can until there were
-            `starts` of them.
+        starts: The number of executions that may begin in a period, at least 1.
+        per: The period, as seconds or as a `timedelta`, from 0.001 s to a year. The attribute is in seconds.
+        burst: With a burst, executions begin evenly spaced, one every `per / starts`. After a pause, this
+            number of executions may begin at once; with 1, all are spaced. None by default: executions begin
+            without spacing until `starts` have begun in the period.
 
     Raises:
         InvalidArgument: An argument is out of its bounds.
@@ -67,34 +68,36 @@ class Rate:
         seconds = to_seconds("the period of a rate", per, 0.001, 366 * 86_400)
         if burst is not None:
             bounds.check_count("the burst of a rate", burst, 1, bounds.MAX_QUEUE_LIMIT)
-        # the class is frozen
+        # plain assignment raises, because the class is frozen
         for name, value in (("starts", starts), ("per", seconds), ("burst", burst)):
             object.__setattr__(self, name, value)
 
 
 @dataclass(frozen=True, slots=True)
 class Queue:
-    """A queue and its limits, as code declares it: `Engine(url, queues=[Queue("emails", concurrency=100)])`.
-    An execution that is suspended in a sleep, or in a wait for a child, counts towards no limit.
+    """A queue and its limits, as code declares them: `Engine(url, queues=[Queue("emails",
+    concurrency=100)])`. An execution that is suspended in a sleep, or in a wait for a child, counts towards
+    no limit.
 
     Args:
-        name: The name, at most 255 bytes. `default` is the queue of the executions without a queue.
-        concurrency: The maximum number of its executions that run at a time in all processes together, at
+        name: The name, at most 255 bytes. The name `default` is reserved for executions without a queue.
+        concurrency: The maximum number of executions of the queue that run at a time in all processes
+            together, at least 1; no limit by default.
+        worker_concurrency: The maximum number of its executions that run at a time in any one engine, at
             least 1; no limit by default.
-        worker_concurrency: The maximum number that run at a time in any one engine; no limit by default.
-        key_concurrency: The maximum number of any one key that run at a time in all processes together; no
-            limit by default.
-        rate: How often its executions begin, in all processes together; no limit by default.
-        key_rate: How often executions of any one key begin; no limit by default.
-        max_depth: The maximum number of executions that wait in it for their beginning, delayed ones
-            included, at least 1; no limit by default. A further start raises `QueueFull`, or waits for
-            capacity, as its `on_full` says. A start from inside a workflow is never rejected.
-        key_weights: Keys with a larger share than others, and their weights, 1 to 1,000. Other keys have the
-            weight 1: where slots are short, a key gets as many times the share of another as its weight says.
-            At most 1,000 keys.
-        on_conflict: What happens if the queue is stored with other limits when an engine or client opens that
-            declares it: `update` stores these limits, for all processes at once; `keep` leaves the stored
-            ones; `reject` raises `QueueConflict`.
+        key_concurrency: The maximum number of executions of any one key that run at a time in all processes
+            together, at least 1; no limit by default.
+        rate: The limit on how often its executions begin, in all processes together; no limit by default.
+        key_rate: The limit on how often executions of any one key begin; no limit by default.
+        max_depth: The maximum number of executions of the queue that wait for their beginning, delayed ones
+            included, at least 1; no limit by default. A further start raises `QueueFull` or waits for
+            capacity; its option `on_full` decides. A start from inside a workflow is never rejected.
+        key_weights: Keys with a larger share of the queue than others, each with its weight from 1 to 1,000.
+            There are at most 1,000 such keys, and none by default. Other keys have the weight 1. When slots
+            are short, a key of weight 5 gets five times the share of a key of weight 1.
+        on_conflict: What an engine or client that declares the queue does when it opens, if the queue is
+            stored with other limits. `update` stores these limits, for all processes at once. `keep` leaves
+            the stored limits. `reject` raises `QueueConflict`. `update` by default.
 
     Raises:
         InvalidArgument: An argument is out of its bounds.
@@ -137,7 +140,7 @@ class Queue:
                     f"{rate_name} of queue {short_repr(self.name)} is {short_repr(rate)}, and must be a "
                     "Rate: write Rate(100, per=60)"
                 )
-        # a copy: the caller may change the original later
+        # a copy, because the caller may change the original later
         object.__setattr__(self, "key_weights", _check_weights(self.name, self.key_weights))
         if self.on_conflict not in CONFLICT_POLICIES:
             raise InvalidArgument(
@@ -148,22 +151,24 @@ class Queue:
 
 @dataclass(frozen=True, slots=True)
 class QueueInfo:
-    """A queue as it is stored.
+    """A queue and its limits, as they are stored.
 
     Attributes:
-        name: The name.
-        concurrency: The maximum number of its executions that run at a time in all processes together; `None`
+        name: The name of the queue.
+        concurrency: The maximum number of executions of the queue that run at a time in all processes
+            together; `None` for no limit.
+        worker_concurrency: The maximum number of its executions that run at a time in any one engine; `None`
             for no limit.
-        worker_concurrency: The maximum number that run at a time in any one engine; `None` for no limit.
-        key_concurrency: The maximum number of any one key that run at a time in all processes together;
-            `None` for no limit.
-        rate: How often its executions begin; `None` for no limit.
-        key_rate: How often executions of any one key begin; `None` for no limit.
-        max_depth: The maximum number of executions that wait in it for their beginning; `None` for no limit.
-        key_weights: Keys with a larger share than others, and their weights.
-        is_paused: Whether the queue is paused: no execution leaves it.
-        version: The number of changes of the queue, its creation included.
-        changed_at: When the queue was changed last.
+        key_concurrency: The maximum number of executions of any one key that run at a time in all processes
+            together; `None` for no limit.
+        rate: The limit on how often its executions begin, in all processes together; `None` for no limit.
+        key_rate: The limit on how often executions of any one key begin; `None` for no limit.
+        max_depth: The maximum number of executions of the queue that wait for their beginning, delayed ones
+            included; `None` for no limit.
+        key_weights: Keys with a larger share of the queue than others, each with its weight.
+        is_paused: Whether the queue is paused: then no execution of it begins.
+        version: A number that counts the changes of the queue, its creation included.
+        changed_at: The time of the last change of the queue.
     """
 
     name: str
@@ -180,7 +185,7 @@ class QueueInfo:
 
 
 def _check_weights(queue: str, given: Any) -> dict[str, int]:
-    """Returns a copy of a queue's weights after checking them."""
+    """Checks the weights of a queue's keys, and returns a copy of them."""
     if not isinstance(given, Mapping):
         raise InvalidArgument(
             f"key_weights of queue {short_repr(queue)} is {short_repr(given)}, and must be a dict: write "
@@ -202,7 +207,7 @@ def _check_weights(queue: str, given: Any) -> dict[str, int]:
 
 
 def queue_info(row: Any) -> QueueInfo:
-    """Converts a row of the engine."""
+    """Converts a row of the native engine to a queue."""
     name, limits, is_paused, version, changed_at = row
     concurrency, worker_concurrency, key_concurrency, rate, key_rate, max_depth, key_weights = limits
     return QueueInfo(
@@ -221,7 +226,7 @@ def queue_info(row: Any) -> QueueInfo:
 
 
 def queue_infos(rows: Any) -> list[QueueInfo]:
-    """Converts rows of the engine."""
+    """Converts rows of the native engine to queues."""
     return [queue_info(row) for row in rows]
 
 
@@ -237,11 +242,11 @@ def _rate_tuple(rate: Rate | None) -> RateTuple | None:
 
 
 def queue_tuple(queue: Any, where: str = "") -> QueueTuple:
-    """Converts a queue for the engine.
+    """Converts a queue for the native engine.
 
     Args:
         queue: The queue, as the caller has given it.
-        where: Where it was given, for the message.
+        where: The place at which the caller gave it, for the error message.
 
     Raises:
         InvalidArgument: The value is no `Queue`.
@@ -262,7 +267,7 @@ def queue_tuple(queue: Any, where: str = "") -> QueueTuple:
 
 
 def declared_queues(queues: Any) -> list[tuple[QueueTuple, str]]:
-    """Returns the queues that an engine or a client declares, each with its policy for conflicts.
+    """Returns the queues that an engine or a client declares, each with its `on_conflict`.
 
     Raises:
         InvalidArgument: A value is no queue, or two queues have the same name.
@@ -277,10 +282,10 @@ def declared_queues(queues: Any) -> list[tuple[QueueTuple, str]]:
 
 
 def served_queues(queues: Any) -> list[str] | None:
-    """Returns the names of the queues that an engine serves; `None` for all.
+    """Returns the names of the queues from which an engine takes executions; `None` for all queues.
 
     Raises:
-        InvalidArgument: A value is no name of a queue.
+        InvalidArgument: A value is neither the name of a queue nor a `Queue`.
     """
     if queues is None:
         return None
@@ -289,7 +294,7 @@ def served_queues(queues: Any) -> list[str] | None:
 
 
 def _to_list(what: str, given: Any, example: str) -> list[Any]:
-    """Returns an iterable as a list; rejects a single queue."""
+    """Returns an iterable as a list. Rejects a single queue that was given without a list."""
     if isinstance(given, (str, Queue)) or not hasattr(given, "__iter__"):
         raise InvalidArgument(f"{what} is {short_repr(given)}, and must be a list, as in {what}=[{example}]")
     return list(given)
@@ -300,10 +305,10 @@ def queue_name(queue: Any, what: str = "the queue's name") -> str:
 
     Args:
         queue: The queue, as the caller has given it.
-        what: The name of the option, for the message.
+        what: The name of the option, for the error message.
 
     Raises:
-        InvalidArgument: The value is neither.
+        InvalidArgument: The value is neither a name nor a `Queue`.
     """
     if isinstance(queue, Queue):
         return queue.name

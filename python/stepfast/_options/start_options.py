@@ -1,4 +1,4 @@
-"""The options of starts: what they are, and how they are checked."""
+"""The options of starts, and the checks of these options."""
 
 from __future__ import annotations
 
@@ -29,42 +29,45 @@ class StartOptions(TypedDict, total=False):
     same as leaving the option out. Durations are seconds or a `timedelta`.
 
     Attributes:
-        workflow_id: The execution's id, at most 1,024 bytes. It makes the start idempotent: a second start
-            with the same id, workflow and arguments leads to the first execution. By default the id is
-            generated, and sorts by time.
-        execution_timeout: The execution is cancelled unless it ends within this time from its start. No limit
-            by default.
-        run_timeout: The execution is cancelled unless it ends within this time from when it begins: time in a
-            queue does not count, waits and recoveries do. No limit by default.
-        wait_timeout: How long the call waits for an unreachable database, and with `on_full="wait"` for
-            capacity, before it raises `StoreUnavailable` or `QueueFull`. No limit by default. The start may
-            happen nevertheless; repeating it with the same workflow_id is safe.
-        queue: The queue in which the execution waits for a worker, as its name or as a `Queue`. It must be
-            declared, in this program or in another one. By default the execution has no queue, and begins at
-            once where it is started, if it can.
-        key: The execution's key within the queue, at most 1,024 bytes. Keys share a queue fairly, so that
-            none waits behind the backlog of another, and can have limits of their own. None by default.
+        workflow_id: The execution's id, at most 1,024 bytes. The id makes the start idempotent: a second
+            start with the same id, workflow and arguments returns the first execution. By default the id is
+            generated, and such ids sort by time.
+        execution_timeout: The time limit from the start of the execution to its end. An execution that takes
+            longer is cancelled. No limit by default.
+        run_timeout: The time limit from the moment at which the execution begins to its end. The time in the
+            queue before does not count; later waits and recoveries do. An execution that takes longer is
+            cancelled. No limit by default.
+        wait_timeout: The longest time for which the call waits for an unreachable database or, with
+            `on_full="wait"`, for capacity. Then it raises `StoreUnavailable` or `QueueFull`. No limit by
+            default. After `StoreUnavailable` the start may become durable nevertheless; repeating it with the
+            same workflow_id is safe.
+        queue: The queue in which the execution waits for a worker, as its name or as a `Queue`. This program
+            or another one must have declared the queue. By default the execution has no queue, and begins at
+            once in the engine that starts it, if possible.
+        key: The execution's key within the queue, at most 1,024 bytes. Keys share a queue fairly, so that no
+            key waits behind the backlog of another. The queue can limit its keys. None by default.
         priority: The priority among executions of the same queue and key: smaller numbers come first. 0 by
             default.
-        dedup_id: At most one unfinished execution of the queue has this id, whatever its key is; at most
+        dedup_id: An id that at most one unfinished execution of the queue has, whatever its key is; at most
             1,024 bytes. None by default.
         on_duplicate: What the start does if an unfinished execution has its `dedup_id`: `reject` raises
-            `DedupConflict`, `return_existing` leads to that execution, if it is of the same workflow.
-            `reject` by default.
+            `DedupConflict`, `return_existing` returns that execution, if it is of the same workflow. `reject`
+            by default.
         on_full: What the start does if the queue has reached its `max_depth`: `reject` raises `QueueFull`,
             `wait` waits for capacity for at most `wait_timeout`. `reject` by default.
-        delay: The execution begins no earlier than this long after its start was accepted, and enters its
-            queue only then. No delay by default.
-        start_at: The same as a point in time: a datetime with a time zone, by the clock of the database.
-        debounce: Starts of this workflow in this queue with the same debounce id are one execution until it
-            is due: each of them postpones it to its own `delay` from then, and replaces its arguments, key,
-            priority and `run_timeout`. At most 1,024 bytes; the arguments may have at most 64 KiB. None by
-            default.
-        max_delay: The longest time for which debounced starts postpone the execution, from the first of them.
+        delay: The time span from the start until the execution is due. The execution enters its queue only
+            then. No delay by default.
+        start_at: The time at which the execution is due, instead of a `delay`: a datetime with a time zone,
+            by the clock of the database. None by default.
+        debounce: The debounce id, at most 1,024 bytes. Starts of this workflow in this queue with the same
+            debounce id are merged into one execution until it is due. Each further start moves the due time
+            to its own `delay` from then, and replaces the arguments, the key, the priority and the
+            `run_timeout`. The arguments may have at most 64 KiB. None by default.
+        max_delay: The longest time for which debounced starts postpone the execution, from the first start.
             No limit by default.
-        attributes: Names with values by which lists find the execution: `engine.list(attributes=…)`. They
-            never change, and children do not inherit them. At most 64, with names of at most 128 bytes and
-            values of at most 1,024 bytes. None by default.
+        attributes: Names with values by which lists find the execution: `engine.list(attributes=…)`.
+            Attributes never change, and children do not inherit them. There are at most 64, with names of at
+            most 128 bytes and values of at most 1,024 bytes. None by default.
     """
 
     workflow_id: str | None
@@ -88,22 +91,24 @@ class CheckedOptions(NamedTuple):
     """Options that were checked.
 
     Attributes:
-        values: The given options: names of queues, seconds, and copies of attributes.
-        native: The same for the engine.
+        values: The given options by name, without those that are None. A queue is its name, a time span is in
+            seconds, and attributes are a copy.
+        native: The same options for the native engine.
     """
 
     values: dict[str, Any]
     native: _native.StartOptions
 
     def refuse(self, reasons: Mapping[str, str], place: str) -> None:
-        """Raises an error if an option is given that cannot hold.
+        """Raises an error if an option is given that this kind of start does not allow.
 
         Args:
-            reasons: The options that cannot hold, each with its reason and with what to do.
-            place: Where they cannot hold, for the message.
+            reasons: The options that the kind of start does not allow. The text of each gives the reason and
+                an advice.
+            place: The kind of start, such as `an outbox`, for the error message.
 
         Raises:
-            InvalidArgument: One of them is given.
+            InvalidArgument: Such an option is given.
         """
         for name, value in self.values.items():
             if name in reasons and not (name == "on_duplicate" and value == "reject"):
@@ -111,10 +116,10 @@ class CheckedOptions(NamedTuple):
 
 
 def check_options(given: Mapping[str, Any]) -> CheckedOptions:
-    """Returns the options after checking them.
+    """Checks the options of a start, and returns them.
 
     Args:
-        given: The options, as of `StartOptions`.
+        given: The options by name; see `StartOptions`.
 
     Raises:
         InvalidArgument: An option is out of its bounds, or does not go with another one.
@@ -137,7 +142,7 @@ def check_options(given: Mapping[str, Any]) -> CheckedOptions:
 
 
 def _check_together(values: dict[str, Any]) -> None:
-    """Checks options that need, or exclude, one another."""
+    """Checks options that need one another, or exclude one another."""
     if values.get("on_duplicate", "reject") != "reject" and "dedup_id" not in values:
         raise InvalidArgument(
             f"on_duplicate is {short_repr(values['on_duplicate'])}, and needs a dedup_id: give dedup_id= too"
@@ -199,7 +204,7 @@ def _check_priority(value: Any) -> int:
     return int(value)
 
 
-#: The check of each option, which returns its value.
+#: The function that checks each option, and returns its checked value.
 _CHECKS: Final[dict[str, Callable[[Any], Any]]] = {
     "workflow_id": _id_check("workflow_id"),
     "execution_timeout": _timeout_check("execution_timeout"),

@@ -1,1 +1,1 @@
-"""The names that the code of workflows uses: workflows, steps, children, sleeps, limits in time."""
+"""The building blocks of workflow code: workflows, steps, children, sleeps and time limits."""

@@ -17,14 +17,14 @@ if TYPE_CHECKING:
 
 R = TypeVar("R", covariant=True)
 
-#: The options that no child can have, with the reason and with what to do.
+#: The options that no child can have. The text of each gives the reason and an advice.
 _NOT_FOR_CHILDREN: Final = {
     "debounce": "cannot be debounced: leave it out, or start the execution in a step",
     "max_delay": "cannot be debounced: leave it out, or start the execution in a step",
     "wait_timeout": "waits for the database as long as its workflow does: leave it out",
     "on_full": "is never rejected by a full queue, and does not wait for capacity: leave it out",
 }
-#: The same for children that their workflow may await.
+#: The options that a child cannot have if its parent may await it, as in `_NOT_FOR_CHILDREN`.
 _NOT_FOR_AWAITED: Final = {
     **_NOT_FOR_CHILDREN,
     "workflow_id": "is identified by its call: leave it out, or use start_detached(...)",
@@ -68,20 +68,20 @@ class Child(_ChildReference, Generic[R]):
     __slots__ = ()
 
     def result(self) -> R:
-        """Waits for the child's output: a durable call, in the workflow that started the child.
+        """Waits for the child's output. This is a durable call in the workflow that started the child.
 
         Raises:
             WorkflowCancelled: The child was cancelled, but this workflow was not.
             InvalidArgument: The caller is not the code of a workflow.
-            Exception: The exception that the child has raised; `WorkflowFailed` if it failed without an
-                exception of Python.
+            Exception: The exception that the child has raised; `WorkflowFailed` if the child failed without
+                an exception of Python.
         """
         output: R = wait_for_call(self._result_call())
         return output
 
 
 class AsyncChild(_ChildReference, Generic[R]):
-    """A child that an async workflow has started; awaiting it is awaiting its output.
+    """A child that an async workflow has started. Awaiting this object waits for the child's output.
 
     Attributes:
         workflow_id: The child's workflow_id.
@@ -90,13 +90,13 @@ class AsyncChild(_ChildReference, Generic[R]):
     __slots__ = ()
 
     def result(self) -> Coroutine[object, None, R]:
-        """Waits for the child's output: a durable call, in the workflow that started the child.
+        """Waits for the child's output. This is a durable call in the workflow that started the child.
 
         Raises:
             WorkflowCancelled: The child was cancelled, but this workflow was not.
             InvalidArgument: The caller is not the code of a workflow.
-            Exception: The exception that the child has raised; `WorkflowFailed` if it failed without an
-                exception of Python.
+            Exception: The exception that the child has raised; `WorkflowFailed` if the child failed without
+                an exception of Python.
         """
         return self._result_call()
 
@@ -105,7 +105,7 @@ class AsyncChild(_ChildReference, Generic[R]):
 
 
 def outside_workflow_error(workflow: Workflow[..., Any]) -> InvalidArgument:
-    """Returns the error for a child that is started outside of workflows."""
+    """Returns the error for code outside of workflows that starts a child."""
     return InvalidArgument(
         f"workflow {workflow.name!r} is started as a child, but the caller is not the code of a workflow: "
         "use engine.start(...) or engine.run(...) here"
@@ -123,13 +123,13 @@ def call_child(
 
     Args:
         workflow: The workflow.
-        branch: The branch whose code calls it.
-        args: Arguments by position.
-        kwargs: Arguments by name.
-        options: The options of the child's start.
+        branch: The branch whose code calls the workflow.
+        args: The workflow's arguments by position.
+        kwargs: The workflow's arguments by name.
+        options: The options of the child's start; None for the defaults.
 
     Returns:
-        The output; an awaitable of it in async code.
+        In sync code the output, in async code an awaitable of the output.
     """
     if workflow.is_async and not branch.is_on_loop:
         raise InvalidArgument(
@@ -159,9 +159,9 @@ def call_child_in_thread(
 
     Args:
         workflow: The workflow.
-        args: Arguments by position.
-        kwargs: Arguments by name.
-        options: The options of the child's start.
+        args: The workflow's arguments by position.
+        kwargs: The workflow's arguments by name.
+        options: The options of the child's start; None for the defaults.
 
     Returns:
         An awaitable of the output.
@@ -184,17 +184,18 @@ def start_child(
     is_detached: bool = False,
     options: CheckedOptions | None = None,
 ) -> Any:
-    """Starts a child of the workflow whose code calls this.
+    """Starts a child of the workflow whose code calls this function.
 
     Args:
         workflow: The workflow.
-        args: Arguments by position.
-        kwargs: Arguments by name.
-        is_detached: Whether the child is not cancelled with its workflow, and cannot be awaited.
-        options: The options of the child's start.
+        args: The workflow's arguments by position.
+        kwargs: The workflow's arguments by name.
+        is_detached: Whether the child is detached: it continues if the parent is cancelled, and the parent
+            cannot await it.
+        options: The options of the child's start; None for the defaults.
 
     Returns:
-        A reference to the child, or the workflow_id of a detached one; an awaitable of it in async code.
+        A reference to the child; for a detached child its workflow_id. In async code an awaitable of either.
     """
     branch = current_branch()
     if branch is None:

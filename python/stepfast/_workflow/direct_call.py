@@ -1,4 +1,4 @@
-"""Direct calls of workflows, of which nothing is recorded."""
+"""Direct calls of workflows, which record nothing."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from stepfast._workflow.registry import open_engines
 
 
 def warn_of_direct_call(name: str) -> None:
-    """Warns of a workflow that is called as a plain function although an engine is open in this process. In
-    the body of a step such a call is harmless: the outcome of the step is recorded.
+    """Warns of a workflow that is called as a plain function although an engine is open in this process. Does
+    not warn in the body of a step, whose outcome is recorded anyway.
 
     Args:
         name: The name of the workflow.

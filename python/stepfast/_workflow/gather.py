@@ -1,4 +1,4 @@
-"""Concurrent calls that a replay repeats: `gather`, `map` and `as_completed`."""
+"""Concurrent calls that end in the same order in a replay: `gather`, `map` and `as_completed`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ R3 = TypeVar("R3")
 R4 = TypeVar("R4")
 T = TypeVar("T")
 
-#: Maximum number of items of a sync `map` that run at a time.
+#: The maximum number of concurrent calls of a sync `map` without a `concurrency`.
 DEFAULT_THREADS = 16
 
 
@@ -69,17 +69,18 @@ def gather(*calls: Any) -> Any:
     """Makes calls concurrently, and waits for all of them.
 
     Args:
-        calls: In async code awaitables: `await gather(reserve(1), charge(2))`. In sync code functions without
-            arguments, each of which runs in a thread: `gather(lambda: reserve(1), lambda: charge(2))`.
+        calls: In async code the calls are awaitables: `await gather(reserve(1), charge(2))`. In sync code
+            they are functions without arguments, each of which runs in a thread: `gather(lambda: reserve(1),
+            lambda: charge(2))`.
 
     Returns:
         The outputs, in the order of the calls.
 
     Raises:
-        Exception: The exception of the first call that fails. In async code the other calls are cancelled; in
-            sync code they end first.
-        InvalidArgument: An argument is no call: a sync step that is written with its arguments has run
-            already.
+        Exception: The exception of the first call that fails. In async code the other calls are cancelled. In
+            sync code the exception is raised after the other calls have ended.
+        InvalidArgument: An argument is no such call. An example is `gather(reserve(1))` in sync code, where
+            the step has run already.
     """
     branch = current_branch()
     is_async = not calls or any(not callable(call) for call in calls)
@@ -94,11 +95,14 @@ def gather(*calls: Any) -> Any:
 
 
 def _not_a_call_error(number: int, calls: tuple[Any, ...]) -> InvalidArgument:
-    """Returns the error for an argument of `gather` that cannot be awaited: how to write the call."""
+    """Returns the error for an argument of `gather` that is no call. The message shows how to write the call.
+
+    Closes all coroutines among the arguments.
+    """
     kind = type(calls[number - 1]).__qualname__
     for call in calls:
         if isinstance(call, Coroutine):
-            # closed, as no code awaits it any more
+            # closed, because no code will await the coroutine
             call.close()
     if is_on_loop():
         return InvalidArgument(
@@ -139,25 +143,26 @@ def map(
     concurrency: int | None = None,
     progress: Callable[[int, int], object] | None = None,
 ) -> Any:
-    """Calls `function` for every item, concurrently, and waits for all calls. With a `concurrency`, a map
-    may have a million items: each takes about 200 bytes of memory beside its item and its output.
+    """Calls `function` for every item, concurrently, and waits for all calls. With a `concurrency`, a map may
+    have a million items: each call takes about 200 bytes of memory beside its item and its output.
 
     Args:
         function: A step, a workflow, a workflow with `options`, as in `send.options(queue="emails")`, or any
             function that calls steps or workflows. In async code, its result is awaited.
-        items: The arguments of the calls, one per call.
-        concurrency: Maximum number of calls at a time, at least 1. By default, async code makes all calls at
-            once, and sync code, where each call takes a thread, 16 at a time. A replay must use the same
-            number.
-        progress: Called whenever an item is done, with the number of finished items and the number of all
-            items; not called for what a replay repeats. An exception that it raises fails the map. None by
-            default.
+        items: The arguments of the calls, one argument per call.
+        concurrency: The maximum number of calls at a time, at least 1. By default, async code makes all calls
+            at once. Sync code, where each call takes a thread, makes 16 calls at a time by default. A replay
+            must use the same number.
+        progress: A function that is called whenever a call has ended, with the number of ended calls and the
+            number of all items. It is not called while a replay repeats recorded outcomes. An exception that
+            it raises fails the map. None by default.
 
     Returns:
         The outputs, in the order of the items.
 
     Raises:
-        Exception: The exception of the first call that fails; no further calls begin.
+        Exception: The exception of the first call that fails. No further calls begin. In async code the other
+            calls are cancelled. In sync code the exception is raised after they have ended.
         InvalidArgument: `concurrency` is less than 1.
     """
     if concurrency is not None:
@@ -171,8 +176,8 @@ def map(
 async def _map_async(
     function: Callable[[Any], Awaitable[R]], items: list[Any], concurrency: int, progress: Progress | None
 ) -> list[R]:
-    """Calls `function` for at most `concurrency` items at a time. Each item has a task while it runs. The
-    tasks are made in the order of the items, so that each has the same position in a replay."""
+    """Calls `function` for at most `concurrency` items at a time. Each call has a task while it runs. The
+    tasks are made in the order of the items, so that each task has the same position in a replay."""
     outputs: list[Any] = []
     indexes: dict[asyncio.Future[R], int] = {}
     ended: asyncio.Queue[asyncio.Future[R]] = asyncio.Queue()
@@ -217,8 +222,8 @@ async def _gather_async(calls: Iterable[Awaitable[R]], collect: Callable[[Iterab
 
 
 async def _raise_after(failed: asyncio.Future[Any], others: Iterable[asyncio.Future[Any]]) -> Any:
-    """Waits for the end of the other tasks, which are cancelled, and raises the exception of the failed
-    one."""
+    """Waits for the ends of the other tasks, which the caller has cancelled, and raises the exception of the
+    failed task."""
     if others := list(others):
         await asyncio.wait(others)
     branch = current_branch()
@@ -228,12 +233,12 @@ async def _raise_after(failed: asyncio.Future[Any], others: Iterable[asyncio.Fut
 
 
 class as_completed(Generic[R]):
-    """Iterates over awaitables in the order in which they end:
-    `async for task in as_completed(calls): print(await task)`. A replay repeats the order, unlike that of
-    `asyncio.as_completed`.
+    """Iterates over awaitables in the order in which they end: `async for task in as_completed(calls):
+    print(await task)`. A replay repeats this order. With `asyncio.as_completed`, a replay could not repeat
+    it.
 
     Args:
-        calls: Calls, coroutines or tasks.
+        calls: The awaitables: calls of steps or workflows, coroutines or tasks.
     """
 
     def __init__(self, calls: Iterable[Awaitable[R]]) -> None:
@@ -253,7 +258,7 @@ def make_task(call: Awaitable[R]) -> asyncio.Future[R]:
 
 
 def is_failed(task: asyncio.Future[Any]) -> bool:
-    """Returns whether a task has ended without an output."""
+    """Returns whether a task has ended by a cancellation or an exception."""
     return task.done() and (task.cancelled() or task.exception() is not None)
 
 

@@ -14,8 +14,9 @@ _instances: Final[dict[tuple[type, str], Instance]] = {}
 
 class Instance:
     """Base of classes whose instances contain the configuration of a program: clients, pools, addresses. Only
-    the name of such an object is recorded, so a workflow can be a method of it, or take it as an argument.
-    After a crash the program creates it again, under the same name, before it opens its engine.
+    the name of an instance is recorded. So a workflow can be a method of the instance, or take the instance
+    as an argument. After a crash the program creates the instance again, under the same name, before it opens
+    its engine.
 
         class Shop(stepfast.Instance):
             def __init__(self, name: str, url: str) -> None:
@@ -33,11 +34,11 @@ class Instance:
             old one.
 
     Raises:
-        InvalidArgument: The name is empty.
+        InvalidArgument: The name is no text, or is empty.
     """
 
     def __init__(self, name: str) -> None:
-        # after a crash, a name of another type would not be found
+        # with a name of another type, the instance would not be found after a crash
         if not isinstance(cast("object", name), str) or not name:
             raise InvalidArgument(
                 f"an instance of {type(self).__qualname__} needs a name, not {short_repr(name)}"

@@ -18,7 +18,7 @@ _registered: Final[dict[str, Workflow[..., Any]]] = {}
 #: whose cells are executed again.
 open_engines: Final[weakref.WeakSet[Host]] = weakref.WeakSet()
 
-#: The advice if one function makes several workflows.
+#: The advice of error messages if one function defines several workflows of the same name.
 DISTINCT_NAMES_ADVICE: Final = (
     'Let the function that makes them give each a name of its own: @workflow(name=f"…")'
 )
@@ -30,12 +30,12 @@ def registered_workflows() -> list[Workflow[..., Any]]:
 
 
 def registered_workflow(name: str) -> Workflow[..., Any] | None:
-    """Returns the workflow with this name, if the program has defined one."""
+    """Returns the workflow that the program has defined under this name; None if there is none."""
     return _registered.get(name)
 
 
 def register(workflow: Workflow[..., Any]) -> None:
-    """Registers a workflow for the engines that open from now on, and for open ones that know its name.
+    """Registers a workflow for the engines that open from now on, and for open engines that know its name.
 
     Raises:
         InvalidArgument: Another workflow has the name.
@@ -59,7 +59,7 @@ def register(workflow: Workflow[..., Any]) -> None:
 
 
 def reject_replaced(workflow: Workflow[..., Any]) -> None:
-    """Rejects a workflow whose name now belongs to another one, made by the same code with other values.
+    """Rejects a workflow whose name now belongs to another one that the same code has made with other values.
 
     Raises:
         InvalidArgument: The workflow was replaced.
@@ -73,7 +73,8 @@ def reject_replaced(workflow: Workflow[..., Any]) -> None:
 
 
 def _is_variant(one: Workflow[..., Any], other: Workflow[..., Any]) -> bool:
-    """Whether two workflows have the same code, with other values in closures or defaults of arguments."""
+    """Returns whether two workflows have the same code, but other values in closures or defaults of
+    arguments."""
     functions: list[Any] = [inspect.unwrap(one.function), inspect.unwrap(other.function)]
     codes = [getattr(function, "__code__", function) for function in functions]
     return one is not other and codes[0] is codes[1] and _value_ids(functions[0]) != _value_ids(functions[1])
@@ -88,6 +89,6 @@ def _value_ids(function: Any) -> list[int]:
         try:
             values.append(cell.cell_contents)
         except ValueError:
-            # not assigned yet
+            # the variable of the cell has no value yet
             values.append(cell)
     return [id(value) for value in values]

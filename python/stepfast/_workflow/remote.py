@@ -10,7 +10,7 @@ from stepfast._validation import bounds
 from stepfast._workflow.startable import Startable
 
 if TYPE_CHECKING:
-    # type checkers know defaults of type variables by this module, which need not be installed
+    # for type checkers only: this module has type variables with defaults, and need not be installed
     from typing_extensions import ParamSpec, TypeVar
 
     P = ParamSpec("P", default=...)
@@ -24,24 +24,25 @@ else:
 
 class Unspecified:
     """A type that no program uses. Overloads for `RemoteWorkflow[[Unspecified], Unspecified]` accept a
-    `RemoteWorkflow("send")` without types where it stands in a call: pyright cannot infer its types there."""
+    `RemoteWorkflow("send")` without types as an argument of a call: pyright cannot infer its types there."""
 
 
 class RemoteWorkflow(Startable[P, R], Generic[P, R]):
     """A workflow by its name, for programs that start executions and do not have the code:
-    `client.start(RemoteWorkflow("send"), "ann")`. It cannot be called.
+    `client.start(RemoteWorkflow("send"), "ann")`. A `RemoteWorkflow` cannot be called.
 
-    An engine or a client whose program defines a workflow of this name checks the arguments, and an engine
-    that has registered it may run the execution. Otherwise another worker runs it, and arguments are not
-    checked.
+    If the program defines a workflow of this name, its engines and clients check the arguments. An engine
+    that has registered the workflow may run the execution. Otherwise another worker runs the execution, and
+    the arguments are not checked.
 
-    With types, `RemoteWorkflow[[str], None]("send")`, type checkers know the parameters and the output.
+    From a `RemoteWorkflow[[str], None]("send")` type checkers know the types of the parameters and of the
+    output.
 
     Args:
         name: The name under which the workflow is recorded.
 
     Raises:
-        InvalidArgument: The name is no text, empty or too long.
+        InvalidArgument: The name is no text, is empty or has more than 255 bytes.
 
     Attributes:
         name: The name under which the workflow is recorded.

@@ -15,8 +15,8 @@ from stepfast._validation import bounds
 from stepfast._validation.durations import Duration, to_seconds
 from stepfast._validation.times import instant_micros
 
-# Type checkers cannot find out which code calls `sleep`. In async code they must see an Awaitable; with a
-# Coroutine, they would miss an `await` in sync code.
+# Type checkers cannot find out whether sync or async code calls `sleep`. The type is an Awaitable, so that
+# async code can await it. If it were a Coroutine, type checkers would demand an `await` in sync code too.
 
 
 def sleep(
@@ -25,18 +25,18 @@ def sleep(
     """Waits for a time span: `sleep(5)` in sync code, `await sleep(5)` in async code.
 
     In a workflow the wait is durable. A sleep that is longer than the engine's `suspend_after` ends when it
-    is due, even if the program crashes in between; a shorter one begins again after a crash. Elsewhere it is
-    `time.sleep` or `asyncio.sleep`.
+    is due, even if the program crashes in between. A shorter sleep begins again after a crash. Outside of
+    workflows, this is `time.sleep` or `asyncio.sleep`.
 
     Args:
-        seconds: The time span, as seconds or as a `timedelta`; the sleep is never shorter. Other units are
-            added to it. A sleep of 0 or less ends at once.
-        minutes: Minutes to add.
-        hours: Hours to add.
-        days: Days to add.
+        seconds: The time span, as seconds or as a `timedelta`. The sleep is never shorter than the sum of all
+            units. A sum of 0 or less ends the sleep at once. 0 by default.
+        minutes: Minutes to add; 0 by default.
+        hours: Hours to add; 0 by default.
+        days: Days to add; 0 by default.
 
     Returns:
-        The object to await, in async code; None in sync code, after the time has passed.
+        In async code an object to await. In sync code None, after the time has passed.
 
     Raises:
         InvalidArgument: A value is neither a number nor a `timedelta`.
@@ -46,7 +46,8 @@ def sleep(
         for unit, given in (("minutes", minutes), ("hours", hours), ("days", days)):
             bounds.check_number(unit, given)
         seconds += 60.0 * (minutes + 60.0 * (hours + 24.0 * days))
-    # a computed time span may be negative, and ends at once; NaN is greater than nothing
+    # a sleep of a negative time span ends at once; the comparison is also False for NaN, which `to_seconds`
+    # rejects
     if not seconds > 0.0:
         seconds = max(0.0, to_seconds("seconds", seconds))
     branch = current_branch()
@@ -62,14 +63,14 @@ def sleep(
 def sleep_until(at: datetime) -> Awaitable[None]:
     """Waits until a point in time: `sleep_until(at)` in sync code, `await sleep_until(at)` in async code.
 
-    In a workflow the wait is durable, as that of `sleep`, and the time is that of the database's clock.
-    Elsewhere it is that of this machine.
+    In a workflow the wait is durable, as with `sleep`, and ends by the database's clock. Elsewhere it ends by
+    this machine's clock.
 
     Args:
         at: The time, as a datetime with a time zone. A time that has passed ends the sleep at once.
 
     Returns:
-        The object to await, in async code; None in sync code, after the time has come.
+        In async code an object to await. In sync code None, after the time has come.
 
     Raises:
         InvalidArgument: The value is no datetime, or has no time zone.
@@ -86,7 +87,7 @@ def sleep_until(at: datetime) -> Awaitable[None]:
 
 
 def _sleep_outside(seconds: float) -> Any:
-    """Sleeps in code that belongs to no workflow."""
+    """Sleeps in code outside of workflows. Returns an awaitable if an event loop runs in this thread."""
     if current_loop() is not None:
         return asyncio.sleep(seconds)
     return time.sleep(seconds)

@@ -14,9 +14,11 @@ class StartTarget(NamedTuple):
     """The parts of a value that was given as the workflow of a start.
 
     Attributes:
-        workflow: The `Workflow` or the `RemoteWorkflow`; any other value if no workflow was given.
-        bound_args: The first arguments, of a method.
-        options: The options of the start; None for the defaults.
+        workflow: The `Workflow` or the `RemoteWorkflow`. If the caller has given no workflow, the given
+            value.
+        bound_args: The object to which a method is bound, which is its first argument; empty for other
+            workflows.
+        options: The options of the start; None if the caller has given none.
     """
 
     workflow: Any
@@ -36,7 +38,7 @@ def start_target(given: Any) -> StartTarget:
         remote = cast("RemoteWorkflow[..., Any]", given)
         return StartTarget(remote, (), remote.start_options)
     if isinstance(given, MethodType):
-        # a classmethod, in Python 3.13 and later
+        # a workflow that is a classmethod, in Python 3.13 and later
         return StartTarget(given.__func__, (given.__self__,), None)
     return StartTarget(given, (), None)
 

@@ -10,7 +10,8 @@ R = TypeVar("R", covariant=True)
 
 class Startable(Generic[P, R]):
     """Base of everything that engines, clients and outboxes start: `Workflow`, `BoundWorkflow`,
-    `ConfiguredWorkflow` and `RemoteWorkflow`. `P` stands for the parameters, `R` for what a call returns."""
+    `ConfiguredWorkflow` and `RemoteWorkflow`. `P` stands for the parameters, `R` for the type that a call
+    returns."""
 
 
 __all__ = ["Startable"]

@@ -1,7 +1,6 @@
 """Steps: functions whose outcome is recorded once."""
 
-# a `BoundStep` is a part of its `Step`
-# pyright: reportPrivateUsage=false
+# the classes `Step` and `BoundStep` share their private parts pyright: reportPrivateUsage=false
 
 from __future__ import annotations
 
@@ -50,14 +49,15 @@ R = TypeVar("R", covariant=True)
 
 @final
 class Unmatchable:
-    """A class that no program uses: only a parameter of any type accepts an instance."""
+    """A class that no program uses. A parameter accepts an instance only if it accepts values of any type."""
 
 
 class Step(CoroutineFunction, Generic[P, R]):
-    """A step function. Called in a workflow, its outcome is recorded once; elsewhere it is a plain call.
+    """A step function. A call in the code of a workflow records one outcome. Elsewhere a call is a plain call
+    of the function, and nothing is recorded.
 
     Attributes:
-        name: The name under which its outcomes are recorded.
+        name: The name under which outcomes of the step are recorded.
     """
 
     __name__: str
@@ -88,11 +88,12 @@ class Step(CoroutineFunction, Generic[P, R]):
         self.__stepfast__ = True
         self.name: str = name or qualified_name(function)
         self.is_async: bool = inspect.iscoroutinefunction(function)
-        #: Decides whether an exception may be retried; None if every exception may.
+        #: The function that decides whether an exception may be retried; None if every exception may.
         self.retry_if: Callable[[Exception], bool] | None = retry_rule(retry_on, retry_if)
-        # a time that is longer than threads can wait is no limit
+        # a timeout that is longer than threads can wait counts as no limit
         self.timeout: float | None = limit if limit is None or limit < TIMEOUT_MAX else None
-        # the awaitable body: of a sync step, for `in_thread`, a thread
+        # the function whose result `awaitable_step` awaits; for a sync step it runs the body in a thread, as
+        # `in_thread` needs it
         body: Callable[..., Any] = function
         if not self.is_async:
             body = functools.partial(asyncio.to_thread, begin_in_thread, cast("Any", function))
@@ -117,7 +118,7 @@ class Step(CoroutineFunction, Generic[P, R]):
         if type(branch) is not _native.Branch:
             return self.function(*args, **kwargs)
         if self.is_async:
-            # as in `_call_in_branch`, without a further call: most steps take this way
+            # the same as in `_call_in_branch`, which is slower by one call: most steps take this way
             call: Any = branch.awaitable_step(self.settings, args, args, kwargs)
             if call is not None:
                 return call  # type: ignore[no-any-return]
@@ -142,7 +143,8 @@ class Step(CoroutineFunction, Generic[P, R]):
         return run_in_this_thread(call, branch, self, args, kwargs)
 
     def in_thread(self, *args: P.args, **kwargs: P.kwargs) -> Coroutine[object, None, R]:
-        """For async code: calls the sync step with its body in a thread, so that the loop is not blocked.
+        """Calls this sync step with its body in a thread, so that the event loop is not blocked. For async
+        code, which awaits the returned awaitable.
 
         Raises:
             InvalidArgument: The step is async, or the caller is the code of a sync workflow.
@@ -164,9 +166,10 @@ class Step(CoroutineFunction, Generic[P, R]):
             "Coroutine[object, None, R]", branch.awaitable_step(self.settings, recorded, args, kwargs)
         )
 
-    # Type checkers drop @classmethod and @staticmethod above a decorated function. So only the first
-    # parameter shows the kind of method: a `type`, the instance, or neither. A parameter of any type does not
-    # show it. mypy infers the first parameter only of a Callable, which a Step is.
+    # Type checkers drop @classmethod and @staticmethod above a decorated function. So only the type of the
+    # first parameter shows the kind of method: a `type`, the instance, or neither. A first parameter of any
+    # type does not show the kind. `self` is annotated as a Callable, because mypy infers the first parameter
+    # only of a Callable.
     @overload
     def __get__(  # type: ignore[misc]
         self: Callable[Concatenate[Unmatchable, A], R], instance: object, owner: type
@@ -211,8 +214,8 @@ class Step(CoroutineFunction, Generic[P, R]):
 
 
 class BoundStep(CoroutineFunction, Generic[P, R]):
-    """A step that is a method, with the object on which it is called. The object is not recorded, and may be
-    another one in a replay: the outcome of the step is recorded."""
+    """A step that is a method, with the object to which it is bound. The object is not recorded. In a replay
+    it may be another object, because the replay uses the recorded outcome of the step."""
 
     def __init__(self, step: Step[..., R], instance: object) -> None:
         self.step: Step[..., R] = step
@@ -238,7 +241,7 @@ class BoundStep(CoroutineFunction, Generic[P, R]):
 async def call_within_limit(
     timeout: float, function: Callable[..., Any], /, *args: Any, **kwargs: Any
 ) -> Any:
-    """Awaits the body of a step that has a time limit."""
+    """Calls the async body of a step, and awaits it for at most `timeout` seconds."""
     return await run_within(timeout, function(*args, **kwargs))
 
 
@@ -249,7 +252,8 @@ def run_in_this_thread(
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
 ) -> Any:
-    """Runs a step in this thread."""
+    """Runs a step in this thread: waits for its turn, runs its attempts, and returns its value or raises its
+    error."""
     value: Any = None
     error: BaseException | None = None
     is_run = False
@@ -260,7 +264,7 @@ def run_in_this_thread(
                 return value if is_run else call.take_value()
             if state == RUN_BODY:
                 if not call.can_begin:
-                    # cancelled while this thread waited for the interpreter
+                    # the run was stopped while this thread waited for the interpreter
                     state = call.wait()
                     continue
                 token = current_code.set((branch, call, step.name))
@@ -283,12 +287,12 @@ def run_in_this_thread(
             else:
                 raise error_of(call, state, error)
     except (KeyboardInterrupt, SystemExit, GeneratorExit, asyncio.CancelledError):
-        # the program ends: the code unwinds, and nothing more of it is recorded
+        # the program ends: the code unwinds, and the run records nothing more
         branch.defer()
         raise
     finally:
         call.close()
-        # the traceback of the error has this frame
+        # the traceback of the error refers to this frame, which would make a reference cycle
         del error
 
 

@@ -16,19 +16,19 @@ R = TypeVar("R")
 
 
 class timeout:
-    """Limits how long the code inside may wait: `async with stepfast.timeout(30): ...`.
+    """A limit on how long the code in its block may wait: `async with stepfast.timeout(30): ...`.
 
-    In a workflow the limit is a durable timer: a replay after a crash times out at the same place, and the
-    time between counts. Elsewhere it is `asyncio.timeout`.
+    In a workflow the limit is a durable sleep beside the code. A replay after a crash times out at the same
+    place, and the time during which no worker ran the execution counts. Elsewhere this is `asyncio.timeout`.
 
     Args:
-        seconds: The limit, as seconds or as a `timedelta`; None for no limit. A limit of 0 or less has
-            passed already.
+        seconds: The limit, as seconds or as a `timedelta`; None for no limit. A limit of 0 or less passes at
+            once.
 
     Raises:
-        TimeoutError: The time was up; the awaited call has been cancelled.
-        InvalidArgument: The limit is neither a number nor a `timedelta`; or the workflow is sync: threads
-            cannot be interrupted, and `@step(timeout=...)` limits a step.
+        TimeoutError: The limit has passed. The awaited call was cancelled.
+        InvalidArgument: The limit is neither a number nor a `timedelta`, or the workflow is sync. Threads
+            cannot be interrupted; in sync workflows, `@step(timeout=...)` limits a step.
     """
 
     def __init__(self, seconds: Duration | None) -> None:
@@ -38,7 +38,7 @@ class timeout:
         self._is_expired = False
 
     if not TYPE_CHECKING:
-        # hidden from type checkers, which then reject `with stepfast.timeout(...)`
+        # hidden from type checkers, so that they reject `with stepfast.timeout(...)`
 
         def __enter__(self) -> NoReturn:
             raise InvalidArgument(
@@ -68,7 +68,7 @@ class timeout:
         self._task.cancel()
 
     def expired(self) -> bool:
-        """Returns whether the time was up."""
+        """Returns whether the limit has passed."""
         return self._plain.expired() if self._plain is not None else self._is_expired
 
     async def __aexit__(
@@ -95,18 +95,18 @@ _limited: Final = timeout
 
 
 async def wait_for(awaitable: Awaitable[R], timeout: Duration | None) -> R:
-    """Awaits an awaitable for a limited time, then cancels it. See `timeout`.
+    """Awaits an awaitable, and cancels it when the time limit has passed. See `timeout`.
 
     Args:
-        awaitable: A call, a coroutine or a task.
+        awaitable: A call of a step or workflow, a coroutine or a task.
         timeout: The limit, as seconds or as a `timedelta`; None for no limit.
 
     Returns:
         The result of the awaitable.
 
     Raises:
-        TimeoutError: The time was up; the awaitable has been cancelled.
-        InvalidArgument: The limit is neither a number nor a `timedelta`; or the workflow is sync.
+        TimeoutError: The limit has passed. The awaitable was cancelled.
+        InvalidArgument: The limit is neither a number nor a `timedelta`, or the workflow is sync.
     """
     limit = None if timeout is None else to_seconds("timeout", timeout)
     async with _limited(limit):

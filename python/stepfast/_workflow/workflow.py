@@ -39,24 +39,26 @@ S = TypeVar("S")
 
 
 class _LocalWorkflow(CoroutineFunction, Startable[P, R]):
-    """Base of workflows whose code is in this program, which can be children."""
+    """Base of workflows whose code is in this program, and which therefore can run as children."""
 
     def _child_parts(self) -> tuple[Workflow[..., Any], tuple[Any, ...], CheckedOptions | None]:
         """Returns the workflow itself, its bound arguments, and the options of its start."""
         raise NotImplementedError
 
     def options(self, **options: Unpack[StartOptions]) -> ConfiguredWorkflow[P, R]:
-        """Returns the workflow with options for its start. It is accepted wherever a workflow is:
-        `engine.start(send.options(queue="emails"), "ann")`, and as a child in a workflow:
+        """Returns the workflow with options for its start. All calls that take a workflow accept the returned
+        object: `engine.start(send.options(queue="emails"), "ann")`. In a workflow it starts a child:
         `send.options(queue="emails").start("ann")`.
 
-        Given again, later options win: `send.options(queue="emails").options(key="ann")` has both.
+        A further call adds options, and replaces those that are given again:
+        `send.options(queue="emails").options(key="ann")` has both.
 
-        Children take all options except `debounce`, `max_delay`, `wait_timeout` and `on_full`. Those that
-        their workflow may await take no `workflow_id` and no `dedup_id` either: `start_detached` does.
+        Children take all options except `debounce`, `max_delay`, `wait_timeout` and `on_full`. Children that
+        the parent may await take no `workflow_id` and no `dedup_id` either. Children of `start_detached` take
+        both.
 
         Args:
-            options: The options; see `StartOptions`.
+            options: The options by name; see `StartOptions`.
 
         Raises:
             InvalidArgument: An option is out of its bounds, or does not go with another one.
@@ -66,13 +68,14 @@ class _LocalWorkflow(CoroutineFunction, Startable[P, R]):
         return ConfiguredWorkflow(workflow, bound_args, check_options(given))
 
     def in_thread(self, *args: P.args, **kwargs: P.kwargs) -> Coroutine[object, None, R]:
-        """For async workflows: runs the sync workflow as a child, on a thread.
+        """Runs this sync workflow as a child, in a thread, and returns an awaitable of its output. For the
+        code of async workflows.
 
         Raises:
             InvalidArgument: The workflow is async, or the caller is not the code of an async workflow.
             WorkflowCancelled: The child was cancelled, but this workflow was not.
-            Exception: The exception that the child has raised; `WorkflowFailed` if it failed without an
-                exception of Python.
+            Exception: The exception that the child has raised; `WorkflowFailed` if the child failed without
+                an exception of Python.
         """
         workflow, bound_args, options = self._child_parts()
         return call_child_in_thread(workflow, (*bound_args, *args), kwargs, options)
@@ -86,11 +89,11 @@ class _LocalWorkflow(CoroutineFunction, Startable[P, R]):
     def start(self, /, *args: P.args, **kwargs: P.kwargs) -> Child[R]: ...
 
     def start(self, /, *args: Any, **kwargs: Any) -> Any:
-        """In a workflow: starts a child, to be awaited later by its `result`. The child is cancelled with the
-        workflow.
+        """Starts a child in the code of a workflow. The method `result` of the returned object waits for the
+        child's output. Cancelling the workflow also cancels the child.
 
         Raises:
-            InvalidArgument: The caller is not the code of a workflow: `engine.start` starts executions there.
+            InvalidArgument: The caller is not the code of a workflow. Other code uses `engine.start`.
         """
         workflow, bound_args, options = self._child_parts()
         return start_child(workflow, (*bound_args, *args), kwargs, options=options)
@@ -104,17 +107,17 @@ class _LocalWorkflow(CoroutineFunction, Startable[P, R]):
     def start_detached(self, /, *args: P.args, **kwargs: P.kwargs) -> str: ...
 
     def start_detached(self, /, *args: Any, **kwargs: Any) -> Any:
-        """In a workflow: starts an execution that the workflow does not wait for, and that is not cancelled
-        with it.
+        """Starts a detached child in the code of a workflow. The workflow does not wait for the child, and
+        cancelling the workflow does not cancel the child.
 
-        With a `workflow_id` in its `options`, this leads to the existing execution if one of the same
-        workflow and arguments has the id.
+        If an execution of the same workflow and arguments already has the `workflow_id` of the `options`,
+        this returns the id of that execution.
 
         Returns:
             The execution's workflow_id.
 
         Raises:
-            InvalidArgument: The caller is not the code of a workflow: `engine.start` starts executions there.
+            InvalidArgument: The caller is not the code of a workflow. Other code uses `engine.start`.
             WorkflowIdConflict: The workflow_id belongs to another workflow, or to other arguments.
             DedupConflict: An unfinished execution of the queue has the `dedup_id`.
         """
@@ -123,11 +126,11 @@ class _LocalWorkflow(CoroutineFunction, Startable[P, R]):
 
 
 class Workflow(_LocalWorkflow[P, R]):
-    """A workflow function. Engines find it by its name. Called in a workflow it runs as a child; elsewhere
-    it is a plain call.
+    """A workflow function, which engines find by its name. A call in the code of a workflow runs it as a
+    child. Elsewhere a call is a plain call of the function, and nothing is recorded.
 
     Attributes:
-        name: The name under which its executions are recorded.
+        name: The name under which executions of the workflow are recorded.
     """
 
     __name__: str
@@ -193,8 +196,8 @@ class Workflow(_LocalWorkflow[P, R]):
 
 
 class BoundWorkflow(_LocalWorkflow[P, R]):
-    """A workflow that is a method, with the object on which it is called: its first argument, which is
-    recorded with the others. It has the methods of `Workflow`."""
+    """A workflow that is a method, with the object to which it is bound. The object is the first argument,
+    and is recorded with the others. A bound workflow has the methods of `Workflow`."""
 
     def __init__(self, workflow: Workflow[..., R], instance: object) -> None:
         self.workflow: Workflow[..., R] = workflow
@@ -215,7 +218,8 @@ class BoundWorkflow(_LocalWorkflow[P, R]):
 
 class ConfiguredWorkflow(_LocalWorkflow[P, R]):
     """A workflow with options for its start, as `Workflow.options` returns it. It has the methods of
-    `Workflow`. Called in a workflow it runs as a child; elsewhere it cannot be called."""
+    `Workflow`. A call in the code of a workflow runs it as a child. Elsewhere a call raises
+    `InvalidArgument`."""
 
     def __init__(
         self, workflow: Workflow[..., Any], bound_args: tuple[Any, ...], start_options: CheckedOptions
@@ -254,17 +258,19 @@ def workflow(
 def workflow(
     function: Callable[..., Any] | None = None, /, *, name: str | None = None, durable_reads: bool = False
 ) -> Any:
-    """Makes a workflow of a function, or of a method: `@workflow`, or `@workflow(name="checkout")`. It
-    belongs to no engine: each engine has all workflows that were defined before it was opened.
+    """Makes a workflow of a function, or of a method: `@workflow`, or `@workflow(name="checkout")`. A
+    workflow belongs to no engine: each engine has all workflows that were defined before the engine was
+    opened.
 
     Args:
-        function: The code, sync or async. After a crash it runs again from its beginning, and receives the
-            recorded outcomes of its steps.
-        name: The name that is recorded, and by which executions find their code after a crash or a deploy; at
-            most 255 bytes. By default the function's qualified name.
-        durable_reads: Whether the code receives a step's outcome only when that is durable, which costs a
-            flush for each step: for code that shows such values to the outside world between steps. By
-            default the code receives it at once, and the next step waits until it is durable.
+        function: The code, sync or async. After a crash the code runs again from its beginning, and receives
+            the recorded outcomes of its steps.
+        name: The recorded name, at most 255 bytes. Executions find their code by this name after a crash or a
+            deploy. By default it is the function's qualified name, without the module.
+        durable_reads: Whether the code receives a step's outcome only when the outcome is durable, which
+            costs a flush for each step. Use it for code that shows such values to the outside world between
+            steps. False by default: the code receives the outcome at once, and the next step waits until the
+            outcome is durable.
 
     Raises:
         InvalidArgument: The value is no function, another workflow has the name, or an option is out of its
