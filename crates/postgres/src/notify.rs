@@ -1,4 +1,5 @@
-//! [`Hints`]: wake-ups across processes by LISTEN and NOTIFY, outside of any flush and never one per row.
+//! [`Hints`]: hints to and from other processes, by LISTEN and NOTIFY. A NOTIFY is never part of a flush, and one
+//! NOTIFY stands for many changes.
 
 use std::future::poll_fn;
 use std::sync::Arc;
@@ -18,14 +19,14 @@ use crate::conn::background::BackgroundRuntime;
 use crate::conn::connector::{Connector, Purpose, with_jitter};
 use crate::error::store_error;
 
-/// Pause after each NOTIFY, which takes a lock of the whole server: a multiple of the time that the NOTIFY took, and
-/// the maximum.
+/// The pause after each NOTIFY, because a NOTIFY takes a lock of the whole server: a multiple of the time that the
+/// NOTIFY took, and the maximum.
 const NOTIFY_PAUSE: (u32, Duration) = (4, Duration::from_millis(5));
 
-/// The maximum wait of a closing worker until its last hint is sent.
+/// The maximum time for which a closing worker waits until its last hint is sent.
 const FINAL_SEND_TIMEOUT: Duration = Duration::from_millis(500);
 
-/// Pause before a new connection: doubles from the first value to the second, with jitter.
+/// The pause before a new connection, which doubles from the first value to the second, with jitter.
 const RECONNECT_PAUSES: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(5));
 
 /// The hint that nothing has changed for other processes.
@@ -35,8 +36,8 @@ pub(crate) const READY_HINT: Hint = Hint { has_ready: true, has_other: false };
 /// The hint that anything may have changed.
 const FULL_HINT: Hint = Hint { has_ready: true, has_other: true };
 
-/// Returns the channel on which the workers of a schema listen. A program that writes rows for them sends
-/// `<name> ready`, with any name that has no blank.
+/// Returns the channel on which the workers of a schema listen. A program that writes rows for these workers sends
+/// `<name> ready`, with any name that contains no blank.
 pub fn hint_channel(schema: &str) -> String {
     format!("stepfast_{:016x}", xxh3_64(schema.as_bytes()))
 }
@@ -45,16 +46,16 @@ pub fn hint_channel(schema: &str) -> String {
 pub(crate) struct Hints {
     connector: Arc<Connector>,
     is_running: AtomicBool,
-    /// Whether other workers may exist: false once a heartbeat has found none. Then no hint is sent.
+    /// Whether other workers may exist. False once a heartbeat has found no other worker. Then no hint is sent.
     has_peers: AtomicBool,
     send_requested: Notify,
     /// The hint that is still to be sent.
     unsent: Mutex<Hint>,
-    /// The numbers of received hints that set `has_ready`, and of those that set `has_other`.
+    /// The number of received hints that set `has_ready`, and the number of received hints that set `has_other`.
     received: watch::Sender<(u64, u64)>,
     /// The values of `received` at the last return of [`next_hint`](Self::next_hint).
     returned: Mutex<(u64, u64)>,
-    /// The number of NOTIFYs begun. `last_sent` holds the number of the last one that succeeded.
+    /// The number of NOTIFYs begun. `last_sent` contains the number of the last one that succeeded.
     sends_begun: AtomicU64,
     last_sent: watch::Sender<u64>,
     channel: String,
@@ -106,7 +107,8 @@ impl Hints {
         let _ = tokio::time::timeout(FINAL_SEND_TIMEOUT, last_sent.wait_for(|last| *last >= next)).await;
     }
 
-    /// Waits for a hint of another process, and returns all that were received since the last call returned.
+    /// Waits for a hint of another process. Returns the union of all hints that were received since the last call
+    /// returned.
     pub(crate) async fn next_hint(self: &Arc<Self>, background: &BackgroundRuntime) -> Hint {
         if !self.connector.can_listen() {
             return std::future::pending().await;
@@ -114,7 +116,7 @@ impl Hints {
         self.ensure_running(background);
         let (ready, other) = *self.returned.lock();
         let mut received = self.received.subscribe();
-        // the sender is a field of this store: it is never dropped during the wait
+        // the sender is a field of `self`, so it is not dropped during the wait
         let now =
             received.wait_for(|now| now.0 > ready || now.1 > other).await.map_or((ready, other), |now| *now);
         let mut returned = self.returned.lock();
@@ -129,7 +131,8 @@ impl Hints {
         });
     }
 
-    /// Starts the task with the connection for hints, unless it is running. It ends with the background thread.
+    /// Starts the task with the connection for hints, unless the task is running. The task ends with the background
+    /// thread.
     fn ensure_running(self: &Arc<Self>, background: &BackgroundRuntime) {
         if self.is_running.swap(true, Relaxed) {
             return;
@@ -137,7 +140,7 @@ impl Hints {
         let hints = self.clone();
         background.runtime().spawn(async move {
             let mut pause = RECONNECT_PAUSES.0;
-            // other connections report an outage; only this connection may fail while all others work
+            // other connections report outages; this task only reports a connection for hints that has never worked
             let (mut has_ever_connected, mut is_reported) = (false, false);
             loop {
                 let mut has_connected = false;
@@ -159,7 +162,8 @@ impl Hints {
         });
     }
 
-    /// Connects, then receives and sends hints until the connection is lost; sets `has_connected` once it works.
+    /// Connects, then receives and sends hints until the connection is lost. Sets `has_connected` once the connection
+    /// works.
     async fn serve_connection(self: &Arc<Self>, has_connected: &mut bool) -> Result<(), StoreError> {
         let action = "receiving wake-up hints";
         let fail = |error: tokio_postgres::Error| store_error(action, &error);
@@ -197,12 +201,12 @@ impl Hints {
             let number = self.sends_begun.fetch_add(1, SeqCst) + 1;
             let hint = take_hint(&self.unsent);
             let payload = format!("{} {}", self.name, payload_text(hint));
-            // as an unnamed statement, which also works through a proxy that pools transactions
+            // this is an unnamed statement, which also works through a proxy that pools transactions
             let params: [(&(dyn ToSql + Sync), Type); 2] =
                 [(&self.channel, Type::TEXT), (&payload, Type::TEXT)];
             let begun_at = Instant::now();
             if let Err(error) = client.query_typed("SELECT pg_notify($1, $2)", &params).await {
-                // the next connection sends it
+                // the next connection sends this hint
                 merge_hint(&self.unsent, hint);
                 self.send_requested.notify_one();
                 return Err(error);
@@ -217,7 +221,7 @@ impl Hints {
 /// requests.
 pub(crate) fn hint_for_flush(flush: &Flush, outcomes: &[(usize, Outcome)]) -> Hint {
     let mut all = EMPTY_HINT;
-    // self-claiming Starts that were queued instead
+    // the outcome of a self-claiming Start that was queued instead
     all.has_ready = outcomes.iter().any(|(_, outcome)| *outcome == Outcome::Queued);
     for write in &flush.writes {
         let state = match write {
@@ -258,7 +262,7 @@ fn payload_text(hint: Hint) -> &'static str {
     }
 }
 
-/// Parses the text of a hint; an unknown text counts as a hint that anything may have changed.
+/// Parses the text of a hint. An unknown text counts as a hint that anything may have changed.
 fn parse_payload(text: &str) -> Hint {
     match text {
         "ready" => READY_HINT,

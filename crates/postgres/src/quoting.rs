@@ -5,8 +5,8 @@ pub(crate) fn quote_identifier(identifier: &str) -> String {
     format!("\"{}\"", identifier.replace('"', "\"\""))
 }
 
-/// Returns the `search_path` of the store. Temporary tables come last. By default they come first, and a proxy may assign
-/// a server session in which another client has left some.
+/// Returns the `search_path` of the store. Temporary tables come last in it. By default they come first, and a proxy
+/// may assign a server session in which another client has left temporary tables.
 pub(crate) fn search_path(schema: &str) -> String {
     format!("{}, pg_temp", quote_identifier(schema))
 }

@@ -32,7 +32,8 @@ struct HeartbeatRow {
 }
 
 impl WorkerControl {
-    /// See [`Store::heartbeat`](stepfast_core::Store::heartbeat). Also returns whether other workers exist.
+    /// Handles a heartbeat; see [`Store::heartbeat`](stepfast_core::Store::heartbeat). Also returns whether other
+    /// workers exist.
     pub(crate) async fn heartbeat(
         &self,
         heartbeat: &Heartbeat,
@@ -146,7 +147,8 @@ impl WorkerControl {
         Ok(())
     }
 
-    /// Deletes the rows of claims that are no longer needed. `uncertain`: claims whose outcome is looked up before.
+    /// Deletes rows of `claims` that are no longer needed. Before that, looks up the outcomes of the claims in
+    /// `uncertain`.
     async fn delete_finished_claims(&self, worker: WorkerId, uncertain: Vec<i64>) -> Result<(), StoreError> {
         let action = "deleting claims";
         if !uncertain.is_empty() {
@@ -174,7 +176,7 @@ impl WorkerControl {
             action: "reading owned executions",
             params: vec![param(worker.0)],
         }];
-        // a claim that turns out to be durable is recorded as such, so that a later loss is detected
+        // a claim that proves to be durable is recorded as durable, so that a later loss is detected
         let claim_lane = self.lanes.claim_lane(worker);
         queries.extend(claim_lane.map(|lane| lane::lane_state_query(worker, lane, None)));
         let results = self.query_all(&queries).await?;

@@ -9,19 +9,20 @@ use tokio::time::Instant;
 
 use crate::control::outage_guard::OutageGuard;
 
-/// The number of renewals between two sweeps: searches for satisfied waits without a Wake, and for orphaned slots.
+/// The number of renewals from one sweep to the next. A sweep searches for ended children whose parent was not woken,
+/// and for slots whose execution does not run.
 const RENEWALS_PER_SWEEP: u64 = 60;
 
-/// A worker searches for the leftovers of interrupted takeovers at this number of renewals after it registers or
-/// another worker leaves, and then once in this number of renewals. While a transaction holds a snapshot, searches take
-/// longer and longer.
+/// The number of renewals that search for the leftovers of interrupted takeovers, after the worker has registered or
+/// another worker has left. Later, only one in this number of renewals searches, because searches take longer and
+/// longer while a transaction holds a snapshot.
 const RENEWALS_PER_SEARCH: u64 = 10;
 
 /// A worker's observations of the leases of other workers, from renewal to renewal.
 #[derive(Debug, Default)]
 pub(super) struct LeaseObserver {
     renewals: u64,
-    /// The number of renewals since the last one that missed a worker or found a leftover.
+    /// The number of renewals since the last renewal at which a known worker was missing or a leftover was found.
     quiet_renewals: u64,
     /// Leases of other workers.
     leases: HashMap<WorkerId, ObservedLease>,
@@ -34,7 +35,7 @@ pub(super) struct LeaseObserver {
 #[derive(Clone, Copy, Debug)]
 struct ObservedLease {
     expires_at: Timestamp,
-    /// When the observer saw this lease first, by its own clock.
+    /// The time at which the observer first saw this lease, by the observer's clock.
     observed_at: Instant,
     /// The number of further renewals at which the lease was unchanged.
     unchanged_renewals: u32,
@@ -45,7 +46,7 @@ struct ObservedLease {
 pub(super) struct PeerLease {
     pub(super) worker: WorkerId,
     pub(super) expires_at: Timestamp,
-    /// The length of the worker's leases; `None` if its registration does not name one.
+    /// The length of the worker's leases. `None` if the worker's registration does not contain it.
     pub(super) length: Option<Duration>,
     /// Whether the lease has expired by the server's clock.
     pub(super) is_expired: bool,
@@ -54,9 +55,9 @@ pub(super) struct PeerLease {
 /// The dead workers and leftovers to take over.
 #[derive(Debug, Default)]
 pub(super) struct TakeoverTargets {
-    /// Workers whose lease has expired, and the end of that lease.
+    /// Workers whose lease has expired, each with the end of its lease.
     pub(super) expired: Vec<(WorkerId, Option<Timestamp>)>,
-    /// Owners of executions that have no registration.
+    /// Owners that run executions but have no registration.
     pub(super) owners: Vec<i64>,
     /// Whether a sweep is due: see [`RENEWALS_PER_SWEEP`].
     pub(super) is_sweep_due: bool,
@@ -73,13 +74,13 @@ impl LeaseObserver {
         self.quiet_renewals < RENEWALS_PER_SEARCH || self.renewals.is_multiple_of(RENEWALS_PER_SEARCH)
     }
 
-    /// Notes which workers are dead, and returns when the next lease expires that was not renewed since the last
-    /// renewal.
+    /// Notes which workers are dead. Returns the earliest future end of a lease that its worker has not renewed since
+    /// the observer's last renewal.
     ///
-    /// A worker is dead if its lease has expired, the observer has renewed its own lease twice while that lease stayed
-    /// the same, and `may_declare_dead` is true. The server's clock may have been set back since a lease was written:
-    /// therefore a lease has also expired when it has stayed the same for twice its length by the observer's clock.
-    /// `now`: the time by the server's clock, and by the observer's.
+    /// A worker is dead if `may_declare_dead` is true, its lease has expired, and that lease stayed the same while the
+    /// observer has renewed its own lease twice. The server's clock may have been set back since a lease was written.
+    /// Therefore a lease also counts as expired when it has stayed the same for twice its length by the observer's
+    /// clock. The last parameter is the present time, by the server's clock and by the observer's.
     pub(super) fn observe(
         &mut self,
         peers: &[PeerLease],
@@ -133,7 +134,7 @@ mod tests {
     #[test]
     fn lease_expires_by_the_observers_clock_too() {
         let (mut observer, begun_at) = (LeaseObserver::default(), Instant::now());
-        // the lease ends in an hour by a clock that was set back
+        // the server's clock was set back, so by this clock the lease ends in an hour
         let mut is_dead = |second: u64, lease: i64, may_declare_dead: bool| {
             let now = (Timestamp::from_micros(0), begun_at + Duration::from_secs(second));
             observer.observe(&[peer(1, 3_600_000_000 + lease, false)], Vec::new(), may_declare_dead, now);
@@ -141,7 +142,7 @@ mod tests {
         };
         assert!(!(0..=6).any(|second| is_dead(second, 0, true)));
         assert!(is_dead(7, 0, true));
-        // renewed, then observed late
+        // the lease was renewed, then observed late
         assert!(!is_dead(8, 1, true) && !is_dead(20, 1, true) && is_dead(21, 1, true));
         assert!(
             !is_dead(22, 2, true) && !is_dead(40, 2, false) && !is_dead(41, 2, false) && is_dead(42, 2, true)

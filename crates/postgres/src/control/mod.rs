@@ -1,4 +1,4 @@
-//! Control of workers: registrations, the heartbeat once a second, takeovers of dead workers, and changes of queues.
+//! Control of workers and queues: registrations, heartbeats, takeovers of dead workers, and changes of queues.
 
 mod heartbeat;
 mod lease_observer;
@@ -30,8 +30,8 @@ use crate::rows::Columns;
 use crate::rows::types::{Timestamptz, to_uuid};
 use crate::schema::{newest_version, newest_version_column};
 
-/// The operations that use no lane. Registrations and heartbeats use one connection, takeovers another, so that the
-/// renewal of a lease never waits for a takeover.
+/// The operations that use no lane. Registrations and heartbeats use one connection, and takeovers use another one, so
+/// that the renewal of a lease never waits for a takeover.
 pub(crate) struct WorkerControl {
     connector: Arc<Connector>,
     background: Arc<BackgroundRuntime>,
@@ -93,7 +93,7 @@ impl WorkerControl {
         Ok(results)
     }
 
-    /// See [`Store::register`](stepfast_core::Store::register).
+    /// Registers a worker; see [`Store::register`](stepfast_core::Store::register).
     pub(crate) async fn register(&self, lanes: u16, info: &WorkerInfo) -> Result<Registration, StoreError> {
         let window = ownership::current_window();
         let params = vec![
@@ -109,15 +109,15 @@ impl WorkerControl {
             param(to_uuid(window.start)),
             param(to_uuid(window.end)),
             optional_text_array(info.queues.as_ref()),
-            // a number that no other registration has, in case the server loses this one and assigns its id again;
-            // takeovers count up from it
+            // the epoch, a random number: if the server loses this registration and assigns its id again, the epoch is
+            // another one; takeovers count up from it
             param(fastrand::i64(1..1 << 42) << 20),
             param(newest_version_column()),
         ];
         let action = "registering a worker";
         let queries = [
             Query { sql: Sql::Register, action, params },
-            // reads after the registration, which may have waited
+            // the versions are read after the registration, because it may have waited for a migration
             Query { sql: Sql::ReadVersions, action, params: Vec::new() },
         ];
         let results = self.query_all(&queries).await?;
@@ -138,7 +138,7 @@ impl WorkerControl {
         Ok(registration)
     }
 
-    /// See [`Store::close`](stepfast_core::Store::close).
+    /// Closes a registration; see [`Store::close`](stepfast_core::Store::close).
     pub(crate) async fn close(&self, worker: WorkerId) -> Result<u64, StoreError> {
         self.remove_worker(worker);
         let mut kept_session = self.takeover_session.lock().await;
@@ -149,7 +149,7 @@ impl WorkerControl {
             } else {
                 stepfast_core::crash_point!("postgres registration closed");
                 let queued = takeover::requeue(&session, &[worker.0], false, self.now()).await?;
-                // the worker's lanes may have been closed before its last Wakes
+                // the worker's lanes may have been closed before they had sent its last Wakes
                 takeover::wake_satisfied(&session, self.now()).await?;
                 Ok(queued)
             }

@@ -7,9 +7,9 @@ use tokio::time::Instant;
 /// The renewals of a worker, and whether they were continuous enough to declare others dead.
 ///
 /// A worker that returns after an outage finds all leases expired, and cannot determine which other workers will return
-/// too. So the others get one full lease from its return. The guard measures time by the worker's own clock, because
-/// the server's start is no measure of an outage: the network may have failed instead, or the server may have taken
-/// longer than a lease to answer.
+/// too. So the other workers get one full lease from that return. The guard measures time by the worker's own clock.
+/// The time since the server's start does not show the length of an outage. The network may have failed instead, or the
+/// server may have taken longer than a lease to answer.
 #[derive(Debug, Default)]
 pub(crate) struct OutageGuard {
     /// The time of the last renewal; `None` before the first.
@@ -25,8 +25,8 @@ impl OutageGuard {
             let pause = now.duration_since(at);
             let is_waiting =
                 self.reconnected_at.is_some_and(|reconnected_at| at.duration_since(reconnected_at) < lease);
-            // A worker whose every renewal is late must be able to declare others dead at some time: while it waits,
-            // only a pause that cost it its own lease restarts the wait.
+            // A worker whose renewals are all late must be able to declare others dead at some time. So while the
+            // worker waits, only a pause that is longer than a lease restarts the wait.
             if pause > lease || (pause > lease * 2 / 3 && !is_waiting) {
                 self.reconnected_at = Some(now);
             }

@@ -16,7 +16,7 @@ use crate::rows::Columns;
 use crate::rows::types::Timestamptz;
 
 impl WorkerControl {
-    /// See [`Store::change_queue`](stepfast_core::Store::change_queue).
+    /// Changes a queue; see [`Store::change_queue`](stepfast_core::Store::change_queue).
     pub(crate) async fn change_queue(&self, change: &QueueChange) -> Result<Option<QueueRow>, StoreError> {
         let mut kept_session = self.takeover_session.lock().await;
         let session = self.reuse_or_open(kept_session.take(), TAKEOVER_STATEMENTS).await?;
@@ -28,7 +28,7 @@ impl WorkerControl {
     }
 }
 
-/// Stores a queue; returns `None` if it has another version than the change expects.
+/// Stores a queue. Returns `None` if the stored queue has another version than the change expects.
 async fn store_queue(
     session: &Session,
     change: &QueueChange,
@@ -62,7 +62,7 @@ async fn store_queue(
     let results = pipeline::run(session, TxPart::Begin, &[set]).await?;
     let stored = results.first().and_then(|result| result.rows.first());
     let Some(stored) = stored else {
-        // nothing may remain: the statement may have deleted the starts of its rates
+        // the transaction must change nothing, but the statement may have deleted the starts that count for rates
         pipeline::roll_back(session).await;
         return Ok(None);
     };
@@ -75,13 +75,14 @@ async fn store_queue(
     Ok(Some(QueueRow { queue, is_paused, version, changed_at }))
 }
 
-/// Gives slots to the running executions of a queue, in the transaction that has locked its row. It holds no lock on an
-/// execution while it waits for another one, because flushes and claims may wait for this transaction.
+/// Assigns slots to the running executions of a queue, in the transaction that has locked the queue's row. The
+/// transaction holds no lock on an execution while it waits for the lock on another one, because flushes and claims may
+/// wait for this transaction.
 async fn assign_slots(session: &Session, queue: &str) -> Result<(), DbError> {
     let query = |sql, params| Query { sql, action: "assigning slots of a queue", params };
     pipeline::run(session, TxPart::Middle, &[query(Sql::SavepointBeforeSlots, Vec::new())]).await?;
     loop {
-        // a new snapshot, which shows the executions of claims for which the lock on the row had to wait
+        // each try has a new snapshot; the first one shows the executions of claims that held the queue's row before
         let assign = query(Sql::AssignSlots, vec![param(queue.to_owned())]);
         let results = pipeline::run(session, TxPart::Middle, &[assign]).await?;
         let row = results

@@ -1,4 +1,5 @@
-//! Takeovers of dead workers, in two independent steps. Both read the present state, and depend on no history.
+//! Takeovers of dead workers, in two independent steps. Each step only depends on the present state of the database,
+//! not on earlier steps.
 
 use std::collections::HashSet;
 use std::ops::Range;
@@ -30,12 +31,12 @@ pub(super) struct EndedWorker {
     pub worker: WorkerId,
     /// The name of the worker's machine.
     pub host: String,
-    /// The id of its process on that machine.
+    /// The id of the worker's process on that machine.
     pub pid: i64,
 }
 
 impl WorkerControl {
-    /// See [`Store::take_over`](stepfast_core::Store::take_over).
+    /// Takes over a worker; see [`Store::take_over`](stepfast_core::Store::take_over).
     pub(crate) async fn take_over(&self, worker: WorkerId) -> Result<u64, StoreError> {
         let targets = {
             let mut observers = self.observers.lock().unwrap_or_else(PoisonError::into_inner);
@@ -90,7 +91,8 @@ impl WorkerControl {
         }
     }
 
-    /// Runs the first step of a takeover alone, for tests that interleave: see [`end_registrations`].
+    /// Runs the first step of a takeover alone, for tests that do something between the steps: see
+    /// [`end_registrations`].
     pub(crate) async fn end_registration(&self, worker: WorkerId) -> Result<bool, StoreError> {
         let mut kept_session = self.takeover_session.lock().await;
         let session = self.reuse_or_open(kept_session.take(), TAKEOVER_STATEMENTS).await?;
@@ -107,8 +109,8 @@ impl WorkerControl {
     }
 }
 
-/// Step one: ends registrations, and returns the workers that it fenced. Waits for flushes in flight; later flushes of
-/// these workers fail. Afterwards their executions are in the index of owners, for step two.
+/// Ends registrations, as step one of a takeover, and returns the workers that were fenced. Waits for flushes in
+/// flight; later flushes of these workers fail. Afterwards their executions are in the index of owners, for step two.
 ///
 /// A worker with a given lease is skipped if its lease has changed. Workers that are not registered, or that another
 /// transaction is ending, are skipped too. If another transaction has locked an execution of a worker, the worker stays
@@ -146,7 +148,7 @@ pub(super) async fn end_registrations(
 }
 
 /// Makes all further flushes and heartbeats of a worker fail. Returns the worker and its window, which no longer
-/// changes; `None` if the worker was skipped.
+/// changes. Returns `None` if the worker was skipped.
 async fn fence_worker(
     session: &Session,
     worker: WorkerId,
@@ -199,9 +201,9 @@ async fn index_owners(session: &Session, workers: &[i64], window: &Range<Key>) -
     Ok(())
 }
 
-/// Step two: requeues the executions that run under owners without a registration, in key order, and returns their
-/// number. `are_dead`: the owners died, which counts as a recovery, and did not close their registrations. Rows that
-/// another transaction has locked are left to the next heartbeat.
+/// Requeues, as step two of a takeover, the executions of owners without a registration, in key order. Returns the
+/// number of these executions. `are_dead` is true if the owners died, which counts as a recovery, and false if they
+/// closed their registrations. Rows that another transaction has locked are left to the next heartbeat.
 pub(super) async fn requeue(
     session: &Session,
     owners: &[i64],
@@ -229,7 +231,7 @@ pub(super) async fn requeue(
     }
 }
 
-/// Deletes slots whose execution does not run, as an older version or an operator may leave them.
+/// Deletes slots whose execution does not run. An older version or an operator may have left such slots.
 async fn delete_orphaned_slots(session: &Session) -> Result<(), DbError> {
     let query =
         Query { sql: Sql::DeleteOrphanedSlots, action: "deleting orphaned slots", params: Vec::new() };

@@ -43,7 +43,7 @@ impl Reader {
         Ok(results.into_iter().next().ok_or_else(|| corrupt("a query result"))?.rows)
     }
 
-    /// See [`Store::load`](stepfast_core::Store::load).
+    /// Loads executions; see [`Store::load`](stepfast_core::Store::load).
     pub(crate) async fn load(
         &self,
         ids: &[ExecutionId],
@@ -56,7 +56,7 @@ impl Reader {
                 ExecutionId::Given(id) => given.push(id.as_ref()),
             }
         }
-        // no row has an id that the server cannot store
+        // the server cannot store an id with a zero byte, so no row has such an id
         given.retain(|id| !id.contains('\0'));
         let action = "loading executions";
         let is_bare = detail == Detail::Outcome;
@@ -64,7 +64,7 @@ impl Reader {
         if is_bare {
             return Ok(order_by_ids(ids, &parse_records(&self.query(load).await?)?));
         }
-        // one snapshot for the rows and their details
+        // the rows and their details must come from one snapshot
         let pooled = self.pool.acquire().await?;
         let results =
             pipeline::run(pooled.session(), TxPart::BeginSnapshot, &[load]).await.map_err(query_error)?;
@@ -85,7 +85,7 @@ impl Reader {
         Ok(order_by_ids(ids, &records))
     }
 
-    /// See [`Store::load_value`](stepfast_core::Store::load_value).
+    /// Loads a payload from its chunks; see [`Store::load_value`](stepfast_core::Store::load_value).
     pub(crate) async fn load_value(&self, execution: Key, chunks: ChunkRef) -> Result<Bytes, StoreError> {
         let params = vec![
             param(to_uuid(execution)),
@@ -111,7 +111,7 @@ impl Reader {
         )))
     }
 
-    /// See [`Store::list`](stepfast_core::Store::list).
+    /// Lists executions; see [`Store::list`](stepfast_core::Store::list).
     pub(crate) async fn list(&self, filter: &Filter) -> Result<Page, StoreError> {
         let texts = [&filter.workflow, &filter.id_prefix, &filter.app_version, &filter.queue];
         let texts = texts.into_iter().flatten().map(|text| &**text);
@@ -154,7 +154,8 @@ fn parse_records(rows: &[Row]) -> Result<Vec<Record>, StoreError> {
     rows.iter().map(|row| parse_execution(row).map(Record::without_details)).collect()
 }
 
-/// Returns the records in the order of `ids`, `None` where there is none; a repeated id gets its record each time.
+/// Returns the record of each id, in the order of `ids`, or `None` for an id without a record. A repeated id gets its
+/// record each time.
 fn order_by_ids(ids: &[ExecutionId], records: &[Record]) -> Vec<Option<Record>> {
     let mut by_key = HashMap::with_capacity(records.len());
     let mut by_id = HashMap::new();

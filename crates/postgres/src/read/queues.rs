@@ -11,7 +11,7 @@ use crate::read::Reader;
 use crate::rows::queues::parse_queue;
 
 impl Reader {
-    /// See [`Store::queues`](stepfast_core::Store::queues).
+    /// Lists queues; see [`Store::queues`](stepfast_core::Store::queues).
     pub(crate) async fn queues(&self, names: Option<&[Arc<str>]>) -> Result<Vec<QueueRow>, StoreError> {
         let names: Option<Vec<String>> = names.map(|names| names.iter().map(ToString::to_string).collect());
         let query = Query { sql: Sql::Queues, action: "listing queues", params: vec![param(names)] };

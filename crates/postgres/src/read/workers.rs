@@ -13,7 +13,8 @@ use crate::rows::Columns;
 use crate::rows::types::Timestamptz;
 
 impl Reader {
-    /// See [`Store::workers`](stepfast_core::Store::workers); `now`: the present time, `None` for the server's.
+    /// Lists workers; see [`Store::workers`](stepfast_core::Store::workers). `now`: the present time, or `None` for the
+    /// server's.
     pub(crate) async fn workers(
         &self,
         limit: u64,
@@ -34,8 +35,8 @@ impl Reader {
         })
     }
 
-    /// See [`Store::dead_workers`](stepfast_core::Store::dead_workers); `now`: the present time, `None` for the
-    /// server's.
+    /// Returns the dead ones among `workers`; see [`Store::dead_workers`](stepfast_core::Store::dead_workers). `now`:
+    /// the present time, or `None` for the server's.
     pub(crate) async fn dead_workers(
         &self,
         workers: &[WorkerId],
@@ -49,7 +50,7 @@ impl Reader {
         rows.iter().map(|row| Columns::new(row).next().map(WorkerId)).collect()
     }
 
-    /// See [`Store::dead_letters`](stepfast_core::Store::dead_letters).
+    /// Lists dead letters; see [`Store::dead_letters`](stepfast_core::Store::dead_letters).
     pub(crate) async fn dead_letters(&self, limit: u64) -> Result<Vec<DeadLetter>, StoreError> {
         let limit = i64::try_from(limit).unwrap_or(i64::MAX);
         let query =

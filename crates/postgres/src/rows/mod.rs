@@ -64,7 +64,7 @@ impl<'a> Columns<'a> {
         Ok(self.next::<Option<&[u8]>>()?.map(to_payload).unwrap_or_default())
     }
 
-    /// Reads a status. `None` means a number that this version does not support.
+    /// Reads a status. Returns `None` for a number that this version does not support.
     pub(crate) fn status(&mut self) -> Result<Option<Status>, StoreError> {
         Ok(Status::from_number(self.next::<i16>()?.into()))
     }
@@ -81,8 +81,8 @@ impl<'a> Columns<'a> {
         Ok(u32::try_from(self.next::<i64>()?).ok())
     }
 
-    /// Reads the rest of a row of `checkpoints.sql`. The inner `Err` names a column whose value this version does
-    /// not support.
+    /// Reads the columns after the execution's key in a row of `checkpoints.sql`. The inner `Err` names a column whose
+    /// value this version does not support.
     fn checkpoint(&mut self, execution: Key) -> Result<Result<Checkpoint, &'static str>, StoreError> {
         let Some(path) = self.path()? else { return Ok(Err("path of checkpoints")) };
         let run_no = self.next::<i32>()?.cast_unsigned();
@@ -103,8 +103,8 @@ impl<'a> Columns<'a> {
         }))
     }
 
-    /// Reads the rest of a row of `attempts.sql`. The inner `Err` names a column whose value this version does
-    /// not support.
+    /// Reads the columns after the execution's key in a row of `attempts.sql`. The inner `Err` names a column whose
+    /// value this version does not support.
     fn attempt(&mut self, execution: Key) -> Result<Result<Attempt, &'static str>, StoreError> {
         let Some(path) = self.path()? else { return Ok(Err("path of attempts")) };
         let Some(attempt) = self.count()? else { return Ok(Err("attempt of attempts")) };
@@ -126,12 +126,13 @@ pub(crate) fn parse_execution(row: &Row) -> Result<Execution, StoreError> {
     parse_execution_columns(&mut Columns::new(row))
 }
 
-/// A row of `claim.sql`: an execution, and what the claim adds to it.
+/// A row of `claim.sql`: an execution, with facts that only the claim needs.
 pub(crate) struct ClaimedRow {
     pub execution: Execution,
     /// Whether the execution has checkpoints, attempts or requests.
     pub has_history: bool,
-    /// Whether the claim has deleted every row of `ready` that it saw, without which it is invalid. The same in each row.
+    /// Whether the claim has deleted every row of `ready` that it saw. If not, the claim is invalid. The value is the
+    /// same in each row.
     pub is_complete: bool,
     /// The execution's position in `ready`, if it had a row there.
     pub seq: Option<i64>,
@@ -200,7 +201,7 @@ fn parse_execution_columns(row: &mut Columns<'_>) -> Result<Execution, StoreErro
     Ok(execution)
 }
 
-/// Reads an execution's placement: its queue, key and priority.
+/// Reads an execution's placement: its queue, queue key and priority.
 fn parse_placement(row: &mut Columns<'_>) -> Result<Option<Arc<Placement>>, StoreError> {
     let (queue, key, priority): (Option<&str>, Option<&str>, Option<i32>) =
         (row.next()?, row.next()?, row.next()?);
@@ -214,10 +215,10 @@ fn parse_placement(row: &mut Columns<'_>) -> Result<Option<Arc<Placement>>, Stor
 
 /// A row of `existing.sql`.
 pub(crate) struct ExistingRow {
-    /// The execution, as a duplicate Start gets it.
+    /// The execution, in the form that the outcome of a duplicate Start contains.
     pub existing: ExistingExecution,
-    /// Whether this version supports the execution's status. Another status is replaced by `Queued`, the status of parked
-    /// executions.
+    /// Whether this version supports the execution's status. An unsupported status is replaced by `Queued`, the status
+    /// of parked executions.
     pub has_known_status: bool,
     /// The time at which the execution was accepted.
     pub created_at: Timestamp,
@@ -249,7 +250,7 @@ pub(crate) fn parse_existing_row(row: &Row) -> Result<ExistingRow, StoreError> {
     Ok(ExistingRow { existing, has_known_status, created_at, owner, dedup_key: queue.zip(dedup_id) })
 }
 
-/// Adds details to the records of their executions.
+/// An index of records by execution, by which rows with details are added to their records.
 pub(crate) struct RecordDetails {
     indexes: HashMap<Key, usize>,
 }
@@ -292,7 +293,7 @@ impl RecordDetails {
         Ok(())
     }
 
-    /// Adds attributes, from rows of key, name and value.
+    /// Adds attributes, from rows with an execution's key, a name and a value.
     pub(crate) fn add_attributes(&self, rows: &[Row], records: &mut [Record]) -> Result<(), StoreError> {
         for row in rows {
             let mut row = Columns::new(row);
@@ -304,7 +305,7 @@ impl RecordDetails {
         Ok(())
     }
 
-    /// Adds requests, from rows of key and kind.
+    /// Adds requests, from rows with an execution's key and a kind.
     pub(crate) fn add_requests(&self, rows: &[Row], records: &mut [Record]) -> Result<(), StoreError> {
         for row in rows {
             let mut row = Columns::new(row);

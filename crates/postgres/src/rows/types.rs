@@ -63,7 +63,7 @@ pub(crate) fn to_key(uuid: Uuid) -> Key {
     Key::from_bytes(uuid.into_bytes())
 }
 
-/// Returns a payload's bytes for a nullable column, `None` for an empty payload.
+/// Returns a payload's bytes for a nullable column, or `None` for an empty payload.
 pub(crate) fn non_empty_bytes(payload: &Payload) -> Option<&[u8]> {
     (!payload.is_empty()).then(|| payload.as_bytes())
 }
