@@ -15,8 +15,8 @@ use crate::conn::pooler::query_first_row;
 use crate::error::query_error;
 use crate::quoting::quote_literal;
 
-/// Connections of an engine, without those for loads and lists: two lanes, a slow lane for each of them, claims,
-/// heartbeats, takeovers, and wake-up hints.
+/// The number of an engine's connections, without those for loads and lists: two lanes, a slow lane for each of them,
+/// claims, heartbeats, takeovers, and wake-up hints.
 pub(crate) const ENGINE_CONNECTIONS: usize = 8;
 
 /// The time after which a notification counts as lost.
@@ -25,7 +25,7 @@ const NOTIFICATION_TIMEOUT: Duration = Duration::from_secs(10);
 /// The difference between clocks, in microseconds, above which the check reports a problem.
 const MAX_CLOCK_DIFFERENCE_MICROS: i64 = 5_000_000;
 
-/// Runs all checks. Changes nothing.
+/// Runs all checks, and changes nothing.
 pub(crate) async fn check(
     connector: &Connector,
     background: &BackgroundRuntime,
@@ -63,8 +63,8 @@ pub(crate) async fn check(
     Ok(findings)
 }
 
-/// Reports the store's identity. Returns no finding if the role may not read it, because missing privileges are a
-/// finding of their own.
+/// Reports the store's identity. Returns no finding if the role may not read the identity, because missing privileges
+/// are a finding of their own.
 async fn identity(connector: &Connector, client: &Client) -> Result<Vec<Finding>, StoreError> {
     let advice = "check where the URL leads to; the row of table shard identifies the store there";
     match connector.check_identity(client).await.map_err(query_error) {

@@ -31,21 +31,21 @@ use crate::schema::{
 /// The oldest server that supports the store's statements, as `server_version_num`.
 const OLDEST_SERVER: i32 = 130_000;
 
-/// The number of executions up to which an engine migrates the schema by itself when it opens. A migration may take time in
-/// proportion to that number, and a supervisor could kill the process during it.
+/// The number of executions up to which an engine migrates the schema by itself when it opens. A migration may take
+/// time in proportion to that number, and a supervisor could kill the process before the migration ends.
 const MAX_EXECUTIONS_TO_MIGRATE_AT_OPEN: u64 = 1_000_000;
 
-/// The minimum size of a row of `executions` in its table.
+/// The minimum size of a row of the table `executions`, in bytes.
 const MIN_ROW_BYTES: u64 = 150;
 
 /// The time for which a migration waits until workers of older programs have stopped.
 const OLDER_WORKER_TIMEOUT: Duration = Duration::from_mins(1);
 
-/// The connections to a server on which nothing was changed yet.
+/// The first connections to a server, before the store has changed anything on them.
 pub(crate) struct Connected {
-    /// A connection of purpose `Migration`, not configured.
+    /// A connection of purpose `Migration`, which is not configured yet.
     pub client: Client,
-    /// A connection of purpose `Control`, not configured. `None` with a proxy that pools transactions.
+    /// A connection of purpose `Control`, which is not configured yet. `None` with a proxy that pools transactions.
     pub control: Option<DialedClient>,
     /// The server's version, for messages.
     pub version: String,
@@ -93,8 +93,8 @@ pub(crate) async fn connect(
     Ok(Connected { client, control: Some(control), version })
 }
 
-/// Brings the schema up to date. Returns the server's version for messages, the store's identity, and a session for
-/// heartbeats if one was opened already.
+/// Brings the schema up to date. Returns the server's version for messages, the store's identity, and the session for
+/// heartbeats, if it is open already.
 pub(crate) async fn open(
     connector: &Connector,
     background: &BackgroundRuntime,
@@ -102,7 +102,7 @@ pub(crate) async fn open(
     let Connected { client, control, version } = connect(connector, background).await?;
     migrate(connector, background, &client, false, None, false).await?;
     let PostgresOptions { schema, must_exist, .. } = connector.options();
-    // a client that only reads may have fewer privileges
+    // with `must_exist`, the client may only read, and then needs fewer privileges
     if !must_exist {
         check_privileges(&client, schema, connector.name()).await?;
     }
@@ -143,13 +143,13 @@ async fn check_privileges(client: &Client, schema: &str, store: &str) -> Result<
     Err(open_error(store, false, format!("role {:?} lacks {missing}; {}", role.name, role.advice())))
 }
 
-/// Brings the schema up to date, and grants `role` its privileges. With `is_dry`, only returns the script.
+/// Brings the schema up to date, and grants `role` its privileges. If `is_dry` is true, only returns the script.
 ///
 /// `is_explicit` is true for `stepfast db migrate`, which may stop older workers and migrate large schemas. An engine that
 /// opens does neither.
 ///
-/// Several processes may migrate at once. A lock, held until the end of the transaction, serialises them, and all but the
-/// first find nothing to do. A schema that is up to date is only read.
+/// Several processes may migrate at once. A lock that is held until the end of the transaction serialises them, and all
+/// but the first process find nothing to do. A schema that is up to date is only read.
 pub(crate) async fn migrate(
     connector: &Connector,
     background: &BackgroundRuntime,
@@ -284,8 +284,8 @@ async fn count_if_large(client: &Client, schema: &str) -> Result<Option<u64>, Er
     Ok(rows.filter(|rows| *rows > MAX_EXECUTIONS_TO_MIGRATE_AT_OPEN))
 }
 
-/// Stops the engines of older programs before a migration from version `found` to `wanted`. The inner `Err` says why some
-/// are still running. With `may_stop` false, running workers are only reported.
+/// Stops the engines of older programs before a migration from version `found` to `wanted`. The inner `Err` explains
+/// why some engines still run. If `may_stop` is false, running workers are only reported.
 pub(crate) async fn stop_older_workers(
     client: &Client,
     schema: &str,
@@ -346,7 +346,7 @@ fn live_worker_condition(found: i64) -> &'static str {
     }
 }
 
-/// Returns a statement that fails while workers of an older program are alive, for scripts.
+/// Returns a statement for scripts that fails while workers of an older program are alive.
 fn live_worker_guard(schema: &str, found: i64) -> String {
     let condition = live_worker_condition(found);
     format!(
@@ -358,7 +358,7 @@ fn live_worker_guard(schema: &str, found: i64) -> String {
 }
 
 /// Applies the missing migrations under the lock, and returns them. Returns `None` if another process has applied newer
-/// ones.
+/// migrations.
 async fn migrate_under_lock(
     connector: &Connector,
     client: &Client,
@@ -385,7 +385,8 @@ async fn migrate_under_lock(
     Ok(Some(pending_migrations(found).iter().map(ToString::to_string).collect()))
 }
 
-/// Returns a query that makes all engines on the schema send a heartbeat. By themselves, clients do so only seldom.
+/// Returns a query that makes all engines on the schema send a heartbeat. Without this query, clients send a heartbeat
+/// only seldom.
 fn hint_query(schema: &str) -> String {
     format!("SELECT pg_notify({}, 'migration anything')", quote_literal(&hint_channel(schema)))
 }

@@ -15,7 +15,8 @@ use crate::quoting::{quote_identifier, quote_literal};
 struct Preparation {
     version: i64,
     index: &'static str,
-    /// A single statement, as a transaction cannot build an index concurrently. It works on the schema of any older version.
+    /// The only statement of the build, because a transaction cannot build an index concurrently. The statement works
+    /// on the schema of any older version.
     sql: &'static str,
 }
 
@@ -25,7 +26,8 @@ const PREPARATIONS: &[Preparation] = &[Preparation {
     sql: include_str!("../../migrations/V4__hardening.before.sql"),
 }];
 
-/// Removes time limits outside of transactions: a concurrent build waits for all transactions that began before it.
+/// Statements that remove the time limits of a session, because a concurrent build waits for all transactions that
+/// began before it.
 const NO_TIMEOUTS: &str = "SET statement_timeout TO 0;\nSET lock_timeout TO 0;\n";
 
 /// The interval between attempts to take the lock.
@@ -45,7 +47,7 @@ pub(crate) async fn prepare(
     let schema = connector.options().schema.as_str();
     acquire_lock(connector, lock_client).await?;
     if !connector.is_pooled() {
-        // through a proxy, the settings would remain in a server session
+        // through a proxy, the settings would remain in a server session that other clients use
         client
             .batch_execute(&format!("{}{NO_TIMEOUTS}", connector.session_settings(Purpose::Migration)))
             .await?;
@@ -77,8 +79,8 @@ pub(crate) async fn prepare(
     Ok(now)
 }
 
-/// Whether a statement has met the build of a process that is gone, whose server session continues: as a deadlock, or as
-/// a simultaneous change of the index's row in the catalog.
+/// Whether a statement conflicts with a build whose process is gone, but whose server session continues. Such a
+/// conflict is a deadlock, or a simultaneous change of the index's row in the catalog.
 fn is_build_conflict(error: &Error) -> bool {
     let Some(error) = error.as_db_error() else { return false };
     let code = error.code();
@@ -86,8 +88,9 @@ fn is_build_conflict(error: &Error) -> bool {
         || *code == SqlState::INTERNAL_ERROR && error.message().starts_with("tuple concurrently ")
 }
 
-/// Begins a transaction that holds a lock, which one process at a time can have. The lock is polled, because a session that
-/// waits for a lock has a snapshot, and the build of the other process would wait for it. An idle transaction has none.
+/// Begins a transaction with a lock that only one process at a time can hold. The lock is polled. A session that waits
+/// for a lock has a snapshot, and the index build of the other process would wait for this session. An idle transaction
+/// has no snapshot.
 async fn acquire_lock(connector: &Connector, lock_client: &Client) -> Result<(), Error> {
     let schema = connector.options().schema.as_str();
     let lock = xxh3_64(format!("stepfast preparation {schema}").as_bytes()).cast_signed();

@@ -1,4 +1,4 @@
-//! [`RolePrivileges`]: whether the connected role may migrate the schema, and which role may otherwise.
+//! [`RolePrivileges`]: whether the connected role may migrate the schema, and which other role may do so if not.
 
 use tokio_postgres::{Client, Error};
 
@@ -10,7 +10,7 @@ use crate::schema::{TABLE_PRIVILEGES, TABLES, VERSION_TABLE};
 /// The maximum number of tables that a message about missing privileges lists.
 const MAX_LISTED_TABLES: usize = 2;
 
-/// The connected role, and what it may do in a schema.
+/// The connected role, and its rights in a schema.
 pub(crate) struct RolePrivileges {
     pub name: String,
     schema: String,
@@ -45,7 +45,7 @@ impl RolePrivileges {
 
     /// Returns the command that migrates the schema and grants the role its privileges, and which role has to run it.
     pub(crate) fn advice(&self) -> String {
-        // the URL of another role may not name the schema
+        // the other role may use a URL without the name of the schema
         let schema = if self.schema == DEFAULT_SCHEMA {
             String::new()
         } else {
@@ -62,7 +62,7 @@ impl RolePrivileges {
     }
 }
 
-/// Returns the privileges that the role lacks to run engines, as text. `None` means that it has all.
+/// Returns the privileges that the role lacks to run engines, as text. `None` means that the role has all of them.
 pub(crate) async fn missing_privileges(client: &Client, schema: &str) -> Result<Option<String>, Error> {
     let schema = quote_literal(schema);
     let tables: Vec<_> = TABLES.iter().map(|table| quote_literal(table)).collect();

@@ -16,7 +16,7 @@ pub(crate) enum SchemaState {
     Missing,
     /// The schema's version.
     Version(i64),
-    /// The schema's version. The tables were created by another build, with a migration of the same number.
+    /// The schema's version. Another build has created the tables, with another migration of the same number.
     OtherBuild(i64),
 }
 
