@@ -1,10 +1,10 @@
 //! [`Ownership`]: the running executions that have no entry in the index of owners.
 //!
-//! Inserting an entry into the index of owners costs about as much as inserting the row itself, and deleting the entry
-//! when the execution ends costs the same again. Most executions end within moments, so a plain Start adds no entry.
-//! The row of such a Start names the worker in `started_by`, and a takeover finds the row by its key. Every worker has
-//! a *window*: a range of keys, stored with its registration. An execution that runs under `started_by` always has a
-//! key in the window of that worker. Three rules ensure this:
+//! Inserting an entry into the index of owners costs about as much as inserting the row itself. Deleting the entry when
+//! the execution ends costs the same again. Most executions end within moments, so a plain Start adds no entry. The row
+//! of such a Start names the worker in `started_by`, and a takeover finds the row by its key. Every worker has a
+//! *window*: a range of keys, stored with its registration. An execution that runs under `started_by` always has a key
+//! in the window of that worker. Three rules ensure this:
 //!
 //! - A Start with a key outside the window adds an entry to the index at once.
 //! - Renewals move the start of the window up, but never beyond an execution that runs under `started_by` or whose
@@ -15,8 +15,8 @@
 //! executions of a claim. Executions that still run after the same number of renewals are added to the index. The row
 //! is deleted once each of its executions has ended or is in the index.
 //!
-//! The start of the stored window may lag behind the start of the window in memory, but the end never does. This also
-//! holds after a crash of a server that does not wait for its log, because the log keeps the order of commits.
+//! The start of the stored window may lag behind the start of the window in memory, but the end never does. Both rules
+//! also hold after a crash of a server that does not wait for its log, because the log keeps the order of commits.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::ops::Range;

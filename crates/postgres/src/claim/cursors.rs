@@ -2,7 +2,7 @@
 //!
 //! Claimed rows leave dead entries in the index of `ready`. Until vacuum removes them, every scan from the start of a
 //! queue steps over all of them. So a claim does not search the index for queues from which the previous claim has
-//! taken executions. It also does not scan the part of a queue key that was claimed more than a moment ago. New rows of
+//! taken executions. The claim also skips the part of a queue key that was claimed more than a moment ago. New rows of
 //! that queue key come after the cursor. Rows of executions that have begun before, and rows with a more urgent
 //! priority, come before the cursor and have scan ranges of their own. A scan can only miss a row that was committed
 //! long after the row received its `seq`. Therefore a claim scans the whole queue key from time to time.
@@ -107,7 +107,7 @@ impl ClaimCursors {
     }
 
     /// Records a successful claim: its scans, and the positions that it has claimed. Queues for which `is_serial`
-    /// returns true are not recorded as recent: a claim must find a ready execution in such a queue before it reads the
+    /// returns true are not recorded as recent. A claim must find a ready execution in such a queue before it reads the
     /// queue's limits.
     pub(crate) fn record_scan(
         &self,

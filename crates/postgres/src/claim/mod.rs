@@ -1,8 +1,9 @@
 //! Claims: [`claim`] takes executions to run, many at once. Claims have a lane of their own.
 //!
-//! A claim is one transaction of several statements. It locks the queues that have ready executions, counts the running
-//! executions of queues that limit their number, allocates its capacity among the queues, and takes the executions. If
-//! a statement has waited for another transaction, the next statement sees the changes of that transaction.
+//! A claim is one transaction of several statements. The transaction locks the queues that have ready executions, and
+//! counts the running executions of queues that limit their number. Then it allocates the claim's capacity among the
+//! queues, and takes the executions. If a statement has waited for another transaction, the next statement sees the
+//! changes of that transaction.
 
 pub(crate) mod cursors;
 mod inbox;

@@ -124,8 +124,8 @@ pub(crate) fn count_changes(
     Ok(())
 }
 
-/// Counts the changes of a wake or claim statement. It changes several tables, and the last columns of each row hold
-/// the totals.
+/// Counts the changes of a wake or claim statement. Such a statement changes several tables, and the last columns of
+/// each row contain the totals.
 fn count_moved_rows(counters: &Counters, sql: Sql, result: &QueryResult) -> Result<(), StoreError> {
     let Some(row) = result.rows.first() else { return Ok(()) };
     let total = |from_end: usize| -> Result<u64, StoreError> {

@@ -274,8 +274,8 @@ impl ServerCertVerifier for CertificateVerifier {
     ) -> Result<ServerCertVerified, Error> {
         let Some(trusted) = &self.trusted_roots else { return Ok(ServerCertVerified::assertion()) };
         let certificate = ParsedCertificate::try_from(end_entity)?;
-        // a self-signed certificate is its own root; the verification below would reject it, because a certificate
-        // marked as an authority's must not be the end of a chain
+        // a self-signed certificate is its own root, and is marked as an authority's; the verification below does not
+        // accept such a certificate as the end of a chain
         if !trusted.certificates.contains(end_entity) {
             verify_server_cert_signed_by_trust_anchor(
                 &certificate,

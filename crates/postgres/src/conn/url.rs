@@ -62,8 +62,8 @@ const MAX_READERS: usize = 1_000;
 /// The maximum length of a file path, in bytes.
 const MAX_PATH_BYTES: usize = 4_096;
 
-/// Default keepalives, which close a dead connection after about 11 s: the idle time before the first probe, the
-/// interval between probes, and the number of unanswered probes.
+/// Default keepalives, which close a dead connection after about 11 s. The values are the idle time before the first
+/// probe, the interval between probes, and the number of unanswered probes.
 const DEFAULT_KEEPALIVES: (Duration, Duration, u32) = (Duration::from_secs(5), Duration::from_secs(2), 3);
 
 /// Splits `url` into the client library's configuration and the store's options. Options in the URL override

@@ -15,7 +15,7 @@ use crate::rows::types::{Timestamptz, non_empty_bytes, to_uuid};
 /// The kind of a Start, which decides the statement that inserts it.
 #[derive(Clone, Copy)]
 pub(crate) enum StartKind {
-    /// Starts of running executions, with a minted key and without options. They cannot be duplicates.
+    /// Starts of running executions, with a minted key and without options. Such Starts cannot be duplicates.
     Running,
     /// Like `Running`, but the executions have ended already.
     Ended,
