@@ -1,4 +1,4 @@
-//! [`Timestamp`]: an instant; and [`Clock`]: the one interface through which a store reads the time.
+//! [`Timestamp`]: an instant. [`Clock`]: the one interface through which a store reads the time.
 
 use std::fmt;
 use std::sync::atomic::{AtomicI64, Ordering::Relaxed};

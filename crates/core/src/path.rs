@@ -28,8 +28,7 @@ impl Path {
     #[must_use]
     pub fn child(&self, n: u32) -> Self {
         let mut path = self.clone();
-        // a first byte up to 240 is the number itself; a larger first byte begins 2 to 5 bytes, and the larger it is,
-        // the more
+        // the first byte determines the length, so that longer encodings sort later; up to 240 it is the number itself
         match n {
             0..=240 => path.0.push(n as u8),
             241..=2287 => {

@@ -1,4 +1,4 @@
-//! Locks for all crates. They do not poison, and a forked child process may continue to use them.
+//! Locks for all crates. These locks do not poison, and a forked child process may continue to use them.
 //!
 //! The locks of `parking_lot` keep all waiting threads of the process in one list. In a forked child this list refers
 //! to threads that the child does not have.

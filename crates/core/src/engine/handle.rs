@@ -32,8 +32,8 @@ enum Location {
 
 impl<O> Handle<O> {
     /// Returns a handle that waits for the run in this process, if `is_same_run` confirms that the database reports the
-    /// same run. Without this check the run may be out of date: its execution may have ended and been resumed, while
-    /// this process has not received the end.
+    /// same run. Without this check the run may be out of date. Its execution may have ended and been resumed before
+    /// this process received the end.
     pub(crate) fn attach(
         engine: Arc<EngineInner>,
         key: Key,

@@ -118,8 +118,8 @@ impl Engine {
         self.inner.request(workflow_id, RequestKind::Cancel).await
     }
 
-    /// Continues an execution that is parked, failed or cancelled. The record is kept. Only failures of steps after
-    /// which no other outcome was recorded are deleted, and these steps are tried again.
+    /// Continues an execution that is parked, failed or cancelled. The record is kept. If the execution failed, only
+    /// the failures of steps at the end of the record are deleted, and these steps are tried again.
     pub async fn resume(&self, workflow_id: &str) -> Result<RequestResult, Error> {
         self.inner.request(workflow_id, RequestKind::Resume).await
     }

@@ -1,5 +1,5 @@
-//! [`Submission`]: a start from the call to its outcome: the start is checked, prepared and staged, and its outcome
-//! becomes a handle.
+//! [`Submission`]: a start from the call to its outcome. The start is checked, prepared and staged, and the outcome
+//! becomes a handle or an error.
 
 use std::future::poll_fn;
 use std::ops::Deref;
@@ -182,7 +182,7 @@ impl Submission<'_> {
         Ok(PreparedStart { start, reserved, id_lock: None, is_local: true })
     }
 
-    /// Prepares any start, and waits if necessary: for the lock of its id, or for budget.
+    /// Prepares any start, and waits if necessary, for example for the lock of its id or for budget.
     async fn prepare(&self) -> Result<PreparedStart, Error> {
         self.check()?;
         let (engine, options) = (&*self.engine, self.options());

@@ -37,8 +37,8 @@ const FIRST_EPOCH: i64 = 1;
 
 /// A store in the memory of this process.
 ///
-/// Several engines of the process may share a store in an `Arc`. They see each other's executions, like processes that
-/// share a database.
+/// Several engines of the process may share a store in an `Arc`. The engines then see each other's executions, like
+/// processes that share a database.
 pub struct MemoryStore {
     info: StoreInfo,
     counters: Counters,

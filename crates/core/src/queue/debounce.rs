@@ -1,8 +1,8 @@
 //! Debouncing: merging starts of one workflow with the same debounce id into one execution with the last input.
 //!
 //! While a debounced execution is `scheduled`, its `dedup_id` contains a debounce key: a text made of its workflow and
-//! the debounce id. Like a dedup_id, the key is unique in the queue. It never equals a caller's dedup_id, because a
-//! dedup_id contains no control characters.
+//! the debounce id. Like a dedup_id, the key is unique in the queue. The key never equals a caller's dedup_id, because
+//! a dedup_id contains no control characters.
 
 use std::sync::Arc;
 

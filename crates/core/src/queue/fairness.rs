@@ -38,8 +38,8 @@ pub struct Allocation {
 ///
 /// All queues get equal shares of a claim's capacity. Within a queue, keys get shares in proportion to their weights.
 /// Other keys use a share that one key cannot use. If a claim has less capacity than a round has turns, the next claim
-/// continues where this claim ended, even between two turns of one key. So a million executions of one key delay those
-/// of another key by one round.
+/// continues at the same position, even between two turns of one key. So a million executions of one key delay those of
+/// another key by one round.
 #[derive(Clone, Debug, Default)]
 pub struct FairShare {
     /// The queue that had the last turn; `None` before the first claim.

@@ -13,8 +13,8 @@ use crate::text::quote;
 /// they arrive. With even spacing ([`evenly`](Rate::evenly), [`burst`](Rate::burst)) one execution begins every `period
 /// / starts`, and a burst may begin after a pause.
 ///
-/// An execution begins when a worker claims it for the first time. It begins again when a worker claims it after a
-/// recovery, a requeue or a resume. An execution that continues after it was `waiting` does not begin again.
+/// An execution begins when a worker claims it for the first time. The execution begins again when a worker claims it
+/// after a recovery, a requeue or a resume. An execution that continues after it was `waiting` does not begin again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rate {
     /// Maximum number of starts in a period.
@@ -65,7 +65,7 @@ pub struct RateEntry {
 pub enum ClaimScope {
     /// All executions: the queue has no rate.
     All,
-    /// Executions that continue after they were `waiting`. They do not count for rates, and come first.
+    /// Executions that continue after they were `waiting`. Woken executions do not count for rates, and come first.
     Woken,
     /// Executions that begin, and count for rates.
     Starting,

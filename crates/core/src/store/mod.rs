@@ -61,9 +61,9 @@ pub trait Store: Send + Sync + 'static {
 
     /// Registers a worker with `lanes` lanes (numbers 0 to `lanes` - 1), under an id that was never used before.
     ///
-    /// Each lane gets a row with the registration's epoch, and with 0 as the number of its last flush. The worker
-    /// counts as alive until its registration is closed or taken over. The store keeps `info` to show it to people, and
-    /// to find executions that no worker can run.
+    /// Each lane gets a row with the registration's epoch, and with 0 as the number of its last flush or claim. The
+    /// worker counts as alive until its registration is closed or taken over. The store keeps `info` to show it to
+    /// people, and to find executions that no worker can run.
     async fn register(&self, lanes: u16, info: &WorkerInfo) -> Result<Registration, StoreError>;
 
     /// Ends a registration. The executions that the worker still owns become claimable at once.
@@ -91,8 +91,8 @@ pub trait Store: Send + Sync + 'static {
     /// Queues, and the queue keys within a queue, share the claim's capacity
     /// [fairly](crate::queue::fairness::FairShare). Within a queue key, executions are taken by priority, the smallest
     /// first. At equal priority, executions that have begun come first, then older ones. A claim never takes more than
-    /// the [limits](crate::queue::Limits) of the queue allow, even if other claims run concurrently. It takes nothing
-    /// from a paused queue.
+    /// the [limits](crate::queue::Limits) of the queue allow, even if other claims run concurrently. No claim takes
+    /// executions from a paused queue.
     ///
     /// Each execution is durably `running` under the claiming worker before the method returns. The store deletes rows
     /// of `ready` whose execution cannot be claimed. After `Unavailable` the claim may have happened. The next
@@ -110,16 +110,16 @@ pub trait Store: Send + Sync + 'static {
     /// Reports everything that concerns the worker. Once a second a heartbeat also renews the registration and checks
     /// for dead workers; see [`renews_lease`](Heartbeat::renews_lease).
     ///
-    /// A heartbeat does not wait for claims. It waits for a takeover only if the worker itself is being taken over. A
+    /// A heartbeat does not wait for claims, and waits for a takeover only if the worker itself is being taken over. A
     /// heartbeat that renews the registration takes as long as all searches for its reply.
     async fn heartbeat(&self, heartbeat: &Heartbeat) -> Result<HeartbeatReply, StoreError>;
 
     /// Takes over the workers that the last heartbeat of `worker` found dead: requeues the executions that they ran,
     /// and returns the number of these executions.
     ///
-    /// The method may take long; meanwhile heartbeats and claims continue. It also wakes executions that a dead worker
-    /// should have woken: the worker may have died between the end of a child and the parent's Wake. If a takeover is
-    /// interrupted, any later takeover completes it.
+    /// The method may take long; meanwhile heartbeats and claims continue. The method also wakes executions that a dead
+    /// worker should have woken. That worker may have died between the end of a child and the parent's Wake. If a
+    /// takeover is interrupted, any later takeover completes it.
     async fn take_over(&self, worker: WorkerId) -> Result<u64, StoreError>;
 
     /// Loads executions, in the order of `ids`; `None` for each that does not exist.

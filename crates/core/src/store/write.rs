@@ -104,7 +104,7 @@ pub struct Start {
     /// the input, placement, app_version, run_timeout and due time of this Start. The due time never exceeds the
     /// execution's own `created_at` plus the window. The outcome is then [`Duplicate`](Outcome::Duplicate).
     ///
-    /// A debounced Start has the state `Scheduled`. It has no parent, workflow_id, deadline or attributes.
+    /// A debounced Start has the state `Scheduled`, but no parent, workflow_id, deadline or attributes.
     pub debounce_window: Option<Duration>,
     /// The encoded input.
     pub input: Payload,
@@ -206,11 +206,11 @@ pub enum State {
 /// - [`Cancel`](RequestKind::Cancel) applies to the execution and to all awaited children below it, atomically.
 /// - [`Resume`](RequestKind::Resume) makes a parked, `failed` or `cancelled` execution `queued`. For an ended execution
 ///   it also increments `run_no`, so that children get new keys, and clears the outcome, the deadline and the requests.
-///   For a `failed` execution it also deletes the failures of steps after which no other outcome was recorded, with
-///   their attempts. These steps are tried again.
+///   For a `failed` execution the request also deletes the failures of steps at the end of the record, with their
+///   attempts. These steps are then tried again.
 /// - [`Expire`](RequestKind::Expire) ends an execution whose deadline is not after `at`, in the same way as a cancel.
-///   Otherwise the request is not applicable. It is not applicable to a running execution either: the owner enforces
-///   the deadline.
+///   Otherwise the request is not applicable. An expiry is never applicable to a running execution, because the owner
+///   enforces the deadline.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Request {
     /// The key of the execution.

@@ -1,7 +1,7 @@
 //! Branches: parts of a workflow that run concurrently, each with a context of its own.
 //!
-//! All branches are polled inside the execution's own task. They may therefore borrow from the code around them, and
-//! the task detects when all of them are blocked.
+//! All branches are polled inside the execution's own task. Branches may therefore borrow from the code around them,
+//! and the task detects when all of them are blocked.
 
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;

@@ -7,7 +7,7 @@ use crate::runtime::run::Run;
 
 /// A branch of an execution, through which workflow code makes its durable calls.
 ///
-/// Calls take `&mut self`, so a branch makes one call at a time; [`join`](Context::join), [`map`](Context::map),
+/// Calls take `&mut self`, so a branch makes one call at a time. [`join`](Context::join), [`map`](Context::map),
 /// [`race`](Context::race) and [`spawn`](Context::spawn) give each branch a context of its own.
 ///
 /// A replay repeats the code between durable calls, so this code must depend only on the input and on the outcomes of

@@ -93,7 +93,7 @@ impl<F> Step<'_, F> {
     }
 
     /// Lets the body run before the checkpoints of earlier steps are durable: for reads, pure computations and
-    /// idempotent calls. A crash may then lose the latest outcomes, although the body has used them. It never loses an
+    /// idempotent calls. A crash may then lose the latest outcomes, although the body has used them. No crash loses an
     /// outcome and keeps a later one.
     pub fn speculative(mut self) -> Self {
         self.options().is_speculative = true;

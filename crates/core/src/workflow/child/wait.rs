@@ -48,7 +48,7 @@ pub(super) async fn wait_for_end<O: FromPayload>(call: &Call, key: Key) -> Resul
 }
 
 /// Stops the run if a cancel is recorded for the execution itself. The same cancel may have ended the child, and this
-/// run may be notified of the child's end first. That end is not an outcome of the call.
+/// run may be notified of the child's end first. In this case the child's end is not an outcome of the call.
 async fn stop_if_cancelled(call: &Call) {
     let run = &call.run;
     let id = ExecutionId::Key(run.key);
