@@ -23,7 +23,7 @@ pub(crate) fn to_exception(py: Python<'_>, error: &Error) -> PyErr {
     let exception = py.import("stepfast._runtime.failures").and_then(|failures| {
         let kind = format!("{:?}", error.kind());
         let message = match error {
-            // worded for Python
+            // these messages are worded for Python
             Error::Shutdown => ENGINE_CLOSED_MESSAGE.to_owned(),
             Error::UnknownQueue { name, known } => {
                 let (name, known) = (quote(name), if known.is_empty() { "none" } else { known });

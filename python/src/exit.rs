@@ -1,9 +1,9 @@
 //! The end of the program, for threads for which Python does not wait.
 //!
-//! The interpreter ends such a thread when it takes the interpreter's lock again, by unwinding its stack. With native
-//! code on that stack the process aborts. So threads count themselves while they return to the interpreter, and while
-//! native code calls Python. The end of the program waits until no thread is counted. A thread that arrives later
-//! never returns.
+//! When such a thread takes the interpreter's lock again, the interpreter ends the thread by unwinding its stack. With
+//! native code on that stack, the process aborts. So threads count themselves while they return to the interpreter, and
+//! while native code calls Python. The end of the program waits until no thread is counted. A thread that arrives later
+//! is parked forever.
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
@@ -16,16 +16,15 @@ use stepfast::sync::Condvar;
 use crate::lock::Mutex;
 use crate::thread::current_thread_id;
 
-/// How long the end waits for a thread that native code has let into Python code, unless other threads finish in that
-/// time.
+/// Maximum time that the end of the program waits until one more counted thread is ready.
 const GUARD_WAIT_TIMEOUT: Duration = Duration::from_secs(1);
-/// Maximum number of such waits.
+/// Maximum number of waits, each of at most [`GUARD_WAIT_TIMEOUT`].
 const MAX_GUARD_WAITS: usize = 10;
 
 static IS_EXITING: AtomicBool = AtomicBool::new(false);
 /// The number of guards of all threads.
 static GUARDS: AtomicUsize = AtomicUsize::new(0);
-/// The thread that ends the program, which continues.
+/// The thread that ends the program. This thread is never parked.
 static EXITING_THREAD: Mutex<Option<ThreadId>> = Mutex::new(None);
 static GUARDS_RELEASED: Condvar = Condvar::new();
 
@@ -34,7 +33,7 @@ thread_local! {
     static THREAD_GUARDS: Cell<usize> = const { Cell::new(0) };
 }
 
-/// Marks that its thread needs the interpreter, with native code on its stack.
+/// A mark of a thread that needs the interpreter and has native code on its stack.
 pub(crate) struct InterpreterGuard(());
 
 impl InterpreterGuard {
@@ -81,7 +80,7 @@ pub(crate) fn without_interpreter<R: Send>(py: Python<'_>, function: impl FnOnce
         if must_park() {
             park_forever();
         }
-        // dropped below, once the thread has the interpreter
+        // the guard is dropped below, once the thread has the interpreter
         std::mem::forget(guard);
         returned
     });

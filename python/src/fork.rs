@@ -1,8 +1,8 @@
 //! Forked processes.
 //!
 //! A child has its parent's memory, but none of its threads. An operation on the parent's engine would wait without
-//! end, or use the parent's connections. So every object of this module records the process in which it was created.
-//! In another process its use is an error, and it is never dropped.
+//! end, or use the parent's connections. So every object of the native module records the process in which it was
+//! created. In another process, every use of the object is an error, and the object is never dropped.
 
 use std::mem::forget;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
@@ -24,12 +24,12 @@ impl Process {
         Self(FORK_COUNT.load(Relaxed))
     }
 
-    /// Returns true in the process itself.
+    /// Returns true if this is the running process.
     pub(crate) fn is_current(self) -> bool {
         self == Self::current()
     }
 
-    /// Returns an error in any other process.
+    /// Fails if this is not the running process.
     pub(crate) fn check(self, py: Python<'_>) -> PyResult<()> {
         if self.is_current() { Ok(()) } else { Err(forked_process_error(py)) }
     }

@@ -1,5 +1,5 @@
-//! Operations of the interpreter that pyo3 offers only in several steps. A coroutine's way through a call is the
-//! hottest path of the bridge. Together with `tests/src/crash/vfs.rs` this is the only `unsafe` code.
+//! Operations of the interpreter that pyo3 offers only in several steps. Resuming a coroutine through a call is the
+//! hottest path of the bridge. Only this file and `tests/src/crash/vfs.rs` contain `unsafe` code.
 
 #![allow(unsafe_code)] // functions of the C API, each with live objects and the interpreter's lock held
 
@@ -96,7 +96,7 @@ pub(crate) fn set_context_var<'py>(
     }
 }
 
-/// Resets a context variable; returns false in another context than that in which it was set.
+/// Resets a context variable. Returns false if the variable was set in another context.
 pub(crate) fn reset_context_var(variable: &Bound<'_, PyAny>, token: &Py<PyAny>) -> bool {
     // SAFETY: both objects live, and the lock is held
     let is_reset = unsafe { ffi::PyContextVar_Reset(variable.as_ptr(), token.as_ptr()) == 0 };

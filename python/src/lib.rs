@@ -1,5 +1,5 @@
-//! `stepfast._native`: the native part of the Python package. It exchanges bytes; everything for programs is in the
-//! package around it.
+//! `stepfast._native`: the native part of the Python package. The package around it contains everything that programs
+//! use, and passes encoded values to this part.
 
 mod bridge;
 mod convert;

@@ -1,9 +1,10 @@
 //! [`Mutex`]: a lock under which no Python code can run.
 //!
-//! Python code may let another thread take the interpreter. A thread that holds the interpreter and waits for a lock
-//! then blocks the thread that holds the lock, forever. So there are no guards here: only a closure gets the value,
-//! and `Send` keeps every proof of holding the interpreter out of it. Dropping a value may run Python code, too:
-//! values that may hold objects are returned, and the caller drops them.
+//! Python code may let another thread take the interpreter. If that thread then waits for a lock that the first thread
+//! holds, both threads wait forever. So this lock has no guards: only a closure gets the value. Because of the bound
+//! `Send`, the closure cannot contain the token of a thread that holds the interpreter. Dropping a value may run Python
+//! code, too. So values that may contain Python objects are returned, and the caller drops them after the lock is
+//! released.
 
 #![allow(clippy::disallowed_types)] // this lock wraps that type
 

@@ -1,7 +1,7 @@
 //! Passes the engine's log lines to the `logging` of Python.
 //!
-//! Lines are logged in the engine's own threads, lanes among them, which must wait neither for the interpreter nor
-//! for log handlers. So lines are only queued here, and a thread of Python takes them.
+//! An engine logs lines in its own threads, including the threads of its lanes. These threads must wait neither for the
+//! interpreter nor for log handlers. So the lines are only queued here, and a Python thread takes them.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use pyo3::prelude::*;
 use stepfast::clock::{Clock, SystemClock};
 
-// the holder runs no Python code: the forking thread keeps the guard
+// a lock with a guard, because the forking thread keeps the guard; no Python code runs under the lock
 #[allow(clippy::disallowed_types)]
 use stepfast::sync::{Condvar, Mutex};
 use tracing::field::{Field, Visit};
@@ -23,7 +23,7 @@ use crate::exit::without_interpreter;
 
 /// Maximum number of queued lines. Further lines are only counted.
 const MAX_QUEUED_LINES: usize = 1_000;
-/// Maximum number of queued lines at which debug lines are still added. Thousands may arrive at once, and they are
+/// Number of queued lines from which on debug lines are dropped. Thousands of debug lines may arrive at once, and are
 /// dispensable.
 const MAX_QUEUED_DEBUG_LINES: usize = 100;
 
@@ -42,7 +42,7 @@ static LOG_QUEUE: Mutex<LogQueue> =
 static LINES_ADDED: Condvar = Condvar::new();
 
 thread_local! {
-    /// Held by the forking thread, as in `runtime`.
+    /// The guard of `LOG_QUEUE`, which the forking thread holds during the fork, as in `runtime`.
     static FORK_LOCK: RefCell<Option<std::sync::MutexGuard<'static, LogQueue>>> = const { RefCell::new(None) };
 }
 
@@ -60,7 +60,7 @@ pub(crate) fn after_fork_in_parent() {
     drop(FORK_LOCK.take());
 }
 
-/// Empties the queue in a forked child: the parent logs its lines.
+/// Empties the queue in a forked child, because the parent logs these lines.
 pub(crate) fn after_fork_in_child() {
     if let Some(mut queue) = FORK_LOCK.take() {
         *queue = LogQueue { lines: VecDeque::new(), dropped: 0, is_closed: false };
@@ -89,7 +89,7 @@ pub(crate) fn next_log_lines(py: Python<'_>) -> Option<Vec<LogLine>> {
 /// Closes the log after the queued lines, or opens it again.
 #[pyfunction]
 pub(crate) fn set_log_closed(py: Python<'_>, is_closed: bool) {
-    // the holder may be about to fork, and may wait for the interpreter
+    // the thread that holds the lock may be about to fork, and may wait for the interpreter
     without_interpreter(py, || LOG_QUEUE.lock().is_closed = is_closed);
     LINES_ADDED.notify_all();
 }
@@ -105,7 +105,7 @@ fn log_line(level: Level, text: String) -> LogLine {
     (number, text, SystemClock.now().as_micros() as f64 / 1e6)
 }
 
-/// Receives the events of `tracing`.
+/// The subscriber that receives the events of `tracing`, and queues them as lines.
 struct LogSubscriber {
     next_span_id: AtomicU64,
 }

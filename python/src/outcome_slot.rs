@@ -32,7 +32,7 @@ impl OutcomeSlot {
         }
     }
 
-    /// Stores the outcome without waking the future, for a caller that polls it itself.
+    /// Stores the outcome without waking the future, for a caller that polls the future itself.
     pub(crate) fn fill_without_wake(&self, outcome: Outcome) {
         let waker = self.0.with(|state| {
             state.outcome = Some(outcome);
@@ -47,7 +47,7 @@ impl OutcomeSlot {
     }
 }
 
-/// Resolves when the outcome is stored.
+/// A future that resolves when the outcome is stored.
 pub(crate) struct OutcomeFuture(Arc<OutcomeSlot>);
 
 impl Future for OutcomeFuture {

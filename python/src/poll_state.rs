@@ -2,7 +2,7 @@
 
 /// The call is not finished: wait.
 pub(crate) const PENDING: u8 = 0;
-/// The caller has to run the body once, then call `succeed` or `fail`.
+/// The caller has to run the body of a step once, then call `succeed` or `fail`; or the code of an execution.
 pub(crate) const RUN_BODY: u8 = 1;
 /// The call has succeeded.
 pub(crate) const DONE: u8 = 2;
@@ -12,5 +12,5 @@ pub(crate) const FAILED: u8 = 3;
 pub(crate) const ERROR: u8 = 4;
 /// The code has to unwind.
 pub(crate) const STOPPED: u8 = 5;
-/// A child begins that this thread is to run: call `take_offered_run`.
+/// A child begins, and this thread is to run its code: call `take_offered_run`.
 pub(crate) const RUN_CHILD: u8 = 6;

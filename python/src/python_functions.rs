@@ -3,21 +3,21 @@
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 
-/// The objects, looked up once because every step needs them.
+/// Objects of the Python package, looked up once because every step needs them.
 pub(crate) struct PythonFunctions {
     pub(crate) current_code: Py<PyAny>,
     pub(crate) body_raised: Py<PyAny>,
     pub(crate) call_interrupted: Py<PyAny>,
     pub(crate) error_of: Py<PyAny>,
-    /// Called for code in a task of its own.
+    /// Called when code that runs in a task of its own raises an exception.
     pub(crate) code_raised_in_task: Py<PyAny>,
-    /// Called for code that its caller runs.
+    /// Called when an exception is thrown into code that its caller runs.
     pub(crate) exception_thrown: Py<PyAny>,
     pub(crate) code_raised_in_caller: Py<PyAny>,
     pub(crate) caller_finished: Py<PyAny>,
     /// Returns the event loop that runs in this thread, or None.
     pub(crate) get_running_loop: Py<PyAny>,
-    /// Warns of a call that blocks such a loop.
+    /// Warns of a call that blocks the event loop of this thread.
     pub(crate) warn_of_blocked_loop: Py<PyAny>,
 }
 

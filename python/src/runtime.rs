@@ -2,7 +2,7 @@
 
 use std::cell::{Cell, RefCell};
 
-// the holder runs no Python code: the forking thread keeps the guard
+// a lock of the standard library, because the forking thread keeps its guard; no Python code runs under the lock
 #[allow(clippy::disallowed_types)]
 use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 
@@ -12,8 +12,8 @@ use tokio::runtime::{Builder, EnterGuard, Runtime};
 use crate::exit::{InterpreterGuard, without_interpreter};
 use crate::fork::Process;
 
-/// The runtime, and the process to which it belongs. A forked child does not have its parent's threads, and needs
-/// another one.
+/// The runtime, and the process to which it belongs. A forked child does not have its parent's threads, so it needs a
+/// runtime of its own.
 #[allow(clippy::disallowed_types)]
 static RUNTIME: Mutex<Option<(Process, &'static Runtime)>> = Mutex::new(None);
 
@@ -23,7 +23,8 @@ thread_local! {
     static THREAD_RUNTIME: Cell<Option<(Process, &'static Runtime)>> = const { Cell::new(None) };
     /// Whether this thread is the main thread of Python, and in which process.
     static IS_MAIN_THREAD: Cell<Option<(Process, bool)>> = const { Cell::new(None) };
-    /// Held by the forking thread. Otherwise the child could inherit the lock from a thread that it does not have.
+    /// The guard of `RUNTIME`, which the forking thread holds during the fork. Otherwise the child could inherit a lock
+    /// that none of its threads can release.
     static FORK_LOCK: RefCell<Option<RuntimeLock>> = const { RefCell::new(None) };
 }
 
@@ -56,7 +57,7 @@ pub(crate) fn runtime() -> &'static Runtime {
         match RUNTIME.try_lock() {
             Ok(common) => break common,
             Err(TryLockError::Poisoned(common)) => break common.into_inner(),
-            // a forking thread has the lock, and may wait for the interpreter, which this thread may have
+            // a forking thread holds the lock, and may wait for the interpreter, which this thread may hold
             Err(TryLockError::WouldBlock) => {
                 let wait = || drop(RUNTIME.lock());
                 Python::try_attach(|py| without_interpreter(py, wait)).unwrap_or_else(wait);
@@ -89,7 +90,8 @@ pub(crate) fn after_fork_in_parent() {
 
 pub(crate) fn after_fork_in_child() {
     drop(FORK_LOCK.take());
-    // the forking code may run in a turn of the parent's loop, which the child is not in
+    // the parent may have forked in a turn of its event loop, after it entered the runtime; the child is in no such
+    // turn
     IS_ENTERED.set(false);
 }
 

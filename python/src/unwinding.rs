@@ -7,8 +7,8 @@ use stepfast::guest::{RunControl, StopReason};
 use crate::exit::InterpreterGuard;
 use crate::interpreter::handled_exception;
 
-/// Returns the exception that ends the program, if the code of an execution handles one now. A durable call is then
-/// not made: a replay, which has no such exception, would not make it.
+/// Returns the exception that ends the program, if the code of an execution handles such an exception now. The code may
+/// then make no durable call, because a replay, which has no such exception, would not make the call.
 pub(crate) fn exit_exception(py: Python<'_>) -> PyResult<Option<PyErr>> {
     let Some(handled) = handled_exception(py) else { return Ok(None) };
     if !handled.is_instance_of::<PyKeyboardInterrupt>() && !handled.is_instance_of::<PySystemExit>() {
@@ -21,7 +21,8 @@ pub(crate) fn exit_exception(py: Python<'_>) -> PyResult<Option<PyErr>> {
     Ok(is_here.is_truthy()?.then(|| PyErr::from_value(handled)))
 }
 
-/// Returns why the code has to unwind: 0 not at all, 1 the execution is suspended, 2 cancelled, 3 ended.
+/// Returns the reason why the code has to unwind: 1 if the execution is suspended, 2 if it is cancelled, 3 if it has
+/// ended. Returns 0 if the code need not unwind.
 pub(crate) fn stop_code(control: &RunControl) -> u8 {
     match control.stop_reason() {
         None => 0,

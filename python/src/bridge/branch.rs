@@ -35,20 +35,22 @@ pub(crate) struct Branch {
     /// `None` once the branch has ended.
     guest_branch: Mutex<Option<guest::GuestBranch>>,
     control: RunControl,
-    /// The thread that makes the calls of the branch; `None` until the first call of a branch for another thread.
+    /// The thread that makes the calls of the branch. For a branch that was created for another thread, `None` until
+    /// its first call.
     call_thread: Mutex<Option<ThreadId>>,
-    /// Whether this object stands in for a branch in code that closes an abandoned async generator, and rejects its
-    /// calls.
+    /// Whether this object replaces a branch in code that closes an abandoned async generator. Such an object rejects
+    /// durable calls.
     is_detached_from_run: bool,
     /// The destination of the code's outcome; `None` in all branches but the first.
     outcome_slot: Option<Arc<OutcomeSlot>>,
     /// The port of the loop on which the code runs; `None` for a thread.
     port: Option<Py<Port>>,
-    /// The call for which a caller runs the code of the execution; `None` in all other branches.
+    /// The call whose caller runs the code of the execution; `None` in all branches but the first one of such an
+    /// execution.
     run_call: Option<Py<Call>>,
     /// The engine's object in the Python package.
     host: Mutex<Option<Py<PyAny>>>,
-    /// Whether the code has returned or failed. Used in the first branch.
+    /// Whether the code has returned or failed. Used only in the first branch.
     has_finished: AtomicBool,
     process: Process,
 }
@@ -119,8 +121,8 @@ impl Branch {
         self
     }
 
-    /// Returns the key of the child that is about to be called, if this thread may host it. Also notes for the
-    /// execution whether its thread hosts a child.
+    /// Returns the mailbox and the key of the child that is about to be called, if this thread may host the child: run
+    /// its code. Also notes for the execution whether its thread hosts a child.
     fn child_to_host(&self, mailbox: Option<Arc<Mailbox>>) -> Option<(Arc<Mailbox>, Key)> {
         if self.port.is_none() {
             self.control.set_thread_use(mailbox.is_some());
@@ -130,8 +132,7 @@ impl Branch {
         mailbox.map(|mailbox| (mailbox, child))
     }
 
-    /// Returns true if begun code has neither returned nor failed, and never will, because its first branch is
-    /// dropped.
+    /// Returns true if the drop of this first branch abandons code that has begun, and has neither returned nor failed.
     fn is_abandoned(&self) -> bool {
         match &self.run_call {
             Some(run_call) => run_call.get().is_running_code(),
@@ -166,7 +167,7 @@ impl Branch {
         })
     }
 
-    /// Makes a call of this branch. Fails where the branch cannot make calls.
+    /// Makes a durable call of this branch with `make`. Fails if the branch cannot make calls here.
     fn make_call<R: Send>(
         &self,
         py: Python<'_>,
@@ -187,7 +188,8 @@ impl Branch {
         call.ok_or_else(|| crate::error::runtime_error("this branch of the workflow has ended"))
     }
 
-    /// Attaches the call to the one that drives the execution, if a thread drives it and so polls both.
+    /// Attaches the call to the call that drives the execution, if this thread drives the execution, and so polls both
+    /// calls.
     fn attach_run_call(&self, py: Python<'_>, call: Call) -> Call {
         match &self.run_call {
             Some(run_call) if self.port.is_none() => call.with_run_call(run_call.clone_ref(py)),
@@ -267,7 +269,8 @@ impl Branch {
         drop(self.host.replace(Some(host)));
     }
 
-    /// Why the code has to unwind: 0 not at all, 1 the execution is suspended, 2 cancelled, 3 ended.
+    /// The reason why the code has to unwind: 1 if the execution is suspended, 2 if it is cancelled, 3 if it has ended.
+    /// 0 if the code need not unwind.
     #[getter]
     fn stop_code(&self) -> u8 {
         if self.process.is_current() { stop_code(&self.control) } else { 0 }
@@ -297,7 +300,7 @@ impl Branch {
         self.port.is_some()
     }
 
-    /// Returns a concurrent branch, which counts as active until its end; `None` if this one has ended.
+    /// Creates a concurrent branch, which counts as active until its end. Returns `None` if this branch has ended.
     fn fork(&self, py: Python<'_>) -> Option<Self> {
         if !self.process.is_current() {
             return None;
@@ -308,7 +311,7 @@ impl Branch {
         Some(forked)
     }
 
-    /// Reserves a branch: it has its position, and does not count as active until it begins.
+    /// Reserves a concurrent branch. The new branch has its path at once, but does not count as active until it begins.
     fn reserve(&self, py: Python<'_>) -> PyResult<Self> {
         let Some(branch) = self.guest_branch.with(|branch| branch.as_mut().map(guest::GuestBranch::reserve))
         else {
@@ -335,7 +338,7 @@ impl Branch {
         Join { has_ended: AtomicBool::new(join.is_none()), join: Mutex::new(join), driver }
     }
 
-    /// Drives an execution that its caller runs while its branches are in other threads.
+    /// Drives an execution whose code the caller runs, while its branches run in other threads, until `join` ends.
     fn drive(&self, py: Python<'_>, join: &Join) -> PyResult<()> {
         let Some(run_call) = &self.run_call else { return Ok(()) };
         let driven = run_call.get().drive(py, || join.has_ended.load(SeqCst));
@@ -375,8 +378,8 @@ impl Branch {
         }
     }
 
-    /// Makes the call of a step. A fingerprint identifies the arguments, however the call is spelled. The first
-    /// `bound` arguments of the function are not part of it.
+    /// Makes the call of a step. A fingerprint identifies the arguments, however the call is spelled. The fingerprint
+    /// does not cover the first `bound` arguments of the function.
     #[pyo3(signature = (settings, args, kwargs, bound=0))]
     fn step(
         &self,
@@ -386,7 +389,7 @@ impl Branch {
         kwargs: &Bound<'_, PyDict>,
         bound: usize,
     ) -> PyResult<Call> {
-        // arguments that cannot be recorded cannot be compared: the body may take any value
+        // arguments that cannot be encoded have no fingerprint: the body may take any value
         let fingerprint = match settings.signature(py) {
             Some(signature) => signature.fingerprint(args, kwargs, bound),
             None => fingerprint(args, kwargs),
@@ -399,8 +402,8 @@ impl Branch {
         Ok(self.attach_run_call(py, Call::step(self.bound_port(py), self.control.clone(), path, step)))
     }
 
-    /// Makes the awaitable call of a step, whose body gets `args` and `kwargs`. Returns `None` if the code cannot
-    /// await.
+    /// Makes the awaitable call of a step, whose body gets `args` and `kwargs`. The fingerprint covers `recorded` and
+    /// `kwargs`. Returns `None` if the code cannot await.
     fn awaitable_step(
         slf: &Bound<'_, Self>,
         settings: &Bound<'_, StepSettings>,
@@ -441,7 +444,7 @@ impl Branch {
         })
     }
 
-    /// Runs a child to its output. A thread runs the child itself, if it may.
+    /// Runs a child to its output. If `may_run_here`, a thread that waits for the child runs its code itself.
     fn child(
         slf: &Bound<'_, Self>,
         engine: &Engine,
@@ -522,7 +525,7 @@ impl Branch {
     }
 }
 
-/// Marks that a branch waits only for branches of its own, until it ends.
+/// A mark that a branch waits only for branches of its own, until the join ends.
 #[pyclass(frozen)]
 pub(crate) struct Join {
     join: Mutex<Option<guest::BranchJoin>>,

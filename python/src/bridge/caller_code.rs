@@ -69,7 +69,7 @@ pub(crate) struct CallerRun {
     pub(crate) branch: Py<Branch>,
     /// The caller's task.
     pub(crate) caller_task: Py<PyAny>,
-    /// The context of the code: an empty one, not that of the caller.
+    /// The context of the code, which was created empty and is not the caller's.
     pub(crate) context: Py<PyAny>,
 }
 
@@ -100,7 +100,7 @@ impl CallerRun {
     /// Ends the run; returns true if the package has to check how it has ended.
     pub(crate) fn finish(&self, call: &Call, py: Python<'_>) -> bool {
         let Some(callers) = call.callers() else { return false };
-        // the end of the code has stopped the run, too
+        // the reason `Ended` proves nothing, because every end of the code stops the run
         callers.remove(py, self.branch.get().run_id())
             || matches!(
                 self.branch.get().control().stop_reason(),

@@ -1,7 +1,7 @@
 //! [`CallCoroutine`]: makes calls awaitable like coroutines.
 //!
-//! Such a call returns a value. It may run the body of a step, or the code of an execution, in the task that awaits
-//! it.
+//! Such a call returns a value. The call may run the body of a step, or the code of an execution, in the task that
+//! awaits the call.
 
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
@@ -22,7 +22,8 @@ use crate::python_functions::python_functions;
 pub(crate) struct CallCoroutine {
     /// The branch that has made the call; `None` for a call of a program.
     branch: Option<Py<Branch>>,
-    /// The name of a call without a body, for the warning that it was never awaited; `None` for no warning.
+    /// The description of a call without a body, for the warning that the call was never awaited; `None` for no
+    /// warning.
     description: Option<&'static str>,
     body: CallBody,
     state: Mutex<CoroutineState>,
@@ -35,7 +36,8 @@ enum CallBody {
     None,
     /// The step and the arguments of its function.
     Step(Py<StepSettings>, Py<PyTuple>, Py<PyDict>),
-    /// The code of an execution, until it begins. It is then taken out, so that a kept call does not keep the engine.
+    /// The code of an execution, until the code begins. Then the code is taken out, so that a program that keeps the
+    /// call does not keep the engine.
     Code(Mutex<Option<CallerCode>>),
     /// No code, but the function that makes the handle of a started execution, and its argument: the engine's object
     /// in the package.
@@ -51,7 +53,7 @@ struct CoroutineState {
     error: Option<Py<PyAny>>,
 }
 
-/// A running body.
+/// A body that has begun and has not ended.
 struct RunningBody {
     coroutine: Py<PyAny>,
     origin: BodyOrigin,
@@ -65,7 +67,7 @@ enum BodyOrigin {
     Code(CallerRun),
 }
 
-/// How far the body has run.
+/// The progress of a body.
 enum BodyProgress<'py> {
     Yielded(Bound<'py, PyAny>),
     /// The body has ended, and the call has this state code.
@@ -73,22 +75,22 @@ enum BodyProgress<'py> {
 }
 
 impl CallCoroutine {
-    /// For a call without a body, made by the code of an execution.
+    /// Returns the state of a call without a body that the code of an execution makes.
     pub(crate) fn for_call(branch: Py<Branch>) -> Self {
         Self { branch: Some(branch), description: Some("a sleep, or a child,"), ..Self::default() }
     }
 
-    /// For a call of a program.
+    /// Returns the state of a call of a program.
     pub(crate) fn for_program(description: &'static str) -> Self {
         Self { description: Some(description), ..Self::default() }
     }
 
-    /// For a start, which returns `make_handle(handle, host)`.
+    /// Returns the state of a start, whose value is `make_handle(handle, host)`.
     pub(crate) fn for_start(make_handle: Py<PyAny>, host: Py<PyAny>) -> Self {
         Self { body: CallBody::Start(make_handle, host), ..Self::default() }
     }
 
-    /// For a step.
+    /// Returns the state of a step's call.
     pub(crate) fn for_step(
         branch: Py<Branch>,
         settings: Py<StepSettings>,
@@ -98,7 +100,7 @@ impl CallCoroutine {
         Self { branch: Some(branch), body: CallBody::Step(settings, args, kwargs), ..Self::default() }
     }
 
-    /// For an execution whose code runs where the call is awaited.
+    /// Returns the state of a call that runs the code of an execution in the task that awaits the call.
     pub(crate) fn for_code(code: CallerCode) -> Self {
         Self { body: CallBody::Code(Mutex::new(Some(code))), ..Self::default() }
     }
@@ -189,7 +191,7 @@ impl CallCoroutine {
         progress
     }
 
-    /// Ends the body if it runs.
+    /// Closes the coroutine of the body, if the body runs.
     pub(crate) fn close(&self, call: &Call, py: Python<'_>) -> PyResult<()> {
         let running = self.state.with(|state| {
             state.is_awaited = true;
@@ -399,7 +401,7 @@ impl CallCoroutine {
 }
 
 impl RunningBody {
-    /// Ends the code of an execution.
+    /// Records the result of an execution's code; returns the call's state code.
     fn finish_code<'py>(
         &self,
         call: &Bound<'py, Call>,
@@ -430,7 +432,7 @@ impl RunningBody {
                 &unwound_with,
             ))?;
         }
-        // the recorded exception has no traceback
+        // the original exception is kept for the caller, because the recorded one has no traceback
         let error = unwound_with.filter(|_| is_recorded);
         let previous = state.with(|state| std::mem::replace(&mut state.error, error));
         drop(previous);

@@ -1,4 +1,4 @@
-//! [`Engine`]: the engine, whose operations are calls to wait for.
+//! [`Engine`]: an engine. Its operations return a [`Call`], for which the program waits.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -37,7 +37,7 @@ struct KnownWorkflow {
     signature: Option<Arc<Py<Signature>>>,
 }
 
-/// An engine, with its workflows by number.
+/// An engine, with its workflows. The number of a workflow is its index.
 #[pyclass(frozen)]
 pub(crate) struct Engine {
     engine: Mutex<Option<CoreEngine>>,
@@ -139,7 +139,7 @@ impl Engine {
         Ok(Self::with_workflows(engine, workflows, Vec::new()))
     }
 
-    /// Returns the number for a workflow whose code runs elsewhere.
+    /// Adds a workflow whose code runs elsewhere. Returns the number of the workflow.
     fn declare(&self, name: &str, signature: Option<Py<Signature>>) -> usize {
         let known = KnownWorkflow::by_name(name, signature);
         self.workflows.with(|workflows| {
@@ -157,7 +157,7 @@ impl Engine {
         drop(before);
     }
 
-    /// Stops claiming executions; resolves when no execution runs any more, or after `grace` seconds.
+    /// Stops claiming executions. The returned call resolves when no execution runs any more, or after `grace` seconds.
     fn drain(&self, py: Python<'_>, grace: f64, port: Option<&Bound<'_, Port>>) -> PyResult<Call> {
         let engine = self.open_engine(py)?;
         let grace = Duration::try_from_secs_f64(grace).unwrap_or(Duration::MAX);
@@ -168,13 +168,13 @@ impl Engine {
         Ok(Call::awaitable(port, future))
     }
 
-    /// Resolves when the engine has ended, with an error if it has ended by itself.
+    /// Returns a call that resolves when the engine has ended, with an error if the engine has ended by itself.
     fn wait_until_ended(&self, py: Python<'_>, port: Option<&Bound<'_, Port>>) -> PyResult<Call> {
         self.query(py, port, |engine| async move { engine.wait_until_ended().await }, |()| Reply::Nothing)
     }
 
-    /// Starts an execution. The call returns a handle when the start is durable; awaited, it returns
-    /// `make_handle(handle, host)`.
+    /// Starts an execution. The call returns a handle when the start is durable. If the call is awaited, it returns
+    /// `make_handle(handle, host)` instead.
     #[pyo3(signature = (workflow, args, kwargs, port, make_handle=None, host=None, options=None))]
     #[allow(clippy::too_many_arguments)] // the arguments of one Python call
     fn start(
@@ -284,8 +284,8 @@ impl Engine {
         }
     }
 
-    /// Returns a handle to the execution with this workflow_id. Fails if a workflow is given, by its name, and the
-    /// execution is of another one.
+    /// Returns a handle to the execution with this workflow_id. If the name of a workflow is given, fails for an
+    /// execution of another workflow.
     fn get_handle(
         &self,
         py: Python<'_>,
@@ -348,7 +348,7 @@ impl Engine {
         self.query(py, port, query, Reply::Queue)
     }
 
-    /// Returns matching executions, newest first; with a limit of 0 only their number.
+    /// Returns matching executions, newest first. With a limit of 0, returns only their number.
     fn list(
         &self,
         py: Python<'_>,
@@ -445,8 +445,8 @@ impl Engine {
         Ok(self.known_workflow(number)?.workflow)
     }
 
-    /// Returns a workflow, and the input for a call with these arguments. `TypeError` if its function does not take
-    /// them. Only inputs that are compared need a fingerprint.
+    /// Returns a workflow, and the input for a call with these arguments. Fails with `TypeError` if the workflow's
+    /// function does not take the arguments. The input gets a fingerprint only if `is_compared`.
     pub(crate) fn workflow_and_input(
         &self,
         number: usize,
@@ -491,11 +491,11 @@ impl KnownWorkflow {
     }
 }
 
-/// How durable calls are limited in time, for messages.
+/// The advice, for messages, on how to limit durable calls in time.
 const TIME_LIMIT_ADVICE: &str = "`stepfast.timeout`, not `asyncio.timeout` or `asyncio.wait_for`";
 
-/// Returns the workflow of a Python function. Its code is run by the threads or the loop of `mailbox`, or by the
-/// caller.
+/// Returns the workflow of a Python function. The threads or the loop of `mailbox` run its code, unless the caller runs
+/// it.
 fn define_workflow(number: usize, name: &str, is_eager: bool, mailbox: Arc<Mailbox>) -> GuestWorkflow {
     GuestWorkflow::new_guest(
         name,

@@ -4,10 +4,10 @@ use pyo3::prelude::*;
 
 use crate::exit::without_interpreter;
 
-/// Must be called right before the process forks.
+/// Prepares a fork. Must be called right before the process forks.
 #[pyfunction]
 pub(crate) fn before_fork(py: Python<'_>) {
-    // the holder of a lock may wait for the interpreter
+    // a thread that holds one of these locks may wait for the interpreter
     without_interpreter(py, || {
         crate::runtime::before_fork();
         stepfast::fork::before_fork();
@@ -16,7 +16,7 @@ pub(crate) fn before_fork(py: Python<'_>) {
     });
 }
 
-/// Must be called in the process that has forked.
+/// Ends a fork in the parent. Must be called in the process that has forked.
 #[pyfunction]
 pub(crate) fn after_fork_in_parent() {
     crate::log::after_fork_in_parent();
@@ -24,7 +24,7 @@ pub(crate) fn after_fork_in_parent() {
     crate::runtime::after_fork_in_parent();
 }
 
-/// Must be called in the child, before any other function of this module.
+/// Ends a fork in the child. Must be called before any other function of this module.
 #[pyfunction]
 pub(crate) fn after_fork_in_child() {
     crate::fork::after_fork_in_child();

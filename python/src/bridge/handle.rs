@@ -1,4 +1,4 @@
-//! [`Handle`]: a reference to an execution, whose operations are calls to wait for.
+//! [`Handle`]: a reference to an execution. Its operations return a [`Call`], for which the program waits.
 
 use futures_util::future::join_all;
 use pyo3::prelude::*;

@@ -4,10 +4,10 @@ use std::cell::RefCell;
 
 use crate::bridge::mailbox::NewRun;
 
-/// Where a new run runs that begins in this thread.
+/// The treatment of a new run that begins in this thread.
 enum InlineState {
     Inactive,
-    /// Here, by the code that polls the call.
+    /// The code that polls the call takes the new run.
     Accepting,
     Begun(NewRun),
 }
@@ -28,7 +28,8 @@ pub(crate) fn offer_inline(new_run: NewRun) -> Option<NewRun> {
     })
 }
 
-/// Polls for a caller that runs the code itself; also returns the run that has begun during the poll.
+/// Calls `poll` for a caller that runs the code of an execution itself. Also returns the run that has begun during the
+/// poll.
 pub(crate) fn poll_inline<T>(poll: impl FnOnce() -> T) -> (T, Option<NewRun>) {
     INLINE_STATE.set(InlineState::Accepting);
     let polled = poll();

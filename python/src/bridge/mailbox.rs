@@ -20,7 +20,7 @@ pub(crate) enum Message {
     Wake(Arc<Waiter>),
     /// An execution begins here.
     Begin(NewRun),
-    /// The code of this run has to unwind, or the branches that it has left behind.
+    /// The code of this run has to unwind, or the branches that the code has left behind.
     Unwind(RunControl),
 }
 
@@ -38,7 +38,7 @@ pub(crate) struct Mailbox {
     pub(super) hosted_children: Mutex<HashMap<Key, HostedChild>>,
     /// Set once no thread may wait for messages any more. Changed under the lock of the messages.
     pub(super) is_closed: AtomicBool,
-    /// Readable while there are messages. `None` for threads.
+    /// A descriptor that is readable while there are messages; `None` for threads.
     pub(super) event_fd: Option<OwnedFd>,
     /// Notified when a message arrives. Used by threads.
     pub(super) message_arrived: Condvar,
@@ -80,7 +80,7 @@ impl Mailbox {
         self.hosted_children.with(|children| children.get_mut(&child).and_then(|child| child.offered.take()))
     }
 
-    /// Offers a new run to the thread that waits for it; returns it if there is no such thread.
+    /// Offers a new run to the thread that waits for this child; returns the run if there is no such thread.
     fn offer(&self, new_run: NewRun) -> Option<NewRun> {
         let offered = self.hosted_children.with(|children| match children.get_mut(&new_run.branch.key()) {
             Some(hosted) => {

@@ -1,5 +1,5 @@
-//! [`Port`]: how the engine reaches an event loop, or the threads of a pool. One wake-up delivers all messages that
-//! have arrived.
+//! [`Port`]: the connection by which the engine reaches an event loop, or the threads of a pool. One wake-up of the
+//! loop delivers all messages that have arrived.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -30,7 +30,7 @@ use crate::runtime::enter_runtime;
 
 /// Maximum number of messages taken per wake-up, so that the loop can do its other work.
 const MAX_MESSAGES_PER_DRAIN: usize = 256;
-/// Number of messages whose tasks share one flush batch: their Writes leave together.
+/// Number of messages whose tasks share one flush batch, so that one flush contains their Writes.
 const MESSAGES_PER_FLUSH_BATCH: usize = 64;
 
 thread_local! {
@@ -38,7 +38,8 @@ thread_local! {
     static THREAD_FLUSH_BATCH: RefCell<Option<FlushBatch>> = const { RefCell::new(None) };
 }
 
-/// The scope of a flush batch, which ends early if the thread has to wait.
+/// The scope of a flush batch, in which the Writes of this thread wait for each other. The batch ends early if the
+/// thread has to wait.
 struct FlushBatchScope;
 
 impl FlushBatchScope {
@@ -56,7 +57,7 @@ impl Drop for FlushBatchScope {
     }
 }
 
-/// Ends the flush batch of this thread, which is about to wait for its own Writes.
+/// Ends the flush batch of this thread, because the thread is about to wait for its own Writes.
 pub(crate) fn end_flush_batch() {
     drop(THREAD_FLUSH_BATCH.take());
 }
@@ -75,11 +76,11 @@ pub(crate) struct Port {
     /// The function of the package that returns what the branches of a run are blocked on.
     blocked_on: Mutex<Option<Py<PyAny>>>,
     callers: Callers,
-    /// Messages that were taken for Python, and could not be returned to it.
+    /// Messages that `drain` has converted for Python, but could not return because of an exception.
     undelivered: Mutex<Option<Vec<Py<PyAny>>>>,
     /// The thread that created the port.
     loop_thread: ThreadId,
-    /// The engine whose flushes wait for the loop's current batch.
+    /// The engine whose flushes wait for the loop's current flush batch.
     engine: Mutex<Option<stepfast::Engine>>,
     process: Process,
 }
@@ -90,9 +91,10 @@ impl Drop for Port {
     }
 }
 
-/// How to find asyncio's current task.
+/// The object by which asyncio's current task is found.
 enum CurrentTask {
-    /// asyncio's dict of current tasks, by loop. `current_task` of Python 3.11 only reads it, ten times as slowly.
+    /// asyncio's dict of current tasks, by loop. The function `current_task` of Python 3.11 reads the same dict, but
+    /// takes ten times as long.
     Registry(Py<PyDict>),
     Function(Py<PyAny>),
 }
@@ -111,7 +113,7 @@ impl CurrentTask {
 }
 
 impl Port {
-    /// Sets the engine whose flushes wait for the loop's current batch.
+    /// Sets the engine whose flushes wait for the loop's current flush batch.
     pub(crate) fn set_engine(&self, engine: Option<stepfast::Engine>) {
         drop(self.engine.replace(engine));
     }
@@ -228,13 +230,15 @@ impl Port {
         })
     }
 
-    /// Sets the function that returns what the branches of a run are blocked on: 0 for something outside of the
-    /// execution, 1 for the execution's own calls with a time limit that is not durable, 2 for its own calls.
+    /// Sets the function that returns what the branches of a run are blocked on. It returns 0 for something outside of
+    /// the execution, and 2 for the execution's own calls. It returns 1 for own calls with a time limit that is not
+    /// durable.
     fn set_blocked_on(&self, blocked_on: Py<PyAny>) {
         drop(self.blocked_on.replace(Some(blocked_on)));
     }
 
-    /// Sets the loop's collections of guards of callers that run the code of executions, and of runs that unwind.
+    /// Sets two collections of the loop: the guards of callers that run the code of executions, and the ids of runs
+    /// that unwind.
     fn set_callers(&self, py: Python<'_>, guards: Py<PyDict>, unwinding: Py<PySet>) {
         self.callers.set_guards(py, guards, unwinding);
     }
@@ -244,8 +248,8 @@ impl Port {
         self.callers.task(py, run_id)
     }
 
-    /// Returns true if a task of the loop runs now in this thread. May return false nevertheless: a certain answer
-    /// has to come from asyncio, which asks the system for the process.
+    /// Returns true if a task of the loop runs now in this thread. May return false although a task runs: only asyncio,
+    /// which asks the system for the process, has a certain answer.
     fn is_in_task(&self, py: Python<'_>) -> PyResult<bool> {
         if crate::thread::current_thread_id() != self.loop_thread {
             return Ok(false);
@@ -260,8 +264,8 @@ impl Port {
 
     /// Handles messages in the loop's thread.
     ///
-    /// Resumes the waiters that were woken. Returns the other messages: for a new run the tuple of its workflow's
-    /// number, branch and input, for a run that has to unwind its id; `None` if there are none.
+    /// Resumes the waiters that were woken. Returns the other messages, or `None` if there are none. A new run is a
+    /// tuple of its workflow's number, its branch and its input. A run that has to unwind is its id.
     fn drain(slf: &Bound<'_, Self>) -> PyResult<Option<Vec<Py<PyAny>>>> {
         let (this, py) = (slf.get(), slf.py());
         let _guard = InterpreterGuard::enter(py);
@@ -289,7 +293,8 @@ impl Port {
                         .map(|message| messages_for_python.get_or_insert_default().push(message)),
                 };
                 if let Err(error) = taken {
-                    // code ends the program, or the loop: all other waiters still have to be woken
+                    // the resumed code ends the program, or the loop: the other messages are kept, because their
+                    // waiters must still be woken
                     drop(this.undelivered.replace(messages_for_python));
                     this.mailbox.return_messages(messages);
                     return Err(error);
@@ -363,7 +368,7 @@ fn message_to_python(
     }
 }
 
-/// Returns a new run as a tuple for Python; `None` if it was parked because its input cannot be read.
+/// Returns a new run as a tuple for Python; `None` if the execution was parked because its input cannot be read.
 pub(crate) fn new_run_to_python(
     py: Python<'_>,
     new_run: NewRun,
@@ -375,7 +380,7 @@ pub(crate) fn new_run_to_python(
     Ok(Some((workflow, branch, input).into_pyobject(py)?.into_any().unbind()))
 }
 
-/// Returns the input of an execution, which is parked if the input cannot be read.
+/// Returns the input of an execution. If the input cannot be read, parks the execution and returns `None`.
 pub(crate) fn decode_or_park<'py>(
     py: Python<'py>,
     control: &RunControl,

@@ -3,7 +3,7 @@
 use stepfast::guest::RunControl;
 
 /// Number of loop turns without activity after which an execution is quiescent although a branch waits for something
-/// other than a durable call. Futures that set each other take one turn each.
+/// other than a durable call. In a chain of futures that set each other, each future takes one turn.
 const QUIET_LOOP_TURNS: u32 = 8;
 
 /// Runs that may become quiescent, checked in every turn of the loop.
@@ -29,8 +29,8 @@ impl QuietWatch {
         !std::mem::replace(&mut self.is_scheduled, true)
     }
 
-    /// Counts a turn of the loop. Removes the runs that are quiescent now, and returns them; true if the caller has to
-    /// schedule another check.
+    /// Counts a turn of the loop. Removes the runs that are quiescent now, and returns them. Also returns whether the
+    /// caller has to schedule another check.
     pub(crate) fn count_turn(&mut self) -> (Vec<RunControl>, bool) {
         let mut quiet = Vec::new();
         self.runs.retain_mut(|run| {

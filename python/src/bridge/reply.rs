@@ -33,7 +33,7 @@ pub(crate) enum Reply {
     Error(Error),
 }
 
-/// A future of the engine with its result mapped to a reply. An `async` block would hold the future twice.
+/// A future of the engine with its result mapped to a reply. An `async` block would contain the future twice.
 pub(crate) struct MappedReply<F, M>(F, M);
 
 impl<F, M> MappedReply<F, M>
@@ -88,7 +88,7 @@ impl Reply {
         }
     }
 
-    /// Converts the reply to an object. The caller decodes payloads, because it has the execution.
+    /// Converts the reply to an object. The caller decodes values, because the caller knows the execution.
     pub(crate) fn into_python(self, py: Python<'_>) -> PyResult<Py<PyAny>> {
         match self {
             Reply::Text(text) => Ok(text.into_pyobject(py)?.into_any().unbind()),

@@ -16,10 +16,10 @@ use crate::fork::Process;
 use crate::interpreter::{SendOutcome, send, set_context_var, throw};
 use crate::python_functions::python_functions;
 
-/// A coroutine of workflow code, which is itself a coroutine for its task.
+/// A coroutine that wraps a coroutine of workflow code, and that a task runs.
 #[pyclass(frozen)]
 pub(crate) struct BranchCoroutine {
-    /// The wrapped coroutine. That of the first branch exists only after the code has begun.
+    /// The wrapped coroutine. In the first branch, it exists only after the code has begun.
     coroutine: OnceLock<Py<PyAny>>,
     branch: Py<Branch>,
     root: Option<RootCode>,
@@ -54,7 +54,7 @@ impl BranchCoroutine {
         Ok(Self { coroutine, branch, root, control, port, process: Process::current() })
     }
 
-    /// Runs the code by `step` until it waits or ends.
+    /// Runs the code with `step` until the code waits or ends.
     fn run_step<'py>(
         &self,
         py: Python<'py>,
@@ -100,14 +100,15 @@ impl BranchCoroutine {
 }
 
 impl RootCode {
-    /// Calls the function after making its branch the current code. The context belongs to its task alone.
+    /// Makes the branch the current code, then calls the function. The current code is not reset, because the context
+    /// belongs to the task alone.
     fn begin<'py>(&self, branch: &Bound<'py, Branch>) -> PyResult<Bound<'py, PyAny>> {
         let py = branch.py();
         set_context_var(python_functions(py)?.current_code.bind(py), branch)?;
         call_with(self.function.bind(py), self.arguments.bind(py))
     }
 
-    /// Ends the code; returns the result of its task.
+    /// Records the result of the code; returns the result of its task.
     fn finish<'py>(
         &self,
         branch: &Bound<'py, Branch>,

@@ -69,12 +69,13 @@ impl Waiter {
         self.polled_call.clone_object(py, Option::as_ref)
     }
 
-    /// Returns true once after a wake without a callback.
+    /// Returns true, once, after a wake that found no callback.
     pub(crate) fn take_missed_wake(&self) -> bool {
         self.has_missed_wake.swap(false, SeqCst)
     }
 
-    /// Blocks this thread until it is woken, or for `timeout`. Must be called without the interpreter's lock.
+    /// Blocks this thread until it is woken, or until `timeout` has passed. Must be called without the interpreter's
+    /// lock.
     pub(crate) fn park(&self, timeout: std::time::Duration) {
         self.is_woken.wait_until_within(
             &self.woken,

@@ -3,7 +3,7 @@
 use pyo3::prelude::*;
 use stepfast::store::DeadLetter;
 
-/// Returns tuples in the order of the fields of `stepfast.DeadLetter`; instants in microseconds.
+/// Returns tuples in the order of the fields of `stepfast.DeadLetter`. Instants are in microseconds since 1970.
 pub(crate) fn dead_letters(py: Python<'_>, letters: &[DeadLetter]) -> PyResult<Py<PyAny>> {
     let tuples = letters.iter().map(|letter| {
         let times = (letter.created_at.as_micros(), letter.rejected_at.as_micros());

@@ -23,7 +23,7 @@ type FilterTuple = (
     Option<i64>,
 );
 
-/// A filter whose parent is still given by its workflow_id.
+/// A filter whose parent is still given by workflow_id, not by key.
 pub(crate) struct UnresolvedFilter {
     filter: Filter,
     parent: Option<String>,

@@ -10,8 +10,8 @@ use crate::convert::value::encode_arguments;
 /// A new key as bytes and as text, the encoded arguments, and their fingerprint.
 type EncodedStart<'py> = (Bound<'py, PyBytes>, String, Bound<'py, PyBytes>, i64);
 
-/// Encodes a start with these arguments, for a store that is this shard. `TypeError` if a function with this
-/// signature does not take them.
+/// Encodes a start with these arguments, for a store with this shard number. Fails with `TypeError` if a function with
+/// this signature does not take the arguments.
 #[pyfunction]
 #[pyo3(signature = (args, kwargs, shard, signature=None))]
 pub(crate) fn encode_start<'py>(

@@ -24,7 +24,7 @@ pub(crate) async fn load_record(engine: &Engine, workflow_id: &str) -> Result<Re
     Ok(record)
 }
 
-/// Returns outputs, or exceptions that are not raised, each with whether it is an output.
+/// Returns a tuple for each outcome: true and the output, or false and the exception, which is not raised.
 pub(crate) fn outcomes(py: Python<'_>, outcomes: Vec<Result<Payload, Error>>) -> PyResult<Py<PyAny>> {
     let to_tuple = |outcome: Result<Payload, Error>| {
         let value = match outcome {
@@ -40,7 +40,8 @@ pub(crate) fn outcomes(py: Python<'_>, outcomes: Vec<Result<Payload, Error>>) ->
     Ok(tuples.into_pyobject(py)?.unbind())
 }
 
-/// Returns false if the request was not applicable: the execution had ended before, or is in no state for it.
+/// Returns false if the request was not applicable: the execution had ended before, or its status does not permit the
+/// request.
 pub(crate) fn request_result(py: Python<'_>, result: RequestResult) -> PyResult<Py<PyAny>> {
     let is_done = !matches!(result, RequestResult::NotApplicable(_));
     Ok(is_done.into_pyobject(py)?.to_owned().into_any().unbind())
@@ -66,7 +67,7 @@ pub(crate) fn record(py: Python<'_>, record: &Record) -> PyResult<Py<PyAny>> {
 }
 
 /// Returns a tuple in the order of the fields of `stepfast.Execution`: workflow_id, workflow, status, whether it is
-/// parked, parent, and so on; instants in microseconds.
+/// parked, parent, and so on. Instants are in microseconds since 1970.
 fn execution(py: Python<'_>, row: &Execution) -> PyResult<Py<PyAny>> {
     let is_parked = row.is_parked;
     let placement = row.placement.as_deref();
@@ -110,7 +111,7 @@ fn attempt(py: Python<'_>, attempt: &Attempt) -> PyResult<Py<PyAny>> {
     Ok(tuple.into_pyobject(py)?.into_any().unbind())
 }
 
-/// Returns an encoded value, or the parts of a failure; `None` if there is neither.
+/// Returns the encoded value of a payload, or the parts of its failure; `None` if the payload is empty.
 fn outcome(py: Python<'_>, payload: &Payload, is_value: bool) -> PyResult<Py<PyAny>> {
     if payload.is_empty() {
         return Ok(py.None());

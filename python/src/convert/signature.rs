@@ -16,9 +16,9 @@ use crate::exit::InterpreterGuard;
 pub(crate) struct Signature {
     /// The parameters that may be given by position, in order.
     positional: Vec<Parameter>,
-    /// The number of the first parameters that may not be given by name.
+    /// The number of leading parameters that may not be given by name.
     positional_only_count: usize,
-    /// The number of the first parameters that have no default.
+    /// The number of leading parameters that have no default.
     required_count: usize,
     keyword_only: Vec<Parameter>,
     has_var_positional: bool,
@@ -66,7 +66,7 @@ impl Parameter {
 type Arguments<'py> = (Bound<'py, PyTuple>, Bound<'py, PyDict>);
 
 impl Signature {
-    /// Checks that the function takes the arguments. `TypeError` if it does not.
+    /// Checks that the function takes the arguments. Fails with `TypeError` if it does not.
     pub(crate) fn check(&self, args: &Bound<'_, PyTuple>, kwargs: &Bound<'_, PyDict>) -> PyResult<()> {
         if self.accepts(args.len(), kwargs) {
             return Ok(());
@@ -87,7 +87,7 @@ impl Signature {
         }
     }
 
-    /// Returns what to do if an option of starts is given by name that is no parameter; empty otherwise.
+    /// Returns advice if an argument is named like an option of starts, and not like a parameter; empty otherwise.
     fn option_advice(&self, kwargs: &Bound<'_, PyDict>) -> String {
         let py = kwargs.py();
         let is_option = |name: &Bound<'_, PyAny>| {
@@ -140,7 +140,8 @@ impl Signature {
             && self.keyword_only.iter().all(has_value)
     }
 
-    /// Returns the fingerprint of a call without its first `bound` arguments; `None` if it cannot be recorded.
+    /// Returns the fingerprint of a call without its first `bound` arguments; `None` if the arguments cannot be
+    /// encoded.
     pub(crate) fn fingerprint(
         &self,
         args: &Bound<'_, PyTuple>,
@@ -228,8 +229,8 @@ impl Signature {
 
 #[pymethods]
 impl Signature {
-    /// Creates the signature of a function. A parameter is a name, the kind of `inspect.Parameter`, and a tuple of
-    /// its default, which is empty if there is none.
+    /// Creates the signature of a function. A parameter is a name, a number for its kind in `inspect.Parameter`, and a
+    /// tuple. The tuple contains the default, or is empty if the parameter has none.
     #[new]
     fn new(
         name: String,

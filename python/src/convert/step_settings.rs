@@ -8,11 +8,11 @@ use stepfast::{Name, RetryPolicy, StepOptions};
 
 use crate::convert::signature::Signature;
 
-/// The settings of a step, created once per step function. Time limits are left to the code that runs the body.
+/// The settings of a step, created once per step function. The code that runs the body enforces its time limits.
 #[pyclass(frozen)]
 pub(crate) struct StepSettings {
     pub(crate) name: Name,
-    /// `None` for the defaults.
+    /// The options of the step in the engine; `None` for the defaults.
     pub(crate) options: Option<StepOptions>,
     /// The function that returns the coroutine of the body. It gets the step's arguments.
     function: Py<PyAny>,

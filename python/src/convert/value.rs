@@ -1,5 +1,5 @@
-//! Converts values of Python to payloads and back. Plain MessagePack is written and read here, everything else by
-//! `stepfast._values`.
+//! Converts values of Python to payloads and back. This module writes and reads plain MessagePack; `stepfast._values`
+//! encodes and decodes all other values.
 
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
@@ -14,10 +14,12 @@ use stepfast::Payload;
 
 use crate::exit::InterpreterGuard;
 
-/// Maximum nesting handled here. Deeper values are left to Python, which has the better error.
+/// Maximum nesting depth of the values that this module handles. Deeper values are left to Python, which has the better
+/// error.
 const MAX_DEPTH: usize = 64;
 
-/// Encodes a value for the record. `stepfast.values.EncodeError` if it could not be read back as it is.
+/// Encodes a value for the record. Fails with `stepfast.values.EncodeError` if decoding could not return an equal
+/// value.
 pub(crate) fn encode(value: &Bound<'_, PyAny>) -> PyResult<Payload> {
     let mut bytes = Vec::with_capacity(64);
     if write(&mut bytes, value, MAX_DEPTH).is_some() {
@@ -28,7 +30,7 @@ pub(crate) fn encode(value: &Bound<'_, PyAny>) -> PyResult<Payload> {
     Ok(Payload::from_message_pack(encoded.cast::<PyBytes>()?.as_bytes()))
 }
 
-/// Returns the fingerprint of arguments; `None` if they cannot be recorded.
+/// Returns the fingerprint of arguments; `None` if they cannot be encoded.
 pub(crate) fn fingerprint(args: &Bound<'_, PyTuple>, kwargs: &Bound<'_, PyDict>) -> Option<u64> {
     let is_simple = |value: &Bound<'_, PyAny>| {
         value.is_none()
@@ -43,7 +45,7 @@ pub(crate) fn fingerprint(args: &Bound<'_, PyTuple>, kwargs: &Bound<'_, PyDict>)
     Some(if has_no_maps { payload.fingerprint_without_maps() } else { payload.fingerprint() })
 }
 
-/// Encodes arguments for the record: as a list of those by position and those by name.
+/// Encodes arguments for the record: as a list of the arguments by position and the arguments by name.
 pub(crate) fn encode_arguments(
     args: &Bound<'_, PyTuple>,
     kwargs: Option<&Bound<'_, PyDict>>,
@@ -68,7 +70,7 @@ pub(crate) fn call_with<'py>(
     function.call(args.cast::<PyList>()?.to_tuple(), Some(kwargs.cast::<PyDict>()?))
 }
 
-/// Decodes the value of a payload. `stepfast.values.DecodeError` if it cannot be read.
+/// Decodes the value of a payload. Fails with `stepfast.values.DecodeError` if the value cannot be read.
 pub(crate) fn decode<'py>(py: Python<'py>, payload: &Payload) -> PyResult<Bound<'py, PyAny>> {
     let encoded = payload.as_message_pack().unwrap_or_default();
     let mut bytes = Bytes::new(encoded);

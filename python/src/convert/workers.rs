@@ -11,8 +11,8 @@ pub(crate) fn worker_overview(py: Python<'_>, overview: &WorkerOverview) -> PyRe
     Ok((workers?, rows?).into_pyobject(py)?.into_any().unbind())
 }
 
-/// Returns the fields of `stepfast.Worker`: those before `workflows` as one tuple, then one by one; instants in
-/// microseconds.
+/// Returns a tuple of the fields of `stepfast.Worker`; the fields before `workflows` are a tuple inside it. Instants
+/// are in microseconds since 1970.
 fn worker(py: Python<'_>, row: &RegisteredWorker) -> PyResult<Py<PyAny>> {
     let info = &row.info;
     let identity =

@@ -116,13 +116,15 @@ impl Call {
         error.map_or(Ok(()), |error| Err(crate::error::to_exception(py, &error)))
     }
 
-    /// Whether the body may still begin. The thread may have waited for the interpreter since the call asked for it.
+    /// Whether the body may still begin. The thread may have waited for the interpreter after the call returned
+    /// `RUN_BODY`.
     #[getter]
     fn can_begin(&self) -> bool {
         self.control.as_ref().is_none_or(RunControl::can_begin_body)
     }
 
-    /// Why the code has to unwind: 0 not at all, 1 the execution is suspended, 2 cancelled, 3 ended.
+    /// The reason why the code has to unwind: 1 if the execution is suspended, 2 if it is cancelled, 3 if it has ended.
+    /// 0 if the code need not unwind.
     #[getter]
     fn stop_code(&self) -> u8 {
         self.control.as_ref().map_or(0, stop_code)
@@ -137,7 +139,7 @@ impl Call {
     /// The number of the step's current attempt, from 1; `None` for any other call.
     #[getter]
     fn attempt(&self) -> Option<u32> {
-        // without a lock, because every log record asks for it
+        // read without a lock, because every log record needs it
         Some(self.attempt.load(SeqCst)).filter(|&attempt| attempt > 0)
     }
 
@@ -257,8 +259,8 @@ impl Call {
         self.awaited_state.load(SeqCst)
     }
 
-    /// Marks the call as a future of asyncio. A call that is awaited like a coroutine is one only for the task that
-    /// awaits it.
+    /// Marks the call as a future of asyncio. A call that is awaited like a coroutine is such a future only for the
+    /// task that awaits it.
     #[getter(_asyncio_future_blocking)]
     fn is_blocking(&self) -> Option<bool> {
         let is_blocking = self.is_blocking.load(SeqCst);
@@ -270,8 +272,8 @@ impl Call {
         self.is_blocking.store(is_blocking, SeqCst);
     }
 
-    /// The attribute in which asyncio finds the loop of a future without `get_loop`, a method that would be bound at
-    /// each use.
+    /// The loop of the call. Asyncio reads this attribute of a future without a method `get_loop`, which would be bound
+    /// at each use.
     #[getter(_loop)]
     fn event_loop(&self, py: Python<'_>) -> Option<Py<PyAny>> {
         self.port.as_ref().and_then(|port| port.get().event_loop(py))
@@ -282,7 +284,7 @@ impl Call {
     fn add_done_callback(slf: Bound<'_, Self>, function: Py<PyAny>, context: Py<PyAny>) {
         let call = slf.get();
         call.waiter.set_callback(Callback { function, context, argument: slf.clone().into_any().unbind() });
-        // a wake between the poll and now found no callback
+        // a wake that came between the poll and now has found no callback
         if call.waiter.take_missed_wake() {
             call.waker.wake_by_ref();
         }
@@ -295,7 +297,7 @@ impl Call {
         if let (Some(control), Some(port)) = (&self.control, &self.port)
             && !port.get().is_loop_running(py)
         {
-            // the loop cancels because it ends, not the code
+            // the loop cancels the call, because the loop ends; the code has not cancelled it
             control.defer();
         }
         if let Some(control) = &self.control
@@ -312,7 +314,7 @@ impl Call {
     }
 
     fn result(&self, py: Python<'_>) -> PyResult<()> {
-        // a task that has to unwind receives that before the cancellation
+        // a task that has to unwind receives the exception for this before the cancellation
         let is_stopped = self.control.as_ref().is_some_and(|control| control.stop_reason().is_some());
         if self.is_cancelled.swap(false, SeqCst) && !is_stopped {
             let cancelled = py.import("asyncio")?.getattr("CancelledError")?;

@@ -32,10 +32,11 @@ use crate::outcome_slot::OutcomeSlot;
 use crate::poll_state::{DONE, ERROR, PENDING, RUN_BODY, STOPPED};
 use crate::runtime::{enter_runtime, is_main_thread};
 
-/// How often the waiting main thread checks for signals.
+/// Interval at which the waiting main thread checks for signals.
 const SIGNAL_CHECK_INTERVAL: Duration = Duration::from_millis(50);
 
-/// Returns how long this thread may wait at a time. Only the main thread receives signals, and has to check for them.
+/// Returns the maximum time for which this thread may be parked at once. Only the main thread receives signals, and has
+/// to check for them.
 fn max_park_time(py: Python<'_>) -> Duration {
     if is_main_thread(py) { SIGNAL_CHECK_INTERVAL } else { Duration::MAX }
 }
@@ -70,7 +71,8 @@ pub(crate) struct CallInner {
     /// The number of the step's attempt whose body was begun last; 0 before the first one, and for any other call.
     attempt: AtomicU32,
     control: Option<RunControl>,
-    /// The new run whose code the caller is to run, once it has begun; `None` if the caller runs no code.
+    /// The new run whose code the caller is to run. The outer option is `None` if the caller runs no code, the inner
+    /// one until the run has begun.
     new_run: Option<Mutex<Option<NewRun>>>,
     /// The destination of that code's outcome.
     outcome_slot: Mutex<Option<Arc<OutcomeSlot>>>,
@@ -83,9 +85,10 @@ pub(crate) struct CallInner {
     awaited_state: AtomicU8,
     /// Whether the call is registered to be woken when its code has to unwind.
     is_stop_registered: AtomicBool,
-    /// For a call of a child that its own thread runs: the mailbox in which the child begins, and its key.
+    /// The mailbox in which a child begins, and the child's key; `None` unless the thread of this call runs the child
+    /// itself.
     hosted_child: Option<(Arc<Mailbox>, Key)>,
-    /// For a call in a thread that itself drives the execution: the call that polls the execution.
+    /// The call that polls the execution; `None` unless the thread of this call drives the execution.
     run_call: Option<Py<Call>>,
     /// The state of a call that is awaited like a coroutine.
     coroutine: Option<Box<CallCoroutine>>,
@@ -238,8 +241,8 @@ impl Call {
         }
     }
 
-    /// Makes the call share the waiter of `run_call`, for which its own thread runs the code: a wake of one wakes
-    /// both.
+    /// Makes the call share the waiter of `run_call`, so that a wake of one call wakes both. The same thread waits for
+    /// both calls.
     pub(crate) fn with_run_call(mut self, run_call: Py<Call>) -> Self {
         let waiter = run_call.get().waiter.clone();
         (self.waker, self.waiter, self.run_call) = (waiter.clone().into(), waiter, Some(run_call));
@@ -266,7 +269,7 @@ impl Call {
         }
     }
 
-    /// Returns whether the code has to unwind. If not, the waiter is woken when it has to.
+    /// Returns whether the code has to unwind. If not, the waiter is woken as soon as the code has to.
     fn is_stopped(&self) -> bool {
         let Some(control) = &self.control else { return false };
         if self.is_stop_registered.swap(true, SeqCst) {
