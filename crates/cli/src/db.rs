@@ -124,7 +124,7 @@ impl CheckArgs {
             let mut table = Table::new();
             table
                 .load_style(UTF8_HORIZONTAL_ONLY)
-                // sentences: as wide as the terminal, if there is one
+                // the cells contain sentences, so the table is as wide as the terminal, if there is one
                 .set_content_arrangement(ContentArrangement::Dynamic)
                 .set_header(["", "checked", "found", "what to do"]);
             for finding in &findings {

@@ -40,7 +40,7 @@ fn dead_letter_table(letters: &[DeadLetter]) -> String {
     let mut table = Table::new();
     table
         .load_style(UTF8_HORIZONTAL_ONLY)
-        // sentences: as wide as the terminal, if there is one
+        // the cells contain sentences, so the table is as wide as the terminal, if there is one
         .set_content_arrangement(ContentArrangement::Dynamic)
         .set_header(["letter", "rejected at", "workflow", "workflow_id", "queue", "reason"]);
     for letter in letters {

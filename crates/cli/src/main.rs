@@ -21,7 +21,7 @@ use tracing_subscriber::EnvFilter;
 
 use crate::output::Exit;
 
-/// The variable with the filter of the log.
+/// The environment variable that contains the filter of the log.
 const LOG_VARIABLE: &str = "STEPFAST_LOG";
 
 #[global_allocator]
@@ -96,7 +96,7 @@ fn init_log(command: &Command) -> anyhow::Result<()> {
                 anyhow!("{LOG_VARIABLE}={shown} is neither a level, such as info, nor a list of targets and levels")
             })?
         }
-        // building an index may take hours, in which the command would seem to hang
+        // building an index may take hours: without log lines the command would seem to hang
         None if matches!(command, Command::Db(db::DbCommand::Migrate(_))) => {
             EnvFilter::new("error,stepfast_postgres::admin::prepare=info")
         }

@@ -63,8 +63,8 @@ pub(crate) fn print_json(value: &Value) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Returns a text of foreign origin for a cell of a table. Characters that would move the cursor, end the line or
-/// reverse the direction of writing are escaped.
+/// Returns a text that comes from another program, for a cell of a table. Characters that would move the cursor, end
+/// the line or reverse the direction of writing are escaped.
 pub(crate) fn cell_text(text: &str) -> String {
     let needs_escape = |c: char| {
         c.is_control()
@@ -113,7 +113,7 @@ pub(crate) fn executions_table(executions: &[Execution], dead_workers: &DeadWork
     if executions.is_empty() {
         return "no executions match".to_owned();
     }
-    // columns only for executions that have versions, queues or attributes
+    // these columns are shown only if an execution has a version, a queue or an attribute
     let has_version = executions.iter().any(|execution| execution.app_version.is_some());
     let has_queue = executions.iter().any(|execution| execution.placement.is_some());
     let has_attributes = executions.iter().any(|execution| !execution.attributes.is_empty());
@@ -183,7 +183,8 @@ pub(crate) struct ShowData {
     /// The children that the checkpoints refer to.
     pub(crate) children: HashMap<Key, Execution>,
     pub(crate) dead_workers: DeadWorkers,
-    /// Why no live worker can run the execution; `None` if one can, or if it does not wait for one.
+    /// The reason why no live worker can run the execution; `None` if a live worker can, or if the execution waits for
+    /// none.
     pub(crate) unclaimable: Option<String>,
 }
 

@@ -76,11 +76,11 @@ pub(crate) struct SetQueueArgs {
     key_weight: Vec<(String, u32)>,
 }
 
-/// The argument of a rate option; `None` inside for no limit.
+/// The argument of a rate option: a rate, or `None` for no limit.
 #[derive(Clone, Copy)]
 struct RateOption(Option<Rate>);
 
-/// The argument of a limit option; `None` inside for no limit.
+/// The argument of a limit option: a number, or `None` for no limit.
 #[derive(Clone, Copy)]
 struct LimitOption(Option<u32>);
 
@@ -141,8 +141,8 @@ impl QueueArgs {
         .await
     }
 
-    /// Changes the queue and prints the result: `done` if the queue has changed, `already` if it was in that state
-    /// before.
+    /// Changes the queue and prints the result: the text `done` if the queue has changed, or `already` if the queue was
+    /// in that state before.
     async fn change(
         self,
         [done, already]: [&str; 2],
@@ -154,7 +154,7 @@ impl QueueArgs {
             Ok::<_, Error>((before, change(&client, &self.name).await?))
         };
         let changed = changed.await;
-        // even after an error: otherwise the client would count as registered for a day
+        // shut down even after an error: otherwise the client would count as registered for a day
         client.shutdown(Duration::from_secs(10)).await?;
         let (before, row) = changed?;
         let is_changed = before.as_ref() != Some(&row);
@@ -222,7 +222,7 @@ fn parse_limit(text: &str) -> Result<LimitOption, String> {
         .map_err(|_| "give a whole number, or \"none\"".to_owned())
 }
 
-/// Parses a key, which may contain equals signs, and its weight.
+/// Parses a queue key, which may contain equals signs, and its weight.
 fn parse_weight(text: &str) -> Result<(String, u32), String> {
     let parts = text.rsplit_once('=').and_then(|(key, weight)| Some((key.to_owned(), weight.parse().ok()?)));
     parts.ok_or_else(|| "give a key and a whole number, as in \"ann=5\"".to_owned())
@@ -280,7 +280,7 @@ fn format_limits(row: &QueueRow) -> [String; 6] {
     [all, of_worker, of_key, often(rate), often(key_rate), depth]
 }
 
-/// Formats the weights of keys.
+/// Formats the weights of queue keys.
 fn format_weights(row: &QueueRow) -> String {
     let all: Vec<String> =
         row.queue.limits.key_weights.iter().map(|(key, weight)| format!("{key}={weight}")).collect();

@@ -5,8 +5,9 @@ use rmpv::decode::read_value_with_max_depth;
 use serde_json::{Map, Value, json};
 use stepfast::Payload;
 
-/// Converts a payload to JSON; bytes become `{"bytes": length}`, numbers beyond JSON's range text. Types that only
-/// Python has become the nearest type of JSON: a tuple an array, an object `{"Class": fields}`, an instant text.
+/// Converts a payload to JSON. Bytes become `{"bytes": length}`, and numbers beyond JSON's range become text. Types
+/// that only Python has become the nearest type of JSON: a tuple becomes an array, an object `{"Class": fields}`, an
+/// instant text.
 pub(crate) fn payload_json(payload: &Payload) -> Value {
     payload.to_value().map_or(Value::Null, |value| to_json(value, MAX_SHOWN_DEPTH))
 }
@@ -59,8 +60,8 @@ fn float(number: f64) -> Value {
     serde_json::Number::from_f64(number).map_or_else(|| number.to_string().into(), Value::Number)
 }
 
-/// Converts an extension of the Python package's codec, by its code and content (listed in
-/// `stepfast/_values/codes.py`); `None` for extensions that mean nothing to people.
+/// Converts an extension of the Python package's codec, by its code and content. `stepfast/_values/codes.py` lists the
+/// codes. Returns `None` for extensions that mean nothing to people.
 fn python_to_json(code: i8, content: MsgpackValue, levels: usize) -> Option<Value> {
     let is_text = content.is_str();
     Some(match (code, content) {
@@ -119,8 +120,8 @@ fn class_name(name: &MsgpackValue) -> String {
     name.rsplit_once(':').map_or(name, |(_, name)| name).to_owned()
 }
 
-/// Formats an integer in two's complement, most significant byte first: as decimal text, or beyond 128 bits as
-/// hexadecimal text.
+/// Formats an integer in two's complement, most significant byte first. The result is decimal text, or hexadecimal text
+/// beyond 128 bits.
 fn format_integer(bytes: &[u8]) -> String {
     let is_negative = bytes.first().is_some_and(|first| *first >= 0x80);
     if bytes.len() <= 16 {

@@ -86,7 +86,7 @@ fn state(row: &RegisteredWorker) -> &'static str {
     }
 }
 
-/// Describes executions that no live worker can run: how many, why, and what to do.
+/// Describes executions that no live worker can run: their number, the reason, and the remedy.
 fn describe_unclaimable(it: &UnclaimableWork) -> String {
     let UnclaimableWork { workflow, executions, .. } = it;
     let (many, verb) = if *executions == 1 { ("execution", "waits") } else { ("executions", "wait") };

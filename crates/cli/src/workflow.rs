@@ -175,7 +175,7 @@ impl ShowExecutionArgs {
     async fn run(self) -> anyhow::Result<Exit> {
         let store = stepfast::connect_existing(&self.target.store).await?;
         let mut record = find_execution(&store, &self.workflow_id, Detail::Full).await?;
-        // values that are stored in chunks are shown too
+        // values that are stored in chunks are loaded, so that they are shown too
         let key = record.execution.key;
         let fetch = async |payload: &mut stepfast::Payload| -> Result<(), Error> {
             if let Some(chunks) = payload.chunk_ref() {
@@ -229,7 +229,7 @@ impl RequestArgs {
     }
 }
 
-/// Cancels or continues all executions that match.
+/// Cancels or resumes all executions that match the filter.
 async fn request_all(
     store: Arc<dyn Store>,
     filter: &Filter,
@@ -267,7 +267,7 @@ async fn request_all(
     Ok(Exit::Done)
 }
 
-/// Cancels or continues these executions.
+/// Cancels or resumes the executions with these ids.
 async fn request_each(
     store: Arc<dyn Store>,
     workflow_ids: &[String],
@@ -309,7 +309,7 @@ async fn request_each(
     Ok(exit)
 }
 
-/// Parses a name with its value.
+/// Parses an attribute of the form `NAME=VALUE`.
 fn parse_attribute(text: &str) -> anyhow::Result<(String, String)> {
     let (name, value) =
         text.split_once('=').ok_or_else(|| anyhow!("{} is not of the form NAME=VALUE", quote(text)))?;
@@ -324,12 +324,12 @@ async fn dead_owners(store: &Arc<dyn Store>, executions: &[Execution]) -> Result
     Ok(DeadWorkers(if owners.is_empty() { owners } else { store.dead_workers(&owners).await? }))
 }
 
-/// Explains why no live worker can run an execution that waits for one; `None` if one can.
+/// Explains why no live worker can run an execution that waits for a worker; `None` if a live worker can.
 async fn explain_unclaimable(store: &Arc<dyn Store>, execution: &Execution) -> Result<Option<String>, Error> {
     if execution.status != Status::Queued {
         return Ok(None);
     }
-    // the workers alone, without counting other waiting executions
+    // with a limit of 0, the store returns the workers alone, and counts no other waiting executions
     let overview = store.workers(0).await?;
     let (workflow, app_version) = (execution.workflow.clone(), execution.app_version.clone());
     let waiting = WaitingWork { workflow, app_version, executions: 1 };
@@ -369,7 +369,7 @@ fn parse_instant(text: &str) -> anyhow::Result<Timestamp> {
     if number.is_empty() {
         return Err(anyhow!("{} has no number before its unit", quote(text)));
     }
-    // an age before the beginning of all clocks counts as the oldest instant
+    // an age that is too large for a number counts as the largest number
     let age = number.parse().unwrap_or(u64::MAX).saturating_mul(seconds);
     Ok(SystemClock.now().minus(Duration::from_secs(age)))
 }

@@ -32,19 +32,19 @@
 //!
 //! # Steps, retries, errors
 //!
-//! By default a step has one attempt, without a time limit. [`retries`](Step::retries) allows more, with pauses of
-//! 1 s, 2 s, 4 s … up to 60 s, each shortened at random by up to half; [`RetryPolicy`] sets all of it, and
-//! [`timeout`](Step::timeout) limits an attempt. Pauses and the count of attempts survive crashes.
+//! By default a step has one attempt, without a time limit. [`retries`](Step::retries) allows more, with pauses of 1 s,
+//! 2 s, 4 s … up to 60 s, each shortened at random by up to half. [`RetryPolicy`] sets all of these numbers, and
+//! [`timeout`](Step::timeout) limits the time of an attempt. Pauses and the count of attempts survive crashes.
 //!
-//! The error of a step or workflow may be a [`Failure`] or any `std::error::Error` ([`IntoFailure`]).
-//! [`Failure::new`] makes a failure of text, [`Failure::from_dyn`] of a `Box<dyn Error>` or an `anyhow::Error`.
-//! Values and inputs need serde's `Serialize` and `Deserialize`.
+//! The error of a step or workflow may be a [`Failure`] or any `std::error::Error` ([`IntoFailure`]). [`Failure::new`]
+//! makes a failure from a text, [`Failure::from_dyn`] from a `Box<dyn Error>` or an `anyhow::Error`. Values and inputs
+//! need serde's `Serialize` and `Deserialize`.
 //!
 //! # Opening and shutting down
 //!
 //! [`open`](EngineBuilder::open) registers a worker that works at once: it claims ready executions of the workflows
 //! that were registered in the builder, and recovers those of dead workers. An engine without registered workflows
-//! claims nothing: use one to read, cancel or resume ([`connect_existing`] creates no store).
+//! claims nothing: use such an engine to read, cancel or resume executions ([`connect_existing`] creates no store).
 //!
 //! [`shutdown`](Engine::shutdown) requeues what runs and flushes what is staged; it does not wait for executions to
 //! end. A process that ends without a shutdown loses nothing that was acknowledged: the next worker takes over, as
@@ -96,7 +96,7 @@ pub mod prelude {
 /// The file's directory must exist. `docs/reference/stores.md` lists all forms and the files beside a SQLite database,
 /// and explains backups.
 ///
-/// `?durability=relaxed` (SQLite and Postgres) permits a crash of the machine to undo the last moments.
+/// With `?durability=relaxed` (SQLite and Postgres), a crash of the machine may undo the last acknowledged changes.
 ///
 /// Fails with [`Error::Open`], [`Error::Unreachable`] or [`Error::NewerSchema`], or with [`Error::Invalid`] for any
 /// other URL.
@@ -104,8 +104,8 @@ pub async fn connect(url: &str) -> Result<Arc<dyn Store>, Error> {
     url::open(url, false).await
 }
 
-/// Opens the store that `url` names like [`connect`], but creates nothing: for programs that read what other programs
-/// have recorded.
+/// Opens the store that `url` names like [`connect`], but creates nothing. This is for programs that work with the
+/// executions of other programs.
 ///
 /// Fails with [`Error::Open`] also if the file does not exist or the database has no schema of Stepfast, and with
 /// [`Error::Invalid`] also for `memory:`, which is always empty.

@@ -10,11 +10,13 @@ use stepfast_sqlite::SqliteStore;
 
 use crate::url::{StoreUrl, invalid_url, memory_url_error, parse_url};
 
-/// Brings the schema of the database at `url` up to date, and creates it if it is missing. On Postgres this also grants
-/// `role` the use of it, to change rows only. If `is_dry`, returns the SQL without executing it.
+/// Brings the schema of the database at `url` up to date, and creates it if it is missing. On Postgres, also permits
+/// `role` to use the schema, and to change its rows, but no tables. If `is_dry`, changes nothing: the report contains
+/// the SQL.
 ///
-/// Fails with [`Error::Open`], which names the permitted roles, if the URL's role lacks the privilege; with
-/// [`Error::NewerSchema`]; and with [`Error::Invalid`] for `memory:`, and for a role where the store has no roles.
+/// Fails with [`Error::Open`], which names the permitted roles, if the URL's role lacks the privilege. Fails with
+/// [`Error::NewerSchema`] if the schema is too new for this program. Fails with [`Error::Invalid`] for `memory:`, and
+/// for a role if the store has no roles.
 pub async fn migrate(url: &str, role: Option<&str>, is_dry: bool) -> Result<MigrationReport, Error> {
     match parse_url(url)? {
         StoreUrl::Memory => Err(memory_url_error()),

@@ -22,7 +22,7 @@ pub(crate) enum StoreUrl<'a> {
     Postgres(String, Durability),
 }
 
-/// Parses `url`. The durability is parsed only here.
+/// Parses `url`. Of its options, parses only the durability.
 pub(crate) fn parse_url(url: &str) -> Result<StoreUrl<'_>, Error> {
     if url.len() > URL_LIMIT {
         let reason = format!("has {} bytes, at most {URL_LIMIT} are allowed", url.len());
@@ -77,14 +77,14 @@ pub(crate) fn invalid_url(url: &str, reason: &str) -> Error {
     Error::Invalid { input: "store URL", reason }
 }
 
-/// Returns `url` for messages, with `***` for whatever may be a password: the text between a user's colon and the `@`,
-/// and the values of options. A password may have characters with a meaning in URLs, so every part that could belong
-/// to one is hidden.
+/// Returns `url` for messages, with `***` for every text that may be a password: the text between a user's colon and
+/// the `@`, and the values of options. A password may contain characters with a meaning in URLs, so every part that
+/// could belong to a password is hidden.
 fn without_password(url: &str) -> String {
     let (scheme, rest) =
         url.split_once("://").map_or((String::new(), url), |(scheme, rest)| (format!("{scheme}://"), rest));
     let (address, query) = rest.split_once('?').unwrap_or((rest, ""));
-    // a question mark in the password ends the address before the @
+    // a question mark in the password has ended the address before the @
     let is_cut = query.split('&').any(|option| option.contains('@') && !is_named_option(option));
     let (address, query) = if is_cut {
         let end = rest.rfind('@').unwrap_or_default();
@@ -151,8 +151,8 @@ fn split_durability(url: &str, query: &str) -> Result<(Durability, String), Erro
     Ok((durability.unwrap_or(Durability::Full), rest.join("&")))
 }
 
-/// Returns the path in what follows `sqlite:`. One slash beyond the two of the authority begins a relative path, two
-/// begin an absolute one, as in SQLAlchemy.
+/// Returns the path in the text after `sqlite:`. After the two slashes of the authority, one slash begins a relative
+/// path, and two slashes begin an absolute path, as in SQLAlchemy.
 fn sqlite_path(after_scheme: &str) -> &str {
     match after_scheme.strip_prefix("//") {
         Some(path) => path.strip_prefix('/').unwrap_or(path),
@@ -181,7 +181,8 @@ fn open_sqlite(
     }
 }
 
-/// Returns a hint for a path whose directory exists below the root but not here: the URL lacks a slash.
+/// Returns a hint for a path whose directory exists below the root, but not below the current directory: the URL lacks
+/// a slash.
 #[cfg(feature = "sqlite")]
 fn absolute_path_hint(path: &str) -> String {
     let has_directory =
@@ -272,7 +273,7 @@ mod tests {
             assert!(error.contains(&*here.to_string_lossy()), "{error}");
             assert!(!error.contains("four slashes"), "{error}");
         }
-        // below the root it exists
+        // the directory exists below the root
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("x.db").display().to_string();
         let error = open(&format!("sqlite://{path}"), false).await.map(drop).unwrap_err().to_string();

@@ -154,7 +154,7 @@ fn progress_bar(len: u64) -> ProgressBar {
     ProgressBar::new(len).with_style(style)
 }
 
-/// Passes on what a child process has written to standard error.
+/// Prints the text that a child process has written to standard error.
 #[allow(clippy::print_stderr)] // the output belongs there
 fn forward_stderr(text: &str) {
     if !text.is_empty() {

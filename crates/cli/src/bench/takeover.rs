@@ -42,7 +42,7 @@ impl TakeoverArgs {
     }
 }
 
-/// A worker process, as other experiments start this program.
+/// A worker process, which other experiments start.
 #[derive(Args)]
 pub(crate) struct WorkerProcessArgs {
     #[arg(long)]
