@@ -145,7 +145,7 @@ pub(crate) fn corrupt(what: &str) -> StoreError {
     ))
 }
 
-/// Whether the client library could not encode a value. Any other error is one of the connection.
+/// Whether the client library could not encode a value. Any other error is an error of the connection.
 fn is_encoding_error(error: &Error) -> bool {
     let text = error.to_string();
     text.starts_with("error serializing") || text.starts_with("error encoding")

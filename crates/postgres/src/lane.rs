@@ -150,8 +150,8 @@ impl Lane {
     }
 
     /// Returns `claim` if no flush of this lane has confirmed it. The next flush then confirms that the database has
-    /// the claim. Otherwise it could record facts of executions whose claim was lost. If the database loses the claim
-    /// after that flush, it loses the flush too, and the lane's own numbers reveal the loss.
+    /// the claim. Otherwise the flush could record facts of executions whose claim was lost. If the database loses the
+    /// claim after that flush, it loses the flush too, and the lane's own numbers reveal the loss.
     pub(crate) fn unseen_claim(&self, claim: Option<LanePosition>) -> Option<LanePosition> {
         claim.filter(|claim| claim.number > self.last_seen_claim)
     }

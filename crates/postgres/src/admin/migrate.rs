@@ -1,5 +1,5 @@
-//! Opens stores and migrates schemas: creates or updates the schema under a lock, and rejects one that is newer than
-//! this program.
+//! Opens stores and migrates schemas: creates or updates the schema under a lock, and rejects a schema that is newer
+//! than this program.
 
 use std::time::Duration;
 
@@ -269,8 +269,8 @@ pub(crate) async fn migrate(
     }
 }
 
-/// Returns the server's estimate of the number of stored executions, if it is so large that an engine leaves migrations to
-/// `db migrate`.
+/// Returns the server's estimate of the number of stored executions, if the number is so large that an engine leaves
+/// migrations to `db migrate`.
 async fn count_if_large(client: &Client, schema: &str) -> Result<Option<u64>, Error> {
     // a restored or copied table has no estimate before it is analyzed, so its size is used
     let sql = format!(

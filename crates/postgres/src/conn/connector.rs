@@ -76,7 +76,7 @@ pub(crate) struct StoreIdentity {
 #[derive(Debug)]
 pub(crate) struct Connector {
     target: DialTarget,
-    /// The target of the connection for hints, if `listen=` in the URL names a server of its own.
+    /// The target of the connection for hints, if `listen=` in the URL names one.
     hint_target: Option<DialTarget>,
     options: PostgresOptions,
     /// The identity that the first connection found. Every later connection must find the same identity.
@@ -98,7 +98,7 @@ impl Connector {
         let hint_target = match &options.listen {
             None => None,
             Some(url) => {
-                // the only options in this URL that are used are the options for connecting
+                // only the options for connecting are taken from this URL
                 let basis = PostgresOptions {
                     connect_timeout: options.connect_timeout,
                     lease: options.lease,

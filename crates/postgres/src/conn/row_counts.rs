@@ -14,7 +14,7 @@ use crate::error::{corrupt, store_error};
 use crate::rows::Columns;
 use crate::rows::types::to_key;
 
-/// Returns the row of a statement that always returns one.
+/// Returns the row of a statement that always returns exactly one row.
 pub(crate) fn single_row(result: &QueryResult) -> Result<&tokio_postgres::Row, StoreError> {
     result.rows.first().ok_or_else(|| corrupt("a query result"))
 }

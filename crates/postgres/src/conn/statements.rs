@@ -167,7 +167,7 @@ statements! {
     OwnedExecutions = include_str!("../../queries/owned_executions.sql");
     /// Adds running executions of a worker to the index of owners.
     IndexOwner = include_str!("../../queries/index_owner.sql");
-    /// Returns, among some executions, those that a worker runs without an entry in the index of owners.
+    /// Returns the executions, among those given, that a worker runs without an entry in the index of owners.
     UnindexedExecutions = "SELECT key FROM executions \
                  WHERE key = ANY($2::uuid[]) AND status = 2 AND started_by = $1::bigint";
     /// Registers a worker.
@@ -244,7 +244,7 @@ statements! {
     DeadLetters = include_str!("../../queries/dead_letters.sql");
     /// Counts the executions that wait for a worker.
     WaitingWork = include_str!("../../queries/waiting_work.sql");
-    /// Returns the dead ones among some workers.
+    /// Returns the dead workers among those given.
     DeadWorkers = include_str!("../../queries/dead_workers.sql");
     /// Loads the chunks of a large value.
     LoadChunks = "SELECT bytes FROM chunks WHERE execution = $1::uuid AND value = $2::bigint AND n < $3::bigint \

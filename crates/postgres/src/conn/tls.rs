@@ -25,11 +25,11 @@ pub enum SslMode {
     Disable,
     /// Connections are encrypted only if the server rejects unencrypted ones.
     Allow,
-    /// Connections are encrypted if the server supports it. The server's certificate is not verified.
+    /// Connections are encrypted if the server supports encryption. The server's certificate is not verified.
     #[default]
     Prefer,
-    /// Connections are always encrypted. The server's certificate is not verified unless root certificates are given;
-    /// then this is the same as `VerifyCa`.
+    /// Connections are always encrypted. The server's certificate is not verified unless root certificates are given.
+    /// With root certificates, this mode is the same as `VerifyCa`.
     Require,
     /// Connections are always encrypted, and one of the given root certificates must have signed the server's certificate.
     VerifyCa,
@@ -254,7 +254,7 @@ struct TrustedRoots {
     certificates: Vec<CertificateDer<'static>>,
 }
 
-/// Verifies the server's certificate.
+/// A verifier of the server's certificate.
 #[derive(Debug)]
 struct CertificateVerifier {
     /// The trusted certificates. `None` accepts any certificate.

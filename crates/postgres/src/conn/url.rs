@@ -142,7 +142,7 @@ pub(crate) fn parse_url(
 }
 
 /// Returns an error if the user or the password seems to contain an unencoded character with a meaning in URLs. The
-/// parser would misread it, and errors could then show a part of the password.
+/// parser would misread such a character, and errors could then show a part of the password.
 fn check_encoding(address: &str, query: &str) -> Result<(), String> {
     let address = address.split_once("://").map_or(address, |(_, rest)| rest);
     let (account, server) = address.rsplit_once('@').unwrap_or(("", address));

@@ -1,4 +1,4 @@
-//! Heartbeats: a worker renews its lease, and receives what concerns it.
+//! Heartbeats: a worker renews its lease, and the reply contains what concerns the worker.
 
 use std::collections::HashSet;
 use std::sync::PoisonError;

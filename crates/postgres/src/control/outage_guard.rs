@@ -12,7 +12,7 @@ use tokio::time::Instant;
 /// server may have taken longer than a lease to answer.
 #[derive(Debug, Default)]
 pub(crate) struct OutageGuard {
-    /// The time of the last renewal; `None` before the first.
+    /// The time of the last renewal; `None` before the first renewal.
     renewed_at: Option<Instant>,
     /// The time of the first renewal after the last outage; `None` if there was no outage.
     reconnected_at: Option<Instant>,

@@ -48,7 +48,8 @@ impl WorkerControl {
         self.take_over_targets(targets).await
     }
 
-    /// Runs both steps of a takeover. Blocked work is left to the next heartbeat, which finds it again.
+    /// Runs both steps of a takeover. Work that another transaction blocks is left to the next heartbeat, which finds
+    /// this work again.
     async fn take_over_targets(&self, targets: TakeoverTargets) -> Result<u64, StoreError> {
         let TakeoverTargets { expired, mut owners, is_sweep_due } = targets;
         let mut kept_session = self.takeover_session.lock().await;

@@ -105,9 +105,9 @@ impl<'a> DepthCheck<'a> {
         Ok(check)
     }
 
-    /// Returns the indexes of the Starts that are rejected because their queue is full. Returns `Err` if executions
-    /// must be counted first: the caller runs this query, passes its result to [`apply_counts`](Self::apply_counts),
-    /// and calls this function again.
+    /// Returns the indexes of the Starts that are rejected because their queue is full. Returns `Err` with a query if
+    /// executions must be counted first. The caller runs the query, passes its result to
+    /// [`apply_counts`](Self::apply_counts), and calls this function again.
     pub(crate) fn find_rejected(
         &mut self,
         entries: &QueueEntries<'a>,

@@ -1,5 +1,4 @@
-//! Applies requests: decides, on locked rows, which executions each cancel, expiry or resume changes, and
-//! how.
+//! Applies requests: decides, on locked rows, which executions each cancel, expiry or resume changes.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 

@@ -35,8 +35,8 @@ impl Reader {
         })
     }
 
-    /// Returns the dead ones among `workers`; see [`Store::dead_workers`](stepfast_core::Store::dead_workers). `now`:
-    /// the present time, or `None` for the server's.
+    /// Returns the dead workers among `workers`; see [`Store::dead_workers`](stepfast_core::Store::dead_workers).
+    /// `now`: the present time, or `None` for the server's.
     pub(crate) async fn dead_workers(
         &self,
         workers: &[WorkerId],
