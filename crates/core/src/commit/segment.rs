@@ -13,7 +13,7 @@ use crate::store::Write;
 #[derive(Clone, Debug)]
 pub(super) struct Meta {
     pub(super) tree: Key,
-    /// The Write's own Lsn first, then those of Writes that folded into it.
+    /// The Write's own Lsn, then the Lsns of the Writes that folded into it.
     pub(super) lsns: SmallVec<[Lsn; 2]>,
     pub(super) reserved: u32,
 }

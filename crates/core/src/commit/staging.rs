@@ -1,7 +1,8 @@
 //! Staging: the Writes that wait for the next flush, folded as they arrive, and the Writes that are held.
 //!
-//! Staged Writes fill *segments*, each at most one flush long. No Write of a segment depends on another Write of it,
-//! except by folding: a Transition folds into the Start or Transition of the same row until a flush takes that Write.
+//! Staged Writes fill *segments*, each at most one flush long. No Write of a segment depends on another Write of the
+//! segment, except by folding. A Transition folds into the Start or Transition of the same row until a flush takes that
+//! Write.
 //!
 //! A Write is *held* in four cases. Its segment already changes the same row, and the Write cannot fold. The outcome of
 //! a guarded Start of its tree is unknown. A Write of its tree waits for a lock of another transaction. A Write of its

@@ -6,8 +6,9 @@
 //!
 //! An outcome is delivered only when all branches are blocked: otherwise a replay could not repeat what followed from
 //! the delivery. The engine detects this quiescence by itself while every branch is in a durable call. If some branches
-//! wait for something else, the binding reports when their code starts and blocks ([`RunControl::code_started`],
-//! [`RunControl::code_blocked`]), and when all of them are quiescent ([`RunControl::set_quiescent`]).
+//! wait for something else, the binding reports when code of a branch starts and blocks ([`RunControl::code_started`],
+//! [`RunControl::code_blocked`]). The binding also reports when all branches are quiescent
+//! ([`RunControl::set_quiescent`]).
 
 mod branch;
 mod input;

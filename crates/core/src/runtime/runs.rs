@@ -62,7 +62,8 @@ impl Runs {
         keys
     }
 
-    /// Returns those [`keys`](Self::keys) of executions whose run has not begun yet, or is about to end.
+    /// Returns the [`keys`](Self::keys) without those of open runs: the runs of the others have not begun
+    /// yet, or are about to end.
     pub(crate) fn transient_keys(&self) -> Vec<Key> {
         let mut keys: Vec<Key> = self.lock_expected().keys().copied().collect();
         keys.extend(self.all().iter().filter(|run| !run.is_open()).map(|run| run.key));

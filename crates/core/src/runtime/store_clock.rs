@@ -20,9 +20,9 @@ const DRIFT_DIVISOR: i64 = 1_000;
 /// clock, unless the store's clock was set forward since the last reply. So a timer set relative to the
 /// estimate is never early. The estimate does not go back, unless the store's clock was set back.
 ///
-/// A reply that shows `now`, requested at `sent_at` and received at `received_at`, bounds the offset: the
-/// store's time minus the process's time is at least `now - received_at` and at most `now - sent_at`. The
-/// smallest upper bound is kept until a lower bound exceeds it.
+/// Each reply bounds the offset, which is the store's time minus the process's time. If a reply shows `now`,
+/// the offset is at least `now - received_at` and at most `now - sent_at`. The smallest upper bound is kept
+/// until a lower bound exceeds it.
 pub(crate) struct StoreClock {
     epoch: Instant,
     /// Version of the other fields; odd while they are being changed.
@@ -73,8 +73,8 @@ impl StoreClock {
         }
     }
 
-    /// Returns a lower bound of the store's time. A wait that ends at this time does not end early by the
-    /// store's clock, unless the store's clock was set back since the last reply.
+    /// Returns a lower bound of the store's time. A wait until this time does not end early by the store's
+    /// clock, unless that clock was set back since the last reply.
     pub(crate) fn earliest_now(&self) -> Timestamp {
         let since = self.since_epoch(Instant::now());
         loop {
@@ -148,7 +148,8 @@ mod tests {
         let epoch = Instant::now();
         let at = |millis| epoch + Duration::from_millis(millis);
         let shows = |millis: i64| Timestamp::from_micros(millis * 1_000);
-        // the store is 1,000 ms ahead of us; its first reply takes 50 ms and shows the time in the middle
+        // the store is 1,000 ms ahead of this process; its first reply takes 50 ms and shows the time in the
+        // middle
         let clock = StoreClock::new(epoch, shows(1_025));
         let offset = || clock.offset.load(SeqCst) / 1_000;
         assert_eq!(offset(), 1_025);
@@ -169,7 +170,7 @@ mod tests {
         let shows = |micros: i64| Timestamp::from_micros(micros);
         let clock = StoreClock::new(epoch, shows(0));
         let lower_bound = |millis: i64| clock.lower_bound_offset(millis * 1_000) + millis * 1_000;
-        // the store's clock begins with ours, and is slewed: it loses 500 us each second
+        // the store's clock begins with the process's clock, and is slewed: it loses 500 µs each second
         let store = |millis: i64| millis * 1_000 - millis / 2;
         for second in 1..100 {
             let sent = second * 1_000;

@@ -26,7 +26,7 @@ const MAX_CLAIM_BYTES: usize = 16 * 1024 * 1024;
 /// The executions that one claim has launched.
 struct ClaimBatch {
     runs: Vec<Arc<Run>>,
-    /// Whether the claim was cut short: it reached its limit, or more could be claimed now.
+    /// Whether the claim was cut short: it reached its limit, or left executions that can be claimed now.
     is_cut_short: bool,
 }
 

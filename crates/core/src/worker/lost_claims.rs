@@ -5,7 +5,8 @@ use std::collections::HashSet;
 use crate::key::Key;
 use crate::sync::Mutex;
 
-/// A search for lost claims. It distinguishes them from executions that are merely between two states.
+/// A search for lost claims: executions that a claim has taken although the worker received no reply. The search
+/// excludes executions that are merely between two states.
 ///
 /// The store lists the executions that this worker owns and does not *hold*, that is, does not run. A single list
 /// proves nothing, for two reasons:

@@ -1,8 +1,8 @@
 //! The worker: a thread that keeps an engine's registration alive, and claims executions to run.
 //!
-//! The worker's loops run concurrently, so that none waits for another. They send heartbeats, which renew the
-//! registration, make claims, take over dead workers, and report unclaimable executions. All loops end with the
-//! registration and restart under the next one.
+//! The worker's loops run concurrently, so that none waits for another. They renew the registration by heartbeats,
+//! claim executions, take over dead workers, and report unclaimable executions. All loops end with the registration and
+//! restart under the next one.
 
 mod claimer;
 mod heartbeats;

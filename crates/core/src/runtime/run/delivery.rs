@@ -225,7 +225,8 @@ impl Run {
         let Some(call) = state.calls.remove(id) else { return };
         state.calls.durable_wait_count -= u32::from(call.waiting_for.is_some());
         if !call.is_awaited {
-            // no branch began to wait for the call: it counts as never made, whenever its future is dropped
+            // no branch began to wait for the call: the call counts as never made, whenever its future is
+            // dropped
             if let Some(replay) = &mut state.delivery.replay {
                 replay.calls.remove(&call.path);
             }
@@ -315,7 +316,7 @@ impl Run {
         IdleState::Waiting { durable_waits: state.durable_waits(), unrecorded_sleeps }
     }
 
-    /// Records pending sleeps, with their due times, in the execution's row. Removes those that are over.
+    /// Records pending sleeps, with their due times, in the execution's row. Removes sleeps that are over.
     pub(crate) fn record_pending_sleeps(&self, sleeps: Vec<PendingSleep>) {
         let mut state = self.state();
         if state.is_closed {

@@ -49,8 +49,8 @@ impl FinalFlush {
 }
 
 impl RunTask {
-    /// Lets the run conclude without a caller that polls it: in a task of its own, or without a task if only
-    /// the flush of its end is missing. `guard` is kept until the outcome of the Start is known.
+    /// Lets the run conclude without a caller that polls it. The run gets a task of its own, or no task if
+    /// only the flush of its end is missing. `guard` is kept until the outcome of the Start is known.
     pub(crate) fn detach(mut self, input: Payload, mut guard: Option<impl Send + 'static>) {
         if guard.is_none() && self.is_ending() {
             let final_flush = Arc::new(FinalFlush(std::sync::Mutex::new(None)));

@@ -68,7 +68,7 @@ pub(crate) struct Run {
     is_wake_pending: AtomicBool,
 }
 
-/// How a run ended, for waiters in this process.
+/// The end of a run, for waiters in this process.
 #[derive(Clone, Debug)]
 pub(crate) enum Conclusion {
     /// The execution's end is durable.

@@ -243,7 +243,7 @@ impl RunState {
     }
 
     /// Whether the task of a guest's run has work now that a branch waits. The work is a delivery. If all
-    /// branches are quiescent, it may also be to record durable waits, or to suspend the run for them.
+    /// branches are quiescent, the task may also record durable waits, or suspend the run.
     pub(crate) fn needs_quiescence(&self) -> bool {
         self.has_undelivered()
             || (self.calls.durable_wait_count > 0 && !self.guest.is_branch_end_unsettled && !self.is_active())

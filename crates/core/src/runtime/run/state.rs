@@ -69,7 +69,7 @@ pub(crate) struct CallTable {
     /// The calls by id. The id of a vacant entry is in `vacant_ids`.
     entries: Vec<Option<CallState>>,
     vacant_ids: Vec<usize>,
-    /// Calls that wait for their delivery, in the order in which they completed.
+    /// Ids of the calls that wait for their delivery, in the order in which they completed.
     pub(crate) completed: VecDeque<usize>,
     /// Number of calls whose outcome their branch waits for.
     pub(crate) outstanding: u32,
@@ -151,7 +151,7 @@ pub(crate) struct GuestState {
     pub(crate) cancelled_calls: u32,
     /// Counter that changes with every activity of the branches.
     pub(crate) activity: u32,
-    /// How the code uses the thread that it holds while it waits; `None` if it holds none.
+    /// The use of the thread that the code holds while it waits; `None` if the code holds no thread.
     pub(crate) thread_use: Option<ThreadUse>,
     /// Wakers of waiters for a guest's calls, to be woken when the run is stopped.
     pub(crate) stop_wakers: Vec<Waker>,
@@ -172,7 +172,7 @@ impl Default for GuestState {
     }
 }
 
-/// How code uses its thread while it waits for a child.
+/// The use of a thread whose code waits for a child.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ThreadUse {
     /// The thread runs the child, if the child begins here.

@@ -1,7 +1,7 @@
 //! [`RunTask`]: the future that runs an execution to its conclusion.
 //!
-//! The task polls the workflow's code. Whenever all branches are blocked, it makes the next delivery. It
-//! stages the execution's end, waits until the end is durable, and only then announces it.
+//! The task polls the workflow's code. Whenever all branches are blocked, the task makes the next delivery.
+//! Finally, the task stages the execution's end, waits until the end is durable, and only then announces it.
 
 use std::panic::AssertUnwindSafe;
 use std::pin::Pin;

@@ -111,24 +111,24 @@ macro_rules! start_option_method {
         }
     };
     (max_delay) => {
-        /// Limits how long [debounced](Self::debounce) starts postpone the execution: it begins no later than
-        /// `max_delay` after the first of them. By default there is no limit.
+        /// Limits how long [debounced](Self::debounce) starts postpone the execution: the execution begins no later
+        /// than `max_delay` after the first of these starts. By default there is no limit.
         pub fn max_delay(mut self, max_delay: std::time::Duration) -> Self {
             self.options().max_delay = Some(max_delay);
             self
         }
     };
     (delay) => {
-        /// Delays the execution: it begins no earlier than `delay` after it was accepted, and enters its queue only
-        /// then.
+        /// Delays the execution: the execution begins no earlier than `delay` after it was accepted, and enters its
+        /// queue only then.
         pub fn delay(mut self, delay: std::time::Duration) -> Self {
             self.options().due = Some(crate::Due::After(delay));
             self
         }
     };
     (start_at) => {
-        /// Schedules the execution: it begins no earlier than `time` by the database's clock, and enters its queue
-        /// only then.
+        /// Schedules the execution: the execution begins no earlier than `time` by the database's clock, and enters its
+        /// queue only then.
         pub fn start_at(mut self, time: crate::clock::Timestamp) -> Self {
             self.options().due = Some(crate::Due::At(time));
             self

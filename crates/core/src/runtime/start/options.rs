@@ -50,9 +50,9 @@ pub struct StartOptions {
 /// The earliest time at which an execution may begin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Due {
-    /// This long after the start was accepted.
+    /// A duration after the start was accepted.
     After(Duration),
-    /// At this time.
+    /// A time by the database's clock.
     At(Timestamp),
 }
 
