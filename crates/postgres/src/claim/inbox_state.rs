@@ -7,8 +7,8 @@ use stepfast_core::sync::Mutex;
 /// The maximum number of inbox rows that one statement drains.
 pub(super) const MAX_INBOX_ROWS: i64 = 1_000;
 
-/// The state of draining the inbox. Claims drain it in batches, which become smaller after the database has
-/// rejected one.
+/// The state of draining the inbox. Claims drain the inbox in batches of rows, which become smaller after the
+/// database has rejected one.
 #[derive(Debug)]
 pub(crate) struct InboxState {
     /// The maximum number of rows of the next batch.

@@ -132,7 +132,7 @@ const INBOX_TRIES: usize = 8;
 
 impl ClaimTx<'_> {
     /// Tries the claim once. Returns the reply and whether the claim was committed. If not, the transaction is still
-    /// open and has changed nothing.
+    /// open, and the caller rolls it back.
     async fn run(&mut self, counters: &Counters) -> Result<(ClaimReply, bool), DbError> {
         let (claim, last_number) = (self.claim, self.last_number);
         let first =

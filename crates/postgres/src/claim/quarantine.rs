@@ -55,8 +55,8 @@ impl<'a> ClaimTx<'a> {
             let queue = queues.iter_mut().find(|queue| queue.name == name);
             let Some(queue) = queue.filter(|queue| queue.is_open() && queue.capacity > 0) else { continue };
             let capacity = queues::load_key_capacity(&self.lane.session, queue, &key, now).await?;
-            // at most one execution of a key with limits is chosen, because its capacity does not include
-            // executions chosen before
+            // at most one execution of a key with limits is chosen, because the key's capacity does not take
+            // account of executions chosen before
             let is_only_of_key = !queue.has_key_limits() || queue.chosen_keys.insert(key);
             if capacity > 0 && is_only_of_key && chosen.len() < self.claim.limit {
                 queue.capacity = queue.capacity.saturating_sub(1);
