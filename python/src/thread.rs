@@ -3,8 +3,8 @@
 use std::thread::ThreadId;
 
 thread_local! {
-    /// The identity of this thread. Every call needs it, and reading it from the standard library would count a
-    /// reference to the thread's handle each time.
+    /// The identity of this thread. Every call needs the identity, and reading it from the standard library would count
+    /// a reference to the thread's handle each time.
     static THREAD_ID: ThreadId = std::thread::current().id();
 }
 

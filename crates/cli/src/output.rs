@@ -351,8 +351,8 @@ fn format_child(key: Key, child: Option<&Execution>) -> String {
     format!("{} {}{outcome}", child.workflow_id(), format_status(child))
 }
 
-/// Formats the output of an execution, or the failure with which it ended or for which it is parked; `None` if there is
-/// neither.
+/// Formats the output of an execution, or the failure because of which it ended or is parked. Returns `None` if there
+/// is neither.
 fn format_outcome(execution: &Execution) -> Option<String> {
     let is_failure = matches!(execution.status, Status::Failed | Status::Cancelled) || execution.is_parked;
     let text = if is_failure { format_failure } else { short_payload };

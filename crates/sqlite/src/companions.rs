@@ -91,7 +91,7 @@ impl CompanionFiles {
         Ok(Self { presence: open("-presence")?, turnstile: open("-turnstile")?, wake: open("-wake")? })
     }
 
-    /// Reads the copy of the flush count, if it exists: the nonce of the database, and the count.
+    /// Reads the copy of the flush count from the presence file; `None` if there is no copy.
     pub(crate) fn read_flush_count(&self) -> Option<FlushCount> {
         let mut bytes = [0; 16];
         self.presence.read_exact_at(&mut bytes, 0).ok()?;

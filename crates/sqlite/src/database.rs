@@ -82,8 +82,8 @@ pub(crate) struct Database {
     /// Whether a sweep is due. Sweeps are due at regular intervals, and after a takeover, to wake the executions that
     /// the dead worker should have woken.
     pub(crate) is_sweep_due: AtomicBool,
-    /// The connection that writes. `None` after an error that leaves its view of the disk in doubt: the next use opens
-    /// a new one.
+    /// The connection that writes. `None` after an error that leaves the connection's view of the disk in doubt: the
+    /// next use opens a new connection.
     pub(crate) writer: Mutex<Option<Writer>>,
     /// The file that the store's connections have open; `None` while no connection is open.
     pub(crate) database_file: Mutex<Option<FileIdentity>>,
@@ -173,7 +173,7 @@ impl Database {
         let transaction = loop {
             match self.begin(deadline.min(Instant::now() + TURN_TIMEOUT), lock_timeout) {
                 // Another process may have registered in the meantime, and may use the turnstile. A process that does
-                // not use it, too, rarely finds a gap between the transactions of the other one.
+                // not use the turnstile rarely finds a gap between the transactions of a process that does.
                 Err(error) if error.is_busy() && Instant::now() < deadline => {
                     self.share.check_for_peers();
                     lock_timeout = TURN_TIMEOUT;
@@ -196,8 +196,8 @@ impl Database {
         let in_sqlite = SqliteUse::enter();
         let began_at = Instant::now();
         let mut slot = self.writer.lock();
-        // the connection leaves the slot while in use: a panic in the work then drops it with its unfinished
-        // transaction
+        // the connection leaves the slot while in use: a panic in the work then drops the connection with its
+        // unfinished transaction
         let mut writer = match slot.take() {
             Some(writer) => writer,
             None => self.open_writer(deadline)?,

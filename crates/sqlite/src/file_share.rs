@@ -3,8 +3,8 @@
 //!
 //! - `<database>-presence`: byte `worker_id` is locked as long as that registration lives. The system releases the lock
 //!   when the process dies, and forked children do not inherit it. An unlocked byte therefore proves at once, and
-//!   without a clock, that its owner is dead. The content of the file is a copy of the flush count.
-//! - `<database>-turnstile`: the queue for writers of several processes. It only provides fairness.
+//!   without a clock, that the worker is dead. The content of the file is a copy of the flush count.
+//! - `<database>-turnstile`: the queue for writers of several processes. The queue only provides fairness.
 //! - `<database>-wake`: written after a COMMIT has returned, and watched by the other processes.
 //!
 //! A process has one [`FileShare`] per database, kept in a registry while any store has the database open.
@@ -129,9 +129,9 @@ impl FileShare {
     /// and `None` after the deadline. Only one thread of this process at a time runs this function.
     ///
     /// The turnstile has two locks: the process that holds the first one writes next, so a busy process cannot overtake
-    /// it. The system grants a lock in the order of the requests, but supports no deadline. Therefore a helper thread
-    /// waits for this process, and passes the lock to the writer. If the lock is granted too late, the helper thread
-    /// releases it.
+    /// other processes. The system grants a lock in the order of the requests, but supports no deadline. Therefore a
+    /// helper thread waits for this process, and passes the lock to the writer. If the lock is granted too late, the
+    /// helper thread releases it.
     fn pass_turnstile(self: &Arc<Self>, turnstile: &File, deadline: Instant) -> Option<bool> {
         let mut state = self.turnstile.lock();
         if !state.has_waiting_thread {

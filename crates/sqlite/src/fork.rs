@@ -2,9 +2,9 @@
 //!
 //! SQLite records in process memory which locks it holds on a file. A forked child inherits that memory, but not the
 //! locks. With a connection of its own, the child would read and write without locks. Therefore all connections are
-//! closed before a fork, while no thread is inside SQLite. The parent opens them again at the next use, and the child
-//! starts without any. The child never uses or drops its copies of the parent's stores, because only the parent may
-//! close them.
+//! closed before a fork, while no thread is inside SQLite. The parent opens connections again at the next use, and the
+//! child starts without connections. The child never uses or drops its copies of the parent's stores, because only the
+//! parent may close them.
 //!
 //! After a fork without [`before_fork`], the child cannot open its parent's files, because each `FileShare` contains
 //! the id of its process.

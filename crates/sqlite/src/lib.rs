@@ -95,9 +95,9 @@ pub struct SqliteOptions {
 /// A [`Store`] in a SQLite file.
 ///
 /// Commits run on the calling thread. One writer at a time is active in all processes together, and waiting writers are
-/// served in order. Reads for async callers run on the blocking threads of the tokio runtime in which they are awaited,
-/// and never wait for a writer. If the store is dropped before its workers are closed, they count as dead, and other
-/// workers take them over.
+/// served in order. Reads for async callers never wait for a writer. They run on the blocking threads of the tokio
+/// runtime in which the caller awaits them. If the store is dropped before its workers are closed, these workers count
+/// as dead, and other workers take them over.
 pub struct SqliteStore {
     database: Arc<Database>,
 }
@@ -193,7 +193,8 @@ impl SqliteStore {
             return Err(open_error(error.to_string()));
         }
         // Processes that were killed after a failed sync leave a log that can be read but is not on the disk. In a new
-        // database, this also moves the identity from the log to the main file, where it survives a loss of the log.
+        // database, renewing the log also moves the database's identity to the main file, where the identity survives a
+        // loss of the log.
         if (has_log || is_migrated) && share.has_no_registrations() {
             conn::renew_log(&writer.conn, OPEN_LOG_TIMEOUT).map_err(explain)?;
         }
@@ -322,8 +323,8 @@ impl Store for SqliteStore {
     async fn close(&self, worker: WorkerId) -> Result<(), StoreError> {
         let closed = self.database.close(worker.0);
         if self.database.workers.lock().is_empty() {
-            // No file stays open: another copy of SQLite in this process may use the database from now on, and closing
-            // a file later would drop that copy's locks.
+            // No file stays open, because another copy of SQLite in this process may use the database from now on.
+            // Closing a file later would drop that copy's locks.
             self.database.close_idle();
             let all_permits = self.database.read_permits.acquire_many(read::MAX_READERS as u32);
             drop(all_permits.await);

@@ -19,7 +19,7 @@ const WAKE_SLOTS: usize = 4096;
 /// The listeners of this process, and the file that connects processes.
 pub(crate) struct Hints {
     companions: Arc<Companions>,
-    /// The index of the byte that this process writes, plus one; 0 before its first registration.
+    /// The index of the byte that this process writes, plus one; 0 before the first registration of the process.
     slot: AtomicU64,
     /// The value that this process last wrote to its byte.
     count: AtomicU8,
@@ -100,8 +100,8 @@ impl Hints {
         let _ = self.slot.compare_exchange(0, slot, Relaxed, Relaxed);
     }
 
-    /// Notifies all stores except the one that committed, or that one too if several engines share it. If `has_peers`,
-    /// also notifies other processes.
+    /// Notifies all stores of this process except the one that committed. If several engines share that store, it is
+    /// notified too. If `has_peers`, also notifies other processes.
     pub(crate) fn announce(&self, committer: u64, has_peers: bool) {
         for listener in self.listeners.lock().iter() {
             if listener.id != committer || listener.engines.load(Relaxed) > 1 {

@@ -18,8 +18,8 @@ pub(crate) const HISTORY_TABLE: &str = "schema_version";
 /// A migration added by a test, which makes this process one of a later version.
 static ADDED_MIGRATION: OnceLock<Migration> = OnceLock::new();
 
-/// Adds a migration to this process, as if it ran a later version of the program. For tests, before any store is
-/// opened.
+/// Adds a migration to this process, as if the process ran a later version of the program. For tests, before any store
+/// is opened.
 ///
 /// # Panics
 ///

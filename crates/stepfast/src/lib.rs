@@ -46,9 +46,9 @@
 //! that were registered in the builder, and recovers those of dead workers. An engine without registered workflows
 //! claims nothing: use such an engine to read, cancel or resume executions ([`connect_existing`] creates no store).
 //!
-//! [`shutdown`](Engine::shutdown) requeues what runs and flushes what is staged; it does not wait for executions to
-//! end. A process that ends without a shutdown loses nothing that was acknowledged: the next worker takes over, as
-//! after a crash.
+//! [`shutdown`](Engine::shutdown) requeues the running executions and flushes the staged Writes, without waiting for
+//! executions to end. A process that ends without a shutdown loses nothing that was acknowledged: the next worker takes
+//! over, as after a crash.
 
 pub mod schema;
 mod url;
@@ -107,7 +107,7 @@ pub async fn connect(url: &str) -> Result<Arc<dyn Store>, Error> {
 /// Opens the store that `url` names like [`connect`], but creates nothing. This is for programs that work with the
 /// executions of other programs.
 ///
-/// Fails with [`Error::Open`] also if the file does not exist or the database has no schema of Stepfast, and with
+/// Fails with [`Error::Open`] also if the file does not exist or the database has no schema of Stepfast. Fails with
 /// [`Error::Invalid`] also for `memory:`, which is always empty.
 pub async fn connect_existing(url: &str) -> Result<Arc<dyn Store>, Error> {
     url::open(url, true).await

@@ -77,9 +77,9 @@ pub(crate) fn invalid_url(url: &str, reason: &str) -> Error {
     Error::Invalid { input: "store URL", reason }
 }
 
-/// Returns `url` for messages, with `***` for every text that may be a password: the text between a user's colon and
-/// the `@`, and the values of options. A password may contain characters with a meaning in URLs, so every part that
-/// could belong to a password is hidden.
+/// Returns `url` for messages, with `***` for every text that may be a password. These are the text between a user's
+/// colon and the `@`, and the values of options. A password may contain characters with a meaning in URLs, so every
+/// part that could belong to a password is hidden.
 fn without_password(url: &str) -> String {
     let (scheme, rest) =
         url.split_once("://").map_or((String::new(), url), |(scheme, rest)| (format!("{scheme}://"), rest));

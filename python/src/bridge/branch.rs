@@ -121,8 +121,8 @@ impl Branch {
         self
     }
 
-    /// Returns the mailbox and the key of the child that is about to be called, if this thread may host the child: run
-    /// its code. Also notes for the execution whether its thread hosts a child.
+    /// Returns the mailbox and the key of the child that is about to be called, if this thread may host the child,
+    /// which means to run the child's code. Also notes for the execution whether its thread hosts a child.
     fn child_to_host(&self, mailbox: Option<Arc<Mailbox>>) -> Option<(Arc<Mailbox>, Key)> {
         if self.port.is_none() {
             self.control.set_thread_use(mailbox.is_some());

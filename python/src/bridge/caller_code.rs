@@ -97,7 +97,7 @@ impl CallerCode {
 }
 
 impl CallerRun {
-    /// Ends the run; returns true if the package has to check how it has ended.
+    /// Ends the run; returns true if the package has to check how the run has ended.
     pub(crate) fn finish(&self, call: &Call, py: Python<'_>) -> bool {
         let Some(callers) = call.callers() else { return false };
         // the reason `Ended` proves nothing, because every end of the code stops the run

@@ -439,8 +439,8 @@ impl RunningBody {
         state_code
     }
 
-    /// Leaves the body, so that the previous code is the current one again; returns true if the package has to check
-    /// how the code has ended.
+    /// Leaves the body, so that the previous code is the current one again. Returns true if the package has to check
+    /// how the code of an execution has ended.
     fn leave(&self, call: &Call, py: Python<'_>) -> PyResult<bool> {
         match &self.origin {
             BodyOrigin::Step(context_token) => {

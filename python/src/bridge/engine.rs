@@ -270,7 +270,7 @@ impl Engine {
         ended.map_err(|error| to_exception(py, &error))
     }
 
-    /// Returns the number of flushes that the store has committed, and of the Writes in them, for benchmarks.
+    /// Returns the number of flushes that the store has committed, and the number of their Writes, for benchmarks.
     fn flush_counts(&self, py: Python<'_>) -> PyResult<(u64, u64)> {
         let counts = self.open_engine(py)?.store().counters().snapshot();
         Ok((counts.flushes, counts.writes))

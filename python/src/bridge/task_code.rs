@@ -194,8 +194,8 @@ impl BranchCoroutine {
         closed
     }
 
-    /// Returns any other attribute of the wrapped coroutine, such as its name or frame; before the code has begun, of
-    /// the function.
+    /// Returns any other attribute of the wrapped coroutine, such as its name or frame. Before the code has begun,
+    /// returns the attribute of the function.
     fn __getattr__<'py>(&self, py: Python<'py>, name: &str) -> PyResult<Bound<'py, PyAny>> {
         match (self.coroutine.get(), &self.root) {
             (Some(coroutine), _) => coroutine.bind(py).getattr(name),

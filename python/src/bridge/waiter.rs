@@ -18,7 +18,7 @@ pub(crate) struct Callback {
     pub(crate) argument: Py<PyAny>,
 }
 
-/// A waker for Python code. It may be woken from any thread, and never takes the interpreter's lock.
+/// A waker for Python code. Every thread may wake it. A wake never takes the interpreter's lock.
 pub(crate) struct Waiter {
     /// The mailbox of the loop whose task waits; `None` for a thread.
     mailbox: Option<Arc<Mailbox>>,

@@ -8,8 +8,8 @@ use stepfast::{Engine, Error, Payload};
 use crate::error::to_exception;
 
 /// A filter from Python: statuses; workflow; whether parked; workflow_id of the parent; prefix of the workflow_id;
-/// version of the code; queue; attributes; start of the range of creation times; end of this range (exclusive). Times are
-/// in microseconds.
+/// version of the code; queue; attributes; earliest creation time; creation time before which executions match. Times
+/// are in microseconds since 1970.
 type FilterTuple = (
     Vec<String>,
     Option<String>,

@@ -7,8 +7,8 @@ use pyo3::prelude::*;
 use stepfast::queue::rate::Rate;
 use stepfast::queue::{Limits, OnConflict, Queue, QueueRow};
 
-/// A queue from Python: name; limits of concurrency in all processes, per worker, and per key; rate, and rate per
-/// key; maximum depth; weights of keys.
+/// A queue from Python: name; maximum concurrency in all processes, per worker, and per queue key; rate, and rate per
+/// queue key; maximum depth; weights of queue keys.
 pub(crate) type QueueTuple = (
     String,
     Option<u32>,

@@ -1,5 +1,5 @@
-//! [`Signature`]: the parameters of a function. Calls are checked against it before they are recorded, and have the
-//! same fingerprint however they are spelled.
+//! [`Signature`]: the parameters of a function. A call is checked against the signature before it is recorded. All
+//! spellings of a call have the same fingerprint.
 
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;

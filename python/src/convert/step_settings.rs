@@ -14,7 +14,7 @@ pub(crate) struct StepSettings {
     pub(crate) name: Name,
     /// The options of the step in the engine; `None` for the defaults.
     pub(crate) options: Option<StepOptions>,
-    /// The function that returns the coroutine of the body. It gets the step's arguments.
+    /// The function that gets the step's arguments and returns the coroutine of the body.
     function: Py<PyAny>,
     /// The function that decides whether an exception may be retried; `None` if every exception may.
     #[pyo3(get)]

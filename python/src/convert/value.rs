@@ -148,7 +148,7 @@ fn write(bytes: &mut Vec<u8>, value: &Bound<'_, PyAny>, depth: usize) -> Option<
     Some(())
 }
 
-/// Reads a plain value; returns `None` if a part of it is not plain, or incomplete.
+/// Reads a plain value; returns `None` if a part of the value is not plain, or is incomplete.
 fn read<'py>(py: Python<'py>, bytes: &mut Bytes<'_>, depth: usize) -> Option<Bound<'py, PyAny>> {
     let integer = |number: i64| number.into_pyobject(py).ok().map(Bound::into_any);
     match read_marker(bytes).ok()? {

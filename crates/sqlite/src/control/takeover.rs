@@ -31,7 +31,7 @@ impl Database {
     /// Requeues the executions of dead workers. Returns their number.
     ///
     /// The first step fences the lanes, and commits. The second step requeues the executions that the workers still
-    /// own. The second step relies on the tables, not on the result of the first step, so the next heartbeat of any
+    /// own. The second step relies on the tables, not on the result of the first step. So the next heartbeat of any
     /// worker finishes an interrupted takeover.
     fn requeue_dead_workers(&self, own: i64) -> Result<u64, StoreError> {
         let (dead, owners) =
@@ -133,8 +133,8 @@ impl Database {
         }
     }
 
-    /// Wakes executions that wait for an ended child: a worker may have died between the end and the Wake. If this work
-    /// is interrupted, the next heartbeat repeats it, or the first heartbeat of the next process.
+    /// Wakes executions that wait for an ended child: a worker may have died between the end and the Wake. If this
+    /// function is interrupted, the next heartbeat calls it again, or the first heartbeat of the next process.
     pub(super) fn wake_satisfied(&self) -> Result<(), StoreError> {
         let query = include_str!("../../queries/satisfied_waits.sql");
         if !self.read("looking for satisfied waits", |conn| Ok(conn.prepare_cached(query)?.exists([1])?))? {

@@ -1,5 +1,5 @@
-//! Batch inserts: many rows with one statement. A flush of thousands of Writes consists mostly of rows of three shapes,
-//! and opening the tables once per [`BATCH_ROWS`] rows saves a third of the time per row.
+//! Batch inserts: many rows with one statement. A flush of thousands of Writes consists mostly of rows of three shapes.
+//! Opening the tables once per [`BATCH_ROWS`] rows saves a third of the time per row.
 
 use rusqlite::CachedStatement;
 use stepfast_core::store::counters::Table;

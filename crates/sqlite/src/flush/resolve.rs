@@ -181,7 +181,7 @@ impl FlushApplier<'_, '_> {
 }
 
 /// Whether only this flush can have inserted the row of this Write. A queued Start of a caller proves nothing, because
-/// it is staged again when the registration ends.
+/// such a Start is staged again when the registration ends.
 pub(crate) fn proves_flush(write: &Write) -> bool {
     match write {
         Write::Start(start) => is_staged_once(start),

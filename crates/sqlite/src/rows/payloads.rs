@@ -13,8 +13,8 @@ use crate::conn::statements::{Sql, Statements};
 use crate::error::DbResult;
 use crate::rows::blob;
 
-/// Maximum length of a payload that is stored inline, in bytes. Two of them and the short columns of an execution are
-/// less than a quarter of a page.
+/// Maximum length of a payload that is stored inline, in bytes. Two inline payloads and the short columns of an
+/// execution take less than a quarter of a page.
 const MAX_INLINE_BYTES: usize = 400;
 /// Maximum length of a payload that is cut into pieces, in bytes; the engine stores longer values as chunks. A longer
 /// payload is stored inline, and SQLite rejects it if it exceeds SQLite's limit.
@@ -105,7 +105,7 @@ impl PayloadPieces {
         payload: &'p Payload,
     ) -> DbResult<ColumnValue<'p>> {
         let bytes = payload.as_bytes();
-        // a payload that resembles a reference is stored in pieces, because its column would be read as one
+        // a payload that resembles a reference is stored in pieces, because its column would be read as a reference
         let is_short = bytes.len() <= MAX_INLINE_BYTES && Reference::from_bytes(bytes).is_none();
         if is_short || bytes.len() > MAX_SPLIT_BYTES {
             return Ok(ColumnValue::Inline((!bytes.is_empty()).then_some(bytes)));
