@@ -23,7 +23,7 @@ pub(crate) enum QueueCommand {
     List(ListQueuesArgs),
     /// Show one queue.
     Show(QueueArgs),
-    /// Pause a queue: what waits in it stays there; running executions continue.
+    /// Pause a queue: waiting executions stay in it, and running executions continue.
     Pause(QueueArgs),
     /// Resume a paused queue.
     Resume(QueueArgs),
@@ -60,14 +60,14 @@ pub(crate) struct SetQueueArgs {
     /// Maximum number of executions of any one key that run at a time, in all processes together; "none" for no limit.
     #[arg(long, value_name = "N|none", value_parser = parse_limit)]
     key_concurrency: Option<LimitOption>,
-    /// How often executions begin: "100/1m" permits at most 100 in any minute; "10/s burst 1" spaces them evenly, 1
-    /// at once after a pause; "none" removes the limit.
+    /// How often executions begin: "100/1m" permits at most 100 in any minute; "10/s burst 1" spaces them evenly, with
+    /// 1 at once after a pause; "none" removes the limit.
     #[arg(long, value_name = "RATE|none", value_parser = parse_rate)]
     rate: Option<RateOption>,
     /// How often executions of any one key begin; like --rate.
     #[arg(long, value_name = "RATE|none", value_parser = parse_rate)]
     key_rate: Option<RateOption>,
-    /// Maximum number of executions that wait in the queue to begin. Beyond it, starts are rejected or wait outside;
+    /// Maximum number of executions that wait in the queue to begin. Further starts are rejected, or wait outside;
     /// "none" for no limit.
     #[arg(long, value_name = "N|none", value_parser = parse_limit)]
     max_depth: Option<LimitOption>,

@@ -23,7 +23,7 @@ static ADDED_MIGRATION: OnceLock<Migration> = OnceLock::new();
 ///
 /// # Panics
 ///
-/// If the name is not that of a migration (`V99__later`), or if a migration was added before.
+/// If `name` is not the name of a migration (as `V99__later` is), or if a migration was added before.
 pub fn add_migration(name: &str, sql: &str) {
     let migration = Migration::unapplied(name, sql);
     let migration = migration.unwrap_or_else(|error| panic!("{name:?} is not a migration: {error}"));

@@ -257,7 +257,7 @@ impl Port {
         self.current_task(py).map(|task| !task.is_none())
     }
 
-    /// The descriptor that the loop watches; -1 for threads.
+    /// Returns the descriptor that the loop watches; -1 for threads.
     fn fileno(&self) -> i32 {
         self.mailbox.event_fd.as_ref().map_or(-1, AsRawFd::as_raw_fd)
     }
@@ -348,7 +348,7 @@ impl Port {
         drop(self.blocked_on.take());
     }
 
-    /// The number of waiting messages.
+    /// Returns the number of waiting messages.
     fn __len__(&self) -> usize {
         self.mailbox.messages.with(|messages| messages.len())
     }

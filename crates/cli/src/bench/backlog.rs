@@ -10,13 +10,13 @@ use super::{BenchArgs, Sdk, progress_bar};
 pub(crate) struct BacklogArgs {
     #[command(flatten)]
     common: BenchArgs,
-    /// Executions that wait at each step behind those that run; a list sweeps, from the smallest.
+    /// Executions that wait behind the running ones; a list sweeps, from the smallest number.
     #[arg(long, value_delimiter = ',', default_value = "0,1000000,2000000")]
     backlog: Vec<usize>,
     /// Executions that run each time.
     #[arg(long, default_value_t = 100_000)]
     iterations: usize,
-    /// Runs at each step, alternating with an empty queue for comparison; the median counts.
+    /// Runs for each number of waiting executions, alternating with an empty queue for comparison; the median counts.
     #[arg(long, default_value_t = 5)]
     runs: usize,
 }

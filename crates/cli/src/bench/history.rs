@@ -10,7 +10,7 @@ use super::{BenchArgs, Sdk, progress_bar};
 pub(crate) struct HistoryArgs {
     #[command(flatten)]
     common: BenchArgs,
-    /// Finished executions that are stored at each step; a list sweeps, from the smallest. Each step alternates with
+    /// Finished executions that are stored; a list sweeps, from the smallest number. The runs alternate with runs on
     /// empty stores.
     #[arg(long, value_delimiter = ',', default_value = "1000000,3000000", value_parser = parse_execution_count)]
     executions: Vec<usize>,
@@ -20,7 +20,7 @@ pub(crate) struct HistoryArgs {
     /// Workflows in each run.
     #[arg(long, default_value_t = 100_000)]
     iterations: usize,
-    /// Runs of each mode at each step, and as many on empty stores; the median counts.
+    /// Runs of each mode for each number of stored executions, and as many on empty stores; the median counts.
     #[arg(long, default_value_t = 5)]
     runs: usize,
 }

@@ -17,7 +17,7 @@ pub(crate) struct WritesArgs {
     /// clients, and 256,2048,16384].
     #[arg(long, value_delimiter = ',')]
     callers: Vec<usize>,
-    /// Rows in all, for each row of the table [default: by the number of clients].
+    /// Database rows in all, for each row of the printed table [default: by the number of clients].
     #[arg(long)]
     iterations: Option<usize>,
 }

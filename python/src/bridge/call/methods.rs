@@ -97,7 +97,7 @@ impl Call {
         }
     }
 
-    /// The failure of the call: kind, message, causes, encoded exception.
+    /// Returns the failure of the call: kind, message, causes, encoded exception.
     fn failure(&self) -> Option<(String, String, Vec<String>, Vec<u8>)> {
         self.state.with(|state| match state {
             CallState::Finished(Reply::Failed(failure)) => Some(crate::error::failure_parts(failure)),
@@ -225,13 +225,13 @@ impl Call {
         Self::resume(slf, None)?.into_next()
     }
 
-    /// The `send` of a coroutine.
+    /// Resumes the call, as the `send` of a coroutine does.
     #[allow(clippy::needless_pass_by_value, unused_variables)] // arguments that Python passes
     fn send<'py>(slf: &Bound<'py, Self>, value: Py<PyAny>) -> PyResult<Bound<'py, PyAny>> {
         Self::resume(slf, None)?.into_sent()
     }
 
-    /// The `throw` of a coroutine.
+    /// Throws an exception into the call, as the `throw` of a coroutine does.
     #[pyo3(signature = (raised, value=None, traceback=None))]
     #[allow(clippy::needless_pass_by_value, unused_variables)] // arguments that Python passes
     fn throw<'py>(
