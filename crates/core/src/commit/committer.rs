@@ -101,8 +101,8 @@ impl Committer {
         self.drop_all(&remaining);
     }
 
-    /// Commits a segment, in parts if the database rejects the whole. Returns false if the lane must end. A
-    /// segment taken under one registration is never sent under a later one.
+    /// Commits a segment. If the database rejects the whole segment, or a lock blocks it, commits it in parts. Returns
+    /// false if the lane must end. A segment taken under one registration is never sent under a later one.
     async fn flush(&mut self, segment: Segment, registration: Registration, watermark: Lsn) -> bool {
         let mut parts = vec![segment];
         let mut is_bisecting = false;
@@ -140,7 +140,7 @@ impl Committer {
                     return true;
                 }
                 Err(StoreError::Unavailable(_)) => {
-                    // only in an abandoned lane: the last flush may or may not have been committed
+                    // this happens only in an abandoned lane: the last flush may or may not have been committed
                     parts.push(part);
                     progress.add_applied_outcomes();
                     self.publish(Lsn(0), progress);

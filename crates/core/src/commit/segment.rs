@@ -23,7 +23,7 @@ pub(super) struct Entry {
     pub(super) meta: Meta,
 }
 
-/// Staged Writes of at most one flush. `writes` and `metas` run in parallel.
+/// Staged Writes of at most one flush. Each Write in `writes` has its [`Meta`] at the same index in `metas`.
 #[derive(Default)]
 pub(super) struct Segment {
     pub(super) id: u64,

@@ -19,13 +19,13 @@ const MAX_KEPT_OUTCOMES: usize = 1 << 16;
 
 #[derive(Default)]
 pub(super) struct Watermark {
-    /// In a cache line of its own, so that threads that read the other fields do not wait for threads that
-    /// lock this one.
+    /// The lists and maps. They have a cache line of their own: threads that read the other fields need not
+    /// wait for threads that lock this one.
     inner: CachePadded<Mutex<Inner>>,
     lsn: AtomicU64,
     /// Number of Lsns at or below the watermark that are not settled.
     held: AtomicUsize,
-    /// Number of kept outcomes other than `Applied`.
+    /// Number of kept outcomes other than `Applied`, including those kept for woken waiters.
     exceptions: AtomicUsize,
 }
 

@@ -30,7 +30,7 @@ pub struct GuestBranch {
 }
 
 impl GuestBranch {
-    /// Forks a branch that runs beside this one until it is dropped.
+    /// Forks a branch that runs beside this one. The branch ends when the returned value is dropped.
     #[must_use]
     pub fn fork(&mut self) -> Self {
         let path = self.cx.next_path();
@@ -157,7 +157,7 @@ impl GuestBranch {
     }
 }
 
-/// A branch that waits for branches of its own.
+/// A guard: while this value lives, a branch waits for branches of its own.
 pub struct BranchJoin(Arc<Run>);
 
 impl Drop for BranchJoin {

@@ -9,7 +9,7 @@ use crate::runtime::run::StopReason;
 use crate::runtime::run::quiescence::BlockedOn;
 use crate::runtime::run::{Interrupt, Run, ThreadUse};
 
-/// The control of one run of an execution. Once the run is closed, no call is delivered any more.
+/// The control of one run of an execution. Once the run is closed, no outcome is delivered any more.
 #[derive(Clone)]
 pub struct RunControl(pub(super) Arc<Run>);
 
@@ -35,8 +35,8 @@ impl RunControl {
         self.0.can_begin_body()
     }
 
-    /// Requeues the execution at the next poll of its task: the worker that claims it continues it from its record.
-    /// From here on, nothing that the code does is recorded.
+    /// Requeues the execution at the next poll of its task. The worker that claims the execution continues it from its
+    /// record. From here on, nothing that the code does is recorded.
     pub fn requeue(&self) {
         if self.0.is_open() {
             self.0.interrupt(Interrupt::Requeue);
@@ -104,7 +104,7 @@ impl RunControl {
         self.0.interrupt(Interrupt::Park(failure.into()));
     }
 
-    /// Reports that a branch's code runs, until it blocks.
+    /// Reports that a branch's code runs from now on, until [`RunControl::code_blocked`].
     pub fn code_started(&self) {
         self.0.code_started();
     }
@@ -125,8 +125,8 @@ impl RunControl {
         self.0.needs_blocked_on()
     }
 
-    /// Reports that no branch's code runs, and that none can run before a delivery or an external event. Polling may
-    /// stop.
+    /// Reports that no branch's code runs, and that none can run before a delivery or an external event. The caller may
+    /// stop polling [`RunControl::activity`].
     pub fn set_quiescent(&self, blocked_on: BlockedOn) {
         self.0.set_quiescent(blocked_on);
     }

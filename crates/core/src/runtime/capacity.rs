@@ -10,7 +10,8 @@ use crate::store::is_served;
 /// The numbers of an engine's slots that are in use.
 #[derive(Default)]
 pub(super) struct Capacity {
-    /// Number of slots taken by runs and claims. In a cache line of its own, because every run changes it.
+    /// Number of slots taken by runs and claims. It has a cache line of its own, because every run changes
+    /// it.
     taken_slots: CachePadded<AtomicUsize>,
     /// Number of the taken slots that are reserved for a claim under way.
     reserved_slots: AtomicUsize,

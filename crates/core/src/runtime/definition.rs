@@ -21,7 +21,7 @@ pub(crate) type Body = dyn Fn(Arc<Run>, &Payload) -> Result<BodyFuture, Failure>
 /// The place where the code of a workflow runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum CodeLocation {
-    /// In the run's task, which polls it.
+    /// In the run's task, which polls the code.
     Task,
     /// In another language, polled by an event loop of that language.
     Loop,

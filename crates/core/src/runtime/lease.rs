@@ -1,5 +1,5 @@
-//! [`Lease`]: the time until which a worker may begin bodies, by its own clock. On Linux that clock also runs
-//! while the machine is suspended.
+//! [`Lease`]: the time until which a worker may begin bodies, by the worker's own clock. On Linux that clock
+//! also runs while the machine is suspended.
 
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::time::Duration;

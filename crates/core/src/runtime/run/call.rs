@@ -128,8 +128,8 @@ impl Call {
         }
     }
 
-    /// Waits until the call is delivered or may be executed. Returns the recorded delivery, or `None` if the
-    /// call has to be executed.
+    /// Waits until the call's outcome is delivered, or the call may be executed. Returns the recorded
+    /// delivery, or `None` if the call has to be executed.
     pub(crate) async fn wait_recorded(&self) -> Option<Delivery> {
         self.mark_awaited();
         poll_fn(|cx| self.poll_recorded(cx)).await
@@ -172,12 +172,13 @@ impl Call {
         self.id
     }
 
-    /// Completes the call and waits until it is delivered.
+    /// Completes the call and waits until its outcome is delivered.
     pub(crate) async fn deliver(&self, kind: CheckpointKind, outcome: Payload, reserved: u32) -> Delivery {
         self.wait_delivered(self.run.complete_call(self.id, kind, outcome, reserved)).await
     }
 
-    /// Waits until the completed call is delivered. `immediate` is its delivery if that was made at once.
+    /// Waits until the outcome of a completed call is delivered. `immediate` is the delivery if it was made
+    /// at once.
     pub(crate) async fn wait_delivered(&self, immediate: Option<Delivery>) -> Delivery {
         let delivery = match immediate {
             Some(delivery) => delivery,
@@ -233,7 +234,7 @@ impl Call {
         }
     }
 
-    /// Parks the execution because a recorded value cannot be read. Never returns.
+    /// Parks the execution because a recorded value cannot be read. The future never resolves.
     pub(crate) async fn park<T>(&self, reason: String) -> T {
         let failure = Failure::with_kind(
             UNREADABLE,

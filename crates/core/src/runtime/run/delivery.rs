@@ -101,8 +101,8 @@ impl Run {
         }
     }
 
-    /// Returns whether the call is pending, delivered or to be executed. Keeps `waker` while the call is
-    /// pending.
+    /// Returns whether the call is pending, has its delivery, or has to be executed. Keeps `waker` while the
+    /// call is pending.
     pub(crate) fn poll_call(&self, id: usize, waker: &Waker) -> CallPoll {
         let mut state = self.state();
         if let Some(delivery) = state.consume(id) {
@@ -172,7 +172,8 @@ impl Run {
         None
     }
 
-    /// Delivers a completed call: assigns the order, stages the checkpoint and wakes the branch.
+    /// Delivers the outcome of a completed call: assigns the order, stages the checkpoint and wakes the
+    /// branch.
     pub(crate) fn deliver(&self, state: &mut RunState, id: usize) {
         if state.is_closed || state.interrupt.is_some() {
             return;
@@ -189,7 +190,7 @@ impl Run {
         };
         let checkpoint = Checkpoint {
             execution: self.key,
-            // the path of a delivered call is not read again
+            // the call's path is not read again after the delivery
             path: std::mem::take(&mut call.path),
             run_no: self.run_no,
             order: state.delivery.next_order,
@@ -219,7 +220,8 @@ impl Run {
         state.calls.get(id).map_or_else(String::new, |call| call.name.to_string())
     }
 
-    /// Removes a call whose future was dropped. If the call was not delivered, records it as abandoned.
+    /// Removes a call whose future was dropped. If its outcome was not delivered, records the call as
+    /// abandoned.
     pub(crate) fn finish_call(&self, id: usize) {
         let mut state = self.state();
         let Some(call) = state.calls.remove(id) else { return };

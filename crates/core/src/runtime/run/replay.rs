@@ -8,12 +8,12 @@ use crate::store::{Attempt, Checkpoint, CheckpointKind, Record};
 /// Failed attempts by path.
 pub(crate) type Attempts = HashMap<Path, Vec<Attempt>>;
 
-/// The recorded checkpoints that were not delivered again yet.
+/// The recorded checkpoints, until their deliveries are repeated.
 pub(crate) struct Replay {
-    /// The checkpoints by order; `None` in place of a checkpoint that was delivered again.
+    /// The checkpoints by order; `None` in place of a checkpoint whose delivery was repeated.
     recorded: Vec<Option<Checkpoint>>,
     by_path: HashMap<Path, usize>,
-    /// Index of the next checkpoint to deliver.
+    /// Index of the checkpoint whose delivery is next.
     next: usize,
     /// Ids of the calls that wait for their delivery, by path.
     pub(crate) calls: HashMap<Path, usize>,
@@ -114,12 +114,12 @@ impl Replay {
         }
     }
 
-    /// Whether a checkpoint at `path` is recorded and not delivered yet.
+    /// Whether the outcome of the call at `path` is recorded and not delivered again yet.
     pub(crate) fn has_recorded(&self, path: &Path) -> bool {
         self.by_path.get(path).is_some_and(|&i| self.recorded[i].is_some())
     }
 
-    /// Returns the next checkpoint to deliver.
+    /// Returns the checkpoint whose delivery is next.
     pub(crate) fn peek(&self) -> Option<&Checkpoint> {
         self.recorded.get(self.next).and_then(Option::as_ref)
     }
@@ -131,7 +131,7 @@ impl Replay {
         remaining.iter().flatten().any(|checkpoint| checkpoint.kind != CheckpointKind::Abandoned)
     }
 
-    /// Takes the next checkpoint to deliver.
+    /// Takes the checkpoint whose delivery is next.
     pub(crate) fn pop(&mut self) -> Option<Checkpoint> {
         let checkpoint = self.recorded.get_mut(self.next)?.take();
         self.skip_taken();

@@ -73,7 +73,7 @@ pub(crate) struct CallTable {
     pub(crate) completed: VecDeque<usize>,
     /// Number of calls whose outcome their branch waits for.
     pub(crate) outstanding: u32,
-    /// Number of outstanding calls that are delivered and not consumed.
+    /// Number of outstanding calls whose outcome is delivered, but was not taken by the call's branch yet.
     pub(crate) unconsumed: u32,
     /// Number of calls in a durable wait: for a timer or a child.
     pub(crate) durable_wait_count: u32,

@@ -27,13 +27,13 @@ use crate::store::{Outcome, State, Status, Write, cancel_outcome};
 
 type BoxedFuture<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 
-/// The task of a run. It resolves when the run has concluded and its waiters are notified.
+/// The task of a run. The task resolves when the run has concluded and its waiters are notified.
 pub(crate) struct RunTask {
     run: Arc<Run>,
     stage: TaskStage,
     /// Fires when the run may have waited long enough to be suspended.
     suspend_timer: Option<Pin<Box<tokio::time::Sleep>>>,
-    /// Fires at the execution's deadline, whatever its code does.
+    /// Fires at the execution's deadline, whatever the code does.
     deadline_timer: Option<Pin<Box<tokio::time::Sleep>>>,
 }
 
@@ -73,13 +73,14 @@ struct BranchFutures {
 const MAX_POLLS_PER_TURN: usize = 64;
 
 impl RunTask {
-    /// Creates a task that executes the code at once. Its Start is staged when another Write depends on it.
+    /// Creates a task that executes the code at once. The run's Start is staged when another Write depends on
+    /// it.
     pub(crate) fn begin_executing(run: Arc<Run>, input: &Payload) -> Self {
         let stage = Self::begin_code(&run, input);
         Self { run, stage, suspend_timer: None, deadline_timer: None }
     }
 
-    /// Creates a task that executes the code once its Start, staged as `lsn`, was applied.
+    /// Creates a task that executes the code when the run's Start, staged as `lsn`, was applied.
     pub(crate) fn await_start(run: Arc<Run>, lsn: Lsn) -> Self {
         let stage = TaskStage::Starting(DurableFuture::new(run.clone(), lsn));
         Self { run, stage, suspend_timer: None, deadline_timer: None }
@@ -267,7 +268,7 @@ impl RunTask {
         let is_inline = outcome.len() <= INLINE_LIMIT;
         let reserved = if is_inline { run.lane().try_reserve(outcome.len() + 128) } else { 0 };
         if reserved == 0 {
-            // a task that waits for budget must not hold budget: that of the Start is released only when the
+            // a task that waits for budget must not hold budget: the Start's budget is released only when the
             // Start is flushed
             let _ = run.ensure_start_staged(&mut run.state());
             self.stage = TaskStage::Storing(Box::pin(async move {
@@ -304,11 +305,11 @@ impl RunTask {
                 Some(if is_cancelled { StopReason::Cancelled } else { StopReason::Suspended });
             state.pending_sleeps.clone()
         };
-        // read before the code is dropped: its destructors remove the calls, and record nothing because the
-        // run is closed
+        // read the waits before the code is dropped: the code's destructors remove the calls, and record
+        // nothing because the run is closed
         let waits = if matches!(interrupt, Interrupt::Suspend) { run.durable_waits() } else { None };
         if run.definition.is_guest() {
-            // the guest's code unwinds by itself; what it waited for was read before
+            // the guest's code unwinds by itself; its waits were read before
             run.wake_stop_wakers();
         }
         self.drop_code();
