@@ -16,7 +16,8 @@ use stepfast::sync::Condvar;
 use crate::lock::Mutex;
 use crate::thread::current_thread_id;
 
-/// Maximum time that the end of the program waits until one more counted thread is ready.
+/// Maximum time of one wait for the counted threads at the end of the program. If fewer threads are counted afterwards,
+/// the next wait follows.
 const GUARD_WAIT_TIMEOUT: Duration = Duration::from_secs(1);
 /// Maximum number of waits, each of at most [`GUARD_WAIT_TIMEOUT`].
 const MAX_GUARD_WAITS: usize = 10;

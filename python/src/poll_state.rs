@@ -2,7 +2,8 @@
 
 /// The call is not finished: wait.
 pub(crate) const PENDING: u8 = 0;
-/// The caller has to run the body of a step once, then call `succeed` or `fail`; or the code of an execution.
+/// The caller has to run the body of the step, or the code of the execution, once. After a body it calls `succeed` or
+/// `fail`, after code `code_returned`, `code_failed` or `code_unwound`.
 pub(crate) const RUN_BODY: u8 = 1;
 /// The call has succeeded.
 pub(crate) const DONE: u8 = 2;

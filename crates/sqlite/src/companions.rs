@@ -1,5 +1,5 @@
-//! [`Companions`]: the files beside a database, which are open while this process uses them. And [`FileIdentity`],
-//! which shows whether a path still leads to the file that was opened.
+//! [`Companions`]: the files beside a database, which are open while this process uses them. [`FileIdentity`] shows
+//! whether a path still leads to the file that was opened.
 //!
 //! `fcntl` locks do not exclude threads of one process, and closing *any* descriptor of a file drops all locks that the
 //! process has on it. Therefore a process has one descriptor per file. The process counts the users of the descriptor.

@@ -132,7 +132,8 @@ impl Branch {
         mailbox.map(|mailbox| (mailbox, child))
     }
 
-    /// Returns true if the drop of this first branch abandons code that has begun, and has neither returned nor failed.
+    /// Returns true if dropping this branch abandons code that has begun, and has neither returned nor failed. Only the
+    /// first branch of an execution can.
     fn is_abandoned(&self) -> bool {
         match &self.run_call {
             Some(run_call) => run_call.get().is_running_code(),

@@ -63,8 +63,8 @@ pub(crate) fn open_reader(path: &Path, vfs: Option<&str>) -> DbResult<Connection
 ///
 /// When a sync of the log fails, the system treats the pages as written. Such pages can be read, but are not on the
 /// disk, and no later sync writes them. An emptied log starts again with the next transaction, which this function
-/// commits. Without its sync, the disk could still contain the beginning of the old log, which is older than the
-/// database.
+/// commits. Until that transaction is synced, the disk may still contain the beginning of the old log, which is older
+/// than the database.
 pub(crate) fn renew_log(conn: &Connection, timeout: Duration) -> DbResult<bool> {
     if !empty_log(conn, timeout)? {
         return Ok(false);

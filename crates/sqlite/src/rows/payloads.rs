@@ -16,8 +16,8 @@ use crate::rows::blob;
 /// Maximum length of a payload that is stored inline, in bytes. Two inline payloads and the short columns of an
 /// execution take less than a quarter of a page.
 const MAX_INLINE_BYTES: usize = 400;
-/// Maximum length of a payload that is cut into pieces, in bytes; the engine stores longer values as chunks. A longer
-/// payload is stored inline, and SQLite rejects it if it exceeds SQLite's limit.
+/// Maximum length of a payload that is cut into pieces, in bytes; the engine stores longer values as chunks. A payload
+/// that is longer nevertheless is stored inline, and SQLite rejects it if it exceeds SQLite's limit.
 const MAX_SPLIT_BYTES: usize = INLINE_LIMIT;
 /// Maximum length of a piece, in bytes: with the overhead of a row, a sixth of a page. Longer pieces leave more of a
 /// page empty; shorter pieces need more rows. With pieces of equal length, 1 byte of a payload takes 1.1 bytes of the
