@@ -1,4 +1,4 @@
-"""Decorators that depend on every kind of step."""
+"""The decorator `step`, which makes every kind of step."""
 
 from __future__ import annotations
 
@@ -72,27 +72,31 @@ def step(
     """Makes a step of a function, or of a method: `@step`, or `@step(retries=3)`.
 
     Args:
-        function: The body, sync or async. It runs more than once if a crash comes before its outcome is
-            recorded, and in each further attempt.
-        process: Whether the body, which is sync, runs in a child process: a crash there is a failed attempt.
-            Async workflows call such a step by `await crunch.in_process(...)`.
-        name: The name that is recorded, at most 255 bytes; the function's qualified name by default.
+        function: The body, sync or async. It runs once in each attempt, and again if a crash comes before its
+            outcome is recorded.
+        process: Whether the body, which must be sync, runs in a child process. A crash of that process is a
+            failed attempt. False by default. Async workflows call such a step by `await
+            crunch.in_process(...)`.
+        name: The recorded name, at most 255 bytes; by default the function's qualified name, without the
+            module.
         retries: The maximum number of attempts after the first; 0 by default.
-        backoff: The pause before the second attempt. Each further pause is `backoff_factor` times longer.
-        backoff_factor: The factor by which each further pause grows, at least 1.
-        max_backoff: The longest pause.
-        jitter: The share of a pause that is random, from 0 to 1: with 0.5 a pause of 4 s becomes 2 to 4 s.
-        timeout: The time limit of an attempt; no limit by default. A longer attempt fails with
-            `TimeoutError`. An async body is cancelled, and a process is killed. A thread cannot be stopped:
-            it continues, and its result is dropped.
-        speculative: Whether the body may run before the outcomes of earlier steps are durable: for bodies
-            without effects outside.
-        retry_on: The exception class, or a tuple of the classes, that another attempt may help against; all
-            by default: `retry_on=(ConnectionError, TimeoutError)`.
-        retry_if: A sync function that decides for one exception whether another attempt may help. Its
-            argument is the exception with which the attempt has failed: the body's own, the `TimeoutError` of
-            `timeout`, or `ProcessDied`. With `retry_on` both must agree. An exception that `retry_if` raises
-            fails the step.
+        backoff: The pause before the second attempt, as seconds or as a `timedelta`; 1 s by default. Each
+            further pause is `backoff_factor` times longer.
+        backoff_factor: The factor by which each further pause grows, at least 1; 2 by default.
+        max_backoff: The longest pause, as seconds or as a `timedelta`; 60 s by default.
+        jitter: The share of a pause that is random, from 0 to 1. With 0.5, the default, a pause of 4 s
+            becomes 2 to 4 s.
+        timeout: The time limit of an attempt, as seconds or as a `timedelta`; no limit by default. A longer
+            attempt fails with `TimeoutError`. An async body is cancelled, and a process is killed. A thread
+            cannot be stopped: it continues after the timeout, and its result is dropped.
+        speculative: Whether the body may run before the outcomes of earlier steps are durable. Use it for
+            bodies without effects on the outside world. False by default.
+        retry_on: The exception class, or a tuple of the classes, after which a further attempt is made:
+            `retry_on=(ConnectionError, TimeoutError)`. All exceptions by default.
+        retry_if: A sync function that returns whether a further attempt is made after an exception; None by
+            default. Its argument is the exception with which the attempt has failed: an exception of the
+            body, the `TimeoutError` of `timeout`, or `ProcessDied`. If `retry_on` is given too, both must
+            allow the attempt. An exception that `retry_if` raises fails the step.
 
     Raises:
         InvalidArgument: The value is no function, or an option is out of its bounds.

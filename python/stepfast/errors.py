@@ -1,5 +1,5 @@
 """The exceptions and the warning of Stepfast. The exceptions derive from `Error`, except `Cancelled` and
-`Suspended`, which unwind the code of a workflow. `StepfastWarning` is a `UserWarning`."""
+`Suspended`: these two unwind the code of a workflow. The warning is `StepfastWarning`."""
 
 from __future__ import annotations
 
@@ -48,8 +48,8 @@ class InvalidArgument(Error, ValueError):
 
 
 class Conflict(Error):
-    """Something that is stored rules the call out. Base of `WorkflowIdConflict`, `QueueConflict`,
-    `DedupConflict` and `QueueFull`."""
+    """The call conflicts with stored data. Base of `WorkflowIdConflict`, `QueueConflict`, `DedupConflict` and
+    `QueueFull`."""
 
 
 class WorkflowIdConflict(Conflict):
@@ -57,7 +57,8 @@ class WorkflowIdConflict(Conflict):
 
 
 class QueueConflict(Conflict):
-    """The queue is stored with limits that differ from those in the code, and must not be changed."""
+    """The queue is stored with limits that differ from those in the code, and its `on_conflict` is
+    `reject`."""
 
 
 class DedupConflict(Conflict):
@@ -75,43 +76,43 @@ class NotFound(Error, LookupError):
 class WorkflowFailed(Error):
     """The workflow or the step failed without an exception of Python.
 
-    Its value was too large, or the database rejected the value, or its code was written in Rust. The message
-    gives the reason.
+    A value was too large, or the database rejected a value, or the code is written in Rust. The message gives
+    the reason.
     """
 
 
 class WorkflowCancelled(Error):
     """The execution was cancelled, or its time limit was reached.
 
-    Raised in the code of a workflow, it reports a cancelled child: code cannot catch the cancellation of its
-    own execution.
+    In the code of a workflow, this exception reports a cancelled child. Code cannot catch the cancellation of
+    its own execution.
     """
 
 
 class WorkflowParked(Error):
-    """The execution is parked: it continues when it is resumed, after a fix."""
+    """The execution is parked. After a repair of the cause, a resume continues it."""
 
 
 class Unavailable(Error):
-    """The call got no reply. Base of `StoreUnavailable` and `EngineClosed`."""
+    """The engine or the database gave no reply to the call. Base of `StoreUnavailable` and `EngineClosed`."""
 
 
 class StoreUnavailable(Unavailable):
-    """The database is unreachable. The outcome of the call is unknown; with the same workflow_id the call may
-    be repeated."""
+    """The database is unreachable. The outcome of the call is unknown. Repeating a start with the same
+    workflow_id is safe."""
 
 
 class EngineClosed(Unavailable):
-    """The engine is closed. Another engine continues the executions that it has accepted."""
+    """The engine is closed. Other engines continue the executions that it has accepted."""
 
 
 class StoreCorrupt(Error):
-    """The recorded data cannot be read."""
+    """The stored data is damaged, and cannot be read."""
 
 
 class SchemaMismatch(Error):
-    """The database has, or is about to get, the schema of a newer version of Stepfast: upgrade this
-    program."""
+    """The database has, or is about to get, the schema of a newer version of Stepfast. Upgrade Stepfast in
+    this program."""
 
 
 class ResultTimeout(Error, TimeoutError):
@@ -125,11 +126,11 @@ class ResultTimeout(Error, TimeoutError):
 
 
 class ProcessDied(Error):
-    """The process of a step with `process=True` ended before the body had returned: a failed attempt.
+    """The process of a step with `process=True` ended before the body had returned. The attempt has failed.
 
     Attributes:
         exit_code: The exit code of the process, or minus the number of the signal that killed it; `None` if
-            the process could not be reached any more.
+            the process still ran, but could not be reached any more.
     """
 
     exit_code: int | None
@@ -140,13 +141,14 @@ class ProcessDied(Error):
 
 
 class StepfastWarning(UserWarning):
-    """Code does something that is probably not intended: it is not durable, it blocks an event loop, or a
-    replay may not be able to repeat it."""
+    """The program does something that is probably not intended. For example, a call is not durable or blocks
+    an event loop, or a replay may not be able to repeat the code."""
 
 
 class Suspended(BaseException):
-    """Unwinds the code of an execution that continues later, or on another worker. Do not catch it."""
+    """An exception that unwinds the code of an execution that continues later, or on another worker. Do not
+    catch it."""
 
 
 class Cancelled(BaseException):
-    """Unwinds the code of an execution that was cancelled. Do not suppress it."""
+    """An exception that unwinds the code of an execution that was cancelled. Do not suppress it."""

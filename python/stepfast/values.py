@@ -1,7 +1,7 @@
-"""Values as they are recorded: `encode` and `decode`, and which values they accept.
+"""The encoding of recorded values: `encode`, `decode`, and the registration of further types.
 
-A value comes back as it was, of the same type at every level, or is rejected when it is recorded.
-None, bool, int, float, str, bytes, list and dict are plain MessagePack. Every other type is an
+A decoded value equals the encoded one and has the same types at every level. Any other value is rejected when
+it is encoded. None, bool, int, float, str, bytes, list and dict are plain MessagePack. Every other type is an
 extension of it; docs/guide/values.md lists the codes.
 """
 

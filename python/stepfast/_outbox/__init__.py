@@ -1,1 +1,1 @@
-"""Starts of executions within a transaction of the caller."""
+"""Outboxes, which start executions in a transaction of the caller."""

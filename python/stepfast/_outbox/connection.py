@@ -1,4 +1,5 @@
-"""Writes rows of the inbox on connections of other libraries, in their open transactions."""
+"""Inserts rows into the inbox by connections of other libraries, in the open transactions of these
+connections."""
 
 from __future__ import annotations
 
@@ -17,10 +18,9 @@ from stepfast._validation.bounds import MAX_SECONDS
 from stepfast._workflow.registry import open_engines
 from stepfast.errors import InvalidArgument
 
-#: Asks SQLite for the files of a connection.
+#: The query for the database files of an SQLite connection.
 SQLITE_FILES: Final = "PRAGMA database_list"
-#: The columns of the inbox that are filled on Postgres, and their expressions. Times are by the server's
-#: clock.
+#: The SQL expressions that fill the columns of the inbox on Postgres. Times are by the server's clock.
 POSTGRES_COLUMNS: Final = {
     "due_at": "coalesce(CAST({start_at} AS timestamptz), "
     "clock_timestamp() + CAST({delay} AS double precision) * interval '1 second')",
@@ -40,13 +40,13 @@ POSTGRES_COLUMNS: Final = {
 
 
 def insert_row(connection: Any, row: InboxRow, schema: str, notify: bool) -> None:
-    """Inserts a row on a connection with sync calls.
+    """Inserts a row by a connection whose calls are sync.
 
     Args:
         connection: The connection.
         row: The row.
-        schema: The schema of the engine's tables, on Postgres.
-        notify: Whether the commit notifies the workers, on Postgres.
+        schema: On Postgres, the schema of the engine's tables.
+        notify: On Postgres, whether the commit notifies the workers.
 
     Raises:
         InvalidArgument: The connection is of an unknown library, or its calls are awaited.
@@ -65,13 +65,13 @@ def insert_row(connection: Any, row: InboxRow, schema: str, notify: bool) -> Non
 
 
 async def insert_row_async(connection: Any, row: InboxRow, schema: str, notify: bool) -> None:
-    """Inserts a row on a connection whose calls are awaited.
+    """Inserts a row by a connection whose calls are awaited.
 
     Args:
         connection: The connection.
         row: The row.
-        schema: The schema of the engine's tables, on Postgres.
-        notify: Whether the commit notifies the workers, on Postgres.
+        schema: On Postgres, the schema of the engine's tables.
+        notify: On Postgres, whether the commit notifies the workers.
 
     Raises:
         InvalidArgument: The connection is of an unknown library, or its calls are sync.
@@ -90,14 +90,14 @@ async def insert_row_async(connection: Any, row: InboxRow, schema: str, notify: 
 
 
 def _reject_if_open(databases: Iterable[Any]) -> None:
-    """Rejects a connection to a file that an engine of this process has open.
+    """Rejects a connection to an SQLite file that an engine of this process has open.
 
     Args:
-        databases: The rows of `SQLITE_FILES`.
+        databases: The rows that the query `SQLITE_FILES` returns.
     """
     files = [file for _, _, file in databases if file and os.path.exists(file)]
     for engine in list(open_engines):
-        # also while the engine is being closed
+        # the file counts as open also while the engine is being closed
         held = engine.file if engine.needs_shutdown else None
         if held is None or not os.path.exists(held):
             continue
@@ -110,11 +110,11 @@ def _reject_if_open(databases: Iterable[Any]) -> None:
 
 
 def _library_of(connection: Any, *, is_async: bool) -> str:
-    """Returns the library of a connection.
+    """Returns the name of the library to which a connection belongs.
 
     Args:
         connection: The connection, as the caller has given it.
-        is_async: Whether the outbox awaits its calls.
+        is_async: Whether the outbox awaits the calls of the connection.
     """
     known = ("asyncpg", "psycopg", "sqlalchemy") if is_async else ("psycopg", "sqlalchemy", "sqlite3")
     packages = {base.__module__.partition(".")[0].lstrip("_") for base in type(connection).__mro__}
@@ -133,12 +133,12 @@ def _library_of(connection: Any, *, is_async: bool) -> str:
 
 
 def _cap_seconds(seconds: float | None) -> float | None:
-    """Returns a time span within the range of the inbox."""
+    """Returns a time span in seconds, capped at the longest one that the inbox can hold."""
     return None if seconds is None else min(seconds, MAX_SECONDS)
 
 
 def _nearest(start_at: datetime | None) -> datetime | None:
-    """Returns a time, or the nearest one within the range of the inbox."""
+    """Returns a time, or the nearest time that the inbox can hold."""
     if start_at is None:
         return None
     latest = datetime.now(UTC) + timedelta(seconds=MAX_SECONDS)
@@ -146,7 +146,7 @@ def _nearest(start_at: datetime | None) -> datetime | None:
 
 
 def _common_values(row: InboxRow) -> dict[str, Any]:
-    """Returns the values that are the same on both stores, by the names of columns of the inbox."""
+    """Returns the values that are the same on both stores, by the name of the column of the inbox."""
     options = row.options
     run_timeout = _cap_seconds(options.get("run_timeout"))
     attributes = options.get("attributes")
@@ -165,7 +165,7 @@ def _common_values(row: InboxRow) -> dict[str, Any]:
 
 
 def _postgres_values(row: InboxRow) -> dict[str, Any]:
-    """Returns the values for Postgres, by the names of the parameters of its statement."""
+    """Returns the values for Postgres, by the name of the statement's parameter."""
     times = {
         "start_at": _nearest(row.options.get("start_at")),
         "delay": _cap_seconds(row.options.get("delay")),
@@ -175,7 +175,7 @@ def _postgres_values(row: InboxRow) -> dict[str, Any]:
 
 
 def _postgres_statement(schema: str, notify: bool, parameters: Mapping[str, str]) -> str:
-    """Returns the statement for Postgres, with its parameters in the syntax of a library."""
+    """Returns the statement for Postgres, with its parameters in the syntax of the connection's library."""
     values = ", ".join(POSTGRES_COLUMNS.values()).format(**parameters)
     quoted = schema.replace('"', '""')
     insert = f'INSERT INTO "{quoted}".inbox ({", ".join(POSTGRES_COLUMNS)}) VALUES ({values})'
@@ -188,8 +188,8 @@ def _postgres_statement(schema: str, notify: bool, parameters: Mapping[str, str]
 def _postgres_insert(
     row: InboxRow, schema: str, notify: bool, parameter: Callable[[str], str]
 ) -> tuple[str, dict[str, Any]]:
-    """Returns the statement for Postgres and its values by name. `parameter` writes a parameter in the syntax
-    of the library."""
+    """Returns the statement for Postgres and its values by name. The function `parameter` returns a parameter
+    in the syntax of the connection's library."""
     values = _postgres_values(row)
     return _postgres_statement(schema, notify, {name: parameter(name) for name in values}), values
 
@@ -230,5 +230,5 @@ def _sqlalchemy_insert(
 
 
 def _sqlalchemy_text(sql: str) -> Any:
-    # a program with a connection of SQLAlchemy has imported it
+    # imported only here: a program with a connection of SQLAlchemy has imported SQLAlchemy already
     return import_module("sqlalchemy").text(sql)

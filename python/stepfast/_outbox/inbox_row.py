@@ -22,9 +22,9 @@ class InboxRow:
         key: The key of the execution, as 16 bytes.
         key_text: The key as text.
         workflow: The name of the workflow.
-        fingerprint: The fingerprint of the arguments, if the caller has given a workflow_id.
+        fingerprint: The fingerprint of the arguments; None unless the caller has given a workflow_id.
         input: The encoded arguments.
-        options: The options of the start, by name, as `CheckedOptions.values`.
+        options: The options of the start, by name; see `CheckedOptions.values`.
     """
 
     key: bytes
@@ -55,8 +55,8 @@ def inbox_row(
         args: The workflow's arguments by position.
         kwargs: The workflow's arguments by name.
         options: The options of the start, by name.
-        signature: The parameters of the workflow, if they are known here.
-        shard: The number of the store.
+        signature: The parameters of the workflow; None if they are not known here.
+        shard: The number of the store, 0 for a single store.
 
     Raises:
         TypeError: The workflow does not take these arguments.

@@ -20,7 +20,7 @@ from stepfast.errors import InvalidArgument
 P = ParamSpec("P")
 R = TypeVar("R")
 
-#: The options that the start of an outbox cannot have, with the reason and with what to do.
+#: The options that a start of an outbox cannot have. The text of each gives the reason and an advice.
 _NOT_FOR_OUTBOXES: Final = {
     "debounce": "starts executions one by one: leave it out, or start it on an engine or a client",
     "max_delay": "starts executions one by one: leave it out, or start it on an engine or a client",
@@ -31,7 +31,7 @@ _NOT_FOR_OUTBOXES: Final = {
 
 
 class _OutboxBase:
-    """Base of both kinds of outboxes."""
+    """Base of `Outbox` and `AsyncOutbox`."""
 
     def __init__(self, schema: str = "stepfast", *, notify: bool = True, shard: int = 0) -> None:
         bounds.check_name("schema", schema)
@@ -40,7 +40,8 @@ class _OutboxBase:
         self._schema, self._notify, self._shard = schema, notify, shard
 
     def _row(self, given: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> InboxRow:
-        """Returns the row that starts a workflow, as the caller has given it."""
+        """Returns the inbox row for a start. The parameter `given` is the workflow, as the caller has given
+        it."""
         if current_branch() is not None:
             raise called_in_workflow_error("start", given)
         workflow, bound_args, options = start_target(given)
@@ -63,18 +64,18 @@ class _OutboxBase:
 
 class Outbox(_OutboxBase):
     """Starts executions in transactions of the caller, on connections of psycopg (`Connection`, `Cursor`),
-    SQLAlchemy (`Session`, `Connection`) and sqlite3. An execution exists if, and only if, the transaction
-    commits: then the next claim of a worker creates it.
+    SQLAlchemy (`Session`, `Connection`) and sqlite3. The start takes effect if, and only if, the transaction
+    commits. Then the next claim of a worker creates the execution.
 
     An outbox opens no connection and needs no engine. But an engine or `stepfast db migrate` must have
-    prepared the database, and the caller's own tables must be in the same one.
+    prepared the database. The caller's own tables must be in the same database.
 
     Args:
-        schema: The schema of the engine's tables, on Postgres.
-        notify: Whether the commit notifies the workers, on Postgres; otherwise a worker sees the start within
-            a second. Commits that notify take a lock of the whole server for a moment.
-        shard: The number of the store, as its table `shard` says: 0 for a single store. A start for another
-            shard becomes a dead letter.
+        schema: On Postgres, the schema of the engine's tables; `stepfast` by default.
+        notify: On Postgres, whether the commit notifies the workers; True by default. Otherwise a worker sees
+            the start within a second. A commit that notifies takes a lock of the whole server for a moment.
+        shard: The number of the store, which is in the table `shard` of the store; 0, the default, for a
+            single store. A start for another shard becomes a dead letter.
 
     Raises:
         InvalidArgument: An argument is out of its bounds.
@@ -96,26 +97,26 @@ class Outbox(_OutboxBase):
     ) -> str: ...
 
     def start(self, connection: Any, workflow: Any, /, *args: Any, **kwargs: Any) -> Any:
-        """Starts an execution in the open transaction of a connection, which is neither committed nor rolled
-        back.
+        """Starts an execution in the open transaction of a connection. The outbox neither commits the
+        transaction nor rolls it back.
 
         Args:
             connection: A connection of psycopg, SQLAlchemy or sqlite3.
-            workflow: The workflow. It may have options:
-                `outbox.start(connection, send.options(queue="emails"), "ann")`, all except `debounce`,
-                `max_delay`, `wait_timeout`, `on_full` and `on_duplicate`. If its `workflow_id` belongs to an
-                execution of another workflow, or with other arguments, the start becomes a dead letter; if an
-                unfinished execution of the queue has its `dedup_id`, nothing is started.
+            workflow: The workflow. It may have options: `outbox.start(connection,
+                send.options(queue="emails"), "ann")`. All options are allowed except `debounce`, `max_delay`,
+                `wait_timeout`, `on_full` and `on_duplicate`. If the `workflow_id` belongs to an execution of
+                another workflow, or with other arguments, the start becomes a dead letter. If an unfinished
+                execution of the queue has the `dedup_id`, nothing is started.
             args: The workflow's arguments by position.
             kwargs: The workflow's arguments by name.
 
         Returns:
-            The workflow_id, for `Client.get` when the transaction is committed and a worker has seen the
-            start.
+            The workflow_id. `Client.get` finds the execution after the commit, once a worker has turned the
+            start into an execution.
 
         Raises:
             InvalidArgument: The connection is of an unknown library, the value is no workflow, an option is
-                for engines and clients only, or the caller is the code of a workflow.
+                not allowed here, or the caller is the code of a workflow.
             EncodeError: An argument cannot be recorded.
             TypeError: The workflow does not take these arguments.
         """
@@ -125,7 +126,7 @@ class Outbox(_OutboxBase):
 
 
 class AsyncOutbox(_OutboxBase):
-    """Like `Outbox`, for connections whose calls are awaited: of asyncpg, psycopg (`AsyncConnection`,
+    """Like `Outbox`, for connections whose calls are awaited: those of asyncpg, psycopg (`AsyncConnection`,
     `AsyncCursor`) and SQLAlchemy (`AsyncSession`, `AsyncConnection`). See `Outbox` for the arguments.
 
     Raises:

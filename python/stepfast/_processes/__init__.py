@@ -1,4 +1,5 @@
-"""Steps whose bodies run in child processes: the death of a child fails one attempt, and nothing else."""
+"""Steps whose bodies run in child processes. The death of a child fails one attempt, and has no other
+effect."""
 
 from stepfast._processes.pool import ProcessPool
 from stepfast._processes.process_step import BoundProcessStep, ProcessStep

@@ -1,5 +1,5 @@
-"""`ProcessAttempt`: one attempt of a process step, shared by the code that awaits its outcome and the thread
-that runs it."""
+"""`ProcessAttempt`: one attempt of a process step. The code that waits for its outcome and the thread that
+runs it share the object."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ if TYPE_CHECKING:
 
 
 class ProcessAttempt:
-    """One attempt of a process step. It delivers its outcome to the call once, unless it is abandoned.
+    """One attempt of a process step. The attempt delivers one outcome to its call, or none if the attempt is
+    abandoned.
 
     Args:
         call: The call of the step.
@@ -44,7 +45,7 @@ class ProcessAttempt:
         """Binds the attempt to the child that is about to run its body.
 
         Returns:
-            False if the attempt was abandoned, or is about to be because its body may no longer begin.
+            False if the attempt was abandoned, or will be abandoned because its body may no longer begin.
         """
         with self._lock:
             if self._is_abandoned or not self._call.can_begin:
@@ -53,13 +54,13 @@ class ProcessAttempt:
             return True
 
     def leave(self) -> bool:
-        """Releases the attempt from its child; returns False if it was abandoned."""
+        """Releases the attempt from its child. Returns False if the attempt was abandoned."""
         with self._lock:
             self._child = None
             return not self._is_abandoned
 
     def abandon(self) -> None:
-        """Abandons the attempt: a running body is killed, with its child."""
+        """Abandons the attempt. If its body runs, kills the child process."""
         with self._lock:
             self._is_abandoned = True
             if self._child is not None:
@@ -70,11 +71,11 @@ class ProcessAttempt:
         self._call.deliver(encoded)
 
     def fail(self, error: Exception, *, is_final: bool = False) -> None:
-        """Delivers an error from outside of the body.
+        """Delivers an error that the body has not raised, such as the death of the child.
 
         Args:
             error: The error.
-            is_final: Whether no further attempt may follow, even if the step allows one.
+            is_final: Whether no further attempt may follow, even if the step allows one; False by default.
         """
         self.error = error
         failure = step_failure(self.step.name, error, self.step.retry_if)
@@ -82,11 +83,11 @@ class ProcessAttempt:
         self._deliver_failure((kind, message, causes, is_retryable and not is_final, detail), error)
 
     def fail_with(self, failure: FailureTuple, error: BaseException) -> None:
-        """Delivers the failure of the body.
+        """Delivers the exception that the body has raised.
 
         Args:
-            failure: The failure, as it is recorded.
-            error: The exception of the failure.
+            failure: The failure to record.
+            error: The exception, rebuilt in this process.
         """
         self.error = error
         self._deliver_failure(failure, error)

@@ -1,4 +1,4 @@
-"""`ChildProcess`: a child process, from the view of the thread that owns it."""
+"""`ChildProcess`: a child process, as the thread that owns it uses it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ from stepfast._processes.step_location import main_module
 from stepfast._runtime.failures import FailureTuple
 from stepfast._values import decode_exception
 
-#: The program of a child. It sets the module search path before it imports any module of the program.
+#: The code that a child process runs first. It sets the module search path before it imports any other
+#: module.
 BOOT = """\
 import json, sys
 from multiprocessing.connection import Connection
@@ -32,30 +33,31 @@ from stepfast._processes.child_main import serve
 serve(connection, settings)
 """
 
-#: How long a child may take to end after its connection was closed, in seconds.
+#: The time within which a child must end after its connection was closed, in seconds. A slower child is
+#: killed.
 CHILD_EXIT_TIMEOUT = 5.0
 
 
 @dataclass(frozen=True)
 class BodyReturned:
-    """The body has returned a value, of which this is the encoding."""
+    """The report that the body has returned a value, with the encoded value."""
 
     encoded: bytes
 
 
 @dataclass(frozen=True)
 class BodyFailed:
-    """The body has raised an exception."""
+    """The report that the body has raised an exception, with the failure and the exception."""
 
     failure: FailureTuple
     error: BaseException
-    #: Whether the child must not run another body.
+    #: Whether the child must end, because it cannot safely run another body.
     is_last: bool
 
 
 @dataclass(frozen=True)
 class StepUnavailable:
-    """The child cannot run the step."""
+    """The report that the child cannot run the step, with the reason."""
 
     reason: str
     #: Whether every further attempt would fail in the same way.
@@ -64,8 +66,8 @@ class StepUnavailable:
 
 @dataclass(frozen=True)
 class ChildEnded:
-    """The child has ended, with an exit code, or minus the number of a signal; `None` if it had to be
-    killed."""
+    """The report that the child has ended. Its code is the exit code, or minus the number of a signal; `None`
+    if this process had to kill the child."""
 
     code: int | None
     has_begun: bool
@@ -74,15 +76,16 @@ class ChildEnded:
 class ChildProcess:
     """A child process that runs one body after another.
 
-    The child has a process group of its own. Keys typed at the terminal reach only the program, and processes
-    that a body has started end with the child.
+    The child has a process group of its own. So signals of the terminal, such as Ctrl-C, reach only the
+    program. Processes that a body has started are killed with the group of the child.
     """
 
     def __init__(self) -> None:
         ours, theirs = socket.socketpair()
         self._connection: Connection[Any, Any] = Connection(ours.detach())
         with theirs:
-            # passes the options of the interpreter on as multiprocessing does
+            # the child gets the same interpreter options as this process; multiprocessing uses this function
+            # too
             options: list[str] = getattr(subprocess, "_args_from_interpreter_flags")()  # noqa: B009
             number = theirs.fileno()
             self._process = subprocess.Popen(
@@ -92,7 +95,8 @@ class ChildProcess:
                 process_group=0,
             )
         self._lock = threading.Lock()
-        # the connection alone does not suffice: a process that the child has forked may hold it open
+        # shows the end of the child: the connection does not show it if a process that the child has forked
+        # holds the connection open
         self._sentinel = os.pidfd_open(self._process.pid) if hasattr(os, "pidfd_open") else None
         settings = {
             "path": [str(entry) for entry in sys.path],
@@ -106,8 +110,8 @@ class ChildProcess:
     def run_step(
         self, attempt: ProcessAttempt
     ) -> BodyReturned | BodyFailed | StepUnavailable | ChildEnded | None:
-        """Runs the body of a step; returns `None` if the body exceeded the timeout of the step and was
-        killed."""
+        """Runs the body of a step, and returns the child's report. Returns `None` if the body exceeded the
+        timeout of the step and was killed."""
         step, has_begun = attempt.step, False
         try:
             self._connection.send_bytes(
@@ -125,7 +129,7 @@ class ChildProcess:
                         return BodyReturned(self._connection.recv_bytes())
                     case ["failed", kind, message, causes, is_retryable, detail, note, is_last]:
                         error = decode_exception(detail)
-                        # the class of the exception may be frozen
+                        # `add_note` fails if the class of the exception is frozen
                         with contextlib.suppress(Exception):
                             error.add_note(note)
                         return BodyFailed((kind, message, causes, is_retryable, detail), error, is_last)
@@ -137,7 +141,8 @@ class ChildProcess:
             return ChildEnded(self._end(), has_begun)
 
     def _wait_for_message(self, seconds: float | None) -> bool:
-        """Waits for a message, or for the end of the child; returns False if neither came in time."""
+        """Waits for a message of the child. Returns False if none has come within `seconds`. Raises
+        `EOFError` if the child has ended without a message."""
         watched: list[Connection[Any, Any] | int] = [self._connection]
         if self._sentinel is not None:
             watched.append(self._sentinel)
@@ -147,19 +152,19 @@ class ChildProcess:
         return bool(ready)
 
     def kill(self) -> None:
-        """Kills the child and all processes that it has started. Callable from any thread."""
+        """Kills the child and all processes of its group. Any thread may call this."""
         with self._lock:
             if self._process.returncode is None:
                 self._kill_group()
 
     def close(self) -> None:
-        """Ends a child that waits for a body; returns after it, and all processes that it had started, have
+        """Ends a child that runs no body. Returns after the child and all processes of its group have
         ended."""
         self._end()
 
     def _end(self) -> int | None:
-        """Closes the connection; returns the exit code of the child, or `None` if the child had to be
-        killed."""
+        """Closes the connection, and waits for the end of the child. Returns the exit code of the child, or
+        `None` if the child had to be killed."""
         self._connection.close()
         has_ended = self._has_ended_within(CHILD_EXIT_TIMEOUT)
         with self._lock:
@@ -180,6 +185,6 @@ class ChildProcess:
         return True
 
     def _kill_group(self) -> None:
-        # the group may have ended, or may belong to another user by now
+        # all processes of the group may have ended, or another user's process may have its id by now
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self._process.pid, signal.SIGKILL)

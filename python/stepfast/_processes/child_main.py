@@ -25,8 +25,8 @@ from stepfast._values.errors import to_unicode
 
 @dataclass(frozen=True)
 class StepContext:
-    """The execution and the position of the running body. It stands in for the branch and the call, of which
-    `current` reads these attributes."""
+    """The execution and the position of the running body. In a child process it replaces the `Branch` and the
+    `Call`, because `current` reads attributes of the same names."""
 
     workflow_id: str
     workflow: str
@@ -35,12 +35,12 @@ class StepContext:
 
 
 def serve(connection: Connection[Any, Any], settings: dict[str, Any]) -> None:
-    """Runs the bodies that the program requests."""
+    """Runs the bodies that the program requests, until the program closes the connection."""
     set_up_child(connection, settings["parent"])
     sys.argv[:] = settings["arguments"]
     log.install()
     loader = StepLoader(MainModule(**settings["main"]))
-    # the program has ended, or has closed the engine
+    # both exceptions mean that the program has ended, or has closed the engine
     with contextlib.suppress(EOFError, ConnectionError):
         while True:
             request, arguments = connection.recv_bytes(), connection.recv_bytes()
@@ -51,7 +51,7 @@ def serve(connection: Connection[Any, Any], settings: dict[str, Any]) -> None:
 def handle_request(
     connection: Connection[Any, Any], loader: StepLoader, request: list[Any], arguments: bytes
 ) -> None:
-    """Runs one body, and sends its outcome."""
+    """Runs one body, and sends the report of its outcome."""
     try:
         location, file, step_context = request
         step = loader.load_step(StepLocation(*location), file)
@@ -88,20 +88,21 @@ def decode_arguments(loader: StepLoader, arguments: bytes) -> tuple[list[Any], d
 def run_body(
     step: ProcessStep[..., Any], args: list[Any], kwargs: dict[str, Any]
 ) -> tuple[bytes | None, list[object]]:
-    """Runs the body; returns its encoded value, if there is one, and the report to send."""
+    """Runs the body. Returns its encoded value and the report to send; the value is None if the body has
+    raised an exception."""
     try:
         return encode(step.function(*args, **kwargs)), ["returned"]
     except Exception as error:
         traceback_text = "".join(traceback.format_tb(error.__traceback__)[1:])
         note = to_unicode(f"In the process of step {step.name!r}:\n{traceback_text}".rstrip())
-        # little memory is left, so no other body should run here
+        # after a MemoryError little memory is left, so no other body should run in this child
         is_last = isinstance(error, MemoryError)
         return None, ["failed", *step_failure(step.name, error, step.retry_if), note, is_last]
 
 
 def flush_output() -> None:
-    """Flushes stdout and stderr: the output appears before the outcome, and survives if the child is killed
-    later."""
+    """Flushes stdout and stderr, so that the output of a body appears before its outcome. The output is also
+    kept if the child is killed later."""
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(Exception):
             stream.flush()

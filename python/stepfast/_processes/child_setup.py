@@ -1,4 +1,4 @@
-"""Sets up a child process: it leaves signals to the program, and ends with the program."""
+"""Sets up a child process, so that it ignores signals to end and ends with the program."""
 
 from __future__ import annotations
 
@@ -12,29 +12,33 @@ from multiprocessing.connection import Connection
 from types import FrameType
 from typing import Any, Final
 
-#: The score with which the kernel kills a child before a program of the same size when memory runs out.
+#: The `oom_score_adj` of a child. When memory runs out, the kernel kills the child rather than a program of
+#: the same size.
 OOM_SCORE: Final = 500
 
 _PR_SET_PDEATHSIG: Final = 1
 
 
 def set_up_child(connection: Connection[Any, Any], parent: int) -> None:
-    """Prepares a child of the process `parent`, once."""
+    """Prepares this child process, once.
+
+    The parameter `parent` is the process id of the program.
+    """
     os.set_inheritable(connection.fileno(), False)
-    # a fork of this process must not keep the connection open, which would hide the end of this process from
-    # the program
+    # a fork of this process closes its copy of the connection: an open copy would hide the end of this
+    # process from the program
     os.register_at_fork(after_in_child=connection.close)
     ignore_signals()
     if not kill_with_parent(parent):
         threading.Thread(target=exit_with_connection, args=(connection.fileno(),), daemon=True).start()
     prefer_for_oom_kill()
-    # reports the position of a body that crashes
+    # prints the position in the code if a body crashes the interpreter
     with contextlib.suppress(Exception):
         faulthandler.enable()
 
 
 def prefer_for_oom_kill() -> None:
-    """Makes this process the first to be killed when memory runs out."""
+    """Makes the kernel kill this process before others when memory runs out."""
     file = "/proc/self/oom_score_adj"
     with contextlib.suppress(OSError):
         with open(file) as score:
@@ -47,7 +51,8 @@ def prefer_for_oom_kill() -> None:
 def ignore_signals() -> None:
     """Ignores SIGINT and SIGTERM, which terminals and supervisors often send to all processes at once.
 
-    The program decides when its children end. A body that ends with the program has not failed.
+    The program decides when its children end. So a signal to all processes does not fail the attempt that
+    runs in a child.
     """
 
     def leave(number: int, frame: FrameType | None) -> None:
@@ -59,12 +64,13 @@ def ignore_signals() -> None:
 
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, leave)
-    # a handler instead of SIG_IGN, which programs started by a body would inherit
+    # a handler instead of SIG_IGN, because programs that a body starts would inherit SIG_IGN
     os.register_at_fork(after_in_child=back_to_default)
 
 
 def kill_with_parent(parent: int) -> bool:
-    """Makes the kernel kill this process when the thread that started it ends; returns False if it cannot."""
+    """Makes the kernel kill this process when the thread that started it ends. Returns False if the system
+    does not support that."""
     try:
         import ctypes
 
@@ -73,15 +79,15 @@ def kill_with_parent(parent: int) -> bool:
     except (ImportError, AttributeError, OSError):
         return False
     if os.getppid() != parent:
-        # the parent has ended before
+        # the parent has ended before the kernel knew of the request
         os._exit(1)
     return True
 
 
 def exit_with_connection(descriptor: int) -> None:
-    """Ends this process when the other end of the connection is closed."""
+    """Waits until the other end of the connection is closed, then ends this process."""
     poll = select.poll()
-    # an empty mask reports only hang-ups and errors
+    # with an empty mask, `poll` reports only hang-ups and errors
     poll.register(descriptor, 0)
     poll.poll()
     os._exit(1)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class ChildThread:
-    """Runs attempts in its child, and starts another child after one has died."""
+    """A thread that runs attempts in its child process, and starts a new child after one has died."""
 
     def __init__(self, pool: ProcessPool, number: int) -> None:
         self._pool = pool
@@ -34,7 +34,8 @@ class ChildThread:
                 try:
                     self._run_attempt(attempt)
                 except Exception as error:
-                    # the machine may be out of processes or memory: the next attempt gets a new child
+                    # for example, the machine is out of processes or memory: the next attempt gets a new
+                    # child
                     self._close_child()
                     if attempt.leave():
                         attempt.fail(error)
@@ -76,8 +77,8 @@ class ChildThread:
                     is_final=is_final,
                 )
             case ChildEnded(_, has_begun) if not has_begun and not is_fresh:
-                # the child was dead before, or died of the leftovers of earlier bodies; this body has not
-                # begun
+                # the child died before this body began, perhaps because of an earlier body: this attempt gets
+                # a new child
                 self._run_attempt(attempt)
             case ChildEnded(code, has_begun):
                 attempt.fail(process_died(step.name, code, has_begun=has_begun))

@@ -8,14 +8,14 @@ from stepfast.errors import ProcessDied
 
 
 def process_died(step: str, code: int | None, *, has_begun: bool) -> ProcessDied:
-    """Returns the error for a process that ended before the body had returned.
+    """Returns the error for a child process that ended before the body had returned.
 
     Args:
         step: The step's name.
         code: The exit code of the process, or minus the number of a signal; `None` if the process still runs,
             but could not be reached.
-        has_begun: Whether the body had begun. Before that, the process imports the module and reads the
-            arguments.
+        has_begun: Whether the body had begun. Before the body begins, the process imports its module and
+            reads the arguments.
     """
     if code is None:
         reason = (

@@ -11,10 +11,10 @@ _importing: str | None = None
 
 
 class StepNotFound(Exception):
-    """Raised if a step cannot be run in this process.
+    """The child process cannot run a step.
 
     Args:
-        reason: Why not.
+        reason: The reason, as text.
         is_final: Whether another attempt would fail in the same way.
     """
 
@@ -28,7 +28,7 @@ def guard_imports(what: str) -> Generator[None, None, None]:
     """Converts errors of an import to `StepNotFound`, and marks the import for `forbid_engines`.
 
     Args:
-        what: What is imported, for messages.
+        what: The imported module, as error messages name it.
     """
     global _importing
     _importing = what
@@ -37,7 +37,8 @@ def guard_imports(what: str) -> Generator[None, None, None]:
     except (Exception, SystemExit) as error:
         raise StepNotFound(
             f"importing {what} in the child process raised {type(error).__name__}: {error}",
-            # files may change before the next attempt; what the program does on import will not
+            # another attempt may find changed files; but a call that is forbidden in an import stays
+            # forbidden
             is_final=isinstance(error, InvalidArgument),
         ) from error
     finally:
@@ -45,10 +46,11 @@ def guard_imports(what: str) -> Generator[None, None, None]:
 
 
 def forbid_engines() -> None:
-    """Rejects an engine that is opened by an import in a child process.
+    """Rejects an engine that a module opens while a child process imports the module.
 
     Raises:
-        InvalidArgument: The program would start a second time, in a child.
+        InvalidArgument: A child process is importing a module of the program, which would start a second
+            time.
     """
     if _importing is not None:
         raise InvalidArgument(

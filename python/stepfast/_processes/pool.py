@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class ProcessPool:
-    """A bounded number of threads, each with a child process that is started when it is needed.
+    """A bounded number of threads, each with a child process that the thread starts when it needs one.
 
     Args:
         max_children: The maximum number of children; by default the number of processors of the machine.
@@ -30,7 +30,7 @@ class ProcessPool:
         self._is_closed = False
 
     def begin(self, attempt: ProcessAttempt) -> None:
-        """Queues an attempt, which a thread runs when it is free; never after `close`."""
+        """Queues an attempt. The next free thread runs it, unless the pool is closed before."""
         with self._changed:
             if self._is_closed:
                 return
@@ -40,13 +40,14 @@ class ProcessPool:
             self._changed.notify()
 
     def _start_thread(self) -> ChildThread:
-        # imported late, because few programs need its imports
+        # imported late, because few programs need the modules that this one imports
         from stepfast._processes.child_thread import ChildThread
 
         return ChildThread(self, len(self._threads))
 
     def take_next(self) -> ProcessAttempt | None:
-        """Waits for the next attempt to run, for a thread; returns `None` at the end."""
+        """Waits for the next attempt that the calling thread has to run. Returns `None` when the thread has
+        to end."""
         with self._changed:
             self._idle += 1
             while not self._waiting and not self._is_closed:
@@ -59,13 +60,13 @@ class ProcessPool:
             return attempt
 
     def finish(self, attempt: ProcessAttempt) -> None:
-        """Removes a finished attempt, for a thread."""
+        """Removes an attempt that the calling thread has finished."""
         with self._changed:
             self._running.discard(attempt)
 
     def close(self) -> None:
-        """Kills running bodies, which leave no outcome, and ends all children. Returns when all have
-        ended."""
+        """Kills running bodies, whose attempts get no outcome, and ends all child processes. Returns when all
+        of them have ended."""
         with self._changed:
             self._is_closed = True
             self._waiting.clear()

@@ -57,13 +57,14 @@ class ProcessStep(Step[P, R]):
         return wait_for_process_step(call, branch, self, args, kwargs)
 
     def in_process(self, *args: P.args, **kwargs: P.kwargs) -> Coroutine[object, None, R]:
-        """Runs the step in a child process, for async code, without blocking the event loop.
+        """Runs the step in a child process, and returns an awaitable of its value. For async code, because
+        the wait does not block the event loop.
 
         Raises:
             InvalidArgument: The caller is a sync workflow: call the step directly.
             EncodeError: An argument cannot be encoded. Arguments go to the process in the encoding of
                 recorded values.
-            ProcessDied: The process ended before the body had returned, in the last attempt too.
+            ProcessDied: In the last attempt, the process ended before the body had returned.
             Exception: The exception that the body has raised.
         """
         return self._in_process(args, args, kwargs)
@@ -115,9 +116,9 @@ class ProcessStep(Step[P, R]):
 
 
 class BoundProcessStep(BoundStep[P, R]):
-    """A process step that is a method, together with the object on which it is called.
+    """A process step that is a method, with the object to which it is bound.
 
-    The object is not recorded, but goes to the process as the arguments do.
+    The object is not recorded, but is sent to the child process with the arguments.
     """
 
     def __init__(self, step: ProcessStep[..., R], instance: object) -> None:
@@ -136,7 +137,7 @@ async def await_process_step(
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
 ) -> Any:
-    """Runs a process step in a task of the event loop."""
+    """Runs a process step. Waits in the calling task for its value."""
     attempt: ProcessAttempt | None = None
     try:
         await call
@@ -167,7 +168,7 @@ def wait_for_process_step(
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
 ) -> Any:
-    """Runs a process step in this thread."""
+    """Runs a process step. Waits in this thread for its value."""
     attempt: ProcessAttempt | None = None
     try:
         state = call.poll()
@@ -179,7 +180,7 @@ def wait_for_process_step(
             raise error_of(call, state, None if attempt is None else attempt.error)
         return call.take_value()
     except (KeyboardInterrupt, SystemExit, GeneratorExit):
-        # the program ends: nothing more is recorded of the code, which unwinds
+        # the program ends: the code unwinds, and the run records nothing more
         branch.defer()
         raise
     finally:
@@ -195,7 +196,7 @@ def begin_attempt(
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
 ) -> ProcessAttempt:
-    """Begins an attempt, whose outcome wakes the code that waits for `call`."""
+    """Begins an attempt. Its outcome wakes the code that waits for `call`."""
     attempt = ProcessAttempt(call, step, branch)
     try:
         if process_steps[step.location] is not step:
@@ -212,7 +213,7 @@ def begin_attempt(
 
 
 def encode_step_arguments(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes:
-    """Encodes the arguments for the child, like recorded values.
+    """Encodes the arguments for the child process, as recorded values are encoded.
 
     Raises:
         EncodeError: An argument cannot be recorded.

@@ -1,4 +1,4 @@
-"""Imports the modules in which a child process finds the step to run."""
+"""Imports, in a child process, the module that contains the step to run."""
 
 from __future__ import annotations
 
@@ -34,7 +34,8 @@ class StepLoader:
 
         Args:
             location: The location.
-            file: The file of the module, which is used if the module cannot be imported by its name.
+            file: The file of the module, which is loaded if the module cannot be imported by its name; None
+                if the module has no file.
 
         Raises:
             StepNotFound: The module cannot be imported, or has no such step.
@@ -53,7 +54,7 @@ class StepLoader:
         return step
 
     def load_program(self) -> ModuleType:
-        """Imports the program's main module under its importable name: code under `if __name__ ==
+        """Imports the program's main module under its importable name, so that code under `if __name__ ==
         "__main__":` does not run.
 
         Raises:
@@ -81,12 +82,12 @@ def import_main(main: MainModule) -> ModuleType:
     file = getattr(known, "__file__", None)
     if is_named and known is not None and file is not None and os.path.samefile(file, main.file):
         return known
-    # the name belongs to no module, or to another one
+    # no module, or another module, has the importable name of the main module
     return load_module("__mp_main__", main.file)
 
 
 def import_module_or_file(name: str, file: str | None) -> ModuleType:
-    """Imports a module by its name, or else from its file."""
+    """Imports a module by its name, or from its file if no module of this name is found."""
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
@@ -103,7 +104,7 @@ def load_module(name: str, file: str) -> ModuleType:
     module = importlib.util.module_from_spec(spec)
     previous_main = sys.modules["__main__"]
     if name in MAIN_MODULES:
-        # so that classes are recorded under the names that they have in the program
+        # a main module has no spec: without one, classes are recorded under the same names as in the program
         module.__spec__ = None
         sys.modules["__main__"] = module
     sys.modules[name] = module

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class StepLocation:
-    """The location of a step: module and qualified name of its function, and the name of the step, because
-    one function may be several steps."""
+    """The location of a step: the module and the qualified name of its function, and the name of the step.
+    The name is needed because one function may be several steps."""
 
     module: str
     qualname: str
@@ -31,12 +31,12 @@ class StepLocation:
 
     @property
     def file(self) -> str | None:
-        """The source file of the module; None if there is none."""
+        """The source file of the module; None if the module has none."""
         file = getattr(sys.modules.get(self.module), "__file__", None)
         return file if isinstance(file, str) and file.endswith(".py") else None
 
 
-#: All process steps that have been defined.
+#: All process steps that the program has defined, by their location.
 process_steps: Final[dict[StepLocation, ProcessStep[..., Any]]] = {}
 
 
@@ -46,12 +46,12 @@ class MainModule:
 
     name: str
     file: str | None
-    #: Whether it was found by name (`python -m name`).
+    #: Whether the program was started by the name of the module (`python -m name`).
     is_module: bool
 
 
 def main_module() -> MainModule:
-    """Returns what a child needs to import the main module of this program."""
+    """Returns the name and the file by which a child process imports the main module of this program."""
     main = sys.modules["__main__"]
     file = getattr(main, "__file__", None)
     is_module = getattr(main, "__spec__", None) is not None
@@ -63,7 +63,7 @@ def step_location(name: str, function: Callable[..., Any]) -> StepLocation:
     """Returns the location of a function that becomes the step `name`.
 
     Raises:
-        InvalidArgument: A child process could not find the step there.
+        InvalidArgument: A child process could not find the step at this location.
     """
     location = StepLocation(function.__module__, function.__qualname__, name)
     if "<locals>" in location.qualname or "<lambda>" in location.qualname:
