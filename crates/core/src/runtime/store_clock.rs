@@ -16,9 +16,9 @@ const MAX_GRADUAL_STEP_MICROS: i64 = 1_000_000;
 /// (adjtimex(2)).
 const DRIFT_DIVISOR: i64 = 1_000;
 
-/// An estimate of the store's time between two of its replies. The estimate is never behind the store's
-/// clock, unless the store's clock was set forward since the last reply. So a timer set relative to the
-/// estimate is never early. The estimate does not go back, unless the store's clock was set back.
+/// An estimate of the store's time between two of the store's replies. The estimate is never behind the
+/// store's clock, unless the store's clock was set forward since the last reply. So a timer set relative to
+/// the estimate is never early. The estimate does not go back, unless the store's clock was set back.
 ///
 /// Each reply bounds the offset, which is the store's time minus the process's time. If a reply shows `now`,
 /// the offset is at least `now - received_at` and at most `now - sent_at`. The smallest upper bound is kept
@@ -29,8 +29,8 @@ pub(crate) struct StoreClock {
     version: AtomicU64,
     /// The store's time minus the time since `epoch`, in microseconds.
     offset: AtomicI64,
-    /// Lower bound of the store's time minus the time since `epoch`, at `lower_bound_at`. Both in
-    /// microseconds, the latter since `epoch`.
+    /// Lower bound of the store's time minus the time since `epoch`, at `lower_bound_at`. Both are in
+    /// microseconds, and `lower_bound_at` counts from `epoch`.
     lower_bound: AtomicI64,
     lower_bound_at: AtomicI64,
     /// Microseconds by which the estimate was ahead of `offset` at `slowed_at`; 0 if the estimate is not
@@ -47,7 +47,7 @@ impl StoreClock {
             epoch: sent_at,
             version: AtomicU64::new(0),
             offset: AtomicI64::new(now.as_micros()),
-            // the first reply took an unknown part of the time since its request
+            // the store has read its clock at an unknown moment since the request
             lower_bound: AtomicI64::new(now.as_micros() - micros(sent_at.elapsed())),
             lower_bound_at: AtomicI64::new(micros(sent_at.elapsed())),
             ahead: AtomicI64::new(0),
@@ -73,8 +73,8 @@ impl StoreClock {
         }
     }
 
-    /// Returns a lower bound of the store's time. A wait until this time does not end early by the store's
-    /// clock, unless that clock was set back since the last reply.
+    /// Returns a lower bound of the store's time. A wait that ends when this bound reaches the due time is
+    /// not early by the store's clock, unless that clock was set back since the last reply.
     pub(crate) fn earliest_now(&self) -> Timestamp {
         let since = self.since_epoch(Instant::now());
         loop {

@@ -34,7 +34,8 @@ pub(crate) struct Wakeups {
     pub(crate) is_slot_awaited: AtomicBool,
     /// Number of times that slots of queues were freed here.
     pub(crate) freed_queue_slots: AtomicU64,
-    /// Whether a quarantined execution is being tried. Its end is awaited before the next trial.
+    /// Whether a quarantined execution is being tried. Meanwhile, each end of a run makes the worker check
+    /// whether the next trial may begin.
     pub(crate) has_trial: AtomicBool,
     /// Earliest known due time, in microseconds; `i64::MAX` for none.
     pub(crate) next_due_at: AtomicI64,
@@ -96,12 +97,12 @@ impl Wakeups {
         self.fence.notify_one();
     }
 
-    /// Returns whether a timer is due, and if so forgets its time.
+    /// Returns whether a timer is due. If so, forgets its due time.
     pub(crate) fn take_due_timer(&self, now: Timestamp) -> bool {
         take_due(&self.next_due_at, now)
     }
 
-    /// Returns whether a deadline has passed, and if so forgets its time.
+    /// Returns whether a deadline has passed. If so, forgets the deadline.
     pub(crate) fn take_due_deadline(&self, now: Timestamp) -> bool {
         take_due(&self.next_deadline_at, now)
     }

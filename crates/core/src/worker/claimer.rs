@@ -112,7 +112,7 @@ impl Claimer {
             engine.wakeups.has_trial.store(!runs.is_empty(), SeqCst);
             self.trials.begin(&runs, engine.now());
             if !runs.is_empty() {
-                // the next heartbeat reports when further ones may be tried
+                // the next heartbeat reports when further executions may be tried
                 engine.wakeups.request_heartbeat();
             }
         }

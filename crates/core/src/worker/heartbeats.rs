@@ -34,8 +34,8 @@ const NOTIFY_INTERVAL: Duration = Duration::from_millis(2);
 /// The delay of the heartbeat that follows a notification of waiters. This heartbeat finds the other changes that the
 /// hint announced.
 const HEARTBEAT_AFTER_NOTIFY_DELAY: Duration = Duration::from_millis(5);
-/// The time from a deadline to the heartbeat that finds it passed. Without this margin, the deadline might not have
-/// passed yet by the store's clock.
+/// The time from a deadline to the heartbeat that is sent because of it. Without this margin, the deadline might not
+/// have passed yet by the store's clock.
 const DEADLINE_MARGIN: Duration = Duration::from_millis(1);
 
 /// The heartbeats under one registration.
@@ -229,7 +229,7 @@ impl Heartbeats {
         }
         if !reply.expired.is_empty() {
             if reply.expired.len() >= MAX_EXPIRED {
-                // there may be more
+                // more executions may have expired
                 engine.wakeups.is_heartbeat_requested.store(true, SeqCst);
             }
             engine.runtime.spawn(expire_executions(engine.clone(), reply.expired));

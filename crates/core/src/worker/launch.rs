@@ -29,12 +29,12 @@ pub(crate) fn launch(engine: &Arc<EngineInner>, mut record: Record, generations:
     let lane = engine.lane_of(execution.root);
     let generation = generations.get(usize::from(lane.number())).copied().unwrap_or_default();
     if generation != lane.generation() {
-        // taken over in the meantime
+        // this worker was taken over in the meantime
         engine.release_slot();
         return None;
     }
     let Some(definition) = engine.definitions.get(&execution.workflow).cloned() else {
-        // cannot happen: a claim names the registered workflows
+        // this cannot happen: a claim names the registered workflows
         engine.release_slot();
         return None;
     };

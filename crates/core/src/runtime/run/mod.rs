@@ -220,7 +220,7 @@ impl Run {
         Write::Transition(Transition { key: self.key, placement: self.placement.clone(), state })
     }
 
-    /// Makes the run findable by key, for requests, children, waiters and the worker.
+    /// Registers the run, so that requests, children, waiters and the worker find it by key.
     pub(crate) fn register(&self) {
         if let Some(self_ref) = self.self_ref.upgrade() {
             self.engine.runs.insert(self_ref);
@@ -252,7 +252,7 @@ impl Run {
         self.wake_task();
     }
 
-    /// Interrupts the run if its deadline has passed. Returns whether it has.
+    /// Interrupts the run if its deadline has passed. Returns whether the deadline has passed.
     pub(crate) fn check_deadline(&self) -> bool {
         let Some(deadline_at) = self.deadline_at else { return false };
         let has_passed = self.engine.now() >= deadline_at;

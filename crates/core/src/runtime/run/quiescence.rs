@@ -33,10 +33,10 @@ pub enum BlockedOn {
     /// Some branches wait for events outside of the execution, and may continue without a delivery.
     #[default]
     External,
-    /// All branches wait for durable calls, or for branches that do. Some of the waits have a time limit that
-    /// is not durable.
+    /// All branches wait for durable calls, or for other branches in durable calls. Some of the waits have a
+    /// time limit that is not durable.
     TimeLimited,
-    /// All branches wait for durable calls, or for branches that do.
+    /// All branches wait for durable calls, or for other branches in durable calls.
     DurableCalls,
 }
 
@@ -197,7 +197,8 @@ impl Run {
         }
     }
 
-    /// Registers `waker` to be woken when the guest's code has to unwind. Returns false if it already has to.
+    /// Registers `waker` to be woken when the guest's code has to unwind. Returns false if the code already
+    /// has to unwind.
     pub(crate) fn add_stop_waker(&self, waker: &Waker) -> bool {
         let mut state = self.state();
         if state.stop_reason.is_some() {

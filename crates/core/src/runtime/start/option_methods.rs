@@ -18,7 +18,7 @@ macro_rules! start_option_methods {
 macro_rules! start_option_method {
     (workflow_id) => {
         /// Sets the execution's id, which makes the start idempotent. A second start with the same id, workflow and
-        /// input leads to the first execution; with another workflow or input it fails with
+        /// input returns the first execution. With another workflow or input, the second start fails with
         /// [`Error::Conflict`](crate::Error::Conflict).
         pub fn workflow_id(mut self, id: impl AsRef<str>) -> Self {
             self.options().workflow_id = Some(id.as_ref().into());
@@ -84,16 +84,16 @@ macro_rules! start_option_method {
         }
     };
     (on_duplicate) => {
-        /// Sets what the start returns if an unfinished execution has its [`dedup_id`](Self::dedup_id). By default it
-        /// fails with [`Error::Deduplicated`](crate::Error::Deduplicated).
+        /// Sets what the start returns if an unfinished execution has its [`dedup_id`](Self::dedup_id). By default the
+        /// start fails with [`Error::Deduplicated`](crate::Error::Deduplicated).
         pub fn on_duplicate(mut self, on_duplicate: crate::queue::OnDuplicate) -> Self {
             self.options().on_duplicate = on_duplicate;
             self
         }
     };
     (on_full) => {
-        /// Sets what the start does if its queue is [full](crate::queue::Queue::max_depth). By default it fails with
-        /// [`Error::QueueFull`](crate::Error::QueueFull). A start that waits does so for up to
+        /// Sets what the start does if its queue is [full](crate::queue::Queue::max_depth). By default the start fails
+        /// with [`Error::QueueFull`](crate::Error::QueueFull). A start that waits does so for up to
         /// [`wait_timeout`](Self::wait_timeout), and then fails with that error.
         pub fn on_full(mut self, on_full: crate::queue::OnFull) -> Self {
             self.options().on_full = on_full;
