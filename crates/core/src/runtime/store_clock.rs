@@ -73,8 +73,8 @@ impl StoreClock {
         }
     }
 
-    /// Returns a lower bound of the store's time. A wait that ends when this bound reaches the due time is
-    /// not early by the store's clock, unless that clock was set back since the last reply.
+    /// Returns a lower bound of the store's time: a wait that ends at this time is not early. The bound is
+    /// ahead of the store's clock only if that clock was set back since the last reply.
     pub(crate) fn earliest_now(&self) -> Timestamp {
         let since = self.since_epoch(Instant::now());
         loop {
