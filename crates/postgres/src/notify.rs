@@ -150,7 +150,7 @@ impl Hints {
                         tracing::warn!(
                             %error,
                             "no wake-up hints can be received; changes by other processes are noticed once a second: see \
-                             listen= in the URL,  and stepfast db check"
+                             listen= in the URL, and stepfast db check"
                         );
                     } else {
                         tracing::debug!(%error, "connection for wake-up hints failed; heartbeats continue once a second");

@@ -1,1 +1,1 @@
-"""How the code of executions runs: branches, outcomes, waits."""
+"""The code of executions while it runs: its branches, outcomes and waits."""

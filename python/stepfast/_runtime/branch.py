@@ -9,7 +9,7 @@ from typing import Any, Final
 from stepfast._native import Branch, Call
 from stepfast.errors import Cancelled, InvalidArgument, Suspended
 
-#: The state codes of a call, as in python/src/poll_state.rs.
+#: The state codes of a call. They must equal those in python/src/poll_state.rs.
 PENDING: Final = 0
 RUN_BODY: Final = 1
 DONE: Final = 2
@@ -18,11 +18,11 @@ ERROR: Final = 4
 STOPPED: Final = 5
 RUN_CHILD: Final = 6
 
-#: A step body that runs: its branch, its call, the name of the step.
+#: A running step body: its branch, its call, and the name of the step.
 StepBody = tuple[Branch, Call, str]
 
-#: The code that runs in this context: code of a branch, the body of a step, or (None) no code of an
-#: execution. One variable serves both kinds, because every step body sets and resets it.
+#: The code that runs in this context: the branch of workflow code, the running step body, or None outside of
+#: executions. One variable serves both kinds of code, so a step body sets and resets only one.
 current_code: Final[ContextVar[Branch | StepBody | None]] = ContextVar("stepfast", default=None)
 
 
@@ -35,13 +35,13 @@ def current_branch() -> Branch | None:
 def call_in_empty_context(branch: Branch, function: Callable[..., Any], arguments: Any) -> Any:
     """Calls the function of a workflow in an empty context, in which `branch` is the current code.
 
-    The call has no native frame of the bridge below it: the interpreter may end a daemon thread in the code,
-    and such a frame cannot be unwound.
+    No native frame is below the call. The interpreter may end a daemon thread while it runs the code, and a
+    native frame cannot be unwound.
 
     Args:
         branch: The first branch of the execution.
         function: The function of the workflow.
-        arguments: The arguments by position, and those by name.
+        arguments: The arguments by position, and the arguments by name.
     """
     args, kwargs = arguments
     return Context().run(_call_as_branch, branch, function, args, kwargs)
@@ -74,7 +74,7 @@ def unwind_exception(stop_code: int) -> BaseException:
     """Returns the exception that unwinds stopped code.
 
     Args:
-        stop_code: Why the code was stopped: 1 suspended, 2 cancelled, 3 the workflow has returned.
+        stop_code: The reason for the stop: 1 suspended, 2 cancelled, 3 the workflow has returned.
     """
     if stop_code == 2:
         return Cancelled("the execution was cancelled")

@@ -1,4 +1,4 @@
-"""Warnings that point to the code of the program, not to that of the package."""
+"""Warnings that name a line of the program, not a line of the package."""
 
 from __future__ import annotations
 
@@ -13,14 +13,15 @@ from typing import Any, Final
 from stepfast._runtime.event_loop.asyncio_internals import calling_frame_outside
 from stepfast.errors import StepfastWarning
 
-#: The folder of the package.
+#: The folder of the package `stepfast`, with a separator at its end.
 _PACKAGE: Final = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 
 _log: Final = logging.getLogger("stepfast")
 
 
 def warn_caller(text: str) -> None:
-    """Warns at the program's call of the package: by default once per call site of the program."""
+    """Warns at the line of the program that calls the package. By default Python shows the warning once per
+    line."""
     frame = calling_frame_outside(_PACKAGE)
     if frame is None:
         warnings.warn(text, StepfastWarning, stacklevel=2)
@@ -36,8 +37,8 @@ def warn_caller(text: str) -> None:
 
 
 def warn_of_function(text: str, function: Any) -> None:
-    """Warns at the definition of a function. Where warnings are errors, the text is logged instead: no code
-    of the program could handle the error.
+    """Warns at the definition of a function. If the program turns warnings into errors, the text is logged
+    instead, because no code of the program could handle the error.
 
     Args:
         text: The text of the warning.
@@ -58,8 +59,9 @@ def warn_of_function(text: str, function: Any) -> None:
 
 
 def warn_of_blocked_loop() -> None:
-    """Warns of a call that blocks the event loop of its thread. Where warnings are errors, the text is logged
-    instead: the call is under way. In notebooks cells block the loop of their kernel in any case."""
+    """Warns of a call that blocks the event loop of its thread. If the program turns warnings into errors,
+    the text is logged instead, because the call has begun already. Does nothing in notebooks, where every
+    cell blocks the event loop of the kernel."""
     if "ipykernel" in sys.modules:
         return
     text = (

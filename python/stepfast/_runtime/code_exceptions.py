@@ -1,4 +1,4 @@
-"""Exceptions that the code of executions handles, distinguished from those of its callers."""
+"""Exceptions that the code of executions handles, as opposed to exceptions that its callers handle."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from stepfast._runtime.event_loop.asyncio_internals import current_loop, functio
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-#: The code objects at which the code of executions begins.
+#: The code objects of the functions at which the code of executions begins.
 _entry_codes: set[CodeType] = set()
 
 
 def execution_entry(function: F) -> F:
-    """Marks a function that is the code of executions, or that calls it."""
+    """Marks a function that is the code of executions, or that calls this code."""
     code = function_code(function)
     if code is not None:
         _entry_codes.add(code)
@@ -24,13 +24,14 @@ def execution_entry(function: F) -> F:
 
 
 def is_handled_here(raised: BaseException) -> bool:
-    """Returns whether the execution's own code handles an exception while it makes a durable call.
+    """Returns whether the code of an execution, which makes a durable call, does so while it handles an
+    exception.
 
     Args:
         raised: The exception that the running thread handles.
 
     Returns:
-        False if a caller of the execution's code handles the exception.
+        False if not this code but one of its callers handles the exception.
     """
     traceback = raised.__traceback__
     if traceback is None:
@@ -40,13 +41,14 @@ def is_handled_here(raised: BaseException) -> bool:
 
 
 def caller_cancellation(unwound: BaseException | None) -> asyncio.CancelledError:
-    """Returns the cancellation of the caller whose code has unwound.
+    """Returns the `CancelledError` to raise in a cancelled caller, after the execution's code in its task has
+    unwound.
 
-    The original `CancelledError` is kept if the chain of contexts has one, because its arguments identify the
-    code that cancelled.
+    This is the original `CancelledError` if the chain of contexts has one, because its arguments identify the
+    code that cancelled the caller.
 
     Args:
-        unwound: The exception with which the code has unwound.
+        unwound: The exception with which the code has unwound; None if there is none.
     """
     while unwound is not None and not isinstance(unwound, asyncio.CancelledError):
         unwound = unwound.__context__

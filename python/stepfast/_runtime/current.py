@@ -1,4 +1,4 @@
-"""The execution to which the running code belongs."""
+"""`current`: the execution to which the running code belongs."""
 
 from __future__ import annotations
 
@@ -11,16 +11,17 @@ from stepfast.errors import InvalidArgument
 
 @dataclass(frozen=True, slots=True)
 class Current:
-    """The execution, and the step, to which the running code belongs.
+    """The execution to which the running code belongs, and the step if the code is a body.
 
     Attributes:
         workflow_id: The execution's workflow_id.
-        workflow: The name of its workflow.
+        workflow: The name of the execution's workflow.
         step: The name of the step whose body runs; None in the code of the workflow itself.
         path: The position of that step in the execution, such as `3` or `2.1`; None in the code of the
-            workflow.
-        is_replaying: Whether the code of the workflow repeats what an earlier run has recorded.
-        attempt: The number of the step's attempt, from 1; None in the code of the workflow.
+            workflow itself.
+        is_replaying: Whether the code of the workflow is being replayed: it receives outcomes that an earlier
+            run has recorded.
+        attempt: The number of the step's attempt, from 1; None in the code of the workflow itself.
     """
 
     workflow_id: str
@@ -32,10 +33,10 @@ class Current:
 
     @property
     def idempotency_key(self) -> str:
-        """A key that is the same for every attempt of the step, also after a crash, and differs for every
-        other step.
+        """A key that is the same for every attempt of one call of a step, also after a crash. Each other call
+        of a step has another key.
 
-        It is meant for services that perform an action once per key.
+        Give the key to services that perform an action once per key.
         """
         return f"{self.workflow_id}/{self.path or ''}"
 

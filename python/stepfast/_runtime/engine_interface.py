@@ -1,4 +1,4 @@
-"""The interface that the runtime needs of an open engine: where executions run, and the known workflows."""
+"""The interface of an open engine that the code in `_runtime` uses."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ if TYPE_CHECKING:
 
 
 class Definition(Protocol):
-    """A workflow, as the code that runs it needs it."""
+    """The attributes of a workflow that the code in `_runtime` uses."""
 
     @property
     def name(self) -> str:
-        """The name under which its executions are recorded."""
+        """The name under which executions of the workflow are recorded."""
         ...
 
     @property
     def is_async(self) -> bool:
-        """Whether its code runs on an event loop."""
+        """Whether the workflow's code runs on an event loop."""
         ...
 
     @property
     def function(self) -> Any:
-        """Its code."""
+        """The workflow's function."""
         ...
 
 
@@ -42,17 +42,17 @@ class Host(Protocol):
 
     @property
     def workflows(self) -> Sequence[Definition]:
-        """Its workflows, by number."""
+        """The workflows of the engine. The index is the number of the workflow."""
         ...
 
     @property
     def needs_shutdown(self) -> bool:
-        """Whether the engine is still open in this process and has to be ended."""
+        """Whether the engine was opened in this process and has not ended yet."""
         ...
 
     @property
     def numbers(self) -> dict[Any, int]:
-        """The numbers of its workflows."""
+        """The numbers of the engine's workflows."""
         ...
 
     def number(self, workflow: Any) -> int:
@@ -60,11 +60,11 @@ class Host(Protocol):
         ...
 
     def redefine(self, workflow: Any) -> None:
-        """Runs the new code of a workflow that was defined again."""
+        """Replaces the code of a workflow that was defined again."""
         ...
 
     def end(self, grace: float, thread_timeout: float) -> None:
-        """Ends the engine, once.
+        """Ends the engine once, and returns when it has ended.
 
         Args:
             grace: How long to wait for the database, in seconds.

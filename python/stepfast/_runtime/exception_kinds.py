@@ -1,4 +1,4 @@
-"""Decides whether an exception is a step's outcome or a shutdown signal."""
+"""Distinguishes exceptions that are outcomes from exceptions that end a program or unwind code."""
 
 from __future__ import annotations
 
@@ -19,11 +19,12 @@ _CONTROL_EXCEPTIONS = (
 
 
 def is_outcome(raised: BaseException) -> bool:
-    """Returns whether an exception is the outcome of the step body that raised it."""
+    """Returns whether an exception of a step body is the outcome of its attempt."""
     if isinstance(raised, Exception):
         return True
     if isinstance(raised, asyncio.CancelledError):
-        # without a cancelled task, the body raised it itself, or awaited something that was cancelled
+        # if the task is not cancelled, the body has raised the CancelledError itself, or has awaited another
+        # task that was cancelled
         return not is_task_cancelled()
     return not isinstance(raised, _CONTROL_EXCEPTIONS)
 
@@ -33,14 +34,14 @@ def is_task_cancelled() -> bool:
     try:
         task = asyncio.current_task()
     except RuntimeError:
-        # this is a thread without a task
+        # no event loop runs in this thread
         return False
     return task is not None and task.cancelling() > 0
 
 
 def to_recordable(raised: BaseException) -> BaseException:
-    """Returns the exception to record: a `RemoteError` in place of one that would end the code that receives
-    it."""
+    """Returns the exception to record. A `RemoteError` replaces an exception that would end the code that
+    receives it."""
     if isinstance(raised, asyncio.CancelledError):
         text = str(raised) or "this code was not cancelled itself: it awaited something that was cancelled"
         return RemoteError("CancelledError", text)

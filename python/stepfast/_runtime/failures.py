@@ -68,7 +68,8 @@ def failure_of(raised: BaseException, retry_if: Callable[[Exception], bool] | No
 
     Args:
         raised: The exception.
-        retry_if: Decides whether another attempt may help; every exception may be retried by default.
+        retry_if: A function that returns whether an exception may be retried. By default every exception may
+            be retried.
     """
     raised = to_recordable(raised)
     is_retryable = False
@@ -97,7 +98,7 @@ def workflow_failure(branch: Branch, raised: BaseException) -> FailureTuple:
         branch: The first branch of the execution.
         raised: The exception that the code of the workflow has raised.
     """
-    # the exceptions of code that unwinds do not count
+    # an exception that unwinds a stopped run is not a failure
     if isinstance(raised, Exception) and not branch.is_closing and _log.isEnabledFor(logging.WARNING):
         with _code_running(branch):
             _log.warning(
@@ -112,8 +113,8 @@ def workflow_failure(branch: Branch, raised: BaseException) -> FailureTuple:
 def step_failure(
     name: str, raised: BaseException, retry_if: Callable[[Exception], bool] | None = None
 ) -> FailureTuple:
-    """Returns the failure to record for a step: its body raised, or returned a value that cannot be
-    recorded."""
+    """Returns the failure to record for a step whose body raised an exception, or returned a value that
+    cannot be recorded."""
     if isinstance(raised, EncodeError):
         raised.args = (f"step {name!r}: {raised}",)
     return failure_of(raised, retry_if)
@@ -122,9 +123,9 @@ def step_failure(
 def fail_attempt(
     call: Call, name: str, raised: BaseException, retry_if: Callable[[Exception], bool] | None
 ) -> int:
-    """Records and logs a failed attempt of a step; returns the call's state code."""
+    """Records and logs a failed attempt of a step. Returns the call's state code."""
     failure = step_failure(name, raised, retry_if)
-    # read first, because the next attempt may begin at once
+    # read before `fail`, because the next attempt may begin at once and change the number
     attempt = call.attempt
     state, pause = call.fail(failure)
     here = current_code.get()
@@ -140,7 +141,7 @@ def log_failed_attempt(
     """Logs a failed attempt of a step.
 
     Args:
-        body: The body of the step.
+        body: The step body whose attempt has failed.
         raised: The exception with which the attempt has failed.
         attempt: The number of the attempt, from 1.
         pause: The pause before the next attempt, in seconds; None if there is no further attempt.
@@ -163,7 +164,7 @@ def log_failed_attempt(
 
 @contextmanager
 def _code_running(code: Branch | StepBody) -> Generator[None]:
-    """Makes log records belong to code that has ended."""
+    """Makes log records name the execution and the step of code that has ended."""
     token = current_code.set(code)
     try:
         yield
@@ -172,7 +173,8 @@ def _code_running(code: Branch | StepBody) -> Generator[None]:
 
 
 def recorded_exception(failure: tuple[str, str, list[str], bytes] | None) -> BaseException:
-    """Returns the exception of a recorded failure."""
+    """Returns the exception for a recorded failure. A failure that Python has recorded becomes its own
+    exception again."""
     if failure is None:
         return WorkflowFailed("the execution failed, and no reason is recorded", "SF-0008")
     kind, message, _, detail = failure
@@ -189,14 +191,15 @@ def exception_for_error(
 ) -> BaseException:
     """Returns the exception for an error of the engine.
 
-    A workflow's own exception is rebuilt where possible. Otherwise the exception has the code of the failure
-    that ended or parked the execution.
+    An exception that the workflow has raised is rebuilt if possible. Otherwise the returned exception has the
+    code of the failure that ended or parked the execution.
 
     Args:
         kind: The kind of the error, a key of `CLASS_BY_KIND`.
         code: The code of the error, such as `SF-0003`.
         message: The text of the error.
-        failure: The recorded failure behind the error, if there is one: kind, message, encoded exception.
+        failure: The recorded failure that caused the error: kind, message, encoded exception. None if no
+            failure caused it.
     """
     cls = CLASS_BY_CODE.get(code) or CLASS_BY_KIND.get(kind, Error)
     if failure is not None:

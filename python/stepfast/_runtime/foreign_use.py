@@ -1,4 +1,4 @@
-"""Errors for objects that are used outside of the process, or of the event loop, to which they belong."""
+"""Errors for objects that are used outside of their process or of their event loop."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from stepfast.errors import InvalidArgument
 
 
 def forked_process_error() -> InvalidArgument:
-    """Returns the error for an engine or a handle that is used in a process forked from its own."""
+    """Returns the error for an engine or a handle that is used in a child process forked from its own
+    process."""
     return InvalidArgument(
         "this belongs to the process that this one was forked from, and cannot be used here: open an engine "
         "in this process, or start a new process (multiprocessing: spawn)",
@@ -18,7 +19,7 @@ def other_loop_error(what: str) -> InvalidArgument:
     """Returns the error for an object of an event loop that is used on another loop, or on none.
 
     Args:
-        what: The object, for the message.
+        what: The object, as the error message names it.
     """
     return InvalidArgument(
         f"{what} belongs to the event loop on which it was opened, and this is another one, or none: use it "

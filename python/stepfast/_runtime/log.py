@@ -1,4 +1,5 @@
-"""Connects engines to `logging`: log records name their execution, and lines of the engine are logged."""
+"""Connects engines to `logging`: log records of Python code name their execution, and the log lines of native
+engines become log records."""
 
 from __future__ import annotations
 
@@ -11,9 +12,9 @@ from typing import Any, Final
 from stepfast import _native
 from stepfast._runtime.current import current_or_none
 
-#: The logger of the engines.
+#: The logger for the log lines of native engines.
 ENGINE_LOGGER: Final[logging.Logger] = logging.getLogger("stepfast.engine")
-#: How long the exit of the program waits for log handlers, in seconds.
+#: The longest time for which the exit of the program waits for log handlers, in seconds.
 HANDLER_TIMEOUT: Final = 1.0
 
 _start_lock = threading.Lock()
@@ -21,18 +22,19 @@ _forwarder: threading.Thread | None = None
 
 
 class RecordFactory:
-    """Makes log records with attributes of their execution.
+    """A record factory of `logging` that adds attributes of the execution to each log record.
 
-    The attributes are `stepfast_workflow_id`, `stepfast_workflow` and `stepfast_step`, empty outside of
-    executions, and `stepfast_is_replaying`. Each factory keeps and calls the one installed before it, so
-    further factories may wrap it.
+    The attributes are `stepfast_workflow_id`, `stepfast_workflow` and `stepfast_step`, which are empty
+    outside of executions, and `stepfast_is_replaying`. The factory calls the factory that was installed
+    before it. The program may install another factory that calls this one.
     """
 
     def __init__(self, wrapped: Callable[..., logging.LogRecord]) -> None:
         self._wrapped: Final = wrapped
 
     def __call__(self, *args: Any, **kwargs: Any) -> logging.LogRecord:
-        # the attributes have a prefix because `extra=` of a log call must not repeat the name of an attribute
+        # the names of the attributes have a prefix, because `extra=` of a log call raises for a name that the
+        # record has already
         record = self._wrapped(*args, **kwargs)
         execution = current_or_none()
         if execution is None:
@@ -47,7 +49,8 @@ class RecordFactory:
 def install() -> None:
     """Installs the record factory, and the thread that forwards log lines of engines.
 
-    The factory works with any other record factory. The thread keeps engines from waiting for log handlers.
+    The factory calls the one that is installed. Because of the thread, engines need not wait for log
+    handlers.
     """
     global _forwarder
     with _start_lock:
@@ -66,7 +69,8 @@ def _forward() -> None:
             try:
                 _log_line(level, text, created)
             except Exception:
-                # raised by a filter or a record factory: `logging` catches those of handlers itself
+                # a filter or a record factory has raised the exception: `logging` itself catches exceptions
+                # of handlers
                 if logging.raiseExceptions:
                     traceback.print_exc()
 
@@ -74,7 +78,8 @@ def _forward() -> None:
 def _log_line(level: int, text: str, created: float) -> None:
     if ENGINE_LOGGER.isEnabledFor(level):
         record = ENGINE_LOGGER.makeRecord(ENGINE_LOGGER.name, level, "stepfast", 0, text, (), None)
-        # the time of the event, not the time at which this thread logs it
+        # the record gets the time at which the engine has written the line, not the time at which this thread
+        # logs it
         record.relativeCreated += (created - record.created) * 1000
         record.created, record.msecs = created, int(created % 1 * 1000) + 0.0
         ENGINE_LOGGER.handle(record)
@@ -89,7 +94,7 @@ def stop() -> None:
 
 
 def reset_after_fork() -> None:
-    """Forgets the forwarding thread in a forked child: only the parent has it."""
+    """Forgets the forwarding thread in a forked child, because only the parent has this thread."""
     global _start_lock, _forwarder
     _start_lock, _forwarder = threading.Lock(), None
 
@@ -97,12 +102,12 @@ def reset_after_fork() -> None:
 class ReplayFilter(logging.Filter):
     """Drops log records of replayed workflow code: `handler.addFilter(stepfast.ReplayFilter())`.
 
-    A replay runs the code of a workflow again from its beginning, and with it the log calls that an earlier
-    run has made.
+    A replay runs the code of a workflow again from its beginning. So it repeats log calls that an earlier run
+    has made.
     """
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Returns False for a log record of replayed code, which is dropped.
+        """Returns whether to keep a log record: False for a record of replayed code.
 
         Args:
             record: The log record.

@@ -1,4 +1,4 @@
-"""Waits for calls in this thread, and converts their ends to values and exceptions."""
+"""Waits in this thread for native calls, and converts their states to values and exceptions."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from stepfast.errors import ResultTimeout
 
 
 def wait_for_call(call: _native.Call, timeout: float | None = None, what: object = None) -> Any:
-    """Waits in this thread for a call without a body, and returns its value.
+    """Waits in this thread for a call other than a step, and returns its value.
 
     Args:
         call: The call.
-        timeout: How long to wait, in seconds; without limit by default.
-        what: The handle whose result the call is, for the message.
+        timeout: The longest time to wait, in seconds; no limit by default.
+        what: The handle whose result the call waits for, for the error message.
 
     Raises:
         ResultTimeout: The call has not ended in time.
@@ -30,7 +30,7 @@ def wait_for_call(call: _native.Call, timeout: float | None = None, what: object
 
 
 def result_timeout(handle: object, seconds: float | None) -> ResultTimeout:
-    """Returns the exception for a result that has not come in time."""
+    """Returns the exception for an execution that has not ended in time."""
     return ResultTimeout(f"{handle} has not ended within {seconds} s")
 
 
@@ -39,21 +39,22 @@ def error_of(call: _native.Call, state: int, error: BaseException | None = None)
 
     Args:
         call: The call.
-        state: Its state code: `STOPPED`, `FAILED` or `ERROR`.
-        error: The exception that the body has raised here, if it did. It is preferred to the recorded one,
-            because it has a traceback.
+        state: The state code of the call: `STOPPED`, `FAILED` or `ERROR`.
+        error: The exception that code has raised in this run; None if there is none. It is preferred to the
+            recorded exception of the same type, because it has a traceback.
     """
     if state == STOPPED:
         return unwind_exception(call.stop_code)
     if state == FAILED:
         recorded = recorded_exception(call.failure())
-        # the first run must raise what a replay would raise: handlers would take another path otherwise
+        # the first run must raise the type that a replay would raise: otherwise `except` clauses would take
+        # another path
         return error if error is not None and type(error) is type(recorded) else recorded
     assert state == ERROR
     try:
         call.raise_error()
     except BaseException as raised:
-        # the exception of the code itself has its traceback
+        # the exception of this run is preferred, because it has a traceback
         return error if error is not None and type(error) is type(raised) else raised
     raise AssertionError("an error that is none")
 

@@ -1,1 +1,1 @@
-"""Async workflows on an event loop of asyncio."""
+"""The event loops of async workflows: their tasks, cancellations and ends."""

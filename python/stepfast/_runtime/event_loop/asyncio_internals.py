@@ -1,7 +1,7 @@
 """The private names of asyncio, and the internals of CPython, on which the package relies.
 
-All were checked on CPython 3.11.7, 3.12.1 and 3.13.0. `tests/event_loop/test_asyncio_internals.py` fails if
-one is gone or behaves differently.
+"All versions" below are those that were checked: CPython 3.11.7, 3.12.1 and 3.13.0.
+`tests/event_loop/test_asyncio_internals.py` fails if a name is gone or behaves differently.
 
 Two uses are in lower rooms: `asyncio.coroutines._is_coroutine` in `_validation/coroutine_function.py`, and
 `gc.get_referents` in `_values/msgpack_options.py`. The native module uses `asyncio._get_running_loop` and
@@ -27,8 +27,9 @@ current_loop: Final = asyncio._get_running_loop
 #: The attribute of a task that is the future for which the task waits. The attribute is None while the task
 #: runs or is ready.
 #:
-#: The tasks of asyncio have it in all versions; a task of the program's own class may lack it. This is no
-#: function, because each wait of an execution may read the attribute.
+#: The tasks of asyncio have the attribute in all versions. A task of the program's own class may lack it.
+#: This constant is no function, because functions are slower and each wait of an execution may read the
+#: attribute.
 FUT_WAITER: Final = "_fut_waiter"
 
 #: The class of the future that `asyncio.gather` returns; an empty tuple, for `isinstance`, if there is none.
@@ -41,7 +42,7 @@ GATHERING_FUTURE: Final[Any] = getattr(asyncio.tasks, "_GatheringFuture", ())
 #: Relies on the attribute `_children` of a `GATHERING_FUTURE`, which is a list. All versions have it.
 gathered_futures: Final[Callable[[Any], list[asyncio.Future[Any]]]] = operator.attrgetter("_children")
 
-#: Code of asyncio that waits until other tasks act.
+#: The code objects of asyncio's functions that wait until other tasks act.
 #:
 #: Relies on the code objects of these functions, some of which are private. All versions have all of them
 #: except `_aexit`, which none of the checked versions has, but later ones have.
@@ -62,15 +63,15 @@ COOPERATIVE_WAITS: Final[frozenset[CodeType]] = frozenset(
 
 _FRAME_TYPES: Final[tuple[type[Any], ...]] = (CoroutineType, GeneratorType, AsyncGeneratorType)
 
-#: The code in which asyncio makes tasks from a set.
+#: The code object in which `asyncio.as_completed` makes tasks from a set.
 #:
-#: Up to 3.12 `as_completed` is a generator that does so. From 3.13 on the constructor of its iterator does.
+#: Up to 3.12 this is the generator `as_completed`. From 3.13 on it is the constructor of its iterator.
 _AS_COMPLETED_ITERATOR: Final[Any] = getattr(asyncio.tasks, "_AsCompletedIterator", None)
 _UNORDERED_CODE: Final[CodeType] = (
     _AS_COMPLETED_ITERATOR.__init__ if _AS_COMPLETED_ITERATOR else asyncio.as_completed
 ).__code__
 
-#: Names of the functions between that code and the task factory.
+#: Names of the functions whose frames are between `asyncio.as_completed` and the task factory.
 #:
 #: Only 3.11 has `_ensure_future`, and a frame for the comprehension of a set.
 _TASK_CREATION_FRAMES: Final = frozenset(
@@ -83,7 +84,7 @@ def _find_aclose_type() -> type:
         yield
 
     aclose = generator().aclose()
-    # from 3.13 on Python warns if it is not awaited
+    # from 3.13 on Python warns if the awaitable is neither awaited nor closed
     aclose.close()
     return type(aclose)
 
@@ -96,7 +97,7 @@ ACLOSE_TYPE: Final = _find_aclose_type()
 
 
 def await_chain(code: Any) -> Iterator[Any]:
-    """Yields the code that a task runs: its coroutine, the awaitable of that, and so on.
+    """Yields the code that a task runs: its coroutine, the object that the coroutine awaits, and so on.
 
     Relies on `cr_await`, `gi_yieldfrom` and `ag_await`, which are documented, and on `gc.get_referents`. In
     all versions an awaited async generator, or an object with an `__await__`, refers to the awaited code.
@@ -108,7 +109,7 @@ def await_chain(code: Any) -> Iterator[Any]:
             None,
         )
         if awaited is not None and not _has_frame(awaited):
-            # the object does not expose the awaited code
+            # the object has no attribute for the awaited code
             referents: list[Any] = gc.get_referents(awaited)
             awaited = next(filter(_has_frame, referents), None)
         code = awaited
@@ -128,7 +129,7 @@ def code_of(code: Any) -> CodeType | None:
 
 
 def is_time_limited(code: Any) -> bool:
-    """Returns whether the code is in an `asyncio.timeout`, or waits with a timeout of its own.
+    """Returns whether the code is inside an `asyncio.timeout`, or calls a function of asyncio with a timeout.
 
     Relies on the local variable `timeout` of `COOPERATIVE_WAITS`, and on `gc.get_referents`. In all versions
     a coroutine in an `async with` refers to the bound method `__aexit__` of the context manager.
@@ -181,8 +182,8 @@ def is_calling(sought: FrameType, task: asyncio.Task[Any] | None, entry_codes: A
 
     Args:
         sought: The frame.
-        task: The running task, whose outermost frame is the last one that is compared.
-        entry_codes: Code objects; the innermost frame of one is the last one that is compared, too.
+        task: The running task; None outside of tasks. The comparison ends with the task's outermost frame.
+        entry_codes: Code objects. The comparison also ends with the innermost frame that runs one of them.
     """
     task_frame = getattr(cast("Any", task.get_coro()), "cr_frame", None) if task is not None else None
     frame: FrameType | None = sys._getframe(2)  # pyright: ignore[reportPrivateUsage]

@@ -1,8 +1,9 @@
-"""Finds out what the branches of an execution are blocked on while none of them runs.
+"""Finds out for what the branches of an execution wait while none of them runs.
 
-If they wait for nothing but durable calls and each other, the execution can be suspended, and a replay that
-has not repeated a recorded call never will. A future does not say which code will set it. But asyncio's own
-code waits for futures that tasks set, and its waits are visible.
+If the branches wait only for durable calls and for each other, the execution can be suspended. And if this
+happens in a replay, the code will never make the recorded calls that it has not repeated yet. A future does
+not say which code will set it. But asyncio's own code waits for futures that tasks set, and its waits are
+visible.
 """
 
 from __future__ import annotations
@@ -24,15 +25,15 @@ from stepfast._runtime.event_loop.asyncio_internals import (
 
 #: At least one branch waits for something outside of the execution.
 EXTERNAL: Final = 0
-#: All wait for the execution's own calls; at least one has a time limit that is not durable.
+#: All branches wait for durable calls or for each other, but at least one has a time limit that is not
+#: durable.
 TIME_LIMITED: Final = 1
-#: All wait for the execution's own calls, or for each other.
+#: All branches wait for durable calls or for each other.
 DURABLE_CALLS: Final = 2
 
 
 def blocked_on(tasks: Collection[asyncio.Future[Any]]) -> int:
-    """Returns what the tasks of an execution are blocked on: `EXTERNAL`, `TIME_LIMITED` or
-    `DURABLE_CALLS`."""
+    """Returns for what the tasks of an execution wait: `EXTERNAL`, `TIME_LIMITED` or `DURABLE_CALLS`."""
     return min((_task_blocked_on(task, tasks) for task in tasks if not task.done()), default=EXTERNAL)
 
 

@@ -1,4 +1,4 @@
-"""Connects an engine to the event loop on which its async workflows run."""
+"""`EngineLoop`: connects an engine to the event loop on which its async workflows run."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 
 
 class EngineLoop:
-    """The event loop of an engine. Messages of the engine arrive through a descriptor that the loop
-    watches."""
+    """The event loop of an engine. The loop watches a file descriptor, which announces messages of the native
+    engine."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.loop = loop
@@ -38,20 +38,20 @@ class EngineLoop:
         self._host: Callable[[], Host | None] = lambda: None
         self._end_task: asyncio.Task[None] | None = None
         self._is_released = False
-        #: Set at the end of the loop: no execution begins any more.
+        #: Whether the loop is about to end, so that no further execution begins.
         self._has_ended = False
-        #: The task and the branch of each run's first branch, by run id. A run that unwinds has to cancel its
-        #: waits outside of durable calls.
+        #: The first branch of each run and its task, by run id. They are needed to unwind a run, whose waits
+        #: outside of durable calls must be cancelled.
         self._root_tasks: dict[int, tuple[asyncio.Future[Any], _native.Branch]] = {}
         self._branch_tasks: dict[int, set[asyncio.Future[Any]]] = {}
         self._dropped_tasks = DroppedTasks()
-        #: Run ids of executions whose callers run the code themselves, and whose code unwinds.
+        #: Ids of runs whose code unwinds in the task of a caller.
         self.unwinding_runs: set[int] = set()
-        #: Functions that remove the guards of callers' tasks, by run id. A caller's task is guarded if its
-        #: code has several branches, which may cancel each other.
+        #: Functions that remove the guards of callers' tasks, by run id. A caller's task is guarded if the
+        #: run has several branches, which may cancel each other.
         self.caller_guards: dict[int, Callable[[], None]] = {}
-        # executions begin in the reader callback: in an empty context, not in the context of the code that
-        # opens the engine
+        # executions begin in the callback `_drain`, so it gets an empty context instead of the context of the
+        # code that opens the engine
         Context().run(loop.add_reader, self.native.fileno(), self._drain)
         self._factory = install_factory(loop)
         self.native.set_blocked_on(self._blocked_on)
@@ -59,17 +59,17 @@ class EngineLoop:
         self._shutdown_watch = LoopShutdownWatch(loop, self._defer_all, self._end_unclosed)
 
     def serve(self, host: Host) -> None:
-        """Runs the async workflows of an engine."""
+        """Begins to run the async workflows of an engine on this loop."""
         self._host = weakref.ref(host)
 
     def check(self, what: str = "the engine") -> None:
         """Checks that this loop runs in this thread.
 
         Args:
-            what: What belongs to the loop, for the message.
+            what: The object that belongs to the loop, as the error message names it.
 
         Raises:
-            InvalidArgument: Another loop runs here, or none, or the process was forked.
+            InvalidArgument: Another loop or none runs in this thread, or the process was forked.
         """
         if current_loop() is not self.loop:
             raise other_loop_error(what) if os.getpid() == self._process else forked_process_error()
@@ -90,7 +90,7 @@ class EngineLoop:
         deadline = time.monotonic() + grace
         closed = run_in_thread(self.loop, functools.partial(host.end, grace, thread_timeout))
         await wait_until_done([closed])
-        # code that unwinds was notified before, or is notified here
+        # handles the last messages, so that all code that has to unwind does so
         self._drain()
         unwinding = [task for task, _ in self._root_tasks.values()]
         unwinding += [task for tasks in self._branch_tasks.values() for task in tasks]
@@ -106,14 +106,14 @@ class EngineLoop:
             await self.end(host, process_hooks.EXIT_GRACE, process_hooks.EXIT_GRACE)
 
     def _defer_all(self) -> None:
-        """Defers all executions at the end of the loop: the reaction of their code to the end must not be
-        recorded."""
+        """Defers all executions at the end of the loop, because the reaction of their code to the end must
+        not be recorded."""
         self._has_ended = True
         for _, branch in list(self._root_tasks.values()):
             branch.defer()
 
     def close(self) -> None:
-        """Removes the engine's reader, watch task and task factory from the loop."""
+        """Removes the engine's reader, shutdown watch and task factory from the loop."""
         self._shutdown_watch.close()
         if self._is_released:
             return
@@ -123,14 +123,14 @@ class EngineLoop:
             self.loop.remove_reader(self.native.fileno())
 
     def release(self) -> None:
-        """Schedules `close` from any thread."""
+        """Schedules `close` on the loop. Any thread may call this."""
         if not self.loop.is_closed():
             with contextlib.suppress(RuntimeError):  # the loop was closed
                 self.loop.call_soon_threadsafe(self.close)
 
     def finish_unwinding(self, run_id: int, caller: asyncio.Task[Any] | None) -> None:
-        """Reverts the cancellation of a caller's task. The engine cancelled this task only to unwind the
-        execution's code, which ran in it."""
+        """Calls `uncancel` of a caller's task after the execution's code in it has unwound. The engine had
+        cancelled the task only to unwind this code, so the cancellation does not concern the caller."""
         self.unwinding_runs.discard(run_id)
         if caller is not None:
             caller.uncancel()
@@ -154,14 +154,16 @@ class EngineLoop:
                 self._dropped_tasks.warn_of_dropped(branch)
 
     def note_raised(self, branch: _native.Branch) -> None:
-        """Notes that the code of an execution has raised, and so has abandoned the work of its tasks."""
+        """Records that the code of an execution has raised an exception, so that its unfinished tasks are
+        abandoned."""
         if branch.run_id in self._branch_tasks:
             self._dropped_tasks.note_raised(branch.run_id)
 
     def _blocked_on(self, run_id: int) -> int:
-        """Returns what the branches of a run are blocked on."""
+        """Returns for what the branches of a run wait; see the module `blocked_on`."""
         main, _ = self._root_tasks.get(run_id, (None, None))
-        # a caller that runs the code in its own task may do other work there, too
+        # without a task of its own, the code runs in the task of a caller, which may also wait for other
+        # things
         return EXTERNAL if main is None else blocked_on({main, *self._branch_tasks.get(run_id, ())})
 
     def unwind(self, run_id: int) -> None:
@@ -186,7 +188,7 @@ class EngineLoop:
             if isinstance(message, int):
                 self.unwind(message)
             elif message is not None and host is not None:
-                # otherwise the execution is deferred, because its branch is dropped
+                # without a host the branch is dropped, which defers the execution
                 self._begin(host, *message)
 
     def _begin(self, host: Host, number: int, branch: _native.Branch, arguments: Any) -> None:
@@ -195,9 +197,9 @@ class EngineLoop:
         run_id = branch.run_id
         workflow = host.workflows[number]
         code = _native.BranchCoroutine.for_execution(branch, workflow.function, arguments, self._root_tasks)
-        # a given name saves asyncio from generating one
+        # with a given name, asyncio need not generate one
         task = self._factory.make_branch_task(self.loop, code, branch, name=workflow.name)
-        # an eager factory may have run the task to its end already
+        # with an eager task factory, the task may have ended already
         if not task.done():
             self._root_tasks[run_id] = (task, branch)
 

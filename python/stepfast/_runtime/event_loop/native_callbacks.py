@@ -28,10 +28,11 @@ def body_raised(call: _native.Call, settings: _native.StepSettings, raised: Base
 
 
 def call_interrupted(call: _native.Call, branch: _native.Branch | None, raised: BaseException) -> int | None:
-    """Handles an interruption of the code that awaits a call: its cancellation, or the end of the program.
+    """Handles an exception that interrupts the code that awaits a call: a cancellation, or the end of the
+    program.
 
     Returns:
-        The call's state code after a cancellation; None if nothing but the interruption counts.
+        The call's state code after a cancellation; None if the code has to continue with `raised`.
 
     Raises:
         Suspended: See `state_after_cancellation`.
@@ -39,13 +40,13 @@ def call_interrupted(call: _native.Call, branch: _native.Branch | None, raised: 
     if branch is not None and isinstance(raised, asyncio.CancelledError):
         return state_after_cancellation(call, branch)
     if branch is not None and isinstance(raised, KeyboardInterrupt | SystemExit):
-        # nothing more is recorded of the code, which unwinds
+        # the program ends: the code unwinds, and the run records nothing more
         branch.defer()
     return None
 
 
 def code_raised_in_caller(call: _native.Call, branch: _native.Branch, raised: BaseException) -> int | None:
-    """Ends an execution whose code has raised in its caller's task.
+    """Ends a run whose code has raised an exception in its caller's task.
 
     Returns:
         The call's state code; None if the exception ends the program.
@@ -53,7 +54,7 @@ def code_raised_in_caller(call: _native.Call, branch: _native.Branch, raised: Ba
     if isinstance(raised, KeyboardInterrupt | SystemExit | GeneratorExit):
         branch.defer()
         return None
-    # the exception of code that unwinds does not count
+    # an exception that unwinds a stopped run is not an outcome
     if branch.is_closing:
         return call.code_unwound()
     branch.host.loop.note_raised(branch)
@@ -61,7 +62,7 @@ def code_raised_in_caller(call: _native.Call, branch: _native.Branch, raised: Ba
 
 
 def code_raised_in_task(branch: _native.Branch, raised: BaseException) -> bool:
-    """Ends an execution whose code has raised in a task of its own.
+    """Ends a run whose code has raised an exception in a task of its own.
 
     Returns:
         True if the exception ends the task, too.
@@ -70,13 +71,15 @@ def code_raised_in_task(branch: _native.Branch, raised: BaseException) -> bool:
         branch.defer()
         task = asyncio.current_task()
         assert task is not None
-        # the loop reports the exception that ends it: marked as retrieved, the task does not report it again
+        # the exception ends the loop, which reports it: marked as retrieved here, the task does not report it
+        # again
         task.add_done_callback(lambda task: task.exception())
         return True
     if isinstance(raised, GeneratorExit):
         branch.defer()
         return True
-    # the exception of code that unwinds does not count, not even a group of its branches' exceptions
+    # an exception that unwinds a stopped run is not an outcome, and neither is a group of its branches'
+    # exceptions
     if not branch.is_closing:
         branch.host.loop.note_raised(branch)
         branch.fail(workflow_failure(branch, raised))
@@ -86,15 +89,16 @@ def code_raised_in_task(branch: _native.Branch, raised: BaseException) -> bool:
 def caller_finished(
     branch: _native.Branch, caller: asyncio.Task[Any] | None, unwound_with: BaseException | None
 ) -> None:
-    """Cleans up after the code of an execution has ended in its caller's task.
+    """Cleans up after the code of an execution has ended in the task of a caller.
 
     Args:
         branch: The first branch of the execution.
         caller: The caller's task.
-        unwound_with: The exception with which the code has unwound, if it did.
+        unwound_with: The exception with which the code has unwound; None if the code has not unwound.
 
     Raises:
-        asyncio.CancelledError: The caller was cancelled in the meantime. The execution continues.
+        asyncio.CancelledError: The caller was cancelled in the meantime. The execution continues without the
+        caller.
     """
     loop: EngineLoop = branch.host.loop
     run_id = branch.run_id

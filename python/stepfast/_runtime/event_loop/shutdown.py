@@ -1,4 +1,4 @@
-"""Detects that the event loop of an engine ends."""
+"""Detects the end of the event loop of an engine, and runs the cleanup after it."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ R = TypeVar("R")
 
 
 class LoopShutdownWatch(asyncio.Future[None]):
-    """A future whose task waits for the end of the loop.
+    """A future for which a task waits until the loop ends.
 
-    `asyncio.run` and most programs cancel all tasks at their end, and so this one. `on_shutdown` is called at
-    once, before the cancellation reaches any other code; then `close` is awaited. The future is done once the
-    watch is no longer needed.
+    At their end, `asyncio.run` and most programs cancel all tasks, among them the task of this future.
+    `on_shutdown` is called at once, before the cancellation reaches any other code. Then the task awaits
+    `close`. The method `close` of this class ends the future when the watch is no longer needed.
     """
 
     def __init__(
@@ -32,7 +32,7 @@ class LoopShutdownWatch(asyncio.Future[None]):
         super().__init__(loop=loop)
         self._on_shutdown, self._close = on_shutdown, close
         task = loop.create_task(self._wait(), name="stepfast", context=Context())
-        # programs that close a loop with tasks left must not see a warning for this one
+        # a program that closes a loop with unfinished tasks must not see a warning for this task
         silence_destroyed_task(task)
 
     async def _wait(self) -> None:
@@ -42,7 +42,7 @@ class LoopShutdownWatch(asyncio.Future[None]):
             await self._close()
 
     def cancel(self, msg: Any | None = None) -> bool:
-        """Receives the cancellation of the task that waits for this future."""
+        """Reacts to the cancellation of the task that waits for this future."""
         if not self.done():
             self._on_shutdown()
         return super().cancel(msg)
@@ -54,7 +54,8 @@ class LoopShutdownWatch(asyncio.Future[None]):
 
 
 def run_in_thread(loop: asyncio.AbstractEventLoop, function: Callable[[], R]) -> asyncio.Future[R]:
-    """Calls `function` in a thread of its own: all threads of the loop's executor may be busy without end."""
+    """Calls `function` in a thread of its own, because all threads of the loop's executor may be busy
+    forever."""
     future: asyncio.Future[R] = loop.create_future()
 
     def settle(value: Any, raised: BaseException | None) -> None:
@@ -83,7 +84,7 @@ async def wait_until_done(futures: Collection[asyncio.Future[Any]], timeout: flo
 
     Args:
         futures: The futures.
-        timeout: How long to wait, in seconds; without limit by default.
+        timeout: The longest time to wait, in seconds; no limit by default.
     """
     deadline = None if timeout is None else time.monotonic() + timeout
     while not all(future.done() for future in futures):
@@ -93,5 +94,5 @@ async def wait_until_done(futures: Collection[asyncio.Future[Any]], timeout: flo
         try:
             await asyncio.wait(futures, timeout=remaining)
         except asyncio.CancelledError:
-            # the end is under way and has to complete
+            # the end of the engine has begun, and has to complete
             continue

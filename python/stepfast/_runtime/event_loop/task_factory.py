@@ -17,14 +17,14 @@ from stepfast._runtime.event_loop.tasks import WorkflowTask, guard_task
 if TYPE_CHECKING:
     from stepfast._runtime.engine_interface import Host
 
-#: A function that creates tasks, as event loops call it.
+#: A function that creates tasks, with the parameters that event loops give to task factories.
 TaskMaker = Callable[..., asyncio.Future[Any]]
 
 
 class TaskFactory:
-    """Creates the tasks of workflow code as branches.
+    """A task factory that makes every task of workflow code a branch.
 
-    All other tasks are created by the program's own factory, which the program may set and get at any time.
+    The program's own factory, which the program may set and get at any time, creates all other tasks.
     """
 
     def __init__(self, program_factory: TaskMaker | None) -> None:
@@ -32,27 +32,27 @@ class TaskFactory:
         self.set_program_factory(program_factory)
 
     def set_program_factory(self, program_factory: TaskMaker | None) -> None:
-        """Sets the program's factory. It replaces the loop's `set_task_factory` while an engine is open on
-        the loop."""
+        """Sets the program's factory. This method replaces the loop's `set_task_factory` while an engine is
+        open on the loop."""
         if program_factory is not None and not callable(program_factory):
             raise TypeError("task factory must be a callable or None")
         self._program_factory: TaskMaker | None = program_factory
         self._task_maker: TaskMaker = program_factory if program_factory is not None else make_task
 
     def get_program_factory(self) -> TaskMaker | None:
-        """Returns the program's factory. It replaces the loop's `get_task_factory` while an engine is open on
-        the loop."""
+        """Returns the program's factory. This method replaces the loop's `get_task_factory` while an engine
+        is open on the loop."""
         return self._program_factory
 
     def add_engine(self, loop: Any) -> None:
-        """Adds an engine; the first one installs the factory in the loop."""
+        """Adds an engine. The first engine installs this factory in the loop."""
         self._engine_count += 1
         if self._engine_count == 1:
             loop.set_task_factory(self)
             loop.set_task_factory, loop.get_task_factory = self.set_program_factory, self.get_program_factory
 
     def remove_engine(self, loop: Any) -> None:
-        """Removes an engine; after the last one the loop has the program's factory again."""
+        """Removes an engine. After the last engine the loop has the program's factory again."""
         self._engine_count -= 1
         if self._engine_count == 0:
             del loop.set_task_factory, loop.get_task_factory
@@ -96,14 +96,14 @@ class TaskFactory:
 
 
 def make_task(loop: asyncio.AbstractEventLoop, coro: Any, **kwargs: Any) -> asyncio.Future[Any]:
-    """Creates a task as the loop does without a factory."""
+    """Creates a task as an event loop without a task factory does."""
     return asyncio.Task(coro, loop=loop, **kwargs)
 
 
 def finish_branch(task: asyncio.Future[Any], branch: Branch) -> None:
-    """Ends a branch after its task."""
+    """Ends a branch whose task has ended."""
     if branch.is_closing and not task.cancelled():
-        # no code may retrieve the exception with which the task has unwound
+        # marks the exception of the unwound task as retrieved, because perhaps no other code retrieves it
         task.exception()
     branch.end()
 

@@ -1,4 +1,4 @@
-"""Rejects tasks whose creation order is not deterministic."""
+"""Handles tasks by the code that creates them: unordered tasks, closes of async generators, dropped tasks."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ if TYPE_CHECKING:
 #: The stop code of a branch whose workflow has returned.
 _STOPPED_BY_RETURN: Final = 3
 
-#: Names of the coroutine functions of durable calls, which were numbered when they were called. They must
-#: match the names of the functions.
+#: Names of coroutine functions that make a durable call. Such a call gets its number when the function is
+#: called, not when a task of it is created.
 NUMBERED_COROUTINES: Final = frozenset({"await_process_step"})
 
 
 def forbid_unordered_task(coro: Any) -> None:
-    """Rejects a task whose order is undefined, unless its call was numbered before. See
+    """Rejects a task whose creation order is undefined, unless its durable call already has a number. See
     `is_task_order_undefined`.
 
     Args:
         coro: The coroutine of the task.
 
     Raises:
-        InvalidArgument: Another run may create the tasks in another order.
+        InvalidArgument: A replay may create the tasks in another order.
     """
     if type(coro) is _native.Call:
         return
@@ -49,16 +49,16 @@ def forbid_unordered_task(coro: Any) -> None:
 def detach_generator_close(branch: Branch, coro: Any, kwargs: dict[str, Any]) -> bool:
     """Detaches a task that closes an abandoned async generator from the run of its branch.
 
-    The garbage collector creates such a task at any time, perhaps while another execution runs. The code
-    belongs to no branch, and may make no durable call.
+    The garbage collector causes such a task at any time, perhaps while another execution runs. So the code of
+    the generator belongs to no branch, and may make no durable call.
 
     Args:
-        branch: The branch whose code creates the task.
+        branch: The branch whose code was running when the task was created.
         coro: The coroutine of the task.
-        kwargs: The arguments of the task factory, which get another context.
+        kwargs: The arguments of the task factory by name. A detached task gets another `context` in them.
 
     Returns:
-        True if this is such a task.
+        True if the task closes an async generator.
     """
     if type(coro) is not ACLOSE_TYPE:
         return False
@@ -69,27 +69,28 @@ def detach_generator_close(branch: Branch, coro: Any, kwargs: dict[str, Any]) ->
 
 
 class DroppedTasks:
-    """Collects the names of tasks that were dropped because their workflow had returned, by run id, until all
-    tasks of the run have ended."""
+    """The names of tasks that were dropped because their workflow had returned. They are collected by run id
+    until all tasks of the run have ended."""
 
     def __init__(self) -> None:
         self._names: dict[int, list[str]] = {}
-        #: Ids of runs whose code has raised, and so has abandoned its tasks.
+        #: Ids of runs whose code has raised an exception. The tasks of such a run are abandoned without a
+        #: warning.
         self._raised_runs: set[int] = set()
-        #: Tasks that unwind, and that their own code had not cancelled before.
+        #: Tasks that unwind, and that no other code had cancelled before.
         self._unwinding: set[asyncio.Future[Any]] = set()
 
     def note_raised(self, run_id: int) -> None:
-        """Notes that the code of a run with tasks has raised."""
+        """Records that the code of a run with tasks has raised an exception."""
         self._raised_runs.add(run_id)
 
     def note_unwinding(self, task: asyncio.Future[Any]) -> None:
-        """Notes that a task is about to be cancelled because its run has ended."""
+        """Records that the caller is about to cancel a task because its run has ended."""
         if not cast("Any", task).cancelling():
             self._unwinding.add(task)
 
     def task_ended(self, branch: Branch, task: asyncio.Future[Any]) -> None:
-        """Notes the end of a task, and its name if it was dropped."""
+        """Records the end of a task, and its name if the task was dropped."""
         was_cancelled = task not in self._unwinding and cast("Any", task).cancelling()
         self._unwinding.discard(task)
         if branch.stop_code != _STOPPED_BY_RETURN or branch.run_id in self._raised_runs or was_cancelled:
@@ -99,7 +100,7 @@ class DroppedTasks:
             self._names.setdefault(branch.run_id, []).append(name)
 
     def warn_of_dropped(self, branch: Branch) -> None:
-        """Warns of the dropped tasks of a run after all of its tasks have ended."""
+        """Warns of the dropped tasks of a run. Called after all tasks of the run have ended."""
         self._raised_runs.discard(branch.run_id)
         names = self._names.pop(branch.run_id, None)
         if names is not None:

@@ -14,12 +14,14 @@ from stepfast._runtime.branch import current_code, unwind_exception
 class WorkflowTask(asyncio.Task[Any]):
     """A task that runs a branch of an execution.
 
-    The execution's own code may cancel it. A cancellation by other code, such as a program that cancels all
-    tasks at its end, does not cancel the execution: it continues later from its record.
+    The execution's own code may cancel the task. Other code, such as a program that cancels all tasks at its
+    end, does not cancel the execution by cancelling the task. Then the execution continues later from its
+    record.
     """
 
     def cancel(self, msg: Any | None = None) -> bool:
-        """Requests the cancellation of the task."""
+        """Requests the cancellation of the task. Releases the execution if other code than its own calls
+        this."""
         code: Any = self.get_coro()
         if code is not None:
             release_if_cancelled_outside(code.branch)
@@ -27,13 +29,14 @@ class WorkflowTask(asyncio.Task[Any]):
 
 
 def guard_task(task: asyncio.Future[Any], branch: Branch) -> None:
-    """Guards a task of the program's own factory against cancellation from outside of the execution."""
+    """Guards a task until its end, so that a cancellation by code outside of the execution releases the
+    execution."""
     unguard = guard_caller_task(task, branch)
     task.add_done_callback(lambda _: unguard())
 
 
 def guard_caller_task(task: asyncio.Future[Any], branch: Branch) -> Callable[[], None]:
-    """Guards a task of any kind; returns the function that removes the guard."""
+    """Guards a task of any class, as `guard_task` does. Returns the function that removes the guard."""
     cancel: Callable[..., bool] = task.cancel
 
     def cancel_guarded(msg: Any | None = None) -> bool:
@@ -43,7 +46,7 @@ def guard_caller_task(task: asyncio.Future[Any], branch: Branch) -> Callable[[],
     def unguard() -> None:
         del task.cancel
         if isinstance(cancel, FunctionType):
-            # the guard of another engine, whose execution the task runs, too
+            # restores the guard of another engine, whose execution also runs in the task
             task.cancel = cancel  # type: ignore[method-assign]
 
     task.cancel = cancel_guarded  # type: ignore[method-assign]
@@ -51,10 +54,11 @@ def guard_caller_task(task: asyncio.Future[Any], branch: Branch) -> Callable[[],
 
 
 def release_if_cancelled_outside(branch: Branch) -> None:
-    """Releases the execution of a branch, unless its own code cancels.
+    """Releases the execution of a branch whose task is being cancelled, unless the execution's own code
+    cancels it.
 
-    The execution is requeued at once if a caller runs its code. Otherwise the program most likely ends, and
-    the execution is deferred.
+    If a caller runs the code in its own task, the execution is requeued at once. Otherwise the program most
+    likely ends, so the execution is deferred.
     """
     current = current_code.get()
     if isinstance(current, tuple):
@@ -78,9 +82,10 @@ def requeue_if_caller_cancelled(branch: Branch) -> None:
 
 
 def exception_thrown(branch: Branch, raised: Any) -> None:
-    """Handles an exception that is thrown into an execution's code in its caller's task: a cancellation of
-    that task does not cancel the execution."""
-    # the body of a step may have cancelled the task itself, with a timeout of its own, and handles it first
+    """Handles an exception that is thrown into an execution's code in its caller's task. A cancellation of
+    that task requeues the execution instead of cancelling it."""
+    # not in the body of a step: a timeout in the body may have cancelled the task, and the body handles that
+    # itself
     if isinstance(raised, asyncio.CancelledError) and not isinstance(current_code.get(), tuple):
         requeue_if_caller_cancelled(branch)
 
@@ -88,11 +93,12 @@ def exception_thrown(branch: Branch, raised: Any) -> None:
 def state_after_cancellation(call: Call, branch: Branch) -> int:
     """Returns the state code of a call whose waiting code is cancelled.
 
-    An outcome that was delivered in the same moment is recorded. A replay would see the outcome and no
-    cancellation, and so does this run.
+    If an outcome was delivered at the same moment, the outcome is recorded, and the code gets it instead of
+    the cancellation. A replay does the same.
 
     Raises:
-        Suspended: Code outside of the execution has cancelled: the code unwinds, and continues elsewhere.
+        Suspended: Code outside of the execution has cancelled the task. The execution's code unwinds, and
+            continues elsewhere.
     """
     requeue_if_caller_cancelled(branch)
     if branch.is_closing:

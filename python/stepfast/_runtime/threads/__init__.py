@@ -1,1 +1,1 @@
-"""Sync workflows on threads."""
+"""The threads of sync workflows: the thread pool, branches, and time limits of attempts."""

@@ -1,4 +1,4 @@
-"""Branches of sync workflows, each of which runs in a thread."""
+"""Concurrent calls in threads. In a sync workflow each call is a branch."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from stepfast import _native
 from stepfast._runtime.branch import current_branch, current_code, unwind_exception
 from stepfast.errors import Cancelled, Suspended
 
-#: Called with the number of finished items and the number of all items.
+#: A function that receives the number of finished items and the number of all items.
 Progress = Callable[[int, int], object]
 
 
 class _ParallelCalls:
-    """Calls of one function, made by threads that take one item after the other."""
+    """Calls of one function. Threads make the calls, and each thread takes one item after the other."""
 
     def __init__(
         self,
@@ -33,17 +33,20 @@ class _ParallelCalls:
         self._lock = threading.Lock()
         self._next = self._active_threads = min(concurrency, len(items))
         self._branch = branch
-        # the branches of the calls under way, reserved in the order of the items
+        # the branches of the running calls, by the index of the item; they are reserved in the order of the
+        # items
         self._branches: dict[int, _native.Branch] = {}
         for i in range(self._next):
             self._begin(i)
-        # joined last: with no counted branch the execution would seem to be blocked
+        # last, after the first branches have begun: without an active branch the execution would seem to be
+        # blocked
         self._join = branch.join() if branch is not None else None
 
     def run(self) -> list[Any]:
-        """Makes all calls; returns the outputs, or raises the exception of the first item that failed."""
+        """Makes all calls. Returns the outputs, or raises the exception of the first item whose call
+        failed."""
         branch = self._branch
-        # no other thread drives an execution that its caller runs
+        # if the caller runs the execution in its own thread, no other thread drives it
         drives_execution = branch is not None and branch.is_inline
         threads = [
             threading.Thread(target=copy_context().run, args=(self._work, i), name=f"stepfast-branch-{i}")
@@ -60,7 +63,7 @@ class _ParallelCalls:
             thread.join()
         for raised in self._failures.values():
             if not isinstance(raised, Exception | Suspended | Cancelled):
-                # KeyboardInterrupt or SystemExit ends the program
+                # the exception is, for example, a KeyboardInterrupt or SystemExit, which ends the program
                 raise raised
         if branch is not None and branch.stop_code:
             raise unwind_exception(branch.stop_code)
@@ -80,8 +83,8 @@ class _ParallelCalls:
             i = self._finish_and_begin_next(i)
 
     def _finish_and_begin_next(self, finished: int) -> int | None:
-        """Ends the branch of a finished call; begins the next item's branch and returns its index, or None at
-        the end."""
+        """Ends the branch of a finished call, and begins the branch of the next item. Returns the index of
+        the next item, or None if no further call begins."""
         with self._lock:
             has_ended = bool(self._failures) or self._next == len(self._items)
             if self._branch is not None and self._branch.stop_code:
@@ -89,7 +92,8 @@ class _ParallelCalls:
             next_index = None if has_ended else self._next
             if next_index is not None:
                 self._next += 1
-            # begun before the finished branch ends: the number of active branches must not drop in between
+            # the next branch begins before the finished one ends, so that the number of active branches does
+            # not drop in between
             if next_index is None:
                 self._active_threads -= 1
                 if self._active_threads == 0 and self._join is not None:
@@ -119,21 +123,23 @@ def run_in_threads(
     concurrency: int,
     progress: Progress | None = None,
 ) -> list[Any]:
-    """Calls a function for every item in threads, at most `concurrency` at a time.
+    """Calls a function for every item in threads, with at most `concurrency` calls at a time.
 
-    In a workflow each call is a branch of it.
+    In a workflow each call is a branch.
 
     Args:
-        function: The function, called with one item.
+        function: The function, which is called with one item.
         items: The items.
-        concurrency: The number of calls that run at a time.
-        progress: Called after each item; not while a replay repeats recorded outcomes.
+        concurrency: The maximum number of calls at a time.
+        progress: A function that is called after each call, but not while a replay repeats recorded outcomes.
+            None by default.
 
     Returns:
         The outputs, in the order of the items.
 
     Raises:
-        BaseException: The exception of the first item that failed, after all begun calls have ended.
+        BaseException: The exception of the first item whose call failed. It is raised after all calls that
+            had begun have ended.
     """
     if not items:
         return []

@@ -1,4 +1,4 @@
-"""The threads that run sync workflows."""
+"""`ThreadPool`: the threads that run sync workflows."""
 
 from __future__ import annotations
 
@@ -17,12 +17,13 @@ from stepfast._runtime.waiting import wait_for_call
 if TYPE_CHECKING:
     from stepfast._runtime.engine_interface import Host
 
-#: A thread that waits for a child runs the child itself, up to this many nested executions.
+#: The maximum number of executions that a thread runs, one nested in the other. Up to it, a thread that waits
+#: for a child runs the child itself.
 MAX_NESTING = 16
 
 
 class Nesting(threading.local):
-    """The number of unfinished executions that this thread runs, one inside the other."""
+    """The number of unfinished executions that a thread runs, one nested in the other."""
 
     depth = 0
 
@@ -31,7 +32,7 @@ nesting: Final[Nesting] = Nesting()
 
 
 class ThreadPool:
-    """A pool of threads with one idle thread in reserve, up to a bound.
+    """A bounded pool of threads. It keeps one idle thread in reserve until it has `max_threads` threads.
 
     The threads do not keep the engine alive.
 
@@ -46,11 +47,12 @@ class ThreadPool:
         self._max_threads = max_threads
         self._threads: list[threading.Thread] = []
         self._lock = threading.Lock()
-        #: The number of threads that wait for work.
+        #: The number of threads that wait for an execution to run.
         self._idle = 0
 
     def start(self) -> None:
-        """Starts the first thread. Another one follows whenever the last idle thread gets work."""
+        """Starts the first thread, if the engine has sync workflows. Another thread follows whenever the last
+        idle thread begins an execution."""
         host = self._host()
         if host is not None and any(not workflow.is_async for workflow in host.workflows):
             self._add()
@@ -62,24 +64,26 @@ class ThreadPool:
             name = f"stepfast-{len(self._threads)}"
             run = functools.partial(_run_thread, weakref.ref(self), self.native)
             thread = threading.Thread(target=run, name=name, daemon=True)
-            # only started threads may be in the list, because `stop` joins them
+            # only a started thread may be added to the list, because `stop` joins all threads of the list
             thread.start()
             self._idle += 1
             self._threads.append(thread)
 
     def release(self) -> None:
-        """Ends the threads, each after the code that it runs."""
+        """Ends each thread as soon as the code that it runs has ended. Does not wait."""
         self.native.close()
 
     def stop(self, deadline: float) -> None:
-        """Ends the threads, and waits for them until `deadline`, a time of `time.monotonic()`."""
+        """Ends the threads as `release` does, and waits for them until `deadline`, a time of
+        `time.monotonic()`."""
         self.release()
         for thread in list(self._threads):
             if thread is not threading.current_thread():
                 thread.join(max(0.0, deadline - time.monotonic()))
 
     def begin(self, new_run: tuple[int, _native.Branch, Any]) -> None:
-        """Runs a new execution in this thread."""
+        """Runs an execution in this thread, which is a thread of the pool. `new_run` has the number of the
+        workflow, the first branch, and the arguments."""
         with self._lock:
             self._idle -= 1
         self._add()
@@ -116,7 +120,7 @@ class ThreadPool:
         kwargs: dict[str, Any],
         options: _native.StartOptions | None = None,
     ) -> Any:
-        """Runs a child in this thread if it begins here; otherwise waits for it."""
+        """Returns the output of a child. If the child begins in this engine at once, this thread runs it."""
         may_host = nesting.depth < MAX_NESTING
         call = branch.child(branch.host.native, number, args, kwargs, may_host, options)
         try:
@@ -124,7 +128,7 @@ class ThreadPool:
                 new_run = call.take_offered_run()
                 raised = self._run(*new_run) if new_run is not None else None
                 if raised is not None:
-                    # the exception ends this thread, and the program with it
+                    # the exception asks the program to end: the parent too continues from its record
                     branch.defer()
                     raise raised
             return wait_for_call(call)
@@ -141,5 +145,5 @@ def _run_thread(threads: weakref.ref[ThreadPool], port: _native.Port) -> None:
             return
         if isinstance(new_run, tuple):
             pool.begin(new_run)
-        # a waiting thread must keep nothing alive
+        # a thread that waits for the next message must not keep the pool and the run alive
         del new_run, pool

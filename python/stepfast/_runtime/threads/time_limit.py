@@ -15,7 +15,7 @@ R = TypeVar("R")
 
 
 async def run_within(seconds: float, body: Awaitable[R]) -> R:
-    """Awaits `body`; cancels it after `seconds` and raises `TimeoutError`."""
+    """Awaits `body`. After `seconds`, cancels it and raises `TimeoutError`."""
     limit = asyncio.timeout(seconds)
     try:
         async with limit:
@@ -27,8 +27,7 @@ async def run_within(seconds: float, body: Awaitable[R]) -> R:
 
 
 def begin_in_thread(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
-    """Calls the body of a step in a thread of its own, unless the execution was stopped before the thread
-    began."""
+    """Calls the body of a step in the current thread, unless the run was stopped before this thread began."""
     current = current_code.get()
     if isinstance(current, tuple) and not current[1].can_begin:
         raise unwind_exception(current[0].stop_code)
@@ -57,7 +56,7 @@ def call_within(
             raise attempt_timeout(seconds) from None
         raise
     finally:
-        # the traceback of the raised exception keeps this frame alive
+        # the traceback of the raised exception refers to this frame, which would make a reference cycle
         del outcome
 
 
@@ -68,7 +67,7 @@ def _settle(
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
 ) -> None:
-    """Calls the function in the new thread, and stores its result."""
+    """Calls the function in this new thread, and stores its result or its exception."""
     try:
         outcome.set_result(context.run(begin_in_thread, function, *args, **kwargs))
     except BaseException as raised:
