@@ -1,4 +1,5 @@
-"""The native module under the package. Programs must not import it: its API changes without notice."""
+"""The native module under the package. Programs must not import it, because its API changes without
+notice."""
 
 import asyncio
 import inspect

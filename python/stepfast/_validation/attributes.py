@@ -16,11 +16,11 @@ MAX_ATTRIBUTES: Final = 64
 
 
 def check_attributes(attributes: Any) -> dict[str, str]:
-    """Returns a copy of the attributes after checking them.
+    """Checks attributes, and returns a copy of them.
 
     Raises:
-        InvalidArgument: The attributes are no mapping of texts, or one exceeds its bounds, or there are too
-            many.
+        InvalidArgument: The attributes are no mapping of texts, a name or a value exceeds its bounds, or
+            there are too many.
     """
     if not isinstance(attributes, Mapping):
         raise InvalidArgument(f"attributes is {short_repr(attributes)}, and must be a dict of texts")

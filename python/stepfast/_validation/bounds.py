@@ -1,4 +1,4 @@
-"""Checks options where they are given, so that the error is raised there."""
+"""Checks options at the call that gives them, so that this call raises the error."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ MAX_NAME_BYTES: Final = 255
 MAX_ID_BYTES: Final = 1024
 #: The maximum size of a URL, in bytes.
 MAX_URL_BYTES: Final = 8192
-#: The maximum limit of a queue, on every store.
+#: The maximum value of a queue's limit, on every store.
 MAX_QUEUE_LIMIT: Final = 2**31 - 1
-#: The longest time span, in seconds: a hundred years. Longer spans count as this.
+#: The longest time span, in seconds: a hundred years. Longer time spans count as this one.
 MAX_SECONDS: Final = 100 * 366 * 86_400.0
-#: The maximum count of attempts and recoveries in the engine.
+#: The maximum numbers of retries and of recoveries that the native engine can count.
 MAX_RETRIES: Final = 2**32 - 1
 
 
@@ -96,7 +96,7 @@ def check_flag(what: str, value: Any) -> None:
     """Checks that a value is True or False.
 
     Raises:
-        InvalidArgument: The value is something else.
+        InvalidArgument: The value is neither True nor False.
     """
     if not isinstance(value, bool):
         raise InvalidArgument(f"{what} is {short_repr(value)}, and must be True or False")
@@ -106,7 +106,7 @@ def check_text(what: str, value: Any) -> None:
     """Checks that a value is text that is not empty.
 
     Raises:
-        InvalidArgument: The value is something else, or empty.
+        InvalidArgument: The value is no text, or is empty.
     """
     if not isinstance(value, str) or not value:
         raise InvalidArgument(f"{what} is {short_repr(value)}, and must be text that is not empty")
@@ -137,7 +137,8 @@ def check_store_url(value: Any) -> None:
 
 
 def check_name(what: str, value: Any, maximum: int = MAX_NAME_BYTES) -> None:
-    """Checks that a value may be the name of a step, workflow or queue, as the engine would later.
+    """Checks that a value may be the name of a step, workflow or queue, by the same rules as the native
+    engine.
 
     Raises:
         InvalidArgument: The value is no text, empty, too long, or not printable.

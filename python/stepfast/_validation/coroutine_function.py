@@ -14,19 +14,19 @@ def _marker_attributes() -> dict[str, Any]:
     marker: Any = getattr(inspect, "markcoroutinefunction", None)
     if marker is not None:
         marker(do_nothing)
-    # asyncio checks this attribute of callables that are no functions; asyncio_internals.py, with the other
-    # private names, is in a higher room
+    # asyncio checks this attribute of callables that are no functions; `asyncio_internals.py` has the other
+    # private names, but it is in a higher room
     return {**vars(do_nothing), "_is_coroutine": getattr(asyncio.coroutines, "_is_coroutine", None)}
 
 
-#: The attributes of a callable that is a coroutine function, but no function.
+#: The attributes that mark a callable object as a coroutine function.
 _MARKER_ATTRIBUTES: Final = _marker_attributes()
 
 
 class CoroutineFunction:
-    """Base of steps and workflows: they are coroutine functions if their functions are.
+    """Base of steps and workflows. Such an object counts as a coroutine function if its function is one.
 
-    Frameworks would otherwise call an async one in a thread, and never await it.
+    Otherwise frameworks would call an async step or workflow in a thread, and never await the result.
     """
 
     def _returns_coroutine(self) -> bool:
@@ -43,7 +43,7 @@ class CoroutineFunction:
         return inspect.iscoroutinefunction(call)
 
     if not TYPE_CHECKING:
-        # type checkers would otherwise accept every attribute
+        # hidden from type checkers, which would otherwise accept every attribute
 
         def __getattr__(self, name: str) -> Any:
             if name in _MARKER_ATTRIBUTES and self._returns_coroutine():

@@ -11,14 +11,14 @@ from stepfast._validation.text import short_repr
 from stepfast.errors import InvalidArgument
 
 Duration: TypeAlias = float | timedelta
-"""A time span: a number of seconds, or a `timedelta`. It is accepted wherever a call takes a time span."""
+"""A time span: a number of seconds, or a `timedelta`. All calls that take a time span accept both."""
 
 
 def to_seconds(what: str, value: Any, minimum: float = -math.inf, maximum: float = math.inf) -> float:
     """Returns a time span in seconds. Callers handle None themselves.
 
     Args:
-        what: The name of the option, for the message.
+        what: The name of the option, for the error message.
         value: The time span, as the caller has given it.
         minimum: The shortest allowed time span, in seconds.
         maximum: The longest allowed time span, in seconds.
@@ -37,9 +37,9 @@ def to_seconds(what: str, value: Any, minimum: float = -math.inf, maximum: float
         try:
             seconds = float(number)
         except OverflowError:
-            # an int beyond the range of floats
+            # the number is an int beyond the range of floats
             seconds = math.inf if number > 0 else -math.inf
-    # NaN is within no bounds
+    # the comparison is False for NaN, too
     if minimum <= seconds <= maximum:
         return seconds
     if minimum == -math.inf and maximum == math.inf:
@@ -52,10 +52,10 @@ def to_seconds(what: str, value: Any, minimum: float = -math.inf, maximum: float
 
 
 def to_timeout(what: str, value: Any) -> float | None:
-    """Returns a time limit in seconds, which cannot be negative. None means no limit.
+    """Returns a time limit in seconds, or None for no limit. Rejects negative limits.
 
     Args:
-        what: The name of the option, for the message.
+        what: The name of the option, for the error message.
         value: The time limit, as the caller has given it.
 
     Raises:

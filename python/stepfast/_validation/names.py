@@ -1,4 +1,4 @@
-"""The names of functions."""
+"""The names of functions, under which steps and workflows are recorded."""
 
 from __future__ import annotations
 

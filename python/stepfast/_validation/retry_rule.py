@@ -10,7 +10,7 @@ from stepfast._validation.text import short_repr
 from stepfast.errors import InvalidArgument
 
 RetryOn: TypeAlias = type[Exception] | tuple[type[Exception], ...]
-"""Exception classes that another attempt of a step may help against: one, or a tuple of several."""
+"""The exception class, or a tuple of the classes, after which a step makes a further attempt."""
 
 
 def retry_rule(retry_on: Any, retry_if: Any) -> Callable[[Exception], bool] | None:
@@ -21,7 +21,7 @@ def retry_rule(retry_on: Any, retry_if: Any) -> Callable[[Exception], bool] | No
         retry_if: A function that decides for one exception; None for no further condition.
 
     Raises:
-        InvalidArgument: `retry_on` contains something else than exception classes, or `retry_if` is no sync
+        InvalidArgument: `retry_on` contains a value that is no exception class, or `retry_if` is no sync
             function.
     """
     classes = None if retry_on is None else _checked_classes(retry_on)
@@ -61,7 +61,7 @@ def _check_function(retry_if: Any) -> None:
             f"retry_if is {short_repr(retry_if)}, and must be a function that takes the exception"
         )
     if CoroutineFunction.is_like(retry_if):
-        # its coroutine would count as true for every exception
+        # the coroutine of an async function would count as true for every exception
         raise InvalidArgument(
             f"retry_if is {short_repr(retry_if)}, and must be a sync function: its result would not be "
             "awaited"

@@ -12,8 +12,8 @@ from stepfast import _native
 def signature_of(function: Callable[..., Any]) -> _native.Signature | None:
     """Returns the parameters of a function; None if Python cannot determine them.
 
-    A function wrapped by a decorator has the parameters of the wrapper, which may pass on other arguments
-    than it receives.
+    For a function that a decorator has wrapped, these are the parameters of the wrapper, because a wrapper
+    may pass on other arguments than it receives.
     """
     try:
         signature = inspect.signature(function, follow_wrapped=False)

@@ -1,18 +1,19 @@
-"""Values in messages."""
+"""The text of values in error messages."""
 
 from __future__ import annotations
 
 from typing import Final
 
-#: The maximum length of a value in a message, in characters. Messages are for people, and go into logs.
+#: The maximum length of a value in an error message, in characters. People read messages, and logs contain
+#: them.
 MAX_REPR_CHARS: Final = 200
 
 
 def short_repr(value: object) -> str:
-    """Returns the beginning of a value's `repr`, for a message."""
+    """Returns a value's `repr` for an error message, shortened to `MAX_REPR_CHARS` characters."""
     try:
         text = repr(value)
     except Exception:
-        # raised by a `__repr__` of the caller's own class
+        # the `__repr__` of the caller's class has raised an exception
         text = object.__repr__(value)
     return text if len(text) <= MAX_REPR_CHARS else f"{text[:MAX_REPR_CHARS]}… ({len(text)} characters)"

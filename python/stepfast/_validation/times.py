@@ -14,12 +14,12 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 def to_datetime(micros: int) -> datetime:
     """Converts microseconds since 1970 to a datetime in UTC.
 
-    Times after the year 9999 become the last time that Python can represent.
+    A time after the year 9999 becomes the last time that Python can represent.
     """
     try:
         return datetime.fromtimestamp(0, UTC) + timedelta(microseconds=micros)
     except OverflowError:
-        # caused by a limit of math.inf
+        # for example, the time limit is math.inf
         return datetime.max.replace(tzinfo=UTC)
 
 
@@ -29,11 +29,12 @@ def to_datetime_or_none(micros: int | None) -> datetime | None:
 
 
 def to_timedelta(seconds: float) -> timedelta:
-    """Converts seconds to a `timedelta`. Time spans that are too long for Python become its longest."""
+    """Converts seconds to a `timedelta`. A time span that is too long for Python becomes the longest possible
+    one."""
     try:
         return timedelta(seconds=seconds)
     except OverflowError:
-        # caused by a limit of math.inf
+        # for example, the time limit is math.inf
         return timedelta.max
 
 
@@ -43,9 +44,9 @@ def instant_micros(
     """Converts a datetime with a time zone to microseconds since 1970.
 
     Args:
-        what: The name of the option, for the message.
+        what: The name of the option, for the error message.
         at: The datetime, as the caller has given it.
-        example: A correct value, for the message.
+        example: A correct value, for the error message.
 
     Raises:
         InvalidArgument: The value is no datetime, or has no time zone.

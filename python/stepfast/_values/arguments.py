@@ -1,4 +1,4 @@
-"""Encodes the arguments of workflows: those by position, then those by name."""
+"""Encodes the arguments of workflows."""
 
 from typing import Any
 
@@ -7,14 +7,15 @@ from .errors import EncodeError
 
 
 def encode_arguments(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes:
-    """Returns the MessagePack bytes of a call's arguments, as a list of both kinds.
+    """Returns the MessagePack bytes of a call's arguments: a list of the arguments by position and those by
+    name.
 
     Args:
         args: The arguments by position.
         kwargs: The arguments by name.
 
     Raises:
-        EncodeError: An argument could not be decoded as it is; the message names it.
+        EncodeError: An argument cannot be recorded. The message names the argument.
     """
     try:
         return encode([list(args), kwargs])

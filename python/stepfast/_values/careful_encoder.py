@@ -1,4 +1,4 @@
-"""`encode_carefully`: the slow way to encode, which tracks its position for error messages."""
+"""`encode_carefully`: a slow encoder, which knows its position in the value for error messages."""
 
 from typing import Any, Final, cast
 
@@ -16,7 +16,8 @@ _MAX_KEY_CHARS: Final = 200
 
 
 def encode_carefully(value: object, path: str) -> bytes:
-    """Encodes a value that has keys of any type, or that is about to be rejected.
+    """Encodes a value that the fast encoder could not write: it has dict keys of other types than str, or
+    cannot be recorded.
 
     Raises:
         EncodeError: The value cannot be recorded.
@@ -33,7 +34,7 @@ def encode_carefully(value: object, path: str) -> bytes:
 
 
 class _TooDeepError(Exception):
-    """The value has more levels than can be read back."""
+    """The value has more levels than the decoder can read."""
 
 
 def _pack(content: object) -> bytes:
@@ -44,7 +45,7 @@ def _pack(content: object) -> bytes:
 
 
 class _CarefulEncoder:
-    """Turns a value into one that the library can write by itself."""
+    """Converts a value to one that the MessagePack library can write by itself."""
 
     def __init__(self) -> None:
         self.ancestors: set[int] = set()

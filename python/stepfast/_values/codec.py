@@ -1,4 +1,4 @@
-"""`Codec`: how the instances of one class are taken apart and rebuilt."""
+"""`Codec`: takes the instances of one class apart, for the encoder."""
 
 import enum
 from collections.abc import Callable
@@ -9,7 +9,7 @@ from .errors import DecodeError
 
 
 class Label(enum.Enum):
-    """The meaning of a content's parts in the path of an error message."""
+    """The kind of labels that the parts of an object get in the path of an error message."""
 
     NONE = enum.auto()  # parts of the object itself
     ITEMS = enum.auto()  # items, by index
@@ -20,14 +20,14 @@ class Label(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Codec:
-    """Takes instances of one class apart.
+    """A description of how instances of one class are taken apart.
 
     Attributes:
-        code: The code of the extension.
-        reduce: Returns the content: a new list of the object's parts, or a plain value. Raises
-            `NotRecordable` if the object cannot be recorded.
-        label: The meaning of the parts.
-        offset: The number of parts before the labelled ones.
+        code: The code of the MessagePack extension.
+        reduce: A function that returns the content of an object: a new list of the object's parts, or a plain
+            value. Raises `NotRecordable` if the object cannot be recorded.
+        label: The kind of labels of the parts.
+        offset: The number of parts without labels, which come first.
         is_unordered: Whether the order of the parts has no meaning. Such parts are recorded sorted, so that
             equal values have equal bytes.
         is_raw: Whether `reduce` returns the bytes of the extension.
@@ -45,14 +45,15 @@ class ClassFinder(Protocol):
     """Finds classes while a value is decoded."""
 
     def find(self, name: str) -> type:
-        """Returns the class of that name, or raises `DecodeError`."""
+        """Returns the class with this recorded name, or raises `DecodeError`."""
         ...
 
 
-# The functions that users registered for their own classes: one takes apart, one rebuilds.
+# The two functions that a program has registered for each of its own classes. The first takes an instance
+# apart, the second rebuilds it.
 own_codecs: Final[dict[type, tuple[Callable[[Any], object], Callable[[Any], object]]]] = {}
 
-# Rebuilds a value from the content of an extension, or from its bytes.
+# A function that rebuilds a value from the content of an extension, or from its bytes.
 ContentReader = Callable[[Any, ClassFinder], object]
 BytesReader = Callable[[bytes], object]
 
@@ -63,7 +64,8 @@ def derives_from(cls: type, base: type) -> bool:
 
 
 def require_subclass(cls: type, base: type | tuple[type, ...], kind: str) -> None:
-    """Checks that a class still is what it was when the value was recorded.
+    """Checks that a class still derives from `base`, as when the value was recorded. `kind` describes `base`
+    in the message.
 
     Raises:
         DecodeError: The class is no subclass of `base`.

@@ -1,7 +1,7 @@
 """The codes of the MessagePack extensions. Databases contain them: no code may change or be reused.
 
-The bytes of every extension are one MessagePack value, described beside the code. `class` stands for the name
-of a class: `module:qualname`, or the name under which it was registered.
+The bytes of every extension are one MessagePack value, which the comment beside the code describes. `class`
+stands for the name of a class: `module:qualname`, or the name under which the class was registered.
 """
 
 from typing import Final

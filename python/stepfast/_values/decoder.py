@@ -13,16 +13,17 @@ from .registry import RAW_READERS, READERS
 def decode(data: bytes | bytearray | memoryview, hint: object = None) -> Any:
     """Returns the value that was given to `encode`.
 
-    Imports the modules of the classes that the value names, and no other modules. The bytes are trusted as
-    far as the database that they come from.
+    Imports the modules of the classes that the value names, and no other modules. So decode only bytes from a
+    source that may import modules, such as the program's own database.
 
     Args:
         data: The bytes that `encode` returned, or any MessagePack value without extensions.
-        hint: The type annotation of the value's destination. It never changes the type of a value. It only
+        hint: A type annotation for the value; None by default. It never changes the type of a value, and only
             helps to find classes that have moved since the value was recorded.
 
     Raises:
-        DecodeError: The bytes are no value, or name a class that is not found or has changed too much.
+        DecodeError: The bytes are no encoded value, or name a class that is not found or has changed too
+            much.
     """
     try:
         return unpackb(data, ext_hook=_read_extension, option=ANY_KEYS)
@@ -31,7 +32,7 @@ def decode(data: bytes | bytearray | memoryview, hint: object = None) -> Any:
 
 
 class Reader:
-    """Reads one value, and keeps the exception of a failed read, because the library does not pass on
+    """A reader of one value. It keeps the exception of a failed read, because the library does not pass on
     exceptions of hooks."""
 
     def __init__(self, hint: object = None) -> None:
@@ -39,7 +40,7 @@ class Reader:
         self.failure: Exception | None = None
 
     def read(self, data: bytes | bytearray | memoryview) -> Any:
-        """Returns the value; raises `DecodeError` if it cannot be read."""
+        """Returns the value. Raises `DecodeError` if the value cannot be read."""
         try:
             return unpackb(data, ext_hook=self.read_extension, option=ANY_KEYS)
         except ValueError as error:
@@ -53,11 +54,11 @@ class Reader:
             raise DecodeError(f"the bytes are no recorded value: {error}") from error
 
     def find(self, name: str) -> type:
-        """Returns the class of that name."""
+        """Returns the class with this recorded name."""
         return find(name, self.hint)
 
     def read_extension(self, code: int, data: bytes) -> object:
-        """Returns the value of an extension."""
+        """Returns the value of an extension, given its code and its bytes."""
         try:
             if (read_raw := RAW_READERS.get(code)) is not None:
                 return read_raw(data)
@@ -71,7 +72,7 @@ class Reader:
 
 
 class _PlainFinder:
-    """Finds classes without a hint."""
+    """A finder of classes by their recorded names alone, without a type annotation."""
 
     find = staticmethod(find)
 

@@ -1,4 +1,4 @@
-"""`encode`: encodes common values in one call of the library, all other values by codec."""
+"""`encode`: encodes common values in one call of the library, and all other values by their codecs."""
 
 from collections.abc import Callable
 from typing import Any, Final
@@ -15,7 +15,7 @@ def encode(value: object, *, path: str = "value") -> bytes:
 
     Args:
         value: The value to record. It is not changed, and must not change during the call.
-        path: The name of the value in error messages.
+        path: The name of the value in error messages; `value` by default.
 
     Raises:
         EncodeError: `decode` could not return an equal value. Nothing is recorded.
@@ -33,7 +33,8 @@ def encode(value: object, *, path: str = "value") -> bytes:
 
 
 class _NotSimpleError(TypeError):
-    """The library cannot write the value by itself; `encode_carefully` finds the reason."""
+    """The library cannot write the value by itself. Then `encode_carefully` encodes the value or finds the
+    reason."""
 
 
 def _default_at_depth(inner_default: Callable[[Any], Ext]) -> Callable[[Any], Ext]:
@@ -58,7 +59,8 @@ def _too_deep(value: Any) -> Ext:
     raise _NotSimpleError
 
 
-# One function for each depth, so that the depth needs no state.
+# The hook for values that the library does not know. There is one function for each depth, so that the depth
+# needs no state.
 def _default_for_depth(depth: int) -> Callable[[Any], Ext]:
     default: Callable[[Any], Ext] = _too_deep
     for _ in range(depth):

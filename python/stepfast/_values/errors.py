@@ -11,7 +11,7 @@ DEFAULT_ADVICE: Final = (
 
 
 class EncodeError(Error, TypeError):
-    """A value cannot be recorded such that an equal value is read back. Its `code` is SF-0030.
+    """A value cannot be recorded in a way that an equal value is read back. The `code` is SF-0030.
 
     Attributes:
         path: The position in the value, such as `value.items[3].price`.
@@ -25,15 +25,15 @@ class EncodeError(Error, TypeError):
 
 
 class DecodeError(Error, ValueError):
-    """A recorded value cannot be read back by this program. Its `code` is SF-0031."""
+    """This program cannot read a recorded value. The `code` is SF-0031."""
 
     def __init__(self, message: str = "") -> None:
         super().__init__(message, "SF-0031")
 
 
 class NotRecordable(Exception):
-    """The reason why an object cannot be recorded. It becomes an `EncodeError` once the object's path is
-    known."""
+    """An object cannot be recorded, for the reason in the message. Becomes an `EncodeError` once the path of
+    the object is known."""
 
     def __init__(self, reason: str, advice: str = DEFAULT_ADVICE) -> None:
         super().__init__(reason)
@@ -58,5 +58,5 @@ def text_of(error: BaseException) -> str:
 
 
 def to_unicode(text: str) -> str:
-    """Returns the text with lone surrogates as backslash escapes."""
+    """Returns the text with lone surrogates replaced by backslash escapes."""
     return text.encode("utf-8", "backslashreplace").decode()

@@ -5,7 +5,8 @@ from typing import Any, Final
 
 import ormsgpack
 
-# Without OPT_NON_STR_KEYS, which writes enums, dates and UUIDs as text, and subclasses as their base.
+# Without OPT_NON_STR_KEYS, which writes keys that are enums, dates or UUIDs as text, and keys of a subclass
+# as its base.
 PACK_OPTIONS: Final = (
     ormsgpack.OPT_PASSTHROUGH_BIG_INT
     | ormsgpack.OPT_PASSTHROUGH_DATACLASS
@@ -15,14 +16,15 @@ PACK_OPTIONS: Final = (
     | ormsgpack.OPT_PASSTHROUGH_TUPLE
     | ormsgpack.OPT_PASSTHROUGH_UUID
 )
-# For maps whose keys were checked, and for reading.
+# The option for reading, and for writing maps whose keys were checked.
 ANY_KEYS: Final = ormsgpack.OPT_NON_STR_KEYS
 
-# The maximum nesting of extensions. The nesting of lists and dicts is limited by the library (255), and each
-# extension starts a new count.
+# The maximum nesting of extensions. The library limits the nesting of lists and dicts to 255; its count
+# starts again in each extension.
 MAX_DEPTH: Final = 100
 
-# Codes of byte strings. They are searched as ints, because `in` is many times slower with bytes.
+# MessagePack's codes of byte strings. They are ints, because a search with `in` is many times slower for
+# bytes.
 BIN8: Final = 0xC4
 _BIN16: Final = 0xC5
 _BIN32: Final = 0xC6
@@ -33,9 +35,10 @@ _CONTAINER_TYPES: Final = frozenset({list, dict})
 
 
 def contains_buffer(content: object, data: bytes) -> bool:
-    """Returns whether the library wrote a bytearray or a memoryview as bytes, which it does without notice.
+    """Returns whether the library wrote a bytearray or a memoryview as bytes. The library does so without an
+    error.
 
-    Callers need not check fewer than `MIN_BIN16_LENGTH` bytes without `BIN8` among them.
+    Callers need not check data that is shorter than `MIN_BIN16_LENGTH` and does not contain `BIN8`.
 
     Args:
         content: The value that was written.
@@ -47,7 +50,7 @@ def contains_buffer(content: object, data: bytes) -> bool:
         return True
     level: list[Any] = [content] if type(content) in _CONTAINER_TYPES else []
     while level:
-        # the garbage collector's view of containers is many times faster than a walk
+        # `get_referents` is many times faster than a walk through the containers
         parts = gc.get_referents(*level)
         kinds = set(map(type, parts))
         if not kinds.isdisjoint(_BUFFER_TYPES):
@@ -59,7 +62,7 @@ def contains_buffer(content: object, data: bytes) -> bool:
 
 
 def sorted_array(parts: list[bytes]) -> bytes:
-    """Returns an array of encoded parts, sorted by their bytes."""
+    """Returns the encoded array of parts that are encoded already, sorted by their bytes."""
     count = len(parts)
     if count < 16:
         header = bytes((0x90 | count,))

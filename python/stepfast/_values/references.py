@@ -13,8 +13,8 @@ MAIN_MODULES: Final = ("__main__", "__mp_main__")
 
 class_of_name: Final[dict[str, type]] = {}
 name_of_class: Final[dict[type, str]] = {}
-# The module and attribute of each class that was found. The classes themselves are not kept, because modules
-# may define new ones under the same name.
+# The module and attribute of each class that was found, by its recorded name. The classes themselves are not
+# kept, because modules may define new classes under the same name.
 _top_level_classes: Final[dict[str, tuple[str, str]]] = {}
 
 
@@ -73,12 +73,12 @@ def _importable_name(main: ModuleType) -> str:
 
 
 def find(name: str, hint: object = None) -> type:
-    """Returns the class of that name; imports its module if necessary, and no other module.
+    """Returns the class with this recorded name. Imports its module if necessary, and no other module.
 
     Args:
         name: The name that `name_of` returned, perhaps in another process.
-        hint: A type annotation. A class that is not at the location of its name is searched in the modules of
-            the classes that the annotation mentions.
+        hint: A type annotation; None by default. A class that is not at the location of its name is searched
+            in the modules of the classes that the annotation mentions.
 
     Raises:
         DecodeError: No such class is found.

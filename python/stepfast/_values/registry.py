@@ -1,4 +1,4 @@
-"""Finds the codec of a class, and registers codecs of users with `register`."""
+"""Finds the codec of a class. With `register`, programs add codecs of their own."""
 
 import enum
 import functools
@@ -122,19 +122,21 @@ def register(
     name: str | None = None,
     aliases: Iterable[str] = (),
 ) -> Any:
-    """Registers how values of a class are recorded, or only under which name.
+    """Registers two functions by which values of a class are recorded, or only names of the class.
 
-    Applies to exactly this class, not to its subclasses. Call it when the module of the class is imported, so
-    that every worker has it before it reads values. `@register` and `@register(name=...)` work as decorators.
+    The registration applies to exactly this class, not to its subclasses. Call `register` in the module of
+    the class, so that every worker has registered the class before it reads values. `@register` and
+    `@register(name=...)` work as decorators.
 
     Args:
         cls: The class.
-        encode: Converts an instance to a value that can be recorded.
-        decode: Rebuilds an equal instance from that value. Give both functions, or neither for a class that
-            can be recorded without them and only gets names.
-        name: The stable name under which the class is recorded, instead of `module:qualname`. The class may
-            then be moved, renamed, or local.
-        aliases: Names under which the class was recorded earlier, such as `shop.models:Order`.
+        encode: A function that converts an instance to a value that can be recorded. None by default.
+        decode: A function that rebuilds an equal instance from that value. None by default. Give both
+            functions, or neither for a class that can be recorded without them and only gets names.
+        name: The stable name under which the class is recorded; `module:qualname` by default. A class with a
+            stable name may be moved, renamed, or local to a function.
+        aliases: Names under which the class was recorded earlier, such as `shop.models:Order`. None by
+            default.
 
     Raises:
         InvalidArgument: The class is built in, has another codec or name already, or a name is taken.

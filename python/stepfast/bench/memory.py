@@ -16,10 +16,10 @@ from stepfast.bench.messages import receive, send
 from stepfast.bench.tally import Tally, bytes_written, memory_bytes
 from stepfast.bench.workflows import add_flush_counts, counting
 
-#: The figures by their names, and the row.
+#: The figures of a measurement by their names, and its row of the table.
 Measurement: TypeAlias = tuple[dict[str, float], dict[str, Any]]
 
-#: The number of executions that are started at a time, if the burst itself is not measured.
+#: The number of executions that are started at a time, unless the burst itself is measured.
 STARTS_PER_SLICE = 100
 
 
@@ -51,7 +51,7 @@ class Gate:
         self._is_open.set()
 
 
-#: The gate of the measurement, once there is one.
+#: The gate of the measurement; empty before the measurement creates it.
 _gates: list[Gate] = []
 
 
@@ -85,7 +85,7 @@ async def measure_blocked(url: str, few: int, many: int) -> Measurement:
     Args:
         url: The URL of the store.
         few: The number of waiting executions before the growth is measured.
-        many: The number of waiting executions after it.
+        many: The number of waiting executions after the growth was measured.
     """
     gate = Gate()
     _gates[:] = [gate]
@@ -111,7 +111,8 @@ async def measure_blocked(url: str, few: int, many: int) -> Measurement:
         with add_flush_counts(row, engine):
             begun = time.perf_counter()
             await start_up_to(few)
-            # present garbage must not hide growth when it is freed; later garbage counts
+            # present garbage is freed first, because it would hide growth if it were freed later; garbage of
+            # the measured executions counts
             gc.collect()
             memory_before = memory_bytes("VmRSS")
             await start_up_to(many)
@@ -127,8 +128,8 @@ async def measure_blocked(url: str, few: int, many: int) -> Measurement:
 
 
 class Heartbeat:
-    """A task that sleeps for a millisecond at a time. The longest of its sleeps shows how long other code has
-    blocked the event loop."""
+    """A task that sleeps for a millisecond at a time. Its longest sleep shows how long other code has blocked
+    the event loop."""
 
     def __init__(self) -> None:
         self._longest_seconds = 0.0
@@ -147,15 +148,15 @@ class Heartbeat:
 
     async def end(self) -> float:
         """Ends the task. Returns the longest sleep, in milliseconds."""
-        # the current sleep counts
+        # waits until the current sleep has ended, which counts too
         await asyncio.sleep(0.01)
         self._task.cancel()
         return 1000 * self._longest_seconds
 
 
 class Collections:
-    """A context manager that times the passes of Python's garbage collector. Settings of the collector remain
-    as they are."""
+    """A context manager that times the passes of Python's garbage collector. It changes no settings of the
+    collector."""
 
     def __init__(self) -> None:
         #: The time of the longest pass, in milliseconds.
@@ -178,7 +179,7 @@ class Collections:
 
 
 class InFlightCounter:
-    """A counter of workflows between their start and their result. Each caller enters it as a context
+    """A counter of workflows between their start and their result. Each caller uses the counter as a context
     manager."""
 
     def __init__(self) -> None:

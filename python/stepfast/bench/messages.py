@@ -14,7 +14,8 @@ def send(**message: Any) -> None:
 
 
 def receive() -> dict[str, Any]:
-    """Waits for a message of the program, and returns the message. At the end of the input this process ends.
+    """Waits for a message of the program, and returns the message. If the program has closed the input, ends
+    this process.
 
     The wait blocks the thread and its event loop. No measurement runs during the wait.
     """

@@ -1,8 +1,8 @@
-"""`bench payload`: a workflow of seven steps that return 1 byte to 1 MB, and one whose single step returns
-the same bytes at once.
+"""`bench payload`: a workflow of seven steps that return 1 byte to 1 MB, and a workflow whose single step
+returns the same bytes at once.
 
 The random data is created before the clock starts, so only the engine is timed. The program requests one run
-at a time, and takes measurements of its own in between.
+at a time, and makes measurements of its own between the runs.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ SIZES = [10**i for i in range(7)]
 
 #: The values that the steps of the next run return.
 _step_values: list[bytes] = []
-#: The time of the call that has started that run, in seconds.
+#: The time of the call that has started the run, in seconds.
 _called_at = 0.0
 
 
@@ -46,7 +46,7 @@ def time_seven_steps(call: Step[[int], bytes]) -> list[float]:
         begun = clock()
         value = call(i)
         times.append(1000 * (clock() - begun))
-        # in a first run both are the same object, so the comparison takes no time
+        # in a first run both values are the same object, so the comparison takes no time
         if value != _step_values[i]:
             raise AssertionError(f"step {i} did not return its {SIZES[i]} bytes")
     return times
@@ -78,14 +78,14 @@ def run_batched_step() -> list[float]:
     return times
 
 
-#: The workflows by the names of their arms, which the program sends.
+#: The workflows that are compared, by the names under which the program requests them.
 ARMS: dict[str, Workflow[[], list[float]]] = {
     arm.name: arm for arm in (run_ordinary_steps, run_durable_steps, run_speculative_steps, run_batched_step)
 }
 
 
 def main(url: str) -> None:
-    """Runs the requested arms, until the program closes the input."""
+    """Runs the requested workflows, until the program closes the input."""
     with Engine(url) as engine:
         send(ready=True)
         while True:
@@ -93,10 +93,11 @@ def main(url: str) -> None:
 
 
 def measure_run(engine: Engine, arm: Workflow[[], list[float]]) -> dict[str, Any]:
-    """Runs an arm once. Returns the times in milliseconds.
+    """Runs the workflow `arm` once. Returns the times in milliseconds.
 
-    `made` is the time for creating the data, and `begin` that from the call to the first line of code.
-    `steps` has the time of each step, and `total` is the time from the call to the durable output.
+    `made` is the time for creating the data. `begin` is the time from the call to the first line of the
+    workflow's code. `steps` has the time of each step. `total` is the time from the call to the durable
+    output.
     """
     global _called_at
     begun = time.perf_counter()

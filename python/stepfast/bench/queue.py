@@ -18,7 +18,7 @@ ONE_BY_ONE_WORKFLOWS = 200
 
 
 class RunCounter:
-    """A counter of workflows that have begun in this process. At most one task may wait for it."""
+    """A counter of workflows that have begun in this process. At most one task may wait for a count."""
 
     def __init__(self) -> None:
         self.count: int = 0
@@ -44,7 +44,7 @@ _run_counter = RunCounter()
 
 @workflow(name="queued")
 async def record_begin(n: int) -> int:
-    """Counts the workflow, and returns the time in microseconds."""
+    """Counts the workflow, and returns the present time in microseconds."""
     _run_counter.increment()
     return time.time_ns() // 1000
 
@@ -73,13 +73,13 @@ class Parameters:
 
 
 def main(**parameters: Any) -> None:
-    """Runs one combination, and sends its rows."""
+    """Runs one combination of parameters, and sends its rows of the table."""
     asyncio.run(measure(Parameters(**parameters)))
 
 
 async def measure(parameters: Parameters) -> None:
-    """Enqueues workflows and runs them: first one after the other, then both at the same time, then one
-    workflow at a time."""
+    """Measures three times. First enqueues all workflows before the engine runs them. Then enqueues and runs
+    them at the same time. At last runs one workflow at a time."""
     queues = [Queue(f"bench {n}", concurrency=parameters.limit) for n in range(parameters.queues)]
     async with AsyncEngine(parameters.url, queues=queues) as engine:
         queued_workflows = [record_begin.options(queue=queue) for queue in queues]
@@ -145,8 +145,8 @@ async def wait_for_ends(engine: AsyncEngine) -> None:
 
 
 async def run_one(engine: AsyncEngine, queued_workflow: QueuedWorkflow) -> tuple[float, float]:
-    """Runs one workflow. Returns the times from the call to its beginning, and to its result, in
-    milliseconds."""
+    """Runs one workflow. Returns the time from the call to the beginning of the workflow, and the time from
+    the call to its result, in milliseconds."""
     begun, called_at = time.perf_counter(), time.time_ns() // 1000
     began_at = await engine.run(queued_workflow, 0)
     return max(began_at - called_at, 0) / 1000, 1000 * (time.perf_counter() - begun)

@@ -40,7 +40,7 @@ class Tally:
                 print(f"a workflow failed: {message}", file=sys.stderr, flush=True)
 
     def row(self, seconds: float) -> dict[str, Any]:
-        """Returns the row of the run.
+        """Returns the row of the table that summarizes the run.
 
         Args:
             seconds: The duration of the whole run.

@@ -2,10 +2,11 @@
 
 Concurrent callers start the workflows. The callers are tasks of one event loop, or threads.
 
-Each workflow has a number, and each of its steps adds one. The caller compares the output, which proves that
-the output is that of the caller's own workflow.
+Each workflow has a number, and each of its steps adds one to it. The caller compares the output with the
+expected number, and so proves that the output belongs to its own workflow.
 
-Names that end in `_here` are for callers that are threads: their workflows and steps are sync.
+Functions whose names end in `_here` are for callers that are threads. Workflows and steps with such names are
+sync.
 
 Recorded names (`name=…`) never change, because their lengths are a part of the measured bytes.
 """
@@ -53,7 +54,7 @@ def counting_here(n: int, steps: int) -> int:
     return n
 
 
-#: Random bytes of which every value is a slice, so that values cannot be compressed.
+#: Random bytes, of which every value is a slice. They are random so that values cannot be compressed.
 _random_bytes = b""
 
 
@@ -107,8 +108,8 @@ class Parameters:
 
     Args:
         url: The URL of the store.
-        mode: `start`, which returns a handle, then a wait for the result; or `run`, which does both in one
-            call.
+        mode: The calls that a caller makes for each workflow. `start` means `engine.start`, then a wait for
+            the result of the handle. `run` means `engine.run`, which does both in one call.
         concurrency: The number of callers.
         is_threads: Whether the callers are threads that run sync workflows, not tasks.
         steps: The number of steps in a workflow.
@@ -127,7 +128,8 @@ class Parameters:
 
     @property
     def max_running(self) -> int:
-        """The number of slots, larger than that of callers, so that no execution waits for a slot."""
+        """The number of slots of the engine. It is larger than the number of callers, so that no execution
+        waits for a slot."""
         return max(self.concurrency, 10_000) + 1
 
     @property
@@ -147,7 +149,7 @@ class Parameters:
 
 
 def main(**parameters: Any) -> None:
-    """Runs one combination, and sends its row."""
+    """Runs one combination of parameters, and sends its row of the table."""
     global _random_bytes
     combination = Parameters(**parameters)
     if combination.size is not None:
@@ -190,7 +192,7 @@ async def measure_tasks(parameters: Parameters) -> dict[str, Any]:
 
 
 async def drive(engine: AsyncEngine, parameters: Parameters, callers: int, tally: Tally) -> None:
-    """Runs `callers` tasks, until all workflows of the tally have ended."""
+    """Runs `callers` tasks, which call workflows, until all workflows of the tally have ended."""
     async with asyncio.TaskGroup() as group:
         for _ in range(callers):
             group.create_task(call(engine, parameters, tally))
@@ -253,7 +255,7 @@ def drive_here(engine: Engine, parameters: Parameters, callers: int, tally: Tall
 
 
 def call_here(engine: Engine, parameters: Parameters, tally: Tally) -> None:
-    """Runs one caller in this thread; see `call`."""
+    """Runs one caller in this thread, as `call` does in a task."""
     clock, durations, is_run = time.perf_counter, tally.took, parameters.mode == "run"
     for n in tally.numbers:
         begun = clock()

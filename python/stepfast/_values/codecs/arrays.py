@@ -38,8 +38,8 @@ def codec_of(cls: type) -> Codec | None:
     return Codec(codes.NUMPY_SCALAR, _reduce_text if issubclass(cls, numpy.character) else _reduce_scalar)
 
 
-# The header of an array of four items, of which the first is a byte string with a length of four bytes. The
-# data then start at a fixed offset, so that they can be read through a view.
+# The MessagePack header of an array of four items whose first item is a byte string with a length of four
+# bytes. With this header the data start at a fixed offset, so a view can read them.
 _HEADER: Final = b"\x94\xc6"
 _DATA_OFFSET: Final = len(_HEADER) + 4
 
@@ -56,8 +56,8 @@ def _describe_dtype(dtype: Any) -> Any:
 
 
 def _type_chars(dtype: Any) -> list[Any]:
-    """Returns the type characters, in which equal dtypes may differ: `long` and `longlong` of the same
-    size."""
+    """Returns the type characters of a dtype. Equal dtypes may differ in them, such as `long` and `longlong`
+    of the same size."""
     names: tuple[str, ...] = dtype.names or ()
     return [_type_chars(dtype[name]) for name in names] or [dtype.base.char]
 
@@ -88,7 +88,7 @@ def _reduce_array(value: Any) -> bytes:
     order = "F" if value.flags.f_contiguous and not value.flags.c_contiguous else "C"
     rest = packb([described, list(value.shape), order])
     flat = numpy.ascontiguousarray(value.T if order == "F" else value).reshape(-1)
-    # viewed as bytes, because times have no buffer; the view costs no copy
+    # viewed as bytes, because arrays of times have no buffer interface; a view makes no copy
     data = flat.view(numpy.uint8).data if value.nbytes else b""
     return b"".join((_HEADER, value.nbytes.to_bytes(4, "big"), data, rest[1:]))
 

@@ -10,7 +10,7 @@ from ..references import name_of
 
 
 def enum_codec(cls: type[enum.Enum]) -> Codec:
-    """Returns the codec of an enum, which records members by name.
+    """Returns the codec of an enum class. It records members by name.
 
     The values and the order of the members may change without harm to recorded values.
     """
@@ -33,7 +33,7 @@ def enum_codec(cls: type[enum.Enum]) -> Codec:
 
 
 def read_enum(content: list[str], finder: ClassFinder) -> enum.Enum:
-    """Returns the enum member of that name."""
+    """Returns the enum member with the recorded name."""
     name, member = content
     cls = finder.find(name)
     require_subclass(cls, enum.Enum, "Enum")
@@ -41,7 +41,7 @@ def read_enum(content: list[str], finder: ClassFinder) -> enum.Enum:
 
 
 def read_flag(content: list[Any], finder: ClassFinder) -> enum.Flag:
-    """Returns the flag with the named members, and with bits that have no name."""
+    """Returns the flag that combines the recorded members and the recorded bits without a name."""
     name, bits, *members = content
     cls = finder.find(name)
     require_subclass(cls, enum.Flag, "Flag")
@@ -65,5 +65,5 @@ CLASS_CODEC = Codec(codes.CLASS, name_of)
 
 
 def read_class(content: str, finder: ClassFinder) -> type:
-    """Returns the class of that name."""
+    """Returns the class with the recorded name."""
     return finder.find(content)

@@ -15,22 +15,24 @@ from ..codec import ClassFinder, Codec, Label, derives_from
 from ..errors import DecodeError, NotRecordable, type_name
 from ..references import name_of
 
-# State of an instance besides its fields, by section: attributes that are no fields, fields without a value,
-# and pydantic's private attributes, extra fields and names of fields that were set.
+# The state of an instance besides its fields, by the name of a section. The sections are attributes that are
+# no fields, fields without a value, and, for pydantic, private attributes, extra fields and names of fields
+# that were set.
 Extra = dict[str, Any]
 
 _new_tuple: Final[Any] = vars(tuple)["__new__"]
-# does not call a `__getattr__`, which may compute missing attributes
+# reads an attribute without calling a `__getattr__`, which may compute missing attributes
 _get_attribute: Final = object.__getattribute__
 _UPGRADE_METHOD: Final = "__stepfast_upgrade__"
 _IGNORED_ATTRIBUTES: Final = frozenset({"__orig_class__", "__weakref__", "_attrs_cached_hash"})
 
 
 class Shape:
-    """Takes the instances of one class apart, and rebuilds them without their constructor.
+    """A description of one class with fields. It takes instances apart, and rebuilds them without their
+    constructor.
 
-    A constructor may check, compute or count, as it did when the value was created. The rebuilt instance has
-    the recorded state.
+    A constructor may check, compute or count, and has done so when the original instance was created. The
+    rebuilt instance has the recorded state.
 
     Attributes:
         cls: The class.
@@ -155,7 +157,7 @@ class NamedTupleShape(Shape):
 class StructShape(Shape):
     """The shape of a msgspec struct.
 
-    Only the constructor creates an instance. It checks nothing, and fills in defaults.
+    Only its constructor creates an instance. The constructor checks no values, and fills in defaults.
     """
 
     def __init__(self, cls: Any) -> None:
@@ -184,7 +186,7 @@ class ModelShape(Shape):
         super().__init__(cls, list(infos), defaults)
         self.is_direct = True
         self.slots: list[str] = []
-        # a RootModel has neither of them, which only the class shows
+        # a RootModel has no such attributes: only a look at the class shows that
         static = inspect.getattr_static(cls, "__pydantic_extra__")
         self.has_extra: bool = isinstance(static, MemberDescriptorType)
         self.private_attributes: dict[str, Any] = cls.__private_attributes__
@@ -303,7 +305,8 @@ def shape_of(cls: Any) -> Shape | None:
 
 
 def is_subclass_of(cls: type, module: str, name: str) -> bool:
-    """Returns whether a class derives from one of an optional library, which is not imported for this."""
+    """Returns whether a class derives from the class `name` of the module `module`. The module, of an
+    optional library, is not imported for this."""
     base = getattr(sys.modules.get(module), name, None)
     return base is not None and issubclass(cls, base)
 
@@ -321,7 +324,8 @@ def object_codec(cls: type, shape: Shape) -> Codec:
 
 
 def read_object(content: list[Any], finder: ClassFinder) -> object:
-    """Rebuilds an object. Fields added to the class since it was recorded get their defaults.
+    """Rebuilds an object. Fields that were added to the class after the object was recorded get their
+    defaults.
 
     Raises:
         DecodeError: The class no longer has a recorded field, has a new field without a default, or has no

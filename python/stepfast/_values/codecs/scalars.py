@@ -66,7 +66,7 @@ PATH_CLASSES: Final[dict[str, type[pathlib.PurePath]]] = {
 
 def _reduce_path(value: pathlib.PurePath) -> list[str]:
     text = str(value)
-    # for example malformed Windows paths such as //://
+    # some paths, for example malformed Windows paths such as //://, do not equal the path made of their text
     if isinstance(value, pathlib.PureWindowsPath) and type(value)(text) != value:
         raise NotRecordable("its text makes another path", "record its parts: path.parts")
     return [type(value).__name__, text]

@@ -1,1 +1,1 @@
-"""Exceptions: how they are recorded, as failures and as values, and rebuilt."""
+"""The encoding and decoding of exceptions, as failures and as values."""

@@ -1,4 +1,4 @@
-"""Codec of exceptions as values: a list of nodes. See `stepfast._values.exceptions.nodes`."""
+"""The codec of exceptions that are values, or parts of values. See `stepfast._values.exceptions.nodes`."""
 
 from typing import Any, Final
 

@@ -2,9 +2,10 @@
 
 The bytes are a plain map that begins like a failure of the engine (`kind`, `message`, `causes`), so that
 every language can read the failure. `python` is an array with a map for each exception: `kind`, `message`,
-`links` (see stepfast._values.exceptions.nodes), `notes` if there are any, `bases`, the names of the classes
-from which its class derives, unless the class is built in, and `value`, the separate encoding of the
-exception's node, if an exception of its class can be made again.
+`links` (see stepfast._values.exceptions.nodes), `notes`, `bases` and `value`. `notes` is missing if there are
+none. `bases` has the names of the classes from which the exception's class derives; it is missing if the
+class is built in. `value` is the separate encoding of the exception's node; it is missing if no exception of
+the class can be made again.
 """
 
 import contextlib
@@ -25,8 +26,8 @@ def encode_exception(error: BaseException) -> bytes:
     """Returns the bytes of an exception, with its causes and notes. Every exception can be encoded.
 
     An exception that holds something that cannot be recorded, such as a connection, is recorded by its class,
-    its text and the rest of its attributes. An exception whose class cannot be found or made again, because
-    it is local for example, is decoded as a `RemoteError`.
+    its text and the rest of its attributes. If the class cannot be found again, for example because it is
+    local to a function, or if no instance can be made, the exception is decoded as a `RemoteError`.
 
     Args:
         error: The exception. It is not changed.
@@ -95,7 +96,7 @@ def _record_node(error: BaseException, links: Links) -> dict[str, object]:
         recorded["notes"] = [to_unicode(str(note)) for note in cast("list[object]", notes)]
     if type(error).__module__ != "builtins" and (bases := _bases(error)):
         recorded["bases"] = bases
-    # an error here must not lose the failure itself
+    # an error in the rest of this block must not prevent the recording of the failure itself
     with contextlib.suppress(Exception):
         recorded["value"] = _encode_node(error)
     return recorded
@@ -107,7 +108,7 @@ def _bases(error: BaseException) -> list[str]:
 
 
 def _encode_node(error: BaseException) -> bytes:
-    """Returns the encoded node of an exception, complete or in part."""
+    """Returns the encoded node of an exception, with all of its state or with the recordable part."""
     try:
         return encode(node_of(error))
     except (EncodeError, NotRecordable):

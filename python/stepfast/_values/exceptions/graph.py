@@ -5,12 +5,14 @@ from typing import Any, cast
 
 from .remote_error import RemoteError
 
-#: The links of an exception, as indexes of the graph: cause, context, whether the context is hidden, members.
+#: The links of an exception: the index of the cause, that of the context, whether the context is hidden, and
+#: the indexes of the members.
 Links = list[Any]
 
 
 def graph_of(error: BaseException) -> list[tuple[BaseException, Links]]:
-    """Returns the exception and all exceptions linked to it, each with its links."""
+    """Returns a list of the exception and all exceptions linked to it, each with its links. The exception
+    itself is first."""
     found = [error]
     indexes = {id(error): 0}
 
@@ -36,7 +38,7 @@ def graph_of(error: BaseException) -> list[tuple[BaseException, Links]]:
 
 
 def members_of(error: BaseException) -> tuple[BaseException, ...]:
-    """Returns the members of an exception group, or of the `RemoteError` of one."""
+    """Returns the members of an exception group, or of a `RemoteError` that stands for a group."""
     if not isinstance(error, (BaseExceptionGroup, RemoteError)):
         return ()
     members: Any = cast("Any", error).exceptions
@@ -50,12 +52,13 @@ def assemble(
 
     Args:
         links: The links of every node.
-        make: Rebuilds the exception of a node, given by its index, with its members.
+        make: A function that rebuilds the exception of a node. Its arguments are the index of the node and
+            the members.
     """
     made: dict[int, BaseException] = {}
     for index, (cause, context, is_context_hidden, _) in enumerate(links):
         error = _exception_at(index, links, make, made)
-        # plain assignment would fail if the class is frozen
+        # plain assignment would fail if the class of the exception is frozen
         for name, linked in (("__cause__", cause), ("__context__", context)):
             found = None if linked is None else _exception_at(linked, links, make, made)
             object.__setattr__(error, name, found)
@@ -69,8 +72,8 @@ def _exception_at(
     make: Callable[[int, tuple[BaseException, ...]], BaseException],
     made: dict[int, BaseException],
 ) -> BaseException:
-    """Returns the exception of a node, and rebuilds it once. A function within `assemble` would create a
-    reference cycle."""
+    """Returns the exception of a node. Rebuilds each exception only once. This is no inner function of
+    `assemble`, because that would create a reference cycle."""
     if index not in made:
         members = tuple(_exception_at(member, links, make, made) for member in links[index][3])
         made[index] = make(index, members)

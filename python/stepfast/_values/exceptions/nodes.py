@@ -1,13 +1,14 @@
-"""Nodes: exceptions taken apart, without the exceptions linked to them.
+"""Nodes: the parts of single exceptions, without the exceptions linked to them.
 
 An exception and all exceptions linked to it are recorded as a list of nodes, which refer to each other by
 index. The first node is the exception itself. A node is the array `class, map with args and slots, map of
-attributes, links`; links are the array `cause, context, whether the context is hidden, members of a group`.
-A node without the first map has in the second one the `content` that a codec has made of the exception, or
-what is recorded of an exception that could be recorded only in `part`.
+attributes, links`; links are the array `cause, context, whether the context is hidden, members of a group`. A
+node may have no map with args and slots. Then the map of attributes contains one item. The item `content` is
+the content that a codec has made of the exception. The item `part` is the recorded part of an exception that
+could be recorded only in part.
 
 Exceptions are rebuilt without calling their constructors, whose parameters need not match `args`. Tracebacks
-are not recorded, nor is the object on which an `AttributeError` missed an attribute.
+are not recorded, and neither is the object without the attribute that an `AttributeError` reports.
 """
 
 from collections.abc import Callable
@@ -47,15 +48,15 @@ def node_of(error: BaseException) -> list[Any]:
 
 
 def lossy_node_of(error: BaseException, is_recordable: Callable[[Any], bool]) -> list[Any]:
-    """Returns the node of an exception that cannot be recorded as it is, without its links: its class, its
-    text, and those parts that can be recorded.
+    """Returns the node of an exception that cannot be recorded as a whole, without its links. The node has
+    the exception's class, its text, and its recordable parts.
 
     Args:
         error: The exception.
         is_recordable: Whether a value can be recorded.
 
     Raises:
-        NotRecordable: No instance of its class can be made.
+        NotRecordable: No instance of the exception's class can be made.
     """
     cls = type(error)
     if is_validation_error(cls):

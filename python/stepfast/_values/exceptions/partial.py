@@ -1,8 +1,9 @@
-"""Exceptions that can be recorded only in part: those that hold a connection or a response of a library.
+"""Exceptions that can be recorded only in part, for example because they hold a connection or a response of a
+library.
 
-They come back as instances of their class, made without its constructor, with the recorded text, arguments
-and attributes. Code that reads another attribute gets an `AttributeError` with advice. For that, and because
-a `__str__` may read missing attributes, the instances belong to a hidden subclass of their class.
+Such an exception is rebuilt without its constructor, with the recorded text, arguments and attributes. Code
+that reads another attribute gets an `AttributeError` with advice. For this error, and because a `__str__` may
+read missing attributes, the rebuilt exception is an instance of a hidden subclass of its class.
 """
 
 import abc
@@ -18,9 +19,10 @@ from .state import make_exception, state_of
 
 #: The key of a node's attributes for an exception that was recorded in part.
 PART: Final = "part"
-#: The attribute of an instance of a hidden subclass.
+#: The attribute with the `Part` of an instance of a hidden subclass.
 _MARK: Final = "__stepfast_part__"
-#: The attributes of objects that exceptions of libraries hold, and of which they record these.
+#: The classes of objects that exceptions of libraries hold. The attributes beside a class are recorded in
+#: place of the object.
 _STAND_IN_ATTRIBUTES: Final[dict[str, tuple[str, ...]]] = {
     "httpx:Request": ("method",),
     "httpx:Response": ("status_code",),
@@ -31,7 +33,7 @@ _STAND_IN_ATTRIBUTES: Final[dict[str, tuple[str, ...]]] = {
     "requests.models:Response": ("status_code", "reason", "url", "encoding"),
 }
 _PLAIN_TYPES: Final = (type(None), bool, int, float, str)
-#: The hidden subclasses, by their class.
+#: The hidden subclasses, by the class from which each derives.
 _hidden_subclasses: Final[dict[type, type]] = {}
 
 
@@ -40,7 +42,7 @@ class Part:
     """The marker of an object that was recorded in part.
 
     Attributes:
-        text: Its text.
+        text: The text of the object.
         missing: The names of the attributes that could not be recorded.
     """
 
@@ -54,7 +56,7 @@ def part_of(value: object) -> Part | None:
 
 
 def partial_node(error: BaseException, is_recordable: Callable[[Any], bool]) -> list[Any]:
-    """Returns the node of an exception, with those attributes that can be recorded.
+    """Returns the node of an exception, with the attributes that can be recorded.
 
     Args:
         error: The exception.
@@ -102,7 +104,7 @@ def read_partial_exception(
         try:
             found[name] = _read_stand_in(stand_in, finder)
         except Exception:
-            # its class is not there
+            # the class of the attribute's value is not found here
             missing = [*missing, name]
     return _make(cls, text, args, state, {**attributes, **found}, missing, members)
 
@@ -121,15 +123,16 @@ def _make(
 
 
 def _class_of(value: object) -> Any:
-    """Returns the class of an object, without the hidden subclass."""
+    """Returns the class of an object. For an instance of a hidden subclass, returns the class from which that
+    one derives."""
     cls = type(value)
     return cls if part_of(value) is None else cls.__mro__[1]
 
 
 def _reduce_stand_in(value: object) -> list[Any] | None:
-    """Returns the parts of an object in an exception that can be recorded.
+    """Returns the recordable parts of an object that an exception holds.
 
-    Returns None if its class is not one of the known stand-ins, or has no recordable name.
+    Returns None if the class of the object is not in `_STAND_IN_ATTRIBUTES`, or has no recordable name.
     """
     part = part_of(value)
     cls = _class_of(value)
@@ -158,7 +161,7 @@ def _hidden_subclass(cls: type[Any]) -> type[Any]:
     """Returns the subclass whose instances stand for instances of a class that were recorded in part.
 
     Raises:
-        NotRecordable: The class notices when a subclass is made of it.
+        NotRecordable: The class runs code of its own when a subclass of it is made.
     """
     known = _hidden_subclasses.get(cls)
     if known is None:
@@ -183,7 +186,7 @@ def _make_hidden_subclass(cls: type[Any]) -> type[Any]:
         "__reduce__": _reduce_for_copies,
     }
     if f"{cls.__module__}:{cls.__qualname__}" in _STAND_IN_ATTRIBUTES:
-        # its property may take a missing body for one that was not read yet
+        # the class's own property `content` may mistake a missing body for a body that was not read yet
         namespace["content"] = property(_missing_body)
     made: type[Any] = metaclass(cls.__name__, (cls,), namespace)
     return made
@@ -194,7 +197,7 @@ def _missing_attribute(self: object, name: str) -> object:
     cls = type(self)
     part = part_of(self)
     text = f"{cls.__qualname__!r} object has no attribute {name!r}"
-    # a class with a `__getattr__` of its own may have any attribute
+    # an object whose class has a `__getattr__` of its own may have any attribute
     may_exist = hasattr(cls, name) or hasattr(cls.__mro__[1], "__getattr__")
     if part is not None and (name in part.missing or may_exist) and not name.startswith("__"):
         text += (
@@ -205,7 +208,8 @@ def _missing_attribute(self: object, name: str) -> object:
 
 
 def _missing_body(self: object) -> object:
-    """The property `content` of responses and requests. Its error leads to `__getattr__`."""
+    """The getter of the property `content` of responses and requests. It raises `AttributeError`, so Python
+    calls `__getattr__`."""
     raise AttributeError
 
 
@@ -219,7 +223,7 @@ def _exception_repr(self: object) -> str:
 
 
 def _reduce_for_copies(self: Any) -> tuple[Any, ...]:
-    """The `__reduce__` of hidden subclasses, by which `copy` and `pickle` rebuild an object."""
+    """The `__reduce__` of hidden subclasses. With it, `copy` and `pickle` rebuild an object."""
     cls = type(self).__mro__[1]
     if not issubclass(cls, BaseException):
         return _copy_stand_in, (cls, self.__dict__.copy())

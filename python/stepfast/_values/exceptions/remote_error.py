@@ -6,19 +6,20 @@ from ..errors import type_name
 
 
 class RemoteError(Error):
-    """Stands for an exception whose class cannot be found or made here. Its `code` is SF-0008.
+    """An exception in place of one whose class is not found here, or of which no instance can be made. The
+    `code` is SF-0008.
 
     Attributes:
-        kind: The name of its class.
-        message: Its text.
-        exceptions: Its members, if the exception was a group.
-        bases: The names of the classes from which its class derives, if they were recorded.
+        kind: The name of the original exception's class.
+        message: The text of the original exception.
+        exceptions: The members of the original exception, if it was a group.
+        bases: The names of the classes from which the original class derives, if they were recorded.
     """
 
     code = "SF-0008"
 
     def __init__(self, kind: str, message: str) -> None:
-        # without the code, which is the same for all
+        # `args` does not have the code, which is the same for all instances
         Exception.__init__(self, kind, message)
         self.kind: str = kind
         self.message: str = message
@@ -29,7 +30,8 @@ class RemoteError(Error):
         return ": ".join(part for part in (self.kind, self.message) if part)
 
     def is_a(self, cls: type[BaseException]) -> bool:
-        """Returns whether the exception was an instance of a class, as far as its recorded names say.
+        """Returns whether the original exception was an instance of a class, by the recorded names of its
+        class and bases.
 
         Args:
             cls: The class, or a class from which it derives.
@@ -39,7 +41,7 @@ class RemoteError(Error):
 
 def base_names(cls: type[BaseException]) -> list[str]:
     """Returns the names of the classes from which an exception class derives, without the most general
-    ones."""
+    classes."""
     names = [type_name(base) for base in cls.__mro__ if base not in (BaseException, Exception, object)]
-    # a hidden subclass has the name of its class
+    # a hidden subclass has the same name as the class from which it derives
     return [name for name in names if name != type_name(cls)]

@@ -1,4 +1,4 @@
-"""The state of exceptions: arguments, slots, attributes."""
+"""The state of exceptions: their arguments, slots and attributes."""
 
 from types import GetSetDescriptorType, MemberDescriptorType
 from typing import Any, Final, cast

@@ -1,4 +1,4 @@
-"""Validation errors of pydantic, which only pydantic itself can make."""
+"""Codec of pydantic's validation errors. Only a function of pydantic can create such an error."""
 
 import sys
 from collections.abc import Callable, Iterator
@@ -12,7 +12,7 @@ _MAX_INPUT_CHARS: Final = 1_000
 
 
 def is_validation_error(cls: type) -> bool:
-    """Returns whether a class is that of pydantic's validation errors."""
+    """Returns whether a class is pydantic's class of validation errors."""
     core: Any = sys.modules.get("pydantic_core")
     return core is not None and cls is core.ValidationError
 
@@ -22,8 +22,8 @@ def reduce_validation_error(error: Any, is_recordable: Callable[[Any], bool] | N
 
     Args:
         error: The error.
-        is_recordable: Whether a value can be recorded. Others are recorded as text. By default all values are
-            taken as they are.
+        is_recordable: A function that returns whether a value can be recorded. Other values are recorded as
+            text. By default all values are taken as they are.
 
     Raises:
         NotRecordable: The error cannot be made again with the same text.
@@ -51,8 +51,8 @@ def reduce_validation_error(error: Any, is_recordable: Callable[[Any], bool] | N
 
 
 def _forms() -> Iterator[tuple[bool, str, bool]]:
-    """Yields the possible forms: whether all lines are custom errors, the kind of input, whether the text
-    hides the input."""
+    """Yields the forms in which pydantic may make an error again. A form says whether all lines are custom
+    errors, which kind of input they have, and whether the text hides the input."""
     yield from product((False, True), ("python", "json"), (False, True))
 
 
@@ -65,7 +65,7 @@ def read_validation_error(content: list[Any]) -> Any:
         is_known = not is_custom and _is_known(core, kind, context)
         details.append(
             {
-                # a template without a context, so that no part of the message is replaced
+                # a custom error has a template without a context, so that no part of the message is replaced
                 "type": kind if is_known else core.PydanticCustomError(kind, message),
                 "loc": tuple(place),
                 "input": _input_of_text(value, type_name) if is_text else value,
@@ -76,7 +76,7 @@ def read_validation_error(content: list[Any]) -> Any:
 
 
 def _is_known(core: Any, kind: str, context: dict[str, Any] | None) -> bool:
-    """Returns whether pydantic itself has a type of error."""
+    """Returns whether pydantic itself defines this type of error."""
     try:
         core.PydanticKnownError(kind, context)
     except (KeyError, TypeError, ValueError):
