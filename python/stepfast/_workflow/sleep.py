@@ -31,9 +31,9 @@ def sleep(
     Args:
         seconds: The time span, as seconds or as a `timedelta`. The sleep is never shorter than the sum of all
             units. A sum of 0 or less ends the sleep at once. 0 by default.
-        minutes: Minutes to add; 0 by default.
-        hours: Hours to add; 0 by default.
-        days: Days to add; 0 by default.
+        minutes: Minutes to add.
+        hours: Hours to add.
+        days: Days to add.
 
     Returns:
         In async code an object to await. In sync code None, after the time has passed.

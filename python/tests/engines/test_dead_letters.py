@@ -96,7 +96,14 @@ def test_resent_dead_letter_becomes_its_execution(url: str) -> None:
     into, distant_time = (
         ("inbox", 13_569_465_599_999_999) if is_sqlite else ("stepfast.inbox", "'2399-12-31'")
     )
-    options = {"key": "k", "priority": 3, "dedup_id": "d", "attributes": {"city": "Bern"}, "run_timeout": 500}
+    run_timeout = timedelta(seconds=500)
+    options = {
+        "key": "k",
+        "priority": 3,
+        "dedup_id": "d",
+        "attributes": {"city": "Bern"},
+        "run_timeout": run_timeout,
+    }
     with connectors(url)[0](url) as connection:
         placed = greet_from_outbox.options(queue="mails", workflow_id="again", delay=3600, **options)  # type: ignore[arg-type]
         Outbox().start(connection, placed, "ann", loudly=True)
