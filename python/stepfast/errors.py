@@ -107,7 +107,7 @@ class EngineClosed(Unavailable):
 
 
 class StoreCorrupt(Error):
-    """The stored data is damaged, and cannot be read."""
+    """The recorded data cannot be read."""
 
 
 class SchemaMismatch(Error):

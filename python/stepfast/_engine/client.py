@@ -223,8 +223,8 @@ class Client:
     def list(
         self, *, after: str | None = None, limit: int = 50, **filter: Unpack[Filter]
     ) -> builtins.list[Execution]:
-        """Returns executions that match the filter, newest first. An example is `engine.list(status="failed",
-        queue="emails")`.
+        """Returns executions that match the filter, newest first:
+        `engine.list(status="failed", queue="emails")`.
 
         A child that its parent calls, also by `map` or `gather`, counts as exactly as old as the parent. Such
         children stand beside the parent, in no defined order among themselves. A child of `Workflow.start` or
@@ -403,7 +403,7 @@ class Client:
 
     def close(self, grace: Duration = 10.0) -> None:
         """Closes the engine or client: requeues the executions that run here, and flushes the staged Writes.
-        Does not wait for executions to end. Later calls raise `EngineClosed`. A second `close` does nothing.
+        Does not wait for executions to end. Later calls raise `EngineClosed`. A second call does nothing.
 
         Args:
             grace: The longest time to wait for an unreachable database, and for code in threads, which cannot

@@ -106,7 +106,7 @@ class Engine(Client):
 
     def work(self, grace: Duration = 30.0) -> None:
         """Works until the process receives a SIGTERM or SIGINT (Ctrl-C), then drains. A second signal
-        requeues at once the executions that still run. Call `work` in the main thread. Until it returns,
+        requeues at once the executions that still run. Call this method in the main thread. Until it returns,
         these signals do not end the program by themselves.
 
         Args:

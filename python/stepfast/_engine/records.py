@@ -28,7 +28,7 @@ class Execution:
         recoveries: The number of times that the execution was continued after its worker had died.
         created_at: The time at which the start was called, by the database's clock. The start became durable
             somewhat later.
-        ended_at: The time at which the execution ended; None before its end.
+        ended_at: The time of its end; None before.
         deadline_at: The time at which the execution is cancelled unless it has ended; None for no limit.
         wake_at: For a scheduled execution, the time from which it may begin. For a waiting one, the time at
             which the earliest of its sleeps ends. None otherwise.
