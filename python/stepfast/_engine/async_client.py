@@ -29,8 +29,8 @@ R = TypeVar("R")
 
 
 class AsyncClient:
-    """Like `Client`, for programs with an event loop: `async with AsyncClient(url) as client:`. Only code on
-    the loop that opened the client may use it. See `Client` for the arguments, and `open` for the errors of
+    """A `Client` for programs with an event loop: `async with AsyncClient(url) as client:`. Only code on the
+    loop that opened the client may use it. See `Client` for the arguments, and `open` for the errors of
     opening the client.
 
     Raises:

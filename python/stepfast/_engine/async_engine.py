@@ -19,10 +19,9 @@ from stepfast.errors import EngineClosed
 
 
 class AsyncEngine(AsyncClient):
-    """Like `Engine`, for programs with an event loop: `async with AsyncEngine(url) as engine:`. Async
-    workflows run on the loop that opened the engine, sync workflows on threads. Only code on that loop may
-    use the engine. See `Engine` for the arguments, and `AsyncClient.open` for the errors of opening the
-    engine.
+    """An `Engine` for programs with an event loop: `async with AsyncEngine(url) as engine:`. Async workflows
+    run on the loop that opened the engine, sync workflows on threads. Only code on that loop may use the
+    engine. See `Engine` for the arguments, and `AsyncClient.open` for the errors of opening the engine.
 
     Raises:
         InvalidArgument: An argument is out of its bounds.
@@ -63,7 +62,7 @@ class AsyncEngine(AsyncClient):
         )
 
     async def drain(self, grace: Duration = 30.0) -> None:
-        """Closes the engine as a deploy should. See `Engine.drain`.
+        """Closes the engine in good order, as before a deploy. See `Engine.drain`.
 
         Args:
             grace: The longest time to wait for running executions, as seconds or as a `timedelta`; 30 s by

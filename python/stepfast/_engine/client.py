@@ -26,8 +26,9 @@ R = TypeVar("R")
 
 
 class Client:
-    """Starts executions that workers elsewhere run, waits for them, and cancels, resumes and lists them. A
-    web process, for example, hands work to workers by a client. Any number of threads may use one client.
+    """A client, which starts executions that workers elsewhere run, waits for them, and cancels, resumes and
+    lists them. A web process, for example, hands work to workers by a client. Any number of threads may use
+    one client.
 
     An `Engine` is a client that also runs executions. A client needs no code of the workflows that it starts:
     see `RemoteWorkflow`. All waiting callers of a client share one listener, and one query to the store at a

@@ -19,7 +19,7 @@ from stepfast.errors import EngineClosed, Error
 
 
 class Engine(Client):
-    """Runs workflows on a store. Any number of threads may use it.
+    """An engine, which runs workflows on a store, for sync code. Any number of threads may use one engine.
 
     An engine is a `Client` that also runs executions of the workflows that the program had defined before. It
     runs the executions that are started on it, and all that are ready, due or left by a dead worker. An

@@ -8,7 +8,7 @@ from typing import Literal, TypeAlias
 StatusText: TypeAlias = Literal[
     "scheduled", "queued", "running", "waiting", "completed", "failed", "cancelled"
 ]
-"""The text of a status. It is accepted wherever a call takes a `Status`."""
+"""The text of a status. All calls that take a `Status` also accept its text."""
 
 
 class Status(StrEnum):

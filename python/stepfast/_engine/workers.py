@@ -15,9 +15,9 @@ class Worker:
 
     Attributes:
         id: The number of the engine or client in the database.
-        host: The name of the machine of its process.
+        host: The name of the machine on which its process runs.
         pid: The id of its process on that machine.
-        is_alive: Whether it seems to be alive. On Postgres that means that its lease has not expired.
+        is_alive: Whether it seems to be alive. On Postgres a worker is alive while its lease has not expired.
         is_client: Whether it is a client, which runs no executions.
         app_version: The version of the code that it runs; `None` if it has no version.
         workflows: The names of the workflows that it can run.

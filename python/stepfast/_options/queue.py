@@ -75,9 +75,9 @@ class Rate:
 
 @dataclass(frozen=True, slots=True)
 class Queue:
-    """A queue and its limits, as code declares them: `Engine(url, queues=[Queue("emails",
-    concurrency=100)])`. An execution that is suspended in a sleep, or in a wait for a child, counts towards
-    no limit.
+    """A queue and its limits, as code declares them. An example is `Queue("emails", concurrency=100)` in the
+    argument `queues` of an engine. An execution that is suspended in a sleep, or in a wait for a child,
+    counts towards no limit.
 
     Args:
         name: The name, at most 255 bytes. The name `default` is reserved for executions without a queue.

@@ -63,9 +63,9 @@ class _OutboxBase:
 
 
 class Outbox(_OutboxBase):
-    """Starts executions in transactions of the caller, on connections of psycopg (`Connection`, `Cursor`),
-    SQLAlchemy (`Session`, `Connection`) and sqlite3. The start takes effect if, and only if, the transaction
-    commits. Then the next claim of a worker creates the execution.
+    """An outbox, which starts executions in transactions of the caller. The connections are those of psycopg
+    (`Connection`, `Cursor`), SQLAlchemy (`Session`, `Connection`) and sqlite3. A start takes effect if, and
+    only if, the transaction commits. Then the next claim of a worker creates the execution.
 
     An outbox opens no connection and needs no engine. But an engine or `stepfast db migrate` must have
     prepared the database. The caller's own tables must be in the same database.
@@ -126,7 +126,7 @@ class Outbox(_OutboxBase):
 
 
 class AsyncOutbox(_OutboxBase):
-    """Like `Outbox`, for connections whose calls are awaited: those of asyncpg, psycopg (`AsyncConnection`,
+    """An `Outbox` for connections whose calls are awaited: those of asyncpg, psycopg (`AsyncConnection`,
     `AsyncCursor`) and SQLAlchemy (`AsyncSession`, `AsyncConnection`). See `Outbox` for the arguments.
 
     Raises:

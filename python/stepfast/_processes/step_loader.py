@@ -19,7 +19,7 @@ from stepfast.errors import InvalidArgument
 
 
 class StepLoader:
-    """Finds the steps of a program.
+    """A finder of the steps of a program.
 
     Args:
         main: The program's main module.

@@ -42,7 +42,7 @@ process_steps: Final[dict[StepLocation, ProcessStep[..., Any]]] = {}
 
 @dataclass(frozen=True)
 class MainModule:
-    """The main module of the running program: its importable name, and its file."""
+    """The main module of the running program: its importable name and its file."""
 
     name: str
     file: str | None

@@ -100,10 +100,11 @@ def reset_after_fork() -> None:
 
 
 class ReplayFilter(logging.Filter):
-    """Drops log records of replayed workflow code: `handler.addFilter(stepfast.ReplayFilter())`.
+    """A filter that drops log records of replayed workflow code:
+    `handler.addFilter(stepfast.ReplayFilter())`.
 
-    A replay runs the code of a workflow again from its beginning. So it repeats log calls that an earlier run
-    has made.
+    A replay runs the code of a workflow again from its beginning. So the code repeats log calls that an
+    earlier run has made.
     """
 
     def filter(self, record: logging.LogRecord) -> bool:

@@ -45,7 +45,7 @@ def _pack(content: object) -> bytes:
 
 
 class _CarefulEncoder:
-    """Converts a value to one that the MessagePack library can write by itself."""
+    """A converter of a value to one that the MessagePack library can write by itself."""
 
     def __init__(self) -> None:
         self.ancestors: set[int] = set()

@@ -42,7 +42,7 @@ class Codec:
 
 
 class ClassFinder(Protocol):
-    """Finds classes while a value is decoded."""
+    """A finder of classes while a value is decoded."""
 
     def find(self, name: str) -> type:
         """Returns the class with this recorded name, or raises `DecodeError`."""

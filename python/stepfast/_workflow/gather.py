@@ -233,7 +233,7 @@ async def _raise_after(failed: asyncio.Future[Any], others: Iterable[asyncio.Fut
 
 
 class as_completed(Generic[R]):
-    """Iterates over awaitables in the order in which they end:
+    """An async iterator over awaitables, in the order in which they end:
     `async for task in as_completed(calls): print(await task)`. A replay repeats this order, unlike that of
     `asyncio.as_completed`.
 

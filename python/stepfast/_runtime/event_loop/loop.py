@@ -40,8 +40,8 @@ class EngineLoop:
         self._is_released = False
         #: Whether the loop is about to end, so that no further execution begins.
         self._has_ended = False
-        #: The first branch of each run and its task, by run id. They are needed to unwind a run, whose waits
-        #: outside of durable calls must be cancelled.
+        #: The first branch of each run and its task, by run id. To unwind a run, the loop must cancel this
+        #: task, which may wait outside of durable calls.
         self._root_tasks: dict[int, tuple[asyncio.Future[Any], _native.Branch]] = {}
         self._branch_tasks: dict[int, set[asyncio.Future[Any]]] = {}
         self._dropped_tasks = DroppedTasks()

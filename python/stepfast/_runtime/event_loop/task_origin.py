@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 _STOPPED_BY_RETURN: Final = 3
 
 #: Names of coroutine functions that make a durable call. Such a call gets its number when the function is
-#: called, not when a task of it is created.
+#: called, not when a task of it is created. These texts must equal the names of the functions.
 NUMBERED_COROUTINES: Final = frozenset({"await_process_step"})
 
 

@@ -30,7 +30,7 @@ def encode_exception(error: BaseException) -> bytes:
     local to a function, or if no instance can be made, the exception is decoded as a `RemoteError`.
 
     Args:
-        error: The exception. It is not changed.
+        error: The exception, which is not changed.
     """
     graph = graph_of(error)
     return packb(
