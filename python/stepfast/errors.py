@@ -129,7 +129,7 @@ class ProcessDied(Error):
     """The process of a step with `process=True` ended before the body had returned. The attempt has failed.
 
     Attributes:
-        exit_code: The exit code of the process, or minus the number of the signal that killed it; `None` if
+        exit_code: The exit code of the process, or minus the number of the signal that killed it. `None` if
             the process still ran, but could not be reached any more.
     """
 

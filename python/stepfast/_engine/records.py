@@ -87,11 +87,11 @@ class Checkpoint:
     Attributes:
         path: The position of the call in the execution, such as `3` or `2.1`.
         name: The name of the step, or of the child's workflow. `sleep` for a sleep.
-        kind: `step`, `failed` (the error of a step), `abandoned` (a call that the code stopped waiting for),
-            `sleep`, `child` (the end of a child; the value is its key) or `started` (the start of a child;
-            the value is its key).
+        kind: `step`, `failed` (the error of a step), `abandoned` (a call for which the code stopped waiting),
+            `sleep`, `child` (the end of a child) or `started` (the start of a child). For the last two, the
+            value is the child's key.
         value: The value of a step, or the exception of a failed step; a `DecodeError` if this program cannot
-            read the recorded value. See also `kind`.
+            read the recorded value. For children see `kind`.
         recorded_at: The time at which the code received the outcome.
         duration: The time from the call until the code received the outcome.
     """

@@ -24,8 +24,8 @@ MAX_WEIGHTED_KEYS: Final = 1_000
 
 #: A rate for the native engine: number of starts, period in milliseconds, burst.
 RateTuple = tuple[int, int, int | None]
-#: A queue for the native engine. The parts are the name, the limit of concurrency in all processes, that per
-#: worker, that per key, the rate, the rate per key, the maximum depth, and the weights of keys.
+#: A queue for the native engine. The parts are the name, three limits of concurrency (in all processes, per
+#: worker, per key), the rate, the rate per key, the maximum depth, and the weights of keys.
 QueueTuple = tuple[
     str,
     int | None,

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 #: The longest time for which the exit of the program waits for an unreachable database, in seconds.
 EXIT_GRACE = 5.0
-#: The longest time for which the end of a drain waits for an unreachable database, in seconds.
+#: The longest time for which an engine waits for an unreachable database after a drain, in seconds.
 CLOSE_GRACE = 10.0
 
 _open_hosts: weakref.WeakSet[Host] = weakref.WeakSet()

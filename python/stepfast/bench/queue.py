@@ -78,8 +78,9 @@ def main(**parameters: Any) -> None:
 
 
 async def measure(parameters: Parameters) -> None:
-    """Measures three times. First enqueues all workflows before the engine runs them. Then enqueues and runs
-    them at the same time. At last runs one workflow at a time."""
+    """Measures four modes, one after the other. First enqueues workflows into paused queues. Second resumes
+    the queues, and so runs these workflows. Third enqueues and runs workflows at the same time. Last runs
+    single workflows, one at a time."""
     queues = [Queue(f"bench {n}", concurrency=parameters.limit) for n in range(parameters.queues)]
     async with AsyncEngine(parameters.url, queues=queues) as engine:
         queued_workflows = [record_begin.options(queue=queue) for queue in queues]

@@ -26,8 +26,8 @@ def encode_exception(error: BaseException) -> bytes:
     """Returns the bytes of an exception, with its causes and notes. Every exception can be encoded.
 
     An exception that holds something that cannot be recorded, such as a connection, is recorded by its class,
-    its text and the rest of its attributes. If the class cannot be found again, for example because it is
-    local to a function, or if no instance can be made, the exception is decoded as a `RemoteError`.
+    its text and the rest of its attributes. An exception is decoded as a `RemoteError` if its class cannot be
+    found again or no instance can be made. An example is a class that is local to a function.
 
     Args:
         error: The exception, which is not changed.
