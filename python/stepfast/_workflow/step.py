@@ -1,6 +1,7 @@
 """Steps: functions whose outcome is recorded once."""
 
-# the classes `Step` and `BoundStep` share their private parts pyright: reportPrivateUsage=false
+# the classes `Step` and `BoundStep` share their private parts
+# pyright: reportPrivateUsage=false
 
 from __future__ import annotations
 
