@@ -33,8 +33,8 @@ const WINDOW_LEAD_MS: i64 = 3_000;
 /// sent.
 const WINDOW_LAG_MS: i64 = 1_000;
 
-/// The number of renewals after which running executions are added to the index of owners. Sleeping executions are
-/// suspended before that, after 5 s.
+/// The number of renewals (one a second) after which an execution that still runs is added to the index of owners.
+/// It is larger than the default of `suspend_after`, 5 s, so executions that only wait are usually suspended before.
 const RENEWALS_BEFORE_INDEXING: u64 = 6;
 
 /// The maximum number of executions added to the index at once, so that the next renewal is not late.
@@ -197,7 +197,8 @@ impl Ownership {
         self.with_worker(worker, |owned| owned.resolve_claims(&[number]));
     }
 
-    /// Records the executions of claims whose outcome was unknown.
+    /// Records claims that turned out to be committed, with their executions. Until now their outcome was
+    /// unknown.
     pub(crate) fn record_found_claims(
         &self,
         worker: WorkerId,

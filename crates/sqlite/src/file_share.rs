@@ -162,7 +162,8 @@ impl FileShare {
         state.has_locked.take()
     }
 
-    /// Waits in the helper thread for both locks of the turnstile. This process may hold the first one already.
+    /// Runs as the helper thread: waits for the lock of the next writer, then for the lock of the writer. This process
+    /// may already hold the lock of the next writer.
     fn wait_at_turnstile(&self) {
         let open_files = self.companions.open();
         let mut has_locked = false;

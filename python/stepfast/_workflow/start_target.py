@@ -1,4 +1,4 @@
-"""Splits the argument that names the workflow of a start into its parts."""
+"""Splits what a caller passed as the workflow to start into its parts."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from stepfast._workflow.workflow import BoundWorkflow, ConfiguredWorkflow
 
 
 class StartTarget(NamedTuple):
-    """The parts of a value that was given as the workflow of a start.
+    """The parts of what a caller passed as the workflow to start.
 
     Attributes:
         workflow: The `Workflow` or the `RemoteWorkflow`. If the caller has given no workflow, the given
@@ -27,7 +27,10 @@ class StartTarget(NamedTuple):
 
 
 def start_target(given: Any) -> StartTarget:
-    """Returns the parts of a value that a caller has given as the workflow of a start."""
+    """Splits what a caller passed as the workflow to start.
+
+    Returns the workflow, the object to which it is bound, and its options.
+    """
     if isinstance(given, ConfiguredWorkflow):
         configured = cast("ConfiguredWorkflow[..., Any]", given)
         return StartTarget(configured.workflow, configured.bound_args, configured.start_options)

@@ -142,8 +142,8 @@ impl Staging {
         (staged, self.held.values().map(|tree| tree.queue.len()).sum())
     }
 
-    /// Whether the committer waits to be woken. A committer that is not idle checks for staged Writes by
-    /// itself.
+    /// Whether the committer (the thread of the lane) sleeps and must be woken. Otherwise the committer finds
+    /// new Writes without a wake.
     pub(super) fn is_committer_idle(&self) -> bool {
         self.is_committer_idle
     }

@@ -118,8 +118,8 @@ impl Engine {
         self.inner.request(workflow_id, RequestKind::Cancel).await
     }
 
-    /// Continues an execution that is parked, failed or cancelled. The record is kept. If the execution failed, only
-    /// the failures of steps at the end of the record are deleted, and these steps are tried again.
+    /// Continues an execution that is parked, failed or cancelled, from its record. If the execution failed, the
+    /// failed steps with which its record ends are deleted and tried again. The rest of the record is kept.
     pub async fn resume(&self, workflow_id: &str) -> Result<RequestResult, Error> {
         self.inner.request(workflow_id, RequestKind::Resume).await
     }

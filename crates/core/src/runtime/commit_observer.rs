@@ -191,7 +191,11 @@ impl EngineInner {
             Write::Transition(change) => {
                 let state = replacement_state(&change.state, &failure, self.now());
                 if state.is_none() {
-                    tracing::error!(%execution, "the execution cannot be parked either; the next engine retries");
+                    tracing::error!(
+                        %execution,
+                        "the database also rejected the parking of the execution; a worker continues the execution \
+                         within about a minute, or after this worker has ended"
+                    );
                 }
                 state.map(|state| {
                     Write::Transition(Transition { key: change.key, placement: placement.clone(), state })

@@ -195,7 +195,7 @@ pub enum Durability {
 }
 
 impl Durability {
-    /// Returns the word for the promise.
+    /// Returns the name of this durability: `full`, `relaxed` or `none`.
     pub fn as_str(self) -> &'static str {
         match self {
             Durability::Full => "full",

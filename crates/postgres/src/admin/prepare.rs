@@ -30,7 +30,7 @@ const PREPARATIONS: &[Preparation] = &[Preparation {
 /// began before it.
 const NO_TIMEOUTS: &str = "SET statement_timeout TO 0;\nSET lock_timeout TO 0;\n";
 
-/// The interval between attempts to take the lock.
+/// The pause between attempts to take the lock of [`prepare`].
 const LOCK_RETRY_INTERVAL: Duration = Duration::from_millis(200);
 
 /// Builds the indexes that the migrations of a schema of version `found` read. Older engines keep working. Returns the

@@ -202,7 +202,8 @@ impl Call {
         self
     }
 
-    /// Makes the call return its value when it is awaited.
+    /// Makes `await` of this call return the call's value, as with a coroutine. Otherwise `await` returns `None`, and
+    /// the caller reads `state`.
     pub(crate) fn with_coroutine(mut self, coroutine: CallCoroutine) -> Self {
         self.coroutine = Some(Box::new(coroutine));
         self

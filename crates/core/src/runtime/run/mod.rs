@@ -438,7 +438,8 @@ impl Run {
         Some(lsn)
     }
 
-    /// Notes where the parent staged this run's Start.
+    /// Keeps the Lsn of this run's Start, which the parent has staged, and the place into which a Transition
+    /// folds.
     pub(crate) fn set_staged_start(&self, lsn: Lsn, fold_target: FoldTarget) {
         let mut state = self.state();
         state.staging.start_lsn = lsn;
