@@ -7,7 +7,7 @@ use nix::sys::signal::{Signal, raise};
 
 /// Whether this process is to crash: 0 before the environment was read, 1 for no, 2 for yes.
 static MODE: AtomicU8 = AtomicU8::new(0);
-/// The crash point of this process, from `STEPFAST_CRASH`; `None` if the variable is not set.
+/// The crash point of this process, from `STEPFAST_CRASH`; `None` if the variable is not set or cannot be parsed.
 static TARGET: OnceLock<Option<CrashTarget>> = OnceLock::new();
 
 /// The crash point at which the process is killed, and the number of passages that remain until then.

@@ -9,7 +9,7 @@ use crate::text::{escape_controls, quote};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ErrorKind {
-    /// The caller's input is wrong. Correct it and call again.
+    /// The caller's input or the setup of the database is wrong. Correct it and call again.
     Invalid,
     /// The call contradicts the database. Another execution has the workflow_id or the dedup_id, the queue is full, or
     /// the queue's stored limits differ from the declared ones.
@@ -112,7 +112,7 @@ pub enum Error {
     Conflict {
         /// The requested workflow_id.
         workflow_id: String,
-        /// The difference to the existing execution.
+        /// The difference from the existing execution.
         reason: String,
     },
     /// No execution has this workflow_id.
@@ -138,7 +138,7 @@ pub enum Error {
         value: String,
         /// The type that the code asks for.
         type_name: &'static str,
-        /// A description of the recorded value, or of the part that serde misses.
+        /// A description of the mismatch, with the kind of the recorded value if it is readable.
         reason: String,
     },
     /// A value is larger than the engine accepts.
@@ -182,7 +182,7 @@ pub enum Error {
     #[error("permission denied by the database: {0}")]
     PermissionDenied(String),
     /// The engine is shutting down, or has shut down.
-    #[error("the engine is shut down; the next engine continues the executions that it had accepted")]
+    #[error("the engine is shut down; the next engine continues all accepted executions")]
     Shutdown,
     /// The database cannot be opened.
     #[error("cannot open {store}: {reason}")]
@@ -273,8 +273,8 @@ impl Error {
         Failure::with_kind(self.code(), self.to_string()).permanent()
     }
 
-    /// Returns the same error. If it is a [`Decode`](Self::Decode) error, its description of the unreadable value
-    /// becomes the result of `describe`.
+    /// Replaces the description of the unreadable value in a [`Decode`](Self::Decode) error by the result of
+    /// `describe`. Returns any other error unchanged.
     pub(crate) fn with_value(mut self, describe: impl FnOnce() -> String) -> Self {
         if let Error::Decode { value, .. } = &mut self {
             *value = describe();
@@ -283,8 +283,8 @@ impl Error {
     }
 }
 
-/// Writes the code and the message. `fn main() -> Result<(), Error>` and `unwrap` print this form, and their readers
-/// need advice rather than the structure of the enum.
+/// Writes the code and the message. `fn main() -> Result<(), Error>` and `unwrap` print this form for people, who need
+/// advice rather than the structure of the enum.
 impl fmt::Debug for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}: {self}", self.code())

@@ -92,8 +92,8 @@ impl Failure {
     /// Returns the failure that parks an execution whose record cannot be read.
     pub(crate) fn unreadable_record(reason: &str) -> Self {
         let message = format!(
-            "its record cannot be read: {reason}; run it with the version that wrote it, or repair the row, then resume \
-             it"
+            "its record cannot be read: {reason}; use the version of Stepfast that wrote the record, or repair the \
+             row, then resume the execution"
         );
         Self::with_kind(UNREADABLE, message).permanent()
     }

@@ -24,7 +24,8 @@ const SHARD_HIGH_BITS: u8 = 0b11;
 pub struct Key([u8; 16]);
 
 impl Key {
-    /// Mints a key for an execution in this shard, a UUIDv7 (RFC 9562) that no other process can mint.
+    /// Mints the key of an execution in this shard. The key is a UUIDv7 (RFC 9562), which differs from the keys of all
+    /// other processes.
     ///
     /// The shard's number replaces ten random bits; 22 random bits and the counter in bytes 6 to 11 remain.
     pub fn mint(shard: u16) -> Self {
@@ -58,8 +59,8 @@ impl Key {
     /// Returns the key of the child that `parent` starts at `path` without awaiting it in the same call.
     ///
     /// The key sorts by `moment`, the time of the last outcome that the parent's code received before the call. The
-    /// moment is recorded, so a replay derives the same key. A child that is started later than another execution sorts
-    /// after that execution.
+    /// moment is recorded, so a replay derives the same key. The child sorts after executions that were started before
+    /// the moment. If the moment is before the time in the parent's key, the child's key contains the parent's time.
     pub(crate) fn derive_at(parent: Key, run_no: u32, path: &Path, moment: Timestamp) -> Self {
         let mut bytes = Self::derive(parent, run_no, path).0;
         let micros = u64::try_from(moment.as_micros()).unwrap_or_default();

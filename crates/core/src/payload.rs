@@ -16,15 +16,15 @@ const MESSAGE_PACK: u8 = 0x01;
 /// The header of a reference to a value stored as chunks.
 const CHUNKED: u8 = 0x81;
 
-/// Maximum size of a value that is stored in its own row, in bytes. Larger values are stored as chunks.
+/// Maximum size of a value that is stored in the row that it belongs to, in bytes. Larger values are stored as chunks.
 pub const INLINE_LIMIT: usize = 64 * 1024;
 /// Maximum size of a chunk, in bytes.
 pub const CHUNK_SIZE: usize = 1024 * 1024;
 /// Default of an engine's `value_limit`: the maximum size of a value, in bytes.
 pub const DEFAULT_VALUE_LIMIT: usize = 256 * 1024 * 1024;
 
-/// Maximum depth of a value that is read for people and for fingerprints; an array counts twice. Reading a value of
-/// this depth fits into a thread's stack even without optimisations.
+/// Maximum depth of a value that is read for people and for fingerprints. An array or a map counts as two levels.
+/// Reading a value of this depth fits into a thread's stack even without optimisations.
 const MAX_DEPTH: usize = 256;
 
 /// A serialised value. The first byte names the encoding, so old rows stay readable when the encoding changes.
