@@ -49,7 +49,7 @@ pub struct ClaimReply {
     /// Whether the limits of queues now prevent the claim of ready executions. Another claim may take them when a
     /// running execution of the queue ends or suspends.
     pub is_limited: bool,
-    /// The time at which the rate of a queue, or of a key, allows more ready executions to begin.
+    /// The time at which the rate of a queue, or of a queue key, allows more ready executions to begin.
     pub retry_at: Option<Timestamp>,
 }
 

@@ -97,7 +97,7 @@ pub struct WriterTime {
 }
 
 impl WriterTime {
-    /// Returns the difference to an earlier state.
+    /// Returns the time spent since an earlier state.
     #[must_use]
     pub fn since(&self, earlier: &WriterTime) -> WriterTime {
         WriterTime {
@@ -223,7 +223,7 @@ impl Counters {
 }
 
 impl CounterSnapshot {
-    /// Returns the difference to an earlier state.
+    /// Returns the increase of the totals since an earlier snapshot.
     #[must_use]
     pub fn since(&self, earlier: &CounterSnapshot) -> CounterSnapshot {
         let minus = |a: &[u64; Table::COUNT], b: &[u64; Table::COUNT]| std::array::from_fn(|i| a[i] - b[i]);

@@ -215,8 +215,8 @@ impl Execution {
         self.placement.as_ref().map_or(DEFAULT_QUEUE, |placement| &placement.queue)
     }
 
-    /// Notes that the execution runs at the time `now`. The first time, the [`run_timeout`](Self::run_timeout) becomes
-    /// part of the deadline.
+    /// Moves the [`run_timeout`](Self::run_timeout) into the deadline when the execution first runs, at the time `now`.
+    /// Later calls change nothing.
     pub fn begin(&mut self, now: Timestamp) {
         if let Some(timeout) = self.run_timeout.take() {
             let deadline_at = now.plus(timeout);
@@ -240,7 +240,8 @@ impl Execution {
     }
 }
 
-/// The number of a worker's registration. No two registrations in a database have the same number.
+/// The number of a worker's registration. Two registrations have the same number only if a failover has lost the
+/// earlier one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct WorkerId(pub i64);
 
@@ -292,7 +293,7 @@ impl CheckpointKind {
     }
 }
 
-/// The recorded outcome of a durable call. Insert-only; its guard is the lane's fence.
+/// The recorded outcome of a durable call. A flush inserts the row and never changes it; its guard is the lane's fence.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Checkpoint {
     /// The key of the execution.
@@ -317,7 +318,7 @@ pub struct Checkpoint {
     pub duration_ms: i64,
 }
 
-/// A recorded failed attempt of a step. Insert-only.
+/// A recorded failed attempt of a step. A flush inserts the row and never changes it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Attempt {
     /// The key of the execution.

@@ -11,9 +11,9 @@ use crate::key::Key;
 /// The conditions of a list of executions, newest first. By default a list contains the newest [`DEFAULT_LIMIT`]
 /// executions.
 ///
-/// Lists are sorted by the time in the key. The key of a child that its parent calls
-/// ([`Context::child`](crate::Context::child)) contains the time of the parent's key, at whatever time the call is
-/// made. In a list, such children are next to their parent, in no defined order among themselves.
+/// Lists are sorted by the time in the key. If a parent starts and awaits a child in one call
+/// ([`Context::child`](crate::Context::child)), the child's key contains the time of the parent's key, however late the
+/// call is. In a list, such children are next to their parent, in no defined order among themselves.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Filter {
     /// The statuses to include; empty for all.

@@ -65,7 +65,7 @@ pub struct HeartbeatReply {
     /// supports. `None` unless the database's version is newer. The worker then requeues the executions that it runs,
     /// and ends.
     pub newer_schema: Option<(i64, i64)>,
-    /// The earliest time at which another worker counts as dead, unless that worker renews its lease before. A
+    /// The earliest time at which another worker counts as dead, unless that worker renews its lease first. A
     /// heartbeat just after this time detects the death.
     pub next_expiry_at: Option<Timestamp>,
 }

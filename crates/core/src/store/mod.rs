@@ -1,8 +1,8 @@
 //! The contract between the engine and a database: trait [`Store`] and the data that crosses it.
 //!
-//! Everything durable is data: a [`Write`] in a [`Flush`]. No durable fact has a method of its own. The section "How to
-//! add a Write" of CONTRIBUTING.md lists all places that a new kind of Write concerns. The compiler finds only a part
-//! of them.
+//! Everything that running executions record is data: a [`Write`] in a [`Flush`]. No such fact has a method of its own.
+//! The section "How to add a Write" of CONTRIBUTING.md lists all places that a new kind of Write concerns. The compiler
+//! finds only some of these places.
 
 mod admin;
 mod claim;
@@ -107,11 +107,11 @@ pub trait Store: Send + Sync + 'static {
     /// Returns the existing queues in the order of their names. If `names` is given, returns only the queues in it.
     async fn queues(&self, names: Option<&[Arc<str>]>) -> Result<Vec<QueueRow>, StoreError>;
 
-    /// Reports everything that concerns the worker. Once a second a heartbeat also renews the registration and checks
+    /// Returns everything that concerns the worker. Once a second a heartbeat also renews the registration and checks
     /// for dead workers; see [`renews_lease`](Heartbeat::renews_lease).
     ///
     /// A heartbeat does not wait for claims, and waits for a takeover only if the worker itself is being taken over. A
-    /// heartbeat that renews the registration takes as long as all searches for its reply.
+    /// heartbeat that renews the registration returns only after all searches for its reply.
     async fn heartbeat(&self, heartbeat: &Heartbeat) -> Result<HeartbeatReply, StoreError>;
 
     /// Takes over the workers that the last heartbeat of `worker` found dead: requeues the executions that they ran,

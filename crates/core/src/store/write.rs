@@ -3,8 +3,8 @@
 //! A flush is a *set of row changes*: no two of its Writes change the same row. No guard depends on a row that another
 //! Write of the flush changes, with two exceptions. A Transition ignores requests that a ClearRequests of the flush
 //! deletes. Under `max_depth` or a `dedup_id`, a Start's outcome depends on the other Starts of the flush. So a
-//! store may apply the Writes grouped by kind. Whether a Wake finds a child's end of the same flush is open: another
-//! Wake follows that end.
+//! store may apply the Writes grouped by kind. A Wake may or may not find a child's end of the same flush, because
+//! another Wake follows that end.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -44,7 +44,7 @@ pub struct Flush {
 
 /// One durable fact to record. Each Write contains its own guard, a precondition that the store checks.
 ///
-/// An *owned* Write belongs to an execution that this worker runs, and is dropped when the worker loses the ownership.
+/// An *owned* Write belongs to an execution that this worker runs, and is dropped when the worker's registration ends.
 /// An *unowned* Write comes from a caller, and is staged again under the worker's next registration.
 #[derive(Clone, Debug)]
 pub enum Write {
@@ -390,7 +390,7 @@ impl Write {
         }
     }
 
-    /// Whether the Write is owned: it is dropped when the worker loses the ownership of the execution.
+    /// Whether the Write is owned: the lane drops it when the worker's registration ends.
     pub fn is_owned(&self) -> bool {
         match self {
             Write::Checkpoint(_)
@@ -444,7 +444,7 @@ impl Start {
         self.placement.as_deref().filter(|_| waits)
     }
 
-    /// Whether a [full](Outcome::Full) queue rejects the Start. Starts of workflows and debounced Starts enter a full
+    /// Whether a [full](Outcome::Full) queue rejects the Start. Starts of children and debounced Starts enter a full
     /// queue.
     pub fn can_be_rejected(&self) -> bool {
         self.parent.is_none() && self.debounce_window.is_none()
