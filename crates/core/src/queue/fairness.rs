@@ -37,9 +37,9 @@ pub struct Allocation {
 /// A weighted round robin over queues and keys, with a position that a claimer keeps from claim to claim.
 ///
 /// All queues get equal shares of a claim's capacity. Within a queue, keys get shares in proportion to their weights.
-/// Other keys use a share that one key cannot use. If a claim has less capacity than a round has turns, the next claim
-/// continues at the same position, even between two turns of one key. So a million executions of one key delay those of
-/// another key by one round.
+/// A share that one key cannot use goes to the other keys. If a claim has less capacity than a round has turns, the
+/// next claim continues at the same position, even between two turns of one key. So a million executions of one key
+/// delay the executions of another key by at most one round.
 #[derive(Clone, Debug, Default)]
 pub struct FairShare {
     /// The queue that had the last turn; `None` before the first claim.

@@ -1,4 +1,4 @@
-//! Queues: their limits, and the policy by which a claim shares them.
+//! Queues: their limits, and the policy by which a claim divides its capacity among queues and queue keys.
 
 pub mod debounce;
 pub mod depth;
@@ -15,8 +15,8 @@ use crate::name_checks::check_text;
 use crate::queue::rate::Rate;
 use crate::queue::weights::Weights;
 
-/// The queue in which executions without a placement wait: before they begin, unless they can begin at once, and before
-/// they continue. This queue never has limits.
+/// The queue of executions without a placement. An execution waits in it before it begins, unless it can begin at once,
+/// and before it continues. This queue never has limits.
 pub const DEFAULT_QUEUE: &str = "default";
 
 /// Maximum length of a queue's name, in bytes.
@@ -175,8 +175,8 @@ impl Queue {
 
     /// Limits the number of executions that wait in the queue to begin, delayed ones included.
     ///
-    /// Further starts of callers fail or wait, as [`OnFull`] says; starts of workflows always enter. Every execution
-    /// of a queue with this limit enters the queue before it begins.
+    /// Further starts of callers fail or wait, as [`OnFull`] says. Children and debounced executions always enter.
+    /// Every execution of a queue with this limit enters the queue before it begins.
     #[must_use]
     pub fn max_depth(mut self, executions: u32) -> Self {
         self.limits.max_depth = Some(executions);
@@ -277,8 +277,7 @@ impl Limits {
     }
 }
 
-/// Returns the remaining capacity of a limit of which `used` is in use. Without a limit, the capacity is the maximum
-/// number.
+/// Returns the remaining capacity of a limit of which `used` is in use; `usize::MAX` without a limit.
 pub fn remaining(limit: Option<u32>, used: u64) -> usize {
     limit.map_or(usize::MAX, |limit| u64::from(limit).saturating_sub(used) as usize)
 }

@@ -1,4 +1,4 @@
-//! [`Rate`]: a limit on how often executions of a queue, or of a key, begin.
+//! [`Rate`]: a limit on how often executions of a queue, or of a queue key, begin.
 
 use std::fmt;
 use std::str::FromStr;
@@ -84,8 +84,8 @@ impl ClaimScope {
 
 /// The number of parts of a window. Starts in one part share an entry, so they count for up to one part longer.
 const WINDOW_PARTS: i64 = 1_000;
-/// The divisor that gives the tolerated delay: the interval divided by this number. With even spacing, a start that is
-/// late by less than the tolerated delay does not delay later starts.
+/// The ratio of the interval to the tolerated delay. With even spacing, a start that is late by less than the tolerated
+/// delay does not delay later starts.
 const LATE_TOLERANCE_DIVISOR: i64 = 20;
 /// The precision of timers and flushes, in microseconds. A delay below this precision is tolerated as well, up to a
 /// quarter of the interval.
