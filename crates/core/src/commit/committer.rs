@@ -18,7 +18,7 @@ use crate::error::Error;
 use crate::store::{Outcome, Registration, Store, StoreError, Write};
 use crate::thread::spawn_on_thread;
 
-/// Maximum number of waiters that the lane's thread wakes itself, because that is the fastest way.
+/// Maximum number of waiters that the lane's thread wakes itself: for few waiters this is faster than a task.
 const MAX_INLINE_WAKES: usize = 16;
 /// Number of waiters that one task wakes, when there are more than [`MAX_INLINE_WAKES`].
 const WAKES_PER_TASK: usize = 1024;
@@ -70,7 +70,7 @@ struct Committer {
     lane: Lane,
     observer: Arc<dyn CommitObserver>,
     sender: FlushSender,
-    /// Receives Writes that wait for other transactions. The slow lane starts with the first of them.
+    /// The channel of Writes that wait for other transactions. The slow lane starts with the first of these Writes.
     slow_lane: Option<mpsc::UnboundedSender<(Entry, u32)>>,
 }
 

@@ -21,7 +21,7 @@ pub(super) struct FlushSender {
     /// The lane's number in the registration.
     pub(super) lane_number: u16,
     pub(super) store: Arc<dyn Store>,
-    /// The registration of the last flush, and that flush's number.
+    /// The registration of the last flush, and the number of its last committed flush; 0 if it has none.
     pub(super) last_sent: Option<(Registration, i64)>,
 }
 

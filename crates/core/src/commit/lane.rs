@@ -80,10 +80,11 @@ impl Lane {
 
     /// Stages a Write without blocking. The Write is durable when its [`Lsn`] is.
     ///
-    /// `fold_target` is where the caller staged its last Write to the same `executions` row. Until a flush
-    /// takes that Write, a Transition folds into it.
+    /// `fold_target` is where the caller staged its last Write to the same `executions` row. While the last
+    /// segment contains that Write, a Transition folds into it.
     ///
-    /// Returns `None` if the lane is closed, or if the Write is owned and its generation has ended.
+    /// Returns `None` if the lane is closed, if the Write is owned and its generation has ended, or if the
+    /// Start of the tree's root has failed.
     pub(crate) fn stage(&self, staged: Staged, fold_target: &mut FoldTarget) -> Option<Lsn> {
         let (lsn, needs_wake) = self.stage_with(staged, fold_target, Staging::note_staged)?;
         if needs_wake {

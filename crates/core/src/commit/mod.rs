@@ -12,7 +12,8 @@
 //! - `committer.rs`, `flush_sender.rs`: one thread per lane. Flushes are numbered, resent and bisected here,
 //!   and a **fenced** flush is handled here.
 //! - `slow_lane.rs`: Writes that wait for locks of other transactions.
-//! - `observer.rs`: the engine's view of what is settled and committed.
+//! - `observer.rs`: the calls by which a lane reports committed Writes, other outcomes and fences to the
+//!   engine.
 //! - `watermark.rs`, `durable.rs`: the watermark and its waiters. Writes are **acknowledged** here.
 
 mod committer;

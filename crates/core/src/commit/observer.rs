@@ -1,10 +1,11 @@
-//! [`CommitObserver`]: the engine's view of its lanes.
+//! [`CommitObserver`]: the part of an engine that reacts to flushes of its lanes.
 
 use super::lsn::Lsn;
 use crate::key::Key;
 use crate::store::{Outcome, StoreError, WorkerId, Write};
 
-/// The engine's view of its lanes. A lane calls these methods on its own thread or on its slow lane's thread.
+/// The part of an engine that reacts to flushes of its lanes. A lane calls these methods on its own thread or
+/// on its slow lane's thread.
 pub(crate) trait CommitObserver: Send + Sync {
     /// Handles a Write whose outcome is not `Applied`.
     fn on_settled(&self, lane: u16, settled: SettledWrite<'_>);
@@ -18,7 +19,7 @@ pub(crate) trait CommitObserver: Send + Sync {
     fn on_poisoned(&self, error: StoreError);
 }
 
-/// A Write whose outcome is not `Applied`, and where it was staged.
+/// A Write whose outcome is not `Applied`, with its tree and its Lsn.
 pub(crate) struct SettledWrite<'a> {
     pub(crate) execution: Key,
     pub(crate) tree: Key,

@@ -153,8 +153,8 @@ impl Segment {
         }
         let mut entries: Vec<Entry> = self.into_entries().into();
         if entries[0].meta.lsns.len() > 1 {
-            // Writes have folded into the first one, and they are later than the rest of the tree: the next
-            // Write goes first
+            // Transitions have folded into the first Write, and they are later than the rest of the tree: the
+            // first Write goes last
             entries.rotate_left(1);
         }
         let rest = entries.split_off(1);

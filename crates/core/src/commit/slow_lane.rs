@@ -13,8 +13,8 @@ use super::segment::Entry;
 use crate::store::{Outcome, Store, StoreError};
 use crate::thread::spawn_on_thread;
 
-/// Starts the slow lane of `lane`. Returns the channel for its Writes, each with the generation of `lane` at
-/// that time. The slow lane commits one Write at a time, however long each one waits for another transaction.
+/// Starts the slow lane of `lane`. Returns the channel for its Writes, each with the generation in which `lane`
+/// sends it. The slow lane commits one Write at a time, however long each one waits for another transaction.
 /// `lane` itself continues.
 pub(super) fn spawn(
     lane: &Lane,

@@ -1,8 +1,8 @@
 //! Staging: the Writes that wait for the next flush, folded as they arrive, and the Writes that are held.
 //!
 //! Staged Writes fill *segments*, each at most one flush long. No Write of a segment depends on another Write of the
-//! segment, except by folding. A Transition folds into the Start or Transition of the same row until a flush takes that
-//! Write.
+//! segment, except by folding. A Transition folds into the Start or Transition of the same row while the last segment
+//! contains that Write.
 //!
 //! A Write is *held* in four cases. Its segment already changes the same row, and the Write cannot fold. The outcome of
 //! a guarded Start of its tree is unknown. A Write of its tree waits for a lock of another transaction. A Write of its
@@ -26,7 +26,8 @@ use crate::store::{Outcome, Registration, State, Status, WorkerId, Write};
 
 /// A Write to be staged on a lane.
 pub(crate) struct Staged {
-    /// The lane's generation under which the execution is owned. Ignored for unowned Writes.
+    /// The lane's generation under which the execution is owned. After the end of that generation, an owned Write is
+    /// not staged, and a root's Start to `running` becomes a Start to `queued`.
     pub(crate) generation: u32,
     /// Root of the execution tree, whose Writes stay in order.
     pub(crate) tree: Key,

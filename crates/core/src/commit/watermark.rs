@@ -1,7 +1,7 @@
 //! Acknowledgement: the watermark of a lane, and its waiters.
 //!
-//! An Lsn is settled when it is at or below the watermark and not held. Nearly all outcomes are `Applied`, so
-//! only the others are kept.
+//! An Lsn is settled when its outcome is kept, or when it is at or below the watermark and not held. Nearly
+//! all outcomes are `Applied`, so the lane keeps only the others.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::SeqCst};
@@ -19,11 +19,11 @@ const MAX_KEPT_OUTCOMES: usize = 1 << 16;
 
 #[derive(Default)]
 pub(super) struct Watermark {
-    /// The lists and maps. They have a cache line of their own: threads that read the other fields need not
-    /// wait for threads that lock this one.
+    /// The lists and maps, in a cache line of their own. So threads that lock them do not slow down threads
+    /// that read the other fields.
     inner: CachePadded<Mutex<Inner>>,
     lsn: AtomicU64,
-    /// Number of Lsns at or below the watermark that are not settled.
+    /// Number of held Lsns, which the watermark does not settle when it passes them.
     held: AtomicUsize,
     /// Number of kept outcomes other than `Applied`, including those kept for woken waiters.
     exceptions: AtomicUsize,
