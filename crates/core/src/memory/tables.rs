@@ -131,8 +131,8 @@ impl Tables {
 
     /// Requeues the running executions whose owner is not registered, in the order of their keys.
     ///
-    /// The method depends only on the present state, so the next takeover completes an interrupted one. If the owners
-    /// died, `died_at` is the time of the takeover; it is `None` if they requeue their executions themselves.
+    /// The method depends only on the present state, so the next takeover completes an interrupted one. `died_at` is
+    /// the time of the takeover; it is `None` when a worker closes its registration, which counts no recovery.
     pub(super) fn requeue_orphans(&mut self, died_at: Option<Timestamp>, counters: &Counters) -> u64 {
         let mut orphans: Vec<Key> = self
             .owned

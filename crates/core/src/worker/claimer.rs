@@ -23,14 +23,14 @@ const MAX_CLAIM_EXECUTIONS: usize = 1_000;
 /// Maximum number of bytes of inputs and checkpoints in a claim.
 const MAX_CLAIM_BYTES: usize = 16 * 1024 * 1024;
 
-/// The executions that one claim has launched.
+/// The runs of the executions that one claim took.
 struct ClaimBatch {
     runs: Vec<Arc<Run>>,
     /// Whether the claim was cut short: it reached its limit, or left executions that can be claimed now.
     is_cut_short: bool,
 }
 
-/// The claims under one registration.
+/// The state of the claiming loop under one registration.
 pub(super) struct Claimer {
     engine: Arc<EngineInner>,
     /// The registration's lane for claims.

@@ -38,7 +38,7 @@ const HEARTBEAT_AFTER_NOTIFY_DELAY: Duration = Duration::from_millis(5);
 /// have passed yet by the store's clock.
 const DEADLINE_MARGIN: Duration = Duration::from_millis(1);
 
-/// The heartbeats under one registration.
+/// The state of the heartbeat loop under one registration.
 pub(super) struct Heartbeats {
     engine: Arc<EngineInner>,
     lost_claims: LostClaims,
@@ -46,7 +46,7 @@ pub(super) struct Heartbeats {
     is_search_deferred: bool,
     /// Whether the last heartbeat failed.
     is_failing: bool,
-    /// Number of renewals.
+    /// Number of heartbeats sent to renew the registration.
     renewals: u32,
     renewed_at: Option<Instant>,
     /// The time of the next renewal, if another worker's lease may have run out by then.
@@ -142,7 +142,7 @@ impl Heartbeats {
     }
 
     /// Sends a heartbeat and applies the reply; renews the registration if `renews_lease`. Searches for lost claims if a
-    /// search is due and `no_claim`, the lock that claims hold, proves that no claim is under way.
+    /// search is due and `no_claim` is given. `no_claim` is the lock that every claim holds, so no claim is under way.
     async fn send_heartbeat(&mut self, renews_lease: bool, no_claim: Option<MutexGuard<'_, ()>>) {
         let engine = self.engine.clone();
         let (sent_at, sent_since_boot) = (Instant::now(), time_since_boot());
@@ -220,7 +220,7 @@ impl Heartbeats {
             engine.wakeups.takeover.notify_one();
         }
         if let Some(at) = reply.next_expiry_at {
-            // the pause ends after that time by any estimate, and at a different moment in each worker
+            // the margin allows for errors of the estimate, and gives each worker a different moment
             let pause = at.since(reply.now) + Duration::from_millis(20 + fastrand::u64(..80));
             self.next_expiry_check_at = Some(Instant::now() + pause);
         }

@@ -16,8 +16,8 @@ use crate::runtime::run::{Interrupt, NewRun, Run};
 use crate::store::{DeleteChunks, QUARANTINE_STRIKES, Record, RequestKind, Write};
 use crate::worker::quarantine::exceeds_max_recoveries;
 
-/// Returns the generations of all lanes. Call this before the request to the store for executions: a reply must not
-/// count as ownership under a later registration.
+/// Returns the generations of all lanes. Callers read the generations before they request executions from the store, so
+/// that a reply never counts as ownership under a later registration.
 pub(crate) fn lane_generations(engine: &EngineInner) -> Vec<u32> {
     engine.lanes().iter().map(Lane::generation).collect()
 }
@@ -111,13 +111,14 @@ pub(crate) fn launch(engine: &Arc<EngineInner>, mut record: Record, generations:
 fn kills_workers_failure(strikes: u32) -> Failure {
     let times = strikes - QUARANTINE_STRIKES;
     let message = format!(
-        "its worker died {QUARANTINE_STRIKES} times in a row without a new checkpoint, and then {times} times while \
-         the execution was tried alone; find out what kills the process (memory, a crash in native code), then resume it"
+        "its worker died {QUARANTINE_STRIKES} times in a row without a new checkpoint or attempt, and then {times} \
+         times while the execution was tried alone; find out what kills the process (memory, a crash in native code), \
+         then resume the execution"
     );
     Failure::with_kind(KILLS_WORKERS, message).permanent()
 }
 
-/// Returns the values stored in chunks that a record refers to.
+/// Returns the numbers of the chunked values to which a record refers.
 fn chunk_values_in(record: &Record) -> SmallVec<[u64; 4]> {
     let Record { execution, checkpoints, attempts, .. } = record;
     [&execution.input, &execution.outcome]

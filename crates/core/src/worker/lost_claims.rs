@@ -12,7 +12,7 @@ use crate::sync::Mutex;
 /// proves nothing, for two reasons:
 /// - A run may have begun after the worker collected the keys that it holds. Only an execution in two lists in a row is
 ///   lost.
-/// - The claimed execution may still be held by its former run, whose suspension is durable but not known to the run
+/// - The claimed execution may still be held by its former run, whose suspension is durable but not reported to the run
 ///   yet. The search continues until a list was made without any such execution.
 ///
 /// An execution that a claim has taken and not launched yet would look like a lost claim. So no list is made during a

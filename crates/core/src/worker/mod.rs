@@ -44,7 +44,7 @@ pub(crate) struct Worker {
     claimer: Claimer,
 }
 
-/// Starts the worker's thread. The first heartbeat, which finds what dead workers left, comes at once.
+/// Starts the worker's thread. The thread sends the first heartbeat at once, to detect workers that are already dead.
 pub(crate) fn spawn(
     engine: Arc<EngineInner>,
     claim_lane: u16,
@@ -68,8 +68,8 @@ pub(crate) fn spawn(
 }
 
 impl Worker {
-    /// Runs the loops until a shutdown is requested, then shuts down. Calls to the store that are under way then are
-    /// dropped.
+    /// Runs the loops until a shutdown is requested, then shuts down. The shutdown drops the loops' calls to the
+    /// store that are under way.
     async fn run(&mut self, shutdown: oneshot::Receiver<ShutdownRequest>) {
         let shutdown = tokio::select! {
             biased;
@@ -114,8 +114,8 @@ impl Worker {
             }
         }
         let (sent_at, sent_since_boot, registration) = loop {
-            // the old registration may still be alive, if a lane has found an older fence only now. It would then keep
-            // its executions, so it is closed first
+            // the old registration may still be alive, if a lane has found an older fence only now. A registration that
+            // is alive keeps its executions, so the worker closes it first
             let closed = engine.store.close(old_worker).await;
             let (sent_at, sent_since_boot) = (Instant::now(), time_since_boot());
             let registered = match closed {

@@ -63,7 +63,7 @@ impl QuarantineTrials {
     }
 }
 
-/// Whether an execution with this many strikes has been tried alone often enough.
+/// Whether an execution with this many strikes was tried alone at least `max_recoveries` times, and must fail.
 pub(crate) fn exceeds_max_recoveries(strikes: u32, max_recoveries: u32) -> bool {
     strikes.checked_sub(QUARANTINE_STRIKES).is_some_and(|times| times >= max_recoveries)
 }

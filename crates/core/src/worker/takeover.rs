@@ -7,7 +7,7 @@ use crate::runtime::inner::EngineInner;
 /// The pause after a failed claim or takeover.
 pub(super) const RETRY_DELAY: Duration = Duration::from_millis(100);
 
-/// Takes over whenever a heartbeat has found dead workers. Never returns.
+/// Takes over dead workers whenever a heartbeat has found any. Never returns.
 pub(super) async fn run_takeovers(engine: &EngineInner) {
     loop {
         engine.wakeups.takeover.notified().await;

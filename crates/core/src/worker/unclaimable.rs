@@ -10,7 +10,8 @@ const CHECK_PAUSES: (Duration, Duration) = (Duration::from_secs(10), Duration::f
 /// Maximum number of waiting executions that a check counts.
 const MAX_COUNTED_EXECUTIONS: u64 = 10_000;
 
-/// Checks periodically, and logs every workflow and version that was not in the previous report. Never returns.
+/// Searches periodically for executions that no live worker can run. Logs each of their workflows and versions that the
+/// previous search did not find. Never returns.
 pub(crate) async fn report_unclaimable(engine: &EngineInner) {
     let mut reported: Vec<UnclaimableWork> = Vec::new();
     let mut pause = CHECK_PAUSES.0;
