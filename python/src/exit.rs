@@ -1,9 +1,9 @@
 //! The end of the program, for threads for which Python does not wait.
 //!
-//! When such a thread takes the interpreter's lock again, the interpreter ends the thread by unwinding its stack. With
-//! native code on that stack, the process aborts. So threads count themselves while they return to the interpreter, and
-//! while native code calls Python. The end of the program waits until no thread is counted. A thread that arrives later
-//! is parked forever.
+//! When such a thread takes the lock of an interpreter that is ending, the interpreter ends the thread by unwinding its
+//! stack. With native code on that stack, the process aborts. So threads count themselves while they return to the
+//! interpreter, and while native code calls Python. The end of the program waits until no thread is counted. A thread
+//! that arrives later is parked forever.
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};

@@ -29,12 +29,13 @@ impl<T> Mutex<T> {
     }
 
     /// Replaces the value; returns the previous one.
-    #[must_use = "what goes away may run Python code: the caller drops it, after the lock"]
+    #[must_use = "dropping the returned value may run Python code: the caller drops the value, after the lock"]
     pub(crate) fn replace(&self, value: T) -> T {
         std::mem::replace(&mut self.0.lock(), value)
     }
 
-    /// Waits until `is_ready` returns true for the value, then calls `access`. For threads without the interpreter.
+    /// Waits until `is_ready` returns true for the value, then calls `access`. Must be called without the interpreter's
+    /// lock.
     pub(crate) fn wait_until<R: Send>(
         &self,
         changed: &Condvar,
@@ -72,7 +73,7 @@ impl<T> Mutex<T> {
 
 impl<T: Default> Mutex<T> {
     /// Takes the value, and leaves the default.
-    #[must_use = "what goes away may run Python code: the caller drops it, after the lock"]
+    #[must_use = "dropping the returned value may run Python code: the caller drops the value, after the lock"]
     pub(crate) fn take(&self) -> T {
         self.replace(T::default())
     }

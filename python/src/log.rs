@@ -23,8 +23,8 @@ use crate::exit::without_interpreter;
 
 /// Maximum number of queued lines. Further lines are only counted.
 const MAX_QUEUED_LINES: usize = 1_000;
-/// Number of queued lines from which on debug lines are dropped. Thousands of debug lines may arrive at once, and are
-/// dispensable.
+/// Number of queued lines at which further debug lines are dropped. Thousands of debug lines may arrive at once, and
+/// are dispensable.
 const MAX_QUEUED_DEBUG_LINES: usize = 100;
 
 /// A log line: the number of its level, its text, its time in seconds since 1970.

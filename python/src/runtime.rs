@@ -76,7 +76,7 @@ pub(crate) fn runtime() -> &'static Runtime {
 
 fn build_runtime() -> Runtime {
     let built = Builder::new_multi_thread().worker_threads(2).thread_name("stepfast").enable_all().build();
-    // without threads there is no engine that could return an error
+    // a panic, because without these threads there is no engine that could return the error
     built.unwrap_or_else(|error| panic!("cannot start the threads of the engine: {error}"))
 }
 

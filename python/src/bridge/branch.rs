@@ -121,8 +121,8 @@ impl Branch {
         self
     }
 
-    /// Returns the mailbox and the key of the child that is about to be called, if this thread may host the child,
-    /// which means to run the child's code. Also notes for the execution whether its thread hosts a child.
+    /// Returns the mailbox and the key of the child that is about to be called, if this thread may host the child. A
+    /// thread that hosts a child runs its code. Also notes for the execution whether its thread hosts a child.
     fn child_to_host(&self, mailbox: Option<Arc<Mailbox>>) -> Option<(Arc<Mailbox>, Key)> {
         if self.port.is_none() {
             self.control.set_thread_use(mailbox.is_some());
@@ -283,7 +283,8 @@ impl Branch {
         !self.process.is_current() || self.control.is_closing()
     }
 
-    /// Whether this is the thread that makes the branch's calls: the first thread that makes one.
+    /// Whether this thread makes the branch's calls. For a branch that was created for another thread, the first thread
+    /// that makes a call, or reads this attribute, becomes the thread of the branch.
     #[getter]
     fn is_own_thread(&self) -> bool {
         let here = crate::thread::current_thread_id();

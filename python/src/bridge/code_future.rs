@@ -10,8 +10,8 @@ use stepfast::{Failure, Payload};
 use crate::bridge::mailbox::{Mailbox, Message};
 use crate::outcome_slot::OutcomeFuture;
 
-/// A future that resolves when the code has returned. If the future is dropped before, the code unwinds. If it is
-/// dropped later, the branches that the code has left behind unwind.
+/// A future that resolves when the code has returned. If the future is dropped earlier, the code unwinds. If it
+/// is dropped later, the branches that the code has left behind unwind.
 pub(crate) struct CodeFuture {
     outcome: OutcomeFuture,
     control: RunControl,

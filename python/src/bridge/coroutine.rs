@@ -1,7 +1,7 @@
 //! [`CallCoroutine`]: makes calls awaitable like coroutines.
 //!
-//! Such a call returns a value. The call may run the body of a step, or the code of an execution, in the task that
-//! awaits the call.
+//! An `await` of such a call returns the call's value. Meanwhile the call may run the body of a step, or the code of an
+//! execution, in the task that awaits the call.
 
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
@@ -17,7 +17,7 @@ use crate::lock::Mutex;
 use crate::poll_state::{DONE, FAILED, PENDING, RUN_BODY};
 use crate::python_functions::python_functions;
 
-/// The state of a call that is awaited like a coroutine, and returns its value.
+/// The state of a call that is awaited like a coroutine. The `await` returns the call's value.
 #[derive(Default)]
 pub(crate) struct CallCoroutine {
     /// The branch that has made the call; `None` for a call of a program.
@@ -153,7 +153,7 @@ impl CallCoroutine {
 
     /// Returns a description of the call if it was never awaited.
     pub(crate) fn unawaited_description(&self) -> Option<String> {
-        // unwinding code leaves calls behind
+        // code that unwinds cannot await the calls that it has made
         let is_closing = || self.branch.as_ref().is_some_and(|branch| branch.get().control().is_closing());
         if self.state.with(|state| state.is_awaited) || is_closing() {
             return None;

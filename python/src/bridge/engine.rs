@@ -1,4 +1,5 @@
-//! [`Engine`]: an engine. Its operations return a [`Call`], for which the program waits.
+//! [`Engine`]: an engine or a client, as the package uses it. Most operations return a [`Call`], for which the program
+//! waits.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -37,7 +38,7 @@ struct KnownWorkflow {
     signature: Option<Arc<Py<Signature>>>,
 }
 
-/// An engine, with its workflows. The number of a workflow is its index.
+/// An engine or a client, with its workflows. The number of a workflow is its index in `workflows`.
 #[pyclass(frozen)]
 pub(crate) struct Engine {
     engine: Mutex<Option<CoreEngine>>,

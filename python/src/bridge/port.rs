@@ -1,5 +1,5 @@
 //! [`Port`]: the connection by which the engine reaches an event loop, or the threads of a pool. One wake-up of the
-//! loop delivers all messages that have arrived.
+//! loop delivers up to `MAX_MESSAGES_PER_DRAIN` messages.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -230,9 +230,9 @@ impl Port {
         })
     }
 
-    /// Sets the function that returns what the branches of a run are blocked on. It returns 0 for something outside of
-    /// the execution, and 2 for the execution's own calls. It returns 1 for own calls with a time limit that is not
-    /// durable.
+    /// Sets the function that returns what the branches of a run are blocked on. The function returns 0 for something
+    /// outside of the execution, and 2 for the execution's own calls. For own calls with a time limit that is not
+    /// durable, the function returns 1.
     fn set_blocked_on(&self, blocked_on: Py<PyAny>) {
         drop(self.blocked_on.replace(Some(blocked_on)));
     }
@@ -248,8 +248,8 @@ impl Port {
         self.callers.task(py, run_id)
     }
 
-    /// Returns true if a task of the loop runs now in this thread. May return false although a task runs: only asyncio,
-    /// which asks the system for the process, has a certain answer.
+    /// Returns true if a task of the loop runs now in this thread. May return false although a task runs, for example
+    /// if the loop was moved to another thread. Callers then use the check of asyncio, which is slower.
     fn is_in_task(&self, py: Python<'_>) -> PyResult<bool> {
         if crate::thread::current_thread_id() != self.loop_thread {
             return Ok(false);
@@ -265,7 +265,8 @@ impl Port {
     /// Handles messages in the loop's thread.
     ///
     /// Resumes the waiters that were woken. Returns the other messages, or `None` if there are none. A new run is a
-    /// tuple of its workflow's number, its branch and its input. A run that has to unwind is its id.
+    /// tuple of its workflow's number, its branch and its input. For a run that has to unwind, the message is the run's
+    /// id.
     fn drain(slf: &Bound<'_, Self>) -> PyResult<Option<Vec<Py<PyAny>>>> {
         let (this, py) = (slf.get(), slf.py());
         let _guard = InterpreterGuard::enter(py);

@@ -28,7 +28,7 @@ pub(crate) struct BranchCoroutine {
     process: Process,
 }
 
-/// The function of the first branch, and the registry of its task.
+/// The function of the first branch with its arguments, and the registry that contains the branch's task.
 struct RootCode {
     function: Py<PyAny>,
     arguments: Py<PyAny>,

@@ -58,7 +58,8 @@ pub(crate) fn queue_tuples(py: Python<'_>, rows: &[QueueRow]) -> PyResult<Py<PyA
     Ok(rows?.into_pyobject(py)?.unbind())
 }
 
-/// Returns a tuple in the order of the fields of `stepfast.QueueInfo`. The instant is in microseconds since 1970.
+/// Returns a tuple in the order of the fields of `stepfast.QueueInfo`. The time of the last change is in
+/// microseconds since 1970.
 pub(crate) fn queue_tuple(py: Python<'_>, row: &QueueRow) -> PyResult<Py<PyAny>> {
     let Limits {
         concurrency,

@@ -104,7 +104,7 @@ impl Signature {
         }
     }
 
-    /// Returns true if the function takes `given` arguments by position, and these by name.
+    /// Returns true if the function takes `given` arguments by position, and the arguments `kwargs` by name.
     fn accepts(&self, given: usize, kwargs: &Bound<'_, PyDict>) -> bool {
         let py = kwargs.py();
         if given > self.positional.len() && !self.has_var_positional {

@@ -8,7 +8,8 @@ use stepfast::{Name, RetryPolicy, StepOptions};
 
 use crate::convert::signature::Signature;
 
-/// The settings of a step, created once per step function. The code that runs the body enforces its time limits.
+/// The settings of a step, created once per step function. The settings contain no time limit, because the package
+/// enforces the limit of an attempt.
 #[pyclass(frozen)]
 pub(crate) struct StepSettings {
     pub(crate) name: Name,

@@ -14,8 +14,8 @@ use stepfast::Payload;
 
 use crate::exit::InterpreterGuard;
 
-/// Maximum nesting depth of the values that this module handles. Deeper values are left to Python, which has the better
-/// error.
+/// Maximum nesting depth of the values that this module handles. Deeper values are left to `stepfast._values`, whose
+/// limits are higher, and whose error message names the limits.
 const MAX_DEPTH: usize = 64;
 
 /// Encodes a value for the record. Fails with `stepfast.values.EncodeError` if decoding could not return an equal
@@ -45,7 +45,7 @@ pub(crate) fn fingerprint(args: &Bound<'_, PyTuple>, kwargs: &Bound<'_, PyDict>)
     Some(if has_no_maps { payload.fingerprint_without_maps() } else { payload.fingerprint() })
 }
 
-/// Encodes arguments for the record: as a list of the arguments by position and the arguments by name.
+/// Encodes arguments for the record, as a list of two items: the arguments by position, and the arguments by name.
 pub(crate) fn encode_arguments(
     args: &Bound<'_, PyTuple>,
     kwargs: Option<&Bound<'_, PyDict>>,

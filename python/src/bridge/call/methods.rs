@@ -85,7 +85,7 @@ impl Call {
         self.advance()
     }
 
-    /// Takes the result of the call: a value, text, a handle, or nothing.
+    /// Takes the result of the call as a Python object; None if the call has no result.
     pub(crate) fn take_value(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
         match self.state.replace(CallState::Consumed) {
             CallState::Finished(Reply::Value(payload)) => match decode(py, &payload) {
@@ -314,7 +314,7 @@ impl Call {
     }
 
     fn result(&self, py: Python<'_>) -> PyResult<()> {
-        // a task that has to unwind receives the exception for this before the cancellation
+        // a task that has to unwind receives the exception that unwinds its code, and not the cancellation
         let is_stopped = self.control.as_ref().is_some_and(|control| control.stop_reason().is_some());
         if self.is_cancelled.swap(false, SeqCst) && !is_stopped {
             let cancelled = py.import("asyncio")?.getattr("CancelledError")?;

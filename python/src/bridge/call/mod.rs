@@ -1,7 +1,8 @@
 //! [`Call`]: an operation for which Python code waits, in a task of an event loop or in a thread.
 //!
 //! The waiter polls the call. [`Call::advance`] returns one of the state codes in [`crate::poll_state`]. As an
-//! awaitable the call behaves like a future of asyncio that the loop's watcher wakes directly.
+//! awaitable the call behaves like a future of asyncio. But its [`Port`] calls the callback of the waiting task
+//! directly, without a further turn of the loop.
 
 mod methods;
 
@@ -250,8 +251,8 @@ impl Call {
         self
     }
 
-    /// Drops the state of an unfinished call. The code's decision to abandon the call is recorded, unless its loop
-    /// does not run: then the loop has ended, and the execution is deferred.
+    /// Drops the state of an unfinished call. For a durable call, the drop records that the code has abandoned the
+    /// call. But if the loop of the code no longer runs, the execution is deferred instead, and nothing is recorded.
     fn abandon(&self, state: CallState) {
         if let (CallState::Waiting(_) | CallState::Step(_), Some(control), Some(port)) =
             (&state, &self.control, &self.port)
@@ -298,8 +299,8 @@ impl Call {
         Ok(())
     }
 
-    /// Handles an exception that a signal has raised in waiting code. If it ends the program, nothing more of the
-    /// code is recorded while it unwinds.
+    /// Handles an exception that a signal has raised in waiting code. If the exception ends the program, nothing more
+    /// is recorded while the code unwinds.
     fn handle_interrupt(&self, py: Python<'_>, raised: &PyErr) {
         if raised.is_instance_of::<PyException>(py) {
             return;
@@ -313,8 +314,8 @@ impl Call {
         }
     }
 
-    /// Returns the exception for a value that cannot be read. In the code of an execution it parks the execution and
-    /// unwinds the code.
+    /// Returns the exception for a value that cannot be read. For a call of an execution's code, parks the execution
+    /// and returns the exception that unwinds the code.
     fn park_unreadable(&self, py: Python<'_>, error: PyErr) -> PyErr {
         let Some(control) = &self.control else { return error };
         let place = self.path.as_ref().map_or_else(String::new, |path| format!(", position {path}"));
@@ -322,7 +323,7 @@ impl Call {
         crate::error::suspended_exception(py)
     }
 
-    /// Makes the caller run the code of the execution, if it begins here.
+    /// Makes the caller run the code of the execution, if the execution begins here.
     pub(crate) fn run_by_caller(mut self) -> Self {
         self.new_run = Some(Mutex::new(None));
         self
