@@ -1,3 +1,3 @@
--- Inserts a piece of a payload. May have many rows.
+-- Inserts a piece of a payload. A batch statement repeats the row of values.
 INSERT OR FAIL INTO payloads (id, bytes) VALUES
     (?, ?)

@@ -1,5 +1,4 @@
--- Executions in quarantine whose trial is due, the longest quarantined first. 1 until, 2 version of the code, NULL for
--- any
+-- Executions in quarantine whose trial is due, the earliest trial first. 1 until, 2 version of the code, NULL for any
 SELECT
     quarantine.due_at, quarantine.execution, quarantine.workflow, executions.queue, executions.queue_key
 FROM quarantine CROSS JOIN executions ON executions.key = quarantine.execution

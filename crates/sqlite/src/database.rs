@@ -31,8 +31,8 @@ const TIMEOUT_WITHOUT_PEERS: Duration = Duration::from_millis(50);
 /// Total time that a transaction waits if the caller does not retry.
 pub(crate) const MAX_WRITE_WAIT: Duration = Duration::from_mins(1);
 
-/// Length in bytes from which on the store itself empties the write-ahead log: three times the length at which SQLite
-/// tries to restart it.
+/// Length of the write-ahead log, in bytes, at which the store itself empties the log: about three times the length at
+/// which SQLite tries to restart the log.
 pub(crate) const MAX_LOG_BYTES: u64 = 128 * 1024 * 1024;
 /// Time that emptying the log waits for readers.
 const EMPTY_LOG_TIMEOUT: Duration = Duration::from_millis(500);
@@ -77,7 +77,7 @@ pub(crate) struct Database {
     pub(crate) listener: Arc<Listener>,
     /// The worker_ids of this store's registrations that are not closed.
     pub(crate) workers: Mutex<Vec<i64>>,
-    /// Number of lease renewals so far.
+    /// Number of heartbeats so far that renewed a registration.
     pub(crate) renewals: AtomicU64,
     /// Whether a sweep is due. Sweeps are due at regular intervals, and after a takeover, to wake the executions that
     /// the dead worker should have woken.
@@ -141,9 +141,9 @@ impl Database {
 
     /// Runs `work` in one durable transaction, when it is this thread's turn. `action` describes the work in errors.
     ///
-    /// After `Unavailable`, the work may be durable or not. After any other error, no part of the work is durable. If
-    /// another process keeps its transaction open, this function fails after a short wait; the caller retries unless
-    /// the engine is stopping.
+    /// After `Unavailable` or `Corrupt`, the work may be durable or not. After any other error, no part of the work is
+    /// durable. If another process keeps its transaction open, this function fails after a short wait; the caller
+    /// retries unless the engine is stopping.
     pub(crate) fn write<T>(
         &self,
         action: &str,
@@ -283,10 +283,11 @@ impl Database {
         result
     }
 
-    /// Writes a long log into the database, and empties it. SQLite restarts the log only at a moment at which no reader
-    /// needs it, and overlapping readers leave no such moment. Here, new readers find all committed data in the
-    /// database, so that the log becomes unused. If a reader keeps its snapshot for too long, the next attempt follows
-    /// when the log has grown by a half. `len` is the length of the log in bytes.
+    /// Writes a long log into the database, and empties the log. By itself, SQLite restarts the log only at a moment at
+    /// which no reader needs it, and overlapping readers leave no such moment. After this function has written the log
+    /// into the database, new readers do not need the log, and only older snapshots must end. If a reader keeps its
+    /// snapshot for too long, the next attempt follows when the log has grown by a half. `len` is the length of the log
+    /// in bytes.
     fn limit_log(&self, conn: &Connection, len: u64) {
         if len < self.log_bytes_limit.load(SeqCst) {
             return;
@@ -356,7 +357,8 @@ fn commit(conn: &Connection) -> DbResult<()> {
     Ok(())
 }
 
-/// Returns `Unavailable` for the error of a failed COMMIT, because no error code proves that nothing was committed.
+/// Converts the error of a failed COMMIT to `Unavailable`, because no error code proves that nothing was committed.
+/// Only `Corrupt` stays as it is.
 fn unknown_outcome(error: DbError, path: &Path) -> DbError {
     let error = match error.into_store_error(path, "committing") {
         error @ StoreError::Corrupt(_) => error,

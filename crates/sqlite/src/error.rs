@@ -63,7 +63,7 @@ impl DbError {
             || matches!(self.code(), Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked))
     }
 
-    /// Whether the database rejects a value or a row, independent of the other rows.
+    /// Whether the database rejects a value or a row, whatever the other rows of the flush are.
     pub(crate) fn is_rejected_value(&self) -> bool {
         use ErrorCode::{ConstraintViolation, TooBig, TypeMismatch};
         matches!(self.code(), Some(ConstraintViolation | TooBig | TypeMismatch))
@@ -118,7 +118,7 @@ impl DbError {
         };
         let at = path.display();
         let Some(code) = error.sqlite_error_code() else {
-            // the error is one of the driver: a column has a type that the schema does not use
+            // the error comes from the driver, not from SQLite: a column has a type that the schema does not use
             return StoreError::Corrupt(format!(
                 "{action} in {at}: a column has a value of an unexpected type ({error})"
             ));

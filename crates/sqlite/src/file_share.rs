@@ -82,8 +82,8 @@ pub(crate) fn forget_open_files() {
 }
 
 impl FileShare {
-    /// Returns the shared state of the database at `path` (absolute, links resolved). An error gives the reason of a
-    /// failure.
+    /// Returns the shared state of the database at `path` (absolute, links resolved). Fails with the reason in a forked
+    /// child whose parent had the database open.
     pub(crate) fn join(path: &Path) -> Result<Arc<Self>, &'static str> {
         let mut shares = OPEN_SHARES.lock();
         // unused files are closed here, under the lock, and never while another thread opens them again
@@ -125,8 +125,8 @@ impl FileShare {
         Some(WriteTurn { locked, _thread_order: thread_order })
     }
 
-    /// Waits at the turnstile, and locks the writer's byte. Returns false if the system does not support such locks,
-    /// and `None` after the deadline. Only one thread of this process at a time runs this function.
+    /// Waits at the turnstile, and locks the writer's byte. Returns false if the system cannot provide the lock, and
+    /// `None` after the deadline. Only one thread of this process at a time runs this function.
     ///
     /// The turnstile has two locks: the process that holds the first one writes next, so a busy process cannot overtake
     /// other processes. The system grants a lock in the order of the requests, but supports no deadline. Therefore a
@@ -293,7 +293,7 @@ pub(crate) struct WriteTurn<'a> {
 }
 
 impl WriteTurn<'_> {
-    /// Whether other processes queue behind this turn.
+    /// Whether this turn has locked a byte of the turnstile, so that other processes queue behind it.
     pub(crate) fn holds_turnstile(&self) -> bool {
         self.locked.is_some()
     }

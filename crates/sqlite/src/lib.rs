@@ -139,7 +139,7 @@ impl SqliteStore {
                 (version.map_err(|error| conn::explain_open_error(&path, error))?, schema::newest_version());
             if version == 0 {
                 return Err(open_error(
-                    "it has no executions: it belongs to another program, or is empty".to_owned(),
+                    "it has no schema of Stepfast: it belongs to another program, or is empty".to_owned(),
                 ));
             }
             if version < newest {
@@ -156,7 +156,7 @@ impl SqliteStore {
             open_error(format!("cannot open its companion files ({error}); make the directory writable"))
         })?;
         let opening = share.lock_opening(Instant::now() + OPEN_TIMEOUT).ok_or_else(|| {
-            open_error("another process keeps opening it; look for a stopped process on this file".to_owned())
+            open_error("another process is opening it; look for a stopped process on this file".to_owned())
         })?;
         let has_log = std::fs::metadata(companion_path(&path, "-wal")).is_ok_and(|log| log.len() > 0);
         let explain = |error| conn::explain_open_error(&path, error);
@@ -173,7 +173,8 @@ impl SqliteStore {
                     bytes as f64 / f64::from(1 << 30)
                 )));
             }
-            // announced before the processes are counted: a process that starts later reads that it is too old
+            // the migration is announced before the search for registrations: a process that starts later finds that it
+            // is too old
             let can_announce = migrate::announce_migration(&writer.conn).map_err(explain)?;
             wait_for_older_engines(&share, can_announce).map_err(open_error)?;
         }
@@ -183,8 +184,8 @@ impl SqliteStore {
         if let Some((found, supported)) = schema::find_newer_version(&writer.conn).map_err(explain)? {
             return Err(StoreError::NewerSchema { found, supported });
         }
-        // the copy is read before the database, because other processes continue to count: the copy must not be the
-        // newer one
+        // the copy of the flush count is read before the database: other processes continue to count flushes, and the
+        // copy must not be newer
         let copied_count = open_files.read_flush_count();
         let flush_count = conn::read_flush_count(&writer.conn).map_err(explain)?;
         if let Some(Err(error)) = copied_count.map(|copied_count| flush_count.check(&path, copied_count)) {
@@ -267,7 +268,7 @@ impl SqliteStore {
 }
 
 /// Waits before a migration until the engines of older programs have ended. The error is the reason why some still run.
-/// If not `can_announce`, those engines cannot be asked to end.
+/// Without `can_announce`, older engines cannot be asked to end, and the function fails without waiting for them.
 fn wait_for_older_engines(share: &FileShare, can_announce: bool) -> Result<(), String> {
     if share.has_no_registrations() {
         return Ok(());

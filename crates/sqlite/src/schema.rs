@@ -15,7 +15,7 @@ mod embedded {
 /// The table of applied migrations.
 pub(crate) const HISTORY_TABLE: &str = "schema_version";
 
-/// A migration added by a test, which makes this process one of a later version.
+/// A migration that a test has added, as if this process ran a later version of the program.
 static ADDED_MIGRATION: OnceLock<Migration> = OnceLock::new();
 
 /// Adds a migration to this process, as if the process ran a later version of the program. For tests, before any store

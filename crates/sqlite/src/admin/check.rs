@@ -34,7 +34,7 @@ impl SqliteStore {
             let state = format!("version {found}, this program supports up to {newest}");
             Finding::problem("schema", state, "update this program")
         } else if found == 0 {
-            Finding::problem("schema", "it has no executions", advice)
+            Finding::problem("schema", "it has no schema of Stepfast", advice)
         } else {
             Finding::problem("schema", format!("version {found}, this program needs {newest}"), advice)
         });

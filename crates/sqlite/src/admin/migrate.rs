@@ -17,8 +17,8 @@ use crate::{SqliteOptions, SqliteStore, resolve_path};
 const MAX_AUTOMATIC_MIGRATION_BYTES: i64 = 1 << 30;
 
 impl SqliteStore {
-    /// Creates the database at `path`, or brings its schema up to date whatever its size. If `is_dry`, only returns the
-    /// SQL that would be executed.
+    /// Creates the database at `path`, or brings its schema up to date, even if the database is large. If `is_dry`,
+    /// only returns the SQL that would be executed.
     pub fn migrate(path: impl AsRef<Path>, is_dry: bool) -> Result<MigrationReport, StoreError> {
         let path = resolve_path(path.as_ref())?;
         let found = found_version(&path)?;
@@ -96,7 +96,7 @@ pub(crate) fn migrate(conn: &mut Connection) -> DbResult<bool> {
 }
 
 /// Asks the engines of older programs to end, before the schema is brought to the newest version. Returns false if
-/// those engines are too old to check for this.
+/// those engines are too old to read the announcement.
 pub(crate) fn announce_migration(conn: &Connection) -> DbResult<bool> {
     const FIRST_CHECKING_VERSION: i64 = 3;
     if schema_version(conn)? < FIRST_CHECKING_VERSION {

@@ -63,7 +63,7 @@ pub(crate) fn drain_inbox(sql: &mut Statements<'_>, share: &FileShare, now: Time
     queues.sort_unstable();
     queues.dedup();
     for queue in queues {
-        // invalid, so that the next Start in this queue counts the waiting executions
+        // the depth bound becomes invalid, so that the next Start in this queue counts the waiting executions
         sql.run(Sql::InvalidateDepthBound, [queue])?;
     }
     let mut duplicates = 0_u64;
@@ -164,8 +164,8 @@ fn check_attributes(sql: &mut Statements<'_>, id: i64) -> DbResult<(bool, usize)
 }
 
 /// Returns the first column with invalid text, and its fault. SQLite stores text that is not UTF-8, but no program
-/// could read it. Control characters are rejected, because they separate the parts of the internal key that replaces a
-/// `dedup_id`.
+/// could read it. Control characters are rejected, because one of them separates the parts of a debounce key, which the
+/// column `dedup_id` of a debounced execution contains.
 fn find_text_fault(row: &Row<'_>) -> DbResult<Option<(&'static str, &'static str)>> {
     const TEXT_COLUMNS: [(usize, &str); 6] = [
         (2, "workflow"),

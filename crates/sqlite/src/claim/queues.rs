@@ -17,7 +17,7 @@ use crate::rows::queues::{next_ready_key, read_queue};
 /// Maximum number of queue keys that one claim considers in a queue.
 const MAX_KEYS_PER_QUEUE: usize = 1_000;
 
-/// A queue with ready executions.
+/// The limits and the remaining capacity of a queue, as a claim finds them.
 pub(crate) struct QueueState {
     pub(crate) name: Arc<str>,
     limits: Limits,
@@ -67,8 +67,9 @@ impl QueueState {
         Ok(Some(state))
     }
 
-    /// Chooses the scope of the claim in a queue with a rate. If these workflows have woken executions, only these are
-    /// claimed. Otherwise starts are claimed, and the rate limits their number.
+    /// Chooses the scope of the claim in a queue with a rate. If one of the workflows has a woken execution in the
+    /// queue, the claim takes only woken executions. Otherwise the claim takes executions that have not begun, as many
+    /// as the rate allows.
     pub(crate) fn choose_scope(&mut self, sql: &mut Statements<'_>, workflows: &[Arc<str>]) -> DbResult<()> {
         if self.scope == ClaimScope::All {
             return Ok(());

@@ -21,7 +21,7 @@ const BUSY_TIMEOUT: Duration = Duration::from_mins(1);
 const WRITER_CACHE_KIB: i64 = 64 * 1024;
 /// Size of a read connection's page cache, in KiB.
 const READER_CACHE_KIB: i64 = 16 * 1024;
-/// Length of the write-ahead log, in pages, from which on SQLite writes the log into the database.
+/// Length of the write-ahead log, in pages, at which SQLite begins to write the log into the database.
 const AUTOCHECKPOINT_PAGES: i64 = 10_000;
 
 /// Opens a connection that writes. Creates the file if it does not exist.

@@ -30,7 +30,7 @@ fn repeat_values(statement: &str) -> String {
     statement.replacen(values, &vec![values; BATCH_ROWS].join(",\n"), 1)
 }
 
-/// The statements of write transactions. Texts of more than three lines are in `queries`.
+/// The statements that [`Statements`] prepares, for reads and writes. Long texts are in `queries`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(usize)]
 pub(crate) enum Sql {

@@ -1,4 +1,4 @@
-//! Heartbeats: a worker renews its lease, and receives the changes that it must handle.
+//! Heartbeats: a worker reports to the store, and receives the changes that it must handle.
 
 use std::collections::HashSet;
 use std::sync::atomic::Ordering::SeqCst;
@@ -19,8 +19,8 @@ use crate::rows::queues::{next_ready_key, read_queue, ready_queues};
 use crate::rows::{key_bytes, key_of, optional_text, request_kind, text};
 use crate::{read, schema};
 
-/// Number of lease renewals from one sweep to the next; the first renewal sweeps. A sweep wakes executions whose child
-/// has ended without a Wake, and deletes slots of executions that do not run.
+/// Number of renewing heartbeats of a store from one sweep to the next; the first such heartbeat makes a sweep due. A
+/// sweep wakes executions whose child has ended without a Wake, and deletes slots of executions that do not run.
 const RENEWALS_PER_SWEEP: u64 = 60;
 
 impl Database {
@@ -32,7 +32,7 @@ impl Database {
             self.is_sweep_due.fetch_or(is_sweep, SeqCst);
             self.check_files()?;
         }
-        // the copy is read before the database, so that it is never the newer one
+        // the copy of the flush count is read before the database, so that the copy is never newer
         let copied_count =
             self.share.companions.if_open().and_then(|open_files| open_files.read_flush_count());
         self.read("reading a heartbeat", |conn| {

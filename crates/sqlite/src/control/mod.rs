@@ -50,7 +50,7 @@ impl Database {
             }
             // before COMMIT: the row must never be visible without its lock
             self.share.lock_presence(worker).map_err(|error| {
-                let reason = format!("cannot lock byte {worker} of its presence file: {error}");
+                let reason = format!("cannot lock byte {worker} of the presence file: {error}");
                 StoreError::Unavailable(reason)
             })?;
             locked_worker = Some(worker);

@@ -134,7 +134,8 @@ impl Database {
     }
 
     /// Wakes executions that wait for an ended child: a worker may have died between the end and the Wake. If this
-    /// function is interrupted, the next heartbeat calls it again, or the first heartbeat of the next process.
+    /// function is interrupted, the next sweep calls it again. The first renewing heartbeat of a store makes a sweep
+    /// due.
     pub(super) fn wake_satisfied(&self) -> Result<(), StoreError> {
         let query = include_str!("../../queries/satisfied_waits.sql");
         if !self.read("looking for satisfied waits", |conn| Ok(conn.prepare_cached(query)?.exists([1])?))? {

@@ -185,7 +185,7 @@ impl<'c, 'f> FlushApplier<'c, 'f> {
 
     fn apply_transition(&mut self, transition: &Transition) -> DbResult<Outcome> {
         let (id, owner) = (key_bytes(&transition.key), self.flush.worker.0);
-        let replacement; // the state instead, if the execution has a cancel request
+        let replacement; // the state that replaces the Transition's, if the execution has a cancel request
         let mut outcome = Outcome::Applied;
         let state = match &transition.state {
             State::Waiting { pending_sleeps, .. } | State::Parked { pending_sleeps, .. }
@@ -267,7 +267,7 @@ impl<'c, 'f> FlushApplier<'c, 'f> {
         Ok(())
     }
 
-    /// Makes an execution claimable again. `is_woken`: whether it was suspended.
+    /// Makes an execution ready again. If `is_woken`, the execution was suspended.
     pub(crate) fn insert_ready_resumed(&mut self, id: Key, is_woken: bool) -> DbResult<()> {
         self.sql.insert(Table::Ready, Sql::ReadyResumed, (key_bytes(&id), is_woken))?;
         Ok(())
@@ -350,7 +350,7 @@ impl<'c, 'f> FlushApplier<'c, 'f> {
         Ok(!is_cleared && self.sql.exists(Sql::HasCancelRequest, [key_bytes(&id)])?)
     }
 
-    /// Whether any execution has a request. Almost always none has, so one query per flush is enough.
+    /// Whether any execution has a request. Usually no execution has one, so one query per flush saves all others.
     fn has_requests(&mut self) -> DbResult<bool> {
         if let Some(has_requests) = self.has_requests {
             return Ok(has_requests);

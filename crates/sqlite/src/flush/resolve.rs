@@ -1,8 +1,8 @@
 //! Resolves the outcomes of Starts that were not inserted, and of a flush that is sent again because its COMMIT had no
 //! reply.
 //!
-//! A flush is applied completely or not at all, so one row that it inserted proves the whole flush. Only a flush that
-//! inserts no such row records its number.
+//! A flush is applied completely or not at all, so one row that it inserted proves the whole flush. A flush records its
+//! number if it inserts no such row, or if a temporary obstacle may reject one of its Starts.
 
 use rusqlite::OptionalExtension;
 use stepfast_core::key::Key;
@@ -69,7 +69,8 @@ impl FlushApplier<'_, '_> {
         Ok(found.into_iter().filter(|(_, outcome)| *outcome != Outcome::Applied).collect())
     }
 
-    /// Records the number of the flush, unless one of its inserted rows proves that the flush was applied.
+    /// Records the number of the flush if none of its inserted rows proves that the flush was applied, or if a
+    /// temporary obstacle may reject one of its Starts.
     pub(crate) fn record_flush_number(&mut self) -> DbResult<()> {
         let inserted = |table: Table| self.sql.counts.inserted[table as usize] > 0;
         let flush = self.flush;
@@ -90,7 +91,7 @@ impl FlushApplier<'_, '_> {
             return Ok(true);
         }
         if can_lose_temporarily(flush) {
-            // the obstacle because of which a Start was not inserted may be gone
+            // such a flush always records its number, because the missing row of a rejected Start proves nothing
             return Ok(false);
         }
         let mut is_proven = false;
@@ -113,7 +114,7 @@ impl FlushApplier<'_, '_> {
         Ok(is_proven)
     }
 
-    /// Whether the flush's worker runs the execution, which began without a claim.
+    /// Whether the flush's worker runs the execution, and the execution began without a claim.
     fn is_owned_by_worker(&mut self, id: Key) -> DbResult<bool> {
         let worker = self.flush.worker.0;
         Ok(self.read_target(id)?.is_some_and(|target| target.owner == Some(worker)))

@@ -58,8 +58,8 @@ impl RowShape {
 pub(crate) struct RowBatches<'f> {
     pub(super) starts: [Vec<(usize, &'f Start)>; 2],
     pub(super) checkpoints: Vec<(usize, &'f Checkpoint)>,
-    /// The name that is bound for each row of each statement. Names stay bound, because consecutive rows often have the
-    /// same.
+    /// The name that is bound for each row of each statement. Names stay bound, because the next batch often has the
+    /// same names.
     pub(super) bound_names: [[Option<&'f str>; BATCH_ROWS + 1]; 3],
 }
 

@@ -143,7 +143,7 @@ impl<'f> FlushApplier<'_, 'f> {
         Ok(())
     }
 
-    /// Makes a new execution claimable.
+    /// Makes a new execution ready.
     fn insert_ready(&mut self, start: &Start) -> DbResult<()> {
         let seq = self.share.next_seq(self.now);
         let placement = start.placement.as_deref();

@@ -45,7 +45,7 @@ fn parse_weights(row: &Row<'_>, i: usize) -> DbResult<Weights> {
     Ok(row.get::<_, Option<String>>(i)?.map_or_else(Weights::default, |json| Weights::from_stored(&json)))
 }
 
-/// Reads a stored queue; `None` if it was not declared.
+/// Reads a stored queue; `None` if the queue does not exist.
 pub(crate) fn read_queue(sql: &mut Statements<'_>, name: &str) -> DbResult<Option<QueueRow>> {
     sql.get(Sql::Queue)?.query_row([name], |row| Ok(parse_queue(row))).optional()?.transpose()
 }
