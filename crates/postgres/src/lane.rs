@@ -27,7 +27,7 @@ pub(crate) struct Lanes {
     progress: StdMutex<HashMap<WorkerId, WorkerProgress>>,
 }
 
-/// The last numbers of a worker's lanes that are known to be durable.
+/// A worker's lanes, each with its last flush or claim that is known to be durable.
 #[derive(Default)]
 struct WorkerProgress {
     positions: HashMap<u16, LanePosition>,
@@ -150,8 +150,8 @@ impl Lane {
     }
 
     /// Returns `claim` if no flush of this lane has confirmed it. The next flush then confirms that the database has
-    /// the claim. Otherwise the flush could record facts of executions whose claim was lost. If the database loses the
-    /// claim after that flush, it loses the flush too, and the lane's own numbers reveal the loss.
+    /// the claim. Without this check, the flush could record facts of executions whose claim was lost. If the database
+    /// loses the claim after that flush, it loses the flush too, and the lane's own numbers reveal the loss.
     pub(crate) fn unseen_claim(&self, claim: Option<LanePosition>) -> Option<LanePosition> {
         claim.filter(|claim| claim.number > self.last_seen_claim)
     }

@@ -97,8 +97,8 @@ impl PostgresStore {
 
     /// Opens the database at `url`, and creates or migrates its schema.
     ///
-    /// [`StoreError::Open`] says why the database cannot be opened; [`StoreError::NewerSchema`] means that a newer
-    /// version of this program has migrated the schema.
+    /// [`StoreError::Open`] says why the database cannot be opened. After [`StoreError::Unreachable`], a later attempt
+    /// may succeed. [`StoreError::NewerSchema`] means that a newer version of this program has migrated the schema.
     pub async fn open_with(url: &str, options: PostgresOptions) -> Result<Self, StoreError> {
         let connector = Arc::new(Connector::new(url, options)?);
         let background = Arc::new(BackgroundRuntime::start()?);
@@ -152,8 +152,8 @@ impl PostgresStore {
     }
 
     /// Migrates the schema of the database at `url` without opening a store. If `role` is given, grants this role the
-    /// use of the schema and changes of its rows, but no other privileges. If `is_dry` is true, only returns the SQL,
-    /// and does not execute it.
+    /// privileges to run engines, but not to change tables. If `is_dry` is true, only returns the SQL, and does not
+    /// execute it.
     ///
     /// If the role in the URL lacks privileges, [`StoreError::Open`] names the role that has them.
     pub async fn migrate(

@@ -19,8 +19,8 @@ use crate::conn::background::BackgroundRuntime;
 use crate::conn::connector::{Connector, Purpose, with_jitter};
 use crate::error::store_error;
 
-/// The pause after each NOTIFY, because a NOTIFY takes a lock of the whole server: a multiple of the time that the
-/// NOTIFY took, and the maximum.
+/// The pause after each NOTIFY, as a multiple of the time that the NOTIFY took, and the maximum pause. The pauses are
+/// needed because a NOTIFY takes a lock of the whole server.
 const NOTIFY_PAUSE: (u32, Duration) = (4, Duration::from_millis(5));
 
 /// The maximum time for which a closing worker waits until its last hint is sent.
@@ -221,7 +221,7 @@ impl Hints {
 /// requests.
 pub(crate) fn hint_for_flush(flush: &Flush, outcomes: &[(usize, Outcome)]) -> Hint {
     let mut all = EMPTY_HINT;
-    // the outcome of a self-claiming Start that was queued instead
+    // a self-claiming Start has this outcome if its execution was queued instead of begun
     all.has_ready = outcomes.iter().any(|(_, outcome)| *outcome == Outcome::Queued);
     for write in &flush.writes {
         let state = match write {

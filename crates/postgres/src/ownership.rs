@@ -16,7 +16,7 @@
 //! is deleted once each of its executions has ended or is in the index.
 //!
 //! The start of the stored window may lag behind the start of the window in memory, but the end never does. Both rules
-//! also hold after a crash of a server that does not wait for its log, because the log keeps the order of commits.
+//! also hold after a crash of a server whose commits do not wait for the log, because the log keeps their order.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::ops::Range;
@@ -34,7 +34,8 @@ const WINDOW_LEAD_MS: i64 = 3_000;
 const WINDOW_LAG_MS: i64 = 1_000;
 
 /// The number of renewals (one a second) after which an execution that still runs is added to the index of owners.
-/// It is larger than the default of `suspend_after`, 5 s, so executions that only wait are usually suspended before.
+/// This time is longer than the default of `suspend_after`, 5 s, so executions that only wait are usually suspended
+/// before.
 const RENEWALS_BEFORE_INDEXING: u64 = 6;
 
 /// The maximum number of executions added to the index at once, so that the next renewal is not late.
@@ -197,8 +198,8 @@ impl Ownership {
         self.with_worker(worker, |owned| owned.resolve_claims(&[number]));
     }
 
-    /// Records claims that turned out to be committed, with their executions. Until now their outcome was
-    /// unknown.
+    /// Records that the outcomes of these uncertain claims were looked up. `keys`: the executions of the claims that
+    /// turned out to be committed.
     pub(crate) fn record_found_claims(
         &self,
         worker: WorkerId,

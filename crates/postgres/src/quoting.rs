@@ -1,6 +1,6 @@
 //! Quotes identifiers and literals in the text of statements.
 
-/// Quotes an identifier.
+/// Returns an identifier in double quotes, so that any name is valid.
 pub(crate) fn quote_identifier(identifier: &str) -> String {
     format!("\"{}\"", identifier.replace('"', "\"\""))
 }
@@ -11,7 +11,7 @@ pub(crate) fn search_path(schema: &str) -> String {
     format!("{}, pg_temp", quote_identifier(schema))
 }
 
-/// Quotes a text literal.
+/// Returns a text as a literal, after a blank that separates it from the preceding word or operator.
 pub(crate) fn quote_literal(text: &str) -> String {
     // an E string is parsed in the same way whatever standard_conforming_strings is
     format!(" E'{}'", text.replace('\\', "\\\\").replace('\'', "''"))

@@ -75,9 +75,8 @@ pub(crate) fn newest_version_column() -> i32 {
     i32::try_from(newest_version()).unwrap_or(i32::MAX)
 }
 
-/// Whether this program has the migration that created the tables of `version`, to judge by the checksum in the
-/// database. False for tables that a build between releases has created. True for versions that this program does not
-/// support.
+/// Whether the checksum in the database is that of this program's migration to `version`. False for tables that a build
+/// between releases has created. True for versions that this program does not support.
 pub(crate) fn is_known_build(version: i64, checksum: &str) -> bool {
     let mut migrations = migrations().into_iter();
     let known = migrations.find(|migration| i64::from(migration.version()) == version);
@@ -99,12 +98,12 @@ pub(crate) const FIRST_WITH_SHARD: i64 = 4;
 /// The first version of the schema that distinguishes clients from workers.
 pub(crate) const FIRST_WITH_CLIENTS: i64 = 2;
 
-/// Limits the time for which a migration waits for a lock, because flushes have to wait behind the migration.
+/// The statement that limits how long a migration waits for a lock, because flushes have to wait behind the migration.
 const SET_LOCK_TIMEOUT: &str = "SET LOCAL lock_timeout TO '10s';\n";
 
 /// Returns the statements that fence all registrations on a schema of version `found`. Afterwards no engine of an older
-/// program can record anything. This includes clients, suspended processes, and engines that the migration has not
-/// found. Executions that such an engine runs are taken over like those of a dead worker.
+/// program can record anything, not even a client, a stopped process, or an engine that the migration has not found.
+/// Executions that such an engine runs are taken over like the executions of a dead worker.
 fn fence_script(found: i64) -> String {
     let mut sql = SET_LOCK_TIMEOUT.to_owned();
     if found >= FIRST_WITH_SHARD {

@@ -269,7 +269,7 @@ async fn connections(connector: &Connector, client: &Client) -> CheckResult {
             subject,
             format!("the role may have {limit}; an engine opens up to {needed}"),
             format!(
-                "run ALTER ROLE … CONNECTION LIMIT {needed} (for each engine), or set a smaller readers= in the URL"
+                "run ALTER ROLE … CONNECTION LIMIT with {needed} per engine, or set a smaller readers= in the URL"
             ),
         )
     } else if max - used < needed as i64 {

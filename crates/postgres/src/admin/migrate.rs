@@ -51,7 +51,8 @@ pub(crate) struct Connected {
     pub version: String,
 }
 
-/// Connects to the server. Returns an error if the server is too old, or if there is a proxy that the URL does not mention.
+/// Connects to the server. Returns an error if the server is too old, or if a proxy pools transactions and the URL does
+/// not mention it.
 pub(crate) async fn connect(
     connector: &Connector,
     background: &BackgroundRuntime,

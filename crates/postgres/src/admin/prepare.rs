@@ -64,7 +64,7 @@ pub(crate) async fn prepare(
             tracing::info!(
                 schema,
                 index,
-                "building an index before the migration; this waits for older transactions, and engines keep running"
+                "building an index before the migration; the build waits for older transactions, and engines keep running"
             );
             for statement in statements {
                 match client.batch_execute(&statement).await {

@@ -9,8 +9,8 @@ use crate::admin::schema_state::{SchemaState, read_schema_state};
 use crate::conn::dial::error_chain;
 use crate::schema::{OTHER_BUILD_ADVICE, newest_version};
 
-/// Checks the schema and the role's privileges. Returns one finding if the schema has no tables, otherwise
-/// two findings.
+/// Checks the schema and the role's privileges. Returns one finding if the schema has no tables, or if the role may not
+/// read its version; otherwise two findings.
 pub(crate) async fn check(client: &Client, schema: &str) -> Result<Vec<Finding>, Error> {
     let role = RolePrivileges::read(client, schema).await?;
     let newest = newest_version();

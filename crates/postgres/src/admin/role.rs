@@ -43,7 +43,8 @@ impl RolePrivileges {
         })
     }
 
-    /// Returns the command that migrates the schema and grants the role its privileges, and which role has to run it.
+    /// Returns advice for messages: the command that migrates the schema and grants the role its privileges, and the
+    /// role that has to run this command.
     pub(crate) fn advice(&self) -> String {
         // the other role may use a URL without the name of the schema
         let schema = if self.schema == DEFAULT_SCHEMA {

@@ -31,8 +31,8 @@ impl SchemaState {
 
 /// Reads the state of the schema.
 ///
-/// The query reads rows of the catalogue. Name resolution (`to_regclass`) uses a cache that may be older than the lock
-/// that the caller has waited for.
+/// The query reads rows of the catalog, because the alternative, name resolution (`to_regclass`), uses a cache. This
+/// cache may be older than the lock that the caller has waited for.
 pub(crate) async fn read_schema_state(client: &Client, schema: &str) -> Result<SchemaState, Error> {
     let sql = format!(
         "SELECT 1 FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace \

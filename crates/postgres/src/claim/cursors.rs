@@ -1,11 +1,12 @@
 //! [`ClaimCursors`]: the positions in `ready` from which claims continue to scan.
 //!
 //! Claimed rows leave dead entries in the index of `ready`. Until vacuum removes them, every scan from the start of a
-//! queue steps over all of them. So a claim does not search the index for queues from which the previous claim has
-//! taken executions. The claim also skips the part of a queue key that was claimed more than a moment ago. New rows of
-//! that queue key come after the cursor. Rows of executions that have begun before, and rows with a more urgent
-//! priority, come before the cursor and have scan ranges of their own. A scan can only miss a row that was committed
-//! long after the row received its `seq`. Therefore a claim scans the whole queue key from time to time.
+//! queue steps over all of them. So a claim assumes that the queues from which the previous claim has taken executions
+//! still have ready ones, and does not look these queues up in the index. The claim also skips the part of a queue key
+//! that was claimed more than a moment ago. New rows of that queue key come after the cursor. Rows of executions that
+//! have begun before, and rows with a more urgent priority, come before the cursor and have scan ranges of their own. A
+//! scan can only miss a row that was committed long after the row received its `seq`. Therefore a claim scans the whole
+//! queue key from time to time.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;

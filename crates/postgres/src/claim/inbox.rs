@@ -14,8 +14,8 @@ use crate::error::DbError;
 use crate::rows::Columns;
 
 impl ClaimTx<'_> {
-    /// Drains one batch of the inbox. Before that, moves the row that the last try has rejected, if any, to the dead
-    /// letters.
+    /// Drains one batch of the inbox. Before that, moves the row that the database rejected in the last try, if any, to
+    /// the dead letters.
     pub(super) async fn drain_inbox(&mut self) -> Result<(), DbError> {
         let rejected = self.memory.inbox.rejected_row.lock().take();
         if let Some((id, reason)) = rejected {

@@ -10,8 +10,8 @@ use tokio::time::{Sleep, sleep};
 
 /// A thread with a runtime. Dropping this value ends the thread and closes its connections.
 ///
-/// Callers load, list and send heartbeats from any runtime, even from one that is never polled again a moment later.
-/// Because this thread drives the connections, they work for all callers.
+/// Callers load, list and send heartbeats from any runtime, even from one that stops soon after the call. Because this
+/// thread drives the connections, they work for all callers.
 #[derive(Debug)]
 pub(crate) struct BackgroundRuntime {
     runtime: Handle,

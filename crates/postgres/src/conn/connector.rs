@@ -309,7 +309,7 @@ impl Connector {
             sql.to_owned()
         };
         let messages = client.simple_query(&sql).await.map_err(fail)?;
-        // the statements before it, which configure the session, return rows, too
+        // the statements that configure the session return rows, too, so the last row counts
         let set = messages.iter().rev().find_map(|message| match message {
             SimpleQueryMessage::Row(row) => row.get(0),
             _ => None,

@@ -35,7 +35,8 @@ pub struct PostgresOptions {
     pub durability: Durability,
     /// A clock that replaces the server's, for tests.
     pub clock: Option<Arc<dyn Clock>>,
-    /// The maximum time that a Write may wait for a lock of another transaction. Then its flush fails as blocked.
+    /// The maximum time that a Write may wait for a lock of another transaction. After that time its flush fails as
+    /// blocked.
     pub lock_timeout: Duration,
     /// The time for which a worker counts as alive without a renewal.
     pub lease: Duration,
@@ -44,7 +45,8 @@ pub struct PostgresOptions {
     pub store_id: Option<String>,
     /// The time limit for connecting, and the time that a load or list waits for a connection.
     pub connect_timeout: Duration,
-    /// Whether a database without the schema is rejected. By default the schema is created.
+    /// Whether a database without the schema, or with an older version of it, is rejected. By default the schema is
+    /// created or migrated.
     pub must_exist: bool,
     /// The maximum number of connections for loads and lists.
     pub readers: usize,
@@ -93,7 +95,7 @@ impl PostgresOptions {
         self
     }
 
-    /// Sets whether a database without the schema is rejected.
+    /// Sets whether a database without the schema, or with an older version of it, is rejected.
     #[must_use]
     pub fn must_exist(mut self, must_exist: bool) -> Self {
         self.must_exist = must_exist;

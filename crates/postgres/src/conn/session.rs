@@ -37,8 +37,8 @@ pub(crate) enum TxPart {
 }
 
 impl TxPart {
-    /// Returns the statement that begins the transaction, and a statement that follows the settings, or an empty text.
-    /// Returns `None` if this part does not begin a transaction.
+    /// Returns the statement that begins the transaction, and the one that follows the settings. The second statement
+    /// may be empty. Returns `None` if this part does not begin a transaction.
     pub(crate) fn begin_statement(self) -> Option<(&'static str, &'static str)> {
         match self {
             TxPart::Whole | TxPart::Begin => Some(("BEGIN", "")),
@@ -77,7 +77,7 @@ enum SendMode {
     Unnamed { settings: String },
 }
 
-/// Begins a transaction on a server connection whose defaults another client may have changed.
+/// The statement that begins a transaction on a server connection whose defaults another client may have changed.
 const BEGIN_WITH_DEFAULTS: &str = "BEGIN ISOLATION LEVEL READ COMMITTED, READ WRITE";
 
 /// The number of rows after which plans are made again: the value for a new session, which doubles each time, and the

@@ -41,7 +41,7 @@ statements! {
     Finish = include_str!("../../queries/finish.sql");
     /// Applies Transitions of executions that the lane's worker runs.
     Transition = include_str!("../../queries/transition.sql");
-    /// Queues executions that this flush suspends or parks although they have a pending request.
+    /// Queues executions that this flush suspends or parks although a cancel of them is pending.
     RequeueRequested = include_str!("../../queries/requeue_requested.sql");
     /// Deletes the requests of executions that end.
     DeleteRequests = include_str!("../../queries/delete_requests.sql");
@@ -119,13 +119,13 @@ statements! {
     LockReadyQueues = include_str!("../../queries/lock_ready_queues.sql");
     /// Waits for the claim that has its turn on a queue without limits; see lock_ready_queues.sql.
     AwaitClaimLock = "SELECT pg_advisory_xact_lock(hashtext('stepfast.' || current_schema()), hashtext($1::text) & 63)";
-    /// Waits until no other claim has locked a queue.
+    /// Locks a queue, once no other claim has locked it.
     LockQueue = "SELECT FROM queues WHERE name = $1::text FOR NO KEY UPDATE";
     /// Counts the slots of queues, one for each running execution.
     CountSlots = include_str!("../../queries/count_slots.sql");
     /// Counts the slots of a queue key.
     CountKeySlots = "SELECT count(*) FROM slots WHERE queue = $1::text AND queue_key = $2::text";
-    /// Counts the starts that count for the rates of queues and queue keys.
+    /// Returns the starts that count for the rates of queues and queue keys.
     RateUsage = include_str!("../../queries/rate_usage.sql");
     /// Records starts for the rates of queues and queue keys.
     RecordStarts = include_str!("../../queries/record_starts.sql");

@@ -250,7 +250,7 @@ fn pem_error_text(error: &PemError) -> String {
 #[derive(Debug)]
 struct TrustedRoots {
     roots: RootCertStore,
-    /// The same certificates as in the file, because a server may present one of them as its own.
+    /// The same certificates in full, because a server may present one of them as its own.
     certificates: Vec<CertificateDer<'static>>,
 }
 
@@ -274,8 +274,8 @@ impl ServerCertVerifier for CertificateVerifier {
     ) -> Result<ServerCertVerified, Error> {
         let Some(trusted) = &self.trusted_roots else { return Ok(ServerCertVerified::assertion()) };
         let certificate = ParsedCertificate::try_from(end_entity)?;
-        // a self-signed certificate is its own root, and is marked as an authority's; the verification below does not
-        // accept such a certificate as the end of a chain
+        // a self-signed certificate is its own root; it is marked as an authority's certificate, and the verification
+        // below does not accept such a certificate from a server
         if !trusted.certificates.contains(end_entity) {
             verify_server_cert_signed_by_trust_anchor(
                 &certificate,

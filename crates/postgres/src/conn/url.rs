@@ -296,7 +296,7 @@ fn check_options(config: &Config, options: &mut PostgresOptions) -> Result<(), S
     Ok(())
 }
 
-/// Returns an error for keepalives that the system would reject at a connect with "invalid argument".
+/// Returns an error for keepalives that the operating system would reject with "invalid argument" during a connect.
 fn check_keepalives(config: &Config) -> Result<(), String> {
     let times = [
         ("keepalives_idle", Some(config.get_keepalives_idle())),

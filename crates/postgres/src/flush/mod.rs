@@ -27,10 +27,12 @@ use crate::ownership::Ownership;
 /// The maximum number of tries of a flush. A flush whose last try conflicts with another transaction counts as blocked.
 const MAX_TRIES: usize = 4;
 
-/// The maximum number of times that the epoch of a lane may be raised under one registration: see `register`.
+/// The maximum number of times that the epoch of a lane may be raised under one registration. The epoch of a new
+/// registration is a multiple of 2^20.
 const MAX_TAKEOVERS: i64 = (1 << 20) - 1;
 
-/// The maximum number of rounds that lock newly found descendants of a cancelled execution. Then the flush starts over.
+/// The maximum number of rounds that lock newly found descendants of a cancelled execution. After the last round the
+/// flush starts over.
 const MAX_LOCK_ROUNDS: usize = 8;
 
 /// Applies a flush; see [`Store::commit`](stepfast_core::Store::commit).
@@ -91,7 +93,8 @@ pub(crate) async fn commit(
                 tracing::debug!(lane = flush.lane, number = flush.number, reason, "retrying a flush");
             }
             // A retry on a new session shows whether the old session caused the error. While a rejected flush is being
-            // split, this is known already from the whole flush. A single Write is blamed only after two errors.
+            // split, the retry of the whole flush has shown this already. A single Write is blamed only after two
+            // errors.
             Err(DbError::Unexplained(reason))
                 if unexplained_errors == 0 && (!flush.is_bisecting || flush.writes.len() == 1) =>
             {
@@ -106,7 +109,7 @@ pub(crate) async fn commit(
             Err(error) => {
                 let error = match error {
                     DbError::Unexplained(reason) => StoreError::Rejected(reason),
-                    // possibly by its time limit: a smaller part of the flush may take less time
+                    // the time limit may have cancelled the statement; a smaller part of the flush may take less time
                     DbError::Cancelled(reason) => StoreError::Blocked(reason),
                     other => other.into_store_error(),
                 };
