@@ -67,8 +67,8 @@ pub(crate) struct SetQueueArgs {
     /// How often executions of any one key begin; like --rate.
     #[arg(long, value_name = "RATE|none", value_parser = parse_rate)]
     key_rate: Option<RateOption>,
-    /// Maximum number of executions that wait in the queue to begin. Further starts are rejected, or wait outside;
-    /// "none" for no limit.
+    /// Maximum number of executions that wait in the queue to begin. Further starts are rejected, or wait until the
+    /// queue has space; "none" for no limit.
     #[arg(long, value_name = "N|none", value_parser = parse_limit)]
     max_depth: Option<LimitOption>,
     /// Give a key N shares of the queue where other keys have one; 1 removes the weight. May be given several times.
@@ -116,7 +116,7 @@ impl QueueArgs {
         let store = stepfast::connect_existing(&self.target.store).await?;
         if self.name == DEFAULT_QUEUE {
             let reason = format!(
-                "{DEFAULT_QUEUE:?} holds the executions without a queue, and has no settings: name another"
+                "{DEFAULT_QUEUE:?} holds the executions without a queue, and has no settings: name another queue"
             );
             return Err(Error::Invalid { input: "queue", reason }.into());
         }

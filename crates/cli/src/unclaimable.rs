@@ -7,8 +7,8 @@ pub(crate) fn unclaimable_reason(it: &UnclaimableWork) -> String {
     let UnclaimableWork { workflow, .. } = it;
     match &it.app_version {
         Some(version) if it.is_version_missing => format!(
-            "no live worker that has registered {workflow:?} runs version {version:?}: start one, or one without \
-             app_version"
+            "no live worker that has registered {workflow:?} runs version {version:?}: start a worker of that version, \
+             or one without app_version"
         ),
         Some(version) => format!(
             "no live worker has registered {workflow:?}: start one that has, of version {version:?} or without \

@@ -5,9 +5,8 @@ use rmpv::decode::read_value_with_max_depth;
 use serde_json::{Map, Value, json};
 use stepfast::Payload;
 
-/// Converts a payload to JSON. Bytes become `{"bytes": length}`, and numbers beyond JSON's range become text. Types
-/// that only Python has become the nearest type of JSON: a tuple becomes an array, an object `{"Class": fields}`, an
-/// instant text.
+/// Converts a payload to JSON. Bytes become `{"bytes": length}`, and numbers beyond JSON's range become text. Python's
+/// own types become the nearest type of JSON: a tuple becomes an array, an object `{"Class": fields}`, an instant text.
 pub(crate) fn payload_json(payload: &Payload) -> Value {
     payload.to_value().map_or(Value::Null, |value| to_json(value, MAX_SHOWN_DEPTH))
 }

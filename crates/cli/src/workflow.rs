@@ -53,7 +53,7 @@ struct FilterArgs {
     /// Only children of this execution.
     #[arg(long)]
     parent: Option<String>,
-    /// Only executions whose id begins with this.
+    /// Only executions whose workflow_id begins with this text.
     #[arg(long)]
     id_prefix: Option<String>,
     /// Only executions that are pinned to this version of the code.
@@ -62,7 +62,7 @@ struct FilterArgs {
     /// Only executions that wait in this queue whenever they are queued.
     #[arg(long)]
     queue: Option<String>,
-    /// Only executions with this attribute; given more than once, with all of them.
+    /// Only executions with this attribute. May be given several times: executions must have all the attributes.
     #[arg(long, value_name = "NAME=VALUE", value_parser = parse_attribute)]
     attribute: Vec<(String, String)>,
     /// Only executions created at or after this: an instant (2026-11-21T10:00:00Z) or an age (90s, 15m, 2h, 7d).
@@ -223,7 +223,7 @@ impl RequestArgs {
             bail!("--all needs a filter, such as --queue, --workflow or --status");
         }
         if !is_cancel && filter.statuses.is_empty() && filter.is_parked.is_none() {
-            bail!("resume --all needs a filter: add --status failed, --status cancelled or --parked");
+            bail!("resume --all needs a status: add --status failed, --status cancelled or --parked");
         }
         request_all(store, &filter, self.target.json, is_cancel).await
     }

@@ -153,8 +153,8 @@ fn python_without_package_is_rejected() {
     assert!(rust.contains("--threads is for --sdk python"), "{rust}");
 }
 
-/// Writes a shell program of one line. A process of its own writes it: if another test forked in the meantime, its
-/// child would hold this process's file open, and a file that is open for writing cannot be run.
+/// Writes a shell program of one line, by another process. If this process wrote the file, the child of another test
+/// could inherit the open file, and a file that is open for writing cannot be run.
 fn script(path: &Path, code: &str) -> String {
     let path = path.to_str().unwrap();
     let write = r#"printf '#!/bin/sh\n%s\n' "$1" > "$0" && chmod 755 "$0""#;

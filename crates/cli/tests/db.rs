@@ -32,7 +32,7 @@ fn as_role(url: &str, role: &str) -> String {
     format!("postgres://{role}@{rest}")
 }
 
-/// Runs another command, which is to fail. Returns its exit code and its message.
+/// Runs a command outside `stepfast db`. Returns its exit code and its message.
 fn failing(store: &str, arguments: &[&str]) -> (Option<i32>, String) {
     let mut command = Command::new(env!("CARGO_BIN_EXE_stepfast"));
     let output =
@@ -96,7 +96,7 @@ fn schema_is_printed_created_and_checked() {
     assert!(sql.contains(&format!("CREATE SCHEMA IF NOT EXISTS \"{schema}\"")), "{sql}");
     // nothing was created
     assert_eq!(findings(&store).0, Some(1));
-    // and executing the output_of SQL is all that a migration needs
+    // and executing the printed SQL is all that a migration needs
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(support::execute(&store, &sql)).unwrap();
     assert!(output_of(&store, &["migrate"]).contains("nothing to migrate"));
@@ -148,7 +148,7 @@ fn granted_role_may_change_rows_only() {
     // without any privilege: the message names the command to run
     let (code, _, err) = stepfast(&theirs, &["migrate"]);
     assert!(code == Some(1) && err.contains(&format!("stepfast db migrate --role {role}")), "{err}");
-    // and the check reports it once, without missing privileges on tables that do not exist
+    // and the check reports one problem, without missing privileges on tables that do not exist
     let only_fault = || {
         let (code, found) = findings(&theirs);
         assert_eq!(code, Some(1), "{found:?}");
@@ -167,7 +167,8 @@ fn granted_role_may_change_rows_only() {
     let (subject, _, text) = only_fault();
     assert!(subject == "schema" && text.contains("permission denied"), "{text}");
     assert!(text.contains("role \"stepfast\", which owns it, run"), "{text}");
-    // the role may learn that the schema exists, and no more: reading fails for good, with the command to run
+    // the role may read only the version of the schema: other reads fail, and are not retried; the message names the
+    // command to run
     execute(url.clone(), format!("GRANT USAGE ON SCHEMA {schema} TO {role}")).unwrap();
     execute(url.clone(), format!("GRANT SELECT ON {schema}.schema_version TO {role}")).unwrap();
     for command in [&["workflow", "list"][..], &["workflow", "show", "one"], &["worker", "list"]] {

@@ -152,7 +152,7 @@ impl Harness {
         self.try_values_checked(command, names, values, |_, _| true).await;
     }
 
-    /// Like [`try_values`](Self::try_values); `is_right` checks the effect by the value and the output.
+    /// Does the same as [`try_values`](Self::try_values). Also checks the effect: `is_right` gets value and output.
     async fn try_values_checked(
         &mut self,
         command: &str,
@@ -211,7 +211,7 @@ fn find_fault(CommandResult { code, all, .. }: &CommandResult, names: &[&str]) -
         return Some(format!("writes {control:?}: {text:?}"));
     }
     if text.contains(&"x".repeat(MAX_REPEATED_CHARS)) {
-        return Some(format!("shows too much of it: {} bytes", text.len()));
+        return Some(format!("shows too much of the value: {} bytes", text.len()));
     }
     let is_named = names.iter().any(|name| text.contains(name)) || text.contains("unexpected argument '-");
     (*code != Some(0) && !is_named).then(|| format!("is rejected without its name: {text}"))
@@ -399,7 +399,7 @@ async fn hostile_executions_are_shown_harmlessly() {
         let text_shown = without_colours(&result.all);
         assert!(result.code == Some(0) && !text_shown.contains(&run), "{} bytes", text_shown.len());
         assert!(!text_shown.contains(|char: char| char.is_control() && char != '\n'), "{text_shown:?}");
-        // JSON contains all of it
+        // JSON contains the whole text
         let result = harness.run_command(&[&show[..], &[OsStr::new("--json")]].concat(), &[]);
         assert!(!result.all.contains(|char: char| char.is_control() && char != '\n'), "{:?}", result.all);
         let shown: Value = serde_json::from_str(&result.out).unwrap();

@@ -134,7 +134,7 @@ async fn queue_is_paused_and_resumed() {
     let listed = &json["executions"][0];
     assert_eq!((&listed["queue"], &listed["queue_key"]), (&"emails".into(), &"ann".into()));
     assert_eq!(listed["priority"], -1);
-    // its limits may be changed while it is paused
+    // the limits of a paused queue can be changed
     let text = queue_output(&store, &["set", "emails", "--concurrency", "2"]);
     assert_eq!(text, "emails: changed (concurrency 2, paused)\n");
     assert_eq!(handle.status().await.unwrap(), Status::Queued);
@@ -253,7 +253,7 @@ async fn check_dead_letters(store: &str) {
         assert_eq!(last[name], HOSTILE);
     }
     assert_eq!((&first["workflow"], &first["queue"]), (&"order".into(), &Value::Null));
-    // the id that its program got
+    // the row has no workflow_id, so the text of its key is shown: an outbox returns this text to its program
     assert_eq!(
         (&first["workflow_id"], &first["key"]),
         (&plain.to_string().into(), &plain.to_string().into())
@@ -266,7 +266,7 @@ async fn check_dead_letters(store: &str) {
     assert_eq!(json_output(store, &["dead-letters", "--limit", "1"])["dead_letters"], json!([last]));
     assert_eq!(json_output(store, &["dead-letters", "--limit", "2"])["dead_letters"], letters);
 
-    // and in a program
+    // the API returns the same dead letters
     let [last, first] = &*engine.dead_letters(9).await.unwrap() else { panic!("two dead letters") };
     assert_eq!((&*last.workflow, last.key, last.requested_id()), (HOSTILE, hostile, HOSTILE.to_owned()));
     assert_eq!((&*first.workflow, first.key, first.requested_id()), ("order", plain, plain.to_string()));

@@ -10,10 +10,10 @@ use super::{BenchArgs, Sdk, progress_bar};
 pub(crate) struct BacklogArgs {
     #[command(flatten)]
     common: BenchArgs,
-    /// Executions that wait behind the running ones; a list sweeps, from the smallest number.
+    /// Executions that wait behind the running ones; every value of a list is measured, from the smallest.
     #[arg(long, value_delimiter = ',', default_value = "0,1000000,2000000")]
     backlog: Vec<usize>,
-    /// Executions that run each time.
+    /// Executions in each run.
     #[arg(long, default_value_t = 100_000)]
     iterations: usize,
     /// Runs for each number of waiting executions, alternating with an empty queue for comparison; the median counts.

@@ -10,8 +10,8 @@ use super::{BenchArgs, Sdk, progress_bar};
 pub(crate) struct HistoryArgs {
     #[command(flatten)]
     common: BenchArgs,
-    /// Finished executions that are stored; a list sweeps, from the smallest number. The runs alternate with runs on
-    /// empty stores.
+    /// Finished executions that are stored; every value of a list is measured, from the smallest. The runs alternate
+    /// with runs on empty stores.
     #[arg(long, value_delimiter = ',', default_value = "1000000,3000000", value_parser = parse_execution_count)]
     executions: Vec<usize>,
     /// Concurrent callers.
@@ -46,7 +46,7 @@ impl HistoryArgs {
 
 fn parse_execution_count(text: &str) -> Result<usize, String> {
     match text.parse() {
-        Ok(0) => Err("give 1 or more: empty stores are measured beside each step".to_owned()),
+        Ok(0) => Err("give 1 or more: empty stores are measured beside each number".to_owned()),
         parsed => parsed.map_err(|_| "not a number".to_owned()),
     }
 }

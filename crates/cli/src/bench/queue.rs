@@ -17,17 +17,17 @@ pub(crate) struct QueueBenchArgs {
     /// Concurrent callers that enqueue workflows.
     #[arg(long, default_value_t = 2_048)]
     concurrency: usize,
-    /// Queues; a list sweeps.
+    /// Number of queues; every value of a list is measured.
     #[arg(long, value_delimiter = ',', default_value = "1,2,4,8")]
     queues: Vec<usize>,
-    /// Worker processes in addition to the process that enqueues workflows. With 0, that process also runs them. A
-    /// list sweeps [default: 0,1,2; with --sdk python 0].
+    /// Worker processes in addition to the process that enqueues workflows. With 0, that process also runs them. Every
+    /// value of a list is measured [default: 0,1,2; with --sdk python 0].
     #[arg(long, value_delimiter = ',')]
     workers: Vec<usize>,
     /// Maximum number of executions that run at a time in each queue [default: no limit].
     #[arg(long)]
     limit: Option<u32>,
-    /// The language whose API is measured; Python's in a single process.
+    /// The language whose API is measured; Python's API is measured in a single process.
     #[arg(long, value_enum, default_value = "rust")]
     sdk: Sdk,
     #[command(flatten)]

@@ -21,22 +21,24 @@ pub(crate) struct SweepArgs {
     /// Workflows in all, for each row [default: 400 per caller, 2,000 to 300,000, fewer with steps].
     #[arg(long)]
     iterations: Option<usize>,
-    /// Concurrent callers that are tasks; a list sweeps [default: 1,256,2048,16384, unless --threads is given].
+    /// Concurrent callers that are tasks; every value of a list is measured [default: 1,256,2048,16384, unless
+    /// --threads is given].
     #[arg(long, value_delimiter = ',')]
     concurrency: Vec<usize>,
-    /// For --sdk python: concurrent callers that are threads, with sync workflows; a list sweeps.
+    /// For --sdk python: concurrent callers that are threads, with sync workflows; every value of a list is measured.
     #[arg(long, value_delimiter = ',')]
     threads: Vec<usize>,
-    /// Steps in each workflow; a list sweeps [default: 0 for workflows, 3 for steps].
+    /// Steps in each workflow; every value of a list is measured [default: 0 for workflows, 3 for steps].
     #[arg(long, value_delimiter = ',')]
     steps: Vec<usize>,
-    /// Bytes of the value that each step returns or, without steps, of input and output; a list sweeps.
+    /// Bytes of the value that each step returns or, without steps, of input and output; every value of a list is
+    /// measured.
     #[arg(long, value_delimiter = ',', value_parser = parse_value_size)]
     size: Vec<usize>,
     /// How callers start workflows [default: both].
     #[arg(long, value_enum, value_delimiter = ',')]
     mode: Vec<ModeName>,
-    /// The language whose API is measured; Python's in a single process.
+    /// The language whose API is measured; Python's API is measured in a single process.
     #[arg(long, value_enum, default_value = "rust")]
     sdk: Sdk,
     #[command(flatten)]

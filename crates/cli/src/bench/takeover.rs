@@ -1,4 +1,4 @@
-//! `stepfast bench takeover`, and the worker processes that it and `idle` start.
+//! `stepfast bench takeover`, and the worker processes that experiments start.
 
 use clap::Args;
 use stepfast_benchmarks::experiments::takeover::{self, TakeoverParameters, Termination};

@@ -10,11 +10,12 @@ use super::{BenchArgs, Sdk, progress_bar};
 pub(crate) struct WritesArgs {
     #[command(flatten)]
     common: BenchArgs,
-    /// Concurrent clients, each with a connection of its own and one row per transaction; a list sweeps.
+    /// Concurrent clients, each with a connection of its own and one row per transaction; every value of a list is
+    /// measured.
     #[arg(long, value_delimiter = ',', default_value = "1,8,32,64")]
     concurrency: Vec<usize>,
-    /// Concurrent callers of one engine, whose lanes commit the rows together; a list sweeps [default: the numbers of
-    /// clients, and 256,2048,16384].
+    /// Concurrent callers of one engine, whose lanes commit the rows together; every value of a list is measured
+    /// [default: the numbers of clients, and 256,2048,16384].
     #[arg(long, value_delimiter = ',')]
     callers: Vec<usize>,
     /// Database rows in all, for each row of the printed table [default: by the number of clients].

@@ -1,4 +1,4 @@
-//! Shared by the tests of the program: a schema on a real Postgres server.
+//! Helpers for tests of the program on a real Postgres server: a schema for each test, and SQL of foreign programs.
 
 use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
 
