@@ -88,7 +88,7 @@ def print_table(rows: list[tuple[str, list[float], float, float]]) -> None:
     names = [*[f"{size:,} B" for size in SIZES], "seven steps", "one batched step"]
     columns = [[*PUBLISHED, PUBLISHED_SEVEN, PUBLISHED_ONE]]
     columns += [[*steps, seven, one] for _, steps, seven, one in rows]
-    print("\nDBOS: what was published for it. Ours: this machine, now.")
+    print("\nDBOS: the published figures. Ours: this machine, now.")
     print(f"{'milliseconds':>16}  {'DBOS':>10}", *[f"{name:>18}  {'faster':>8}" for name, *_ in rows])
     for name, published, *ours in zip(names, *columns, strict=True):
         cells = [f"{took:>18.3f}  {published / took:>7.0f}x" for took in ours]

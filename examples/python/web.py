@@ -55,7 +55,7 @@ async def place(order_id: str, item: str, request: Request) -> dict[str, str]:
 
 @app.get("/orders/{order_id}")
 async def outcome(order_id: str, request: Request) -> dict[str, str]:
-    """Returns at once. A failed order is an answer too, and no fault of the service."""
+    """Returns the status of an order. A failed order is an answer too, and no fault of the service."""
     engine: AsyncEngine = request.app.state.engine
     try:
         record = await engine.show(order_id)

@@ -5,7 +5,8 @@ use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
 use stepfast::prelude::{Context, Engine, Failure, Workflow};
 
-/// Works on the execution. Every body prints its number; the body of step `stuck` never returns.
+/// Starts the execution, or continues it after a kill, and waits for its end. Every body prints its number; the body of
+/// step `stuck` never returns.
 async fn work(url: &str, workflow_id: &str, stuck: u32) -> Result<(), Box<dyn std::error::Error>> {
     let count = Workflow::new("count", move |mut cx: Context, steps: u32| async move {
         for n in 1..=steps {

@@ -15,7 +15,7 @@ async fn main() -> Result<(), Error> {
     let greet = Workflow::new("greet", greet);
     let engine = Engine::builder(stepfast::connect(&url).await?).register(&greet).open().await?;
 
-    // start, run and record it; the output is durable when this returns
+    // starts, runs and records an execution; the output is durable when `run` returns
     println!("{}", engine.run(&greet, "Ada".to_owned()).await?);
 
     // a workflow_id makes a start idempotent: the second one returns a handle to the first execution

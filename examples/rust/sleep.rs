@@ -26,7 +26,7 @@ async fn main() -> Result<(), Error> {
     let first = builder().open().await?;
     let id = first.start(&reminder, "water the plants".to_owned()).await?.workflow_id();
     first.shutdown(Duration::from_secs(10)).await?;
-    println!("the first engine has started it and is shut down");
+    println!("the first engine has started the execution and is shut down");
 
     let second = builder().open().await?;
     println!("the second engine returns: {}", second.get::<String>(&id).await?.result().await?);
