@@ -150,13 +150,13 @@ async fn hot_statements_never_scan_tables() {
             statement.raw_query().mapped(|row| row.get(3)).collect::<Result<_, _>>().unwrap();
         let scans: Vec<_> = plan
             .iter()
-            // json_each is a virtual table
+            // json_each is a virtual table, and `w` is the alias of a common table expression
             .filter(|line| line.starts_with("SCAN") && !line.contains("VIRTUAL TABLE"))
             .filter(|line| !["CONSTANT ROW", "w"].contains(&&line[5..]))
             .collect();
-        // The filters determine the plan of `list`. `requests` is small, and all of it is needed. All waits are scanned
-        // only after the death of a worker. Slots are few, and a sweep scans them. Overviews and lists are for people.
-        // Of the inbox, the first rows are needed. And `w` is no table.
+        // These statements may scan. The filters determine the plan of `list`. `requests` is small, and all of it is
+        // needed. Only sweeps, and the end of a registration, scan all waits. Slots are few, and a sweep scans them.
+        // Overviews and lists are for people. Of the inbox, the first rows are needed.
         let meant = [
             "list.sql",
             "pending_requests.sql",

@@ -193,7 +193,7 @@ async fn conflicting_start_becomes_dead_letter() {
     }
 }
 
-/// A rejected row does not decide about later rows of the same key.
+/// A rejected row does not affect later rows of the same key.
 #[tokio::test]
 async fn row_becomes_execution_after_rejected_row_of_same_key() {
     let (_dir, path) = temp_database();
@@ -218,7 +218,8 @@ async fn row_becomes_execution_after_rejected_row_of_same_key() {
         }
         assert_eq!(worker.claim_keys(9, &["w"]).await, [key], "{second}");
         assert_eq!(count(&path, "inbox"), 0, "{second}");
-        // the first row of the first case, each time, and that of the last case, once its key is taken
+        // dead letters: both invalid rows of the first case, and the second invalid row of the last case, because an
+        // execution with another workflow_id has its key by then
         assert_eq!(count(&path, "dead_letters"), if n < 3 { 2 } else { 3 }, "{second}");
         assert_eq!(count(&path, "executions"), n as i64 + 2, "{second}");
     }
@@ -253,7 +254,7 @@ async fn row_rejected_by_trigger_becomes_dead_letter() {
     assert_eq!((count(&path, "inbox"), count(&path, "executions"), count(&path, "attributes")), (0, 2, 2));
 }
 
-/// SQLite stores text that is not UTF-8, and can derive some from escapes in a JSON text. Names and ids must not
+/// SQLite stores text that is not UTF-8, and derives such text from escapes in a JSON text. Names and ids must not
 /// contain control characters.
 #[tokio::test]
 async fn claim_survives_invalid_text() {

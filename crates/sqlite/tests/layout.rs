@@ -197,7 +197,7 @@ async fn replaced_or_retracted_payload_leaves_no_pieces() {
     assert_eq!(pieces(&path), pieces_of(&[5_000, 3_000, 5_000]));
     worker.commit(vec![Write::Request(resume(failed))]).await;
     assert_eq!(pieces(&path), 0);
-    // the reason of parking, then cancelled
+    // the reason of a parked execution, which is then cancelled
     let parked = Key::mint(0);
     worker.commit(vec![start_write(start(parked, running()))]).await;
     worker

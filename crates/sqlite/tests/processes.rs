@@ -42,7 +42,7 @@ struct Peer {
 
 impl Peer {
     fn start(role: &str, path: &Path) -> Self {
-        // a file that grows too large must cause an error, not a signal; only a shell can set that safely
+        // a file that grows too large must cause an error: a shell ignores the signal, and the child inherits this
         let mut child = Command::new("sh")
             .args(["-c", "trap '' XFSZ; exec \"$0\" \"$@\""])
             .arg(std::env::current_exe().unwrap())
@@ -350,7 +350,7 @@ async fn single_commit_gets_turn_among_four_busy_processes() {
         peer.end();
     }
     waits.sort_unstable();
-    // without the turnstile, these are hundreds
+    // without the turnstile, these numbers are hundreds
     assert!(waits[22] <= 20 && waits[24] <= 100, "{waits:?}");
     // no commit waited long enough for a lock error, and all acknowledged executions exist
     let ids: Vec<ExecutionId> = keys.into_iter().map(ExecutionId::Key).collect();
@@ -384,7 +384,7 @@ async fn engine_shuts_down_while_peer_stalls_in_transaction() {
     begun.notified().await;
     let mut peer = Peer::start("stopped", &path);
     assert_eq!(peer.next_line(), "inside");
-    // the engine has sent a heartbeat since, and has found its peer
+    // this heartbeat finds the peer, as the next heartbeat of the engine would
     worker.heartbeat().await;
     let requested_at = Instant::now();
     let error =

@@ -334,7 +334,7 @@ async fn lane_with_stale_epoch_or_missing_row_is_fenced() {
     assert_eq!(worker.store.load(&[ExecutionId::Key(id)], Detail::Outcome).await.unwrap(), [None]);
 }
 
-/// Returns a flush with every kind of Write, for a database in which each one has an effect.
+/// Returns a flush with Writes of most kinds: two of them lose, and the database is prepared so that the others apply.
 async fn one_of_each(worker: &Worker) -> Flush {
     let keys: [Key; 8] = std::array::from_fn(|_| Key::mint(0));
     let [mine, done, asked, parked_id, sleeper, given, fresh, idle] = keys;
@@ -456,7 +456,7 @@ async fn readers_do_not_wait_for_open_write() {
     worker.commit(vec![start_write(start(id, completed("done")))]).await;
     let writer = Connection::open(&path).unwrap();
     writer.execute_batch("BEGIN IMMEDIATE; UPDATE executions SET status = 5").unwrap();
-    // each of these calls would block here
+    // each of these calls would block if it waited for the writer
     assert_eq!(worker.status(id).await, Status::Completed);
     let all = Filter { limit: 10, ..Filter::default() };
     assert_eq!(worker.store.list(&all).await.unwrap().executions.len(), 1);
