@@ -89,8 +89,8 @@ impl EngineInner {
         self.capacity.taken_slots.fetch_add(count, SeqCst);
     }
 
-    /// Releases the slot of a run that has concluded. Wakes a claim, a drain or a trial in quarantine that
-    /// waits for the slot.
+    /// Releases the slot of a run that has concluded. Wakes the claimer if no slot was free, and a drain or a
+    /// trial in quarantine that waits for runs to end.
     pub(crate) fn release_slot(&self) {
         let previous = self.capacity.taken_slots.fetch_sub(1, SeqCst);
         if previous == self.options.max_running {

@@ -209,7 +209,7 @@ impl EngineInner {
         // execution if the replay's Write would be rejected again, whatever its contents
         let pending_sleeps = Vec::new();
         let state = match write {
-            // the parent receives the rejection of a child's Start
+            // a Transition is replaced above; the parent receives the rejection of a child's Start
             Write::Transition(_) | Write::Start(_) => return,
             Write::Checkpoint(checkpoint) if is_rejection_checkpoint(checkpoint) => {
                 State::Parked { reason: checkpoint.outcome.clone(), pending_sleeps }

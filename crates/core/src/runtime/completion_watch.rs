@@ -1,4 +1,4 @@
-//! [`CompletionWatch`]: the watchers of executions that do not run in this process.
+//! [`CompletionWatch`]: the watchers of executions in the database, whichever process runs them.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
@@ -34,8 +34,8 @@ impl CompletionWatch {
         self.executions.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Registers a watcher of an execution. Load the execution after this call, then wait for the next
-    /// change.
+    /// Registers a watcher of an execution. Call [`Watcher::next_change`] before each load of the execution,
+    /// then wait for that change.
     pub(crate) fn watch(&self, key: Key) -> Watcher<'_> {
         let mut watched = self.lock_executions();
         let entry =

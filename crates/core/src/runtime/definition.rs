@@ -36,7 +36,7 @@ pub(crate) struct Definition {
     pub(crate) name: Arc<str>,
     pub(crate) is_eager: bool,
     pub(crate) code: CodeLocation,
-    /// The way in which the code's language sets time limits that a replay repeats, as text for messages.
+    /// Text for messages: the language's way to set a durable time limit.
     pub(crate) time_limit_hint: &'static str,
     pub(crate) body: Box<Body>,
 }

@@ -59,7 +59,7 @@ pub(crate) struct EngineInner {
     pub(crate) completion_watch: CompletionWatch,
     pub(crate) load_batcher: Arc<LoadBatcher>,
     pub(crate) known_queues: KnownQueues,
-    /// Locks of ids that callers have given, of starts that are under way.
+    /// Locks of the given workflow_ids of starts that are under way.
     pub(crate) id_locks: Arc<IdLocks>,
     pub(crate) registration: RwLock<Registration>,
     pub(crate) runtime: runtime::Handle,

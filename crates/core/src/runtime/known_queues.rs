@@ -33,7 +33,7 @@ impl KnownQueues {
         self.names.write().unwrap_or_else(PoisonError::into_inner).insert(name.clone());
     }
 
-    /// Notifies callers that wait for capacity that an execution may have left a queue.
+    /// Notifies the callers that wait for capacity, because an execution may have left a queue.
     pub(crate) fn notify_capacity(&self) {
         self.capacity_freed.notify_waiters();
     }

@@ -11,8 +11,8 @@ use crate::clock::time_since_boot;
 /// Expiry of a lease in a store without leases.
 const NEVER_EXPIRES: u64 = u64::MAX;
 
-/// The worker's own view of its lease, which needs no query. This view never ends later than the lease that
-/// the store grants: the store counts from its reply, and the worker counts from its request.
+/// The worker's own record of its lease, which needs no query. The recorded expiry is never later than that
+/// of the lease in the store: the worker counts from its request, and the store from the request's arrival.
 pub(crate) struct Lease {
     length: Option<Duration>,
     /// The clock: the time since the machine booted.

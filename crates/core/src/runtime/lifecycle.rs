@@ -37,8 +37,8 @@ pub(crate) struct ShutdownRequest {
 const REQUEUE_GRACE: Duration = Duration::from_secs(5);
 
 /// Error message for a Write that was dropped while the engine is open.
-const DROPPED_WRITE_MESSAGE: &str = "the write was dropped: the engine lost its registration, or the database \
-                                     rejected another item of the same flush";
+const DROPPED_WRITE_MESSAGE: &str = "the Write was dropped: the engine lost its registration, or the database \
+                                     rejected an earlier Write of the same execution";
 
 /// Longest time for which executions may continue in an engine that is too old for the coming schema.
 const OUTDATED_DRAIN_GRACE: Duration = Duration::from_secs(10);
@@ -170,7 +170,7 @@ impl EngineInner {
         self.check_open().err().unwrap_or_else(|| Error::Unavailable(DROPPED_WRITE_MESSAGE.into()))
     }
 
-    /// Requests the worker to end the engine, and waits until it has ended.
+    /// Sends the worker a request to end the engine, and waits until the engine has ended.
     pub(crate) async fn shut_down(&self, grace: Duration) -> Result<(), Error> {
         let (done, receiver) = oneshot::channel();
         self.send_shutdown(ShutdownRequest { grace, done });

@@ -7,12 +7,12 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// Window over which the pace is measured. The worker claims as many executions ahead as have concluded
-/// within one window.
+/// Length of a window in which concluded executions are counted. The worker claims as many executions ahead
+/// as have concluded within one window, and at least as many as it has threads.
 const PACE_WINDOW: Duration = Duration::from_millis(100);
 
-/// Capacity for claims of executions that hold a thread: the free threads, plus the number of executions that
-/// conclude during a claim. Further executions would wait for this worker's threads while threads of other
+/// Capacity for claims of executions that hold a thread: the free threads, plus a read-ahead for threads that
+/// become free during a claim. Further executions would wait for this worker's threads while threads of other
 /// workers are free.
 pub(crate) struct ReadAhead {
     threads: usize,
@@ -86,7 +86,7 @@ impl ReadAhead {
             pace.advance(Instant::now());
             pace.concluded += 1;
         }
-        // wake the claim as soon as threads are about to be free
+        // wake the claimer as soon as threads are about to be free
         remaining <= self.threads
             && self.is_claim_waiting.load(SeqCst)
             && self.is_claim_waiting.swap(false, SeqCst)

@@ -16,9 +16,10 @@ const MAX_GRADUAL_STEP_MICROS: i64 = 1_000_000;
 /// (adjtimex(2)).
 const DRIFT_DIVISOR: i64 = 1_000;
 
-/// An estimate of the store's time between two of the store's replies. The estimate is never behind the
-/// store's clock, unless the store's clock was set forward since the last reply. So a timer set relative to
-/// the estimate is never early. The estimate does not go back, unless the store's clock was set back.
+/// An estimate of the store's time between two of the store's replies. The estimate is behind the store's
+/// clock only if that clock was set forward, or has run faster than the process's clock. In all other
+/// cases a timer set relative to the estimate is not early. The estimate goes back only by a correction that
+/// is too large to be made gradually.
 ///
 /// Each reply bounds the offset, which is the store's time minus the process's time. If a reply shows `now`,
 /// the offset is at least `now - received_at` and at most `now - sent_at`. The smallest upper bound is kept

@@ -28,7 +28,7 @@ pub(crate) struct Wakeups {
     pub(crate) is_backlogged: AtomicBool,
     /// Whether the registration is over.
     pub(crate) is_fenced: AtomicBool,
-    /// Whether a heartbeat was requested.
+    /// Whether the next turn of the heartbeat loop sends a heartbeat even if none is due.
     pub(crate) is_heartbeat_requested: AtomicBool,
     /// Whether a queue's limits held ready executions back: the next freed slot causes a claim.
     pub(crate) is_slot_awaited: AtomicBool,
@@ -39,16 +39,16 @@ pub(crate) struct Wakeups {
     pub(crate) has_trial: AtomicBool,
     /// Earliest known due time, in microseconds; `i64::MAX` for none.
     pub(crate) next_due_at: AtomicI64,
-    /// Earliest known deadline of a waiting execution, in microseconds; `i64::MAX` for none.
+    /// Earliest known deadline of an execution that is not running, in microseconds; `i64::MAX` for none.
     pub(crate) next_deadline_at: AtomicI64,
     /// Earliest known time for the next trial of a quarantined execution, in microseconds; `i64::MAX` for
     /// none.
     pub(crate) next_trial_at: AtomicI64,
-    /// Set after failed claims that may have taken executions. The keys are those of executions whose runs
-    /// were beginning or ending at that time.
+    /// Keys of the executions whose runs were beginning or ending when a claim failed; `None` if no claim has
+    /// failed since the last search. A failed claim may have taken executions.
     pub(crate) lost_claims: Mutex<Option<Vec<Key>>>,
-    /// Held during a claim, until the claimed executions are launched. Also held during a search for lost
-    /// claims, which would otherwise find executions of a claim under way.
+    /// A lock that a claim holds until the claimed executions are launched. A search for lost claims holds
+    /// the lock too, because it would otherwise find executions of a claim under way.
     pub(crate) claim_lock: tokio::sync::Mutex<()>,
     /// Whether the engine has ended.
     pub(crate) is_stopped: watch::Sender<bool>,

@@ -83,8 +83,8 @@ pub(crate) enum CallPoll {
 pub(crate) enum IdleState {
     /// The run was interrupted: its task must handle the interrupt first.
     Interrupted,
-    /// No branch waits for a timer or a child: the branches wait for bodies, or for events outside of durable
-    /// calls.
+    /// No branch waits for a timer or a child, or the end of another branch may still make code run. The
+    /// branches may wait for bodies, or for events outside of durable calls.
     NoDurableWait,
     /// Some branches wait for timers or children. `durable_waits` lists these waits if all branches have one,
     /// and is `None` otherwise. `unrecorded_sleeps` are the sleeps whose due times are not in the execution's
@@ -99,8 +99,8 @@ pub(crate) enum IdleState {
 /// is suspended, and the database's clock may be set.
 pub(crate) const CLOCK_RECHECK_INTERVAL: Duration = Duration::from_secs(5);
 
-/// A durable call while its future lives. A call that is dropped before its delivery is recorded as
-/// abandoned.
+/// A durable call while its future lives. If this value is dropped before the delivery, the run records the
+/// call as abandoned.
 pub(crate) struct Call {
     pub(crate) run: Arc<Run>,
     pub(crate) path: Path,
@@ -156,7 +156,7 @@ impl Call {
     /// Waits until `due_at`. The run may be suspended during the wait.
     pub(crate) async fn sleep_until(&self, due_at: Timestamp) {
         loop {
-            // the lower bound: by the store's clock the sleep never ends early
+            // the lower bound of the store's time, so that the sleep never ends early by the store's clock
             let now = self.run.engine.store_clock.earliest_now();
             if now >= due_at {
                 return;

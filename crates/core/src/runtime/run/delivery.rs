@@ -1,8 +1,8 @@
 //! Deliveries: how the outcomes of a run's calls reach its code.
 //!
 //! Every durable await of a workflow is a *call*, whose outcome is *delivered*. Under the run's lock, a
-//! delivery gets the next `order`, and its checkpoint is staged. Only then the waiting branch continues. The
-//! run makes one delivery at a time, and only when all branches are blocked, live and in replay alike. So
+//! delivery gets the next `order`, and its checkpoint is staged. Only then does the waiting branch continue.
+//! The run makes one delivery at a time, and only when all branches are blocked, live and in replay alike. So
 //! what the code does between two deliveries depends only on their order, and a replay repeats it exactly.
 
 use std::task::Waker;

@@ -17,7 +17,7 @@ pub(crate) fn non_determinism_failure(disagreement: &str) -> Failure {
         NON_DETERMINISTIC,
         format!(
             "the code does not repeat what was recorded: {disagreement}. Restore the code that started this \
-             execution (or its order of steps) and resume it, or cancel it"
+             execution (or its order of steps) and resume the execution, or cancel it"
         ),
     )
     .permanent()

@@ -1,5 +1,5 @@
-//! [`Run`]: an execution while it runs in this process. A run knows what it has staged, why it stops, and how
-//! it concludes.
+//! [`Run`]: an execution while it runs in this process. A run keeps the Lsns of its staged Writes, its calls,
+//! the reason for which it stops, and its conclusion.
 
 pub(crate) mod call;
 mod children;
@@ -52,7 +52,8 @@ pub(crate) struct Run {
     pub(crate) engine: Arc<EngineInner>,
     /// The lane's generation under which this worker owns the execution.
     pub(crate) generation: u32,
-    /// The tree's fate. `None` unless code of the tree runs before the outcome of the root's Start is known.
+    /// The tree's fate. `None` unless code of the tree runs before the outcome of the root's guarded Start is
+    /// known.
     pub(crate) fate: Option<Fate>,
     /// The run's reference to itself, by which it registers before its Start can be durable.
     self_ref: Weak<Run>,
@@ -227,7 +228,8 @@ impl Run {
         }
     }
 
-    /// Returns the number of deliveries so far, including replayed ones.
+    /// Returns the last order that the execution has used, live or in its record. A replay does not change
+    /// the order.
     pub(crate) fn delivery_count(&self) -> u32 {
         self.state().delivery.next_order - 1
     }
@@ -333,7 +335,7 @@ impl Run {
     }
 
     /// Stages a Write like [`Run::stage`], for a caller that has locked the state. Also stages in a closed
-    /// run, for the state in which it leaves the execution.
+    /// run, which still has to record the state in which it leaves the execution.
     pub(crate) fn stage_locked(&self, state: &mut RunState, write: Write, reserved: u32) -> Option<Lsn> {
         if let Some(mut start) = state.staging.start.take() {
             if let Write::Transition(change) = write {
@@ -376,7 +378,8 @@ impl Run {
         if is_start {
             state.staging.start_lsn = lsn;
             if self.is_disowned() {
-                // the generation has ended: the caller's Start was staged, and another run executes it
+                // the generation has ended: the lane keeps the caller's Start, but another run of the
+                // execution begins after a claim
                 state.interrupt = Some(Interrupt::Disowned);
             }
         }

@@ -41,7 +41,7 @@ pub enum BlockedOn {
 }
 
 impl Run {
-    /// Makes the next delivery, if all branches are quiescent and there is one.
+    /// Makes the next delivery, if there is one and all branches are quiescent.
     pub(crate) fn deliver_next(&self) -> Quiescence {
         let mut state = self.state();
         if state.delivery.block_count > 0 || state.interrupt.is_some() {

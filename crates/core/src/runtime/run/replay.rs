@@ -138,9 +138,9 @@ impl Replay {
         checkpoint
     }
 
-    /// Takes the checkpoint of the abandoned call at `path`. Returns false if other checkpoints precede it.
-    /// Calls abandoned in succession may come in any order: collections of futures drop them in no certain
-    /// order.
+    /// Takes the checkpoint of the abandoned call at `path`. Returns false if this checkpoint, or a
+    /// remaining one before it, has another kind. Calls abandoned in succession may come in any order:
+    /// collections of futures drop them in no certain order.
     pub(crate) fn abandon(&mut self, path: &Path) -> bool {
         let Some(&i) = self.by_path.get(path) else { return false };
         let is_next = self.recorded.get(self.next..=i).is_some_and(|preceding| {

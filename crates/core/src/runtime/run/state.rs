@@ -45,7 +45,8 @@ pub(crate) struct RunStaging {
     pub(crate) start_lsn: Lsn,
     /// Largest Lsn of the run's own Writes and of all values that it received.
     pub(crate) last_lsn: Lsn,
-    /// The same, but without the run's own checkpoints of outcomes: the barrier of a speculative step.
+    /// Largest Lsn as in `last_lsn`, but without the run's own checkpoints of outcomes: the barrier of a
+    /// speculative step.
     pub(crate) last_required_lsn: Lsn,
     pub(crate) fold_target: FoldTarget,
 }
@@ -126,8 +127,8 @@ pub(crate) struct DeliveryState {
     /// The time of the last delivery. Before the first delivery, this is the time at which the execution was
     /// created.
     pub(crate) delivered_at: Timestamp,
-    /// Number of deliveries whose values are being fetched or made durable. While the number is not 0, no
-    /// other delivery is made.
+    /// Number of calls that query the database, or wait until their delivered outcome is durable. While the
+    /// number is not 0, no delivery is made.
     pub(crate) block_count: u32,
     /// The recorded deliveries that are not repeated yet.
     pub(crate) replay: Option<Box<Replay>>,

@@ -243,7 +243,7 @@ impl RunTask {
             state.stop_reason = Some(StopReason::Ended);
         }
         if run.definition.is_guest() {
-            // branches that the workflow did not wait for end with it
+            // the other branches end with the workflow, although it did not wait for them
             run.wake_stop_wakers();
         }
         self.drop_code();
@@ -358,7 +358,7 @@ impl RunTask {
             Interrupt::Defer if !run.engine.is_closing() => {
                 {
                     let mut state = run.state();
-                    // this registers the run, so that a shutdown finds it
+                    // staging the Start registers the run, so that a shutdown finds the run
                     let _ = run.ensure_start_staged(&mut state);
                     state.is_deferred = true;
                 }
@@ -499,7 +499,7 @@ impl RunTask {
         }
     }
 
-    /// Whether the code has returned, and only the flush of the end is missing.
+    /// Whether the run has concluded, or only waits until its last Write is durable.
     pub(super) fn is_ending(&self) -> bool {
         matches!(self.stage, TaskStage::Ending(..) | TaskStage::Concluded(_))
     }
@@ -601,7 +601,8 @@ fn suspension_state(
     (State::Waiting { wake_at, children, pending_sleeps }, FinalState::Suspended(for_children))
 }
 
-/// Returns how long to sleep until `at`, given `now`, the estimate of the store's time.
+/// Returns the length of the next sleep on the way to `at`: at most the recheck interval, plus 1 ms. `now` is
+/// the estimate of the store's time.
 fn pause_until(at: Timestamp, now: Timestamp) -> std::time::Duration {
     at.since(now).min(CLOCK_RECHECK_INTERVAL) + std::time::Duration::from_millis(1)
 }

@@ -1,4 +1,4 @@
-//! [`IdLocks`]: serializes the starts in this process that have the same id from their callers.
+//! [`IdLocks`]: serializes the starts in this process that have the same workflow_id.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -8,14 +8,14 @@ use tokio::sync::watch;
 
 use crate::commit::{DurableFuture, Lane, Lsn};
 
-/// Ids that callers have given, of starts in this process whose outcome is not known yet.
+/// The given workflow_ids of starts in this process whose outcome is not known yet.
 pub(crate) struct IdLocks {
     ids: Mutex<HashMap<Arc<str>, watch::Receiver<()>>>,
     runtime: runtime::Handle,
 }
 
-/// The exclusive right to start an execution with an id that a caller has given. The next start of the id may
-/// begin when this value is dropped.
+/// The exclusive right to start an execution with a given workflow_id. The next start with this workflow_id
+/// may begin when this value is dropped.
 pub(crate) struct IdLock {
     locks: Arc<IdLocks>,
     id: Arc<str>,

@@ -101,10 +101,10 @@ macro_rules! start_option_method {
         }
     };
     (debounce) => {
-        /// Debounces the start: until the execution begins, all starts of this workflow with this id in this queue are
-        /// one execution. Each start postpones the execution to the start's own [`delay`](Self::delay) from then, and
-        /// replaces the input, queue key, priority and run_timeout. Each start returns a handle to the execution. The
-        /// input has at most 64 KiB, and attributes are not allowed.
+        /// Debounces the start: while the execution is scheduled, all starts of this workflow with this id in this
+        /// queue are one execution. Each start moves the due time to the moment of the start plus its own
+        /// [`delay`](Self::delay), and replaces the input, queue key, priority and run_timeout. Each start returns a
+        /// handle to the execution. The input has at most 64 KiB, and attributes are not allowed.
         pub fn debounce(mut self, id: impl AsRef<str>) -> Self {
             self.options().debounce = Some(id.as_ref().into());
             self
@@ -119,8 +119,8 @@ macro_rules! start_option_method {
         }
     };
     (delay) => {
-        /// Delays the execution: the execution begins no earlier than `delay` after it was accepted, and enters its
-        /// queue only then.
+        /// Delays the execution: the execution begins no earlier than `delay` after the start was accepted, and enters
+        /// its queue only then.
         pub fn delay(mut self, delay: std::time::Duration) -> Self {
             self.options().due = Some(crate::Due::After(delay));
             self
