@@ -69,8 +69,8 @@ impl EngineBuilder {
         self
     }
 
-    /// Declares a queue. Opening the engine stores the queue with these limits for all processes; a queue that is
-    /// stored already gets these limits.
+    /// Declares a queue. Opening the engine stores the queue with these limits for all processes. If the queue is
+    /// stored already, these limits replace the stored ones.
     #[must_use]
     pub fn queue(self, queue: Queue) -> Self {
         self.declare_queue(queue, OnConflict::default())
@@ -125,7 +125,8 @@ impl EngineBuilder {
     }
 
     /// Sets how often an execution in quarantine is tried alone before it ends as failed. 10 by default. An execution
-    /// enters quarantine when its worker has died three times in a row without a new checkpoint or attempt.
+    /// enters quarantine when its workers have died three times in a row, without a new checkpoint or attempt in
+    /// between.
     #[must_use]
     pub fn max_recoveries(mut self, recoveries: u32) -> Self {
         self.options.max_recoveries = recoveries;

@@ -11,7 +11,7 @@ use crate::store::Store;
 /// An engine that runs nothing: it starts executions for workers elsewhere, waits for them, cancels, resumes and lists
 /// them. Web processes use a client to start work that workers do.
 ///
-/// A client does whatever an [`Engine`] does except running: it has no workflows and claims nothing. A client can
+/// A client has all methods of an [`Engine`], but has no workflows and claims nothing. A client can
 /// [start](Engine::start) any [`Workflow`](crate::Workflow), even one whose code is not in the program (see
 /// [`Workflow::named`](crate::Workflow::named)). Starts that a client has accepted are durable, and nothing is lost
 /// when the process dies. The client renews its registration from time to time, not every second.

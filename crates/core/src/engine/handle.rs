@@ -140,7 +140,7 @@ pub(crate) async fn decode_outcome<O: FromPayload>(
     decode_inline(status, &Box::pin(crate::runtime::run::chunks::fetch(engine, key, outcome)).await?)
 }
 
-/// Like [`decode_outcome`], for an outcome that is not stored in chunks.
+/// Does the same as [`decode_outcome`] for an outcome that is not stored in chunks.
 pub(crate) fn decode_inline<O: FromPayload>(status: Status, outcome: &Payload) -> Result<O, Error> {
     match status {
         Status::Completed => {

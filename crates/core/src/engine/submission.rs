@@ -58,7 +58,8 @@ pub(crate) struct Submission<'e> {
     is_waiting_for_capacity: AtomicBool,
 }
 
-/// A run that its caller drives. If the caller drops this value too early, the run continues in a task of its own.
+/// A run that its caller drives. If the caller drops this value before the conclusion, the run continues in a task of
+/// its own.
 pub(crate) struct CallerDriven {
     pub(crate) task: Option<RunTask>,
     pub(crate) input: Payload,
@@ -215,7 +216,7 @@ impl Submission<'_> {
         })
     }
 
-    /// Whether the execution may begin at once in this process, as far as this process knows.
+    /// Whether the execution may begin at once in this process, as far as the engine's state shows.
     fn may_begin_here(&self, placement: Option<&Placement>, has_id: bool) -> bool {
         let options = self.options();
         let is_timed = options.execution_timeout.is_some() || options.run_timeout.is_some();
@@ -493,7 +494,7 @@ impl Submission<'_> {
             error => Err(error),
         })?;
         drop(id_lock);
-        // the run was suspended or requeued, or its Start was a duplicate: the database knows which execution has the
+        // the run was suspended or requeued, or its Start was a duplicate: the database shows which execution has the
         // id
         let existing = match &id {
             None => None,

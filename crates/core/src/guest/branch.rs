@@ -63,7 +63,7 @@ impl GuestBranch {
         self.cx.upcoming_path()
     }
 
-    /// Returns the key of the child, if the branch's next call starts one.
+    /// Returns the key of the child that the branch's next call runs, if that call is [`child`](GuestBranch::child).
     pub fn next_child_key(&self) -> Key {
         Key::derive(self.cx.run.key, self.cx.run.run_no, &self.cx.upcoming_path())
     }

@@ -114,7 +114,8 @@ impl Engine {
 }
 
 /// A batch: the Writes that one thread stages wait until this value is dropped. So one turn of an event loop needs one
-/// flush. A Write that another thread stages flushes the batch too. Drop the batch before the thread waits for anything.
+/// flush. A Write of a thread that has no batch flushes the batch too. Drop the batch before the thread waits for
+/// anything.
 pub struct FlushBatch {
     engine: Engine,
     thread: ThreadId,

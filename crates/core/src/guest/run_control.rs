@@ -45,8 +45,8 @@ impl RunControl {
 
     /// Defers the execution, because its code has asked the program to end. Nothing more is recorded. The execution
     /// is requeued when the engine shuts down, or else after a back-off that begins with 1 s and grows each time.
-    /// Code that does this every time therefore keeps no worker busy, and does not restart in a program that is about
-    /// to end.
+    /// Code that asks for the end every time therefore keeps no worker busy, and does not restart in a program that is
+    /// about to end.
     pub fn defer(&self) {
         self.0.interrupt(Interrupt::Defer);
     }

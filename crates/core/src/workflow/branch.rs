@@ -31,8 +31,8 @@ pub enum Either<A, B> {
 #[error("the time is up")]
 pub struct Elapsed;
 
-/// The branches of one call, such as `join` or `map`. The group adds them to the run's count of active branches; by
-/// this count alone the run detects quiescence.
+/// The branches of one call, such as `join` or `map`. The group adds them to the run's count of active branches. By
+/// this count the run detects whether every branch waits in a durable call.
 struct BranchGroup {
     run: Arc<Run>,
     branches: AtomicI32,

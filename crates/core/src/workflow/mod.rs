@@ -80,7 +80,7 @@ where
 
     /// Returns the same workflow with or without durable reads. By default the code receives a step's outcome before
     /// that outcome is durable. With durable reads, the code waits until the outcome is durable, which costs one flush
-    /// per step. Use them for code that shows outcomes to the outside world other than through steps.
+    /// per step. Use durable reads for code that shows outcomes to the outside world other than through steps.
     #[must_use]
     pub fn durable_reads(self, has_durable_reads: bool) -> Self {
         let is_eager = !has_durable_reads;
@@ -100,12 +100,13 @@ where
 }
 
 impl<I, O> Workflow<I, O> {
-    /// Returns the workflow `name` whose code is in another program. A [`Client`](crate::Client) or an engine starts
-    /// executions of it, which workers of that program run. An engine that has registered a workflow of this name may
-    /// run them itself. `I` and `O` must match the types in that program. Such a workflow cannot be registered.
+    /// Returns the workflow `name`, whose code is in another program. A [`Client`](crate::Client) or an engine starts
+    /// executions of this workflow, and workers of the other program run them. An engine that has registered a workflow
+    /// of this name may run them itself. `I` and `O` must match the types in the other program. Such a workflow cannot
+    /// be registered.
     pub fn named(name: &str) -> Self {
         let body = |_: Arc<Run>, _: &Payload| -> Result<BodyFuture, Failure> {
-            Err(Failure::new("its code is not in this program"))
+            Err(Failure::new("the workflow's code is not in this program"))
         };
         let definition = Definition {
             name: name.into(),

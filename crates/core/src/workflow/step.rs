@@ -37,7 +37,7 @@ impl Context {
     /// Runs `body` as a step and records its outcome once; a replay returns the recorded outcome.
     ///
     /// The body starts when every earlier Write of the execution is durable. Except for retries, the body runs again
-    /// only if a crash came before its outcome was recorded.
+    /// only if its run stopped before the outcome was recorded, as in a crash or a shutdown.
     ///
     /// The body is a closure that returns a future, because each attempt calls it once: `async || call(&order).await`.
     /// The value of the body needs serde's `Serialize` and `Deserialize`. The error may be a [`Failure`] or any

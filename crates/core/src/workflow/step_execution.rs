@@ -17,10 +17,10 @@ use crate::runtime::run::{Interrupt, Run};
 use crate::store::{Attempt, CheckpointKind, Outcome, Write};
 use crate::workflow::retry::{RetryPolicy, StepOptions};
 
-/// A step whose body the holder of this value runs when [`StepExecution::poll`] returns [`StepAction::RunBody`]. A step
-/// that is dropped before it has finished is recorded as abandoned.
+/// A step without its body. The holder of this value runs the body when [`StepExecution::poll`] returns
+/// [`StepAction::RunBody`]. A step that is dropped before it has finished is recorded as abandoned.
 pub(crate) struct StepExecution {
-    /// The call; `None` once the step has finished, and while the slow path has it.
+    /// The call; `None` if the call could not begin, while the slow path has it, and after `free_call`.
     call: Option<Call>,
     /// The options of the step; `None` for the defaults.
     options: Option<Box<StepOptions>>,
@@ -344,7 +344,7 @@ async fn resume_attempts(call: &Call, policy: RetryPolicy) -> Result<u32, Failur
     Ok(attempt)
 }
 
-/// Whether a body may begin after the Write that it had to wait for had this `outcome`.
+/// Whether a body may begin. `outcome` is the outcome of the Write for which the body has waited.
 fn permits_body(run: &Run, outcome: &Outcome) -> bool {
     !run.is_disowned()
         && match outcome {

@@ -152,7 +152,7 @@ pub(super) async fn start_or_attach(call: &Call, child: NewChild, key: Key) -> R
                 checked.map(|()| existing.key).map_err(|error| error.to_failure())
             }
             Outcome::Duplicate(existing) if existing.parent == Some(run.key) => {
-                // only the database knows whether the child runs here or ended a moment ago
+                // the child may run here, or may have ended a moment ago: the child's row decides
                 if let Some(child @ ChildState::Local) = run.state().children.get_mut(&key) {
                     *child = ChildState::Remote;
                 }
@@ -169,7 +169,7 @@ pub(super) async fn start_or_attach(call: &Call, child: NewChild, key: Key) -> R
                 format!("the child could not be started: {reason}"),
             )
             .permanent()),
-            // this run has ended
+            // the run is closed or disowned: its task stops the code
             _ => std::future::pending().await,
         };
     }
