@@ -47,7 +47,7 @@ class AsyncClient:
         )
 
     async def open(self) -> Self:
-        """Opens the store, and the engine or client that uses the store. `async with` calls this.
+        """Opens the store, and the engine or client that uses the store. `async with` calls this method.
 
         Raises:
             InvalidArgument: The store cannot be opened.

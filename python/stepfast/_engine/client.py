@@ -65,7 +65,8 @@ class Client:
     ) -> Handle[Any]: ...
 
     def start(self, workflow: Any, /, *args: Any, **kwargs: Any) -> Any:
-        """Starts an execution. When this returns, the start is durable: the execution will run to its end.
+        """Starts an execution. When the call returns, the start is durable: the execution will run to its
+        end.
 
         Args:
             workflow: The workflow. Options of the start are options of the workflow:
@@ -110,8 +111,8 @@ class Client:
 
     def start_many(self, workflow: Any, items: Any, /) -> Any:
         """Starts an execution for each tuple of arguments, in one call. Many of the starts share a flush, as
-        the starts of concurrent callers do. When this returns, all starts are durable. If it raises, some
-        starts may be durable.
+        the starts of concurrent callers do. When the call returns, all starts are durable. If the call
+        raises, some starts may be durable.
 
         Args:
             workflow: The workflow. Its options apply to all executions:

@@ -62,8 +62,8 @@ class Handle(Generic[R]):
     def cancel(self) -> bool:
         """Requests the cancellation of the execution, and of the children for which it waits.
 
-        The request is durable when this returns. From then on the execution can neither complete nor fail,
-        unless it is resumed.
+        The request is durable when the call returns. From then on the execution can neither complete nor
+        fail, unless it is resumed.
 
         Returns:
             False if the execution had ended before.

@@ -43,7 +43,7 @@ from stepfast._workflow.start_target import start_target
 from stepfast._workflow.workflow import Workflow
 from stepfast.errors import InvalidArgument
 
-#: The options that `start_many` cannot have. The text of each gives the reason and an advice.
+#: The options that `start_many` cannot have. Each text gives the reason and the remedy.
 _NOT_FOR_MANY: Final[dict[str, str]] = dict.fromkeys(
     ("workflow_id", "dedup_id", "debounce"),
     "starts many executions, of which only one can have it: leave it out, or call start for each",
@@ -104,8 +104,8 @@ class OpenEngine(Operations):
         self._declaring = threading.Lock()
         self.loop = loop
         self.port: _native.Port | None = loop.native if loop is not None else None
-        #: Returns whether a task of the engine's loop runs in this thread. It may return False although a
-        #: task does; then callers take a slower way.
+        #: Returns whether a task of the engine's loop runs in this thread. The function may return False
+        #: although a task runs; then callers take a slower way.
         self.is_here: Callable[[], bool] = loop.native.is_in_task if loop is not None else lambda: True
         self.threads: ThreadPool = ThreadPool(self, max_threads)
         log.install()

@@ -64,8 +64,8 @@ class WorkerOverview:
     Attributes:
         workers: Engines and clients, the oldest first. A dead engine is listed until another worker takes it
             over.
-        unclaimable: Ready executions that no live worker can run, because none has their workflow in their
-            version.
+        unclaimable: Ready executions that no live worker can run, because none has the workflow in the
+            version that the executions need.
     """
 
     workers: tuple[Worker, ...]

@@ -1,4 +1,4 @@
-"""Declarations of queues: their limits, and the checks and conversions of these."""
+"""Queues and their limits, as code declares them and as they are stored, with checks and conversions."""
 
 from __future__ import annotations
 

@@ -103,8 +103,8 @@ class CheckedOptions(NamedTuple):
         """Raises an error if an option is given that this kind of start does not allow.
 
         Args:
-            reasons: The options that the kind of start does not allow. The text of each gives the reason and
-                an advice.
+            reasons: The options that the kind of start does not allow. Each text gives the reason and the
+                remedy.
             place: The kind of start, such as `an outbox`, for the error message.
 
         Raises:

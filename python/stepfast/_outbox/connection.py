@@ -103,9 +103,9 @@ def _reject_if_open(databases: Iterable[Any]) -> None:
             continue
         if any(os.path.samefile(file, held) for file in files):
             raise InvalidArgument(
-                f"an engine or client of this process has the same file open, {held}: it has an SQLite of "
-                "its own, and two in one process release each other's locks; use the outbox in another "
-                "process"
+                f"an engine or client of this process has the same file open, {held}: engines have an SQLite "
+                "library of their own, and two such libraries in one process release each other's locks; use "
+                "the outbox in another process"
             )
 
 

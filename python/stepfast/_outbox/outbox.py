@@ -20,12 +20,12 @@ from stepfast.errors import InvalidArgument
 P = ParamSpec("P")
 R = TypeVar("R")
 
-#: The options that a start of an outbox cannot have. The text of each gives the reason and an advice.
+#: The options that a start of an outbox cannot have. Each text gives the reason and the remedy.
 _NOT_FOR_OUTBOXES: Final = {
     "debounce": "starts executions one by one: leave it out, or start it on an engine or a client",
     "max_delay": "starts executions one by one: leave it out, or start it on an engine or a client",
     "wait_timeout": "writes into the caller's transaction, and waits for no engine: leave it out",
-    "on_full": "is never rejected by a full queue: leave it out, or start it on an engine or a client",
+    "on_full": "starts executions even in a full queue: leave it out, or start it on an engine or a client",
     "on_duplicate": "starts nothing for a duplicate, and returns no other execution: leave it out",
 }
 

@@ -21,8 +21,7 @@ from stepfast._processes.step_location import main_module
 from stepfast._runtime.failures import FailureTuple
 from stepfast._values import decode_exception
 
-#: The code that a child process runs first. It sets the module search path before it imports any other
-#: module.
+#: The code that a child process runs first. It sets the module search path before it imports the package.
 BOOT = """\
 import json, sys
 from multiprocessing.connection import Connection
@@ -152,7 +151,7 @@ class ChildProcess:
         return bool(ready)
 
     def kill(self) -> None:
-        """Kills the child and all processes of its group. Any thread may call this."""
+        """Kills the child and all processes of its group. Any thread may call this method."""
         with self._lock:
             if self._process.returncode is None:
                 self._kill_group()
@@ -185,6 +184,6 @@ class ChildProcess:
         return True
 
     def _kill_group(self) -> None:
-        # all processes of the group may have ended, or another user's process may have its id by now
+        # all processes of the group may have ended, or another user's process may have the id of the group
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self._process.pid, signal.SIGKILL)

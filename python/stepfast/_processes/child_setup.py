@@ -1,4 +1,4 @@
-"""Sets up a child process, so that it ignores signals to end and ends with the program."""
+"""Sets up a child process: it ignores SIGINT and SIGTERM, and ends when the program ends."""
 
 from __future__ import annotations
 

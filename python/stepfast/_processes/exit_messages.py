@@ -34,7 +34,7 @@ def process_died(step: str, code: int | None, *, has_begun: bool) -> ProcessDied
             reason += (
                 "; unless that was done on purpose, the system ran out of memory, and its out-of-memory "
                 "killer chose this process: see dmesg, and let the body use less memory, or fewer bodies run "
-                "at a time (processes=)"
+                "at a time (max_processes=)"
             )
         elif -code in _CRASHES:
             reason += "; it crashed in native code, and its stderr says in which call"

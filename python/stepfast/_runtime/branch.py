@@ -79,5 +79,5 @@ def unwind_exception(stop_code: int) -> BaseException:
     if stop_code == 2:
         return Cancelled("the execution was cancelled")
     if stop_code == 3:
-        return Suspended("the workflow has returned, and did not wait for this")
+        return Suspended("the workflow has returned, and did not wait for this branch")
     return Suspended("the execution continues later from its record")

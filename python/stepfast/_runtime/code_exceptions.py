@@ -24,8 +24,8 @@ def execution_entry(function: F) -> F:
 
 
 def is_handled_here(raised: BaseException) -> bool:
-    """Returns whether the code of an execution, which makes a durable call, does so while it handles an
-    exception.
+    """Returns whether the code of an execution handles an exception at the moment at which it makes a durable
+    call.
 
     Args:
         raised: The exception that the running thread handles.

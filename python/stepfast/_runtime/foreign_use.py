@@ -9,8 +9,8 @@ def forked_process_error() -> InvalidArgument:
     """Returns the error for an engine or a handle that is used in a child process forked from its own
     process."""
     return InvalidArgument(
-        "this belongs to the process that this one was forked from, and cannot be used here: open an engine "
-        "in this process, or start a new process (multiprocessing: spawn)",
+        "this object belongs to the process from which this process was forked, and cannot be used here: "
+        "open an engine in this process, or start a new process (multiprocessing: spawn)",
         "SF-0034",
     )
 
@@ -22,8 +22,9 @@ def other_loop_error(what: str) -> InvalidArgument:
         what: The object, as the error message names it.
     """
     return InvalidArgument(
-        f"{what} belongs to the event loop on which it was opened, and this is another one, or none: use it "
-        "in coroutines of that loop only; for threads there is asyncio.run_coroutine_threadsafe, and Engine",
+        f"{what} belongs to the event loop on which it was opened, but another loop, or none, runs here: use "
+        "it only in coroutines of its own loop; for threads there is asyncio.run_coroutine_threadsafe, and "
+        "Engine",
         "SF-0033",
     )
 

@@ -56,7 +56,7 @@ def error_of(call: _native.Call, state: int, error: BaseException | None = None)
     except BaseException as raised:
         # the exception of this run is preferred, because it has a traceback
         return error if error is not None and type(error) is type(raised) else raised
-    raise AssertionError("an error that is none")
+    raise AssertionError("the state of the call is ERROR, but the call has no error")
 
 
 __all__ = ["error_of", "result_timeout", "wait_for_call"]

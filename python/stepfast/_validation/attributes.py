@@ -27,7 +27,7 @@ def check_attributes(attributes: Any) -> dict[str, str]:
     copied = dict(cast("dict[Any, Any]", attributes))
     if len(copied) > MAX_ATTRIBUTES:
         raise InvalidArgument(
-            f"attributes has {len(copied)} names, and an execution at most {MAX_ATTRIBUTES}"
+            f"attributes has {len(copied)} names, and an execution may have at most {MAX_ATTRIBUTES}"
         )
     for name, value in copied.items():
         bounds.check_name("a name in attributes", name, MAX_NAME_BYTES)

@@ -1,4 +1,4 @@
-"""Checks options at the call that gives them, so that this call raises the error."""
+"""Checks options as soon as a call passes them, so that this call raises the error."""
 
 from __future__ import annotations
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
-#: The maximum length of a value in an error message, in characters. People read messages, and logs contain
-#: them.
+#: The maximum length of a value in an error message, in characters. A longer value would make the message
+#: hard to read.
 MAX_REPR_CHARS: Final = 200
 
 

@@ -1,4 +1,4 @@
-"""Encodes and decodes recorded values: `encode` and `decode`, and the values that they accept.
+"""The encoding of recorded values: `encode`, `decode`, and the registration of further types.
 
 A decoded value equals the encoded one and has the same type at every level; any other value is rejected when
 it is encoded. None, bool, int, float, str, bytes, list and dict are plain MessagePack. Every other type is an

@@ -7,8 +7,8 @@ from .errors import EncodeError
 
 
 def encode_arguments(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes:
-    """Returns the MessagePack bytes of a call's arguments: a list of the arguments by position and those by
-    name.
+    """Returns the MessagePack bytes of a call's arguments: a list of two items, the arguments by position and
+    the arguments by name.
 
     Args:
         args: The arguments by position.

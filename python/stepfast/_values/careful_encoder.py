@@ -1,4 +1,4 @@
-"""`encode_carefully`: a slow encoder, which knows its position in the value for error messages."""
+"""`encode_carefully`: a slow encoder, which tracks the position in the value for error messages."""
 
 from typing import Any, Final, cast
 
@@ -16,8 +16,8 @@ _MAX_KEY_CHARS: Final = 200
 
 
 def encode_carefully(value: object, path: str) -> bytes:
-    """Encodes a value that the fast encoder could not write: it has dict keys of other types than str, or
-    cannot be recorded.
+    """Encodes a value that the fast encoder cannot encode: the value has dict keys of other types than str,
+    contains a bytearray, or cannot be recorded.
 
     Raises:
         EncodeError: The value cannot be recorded.

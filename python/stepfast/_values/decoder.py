@@ -64,7 +64,10 @@ class Reader:
                 return read_raw(data)
             if (read := READERS.get(code)) is not None:
                 return read(unpackb(data, ext_hook=self.read_extension, option=ANY_KEYS), self)
-            raise DecodeError(f"extension {code} is not known to this version of Stepfast, or is not its own")
+            raise DecodeError(
+                f"extension {code} is not known to this version of Stepfast: a newer version, or another "
+                "program, has written it"
+            )
         except Exception as error:
             if self.failure is None:
                 self.failure = error

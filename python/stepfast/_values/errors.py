@@ -11,7 +11,7 @@ DEFAULT_ADVICE: Final = (
 
 
 class EncodeError(Error, TypeError):
-    """A value cannot be recorded in a way that an equal value is read back. The `code` is SF-0030.
+    """A value cannot be recorded, because decoding would not return an equal value. The `code` is SF-0030.
 
     Attributes:
         path: The position in the value, such as `value.items[3].price`.

@@ -5,8 +5,8 @@ from typing import Any, Final
 
 import ormsgpack
 
-# Without OPT_NON_STR_KEYS, which writes keys that are enums, dates or UUIDs as text, and keys of a subclass
-# as its base.
+# The options for writing. OPT_NON_STR_KEYS is not among them: it writes keys that are enums, dates or UUIDs
+# as text, and a key of a subclass as an instance of the base class.
 PACK_OPTIONS: Final = (
     ormsgpack.OPT_PASSTHROUGH_BIG_INT
     | ormsgpack.OPT_PASSTHROUGH_DATACLASS

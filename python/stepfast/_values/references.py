@@ -56,7 +56,7 @@ def name_of(cls: type) -> str:
 
 
 def main_name() -> str:
-    """Returns the name by which the running program can be imported; `__main__` if it has no file."""
+    """Returns the name by which the running program can be imported; `__main__` if there is none."""
     return _importable_name(sys.modules["__main__"])
 
 

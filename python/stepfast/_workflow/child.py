@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 R = TypeVar("R", covariant=True)
 
-#: The options that no child can have. The text of each gives the reason and an advice.
+#: The options that no child can have. Each text gives the reason and the remedy.
 _NOT_FOR_CHILDREN: Final = {
     "debounce": "cannot be debounced: leave it out, or start the execution in a step",
     "max_delay": "cannot be debounced: leave it out, or start the execution in a step",

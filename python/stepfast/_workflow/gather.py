@@ -117,7 +117,7 @@ def _not_a_call_error(number: int, calls: tuple[Any, ...]) -> InvalidArgument:
 
 
 @overload
-async def map(  # type: ignore[overload-overlap] # what is to be awaited comes first
+async def map(  # type: ignore[overload-overlap] # the overload for async code comes first
     function: Callable[[T], Awaitable[R]],
     items: Iterable[T],
     *,

@@ -10,7 +10,7 @@ from stepfast._validation import bounds
 from stepfast._workflow.startable import Startable
 
 if TYPE_CHECKING:
-    # for type checkers only: this module has type variables with defaults, and need not be installed
+    # for type checkers only: `typing_extensions` has type variables with defaults, and need not be installed
     from typing_extensions import ParamSpec, TypeVar
 
     P = ParamSpec("P", default=...)

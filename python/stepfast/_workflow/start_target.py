@@ -1,4 +1,4 @@
-"""Splits what a caller passed as the workflow to start into its parts."""
+"""Splits the value that a caller passed as the workflow to start."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from stepfast._workflow.workflow import BoundWorkflow, ConfiguredWorkflow
 
 
 class StartTarget(NamedTuple):
-    """The parts of what a caller passed as the workflow to start.
+    """The parts of the value that a caller passed as the workflow to start.
 
     Attributes:
         workflow: The `Workflow` or the `RemoteWorkflow`. If the caller has given no workflow, the given
@@ -27,7 +27,7 @@ class StartTarget(NamedTuple):
 
 
 def start_target(given: Any) -> StartTarget:
-    """Splits what a caller passed as the workflow to start.
+    """Splits the value that a caller passed as the workflow to start.
 
     Returns the workflow, the object to which it is bound, and its options.
     """

@@ -81,7 +81,7 @@ class _LocalWorkflow(CoroutineFunction, Startable[P, R]):
         return call_child_in_thread(workflow, (*bound_args, *args), kwargs, options)
 
     @overload
-    async def start(  # type: ignore[overload-overlap] # what is async comes first
+    async def start(  # type: ignore[overload-overlap] # the overload for async code comes first
         self: _LocalWorkflow[P, Coroutine[Any, Any, T]], /, *args: P.args, **kwargs: P.kwargs
     ) -> AsyncChild[T]: ...
 
@@ -99,7 +99,7 @@ class _LocalWorkflow(CoroutineFunction, Startable[P, R]):
         return start_child(workflow, (*bound_args, *args), kwargs, options=options)
 
     @overload
-    async def start_detached(  # type: ignore[overload-overlap] # what is async comes first
+    async def start_detached(  # type: ignore[overload-overlap] # the overload for async code comes first
         self: _LocalWorkflow[P, Coroutine[Any, Any, T]], /, *args: P.args, **kwargs: P.kwargs
     ) -> str: ...
 
@@ -111,7 +111,7 @@ class _LocalWorkflow(CoroutineFunction, Startable[P, R]):
         cancelling the workflow does not cancel the child.
 
         If an execution of the same workflow and arguments already has the `workflow_id` of the `options`,
-        this returns the id of that execution.
+        the call returns the id of that execution.
 
         Returns:
             The execution's workflow_id.

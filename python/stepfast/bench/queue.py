@@ -78,9 +78,9 @@ def main(**parameters: Any) -> None:
 
 
 async def measure(parameters: Parameters) -> None:
-    """Measures four modes, one after the other. First enqueues workflows into paused queues. Second resumes
-    the queues, and so runs these workflows. Third enqueues and runs workflows at the same time. Last runs
-    single workflows, one at a time."""
+    """Measures four modes, one after the other. The first mode enqueues workflows into paused queues. The
+    second resumes the queues, and so runs these workflows. The third enqueues and runs workflows at the same
+    time. The last runs single workflows, one at a time."""
     queues = [Queue(f"bench {n}", concurrency=parameters.limit) for n in range(parameters.queues)]
     async with AsyncEngine(parameters.url, queues=queues) as engine:
         queued_workflows = [record_begin.options(queue=queue) for queue in queues]

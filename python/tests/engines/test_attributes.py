@@ -136,7 +136,7 @@ def test_invalid_attributes_are_refused(sqlite_url: str) -> None:
         ({"a": "x" * 1025}, "at most 1024"),
         ({"a" * 129: "x"}, "at most 128"),
         ({"a": "x\ny"}, r"attributes\['a'\]"),
-        (oversized, "65 names, and an execution at most 64"),
+        (oversized, "65 names, and an execution may have at most 64"),
     ]
     with Engine(sqlite_url, queues=[Queue("mails")]) as engine:
         for invalid, message in cases:

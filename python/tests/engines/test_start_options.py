@@ -137,8 +137,8 @@ def test_start_many_refuses_options_of_one_execution(sqlite_url: str, option: st
         ({"debounce": "x", "delay": 1}, "debounce is 'x', and an outbox starts executions one by one"),
         ({"max_delay": 9}, "max_delay is 9.0, and an outbox starts executions one by one"),
         ({"wait_timeout": 5}, "wait_timeout is 5.0, and an outbox writes into the caller's transaction"),
-        ({"on_full": "wait"}, "on_full is 'wait', and an outbox is never rejected by a full queue"),
-        ({"on_full": "reject"}, "on_full is 'reject', and an outbox is never rejected by a full queue"),
+        ({"on_full": "wait"}, "on_full is 'wait', and an outbox starts executions even in a full queue"),
+        ({"on_full": "reject"}, "on_full is 'reject', and an outbox starts executions even in a full queue"),
         (
             {"dedup_id": "d", "on_duplicate": "return_existing"},
             "on_duplicate is 'return_existing', and an outbox starts nothing for a duplicate",

@@ -24,8 +24,8 @@ from typing import Any, Final, cast
 #: Relies on `asyncio._get_running_loop`, which raises nothing where no loop runs. All versions have it.
 current_loop: Final = asyncio._get_running_loop
 
-#: The attribute of a task that is the future for which the task waits. The attribute is None while the task
-#: runs or is ready.
+#: The name of the attribute of a task that holds the future for which the task waits. The attribute is None
+#: while the task runs or is ready.
 #:
 #: The tasks of asyncio have the attribute in all versions. A task of the program's own class may lack it.
 #: This constant is no function, because functions are slower and each wait of an execution may read the
@@ -63,10 +63,11 @@ COOPERATIVE_WAITS: Final[frozenset[CodeType]] = frozenset(
 
 _FRAME_TYPES: Final[tuple[type[Any], ...]] = (CoroutineType, GeneratorType, AsyncGeneratorType)
 
+#: The class of the iterator that `asyncio.as_completed` returns from 3.13 on; None up to 3.12.
+_AS_COMPLETED_ITERATOR: Final[Any] = getattr(asyncio.tasks, "_AsCompletedIterator", None)
 #: The code object in which `asyncio.as_completed` makes tasks from a set.
 #:
-#: Up to 3.12 this is the generator `as_completed`. From 3.13 on it is the constructor of its iterator.
-_AS_COMPLETED_ITERATOR: Final[Any] = getattr(asyncio.tasks, "_AsCompletedIterator", None)
+#: Up to 3.12 this is the generator `as_completed`. From 3.13 on it is the constructor of the iterator.
 _UNORDERED_CODE: Final[CodeType] = (
     _AS_COMPLETED_ITERATOR.__init__ if _AS_COMPLETED_ITERATOR else asyncio.as_completed
 ).__code__
@@ -145,7 +146,8 @@ def is_time_limited(code: Any) -> bool:
 
 
 def is_task_order_undefined() -> bool:
-    """Returns whether `asyncio.as_completed` creates the task for which a task factory calls this.
+    """Returns whether `asyncio.as_completed` creates the task for which a task factory calls this
+    function.
 
     `as_completed` creates tasks in the order of a set, which is the order of memory addresses. Relies on
     `sys._getframe`, and on the frames of `_TASK_CREATION_FRAMES` between `as_completed` and the factory. Only

@@ -123,7 +123,7 @@ class EngineLoop:
             self.loop.remove_reader(self.native.fileno())
 
     def release(self) -> None:
-        """Schedules `close` on the loop. Any thread may call this."""
+        """Schedules `close` on the loop. Any thread may call this method."""
         if not self.loop.is_closed():
             with contextlib.suppress(RuntimeError):  # the loop was closed
                 self.loop.call_soon_threadsafe(self.close)

@@ -1,4 +1,4 @@
-"""Detects the end of the event loop of an engine, and runs the cleanup after it."""
+"""Detects that the event loop of an engine is about to end, and then ends the engine."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ R = TypeVar("R")
 class LoopShutdownWatch(asyncio.Future[None]):
     """A future for which a task waits until the loop ends.
 
-    At their end, `asyncio.run` and most programs cancel all tasks, among them the task of this future.
-    `on_shutdown` is called at once, before the cancellation reaches any other code. Then the task awaits
-    `close`. The method `close` of this class ends the future when the watch is no longer needed.
+    Before they close a loop, `asyncio.run` and most programs cancel all tasks, among them the task of this
+    future. `on_shutdown` is called at once, before the cancellation reaches any other code. Then the task
+    awaits `close`. The method `close` of this class ends the future when the watch is no longer needed.
     """
 
     def __init__(

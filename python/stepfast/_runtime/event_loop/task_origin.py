@@ -1,4 +1,4 @@
-"""Handles tasks by the code that creates them: unordered tasks, closes of async generators, dropped tasks."""
+"""Handles special tasks of workflow code: unordered tasks, closes of async generators, dropped tasks."""
 
 from __future__ import annotations
 
@@ -49,8 +49,8 @@ def forbid_unordered_task(coro: Any) -> None:
 def detach_generator_close(branch: Branch, coro: Any, kwargs: dict[str, Any]) -> bool:
     """Detaches a task that closes an abandoned async generator from the run of its branch.
 
-    The garbage collector causes such a task at any time, perhaps while another execution runs. So the code of
-    the generator belongs to no branch, and may make no durable call.
+    The garbage collector may cause such a task at any time, perhaps while another execution runs. So the code
+    of the generator belongs to no branch, and may make no durable call.
 
     Args:
         branch: The branch whose code was running when the task was created.

@@ -14,14 +14,14 @@ from stepfast._runtime.branch import current_code, unwind_exception
 class WorkflowTask(asyncio.Task[Any]):
     """A task that runs a branch of an execution.
 
-    The execution's own code may cancel the task. Other code, such as a program that cancels all tasks at its
-    end, does not cancel the execution by cancelling the task. Then the execution continues later from its
+    The execution's own code may cancel the task. If other code cancels the task, such as a program that
+    cancels all tasks at its end, the execution is not cancelled. The execution continues later from its
     record.
     """
 
     def cancel(self, msg: Any | None = None) -> bool:
-        """Requests the cancellation of the task. Releases the execution if other code than its own calls
-        this."""
+        """Requests the cancellation of the task. Releases the execution if code outside of it calls this
+        method."""
         code: Any = self.get_coro()
         if code is not None:
             release_if_cancelled_outside(code.branch)

@@ -17,8 +17,8 @@ from stepfast._runtime.waiting import wait_for_call
 if TYPE_CHECKING:
     from stepfast._runtime.engine_interface import Host
 
-#: The maximum number of executions that a thread runs, one nested in the other. Up to it, a thread that waits
-#: for a child runs the child itself.
+#: The maximum number of executions that a thread runs, one nested in the other. Up to this depth, a thread
+#: that waits for a child runs the child itself.
 MAX_NESTING = 16
 
 

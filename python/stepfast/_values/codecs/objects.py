@@ -186,7 +186,7 @@ class ModelShape(Shape):
         super().__init__(cls, list(infos), defaults)
         self.is_direct = True
         self.slots: list[str] = []
-        # a RootModel has no such attributes: only a look at the class shows that
+        # a RootModel has no slots for extra and private attributes: its class has None in their place
         static = inspect.getattr_static(cls, "__pydantic_extra__")
         self.has_extra: bool = isinstance(static, MemberDescriptorType)
         self.private_attributes: dict[str, Any] = cls.__private_attributes__
@@ -305,8 +305,8 @@ def shape_of(cls: Any) -> Shape | None:
 
 
 def is_subclass_of(cls: type, module: str, name: str) -> bool:
-    """Returns whether a class derives from the class `name` of the module `module`. The module, of an
-    optional library, is not imported for this."""
+    """Returns whether a class derives from the class `name` of the module `module`. The module belongs
+    to an optional library, and is not imported for the check."""
     base = getattr(sys.modules.get(module), name, None)
     return base is not None and issubclass(cls, base)
 
@@ -359,9 +359,9 @@ def _check_fields(shape: Shape, fields: dict[str, Any], extra: Extra) -> None:
     for name in fields:
         if name not in shape.field_names:
             raise DecodeError(
-                f"a {type_name(shape.cls)} was recorded with the field {name}, which the class has not "
-                f"(any more): keep the field, or say in a classmethod {_UPGRADE_METHOD}(cls, fields) which "
-                "fields the recorded ones become"
+                f"a {type_name(shape.cls)} was recorded with the field {name}, which the class does not "
+                f"have (any more): keep the field, or say in a classmethod {_UPGRADE_METHOD}(cls, fields) "
+                "which fields the recorded ones become"
             )
     for name in shape.missing_fields(fields, extra):
         if name not in shape.defaults:

@@ -3,12 +3,13 @@
 An exception and all exceptions linked to it are recorded as a list of nodes, which refer to each other by
 index. The first node is the exception itself. A node is the array `class, map with args and slots, map of
 attributes, links`; links are the array `cause, context, whether the context is hidden, members of a group`. A
-node may have no map with args and slots. Then the map of attributes contains one item. The item `content` is
-the content that a codec has made of the exception. The item `part` is the recorded part of an exception that
-could be recorded only in part.
+node may have no map with args and slots. Then the map of attributes contains other items: `content` and
+`notes`, or `part`. The item `content` is the content that a codec has made of the exception, and `notes` has
+the exception's notes. The item `part` is the recorded part of an exception that could be recorded only in
+part.
 
 Exceptions are rebuilt without calling their constructors, whose parameters need not match `args`. Tracebacks
-are not recorded, and neither is the object without the attribute that an `AttributeError` reports.
+are not recorded. Neither is the `obj` of an `AttributeError`, the object on which an attribute is missing.
 """
 
 from collections.abc import Callable
@@ -43,7 +44,7 @@ def node_of(error: BaseException) -> list[Any]:
     except Exception as failure:
         raise NotRecordable(f"an exception of this class cannot be made again ({failure})") from failure
     if type(rebuilt) is not cls or text_of(rebuilt) != text_of(error):
-        raise NotRecordable("an exception of this class says something else when it is made again")
+        raise NotRecordable("an exception of this class has another text when it is made again")
     return [name, state, attributes]
 
 
@@ -53,7 +54,7 @@ def lossy_node_of(error: BaseException, is_recordable: Callable[[Any], bool]) ->
 
     Args:
         error: The exception.
-        is_recordable: Whether a value can be recorded.
+        is_recordable: A function that returns whether a value can be recorded.
 
     Raises:
         NotRecordable: No instance of the exception's class can be made.

@@ -60,7 +60,7 @@ def partial_node(error: BaseException, is_recordable: Callable[[Any], bool]) -> 
 
     Args:
         error: The exception.
-        is_recordable: Whether a value can be recorded.
+        is_recordable: A function that returns whether a value can be recorded.
 
     Raises:
         NotRecordable: No instance of the class can be made.

@@ -34,7 +34,7 @@ class RemoteError(Error):
         class and bases.
 
         Args:
-            cls: The class, or a class from which it derives.
+            cls: The class, which is compared by its name.
         """
         return cls in (Exception, BaseException) or type_name(cls) in (self.kind, *self.bases)
 

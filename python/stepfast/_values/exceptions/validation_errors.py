@@ -47,7 +47,7 @@ def reduce_validation_error(error: Any, is_recordable: Callable[[Any], bool] | N
             continue
         if text_of(rebuilt) == text:
             return content
-    raise NotRecordable("a validation error says something else when it is made again")
+    raise NotRecordable("a validation error has another text when it is made again")
 
 
 def _forms() -> Iterator[tuple[bool, str, bool]]:
