@@ -65,7 +65,7 @@ fn lock(reports: &Mutex<WorkerReports>) -> MutexGuard<'_, WorkerReports> {
 pub struct QueueFigures {
     /// The time during which the workers ran at full speed, and the number of executions that ended in it.
     pub busy: (Duration, u64),
-    /// The largest number of executions that ended within a second, that ran, and that waited.
+    /// Three maxima: executions that ended within a second, that ran at one time, and that waited at one time.
     pub peaks: [u64; 3],
     /// Number of snapshots.
     pub snapshots: u64,

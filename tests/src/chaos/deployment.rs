@@ -22,7 +22,7 @@ use crate::crash::leftovers;
 use crate::crash::promises::Promises;
 use crate::fixtures::postgres_server::PostgresServer;
 
-/// A condition that does not hold after this time never will.
+/// The time after which a wait for a condition is a violation.
 const WAIT_TIMEOUT: Duration = Duration::from_secs(120);
 /// Interval between two queries for a condition.
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
@@ -284,8 +284,8 @@ impl Deployment {
         self.wait_for_number(&what, "SELECT count(*) FROM workers", |it| it == count as i64).await
     }
 
-    /// Warms up, runs `fault`, and measures the recovery of the throughput. The long form records a violation if it
-    /// is late.
+    /// Warms up, runs `fault`, and measures the recovery of the throughput. The long form records a violation if the
+    /// recovery is late.
     pub async fn measure_fault(&mut self, fault: impl AsyncFnOnce(&mut Self)) -> FaultImpact {
         let impact = self.observe_fault(fault).await;
         if self.form == Form::Long {

@@ -20,7 +20,7 @@ pub const CHILDREN: usize = 1;
 pub const TICKS: u32 = 60;
 /// Duration of the sleep in a [`Load::nap`].
 pub const NAP: Duration = Duration::from_millis(1500);
-/// The number of orders of which one has a value of several chunks.
+/// The interval, in orders, at which one has a value of several chunks.
 const RARE_INTERVAL: u32 = 16;
 
 /// The workflows of a worker.
@@ -31,14 +31,14 @@ pub struct Load {
     item: Workflow<u32, String>,
     /// Short steps one after the other, for some seconds.
     pub tick: Workflow<u32, String>,
-    /// Reads the database's time before and after a sleep.
+    /// A workflow that reads the database's time before and after a sleep.
     pub nap: Workflow<u32, String>,
-    /// Its first step ends only in a process of the later version.
+    /// A workflow whose first step ends only in a process of the later version.
     pub upgrade: Workflow<u32, String>,
-    /// Its step aborts the process whenever it runs.
+    /// A workflow whose step aborts the process whenever the step runs.
     pub poison: Workflow<u32, String>,
-    /// No steps in most cases; one in eight has a step, and another one in eight a sleep that suspends. None ends
-    /// while the gate of the worker is closed.
+    /// A workflow without steps in most executions. One execution in eight has a step, and another one in eight a sleep
+    /// that suspends. No execution ends while the gate of the worker is closed.
     pub gated: Workflow<u32, String>,
 }
 
@@ -60,7 +60,7 @@ impl Reporter {
         SystemClock.now().as_micros() - self.clock_offset
     }
 
-    /// Runs a step's body, which follows the recorded step `cause`. It ends after its task was polled twice.
+    /// Runs a step's body, which follows the recorded step `cause`. The body ends after its task was polled twice.
     async fn run_body(&self, execution: &str, step: &str, cause: &str) -> Result<String, Failure> {
         (self.sink)(&format!("body {} {execution} {step} {cause}", self.now()));
         tokio::task::yield_now().await;

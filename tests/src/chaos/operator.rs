@@ -13,7 +13,7 @@ use tokio::time::Instant;
 
 use crate::chaos::worker::{KEYS, QUEUE};
 
-/// A change that does not return within this time never will.
+/// The time within which a change must return. A later return is a violation.
 const CHANGE_TIMEOUT: Duration = Duration::from_secs(60);
 /// Number of clients that change the queue, sometimes at the same moment.
 const CLIENTS: usize = 3;

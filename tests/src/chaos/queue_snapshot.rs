@@ -138,8 +138,8 @@ impl QueueSnapshot {
         counts
     }
 
-    /// Returns how many more executions a worker may claim that runs `running_here` of this queue: the sum over the
-    /// keys with ready executions, within the limits of the queue.
+    /// Returns how many more executions of this queue may be claimed by a worker that runs `running_here` of them: the
+    /// sum over the keys with ready executions, within the limits of the queue.
     pub fn capacity_for(&self, running_here: u64) -> u64 {
         let remaining =
             |limit: Option<u64>, used: u64| limit.map_or(u64::MAX, |limit| limit.saturating_sub(used));
@@ -168,8 +168,8 @@ impl QueueSnapshot {
         self.workers.iter().filter(|(_, pid)| pids.contains(pid)).map(|(worker, _)| *worker).collect()
     }
 
-    /// Returns the violations among slots: every running execution of a queue with limits on them has a slot, and no
-    /// other execution has one.
+    /// Returns the violations among slots. If the queue limits running executions, each of these has a slot. No other
+    /// execution has one.
     pub fn slot_violations(&self) -> Vec<String> {
         let counts = self.limits.iter().any(Option::is_some);
         let missing = self.running.iter().filter(|(it, _)| counts && !self.slots.contains_key(*it));

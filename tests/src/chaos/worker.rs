@@ -5,8 +5,8 @@
 //! database), `outdated TEXT` (its engine has stopped by itself), `migrated` (an operator has migrated the schema),
 //! `error TEXT`, and `note TEXT` for the listener of its deployment only. Lines on its standard input are commands:
 //! `start ID N`, `feed N` (start N executions in a queue, then print `note fed`), `close` and `open` (its gate, then
-//! print `note closed` or `note open`), `stop` (start no more executions), `shutdown`. It ends when its input does,
-//! because no process reads its lines any more.
+//! print `note closed` or `note open`), `stop` (start no more executions), `shutdown`. The process ends when its input
+//! does, because no process reads its lines any more.
 
 use std::io::{BufRead, Write};
 use std::sync::Arc;

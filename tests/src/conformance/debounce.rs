@@ -25,7 +25,8 @@ super::cases![
     starts_of_several_workers_share_an_execution,
 ];
 
-/// Returns a Start that is due at `due`, in microseconds, and is deferred by at most `window` after the first.
+/// Returns a Start that is due at `due`, in microseconds. If the Start is merged into an earlier one, the execution
+/// becomes due at most `window` after that one.
 fn debounced(key: Key, id: &str, input: &str, due: i64, window: Duration) -> Start {
     Start {
         dedup_id: Some(format!("\u{1}checkout\u{1}{id}").into()),
@@ -259,7 +260,7 @@ async fn start_sent_by_another_worker_is_not_repeated(fixture: &dyn StoreFixture
     assert_eq!(start_or_join(&mut worker, debounced(key, "x", "one", now + 5, LONG_WINDOW)).await, key);
     advance_to(fixture, now + 5);
     assert_eq!(worker.claim_keys(9).await, [key]);
-    // its worker was fenced, and the caller did not learn that it was applied
+    // the Start is sent again under another registration: its worker was fenced, and the caller has no reply
     assert_eq!(start_or_join(&mut next, debounced(key, "x", "one", now + 5, LONG_WINDOW)).await, key);
     assert_eq!(worker.execution(key).await.status, Status::Running);
     assert_eq!(next.claim_keys(9).await, []);

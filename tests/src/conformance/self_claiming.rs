@@ -148,7 +148,7 @@ async fn resent_start_does_not_run_a_claimed_execution(fixture: &dyn StoreFixtur
         let resent = Flush { is_resent: true, ..flush };
         assert_eq!(worker.send(&resent).await.unwrap(), [Outcome::Queued]);
     }
-    // the worker's own claim was faster; the claim runs the execution
+    // the worker's own claim took the execution before the resend, so the Start must not run it a second time
     let key = Key::mint(0);
     let flush = worker.new_flush(vec![self_claiming(key, "limited", "")]);
     assert_eq!(worker.send(&flush).await.unwrap(), [Outcome::Queued]);

@@ -31,7 +31,7 @@ pub const SHUTDOWN_AFTER_VARIABLE: &str = "STEPFAST_CRASH_LEAVE";
 /// Number of children of a root: two in concurrent branches, and one that is started before it is awaited.
 pub const CHILDREN: usize = 3;
 
-/// The number of executions of which one has a value of several chunks, and one is cancelled.
+/// The interval, in executions, at which one has a value of several chunks, and another one is cancelled.
 const RARE_INTERVAL: u32 = 7;
 
 /// Runs the executions and returns true if the environment makes this process a child.
@@ -56,8 +56,8 @@ pub fn run_if_requested() -> bool {
     true
 }
 
-/// Starts all executions and waits for their ends. After the shutdown of the engine it prints `done`, or `shut-down` if
-/// not all had ended.
+/// Starts all executions, waits for their ends or for the number after which the process shuts down, and shuts down the
+/// engine. Then prints `done`, or `shut-down` if not all had ended.
 pub async fn run_executions(
     store: Arc<dyn Store>,
     sink: LineSink,

@@ -235,8 +235,8 @@ impl Disk {
         self.timeline.lock().unwrap().tick()
     }
 
-    /// Returns the time at which the sync returned that covers the transaction in which the mark was first written;
-    /// `None` without such a sync.
+    /// Returns the time at which a mark became durable: the end of the first sync after the commit of the transaction
+    /// that wrote the mark. Returns `None` without such a sync.
     pub fn durable_at(&self, mark: &[u8]) -> Option<u64> {
         let timeline = self.timeline.lock().unwrap();
         let after = |times: &[u64], at: u64| {

@@ -15,7 +15,7 @@ use crate::crash::promises::Promises;
 use crate::fixtures::pooler::Pooler;
 use crate::fixtures::postgres_server::PostgresServer;
 
-/// A child that prints nothing for this time hangs.
+/// The time after which a child that prints nothing counts as hanging.
 const CHILD_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// The store that the children use.

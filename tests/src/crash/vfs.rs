@@ -82,6 +82,8 @@ unsafe fn tracked<'a>(file: *mut ffi::sqlite3_file) -> Option<&'a Tracked> {
     unsafe { (*file.cast::<Shim>()).tracked.as_ref() }
 }
 
+/// Returns a path that SQLite passed, or `None` for null.
+///
 /// # Safety
 ///
 /// `name` is null or a string that SQLite owns.

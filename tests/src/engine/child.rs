@@ -51,7 +51,8 @@ fn parent(child: &Workflow<(), usize>, started: &Count) -> Workflow<(), usize> {
     })
 }
 
-/// Returns the same behind a step: the key of the child depends on the time at which the step was recorded.
+/// Returns a workflow `parent` that runs a step, then starts and awaits a child. The key of the child depends on the
+/// time at which the step was recorded.
 fn parent_behind_a_step(child: &Workflow<(), usize>) -> Workflow<(), usize> {
     let child = child.clone();
     Workflow::new("parent", move |mut cx: Context, (): ()| {

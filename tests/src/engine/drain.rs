@@ -61,7 +61,7 @@ async fn execution_is_requeued_at_once_when_grace_ends(fixture: &dyn StoreFixtur
     one.start(&workflow, 5).workflow_id("x").await.unwrap();
     count.wait_for(1).await;
     one.drain(Duration::ZERO).await.unwrap();
-    // the second engine runs it before the lease of the first has expired, and that is not a recovery
+    // the second engine runs the execution before the lease of the first has expired, and no recovery is counted
     count.wait_for(2).await;
     let row = row(&two, "x").await;
     assert_eq!((row.status, row.recoveries), (Status::Running, 0));

@@ -1,4 +1,4 @@
-//! Detached children with ids: of their own, or of a queue.
+//! Detached children with a workflow_id or a dedup_id.
 
 use std::time::Duration;
 
@@ -29,8 +29,8 @@ super::cases![
 /// The id and the input of the child.
 type Given = (String, i64);
 
-/// Returns a workflow `parent` that starts `child` detached, with the id and the input that it gets, and returns the
-/// workflow_id or the kind of the failure.
+/// Returns a workflow `parent` whose input is the id and the input of a detached `child`. The parent starts the child,
+/// and returns the workflow_id or the kind of the failure.
 fn parent_of(child: &Workflow<i64, i64>) -> Workflow<Given, String> {
     let child = child.clone();
     Workflow::new("parent", move |mut cx: Context, (id, input): Given| {
@@ -214,7 +214,7 @@ async fn large_input_of_a_duplicate_child_is_deleted(fixture: &dyn StoreFixture)
         assert_eq!(engine.run(&parent, ()).await.unwrap(), "a");
     }
     assert_eq!(engine.get::<usize>("a").await.unwrap().result().await.unwrap(), 5 << 19);
-    // the chunks of the first start stay, those of the two others go
+    // the chunks of the first start remain, and the chunks of the two others are deleted
     let chunks = loop {
         let (inserted, _, deleted) = engine.store().counters().snapshot().row_changes(Table::Chunks);
         if deleted > 0 && inserted == 3 * (inserted - deleted) {

@@ -407,7 +407,7 @@ async fn delayed_execution_begins_when_due(fixture: &dyn StoreFixture) {
     assert!(matches!(cancelled.result().await, Err(Error::Cancelled(_))));
     assert_eq!(row(&one, "later").await.status, Status::Scheduled);
     shut_down(one).await;
-    // an engine that exists then runs it
+    // an engine that is open at the due time runs the execution
     let (two, _) = open_second_engine(fixture, |b| b.register(&workflow)).await;
     fixture.clock().advance(hour * 24);
     assert_eq!(two.get::<i64>("later").await.unwrap().result().await.unwrap(), 3);
@@ -591,7 +591,7 @@ async fn waiting_start_enters_the_queue_after_a_cancel(fixture: &dyn StoreFixtur
     first.cancel().await.unwrap();
     let second = waiting.await.unwrap().unwrap();
     assert_eq!(second.status().await.unwrap(), Status::Queued);
-    // and when the engine ends
+    // the wait also ends when the engine ends
     let (engine, workflow) = (one.clone(), noop.clone());
     let waiting =
         tokio::spawn(async move { engine.start(&workflow, 3).queue("a").on_full(OnFull::Wait).await });

@@ -473,7 +473,7 @@ async fn resume_of_running_execution_is_not_applicable(fixture: &dyn StoreFixtur
     shut_down(engine).await;
 }
 
-/// The child is cancelled too. Its end must not be taken for the end of the parent.
+/// Cancels parents while they start a child. The child's end must not be taken for the end of its parent.
 async fn cancel_during_the_start_of_a_child_wins(fixture: &dyn StoreFixture) {
     let sleeper = sleeper();
     let child = sleeper.clone();

@@ -359,7 +359,7 @@ async fn backoff_is_not_prolonged_by_a_clock_that_was_ahead(fixture: &dyn StoreF
     };
     let (one, store) = open_engine(fixture, |b| b.register(&workflow)).await;
     let (two, behind_store) = open_second_engine(fixture, |b| b.register(&workflow)).await;
-    // one engine knows that the clock was set, the other does not
+    // one engine receives the new time of the clock with a heartbeat, and the other does not
     behind_store.make_unavailable(&[Call::Heartbeat]);
     behind_store.wait_until_called(Call::Heartbeat, behind_store.call_count(Call::Heartbeat) + 1).await;
     fixture.clock().advance(Duration::from_hours(1));

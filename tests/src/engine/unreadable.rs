@@ -62,7 +62,7 @@ async fn unreadable_row_parks_only_its_execution(fixture: &dyn StoreFixture) {
     for (n, (sql, _)) in DAMAGES.iter().enumerate() {
         let key = format!("(SELECT key FROM executions WHERE workflow_id = 'x-{n}')");
         if !fixture.execute(&sql.replace("{key}", &key).replace("{bytes}", bytes)).await {
-            // a store without SQL has no foreign rows
+            // a store without SQL has no rows that another version wrote
             return;
         }
     }
@@ -141,7 +141,7 @@ async fn unknown_status_stops_nothing(fixture: &dyn StoreFixture) {
         let of = |id: String| format!("(SELECT key FROM executions WHERE workflow_id = '{id}')");
         for which in [format!("key = {}", of(id.to_owned())), format!("parent = {}", of(format!("p-{n}")))] {
             if !fixture.execute(&format!("UPDATE executions SET status = {status} WHERE {which}")).await {
-                // a store without SQL has no foreign rows
+                // a store without SQL has no rows that another version wrote
                 return;
             }
         }

@@ -67,7 +67,7 @@ async fn chunks_of_a_dead_run_are_deleted(fixture: &dyn StoreFixture) {
     } else {
         (inserted + inserted_too, deleted + deleted_too)
     };
-    assert_eq!((inserted, deleted), (3 * 4, 3), "input, kept, interrupted twice: one value is deleted");
+    assert_eq!((inserted, deleted), (3 * 4, 3), "four values are stored; that of the dead run is deleted");
     shut_down(one).await;
     shut_down(two).await;
 }

@@ -51,7 +51,7 @@ async fn short_sleep_never_ends_early(fixture: &dyn StoreFixture) {
 }
 
 async fn sleep_in_memory_never_ends_early_after_a_slow_heartbeat(fixture: &dyn StoreFixture) {
-    // longer than a nap, after which the run reads the store's time again
+    // longer than `CLOCK_RECHECK_INTERVAL`, after which the run reads the store's time again
     const SLEEP: Duration = Duration::from_millis(5350);
     let sleeper = sleeper();
     let (engine, store) = open_engine(fixture, |b| b.register(&sleeper).suspend_after(HOUR)).await;

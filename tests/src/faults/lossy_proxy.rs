@@ -10,11 +10,11 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::{TcpListener, TcpStream};
 
-/// The number of replies to COMMIT of which one is dropped, with its connection.
+/// Average number of replies to COMMIT for each one that is dropped, and whose connection is closed.
 const DROP_ONE_IN: u32 = 40;
-/// The number of replies to COMMIT of which one is delayed.
+/// Average number of replies to COMMIT for each one that is delayed.
 const DELAY_ONE_IN: u32 = 120;
-/// The number of messages of which one is truncated and its connection closed.
+/// Average number of messages for each one that is truncated, and whose connection is closed.
 const CUT_ONE_IN: u32 = 2000;
 /// Maximum delay of a reply in milliseconds, shorter than a lease.
 const MAX_DELAY_MILLIS: u64 = 1500;

@@ -1,4 +1,4 @@
-//! [`StallingProxy`]: a proxy that can stall, as a network that drops all packets, or cut all connections.
+//! [`StallingProxy`]: a proxy that can stall, like a network that drops all packets, or cut all connections.
 
 use std::net::SocketAddr;
 use std::sync::Arc;

@@ -214,8 +214,9 @@ impl DifferentialStores {
         }
     }
 
-    /// Compares expired executions after the deadlines of the whole history, and after the time for which a store may
-    /// omit executions: each store reports all executions that have a deadline, have not ended and do not run.
+    /// Compares expired executions. First advances the clocks past all deadlines of the history, and past the time for
+    /// which a store may omit executions. Then each store must report all executions that have a deadline, have not ended
+    /// and do not run.
     async fn compare_expired(&self) {
         for store in &self.stores {
             store.fixture.clock().advance(Duration::from_secs(60));

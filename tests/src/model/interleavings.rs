@@ -21,7 +21,7 @@ use crate::{StoreFixture, Worker};
 const IDS: usize = 12;
 /// Number of events in an interleaving.
 const EVENTS: usize = 160;
-/// An interleaving that has not settled after this time never will.
+/// The time after which an interleaving that has not settled counts as hanging.
 const SETTLE_TIMEOUT: Duration = Duration::from_mins(2);
 const ALL_CALLS: &[Call] = &[Call::Commit, Call::Claim, Call::Heartbeat, Call::Load, Call::List];
 
@@ -232,7 +232,7 @@ impl World<'_> {
         let settled = async {
             tokio::select! {
                 results = results => results,
-                () = ticks => unreachable!("the clock runs on"),
+                () = ticks => unreachable!("the clock never stops"),
             }
         };
         let Ok(results) = tokio::time::timeout(SETTLE_TIMEOUT, settled).await else {

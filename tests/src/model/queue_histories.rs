@@ -335,7 +335,7 @@ impl Model<'_> {
                     limits.key_concurrency,
                     self.count_running(|it, _| of_queue(it) && it.key == left.key),
                 );
-            // a start leaves the window a thousandth of the period late
+            // a store may count a start for a thousandth of the period longer
             let counts = |at: &Timestamp| at.plus(PERIOD + PERIOD / 1_000) > now;
             let begun =
                 |of| self.starts.get(&(left.queue, of)).into_iter().flatten().filter(|at| counts(at)).count();
@@ -355,7 +355,7 @@ impl Model<'_> {
             for (other, (id, left)) in &self.items {
                 let ItemState::Queued { from, has_waited } = left.state else { continue };
                 let is_comparable = left.queue == claimed.queue && left.key == claimed.key && from <= now;
-                // in quarantine, executions come when they are tried
+                // executions in quarantine have an order of their own
                 let is_tried = left.deaths >= QUARANTINE_STRIKES;
                 if taken.contains(other) || !is_comparable || is_tried || left.is_cancelled {
                     continue;

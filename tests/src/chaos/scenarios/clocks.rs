@@ -61,7 +61,7 @@ pub(crate) async fn skewed(form: Form, _rng: Rng) -> Report {
     impact.recovered_after = None;
     let ids = deployment.query_number("SELECT max(worker_id) FROM workers").await;
     deployment.expect(ids == Some(CLOCK_OFFSETS.len() as i64), || {
-        format!("a worker registered again: the last is {ids:?}")
+        format!("a worker registered again, with the id {ids:?}")
     });
     let store = stepfast::connect(&deployment.url).await.unwrap();
     let mut report = deployment.finish("clocks an hour off", 2, impact).await;

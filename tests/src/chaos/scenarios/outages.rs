@@ -32,7 +32,7 @@ async fn finish_without_takeovers(
 ) -> Report {
     let ids = deployment.query_number("SELECT max(worker_id) FROM workers").await;
     deployment
-        .expect(ids == Some(WORKERS as i64), || format!("a worker registered again: the last is {ids:?}"));
+        .expect(ids == Some(WORKERS as i64), || format!("a worker registered again, with the id {ids:?}"));
     let mut report = deployment.finish(fault, times, impact).await;
     if report.takeovers != 0 {
         report.violations.push(format!("{} executions were taken over", report.takeovers));

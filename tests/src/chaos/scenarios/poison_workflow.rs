@@ -29,7 +29,7 @@ pub(crate) async fn on_sqlite(form: Form, _rng: Rng) -> Report {
     supervise(Deployment::on_sqlite(form)).await
 }
 
-/// The scenario where leases must expire.
+/// The scenario on Postgres, where leases must expire.
 pub(crate) async fn on_postgres(form: Form, _rng: Rng) -> Report {
     supervise(Deployment::on_postgres(PostgresServer::shared(), form).await).await
 }

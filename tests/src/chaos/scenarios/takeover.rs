@@ -63,7 +63,8 @@ async fn race(
                    WHERE datname = current_database() \
                    AND application_name = 'stepfast control' AND wait_event_type = 'Lock'";
     let (began, mut seen) = (Instant::now(), HashSet::new());
-    // one waits for the lanes, and the other leaves the takeover to it; so each appears there at some time
+    // one racer waits for the lock of the lanes, and the other leaves the takeover to that one: each of them is seen
+    // waiting at some time
     while seen.len() < racers.len() {
         if began.elapsed() > Duration::from_secs(90) {
             deployment.expect(false, || "not all racers tried to take over the target".into());

@@ -115,7 +115,7 @@ pub(super) async fn queue_names_are_applied_or_rejected(fixture: &dyn StoreFixtu
         })
         .await;
     harness
-        .check("pause of none", &["queue"], texts(), async |name| {
+        .check("pause of a missing queue", &["queue"], texts(), async |name| {
             harness.engine.pause_queue(&format!("no {name}")).await.map(drop)
         })
         .await;
