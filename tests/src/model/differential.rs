@@ -215,8 +215,8 @@ impl DifferentialStores {
     }
 
     /// Compares expired executions. First advances the clocks past all deadlines of the history, and past the time for
-    /// which a store may omit executions. Then each store must report all executions that have a deadline, have not ended
-    /// and do not run.
+    /// which a store may omit executions. Then each store must report all executions that have a deadline, have not
+    /// ended and do not run.
     async fn compare_expired(&self) {
         for store in &self.stores {
             store.fixture.clock().advance(Duration::from_secs(60));
