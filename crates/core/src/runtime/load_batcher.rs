@@ -48,7 +48,7 @@ impl LoadBatcher {
             // in a task of its own: this caller may be dropped, and other callers still need their replies
             self.runtime.spawn(self.clone().load_pending());
         }
-        loaded.await.unwrap_or_else(|_| Err(Error::Unavailable("the load was dropped".into())))
+        loaded.await.unwrap_or_else(|_| Err(Error::Unavailable("the query was dropped".into())))
     }
 
     /// Sends queries until no keys are pending.

@@ -36,7 +36,7 @@ pub(crate) struct RunState {
     pub(crate) guest: GuestState,
 }
 
-/// The run's staged Writes.
+/// The run's unstaged Start, and the Lsns of its staged Writes.
 pub(crate) struct RunStaging {
     /// The Start while it is not staged, and the budget reserved for it.
     pub(crate) start: Option<Box<Start>>,
@@ -72,7 +72,7 @@ pub(crate) struct CallTable {
     vacant_ids: Vec<usize>,
     /// Ids of the calls that wait for their delivery, in the order in which they completed.
     pub(crate) completed: VecDeque<usize>,
-    /// Number of calls whose outcome their branch waits for.
+    /// Number of awaited calls whose outcome the branch has not taken yet.
     pub(crate) outstanding: u32,
     /// Number of outstanding calls whose outcome is delivered, but was not taken by the call's branch yet.
     pub(crate) unconsumed: u32,
