@@ -1,9 +1,8 @@
--- Gives slots to the running executions of a queue that have none. $1: the queue; its row is locked, so that no further
--- execution begins. Executions that are not in the index of owners are found as in owned_executions.sql. Each row is
--- locked and checked again: a flush that ends the execution then waits, and deletes the slot. A row that another
--- transaction has locked is skipped, because that transaction may wait for another of these rows. Returns one execution
--- that was found and got no slot, null if there is none: either it does not run any more, or another transaction is
--- changing it.
+-- Gives a slot to each running execution of a queue. $1: the queue; its row is locked, so that no further execution
+-- begins. Executions that are not in the index of owners are found as in owned_executions.sql. Each row is locked and
+-- checked again: a flush that ends the execution then waits, and deletes the slot. A row that another transaction has
+-- locked is skipped, because that transaction may wait for another of these rows. Returns one of the found executions
+-- that got no slot, null if all got one. Such an execution no longer runs, or another transaction is changing it.
 WITH found AS MATERIALIZED (
     SELECT e.key
     FROM executions AS e

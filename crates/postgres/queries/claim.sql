@@ -1,14 +1,15 @@
 -- Claims executions. $1: the worker, $2: its workflows, $3: the maximum number of executions, $4: the maximum number of
--- bytes, $5: the time now, null for the server's, $6: its version of the code, null for any, $7: whether to take due
--- executions that have no queue, $8 to $11: queues and keys, how many to take of each, and whether only woken executions,
--- or only the rest, null for all, $12: the number of the claim, $13 to $17: the index ranges to scan for each of them
--- (see claim/cursors.rs). Rows that another transaction has locked are skipped: a claim waits for no lock. A transaction
--- that deletes a row of `ready` has locked its execution; so rows of `ready` need no lock. But a row that was deleted
--- after this statement began may have come back as another one: the claim is valid only if it deleted all the rows that
--- it saw.
+-- bytes, $5: the time now, null for the server's, $6: the worker's version of the code, null for any, $7: whether to take
+-- due executions that have no queue. $8 to $11: queues and queue keys, each with the maximum number of executions to take
+-- and their kind: true for woken ones, false for all others, null for both. $12: the number of the claim. $13 to $17: the
+-- index ranges to scan, each with the position of its queue in $8 (see claim/cursors.rs).
+-- Executions and timers that another transaction has locked are skipped: this statement does not wait for them. A
+-- transaction that deletes a row of `ready` has locked the row's execution, so rows of `ready` need no lock. But after
+-- this statement began, a row may have been deleted, and another one inserted for the same execution. So the claim is
+-- valid only if it deleted all the rows that it saw.
 -- The OFFSETs keep the plan as it is written: in the order of the index, one lookup per row, and no more rows than
 -- needed. Executions are locked, so they are found again by ctid. An execution that has not begun (seq above 0) has no
--- records.
+-- checkpoints, attempts or requests.
 WITH due AS MATERIALIZED (
     SELECT e.key, e.place, e.bytes, t.due_at
     FROM (SELECT t.execution, t.due_at

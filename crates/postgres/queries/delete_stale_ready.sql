@@ -1,5 +1,5 @@
--- Deletes those of the first ready rows of keys whose execution cannot be claimed; no transaction should leave such rows.
--- $1: the workflows, $2 and $3: queues and keys.
+-- Deletes rows of `ready` whose execution cannot be claimed, among the first 1,000 rows of each queue key. No transaction
+-- should leave such rows. $1: the workflows, $2 and $3: queues and keys.
 DELETE FROM ready
 WHERE execution = ANY(ARRAY(
     SELECT r.execution

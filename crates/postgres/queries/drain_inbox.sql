@@ -1,9 +1,9 @@
 -- Starts executions from the rows that transactions of other programs have put into the inbox, in the order of arrival. A
 -- row whose key, workflow_id or dedup_id exists is a duplicate; a full queue accepts the row. $1: the time now, null for
 -- the server's, $2: the maximum number of rows, $3: only the row with this id, null for any. Rows that another worker
--- drains at the moment are skipped. A row that cannot become an execution becomes a dead letter. A row may come after
--- another one of its key that did not become an execution: it goes back to the end of the inbox, and the next claim
--- checks it against the executions that exist then.
+-- drains at the moment are skipped. A row that cannot become an execution becomes a dead letter. If the first valid row
+-- of a key did not become an execution, later rows of the key go back to the end of the inbox. The next claim checks
+-- these rows against the executions that exist then.
 WITH picked AS MATERIALIZED (
     DELETE FROM inbox
     WHERE id = ANY(ARRAY(SELECT id FROM inbox WHERE id = $3::bigint OR $3::bigint IS NULL
@@ -80,7 +80,7 @@ WITH picked AS MATERIALIZED (
     ORDER BY created_at, key
     RETURNING 1
 ), deeper AS (
-    -- the next Start in the queue counts its depth
+    -- with this bound, the next Start in the queue counts the queue's executions
     UPDATE depths SET bound = 9223372036854775807 WHERE queue = ANY(ARRAY(SELECT queue FROM picked))
 ), taken AS MATERIALIZED (
     -- A row whose key or workflow_id exists is a repetition, unless its workflow or its arguments differ.

@@ -1,11 +1,12 @@
 -- Takes the next number of a lane, or fails the transaction. $1: the worker, $2: its lane, $3: the epoch, $4: the number
 -- to take, $5: the ctid that the lane's row had last, null if unknown, $6: whether numbers may be skipped, $7: whether
--- the commit waits until it is flushed. $8 to $10: a lane of the worker, a number that it must have reached, and the ctid
--- of its row; null to check none.
--- The statement fails if the row does not match. It also fails if the session would not wait for a flush, because its
--- settings were lost: the value of the setting is no number.
--- Every flush leaves an old version of the row behind, and while any transaction holds a snapshot all of them stay: a
--- search by key would step over them. So the row is looked up by its last ctid, and by its key only if it is not there.
+-- the commit has to wait until the server has flushed its log. $8 to $10: another lane of the worker, a number that this
+-- lane must have reached, and the ctid of its row; null to check no other lane.
+-- The statement divides by zero if the row does not match, or if the other lane has not reached its number. With $7, the
+-- statement also fails if the session has lost its settings, so that its commits would not wait. In that case the value
+-- of synchronous_commit cannot be cast to a number.
+-- Every flush leaves an old version of the row behind. While any transaction holds a snapshot, all old versions stay, and
+-- a search by key would step over them. So the row is looked up by its last ctid, and by its key only if it has moved.
 WITH here AS (
     UPDATE lanes SET last_number = $4::bigint
     WHERE ctid = $5::text::tid AND worker_id = $1::bigint AND lane = $2::smallint AND epoch = $3::bigint

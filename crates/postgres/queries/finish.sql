@@ -1,6 +1,6 @@
 -- Applies the most common Transition: to an end. As in transition.sql, rows are found by key; arrays as in
--- start_running.sql. $1: the worker. A row that is not in the index of owners stays on its page, because no index
--- changes: so started_by is left as it is. Returns one row: the keys of the executions that ended, null if all did, and
+-- start_running.sql. $1: the worker. The column started_by keeps its value, because no index contains it and no query
+-- reads it once the execution has ended. Returns one row: the keys of the executions that ended, null if all did, and
 -- their number.
 WITH ended AS (
     UPDATE executions AS e

@@ -1,6 +1,6 @@
 -- Deletes the slots of executions that stop running. $1: the worker that ran them, $2 to $4: executions with their queues
--- and keys. The guard of the Transition has no effect here: a Transition that met a run of another worker must leave the
--- slot of that run.
+-- and keys. This statement does not check whether the guard of the Transition held. If the execution runs on another
+-- worker, the slot belongs to that worker, and remains.
 DELETE FROM slots
 WHERE ctid = ANY(ARRAY(
     SELECT s.ctid

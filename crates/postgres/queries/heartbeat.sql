@@ -2,11 +2,11 @@
 -- microseconds, $5: the executions that it watches, $6: its workflows, $7: its version of the code, null for any, $8 and
 -- $9: its window (see ownership.rs), null to leave it as it is, $10: whether to renew the lease and to read the leases of
 -- others, $11: whether to search for owners without a registration, $12: the queues that are served, null for all. Hints
--- cause many heartbeats that are no renewals: those must not leave dead rows behind.
--- A heartbeat that was delayed takes back nothing of a later one. The OFFSETs keep the plan as it is written, from the
--- small tables to the large one.
--- A crash of the server may take a renewal back: leases count from the server's start, so nothing is lost by that. For
--- that reason the commit does not wait for a flush of the log.
+-- cause many heartbeats that are no renewals: such heartbeats must not leave dead rows of `workers` behind.
+-- A delayed heartbeat does not move a window back that a later one has moved up. The OFFSETs keep the plan as it is
+-- written, from the small tables to the large one.
+-- The commit does not wait for a flush of the log. A crash of the server may then undo a renewal, which does no harm,
+-- because a lease counts at least from the server's start.
 WITH clock AS MATERIALIZED (
     SELECT coalesce($3::timestamptz, clock_timestamp()) AS now, $4::bigint * interval '1 microsecond' AS lease,
            set_config('synchronous_commit', 'off', true)
@@ -18,7 +18,7 @@ WITH clock AS MATERIALIZED (
     WHERE $10::boolean AND w.worker_id = $1::bigint AND w.epoch = $2::bigint
     RETURNING 1
 ), expired AS (
-    -- other workers skip these for some seconds
+    -- the next heartbeats, also those of other workers, skip these executions for some seconds
     UPDATE deadlines AS d
     SET due_at = clock.now + interval '5 seconds'
     FROM clock

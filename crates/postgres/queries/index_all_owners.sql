@@ -1,8 +1,8 @@
 -- Adds all executions of fenced workers to the index of owners. $1: the workers, which can flush nothing more, $2 and $3:
 -- a range of keys that covers their windows (see ownership.rs). Returns the workers that have an execution left, because
--- another transaction has locked it or has just added it to the index. Two takeovers may run this at once: a row that the
--- other one has added has no started_by any more, and the lock must check that again, or the row's owner would become
--- null.
+-- another transaction has locked it or has just added it to the index. Two takeovers may run this statement at once. A
+-- row that the other takeover has just added has no started_by any more. So started_by is checked again when the row is
+-- locked; otherwise the row's owner would become null.
 WITH found AS MATERIALIZED (
     SELECT e.key, e.started_by
     FROM executions AS e

@@ -1,6 +1,6 @@
--- Adds running executions to the index of owners. $1: the worker, $2: keys of executions that it has started. Rows that
--- another transaction has locked are skipped: a heartbeat waits for no lock. The commit does not wait for a flush of the
--- log either: the heartbeat that relies on it is committed after it.
+-- Adds running executions to the index of owners. $1: the worker, $2: keys of executions that it has started or claimed.
+-- Rows that another transaction has locked are skipped: a heartbeat waits for no lock. The commit does not wait for a
+-- flush of the log, because a renewal that relies on the new entries is committed after them.
 WITH hurry AS MATERIALIZED (
     SELECT set_config('synchronous_commit', 'off', true)
 ), chosen AS MATERIALIZED (

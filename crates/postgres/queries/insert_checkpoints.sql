@@ -1,5 +1,5 @@
--- Records checkpoints. Arrays as in start_running.sql. Returns one row: the number of inserted rows, and the executions
--- among them that have a pending cancel, null if none has. Usually `requests` is empty: then nothing else is checked.
+-- Records checkpoints. Arrays as in start_running.sql. Returns one row: the number of inserted rows, and those of their
+-- executions that have a pending cancel, null if none has. Usually `requests` is empty: then nothing else is checked.
 WITH inserted AS (
     INSERT INTO checkpoints (recorded_at, took_ms, order_no, fingerprint, run_no, kind, execution, path, step_name,
                              outcome)

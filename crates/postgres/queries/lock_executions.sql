@@ -1,5 +1,5 @@
--- Locks executions that the flush changes without owning them, and the awaited descendants of executions to cancel, in
--- key order. $1: executions to cancel, $2: the others.
+-- Locks executions that other transactions may change too, and the awaited descendants of executions to cancel, in key
+-- order. $1: executions to cancel, $2: all executions to lock except descendants.
 -- The OFFSETs keep the plan as it is written: one index lookup per row, in the order of the keys.
 WITH RECURSIVE tree (key) AS (
     SELECT e.key

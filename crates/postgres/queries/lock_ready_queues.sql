@@ -1,11 +1,12 @@
 -- Returns and locks the queues that have ready executions, with the limits of those that were declared. Queues are found
 -- by hopping from one to the next along the index; the queues that the last claim took from are given, and need no hop. A
 -- claim holds a lock on the row of each declared queue. The lock is exclusive where limits allow only one claim at a
--- time. It is shared where there are no limits to enforce, so that none can be set in the meantime. On queues of the
--- second kind, and on those that are not declared, claims still take turns if both ask for it: two at a time would scan
--- the same rows, and lock what the other one has just taken. A few advisory locks stand for all queues of a schema; only
--- speed depends on them. $1: the queues that are served, null for all, $2: if given, these queues instead of those with
--- ready executions, $3: the queues that the last claim took from, $4: false to claim without taking turns.
+-- time. Elsewhere the lock is shared, so that no limits can be set in the meantime.
+-- Where nothing else keeps claims apart, on queues with a shared lock and on undeclared queues, claims take turns by
+-- advisory locks. Two claims at a time would scan the same rows, and lock rows that the other one has just taken. A few
+-- advisory locks stand for all queues of a schema, because only speed depends on them. $1: the queues that are served,
+-- null for all, $2: if given, these queues instead of those with ready executions, $3: the queues that the last claim
+-- took from, $4: false to claim without taking turns.
 WITH RECURSIVE known AS MATERIALIZED (
     SELECT k.queue COLLATE "C" AS queue FROM unnest($3::text[]) AS k (queue) WHERE $2::text[] IS NULL
 ), gaps (behind, before) AS (
@@ -71,7 +72,7 @@ SELECT s.queue,
        h.concurrency, h.worker_concurrency, h.key_concurrency, h.rate_starts, h.rate_period_ms, h.rate_burst,
        h.key_rate_starts, h.key_rate_period_ms, h.key_rate_burst, h.key_weights,
        (SELECT true FROM ready AS r WHERE r.queue = s.queue AND r.queue_key > '' LIMIT 1) IS TRUE AS has_keys,
-       -- only rates depend on it
+       -- only claims under a rate need has_woken
        coalesce(h.rate_starts, h.key_rate_starts) IS NOT NULL
            AND (SELECT true FROM ready AS r WHERE r.queue = s.queue AND r.is_woken LIMIT 1) IS TRUE AS has_woken
 FROM served AS s

@@ -1,5 +1,5 @@
--- Returns the executions that a worker runs: those of which it is the indexed owner, and those that it has started or
--- claimed and that are not in the index of owners; see ownership.rs. $1: the worker.
+-- Returns the executions that a worker runs. Some are in the index of owners. The others are in the worker's window or in
+-- the rows of its claims: see ownership.rs. $1: the worker.
 SELECT key FROM executions WHERE owner = $1::bigint AND status = 2
 UNION
 SELECT e.key

@@ -1,6 +1,6 @@
--- Moves due executions of named queues to `ready`. One that has waited goes ahead of those that have not begun. One that
--- was scheduled becomes ready for the first time; if it was debounced, its dedup_id becomes free for the next Start. Rows
--- that another transaction has locked are skipped. Parameters as in check_due.sql.
+-- Moves due executions of named queues to `ready`. A waiting execution goes ahead of executions that have not begun. A
+-- scheduled execution becomes ready for the first time; if it was debounced, its dedup_id becomes free for the next
+-- Start. Rows that another transaction has locked are skipped. Parameters as in check_due.sql.
 WITH due AS MATERIALIZED (
     SELECT e.key, e.status, t.due_at
     FROM (SELECT t.execution, t.due_at FROM timers AS t

@@ -1,5 +1,5 @@
--- Makes executions that have begun before ready again, ahead of those that have not, the oldest first. Only rows that
--- this transaction wrote, as in ready.sql.
+-- Makes executions ready again that have begun before. They go ahead of executions that have not begun, the oldest first.
+-- As in ready.sql, only rows that this transaction wrote count.
 INSERT INTO ready (execution, workflow, app_version, queue, queue_key, priority, seq) OVERRIDING SYSTEM VALUE
 SELECT e.key, e.workflow, e.app_version, coalesce(e.queue, 'default'), coalesce(e.queue_key, ''),
        coalesce(e.priority, 0), (extract(epoch FROM e.created_at) * 1000000)::bigint - 4611686018427387904

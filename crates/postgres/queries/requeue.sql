@@ -1,8 +1,8 @@
--- Makes the executions of unregistered owners claimable. $1: the owners, $2: true if they died, false if they closed
--- their registration, $3: the time now, null for the server's.
+-- Requeues the running executions of owners without a registration. $1: the owners, $2: true if they died, false if they
+-- closed their registration, $3: the time now, null for the server's.
 -- Strikes and delays are as in store/quarantine.rs of the core: an execution that was recovered three times in a row with
--- nothing new recorded goes to the quarantine. From then on, only recoveries of an execution that was claimed alone
--- count.
+-- nothing new recorded goes to the quarantine. From then on, a recovery without progress is a strike only if the
+-- execution was tried alone.
 WITH chosen AS MATERIALIZED (
     SELECT key, workflow, app_version, queue, queue_key, priority, created_at, coalesce(strikes, 0) AS strikes, progress,
            coalesce(is_alone, false) AS is_alone

@@ -1,4 +1,5 @@
--- Queues executions that were parked or have ended. $2: true for one that had ended: it begins a new run.
+-- Queues executions that were parked or have ended. $1: executions, $2: whether each had ended, so that its run_no grows
+-- by one.
 UPDATE executions AS e
 SET status = 1, started_by = NULL, is_paused = false, outcome = NULL, ended_at = NULL, strikes = NULL, progress = NULL,
     deadline_at = CASE WHEN NOT u.had_ended THEN e.deadline_at END,

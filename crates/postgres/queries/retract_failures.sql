@@ -1,5 +1,7 @@
--- Deletes the failures of steps that come last in the record of failed executions, with their attempts and the calls that
--- were abandoned since: those steps are tried again. $1: executions.
+-- Deletes the last failures (checkpoints of kind 2) from the records of failed executions, so that their steps are tried
+-- again. A failure is one of the last if no checkpoint of another kind follows it, except abandoned calls. The statement
+-- also deletes the attempts of these steps, and the calls that were abandoned after the first of the failures. $1:
+-- executions.
 WITH cuts AS MATERIALIZED (
     SELECT k.execution,
            (SELECT min(f.order_no) FROM checkpoints AS f

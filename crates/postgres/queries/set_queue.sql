@@ -1,8 +1,8 @@
 -- Creates or changes a queue. $1: name, $2: version, $3: the time now, null for the server's, $4: is_paused, $5:
 -- is_serial, $6 to $14: limits, $15: max_depth, $16: key_weights. The statement waits for claims in progress, and for
--- Starts that enter the queue. Rates that change lose their recorded starts. Returns the time of the change, and whether
--- the running executions of the queue have slots already: claims give slots to executions of queues that limit how many
--- run.
+-- Starts that enter the queue. If a rate changes, the recorded starts of all rates of the queue are deleted. Returns the
+-- time of the change, and whether the queue already limited how many executions run. If so, its running executions have
+-- slots.
 WITH before AS (
     SELECT name FROM queues
     WHERE name = $1::text AND version = $2::bigint - 1

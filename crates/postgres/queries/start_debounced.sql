@@ -1,6 +1,7 @@
--- Starts debounced executions, at most one for each queue and dedup_id, in this order. If none is scheduled, the Start
--- inserts one; otherwise the scheduled execution takes the input and the due time of the Start. $1 to $8, $11 and $12:
--- arrays as in start_running.sql, $9: due times, $10: the latest due time, in milliseconds after the first Start.
+-- Starts debounced executions, at most one for each queue and dedup_id, in the order of both. If no such execution is
+-- scheduled, the Start inserts one; otherwise the scheduled execution takes the input and the due time of the Start.
+-- $1 to $8, $11 and $12: arrays as in start_running.sql, $9: due times, $10: the latest due time, in milliseconds after
+-- the first Start.
 WITH given AS MATERIALIZED (
     SELECT u.*
     FROM (SELECT unnest($1::timestamptz[]) AS created_at, unnest($2::uuid[]) AS key,

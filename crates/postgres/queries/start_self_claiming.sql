@@ -2,8 +2,8 @@
 -- limits and is not paused; otherwise it is queued. An execution that begins without a claim has is_alone = false,
 -- which identifies it if the reply is lost. $1: the worker, $2 to $9: arrays as in start_running.sql, $10: whether each
 -- may begin, $11: their queues. A change that gives a queue limits waits for the lock, and then counts running
--- executions; a queue locked by such a change is skipped. Returns the queues whose executions began, and how many rows
--- there are.
+-- executions. A queue that such a change has locked is skipped, so its executions are queued. Returns the queues whose
+-- executions may begin, the number of all executions, and the number of those that were queued.
 WITH free AS MATERIALIZED (
     SELECT q.name
     FROM unnest($11::text[]) AS u (queue)

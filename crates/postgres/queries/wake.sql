@@ -5,7 +5,7 @@ WITH woken AS (
     SET status = 1
     FROM unnest($1::uuid[]) AS u (key)
     WHERE e.key = u.key AND e.status = 3
-      -- not EXISTS: the planner could turn that into a scan of the whole table
+      -- without EXISTS, which the planner could turn into a scan of the whole table
       AND ((SELECT true FROM timers AS t
             WHERE t.execution = e.key AND t.due_at <= coalesce($2::timestamptz, clock_timestamp())) IS NOT NULL
            OR (SELECT true FROM waits AS w

@@ -247,7 +247,7 @@ impl<'a> FlushPlan<'a> {
                 State::Running { .. } | State::Parked { .. } | State::Ended { .. } => {}
             }
         }
-        // executions with pending requests were queued instead; ReadyResumed ignores all others
+        // executions with a pending cancel were queued instead; ReadyResumed ignores all others
         resumed.extend(self.suspended_or_parked());
         for (sql, queued) in [(Sql::Ready, queued), (Sql::ReadyResumed, resumed)] {
             if !queued.is_empty() {

@@ -1,5 +1,5 @@
-//! Finds outcomes by reading rows after the commit: the outcomes of Starts that were not inserted, and the outcomes of a
-//! flush that was applied before.
+//! Finds outcomes by reading rows after the commit: the outcomes of Starts that were not inserted, and of a flush that
+//! was applied before.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
