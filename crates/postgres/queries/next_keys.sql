@@ -1,7 +1,7 @@
--- Returns the queue keys that have ready executions, found by hopping from one key to the next along the index. $1: queues,
--- $2: the key from which the keys of each queue are returned, $3: the key up to which they are returned, null for no end,
--- $4: whether to count the running executions of each key, $5: the maximum number of keys of each queue, $6: whether to
--- return only keys that have woken executions.
+-- Returns the queue keys that have ready executions, found by hopping from one key to the next along the index. $1:
+-- queues, $2: the key from which the keys of each queue are returned, $3: the key up to which they are returned, null for
+-- no end, $4: whether to count the running executions of each key, $5: the maximum number of keys of each queue, $6:
+-- whether to return only keys that have woken executions.
 SELECT q.n, k.queue_key,
        CASE WHEN q.is_counted
             THEN (SELECT count(*) FROM slots AS s WHERE s.queue = q.queue AND s.queue_key = k.queue_key) END

@@ -1,5 +1,5 @@
--- Applies Transitions of executions that the lane's worker runs. The condition on the owner contains coalesce, so that the
--- planner cannot use the index of owners, and finds rows by key.
+-- Applies Transitions of executions that the lane's worker runs. The condition on the owner contains coalesce, so that
+-- the planner cannot use the index of owners, and finds rows by key.
 WITH moved AS (
     UPDATE executions AS e
     SET status = u.status, is_paused = u.is_paused, owner = CASE WHEN u.status = 2 THEN e.owner END,

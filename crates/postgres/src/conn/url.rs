@@ -284,9 +284,11 @@ fn check_options(config: &Config, options: &mut PostgresOptions) -> Result<(), S
         return Err(format!("the URL names no host; the expected form is {EXAMPLE_URL}"));
     }
     if options.listen.is_some() && options.pooling == Pooling::Session {
-        return Err("listen= in the URL needs pooling=transaction: add that, or leave listen= out, which only \
-                    a proxy that pools transactions makes necessary"
-            .into());
+        return Err(
+            "listen= in the URL is only for a proxy that pools transactions: add pooling=transaction, or \
+             leave listen= out"
+                .into(),
+        );
     }
     let is_direct = config.get_ssl_negotiation() == SslNegotiation::Direct;
     let mode = options.tls.mode();
