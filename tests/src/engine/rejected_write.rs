@@ -3,16 +3,18 @@
 use stepfast_core::failure::OUTCOME_REJECTED;
 use stepfast_core::queue::Queue;
 use stepfast_core::store::{RequestResult, State, Status, Write};
-use stepfast_core::{Context, Error, Failure, Workflow};
+use stepfast_core::{Context, EngineBuilder, Error, Failure, Workflow};
 
-use super::support::{Count, GRACE, noop, open_engine, record, row, shut_down, steps};
+use super::support::{BodyResult, Count, GRACE, noop, open_engine, record, row, shut_down, steps};
 use crate::StoreFixture;
 
 super::cases![
     rejected_failure_parks_the_execution,
     rejected_parking_leaves_the_execution_to_the_next_engine,
     rejected_chunk_parks_the_execution,
+    rejected_chunk_of_an_output_parks_the_execution,
     rejected_attempt_parks_the_execution,
+    rejected_child_start_is_the_error_of_its_call,
     parked_execution_frees_its_slot,
 ];
 
@@ -120,6 +122,25 @@ async fn rejected_chunk_parks_the_execution(fixture: &dyn StoreFixture) {
     shut_down(engine).await;
 }
 
+async fn rejected_chunk_of_an_output_parks_the_execution(fixture: &dyn StoreFixture) {
+    let large = Workflow::new("large", |_cx: Context, n: usize| async move { BodyResult::Ok("l".repeat(n)) });
+    let (engine, store) = open_engine(fixture, |b| b.register(&large)).await;
+    for id in [None, Some("x")] {
+        store.reject(|write| matches!(write, Write::Chunk(chunk) if chunk.index == 1));
+        // the end of the execution has folded into its Start
+        let run = engine.run(&large, 3 << 20);
+        let run = if let Some(id) = id { run.workflow_id(id) } else { run };
+        let error = tokio::time::timeout(GRACE, run.into_future()).await.unwrap().unwrap_err();
+        assert_rejected(&error);
+        store.accept_all();
+        let Error::Parked { workflow_id, .. } = &error else { panic!("{error}") };
+        engine.resume(workflow_id).await.unwrap();
+        let output = engine.get::<String>(workflow_id).await.unwrap().result().await.unwrap();
+        assert_eq!(output.len(), 3 << 20);
+    }
+    shut_down(engine).await;
+}
+
 async fn rejected_attempt_parks_the_execution(fixture: &dyn StoreFixture) {
     let bodies = Count::new();
     let large = large(&bodies);
@@ -132,6 +153,53 @@ async fn rejected_attempt_parks_the_execution(fixture: &dyn StoreFixture) {
     assert!(record(&engine, "x").await.attempts.is_empty());
     engine.resume("x").await.unwrap();
     assert_eq!(engine.get::<usize>("x").await.unwrap().result().await.unwrap(), 3 << 20);
+    shut_down(engine).await;
+}
+
+async fn rejected_child_start_is_the_error_of_its_call(fixture: &dyn StoreFixture) {
+    let inner = noop();
+    let middle = {
+        let inner = inner.clone();
+        Workflow::new("middle", move |mut cx: Context, x: i64| {
+            let inner = inner.clone();
+            async move { cx.child(&inner, x).await }
+        })
+    };
+    let outer = {
+        let middle = middle.clone();
+        Workflow::new("outer", move |mut cx: Context, form: String| {
+            let middle = middle.clone();
+            async move {
+                cx.step("before", async || BodyResult::Ok(1)).await?;
+                let started = match &*form {
+                    "awaited" => cx.child(&middle, 7).await.map(drop),
+                    "started" => match cx.start_child(&middle, 7).await {
+                        Ok(handle) => handle.result(&mut cx).await.map(drop),
+                        Err(failure) => Err(failure),
+                    },
+                    "queued" => cx.child(&middle, 7).queue("a").await.map(drop),
+                    _ => cx.start_detached(&middle, 7).await.map(drop),
+                };
+                cx.step("after", async || BodyResult::Ok(1)).await?;
+                BodyResult::Ok(started.map_or_else(|failure| failure.message, |()| "started".to_owned()))
+            }
+        })
+    };
+    let builder = |b: EngineBuilder| {
+        b.register(&inner).register(&middle).register(&outer).queue(Queue::new("a").concurrency(1))
+    };
+    let (engine, store) = open_engine(fixture, builder).await;
+    store.reject(|write| matches!(write, Write::Start(start) if &*start.workflow == "middle"));
+    for form in ["awaited", "started", "queued", "detached"] {
+        let run = engine.run(&outer, form.to_owned()).workflow_id(form);
+        let message = tokio::time::timeout(GRACE, run.into_future()).await.expect(form).unwrap();
+        assert!(message.contains("a test rejects it"), "{form}: {message}");
+        let names = record(&engine, form).await.checkpoints;
+        assert_eq!(names.iter().filter(|checkpoint| &*checkpoint.name == "before").count(), 1);
+    }
+    store.accept_all();
+    assert_eq!(tokio::time::timeout(GRACE, engine.run(&middle, 7).into_future()).await.unwrap().unwrap(), 7);
+    assert_eq!(engine.running_count(), 0);
     shut_down(engine).await;
 }
 

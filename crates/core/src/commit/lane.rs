@@ -8,7 +8,7 @@ use tokio::runtime;
 use tokio::sync::{Notify, Semaphore, watch};
 
 use super::lsn::Lsn;
-use super::staging::{FoldTarget, Staged, Staging};
+use super::staging::{FoldTarget, RejectedExecutions, Staged, Staging};
 use super::watermark::Watermark;
 use crate::key::Key;
 use crate::queue::Placement;
@@ -187,19 +187,19 @@ impl Lane {
         self.0.watermark.is_settled(lsn)
     }
 
-    /// Stages `write` in place of the Write at `rejected`, and releases the tree. Drops the Writes that the
-    /// execution staged behind the rejected one. Returns the placement of a dropped Transition, whose queue
-    /// slot the next Transition must free.
+    /// Stages `write` in place of the Write at `rejected`, and releases the tree. Drops the Writes that `executions`
+    /// staged behind the rejected one. Returns the placement of a dropped Transition of the continued execution, whose
+    /// queue slot the next Transition must free.
     pub(crate) fn replace_rejected(
         &self,
         tree: Key,
         rejected: Lsn,
-        execution: Key,
+        executions: &RejectedExecutions,
         write: Option<Write>,
     ) -> Option<Arc<Placement>> {
         let ((placement, dropped), freed) = {
             let mut staging = self.staging();
-            (staging.replace_rejected(tree, rejected, execution, write), staging.take_freed())
+            (staging.replace_rejected(tree, rejected, executions, write), staging.take_freed())
         };
         self.0.budget.add_permits(freed);
         self.0.watermark.publish(None, [], dropped);

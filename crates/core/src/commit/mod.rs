@@ -34,4 +34,4 @@ pub use lane::LaneLoad;
 pub(crate) use lane::{DEFAULT_STAGED_BYTES, Lane};
 pub(crate) use lsn::Lsn;
 pub(crate) use observer::{CommitObserver, SettledWrite};
-pub(crate) use staging::{FoldTarget, Staged};
+pub(crate) use staging::{FoldTarget, RejectedExecutions, Staged};

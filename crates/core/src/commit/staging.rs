@@ -44,6 +44,16 @@ pub(crate) struct Staged {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct FoldTarget(Option<(u64, usize)>);
 
+/// The executions that a rejected Write concerns.
+#[derive(Default)]
+pub(crate) struct RejectedExecutions {
+    /// The execution that continues from its record, without the Writes that it has staged since.
+    pub(crate) continued: Option<Key>,
+    /// The executions that do not exist, because a rejected Start was to create them or their ancestor. Children whose
+    /// Starts are held need not be listed.
+    pub(crate) missing: Vec<Key>,
+}
+
 struct HeldTree {
     reason: HoldReason,
     queue: VecDeque<Entry>,
@@ -322,6 +332,16 @@ impl Staging {
         fold_target
     }
 
+    /// Appends a Write that was held. A later Transition of the execution folds into it.
+    fn push_released(&mut self, entry: Entry) {
+        let key = entry.write.execution();
+        if let FoldTarget(Some((_, index))) = self.push(entry)
+            && let Some(segment) = self.segments.back_mut()
+        {
+            segment.released_rows.insert(key, index);
+        }
+    }
+
     /// Takes the next segment to flush.
     pub(super) fn take_flush(&mut self, watermark: &Watermark) -> NextFlush {
         if !self.batching_threads.is_empty() && !self.is_flush_due && !self.is_closed {
@@ -454,7 +474,7 @@ impl Staging {
                     dropped.extend(entry.meta.lsns.iter().map(|&lsn| (lsn, Outcome::Dropped)));
                 }
             }
-            _ => self.drop_execution(tree, execution, dropped),
+            _ => self.drop_executions(tree, &[execution], dropped),
         }
     }
 
@@ -463,17 +483,32 @@ impl Staging {
         std::mem::take(&mut self.freed_bytes)
     }
 
-    /// Drops the held Writes of `execution` in `tree`.
-    fn drop_execution(&mut self, tree: Key, execution: Key, dropped: &mut Outcomes) {
+    /// Drops the held Writes that a worker owns and that concern `executions` in `tree`.
+    fn drop_executions(&mut self, tree: Key, executions: &[Key], dropped: &mut Outcomes) {
         let Some(held) = self.held.get_mut(&tree) else { return };
         held.queue.retain(|entry| {
-            let is_dropped = entry.write.execution() == execution;
+            let is_dropped = entry.write.is_owned() && executions.contains(&entry.write.execution());
             if is_dropped {
                 self.freed_bytes += entry.meta.reserved as usize;
                 dropped.extend(entry.meta.lsns.iter().map(|&lsn| (lsn, Outcome::Dropped)));
             }
             !is_dropped
         });
+    }
+
+    /// Takes the Start of `execution` from the held Writes of `tree`, and drops the Transitions that have folded into
+    /// the Start.
+    fn take_unfolded_start(&mut self, tree: Key, execution: Key, dropped: &mut Outcomes) -> Option<Entry> {
+        let queue = &mut self.held.get_mut(&tree)?.queue;
+        let is_start = |entry: &Entry| matches!(&entry.write, Write::Start(start) if start.key == execution);
+        let mut entry = queue.remove(queue.iter().position(is_start)?)?;
+        if let Write::Start(start) = &mut entry.write
+            && entry.meta.lsns.len() > 1
+        {
+            start.state = State::Running { pending_sleeps: Vec::new() };
+            dropped.extend(entry.meta.lsns.drain(1..).map(|lsn| (lsn, Outcome::Dropped)));
+        }
+        Some(entry)
     }
 
     /// Releases the held Writes of `tree`, up to the next guarded Start. The Lsns of these Writes stay held until the
@@ -485,12 +520,7 @@ impl Staging {
                 Ok(()) => continue,
                 Err(entry) => entry,
             };
-            let key = entry.write.execution();
-            if let FoldTarget(Some((_, index))) = self.push(entry)
-                && let Some(segment) = self.segments.back_mut()
-            {
-                segment.released_rows.insert(key, index);
-            }
+            self.push_released(entry);
             if let Some(held) = self.held.get_mut(&tree) {
                 held.queue = queue;
                 return;
@@ -565,21 +595,40 @@ impl Staging {
         &mut self,
         tree: Key,
         rejected: Lsn,
-        execution: Key,
+        executions: &RejectedExecutions,
         write: Option<Write>,
     ) -> (Option<Arc<Placement>>, Outcomes) {
         let mut dropped = Outcomes::new();
         let held = self.held.get(&tree).filter(|held| held.reason == HoldReason::Rejected(rejected));
         let Some(held) = held else { return (None, dropped) };
+        let continued = executions.continued;
         let placement = held.queue.iter().rev().find_map(|entry| match &entry.write {
-            Write::Transition(change) if change.key == execution => change.placement.clone(),
+            Write::Transition(change) if Some(change.key) == continued => change.placement.clone(),
             _ => None,
         });
-        self.drop_execution(tree, execution, &mut dropped);
+        let mut missing = executions.missing.clone();
+        for entry in &held.queue {
+            if let Write::Start(start) = &entry.write
+                && start.parent.as_ref().is_some_and(|parent| missing.contains(&parent.key))
+            {
+                missing.push(start.key);
+            }
+        }
+        self.drop_executions(tree, &missing, &mut dropped);
+        if let Some(execution) = continued {
+            // first the Start, because the replacement changes the row that the Start inserts
+            if let Some(start) = self.take_unfolded_start(tree, execution, &mut dropped) {
+                self.push_released(start);
+            }
+            self.drop_executions(tree, &[execution], &mut dropped);
+        }
         if let Some(write) = write {
             let lsn = self.next_lsn;
             self.next_lsn.0 += 1;
-            self.push(Entry { write, meta: Meta { tree, lsns: smallvec![lsn], reserved: 0 } });
+            let entry = Entry { write, meta: Meta { tree, lsns: smallvec![lsn], reserved: 0 } };
+            if let Err(entry) = self.fold(entry, FoldTarget::default()) {
+                self.push(entry);
+            }
         }
         self.release_tree(tree);
         (placement, dropped)

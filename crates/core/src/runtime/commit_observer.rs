@@ -7,12 +7,12 @@ use std::sync::atomic::Ordering::SeqCst;
 use smallvec::SmallVec;
 
 use crate::clock::Timestamp;
-use crate::commit::{CommitObserver, FoldTarget, Lsn, SettledWrite, Staged};
+use crate::commit::{CommitObserver, FoldTarget, Lane, Lsn, RejectedExecutions, SettledWrite, Staged};
 use crate::failure::{Failure, OUTCOME_REJECTED};
 use crate::key::Key;
 use crate::payload::Payload;
 use crate::runtime::inner::EngineInner;
-use crate::runtime::run::Interrupt;
+use crate::runtime::run::{Interrupt, Run};
 use crate::store::{
     Checkpoint, CheckpointKind, DeleteChunks, Outcome, RequestKind, RequestResult, Start, State, Status,
     StoreError, Transition, WorkerId, Write,
@@ -169,6 +169,10 @@ impl EngineInner {
         reason: &Arc<str>,
     ) {
         tracing::error!(%execution, %reason, "the database rejected a Write");
+        let Some(lane) = self.lanes().get(usize::from(lane)) else { return };
+        if let Write::Start(start) = write {
+            return self.discard_child(lane, tree, lsn, start);
+        }
         let run = self.runs.get(execution);
         if let Some(run) = &run {
             run.interrupt(Interrupt::Disowned);
@@ -203,8 +207,8 @@ impl EngineInner {
             }
             _ => None,
         };
-        let Some(lane) = self.lanes().get(usize::from(lane)) else { return };
-        let placement = lane.replace_rejected(tree, lsn, execution, replacement).or(placement);
+        let executions = RejectedExecutions { continued: Some(execution), missing: Vec::new() };
+        let placement = lane.replace_rejected(tree, lsn, &executions, replacement).or(placement);
         // queue the execution, so that a replay receives the error in place of the outcome. But park the
         // execution if the replay's Write would be rejected again, whatever its contents
         let pending_sleeps = Vec::new();
@@ -217,10 +221,50 @@ impl EngineInner {
             Write::Checkpoint(_) => State::Queued { pending_sleeps },
             _ => State::Parked { reason: failure, pending_sleeps },
         };
-        let write = Write::Transition(Transition { key: execution, placement, state });
-        let staged = Staged { generation: lane.generation(), tree, write, reserved: 0, fate: None };
-        lane.stage(staged, &mut FoldTarget::default());
+        stage_transition(lane, tree, Transition { key: execution, placement, state });
     }
+
+    /// Handles a child's rejected Start. A guarded Start has a waiter in the parent's run, which receives the
+    /// rejection. Without a guard, the parent may already have used the child's output: the parent is queued, and its
+    /// replay starts the child again, with a guard.
+    fn discard_child(&self, lane: &Lane, tree: Key, lsn: Lsn, start: &Start) {
+        let parent = start.parent.as_ref().filter(|_| !start.is_guarded).map(|parent| parent.key);
+        let parent_run = parent.and_then(|parent| self.runs.get(parent));
+        if let Some(run) = &parent_run {
+            run.interrupt(Interrupt::Disowned);
+        }
+        let executions =
+            RejectedExecutions { continued: parent, missing: self.disown_descendants(start.key, tree) };
+        let placement = lane.replace_rejected(tree, lsn, &executions, None);
+        let Some(key) = parent else { return };
+        let placement = placement.or(parent_run.and_then(|run| run.placement.clone()));
+        let state = State::Queued { pending_sleeps: Vec::new() };
+        stage_transition(lane, tree, Transition { key, placement, state });
+    }
+
+    /// Stops the runs of an execution that does not exist, and of its descendants. Returns the keys of all of them.
+    fn disown_descendants(&self, execution: Key, tree: Key) -> Vec<Key> {
+        let mut keys = vec![execution];
+        let mut index = 0;
+        // a run that has stopped starts no further child, so each parent stops before the search for its children
+        while let Some(&key) = keys.get(index) {
+            if let Some(run) = self.runs.get(key) {
+                run.interrupt(Interrupt::Disowned);
+            }
+            let is_child =
+                |run: &Run| run.root == tree && run.parent.as_ref().is_some_and(|it| it.key == key);
+            keys.extend(self.runs.all().iter().filter(|run| is_child(run)).map(|run| run.key));
+            index += 1;
+        }
+        keys
+    }
+}
+
+/// Stages a Transition that no run of this process stages.
+fn stage_transition(lane: &Lane, tree: Key, transition: Transition) {
+    let write = Write::Transition(transition);
+    let staged = Staged { generation: lane.generation(), tree, write, reserved: 0, fate: None };
+    lane.stage(staged, &mut FoldTarget::default());
 }
 
 /// Returns the state that replaces a rejected state: the execution fails. If that state was rejected too, the
