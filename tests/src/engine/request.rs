@@ -14,6 +14,7 @@ use crate::faults::fault_store::Call;
 
 super::cases![
     queued_execution_is_cancelled_at_once,
+    handle_cancels_its_own_execution,
     running_execution_is_cancelled,
     execution_of_another_engine_is_cancelled,
     suspended_execution_is_cancelled_at_once,
@@ -62,6 +63,23 @@ async fn queued_execution_is_cancelled_at_once(fixture: &dyn StoreFixture) {
     latch.open();
     assert_eq!(first.result().await.unwrap(), 1);
     assert_eq!(count.get(), 1);
+    shut_down(engine).await;
+}
+
+async fn handle_cancels_its_own_execution(fixture: &dyn StoreFixture) {
+    let (count, latch) = (Count::new(), Latch::new());
+    let workflow = latched_workflow("w", &count, &latch);
+    let (engine, _) = open_engine(fixture, |b| b.register(&workflow)).await;
+    let first = engine.start(&workflow, 1).await.unwrap();
+    // another execution has the first one's generated id as its given id
+    let second = engine.start(&workflow, 2).workflow_id(first.workflow_id()).await.unwrap();
+    count.wait_for(2).await;
+    first.cancel().await.unwrap();
+    assert_cancelled(&first, "SF-0022").await;
+    assert_eq!(second.status().await.unwrap(), Status::Running);
+    latch.open();
+    assert_eq!(second.result().await.unwrap(), 2);
+    assert_eq!(first.resume().await.unwrap(), RequestResult::Done);
     shut_down(engine).await;
 }
 

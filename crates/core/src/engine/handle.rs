@@ -77,12 +77,20 @@ impl<O> Handle<O> {
 
     /// Cancels the execution; see [`Engine::cancel`](crate::Engine::cancel).
     pub async fn cancel(&self) -> Result<RequestResult, Error> {
-        self.engine().request(&self.key.to_string(), RequestKind::Cancel).await
+        self.request(RequestKind::Cancel).await
     }
 
     /// Continues the execution; see [`Engine::resume`](crate::Engine::resume).
     pub async fn resume(&self) -> Result<RequestResult, Error> {
-        self.engine().request(&self.key.to_string(), RequestKind::Resume).await
+        self.request(RequestKind::Resume).await
+    }
+
+    /// Stages a request by key, because another execution may have this key's text as its given workflow_id.
+    async fn request(&self, kind: RequestKind) -> Result<RequestResult, Error> {
+        let engine = self.engine();
+        engine.check_open()?;
+        let result = engine.request_by_key(self.key, kind).await?;
+        result.ok_or_else(|| Error::NotFound { workflow_id: self.workflow_id() })
     }
 }
 
