@@ -2,6 +2,7 @@
 
 mod arguments;
 mod bench;
+mod client;
 mod db;
 mod dead_letters;
 mod output;

@@ -1,7 +1,6 @@
 //! `stepfast queue`: the queues, their limits, whether they are paused; and dead letters.
 
 use std::collections::BTreeMap;
-use std::time::Duration;
 
 use clap::{Args, Subcommand};
 use comfy_table::Table;
@@ -12,6 +11,7 @@ use stepfast::queue::{DEFAULT_QUEUE, Limits, QueueRow};
 use stepfast::text::list_names;
 use stepfast::{Client, Error};
 
+use crate::client::with_client;
 use crate::dead_letters::DeadLettersArgs;
 use crate::output::{self, Exit};
 use crate::workflow::StoreArgs;
@@ -148,15 +148,12 @@ impl QueueArgs {
         [done, already]: [&str; 2],
         change: impl AsyncFnOnce(&Client, &str) -> Result<QueueRow, Error>,
     ) -> anyhow::Result<Exit> {
-        let client = Client::open(stepfast::connect_existing(&self.target.store).await?).await?;
-        let changed = async {
+        let store = stepfast::connect_existing(&self.target.store).await?;
+        let (before, row) = with_client(store, async |client| {
             let before = client.queues().await?.into_iter().find(|row| *row.queue.name == *self.name);
-            Ok::<_, Error>((before, change(&client, &self.name).await?))
-        };
-        let changed = changed.await;
-        // shut down even after an error: otherwise the client would count as registered for a day
-        client.shutdown(Duration::from_secs(10)).await?;
-        let (before, row) = changed?;
+            Ok((before, change(client, &self.name).await?))
+        })
+        .await?;
         let is_changed = before.as_ref() != Some(&row);
         if self.target.json {
             let mut shown = queue_json(&row);

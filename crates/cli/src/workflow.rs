@@ -10,8 +10,9 @@ use serde_json::{Value, json};
 use stepfast::clock::{Clock, SystemClock, Timestamp};
 use stepfast::store::{Detail, Execution, ExecutionId, Filter, Record, RequestResult, WaitingWork};
 use stepfast::text::{abbreviate, quote};
-use stepfast::{BulkResult, Client, Error, Key, Status, Store};
+use stepfast::{BulkResult, Error, Key, Status, Store};
 
+use crate::client::with_client;
 use crate::output::{self, DeadWorkers, Exit};
 use crate::unclaimable;
 
@@ -238,15 +239,17 @@ async fn request_all(
 ) -> anyhow::Result<Exit> {
     let count = Filter { limit: 0, ..filter.clone() };
     let total = store.list(&count).await.map_err(Error::from)?.total.unwrap_or(0);
-    let client = Client::open(store).await?;
     let bar = ProgressBar::new(total);
     bar.set_style(ProgressStyle::with_template("{wide_bar} {human_pos}/{human_len}  {per_sec}  {eta} left")?);
     let progress = |results: BulkResult| bar.set_position(results.total());
-    let results = if is_cancel {
-        client.cancel_all(filter, progress).await
-    } else {
-        client.resume_all(filter, progress).await
-    };
+    let results = with_client(store, async |client| {
+        Ok(if is_cancel {
+            client.cancel_all(filter, progress).await?
+        } else {
+            client.resume_all(filter, progress).await?
+        })
+    })
+    .await;
     bar.finish_and_clear();
     let verb = if is_cancel { "stop" } else { "continue" };
     let BulkResult { done, pending, not_applicable } = results?;
@@ -263,7 +266,6 @@ async fn request_all(
         };
         output::print(&format!("{done} done{pending}{not_applicable}"));
     }
-    client.shutdown(Duration::from_secs(10)).await?;
     Ok(Exit::Done)
 }
 
@@ -274,38 +276,40 @@ async fn request_each(
     is_json: bool,
     is_cancel: bool,
 ) -> anyhow::Result<Exit> {
-    let client = Client::open(store).await?;
     let verb = if is_cancel { "stops" } else { "continues" };
-    let mut exit = Exit::Done;
-    let mut results = Vec::new();
-    for workflow_id in workflow_ids {
-        let result =
-            if is_cancel { client.cancel(workflow_id).await } else { client.resume(workflow_id).await };
-        let (word, detail) = match result {
-            Ok(RequestResult::Done) => ("done", None),
-            Ok(RequestResult::Pending) => {
-                ("pending", Some(format!("recorded; the worker that runs it {verb} it")))
+    let (exit, results) = with_client(store, async |client| {
+        let mut exit = Exit::Done;
+        let mut results = Vec::new();
+        for workflow_id in workflow_ids {
+            let result =
+                if is_cancel { client.cancel(workflow_id).await } else { client.resume(workflow_id).await };
+            let (word, detail) = match result {
+                Ok(RequestResult::Done) => ("done", None),
+                Ok(RequestResult::Pending) => {
+                    ("pending", Some(format!("recorded; the worker that runs it {verb} it")))
+                }
+                Ok(RequestResult::NotApplicable(status)) => {
+                    exit = exit.max(Exit::NotApplicable);
+                    ("not_applicable", Some(format!("its status is {status}")))
+                }
+                Err(error) => {
+                    exit = exit.max(Exit::of(&error));
+                    ("error", Some(format!("{error} [{}]", error.code())))
+                }
+            };
+            if is_json {
+                results.push(json!({ "workflow_id": workflow_id, "result": word, "detail": detail }));
+            } else {
+                let detail = detail.map_or(String::new(), |detail| format!(": {detail}"));
+                output::print(&format!("{}: {word}{detail}", abbreviate(workflow_id)));
             }
-            Ok(RequestResult::NotApplicable(status)) => {
-                exit = exit.max(Exit::NotApplicable);
-                ("not_applicable", Some(format!("its status is {status}")))
-            }
-            Err(error) => {
-                exit = exit.max(Exit::of(&error));
-                ("error", Some(format!("{error} [{}]", error.code())))
-            }
-        };
-        if is_json {
-            results.push(json!({ "workflow_id": workflow_id, "result": word, "detail": detail }));
-        } else {
-            let detail = detail.map_or(String::new(), |detail| format!(": {detail}"));
-            output::print(&format!("{}: {word}{detail}", abbreviate(workflow_id)));
         }
-    }
+        Ok((exit, results))
+    })
+    .await?;
     if is_json {
         output::print_json(&json!({ "results": results }))?;
     }
-    client.shutdown(Duration::from_secs(10)).await?;
     Ok(exit)
 }
 

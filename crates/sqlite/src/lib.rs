@@ -130,11 +130,7 @@ impl SqliteStore {
             if !path.exists() {
                 return Err(open_error("there is no such file; is the path right?".to_owned()));
             }
-            let version = conn::open_reader(&path, options.vfs).and_then(|conn| {
-                let version = schema::schema_version(&conn);
-                conn::close_without_checkpoint(conn);
-                version
-            });
+            let version = conn::read_once(&path, options.vfs, schema::schema_version);
             let (version, newest) =
                 (version.map_err(|error| conn::explain_open_error(&path, error))?, schema::newest_version());
             if version == 0 {

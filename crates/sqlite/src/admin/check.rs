@@ -2,9 +2,10 @@
 
 use std::path::Path;
 
+use rusqlite::Connection;
 use stepfast_core::store::{Finding, StoreError};
 
-use crate::conn::{close_without_checkpoint, explain_open_error, open_reader};
+use crate::conn::{explain_open_error, read_once};
 use crate::fork::SqliteUse;
 use crate::{SqliteStore, resolve_path, schema};
 
@@ -19,12 +20,17 @@ impl SqliteStore {
         }
         let _in_sqlite = SqliteUse::enter();
         let newest = schema::migration_texts().last().map_or(0, |(version, ..)| *version);
-        let conn = match open_reader(&path, None) {
-            Ok(conn) => conn,
-            Err(error) => return Ok(vec![open_finding(explain_open_error(&path, error))?]),
+        let read = |conn: &Connection| {
+            let found = schema::schema_version(conn)?;
+            let identity = if found == newest { Some(schema::store_identity(conn)?) } else { None };
+            Ok((
+                found,
+                identity,
+                conn.pragma_query_value(None, "journal_mode", |row| row.get::<_, String>(0))?,
+            ))
         };
-        let found = match schema::schema_version(&conn) {
-            Ok(found) => found,
+        let (found, identity, mode) = match read_once(&path, None, read) {
+            Ok(read) => read,
             Err(error) => return Ok(vec![open_finding(explain_open_error(&path, error))?]),
         };
         let mut findings = vec![Finding::ok("file", path.display().to_string())];
@@ -38,16 +44,12 @@ impl SqliteStore {
         } else {
             Finding::problem("schema", format!("version {found}, this program needs {newest}"), advice)
         });
-        if found == newest {
-            let (store_id, shard) =
-                schema::store_identity(&conn).map_err(|error| explain_open_error(&path, error))?;
+        if let Some((store_id, shard)) = identity {
             findings.extend(Finding::for_store(&store_id, shard));
         }
-        let mode = conn.pragma_query_value(None, "journal_mode", |row| row.get::<_, String>(0));
-        findings.push(match mode.as_deref() {
-            Ok("wal") => Finding::ok("journal", "wal"),
-            Ok(mode) => Finding::problem("journal", mode, "open an engine on it once: it sets wal"),
-            Err(error) => return Err(StoreError::Unavailable(format!("reading the journal mode: {error}"))),
+        findings.push(match &*mode {
+            "wal" => Finding::ok("journal", "wal"),
+            mode => Finding::problem("journal", mode, "open an engine on it once: it sets wal"),
         });
         let folder = path.parent().unwrap_or(&path);
         findings.push(match check_writable(folder) {
@@ -59,7 +61,6 @@ impl SqliteStore {
             ),
         });
         findings.push(Finding::ok("SQLite", rusqlite::version()));
-        close_without_checkpoint(conn);
         Ok(findings)
     }
 }

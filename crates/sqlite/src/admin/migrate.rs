@@ -6,7 +6,7 @@ use refinery::Runner;
 use rusqlite::Connection;
 use stepfast_core::store::{MigrationReport, StoreError};
 
-use crate::conn::{close_without_checkpoint, explain_open_error, open_reader};
+use crate::conn::{explain_open_error, read_once};
 use crate::error::DbResult;
 use crate::fork::SqliteUse;
 use crate::schema::{self, HISTORY_TABLE, migrations, newest_version, schema_version};
@@ -55,9 +55,8 @@ fn found_version(path: &Path) -> Result<Option<i64>, StoreError> {
         return Ok(None);
     }
     let _in_sqlite = SqliteUse::enter();
-    let conn = open_reader(path, None).map_err(|error| explain_open_error(path, error))?;
-    let found = schema::schema_version(&conn).map_err(|error| explain_open_error(path, error))?;
-    close_without_checkpoint(conn);
+    let found =
+        read_once(path, None, schema::schema_version).map_err(|error| explain_open_error(path, error))?;
     Ok((found > 0).then_some(found))
 }
 

@@ -103,6 +103,18 @@ fn flush_count_of(mut rows: Rows<'_>) -> DbResult<FlushCount> {
     found.ok_or_else(|| DbError::corrupt("table flushes has no row"))
 }
 
+/// Runs `read` with a connection that is closed afterwards, and does not write the log into the database.
+pub(crate) fn read_once<T>(
+    path: &Path,
+    vfs: Option<&str>,
+    read: impl FnOnce(&Connection) -> DbResult<T>,
+) -> DbResult<T> {
+    let conn = open_reader(path, vfs)?;
+    let result = read(&conn);
+    close_without_checkpoint(conn);
+    result
+}
+
 /// Closes a connection without writing the log into the database, which SQLite does by default when the last connection
 /// closes.
 pub(crate) fn close_without_checkpoint(conn: Connection) {
