@@ -45,17 +45,6 @@ def check_number(what: str, value: Any, minimum: float = -math.inf, maximum: flo
     raise InvalidArgument(f"{what} is {short_repr(value)}, and must be {bounds}")
 
 
-def check_seconds(what: str, value: Any) -> None:
-    """Checks that a value is a time span in seconds.
-
-    Raises:
-        InvalidArgument: The value is no number, or negative.
-    """
-    if type(value) is not float and not isinstance(value, Real):
-        raise InvalidArgument(f"{what} is {short_repr(value)}, and must be a number of seconds")
-    check_number(what, value, 0)
-
-
 def checked_grace(value: Any) -> float:
     """Returns a grace period in seconds, capped at the longest time for which threads can wait.
 
@@ -63,16 +52,6 @@ def checked_grace(value: Any) -> float:
         InvalidArgument: The value is neither a number nor a `timedelta`, or negative.
     """
     return min(to_seconds("grace", value, 0), TIMEOUT_MAX)
-
-
-def check_limit(what: str, value: Any) -> None:
-    """Checks that a value is a time limit in seconds. None is no limit.
-
-    Raises:
-        InvalidArgument: The value is no number, or negative.
-    """
-    if value is not None:
-        check_seconds(what, value)
 
 
 def check_count(what: str, value: Any, minimum: int, maximum: int = sys.maxsize) -> None:
