@@ -53,7 +53,7 @@ class Conflict(Error):
 
 
 class WorkflowIdConflict(Conflict):
-    """The workflow_id belongs to an execution of another workflow, or with other arguments."""
+    """The workflow_id belongs to an execution that has another workflow or other arguments."""
 
 
 class QueueConflict(Conflict):

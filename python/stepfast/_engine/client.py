@@ -210,15 +210,15 @@ class Client:
 
         Args:
             handles: The executions.
-            return_exceptions: Whether exceptions are returned in the places of outputs, and not raised; False
-                by default.
+            return_exceptions: Whether the list contains exceptions in place of missing outputs; False by
+                default: an exception is raised.
 
         Returns:
             The outputs, in the order of the handles.
 
         Raises:
-            Exception: The exception of the first handle, in the order of `handles`, whose execution has not
-                completed. It is raised after all executions have ended. See `Handle.result`.
+            Exception: The exception of the first handle, in the order of `handles`, whose execution failed,
+                was cancelled or is parked. It is raised after the ends of all executions. See `Handle.result`.
         """
         return self._open_engine.results(handles, return_exceptions).wait()
 

@@ -138,7 +138,7 @@ def _cap_seconds(seconds: float | None) -> float | None:
 
 
 def _nearest(start_at: datetime | None) -> datetime | None:
-    """Returns a time, or the nearest time that the inbox can hold."""
+    """Returns `start_at`, moved into the range of times that the inbox can hold."""
     if start_at is None:
         return None
     latest = datetime.now(UTC) + timedelta(seconds=MAX_SECONDS)

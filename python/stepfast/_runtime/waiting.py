@@ -16,7 +16,7 @@ def wait_for_call(call: _native.Call, timeout: float | None = None, what: object
     Args:
         call: The call.
         timeout: The longest time to wait, in seconds; no limit by default.
-        what: The handle whose result the call waits for, for the error message.
+        what: The handle whose result the call waits for. The error message names it.
 
     Raises:
         ResultTimeout: The call has not ended in time.

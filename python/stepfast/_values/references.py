@@ -50,7 +50,7 @@ def name_of(cls: type) -> str:
             reason += f": the file was loaded twice, as {cls.__module__} and as {found.__module__}"
     raise NotRecordable(
         reason,
-        "give the class a name of its own at the top level of one module, or register it with a "
+        "give the class its own name at the top level of a module that is imported once, or register it with a "
         "name (stepfast.values.register)",
     )
 

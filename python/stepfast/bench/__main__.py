@@ -18,7 +18,7 @@ def main() -> None:
     """Sends the versions, receives the request, and runs the experiment."""
     if sys.stdin.isatty():
         raise SystemExit(
-            "only the program stepfast starts stepfast.bench; run: stepfast bench workflows --sdk python"
+            "stepfast.bench is no program of its own; run: stepfast bench workflows --sdk python"
         )
     send(stepfast=__version__, python=platform.python_version())
     parameters = receive()

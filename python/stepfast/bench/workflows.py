@@ -192,7 +192,7 @@ async def measure_tasks(parameters: Parameters) -> dict[str, Any]:
 
 
 async def drive(engine: AsyncEngine, parameters: Parameters, callers: int, tally: Tally) -> None:
-    """Runs `callers` tasks, which call workflows, until all workflows of the tally have ended."""
+    """Runs `callers` tasks, which run one workflow per number of the tally, until all of them have ended."""
     async with asyncio.TaskGroup() as group:
         for _ in range(callers):
             group.create_task(call(engine, parameters, tally))

@@ -9,8 +9,8 @@ use crate::store::{Outcome, StoreError, WorkerId, Write};
 pub(crate) trait CommitObserver: Send + Sync {
     /// Handles a Write whose outcome is not `Applied`.
     fn on_settled(&self, lane: u16, settled: SettledWrite<'_>);
-    /// Handles Writes whose outcomes are known. Writes from the committer are durable. A Write from the slow lane may
-    /// also be rejected, dropped or fenced, and is not durable then.
+    /// Handles the Writes of a flush that was committed, and Writes whose outcomes the slow lane has found. A Write of
+    /// the slow lane may be rejected, dropped or fenced, and is then not durable.
     fn on_committed(&self, writes: &[Write]);
     /// Handles the fence of a registration: its owned Writes are dropped, and unowned Writes wait for
     /// [`Lane::rebind`](super::Lane::rebind).

@@ -27,7 +27,7 @@ use crate::store::{Outcome, Registration, State, Status, WorkerId, Write};
 /// A Write to be staged on a lane.
 pub(crate) struct Staged {
     /// The lane's generation under which the execution is owned. After the end of that generation, an owned Write is
-    /// not staged, and a root's Start to `running` becomes a Start to `queued`.
+    /// not staged, and a root's Start with the state `running` gets the state `queued`.
     pub(crate) generation: u32,
     /// Root of the execution tree, whose Writes stay in order.
     pub(crate) tree: Key,

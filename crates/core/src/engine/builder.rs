@@ -103,9 +103,9 @@ impl EngineBuilder {
         self
     }
 
-    /// Sets the version of the program's code. Executions that this engine starts then run only on workers of the same
-    /// version. This engine runs only executions with this version or none. By default there is no version: every
-    /// version matches, and after a deploy the new code continues the executions that older code began.
+    /// Sets the version of the program's code. An execution gets the version of the engine that starts it. Workers with
+    /// a version run the executions of this version and those without a version. Workers without a version run all
+    /// executions. By default there is no version, so new code continues the executions that older code began.
     #[must_use]
     pub fn app_version(mut self, version: impl AsRef<str>) -> Self {
         match check_text("app_version", version.as_ref(), APP_VERSION_LIMIT) {

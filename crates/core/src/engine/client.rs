@@ -26,7 +26,7 @@ impl Client {
         Ok(Self(Engine::builder(store).run_nothing().open().await?))
     }
 
-    /// Opens a client on `store` that declares queues, as an engine does: see
+    /// Opens a client on `store`, and declares queues, as an engine does: see
     /// [`EngineBuilder::declare_queue`](crate::EngineBuilder::declare_queue).
     pub async fn open_with_queues(
         store: Arc<dyn Store>,

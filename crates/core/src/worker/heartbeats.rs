@@ -49,7 +49,7 @@ pub(super) struct Heartbeats {
     /// Number of heartbeats sent to renew the registration.
     renewals: u32,
     renewed_at: Option<Instant>,
-    /// The time of the next renewal, if another worker's lease may have run out by then.
+    /// The time of an additional renewal, because another worker's lease may run out then; `None` if none is expected.
     next_expiry_check_at: Option<Instant>,
     /// The time of the heartbeat that a hint has caused.
     hinted_heartbeat_at: Option<Instant>,

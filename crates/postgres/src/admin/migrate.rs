@@ -358,8 +358,8 @@ fn live_worker_guard(schema: &str, found: i64) -> String {
     )
 }
 
-/// Applies the missing migrations under the lock, and returns them. Returns `None` if another process has applied newer
-/// migrations.
+/// Applies the missing migrations under the lock, and returns them. Returns `None` if another process has applied
+/// migrations that this program does not know.
 async fn migrate_under_lock(
     connector: &Connector,
     client: &Client,

@@ -122,8 +122,7 @@ pub(crate) async fn preparation_script(client: &Client, schema: &str, found: i64
         }
     }
     if !sql.is_empty() {
-        let header =
-            "-- Before the migration, while older engines run. These statements cannot be in a transaction.";
+        let header = "-- Run these statements before the migration, outside of a transaction. Older engines may run meanwhile.";
         sql = format!("{header}\n{NO_TIMEOUTS}{sql}\n-- The migration.\n");
     }
     Ok(sql)

@@ -16,7 +16,8 @@ pub(crate) enum SchemaState {
     Missing,
     /// The schema's version.
     Version(i64),
-    /// The schema's version. Another build has created the tables, with another migration of the same number.
+    /// The schema's version. Another build of Stepfast has created the tables: one of its migrations has a number of this
+    /// program's migrations, and another content.
     OtherBuild(i64),
 }
 

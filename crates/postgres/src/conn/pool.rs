@@ -11,7 +11,7 @@ use crate::conn::session::Session;
 use crate::conn::statements::READ_STATEMENTS;
 use crate::error::unavailable_error;
 
-/// A pool of sessions for loads and lists: the idle sessions, and permits that limit the number of all sessions.
+/// A pool of sessions for reads: the idle sessions, and permits that limit the number of sessions in use and idle.
 pub(crate) struct ReaderPool {
     connector: Arc<Connector>,
     background: Arc<BackgroundRuntime>,

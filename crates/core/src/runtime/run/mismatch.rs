@@ -63,8 +63,8 @@ pub(crate) fn describe_early_return(next: &Checkpoint) -> String {
 /// Describes code that waits for a call which is recorded as abandoned.
 pub(crate) fn describe_missing_abandonment(next: &Checkpoint, time_limit: &str) -> String {
     format!(
-        "the call {:?} at position {} is recorded as abandoned, but the code waits for it (for a time limit that a \
-         replay repeats, use {time_limit})",
+        "the call {:?} at position {} is recorded as abandoned, but the code waits for it (replays repeat only the \
+         time limits of {time_limit})",
         &*next.name, next.path
     )
 }
@@ -84,7 +84,7 @@ pub(crate) fn describe_unrecorded_abandonment(
         "which the recorded run had not abandoned by then"
     };
     format!(
-        "the code abandons {} {name:?} at position {path}, {what} (for a time limit that a replay repeats, use \
+        "the code abandons {} {name:?} at position {path}, {what} (replays repeat only the time limits of \
          {time_limit})",
         kind.noun()
     )
