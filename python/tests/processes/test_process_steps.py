@@ -286,7 +286,7 @@ def test_call_that_would_block_loop_is_refused(tmp_path: pathlib.Path) -> None:
     for workflow in (process_steps.calls_process_step_on_loop, process_steps.calls_process_step_in_thread):
         with pytest.raises(InvalidArgument, match=r"write await process_id\.in_process"):
             run(url, workflow)
-    with pytest.raises(InvalidArgument, match="call it as it is"):
+    with pytest.raises(InvalidArgument, match="call it without in_process"):
         run(url, process_steps.calls_in_process_from_sync_code)
 
 

@@ -128,7 +128,7 @@ pub(crate) struct FlushArgs {
     /// Repetitions for each row.
     #[arg(long, default_value_t = 500)]
     iterations: usize,
-    /// Bytes in each write; every value of a list is measured.
+    /// Bytes in each write; separate several values by commas.
     #[arg(long, value_delimiter = ',', default_value = "100,8192,1048576")]
     size: Vec<usize>,
 }

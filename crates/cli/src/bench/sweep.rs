@@ -21,14 +21,14 @@ pub(crate) struct SweepArgs {
     /// Workflows in all, for each row [default: 400 per caller, 2,000 to 300,000, fewer with steps].
     #[arg(long)]
     iterations: Option<usize>,
-    /// Concurrent callers that are tasks; every value of a list is measured [default: 1,256,2048,16384, unless
+    /// Concurrent callers that are tasks; separate several values by commas [default: 1,256,2048,16384, unless
     /// --threads is given].
     #[arg(long, value_delimiter = ',')]
     concurrency: Vec<usize>,
-    /// For --sdk python: concurrent callers that are threads, with sync workflows; every value of a list is measured.
+    /// For --sdk python: concurrent callers that are threads, with sync workflows; separate several values by commas.
     #[arg(long, value_delimiter = ',')]
     threads: Vec<usize>,
-    /// Steps in each workflow; every value of a list is measured [default: 0 for workflows, 3 for steps].
+    /// Steps in each workflow; separate several values by commas [default: 0 for workflows, 3 for steps].
     #[arg(long, value_delimiter = ',')]
     steps: Vec<usize>,
     /// Bytes of the value that each step returns or, without steps, of input and output; every value of a list is

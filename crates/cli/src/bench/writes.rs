@@ -14,7 +14,7 @@ pub(crate) struct WritesArgs {
     /// measured.
     #[arg(long, value_delimiter = ',', default_value = "1,8,32,64")]
     concurrency: Vec<usize>,
-    /// Concurrent callers of one engine, whose lanes commit the rows together; every value of a list is measured
+    /// Concurrent callers of one engine, whose lanes commit the rows together; separate several values by commas
     /// [default: the numbers of clients, and 256,2048,16384].
     #[arg(long, value_delimiter = ',')]
     callers: Vec<usize>,

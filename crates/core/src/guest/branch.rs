@@ -136,7 +136,7 @@ impl GuestBranch {
         async move { crate::workflow::child::start_recorded(&run, path, child).await }
     }
 
-    /// Returns the control of the execution's run.
+    /// Returns the object with which code outside of the run queries and stops the run.
     pub fn run_control(&self) -> RunControl {
         RunControl(self.cx.run.clone())
     }

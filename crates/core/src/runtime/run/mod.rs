@@ -55,7 +55,7 @@ pub(crate) struct Run {
     /// The tree's fate. `None` unless code of the tree runs before the outcome of the root's guarded Start is
     /// known.
     pub(crate) fate: Option<Fate>,
-    /// The run's reference to itself, by which it registers before its Start can be durable.
+    /// The run's reference to itself. The run inserts it into the engine's table of runs before it stages its Start.
     self_ref: Weak<Run>,
     state: Mutex<RunState>,
     conclusion: Mutex<ConclusionState>,

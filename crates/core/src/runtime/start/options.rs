@@ -119,8 +119,8 @@ impl StartOptions {
         }
     }
 
-    /// Returns the execution's deadline, and its time limit from the beginning of its first run. For an
-    /// execution that begins here at once, the deadline includes that time limit.
+    /// Returns the execution's deadline, and the time limit that counts from the beginning of its first run. An
+    /// execution that begins here at once has no such limit: its deadline is the earlier end of both limits.
     pub(crate) fn time_limits(
         &self,
         created_at: Timestamp,
