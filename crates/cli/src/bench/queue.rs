@@ -20,8 +20,8 @@ pub(crate) struct QueueBenchArgs {
     /// Number of queues; separate several values by commas.
     #[arg(long, value_delimiter = ',', default_value = "1,2,4,8")]
     queues: Vec<usize>,
-    /// Worker processes in addition to the process that enqueues workflows. With 0, that process also runs them. Separate
-    /// several values by commas [default: 0,1,2; with --sdk python 0].
+    /// Worker processes in addition to the process that enqueues workflows. With 0, that process also runs them.
+    /// Separate several values by commas [default: 0,1,2; with --sdk python 0].
     #[arg(long, value_delimiter = ',')]
     workers: Vec<usize>,
     /// Maximum number of executions that run at a time in each queue [default: no limit].

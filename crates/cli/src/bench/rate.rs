@@ -13,8 +13,8 @@ pub(crate) struct RateArgs {
     /// Executions that begin per second, evenly spaced; separate several values by commas.
     #[arg(long, value_delimiter = ',', default_value = "10,50,200", value_parser = clap::value_parser!(u32).range(1..))]
     per_second: Vec<u32>,
-    /// Worker processes in addition to the process that enqueues workflows. With 0, that process also runs them. Separate
-    /// several values by commas.
+    /// Worker processes in addition to the process that enqueues workflows. With 0, that process also runs them.
+    /// Separate several values by commas.
     #[arg(long, value_delimiter = ',', default_value = "0,2")]
     workers: Vec<usize>,
     /// Duration, in seconds.
