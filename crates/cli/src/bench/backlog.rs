@@ -10,7 +10,7 @@ use super::{BenchArgs, Sdk, progress_bar};
 pub(crate) struct BacklogArgs {
     #[command(flatten)]
     common: BenchArgs,
-    /// Executions that wait behind the running ones; several values, separated by commas, are measured from the smallest.
+    /// Executions that wait behind the running ones; separate several values by commas.
     #[arg(long, value_delimiter = ',', default_value = "0,1000000,2000000")]
     backlog: Vec<usize>,
     /// Executions in each run.

@@ -10,8 +10,8 @@ use super::{BenchArgs, Sdk, progress_bar};
 pub(crate) struct HistoryArgs {
     #[command(flatten)]
     common: BenchArgs,
-    /// Finished executions that are stored; several values, separated by commas, are measured from the smallest. The runs alternate
-    /// with runs on empty stores.
+    /// Finished executions that are stored. Several values, separated by commas, are measured from the
+    /// smallest. The runs alternate with runs on empty stores.
     #[arg(long, value_delimiter = ',', default_value = "1000000,3000000", value_parser = parse_execution_count)]
     executions: Vec<usize>,
     /// Concurrent callers.
