@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use proptest::test_runner::{Config, FileFailurePersistence, TestCaseError, TestRunner};
 use stepfast_tests::engine::run_within;
+use stepfast_tests::model::random_graphs;
 use stepfast_tests::model::random_programs::{self, Program, check};
 
 const TEST_TIMEOUT: Duration = Duration::from_secs(240);
@@ -107,6 +108,26 @@ fn random_program_replays_deterministically() {
     let cases = (random_programs::programs(), proptest::arbitrary::any::<u64>());
     let result = TestRunner::new(config).run(&cases, |(program, seed)| {
         block_on(Duration::from_secs(30), async move { check(&program, seed, 12).await })
+            .map_err(TestCaseError::fail)
+    });
+    if let Err(error) = result {
+        panic!("{error}");
+    }
+}
+
+const GRAPH_SEEDS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/fixtures/graphs.txt");
+
+#[test]
+fn random_graph_ends_as_its_plain_evaluation() {
+    let config = Config {
+        cases: 96,
+        max_shrink_iters: 200,
+        failure_persistence: Some(Box::new(FileFailurePersistence::Direct(GRAPH_SEEDS))),
+        ..Config::default()
+    };
+    let cases = (random_graphs::graphs(), proptest::arbitrary::any::<u64>());
+    let result = TestRunner::new(config).run(&cases, |(graph, seed)| {
+        block_on(Duration::from_secs(30), async move { random_graphs::check(&graph, seed, 12).await })
             .map_err(TestCaseError::fail)
     });
     if let Err(error) = result {

@@ -12,6 +12,7 @@ pub mod crash_point;
 mod engine;
 pub mod error;
 pub mod failure;
+pub mod graph;
 pub mod guest;
 pub mod key;
 pub mod memory;

@@ -1,8 +1,9 @@
-//! Random histories, programs and interleavings, compared with the memory store as the model.
+//! Random histories, programs, graphs and interleavings, compared with the memory store as the model.
 
 pub mod actions;
 pub mod differential;
 pub mod histories;
 pub mod interleavings;
 pub mod queue_histories;
+pub mod random_graphs;
 pub mod random_programs;

@@ -106,7 +106,7 @@ pub type ObservedOutcomes = Vec<(String, String)>;
 
 /// A gate at which bodies wait, to be released in a random order.
 #[derive(Default)]
-struct BodyGate {
+pub(super) struct BodyGate {
     waiting: Mutex<Vec<oneshot::Sender<()>>>,
     arrival: Notify,
     /// Names of the steps whose bodies have begun.
@@ -114,7 +114,7 @@ struct BodyGate {
 }
 
 impl BodyGate {
-    async fn wait_for_release(&self, name: &str) {
+    pub(super) async fn wait_for_release(&self, name: &str) {
         self.begun_steps.lock().unwrap_or_else(PoisonError::into_inner).push(name.to_owned());
         let (open, opened) = oneshot::channel();
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner).push(open);
@@ -122,8 +122,13 @@ impl BodyGate {
         let _ = opened.await;
     }
 
+    /// Returns the names of the steps whose bodies have begun.
+    pub(super) fn begun_steps(&self) -> Vec<String> {
+        self.begun_steps.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
     /// Releases bodies in a random order, endlessly.
-    async fn release_bodies(&self, seed: u64) {
+    pub(super) async fn release_bodies(&self, seed: u64) {
         let mut random = fastrand::Rng::with_seed(seed);
         loop {
             for _ in 0..random.u32(0..8) {
@@ -293,11 +298,11 @@ impl ProgramEngine {
     async fn close(self) -> Vec<String> {
         self.engine.shutdown(GRACE).await.unwrap();
         self.gate_task.abort();
-        self.gate.begun_steps.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.gate.begun_steps()
     }
 }
 
-async fn load(store: &Arc<dyn Store>, key: Key) -> Record {
+pub(super) async fn load(store: &Arc<dyn Store>, key: Key) -> Record {
     store.load(&[ExecutionId::Key(key)], Detail::Full).await.unwrap().remove(0).unwrap()
 }
 
@@ -361,7 +366,7 @@ pub async fn check(program: &Program, seed: u64, cuts: usize) {
     }
 }
 
-fn is_end(write: &Write, execution: Key) -> bool {
+pub(super) fn is_end(write: &Write, execution: Key) -> bool {
     matches!(write, Write::Transition(Transition { key, state: State::Ended { .. }, .. }) if *key == execution)
 }
 

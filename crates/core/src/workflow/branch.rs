@@ -33,24 +33,24 @@ pub struct Elapsed;
 
 /// The branches of one call, such as `join` or `map`. The group adds them to the run's count of active branches. By
 /// this count the run detects whether every branch waits in a durable call.
-struct BranchGroup {
+pub(crate) struct BranchGroup {
     run: Arc<Run>,
     branches: AtomicI32,
 }
 
 impl BranchGroup {
     /// Begins a group. From now on the branch that makes the call counts as blocked.
-    fn new(run: &Arc<Run>) -> Self {
+    pub(crate) fn new(run: &Arc<Run>) -> Self {
         run.adjust_active_branches(-1);
         Self { run: run.clone(), branches: AtomicI32::new(0) }
     }
 
-    fn begin(&self) {
+    pub(crate) fn begin(&self) {
         self.branches.fetch_add(1, Relaxed);
         self.run.adjust_active_branches(1);
     }
 
-    fn end(&self) {
+    pub(crate) fn end(&self) {
         self.branches.fetch_sub(1, Relaxed);
         self.run.adjust_active_branches(-1);
     }

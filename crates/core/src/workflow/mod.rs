@@ -68,12 +68,17 @@ where
                 Payload::encode(&output).map_err(|error| error.to_failure())
             }))
         };
+        Self::from_body(name, Box::new(body))
+    }
+
+    /// Returns the workflow `name` with a body whose types are erased.
+    pub(crate) fn from_body(name: &str, body: Box<Body>) -> Self {
         let definition = Definition {
             name: name.into(),
             is_eager: true,
             code: CodeLocation::Task,
             time_limit_hint: "`cx.timeout`, or `cx.race`",
-            body: Box::new(body),
+            body,
         };
         Self { definition: Arc::new(definition), types: PhantomData }
     }

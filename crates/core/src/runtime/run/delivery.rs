@@ -79,6 +79,16 @@ impl Run {
         (id, is_live)
     }
 
+    /// Whether recorded outcomes remain to be delivered.
+    pub(crate) fn is_replaying(&self) -> bool {
+        self.is_replayed && self.state().delivery.replay.is_some()
+    }
+
+    /// Whether the outcome of the call at `path` is recorded and not delivered again yet.
+    pub(crate) fn has_recorded(&self, path: &Path) -> bool {
+        self.state().delivery.replay.as_ref().is_some_and(|replay| replay.has_recorded(path))
+    }
+
     /// Notes that a guest's branch has begun to wait for the call.
     pub(crate) fn await_call(&self, id: usize) {
         let mut state = self.state();

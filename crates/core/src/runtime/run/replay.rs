@@ -23,6 +23,8 @@ pub(crate) struct Replay {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum CallKind {
     Step,
+    /// A step that is a task of a graph. Its fingerprint is that of its dependencies and rule.
+    Task,
     Sleep,
     Child,
     ChildStart,
@@ -32,7 +34,7 @@ impl CallKind {
     fn matches(self, kind: CheckpointKind) -> bool {
         match kind {
             CheckpointKind::Abandoned => true,
-            CheckpointKind::Step => self == CallKind::Step,
+            CheckpointKind::Step => matches!(self, CallKind::Step | CallKind::Task),
             // a child that could not be started is recorded as a failure at its path
             CheckpointKind::Failed => self != CallKind::Sleep,
             CheckpointKind::Timer => self == CallKind::Sleep,
@@ -44,6 +46,7 @@ impl CallKind {
     pub(crate) fn noun(self) -> &'static str {
         match self {
             CallKind::Step => "step",
+            CallKind::Task => "task",
             CallKind::Sleep => "sleep",
             CallKind::Child => "child",
             CallKind::ChildStart => "start of child",
@@ -106,6 +109,9 @@ impl Replay {
             ));
         }
         match (checkpoint.fingerprint, fingerprint) {
+            (Some(recorded), Some(now)) if recorded != now && kind == CallKind::Task => Err(format!(
+                "task {name:?} was recorded with other dependencies, or with another rule, than it has now"
+            )),
             (Some(recorded), Some(now)) if recorded != now => Err(format!(
                 "at position {path} {} {name:?} was recorded with other arguments than the code passes now",
                 kind.noun()

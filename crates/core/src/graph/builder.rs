@@ -1,0 +1,264 @@
+//! [`Graph`]: builds a workflow of tasks.
+
+use std::marker::PhantomData;
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde::{Serialize, de::DeserializeOwned};
+
+use crate::error::Error;
+use crate::failure::{Failure, IntoFailure};
+use crate::graph::arguments::{ArgumentSource, Arguments, GraphInput, TaskRef};
+use crate::graph::code::{GraphCode, Source, TaskBody, TaskCode};
+use crate::graph::rule::Rule;
+use crate::graph::runner::run_graph;
+use crate::graph::shape::{GraphShape, TaskDeclaration};
+use crate::name::Name;
+use crate::payload::Payload;
+use crate::runtime::definition::BodyFuture;
+use crate::runtime::run::Run;
+use crate::workflow::Workflow;
+use crate::workflow::retry::{RetryPolicy, StepOptions};
+
+/// A builder of a graph whose input has the type `I`.
+///
+/// [`task`](Self::task) declares the tasks, and [`build`](Self::build) returns the graph as a workflow, which is
+/// registered, started, queued, cancelled and resumed like any other.
+pub struct Graph<I> {
+    name: String,
+    tasks: Vec<DeclaredTask>,
+    max_concurrency: usize,
+    input: PhantomData<fn(I)>,
+}
+
+/// A task as it was declared.
+struct DeclaredTask {
+    declaration: TaskDeclaration,
+    arguments: Vec<ArgumentSource>,
+    body: Box<TaskBody>,
+    options: Option<Box<StepOptions>>,
+    may_fail: bool,
+}
+
+/// A builder of a task: [`run`](Self::run) gives the task its arguments and its body. Returned by [`Graph::task`].
+#[must_use = "a task is declared when its body is given by `run`"]
+pub struct TaskBuilder<'g> {
+    tasks: &'g mut Vec<DeclaredTask>,
+    declaration: TaskDeclaration,
+    options: Option<Box<StepOptions>>,
+    may_fail: bool,
+}
+
+impl<I> Graph<I>
+where
+    I: Serialize + DeserializeOwned + Send + 'static,
+{
+    /// Returns a graph without tasks. The name is that of the workflow.
+    pub fn new(name: impl Into<String>) -> Self {
+        Self { name: name.into(), tasks: Vec::new(), max_concurrency: usize::MAX, input: PhantomData }
+    }
+
+    /// Returns the input of the graph, which tasks take as an argument.
+    pub fn input(&self) -> GraphInput<I> {
+        GraphInput(PhantomData)
+    }
+
+    /// Declares a task. The name must be unique in the graph: it identifies the task in the record, so it must stay the
+    /// same as long as executions may continue.
+    pub fn task(&mut self, name: impl Into<Name>) -> TaskBuilder<'_> {
+        let declaration =
+            TaskDeclaration { name: name.into(), dependencies: Vec::new(), rule: Rule::default() };
+        TaskBuilder { tasks: &mut self.tasks, declaration, options: None, may_fail: false }
+    }
+
+    /// Sets the maximum number of tasks of one execution that run at a time; unlimited by default. At least 1.
+    pub fn max_concurrency(&mut self, tasks: usize) -> &mut Self {
+        self.max_concurrency = tasks.max(1);
+        self
+    }
+
+    /// Returns the structure of the graph. Fails like [`build`](Self::build).
+    pub fn shape(&self) -> Result<GraphShape, Error> {
+        let shape =
+            GraphShape::new(&self.name, self.tasks.iter().map(|task| task.declaration.clone()).collect())?;
+        for task in &self.tasks {
+            check_arguments(&self.name, task)?;
+        }
+        Ok(shape)
+    }
+
+    /// Returns the graph as a workflow. Its output is made of the values of `output`: a task, or a tuple of tasks.
+    ///
+    /// The execution fails if a task fails, unless the task [may fail](TaskBuilder::may_fail). Tasks that do not depend
+    /// on the failed task run to their end first.
+    ///
+    /// Fails with [`Error::Invalid`] if a task's name is invalid or not unique, if a dependency does not exist, if tasks
+    /// depend on each other in a cycle, if a task can never run, or if it takes a value that may be missing when it
+    /// runs.
+    pub fn build<A>(self, output: A) -> Result<Workflow<I, A::Values>, Error>
+    where
+        A: Arguments + Send + Sync + 'static,
+        A::Values: Serialize + DeserializeOwned,
+    {
+        let shape = self.shape()?;
+        let resolve = |sources: &[ArgumentSource]| {
+            sources.iter().map(|source| resolve_source(&shape, source)).collect::<Result<Vec<_>, _>>()
+        };
+        let mut output_sources = Vec::new();
+        output.collect_sources(&mut output_sources);
+        for source in &output_sources {
+            check_output(&self.name, source, &self.tasks)?;
+        }
+        let outputs = resolve(&output_sources)?;
+        let mut tasks = Vec::with_capacity(self.tasks.len());
+        for task in self.tasks {
+            let arguments = resolve(&task.arguments)?;
+            let DeclaredTask { body, options, may_fail, .. } = task;
+            tasks.push(TaskCode { arguments, body, options, may_fail });
+        }
+        let output = move |values: &[Option<Payload>]| {
+            let values =
+                output.decode(&mut values.iter().map(Option::as_ref)).map_err(|error| error.to_failure())?;
+            Payload::encode(&values).map_err(|error| error.to_failure())
+        };
+        let code = Arc::new(GraphCode {
+            shape,
+            tasks,
+            max_concurrency: self.max_concurrency,
+            outputs,
+            output: Box::new(output),
+        });
+        let body = move |run: Arc<Run>, input: &Payload| -> Result<BodyFuture, Failure> {
+            Ok(Box::pin(run_graph(run, code.clone(), input.clone())))
+        };
+        Ok(Workflow::from_body(&self.name, Box::new(body)))
+    }
+}
+
+impl TaskBuilder<'_> {
+    /// Makes the task depend on another one whose value it does not take.
+    pub fn after<T>(mut self, task: &TaskRef<T>) -> Self {
+        self.declaration.dependencies.push(task.name.clone());
+        self
+    }
+
+    /// Sets the condition on which the task runs; [`Rule::all_success`] by default.
+    pub fn when(mut self, rule: Rule) -> Self {
+        self.declaration.rule = rule;
+        self
+    }
+
+    /// Allows the task to fail: the graph completes although this task has failed. Tasks that depend on it run by their
+    /// rules.
+    pub fn may_fail(mut self) -> Self {
+        self.may_fail = true;
+        self
+    }
+
+    /// Allows up to `retries` further attempts after a failed one, with exponential backoff.
+    pub fn retries(mut self, retries: u32) -> Self {
+        self.options().retry.retries = retries;
+        self
+    }
+
+    /// Sets the whole retry policy.
+    pub fn retry(mut self, policy: RetryPolicy) -> Self {
+        self.options().retry = policy;
+        self
+    }
+
+    /// Retries only failures for which `retry_if` returns true.
+    pub fn retry_if(mut self, retry_if: fn(&Failure) -> bool) -> Self {
+        self.options().retry.retry_if = Some(retry_if);
+        self
+    }
+
+    /// Fails an attempt that takes longer than `timeout`.
+    pub fn timeout(mut self, timeout: Duration) -> Self {
+        self.options().timeout = Some(timeout);
+        self
+    }
+
+    /// Declares the task with its arguments and its body, and returns a reference by which other tasks take its value.
+    ///
+    /// The task depends on the tasks among its arguments. Each attempt calls the body once.
+    pub fn run<A, F, Fut, T, E>(self, arguments: A, body: F) -> TaskRef<T>
+    where
+        A: Arguments + Send + Sync + 'static,
+        F: Fn(A::Values) -> Fut + Send + Sync + 'static,
+        Fut: Future<Output = Result<T, E>> + Send + 'static,
+        T: Serialize + DeserializeOwned + Send + 'static,
+        E: IntoFailure,
+    {
+        let Self { tasks, mut declaration, options, may_fail } = self;
+        let mut sources = Vec::new();
+        arguments.collect_sources(&mut sources);
+        declaration.dependencies.extend(sources.iter().filter_map(|source| match source {
+            ArgumentSource::Input => None,
+            ArgumentSource::Task { name, .. } => Some(name.clone()),
+        }));
+        let task = TaskRef::new(declaration.name.clone());
+        let body = move |values: &[Option<Payload>]| -> crate::graph::code::TaskFuture {
+            let attempt = match arguments.decode(&mut values.iter().map(Option::as_ref)) {
+                Ok(values) => body(values),
+                Err(error) => return Box::pin(std::future::ready(Err(error.to_failure().permanent()))),
+            };
+            Box::pin(async move {
+                let value = attempt.await.map_err(IntoFailure::into_failure)?;
+                Payload::encode(&value).map_err(|error| error.to_failure())
+            })
+        };
+        tasks.push(DeclaredTask { declaration, arguments: sources, body: Box::new(body), options, may_fail });
+        task
+    }
+
+    fn options(&mut self) -> &mut StepOptions {
+        self.options.get_or_insert_default()
+    }
+}
+
+fn resolve_source(shape: &GraphShape, source: &ArgumentSource) -> Result<Source, Error> {
+    match source {
+        ArgumentSource::Input => Ok(Source::Input),
+        ArgumentSource::Task { name, .. } => {
+            shape.index_of(name).map(Source::Task).ok_or_else(|| Error::Invalid {
+                input: "graph",
+                reason: format!(
+                    "{:?}: its output takes the value of {name:?}, which is no task of the graph",
+                    shape.name()
+                ),
+            })
+        }
+    }
+}
+
+/// Returns an error if a task takes a value that may be missing when the task runs.
+fn check_arguments(graph: &str, task: &DeclaredTask) -> Result<(), Error> {
+    let TaskDeclaration { name, rule, .. } = &task.declaration;
+    for source in &task.arguments {
+        if let ArgumentSource::Task { name: argument, is_optional: false } = source
+            && !rule.requires_success(argument)
+        {
+            let reason = format!(
+                "{graph:?}: task {name:?} takes the value of {argument:?}, which may be missing by the rule {rule}; \
+                 take it as optional"
+            );
+            return Err(Error::Invalid { input: "graph", reason });
+        }
+    }
+    Ok(())
+}
+
+/// Returns an error if the output takes a value that may be missing when the graph completes.
+fn check_output(graph: &str, source: &ArgumentSource, tasks: &[DeclaredTask]) -> Result<(), Error> {
+    let ArgumentSource::Task { name, is_optional: false } = source else { return Ok(()) };
+    let Some(task) = tasks.iter().find(|task| task.declaration.name == *name) else { return Ok(()) };
+    if task.may_fail || !task.declaration.rule.is_default() {
+        let reason = format!(
+            "{graph:?}: its output takes the value of {name:?}, which may be missing because the task may fail or be \
+             skipped; take it as optional"
+        );
+        return Err(Error::Invalid { input: "graph", reason });
+    }
+    Ok(())
+}

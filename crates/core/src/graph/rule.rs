@@ -1,0 +1,267 @@
+//! [`Rule`]: the condition on which a task of a graph runs, once all its dependencies have ended.
+
+use std::fmt;
+use std::ops::{BitAnd, BitOr, Not};
+
+use crate::graph::state::TaskState;
+use crate::name::Name;
+
+/// The condition on which a task runs. The graph evaluates the rule when all dependencies of the task have ended; if
+/// the rule is false, the task is skipped.
+///
+/// Rules combine with `&`, `|` and `!`:
+///
+/// ```
+/// use stepfast_core::graph::Rule;
+///
+/// let rule = Rule::all_done() & !Rule::failed("charge");
+/// assert_eq!(rule.to_string(), "all_done() & ~failed(\"charge\")");
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Rule(RuleNode);
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum RuleNode {
+    Every(Condition),
+    Any(Condition),
+    Task(Condition, Name),
+    And(Box<[Rule; 2]>),
+    Or(Box<[Rule; 2]>),
+    Not(Box<Rule>),
+}
+
+/// A condition on the state of one ended task.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Condition {
+    Ended,
+    Succeeded,
+    Failed,
+    Skipped,
+    NotFailed,
+}
+
+impl Condition {
+    fn holds(self, state: TaskState) -> bool {
+        match self {
+            Condition::Ended => true,
+            Condition::Succeeded => state == TaskState::Succeeded,
+            Condition::Failed => state == TaskState::Failed,
+            Condition::Skipped => state == TaskState::Skipped,
+            Condition::NotFailed => state != TaskState::Failed,
+        }
+    }
+}
+
+impl Default for Rule {
+    fn default() -> Self {
+        Self::all_success()
+    }
+}
+
+impl Rule {
+    /// Every dependency has succeeded. The default rule.
+    pub const fn all_success() -> Self {
+        Self(RuleNode::Every(Condition::Succeeded))
+    }
+
+    /// Every dependency has ended, in any state.
+    pub const fn all_done() -> Self {
+        Self(RuleNode::Every(Condition::Ended))
+    }
+
+    /// The same as [`all_done`](Self::all_done).
+    pub const fn always() -> Self {
+        Self::all_done()
+    }
+
+    /// At least one dependency has succeeded.
+    pub const fn any_success() -> Self {
+        Self(RuleNode::Any(Condition::Succeeded))
+    }
+
+    /// At least one dependency has failed.
+    pub const fn one_failed() -> Self {
+        Self(RuleNode::Any(Condition::Failed))
+    }
+
+    /// No dependency has failed: each has succeeded or was skipped.
+    pub const fn none_failed() -> Self {
+        Self(RuleNode::Every(Condition::NotFailed))
+    }
+
+    /// The task has succeeded. The task becomes a dependency.
+    pub fn succeeded(task: impl Into<Name>) -> Self {
+        Self(RuleNode::Task(Condition::Succeeded, task.into()))
+    }
+
+    /// The task has failed, after all its retries. The task becomes a dependency.
+    pub fn failed(task: impl Into<Name>) -> Self {
+        Self(RuleNode::Task(Condition::Failed, task.into()))
+    }
+
+    /// The task was skipped. The task becomes a dependency.
+    pub fn skipped(task: impl Into<Name>) -> Self {
+        Self(RuleNode::Task(Condition::Skipped, task.into()))
+    }
+
+    /// Whether the rule is the default.
+    pub(super) fn is_default(&self) -> bool {
+        *self == Self::all_success()
+    }
+
+    /// Whether the rule can hold only if `task` has succeeded. May return false although it is so for complex rules.
+    pub(super) fn requires_success(&self, task: &str) -> bool {
+        match &self.0 {
+            RuleNode::Every(Condition::Succeeded) => true,
+            RuleNode::Task(Condition::Succeeded, named) => **named == *task,
+            RuleNode::And(rules) => rules.iter().any(|rule| rule.requires_success(task)),
+            RuleNode::Or(rules) => rules.iter().all(|rule| rule.requires_success(task)),
+            _ => false,
+        }
+    }
+
+    /// Calls `visit` with each task that the rule names.
+    pub(super) fn visit_tasks(&self, visit: &mut dyn FnMut(&Name)) {
+        match &self.0 {
+            RuleNode::Every(_) | RuleNode::Any(_) => {}
+            RuleNode::Task(_, task) => visit(task),
+            RuleNode::And(rules) | RuleNode::Or(rules) => {
+                rules.iter().for_each(|rule| rule.visit_tasks(visit));
+            }
+            RuleNode::Not(rule) => rule.visit_tasks(visit),
+        }
+    }
+
+    /// Whether the rule holds. `dependencies` are the states of the task's dependencies, and `state_of` returns the state
+    /// of a dependency by name. All of them have ended.
+    pub(super) fn holds(&self, dependencies: &[TaskState], state_of: &dyn Fn(&str) -> TaskState) -> bool {
+        match &self.0 {
+            RuleNode::Every(condition) => dependencies.iter().all(|state| condition.holds(*state)),
+            RuleNode::Any(condition) => dependencies.iter().any(|state| condition.holds(*state)),
+            RuleNode::Task(condition, task) => condition.holds(state_of(task)),
+            RuleNode::And(rules) => rules.iter().all(|rule| rule.holds(dependencies, state_of)),
+            RuleNode::Or(rules) => rules.iter().any(|rule| rule.holds(dependencies, state_of)),
+            RuleNode::Not(rule) => !rule.holds(dependencies, state_of),
+        }
+    }
+}
+
+impl BitAnd for Rule {
+    type Output = Rule;
+
+    fn bitand(self, other: Rule) -> Rule {
+        Rule(RuleNode::And(Box::new([self, other])))
+    }
+}
+
+impl BitOr for Rule {
+    type Output = Rule;
+
+    fn bitor(self, other: Rule) -> Rule {
+        Rule(RuleNode::Or(Box::new([self, other])))
+    }
+}
+
+impl Not for Rule {
+    type Output = Rule;
+
+    fn not(self) -> Rule {
+        Rule(RuleNode::Not(Box::new(self)))
+    }
+}
+
+impl fmt::Display for Rule {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.0 {
+            RuleNode::Every(Condition::Succeeded) => f.write_str("all_success()"),
+            RuleNode::Every(Condition::NotFailed) => f.write_str("none_failed()"),
+            RuleNode::Every(_) => f.write_str("all_done()"),
+            RuleNode::Any(Condition::Succeeded) => f.write_str("any_success()"),
+            RuleNode::Any(_) => f.write_str("one_failed()"),
+            RuleNode::Task(Condition::Succeeded, task) => write!(f, "succeeded({task:?})"),
+            RuleNode::Task(Condition::Skipped, task) => write!(f, "skipped({task:?})"),
+            RuleNode::Task(_, task) => write!(f, "failed({task:?})"),
+            RuleNode::And(rules) => write_joined(f, rules, " & "),
+            RuleNode::Or(rules) => write_joined(f, rules, " | "),
+            RuleNode::Not(rule) => {
+                f.write_str("~")?;
+                write_operand(f, rule)
+            }
+        }
+    }
+}
+
+fn write_joined(f: &mut fmt::Formatter<'_>, rules: &[Rule; 2], operator: &str) -> fmt::Result {
+    write_operand(f, &rules[0])?;
+    f.write_str(operator)?;
+    write_operand(f, &rules[1])
+}
+
+fn write_operand(f: &mut fmt::Formatter<'_>, rule: &Rule) -> fmt::Result {
+    if matches!(rule.0, RuleNode::And(_) | RuleNode::Or(_)) {
+        write!(f, "({rule})")
+    } else {
+        write!(f, "{rule}")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const STATES: [TaskState; 3] = [TaskState::Succeeded, TaskState::Failed, TaskState::Skipped];
+
+    fn holds(rule: &Rule, states: &[TaskState]) -> bool {
+        rule.holds(states, &|name| states[name.parse::<usize>().unwrap()])
+    }
+
+    #[test]
+    fn rules_without_dependencies_hold_unless_they_need_one() {
+        for (rule, expected) in [
+            (Rule::all_success(), true),
+            (Rule::all_done(), true),
+            (Rule::always(), true),
+            (Rule::none_failed(), true),
+            (Rule::any_success(), false),
+            (Rule::one_failed(), false),
+        ] {
+            assert_eq!(holds(&rule, &[]), expected, "{rule}");
+        }
+    }
+
+    #[test]
+    fn rules_depend_on_the_states_of_all_dependencies() {
+        for a in STATES {
+            for b in STATES {
+                let states = [a, b];
+                let has = |state| states.contains(&state);
+                for (rule, expected) in [
+                    (Rule::all_success(), !has(TaskState::Failed) && !has(TaskState::Skipped)),
+                    (Rule::all_done(), true),
+                    (Rule::any_success(), has(TaskState::Succeeded)),
+                    (Rule::one_failed(), has(TaskState::Failed)),
+                    (Rule::none_failed(), !has(TaskState::Failed)),
+                    (Rule::succeeded("0"), a == TaskState::Succeeded),
+                    (Rule::failed("1"), b == TaskState::Failed),
+                    (
+                        Rule::skipped("0") & Rule::failed("1"),
+                        states == [TaskState::Skipped, TaskState::Failed],
+                    ),
+                    (
+                        Rule::skipped("0") | Rule::failed("1"),
+                        a == TaskState::Skipped || b == TaskState::Failed,
+                    ),
+                    (!Rule::succeeded("0"), a != TaskState::Succeeded),
+                ] {
+                    assert_eq!(holds(&rule, &states), expected, "{rule} {states:?}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn text_of_a_rule_keeps_its_structure() {
+        let rule = (Rule::all_done() & Rule::succeeded("a")) | !(Rule::failed("b") | Rule::one_failed());
+        assert_eq!(rule.to_string(), "(all_done() & succeeded(\"a\")) | ~(failed(\"b\") | one_failed())");
+    }
+}

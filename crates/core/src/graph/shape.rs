@@ -1,0 +1,352 @@
+//! [`GraphShape`]: the structure of a graph, without the code of its tasks.
+
+use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
+use std::sync::Arc;
+
+use xxhash_rust::xxh3::xxh3_64;
+
+use crate::error::Error;
+use crate::graph::rule::Rule;
+use crate::graph::state::TaskState;
+use crate::name::Name;
+use crate::name_checks::check_name;
+use crate::text::list_names;
+
+/// Smallest number of a task in the paths of its checkpoints. Smaller numbers are left to calls of other kinds.
+const MIN_TASK_NUMBER: u32 = 1 << 24;
+/// Maximum number of tasks of a cycle that a message names.
+const MAX_SHOWN_CYCLE: usize = 20;
+/// Least similarity, from 0 to 1, of a name that an error suggests.
+const MIN_SIMILARITY: f64 = 0.7;
+
+/// The structure of a graph: its tasks, their dependencies and their rules. Every shape is valid: names are unique,
+/// dependencies exist, and no task depends on itself.
+#[derive(Clone, Debug)]
+pub struct GraphShape {
+    name: Arc<str>,
+    /// The tasks, in the order of their definition.
+    tasks: Vec<TaskShape>,
+    by_name: HashMap<Name, usize>,
+    /// The dependents of all tasks, one task after the other.
+    dependents: Vec<usize>,
+    /// The end of each task's part of `dependents`.
+    dependent_ends: Vec<usize>,
+    topological_order: Vec<usize>,
+}
+
+/// A task without its code.
+#[derive(Clone, Debug)]
+pub struct TaskShape {
+    pub(super) name: Name,
+    pub(super) dependencies: Vec<usize>,
+    pub(super) rule: Rule,
+    /// The length of the longest chain of dependencies.
+    pub(super) level: usize,
+    /// The task's number in the paths of its checkpoints. Derived from the name, so that it is independent of other
+    /// tasks.
+    pub(super) number: u32,
+    /// The fingerprint of the dependencies' names and the rule.
+    pub(super) fingerprint: u64,
+}
+
+/// A task as it is declared, before its dependencies are found.
+#[derive(Clone, Debug)]
+pub struct TaskDeclaration {
+    /// The name of the task.
+    pub name: Name,
+    /// The names of its dependencies. Repeated names count once.
+    pub dependencies: Vec<Name>,
+    /// The condition on which the task runs.
+    pub rule: Rule,
+}
+
+impl GraphShape {
+    /// Returns the shape of the graph `name` with these tasks.
+    ///
+    /// Fails with [`Error::Invalid`] if a name is invalid or not unique, if a dependency or a task named by a rule does
+    /// not exist, if tasks depend on each other in a cycle, or if a rule can never hold.
+    pub fn new(name: &str, declarations: Vec<TaskDeclaration>) -> Result<Self, Error> {
+        check_name("graph name", name)?;
+        let invalid =
+            |reason: String| Error::Invalid { input: "graph", reason: format!("{name:?}: {reason}") };
+        let mut by_name = HashMap::with_capacity(declarations.len());
+        for (i, task) in declarations.iter().enumerate() {
+            check_name("task name", &task.name)?;
+            if by_name.insert(task.name.clone(), i).is_some() {
+                return Err(invalid(format!(
+                    "two tasks are named {:?}; give one of them another name",
+                    task.name
+                )));
+            }
+        }
+        let mut tasks = Vec::with_capacity(declarations.len());
+        for declaration in &declarations {
+            tasks.push(resolve(declaration, &declarations, &by_name).map_err(&invalid)?);
+        }
+        assign_numbers(&mut tasks);
+        let (dependents, dependent_ends) = invert(&tasks);
+        let mut shape = Self {
+            name: name.into(),
+            tasks,
+            by_name,
+            dependents,
+            dependent_ends,
+            topological_order: Vec::new(),
+        };
+        shape.sort().map_err(invalid)?;
+        Ok(shape)
+    }
+
+    /// Returns the graph's name.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Returns the number of tasks.
+    pub fn len(&self) -> usize {
+        self.tasks.len()
+    }
+
+    /// Whether the graph has no tasks.
+    pub fn is_empty(&self) -> bool {
+        self.tasks.is_empty()
+    }
+
+    /// Returns the tasks' names, in the order of their definition.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.tasks.iter().map(|task| &*task.name)
+    }
+
+    /// Returns the tasks' names, each after the names of its dependencies. Tasks of one level come in the order of
+    /// their definition.
+    pub fn topological_order(&self) -> Vec<&str> {
+        self.topological_order.iter().map(|&task| &*self.tasks[task].name).collect()
+    }
+
+    /// Returns the names of the tasks by level: a task of level n has a longest chain of n dependencies. The tasks of one
+    /// level do not depend on each other.
+    pub fn levels(&self) -> Vec<Vec<&str>> {
+        let mut levels = Vec::new();
+        for &task in &self.topological_order {
+            let TaskShape { name, level, .. } = &self.tasks[task];
+            if levels.len() <= *level {
+                levels.resize_with(level + 1, Vec::new);
+            }
+            levels[*level].push(&**name);
+        }
+        levels
+    }
+
+    /// Returns the names of the tasks without dependencies.
+    pub fn roots(&self) -> Vec<&str> {
+        self.tasks.iter().filter(|task| task.dependencies.is_empty()).map(|task| &*task.name).collect()
+    }
+
+    /// Returns the names of the tasks on which no task depends.
+    pub fn leaves(&self) -> Vec<&str> {
+        self.leaf_indexes().map(|task| &*self.tasks[task].name).collect()
+    }
+
+    /// Returns the names of the dependencies of a task; `None` if there is no such task.
+    pub fn dependencies(&self, task: &str) -> Option<Vec<&str>> {
+        let task = &self.tasks[*self.by_name.get(task)?];
+        Some(task.dependencies.iter().map(|&dependency| &*self.tasks[dependency].name).collect())
+    }
+
+    /// Returns the rule of a task; `None` if there is no such task.
+    pub fn rule(&self, task: &str) -> Option<&Rule> {
+        Some(&self.tasks[*self.by_name.get(task)?].rule)
+    }
+
+    /// Returns the chain of tasks that takes longest: each depends on the one before. `duration` returns the time that a
+    /// task takes; with the same time for all tasks, the chain is the longest one.
+    pub fn critical_path(&self, mut duration: impl FnMut(&str) -> f64) -> Vec<&str> {
+        let mut ends: Vec<(f64, Option<usize>)> = vec![(0.0, None); self.tasks.len()];
+        let mut last: Option<usize> = None;
+        for &task in &self.topological_order {
+            let TaskShape { name, dependencies, .. } = &self.tasks[task];
+            let longest =
+                dependencies.iter().copied().reduce(|a, b| if ends[b].0 > ends[a].0 { b } else { a });
+            let begin = longest.map_or(0.0, |dependency| ends[dependency].0);
+            ends[task] = (begin + duration(name), longest);
+            if last.is_none_or(|last| ends[task].0 > ends[last].0) {
+                last = Some(task);
+            }
+        }
+        let mut path: Vec<&str> =
+            std::iter::successors(last, |&task| ends[task].1).map(|task| &*self.tasks[task].name).collect();
+        path.reverse();
+        path
+    }
+
+    pub(super) fn tasks(&self) -> &[TaskShape] {
+        &self.tasks
+    }
+
+    pub(super) fn index_of(&self, task: &str) -> Option<usize> {
+        self.by_name.get(task).copied()
+    }
+
+    pub(super) fn dependents(&self, task: usize) -> &[usize] {
+        let begin = if task == 0 { 0 } else { self.dependent_ends[task - 1] };
+        &self.dependents[begin..self.dependent_ends[task]]
+    }
+
+    /// Returns the position of a task in the topological order.
+    pub(super) fn position(&self, task: usize) -> (usize, usize) {
+        (self.tasks[task].level, task)
+    }
+
+    fn leaf_indexes(&self) -> impl Iterator<Item = usize> {
+        (0..self.tasks.len()).filter(|&task| self.dependents(task).is_empty())
+    }
+
+    /// Fills the topological order and the levels. Fails if there is a cycle.
+    fn sort(&mut self) -> Result<(), String> {
+        let mut unmet: Vec<usize> = self.tasks.iter().map(|task| task.dependencies.len()).collect();
+        let mut next: VecDeque<usize> = (0..unmet.len()).filter(|&task| unmet[task] == 0).collect();
+        let mut order = Vec::with_capacity(unmet.len());
+        while let Some(task) = next.pop_front() {
+            order.push(task);
+            let level = self.tasks[task].level + 1;
+            for i in 0..self.dependents(task).len() {
+                let dependent = self.dependents(task)[i];
+                unmet[dependent] -= 1;
+                self.tasks[dependent].level = self.tasks[dependent].level.max(level);
+                if unmet[dependent] == 0 {
+                    next.push_back(dependent);
+                }
+            }
+        }
+        if order.len() < unmet.len() {
+            return Err(self.describe_cycle(&unmet));
+        }
+        // the queue yields a task when its last dependency is done, which need not be in the order of levels
+        order.sort_by_key(|&task| (self.tasks[task].level, task));
+        self.topological_order = order;
+        Ok(())
+    }
+
+    /// Describes a cycle among the tasks with unmet dependencies.
+    fn describe_cycle(&self, unmet: &[usize]) -> String {
+        let unmet_dependency = |task: usize| {
+            self.tasks[task].dependencies.iter().copied().find(|&dependency| unmet[dependency] > 0)
+        };
+        let first = (0..unmet.len()).find(|&task| unmet[task] > 0);
+        // as many steps backwards as there are tasks end inside of a cycle
+        let mut on_cycle = first;
+        for _ in 0..unmet.len() {
+            on_cycle = on_cycle.and_then(unmet_dependency);
+        }
+        let Some(begin) = on_cycle else { return "its tasks depend on each other in a cycle".to_owned() };
+        let mut cycle = vec![begin];
+        while let Some(dependency) = cycle.last().copied().and_then(unmet_dependency)
+            && dependency != begin
+        {
+            cycle.push(dependency);
+        }
+        cycle.reverse();
+        let mut names: Vec<&str> = cycle.iter().map(|&task| &*self.tasks[task].name).collect();
+        if names.len() > MAX_SHOWN_CYCLE {
+            names.truncate(MAX_SHOWN_CYCLE);
+            names.push("…");
+        }
+        names.push(names[0]);
+        format!(
+            "its tasks depend on each other in a cycle: {}; remove one of these dependencies",
+            names.join(" -> ")
+        )
+    }
+}
+
+/// Finds the dependencies of a declared task.
+fn resolve(
+    declaration: &TaskDeclaration,
+    declarations: &[TaskDeclaration],
+    by_name: &HashMap<Name, usize>,
+) -> Result<TaskShape, String> {
+    let TaskDeclaration { name, dependencies, rule } = declaration;
+    let find = |dependency: &Name, role: &str| {
+        by_name.get(dependency).copied().ok_or_else(|| describe_unknown(name, role, dependency, by_name))
+    };
+    let mut found = Vec::with_capacity(dependencies.len());
+    for dependency in dependencies {
+        found.push(find(dependency, "depends on")?);
+    }
+    let mut from_rule = Ok(());
+    rule.visit_tasks(&mut |task| match find(task, "has a rule about") {
+        Ok(task) => found.push(task),
+        Err(reason) => from_rule = Err(reason),
+    });
+    from_rule?;
+    let mut dependencies = found;
+    let mut seen = HashSet::with_capacity(dependencies.len());
+    dependencies.retain(|dependency| seen.insert(*dependency));
+    if dependencies.is_empty() && !rule.holds(&[], &|_| TaskState::Skipped) {
+        return Err(format!(
+            "task {name:?} never runs: it has no dependencies, and its rule {rule} needs at least one; name its \
+             dependencies, or change the rule"
+        ));
+    }
+    let mut sorted: Vec<&str> =
+        dependencies.iter().map(|&dependency| &*declarations[dependency].name).collect();
+    sorted.sort_unstable();
+    let fingerprint = xxh3_64(format!("{rule}\n{}", sorted.join("\n")).as_bytes());
+    Ok(TaskShape { name: name.clone(), dependencies, rule: rule.clone(), level: 0, number: 0, fingerprint })
+}
+
+fn describe_unknown(task: &Name, role: &str, unknown: &Name, by_name: &HashMap<Name, usize>) -> String {
+    let similarity = |name: &str| strsim::jaro_winkler(name, unknown);
+    let nearest = by_name
+        .keys()
+        .filter(|name| *name != task)
+        .map(|name| (similarity(name), name))
+        .filter(|(similarity, _)| *similarity >= MIN_SIMILARITY)
+        .max_by(|a, b| a.0.total_cmp(&b.0).then_with(|| (**b.1).cmp(&**a.1)));
+    let hint = match nearest {
+        Some((_, name)) => format!("did you mean {name:?}?"),
+        None => {
+            let names: BTreeSet<&str> = by_name.keys().map(|name| &**name).collect();
+            format!("its tasks are {}", list_names(names))
+        }
+    };
+    format!("task {task:?} {role} {unknown:?}, which is no task of the graph; {hint}")
+}
+
+/// Assigns each task its number: a hash of its name. Of tasks with the same hash, those that are defined later get the
+/// next free numbers.
+fn assign_numbers(tasks: &mut [TaskShape]) {
+    let mut taken = HashSet::with_capacity(tasks.len());
+    for task in tasks {
+        let mut number = (xxh3_64(task.name.as_bytes()) as u32).max(MIN_TASK_NUMBER);
+        while !taken.insert(number) {
+            number = number.checked_add(1).unwrap_or(MIN_TASK_NUMBER);
+        }
+        task.number = number;
+    }
+}
+
+/// Returns the dependents of all tasks, one task after the other, and the end of each task's part.
+fn invert(tasks: &[TaskShape]) -> (Vec<usize>, Vec<usize>) {
+    let mut ends = vec![0; tasks.len()];
+    for task in tasks {
+        for &dependency in &task.dependencies {
+            ends[dependency] += 1;
+        }
+    }
+    let mut total = 0;
+    for end in &mut ends {
+        total += *end;
+        *end = total;
+    }
+    let mut positions: Vec<usize> = ends.clone();
+    let mut dependents = vec![0; total];
+    // backwards, so that the dependents of a task come in the order of their definition
+    for (index, task) in tasks.iter().enumerate().rev() {
+        for &dependency in &task.dependencies {
+            positions[dependency] -= 1;
+            dependents[positions[dependency]] = index;
+        }
+    }
+    (dependents, ends)
+}
