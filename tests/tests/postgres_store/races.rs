@@ -79,7 +79,7 @@ async fn concurrent_takeovers_requeue_every_execution() {
     let (one, other, worker) = (db.other().await, db.other().await, db.worker.worker);
     let slow = tokio::spawn(async move { one.end_registration(worker).await });
     // it has found the running executions, and is blocked at the first one: the other takeover indexes the rest
-    wait_until_blocked(&db.sql, "-- Adds all executions of fenced workers").await;
+    wait_until_blocked(&db.sql, "e.started_by = ANY($1::bigint[])").await;
     assert!(other.end_registration(worker).await.unwrap());
     release(&holder).await;
     assert!(slow.await.unwrap().unwrap());
@@ -225,7 +225,7 @@ async fn claim_waits_for_claim_of_same_queue() {
         let db = db.clone();
         async move { db.store.claim(&mine).await }
     });
-    wait_until_blocked(&db.sql, "-- Claims executions. $1: the worker").await;
+    wait_until_blocked(&db.sql, "SELECT e.key, e.place, e.bytes, t.due_at").await;
     let waiting = tokio::spawn(async move { other.claim(&theirs).await });
     wait_until_blocked(&db.sql, "SELECT pg_advisory_xact_lock").await;
     release(&holder).await;

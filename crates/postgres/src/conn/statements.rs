@@ -17,11 +17,25 @@ macro_rules! statements {
             /// Returns the statement's text.
             pub fn text(self) -> &'static str {
                 match self {
-                    $(Sql::$name => $text,)*
+                    $(Sql::$name => const { without_header($text) },)*
                 }
             }
         }
     };
+}
+
+/// Returns a statement without the comments before it. The server shows only the beginning of a statement in
+/// `pg_stat_activity` and in its log.
+const fn without_header(text: &str) -> &str {
+    let bytes = text.as_bytes();
+    let mut begin = 0;
+    while begin + 1 < bytes.len() && bytes[begin] == b'-' && bytes[begin + 1] == b'-' {
+        while begin < bytes.len() && bytes[begin] != b'\n' {
+            begin += 1;
+        }
+        begin += 1;
+    }
+    text.split_at(begin).1
 }
 
 statements! {
@@ -386,3 +400,17 @@ pub(crate) const READ_STATEMENTS: &[Sql] = &[
     Sql::WaitingWork,
     Sql::LoadChunks,
 ];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn statements_begin_without_comments() {
+        for sql in Sql::ALL {
+            let text = sql.text();
+            assert!(!text.is_empty() && !text.starts_with("--"), "{sql:?}: {text}");
+        }
+        assert!(Sql::Fence.text().starts_with("WITH here AS (\n    UPDATE lanes SET last_number"));
+    }
+}
