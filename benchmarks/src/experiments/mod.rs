@@ -1,11 +1,12 @@
 //! The experiments: one file per subcommand of `stepfast bench`.
 //!
 //! [`workflows`](workflows::run), [`steps`](workflows::run), [`sizes`], [`payload`], [`memory`], [`history`], [`queue`],
-//! [`rate`] and [`backlog`] drive an engine. [`flush`] and [`writes`] measure the limits of the device and the database
+//! [`rate`], [`backlog`] and [`graphs`] drive an engine. [`flush`] and [`writes`] measure the limits of the device and the database
 //! without an engine. [`idle`] and [`takeover`] start [workers](crate::worker) as separate processes.
 
 pub mod backlog;
 pub mod flush;
+pub mod graphs;
 pub mod history;
 pub mod idle;
 pub mod memory;

@@ -109,6 +109,9 @@ pub struct Row {
     pub seconds: f64,
     /// The number of operations completed per second.
     pub per_second: f64,
+    /// The number of tasks completed per second, if the operations are graphs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tasks_per_second: Option<f64>,
     /// The median latency in milliseconds.
     pub p50_ms: f64,
     /// The 99th percentile of the latency in milliseconds.

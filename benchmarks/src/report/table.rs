@@ -61,6 +61,43 @@ pub fn row_table(rows: &[Row]) -> Table {
     table
 }
 
+/// Returns a table of a sweep over concurrency. The speedup and the efficiency are relative to the first row: the
+/// efficiency is 100 % if the throughput grows like the concurrency.
+pub fn sweep_table(rows: &[Row]) -> Table {
+    let mut table = new_table([
+        "workers",
+        "time s",
+        "throughput/s",
+        "speedup",
+        "efficiency %",
+        "tasks/s",
+        "p50 ms",
+        "p99 ms",
+        "failed",
+        "flushes",
+        "writes/flush",
+    ]);
+    let first = rows.first().map_or((0.0, 1.0), |row| (row.per_second, row.concurrency.unwrap_or(1) as f64));
+    for row in rows {
+        let speedup = row.per_second / first.0.max(1e-9);
+        let workers = row.concurrency.unwrap_or(1) as f64;
+        table.add_row([
+            row.concurrency.map_or(String::new(), |n| n.to_string()),
+            format!("{:.3}", row.seconds),
+            format!("{:.0}", row.per_second),
+            format!("{speedup:.2}"),
+            format!("{:.1}", speedup * first.1 * 100.0 / workers),
+            format!("{:.0}", row.tasks_per_second.unwrap_or_default()),
+            format!("{:.3}", row.p50_ms),
+            format!("{:.3}", row.p99_ms),
+            row.failed.to_string(),
+            row.flushes.to_string(),
+            format!("{:.1}", row.writes_per_flush),
+        ]);
+    }
+    table
+}
+
 /// Returns a table with a line for each row, with only the columns for times.
 pub fn time_table(rows: &[Row]) -> Table {
     let has_late = rows.iter().any(|row| row.late.is_some());

@@ -218,7 +218,8 @@ class Client:
 
         Raises:
             Exception: The exception of the first handle, in the order of `handles`, whose execution failed,
-                was cancelled or is parked. It is raised after the ends of all executions. See `Handle.result`.
+                was cancelled or is parked. It is raised after the ends of all executions. See
+                `Handle.result`.
         """
         return self._open_engine.results(handles, return_exceptions).wait()
 

@@ -76,7 +76,9 @@ class ProcessStep(Step[P, R]):
         if branch is None:
             return asyncio.to_thread(self.function, *args, **kwargs)
         if not branch.is_on_loop:
-            raise InvalidArgument(f"step {self.name!r} is called from a sync workflow: call it without in_process")
+            raise InvalidArgument(
+                f"step {self.name!r} is called from a sync workflow: call it without in_process"
+            )
         call = branch.step(self.settings, recorded, kwargs, len(args) - len(recorded))
         return await_process_step(call, branch, self, args, kwargs)
 

@@ -50,8 +50,8 @@ def name_of(cls: type) -> str:
             reason += f": the file was loaded twice, as {cls.__module__} and as {found.__module__}"
     raise NotRecordable(
         reason,
-        "give the class its own name at the top level of a module that is imported once, or register it with a "
-        "name (stepfast.values.register)",
+        "give the class its own name at the top level of a module that is imported once, or register it "
+        "with a name (stepfast.values.register)",
     )
 
 

@@ -157,12 +157,16 @@ class Step(CoroutineFunction, Generic[P, R]):
         self, recorded: tuple[Any, ...], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Coroutine[object, None, R]:
         if self.is_async:
-            raise InvalidArgument(f"step {self.name!r} is async: call it without in_thread, and await the call")
+            raise InvalidArgument(
+                f"step {self.name!r} is async: call it without in_thread, and await the call"
+            )
         branch = current_branch()
         if branch is None:
             return asyncio.to_thread(self.function, *args, **kwargs)
         if not branch.is_on_loop:
-            raise InvalidArgument(f"step {self.name!r} is called from a sync workflow: call it without in_thread")
+            raise InvalidArgument(
+                f"step {self.name!r} is called from a sync workflow: call it without in_thread"
+            )
         return cast(
             "Coroutine[object, None, R]", branch.awaitable_step(self.settings, recorded, args, kwargs)
         )

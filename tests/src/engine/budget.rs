@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use stepfast_core::graph::{Graph, TaskRef};
 use stepfast_core::store::counters::{CounterSnapshot, Table};
 use stepfast_core::{Context, Engine, Failure, Workflow};
 
@@ -21,6 +22,7 @@ super::cases![
     large_value_costs_a_row_per_chunk,
     hundred_concurrent_runs_share_flushes,
     writes_held_behind_a_start_cost_two_flushes,
+    graph_costs_a_row_per_task_and_a_flush_per_level,
 ];
 
 /// Waits until no execution runs: a caller may see an end in the database before the counters contain its flush.
@@ -285,5 +287,27 @@ async fn writes_held_behind_a_start_cost_two_flushes(fixture: &dyn StoreFixture)
         (2, 2, 2),
         "the Start alone, then its checkpoint and its end"
     );
+    shut_down(engine).await;
+}
+
+async fn graph_costs_a_row_per_task_and_a_flush_per_level(fixture: &dyn StoreFixture) {
+    // three levels of four tasks, each of which depends on all tasks of the level before
+    let mut graph = Graph::<()>::new("levels");
+    let mut level: Vec<TaskRef<u32>> = Vec::new();
+    for depth in 0..3 {
+        level = (0..4)
+            .map(|n| {
+                let task = graph.task(format!("t{depth}.{n}"));
+                task.run(level.clone(), async |values: Vec<u32>| {
+                    Ok::<_, Failure>(1 + values.iter().sum::<u32>())
+                })
+            })
+            .collect();
+    }
+    let graph = graph.build(level).unwrap();
+    let (engine, _) = open_engine(fixture, |b| b.register(&graph)).await;
+    let rows = [(Table::Executions, (1, 1, 0)), (Table::Checkpoints, (12, 0, 0))];
+    let run = async || assert_eq!(engine.run(&graph, ()).await.unwrap(), [21; 4]);
+    assert_eq!(fewest_flushes(&engine, &rows, 4, run).await, 4);
     shut_down(engine).await;
 }

@@ -31,6 +31,7 @@ mod crash_loop;
 mod drain;
 mod fault;
 mod fence;
+mod graph;
 mod hostile;
 mod identified_child;
 mod limit;
@@ -69,6 +70,7 @@ nouns![
     child,
     client,
     drain,
+    graph,
     hostile,
     identified_child,
     crash_loop,

@@ -221,7 +221,7 @@ fn value_of(task: usize, values: &[Option<u64>]) -> u64 {
 fn assert_ended(graph: &RandomGraph, outcome: &Result<Output, Error>, record: &Record) {
     let ends = graph.evaluate();
     let is_unhandled = |n: &usize| ends[*n] == End::Failed && !graph.tasks[*n].may_fail;
-    if let Some(_) = (0..ends.len()).find(is_unhandled) {
+    if (0..ends.len()).any(|n| is_unhandled(&n)) {
         let Err(Error::Failed(failure)) = outcome else { panic!("{outcome:?}, not failed") };
         let mut unhandled = (0..ends.len()).filter(is_unhandled);
         let names_one = unhandled

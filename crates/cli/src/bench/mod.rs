@@ -1,6 +1,7 @@
 //! `stepfast bench`: runs an experiment, prints a table, writes the JSON.
 
 mod backlog;
+mod graphs;
 mod history;
 mod idle;
 mod memory;
@@ -17,6 +18,7 @@ use anyhow::Context;
 use clap::{Args, Subcommand, ValueEnum};
 use indicatif::{ProgressBar, ProgressStyle};
 use stepfast_benchmarks::experiments::flush;
+use stepfast_benchmarks::experiments::graphs::Shape;
 use stepfast_benchmarks::report::Machine;
 use stepfast_benchmarks::report::table;
 use stepfast_benchmarks::target::TargetLocation;
@@ -51,6 +53,12 @@ pub(crate) enum BenchCommand {
     Rate(rate::RateArgs),
     /// Time for which executions of a killed worker do not progress.
     Takeover(takeover::TakeoverArgs),
+    /// Graphs of one task, which returns a greeting.
+    Simple(graphs::GraphBenchArgs),
+    /// Graphs of five tasks: three that run at once, between one that prepares and one that combines.
+    Parallel(graphs::GraphBenchArgs),
+    /// Graphs of three tasks in a row.
+    Pipeline(graphs::GraphBenchArgs),
     #[command(hide = true)]
     Worker(takeover::WorkerProcessArgs),
 }
@@ -70,6 +78,9 @@ impl BenchCommand {
             BenchCommand::Backlog(backlog) => backlog.run().await,
             BenchCommand::Rate(rate) => rate.run().await,
             BenchCommand::Takeover(takeover) => takeover.run().await,
+            BenchCommand::Simple(graph) => graph.run(Shape::Simple).await,
+            BenchCommand::Parallel(graph) => graph.run(Shape::Parallel).await,
+            BenchCommand::Pipeline(graph) => graph.run(Shape::Pipeline).await,
             BenchCommand::Worker(worker) => worker.run().await,
         }
     }

@@ -80,10 +80,7 @@ pub trait Arguments {
 
     /// Decodes the values from `payloads`, of which it takes as many as it has sources.
     #[doc(hidden)]
-    fn decode<'p>(
-        &self,
-        payloads: &mut dyn Iterator<Item = Option<&'p Payload>>,
-    ) -> Result<Self::Values, Error>;
+    fn decode(&self, payloads: &mut dyn Iterator<Item = Option<&Payload>>) -> Result<Self::Values, Error>;
 }
 
 impl<T: DeserializeOwned + Send + 'static> Arguments for TaskRef<T> {
@@ -93,7 +90,7 @@ impl<T: DeserializeOwned + Send + 'static> Arguments for TaskRef<T> {
         sources.push(ArgumentSource::Task { name: self.name.clone(), is_optional: false });
     }
 
-    fn decode<'p>(&self, payloads: &mut dyn Iterator<Item = Option<&'p Payload>>) -> Result<T, Error> {
+    fn decode(&self, payloads: &mut dyn Iterator<Item = Option<&Payload>>) -> Result<T, Error> {
         let Some(Some(payload)) = payloads.next() else { return Err(missing_value(&self.name)) };
         payload.decode().map_err(|error| error.with_value(|| format!("the value of task {:?}", &*self.name)))
     }
@@ -106,10 +103,7 @@ impl<T: DeserializeOwned + Send + 'static> Arguments for OptionalTaskRef<T> {
         sources.push(ArgumentSource::Task { name: self.0.name.clone(), is_optional: true });
     }
 
-    fn decode<'p>(
-        &self,
-        payloads: &mut dyn Iterator<Item = Option<&'p Payload>>,
-    ) -> Result<Option<T>, Error> {
+    fn decode(&self, payloads: &mut dyn Iterator<Item = Option<&Payload>>) -> Result<Option<T>, Error> {
         let Some(Some(payload)) = payloads.next() else { return Ok(None) };
         let value = payload.decode();
         value.map(Some).map_err(|error| error.with_value(|| format!("the value of task {:?}", &*self.0.name)))
@@ -123,23 +117,22 @@ impl<I: DeserializeOwned + Send + 'static> Arguments for GraphInput<I> {
         sources.push(ArgumentSource::Input);
     }
 
-    fn decode<'p>(&self, payloads: &mut dyn Iterator<Item = Option<&'p Payload>>) -> Result<I, Error> {
+    fn decode(&self, payloads: &mut dyn Iterator<Item = Option<&Payload>>) -> Result<I, Error> {
         let Some(Some(payload)) = payloads.next() else { return Err(missing_value("input")) };
         payload.decode().map_err(|error| error.with_value(|| "the input of the graph".to_owned()))
     }
 }
 
-impl<A: Arguments> Arguments for Vec<A> {
-    type Values = Vec<A::Values>;
+impl<Each: Arguments> Arguments for Vec<Each> {
+    type Values = Vec<Each::Values>;
 
     fn collect_sources(&self, sources: &mut Vec<ArgumentSource>) {
-        self.iter().for_each(|argument| argument.collect_sources(sources));
+        for argument in self {
+            argument.collect_sources(sources);
+        }
     }
 
-    fn decode<'p>(
-        &self,
-        payloads: &mut dyn Iterator<Item = Option<&'p Payload>>,
-    ) -> Result<Self::Values, Error> {
+    fn decode(&self, payloads: &mut dyn Iterator<Item = Option<&Payload>>) -> Result<Self::Values, Error> {
         self.iter().map(|argument| argument.decode(payloads)).collect()
     }
 }
@@ -157,9 +150,9 @@ macro_rules! tuple_arguments {
             }
 
             #[allow(non_snake_case, unused_variables, clippy::unused_unit)]
-            fn decode<'p>(
+            fn decode(
                 &self,
-                payloads: &mut dyn Iterator<Item = Option<&'p Payload>>,
+                payloads: &mut dyn Iterator<Item = Option<&Payload>>,
             ) -> Result<Self::Values, Error> {
                 let ($($argument,)*) = self;
                 Ok(($($argument.decode(payloads)?,)*))

@@ -15,7 +15,7 @@ use crate::graph::runner::run_graph;
 use crate::graph::shape::{GraphShape, TaskDeclaration};
 use crate::name::Name;
 use crate::payload::Payload;
-use crate::runtime::definition::BodyFuture;
+use crate::runtime::definition::{BodyFuture, CodeLocation};
 use crate::runtime::run::Run;
 use crate::workflow::Workflow;
 use crate::workflow::retry::{RetryPolicy, StepOptions};
@@ -79,8 +79,9 @@ where
 
     /// Returns the structure of the graph. Fails like [`build`](Self::build).
     pub fn shape(&self) -> Result<GraphShape, Error> {
-        let shape =
-            GraphShape::new(&self.name, self.tasks.iter().map(|task| task.declaration.clone()).collect())?;
+        let declarations: Vec<TaskDeclaration> =
+            self.tasks.iter().map(|task| task.declaration.clone()).collect();
+        let shape = GraphShape::new(&self.name, &declarations)?;
         for task in &self.tasks {
             check_arguments(&self.name, task)?;
         }
@@ -131,7 +132,7 @@ where
         let body = move |run: Arc<Run>, input: &Payload| -> Result<BodyFuture, Failure> {
             Ok(Box::pin(run_graph(run, code.clone(), input.clone())))
         };
-        Ok(Workflow::from_body(&self.name, Box::new(body)))
+        Ok(Workflow::from_body(&self.name, CodeLocation::Graph, Box::new(body)))
     }
 }
 

@@ -65,7 +65,7 @@ impl GraphShape {
     ///
     /// Fails with [`Error::Invalid`] if a name is invalid or not unique, if a dependency or a task named by a rule does
     /// not exist, if tasks depend on each other in a cycle, or if a rule can never hold.
-    pub fn new(name: &str, declarations: Vec<TaskDeclaration>) -> Result<Self, Error> {
+    pub fn new(name: &str, declarations: &[TaskDeclaration]) -> Result<Self, Error> {
         check_name("graph name", name)?;
         let invalid =
             |reason: String| Error::Invalid { input: "graph", reason: format!("{name:?}: {reason}") };
@@ -80,8 +80,8 @@ impl GraphShape {
             }
         }
         let mut tasks = Vec::with_capacity(declarations.len());
-        for declaration in &declarations {
-            tasks.push(resolve(declaration, &declarations, &by_name).map_err(&invalid)?);
+        for declaration in declarations {
+            tasks.push(resolve(declaration, declarations, &by_name).map_err(&invalid)?);
         }
         assign_numbers(&mut tasks);
         let (dependents, dependent_ends) = invert(&tasks);

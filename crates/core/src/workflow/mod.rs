@@ -68,15 +68,15 @@ where
                 Payload::encode(&output).map_err(|error| error.to_failure())
             }))
         };
-        Self::from_body(name, Box::new(body))
+        Self::from_body(name, CodeLocation::Task, Box::new(body))
     }
 
     /// Returns the workflow `name` with a body whose types are erased.
-    pub(crate) fn from_body(name: &str, body: Box<Body>) -> Self {
+    pub(crate) fn from_body(name: &str, code: CodeLocation, body: Box<Body>) -> Self {
         let definition = Definition {
             name: name.into(),
             is_eager: true,
-            code: CodeLocation::Task,
+            code,
             time_limit_hint: "`cx.timeout`, or `cx.race`",
             body,
         };

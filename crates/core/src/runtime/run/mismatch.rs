@@ -50,6 +50,11 @@ pub(crate) fn describe_replaced_sleep(kind: CallKind, name: &str, path: &Path) -
     format!("at position {path} a sleep is pending, but the code calls {} {name:?}", kind.noun())
 }
 
+/// Describes a graph without a task whose outcome is recorded.
+pub(crate) fn describe_missing_task(next: &Checkpoint) -> String {
+    format!("task {:?} is recorded, but is not in the graph", &*next.name)
+}
+
 /// Describes code that returns while the record continues.
 pub(crate) fn describe_early_return(next: &Checkpoint) -> String {
     format!(

@@ -1,0 +1,45 @@
+//! `stepfast bench simple`, `stepfast bench parallel` and `stepfast bench pipeline`.
+
+use clap::Args;
+use stepfast_benchmarks::experiments::graphs::{self, GraphParameters, Shape};
+use stepfast_benchmarks::report::table;
+
+use super::{BenchArgs, Sdk, progress_bar};
+use crate::output;
+
+#[derive(Args)]
+pub(crate) struct GraphBenchArgs {
+    #[command(flatten)]
+    common: BenchArgs,
+    /// Executions in all, for each row.
+    #[arg(long, default_value_t = 150, value_parser = parse_positive)]
+    iterations: usize,
+    /// Executions that run at a time; separate several values by commas.
+    #[arg(long, value_delimiter = ',', default_value = "32", value_parser = parse_positive)]
+    concurrency: Vec<usize>,
+}
+
+impl GraphBenchArgs {
+    pub(super) async fn run(self, shape: Shape) -> anyhow::Result<()> {
+        let mut rows = Vec::new();
+        for &concurrency in &self.concurrency {
+            let bar = progress_bar(self.iterations as u64);
+            bar.set_message(format!("{} {concurrency} at a time", shape.as_str()));
+            let target = self.common.place().open_target().await?;
+            let parameters = GraphParameters { shape, iterations: self.iterations, concurrency };
+            let row = graphs::run(&target, parameters, &|done| bar.set_position(done)).await?;
+            bar.finish_and_clear();
+            output::print(&graphs::summary(&row, self.iterations));
+            rows.push(row);
+        }
+        let report = self.common.report(shape.as_str(), Sdk::Rust, rows, Vec::new()).await?;
+        self.common.output(&report, &table::sweep_table(&report.rows))
+    }
+}
+
+fn parse_positive(text: &str) -> Result<usize, String> {
+    match text.parse() {
+        Ok(number @ 1..) => Ok(number),
+        _ => Err("give a number of at least 1".to_owned()),
+    }
+}

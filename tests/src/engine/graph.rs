@@ -1,0 +1,287 @@
+//! Graphs: the order of their tasks, rules, failures, limits, and restarts with changed graphs.
+
+use std::time::Duration;
+
+use stepfast_core::graph::{Graph, Rule};
+use stepfast_core::store::{CheckpointKind, RequestResult};
+use stepfast_core::{Context, Engine, Error, Failure, RetryPolicy, Status, Workflow};
+
+use super::support::{BodyResult, Count, Latch, open_engine, record, shut_down};
+use crate::StoreFixture;
+
+super::cases![
+    tasks_receive_values_of_their_dependencies,
+    independent_tasks_run_concurrently,
+    concurrency_limit_is_kept,
+    failure_skips_dependents_and_names_the_task,
+    allowed_failure_is_compensated,
+    failed_attempts_are_retried,
+    cancel_ends_a_graph,
+    graph_is_a_child,
+    graph_with_new_tasks_continues,
+    graph_without_a_recorded_task_parks,
+    graph_with_changed_dependencies_parks,
+];
+
+/// Returns a task's body that increments `begun`, waits for `latch`, and returns `value`.
+fn waiting_body(
+    begun: &Count,
+    latch: &Latch,
+    value: i64,
+) -> impl Fn(()) -> BodyFuture + Send + Sync + 'static {
+    let (begun, latch) = (begun.clone(), latch.clone());
+    move |()| {
+        let (begun, latch) = (begun.clone(), latch.clone());
+        Box::pin(async move {
+            begun.increment();
+            latch.wait().await;
+            Ok(value)
+        })
+    }
+}
+
+type BodyFuture = futures_util::future::BoxFuture<'static, BodyResult<i64>>;
+
+async fn tasks_receive_values_of_their_dependencies(fixture: &dyn StoreFixture) {
+    let mut graph = Graph::<i64>::new("g");
+    let input = graph.input();
+    let double = graph.task("double").run(input, async |x: i64| BodyResult::Ok(x * 2));
+    let text =
+        graph.task("text").run((input, double.clone()), async |(x, y)| BodyResult::Ok(format!("{x} {y}")));
+    let last =
+        graph.task("last").run((double, text), async |(x, text)| BodyResult::Ok(format!("{x} {text}")));
+    let graph = graph.build(last).unwrap();
+    let (engine, _) = open_engine(fixture, |b| b.register(&graph)).await;
+    assert_eq!(engine.run(&graph, 4).workflow_id("x").await.unwrap(), "8 4 8");
+    let names: Vec<String> =
+        record(&engine, "x").await.checkpoints.iter().map(|checkpoint| checkpoint.name.to_string()).collect();
+    assert_eq!(names, ["double", "text", "last"]);
+    shut_down(engine).await;
+}
+
+async fn independent_tasks_run_concurrently(fixture: &dyn StoreFixture) {
+    let (begun, latch) = (Count::new(), Latch::new());
+    let mut graph = Graph::<()>::new("g");
+    let tasks: Vec<_> =
+        (0..10).map(|n| graph.task(format!("t{n}")).run((), waiting_body(&begun, &latch, n))).collect();
+    let sum = graph.task("sum").run(tasks, async |all: Vec<i64>| BodyResult::Ok(all.iter().sum::<i64>()));
+    let graph = graph.build(sum).unwrap();
+    let (engine, _) = open_engine(fixture, |b| b.register(&graph)).await;
+    let handle = engine.start(&graph, ()).await.unwrap();
+    begun.wait_for(10).await;
+    latch.open();
+    assert_eq!(handle.result().await.unwrap(), 45);
+    shut_down(engine).await;
+}
+
+async fn concurrency_limit_is_kept(fixture: &dyn StoreFixture) {
+    let (running, most) = (Count::new(), Count::new());
+    let mut graph = Graph::<()>::new("g");
+    graph.max_concurrency(3);
+    let tasks: Vec<_> = (0..20)
+        .map(|n| {
+            let (running, most) = (running.clone(), most.clone());
+            graph.task(format!("t{n}")).run((), move |()| {
+                let (running, most) = (running.clone(), most.clone());
+                async move {
+                    if running.increment() > most.get() {
+                        most.increment();
+                    }
+                    tokio::task::yield_now().await;
+                    running.decrement();
+                    BodyResult::Ok(n)
+                }
+            })
+        })
+        .collect();
+    let graph = graph.build(tasks).unwrap();
+    let (engine, _) = open_engine(fixture, |b| b.register(&graph)).await;
+    assert_eq!(engine.run(&graph, ()).await.unwrap(), (0..20).collect::<Vec<i64>>());
+    assert_eq!(most.get(), 3);
+    shut_down(engine).await;
+}
+
+async fn failure_skips_dependents_and_names_the_task(fixture: &dyn StoreFixture) {
+    let bodies = Count::new();
+    let mut graph = Graph::<()>::new("etl");
+    let extract = graph.task("extract").run((), async |()| BodyResult::<i64>::Err(Failure::new("no rows")));
+    let counted = bodies.clone();
+    let load = graph.task("load").run(extract, move |_| {
+        counted.increment();
+        std::future::ready(BodyResult::Ok(1))
+    });
+    let counted = bodies.clone();
+    let other = graph.task("other").run((), move |()| {
+        counted.increment();
+        std::future::ready(BodyResult::Ok(2))
+    });
+    let graph = graph.build((load, other)).unwrap();
+    let (engine, _) = open_engine(fixture, |b| b.register(&graph)).await;
+    let error = engine.run(&graph, ()).workflow_id("x").await.unwrap_err();
+    let Error::Failed(failure) = &error else { panic!("{error}") };
+    assert_eq!(failure.message, "task \"extract\" of graph \"etl\" failed: no rows");
+    assert_eq!(bodies.get(), 1, "the independent task runs, and the dependent does not");
+    assert_eq!(record(&engine, "x").await.checkpoints.len(), 2);
+    // a resume keeps what has succeeded, and repeats the failed task
+    assert_eq!(engine.resume("x").await.unwrap(), RequestResult::Done);
+    let again = engine.get::<(i64, i64)>("x").await.unwrap().result().await.unwrap_err();
+    assert!(matches!(again, Error::Failed(_)), "{again}");
+    assert_eq!(bodies.get(), 1);
+    shut_down(engine).await;
+}
+
+async fn allowed_failure_is_compensated(fixture: &dyn StoreFixture) {
+    let mut graph = Graph::<bool>::new("order");
+    let fails = graph.input();
+    let charge = graph.task("charge").run((), async |()| BodyResult::Ok(10));
+    let ship = graph.task("ship").may_fail().run((fails, charge.clone()), async |(fails, _)| {
+        if fails { Err(Failure::new("out of stock")) } else { Ok("shipped".to_owned()) }
+    });
+    let refund = graph
+        .task("refund")
+        .when(Rule::failed("ship") & Rule::succeeded("charge"))
+        .run(charge, async |amount: i64| BodyResult::Ok(amount));
+    let graph = graph.build((ship.optional(), refund.optional())).unwrap();
+    let (engine, _) = open_engine(fixture, |b| b.register(&graph)).await;
+    assert_eq!(engine.run(&graph, false).await.unwrap(), (Some("shipped".to_owned()), None));
+    assert_eq!(engine.run(&graph, true).await.unwrap(), (None, Some(10)));
+    shut_down(engine).await;
+}
+
+async fn failed_attempts_are_retried(fixture: &dyn StoreFixture) {
+    let attempts = Count::new();
+    let counted = attempts.clone();
+    let policy = RetryPolicy { retries: 2, backoff: Duration::ZERO, ..RetryPolicy::default() };
+    let mut graph = Graph::<()>::new("g");
+    let task = graph.task("flaky").retry(policy).run((), move |()| {
+        let attempt = counted.increment();
+        async move { if attempt < 3 { Err(Failure::new("again")) } else { Ok(attempt) } }
+    });
+    let graph = graph.build(task).unwrap();
+    let (engine, _) = open_engine(fixture, |b| b.register(&graph)).await;
+    assert_eq!(engine.run(&graph, ()).workflow_id("x").await.unwrap(), 3);
+    assert_eq!(record(&engine, "x").await.attempts.len(), 2);
+    shut_down(engine).await;
+}
+
+async fn cancel_ends_a_graph(fixture: &dyn StoreFixture) {
+    let (begun, latch) = (Count::new(), Latch::new());
+    let mut graph = Graph::<()>::new("g");
+    let first = graph.task("first").run((), waiting_body(&begun, &latch, 1));
+    let counted = begun.clone();
+    let second = graph.task("second").run(first, move |x: i64| {
+        counted.increment();
+        std::future::ready(BodyResult::Ok(x))
+    });
+    let graph = graph.build(second).unwrap();
+    let (engine, _) = open_engine(fixture, |b| b.register(&graph)).await;
+    let handle = engine.start(&graph, ()).await.unwrap();
+    begun.wait_for(1).await;
+    handle.cancel().await.unwrap();
+    assert!(matches!(handle.result().await.unwrap_err(), Error::Cancelled(_)));
+    latch.open();
+    assert_eq!((begun.get(), handle.status().await.unwrap()), (1, Status::Cancelled));
+    shut_down(engine).await;
+}
+
+async fn graph_is_a_child(fixture: &dyn StoreFixture) {
+    let mut graph = Graph::<i64>::new("inner");
+    let input = graph.input();
+    let double = graph.task("double").run(input, async |x: i64| BodyResult::Ok(x * 2));
+    let inner = graph.build(double).unwrap();
+    let outer = {
+        let inner = inner.clone();
+        Workflow::new("outer", move |mut cx: Context, x: i64| {
+            let inner = inner.clone();
+            async move { BodyResult::Ok(cx.child(&inner, x).await? + 1) }
+        })
+    };
+    let (engine, _) = open_engine(fixture, |b| b.register(&inner).register(&outer)).await;
+    assert_eq!(engine.run(&outer, 20).await.unwrap(), 41);
+    shut_down(engine).await;
+}
+
+/// The variants of a graph that is changed while an execution is in flight.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Variant {
+    Original,
+    /// Four more tasks without dependencies, declared first.
+    NewTasks,
+    /// The task `first` is missing.
+    WithoutFirst,
+    /// The task `second` depends on `first`.
+    OtherDependency,
+}
+
+/// Returns a graph of `first`, `second` and `last`, of which two run at a time. `last` waits for the latch.
+fn changing_graph(variant: Variant, begun: &Count, latch: &Latch) -> Workflow<(), i64> {
+    let mut graph = Graph::<()>::new("g");
+    graph.max_concurrency(2);
+    if variant == Variant::NewTasks {
+        for n in 0..4 {
+            graph.task(format!("new {n}")).run((), move |()| std::future::ready(BodyResult::Ok(n)));
+        }
+    }
+    let other = graph.task("other").run((), async |()| BodyResult::Ok(5));
+    let first = (variant != Variant::WithoutFirst)
+        .then(|| graph.task("first").after(&other).run((), async |()| BodyResult::Ok(10)));
+    let second = graph.task("second").after(&other);
+    let second = match (&first, variant) {
+        (Some(first), Variant::OtherDependency) => second.after(first),
+        _ => second,
+    };
+    let second = second.run((), async |()| BodyResult::Ok(20));
+    let last = graph.task("last").after(&second);
+    let last = if let Some(first) = &first { last.after(first) } else { last };
+    let last = last.run((), waiting_body(begun, latch, 1));
+    graph.build(last).unwrap()
+}
+
+/// Starts the original as `x`, and stops it when `first` and `second` are recorded. Opens an engine with the variant.
+async fn open_with_changed_graph(fixture: &dyn StoreFixture, variant: Variant) -> Engine {
+    let (begun, latch) = (Count::new(), Latch::new());
+    let original = changing_graph(Variant::Original, &begun, &latch);
+    let (one, _) = open_engine(fixture, |b| b.register(&original)).await;
+    one.start(&original, ()).workflow_id("x").await.unwrap();
+    begun.wait_for(1).await;
+    shut_down(one).await;
+    latch.open();
+    let changed = changing_graph(variant, &begun, &latch);
+    open_engine(fixture, |b| b.register(&changed)).await.0
+}
+
+async fn graph_with_new_tasks_continues(fixture: &dyn StoreFixture) {
+    let two = open_with_changed_graph(fixture, Variant::NewTasks).await;
+    assert_eq!(two.get::<i64>("x").await.unwrap().result().await.unwrap(), 1);
+    let record = record(&two, "x").await;
+    let mut names: Vec<&str> = record.checkpoints.iter().map(|checkpoint| &*checkpoint.name).collect();
+    names.sort_unstable();
+    assert_eq!(names, ["first", "last", "new 0", "new 1", "new 2", "new 3", "other", "second"]);
+    assert!(record.checkpoints.iter().all(|checkpoint| checkpoint.kind == CheckpointKind::Step));
+    shut_down(two).await;
+}
+
+async fn assert_parks(fixture: &dyn StoreFixture, variant: Variant, reason: &str) {
+    let two = open_with_changed_graph(fixture, variant).await;
+    let error = two.get::<i64>("x").await.unwrap().result().await.unwrap_err();
+    let Error::Parked { failure, .. } = &error else { panic!("{error}") };
+    assert!(failure.message.contains(reason), "{failure}");
+    // the original continues
+    shut_down(two).await;
+    let (begun, latch) = (Count::new(), Latch::new());
+    latch.open();
+    let original = changing_graph(Variant::Original, &begun, &latch);
+    let (three, _) = open_engine(fixture, |b| b.register(&original)).await;
+    three.resume("x").await.unwrap();
+    assert_eq!(three.get::<i64>("x").await.unwrap().result().await.unwrap(), 1);
+    shut_down(three).await;
+}
+
+async fn graph_without_a_recorded_task_parks(fixture: &dyn StoreFixture) {
+    assert_parks(fixture, Variant::WithoutFirst, "task \"first\" is recorded, but is not in the graph").await;
+}
+
+async fn graph_with_changed_dependencies_parks(fixture: &dyn StoreFixture) {
+    let reason = "task \"second\" was recorded with other dependencies";
+    assert_parks(fixture, Variant::OtherDependency, reason).await;
+}
