@@ -32,6 +32,8 @@ mod _native {
     #[pymodule_export]
     use crate::bridge::fork_hooks::{after_fork_in_child, after_fork_in_parent, before_fork};
     #[pymodule_export]
+    use crate::bridge::graph::{GraphProgress, GraphShape, Rule};
+    #[pymodule_export]
     use crate::bridge::handle::Handle;
     #[pymodule_export]
     use crate::bridge::port::Port;

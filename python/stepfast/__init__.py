@@ -12,6 +12,8 @@ from stepfast._engine.handle import AsyncHandle, Handle
 from stepfast._engine.records import Attempt, Checkpoint, Execution, Record
 from stepfast._engine.status import Status, StatusText
 from stepfast._engine.workers import Unclaimable, Worker, WorkerOverview
+from stepfast._graph.graph import Graph
+from stepfast._graph.task import Task
 from stepfast._native import __version__ as __version__
 from stepfast._options.queue import Queue, QueueInfo, Rate
 from stepfast._options.start_options import OnDuplicate, OnFull, StartOptions
@@ -82,6 +84,7 @@ __all__ = [
     "Error",
     "Execution",
     "Filter",
+    "Graph",
     "Handle",
     "Instance",
     "InvalidArgument",
@@ -111,6 +114,7 @@ __all__ = [
     "StepfastWarning",
     "StoreCorrupt",
     "StoreUnavailable",
+    "Task",
     "Unavailable",
     "Unclaimable",
     "Worker",

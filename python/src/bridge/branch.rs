@@ -11,6 +11,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
 use stepfast::Key;
 use stepfast::clock::Timestamp;
+use stepfast::graph::TaskPlace;
 use stepfast::guest::{self, RunControl};
 
 use crate::bridge::call::Call;
@@ -97,6 +98,14 @@ impl Branch {
     /// Returns the control of the execution, which reports whether the code has to unwind.
     pub(crate) fn control(&self) -> &RunControl {
         &self.control
+    }
+
+    /// Whether a replay delivers the outcome of the task at this place.
+    pub(crate) fn has_recorded_task(&self, place: TaskPlace) -> bool {
+        self.process.is_current()
+            && self
+                .guest_branch
+                .with(|branch| branch.as_ref().is_some_and(|branch| branch.has_recorded_task(place)))
     }
 
     /// Returns the port of the loop on which the code runs.
@@ -391,6 +400,12 @@ impl Branch {
         kwargs: &Bound<'_, PyDict>,
         bound: usize,
     ) -> PyResult<Call> {
+        if let Some(place) = settings.task_place() {
+            let step = self
+                .make_call(py, |branch| branch.task(place, &settings.name, settings.options.map(Box::new)))?;
+            let call = Call::step(self.bound_port(py), self.control.clone(), place.path(), step);
+            return Ok(self.attach_run_call(py, call));
+        }
         // arguments that cannot be encoded have no fingerprint: the body may take any value
         let fingerprint = match settings.signature(py) {
             Some(signature) => signature.fingerprint(args, kwargs, bound),

@@ -11,6 +11,7 @@ mod code_future;
 mod coroutine;
 pub(crate) mod engine;
 pub(crate) mod fork_hooks;
+pub(crate) mod graph;
 pub(crate) mod handle;
 mod inline;
 mod mailbox;

@@ -1,9 +1,11 @@
 //! [`StepSettings`]: the settings that all calls of a step share.
 
+use std::sync::OnceLock;
 use std::time::Duration;
 
 use pyo3::prelude::*;
 use pyo3::types::PyString;
+use stepfast::graph::TaskPlace;
 use stepfast::{Name, RetryPolicy, StepOptions};
 
 use crate::convert::signature::Signature;
@@ -23,11 +25,22 @@ pub(crate) struct StepSettings {
     shown_name: Py<PyString>,
     /// The parameters of the step's function, if they are known.
     signature: Option<Py<Signature>>,
+    /// The place in the record of a step that is a task of a graph; empty for other steps.
+    task_place: OnceLock<TaskPlace>,
 }
 
 impl StepSettings {
     pub(crate) fn name(&self) -> String {
         self.name.to_string()
+    }
+
+    /// Makes the step a task of a graph. Only the first call has an effect.
+    pub(crate) fn bind_task(&self, place: TaskPlace) {
+        let _ = self.task_place.set(place);
+    }
+
+    pub(crate) fn task_place(&self) -> Option<TaskPlace> {
+        self.task_place.get().copied()
     }
 
     pub(crate) fn shown_name<'py>(&self, py: Python<'py>) -> &Bound<'py, PyString> {
@@ -78,6 +91,7 @@ impl StepSettings {
             retry_if,
             shown_name: name.clone().unbind(),
             signature,
+            task_place: OnceLock::new(),
         })
     }
 

@@ -36,6 +36,12 @@ def warn_caller(text: str) -> None:
     )
 
 
+def caller_module() -> str:
+    """Returns the name of the module of the program that calls the package."""
+    frame = calling_frame_outside(_PACKAGE)
+    return "__main__" if frame is None else str(frame.f_globals.get("__name__", "__main__"))
+
+
 def warn_of_function(text: str, function: Any) -> None:
     """Warns at the definition of a function. If the program turns warnings into errors, the text is logged
     instead, because no code of the program could handle the error.
@@ -74,4 +80,4 @@ def warn_of_blocked_loop() -> None:
         _log.warning("%s", text, stack_info=True)
 
 
-__all__ = ["warn_caller", "warn_of_blocked_loop", "warn_of_function"]
+__all__ = ["caller_module", "warn_caller", "warn_of_blocked_loop", "warn_of_function"]

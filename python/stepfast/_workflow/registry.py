@@ -25,8 +25,15 @@ DISTINCT_NAMES_ADVICE: Final = (
 
 
 def registered_workflows() -> list[Workflow[..., Any]]:
-    """Returns all workflows that the program has defined, sorted by name."""
-    return [_registered[name] for name in sorted(_registered)]
+    """Returns all workflows that the program has defined, sorted by name.
+
+    Raises:
+        InvalidArgument: A graph is invalid.
+    """
+    workflows = [_registered[name] for name in sorted(_registered)]
+    for workflow in workflows:
+        workflow.prepare()
+    return workflows
 
 
 def registered_workflow(name: str) -> Workflow[..., Any] | None:

@@ -33,6 +33,7 @@
 mod arguments;
 mod builder;
 mod code;
+mod place;
 mod progress;
 mod rule;
 mod runner;
@@ -41,6 +42,9 @@ mod state;
 
 pub use arguments::{ArgumentSource, Arguments, GraphInput, OptionalTaskRef, TaskRef};
 pub use builder::{Graph, TaskBuilder};
+pub use place::TaskPlace;
+pub(crate) use place::begin_task_call;
+pub use progress::GraphProgress;
 pub use rule::Rule;
 pub use shape::{GraphShape, TaskDeclaration, TaskShape};
 pub use state::TaskState;

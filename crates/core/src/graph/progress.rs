@@ -1,4 +1,4 @@
-//! [`Progress`]: which tasks of a graph have ended, and which may begin.
+//! [`GraphProgress`]: which tasks of a graph have ended, and which may begin.
 
 use std::collections::VecDeque;
 
@@ -7,67 +7,76 @@ use crate::graph::state::TaskState;
 
 /// The states of a graph's tasks in one execution. Each task counts its dependencies that have not ended, so the end of
 /// a task costs no more than the number of its dependents.
-pub(super) struct Progress {
+pub struct GraphProgress {
     states: Vec<TaskState>,
     /// Number of dependencies of each task that have not ended.
     unmet: Vec<usize>,
-    /// Tasks that may begin, in the order in which they became ready.
+    /// Tasks that became ready since the last call of [`begin_next`](Self::begin_next).
     ready: VecDeque<usize>,
-    /// Ready tasks without a recorded outcome, during a replay.
-    deferred: VecDeque<usize>,
+    /// Ready tasks without a recorded outcome, which begin when the limit allows.
+    waiting: VecDeque<usize>,
+    max_concurrency: usize,
+    /// Number of running tasks that count towards the limit.
+    counted: usize,
+    /// Whether each task counts towards the limit while it runs.
+    is_counted: Vec<bool>,
 }
 
-impl Progress {
-    pub(super) fn new(shape: &GraphShape) -> Self {
+impl GraphProgress {
+    /// Returns the progress of an execution in which no task has begun. At most `max_concurrency` tasks run at a time,
+    /// and at least one.
+    pub fn new(shape: &GraphShape, max_concurrency: usize) -> Self {
         let unmet: Vec<usize> = shape.tasks().iter().map(|task| task.dependencies.len()).collect();
         let ready = (0..unmet.len()).filter(|&task| unmet[task] == 0).collect();
-        Self { states: vec![TaskState::Pending; unmet.len()], unmet, ready, deferred: VecDeque::new() }
+        Self {
+            states: vec![TaskState::Pending; unmet.len()],
+            is_counted: vec![false; unmet.len()],
+            unmet,
+            ready,
+            waiting: VecDeque::new(),
+            max_concurrency: max_concurrency.max(1),
+            counted: 0,
+        }
     }
 
-    /// Takes the first ready task, and notes that it has begun.
-    pub(super) fn begin_next(&mut self) -> Option<usize> {
-        let task = self.ready.pop_front()?;
-        self.states[task] = TaskState::Running;
-        Some(task)
+    /// Returns the state of a task.
+    pub fn state(&self, task: usize) -> TaskState {
+        self.states[task]
     }
 
-    /// Takes the first ready task that may begin in a replay, and notes that it has begun. Ready tasks before it are
-    /// deferred until [`end_replay`](Self::end_replay).
-    pub(super) fn begin_next_recorded(&mut self, is_recorded: impl Fn(usize) -> bool) -> Option<usize> {
+    /// Takes the next task that may begin, and notes that it has begun. `is_recorded` returns whether a replay delivers
+    /// the outcome of a task: such a task does not count towards the limit, because its body does not run.
+    pub fn begin_next(&mut self, is_recorded: impl Fn(usize) -> bool) -> Option<usize> {
         while let Some(task) = self.ready.pop_front() {
             if is_recorded(task) {
                 self.states[task] = TaskState::Running;
                 return Some(task);
             }
-            self.deferred.push_back(task);
+            self.waiting.push_back(task);
         }
-        None
-    }
-
-    /// Makes the deferred tasks ready again.
-    pub(super) fn end_replay(&mut self) {
-        self.deferred.append(&mut self.ready);
-        std::mem::swap(&mut self.ready, &mut self.deferred);
-    }
-
-    /// Whether a task may begin now or at the end of the replay.
-    pub(super) fn has_ready(&self) -> bool {
-        !self.ready.is_empty() || !self.deferred.is_empty()
+        if self.counted == self.max_concurrency {
+            return None;
+        }
+        let task = self.waiting.pop_front()?;
+        self.counted += 1;
+        self.is_counted[task] = true;
+        self.states[task] = TaskState::Running;
+        Some(task)
     }
 
     /// Notes the end of a task. Its dependents become ready or are skipped if it was their last dependency to end.
-    /// Calls `on_end` with the task and with each task that is skipped.
-    pub(super) fn end(
+    /// Calls `on_skip` with each task that is skipped.
+    pub fn end(
         &mut self,
         shape: &GraphShape,
         task: usize,
-        state: TaskState,
-        mut on_end: impl FnMut(usize, TaskState),
+        has_succeeded: bool,
+        mut on_skip: impl FnMut(usize),
     ) {
-        let mut ended = VecDeque::from([(task, state)]);
-        while let Some((task, state)) = ended.pop_front() {
-            self.states[task] = state;
-            on_end(task, state);
+        self.counted -= usize::from(std::mem::take(&mut self.is_counted[task]));
+        self.states[task] = if has_succeeded { TaskState::Succeeded } else { TaskState::Failed };
+        let mut ended = VecDeque::from([task]);
+        while let Some(task) = ended.pop_front() {
             for &dependent in shape.dependents(task) {
                 self.unmet[dependent] -= 1;
                 if self.unmet[dependent] > 0 {
@@ -76,7 +85,9 @@ impl Progress {
                 if self.is_wanted(shape, dependent) {
                     self.ready.push_back(dependent);
                 } else {
-                    ended.push_back((dependent, TaskState::Skipped));
+                    self.states[dependent] = TaskState::Skipped;
+                    on_skip(dependent);
+                    ended.push_back(dependent);
                 }
             }
         }

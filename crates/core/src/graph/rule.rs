@@ -110,7 +110,7 @@ impl Rule {
     }
 
     /// Whether the rule can hold only if `task` has succeeded. May return false although it is so for complex rules.
-    pub(super) fn requires_success(&self, task: &str) -> bool {
+    pub fn requires_success(&self, task: &str) -> bool {
         match &self.0 {
             RuleNode::Every(Condition::Succeeded) => true,
             RuleNode::Task(Condition::Succeeded, named) => **named == *task,

@@ -1,94 +1,51 @@
 //! The code of a graph's workflow: begins each task when its dependencies have ended, and collects the outcomes.
 
-use std::future::poll_fn;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::Poll;
 
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 
 use crate::failure::Failure;
 use crate::graph::code::{GraphCode, Source};
-use crate::graph::progress::Progress;
-use crate::graph::state::TaskState;
-use crate::path::Path;
+use crate::graph::place::begin_task_call;
+use crate::graph::progress::GraphProgress;
 use crate::payload::Payload;
 use crate::runtime::run::Run;
-use crate::runtime::run::call::Call;
-use crate::runtime::run::replay::CallKind;
 use crate::workflow::branch::BranchGroup;
 use crate::workflow::step::run_step;
 
 /// A task that has begun. Resolves to the task's index and outcome.
 type RunningTask = Pin<Box<dyn Future<Output = (usize, Result<Payload, Failure>)> + Send>>;
 
-/// An event for which a graph waits.
-enum Event {
-    TaskEnded(usize, Result<Payload, Failure>),
-    /// The recorded outcomes are delivered, so tasks without a record may begin.
-    ReplayEnded,
-    /// No task runs and none may begin.
-    Finished,
-}
-
 /// Runs a graph to its output.
 ///
-/// Each task is a branch of the execution, with a step at a path of its own, which depends on the task's name only. In a
-/// replay the tasks with recorded outcomes begin first: the others would take their places if the graph has a limit.
+/// Each task is a branch of the execution, with a step at a path of its own, which depends on the task's name only.
 pub(super) async fn run_graph(
     run: Arc<Run>,
     code: Arc<GraphCode>,
     input: Payload,
 ) -> Result<Payload, Failure> {
     let group = BranchGroup::new(&run);
-    let mut progress = Progress::new(&code.shape);
+    let mut progress = GraphProgress::new(&code.shape, code.max_concurrency);
     let mut values = Values::new(&code, input);
     let mut failures: Vec<(usize, Failure)> = Vec::new();
     let mut running: FuturesUnordered<RunningTask> = FuturesUnordered::new();
-    let mut is_replaying = run.is_replaying();
     loop {
-        while let Some(task) = if is_replaying {
-            progress.begin_next_recorded(|task| run.has_recorded(&task_path(&code, task)))
-        } else if running.len() < code.max_concurrency {
-            progress.begin_next()
-        } else {
-            None
-        } {
+        let is_replaying = run.is_replaying();
+        let is_recorded = |task| is_replaying && run.has_recorded(&code.shape.place(task).path());
+        while let Some(task) = progress.begin_next(is_recorded) {
             group.begin();
             running.push(begin_task(&run, &code, task, values.take_arguments(&code, task)));
         }
-        let event = poll_fn(|cx| match running.poll_next_unpin(cx) {
-            Poll::Ready(Some((task, outcome))) => Poll::Ready(Event::TaskEnded(task, outcome)),
-            _ if is_replaying && !run.is_replaying() => Poll::Ready(Event::ReplayEnded),
-            Poll::Ready(None) if !progress.has_ready() => Poll::Ready(Event::Finished),
-            _ => Poll::Pending,
-        });
-        match event.await {
-            Event::TaskEnded(task, outcome) => {
-                group.end();
-                let state = match outcome {
-                    Ok(value) => {
-                        values.set(task, value);
-                        TaskState::Succeeded
-                    }
-                    Err(failure) => {
-                        failures.push((task, failure));
-                        TaskState::Failed
-                    }
-                };
-                progress.end(&code.shape, task, state, |task, state| {
-                    if state == TaskState::Skipped {
-                        values.skip_arguments(&code, task);
-                    }
-                });
-            }
-            Event::ReplayEnded => {
-                is_replaying = false;
-                progress.end_replay();
-            }
-            Event::Finished => break,
+        let Some((task, outcome)) = running.next().await else { break };
+        group.end();
+        let has_succeeded = outcome.is_ok();
+        match outcome {
+            Ok(value) => values.set(task, value),
+            Err(failure) => failures.push((task, failure)),
         }
+        progress.end(&code.shape, task, has_succeeded, |skipped| values.skip_arguments(&code, skipped));
     }
     drop(group);
     let unhandled = failures
@@ -101,20 +58,20 @@ pub(super) async fn run_graph(
     }
 }
 
-fn task_path(code: &GraphCode, task: usize) -> Path {
-    Path::root().child(code.shape.tasks()[task].number)
-}
-
 fn begin_task(
     run: &Arc<Run>,
     code: &Arc<GraphCode>,
     task: usize,
     arguments: Vec<Option<Payload>>,
 ) -> RunningTask {
-    let shape = &code.shape.tasks()[task];
-    let call = Call::begin(run, task_path(code, task), &shape.name, CallKind::Task, Some(shape.fingerprint));
+    let (place, name) = (code.shape.place(task), &code.shape.tasks()[task].name);
+    let call = begin_task_call(run, place, name, code.tasks[task].options.as_deref());
     let code = code.clone();
     Box::pin(async move {
+        let call = match call {
+            Ok(call) => call,
+            Err(failure) => return (task, Err(failure)),
+        };
         let options = code.tasks[task].options.clone();
         let outcome = run_step(call, || (code.tasks[task].body)(&arguments), options).await;
         (task, outcome)

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::error::Error;
+use crate::graph::place::TaskPlace;
 use crate::graph::rule::Rule;
 use crate::graph::state::TaskState;
 use crate::name::Name;
@@ -42,11 +43,7 @@ pub struct TaskShape {
     pub(super) rule: Rule,
     /// The length of the longest chain of dependencies.
     pub(super) level: usize,
-    /// The task's number in the paths of its checkpoints. Derived from the name, so that it is independent of other
-    /// tasks.
-    pub(super) number: u32,
-    /// The fingerprint of the dependencies' names and the rule.
-    pub(super) fingerprint: u64,
+    pub(super) place: TaskPlace,
 }
 
 /// A task as it is declared, before its dependencies are found.
@@ -183,6 +180,11 @@ impl GraphShape {
         &self.tasks
     }
 
+    /// Returns the place of a task in the records of its executions.
+    pub fn place(&self, task: usize) -> TaskPlace {
+        self.tasks[task].place
+    }
+
     pub(super) fn index_of(&self, task: &str) -> Option<usize> {
         self.by_name.get(task).copied()
     }
@@ -292,7 +294,8 @@ fn resolve(
         dependencies.iter().map(|&dependency| &*declarations[dependency].name).collect();
     sorted.sort_unstable();
     let fingerprint = xxh3_64(format!("{rule}\n{}", sorted.join("\n")).as_bytes());
-    Ok(TaskShape { name: name.clone(), dependencies, rule: rule.clone(), level: 0, number: 0, fingerprint })
+    let place = TaskPlace { number: 0, fingerprint };
+    Ok(TaskShape { name: name.clone(), dependencies, rule: rule.clone(), level: 0, place })
 }
 
 fn describe_unknown(task: &Name, role: &str, unknown: &Name, by_name: &HashMap<Name, usize>) -> String {
@@ -322,7 +325,7 @@ fn assign_numbers(tasks: &mut [TaskShape]) {
         while !taken.insert(number) {
             number = number.checked_add(1).unwrap_or(MIN_TASK_NUMBER);
         }
-        task.number = number;
+        task.place.number = number;
     }
 }
 

@@ -7,6 +7,7 @@ use super::input::{GuestInput, GuestWorkflow};
 use super::run_control::RunControl;
 use crate::clock::Timestamp;
 use crate::failure::Failure;
+use crate::graph::{TaskPlace, begin_task_call};
 use crate::guest::step::GuestStep;
 use crate::key::Key;
 use crate::name::Name;
@@ -89,6 +90,18 @@ impl GuestBranch {
         let path = self.cx.next_path();
         let begun_call = begin_step_call(&self.cx.run, path, name, fingerprint.map(Ok), options.as_deref());
         GuestStep::new(begun_call, options)
+    }
+
+    /// Begins a step that is a task of a graph, at the task's place in the record. That place is independent of the
+    /// calls that the branch has made.
+    pub fn task(&mut self, place: TaskPlace, name: &Name, options: Option<Box<StepOptions>>) -> GuestStep {
+        let begun_call = begin_task_call(&self.cx.run, place, name, options.as_deref());
+        GuestStep::new(begun_call, options)
+    }
+
+    /// Whether a replay delivers the outcome of the task at this place.
+    pub fn has_recorded_task(&self, place: TaskPlace) -> bool {
+        self.cx.run.is_replaying() && self.cx.run.has_recorded(&place.path())
     }
 
     /// Begins a durable sleep; see [`Context::sleep`].

@@ -62,7 +62,7 @@ impl RetryPolicy {
     }
 
     /// Returns an error if `backoff_factor` or `jitter` is out of bounds.
-    pub(super) fn check(&self) -> Result<(), Error> {
+    pub(crate) fn check(&self) -> Result<(), Error> {
         let Self { backoff_factor, jitter, .. } = self;
         let (input, reason) = if backoff_factor.is_nan() || *backoff_factor < 1.0 {
             ("backoff_factor", format!("is {backoff_factor}; it must be at least 1"))

@@ -1,0 +1,43 @@
+//! [`TaskPlace`]: where the outcome of a task is in the record of its execution.
+
+use std::sync::Arc;
+
+use crate::failure::Failure;
+use crate::name::Name;
+use crate::name_checks::check_name;
+use crate::path::Path;
+use crate::runtime::run::Run;
+use crate::runtime::run::call::Call;
+use crate::runtime::run::replay::CallKind;
+use crate::workflow::retry::StepOptions;
+
+/// The place of a task's outcome in the record of an execution, and the fingerprint that is recorded with it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TaskPlace {
+    /// The task's number in the paths of its checkpoints. Derived from the name, so that it is independent of other
+    /// tasks.
+    pub(super) number: u32,
+    /// The fingerprint of the dependencies' names and the rule.
+    pub(super) fingerprint: u64,
+}
+
+impl TaskPlace {
+    /// Returns the path of the task's checkpoint.
+    pub fn path(self) -> Path {
+        Path::root().child(self.number)
+    }
+}
+
+/// Begins the call of a task, unless its name or its options are invalid.
+pub(crate) fn begin_task_call(
+    run: &Arc<Run>,
+    place: TaskPlace,
+    name: &Name,
+    options: Option<&StepOptions>,
+) -> Result<Call, Failure> {
+    let check_options = || options.map_or(Ok(()), |options| options.retry.check());
+    match check_name("task name", name).and_then(|()| check_options()) {
+        Ok(()) => Ok(Call::begin(run, place.path(), name, CallKind::Task, Some(place.fingerprint))),
+        Err(error) => Err(error.to_failure()),
+    }
+}

@@ -1,0 +1,173 @@
+//! [`GraphShape`], [`GraphProgress`] and [`Rule`]: the structure of graphs, and which tasks may begin.
+
+use std::sync::Arc;
+
+use pyo3::exceptions::PyIndexError;
+use pyo3::prelude::*;
+use stepfast::graph::{self, TaskDeclaration, TaskState};
+
+use crate::bridge::branch::Branch;
+use crate::convert::step_settings::StepSettings;
+use crate::error::to_exception;
+use crate::lock::Mutex;
+
+/// A condition on which a task runs.
+#[pyclass(frozen, eq, module = "stepfast._native", from_py_object)]
+#[derive(Clone, PartialEq, Eq)]
+pub(crate) struct Rule(graph::Rule);
+
+#[pymethods]
+impl Rule {
+    /// Returns a rule about all dependencies.
+    #[new]
+    fn new(name: &str) -> PyResult<Self> {
+        Ok(Self(match name {
+            "all_success" => graph::Rule::all_success(),
+            "all_done" => graph::Rule::all_done(),
+            "any_success" => graph::Rule::any_success(),
+            "one_failed" => graph::Rule::one_failed(),
+            "none_failed" => graph::Rule::none_failed(),
+            _ => return Err(crate::error::runtime_error("there is no such rule")),
+        }))
+    }
+
+    /// The rule that the task has succeeded.
+    #[staticmethod]
+    fn succeeded(task: String) -> Self {
+        Self(graph::Rule::succeeded(task))
+    }
+
+    /// The rule that the task has failed.
+    #[staticmethod]
+    fn failed(task: String) -> Self {
+        Self(graph::Rule::failed(task))
+    }
+
+    /// The rule that the task was skipped.
+    #[staticmethod]
+    fn skipped(task: String) -> Self {
+        Self(graph::Rule::skipped(task))
+    }
+
+    /// Whether the rule can hold only if the task has succeeded.
+    fn requires_success(&self, task: &str) -> bool {
+        self.0.requires_success(task)
+    }
+
+    fn __and__(&self, other: &Self) -> Self {
+        Self(self.0.clone() & other.0.clone())
+    }
+
+    fn __or__(&self, other: &Self) -> Self {
+        Self(self.0.clone() | other.0.clone())
+    }
+
+    fn __invert__(&self) -> Self {
+        Self(!self.0.clone())
+    }
+
+    fn __repr__(&self) -> String {
+        self.0.to_string()
+    }
+}
+
+/// The structure of a graph.
+#[pyclass(frozen, module = "stepfast._native")]
+pub(crate) struct GraphShape(Arc<graph::GraphShape>);
+
+#[pymethods]
+impl GraphShape {
+    /// Returns the shape of a graph. Each task has a name, the names of its dependencies, and a rule.
+    #[new]
+    #[allow(clippy::needless_pass_by_value)] // converted from Python
+    fn new(py: Python<'_>, name: &str, tasks: Vec<(String, Vec<String>, Rule)>) -> PyResult<Self> {
+        let declarations: Vec<TaskDeclaration> = tasks
+            .into_iter()
+            .map(|(name, dependencies, rule)| TaskDeclaration {
+                name: name.into(),
+                dependencies: dependencies.into_iter().map(Into::into).collect(),
+                rule: rule.0,
+            })
+            .collect();
+        match graph::GraphShape::new(name, &declarations) {
+            Ok(shape) => Ok(Self(Arc::new(shape))),
+            Err(error) => Err(to_exception(py, &error)),
+        }
+    }
+
+    /// The names of the tasks, each after those of its dependencies.
+    fn topological_order(&self) -> Vec<&str> {
+        self.0.topological_order()
+    }
+
+    /// The names of the tasks by the length of their longest chain of dependencies.
+    fn levels(&self) -> Vec<Vec<&str>> {
+        self.0.levels()
+    }
+
+    /// The names of the tasks without dependencies.
+    fn roots(&self) -> Vec<&str> {
+        self.0.roots()
+    }
+
+    /// The names of the tasks without dependents.
+    fn leaves(&self) -> Vec<&str> {
+        self.0.leaves()
+    }
+
+    /// The names of the dependencies of a task.
+    fn dependencies(&self, task: &str) -> Option<Vec<&str>> {
+        self.0.dependencies(task)
+    }
+
+    /// The longest chain of tasks.
+    fn critical_path(&self) -> Vec<&str> {
+        self.0.critical_path(|_| 1.0)
+    }
+
+    /// Gives the step of a task its place in the record.
+    fn bind(&self, task: usize, settings: &StepSettings) -> PyResult<()> {
+        if task >= self.0.len() {
+            return Err(PyIndexError::new_err("there is no such task"));
+        }
+        settings.bind_task(self.0.place(task));
+        Ok(())
+    }
+}
+
+/// The states of a graph's tasks in one execution.
+#[pyclass(frozen, module = "stepfast._native")]
+pub(crate) struct GraphProgress {
+    shape: Arc<graph::GraphShape>,
+    progress: Mutex<graph::GraphProgress>,
+}
+
+#[pymethods]
+impl GraphProgress {
+    #[new]
+    fn new(shape: &GraphShape, max_concurrency: Option<usize>) -> Self {
+        let progress = graph::GraphProgress::new(&shape.0, max_concurrency.unwrap_or(usize::MAX));
+        Self { shape: shape.0.clone(), progress: Mutex::new(progress) }
+    }
+
+    /// Takes the next task that may begin. `branch` is the first branch of the execution; `None` outside of executions.
+    fn begin_next(&self, branch: Option<&Branch>) -> Option<usize> {
+        let is_recorded =
+            |task| branch.is_some_and(|branch| branch.has_recorded_task(self.shape.place(task)));
+        self.progress.with(|progress| progress.begin_next(is_recorded))
+    }
+
+    /// Notes the end of a task, and returns the tasks that are skipped.
+    fn end(&self, task: usize, has_succeeded: bool) -> Vec<usize> {
+        let mut skipped = Vec::new();
+        self.progress.with(|progress| {
+            progress.end(&self.shape, task, has_succeeded, |task| skipped.push(task));
+        });
+        skipped
+    }
+
+    /// Whether the task has succeeded.
+    fn has_succeeded(&self, task: usize) -> bool {
+        self.progress.with(|progress| progress.state(task) == TaskState::Succeeded)
+    }
+}

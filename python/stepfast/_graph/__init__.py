@@ -1,0 +1,1 @@
+"""Graphs: workflows of tasks with declared dependencies."""

@@ -1,0 +1,323 @@
+"""`Graph`: a workflow of tasks with declared dependencies."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, ParamSpec, TypeVar, cast, overload
+
+from stepfast import _native
+from stepfast._graph.async_runner import run_in_tasks
+from stepfast._graph.graph_run import GraphRun
+from stepfast._graph.task import Task
+from stepfast._graph.thread_runner import run_in_threads
+from stepfast._runtime.caller_warnings import caller_module
+from stepfast._runtime.code_exceptions import execution_entry
+from stepfast._validation import bounds
+from stepfast._validation.durations import Duration
+from stepfast._validation.retry_rule import RetryOn
+from stepfast._validation.signature import signature_of
+from stepfast._validation.text import short_repr
+from stepfast._workflow.registry import register
+from stepfast._workflow.workflow import Workflow
+from stepfast.errors import InvalidArgument
+from stepfast.rules import Rule, all_success
+
+P = ParamSpec("P")
+R = TypeVar("R", covariant=True)
+
+
+class Graph(Workflow[..., Any]):
+    """A workflow of tasks with declared dependencies. Each task is a step: its outcome is recorded once,
+    under the task's name. A task runs when its dependencies have ended, and independent tasks run
+    concurrently.
+
+    A parameter of a task's function that is named after another task takes the value of that task, and
+    makes it a dependency. All other parameters are inputs of the graph, which callers pass by name:
+    `engine.run(etl, source="s3://…")`.
+
+    The output of the graph is the value of its only task without dependents, or a dict of the values of all
+    such tasks by name. If a task fails, the tasks that do not depend on it run to their end, and then the
+    graph fails with the task's exception.
+
+    A graph is complete when an engine opens, or when its structure is read: from then on it takes no
+    further tasks. If a task is async, the graph needs an `AsyncEngine`, and its sync tasks run in threads.
+
+    Args:
+        name: The recorded name of the graph, at most 255 bytes.
+        concurrency: The maximum number of tasks of one execution that run at a time; unlimited by default.
+
+    Raises:
+        InvalidArgument: The name or the number is out of its bounds, or another workflow has the name.
+    """
+
+    def __init__(self, name: str, *, concurrency: int | None = None) -> None:
+        bounds.check_name("name", name)
+        if concurrency is not None:
+            bounds.check_count("concurrency", concurrency, 1)
+        self.name = self.__name__ = self.__qualname__ = name
+        self.concurrency: int | None = concurrency
+        self.durable_reads = False
+        self.is_async = False
+        self.signature = None
+        self.__stepfast__ = True
+        self._tasks: dict[str, Task[..., Any]] = {}
+        self._shape: _native.GraphShape | None = None
+        self.function = self._placeholder(caller_module())
+        self.__wrapped__ = self.function
+        register(self)
+
+    def _placeholder(self, module: str) -> Callable[..., Any]:
+        """Returns the function of a graph that is not complete. It locates the graph in messages."""
+
+        def graph(**inputs: Any) -> Any:
+            self.prepare()
+            return self.function(**inputs)
+
+        graph.__module__, graph.__qualname__ = module, f"graph {self.name!r}"
+        return graph
+
+    @overload
+    def task(self, function: Callable[P, R], /) -> Task[P, R]: ...
+
+    @overload
+    def task(
+        self,
+        /,
+        *,
+        name: str | None = None,
+        after: Iterable[Task[..., Any] | str] = (),
+        when: Rule | None = None,
+        may_fail: bool = False,
+        retries: int = 0,
+        backoff: Duration = 1.0,
+        backoff_factor: float = 2.0,
+        max_backoff: Duration = 60.0,
+        jitter: float = 0.5,
+        timeout: Duration | None = None,
+        retry_on: RetryOn | None = None,
+        retry_if: Callable[[Exception], bool] | None = None,
+    ) -> Callable[[Callable[P, R]], Task[P, R]]: ...
+
+    def task(
+        self,
+        function: Callable[..., Any] | None = None,
+        /,
+        *,
+        name: str | None = None,
+        after: Iterable[Task[..., Any] | str] = (),
+        when: Rule | None = None,
+        may_fail: bool = False,
+        retries: int = 0,
+        backoff: Duration = 1.0,
+        backoff_factor: float = 2.0,
+        max_backoff: Duration = 60.0,
+        jitter: float = 0.5,
+        timeout: Duration | None = None,
+        retry_on: RetryOn | None = None,
+        retry_if: Callable[[Exception], bool] | None = None,
+    ) -> Any:
+        """Declares a task of the graph: `@etl.task`, or `@etl.task(retries=3)`.
+
+        Args:
+            function: The body, sync or async.
+            name: The name, unique in the graph; by default the name of the function. The record identifies
+                the task by it, so it must stay the same as long as executions may continue.
+            after: Tasks, or names of tasks, on which this one depends without taking their values.
+            when: The condition on which the task runs, see `stepfast.rules`; by default all dependencies
+                must have succeeded.
+            may_fail: Whether the graph completes although this task has failed; False by default.
+            retries: See `step`, as for all further options.
+            backoff: See `step`.
+            backoff_factor: See `step`.
+            max_backoff: See `step`.
+            jitter: See `step`.
+            timeout: See `step`.
+            retry_on: See `step`.
+            retry_if: See `step`.
+
+        Raises:
+            InvalidArgument: The value is no function, another task has the name, the graph is complete, or
+                an option is out of its bounds.
+        """
+        bounds.check_flag("may_fail", may_fail)
+        if when is not None and not isinstance(when, Rule):  # pyright: ignore[reportUnnecessaryIsInstance] # for programs without types
+            raise InvalidArgument(
+                f"when is {short_repr(when)}, and must be a rule, such as stepfast.rules.all_done()"
+            )
+        names = tuple(self._name_of(each) for each in ((after,) if isinstance(after, str | Task) else after))
+
+        def declare(function: Callable[..., Any]) -> Task[..., Any]:
+            bounds.check_function("task", function)
+            task: Task[..., Any] = Task(
+                function,
+                name=function.__name__ if name is None else name,
+                graph=self.name,
+                after=names,
+                rule=all_success() if when is None else when,
+                may_fail=may_fail,
+                retries=retries,
+                backoff=backoff,
+                backoff_factor=backoff_factor,
+                max_backoff=max_backoff,
+                jitter=jitter,
+                timeout=timeout,
+                speculative=False,
+                retry_on=retry_on,
+                retry_if=retry_if,
+            )
+            self._add(task)
+            return task
+
+        return declare if function is None else declare(function)
+
+    def _add(self, task: Task[..., Any]) -> None:
+        if self._shape is not None:
+            raise InvalidArgument(
+                f"graph {self.name!r} takes no further task {task.name!r}, because it is in use: declare "
+                "all its tasks before an engine opens"
+            )
+        if task.name in self._tasks:
+            raise InvalidArgument(
+                f"graph {self.name!r} has two tasks named {task.name!r}: give one of them another name, "
+                "@graph.task(name=...)"
+            )
+        self._tasks[task.name] = task
+
+    def _name_of(self, task: Any) -> str:
+        if isinstance(task, str):
+            return task
+        if not isinstance(task, Task):
+            raise InvalidArgument(
+                f"after of graph {self.name!r} has {short_repr(task)}, which is neither a task nor its name"
+            )
+        given = cast("Task[..., Any]", task)
+        if self._tasks.get(given.name) is not given:
+            raise InvalidArgument(
+                f"after of graph {self.name!r} has {given!r}, which is no task of this graph"
+            )
+        return given.name
+
+    def prepare(self) -> None:
+        """Completes the graph: finds its dependencies and checks them.
+
+        Raises:
+            InvalidArgument: A dependency or a task of a rule does not exist, tasks depend on each other in
+                a cycle, a task can never run, or a task needs a value that may be missing when it runs.
+        """
+        if self._shape is not None:
+            return
+        tasks = list(self._tasks.values())
+        shape = _native.GraphShape(
+            self.name, [(task.name, task.dependencies(self._tasks), task.rule) for task in tasks]
+        )
+        inputs: dict[str, inspect.Parameter] = {}
+        for number, task in enumerate(tasks):
+            shape.bind(number, task.settings)
+            for name, parameter in task.parameters.items():
+                if name in self._tasks:
+                    self._check_value(task, name, parameter)
+                else:
+                    self._add_input(inputs, name, parameter)
+        self.is_async = any(task.is_async for task in tasks)
+        run = self._async_function(shape, tasks) if self.is_async else self._sync_function(shape, tasks)
+        keyword_only = [each.replace(kind=each.KEYWORD_ONLY) for each in inputs.values()]
+        run.__module__, run.__qualname__ = self.function.__module__, self.function.__qualname__
+        run.__signature__ = inspect.Signature(keyword_only)  # type: ignore[attr-defined] # read by inspect
+        self.signature = signature_of(run)
+        self.function = self.__wrapped__ = run
+        self._shape = shape
+
+    def _check_value(self, task: Task[..., Any], name: str, parameter: inspect.Parameter) -> None:
+        """Rejects a parameter that takes the value of another task, if that value may be missing."""
+        if parameter.default is parameter.empty and not task.rule.requires_success(name):
+            raise InvalidArgument(
+                f"task {task.name!r} of graph {self.name!r} takes the value of {name!r}, which may be "
+                f"missing by the rule {task.rule}: give the parameter a default, {name}=None"
+            )
+
+    def _add_input(
+        self, inputs: dict[str, inspect.Parameter], name: str, parameter: inspect.Parameter
+    ) -> None:
+        before = inputs.setdefault(name, parameter)
+        if before.default is before.empty and parameter.default is not parameter.empty:
+            # one task needs the input, so the graph does
+            return
+        if parameter.default is parameter.empty:
+            inputs[name] = parameter
+
+    def _async_function(self, shape: _native.GraphShape, tasks: list[Task[..., Any]]) -> Callable[..., Any]:
+        async def graph(**inputs: Any) -> Any:
+            values = await run_in_tasks(GraphRun(self.name, shape, self.concurrency, tasks, inputs))
+            return self._output(values)
+
+        return execution_entry(graph)
+
+    def _sync_function(self, shape: _native.GraphShape, tasks: list[Task[..., Any]]) -> Callable[..., Any]:
+        def graph(**inputs: Any) -> Any:
+            return self._output(run_in_threads(GraphRun(self.name, shape, self.concurrency, tasks, inputs)))
+
+        return graph
+
+    def _output(self, values: dict[str, Any]) -> Any:
+        leaves = self.leaves
+        if len(leaves) == 1:
+            return values.get(leaves[0])
+        return {leaf: values[leaf] for leaf in leaves if leaf in values}
+
+    @property
+    def shape(self) -> _native.GraphShape:
+        """The structure of the complete graph."""
+        self.prepare()
+        assert self._shape is not None
+        return self._shape
+
+    @property
+    def tasks(self) -> dict[str, Task[..., Any]]:
+        """The tasks by name, in the order of their declaration."""
+        return dict(self._tasks)
+
+    @property
+    def topological_order(self) -> list[str]:
+        """The names of the tasks, each after those of its dependencies."""
+        return self.shape.topological_order()
+
+    @property
+    def levels(self) -> list[list[str]]:
+        """The names of the tasks by level: a task of level n has a longest chain of n dependencies."""
+        return self.shape.levels()
+
+    @property
+    def roots(self) -> list[str]:
+        """The names of the tasks without dependencies."""
+        return self.shape.roots()
+
+    @property
+    def leaves(self) -> list[str]:
+        """The names of the tasks on which no task depends."""
+        return self.shape.leaves()
+
+    @property
+    def critical_path(self) -> list[str]:
+        """The names of the tasks of the longest chain: each depends on the one before."""
+        return self.shape.critical_path()
+
+    def dependencies(self, task: str) -> list[str]:
+        """Returns the names of the tasks on which a task depends.
+
+        Raises:
+            InvalidArgument: The graph has no such task.
+        """
+        found = self.shape.dependencies(task)
+        if found is None:
+            raise InvalidArgument(f"graph {self.name!r} has no task {task!r}")
+        return found
+
+    def __repr__(self) -> str:
+        return f"<graph {self.name}>"
+
+    def __rich_repr__(self) -> Iterator[Any]:
+        yield self.name
+
+
+__all__ = ["Graph"]

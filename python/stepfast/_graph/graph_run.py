@@ -1,0 +1,86 @@
+"""`GraphRun`: the tasks of a graph in one execution."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from stepfast import _native
+from stepfast._graph.task import Task
+from stepfast._runtime.branch import current_branch
+
+#: The value of a parameter that has none: its task has failed or was skipped, or the input was not given.
+MISSING: Final = object()
+
+
+class GraphRun:
+    """The tasks of a graph in one execution: which may begin, and the values of those that have ended.
+
+    Args:
+        graph_name: The name of the graph.
+        shape: The structure of the graph.
+        concurrency: The maximum number of tasks that run at a time; None for no limit.
+        tasks: The tasks of the graph.
+        inputs: The inputs of the execution.
+    """
+
+    def __init__(
+        self,
+        graph_name: str,
+        shape: _native.GraphShape,
+        concurrency: int | None,
+        tasks: list[Task[..., Any]],
+        inputs: dict[str, Any],
+    ) -> None:
+        self.graph_name: str = graph_name
+        self.branch: _native.Branch | None = current_branch()
+        self._tasks, self._inputs = tasks, inputs
+        self._progress = _native.GraphProgress(shape, concurrency)
+        self._order = {name: number for number, name in enumerate(shape.topological_order())}
+        #: The values of the tasks that have succeeded.
+        self.values: dict[str, Any] = {}
+        self._failures: dict[int, Exception] = {}
+
+    def begin_next(self) -> int | None:
+        """Returns the number of the next task that may begin; None if none may at the moment."""
+        return self._progress.begin_next(self.branch)
+
+    def task(self, number: int) -> Task[..., Any]:
+        """Returns a task by its number."""
+        return self._tasks[number]
+
+    def call(self, number: int, branch: _native.Branch | None) -> Any:
+        """Calls a task as a step of `branch`. Returns the value, or in async code an awaitable of it."""
+        task = self._tasks[number]
+        kwargs: dict[str, Any] = {}
+        for name in task.parameters:
+            value = self.values.get(name, self._inputs.get(name, MISSING))
+            if value is not MISSING:
+                kwargs[name] = value
+        return task(**kwargs) if branch is None else task.call_as_step(branch, kwargs)
+
+    def succeed(self, number: int, value: Any) -> None:
+        """Notes the value of a task."""
+        self.values[self._tasks[number].name] = value
+        self._progress.end(number, True)
+
+    def fail(self, number: int, error: Exception) -> None:
+        """Notes the failure of a task."""
+        task = self._tasks[number]
+        if not task.may_fail:
+            self._failures[self._order[task.name]] = error
+            error.add_note(f"task {task.name!r} of graph {self.graph_name!r} failed")
+        self._progress.end(number, False)
+
+    def outcome(self) -> dict[str, Any]:
+        """Returns the values of all tasks, by name.
+
+        Raises:
+            Exception: The exception of the first task that has failed, in topological order, unless it may
+                fail.
+        """
+        if self._failures:
+            raise self._failures[min(self._failures)]
+        return self.values
+
+
+__all__ = ["GraphRun"]

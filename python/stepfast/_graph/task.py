@@ -1,0 +1,75 @@
+"""Tasks: the steps of a graph."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable
+from typing import Any, Final, ParamSpec, TypeVar
+
+from stepfast import _native
+from stepfast._workflow.step import Step
+from stepfast.errors import InvalidArgument
+
+P = ParamSpec("P")
+R = TypeVar("R", covariant=True)
+
+_BY_NAME: Final = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+
+
+class Task(Step[P, R]):
+    """A task of a graph, made by `Graph.task`. The call of a task is a plain call of its function: only the
+    graph runs it as a step.
+
+    Attributes:
+        name: The name of the task, unique in its graph.
+        rule: The condition on which the task runs.
+        may_fail: Whether the graph completes although the task has failed.
+    """
+
+    def __init__(
+        self,
+        function: Callable[P, R],
+        *,
+        graph: str,
+        after: tuple[str, ...],
+        rule: _native.Rule,
+        may_fail: bool,
+        **step_options: Any,
+    ) -> None:
+        super().__init__(function, **step_options)
+        self.graph_name: str = graph
+        self.after: tuple[str, ...] = after
+        self.rule: _native.Rule = rule
+        self.may_fail: bool = may_fail
+        #: The parameters of the function: each takes the value of a task, or an input of the graph.
+        self.parameters: dict[str, inspect.Parameter] = dict(_parameters_of(self.name, function))
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        return self.function(*args, **kwargs)
+
+    def call_as_step(self, branch: _native.Branch, kwargs: dict[str, Any]) -> Any:
+        """Runs the task as a step of the execution. Returns its value; in async code an awaitable."""
+        if branch.is_on_loop and not self.is_async:
+            return self._in_thread((), (), kwargs)
+        return self._call_in_branch(branch, (), (), kwargs)
+
+    def dependencies(self, task_names: Iterable[str]) -> list[str]:
+        """Returns the names of the tasks on which this one depends, by `after` and by its parameters."""
+        known = set(task_names)
+        return [*self.after, *(name for name in self.parameters if name in known)]
+
+    def __repr__(self) -> str:
+        return f"<task {self.name} of graph {self.graph_name}>"
+
+
+def _parameters_of(task: str, function: Callable[..., Any]) -> Iterable[tuple[str, inspect.Parameter]]:
+    for name, parameter in inspect.signature(function).parameters.items():
+        if parameter.kind not in _BY_NAME:
+            raise InvalidArgument(
+                f"task {task!r} has the parameter {parameter}, which has no name of a task or an input: give "
+                "each parameter a name of its own"
+            )
+        yield name, parameter
+
+
+__all__ = ["Task"]
