@@ -30,6 +30,7 @@ GROUPS: Final = {
         "python-asyncio",
         "gather map as_completed timeout wait_for Child AsyncChild",
     ),
+    "Graphs": ("graphs", "Graph Task"),
     "Steps in processes": ("python-processes", "ProcessStep BoundProcessStep ProcessDied"),
     "Engines": (
         "python-running",
@@ -48,6 +49,7 @@ GROUPS: Final = {
 }
 #: The classes that the headings call exceptions.
 ERRORS: Final = [*GROUPS["The current execution, and errors"][1].split()[3:], "ProcessDied"]
+RULES: Final = "stepfast.rules"
 VALUES: Final = "stepfast.values"
 
 BEGINNING: Final = """\
@@ -55,9 +57,9 @@ BEGINNING: Final = """\
 
 # Python: every name
 
-Import these names from `stepfast`, except those of `stepfast.values`. In signatures, `P` stands for the
-parameters of a function, and `R` and `T` for its output. [errors.md](errors.md) explains the codes of errors.
-`stepfast.__version__` is the version of the package.
+Import these names from `stepfast`, except those of `stepfast.rules` and `stepfast.values`. In signatures, `P`
+stands for the parameters of a function, and `R` and `T` for its output. [errors.md](errors.md) explains the codes
+of errors. `stepfast.__version__` is the version of the package.
 
 | names | guide |
 |---|---|
@@ -188,7 +190,7 @@ class Reference:
         self._lines = [BEGINNING.rstrip("\n")]
         for group, entries in self._groups.items():
             links = ", ".join(f"[`{entry.title}`](#{self._anchors[entry.title]})" for entry in entries)
-            guide, _ = GROUPS.get(group, ("values" if group == VALUES else "python", ""))
+            guide, _ = GROUPS.get(group, ({VALUES: "values", RULES: "graphs"}.get(group, "python"), ""))
             self._lines.append(f"| {links} | [{group}](../guide/{guide}.md) |")
         for group, entries in self._groups.items():
             self._lines += ["", f"## {group}"]
@@ -328,9 +330,23 @@ def group_entries(package: Any) -> Iterator[tuple[str, list[Entry]]]:
     others = [name for name in public if name not in grouped_names]
     if others:
         yield "More", find_entries(package, others)
-    values = package["values"]
-    names_of_values = (str(name) for name in values.exports if str(name) not in public)
-    yield VALUES, find_entries(values, names_of_values)
+    for title in (RULES, VALUES):
+        module = package[title.rpartition(".")[2]]
+        names_of_module = [
+            str(name) for name in module.exports if str(name) not in public and str(name) != "Rule"
+        ]
+        yield (
+            title,
+            [
+                Entry(
+                    name,
+                    module.members[name]
+                    if name not in module.imports
+                    else package.modules_collection[module.imports[name]],
+                )
+                for name in names_of_module
+            ],
+        )
 
 
 def declaration(entry: Entry) -> Iterator[str]:

@@ -32,13 +32,13 @@ mod _native {
     #[pymodule_export]
     use crate::bridge::fork_hooks::{after_fork_in_child, after_fork_in_parent, before_fork};
     #[pymodule_export]
-    use crate::bridge::graph::{GraphProgress, GraphShape, Rule};
-    #[pymodule_export]
     use crate::bridge::handle::Handle;
     #[pymodule_export]
     use crate::bridge::port::Port;
     #[pymodule_export]
     use crate::bridge::task_code::BranchCoroutine;
+    #[pymodule_export]
+    use crate::convert::graph::{GraphProgress, GraphShape, Rule};
     #[pymodule_export]
     use crate::convert::outbox::{encode_start, hint_channel};
     #[pymodule_export]

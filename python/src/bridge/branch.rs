@@ -11,7 +11,6 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
 use stepfast::Key;
 use stepfast::clock::Timestamp;
-use stepfast::graph::TaskPlace;
 use stepfast::guest::{self, RunControl};
 
 use crate::bridge::call::Call;
@@ -22,6 +21,7 @@ use crate::bridge::port::Port;
 use crate::bridge::reply::{FailureTuple, Reply, ReplyFuture};
 use crate::bridge::task_code::BranchCoroutine;
 use crate::bridge::waiter::Waiter;
+use crate::convert::graph::GraphProgress;
 use crate::convert::start_options::StartOptions;
 use crate::convert::step_settings::StepSettings;
 use crate::convert::value::{encode, fingerprint};
@@ -98,14 +98,6 @@ impl Branch {
     /// Returns the control of the execution, which reports whether the code has to unwind.
     pub(crate) fn control(&self) -> &RunControl {
         &self.control
-    }
-
-    /// Whether a replay delivers the outcome of the task at this place.
-    pub(crate) fn has_recorded_task(&self, place: TaskPlace) -> bool {
-        self.process.is_current()
-            && self
-                .guest_branch
-                .with(|branch| branch.as_ref().is_some_and(|branch| branch.has_recorded_task(place)))
     }
 
     /// Returns the port of the loop on which the code runs.
@@ -387,6 +379,17 @@ impl Branch {
             }
             _ => Ok(()),
         }
+    }
+
+    /// Takes the next task of a graph that may begin in this execution.
+    fn begin_next_task(&self, progress: &GraphProgress) -> Option<usize> {
+        if !self.process.is_current() {
+            return None;
+        }
+        self.guest_branch.with(|branch| {
+            let branch = branch.as_ref()?;
+            progress.begin_next_in(|place| branch.has_recorded_task(place))
+        })
     }
 
     /// Makes the call of a step. A fingerprint identifies the arguments, however the call is spelled. The fingerprint

@@ -11,7 +11,6 @@ mod code_future;
 mod coroutine;
 pub(crate) mod engine;
 pub(crate) mod fork_hooks;
-pub(crate) mod graph;
 pub(crate) mod handle;
 mod inline;
 mod mailbox;

@@ -2,6 +2,7 @@
 
 pub(crate) mod dead_letters;
 pub(crate) mod filter;
+pub(crate) mod graph;
 pub(crate) mod outbox;
 pub(crate) mod queue;
 pub(crate) mod record;

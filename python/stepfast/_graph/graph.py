@@ -9,7 +9,7 @@ from typing import Any, ParamSpec, TypeVar, cast, overload
 from stepfast import _native
 from stepfast._graph.async_runner import run_in_tasks
 from stepfast._graph.graph_run import GraphRun
-from stepfast._graph.task import Task
+from stepfast._graph.task import Task, dependencies_of
 from stepfast._graph.thread_runner import run_in_threads
 from stepfast._runtime.caller_warnings import caller_module
 from stepfast._runtime.code_exceptions import execution_entry
@@ -65,13 +65,13 @@ class Graph(Workflow[..., Any]):
         self._shape: _native.GraphShape | None = None
         self.function = self._placeholder(caller_module())
         self.__wrapped__ = self.function
-        register(self)
+        register(self, self.validate)
 
     def _placeholder(self, module: str) -> Callable[..., Any]:
         """Returns the function of a graph that is not complete. It locates the graph in messages."""
 
         def graph(**inputs: Any) -> Any:
-            self.prepare()
+            self.validate()
             return self.function(**inputs)
 
         graph.__module__, graph.__qualname__ = module, f"graph {self.name!r}"
@@ -198,8 +198,8 @@ class Graph(Workflow[..., Any]):
             )
         return given.name
 
-    def prepare(self) -> None:
-        """Completes the graph: finds its dependencies and checks them.
+    def validate(self) -> None:
+        """Completes the graph and checks its structure. An engine does this when it opens.
 
         Raises:
             InvalidArgument: A dependency or a task of a rule does not exist, tasks depend on each other in
@@ -209,7 +209,7 @@ class Graph(Workflow[..., Any]):
             return
         tasks = list(self._tasks.values())
         shape = _native.GraphShape(
-            self.name, [(task.name, task.dependencies(self._tasks), task.rule) for task in tasks]
+            self.name, [(task.name, dependencies_of(task, self._tasks), task.rule) for task in tasks]
         )
         inputs: dict[str, inspect.Parameter] = {}
         for number, task in enumerate(tasks):
@@ -268,7 +268,7 @@ class Graph(Workflow[..., Any]):
     @property
     def shape(self) -> _native.GraphShape:
         """The structure of the complete graph."""
-        self.prepare()
+        self.validate()
         assert self._shape is not None
         return self._shape
 
@@ -304,6 +304,9 @@ class Graph(Workflow[..., Any]):
 
     def dependencies(self, task: str) -> list[str]:
         """Returns the names of the tasks on which a task depends.
+
+        Args:
+            task: The name of the task.
 
         Raises:
             InvalidArgument: The graph has no such task.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from stepfast import _native
-from stepfast._graph.task import Task
+from stepfast._graph.task import Task, call_as_step
 from stepfast._runtime.branch import current_branch
 
 #: The value of a parameter that has none: its task has failed or was skipped, or the input was not given.
@@ -42,7 +42,9 @@ class GraphRun:
 
     def begin_next(self) -> int | None:
         """Returns the number of the next task that may begin; None if none may at the moment."""
-        return self._progress.begin_next(self.branch)
+        if self.branch is None:
+            return self._progress.begin_next()
+        return self.branch.begin_next_task(self._progress)
 
     def task(self, number: int) -> Task[..., Any]:
         """Returns a task by its number."""
@@ -56,7 +58,7 @@ class GraphRun:
             value = self.values.get(name, self._inputs.get(name, MISSING))
             if value is not MISSING:
                 kwargs[name] = value
-        return task(**kwargs) if branch is None else task.call_as_step(branch, kwargs)
+        return task(**kwargs) if branch is None else call_as_step(task, branch, kwargs)
 
     def succeed(self, number: int, value: Any) -> None:
         """Notes the value of a task."""

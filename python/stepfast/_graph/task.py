@@ -1,5 +1,8 @@
 """Tasks: the steps of a graph."""
 
+# the functions of this module use the private parts of steps
+# pyright: reportPrivateUsage=false
+
 from __future__ import annotations
 
 import inspect
@@ -22,7 +25,11 @@ class Task(Step[P, R]):
 
     Attributes:
         name: The name of the task, unique in its graph.
+        graph_name: The name of the graph.
+        after: The names of the tasks on which this one depends without taking their values.
         rule: The condition on which the task runs.
+        parameters: The parameters of the function, by name. Each takes the value of the task of this name, or
+            else an input of the graph.
         may_fail: Whether the graph completes although the task has failed.
     """
 
@@ -47,19 +54,21 @@ class Task(Step[P, R]):
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         return self.function(*args, **kwargs)
 
-    def call_as_step(self, branch: _native.Branch, kwargs: dict[str, Any]) -> Any:
-        """Runs the task as a step of the execution. Returns its value; in async code an awaitable."""
-        if branch.is_on_loop and not self.is_async:
-            return self._in_thread((), (), kwargs)
-        return self._call_in_branch(branch, (), (), kwargs)
-
-    def dependencies(self, task_names: Iterable[str]) -> list[str]:
-        """Returns the names of the tasks on which this one depends, by `after` and by its parameters."""
-        known = set(task_names)
-        return [*self.after, *(name for name in self.parameters if name in known)]
-
     def __repr__(self) -> str:
         return f"<task {self.name} of graph {self.graph_name}>"
+
+
+def call_as_step(task: Task[..., Any], branch: _native.Branch, kwargs: dict[str, Any]) -> Any:
+    """Runs a task as a step of the execution. Returns its value; in async code an awaitable."""
+    if branch.is_on_loop and not task.is_async:
+        return task._in_thread((), (), kwargs)
+    return task._call_in_branch(branch, (), (), kwargs)
+
+
+def dependencies_of(task: Task[..., Any], task_names: Iterable[str]) -> list[str]:
+    """Returns the names of the tasks on which a task depends, by `after` and by its parameters."""
+    known = set(task_names)
+    return [*task.after, *(name for name in task.parameters if name in known)]
 
 
 def _parameters_of(task: str, function: Callable[..., Any]) -> Iterable[tuple[str, inspect.Parameter]]:
@@ -72,4 +81,4 @@ def _parameters_of(task: str, function: Callable[..., Any]) -> Iterable[tuple[st
         yield name, parameter
 
 
-__all__ = ["Task"]
+__all__ = ["Task", "call_as_step", "dependencies_of"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import weakref
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 from stepfast._validation.names import location_of
@@ -14,6 +15,8 @@ if TYPE_CHECKING:
     from stepfast._workflow.workflow import Workflow
 
 _registered: Final[dict[str, Workflow[..., Any]]] = {}
+#: The functions that complete the definitions of graphs, by name.
+_completions: Final[dict[str, Callable[[], None]]] = {}
 #: The open engines and clients. They run the new code of a workflow that is defined again, as in a notebook
 #: whose cells are executed again.
 open_engines: Final[weakref.WeakSet[Host]] = weakref.WeakSet()
@@ -30,10 +33,9 @@ def registered_workflows() -> list[Workflow[..., Any]]:
     Raises:
         InvalidArgument: A graph is invalid.
     """
-    workflows = [_registered[name] for name in sorted(_registered)]
-    for workflow in workflows:
-        workflow.prepare()
-    return workflows
+    for complete in list(_completions.values()):
+        complete()
+    return [_registered[name] for name in sorted(_registered)]
 
 
 def registered_workflow(name: str) -> Workflow[..., Any] | None:
@@ -41,8 +43,12 @@ def registered_workflow(name: str) -> Workflow[..., Any] | None:
     return _registered.get(name)
 
 
-def register(workflow: Workflow[..., Any]) -> None:
+def register(workflow: Workflow[..., Any], complete: Callable[[], None] | None = None) -> None:
     """Registers a workflow for the engines that open from now on, and for open engines that know its name.
+
+    Args:
+        workflow: The workflow.
+        complete: A function that completes the definition before an engine opens; None if it is complete.
 
     Raises:
         InvalidArgument: Another workflow has the name.
@@ -61,6 +67,9 @@ def register(workflow: Workflow[..., Any]) -> None:
             f"{DISTINCT_NAMES_ADVICE}"
         )
     _registered[workflow.name] = workflow
+    _completions.pop(workflow.name, None)
+    if complete is not None:
+        _completions[workflow.name] = complete
     for engine in engines:
         engine.redefine(workflow)
 

@@ -160,10 +160,6 @@ class Workflow(_LocalWorkflow[P, R]):
             return self.function(*args, **kwargs)
         return cast("R", call_child(self, branch, args, kwargs))
 
-    def prepare(self) -> None:
-        """Completes the definition, before an engine registers the workflow. Only graphs have something to
-        complete."""
-
     def _child_parts(self) -> tuple[Workflow[..., Any], tuple[Any, ...], CheckedOptions | None]:
         return self, (), None
 

@@ -334,7 +334,7 @@ def test_wrong_graph_is_rejected_before_anything_runs(wrong: str) -> None:
     try:
         with pytest.raises(InvalidArgument, match=message):
             declare(graph)
-            graph.prepare()
+            graph.validate()
     finally:
         # a wrong graph would be an error of every engine that opens later
         forget(graph)
@@ -359,7 +359,7 @@ def test_wrong_concurrency_is_rejected(concurrency: Any) -> None:
 def test_complete_graph_takes_no_further_task() -> None:
     graph = Graph("complete")
     graph.task(name="a")(lambda: None)
-    graph.prepare()
+    graph.validate()
     with pytest.raises(InvalidArgument, match="takes no further task 'b', because it is in use"):
         graph.task(name="b")(lambda: None)
 
@@ -374,4 +374,4 @@ def test_unknown_and_missing_inputs_are_rejected() -> None:
 def forget(graph: Graph) -> None:
     from stepfast._workflow import registry
 
-    del registry._registered[graph.name]
+    del registry._registered[graph.name], registry._completions[graph.name]

@@ -25,6 +25,7 @@ EXPECTED_OUTPUTS = {
         "process 2 ended; steps that it ran: 11 12 13 14 15 16 17 18 19 20 \n"
     ),
     "fan_out": "tea reserved, 3 EUR\nbread reserved, 5 EUR\nbutter reserved, 6 EUR\n",
+    "graph": "reserve -> charge -> ship -> refund -> report\nshipped\nrefunded 6 EUR\n",
     "hello": "Hello, world!\n",
     "log": "parcel parcel-7 : begun\nparcel parcel-7 pack: packing tea\nparcel parcel-7 : done\n",
     "bulk": (

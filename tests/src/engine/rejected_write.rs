@@ -199,7 +199,10 @@ async fn rejected_child_start_is_the_error_of_its_call(fixture: &dyn StoreFixtur
     }
     store.accept_all();
     assert_eq!(tokio::time::timeout(GRACE, engine.run(&middle, 7).into_future()).await.unwrap().unwrap(), 7);
-    assert_eq!(engine.running_count(), 0);
+    // disowned runs end by themselves
+    while engine.running_count() > 0 {
+        tokio::task::yield_now().await;
+    }
     shut_down(engine).await;
 }
 

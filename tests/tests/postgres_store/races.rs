@@ -87,8 +87,9 @@ async fn concurrent_takeovers_requeue_every_execution() {
     for key in keys {
         assert_eq!(db.status(key).await, Status::Queued);
     }
-    // the rest of its registration is deleted by the next takeover
-    assert!(other.end_registration(worker).await.unwrap());
+    // the next takeover deletes the rest of the registration, unless the slow one had locked all executions before it
+    // was blocked: that depends on the plan of its query
+    other.end_registration(worker).await.unwrap();
     assert_eq!(db.count("workers").await, 0);
 }
 

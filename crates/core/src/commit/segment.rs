@@ -7,7 +7,7 @@ use smallvec::{SmallVec, smallvec};
 use super::lsn::Lsn;
 use super::watermark::Watermark;
 use crate::key::Key;
-use crate::store::Write;
+use crate::store::{State, Transition, Write};
 
 /// A staged Write's tree, position and reserved budget.
 #[derive(Clone, Debug)]
@@ -21,6 +21,24 @@ pub(super) struct Meta {
 pub(super) struct Entry {
     pub(super) write: Write,
     pub(super) meta: Meta,
+}
+
+impl Entry {
+    /// Separates the Transitions that have folded into a Start. Returns them as one Transition; `None` for other Writes.
+    fn unfold_start(&mut self) -> Option<Self> {
+        let Write::Start(start) = &mut self.write else { return None };
+        if start.self_claims {
+            return None;
+        }
+        let state = std::mem::replace(&mut start.state, State::Running { pending_sleeps: Vec::new() });
+        start.has_begun = false;
+        let transition = Transition { key: start.key, placement: start.placement.clone(), state };
+        let lsns = self.meta.lsns.drain(1..).collect();
+        Some(Self {
+            write: Write::Transition(transition),
+            meta: Meta { tree: self.meta.tree, lsns, reserved: 0 },
+        })
+    }
 }
 
 /// Staged Writes of at most one flush. Each Write in `writes` has its [`Meta`] at the same index in `metas`.
@@ -153,9 +171,12 @@ impl Segment {
         }
         let mut entries: Vec<Entry> = self.into_entries().into();
         if entries[0].meta.lsns.len() > 1 {
-            // Transitions have folded into the first Write, and they are later than the rest of the tree: the
-            // first Write goes last
-            entries.rotate_left(1);
+            // Transitions have folded into the first Write, and they are later than the rest of the tree. A Start must
+            // stay first, because the rest may depend on it
+            match entries[0].unfold_start() {
+                Some(transition) => entries.push(transition),
+                None => entries.rotate_left(1),
+            }
         }
         let rest = entries.split_off(1);
         Ok((Self::from_entries(entries), Self::from_entries(rest)))

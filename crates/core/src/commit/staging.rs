@@ -332,16 +332,6 @@ impl Staging {
         fold_target
     }
 
-    /// Appends a Write that was held. A later Transition of the execution folds into it.
-    fn push_released(&mut self, entry: Entry) {
-        let key = entry.write.execution();
-        if let FoldTarget(Some((_, index))) = self.push(entry)
-            && let Some(segment) = self.segments.back_mut()
-        {
-            segment.released_rows.insert(key, index);
-        }
-    }
-
     /// Takes the next segment to flush.
     pub(super) fn take_flush(&mut self, watermark: &Watermark) -> NextFlush {
         if !self.batching_threads.is_empty() && !self.is_flush_due && !self.is_closed {
@@ -496,21 +486,6 @@ impl Staging {
         });
     }
 
-    /// Takes the Start of `execution` from the held Writes of `tree`, and drops the Transitions that have folded into
-    /// the Start.
-    fn take_unfolded_start(&mut self, tree: Key, execution: Key, dropped: &mut Outcomes) -> Option<Entry> {
-        let queue = &mut self.held.get_mut(&tree)?.queue;
-        let is_start = |entry: &Entry| matches!(&entry.write, Write::Start(start) if start.key == execution);
-        let mut entry = queue.remove(queue.iter().position(is_start)?)?;
-        if let Write::Start(start) = &mut entry.write
-            && entry.meta.lsns.len() > 1
-        {
-            start.state = State::Running { pending_sleeps: Vec::new() };
-            dropped.extend(entry.meta.lsns.drain(1..).map(|lsn| (lsn, Outcome::Dropped)));
-        }
-        Some(entry)
-    }
-
     /// Releases the held Writes of `tree`, up to the next guarded Start. The Lsns of these Writes stay held until the
     /// Writes are flushed.
     fn release_tree(&mut self, tree: Key) {
@@ -520,7 +495,12 @@ impl Staging {
                 Ok(()) => continue,
                 Err(entry) => entry,
             };
-            self.push_released(entry);
+            let key = entry.write.execution();
+            if let FoldTarget(Some((_, index))) = self.push(entry)
+                && let Some(segment) = self.segments.back_mut()
+            {
+                segment.released_rows.insert(key, index);
+            }
             if let Some(held) = self.held.get_mut(&tree) {
                 held.queue = queue;
                 return;
@@ -616,19 +596,12 @@ impl Staging {
         }
         self.drop_executions(tree, &missing, &mut dropped);
         if let Some(execution) = continued {
-            // first the Start, because the replacement changes the row that the Start inserts
-            if let Some(start) = self.take_unfolded_start(tree, execution, &mut dropped) {
-                self.push_released(start);
-            }
             self.drop_executions(tree, &[execution], &mut dropped);
         }
         if let Some(write) = write {
             let lsn = self.next_lsn;
             self.next_lsn.0 += 1;
-            let entry = Entry { write, meta: Meta { tree, lsns: smallvec![lsn], reserved: 0 } };
-            if let Err(entry) = self.fold(entry, FoldTarget::default()) {
-                self.push(entry);
-            }
+            self.push(Entry { write, meta: Meta { tree, lsns: smallvec![lsn], reserved: 0 } });
         }
         self.release_tree(tree);
         (placement, dropped)

@@ -4,9 +4,8 @@ use std::sync::Arc;
 
 use pyo3::exceptions::PyIndexError;
 use pyo3::prelude::*;
-use stepfast::graph::{self, TaskDeclaration, TaskState};
+use stepfast::graph::{self, TaskDeclaration, TaskPlace, TaskState};
 
-use crate::bridge::branch::Branch;
 use crate::convert::step_settings::StepSettings;
 use crate::error::to_exception;
 use crate::lock::Mutex;
@@ -142,6 +141,14 @@ pub(crate) struct GraphProgress {
     progress: Mutex<graph::GraphProgress>,
 }
 
+impl GraphProgress {
+    /// Takes the next task that may begin in an execution. `is_recorded` returns whether a replay delivers the outcome of
+    /// the task at a place.
+    pub(crate) fn begin_next_in(&self, is_recorded: impl Fn(TaskPlace) -> bool + Sync) -> Option<usize> {
+        self.progress.with(|progress| progress.begin_next(|task| is_recorded(self.shape.place(task))))
+    }
+}
+
 #[pymethods]
 impl GraphProgress {
     #[new]
@@ -150,11 +157,9 @@ impl GraphProgress {
         Self { shape: shape.0.clone(), progress: Mutex::new(progress) }
     }
 
-    /// Takes the next task that may begin. `branch` is the first branch of the execution; `None` outside of executions.
-    fn begin_next(&self, branch: Option<&Branch>) -> Option<usize> {
-        let is_recorded =
-            |task| branch.is_some_and(|branch| branch.has_recorded_task(self.shape.place(task)));
-        self.progress.with(|progress| progress.begin_next(is_recorded))
+    /// Takes the next task that may begin, outside of executions.
+    fn begin_next(&self) -> Option<usize> {
+        self.progress.with(|progress| progress.begin_next(|_| false))
     }
 
     /// Notes the end of a task, and returns the tasks that are skipped.
