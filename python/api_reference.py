@@ -57,9 +57,9 @@ BEGINNING: Final = """\
 
 # Python: every name
 
-Import these names from `stepfast`, except those of `stepfast.rules` and `stepfast.values`. In signatures, `P`
-stands for the parameters of a function, and `R` and `T` for its output. [errors.md](errors.md) explains the codes
-of errors. `stepfast.__version__` is the version of the package.
+Import these names from `stepfast`, except those of `stepfast.rules` and `stepfast.values`. In signatures,
+`P` stands for the parameters of a function, and `R` and `T` for its output. [errors.md](errors.md) explains
+the codes of errors. `stepfast.__version__` is the version of the package.
 
 | names | guide |
 |---|---|

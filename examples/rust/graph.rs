@@ -6,7 +6,8 @@
 use stepfast::graph::{Graph, Rule};
 use stepfast::prelude::*;
 
-fn order() -> Result<Workflow<bool, (Option<String>, Option<String>)>, Error> {
+#[tokio::main]
+async fn main() -> Result<(), Error> {
     let mut graph = Graph::<bool>::new("order");
     let in_stock = graph.input();
     let reserve = graph.task("reserve").retries(3).run((), async |()| Ok::<_, Failure>(2));
@@ -20,13 +21,9 @@ fn order() -> Result<Workflow<bool, (Option<String>, Option<String>)>, Error> {
         .when(Rule::failed("ship") & Rule::succeeded("charge"))
         .run(charge, async |amount: String| Ok::<_, Failure>(format!("refunded {amount}")));
     println!("{}", graph.shape()?.critical_path(|_| 1.0).join(" -> "));
-    graph.build((ship.optional(), refund.optional()))
-}
+    let order = graph.build((ship.optional(), refund.optional()))?;
 
-#[tokio::main]
-async fn main() -> Result<(), Error> {
     let url = std::env::args().nth(1).unwrap_or("memory:".to_owned());
-    let order = order()?;
     let engine = Engine::builder(stepfast::connect(&url).await?).register(&order).open().await?;
     for in_stock in [true, false] {
         let (shipped, refunded) = engine.run(&order, in_stock).await?;

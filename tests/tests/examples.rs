@@ -108,6 +108,7 @@ macro_rules! examples {
 examples! {
     hello on memory sqlite postgres;
     steps_and_retries on memory sqlite postgres;
+    graph on memory sqlite postgres;
     parallel on memory sqlite postgres;
     sleep on memory sqlite postgres;
     children on memory sqlite postgres;
