@@ -124,6 +124,21 @@ impl GraphShape {
         self.0.critical_path(|_| 1.0)
     }
 
+    /// The graph in the language of Mermaid.
+    fn to_mermaid(&self) -> String {
+        self.0.to_mermaid()
+    }
+
+    /// The graph in DOT, the language of Graphviz.
+    fn to_dot(&self) -> String {
+        self.0.to_dot()
+    }
+
+    /// The graph as an SVG picture.
+    fn to_svg(&self) -> String {
+        self.0.to_svg()
+    }
+
     /// Gives the step of a task its place in the record.
     fn bind(&self, task: usize, settings: &StepSettings) -> PyResult<()> {
         if task >= self.0.len() {

@@ -265,9 +265,7 @@ class Graph(Workflow[..., Any]):
             return values.get(leaves[0])
         return {leaf: values[leaf] for leaf in leaves if leaf in values}
 
-    @property
-    def shape(self) -> _native.GraphShape:
-        """The structure of the complete graph."""
+    def _validated_shape(self) -> _native.GraphShape:
         self.validate()
         assert self._shape is not None
         return self._shape
@@ -280,27 +278,27 @@ class Graph(Workflow[..., Any]):
     @property
     def topological_order(self) -> list[str]:
         """The names of the tasks, each after those of its dependencies."""
-        return self.shape.topological_order()
+        return self._validated_shape().topological_order()
 
     @property
     def levels(self) -> list[list[str]]:
         """The names of the tasks by level: a task of level n has a longest chain of n dependencies."""
-        return self.shape.levels()
+        return self._validated_shape().levels()
 
     @property
     def roots(self) -> list[str]:
         """The names of the tasks without dependencies."""
-        return self.shape.roots()
+        return self._validated_shape().roots()
 
     @property
     def leaves(self) -> list[str]:
         """The names of the tasks on which no task depends."""
-        return self.shape.leaves()
+        return self._validated_shape().leaves()
 
     @property
     def critical_path(self) -> list[str]:
         """The names of the tasks of the longest chain: each depends on the one before."""
-        return self.shape.critical_path()
+        return self._validated_shape().critical_path()
 
     def dependencies(self, task: str) -> list[str]:
         """Returns the names of the tasks on which a task depends.
@@ -311,10 +309,25 @@ class Graph(Workflow[..., Any]):
         Raises:
             InvalidArgument: The graph has no such task.
         """
-        found = self.shape.dependencies(task)
+        found = self._validated_shape().dependencies(task)
         if found is None:
             raise InvalidArgument(f"graph {self.name!r} has no task {task!r}")
         return found
+
+    def to_mermaid(self) -> str:
+        """Returns the graph in the language of Mermaid, which many forges draw."""
+        return self._validated_shape().to_mermaid()
+
+    def to_dot(self) -> str:
+        """Returns the graph in DOT, the language of Graphviz."""
+        return self._validated_shape().to_dot()
+
+    def to_svg(self) -> str:
+        """Returns the graph as an SVG picture. Notebooks show it for a graph."""
+        return self._validated_shape().to_svg()
+
+    def _repr_svg_(self) -> str:
+        return self.to_svg()
 
     def __repr__(self) -> str:
         return f"<graph {self.name}>"

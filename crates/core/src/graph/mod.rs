@@ -33,6 +33,7 @@
 mod arguments;
 mod builder;
 mod code;
+mod picture;
 mod place;
 mod progress;
 mod rule;

@@ -189,6 +189,11 @@ impl GraphShape {
         self.by_name.get(task).copied()
     }
 
+    /// Returns the indexes of the tasks in topological order.
+    pub(super) fn order(&self) -> &[usize] {
+        &self.topological_order
+    }
+
     pub(super) fn dependents(&self, task: usize) -> &[usize] {
         let begin = if task == 0 { 0 } else { self.dependent_ends[task - 1] };
         &self.dependents[begin..self.dependent_ends[task]]
@@ -352,4 +357,108 @@ fn invert(tasks: &[TaskShape]) -> (Vec<usize>, Vec<usize>) {
         }
     }
     (dependents, ends)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn task(name: &str, dependencies: &[&str]) -> TaskDeclaration {
+        TaskDeclaration {
+            name: name.to_owned().into(),
+            dependencies: dependencies.iter().map(|name| (*name).to_owned().into()).collect(),
+            rule: Rule::default(),
+        }
+    }
+
+    fn reason(tasks: &[TaskDeclaration]) -> String {
+        GraphShape::new("g", tasks).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn order_levels_and_ends_follow_the_dependencies() {
+        let tasks = [
+            task("load", &["double", "extract", "double"]),
+            task("double", &["extract"]),
+            task("extract", &[]),
+            task("alone", &[]),
+        ];
+        let shape = GraphShape::new("g", &tasks).unwrap();
+        assert_eq!(shape.topological_order(), ["extract", "alone", "double", "load"]);
+        assert_eq!(shape.levels(), [vec!["extract", "alone"], vec!["double"], vec!["load"]]);
+        assert_eq!((shape.roots(), shape.leaves()), (vec!["extract", "alone"], vec!["load", "alone"]));
+        assert_eq!(shape.dependencies("load").unwrap(), ["double", "extract"]);
+        assert_eq!(shape.dependencies("nothing"), None);
+        assert_eq!(shape.critical_path(|_| 1.0), ["extract", "double", "load"]);
+        assert_eq!(shape.critical_path(|task| if task == "alone" { 9.0 } else { 1.0 }), ["alone"]);
+        let empty = GraphShape::new("g", &[]).unwrap();
+        assert!(empty.is_empty() && empty.levels().is_empty() && empty.critical_path(|_| 1.0).is_empty());
+    }
+
+    #[test]
+    fn task_of_a_rule_is_a_dependency() {
+        let refund = TaskDeclaration { rule: Rule::failed("ship"), ..task("refund", &[]) };
+        let shape = GraphShape::new("g", &[refund, task("ship", &[])]).unwrap();
+        assert_eq!(shape.dependencies("refund").unwrap(), ["ship"]);
+    }
+
+    #[test]
+    fn wrong_shapes_are_rejected_with_names() {
+        let unknown = reason(&[task("extract", &[]), task("load", &["extrat"])]);
+        assert!(
+            unknown.contains("task \"load\" depends on \"extrat\", which is no task of the graph"),
+            "{unknown}"
+        );
+        assert!(unknown.contains("did you mean \"extract\"?"), "{unknown}");
+        let unlike = reason(&[task("a", &[]), task("b", &["zzzzzz"])]);
+        assert!(unlike.contains("its tasks are a, b"), "{unlike}");
+        let twice = reason(&[task("a", &[]), task("a", &[])]);
+        assert!(twice.contains("two tasks are named \"a\""), "{twice}");
+        let itself = reason(&[task("a", &["a"])]);
+        assert!(itself.contains("in a cycle: a -> a; remove"), "{itself}");
+        let cycle = reason(&[task("x", &[]), task("a", &["c", "x"]), task("b", &["a"]), task("c", &["b"])]);
+        assert!(cycle.contains("a -> b -> c -> a") || cycle.contains("b -> c -> a -> b"), "{cycle}");
+        let rule = TaskDeclaration { rule: Rule::skipped("nothing"), ..task("a", &[]) };
+        assert!(reason(&[rule]).contains("task \"a\" has a rule about \"nothing\", which is no task"));
+        let never = TaskDeclaration { rule: Rule::any_success(), ..task("a", &[]) };
+        assert!(reason(&[never]).contains("task \"a\" never runs"));
+        for name in ["", "a\0b", "a\nb"] {
+            assert!(GraphShape::new("g", &[task(name, &[])]).is_err(), "{name:?}");
+            assert!(GraphShape::new(name, &[]).is_err(), "{name:?}");
+        }
+    }
+
+    #[test]
+    fn long_cycle_is_cut() {
+        let names: Vec<String> = (0..100).map(|n| format!("t{n}")).collect();
+        let tasks: Vec<_> = (0..100).map(|n| task(&names[n], &[&names[(n + 99) % 100]])).collect();
+        let message = reason(&tasks);
+        assert!(message.contains('…') && message.len() < 500, "{message}");
+    }
+
+    #[test]
+    fn place_of_a_task_is_independent_of_other_tasks() {
+        let few = GraphShape::new("g", &[task("a", &[]), task("b", &["a"])]).unwrap();
+        let many = GraphShape::new("h", &[task("z", &[]), task("b", &["a"]), task("a", &["z"])]).unwrap();
+        assert_eq!(few.place(1), many.place(1));
+        assert_ne!(few.place(0), many.place(2), "the dependencies of a differ");
+        assert_eq!(few.place(0).path(), many.place(2).path());
+    }
+
+    #[test]
+    fn tasks_with_one_hash_get_different_places() {
+        let mut tasks = vec![task("a", &[]); 3];
+        for (n, declared) in tasks.iter_mut().enumerate() {
+            declared.name = format!("t{n}").into();
+        }
+        let mut shapes = GraphShape::new("g", &tasks).unwrap().tasks;
+        // the same name thrice, as if three names had one hash
+        for shape in &mut shapes {
+            shape.name = "t0".into();
+        }
+        assign_numbers(&mut shapes);
+        let numbers: HashSet<u32> = shapes.iter().map(|shape| shape.place.number).collect();
+        assert_eq!(numbers.len(), 3);
+        assert!(numbers.iter().all(|number| *number >= MIN_TASK_NUMBER));
+    }
 }
