@@ -18,6 +18,10 @@ super::cases![
     failed_attempts_are_retried,
     cancel_ends_a_graph,
     graph_is_a_child,
+    mapped_task_joins_values_in_order,
+    mapped_items_are_limited,
+    failed_item_fails_its_task_after_the_others,
+    mapped_items_are_recorded_once_across_engines,
     graph_with_new_tasks_continues,
     graph_without_a_recorded_task_parks,
     graph_with_changed_dependencies_parks,
@@ -199,6 +203,100 @@ async fn graph_is_a_child(fixture: &dyn StoreFixture) {
     let (engine, _) = open_engine(fixture, |b| b.register(&inner).register(&outer)).await;
     assert_eq!(engine.run(&outer, 20).await.unwrap(), 41);
     shut_down(engine).await;
+}
+
+/// Returns a graph that squares the numbers below its input, at most `max_items` at a time, and adds them up.
+fn squares(
+    max_items: usize,
+    body: impl Fn(u64) -> futures_util::future::BoxFuture<'static, BodyResult<u64>> + Send + Sync + 'static,
+) -> Workflow<u64, (u64, u64)> {
+    let mut graph = Graph::<u64>::new("squares");
+    let input = graph.input();
+    let numbers = graph.task("numbers").run(input, async |n: u64| BodyResult::Ok((0..n).collect::<Vec<_>>()));
+    let squares =
+        graph.task("square").map_over(&numbers).max_items(max_items).run(input, move |x, _n: u64| body(x));
+    let last = graph
+        .task("last")
+        .run(squares.clone(), async |all: Vec<u64>| BodyResult::Ok(all.last().copied().unwrap_or_default()));
+    let sum = graph.task("sum").run(squares, async |all: Vec<u64>| BodyResult::Ok(all.iter().sum::<u64>()));
+    graph.build((sum, last)).unwrap()
+}
+
+async fn mapped_task_joins_values_in_order(fixture: &dyn StoreFixture) {
+    let graph = squares(50, |x| Box::pin(async move { Ok(x * x) }));
+    let (engine, _) = open_engine(fixture, |b| b.register(&graph)).await;
+    for n in [0, 1, 300_u64] {
+        let sum = (0..n).map(|x| x * x).sum();
+        let last = n.saturating_sub(1).pow(2);
+        assert_eq!(engine.run(&graph, n).await.unwrap(), (sum, last));
+    }
+    shut_down(engine).await;
+}
+
+async fn mapped_items_are_limited(fixture: &dyn StoreFixture) {
+    let (running, most) = (Count::new(), Count::new());
+    let counts = (running.clone(), most.clone());
+    let graph = squares(7, move |x| {
+        let (running, most) = counts.clone();
+        Box::pin(async move {
+            if running.increment() > most.get() {
+                most.increment();
+            }
+            tokio::task::yield_now().await;
+            running.decrement();
+            Ok(x)
+        })
+    });
+    let (engine, _) = open_engine(fixture, |b| b.register(&graph)).await;
+    engine.run(&graph, 100).await.unwrap();
+    assert_eq!(most.get(), 7);
+    shut_down(engine).await;
+}
+
+async fn failed_item_fails_its_task_after_the_others(fixture: &dyn StoreFixture) {
+    let bodies = Count::new();
+    let counted = bodies.clone();
+    let graph = squares(3, move |x| {
+        let bodies = counted.clone();
+        Box::pin(async move {
+            bodies.increment();
+            if x == 4 || x == 8 { Err(Failure::new("poison")) } else { Ok(x) }
+        })
+    });
+    let (engine, _) = open_engine(fixture, |b| b.register(&graph)).await;
+    let error = engine.run(&graph, 10).workflow_id("x").await.unwrap_err();
+    let Error::Failed(failure) = &error else { panic!("{error}") };
+    let expected = "task \"square\" of graph \"squares\" failed: item 4 of 10 failed: poison";
+    assert_eq!((failure.message.as_str(), bodies.get()), (expected, 10));
+    shut_down(engine).await;
+}
+
+async fn mapped_items_are_recorded_once_across_engines(fixture: &dyn StoreFixture) {
+    const ITEMS: u64 = 500;
+    let (bodies, latch) = (Count::new(), Latch::new());
+    let (counted, waited) = (bodies.clone(), latch.clone());
+    let graph = squares(20, move |x| {
+        let (bodies, latch) = (counted.clone(), waited.clone());
+        Box::pin(async move {
+            // the first engine stops in the middle
+            if bodies.increment() > 250 {
+                latch.wait().await;
+            }
+            Ok(x * x)
+        })
+    });
+    let (one, _) = open_engine(fixture, |b| b.register(&graph)).await;
+    one.start(&graph, ITEMS).workflow_id("x").await.unwrap();
+    bodies.wait_for(270).await;
+    shut_down(one).await;
+    latch.open();
+    let (two, _) = open_engine(fixture, |b| b.register(&graph)).await;
+    let sum = (0..ITEMS).map(|x| x * x).sum();
+    let output = two.get::<(u64, u64)>("x").await.unwrap().result().await.unwrap();
+    assert_eq!(output, (sum, (ITEMS - 1).pow(2)));
+    assert_eq!(bodies.get(), 520, "only the twenty interrupted items ran again");
+    assert_eq!(record(&two, "x").await.checkpoints.len() as u64, ITEMS + 3);
+    shut_down(two).await;
 }
 
 /// The variants of a graph that is changed while an execution is in flight.

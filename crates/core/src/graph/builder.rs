@@ -9,7 +9,7 @@ use serde::{Serialize, de::DeserializeOwned};
 use crate::error::Error;
 use crate::failure::{Failure, IntoFailure};
 use crate::graph::arguments::{ArgumentSource, Arguments, GraphInput, TaskRef};
-use crate::graph::code::{GraphCode, Source, TaskBody, TaskCode};
+use crate::graph::code::{GraphCode, MapItems, Source, TaskBody, TaskCode, TaskFuture};
 use crate::graph::rule::Rule;
 use crate::graph::runner::run_graph;
 use crate::graph::shape::{GraphShape, TaskDeclaration};
@@ -35,7 +35,7 @@ pub struct Graph<I> {
 struct DeclaredTask {
     declaration: TaskDeclaration,
     arguments: Vec<ArgumentSource>,
-    body: Box<TaskBody>,
+    body: TaskBody,
     options: Option<Box<StepOptions>>,
     may_fail: bool,
 }
@@ -48,6 +48,17 @@ pub struct TaskBuilder<'g> {
     options: Option<Box<StepOptions>>,
     may_fail: bool,
 }
+
+/// A builder of a task that is mapped over the items of a list. Returned by [`TaskBuilder::map_over`].
+#[must_use = "a task is declared when its body is given by `run`"]
+pub struct MapBuilder<'g, T> {
+    task: TaskBuilder<'g>,
+    items: TaskRef<Vec<T>>,
+    max_items: usize,
+}
+
+/// The default of [`MapBuilder::max_items`].
+const DEFAULT_MAX_ITEMS: usize = 1_000;
 
 impl<I> Graph<I>
 where
@@ -136,7 +147,7 @@ where
     }
 }
 
-impl TaskBuilder<'_> {
+impl<'g> TaskBuilder<'g> {
     /// Makes the task depend on another one whose value it does not take.
     pub fn after<T>(mut self, task: &TaskRef<T>) -> Self {
         self.declaration.dependencies.push(task.name.clone());
@@ -191,31 +202,92 @@ impl TaskBuilder<'_> {
         T: Serialize + DeserializeOwned + Send + 'static,
         E: IntoFailure,
     {
-        let Self { tasks, mut declaration, options, may_fail } = self;
         let mut sources = Vec::new();
         arguments.collect_sources(&mut sources);
+        let body = move |values: &[Option<Payload>]| -> TaskFuture {
+            match arguments.decode(&mut values.iter().map(Option::as_ref)) {
+                Ok(values) => encode_value(body(values)),
+                Err(error) => Box::pin(std::future::ready(Err(error.to_failure().permanent()))),
+            }
+        };
+        self.declare(sources, TaskBody::Once(Box::new(body)))
+    }
+
+    /// Maps the task over the items of a list that another task returns: [`MapBuilder::run`] gives the body.
+    pub fn map_over<T>(self, items: &TaskRef<Vec<T>>) -> MapBuilder<'g, T> {
+        MapBuilder { task: self, items: items.clone(), max_items: DEFAULT_MAX_ITEMS }
+    }
+
+    fn declare<T>(self, sources: Vec<ArgumentSource>, body: TaskBody) -> TaskRef<T> {
+        let Self { tasks, mut declaration, options, may_fail } = self;
         declaration.dependencies.extend(sources.iter().filter_map(|source| match source {
             ArgumentSource::Input => None,
             ArgumentSource::Task { name, .. } => Some(name.clone()),
         }));
         let task = TaskRef::new(declaration.name.clone());
-        let body = move |values: &[Option<Payload>]| -> crate::graph::code::TaskFuture {
-            let attempt = match arguments.decode(&mut values.iter().map(Option::as_ref)) {
-                Ok(values) => body(values),
-                Err(error) => return Box::pin(std::future::ready(Err(error.to_failure().permanent()))),
-            };
-            Box::pin(async move {
-                let value = attempt.await.map_err(IntoFailure::into_failure)?;
-                Payload::encode(&value).map_err(|error| error.to_failure())
-            })
-        };
-        tasks.push(DeclaredTask { declaration, arguments: sources, body: Box::new(body), options, may_fail });
+        tasks.push(DeclaredTask { declaration, arguments: sources, body, options, may_fail });
         task
     }
 
     fn options(&mut self) -> &mut StepOptions {
         self.options.get_or_insert_default()
     }
+}
+
+impl<T> MapBuilder<'_, T> {
+    /// Sets the maximum number of items that run at a time; 1,000 by default. At least 1.
+    pub fn max_items(mut self, items: usize) -> Self {
+        self.max_items = items.max(1);
+        self
+    }
+
+    /// Declares the task with its body, which runs for each item, and returns a reference to the list of all values in
+    /// the order of the items.
+    ///
+    /// Each item is a step of its own, with the task's retries. If an item fails, the others run to their end, and then
+    /// the task fails.
+    pub fn run<A, F, Fut, V, E>(self, arguments: A, body: F) -> TaskRef<Vec<V>>
+    where
+        T: DeserializeOwned + Clone + Send + Sync + 'static,
+        A: Arguments + Send + Sync + 'static,
+        F: Fn(T, A::Values) -> Fut + Send + Sync + 'static,
+        Fut: Future<Output = Result<V, E>> + Send + 'static,
+        V: Serialize + DeserializeOwned + Send + 'static,
+        E: IntoFailure,
+    {
+        let Self { task, items, max_items } = self;
+        let mut sources = Vec::new();
+        items.collect_sources(&mut sources);
+        arguments.collect_sources(&mut sources);
+        let shared = Arc::new((arguments, body));
+        let body = move |values: Vec<Option<Payload>>| -> Result<MapItems, Failure> {
+            let list =
+                items.decode(&mut values.iter().map(Option::as_ref)).map_err(|error| error.to_failure())?;
+            let (len, shared) = (list.len(), shared.clone());
+            let body = move |index: usize| -> TaskFuture {
+                let (arguments, body) = &*shared;
+                match arguments.decode(&mut values.iter().skip(1).map(Option::as_ref)) {
+                    Ok(values) => encode_value(body(list[index].clone(), values)),
+                    Err(error) => Box::pin(std::future::ready(Err(error.to_failure().permanent()))),
+                }
+            };
+            Ok(MapItems { len, body: Box::new(body) })
+        };
+        task.declare(sources, TaskBody::Map(Box::new(body), max_items))
+    }
+}
+
+/// Encodes the value of an attempt.
+fn encode_value<Fut, T, E>(attempt: Fut) -> TaskFuture
+where
+    Fut: Future<Output = Result<T, E>> + Send + 'static,
+    T: Serialize,
+    E: IntoFailure,
+{
+    Box::pin(async move {
+        let value = attempt.await.map_err(IntoFailure::into_failure)?;
+        Payload::encode(&value).map_err(|error| error.to_failure())
+    })
 }
 
 fn resolve_source(shape: &GraphShape, source: &ArgumentSource) -> Result<Source, Error> {

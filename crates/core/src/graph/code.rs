@@ -10,8 +10,26 @@ use crate::workflow::retry::StepOptions;
 /// The future of one attempt of a task.
 pub(super) type TaskFuture = Pin<Box<dyn Future<Output = Result<Payload, Failure>> + Send>>;
 
-/// The body of a task: takes the values of the task's arguments, in their order.
-pub(super) type TaskBody = dyn Fn(&[Option<Payload>]) -> TaskFuture + Send + Sync;
+/// The body of a task.
+pub(super) enum TaskBody {
+    /// Runs once for each attempt, with the values of the task's arguments in their order.
+    Once(Box<OnceBody>),
+    /// Runs once for each attempt of each item, with at most this number of items at a time.
+    Map(Box<MapBody>, usize),
+}
+
+/// Begins an attempt, with the values of the task's arguments.
+pub(super) type OnceBody = dyn Fn(&[Option<Payload>]) -> TaskFuture + Send + Sync;
+
+/// Decodes the items, which are the first argument of the task.
+pub(super) type MapBody = dyn Fn(Vec<Option<Payload>>) -> Result<MapItems, Failure> + Send + Sync;
+
+/// The items over which a task is mapped.
+pub(super) struct MapItems {
+    pub(super) len: usize,
+    /// Begins an attempt of the item with this index.
+    pub(super) body: Box<dyn Fn(usize) -> TaskFuture + Send + Sync>,
+}
 
 /// A graph's shape with the code of its tasks.
 pub(super) struct GraphCode {
@@ -31,7 +49,7 @@ pub(super) type OutputBody = dyn Fn(&[Option<Payload>]) -> Result<Payload, Failu
 /// The code of a task.
 pub(super) struct TaskCode {
     pub(super) arguments: Vec<Source>,
-    pub(super) body: Box<TaskBody>,
+    pub(super) body: TaskBody,
     /// The options of the task's step; `None` for the defaults.
     pub(super) options: Option<Box<StepOptions>>,
     /// Whether the graph may complete although the task has failed.

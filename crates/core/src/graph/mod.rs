@@ -33,6 +33,7 @@
 mod arguments;
 mod builder;
 mod code;
+mod map;
 mod picture;
 mod place;
 mod progress;
@@ -42,7 +43,7 @@ mod shape;
 mod state;
 
 pub use arguments::{ArgumentSource, Arguments, GraphInput, OptionalTaskRef, TaskRef};
-pub use builder::{Graph, TaskBuilder};
+pub use builder::{Graph, MapBuilder, TaskBuilder};
 pub use place::TaskPlace;
 pub(crate) use place::begin_task_call;
 pub use progress::GraphProgress;

@@ -19,12 +19,25 @@ pub struct TaskPlace {
     pub(super) number: u32,
     /// The fingerprint of the dependencies' names and the rule.
     pub(super) fingerprint: u64,
+    /// The index of an item, if the task is mapped over items.
+    pub(super) item: Option<u32>,
 }
 
 impl TaskPlace {
+    /// Returns the place of an item, if the task is mapped over items.
+    #[must_use]
+    pub fn item(self, index: u32) -> Self {
+        Self { item: Some(index), ..self }
+    }
+
     /// Returns the path of the task's checkpoint.
     pub fn path(self) -> Path {
-        Path::root().child(self.number)
+        let path = Path::root().child(self.number);
+        match self.item {
+            None => path,
+            // 0 is left to the task itself
+            Some(item) => path.child(item.saturating_add(1)),
+        }
     }
 }
 

@@ -7,7 +7,8 @@ use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 
 use crate::failure::Failure;
-use crate::graph::code::{GraphCode, Source};
+use crate::graph::code::{GraphCode, Source, TaskBody};
+use crate::graph::map::run_items;
 use crate::graph::place::begin_task_call;
 use crate::graph::progress::GraphProgress;
 use crate::payload::Payload;
@@ -33,7 +34,11 @@ pub(super) async fn run_graph(
     let mut running: FuturesUnordered<RunningTask> = FuturesUnordered::new();
     loop {
         let is_replaying = run.is_replaying();
-        let is_recorded = |task| is_replaying && run.has_recorded(&code.shape.place(task).path());
+        let is_recorded = |task: usize| {
+            // a mapped task has no record of its own, and its items may be recorded
+            let is_mapped = matches!(code.tasks[task].body, TaskBody::Map(..));
+            is_replaying && (is_mapped || run.has_recorded(&code.shape.place(task).path()))
+        };
         while let Some(task) = progress.begin_next(is_recorded) {
             group.begin();
             running.push(begin_task(&run, &code, task, values.take_arguments(&code, task)));
@@ -65,15 +70,31 @@ fn begin_task(
     arguments: Vec<Option<Payload>>,
 ) -> RunningTask {
     let (place, name) = (code.shape.place(task), &code.shape.tasks()[task].name);
-    let call = begin_task_call(run, place, name, code.tasks[task].options.as_deref());
+    let options = code.tasks[task].options.clone();
+    if let TaskBody::Map(body, max_items) = &code.tasks[task].body {
+        let (run, name, max_items) = (run.clone(), name.clone(), *max_items);
+        let items = body(arguments);
+        return Box::pin(async move {
+            let outcome = match items {
+                Ok(items) => run_items(&run, place, &name, options, items, max_items).await,
+                Err(failure) => Err(failure),
+            };
+            (task, outcome)
+        });
+    }
+    // begun at once, so that the calls of tasks are made in the order in which they become ready
+    let call = begin_task_call(run, place, name, options.as_deref());
     let code = code.clone();
     Box::pin(async move {
         let call = match call {
             Ok(call) => call,
             Err(failure) => return (task, Err(failure)),
         };
-        let options = code.tasks[task].options.clone();
-        let outcome = run_step(call, || (code.tasks[task].body)(&arguments), options).await;
+        let begin_attempt = || match &code.tasks[task].body {
+            TaskBody::Once(body) => body(&arguments),
+            TaskBody::Map(..) => Box::pin(std::future::pending()),
+        };
+        let outcome = run_step(call, begin_attempt, options).await;
         (task, outcome)
     })
 }

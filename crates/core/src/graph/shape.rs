@@ -299,7 +299,7 @@ fn resolve(
         dependencies.iter().map(|&dependency| &*declarations[dependency].name).collect();
     sorted.sort_unstable();
     let fingerprint = xxh3_64(format!("{rule}\n{}", sorted.join("\n")).as_bytes());
-    let place = TaskPlace { number: 0, fingerprint };
+    let place = TaskPlace { number: 0, fingerprint, item: None };
     Ok(TaskShape { name: name.clone(), dependencies, rule: rule.clone(), level: 0, place })
 }
 

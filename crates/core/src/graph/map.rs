@@ -1,0 +1,96 @@
+//! Tasks that are mapped over the items of a list: each item is a branch with a step of its own.
+
+use std::sync::Arc;
+
+use futures_util::FutureExt;
+use futures_util::stream::{FuturesUnordered, StreamExt};
+
+use crate::failure::Failure;
+use crate::graph::code::MapItems;
+use crate::graph::place::{TaskPlace, begin_task_call};
+use crate::name::Name;
+use crate::payload::Payload;
+use crate::runtime::run::Run;
+use crate::workflow::branch::BranchGroup;
+use crate::workflow::retry::StepOptions;
+use crate::workflow::step::run_step;
+
+/// Runs a task for all items, and returns the list of their values in the order of the items. The items begin in their
+/// order, at most `max_items` at a time. If some of them fail, the others run to their end, and the failure is that of
+/// the first failed item.
+pub(super) async fn run_items(
+    run: &Arc<Run>,
+    place: TaskPlace,
+    name: &Name,
+    options: Option<Box<StepOptions>>,
+    items: MapItems,
+    max_items: usize,
+) -> Result<Payload, Failure> {
+    let group = BranchGroup::new(run);
+    let (options, body) = (&options, &items.body);
+    let mut values: Vec<Payload> = Vec::with_capacity(items.len);
+    let mut failed: Option<(usize, Failure)> = None;
+    let mut running = FuturesUnordered::new();
+    loop {
+        while running.len() < max_items && values.len() < items.len {
+            let index = values.len();
+            values.push(Payload::empty());
+            group.begin();
+            let call = begin_task_call(run, place.item(index as u32), name, options.as_deref());
+            let item = async move { run_step(call?, || body(index), options.clone()).await };
+            running.push(item.map(move |outcome| (index, outcome)));
+        }
+        let Some((index, outcome)) = running.next().await else { break };
+        group.end();
+        match outcome {
+            Ok(value) => values[index] = value,
+            Err(failure) if failed.as_ref().is_none_or(|(first, _)| index < *first) => {
+                failed = Some((index, failure));
+            }
+            Err(_) => {}
+        }
+    }
+    match failed {
+        Some((index, failure)) => {
+            let message = format!("item {index} of {} failed: {}", items.len, failure.message);
+            Err(Failure { message, ..failure })
+        }
+        None => Ok(join_values(&values)),
+    }
+}
+
+/// Returns the list of encoded values as one encoded value.
+fn join_values(values: &[Payload]) -> Payload {
+    let bytes: usize = values.iter().map(Payload::len).sum();
+    let mut list = Vec::with_capacity(bytes + 5);
+    // the head of an array in MessagePack
+    match values.len() {
+        len @ 0..=15 => list.push(0x90 | len as u8),
+        len @ 16..=0xffff => {
+            list.push(0xdc);
+            list.extend_from_slice(&(len as u16).to_be_bytes());
+        }
+        len => {
+            list.push(0xdd);
+            list.extend_from_slice(&(len as u32).to_be_bytes());
+        }
+    }
+    for value in values {
+        list.extend_from_slice(value.as_message_pack().unwrap_or(&[0xc0]));
+    }
+    Payload::from_message_pack(&list)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn joined_values_are_a_list() {
+        for len in [0, 1, 15, 16, 300, 0xffff, 0x1_0000] {
+            let values: Vec<Payload> = (0..len).map(|n| Payload::encode(&(n, "x")).unwrap()).collect();
+            let expected: Vec<(u32, String)> = (0..len).map(|n| (n, "x".to_owned())).collect();
+            assert_eq!(join_values(&values).decode::<Vec<(u32, String)>>().unwrap(), expected);
+        }
+    }
+}
