@@ -95,6 +95,23 @@ impl StepSettings {
         })
     }
 
+    /// Returns the settings of an item, if the step is a task that is mapped over items.
+    fn for_item(&self, py: Python<'_>, index: u32) -> Self {
+        let task_place = OnceLock::new();
+        if let Some(place) = self.task_place() {
+            let _ = task_place.set(place.item(index));
+        }
+        Self {
+            name: self.name.clone(),
+            options: self.options,
+            function: self.function.clone_ref(py),
+            retry_if: self.retry_if.as_ref().map(|function| function.clone_ref(py)),
+            shown_name: self.shown_name.clone_ref(py),
+            signature: self.signature.as_ref().map(|signature| signature.clone_ref(py)),
+            task_place,
+        }
+    }
+
     /// The name of the step.
     #[getter(name)]
     fn text(&self) -> String {

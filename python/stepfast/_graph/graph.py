@@ -89,6 +89,8 @@ class Graph(Workflow[..., Any]):
         after: Iterable[Task[..., Any] | str] = (),
         when: Rule | None = None,
         may_fail: bool = False,
+        map_over: Task[..., Any] | str | None = None,
+        max_items: int | None = None,
         retries: int = 0,
         backoff: Duration = 1.0,
         backoff_factor: float = 2.0,
@@ -108,6 +110,8 @@ class Graph(Workflow[..., Any]):
         after: Iterable[Task[..., Any] | str] = (),
         when: Rule | None = None,
         may_fail: bool = False,
+        map_over: Task[..., Any] | str | None = None,
+        max_items: int | None = None,
         retries: int = 0,
         backoff: Duration = 1.0,
         backoff_factor: float = 2.0,
@@ -127,6 +131,11 @@ class Graph(Workflow[..., Any]):
             when: The condition on which the task runs, see `stepfast.rules`; by default all dependencies
                 must have succeeded.
             may_fail: Whether the graph completes although this task has failed; False by default.
+            map_over: A task that returns a list, or its name. The function then runs once for each item, as a
+                step of its own, and its parameter of this name takes the item. The value is the list of all
+                values. If an item fails, the others run to their end, and then the task fails.
+            max_items: The maximum number of items that run at a time, at least 1; by default 1,000 in async
+                graphs, and 16 in sync ones.
             retries: See `step`, as for all further options.
             backoff: See `step`.
             backoff_factor: See `step`.
@@ -145,6 +154,11 @@ class Graph(Workflow[..., Any]):
             raise InvalidArgument(
                 f"when is {short_repr(when)}, and must be a rule, such as stepfast.rules.all_done()"
             )
+        if max_items is not None:
+            bounds.check_count("max_items", max_items, 1)
+            if map_over is None:
+                raise InvalidArgument("max_items is for tasks with map_over: leave it out")
+        mapped = None if map_over is None else self._name_of(map_over)
         names = tuple(self._name_of(each) for each in ((after,) if isinstance(after, str | Task) else after))
 
         def declare(function: Callable[..., Any]) -> Task[..., Any]:
@@ -156,6 +170,8 @@ class Graph(Workflow[..., Any]):
                 after=names,
                 rule=all_success() if when is None else when,
                 may_fail=may_fail,
+                map_over=mapped,
+                max_items=max_items,
                 retries=retries,
                 backoff=backoff,
                 backoff_factor=backoff_factor,
@@ -211,6 +227,12 @@ class Graph(Workflow[..., Any]):
         shape = _native.GraphShape(
             self.name, [(task.name, dependencies_of(task, self._tasks), task.rule) for task in tasks]
         )
+        for task in tasks:
+            if task.map_over is not None and task.map_over not in task.parameters:
+                raise InvalidArgument(
+                    f"task {task.name!r} of graph {self.name!r} is mapped over {task.map_over!r}, but has no "
+                    "parameter of this name, which takes the item"
+                )
         inputs: dict[str, inspect.Parameter] = {}
         for number, task in enumerate(tasks):
             shape.bind(number, task.settings)

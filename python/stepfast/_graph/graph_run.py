@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from stepfast import _native
+from stepfast._graph.items import call_for_items
 from stepfast._graph.task import Task, call_as_step
 from stepfast._runtime.branch import current_branch
 
@@ -51,13 +52,16 @@ class GraphRun:
         return self._tasks[number]
 
     def call(self, number: int, branch: _native.Branch | None) -> Any:
-        """Calls a task as a step of `branch`. Returns the value, or in async code an awaitable of it."""
+        """Calls a task as a step of `branch`, or for each item if it is mapped. Returns the value; in async
+        code an awaitable of it."""
         task = self._tasks[number]
         kwargs: dict[str, Any] = {}
         for name in task.parameters:
             value = self.values.get(name, self._inputs.get(name, MISSING))
             if value is not MISSING:
                 kwargs[name] = value
+        if task.map_over is not None:
+            return call_for_items(task, kwargs)
         return task(**kwargs) if branch is None else call_as_step(task, branch, kwargs)
 
     def succeed(self, number: int, value: Any) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, Final, ParamSpec, TypeVar
 
 from stepfast import _native
-from stepfast._workflow.step import Step
+from stepfast._workflow.step import Step, run_in_this_thread
 from stepfast.errors import InvalidArgument
 
 P = ParamSpec("P")
@@ -31,6 +31,8 @@ class Task(Step[P, R]):
         parameters: The parameters of the function, by name. Each takes the value of the task of this name, or
             else an input of the graph.
         may_fail: Whether the graph completes although the task has failed.
+        map_over: The name of the task over whose list this one is mapped; None if it is not mapped.
+        max_items: The maximum number of items that run at a time; None for the default.
     """
 
     def __init__(
@@ -41,6 +43,8 @@ class Task(Step[P, R]):
         after: tuple[str, ...],
         rule: _native.Rule,
         may_fail: bool,
+        map_over: str | None,
+        max_items: int | None,
         **step_options: Any,
     ) -> None:
         super().__init__(function, **step_options)
@@ -48,6 +52,8 @@ class Task(Step[P, R]):
         self.after: tuple[str, ...] = after
         self.rule: _native.Rule = rule
         self.may_fail: bool = may_fail
+        self.map_over: str | None = map_over
+        self.max_items: int | None = max_items
         #: The parameters of the function: each takes the value of a task, or an input of the graph.
         self.parameters: dict[str, inspect.Parameter] = dict(_parameters_of(self.name, function))
 
@@ -63,6 +69,16 @@ def call_as_step(task: Task[..., Any], branch: _native.Branch, kwargs: dict[str,
     if branch.is_on_loop and not task.is_async:
         return task._in_thread((), (), kwargs)
     return task._call_in_branch(branch, (), (), kwargs)
+
+
+def call_item_as_step(
+    task: Task[..., Any], branch: _native.Branch, index: int, kwargs: dict[str, Any]
+) -> Any:
+    """Runs a task for one item as a step of the execution. Returns its value; in async code an awaitable."""
+    settings = task.settings.for_item(index)
+    if branch.is_on_loop:
+        return branch.awaitable_step(settings, (), (), kwargs)
+    return run_in_this_thread(branch.step(settings, (), kwargs), branch, task, (), kwargs)
 
 
 def dependencies_of(task: Task[..., Any], task_names: Iterable[str]) -> list[str]:
@@ -81,4 +97,4 @@ def _parameters_of(task: str, function: Callable[..., Any]) -> Iterable[tuple[st
         yield name, parameter
 
 
-__all__ = ["Task", "call_as_step", "dependencies_of"]
+__all__ = ["Task", "call_as_step", "call_item_as_step", "dependencies_of"]

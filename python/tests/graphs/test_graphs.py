@@ -252,6 +252,94 @@ def test_graph_continues_after_its_engine_has_closed(tmp_path: pathlib.Path) -> 
     assert sorted(bodies) == ["last", "last", "t0", "t1", "t2", "t3", "t4"]
 
 
+def mapped_graph(name: str, *, is_async: bool, max_items: int | None = None) -> tuple[Graph, list[int]]:
+    """Returns a graph that squares numbers, of which 3 fails if the input says so, and the begun items."""
+    graph, begun = Graph(name), list[int]()
+
+    @graph.task
+    def numbers(count: int) -> list[int]:
+        return list(range(count))
+
+    def begin(number: int, fails: bool) -> int:
+        begun.append(number)
+        if fails and number == 3:
+            raise ValueError("poison")
+        return number * number
+
+    if is_async:
+
+        @graph.task(map_over=numbers, max_items=max_items, name="square")
+        async def square(numbers: int, fails: bool = False) -> int:
+            await asyncio.sleep(0)
+            return begin(numbers, fails)
+    else:
+
+        @graph.task(map_over="numbers", max_items=max_items, name="square")
+        def square_sync(numbers: int, fails: bool = False) -> int:
+            return begin(numbers, fails)
+
+    @graph.task
+    def total(square: list[int]) -> tuple[int, list[int]]:
+        return sum(square), square[-2:]
+
+    return graph, begun
+
+
+@pytest.mark.parametrize("is_async", [False, True], ids=["sync", "async"])
+@pytest.mark.parametrize("max_items", [None, 1, 7])
+def test_task_is_mapped_over_items(url: str, is_async: bool, max_items: int | None) -> None:
+    graph, begun = mapped_graph(f"mapped {is_async} {max_items}", is_async=is_async, max_items=max_items)
+    for count in (0, 1, 50):
+        del begun[:]
+        squares = [number * number for number in range(count)]
+        if is_async:
+            assert asyncio.run(run_async(graph, url, count=count)) == (sum(squares), squares[-2:])
+        else:
+            assert run_sync(graph, url, count=count) == (sum(squares), squares[-2:])
+        assert sorted(begun) == list(range(count))
+
+
+@pytest.mark.parametrize("is_async", [False, True], ids=["sync", "async"])
+def test_failed_item_fails_its_task_after_the_others(is_async: bool) -> None:
+    graph, begun = mapped_graph(f"poisoned {is_async}", is_async=is_async, max_items=2)
+    with pytest.raises(ValueError, match="poison") as raised:
+        if is_async:
+            asyncio.run(run_async(graph, count=10, fails=True))
+        else:
+            run_sync(graph, count=10, fails=True)
+    assert sorted(begun) == list(range(10))
+    assert "item 3 of 10 of task 'square' failed" in raised.value.__notes__
+
+
+def test_mapped_items_are_recorded_once_across_engines(tmp_path: pathlib.Path) -> None:
+    graph = Graph("mapped across engines")
+    bodies: list[int] = []
+    release = threading.Event()
+
+    @graph.task
+    def numbers() -> list[int]:
+        return list(range(100))
+
+    @graph.task(map_over=numbers, max_items=5)
+    def square(numbers: int) -> int:
+        bodies.append(numbers)
+        if numbers >= 50:
+            release.wait(60)
+        return numbers * numbers
+
+    url = f"sqlite:{tmp_path}/a.db"
+    with Engine(url) as engine:
+        engine.start(graph.options(workflow_id="x"))
+        while len(bodies) < 55:
+            pass
+        engine.close(0)
+    release.set()
+    with Engine(url) as engine:
+        assert engine.get("x", graph).result() == [number * number for number in range(100)]
+        assert len(engine.show("x").checkpoints) == 101
+    assert sorted(bodies) == sorted([*range(100), *range(50, 55)])
+
+
 def wrong_graphs() -> dict[str, tuple[Any, str]]:
     """Returns functions that make wrong graphs, each with a part of the error."""
 
@@ -311,7 +399,23 @@ def wrong_graphs() -> dict[str, tuple[Any, str]]:
     def no_task(graph: Graph) -> None:
         graph.task(after=[step(lambda: None)])(lambda: None)  # type: ignore[list-item]
 
+    def mapped_without_parameter(graph: Graph) -> None:
+        @graph.task
+        def a() -> list[int]: ...
+
+        @graph.task(map_over=a)
+        def b() -> None: ...
+
+    def items_without_map(graph: Graph) -> None:
+        graph.task(max_items=3)(lambda: None)
+
+    def no_items(graph: Graph) -> None:
+        graph.task(map_over="a", max_items=0)(lambda a: None)  # pyright: ignore[reportUnknownLambdaType]
+
     return {
+        "mapped without parameter": (mapped_without_parameter, "mapped over 'a', but has no parameter"),
+        "items without map": (items_without_map, "max_items is for tasks with map_over"),
+        "no items": (no_items, "max_items is 0"),
         "unknown": (unknown, 'task "load" depends on "extrat".* did you mean "extract"'),
         "cycle": (cycle, "in a cycle: .* -> .* -> .* -> "),
         "itself": (itself, "in a cycle: a -> a;"),

@@ -1,0 +1,87 @@
+"""Calls a task for each item of a list."""
+
+from __future__ import annotations
+
+from collections.abc import Coroutine
+from inspect import isawaitable
+from typing import Any, Final, cast
+
+from stepfast._graph.task import Task, call_item_as_step
+from stepfast._runtime.branch import current_branch
+from stepfast._validation.text import short_repr
+from stepfast._workflow.gather import is_on_loop, map
+from stepfast.errors import InvalidArgument
+
+#: The maximum number of items of an async task that run at a time by default.
+DEFAULT_ITEMS: Final = 1_000
+
+#: The value of an item, or its exception and None.
+_Outcome = tuple[Any, Exception | None]
+
+
+def call_for_items(task: Task[..., Any], kwargs: dict[str, Any]) -> Any:
+    """Calls a task for each item, concurrently. Each call is a branch with a step of its own.
+
+    Args:
+        task: A task that is mapped.
+        kwargs: Its arguments by name. The argument that it is mapped over is the list of the items.
+
+    Returns:
+        The values, in the order of the items; in async code an awaitable of them.
+
+    Raises:
+        InvalidArgument: The value over which the task is mapped is no list or tuple.
+        Exception: The exception of the first item that has failed, after the ends of all items.
+    """
+    name = str(task.map_over)
+    items = kwargs[name]
+    if not isinstance(items, list | tuple):
+        raise InvalidArgument(
+            f"task {task.name!r} is mapped over {name!r}, which has returned {short_repr(items)}, and must "
+            "return a list"
+        )
+    numbered = list(enumerate(cast("list[Any]", items)))
+    if is_on_loop():
+        return _call_async(task, name, numbered, kwargs)
+
+    def call(numbered_item: tuple[int, Any]) -> _Outcome:
+        index, item = numbered_item
+        try:
+            return _call(task, index, {**kwargs, name: item}), None
+        except Exception as error:
+            return None, error
+
+    return _values(task, map(call, numbered, concurrency=task.max_items))
+
+
+def _call_async(
+    task: Task[..., Any], name: str, numbered: list[tuple[int, Any]], kwargs: dict[str, Any]
+) -> Coroutine[object, None, list[Any]]:
+    async def call(numbered_item: tuple[int, Any]) -> _Outcome:
+        index, item = numbered_item
+        try:
+            value = _call(task, index, {**kwargs, name: item})
+            return await value if isawaitable(value) else value, None
+        except Exception as error:
+            return None, error
+
+    async def call_all() -> list[Any]:
+        return _values(task, await map(call, numbered, concurrency=task.max_items or DEFAULT_ITEMS))
+
+    return call_all()
+
+
+def _call(task: Task[..., Any], index: int, kwargs: dict[str, Any]) -> Any:
+    branch = current_branch()
+    return task(**kwargs) if branch is None else call_item_as_step(task, branch, index, kwargs)
+
+
+def _values(task: Task[..., Any], outcomes: list[_Outcome]) -> list[Any]:
+    for index, (_, error) in enumerate(outcomes):
+        if error is not None:
+            error.add_note(f"item {index} of {len(outcomes)} of task {task.name!r} failed")
+            raise error
+    return [value for value, _ in outcomes]
+
+
+__all__ = ["call_for_items"]
