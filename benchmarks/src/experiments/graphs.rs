@@ -1,8 +1,10 @@
 //! `bench simple`, `bench parallel` and `bench pipeline`: graphs of one, five and three tasks, at any concurrency.
 
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use serde_json::json;
 use stepfast::graph::Graph;
 use stepfast::{Engine, Error, Failure, Workflow};
 use tokio::time::Instant;
@@ -10,6 +12,7 @@ use tokio::time::Instant;
 use crate::bound::Probe;
 use crate::experiments::writes::wait_for_all;
 use crate::measure::Latencies;
+use crate::python::Python;
 use crate::report::Row;
 use crate::target::Target;
 
@@ -140,6 +143,30 @@ pub async fn run(target: &Target, parameters: GraphParameters, progress: &dyn Fn
     engine.shutdown(Duration::from_secs(10)).await?;
     observation.fill(target, &mut row).await?;
     Ok(row)
+}
+
+/// Runs one combination in a Python process. Returns its row and its messages for the user.
+pub async fn run_in_python(
+    python: &Path,
+    target: &Target,
+    parameters: GraphParameters,
+    progress: &dyn Fn(u64),
+) -> anyhow::Result<(Row, String)> {
+    let GraphParameters { shape, iterations, concurrency } = parameters;
+    let input = json!({ "url": target.url, "shape": shape.as_str(), "concurrency": concurrency, "total": iterations });
+    let mut python = Python::start(python, "graphs", input)?;
+    let probe = Probe::start(target, None).await?;
+    let mut row: Row = python.resume_until("row", progress)?;
+    let observation = probe.stop(None).await?.of_other_process();
+    let messages = python.finish()?;
+    observation.fill(target, &mut row).await?;
+    let row = Row {
+        mode: Some(shape.as_str().to_owned()),
+        concurrency: Some(concurrency),
+        tasks_per_second: Some(row.per_second * shape.task_count() as f64),
+        ..row
+    };
+    Ok((row, messages))
 }
 
 /// Returns the summary of a run, in the lines that the performance programs of Cloacina print, then tasks per second and

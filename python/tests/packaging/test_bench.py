@@ -48,6 +48,13 @@ def run_program(program: pathlib.Path, folder: pathlib.Path, *arguments: str) ->
     return process.stdout, json.loads(file.read_text())
 
 
+@pytest.mark.parametrize("shape", ["simple", "parallel", "pipeline"])
+def test_bench_of_graphs_counts_every_completed_graph(shape: str, url: str) -> None:
+    request = {"experiment": "graphs", "url": url, "shape": shape, "concurrency": 8, "total": 100}
+    row = run_bench(request, "row")
+    assert (row["completed"], row["failed"]) == (100, 0)
+
+
 @pytest.mark.parametrize("mode", ["start", "run"])
 @pytest.mark.parametrize("is_threads", [False, True], ids=["tasks", "threads"])
 @pytest.mark.parametrize("steps", [0, 2])

@@ -4,7 +4,7 @@ use clap::Args;
 use stepfast_benchmarks::experiments::graphs::{self, GraphParameters, Shape};
 use stepfast_benchmarks::report::table;
 
-use super::{BenchArgs, Sdk, progress_bar};
+use super::{BenchArgs, PythonArgs, Sdk, forward_stderr, progress_bar};
 use crate::output;
 
 #[derive(Args)]
@@ -17,6 +17,11 @@ pub(crate) struct GraphBenchArgs {
     /// Executions that run at a time; separate several values by commas.
     #[arg(long, value_delimiter = ',', default_value = "32", value_parser = parse_positive)]
     concurrency: Vec<usize>,
+    /// The language whose API is measured; Python's API is measured in a single process.
+    #[arg(long, value_enum, default_value = "rust")]
+    sdk: Sdk,
+    #[command(flatten)]
+    python: PythonArgs,
 }
 
 impl GraphBenchArgs {
@@ -27,12 +32,19 @@ impl GraphBenchArgs {
             bar.set_message(format!("{} {concurrency} at a time", shape.as_str()));
             let target = self.common.place().open_target().await?;
             let parameters = GraphParameters { shape, iterations: self.iterations, concurrency };
-            let row = graphs::run(&target, parameters, &|done| bar.set_position(done)).await?;
+            let progress = |done| bar.set_position(done);
+            let (row, stderr) = match self.sdk {
+                Sdk::Rust => (graphs::run(&target, parameters, &progress).await?, String::new()),
+                Sdk::Python => {
+                    graphs::run_in_python(&self.python.find(), &target, parameters, &progress).await?
+                }
+            };
             bar.finish_and_clear();
+            forward_stderr(&stderr);
             output::print(&graphs::summary(&row, self.iterations));
             rows.push(row);
         }
-        let report = self.common.report(shape.as_str(), Sdk::Rust, rows, Vec::new()).await?;
+        let report = self.common.report(shape.as_str(), self.sdk, rows, Vec::new()).await?;
         self.common.output(&report, &table::sweep_table(&report.rows))
     }
 }
