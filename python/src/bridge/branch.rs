@@ -21,7 +21,7 @@ use crate::bridge::port::Port;
 use crate::bridge::reply::{FailureTuple, Reply, ReplyFuture};
 use crate::bridge::task_code::BranchCoroutine;
 use crate::bridge::waiter::Waiter;
-use crate::convert::graph::GraphProgress;
+use crate::convert::graph::{GraphProgress, GraphShape};
 use crate::convert::start_options::StartOptions;
 use crate::convert::step_settings::StepSettings;
 use crate::convert::value::{encode, fingerprint};
@@ -389,6 +389,14 @@ impl Branch {
         self.guest_branch.with(|branch| {
             let branch = branch.as_ref()?;
             progress.begin_next_in(|place| branch.has_recorded_task(place))
+        })
+    }
+
+    /// Whether the task of these settings has failed and is repeated, because the execution was resumed since.
+    fn is_repeated_task(&self, settings: &StepSettings, shape: &GraphShape, task: usize) -> bool {
+        let Some(place) = settings.task_place().filter(|_| self.process.is_current()) else { return false };
+        self.guest_branch.with(|branch| {
+            branch.as_ref().is_some_and(|branch| branch.is_repeated_task(place, shape.dependent_places(task)))
         })
     }
 

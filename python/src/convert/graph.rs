@@ -74,6 +74,13 @@ impl Rule {
 #[pyclass(frozen, module = "stepfast._native")]
 pub(crate) struct GraphShape(Arc<graph::GraphShape>);
 
+impl GraphShape {
+    /// Returns the places of the tasks that depend on a task.
+    pub(crate) fn dependent_places(&self, task: usize) -> impl Iterator<Item = TaskPlace> {
+        self.0.dependent_places(task)
+    }
+}
+
 #[pymethods]
 impl GraphShape {
     /// Returns the shape of a graph. Each task has a name, the names of its dependencies, and a rule.

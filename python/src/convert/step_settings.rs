@@ -97,19 +97,12 @@ impl StepSettings {
 
     /// Returns the settings of an item, if the step is a task that is mapped over items.
     fn for_item(&self, py: Python<'_>, index: u32) -> Self {
-        let task_place = OnceLock::new();
-        if let Some(place) = self.task_place() {
-            let _ = task_place.set(place.item(index));
-        }
-        Self {
-            name: self.name.clone(),
-            options: self.options,
-            function: self.function.clone_ref(py),
-            retry_if: self.retry_if.as_ref().map(|function| function.clone_ref(py)),
-            shown_name: self.shown_name.clone_ref(py),
-            signature: self.signature.as_ref().map(|signature| signature.clone_ref(py)),
-            task_place,
-        }
+        self.at(py, self.task_place().map(|place| place.item(index)))
+    }
+
+    /// Returns the settings of the task's next repetition.
+    fn for_repetition(&self, py: Python<'_>) -> Self {
+        self.at(py, self.task_place().map(TaskPlace::repeated))
     }
 
     /// The name of the step.
@@ -122,5 +115,24 @@ impl StepSettings {
         visit.call(&self.function)?;
         visit.call(&self.signature)?;
         visit.call(&self.retry_if)
+    }
+}
+
+impl StepSettings {
+    /// Returns the settings of the same task at another place.
+    fn at(&self, py: Python<'_>, place: Option<TaskPlace>) -> Self {
+        let task_place = OnceLock::new();
+        if let Some(place) = place {
+            let _ = task_place.set(place);
+        }
+        Self {
+            name: self.name.clone(),
+            options: self.options,
+            function: self.function.clone_ref(py),
+            retry_if: self.retry_if.as_ref().map(|function| function.clone_ref(py)),
+            shown_name: self.shown_name.clone_ref(py),
+            signature: self.signature.as_ref().map(|signature| signature.clone_ref(py)),
+            task_place,
+        }
     }
 }

@@ -55,16 +55,18 @@ class Graph(Workflow[..., Any]):
         bounds.check_name("name", name)
         if concurrency is not None:
             bounds.check_count("concurrency", concurrency, 1)
-        self.name = self.__name__ = self.__qualname__ = name
+        self.name: str = name
+        self.__name__: str = name
+        self.__qualname__: str = name
         self.concurrency: int | None = concurrency
-        self.durable_reads = False
-        self.is_async = False
-        self.signature = None
+        self.durable_reads: bool = False
+        self.is_async: bool = False
+        self.signature: _native.Signature | None = None
         self.__stepfast__ = True
         self._tasks: dict[str, Task[..., Any]] = {}
         self._shape: _native.GraphShape | None = None
-        self.function = self._placeholder(caller_module())
-        self.__wrapped__ = self.function
+        self.function: Callable[..., Any] = self._placeholder(caller_module())
+        self.__wrapped__: Callable[..., Any] = self.function
         register(self, self.validate)
 
     def _placeholder(self, module: str) -> Callable[..., Any]:

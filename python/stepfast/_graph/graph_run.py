@@ -6,7 +6,8 @@ from typing import Any, Final
 
 from stepfast import _native
 from stepfast._graph.items import call_for_items
-from stepfast._graph.task import Task, call_as_step
+from stepfast._graph.task import Task
+from stepfast._graph.task_call import TaskCall
 from stepfast._runtime.branch import current_branch
 
 #: The value of a parameter that has none: its task has failed or was skipped, or the input was not given.
@@ -34,7 +35,7 @@ class GraphRun:
     ) -> None:
         self.graph_name: str = graph_name
         self.branch: _native.Branch | None = current_branch()
-        self._tasks, self._inputs = tasks, inputs
+        self._shape, self._tasks, self._inputs = shape, tasks, inputs
         self._progress = _native.GraphProgress(shape, concurrency)
         self._order = {name: number for number, name in enumerate(shape.topological_order())}
         #: The values of the tasks that have succeeded.
@@ -60,9 +61,8 @@ class GraphRun:
             value = self.values.get(name, self._inputs.get(name, MISSING))
             if value is not MISSING:
                 kwargs[name] = value
-        if task.map_over is not None:
-            return call_for_items(task, kwargs)
-        return task(**kwargs) if branch is None else call_as_step(task, branch, kwargs)
+        call = TaskCall(self._shape, number, task)
+        return call.run(branch, kwargs) if task.map_over is None else call_for_items(call, kwargs)
 
     def succeed(self, number: int, value: Any) -> None:
         """Notes the value of a task."""

@@ -6,7 +6,8 @@ from collections.abc import Coroutine
 from inspect import isawaitable
 from typing import Any, Final, cast
 
-from stepfast._graph.task import Task, call_item_as_step
+from stepfast._graph.task import Task
+from stepfast._graph.task_call import TaskCall
 from stepfast._runtime.branch import current_branch
 from stepfast._validation.text import short_repr
 from stepfast._workflow.gather import is_on_loop, map
@@ -19,11 +20,11 @@ DEFAULT_ITEMS: Final = 1_000
 _Outcome = tuple[Any, Exception | None]
 
 
-def call_for_items(task: Task[..., Any], kwargs: dict[str, Any]) -> Any:
+def call_for_items(call: TaskCall, kwargs: dict[str, Any]) -> Any:
     """Calls a task for each item, concurrently. Each call is a branch with a step of its own.
 
     Args:
-        task: A task that is mapped.
+        call: The call of a task that is mapped.
         kwargs: Its arguments by name. The argument that it is mapped over is the list of the items.
 
     Returns:
@@ -33,6 +34,7 @@ def call_for_items(task: Task[..., Any], kwargs: dict[str, Any]) -> Any:
         InvalidArgument: The value over which the task is mapped is no list or tuple.
         Exception: The exception of the first item that has failed, after the ends of all items.
     """
+    task = call.task
     name = str(task.map_over)
     items = kwargs[name]
     if not isinstance(items, list | tuple):
@@ -42,38 +44,34 @@ def call_for_items(task: Task[..., Any], kwargs: dict[str, Any]) -> Any:
         )
     numbered = list(enumerate(cast("list[Any]", items)))
     if is_on_loop():
-        return _call_async(task, name, numbered, kwargs)
+        return _call_async(call, name, numbered, kwargs)
 
-    def call(numbered_item: tuple[int, Any]) -> _Outcome:
+    def call_item(numbered_item: tuple[int, Any]) -> _Outcome:
         index, item = numbered_item
         try:
-            return _call(task, index, {**kwargs, name: item}), None
+            return call.run(current_branch(), {**kwargs, name: item}, index), None
         except Exception as error:
             return None, error
 
-    return _values(task, map(call, numbered, concurrency=task.max_items))
+    return _values(task, map(call_item, numbered, concurrency=task.max_items))
 
 
 def _call_async(
-    task: Task[..., Any], name: str, numbered: list[tuple[int, Any]], kwargs: dict[str, Any]
+    call: TaskCall, name: str, numbered: list[tuple[int, Any]], kwargs: dict[str, Any]
 ) -> Coroutine[object, None, list[Any]]:
-    async def call(numbered_item: tuple[int, Any]) -> _Outcome:
+    async def call_item(numbered_item: tuple[int, Any]) -> _Outcome:
         index, item = numbered_item
         try:
-            value = _call(task, index, {**kwargs, name: item})
+            value = call.run(current_branch(), {**kwargs, name: item}, index)
             return await value if isawaitable(value) else value, None
         except Exception as error:
             return None, error
 
     async def call_all() -> list[Any]:
-        return _values(task, await map(call, numbered, concurrency=task.max_items or DEFAULT_ITEMS))
+        outcomes = await map(call_item, numbered, concurrency=call.task.max_items or DEFAULT_ITEMS)
+        return _values(call.task, outcomes)
 
     return call_all()
-
-
-def _call(task: Task[..., Any], index: int, kwargs: dict[str, Any]) -> Any:
-    branch = current_branch()
-    return task(**kwargs) if branch is None else call_item_as_step(task, branch, index, kwargs)
 
 
 def _values(task: Task[..., Any], outcomes: list[_Outcome]) -> list[Any]:

@@ -1,8 +1,5 @@
 """Tasks: the steps of a graph."""
 
-# the functions of this module use the private parts of steps
-# pyright: reportPrivateUsage=false
-
 from __future__ import annotations
 
 import inspect
@@ -10,7 +7,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, Final, ParamSpec, TypeVar
 
 from stepfast import _native
-from stepfast._workflow.step import Step, run_in_this_thread
+from stepfast._workflow.step import Step
 from stepfast.errors import InvalidArgument
 
 P = ParamSpec("P")
@@ -64,23 +61,6 @@ class Task(Step[P, R]):
         return f"<task {self.name} of graph {self.graph_name}>"
 
 
-def call_as_step(task: Task[..., Any], branch: _native.Branch, kwargs: dict[str, Any]) -> Any:
-    """Runs a task as a step of the execution. Returns its value; in async code an awaitable."""
-    if branch.is_on_loop and not task.is_async:
-        return task._in_thread((), (), kwargs)
-    return task._call_in_branch(branch, (), (), kwargs)
-
-
-def call_item_as_step(
-    task: Task[..., Any], branch: _native.Branch, index: int, kwargs: dict[str, Any]
-) -> Any:
-    """Runs a task for one item as a step of the execution. Returns its value; in async code an awaitable."""
-    settings = task.settings.for_item(index)
-    if branch.is_on_loop:
-        return branch.awaitable_step(settings, (), (), kwargs)
-    return run_in_this_thread(branch.step(settings, (), kwargs), branch, task, (), kwargs)
-
-
 def dependencies_of(task: Task[..., Any], task_names: Iterable[str]) -> list[str]:
     """Returns the names of the tasks on which a task depends, by `after` and by its parameters."""
     known = set(task_names)
@@ -97,4 +77,4 @@ def _parameters_of(task: str, function: Callable[..., Any]) -> Iterable[tuple[st
         yield name, parameter
 
 
-__all__ = ["Task", "call_as_step", "call_item_as_step", "dependencies_of"]
+__all__ = ["Task", "dependencies_of"]

@@ -1,7 +1,7 @@
 """`bench simple`, `bench parallel` and `bench pipeline`: graphs of one, five and three tasks.
 
-Concurrent callers, which are tasks of one event loop, run the graphs and compare each output with the expected
-one.
+Concurrent callers, which are tasks of one event loop, run the graphs. They compare each output with the
+expected one.
 """
 
 from __future__ import annotations

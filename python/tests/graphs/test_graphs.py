@@ -223,6 +223,86 @@ def test_resume_repeats_only_the_failed_task(url: str) -> None:
     assert calls == ["first", "second", "second"]
 
 
+@pytest.mark.parametrize("is_async", [False, True], ids=["sync", "async"])
+def test_resume_repeats_a_failure_before_the_ends_of_other_tasks(url: str, is_async: bool) -> None:
+    graph, calls = Graph(f"resumed in the middle {is_async}", concurrency=1), list[str]()
+
+    def call(name: str) -> str:
+        calls.append(name)
+        if name in ("bad", "worse") and calls.count(name) < 3:
+            raise ValueError(f"{name} {calls.count(name)}")
+        return name
+
+    def declare(name: str, **options: Any) -> None:
+        if is_async:
+
+            @graph.task(name=name, **options)
+            async def _() -> str:
+                return call(name)
+        else:
+
+            @graph.task(name=name, **options)
+            def _() -> str:
+                return call(name)
+
+    for name in ("bad", "good", "worse", "better"):
+        declare(name)
+    declare("last", after=["bad", "good", "worse", "better"])
+
+    async def run() -> None:
+        async with AsyncEngine(url) as engine:
+            handle = await engine.start(graph.options(workflow_id="x"))
+            for attempt in (1, 2):
+                with pytest.raises(ValueError, match=f"bad {attempt}"):
+                    await handle.result()
+                await engine.resume("x")
+                handle = await engine.get("x", graph)
+            assert await handle.result() == "last"
+
+    if is_async:
+        asyncio.run(run())
+    else:
+        with Engine(url) as engine:
+            handle = engine.start(graph.options(workflow_id="x"))
+            for attempt in (1, 2):
+                with pytest.raises(ValueError, match=f"bad {attempt}"):
+                    handle.result()
+                engine.resume("x")
+                handle = engine.get("x", graph)
+            assert handle.result() == "last"
+    assert {name: calls.count(name) for name in set(calls)} == {
+        "bad": 3,
+        "good": 1,
+        "worse": 3,
+        "better": 1,
+        "last": 1,
+    }
+
+
+def test_resume_keeps_a_failure_that_was_compensated(url: str) -> None:
+    graph, calls = Graph("resumed after compensation"), list[str]()
+
+    @graph.task
+    def ship() -> None:
+        calls.append("ship")
+        raise ValueError("out of stock")
+
+    @graph.task(when=failed(ship))
+    def refund() -> None:
+        calls.append("refund")
+
+    with Engine(url) as engine:
+        handle = engine.start(graph.options(workflow_id="x"))
+        for _ in range(2):
+            with pytest.raises(ValueError, match="out of stock"):
+                handle.result()
+            engine.resume("x")
+            handle = engine.get("x", graph)
+        with pytest.raises(ValueError, match="out of stock"):
+            handle.result()
+    assert calls == ["ship", "refund"]
+
+
 def test_graph_continues_after_its_engine_has_closed(tmp_path: pathlib.Path) -> None:
     graph = Graph("continued", concurrency=2)
     bodies: list[str] = []

@@ -28,7 +28,9 @@ def test_reference_matches_docstrings() -> None:
 
 def test_reference_contains_every_public_name() -> None:
     headings = re.findall(r"^### (?:class |exception )?(\w+)$", REFERENCE, re.MULTILINE)
-    assert sorted(headings) == sorted({*stepfast.__all__, *stepfast.values.__all__, "map"})
+    names = {*stepfast.__all__, *stepfast.rules.__all__, *stepfast.values.__all__, "map"}
+    # the functions of `stepfast.rules` are described, and `Rule` only has operators
+    assert sorted(headings) == sorted(names - {"Rule"})
 
 
 @pytest.mark.parametrize(

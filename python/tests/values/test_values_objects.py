@@ -282,7 +282,7 @@ def assert_refused(value: object, path: str, *messages: str) -> None:
 
 def test_unrecordable_object_is_refused() -> None:
     assert_refused(CustomNew(1), "result", "makes its instances itself, in __new__")
-    assert_refused(Box[str](item="a"), "result", "Box[str]", "name of its own")
+    assert_refused(Box[str](item="a"), "result", "Box[str]", "its own name")
     value = Plain("x")
     value.lock = threading.Lock()  # type: ignore[attr-defined]
     assert_refused([value], "result[0].lock", "lock", "register a codec")

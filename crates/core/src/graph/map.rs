@@ -7,27 +7,28 @@ use futures_util::stream::{FuturesUnordered, StreamExt};
 
 use crate::failure::Failure;
 use crate::graph::code::MapItems;
-use crate::graph::place::{TaskPlace, begin_task_call};
+use crate::graph::place::TaskPlace;
+use crate::graph::task::run_task;
 use crate::name::Name;
 use crate::payload::Payload;
 use crate::runtime::run::Run;
 use crate::workflow::branch::BranchGroup;
 use crate::workflow::retry::StepOptions;
-use crate::workflow::step::run_step;
 
 /// Runs a task for all items, and returns the list of their values in the order of the items. The items begin in their
 /// order, at most `max_items` at a time. If some of them fail, the others run to their end, and the failure is that of
 /// the first failed item.
-pub(super) async fn run_items(
+pub(super) async fn run_items<D: Iterator<Item = TaskPlace>>(
     run: &Arc<Run>,
     place: TaskPlace,
     name: &Name,
     options: Option<Box<StepOptions>>,
     items: MapItems,
     max_items: usize,
+    dependents: impl Fn() -> D + Send + Sync,
 ) -> Result<Payload, Failure> {
     let group = BranchGroup::new(run);
-    let (options, body) = (&options, &items.body);
+    let (options, body, dependents) = (&options, &items.body, &dependents);
     let mut values: Vec<Payload> = Vec::with_capacity(items.len);
     let mut failed: Option<(usize, Failure)> = None;
     let mut running = FuturesUnordered::new();
@@ -36,8 +37,9 @@ pub(super) async fn run_items(
             let index = values.len();
             values.push(Payload::empty());
             group.begin();
-            let call = begin_task_call(run, place.item(index as u32), name, options.as_deref());
-            let item = async move { run_step(call?, || body(index), options.clone()).await };
+            let place = place.item(index as u32);
+            let item =
+                async move { run_task(run, place, name, options.clone(), dependents, || body(index)).await };
             running.push(item.map(move |outcome| (index, outcome)));
         }
         let Some((index, outcome)) = running.next().await else { break };

@@ -41,11 +41,12 @@ mod rule;
 mod runner;
 mod shape;
 mod state;
+mod task;
 
 pub use arguments::{ArgumentSource, Arguments, GraphInput, OptionalTaskRef, TaskRef};
 pub use builder::{Graph, MapBuilder, TaskBuilder};
 pub use place::TaskPlace;
-pub(crate) use place::begin_task_call;
+pub(crate) use place::{begin_task_call, is_repeated};
 pub use progress::GraphProgress;
 pub use rule::Rule;
 pub use shape::{GraphShape, TaskDeclaration, TaskShape};

@@ -21,6 +21,8 @@ pub struct TaskPlace {
     pub(super) fingerprint: u64,
     /// The index of an item, if the task is mapped over items.
     pub(super) item: Option<u32>,
+    /// How often the task was repeated after resumes of the execution.
+    pub(super) repetition: u32,
 }
 
 impl TaskPlace {
@@ -30,15 +32,34 @@ impl TaskPlace {
         Self { item: Some(index), ..self }
     }
 
+    /// Returns the place of the next repetition.
+    #[must_use]
+    pub fn repeated(self) -> Self {
+        Self { repetition: self.repetition + 1, ..self }
+    }
+
     /// Returns the path of the task's checkpoint.
     pub fn path(self) -> Path {
         let path = Path::root().child(self.number);
-        match self.item {
+        let path = match self.item {
             None => path,
-            // 0 is left to the task itself
+            // 0 is left to repetitions
             Some(item) => path.child(item.saturating_add(1)),
-        }
+        };
+        if self.repetition == 0 { path } else { path.child(0).child(self.repetition) }
     }
+}
+
+/// Whether a task that has failed is repeated, because the execution was resumed since. Call this before the task's call
+/// begins. A task is not repeated if one of its dependents is recorded, because that one ran on account of the failure.
+pub(crate) fn is_repeated(
+    run: &Run,
+    place: TaskPlace,
+    mut dependents: impl Iterator<Item = TaskPlace>,
+) -> bool {
+    run.is_replaying()
+        && run.has_failed_before_resume(&place.path())
+        && !dependents.any(|dependent| run.has_recorded(&dependent.path()))
 }
 
 /// Begins the call of a task, unless its name or its options are invalid.

@@ -9,12 +9,11 @@ use futures_util::stream::FuturesUnordered;
 use crate::failure::Failure;
 use crate::graph::code::{GraphCode, Source, TaskBody};
 use crate::graph::map::run_items;
-use crate::graph::place::begin_task_call;
 use crate::graph::progress::GraphProgress;
+use crate::graph::task::run_task;
 use crate::payload::Payload;
 use crate::runtime::run::Run;
 use crate::workflow::branch::BranchGroup;
-use crate::workflow::step::run_step;
 
 /// A task that has begun. Resolves to the task's index and outcome.
 type RunningTask = Pin<Box<dyn Future<Output = (usize, Result<Payload, Failure>)> + Send>>;
@@ -74,28 +73,24 @@ fn begin_task(
     if let TaskBody::Map(body, max_items) = &code.tasks[task].body {
         let (run, name, max_items) = (run.clone(), name.clone(), *max_items);
         let items = body(arguments);
+        let code = code.clone();
         return Box::pin(async move {
+            let dependents = || code.shape.dependent_places(task);
             let outcome = match items {
-                Ok(items) => run_items(&run, place, &name, options, items, max_items).await,
+                Ok(items) => run_items(&run, place, &name, options, items, max_items, dependents).await,
                 Err(failure) => Err(failure),
             };
             (task, outcome)
         });
     }
-    // begun at once, so that the calls of tasks are made in the order in which they become ready
-    let call = begin_task_call(run, place, name, options.as_deref());
-    let code = code.clone();
+    let (run, name, code) = (run.clone(), name.clone(), code.clone());
     Box::pin(async move {
-        let call = match call {
-            Ok(call) => call,
-            Err(failure) => return (task, Err(failure)),
-        };
         let begin_attempt = || match &code.tasks[task].body {
             TaskBody::Once(body) => body(&arguments),
             TaskBody::Map(..) => Box::pin(std::future::pending()),
         };
-        let outcome = run_step(call, begin_attempt, options).await;
-        (task, outcome)
+        let dependents = || code.shape.dependent_places(task);
+        (task, run_task(&run, place, &name, options, dependents, begin_attempt).await)
     })
 }
 

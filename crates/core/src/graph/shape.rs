@@ -185,6 +185,11 @@ impl GraphShape {
         self.tasks[task].place
     }
 
+    /// Returns the places of the tasks that depend on a task.
+    pub fn dependent_places(&self, task: usize) -> impl Iterator<Item = TaskPlace> {
+        self.dependents(task).iter().map(|&dependent| self.place(dependent))
+    }
+
     pub(super) fn index_of(&self, task: &str) -> Option<usize> {
         self.by_name.get(task).copied()
     }
@@ -299,7 +304,7 @@ fn resolve(
         dependencies.iter().map(|&dependency| &*declarations[dependency].name).collect();
     sorted.sort_unstable();
     let fingerprint = xxh3_64(format!("{rule}\n{}", sorted.join("\n")).as_bytes());
-    let place = TaskPlace { number: 0, fingerprint, item: None };
+    let place = TaskPlace { number: 0, fingerprint, item: None, repetition: 0 };
     Ok(TaskShape { name: name.clone(), dependencies, rule: rule.clone(), level: 0, place })
 }
 

@@ -7,7 +7,7 @@ use super::input::{GuestInput, GuestWorkflow};
 use super::run_control::RunControl;
 use crate::clock::Timestamp;
 use crate::failure::Failure;
-use crate::graph::{TaskPlace, begin_task_call};
+use crate::graph::{TaskPlace, begin_task_call, is_repeated};
 use crate::guest::step::GuestStep;
 use crate::key::Key;
 use crate::name::Name;
@@ -97,6 +97,12 @@ impl GuestBranch {
     pub fn task(&mut self, place: TaskPlace, name: &Name, options: Option<Box<StepOptions>>) -> GuestStep {
         let begun_call = begin_task_call(&self.cx.run, place, name, options.as_deref());
         GuestStep::new(begun_call, options)
+    }
+
+    /// Whether a task that has failed is repeated at [the next place](TaskPlace::repeated), because the execution was
+    /// resumed since. Call this before [`task`](Self::task).
+    pub fn is_repeated_task(&self, place: TaskPlace, dependents: impl Iterator<Item = TaskPlace>) -> bool {
+        is_repeated(&self.cx.run, place, dependents)
     }
 
     /// Whether a replay delivers the outcome of the task at this place.

@@ -89,6 +89,13 @@ impl Run {
         self.state().delivery.replay.as_ref().is_some_and(|replay| replay.has_recorded(path))
     }
 
+    /// Whether the step at `path` failed before the execution was resumed last, and the failure is not delivered again yet.
+    pub(crate) fn has_failed_before_resume(&self, path: &Path) -> bool {
+        let state = self.state();
+        let checkpoint = state.delivery.replay.as_ref().and_then(|replay| replay.checkpoint(path));
+        checkpoint.is_some_and(|it| it.kind == CheckpointKind::Failed && it.run_no < self.run_no)
+    }
+
     /// Notes that a guest's branch has begun to wait for the call.
     pub(crate) fn await_call(&self, id: usize) {
         let mut state = self.state();

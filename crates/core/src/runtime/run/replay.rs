@@ -122,7 +122,12 @@ impl Replay {
 
     /// Whether the outcome of the call at `path` is recorded and not delivered again yet.
     pub(crate) fn has_recorded(&self, path: &Path) -> bool {
-        self.by_path.get(path).is_some_and(|&i| self.recorded[i].is_some())
+        self.checkpoint(path).is_some()
+    }
+
+    /// Returns the checkpoint at `path`, unless its delivery was repeated.
+    pub(crate) fn checkpoint(&self, path: &Path) -> Option<&Checkpoint> {
+        self.recorded[*self.by_path.get(path)?].as_ref()
     }
 
     /// Returns the checkpoint whose delivery is next.
