@@ -6,6 +6,7 @@ import asyncio
 from inspect import isawaitable
 from typing import TYPE_CHECKING, Any
 
+from stepfast._native import Branch
 from stepfast._runtime.branch import current_branch, unwind_exception
 from stepfast._workflow.gather import make_task
 
@@ -23,8 +24,15 @@ async def run_in_tasks(run: GraphRun) -> dict[str, Any]:
     ended: asyncio.Queue[asyncio.Future[Any]] = asyncio.Queue()
     try:
         while True:
+            ready: list[int] = []
             while (number := run.begin_next()) is not None:
-                task = make_task(_call(run, number))
+                ready.append(number)
+            if len(ready) == 1 and not running:
+                # nothing runs beside this task, so it needs no task of the loop
+                await _run_here(run, ready[0])
+                continue
+            for number in ready:
+                task = make_task(_call(run, number, None))
                 running[task] = number
                 task.add_done_callback(ended.put_nowait)
             if not running:
@@ -46,8 +54,18 @@ async def run_in_tasks(run: GraphRun) -> dict[str, Any]:
             task.cancel()
 
 
-async def _call(run: GraphRun, number: int) -> Any:
-    value = run.call(number, current_branch())
+async def _run_here(run: GraphRun, number: int) -> None:
+    try:
+        value = await _call(run, number, run.branch)
+    except Exception as error:
+        run.fail(number, error)
+    else:
+        run.succeed(number, value)
+
+
+async def _call(run: GraphRun, number: int, branch: Branch | None) -> Any:
+    """Calls a task in a branch; None for the branch of the running task of the loop."""
+    value = run.call(number, current_branch() if branch is None else branch)
     return await value if isawaitable(value) else value
 
 
