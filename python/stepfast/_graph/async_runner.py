@@ -24,9 +24,7 @@ async def run_in_tasks(run: GraphRun) -> dict[str, Any]:
     ended: asyncio.Queue[asyncio.Future[Any]] = asyncio.Queue()
     try:
         while True:
-            ready: list[int] = []
-            while (number := run.begin_next()) is not None:
-                ready.append(number)
+            ready = run.begin_ready()
             if len(ready) == 1 and not running:
                 # nothing runs beside this task, so it needs no task of the loop
                 await _run_here(run, ready[0])

@@ -42,15 +42,17 @@ class GraphRun:
         self.values: dict[str, Any] = {}
         self._failures: dict[int, Exception] = {}
 
-    def begin_next(self) -> int | None:
-        """Returns the number of the next task that may begin; None if none may at the moment."""
+    def begin_ready(self) -> list[int]:
+        """Notes that all tasks have begun that may begin at the moment, and returns their numbers."""
+        ready: list[int] = []
+        while (number := self._begin_next()) is not None:
+            ready.append(number)
+        return ready
+
+    def _begin_next(self) -> int | None:
         if self.branch is None:
             return self._progress.begin_next()
         return self.branch.begin_next_task(self._progress)
-
-    def task(self, number: int) -> Task[..., Any]:
-        """Returns a task by its number."""
-        return self._tasks[number]
 
     def call(self, number: int, branch: _native.Branch | None) -> Any:
         """Calls a task as a step of `branch`, or for each item if it is mapped. Returns the value; in async

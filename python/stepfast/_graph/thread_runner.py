@@ -40,7 +40,7 @@ class _TaskThreads:
     def run(self) -> dict[str, Any]:
         branch = self._run.branch
         while self._stop is None:
-            ready = self._begin_ready()
+            ready = self._run.begin_ready()
             if not ready:
                 break
             if len(ready) == 1:
@@ -55,12 +55,6 @@ class _TaskThreads:
         if self._stop is not None:
             raise self._stop
         return self._run.outcome()
-
-    def _begin_ready(self) -> list[int]:
-        ready: list[int] = []
-        while (number := self._run.begin_next()) is not None:
-            ready.append(number)
-        return ready
 
     def _run_concurrently(self, ready: list[int]) -> None:
         """Runs tasks in threads, and all further tasks that become ready meanwhile."""
@@ -125,7 +119,7 @@ class _TaskThreads:
             has_stopped = self._stop is not None or (
                 self._run.branch is not None and bool(self._run.branch.stop_code)
             )
-            ready = [] if has_stopped else self._begin_ready()
+            ready = [] if has_stopped else self._run.begin_ready()
             # the next branches begin before the finished one ends, so that the number of active branches
             # does not drop in between
             branches = [self._begin_branch() for _ in ready]
