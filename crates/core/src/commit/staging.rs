@@ -586,18 +586,16 @@ impl Staging {
             Write::Transition(change) if Some(change.key) == continued => change.placement.clone(),
             _ => None,
         });
-        let mut missing = executions.missing.clone();
+        let mut affected = executions.missing.clone();
         for entry in &held.queue {
             if let Write::Start(start) = &entry.write
-                && start.parent.as_ref().is_some_and(|parent| missing.contains(&parent.key))
+                && start.parent.as_ref().is_some_and(|parent| affected.contains(&parent.key))
             {
-                missing.push(start.key);
+                affected.push(start.key);
             }
         }
-        self.drop_executions(tree, &missing, &mut dropped);
-        if let Some(execution) = continued {
-            self.drop_executions(tree, &[execution], &mut dropped);
-        }
+        affected.extend(continued);
+        self.drop_executions(tree, &affected, &mut dropped);
         if let Some(write) = write {
             let lsn = self.next_lsn;
             self.next_lsn.0 += 1;
