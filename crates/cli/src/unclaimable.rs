@@ -11,9 +11,9 @@ pub(crate) fn unclaimable_reason(it: &UnclaimableWork) -> String {
              or one without app_version"
         ),
         Some(version) => format!(
-            "no live worker has registered {workflow:?}: start one that has, of version {version:?} or without \
+            "no live worker has registered {workflow:?}: start a worker with its code, of version {version:?} or without \
              app_version"
         ),
-        None => format!("no live worker has registered {workflow:?}: start one that has"),
+        None => format!("no live worker has registered {workflow:?}: start a worker with its code"),
     }
 }

@@ -50,7 +50,10 @@ async fn workers_and_unclaimable_executions_are_listed() {
     client.start(&elsewhere, ()).await.unwrap();
     let text = list_output(&url, &[]);
     assert!(text.contains("1 execution of workflow \"elsewhere\" waits: no live"), "{text}");
-    assert!(text.contains("no live worker has registered \"elsewhere\": start one that has\n"), "{text}");
+    assert!(
+        text.contains("no live worker has registered \"elsewhere\": start a worker with its code\n"),
+        "{text}"
+    );
     let json: Value = serde_json::from_str(&list_output(&url, &["--json"])).unwrap();
     let workers = json["workers"].as_array().unwrap();
     assert_eq!(workers.len(), 2);
@@ -81,7 +84,9 @@ async fn execution_pinned_to_missing_version_is_reported() {
     let text = list_output(&url, &[]);
     assert!(text.starts_with("no workers are registered\n"), "{text}");
     assert!(
-        text.contains("no live worker has registered \"slow\": start one that has, of version \"1\""),
+        text.contains(
+            "no live worker has registered \"slow\": start a worker with its code, of version \"1\""
+        ),
         "{text}"
     );
     let new = Engine::builder(store(&url).await).register(&slow).app_version("2").open().await.unwrap();

@@ -262,7 +262,7 @@ impl Engine {
         })
     }
 
-    /// Ends the engine: requeues running executions, and waits at most `grace` seconds.
+    /// Ends the engine: requeues running executions. If the database cannot be reached, tries for at most `grace` seconds.
     fn shutdown(&self, py: Python<'_>, grace: f64) -> PyResult<()> {
         self.process.check(py)?;
         let Some(engine) = self.take_engine() else { return Ok(()) };

@@ -16,7 +16,7 @@ pub(crate) fn before_fork(py: Python<'_>) {
     });
 }
 
-/// Ends a fork in the parent. Must be called in the process that has forked.
+/// Releases in the parent process the locks that [`before_fork`] took. Must be called after every fork.
 #[pyfunction]
 pub(crate) fn after_fork_in_parent() {
     crate::log::after_fork_in_parent();
@@ -24,7 +24,8 @@ pub(crate) fn after_fork_in_parent() {
     crate::runtime::after_fork_in_parent();
 }
 
-/// Ends a fork in the child. Must be called before any other function of this module.
+/// Resets in the child process the state that does not survive a fork. Must be called before any other function of this
+/// module.
 #[pyfunction]
 pub(crate) fn after_fork_in_child() {
     crate::fork::after_fork_in_child();

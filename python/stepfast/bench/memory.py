@@ -122,7 +122,7 @@ async def measure_blocked(url: str, few: int, many: int) -> Measurement:
         # the handles are in the order of their acknowledgements
         outputs = sorted([await handle.result() for handle in handles])
         if outputs != list(range(many)):
-            raise AssertionError("the executions did not return their numbers")
+            raise AssertionError("the executions returned other numbers than those they had received")
     row |= {"bytes_written": bytes_written() - bytes_before, "concurrency": many}
     return {"each_bytes": bytes_each}, row
 

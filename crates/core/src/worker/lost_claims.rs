@@ -46,7 +46,7 @@ impl LostClaims {
         self.is_searching
     }
 
-    /// Whether the store is to list unheld executions again at once, to confirm the last list.
+    /// Whether the last list had executions that a second list, at once, has to confirm.
     pub(crate) fn has_suspects(&self) -> bool {
         !self.suspects.is_empty()
     }

@@ -35,13 +35,14 @@ pub(crate) async fn report_unclaimable(engine: &EngineInner) {
                     workflow,
                     %app_version,
                     executions,
-                    "no live worker runs this version of the code: start one that does, or one without app_version"
+                    "no live worker runs this version of the code: start a worker of this version, or one \
+                     without app_version"
                 ),
                 app_version => tracing::warn!(
                     workflow,
                     app_version = app_version.as_deref(),
                     executions,
-                    "no live worker has registered this workflow: start one that has"
+                    "no live worker has registered this workflow: start a worker with its code"
                 ),
             }
         }

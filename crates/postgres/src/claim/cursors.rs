@@ -22,9 +22,9 @@ const LATE_COMMIT_SLACK: Duration = Duration::from_millis(250);
 /// The interval between full scans of a queue key. While claims run, a row that is committed even later is found within
 /// this time.
 const FULL_SCAN_INTERVAL: Duration = Duration::from_secs(1);
-/// The maximum number of queue keys with cursors, and of priorities with a cursor in one queue key. Above the first
-/// maximum, all cursors are dropped. Above the second one, no cursor is added.
+/// The maximum number of queue keys with cursors. When a further key needs one, all cursors are dropped.
 const MAX_KEYS: usize = 10_000;
+/// The maximum number of priorities with a cursor in one queue key. Further priorities have no cursor.
 const MAX_PRIORITIES_PER_KEY: usize = 16;
 
 /// The position of a row of `ready` within its queue key: its priority and its `seq`.

@@ -86,7 +86,7 @@ async fn load_known<'a>(
     Ok(known)
 }
 
-/// Returns the outcomes of Starts that were not inserted, with their indexes.
+/// Returns the outcomes of Starts that were not inserted, with their indexes in the flush.
 pub(crate) async fn resolve_not_inserted(
     session: &Session,
     flush: &Flush,

@@ -346,7 +346,8 @@ impl Call {
         Ok(SendOutcome::Yielded(Self::as_blocking_future(slf)))
     }
 
-    /// Returns the call as a future for the task that is about to wait for it.
+    /// Returns the call as a future for the task that is about to wait for it. asyncio requires that such a future is marked
+    /// as blocking.
     pub(crate) fn as_blocking_future<'py>(slf: &Bound<'py, Self>) -> Bound<'py, PyAny> {
         slf.get().is_blocking.store(true, SeqCst);
         slf.clone().into_any()

@@ -81,16 +81,17 @@ class DroppedTasks:
         self._unwinding: set[asyncio.Future[Any]] = set()
 
     def note_raised(self, run_id: int) -> None:
-        """Records that the code of a run with tasks has raised an exception."""
+        """Notes that the code of a run with tasks has raised an exception."""
         self._raised_runs.add(run_id)
 
     def note_unwinding(self, task: asyncio.Future[Any]) -> None:
-        """Records that the caller is about to cancel a task because its run has ended."""
+        """Notes that the caller is about to cancel a task because its run has ended."""
         if not cast("Any", task).cancelling():
             self._unwinding.add(task)
 
     def task_ended(self, branch: Branch, task: asyncio.Future[Any]) -> None:
-        """Records the end of a task, and its name if the task was dropped."""
+        """Notes the end of a task. If the workflow has returned before its task ended, also notes the
+        task's name for the warning."""
         was_cancelled = task not in self._unwinding and cast("Any", task).cancelling()
         self._unwinding.discard(task)
         if branch.stop_code != _STOPPED_BY_RETURN or branch.run_id in self._raised_runs or was_cancelled:
