@@ -224,6 +224,7 @@ class Branch:
         kwargs: dict[str, Any],
         may_run_here: bool,
         options: StartOptions | None,
+        task: StepSettings | None = None,
     ) -> Call: ...
     def child_result(self, engine: Engine, workflow: int, key: str) -> Call: ...
     def start_child(

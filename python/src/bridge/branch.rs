@@ -11,6 +11,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
 use stepfast::Key;
 use stepfast::clock::Timestamp;
+use stepfast::graph::TaskPlace;
 use stepfast::guest::{self, RunControl};
 
 use crate::bridge::call::Call;
@@ -124,12 +125,16 @@ impl Branch {
 
     /// Returns the mailbox and the key of the child that is about to be called, if this thread may host the child. A
     /// thread that hosts a child runs its code. Also notes for the execution whether its thread hosts a child.
-    fn child_to_host(&self, mailbox: Option<Arc<Mailbox>>) -> Option<(Arc<Mailbox>, Key)> {
+    fn child_to_host(
+        &self,
+        mailbox: Option<Arc<Mailbox>>,
+        place: Option<TaskPlace>,
+    ) -> Option<(Arc<Mailbox>, Key)> {
         if self.port.is_none() {
             self.control.set_thread_use(mailbox.is_some());
         }
         let child =
-            self.guest_branch.with(|branch| branch.as_ref().map(guest::GuestBranch::next_child_key))?;
+            self.guest_branch.with(|branch| branch.as_ref().map(|branch| branch.next_child_key(place)))?;
         mailbox.map(|mailbox| (mailbox, child))
     }
 
@@ -472,7 +477,10 @@ impl Branch {
         })
     }
 
-    /// Runs a child to its output. If `may_run_here`, a thread that waits for the child runs its code itself.
+    /// Runs a child to its output. If `may_run_here`, a thread that waits for the child runs its code itself. With the
+    /// settings of a task, the child is this task of a graph.
+    #[pyo3(signature = (engine, workflow, args, kwargs, may_run_here, options, task=None))]
+    #[allow(clippy::too_many_arguments)] // arguments of Python
     fn child(
         slf: &Bound<'_, Self>,
         engine: &Engine,
@@ -481,13 +489,16 @@ impl Branch {
         kwargs: &Bound<'_, PyDict>,
         may_run_here: bool,
         options: Option<&StartOptions>,
+        task: Option<&StepSettings>,
     ) -> PyResult<Call> {
+        let place = task.and_then(StepSettings::task_place);
         let mailbox = if slf.get().port.is_none() { engine.thread_mailbox(workflow) } else { None };
         let (workflow, input) = engine.workflow_and_input(workflow, args, kwargs, true)?;
-        let hosted_child = slf.get().child_to_host(mailbox.filter(|_| may_run_here && options.is_none()));
+        let hosted_child =
+            slf.get().child_to_host(mailbox.filter(|_| may_run_here && options.is_none()), place);
         let options = options.map(StartOptions::to_core);
         let call = Self::awaitable_call(slf, |branch| {
-            let child = branch.child(&workflow, input, options);
+            let child = branch.child(&workflow, input, options, place);
             Box::pin(async move { Reply::of_call(child.await) })
         })?;
         Ok(match hosted_child {
@@ -502,7 +513,7 @@ impl Branch {
         let Some(key) = Key::from_text(key) else {
             return Err(crate::error::runtime_error("this is not the key of a child"));
         };
-        slf.get().child_to_host(None);
+        slf.get().child_to_host(None, None);
         Self::awaitable_call(slf, |branch| {
             let output = branch.child_result(&workflow, key);
             Box::pin(async move { Reply::of_call(output.await) })

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, ParamSpec, TypeVar, cast, overload
+from typing import Any, Final, ParamSpec, TypeVar, cast, overload
 
 from stepfast import _native
 from stepfast._graph.async_runner import run_in_tasks
 from stepfast._graph.graph_run import GraphRun
+from stepfast._graph.included_task import IncludedTask
 from stepfast._graph.task import Task, dependencies_of
 from stepfast._graph.thread_runner import run_in_threads
 from stepfast._runtime.caller_warnings import caller_module
@@ -19,12 +20,30 @@ from stepfast._validation.retry_rule import RetryOn
 from stepfast._validation.signature import signature_of
 from stepfast._validation.text import short_repr
 from stepfast._workflow.registry import register
-from stepfast._workflow.workflow import Workflow
+from stepfast._workflow.startable import Startable
+from stepfast._workflow.workflow import LocalWorkflow, Workflow
 from stepfast.errors import InvalidArgument
 from stepfast.rules import Rule, all_success
 
 P = ParamSpec("P")
 R = TypeVar("R", covariant=True)
+
+#: The step options of a task that runs a child: the child has retries of its own.
+_ONE_ATTEMPT: Final[dict[str, Any]] = {
+    "retries": 0,
+    "backoff": 1.0,
+    "backoff_factor": 2.0,
+    "max_backoff": 60.0,
+    "jitter": 0.5,
+    "timeout": None,
+    "speculative": False,
+    "retry_on": None,
+    "retry_if": None,
+}
+
+
+def _nothing() -> None:
+    """Completes a workflow that is no graph."""
 
 
 class Graph(Workflow[..., Any]):
@@ -65,6 +84,7 @@ class Graph(Workflow[..., Any]):
         self.__stepfast__ = True
         self._tasks: dict[str, Task[..., Any]] = {}
         self._shape: _native.GraphShape | None = None
+        self._is_validating = False
         self.function: Callable[..., Any] = self._placeholder(caller_module())
         self.__wrapped__: Callable[..., Any] = self.function
         register(self, self.validate)
@@ -151,17 +171,7 @@ class Graph(Workflow[..., Any]):
             InvalidArgument: The value is no function, another task has the name, the graph is complete, or
                 an option is out of its bounds.
         """
-        bounds.check_flag("may_fail", may_fail)
-        if when is not None and not isinstance(when, Rule):  # pyright: ignore[reportUnnecessaryIsInstance] # for programs without types
-            raise InvalidArgument(
-                f"when is {short_repr(when)}, and must be a rule, such as stepfast.rules.all_done()"
-            )
-        if max_items is not None:
-            bounds.check_count("max_items", max_items, 1)
-            if map_over is None:
-                raise InvalidArgument("max_items is for tasks with map_over: leave it out")
-        mapped = None if map_over is None else self._name_of(map_over)
-        names = tuple(self._name_of(each) for each in ((after,) if isinstance(after, str | Task) else after))
+        edges = self._edges(after, when, may_fail, map_over, max_items)
 
         def declare(function: Callable[..., Any]) -> Task[..., Any]:
             bounds.check_function("task", function)
@@ -169,11 +179,7 @@ class Graph(Workflow[..., Any]):
                 function,
                 name=function.__name__ if name is None else name,
                 graph=self.name,
-                after=names,
-                rule=all_success() if when is None else when,
-                may_fail=may_fail,
-                map_over=mapped,
-                max_items=max_items,
+                **edges,
                 retries=retries,
                 backoff=backoff,
                 backoff_factor=backoff_factor,
@@ -189,6 +195,60 @@ class Graph(Workflow[..., Any]):
 
         return declare if function is None else declare(function)
 
+    def include(
+        self,
+        workflow: Startable[..., R],
+        *,
+        name: str | None = None,
+        after: Iterable[Task[..., Any] | str] = (),
+        when: Rule | None = None,
+        may_fail: bool = False,
+        map_over: Task[..., Any] | str | None = None,
+        max_items: int | None = None,
+    ) -> Task[..., R]:
+        """Declares a task that runs a workflow, or another graph, as a child of the execution. The parameters
+        of the workflow take the values of tasks and the inputs of this graph, as the parameters of a task's
+        function do. The child has its own steps with their own retries, and is listed like any execution.
+
+        Args:
+            workflow: The workflow or the graph, also with options: `resize.options(queue="images")`.
+            name: The name of the task, unique in the graph; by default the name of the graph, or of the
+                workflow's function.
+            after: See `task`, as for all further options.
+            when: See `task`.
+            may_fail: See `task`.
+            map_over: See `task`. Each item is a child.
+            max_items: See `task`.
+
+        Raises:
+            InvalidArgument: The value is no workflow of this program, another task has the name, the graph is
+                complete, or an option is out of its bounds.
+        """
+        if not isinstance(workflow, LocalWorkflow):
+            raise InvalidArgument(
+                f"include is given {short_repr(workflow)}, and must be given a workflow or a graph of this "
+                "program"
+            )
+        included, bound_args, start_options = workflow.child_parts()
+        if bound_args:
+            raise InvalidArgument(
+                f"graph {self.name!r} includes {included.name!r}, which is bound to an object: include a "
+                "workflow that is a function"
+            )
+        graph = included if isinstance(included, Graph) else None
+        edges = self._edges(after, when, may_fail, map_over, max_items)
+        task: IncludedTask[R] = IncludedTask(
+            included,
+            start_options,
+            _nothing if graph is None else graph.validate,
+            name=name or (included.function.__name__ if graph is None else graph.name),
+            graph=self.name,
+            **edges,
+            **_ONE_ATTEMPT,
+        )
+        self._add(task)
+        return task
+
     def _add(self, task: Task[..., Any]) -> None:
         if self._shape is not None:
             raise InvalidArgument(
@@ -201,6 +261,33 @@ class Graph(Workflow[..., Any]):
                 "@graph.task(name=...)"
             )
         self._tasks[task.name] = task
+
+    def _edges(
+        self,
+        after: Iterable[Task[..., Any] | str],
+        when: Rule | None,
+        may_fail: bool,
+        map_over: Task[..., Any] | str | None,
+        max_items: int | None,
+    ) -> dict[str, Any]:
+        """Returns the arguments of `Task` that say when the task runs, and how often."""
+        bounds.check_flag("may_fail", may_fail)
+        if when is not None and not isinstance(when, Rule):  # pyright: ignore[reportUnnecessaryIsInstance] # for programs without types
+            raise InvalidArgument(
+                f"when is {short_repr(when)}, and must be a rule, such as stepfast.rules.all_done()"
+            )
+        if max_items is not None:
+            bounds.check_count("max_items", max_items, 1)
+            if map_over is None:
+                raise InvalidArgument("max_items is for tasks with map_over: leave it out")
+        tasks_before = (after,) if isinstance(after, str | Task) else after
+        return {
+            "after": tuple(self._name_of(each) for each in tasks_before),
+            "rule": all_success() if when is None else when,
+            "may_fail": may_fail,
+            "map_over": None if map_over is None else self._name_of(map_over),
+            "max_items": max_items,
+        }
 
     def _name_of(self, task: Any) -> str:
         if isinstance(task, str):
@@ -225,7 +312,20 @@ class Graph(Workflow[..., Any]):
         """
         if self._shape is not None:
             return
+        if self._is_validating:
+            raise InvalidArgument(
+                f"graph {self.name!r} includes itself, by its tasks or those of a graph that it includes"
+            )
+        self._is_validating = True
+        try:
+            self._complete()
+        finally:
+            self._is_validating = False
+
+    def _complete(self) -> None:
         tasks = list(self._tasks.values())
+        for task in tasks:
+            task.complete()
         shape = _native.GraphShape(
             self.name, [(task.name, dependencies_of(task, self._tasks), task.rule) for task in tasks]
         )

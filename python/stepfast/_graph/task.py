@@ -52,7 +52,10 @@ class Task(Step[P, R]):
         self.map_over: str | None = map_over
         self.max_items: int | None = max_items
         #: The parameters of the function: each takes the value of a task, or an input of the graph.
-        self.parameters: dict[str, inspect.Parameter] = dict(_parameters_of(self.name, function))
+        self.parameters: dict[str, inspect.Parameter] = parameters_of(self.name, function)
+
+    def complete(self) -> None:
+        """Completes the definition of the task, when its graph is complete."""
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         return self.function(*args, **kwargs)
@@ -67,14 +70,20 @@ def dependencies_of(task: Task[..., Any], task_names: Iterable[str]) -> list[str
     return [*task.after, *(name for name in task.parameters if name in known)]
 
 
-def _parameters_of(task: str, function: Callable[..., Any]) -> Iterable[tuple[str, inspect.Parameter]]:
-    for name, parameter in inspect.signature(function).parameters.items():
+def parameters_of(task: str, function: Callable[..., Any]) -> dict[str, inspect.Parameter]:
+    """Returns the parameters of a task's function, by name.
+
+    Raises:
+        InvalidArgument: A parameter has no name by which it can take a value.
+    """
+    parameters = inspect.signature(function).parameters
+    for parameter in parameters.values():
         if parameter.kind not in _BY_NAME:
             raise InvalidArgument(
                 f"task {task!r} has the parameter {parameter}, which has no name of a task or an input: give "
                 "each parameter a name of its own"
             )
-        yield name, parameter
+    return dict(parameters)
 
 
-__all__ = ["Task", "dependencies_of"]
+__all__ = ["Task", "dependencies_of", "parameters_of"]

@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from stepfast import _native
+from stepfast._graph.included_task import IncludedTask
 from stepfast._graph.task import Task
+from stepfast._workflow.child import call_child_at
 from stepfast._workflow.step import run_in_this_thread
 
 
@@ -23,7 +25,7 @@ class TaskCall:
         self._shape, self._number = shape, number
 
     def run(self, branch: _native.Branch | None, kwargs: dict[str, Any], item: int | None = None) -> Any:
-        """Runs the task as a step of `branch`; outside of executions calls its function.
+        """Runs the task as a step or a child of `branch`; outside of executions calls its function.
 
         Args:
             branch: The branch of the execution; None outside of executions.
@@ -45,6 +47,8 @@ class TaskCall:
     def _run_once(
         self, settings: _native.StepSettings, branch: _native.Branch, kwargs: dict[str, Any]
     ) -> Any:
+        if isinstance(self.task, IncludedTask):
+            return call_child_at(branch, self.task.workflow, kwargs, self.task.start_options, settings)
         if branch.is_on_loop:
             return branch.awaitable_step(settings, (), (), kwargs)
         return run_in_this_thread(branch.step(settings, (), kwargs), branch, self.task, (), kwargs)

@@ -149,6 +149,33 @@ def call_child(
     return host.threads.run_child(branch, number, args, kwargs, native)
 
 
+def call_child_at(
+    branch: _native.Branch,
+    workflow: Workflow[..., Any],
+    kwargs: dict[str, Any],
+    options: CheckedOptions | None,
+    task: _native.StepSettings,
+) -> Any:
+    """Runs a workflow as a child that is a task of a graph.
+
+    Args:
+        branch: The branch of the graph's execution.
+        workflow: The workflow.
+        kwargs: The workflow's arguments by name.
+        options: The options of the child's start; None for the defaults.
+        task: The settings of the task, which contain its place in the record.
+
+    Returns:
+        In async code an awaitable of the output, in sync code the output.
+    """
+    host = branch.host
+    number = host.number(workflow)
+    native = None if options is None else _native_options(options)
+    if branch.is_on_loop:
+        return branch.child(host.native, number, (), kwargs, False, native, task)
+    return host.threads.run_child(branch, number, (), kwargs, native, task)
+
+
 def call_child_in_thread(
     workflow: Workflow[..., R],
     args: tuple[Any, ...],

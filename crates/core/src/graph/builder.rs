@@ -9,7 +9,7 @@ use serde::{Serialize, de::DeserializeOwned};
 use crate::error::Error;
 use crate::failure::{Failure, IntoFailure};
 use crate::graph::arguments::{ArgumentSource, Arguments, GraphInput, TaskRef};
-use crate::graph::code::{GraphCode, MapItems, Source, TaskBody, TaskCode, TaskFuture};
+use crate::graph::code::{ChildTask, GraphCode, MapItems, Source, TaskBody, TaskCode, TaskFuture};
 use crate::graph::rule::Rule;
 use crate::graph::runner::run_graph;
 use crate::graph::shape::{GraphShape, TaskDeclaration};
@@ -216,6 +216,26 @@ impl<'g> TaskBuilder<'g> {
     /// Maps the task over the items of a list that another task returns: [`MapBuilder::run`] gives the body.
     pub fn map_over<T>(self, items: &TaskRef<Vec<T>>) -> MapBuilder<'g, T> {
         MapBuilder { task: self, items: items.clone(), max_items: DEFAULT_MAX_ITEMS }
+    }
+
+    /// Declares a task that runs a workflow, or another graph, as a child of the execution, and returns a reference by
+    /// which other tasks take its output. The values of `arguments` are the input of the workflow. The child has its own
+    /// record and its own steps, so the retries of this task do not apply to it.
+    pub fn include<A, O>(self, arguments: A, workflow: &Workflow<A::Values, O>) -> TaskRef<O>
+    where
+        A: Arguments + Send + Sync + 'static,
+        A::Values: Serialize,
+    {
+        let mut sources = Vec::new();
+        arguments.collect_sources(&mut sources);
+        let input = move |values: &[Option<Payload>]| {
+            let values = arguments
+                .decode(&mut values.iter().map(Option::as_ref))
+                .map_err(|error| error.to_failure().permanent())?;
+            Payload::encode(&values).map_err(|error| error.to_failure().permanent())
+        };
+        let child = ChildTask { definition: workflow.definition.clone(), input: Box::new(input) };
+        self.declare(sources, TaskBody::Child(child))
     }
 
     fn declare<T>(self, sources: Vec<ArgumentSource>, body: TaskBody) -> TaskRef<T> {

@@ -1,10 +1,12 @@
 //! [`GraphCode`]: a graph's shape with the code of its tasks, types erased.
 
 use std::pin::Pin;
+use std::sync::Arc;
 
 use crate::failure::Failure;
 use crate::graph::shape::GraphShape;
 use crate::payload::Payload;
+use crate::runtime::definition::Definition;
 use crate::workflow::retry::StepOptions;
 
 /// The future of one attempt of a task.
@@ -16,6 +18,15 @@ pub(super) enum TaskBody {
     Once(Box<OnceBody>),
     /// Runs once for each attempt of each item, with at most this number of items at a time.
     Map(Box<MapBody>, usize),
+    /// Runs as a child of the execution.
+    Child(ChildTask),
+}
+
+/// A task that is a workflow.
+pub(super) struct ChildTask {
+    pub(super) definition: Arc<Definition>,
+    /// Makes the input of the workflow of the values of the task's arguments.
+    pub(super) input: Box<OutputBody>,
 }
 
 /// Begins an attempt, with the values of the task's arguments.
@@ -43,7 +54,7 @@ pub(super) struct GraphCode {
     pub(super) output: Box<OutputBody>,
 }
 
-/// Makes the output of a graph of the values of its sources.
+/// Makes one value of several: the output of a graph, or the input of a task that is a workflow.
 pub(super) type OutputBody = dyn Fn(&[Option<Payload>]) -> Result<Payload, Failure> + Send + Sync;
 
 /// The code of a task.

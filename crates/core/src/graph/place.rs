@@ -50,7 +50,7 @@ impl TaskPlace {
     }
 }
 
-/// Whether a task that has failed is repeated, because the execution was resumed since. Call this before the task's call
+/// Whether a task is repeated if its recorded outcome is a failure, because the execution was resumed since. Call this before the task's call
 /// begins. A task is not repeated if one of its dependents is recorded, because that one ran on account of the failure.
 pub(crate) fn is_repeated(
     run: &Run,
@@ -58,7 +58,7 @@ pub(crate) fn is_repeated(
     mut dependents: impl Iterator<Item = TaskPlace>,
 ) -> bool {
     run.is_replaying()
-        && run.has_failed_before_resume(&place.path())
+        && run.may_have_failed_before_resume(&place.path())
         && !dependents.any(|dependent| run.has_recorded(&dependent.path()))
 }
 

@@ -10,7 +10,7 @@ use crate::failure::Failure;
 use crate::graph::code::{GraphCode, Source, TaskBody};
 use crate::graph::map::run_items;
 use crate::graph::progress::GraphProgress;
-use crate::graph::task::run_task;
+use crate::graph::task::{run_child_task, run_task};
 use crate::payload::Payload;
 use crate::runtime::run::Run;
 use crate::workflow::branch::BranchGroup;
@@ -85,12 +85,16 @@ fn begin_task(
     }
     let (run, name, code) = (run.clone(), name.clone(), code.clone());
     Box::pin(async move {
-        let begin_attempt = || match &code.tasks[task].body {
-            TaskBody::Once(body) => body(&arguments),
-            TaskBody::Map(..) => Box::pin(std::future::pending()),
-        };
         let dependents = || code.shape.dependent_places(task);
-        (task, run_task(&run, place, &name, options, dependents, begin_attempt).await)
+        let outcome = match &code.tasks[task].body {
+            TaskBody::Once(body) => {
+                run_task(&run, place, &name, options, dependents, || body(&arguments)).await
+            }
+            TaskBody::Child(child) => run_child_task(&run, place, child, &arguments, dependents).await,
+            // the items were begun above
+            TaskBody::Map(..) => std::future::pending().await,
+        };
+        (task, outcome)
     })
 }
 

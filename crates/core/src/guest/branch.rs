@@ -64,9 +64,11 @@ impl GuestBranch {
         self.cx.upcoming_path()
     }
 
-    /// Returns the key of the child that the branch's next call runs, if that call is [`child`](GuestBranch::child).
-    pub fn next_child_key(&self) -> Key {
-        Key::derive(self.cx.run.key, self.cx.run.run_no, &self.cx.upcoming_path())
+    /// Returns the key of the child that the branch's next call runs, if that call is [`child`](GuestBranch::child); with
+    /// a place, the key of the child that is the task at this place.
+    pub fn next_child_key(&self, place: Option<TaskPlace>) -> Key {
+        let path = place.map_or_else(|| self.cx.upcoming_path(), TaskPlace::path);
+        Key::derive(self.cx.run.key, self.cx.run.run_no, &path)
     }
 
     /// Waits for the output of a child that was started; see [`ChildHandle::result`](crate::ChildHandle::result).
@@ -122,14 +124,16 @@ impl GuestBranch {
         async move { sleep_until(&call, due_at).await }
     }
 
-    /// Runs a child to its output; see [`Context::child`].
+    /// Runs a child to its output; see [`Context::child`]. With a place, the child is a task of a graph at this place of
+    /// the record.
     pub fn child(
         &mut self,
         workflow: &GuestWorkflow,
         input: GuestInput,
         options: Option<Box<StartOptions>>,
+        place: Option<TaskPlace>,
     ) -> impl Future<Output = Result<Payload, Failure>> + Send + use<> {
-        let path = self.cx.next_path();
+        let path = place.map_or_else(|| self.cx.next_path(), TaskPlace::path);
         let definition = workflow.definition.clone();
         let fingerprint = input.fingerprint();
         let call = crate::workflow::child::begin_child_call(&self.cx.run, path, &definition, fingerprint);

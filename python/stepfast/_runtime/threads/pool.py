@@ -119,10 +119,12 @@ class ThreadPool:
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
         options: _native.StartOptions | None = None,
+        task: _native.StepSettings | None = None,
     ) -> Any:
-        """Returns the output of a child. If the child begins in this engine at once, this thread runs it."""
+        """Returns the output of a child. If the child begins in this engine at once, this thread runs it.
+        With the settings of a task, the child is this task of a graph."""
         may_host = nesting.depth < MAX_NESTING
-        call = branch.child(branch.host.native, number, args, kwargs, may_host, options)
+        call = branch.child(branch.host.native, number, args, kwargs, may_host, options, task)
         try:
             while call.wait() == RUN_CHILD:
                 new_run = call.take_offered_run()

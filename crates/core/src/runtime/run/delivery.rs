@@ -90,10 +90,13 @@ impl Run {
     }
 
     /// Whether the step at `path` failed before the execution was resumed last, and the failure is not delivered again yet.
-    pub(crate) fn has_failed_before_resume(&self, path: &Path) -> bool {
+    /// Also true for a child at `path` that ended before: the child's own row has its outcome.
+    pub(crate) fn may_have_failed_before_resume(&self, path: &Path) -> bool {
         let state = self.state();
         let checkpoint = state.delivery.replay.as_ref().and_then(|replay| replay.checkpoint(path));
-        checkpoint.is_some_and(|it| it.kind == CheckpointKind::Failed && it.run_no < self.run_no)
+        checkpoint.is_some_and(|it| {
+            matches!(it.kind, CheckpointKind::Failed | CheckpointKind::Child) && it.run_no < self.run_no
+        })
     }
 
     /// Notes that a guest's branch has begun to wait for the call.
