@@ -30,7 +30,7 @@ GROUPS: Final = {
         "python-asyncio",
         "gather map as_completed timeout wait_for Child AsyncChild",
     ),
-    "Graphs": ("graphs", "Graph Task"),
+    "Graphs": ("graphs", "Graph Task Context"),
     "Steps in processes": ("python-processes", "ProcessStep BoundProcessStep ProcessDied"),
     "Engines": (
         "python-running",

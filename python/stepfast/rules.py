@@ -6,7 +6,7 @@ Rules combine with `&`, `|` and `~`: `when=all_done() & ~failed("charge")`.
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from stepfast._native import Rule
 from stepfast._validation.text import short_repr
@@ -76,6 +76,74 @@ def skipped(task: Any) -> Rule:
     return Rule.skipped(_name_of(task))
 
 
+class TaskValue:
+    """The value of a task, or a field of it, of which a comparison makes a rule: `value("count") > 10`. Fields
+    are those of dicts, dataclasses and models: `value("stats")["rows"] == 0`.
+
+    The rule does not hold if the task has not succeeded, or if the value has no such field. Values that have no
+    order, such as a number and a text, differ, and neither is less than the other.
+    """
+
+    __slots__ = ("_fields", "_task")
+
+    def __init__(self, task: str, fields: tuple[str, ...] = ()) -> None:
+        self._task: str = task
+        self._fields: tuple[str, ...] = fields
+
+    def __getitem__(self, field: str) -> TaskValue:
+        if not isinstance(field, str):  # pyright: ignore[reportUnnecessaryIsInstance] # for programs without types
+            raise InvalidArgument(f"{short_repr(field)} is no name of a field of {self!r}: give a text")
+        return TaskValue(self._task, (*self._fields, field))
+
+    def __eq__(self, literal: object) -> Rule:  # type: ignore[override] # pyright: ignore[reportIncompatibleMethodOverride]
+        return self._compare("==", literal)
+
+    def __ne__(self, literal: object) -> Rule:  # type: ignore[override] # pyright: ignore[reportIncompatibleMethodOverride]
+        return self._compare("!=", literal)
+
+    def __lt__(self, literal: object) -> Rule:
+        return self._compare("<", literal)
+
+    def __le__(self, literal: object) -> Rule:
+        return self._compare("<=", literal)
+
+    def __gt__(self, literal: object) -> Rule:
+        return self._compare(">", literal)
+
+    def __ge__(self, literal: object) -> Rule:
+        return self._compare(">=", literal)
+
+    __hash__: ClassVar[None]  # type: ignore[assignment] # pyright: ignore[reportIncompatibleMethodOverride]
+
+    def __bool__(self) -> bool:
+        raise InvalidArgument(
+            f"{self!r} is no rule yet: compare it, as in {self!r} > 0, and combine rules with & and |"
+        )
+
+    def _compare(self, operator: str, literal: Any) -> Rule:
+        if not (literal is None or isinstance(literal, bool | int | float | str)):
+            raise InvalidArgument(
+                f"{self!r} is compared with {short_repr(literal)}, and must be compared with None, a bool, a "
+                "number or a text"
+            )
+        if isinstance(literal, int) and not -(2**63) <= literal < 2**63:
+            raise InvalidArgument(f"{self!r} is compared with {literal}, which does not fit into 64 bits")
+        return Rule.value(self._task, list(self._fields), operator, literal)
+
+    def __repr__(self) -> str:
+        return f'value("{self._task}")' + "".join(f'["{field}"]' for field in self._fields)
+
+
+def value(task: Any) -> TaskValue:
+    """Returns the value of a task, of which a comparison makes a rule: `when=value("count") > 10`. The task
+    becomes a dependency.
+
+    Args:
+        task: The task, or its name.
+    """
+    return TaskValue(_name_of(task))
+
+
 def _name_of(task: Any) -> str:
     name = task if isinstance(task, str) else getattr(task, "name", None)
     if not isinstance(name, str):
@@ -85,6 +153,7 @@ def _name_of(task: Any) -> str:
 
 __all__ = [
     "Rule",
+    "TaskValue",
     "all_done",
     "all_success",
     "always",
@@ -94,4 +163,5 @@ __all__ = [
     "one_failed",
     "skipped",
     "succeeded",
+    "value",
 ]

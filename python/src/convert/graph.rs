@@ -1,10 +1,12 @@
 //! [`GraphShape`], [`GraphProgress`] and [`Rule`]: the structure of graphs, and which tasks may begin.
 
+use std::cell::RefCell;
 use std::sync::Arc;
 
 use pyo3::exceptions::PyIndexError;
 use pyo3::prelude::*;
-use stepfast::graph::{self, TaskDeclaration, TaskPlace, TaskState};
+use pyo3::types::{PyBool, PyFloat, PyString};
+use stepfast::graph::{self, Comparison, Literal, TaskDeclaration, TaskPlace, ValueCondition};
 
 use crate::convert::step_settings::StepSettings;
 use crate::error::to_exception;
@@ -12,7 +14,7 @@ use crate::lock::Mutex;
 
 /// A condition on which a task runs.
 #[pyclass(frozen, eq, module = "stepfast._native", from_py_object)]
-#[derive(Clone, PartialEq, Eq)]
+#[derive(Clone, PartialEq)]
 pub(crate) struct Rule(graph::Rule);
 
 #[pymethods]
@@ -48,6 +50,16 @@ impl Rule {
         Self(graph::Rule::skipped(task))
     }
 
+    /// The rule that the value of the task, or a field of it, compares with a literal in this way.
+    #[staticmethod]
+    fn value(task: String, fields: Vec<String>, operator: &str, literal: LiteralValue) -> PyResult<Self> {
+        let Some(comparison) = Comparison::from_operator(operator) else {
+            return Err(crate::error::runtime_error("there is no such comparison"));
+        };
+        let condition = ValueCondition { task: task.into(), fields, comparison, literal: literal.0 };
+        Ok(Self(graph::Rule::of_value(condition)))
+    }
+
     /// Whether the rule can hold only if the task has succeeded.
     fn requires_success(&self, task: &str) -> bool {
         self.0.requires_success(task)
@@ -67,6 +79,39 @@ impl Rule {
 
     fn __repr__(&self) -> String {
         self.0.to_string()
+    }
+}
+
+/// A literal of a condition.
+struct LiteralValue(Literal);
+
+impl<'py> FromPyObject<'_, 'py> for LiteralValue {
+    type Error = PyErr;
+
+    fn extract(object: Borrowed<'_, 'py, PyAny>) -> PyResult<Self> {
+        Ok(Self(if object.is_none() {
+            Literal::None
+        } else if let Ok(literal) = object.cast::<PyBool>() {
+            Literal::Bool(literal.is_true())
+        } else if let Ok(literal) = object.cast::<PyString>() {
+            Literal::Text(literal.to_str()?.to_owned())
+        } else if let Ok(literal) = object.cast::<PyFloat>() {
+            Literal::Float(literal.value())
+        } else {
+            Literal::Integer(object.extract()?)
+        }))
+    }
+}
+
+impl LiteralValue {
+    fn to_python<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        Ok(match &self.0 {
+            Literal::None => py.None().into_bound(py),
+            Literal::Bool(literal) => PyBool::new(py, *literal).to_owned().into_any(),
+            Literal::Integer(literal) => literal.into_pyobject(py)?.into_any(),
+            Literal::Float(literal) => PyFloat::new(py, *literal).into_any(),
+            Literal::Text(literal) => PyString::new(py, literal).into_any(),
+        })
     }
 }
 
@@ -184,17 +229,25 @@ impl GraphProgress {
         self.progress.with(|progress| progress.begin_next(|_| false))
     }
 
-    /// Notes the end of a task, and returns the tasks that are skipped.
-    fn end(&self, task: usize, has_succeeded: bool) -> Vec<usize> {
-        let mut skipped = Vec::new();
-        self.progress.with(|progress| {
-            progress.end(&self.shape, task, has_succeeded, |task| skipped.push(task));
-        });
-        skipped
-    }
-
-    /// Whether the task has succeeded.
-    fn has_succeeded(&self, task: usize) -> bool {
-        self.progress.with(|progress| progress.state(task) == TaskState::Succeeded)
+    /// Notes the end of a task. `value_holds` gets the task, the fields, the operator and the literal of a condition, and
+    /// returns whether it holds.
+    fn end(&self, task: usize, has_succeeded: bool, value_holds: &Bound<'_, PyAny>) -> PyResult<()> {
+        // a condition runs Python code, under which no lock may be held. The callers take turns, by a lock of theirs.
+        let error = RefCell::new(None);
+        let holds = |condition: &ValueCondition| {
+            let ValueCondition { task, fields, comparison, literal } = condition;
+            let literal = LiteralValue(literal.clone()).to_python(value_holds.py());
+            let answer = literal
+                .and_then(|literal| value_holds.call1((&**task, fields, comparison.operator(), literal)))
+                .and_then(|answer| answer.is_truthy());
+            answer.unwrap_or_else(|raised| {
+                error.replace(Some(raised));
+                false
+            })
+        };
+        let mut progress = self.progress.with(std::mem::take);
+        progress.end(&self.shape, task, has_succeeded, holds, |_| {});
+        self.progress.with(|shared| *shared = progress);
+        error.into_inner().map_or(Ok(()), Err)
     }
 }

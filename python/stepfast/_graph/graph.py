@@ -8,7 +8,8 @@ from typing import Any, Final, ParamSpec, TypeVar, cast, overload
 
 from stepfast import _native
 from stepfast._graph.async_runner import run_in_tasks
-from stepfast._graph.graph_run import GraphRun
+from stepfast._graph.context_merge import MergePolicy, check_policy
+from stepfast._graph.graph_run import CONTEXT_INPUT, GraphRun
 from stepfast._graph.included_task import IncludedTask
 from stepfast._graph.task import Task, dependencies_of
 from stepfast._graph.thread_runner import run_in_threads
@@ -21,7 +22,7 @@ from stepfast._validation.signature import signature_of
 from stepfast._validation.text import short_repr
 from stepfast._workflow.registry import register
 from stepfast._workflow.startable import Startable
-from stepfast._workflow.workflow import LocalWorkflow, Workflow
+from stepfast._workflow.workflow import Workflow, parts_of_child
 from stepfast.errors import InvalidArgument
 from stepfast.rules import Rule, all_success
 
@@ -56,8 +57,11 @@ class Graph(Workflow[..., Any]):
     `engine.run(etl, source="s3://…")`.
 
     The output of the graph is the value of its only task without dependents, or a dict of the values of all
-    such tasks by name. If a task fails, the tasks that do not depend on it run to their end, and then the
-    graph fails with the task's exception.
+    such tasks by name. If a task has a parameter with the annotation `Context`, the tasks share values by
+    key: the input `context` has the first ones, and the output is the context at the end, a dict.
+
+    If a task fails, the tasks that do not depend on it run to their end, and then the graph fails with the
+    task's exception.
 
     A graph is complete when an engine opens, or when its structure is read: from then on it takes no
     further tasks. If a task is async, the graph needs an `AsyncEngine`, and its sync tasks run in threads.
@@ -65,12 +69,17 @@ class Graph(Workflow[..., Any]):
     Args:
         name: The recorded name of the graph, at most 255 bytes.
         concurrency: The maximum number of tasks of one execution that run at a time; unlimited by default.
+        merge: What happens if tasks that do not depend on each other write one key of the context. With
+            "error", the default, the next task that reads the context fails. With "last", the value of the
+            last task in topological order remains. With "concatenate", lists, tuples and texts are joined in
+            this order. With "deep", dicts are merged key by key, lists are joined, and of other values the
+            last one remains. Also a function of the key and the list of values, which must be deterministic.
 
     Raises:
         InvalidArgument: The name or the number is out of its bounds, or another workflow has the name.
     """
 
-    def __init__(self, name: str, *, concurrency: int | None = None) -> None:
+    def __init__(self, name: str, *, concurrency: int | None = None, merge: MergePolicy = "error") -> None:
         bounds.check_name("name", name)
         if concurrency is not None:
             bounds.check_count("concurrency", concurrency, 1)
@@ -78,6 +87,9 @@ class Graph(Workflow[..., Any]):
         self.__name__: str = name
         self.__qualname__: str = name
         self.concurrency: int | None = concurrency
+        self._merge: MergePolicy = check_policy(merge)
+        #: Whether a task takes the context.
+        self._has_context = False
         self.durable_reads: bool = False
         self.is_async: bool = False
         self.signature: _native.Signature | None = None
@@ -224,12 +236,13 @@ class Graph(Workflow[..., Any]):
             InvalidArgument: The value is no workflow of this program, another task has the name, the graph is
                 complete, or an option is out of its bounds.
         """
-        if not isinstance(workflow, LocalWorkflow):
+        parts = parts_of_child(workflow)
+        if parts is None:
             raise InvalidArgument(
                 f"include is given {short_repr(workflow)}, and must be given a workflow or a graph of this "
                 "program"
             )
-        included, bound_args, start_options = workflow.child_parts()
+        included, bound_args, start_options = parts
         if bound_args:
             raise InvalidArgument(
                 f"graph {self.name!r} includes {included.name!r}, which is bound to an object: include a "
@@ -330,15 +343,31 @@ class Graph(Workflow[..., Any]):
             self.name, [(task.name, dependencies_of(task, self._tasks), task.rule) for task in tasks]
         )
         for task in tasks:
+            if task.map_over is not None and task.context_parameter is not None:
+                raise InvalidArgument(
+                    f"task {task.name!r} of graph {self.name!r} is mapped over items and takes the context, "
+                    "which its items would change at the same time: pass values by other parameters, and "
+                    "write the context in a task after it"
+                )
             if task.map_over is not None and task.map_over not in task.parameters:
                 raise InvalidArgument(
                     f"task {task.name!r} of graph {self.name!r} is mapped over {task.map_over!r}, but has no "
                     "parameter of this name, which takes the item"
                 )
         inputs: dict[str, inspect.Parameter] = {}
+        self._has_context = any(task.context_parameter is not None for task in tasks)
+        if self._has_context:
+            inputs[CONTEXT_INPUT] = inspect.Parameter(
+                CONTEXT_INPUT, inspect.Parameter.KEYWORD_ONLY, default=None
+            )
         for number, task in enumerate(tasks):
             shape.bind(number, task.settings)
             for name, parameter in task.parameters.items():
+                if name == CONTEXT_INPUT and self._has_context:
+                    raise InvalidArgument(
+                        f"the parameter {name!r} of task {task.name!r} of graph {self.name!r} needs the annotation "
+                        "Context, because other tasks take the context"
+                    )
                 if name in self._tasks:
                     self._check_value(task, name, parameter)
                 else:
@@ -372,18 +401,26 @@ class Graph(Workflow[..., Any]):
 
     def _async_function(self, shape: _native.GraphShape, tasks: list[Task[..., Any]]) -> Callable[..., Any]:
         async def graph(**inputs: Any) -> Any:
-            values = await run_in_tasks(GraphRun(self.name, shape, self.concurrency, tasks, inputs))
+            values = await run_in_tasks(self._run(shape, tasks, inputs))
             return self._output(values)
 
         return execution_entry(graph)
 
     def _sync_function(self, shape: _native.GraphShape, tasks: list[Task[..., Any]]) -> Callable[..., Any]:
         def graph(**inputs: Any) -> Any:
-            return self._output(run_in_threads(GraphRun(self.name, shape, self.concurrency, tasks, inputs)))
+            return self._output(run_in_threads(self._run(shape, tasks, inputs)))
 
         return graph
 
+    def _run(
+        self, shape: _native.GraphShape, tasks: list[Task[..., Any]], inputs: dict[str, Any]
+    ) -> GraphRun:
+        merge = self._merge if self._has_context else None
+        return GraphRun(self.name, shape, self.concurrency, tasks, inputs, merge)
+
     def _output(self, values: dict[str, Any]) -> Any:
+        if self._has_context:
+            return values
         leaves = self.leaves
         if len(leaves) == 1:
             return values.get(leaves[0])

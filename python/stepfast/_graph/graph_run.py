@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import operator
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from stepfast import _native
+from stepfast._graph.context_merge import ContextMerger, MergePolicy
 from stepfast._graph.items import call_for_items
 from stepfast._graph.task import Task
 from stepfast._graph.task_call import TaskCall
@@ -12,6 +15,18 @@ from stepfast._runtime.branch import current_branch
 
 #: The value of a parameter that has none: its task has failed or was skipped, or the input was not given.
 MISSING: Final = object()
+
+#: The name of the input that contains the first values of the context.
+CONTEXT_INPUT: Final = "context"
+
+_COMPARISONS: Final[dict[str, Callable[[Any, Any], Any]]] = {
+    "==": operator.eq,
+    "!=": operator.ne,
+    "<": operator.lt,
+    "<=": operator.le,
+    ">": operator.gt,
+    ">=": operator.ge,
+}
 
 
 class GraphRun:
@@ -23,6 +38,7 @@ class GraphRun:
         concurrency: The maximum number of tasks that run at a time; None for no limit.
         tasks: The tasks of the graph.
         inputs: The inputs of the execution.
+        merge: How the values of parallel tasks in the context are merged; None if no task takes a context.
     """
 
     def __init__(
@@ -32,6 +48,7 @@ class GraphRun:
         concurrency: int | None,
         tasks: list[Task[..., Any]],
         inputs: dict[str, Any],
+        merge: MergePolicy | None = None,
     ) -> None:
         self.graph_name: str = graph_name
         self.branch: _native.Branch | None = current_branch()
@@ -41,6 +58,11 @@ class GraphRun:
         #: The values of the tasks that have succeeded.
         self.values: dict[str, Any] = {}
         self._failures: dict[int, Exception] = {}
+        #: The context of the graph; None if no task takes it.
+        self._context: ContextMerger | None = None
+        if merge is not None:
+            initial: dict[str, Any] = inputs.get(CONTEXT_INPUT) or {}
+            self._context = ContextMerger(graph_name, shape, [task.name for task in tasks], merge, initial)
 
     def begin_ready(self) -> list[int]:
         """Notes that all tasks have begun that may begin at the moment, and returns their numbers."""
@@ -63,13 +85,19 @@ class GraphRun:
             value = self.values.get(name, self._inputs.get(name, MISSING))
             if value is not MISSING:
                 kwargs[name] = value
+        if task.context_parameter is not None and self._context is not None:
+            kwargs[task.context_parameter] = self._context.read(number)
         call = TaskCall(self._shape, number, task)
         return call.run(branch, kwargs) if task.map_over is None else call_for_items(call, kwargs)
 
     def succeed(self, number: int, value: Any) -> None:
-        """Notes the value of a task."""
-        self.values[self._tasks[number].name] = value
-        self._progress.end(number, True)
+        """Notes the value of a task, and its changes of the context."""
+        task = self._tasks[number]
+        if task.context_parameter is not None and self._context is not None:
+            self._context.apply(number, value)
+            value = value["value"]
+        self.values[task.name] = value
+        self._progress.end(number, True, self._value_holds)
 
     def fail(self, number: int, error: Exception) -> None:
         """Notes the failure of a task."""
@@ -77,10 +105,23 @@ class GraphRun:
         if not task.may_fail:
             self._failures[self._order[task.name]] = error
             error.add_note(f"task {task.name!r} of graph {self.graph_name!r} failed")
-        self._progress.end(number, False)
+        self._progress.end(number, False, self._value_holds)
+
+    def _value_holds(self, task: str, fields: list[str], sign: str, literal: Any) -> bool:
+        """Returns whether the value of a task that has succeeded, or a field of it, compares with a literal."""
+        value = self.values[task]
+        for field in fields:
+            value = _field_of(value, field)
+            if value is MISSING:
+                return False
+        try:
+            return bool(_COMPARISONS[sign](value, literal))
+        except TypeError:
+            # the values have no order
+            return False
 
     def outcome(self) -> dict[str, Any]:
-        """Returns the values of all tasks, by name.
+        """Returns the values of all tasks, by name; of a graph with a context the values of the context, by key.
 
         Raises:
             Exception: The exception of the first task that has failed, in topological order, unless it may
@@ -88,7 +129,17 @@ class GraphRun:
         """
         if self._failures:
             raise self._failures[min(self._failures)]
-        return self.values
+        return self.values if self._context is None else self._context.final(self._shape.leaves())
+
+
+def _field_of(value: Any, name: str) -> Any:
+    """Returns an item of a mapping, or an attribute of another object; `MISSING` if there is none."""
+    return value.get(name, MISSING) if _is_mapping(value) else getattr(value, name, MISSING)
+
+
+def _is_mapping(value: Any) -> bool:
+    """Returns whether the value is a mapping, without narrowing its type for type checkers."""
+    return isinstance(value, Mapping)
 
 
 __all__ = ["GraphRun"]

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable
-from typing import Any, Final, ParamSpec, TypeVar
+from typing import Any, Final, ParamSpec, TypeVar, cast
 
 from stepfast import _native
+from stepfast._graph.context import context_parameter, recording_changes
 from stepfast._workflow.step import Step
 from stepfast.errors import InvalidArgument
 
@@ -44,7 +45,14 @@ class Task(Step[P, R]):
         max_items: int | None,
         **step_options: Any,
     ) -> None:
-        super().__init__(function, **step_options)
+        #: The name of the parameter that takes the context of the graph; None if the task takes none.
+        self.context_parameter: str | None = context_parameter(function)
+        self._plain_function: Callable[P, R] = function
+        if self.context_parameter is not None:
+            body = cast("Callable[P, R]", recording_changes(function, self.context_parameter))
+        else:
+            body = function
+        super().__init__(body, **step_options)
         self.graph_name: str = graph
         self.after: tuple[str, ...] = after
         self.rule: _native.Rule = rule
@@ -53,12 +61,14 @@ class Task(Step[P, R]):
         self.max_items: int | None = max_items
         #: The parameters of the function: each takes the value of a task, or an input of the graph.
         self.parameters: dict[str, inspect.Parameter] = parameters_of(self.name, function)
+        if self.context_parameter is not None:
+            del self.parameters[self.context_parameter]
 
     def complete(self) -> None:
         """Completes the definition of the task, when its graph is complete."""
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
-        return self.function(*args, **kwargs)
+        return self._plain_function(*args, **kwargs)
 
     def __repr__(self) -> str:
         return f"<task {self.name} of graph {self.graph_name}>"

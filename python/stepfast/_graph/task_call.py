@@ -36,7 +36,7 @@ class TaskCall:
             The value; in async code an awaitable of it.
         """
         if branch is None:
-            return self.task(**kwargs)
+            return self.task.function(**kwargs)
         settings = self.task.settings if item is None else self.task.settings.for_item(item)
         if branch.is_replaying:
             # the recorded outcome may be a failure from before a resume

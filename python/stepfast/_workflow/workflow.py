@@ -38,10 +38,10 @@ T = TypeVar("T")
 S = TypeVar("S")
 
 
-class LocalWorkflow(CoroutineFunction, Startable[P, R]):
+class _LocalWorkflow(CoroutineFunction, Startable[P, R]):
     """Base of workflows whose code is in this program, and which therefore can run as children."""
 
-    def child_parts(self) -> tuple[Workflow[..., Any], tuple[Any, ...], CheckedOptions | None]:
+    def _child_parts(self) -> tuple[Workflow[..., Any], tuple[Any, ...], CheckedOptions | None]:
         """Returns the workflow itself, its bound arguments, and the options of its start."""
         raise NotImplementedError
 
@@ -63,7 +63,7 @@ class LocalWorkflow(CoroutineFunction, Startable[P, R]):
         Raises:
             InvalidArgument: An option is out of its bounds, or does not go with another one.
         """
-        workflow, bound_args, before = self.child_parts()
+        workflow, bound_args, before = self._child_parts()
         given = options if before is None else {**before.values, **options}
         return ConfiguredWorkflow(workflow, bound_args, check_options(given))
 
@@ -77,12 +77,12 @@ class LocalWorkflow(CoroutineFunction, Startable[P, R]):
             Exception: The exception that the child has raised; `WorkflowFailed` if the child failed without
                 an exception of Python.
         """
-        workflow, bound_args, options = self.child_parts()
+        workflow, bound_args, options = self._child_parts()
         return call_child_in_thread(workflow, (*bound_args, *args), kwargs, options)
 
     @overload
     async def start(  # type: ignore[overload-overlap] # the overload for async code comes first
-        self: LocalWorkflow[P, Coroutine[Any, Any, T]], /, *args: P.args, **kwargs: P.kwargs
+        self: _LocalWorkflow[P, Coroutine[Any, Any, T]], /, *args: P.args, **kwargs: P.kwargs
     ) -> AsyncChild[T]: ...
 
     @overload
@@ -95,12 +95,12 @@ class LocalWorkflow(CoroutineFunction, Startable[P, R]):
         Raises:
             InvalidArgument: The caller is not the code of a workflow. Other code uses `engine.start`.
         """
-        workflow, bound_args, options = self.child_parts()
+        workflow, bound_args, options = self._child_parts()
         return start_child(workflow, (*bound_args, *args), kwargs, options=options)
 
     @overload
     async def start_detached(  # type: ignore[overload-overlap] # the overload for async code comes first
-        self: LocalWorkflow[P, Coroutine[Any, Any, T]], /, *args: P.args, **kwargs: P.kwargs
+        self: _LocalWorkflow[P, Coroutine[Any, Any, T]], /, *args: P.args, **kwargs: P.kwargs
     ) -> str: ...
 
     @overload
@@ -121,11 +121,11 @@ class LocalWorkflow(CoroutineFunction, Startable[P, R]):
             WorkflowIdConflict: The workflow_id belongs to another workflow, or to other arguments.
             DedupConflict: An unfinished execution of the queue has the `dedup_id`.
         """
-        workflow, bound_args, options = self.child_parts()
+        workflow, bound_args, options = self._child_parts()
         return start_child(workflow, (*bound_args, *args), kwargs, is_detached=True, options=options)
 
 
-class Workflow(LocalWorkflow[P, R]):
+class Workflow(_LocalWorkflow[P, R]):
     """A workflow function, which engines find by its name. A call in the code of a workflow runs it as a
     child. Elsewhere a call is a plain call of the function, and nothing is recorded.
 
@@ -160,7 +160,7 @@ class Workflow(LocalWorkflow[P, R]):
             return self.function(*args, **kwargs)
         return cast("R", call_child(self, branch, args, kwargs))
 
-    def child_parts(self) -> tuple[Workflow[..., Any], tuple[Any, ...], CheckedOptions | None]:
+    def _child_parts(self) -> tuple[Workflow[..., Any], tuple[Any, ...], CheckedOptions | None]:
         return self, (), None
 
     @overload
@@ -195,7 +195,7 @@ class Workflow(LocalWorkflow[P, R]):
         yield self.name
 
 
-class BoundWorkflow(LocalWorkflow[P, R]):
+class BoundWorkflow(_LocalWorkflow[P, R]):
     """A workflow that is a method, with the object to which it is bound. The object is the first argument,
     and is recorded with the others. A bound workflow has the methods of `Workflow`."""
 
@@ -206,7 +206,7 @@ class BoundWorkflow(LocalWorkflow[P, R]):
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         return self.workflow(self.instance, *args, **kwargs)
 
-    def child_parts(self) -> tuple[Workflow[..., Any], tuple[Any, ...], CheckedOptions | None]:
+    def _child_parts(self) -> tuple[Workflow[..., Any], tuple[Any, ...], CheckedOptions | None]:
         return self.workflow, (self.instance,), None
 
     def _returns_coroutine(self) -> bool:
@@ -216,7 +216,7 @@ class BoundWorkflow(LocalWorkflow[P, R]):
         return f"<workflow {self.workflow.name} of {self.instance!r}>"
 
 
-class ConfiguredWorkflow(LocalWorkflow[P, R]):
+class ConfiguredWorkflow(_LocalWorkflow[P, R]):
     """A workflow with options for its start, as `Workflow.options` returns it. It has the methods of
     `Workflow`. A call in the code of a workflow runs it as a child. Elsewhere a call raises
     `InvalidArgument`."""
@@ -235,7 +235,7 @@ class ConfiguredWorkflow(LocalWorkflow[P, R]):
         arguments = (*self.bound_args, *args)
         return cast("R", call_child(self.workflow, branch, arguments, kwargs, self.start_options))
 
-    def child_parts(self) -> tuple[Workflow[..., Any], tuple[Any, ...], CheckedOptions | None]:
+    def _child_parts(self) -> tuple[Workflow[..., Any], tuple[Any, ...], CheckedOptions | None]:
         return self.workflow, self.bound_args, self.start_options
 
     def _returns_coroutine(self) -> bool:
@@ -285,6 +285,14 @@ def workflow(
         return made
 
     return decorate if function is None else decorate(function)
+
+
+def parts_of_child(
+    workflow: object,
+) -> tuple[Workflow[..., Any], tuple[Any, ...], CheckedOptions | None] | None:
+    """Returns a workflow of this program, its bound arguments and the options of its start; None for another
+    object."""
+    return workflow._child_parts() if isinstance(workflow, _LocalWorkflow) else None  # pyright: ignore[reportPrivateUsage, reportUnknownMemberType, reportUnknownVariableType]
 
 
 __all__ = ["BoundWorkflow", "ConfiguredWorkflow", "Workflow", "workflow"]

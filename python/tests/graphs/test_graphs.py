@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from graphs import forget
 from stepfast import AsyncEngine, Engine, Graph, InvalidArgument, step, workflow
 from stepfast.rules import all_done, any_success, failed, none_failed, one_failed, skipped, succeeded
 
@@ -553,9 +554,3 @@ def test_unknown_and_missing_inputs_are_rejected() -> None:
         for inputs in ({}, {"source": "a", "target": "b"}):
             with pytest.raises((InvalidArgument, TypeError), match="source|target"):
                 engine.run(etl, **inputs)
-
-
-def forget(graph: Graph) -> None:
-    from stepfast._workflow import registry
-
-    del registry._registered[graph.name], registry._completions[graph.name]

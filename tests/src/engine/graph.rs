@@ -18,6 +18,8 @@ super::cases![
     failed_attempts_are_retried,
     cancel_ends_a_graph,
     graph_is_a_child,
+    task_is_a_graph,
+    resume_starts_a_failed_child_again,
     mapped_task_joins_values_in_order,
     mapped_items_are_limited,
     failed_item_fails_its_task_after_the_others,
@@ -220,6 +222,49 @@ fn squares(
         .run(squares.clone(), async |all: Vec<u64>| BodyResult::Ok(all.last().copied().unwrap_or_default()));
     let sum = graph.task("sum").run(squares, async |all: Vec<u64>| BodyResult::Ok(all.iter().sum::<u64>()));
     graph.build((sum, last)).unwrap()
+}
+
+async fn task_is_a_graph(fixture: &dyn StoreFixture) {
+    let mut inner = Graph::<(i64, String)>::new("inner");
+    let input = inner.input();
+    let text = inner.task("text").run(input, async |(n, text)| BodyResult::Ok(format!("{text} {n}")));
+    let inner = inner.build(text).unwrap();
+    let mut outer = Graph::<i64>::new("outer");
+    let input = outer.input();
+    let word = outer.task("word").run((), async |()| BodyResult::Ok("number".to_owned()));
+    let text = outer.task("inner").include((input, word), &inner);
+    let last = outer.task("last").run(text, async |text| BodyResult::Ok(format!("{text}!")));
+    let outer = outer.build(last).unwrap();
+    let (engine, _) = open_engine(fixture, |b| b.register(&inner).register(&outer)).await;
+    assert_eq!(engine.run(&outer, 4).workflow_id("x").await.unwrap(), "number 4!");
+    let checkpoints = record(&engine, "x").await.checkpoints;
+    let kinds: Vec<CheckpointKind> = checkpoints.iter().map(|it| it.kind).collect();
+    assert_eq!(kinds, [CheckpointKind::Step, CheckpointKind::Child, CheckpointKind::Step]);
+    shut_down(engine).await;
+}
+
+async fn resume_starts_a_failed_child_again(fixture: &dyn StoreFixture) {
+    let begun = Count::new();
+    let child = {
+        let begun = begun.clone();
+        Workflow::new("child", move |_: Context, n: i64| {
+            let begun = begun.clone();
+            async move { if begun.increment() == 1 { Err(Failure::new("once")) } else { Ok(n) } }
+        })
+    };
+    let mut graph = Graph::<i64>::new("g");
+    let input = graph.input();
+    let number = graph.task("number").include(input, &child);
+    let double = graph.task("double").run(number, async |n: i64| BodyResult::Ok(2 * n));
+    let graph = graph.build(double).unwrap();
+    let (engine, _) = open_engine(fixture, |b| b.register(&child).register(&graph)).await;
+    let handle = engine.start(&graph, 4).await.unwrap();
+    let failure = handle.result().await.unwrap_err().to_string();
+    assert!(failure.contains("task \"number\" of graph \"g\" failed: once"), "{failure}");
+    assert_eq!(handle.resume().await.unwrap(), RequestResult::Done);
+    let output: i64 = engine.get(&handle.workflow_id()).await.unwrap().result().await.unwrap();
+    assert_eq!((output, begun.get()), (8, 2));
+    shut_down(engine).await;
 }
 
 async fn mapped_task_joins_values_in_order(fixture: &dyn StoreFixture) {

@@ -126,7 +126,11 @@ where
         for task in self.tasks {
             let arguments = resolve(&task.arguments)?;
             let DeclaredTask { body, options, may_fail, .. } = task;
-            tasks.push(TaskCode { arguments, body, options, may_fail });
+            let mut conditions = Vec::new();
+            task.declaration.rule.visit_conditions(&mut |condition| {
+                conditions.extend(shape.index_of(&condition.task).map(Source::Task));
+            });
+            tasks.push(TaskCode { arguments, conditions, body, options, may_fail });
         }
         let output = move |values: &[Option<Payload>]| {
             let values =

@@ -60,6 +60,8 @@ pub(super) type OutputBody = dyn Fn(&[Option<Payload>]) -> Result<Payload, Failu
 /// The code of a task.
 pub(super) struct TaskCode {
     pub(super) arguments: Vec<Source>,
+    /// The tasks on whose values the task's rule has conditions.
+    pub(super) conditions: Vec<Source>,
     pub(super) body: TaskBody,
     /// The options of the task's step; `None` for the defaults.
     pub(super) options: Option<Box<StepOptions>>,

@@ -33,6 +33,7 @@
 mod arguments;
 mod builder;
 mod code;
+mod condition;
 mod map;
 mod picture;
 mod place;
@@ -45,6 +46,7 @@ mod task;
 
 pub use arguments::{ArgumentSource, Arguments, GraphInput, OptionalTaskRef, TaskRef};
 pub use builder::{Graph, MapBuilder, TaskBuilder};
+pub use condition::{ComparedValue, Comparison, Literal, ValueCondition};
 pub use place::TaskPlace;
 pub(crate) use place::{begin_task_call, is_repeated};
 pub use progress::GraphProgress;

@@ -2,11 +2,13 @@
 
 use std::collections::VecDeque;
 
+use crate::graph::condition::ValueCondition;
 use crate::graph::shape::GraphShape;
 use crate::graph::state::TaskState;
 
 /// The states of a graph's tasks in one execution. Each task counts its dependencies that have not ended, so the end of
 /// a task costs no more than the number of its dependents.
+#[derive(Default)]
 pub struct GraphProgress {
     states: Vec<TaskState>,
     /// Number of dependencies of each task that have not ended.
@@ -65,12 +67,14 @@ impl GraphProgress {
     }
 
     /// Notes the end of a task. Its dependents become ready or are skipped if it was their last dependency to end.
-    /// Calls `on_skip` with each task that is skipped.
+    /// `value_holds` returns whether a condition of a rule holds for the value of a task that has succeeded. Calls
+    /// `on_skip` with each task that is skipped.
     pub fn end(
         &mut self,
         shape: &GraphShape,
         task: usize,
         has_succeeded: bool,
+        value_holds: impl Fn(&ValueCondition) -> bool,
         mut on_skip: impl FnMut(usize),
     ) {
         self.counted -= usize::from(std::mem::take(&mut self.is_counted[task]));
@@ -82,7 +86,7 @@ impl GraphProgress {
                 if self.unmet[dependent] > 0 {
                     continue;
                 }
-                if self.is_wanted(shape, dependent) {
+                if self.is_wanted(shape, dependent, &value_holds) {
                     self.ready.push_back(dependent);
                 } else {
                     self.states[dependent] = TaskState::Skipped;
@@ -94,15 +98,20 @@ impl GraphProgress {
     }
 
     /// Whether the rule of a task holds. All dependencies of the task have ended.
-    fn is_wanted(&self, shape: &GraphShape, task: usize) -> bool {
+    fn is_wanted(
+        &self,
+        shape: &GraphShape,
+        task: usize,
+        value_holds: &dyn Fn(&ValueCondition) -> bool,
+    ) -> bool {
         let task = &shape.tasks()[task];
         let mut states = task.dependencies.iter().map(|&dependency| self.states[dependency]);
         if task.rule.is_default() {
             return states.all(|state| state == TaskState::Succeeded);
         }
         let states: Vec<TaskState> = states.collect();
-        task.rule.holds(&states, &|name| {
-            shape.index_of(name).map_or(TaskState::Skipped, |named| self.states[named])
-        })
+        let state_of =
+            |name: &str| shape.index_of(name).map_or(TaskState::Skipped, |named| self.states[named]);
+        task.rule.holds(&states, &state_of, value_holds)
     }
 }

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::ops::{BitAnd, BitOr, Not};
 
+use crate::graph::condition::ValueCondition;
 use crate::graph::state::TaskState;
 use crate::name::Name;
 
@@ -17,14 +18,15 @@ use crate::name::Name;
 /// let rule = Rule::all_done() & !Rule::failed("charge");
 /// assert_eq!(rule.to_string(), "all_done() & ~failed(\"charge\")");
 /// ```
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Rule(RuleNode);
 
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 enum RuleNode {
     Every(Condition),
     Any(Condition),
     Task(Condition, Name),
+    Value(Box<ValueCondition>),
     And(Box<[Rule; 2]>),
     Or(Box<[Rule; 2]>),
     Not(Box<Rule>),
@@ -104,6 +106,11 @@ impl Rule {
         Self(RuleNode::Task(Condition::Skipped, task.into()))
     }
 
+    /// The rule that a condition on a value holds.
+    pub fn of_value(condition: ValueCondition) -> Self {
+        Self(RuleNode::Value(Box::new(condition)))
+    }
+
     /// Whether the rule is the default.
     pub(super) fn is_default(&self) -> bool {
         *self == Self::all_success()
@@ -114,6 +121,7 @@ impl Rule {
         match &self.0 {
             RuleNode::Every(Condition::Succeeded) => true,
             RuleNode::Task(Condition::Succeeded, named) => **named == *task,
+            RuleNode::Value(condition) => *condition.task == *task,
             RuleNode::And(rules) => rules.iter().any(|rule| rule.requires_success(task)),
             RuleNode::Or(rules) => rules.iter().all(|rule| rule.requires_success(task)),
             _ => false,
@@ -125,6 +133,7 @@ impl Rule {
         match &self.0 {
             RuleNode::Every(_) | RuleNode::Any(_) => {}
             RuleNode::Task(_, task) => visit(task),
+            RuleNode::Value(condition) => visit(&condition.task),
             RuleNode::And(rules) | RuleNode::Or(rules) => {
                 rules.iter().for_each(|rule| rule.visit_tasks(visit));
             }
@@ -132,16 +141,37 @@ impl Rule {
         }
     }
 
+    /// Calls `visit` with each condition on a value.
+    pub(super) fn visit_conditions(&self, visit: &mut dyn FnMut(&ValueCondition)) {
+        match &self.0 {
+            RuleNode::Every(_) | RuleNode::Any(_) | RuleNode::Task(..) => {}
+            RuleNode::Value(condition) => visit(condition),
+            RuleNode::And(rules) | RuleNode::Or(rules) => {
+                rules.iter().for_each(|rule| rule.visit_conditions(visit));
+            }
+            RuleNode::Not(rule) => rule.visit_conditions(visit),
+        }
+    }
+
     /// Whether the rule holds. `dependencies` are the states of the task's dependencies, and `state_of` returns the state
-    /// of a dependency by name. All of them have ended.
-    pub(super) fn holds(&self, dependencies: &[TaskState], state_of: &dyn Fn(&str) -> TaskState) -> bool {
+    /// of a dependency by name. All of them have ended. `value_holds` returns whether a condition holds for the value of
+    /// its task, which has succeeded.
+    pub(super) fn holds(
+        &self,
+        dependencies: &[TaskState],
+        state_of: &dyn Fn(&str) -> TaskState,
+        value_holds: &dyn Fn(&ValueCondition) -> bool,
+    ) -> bool {
         match &self.0 {
             RuleNode::Every(condition) => dependencies.iter().all(|state| condition.holds(*state)),
             RuleNode::Any(condition) => dependencies.iter().any(|state| condition.holds(*state)),
             RuleNode::Task(condition, task) => condition.holds(state_of(task)),
-            RuleNode::And(rules) => rules.iter().all(|rule| rule.holds(dependencies, state_of)),
-            RuleNode::Or(rules) => rules.iter().any(|rule| rule.holds(dependencies, state_of)),
-            RuleNode::Not(rule) => !rule.holds(dependencies, state_of),
+            RuleNode::Value(condition) => {
+                state_of(&condition.task) == TaskState::Succeeded && value_holds(condition)
+            }
+            RuleNode::And(rules) => rules.iter().all(|rule| rule.holds(dependencies, state_of, value_holds)),
+            RuleNode::Or(rules) => rules.iter().any(|rule| rule.holds(dependencies, state_of, value_holds)),
+            RuleNode::Not(rule) => !rule.holds(dependencies, state_of, value_holds),
         }
     }
 }
@@ -181,6 +211,7 @@ impl fmt::Display for Rule {
             RuleNode::Task(Condition::Succeeded, task) => write!(f, "succeeded({task:?})"),
             RuleNode::Task(Condition::Skipped, task) => write!(f, "skipped({task:?})"),
             RuleNode::Task(_, task) => write!(f, "failed({task:?})"),
+            RuleNode::Value(condition) => write!(f, "{condition}"),
             RuleNode::And(rules) => write_joined(f, rules, " & "),
             RuleNode::Or(rules) => write_joined(f, rules, " | "),
             RuleNode::Not(rule) => {
@@ -198,7 +229,7 @@ fn write_joined(f: &mut fmt::Formatter<'_>, rules: &[Rule; 2], operator: &str) -
 }
 
 fn write_operand(f: &mut fmt::Formatter<'_>, rule: &Rule) -> fmt::Result {
-    if matches!(rule.0, RuleNode::And(_) | RuleNode::Or(_)) {
+    if matches!(rule.0, RuleNode::And(_) | RuleNode::Or(_) | RuleNode::Value(_)) {
         write!(f, "({rule})")
     } else {
         write!(f, "{rule}")
@@ -212,7 +243,7 @@ mod tests {
     const STATES: [TaskState; 3] = [TaskState::Succeeded, TaskState::Failed, TaskState::Skipped];
 
     fn holds(rule: &Rule, states: &[TaskState]) -> bool {
-        rule.holds(states, &|name| states[name.parse::<usize>().unwrap()])
+        rule.holds(states, &|name| states[name.parse::<usize>().unwrap()], &|_| true)
     }
 
     #[test]
@@ -252,6 +283,7 @@ mod tests {
                         a == TaskState::Skipped || b == TaskState::Failed,
                     ),
                     (!Rule::succeeded("0"), a != TaskState::Succeeded),
+                    (Rule::value("0").eq(1), a == TaskState::Succeeded),
                 ] {
                     assert_eq!(holds(&rule, &states), expected, "{rule} {states:?}");
                 }
@@ -263,5 +295,7 @@ mod tests {
     fn text_of_a_rule_keeps_its_structure() {
         let rule = (Rule::all_done() & Rule::succeeded("a")) | !(Rule::failed("b") | Rule::one_failed());
         assert_eq!(rule.to_string(), "(all_done() & succeeded(\"a\")) | ~(failed(\"b\") | one_failed())");
+        let rule = Rule::value("a").gt(10) & !Rule::value("b").field("c").eq("d");
+        assert_eq!(rule.to_string(), "(value(\"a\") > 10) & ~(value(\"b\")[\"c\"] == \"d\")");
     }
 }

@@ -8,8 +8,10 @@ use futures_util::stream::FuturesUnordered;
 
 use crate::failure::Failure;
 use crate::graph::code::{GraphCode, Source, TaskBody};
+use crate::graph::condition::ValueCondition;
 use crate::graph::map::run_items;
 use crate::graph::progress::GraphProgress;
+use crate::graph::shape::GraphShape;
 use crate::graph::task::{run_child_task, run_task};
 use crate::payload::Payload;
 use crate::runtime::run::Run;
@@ -49,7 +51,10 @@ pub(super) async fn run_graph(
             Ok(value) => values.set(task, value),
             Err(failure) => failures.push((task, failure)),
         }
-        progress.end(&code.shape, task, has_succeeded, |skipped| values.skip_arguments(&code, skipped));
+        let mut skipped = Vec::new();
+        let value_holds = |condition: &ValueCondition| values.satisfy(&code.shape, condition);
+        progress.end(&code.shape, task, has_succeeded, value_holds, |task| skipped.push(task));
+        skipped.into_iter().for_each(|task| values.skip_arguments(&code, task));
     }
     drop(group);
     let unhandled = failures
@@ -115,13 +120,19 @@ struct Values {
 impl Values {
     fn new(code: &GraphCode, input: Payload) -> Self {
         let mut uses = vec![0; code.tasks.len()];
-        let arguments = code.tasks.iter().flat_map(|task| &task.arguments);
+        let arguments = code.tasks.iter().flat_map(|task| task.arguments.iter().chain(&task.conditions));
         for source in arguments.chain(&code.outputs) {
             if let Source::Task(task) = source {
                 uses[*task] += 1;
             }
         }
         Self { input, of_tasks: vec![None; code.tasks.len()], uses }
+    }
+
+    /// Whether a condition holds for the value of its task.
+    fn satisfy(&self, shape: &GraphShape, condition: &ValueCondition) -> bool {
+        let value = shape.index_of(&condition.task).and_then(|task| self.of_tasks[task].as_ref());
+        value.is_some_and(|value| condition.holds(value))
     }
 
     fn set(&mut self, task: usize, value: Payload) {
@@ -141,12 +152,22 @@ impl Values {
     }
 
     fn take_arguments(&mut self, code: &GraphCode, task: usize) -> Vec<Option<Payload>> {
-        code.tasks[task].arguments.iter().map(|&source| self.take(source)).collect()
+        let arguments = code.tasks[task].arguments.iter().map(|&source| self.take(source)).collect();
+        self.release_conditions(code, task);
+        arguments
     }
 
     /// Releases the values that a skipped task would have used.
     fn skip_arguments(&mut self, code: &GraphCode, task: usize) {
         for &source in &code.tasks[task].arguments {
+            self.take(source);
+        }
+        self.release_conditions(code, task);
+    }
+
+    /// Releases the values that the rule of a task has used.
+    fn release_conditions(&mut self, code: &GraphCode, task: usize) {
+        for &source in &code.tasks[task].conditions {
             self.take(source);
         }
     }
