@@ -365,8 +365,8 @@ class Graph(Workflow[..., Any]):
             for name, parameter in task.parameters.items():
                 if name == CONTEXT_INPUT and self._has_context:
                     raise InvalidArgument(
-                        f"the parameter {name!r} of task {task.name!r} of graph {self.name!r} needs the annotation "
-                        "Context, because other tasks take the context"
+                        f"the parameter {name!r} of task {task.name!r} of graph {self.name!r} needs the "
+                        "annotation Context, because other tasks take the context"
                     )
                 if name in self._tasks:
                     self._check_value(task, name, parameter)
