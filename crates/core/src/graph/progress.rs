@@ -64,6 +64,13 @@ impl GraphProgress {
         Some(task)
     }
 
+    /// Notes that a task runs again, because its recorded failure is from before a resume.
+    pub fn repeat(&mut self, task: usize) {
+        self.counted -= usize::from(std::mem::take(&mut self.is_counted[task]));
+        self.states[task] = TaskState::Pending;
+        self.ready.push_back(task);
+    }
+
     /// Notes the end of a task. Its dependents become ready or are skipped if it was their last dependency to end.
     /// Calls `on_skip` with each task that is skipped.
     pub fn end(

@@ -1,5 +1,6 @@
 //! The code of a graph's workflow: begins each task when its dependencies have ended, and collects the outcomes.
 
+use std::collections::HashMap;
 use std::pin::Pin;
 use std::sync::Arc;
 
@@ -9,14 +10,21 @@ use futures_util::stream::FuturesUnordered;
 use crate::failure::Failure;
 use crate::graph::code::{GraphCode, Source, TaskBody};
 use crate::graph::map::run_items;
+use crate::graph::place::TaskPlace;
 use crate::graph::progress::GraphProgress;
-use crate::graph::task::run_task;
+use crate::graph::task::{StepEnd, run_task};
 use crate::payload::Payload;
 use crate::runtime::run::Run;
 use crate::workflow::branch::BranchGroup;
 
-/// A task that has begun. Resolves to the task's index and outcome.
-type RunningTask = Pin<Box<dyn Future<Output = (usize, Result<Payload, Failure>)> + Send>>;
+/// A task that has begun. Resolves to the task's index, its end, and its arguments in case it is repeated.
+type RunningTask = Pin<Box<dyn Future<Output = (usize, StepEnd, TaskArguments)> + Send>>;
+
+/// The values of a task's arguments.
+type TaskArguments = Vec<Option<Payload>>;
+
+/// Tasks that run again, because their recorded failures are from before a resume: the next place and the arguments.
+type RepeatedTasks = HashMap<usize, (TaskPlace, TaskArguments)>;
 
 /// Runs a graph to its output.
 ///
@@ -31,19 +39,32 @@ pub(super) async fn run_graph(
     let mut values = Values::new(&code, input);
     let mut failures: Vec<(usize, Failure)> = Vec::new();
     let mut running: FuturesUnordered<RunningTask> = FuturesUnordered::new();
+    let mut repeated = RepeatedTasks::new();
     loop {
         let is_replaying = run.is_replaying();
-        let is_recorded = |task: usize| {
+        let is_recorded = |task: usize, repeated: &RepeatedTasks| {
             // a mapped task has no record of its own, and its items may be recorded
             let is_mapped = matches!(code.tasks[task].body, TaskBody::Map(..));
-            is_replaying && (is_mapped || run.has_recorded(&code.shape.place(task).path()))
+            let place = || repeated.get(&task).map_or_else(|| code.shape.place(task), |(place, _)| *place);
+            is_replaying && (is_mapped || run.has_recorded(&place().path()))
         };
-        while let Some(task) = progress.begin_next(is_recorded) {
+        while let Some(task) = progress.begin_next(|task| is_recorded(task, &repeated)) {
             group.begin();
-            running.push(begin_task(&run, &code, task, values.take_arguments(&code, task)));
+            let (place, arguments) = repeated
+                .remove(&task)
+                .unwrap_or_else(|| (code.shape.place(task), values.take_arguments(&code, task)));
+            running.push(begin_task(&run, &code, task, place, arguments));
         }
-        let Some((task, outcome)) = running.next().await else { break };
+        let Some((task, end, arguments)) = running.next().await else { break };
         group.end();
+        let outcome = match end {
+            StepEnd::Ended(outcome) => outcome,
+            StepEnd::Repeated(place) => {
+                repeated.insert(task, (place, arguments));
+                progress.repeat(task);
+                continue;
+            }
+        };
         let has_succeeded = outcome.is_ok();
         match outcome {
             Ok(value) => values.set(task, value),
@@ -66,9 +87,10 @@ fn begin_task(
     run: &Arc<Run>,
     code: &Arc<GraphCode>,
     task: usize,
-    arguments: Vec<Option<Payload>>,
+    place: TaskPlace,
+    arguments: TaskArguments,
 ) -> RunningTask {
-    let (place, name) = (code.shape.place(task), &code.shape.tasks()[task].name);
+    let name = &code.shape.tasks()[task].name;
     let options = code.tasks[task].options.clone();
     if let TaskBody::Map(body, max_items) = &code.tasks[task].body {
         let (run, name, max_items) = (run.clone(), name.clone(), *max_items);
@@ -80,7 +102,7 @@ fn begin_task(
                 Ok(items) => run_items(&run, place, &name, options, items, max_items, dependents).await,
                 Err(failure) => Err(failure),
             };
-            (task, outcome)
+            (task, StepEnd::Ended(outcome), Vec::new())
         });
     }
     let (run, name, code) = (run.clone(), name.clone(), code.clone());
@@ -90,7 +112,8 @@ fn begin_task(
             TaskBody::Map(..) => Box::pin(std::future::pending()),
         };
         let dependents = || code.shape.dependent_places(task);
-        (task, run_task(&run, place, &name, options, dependents, begin_attempt).await)
+        let end = run_task(&run, place, &name, options, dependents, begin_attempt).await;
+        (task, end, arguments)
     })
 }
 

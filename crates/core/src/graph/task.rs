@@ -1,4 +1,4 @@
-//! The run of one task as a step, and its repetition after a resume.
+//! The run of one task as a step.
 
 use std::sync::Arc;
 
@@ -11,23 +11,30 @@ use crate::runtime::run::Run;
 use crate::workflow::retry::StepOptions;
 use crate::workflow::step::run_step;
 
-/// Runs a task, or an item of a mapped one, as a step. If the recorded outcome is a failure from before a resume, runs the
-/// task again.
+/// The end of a task's step.
+pub(super) enum StepEnd {
+    /// The task has ended.
+    Ended(Result<Payload, Failure>),
+    /// The recorded outcome is a failure from before a resume: the task runs again at this place, when the limits allow.
+    Repeated(TaskPlace),
+}
+
+/// Runs a task, or an item of a mapped one, as a step.
 pub(super) async fn run_task<D: Iterator<Item = TaskPlace>>(
     run: &Arc<Run>,
-    mut place: TaskPlace,
+    place: TaskPlace,
     name: &Name,
     options: Option<Box<StepOptions>>,
     dependents: impl Fn() -> D + Send,
-    mut begin_attempt: impl FnMut() -> TaskFuture + Send,
-) -> Result<Payload, Failure> {
-    loop {
-        let is_repeated = is_repeated(run, place, dependents());
-        let call = begin_task_call(run, place, name, options.as_deref())?;
-        let outcome = run_step(call, &mut begin_attempt, options.clone()).await;
-        if outcome.is_ok() || !is_repeated {
-            return outcome;
-        }
-        place = place.repeated();
+    begin_attempt: impl FnMut() -> TaskFuture + Send,
+) -> StepEnd {
+    let is_repeated = is_repeated(run, place, dependents());
+    let call = match begin_task_call(run, place, name, options.as_deref()) {
+        Ok(call) => call,
+        Err(failure) => return StepEnd::Ended(Err(failure)),
+    };
+    match run_step(call, begin_attempt, options).await {
+        Err(_) if is_repeated => StepEnd::Repeated(place.repeated()),
+        outcome => StepEnd::Ended(outcome),
     }
 }
