@@ -5,6 +5,7 @@
 
 use std::time::Duration;
 
+use proptest::strategy::Strategy;
 use proptest::test_runner::{Config, FileFailurePersistence, TestCaseError, TestRunner};
 use stepfast_tests::engine::run_within;
 use stepfast_tests::model::random_graphs;
@@ -95,42 +96,41 @@ fn channel_worker_pool_replays_deterministically() {
     interleaved(Program::Pool(4, 20));
 }
 
-const SEEDS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/fixtures/programs.txt");
-
-#[test]
-fn random_program_replays_deterministically() {
+/// Checks random cases with a seed each. Cases that failed before are in the file `failed_before`, and run first.
+fn check_random<C: std::fmt::Debug + Clone + Send + 'static, F: Future<Output = ()> + Send + 'static>(
+    failed_before: &'static str,
+    count: u32,
+    cases: impl Strategy<Value = C>,
+    check: impl Fn(C, u64) -> F,
+) {
     let config = Config {
-        cases: 48,
+        cases: count,
         max_shrink_iters: 200,
-        failure_persistence: Some(Box::new(FileFailurePersistence::Direct(SEEDS))),
+        failure_persistence: Some(Box::new(FileFailurePersistence::Direct(failed_before))),
         ..Config::default()
     };
-    let cases = (random_programs::programs(), proptest::arbitrary::any::<u64>());
-    let result = TestRunner::new(config).run(&cases, |(program, seed)| {
-        block_on(Duration::from_secs(30), async move { check(&program, seed, 12).await })
-            .map_err(TestCaseError::fail)
+    let cases = (cases, proptest::arbitrary::any::<u64>());
+    let result = TestRunner::new(config).run(&cases, |(case, seed)| {
+        println!("seed {seed}");
+        block_on(Duration::from_secs(30), check(case, seed)).map_err(TestCaseError::fail)
     });
     if let Err(error) = result {
         panic!("{error}");
     }
 }
 
-const GRAPH_SEEDS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/fixtures/graphs.txt");
+#[test]
+fn random_program_replays_deterministically() {
+    let failed_before = concat!(env!("CARGO_MANIFEST_DIR"), "/fixtures/programs.txt");
+    check_random(failed_before, 48, random_programs::programs(), |program, seed| async move {
+        check(&program, seed, 12).await;
+    });
+}
 
 #[test]
 fn random_graph_ends_as_its_plain_evaluation() {
-    let config = Config {
-        cases: 96,
-        max_shrink_iters: 200,
-        failure_persistence: Some(Box::new(FileFailurePersistence::Direct(GRAPH_SEEDS))),
-        ..Config::default()
-    };
-    let cases = (random_graphs::graphs(), proptest::arbitrary::any::<u64>());
-    let result = TestRunner::new(config).run(&cases, |(graph, seed)| {
-        block_on(Duration::from_secs(30), async move { random_graphs::check(&graph, seed, 12).await })
-            .map_err(TestCaseError::fail)
+    let failed_before = concat!(env!("CARGO_MANIFEST_DIR"), "/fixtures/graphs.txt");
+    check_random(failed_before, 96, random_graphs::graphs(), |graph, seed| async move {
+        random_graphs::check(&graph, seed, 12).await;
     });
-    if let Err(error) = result {
-        panic!("{error}");
-    }
 }

@@ -120,7 +120,7 @@ impl LiteralValue {
 pub(crate) struct GraphShape(Arc<graph::GraphShape>);
 
 impl GraphShape {
-    /// Returns the places of the tasks that depend on a task.
+    /// Returns the places of the tasks that depend on a task, directly or through others.
     pub(crate) fn dependent_places(&self, task: usize) -> impl Iterator<Item = TaskPlace> {
         self.0.dependent_places(task)
     }

@@ -32,6 +32,7 @@ mod drain;
 mod fault;
 mod fence;
 mod graph;
+mod graph_resume;
 mod hostile;
 mod identified_child;
 mod limit;
@@ -71,6 +72,7 @@ nouns![
     client,
     drain,
     graph,
+    graph_resume,
     hostile,
     identified_child,
     crash_loop,

@@ -2,6 +2,8 @@
 
 pub mod actions;
 pub mod differential;
+mod gated_engine;
+mod graph_reference;
 pub mod histories;
 pub mod interleavings;
 pub mod queue_histories;

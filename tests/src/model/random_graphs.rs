@@ -1,76 +1,39 @@
-//! Random graphs, and the check that each of them ends as a plain evaluation of its tasks says, whatever the timing and
-//! whenever its worker crashes.
+//! Random graphs, and the check that each of them ends as a plain evaluation of its tasks says: whatever the timing,
+//! whenever its worker crashes, and however often the failed execution is resumed.
 
-use std::sync::Arc;
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering::SeqCst};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use proptest::prelude::*;
-use stepfast_core::graph::{Graph, Rule, TaskRef};
-use stepfast_core::store::{CheckpointKind, Record, Write};
-use stepfast_core::{Engine, Error, Failure, Key, MemoryStore, RetryPolicy, Store, Workflow};
+use stepfast_core::graph::{Graph, GraphShape, Rule, TaskRef};
+use stepfast_core::path::Path;
+use stepfast_core::store::{CheckpointKind, Record, Request, RequestKind, RequestResult, Write};
+use stepfast_core::{Error, Failure, Key, MemoryStore, RetryPolicy, Store, Workflow};
 
-use super::random_programs::{BodyGate, is_end, load};
-use crate::Worker;
-use crate::engine::support::{Count, GRACE};
+use super::gated_engine::{BodyGate, GatedEngine, cut, load, replay_writes};
+pub use super::graph_reference::RandomGraph;
+use super::graph_reference::{
+    Attempts, Evaluation, RandomRule, RandomTask, Repetitions, Unit, list_of, name_of, value_of, values_of,
+};
 use crate::faults::fault_store::FaultStore;
 
-/// How the attempts of a random task end.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Attempts {
-    Succeed,
-    Fail,
-    /// The first attempt in each process fails, and the next one succeeds.
-    FailOnce,
-}
-
-/// A rule about the dependencies of a random task. Numbers select a dependency.
-#[derive(Clone, Debug)]
-enum RandomRule {
-    AllSuccess,
-    AllDone,
-    AnySuccess,
-    OneFailed,
-    NoneFailed,
-    Succeeded(usize),
-    Failed(usize),
-    Skipped(usize),
-    And(Box<RandomRule>, Box<RandomRule>),
-    Or(Box<RandomRule>, Box<RandomRule>),
-    Not(Box<RandomRule>),
-}
-
-/// The state in which a task ends, with its value.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum End {
-    Succeeded(u64),
-    Failed,
-    Skipped,
-}
-
-#[derive(Clone, Debug)]
-struct RandomTask {
-    /// Selects dependencies among the earlier tasks.
-    dependencies: Vec<usize>,
-    rule: RandomRule,
-    attempts: Attempts,
-    may_fail: bool,
-}
-
-/// A random graph. Its tasks depend on earlier ones.
-#[derive(Clone, Debug)]
-pub struct RandomGraph {
-    tasks: Vec<RandomTask>,
-    max_concurrency: usize,
-}
+/// The number of retries of each task: enough for one attempt that fails in each of two processes.
+const RETRIES: u32 = 2;
+/// Maximum number of resumes of an execution.
+const MAX_RESUMES: u32 = 3;
+/// The backoff of an execution that is suspended between two attempts, and the wait after which it is suspended.
+const SUSPENDED_BACKOFF: Duration = Duration::from_millis(3);
+const SUSPEND_AFTER: Duration = Duration::from_millis(1);
 
 /// The output of a random graph: the values of its tasks.
-type Output = Vec<Option<u64>>;
+type Output = Vec<Option<Vec<u64>>>;
 
-/// Returns a strategy for graphs with up to 16 tasks.
-pub fn graphs() -> impl Strategy<Value = RandomGraph> {
+fn rules() -> impl Strategy<Value = RandomRule> {
     let rule = prop_oneof![
         8 => Just(RandomRule::AllSuccess),
-        2 => Just(RandomRule::AllDone),
+        3 => Just(RandomRule::AllDone),
         1 => Just(RandomRule::AnySuccess),
         1 => Just(RandomRule::OneFailed),
         1 => Just(RandomRule::NoneFailed),
@@ -78,112 +41,127 @@ pub fn graphs() -> impl Strategy<Value = RandomGraph> {
         1 => (0..4usize).prop_map(RandomRule::Failed),
         1 => (0..4usize).prop_map(RandomRule::Skipped),
     ];
-    let rule = rule.prop_recursive(2, 5, 2, |inner| {
+    rule.prop_recursive(2, 5, 2, |inner| {
         let two = (inner.clone().prop_map(Box::new), inner.clone().prop_map(Box::new));
         prop_oneof![
             two.clone().prop_map(|(a, b)| RandomRule::And(a, b)),
             two.prop_map(|(a, b)| RandomRule::Or(a, b)),
             inner.prop_map(|rule| RandomRule::Not(rule.into())),
         ]
-    });
-    let attempts =
-        prop_oneof![6 => Just(Attempts::Succeed), 2 => Just(Attempts::Fail), 1 => Just(Attempts::FailOnce)];
+    })
+}
+
+/// Returns a strategy for graphs with up to 16 tasks. Some tasks are mapped over lists of up to 8 items.
+pub fn graphs() -> impl Strategy<Value = RandomGraph> {
+    let attempts = prop_oneof![
+        8 => Just(Attempts::Succeed),
+        1 => Just(Attempts::Fail),
+        1 => Just(Attempts::FailOnce),
+        3 => (1..3u32).prop_map(Attempts::FailUntil),
+    ];
+    let attempts = proptest::collection::vec(attempts, 1..5);
+    let max_items = prop_oneof![2 => Just(None), 1 => prop_oneof![1..4usize, Just(1_000)].prop_map(Some)];
     let dependencies = proptest::collection::vec(0..16usize, 0..4);
-    let task =
-        (dependencies, rule, attempts, any::<bool>()).prop_map(|(dependencies, rule, attempts, may_fail)| {
-            RandomTask { dependencies, rule, attempts, may_fail }
-        });
-    (proptest::collection::vec(task, 1..16), 1..6usize)
-        .prop_map(|(tasks, max_concurrency)| RandomGraph { tasks, max_concurrency })
+    let task = (dependencies, rules(), attempts, any::<bool>(), 0..9usize, max_items);
+    let task = task.prop_map(|(dependencies, rule, attempts, may_fail, len, max_items)| RandomTask {
+        dependencies,
+        rule,
+        attempts,
+        may_fail,
+        len,
+        max_items,
+    });
+    (proptest::collection::vec(task, 1..16), 1..6usize, proptest::bool::weighted(0.2))
+        .prop_map(|(tasks, max_concurrency, suspends)| RandomGraph { tasks, max_concurrency, suspends })
+}
+
+/// The state that the bodies of a graph share.
+#[derive(Clone, Default)]
+struct BodyState {
+    gate: Arc<BodyGate>,
+    /// The number of resumes so far.
+    resumes: Arc<AtomicU32>,
+    /// The number of bodies that run: of the items of each mapped task, and of the other tasks.
+    running: Arc<Mutex<BTreeMap<Option<usize>, usize>>>,
+    /// The largest excess of running bodies over their limit.
+    excess: Arc<AtomicUsize>,
+}
+
+/// A limit of bodies that run at a time.
+#[derive(Clone, Copy)]
+struct BodyLimit {
+    /// The mapped task whose items are limited; `None` for the limit of tasks that are not mapped.
+    mapped: Option<usize>,
+    bodies: usize,
+}
+
+impl BodyState {
+    /// Waits at the gate. Fails if this attempt fails.
+    async fn attempt(&self, name: &str, attempts: Attempts, limit: BodyLimit) -> Result<(), Failure> {
+        let count = |change: isize| {
+            let mut running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
+            let count = running.entry(limit.mapped).or_default();
+            *count = count.saturating_add_signed(change);
+            self.excess.fetch_max(count.saturating_sub(limit.bodies), SeqCst);
+        };
+        count(1);
+        let number = self.gate.wait_for_release(name).await;
+        count(-1);
+        if attempts.fails(number, self.resumes.load(SeqCst)) { Err(Failure::new("no")) } else { Ok(()) }
+    }
 }
 
 impl RandomGraph {
-    /// Returns the dependencies of a task, without repetitions.
-    fn dependencies(&self, task: usize) -> Vec<usize> {
-        let mut dependencies = Vec::new();
-        for dependency in &self.tasks[task].dependencies {
-            if task > 0 && !dependencies.contains(&(dependency % task)) {
-                dependencies.push(dependency % task);
-            }
-        }
-        dependencies
-    }
-
-    /// Returns the ends of all tasks, one after the other.
-    fn evaluate(&self) -> Vec<End> {
-        let mut ends: Vec<End> = Vec::new();
-        for (n, task) in self.tasks.iter().enumerate() {
-            let dependencies: Vec<End> =
-                self.dependencies(n).iter().map(|&dependency| ends[dependency]).collect();
-            ends.push(if dependencies.is_empty() || task.rule.holds(&dependencies) {
-                match task.attempts {
-                    Attempts::Fail => End::Failed,
-                    Attempts::Succeed | Attempts::FailOnce => {
-                        End::Succeeded(value_of(n, &values_of(&dependencies)))
-                    }
-                }
-            } else {
-                End::Skipped
-            });
-        }
-        ends
-    }
-
-    /// Returns the workflow of the graph.
-    fn build(&self, gate: &Arc<BodyGate>) -> Workflow<(), Output> {
+    /// Returns the workflow of the graph, and its shape.
+    fn build(&self, state: &BodyState) -> (Workflow<(), Output>, GraphShape) {
         let mut graph = Graph::<()>::new("graph");
         graph.max_concurrency(self.max_concurrency);
-        let mut tasks: Vec<TaskRef<u64>> = Vec::new();
+        let mut tasks: Vec<TaskRef<Vec<u64>>> = Vec::new();
         for (n, task) in self.tasks.iter().enumerate() {
             let dependencies = self.dependencies(n);
-            let arguments: Vec<_> =
+            let mut arguments: Vec<_> =
                 dependencies.iter().map(|&dependency| tasks[dependency].optional()).collect();
             let rule =
                 if dependencies.is_empty() { Rule::all_success() } else { task.rule.to_rule(&dependencies) };
-            let retries = if task.attempts == Attempts::FailOnce { 100 } else { 1 };
-            let policy = RetryPolicy {
-                retries,
-                backoff: Duration::ZERO,
-                max_backoff: Duration::ZERO,
-                ..RetryPolicy::default()
-            };
-            let builder = graph.task(name_of(n)).when(rule).retry(policy);
+            let backoff = if self.suspends { SUSPENDED_BACKOFF } else { Duration::ZERO };
+            let policy =
+                RetryPolicy { retries: RETRIES, backoff, max_backoff: backoff, ..RetryPolicy::default() };
+            let builder = graph.task(name_of(n, None)).retry(policy);
             let builder = if task.may_fail { builder.may_fail() } else { builder };
-            let (gate, attempts, begun) = (gate.clone(), task.attempts, Count::new());
-            tasks.push(builder.run(arguments, move |values: Vec<Option<u64>>| {
-                let (gate, attempt) = (gate.clone(), begun.increment());
-                async move {
-                    gate.wait_for_release(&name_of(n)).await;
-                    let fails = attempts == Attempts::Fail || attempts == Attempts::FailOnce && attempt == 1;
-                    if fails { Err(Failure::new("no")) } else { Ok(value_of(n, &values)) }
-                }
-            }));
+            let (state, code) = (state.clone(), task.clone());
+            tasks.push(if let Some(max_items) = self.max_items(n) {
+                let items = tasks[dependencies[0]].clone();
+                arguments.remove(0);
+                let builder = builder.when(Rule::succeeded(items.name().to_owned()) & rule);
+                let builder = builder.map_over(&items).max_items(max_items);
+                let limit = BodyLimit { mapped: Some(n), bodies: max_items };
+                builder.run(arguments, move |item: u64, values: Output| {
+                    let (state, attempts) = (state.clone(), code.attempts_of(Some(item)));
+                    async move {
+                        state.attempt(&name_of(n, Some(item)), attempts, limit).await?;
+                        Ok::<_, Failure>(value_of(n, item, &values))
+                    }
+                })
+            } else {
+                let limit = BodyLimit { mapped: None, bodies: self.max_concurrency };
+                builder.when(rule).run(arguments, move |values: Output| {
+                    let (state, attempts, len) = (state.clone(), code.attempts_of(None), code.len);
+                    async move {
+                        state.attempt(&name_of(n, None), attempts, limit).await?;
+                        Ok::<_, Failure>(list_of(n, len, &values))
+                    }
+                })
+            });
         }
+        let shape = graph.shape().unwrap();
         let output: Vec<_> = tasks.iter().map(TaskRef::optional).collect();
-        graph.build(output).unwrap()
+        (graph.build(output).unwrap(), shape)
     }
 }
 
 impl RandomRule {
-    fn holds(&self, ends: &[End]) -> bool {
-        let has_succeeded = |end: &End| matches!(end, End::Succeeded(_));
-        match self {
-            RandomRule::AllSuccess => ends.iter().all(has_succeeded),
-            RandomRule::AllDone => true,
-            RandomRule::AnySuccess => ends.iter().any(has_succeeded),
-            RandomRule::OneFailed => ends.contains(&End::Failed),
-            RandomRule::NoneFailed => !ends.contains(&End::Failed),
-            RandomRule::Succeeded(n) => has_succeeded(&ends[n % ends.len()]),
-            RandomRule::Failed(n) => ends[n % ends.len()] == End::Failed,
-            RandomRule::Skipped(n) => ends[n % ends.len()] == End::Skipped,
-            RandomRule::And(a, b) => a.holds(ends) && b.holds(ends),
-            RandomRule::Or(a, b) => a.holds(ends) || b.holds(ends),
-            RandomRule::Not(rule) => !rule.holds(ends),
-        }
-    }
-
     fn to_rule(&self, dependencies: &[usize]) -> Rule {
-        let name = |n: &usize| name_of(dependencies[n % dependencies.len()]);
+        let name = |n: &usize| name_of(dependencies[n % dependencies.len()], None);
         match self {
             RandomRule::AllSuccess => Rule::all_success(),
             RandomRule::AllDone => Rule::all_done(),
@@ -200,119 +178,156 @@ impl RandomRule {
     }
 }
 
-fn name_of(task: usize) -> String {
-    format!("task {task}")
-}
-
-fn values_of(ends: &[End]) -> Vec<Option<u64>> {
-    ends.iter().map(|end| if let End::Succeeded(value) = end { Some(*value) } else { None }).collect()
-}
-
-/// Returns the value of a task, which depends on the values of all its dependencies.
-fn value_of(task: usize, values: &[Option<u64>]) -> u64 {
-    let mut hash = task as u64 + 1;
-    for value in values {
-        hash = hash.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(value.unwrap_or(7));
-    }
-    hash
-}
-
-/// Checks the outcome and the record of an ended graph.
-fn assert_ended(graph: &RandomGraph, outcome: &Result<Output, Error>, record: &Record) {
-    let ends = graph.evaluate();
-    let is_unhandled = |n: &usize| ends[*n] == End::Failed && !graph.tasks[*n].may_fail;
-    if (0..ends.len()).any(|n| is_unhandled(&n)) {
-        let Err(Error::Failed(failure)) = outcome else { panic!("{outcome:?}, not failed") };
-        let mut unhandled = (0..ends.len()).filter(is_unhandled);
-        let names_one = unhandled
-            .any(|n| failure.message == format!("task {:?} of graph \"graph\" failed: no", name_of(n)));
-        assert!(names_one, "{failure}");
-    } else {
-        assert_eq!(outcome.as_ref().unwrap(), &values_of(&ends));
-    }
-    for (n, end) in ends.iter().enumerate() {
-        let name = name_of(n);
-        let mut recorded = record.checkpoints.iter().filter(|checkpoint| *checkpoint.name == *name);
-        match (end, recorded.next()) {
-            (End::Succeeded(value), Some(checkpoint)) => {
-                assert_eq!(checkpoint.kind, CheckpointKind::Step);
-                assert_eq!(checkpoint.outcome.decode::<u64>().unwrap(), *value);
-            }
-            (End::Failed, Some(checkpoint)) => assert_eq!(checkpoint.kind, CheckpointKind::Failed),
-            (End::Skipped, None) => {}
-            (end, checkpoint) => panic!("{name}: {end:?}, recorded {checkpoint:?}"),
+/// Returns the unit and the repetition at a path of the record.
+fn unit_of(shape: &GraphShape, path: &Path) -> (Unit, usize) {
+    let mut numbers = path.numbers().unwrap();
+    let task = (0..shape.len()).find(|&task| shape.place(task).path().numbers().unwrap()[0] == numbers[0]);
+    let repetition = match numbers.as_slice() {
+        [.., 0, repetition] => {
+            let repetition = *repetition as usize;
+            numbers.truncate(numbers.len() - 2);
+            repetition
         }
-        assert!(recorded.next().is_none(), "{name} is recorded twice");
+        _ => 0,
+    };
+    let item = numbers.get(1).map(|number| *number as usize - 1);
+    ((task.expect("a task of the graph"), item), repetition)
+}
+
+/// Returns the recorded repetitions of all units. After a resume, failures that come last are withdrawn.
+fn repetitions(shape: &GraphShape, record: &Record, is_resumed: bool) -> Repetitions {
+    let mut checkpoints = record.checkpoints.as_slice();
+    while is_resumed
+        && let [rest @ .., last] = checkpoints
+        && last.kind == CheckpointKind::Failed
+    {
+        checkpoints = rest;
     }
+    let mut found: BTreeMap<(Unit, usize), bool> = BTreeMap::new();
+    for checkpoint in checkpoints {
+        assert!(matches!(checkpoint.kind, CheckpointKind::Step | CheckpointKind::Failed), "{checkpoint:?}");
+        let place = unit_of(shape, &checkpoint.path);
+        assert_eq!(*checkpoint.name, name_of(place.0.0, None));
+        let before = found.insert(place, checkpoint.kind == CheckpointKind::Step);
+        assert_eq!(before, None, "{place:?} is recorded twice");
+    }
+    let mut repetitions = Repetitions::new();
+    for ((unit, repetition), has_succeeded) in found {
+        let recorded = repetitions.entry(unit).or_default();
+        assert_eq!(recorded.len(), repetition, "the repetitions of {unit:?} are numbered without gaps");
+        recorded.push(has_succeeded);
+    }
+    repetitions
 }
 
 /// An engine with a random graph.
-struct GraphEngine {
-    engine: Engine,
-    gate: Arc<BodyGate>,
-    gate_task: tokio::task::JoinHandle<()>,
+struct GraphEngine<'g> {
+    graph: &'g RandomGraph,
+    shape: GraphShape,
+    state: BodyState,
+    stage: GatedEngine,
     workflow: Workflow<(), Output>,
+    store: Arc<dyn Store>,
 }
 
-impl GraphEngine {
-    async fn open(store: Arc<dyn Store>, graph: &RandomGraph, seed: u64) -> Self {
-        let gate = Arc::new(BodyGate::default());
-        let workflow = graph.build(&gate);
-        let engine = Engine::builder(store).register(&workflow).open().await.unwrap();
-        let gate_task = tokio::spawn({
-            let gate = gate.clone();
-            async move { gate.release_bodies(seed).await }
-        });
-        Self { engine, gate, gate_task, workflow }
+impl<'g> GraphEngine<'g> {
+    async fn open(store: Arc<dyn Store>, graph: &'g RandomGraph, seed: u64, resumes: u32) -> Self {
+        let state = BodyState { resumes: Arc::new(resumes.into()), ..BodyState::default() };
+        let (workflow, shape) = graph.build(&state);
+        let with = |builder: stepfast_core::EngineBuilder| {
+            let builder = if graph.suspends { builder.suspend_after(SUSPEND_AFTER) } else { builder };
+            builder.register(&workflow)
+        };
+        let stage = GatedEngine::open(store.clone(), state.gate.clone(), seed, with).await;
+        Self { graph, shape, state, stage, workflow, store }
     }
 
-    /// Shuts the engine down, and returns the names of the tasks whose bodies have begun.
-    async fn close(self) -> Vec<String> {
-        self.engine.shutdown(GRACE).await.unwrap();
-        self.gate_task.abort();
-        self.gate.begun_steps()
+    /// Waits for the end of `x`, and compares it and the number of bodies with the reference. Resumes `x` as long as it
+    /// fails. `before` is the record at the beginning of the run, `kept` what the evaluation keeps of it, and `kept_at`
+    /// receives that of the further runs.
+    async fn run_to_end(
+        &self,
+        key: Key,
+        mut before: Option<Record>,
+        mut kept: Repetitions,
+    ) -> Vec<Repetitions> {
+        let mut kept_by_run = vec![kept.clone()];
+        loop {
+            let resumes = self.state.resumes.load(SeqCst);
+            let outcome = self.stage.engine.get::<Output>("x").await.unwrap().result().await;
+            let record = load(&self.store, key).await;
+            let evaluation = self.graph.evaluate(&kept, resumes);
+            let failure = self.graph.failure(&evaluation.ends);
+            match (&outcome, &failure) {
+                (Ok(output), None) => assert_eq!(*output, values_of(&evaluation.ends)),
+                (Err(Error::Failed(error)), Some(expected)) => assert_eq!(error.message, *expected),
+                _ => panic!("{outcome:?}, not {failure:?}"),
+            }
+            assert_eq!(repetitions(&self.shape, &record, false), evaluation.repetitions);
+            self.assert_bodies(&evaluation, before.as_ref());
+            if failure.is_none() || resumes == MAX_RESUMES {
+                return kept_by_run;
+            }
+            kept = repetitions(&self.shape, &record, true);
+            kept_by_run.push(kept.clone());
+            before = None;
+            self.stage.gate.begun().clear();
+            self.state.resumes.store(resumes + 1, SeqCst);
+            assert_eq!(self.stage.engine.resume("x").await.unwrap(), RequestResult::Done);
+        }
+    }
+
+    /// Asserts that the bodies have begun that must, and as often as the attempts say that were not recorded `before`.
+    fn assert_bodies(&self, evaluation: &Evaluation, before: Option<&Record>) {
+        let resumes = self.state.resumes.load(SeqCst);
+        let mut expected: BTreeMap<String, usize> = BTreeMap::new();
+        for (unit, (attempts, name)) in &evaluation.begun {
+            let repetition = evaluation.repetitions[unit].len() - 1;
+            let place = (*unit, repetition);
+            let is_here = |path: &Path| unit_of(&self.shape, path) == place;
+            if before.is_some_and(|it| it.checkpoints.iter().any(|checkpoint| is_here(&checkpoint.path))) {
+                continue;
+            }
+            let failed =
+                before.map_or(0, |it| it.attempts.iter().filter(|attempt| is_here(&attempt.path)).count());
+            let bodies = match attempts {
+                Attempts::FailOnce => 2,
+                _ if attempts.fails_finally(resumes) => 1 + RETRIES as usize - failed,
+                _ => 1,
+            };
+            expected.insert(name.clone(), bodies);
+        }
+        assert_eq!(*self.stage.gate.begun(), expected, "the bodies that have begun");
+        assert_eq!(self.state.excess.load(SeqCst), 0, "more bodies ran than a limit allows");
     }
 }
 
-/// Runs `graph` with bodies that complete in an order determined by `seed`. Then continues from `cuts` prefixes of its
-/// Writes, or from all prefixes if there are no more.
+fn is_resume(write: &Write) -> bool {
+    matches!(write, Write::Request(Request { kind: RequestKind::Resume, .. }))
+}
+
+/// Runs `graph` with bodies that complete in an order determined by `seed`, and resumes its execution as long as it
+/// fails. Then continues from `cuts` prefixes of its Writes, or from all prefixes if there are no more.
 pub async fn check(graph: &RandomGraph, seed: u64, cuts: usize) {
     let mut random = fastrand::Rng::with_seed(seed);
-    let memory: Arc<dyn Store> = Arc::new(MemoryStore::new());
     // each Write in its own flush: a crash is possible after each of them
-    let store = FaultStore::with_flush_writes(memory.clone(), 1);
-    let stage = GraphEngine::open(store.clone(), graph, seed).await;
-    let handle = stage.engine.start(&stage.workflow, ()).workflow_id("x").await.unwrap();
-    let key = handle.key();
-    let outcome = handle.result().await;
-    stage.close().await;
-    assert_ended(graph, &outcome, &load(&memory, key).await);
-    let writes: Vec<Write> = store.committed_writes().into_iter().map(|(write, _)| write).collect();
-    let last = writes.iter().rposition(|write| is_end(write, key)).unwrap();
-    let mut places: Vec<usize> = (1..=last).collect();
-    random.shuffle(&mut places);
-    places.truncate(cuts);
-    for place in places {
-        continue_from(graph, &writes[..place], key, random.u64(..)).await;
-    }
-}
-
-/// Continues from `writes`, as after a crash.
-async fn continue_from(graph: &RandomGraph, writes: &[Write], key: Key, seed: u64) {
-    let store: Arc<dyn Store> = Arc::new(MemoryStore::new());
-    let mut worker = Worker::register(&store).await;
-    for write in writes {
-        worker.commit(vec![write.clone()]).await;
-    }
-    store.close(worker.id).await.unwrap();
-    let before = load(&store, key).await;
-    let stage = GraphEngine::open(store.clone(), graph, seed).await;
-    let outcome: Result<Output, Error> = stage.engine.get("x").await.unwrap().result().await;
-    let begun = stage.close().await;
-    let record = load(&store, key).await;
-    assert_ended(graph, &outcome, &record);
-    assert_eq!(record.checkpoints[..before.checkpoints.len()], before.checkpoints, "the record is kept");
-    for checkpoint in &before.checkpoints {
-        assert!(!begun.contains(&checkpoint.name.to_string()), "{} ran again", checkpoint.name);
+    let store = FaultStore::with_flush_writes(Arc::new(MemoryStore::new()), 1);
+    let first = GraphEngine::open(store.clone(), graph, seed, 0).await;
+    let key = first.stage.engine.start(&first.workflow, ()).workflow_id("x").await.unwrap().key();
+    let kept_by_run = first.run_to_end(key, None, Repetitions::new()).await;
+    first.stage.close().await;
+    for writes in cut(&store, key, cuts, &mut random) {
+        let resumes = writes.iter().filter(|write| is_resume(write)).count();
+        let store: Arc<dyn Store> = Arc::new(MemoryStore::new());
+        replay_writes(&store, &writes, &["graph"]).await;
+        let before = load(&store, key).await;
+        let next = GraphEngine::open(store.clone(), graph, random.u64(..), resumes as u32).await;
+        next.run_to_end(key, Some(before.clone()), kept_by_run[resumes].clone()).await;
+        next.stage.close().await;
+        let (kept, after) = (&before.checkpoints, load(&store, key).await.checkpoints);
+        assert!(
+            kept.iter().all(|it| it.kind == CheckpointKind::Failed || after.contains(it)),
+            "values are kept"
+        );
     }
 }

@@ -10,12 +10,12 @@ use std::time::Duration;
 use futures_util::future::BoxFuture;
 use proptest::prelude::*;
 use serde::{Deserialize, Serialize};
-use stepfast_core::store::{CheckpointKind, Detail, ExecutionId, Record, State, Transition, Write};
-use stepfast_core::{Context, Engine, Failure, Key, MemoryStore, Store, Workflow};
-use tokio::sync::{Notify, mpsc, oneshot};
+use stepfast_core::store::{CheckpointKind, Record, Write};
+use stepfast_core::{Context, Failure, Key, MemoryStore, Store, Workflow};
+use tokio::sync::mpsc;
 
-use crate::Worker;
-use crate::engine::support::{GRACE, fresh_number};
+use super::gated_engine::{BodyGate, GatedEngine, cut, load, replay_writes};
+use crate::engine::support::fresh_number;
 use crate::faults::fault_store::FaultStore;
 
 /// The code of a workflow. Leaves are numbered; the numbers make their names unique.
@@ -103,51 +103,6 @@ pub fn programs() -> impl Strategy<Value = Program> {
 
 /// The outcomes that a workflow received, each with its name.
 pub type ObservedOutcomes = Vec<(String, String)>;
-
-/// A gate at which bodies wait, to be released in a random order.
-#[derive(Default)]
-pub(super) struct BodyGate {
-    waiting: Mutex<Vec<oneshot::Sender<()>>>,
-    arrival: Notify,
-    /// Names of the steps whose bodies have begun.
-    begun_steps: Mutex<Vec<String>>,
-}
-
-impl BodyGate {
-    pub(super) async fn wait_for_release(&self, name: &str) {
-        self.begun_steps.lock().unwrap_or_else(PoisonError::into_inner).push(name.to_owned());
-        let (open, opened) = oneshot::channel();
-        self.waiting.lock().unwrap_or_else(PoisonError::into_inner).push(open);
-        self.arrival.notify_one();
-        let _ = opened.await;
-    }
-
-    /// Returns the names of the steps whose bodies have begun.
-    pub(super) fn begun_steps(&self) -> Vec<String> {
-        self.begun_steps.lock().unwrap_or_else(PoisonError::into_inner).clone()
-    }
-
-    /// Releases bodies in a random order, endlessly.
-    pub(super) async fn release_bodies(&self, seed: u64) {
-        let mut random = fastrand::Rng::with_seed(seed);
-        loop {
-            for _ in 0..random.u32(0..8) {
-                tokio::task::yield_now().await;
-            }
-            let open = {
-                let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
-                (!waiting.is_empty()).then(|| {
-                    let which = random.usize(0..waiting.len());
-                    waiting.swap_remove(which)
-                })
-            };
-            match open {
-                Some(open) => drop(open.send(())),
-                None => self.arrival.notified().await,
-            }
-        }
-    }
-}
 
 /// The state that the interpreter shares with branches.
 #[derive(Clone)]
@@ -263,47 +218,22 @@ async fn run_worker_pool(cx: &mut Context, env: &InterpreterState, workers: usiz
     cx.join(feed, work).await;
 }
 
-/// An engine with the interpreter.
-struct ProgramEngine {
-    engine: Engine,
-    gate: Arc<BodyGate>,
-    gate_task: tokio::task::JoinHandle<()>,
-    workflow: Workflow<Program, ObservedOutcomes>,
-}
-
-impl ProgramEngine {
-    async fn open(store: Arc<dyn Store>, seed: u64) -> Self {
-        let gate = Arc::new(BodyGate::default());
-        let child = child(&gate);
-        let workflow = {
-            let (gate, child) = (gate.clone(), child.clone());
-            Workflow::new("program", move |mut cx: Context, program: Program| {
-                let env =
-                    InterpreterState { gate: gate.clone(), child: child.clone(), observed: Arc::default() };
-                async move {
-                    interpret(&program, &mut cx, &env).await;
-                    let seen = env.observed.lock().unwrap_or_else(PoisonError::into_inner).clone();
-                    Ok::<_, Failure>(seen)
-                }
-            })
-        };
-        let engine = Engine::builder(store).register(&workflow).register(&child).open().await.unwrap();
-        let keeper = tokio::spawn({
-            let gate = gate.clone();
-            async move { gate.release_bodies(seed).await }
-        });
-        Self { engine, gate, gate_task: keeper, workflow }
-    }
-
-    async fn close(self) -> Vec<String> {
-        self.engine.shutdown(GRACE).await.unwrap();
-        self.gate_task.abort();
-        self.gate.begun_steps()
-    }
-}
-
-pub(super) async fn load(store: &Arc<dyn Store>, key: Key) -> Record {
-    store.load(&[ExecutionId::Key(key)], Detail::Full).await.unwrap().remove(0).unwrap()
+/// Opens an engine with the interpreter. Returns it with the interpreter's workflow.
+async fn open(store: Arc<dyn Store>, seed: u64) -> (GatedEngine, Workflow<Program, ObservedOutcomes>) {
+    let gate = Arc::new(BodyGate::default());
+    let child = child(&gate);
+    let workflow = {
+        let (gate, child) = (gate.clone(), child.clone());
+        Workflow::new("program", move |mut cx: Context, program: Program| {
+            let env = InterpreterState { gate: gate.clone(), child: child.clone(), observed: Arc::default() };
+            async move {
+                interpret(&program, &mut cx, &env).await;
+                let seen = env.observed.lock().unwrap_or_else(PoisonError::into_inner).clone();
+                Ok::<_, Failure>(seen)
+            }
+        })
+    };
+    (GatedEngine::open(store, gate, seed, |b| b.register(&workflow).register(&child)).await, workflow)
 }
 
 /// Returns the outcomes that the workflow must have received: all recorded outcomes, in the order of delivery.
@@ -345,8 +275,8 @@ pub async fn check(program: &Program, seed: u64, cuts: usize) {
     let memory: Arc<dyn Store> = Arc::new(MemoryStore::new());
     // each Write in its own flush: a crash is possible after each of them
     let store = FaultStore::with_flush_writes(memory.clone(), 1);
-    let stage = ProgramEngine::open(store.clone(), seed).await;
-    let handle = stage.engine.start(&stage.workflow, program.clone()).workflow_id("x").await.unwrap();
+    let (stage, workflow) = open(store.clone(), seed).await;
+    let handle = stage.engine.start(&workflow, program.clone()).workflow_id("x").await.unwrap();
     let key = handle.key();
     let seen = handle.result().await.unwrap();
     stage.close().await;
@@ -356,30 +286,17 @@ pub async fn check(program: &Program, seed: u64, cuts: usize) {
         recorded_outcomes(&memory, &record).await,
         "the workflow received the recorded outcomes"
     );
-    let writes: Vec<Write> = store.committed_writes().into_iter().map(|(write, _)| write).collect();
-    let last = writes.iter().rposition(|write| is_end(write, key)).unwrap();
-    let mut places: Vec<usize> = (1..=last).collect();
-    random.shuffle(&mut places);
-    places.truncate(cuts);
-    for place in places {
-        continue_from(&writes[..place], key, random.u64(..), &record, &seen).await;
+    for writes in cut(&store, key, cuts, &mut random) {
+        continue_from(&writes, key, random.u64(..), &record, &seen).await;
     }
-}
-
-pub(super) fn is_end(write: &Write, execution: Key) -> bool {
-    matches!(write, Write::Transition(Transition { key, state: State::Ended { .. }, .. }) if *key == execution)
 }
 
 /// Continues from `writes`, as after a crash.
 async fn continue_from(writes: &[Write], key: Key, seed: u64, first: &Record, first_seen: &ObservedOutcomes) {
     let store: Arc<dyn Store> = Arc::new(MemoryStore::new());
-    let mut worker = Worker::register(&store).await;
-    for write in writes {
-        worker.commit(vec![write.clone()]).await;
-    }
-    store.close(worker.id).await.unwrap();
+    replay_writes(&store, writes, &["program", "child"]).await;
     let before = load(&store, key).await;
-    let stage = ProgramEngine::open(store.clone(), seed).await;
+    let (stage, _) = open(store.clone(), seed).await;
     let seen: ObservedOutcomes = stage.engine.get("x").await.unwrap().result().await.unwrap();
     let begun = stage.close().await;
     let record = load(&store, key).await;
@@ -388,7 +305,7 @@ async fn continue_from(writes: &[Write], key: Key, seed: u64, first: &Record, fi
     assert_eq!(record.checkpoints[..kept], before.checkpoints, "the record is kept");
     for checkpoint in &before.checkpoints {
         assert!(
-            !begun.contains(&checkpoint.name.to_string()),
+            !begun.contains_key(&*checkpoint.name),
             "{} was recorded, and its body ran again",
             checkpoint.name
         );

@@ -1,5 +1,6 @@
 //! Tasks that are mapped over the items of a list: each item is a branch with a step of its own.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 use futures_util::FutureExt;
@@ -8,7 +9,7 @@ use futures_util::stream::{FuturesUnordered, StreamExt};
 use crate::failure::Failure;
 use crate::graph::code::MapItems;
 use crate::graph::place::TaskPlace;
-use crate::graph::task::run_task;
+use crate::graph::task::{TaskEnd, run_task};
 use crate::name::Name;
 use crate::payload::Payload;
 use crate::runtime::run::Run;
@@ -16,8 +17,9 @@ use crate::workflow::branch::BranchGroup;
 use crate::workflow::retry::StepOptions;
 
 /// Runs a task for all items, and returns the list of their values in the order of the items. The items begin in their
-/// order, at most `max_items` at a time. If some of them fail, the others run to their end, and the failure is that of
-/// the first failed item.
+/// order, at most `max_items` at a time. Items that are repeated after a resume begin after the others, so that they
+/// hold back no recorded item. If some of the items fail, the others run to their end, and the failure is that of the
+/// first failed item.
 pub(super) async fn run_items<D: Iterator<Item = TaskPlace>>(
     run: &Arc<Run>,
     place: TaskPlace,
@@ -30,26 +32,33 @@ pub(super) async fn run_items<D: Iterator<Item = TaskPlace>>(
     let group = BranchGroup::new(run);
     let (options, body, dependents) = (&options, &items.body, &dependents);
     let mut values: Vec<Payload> = Vec::with_capacity(items.len);
+    let mut repeated: VecDeque<(usize, TaskPlace)> = VecDeque::new();
     let mut failed: Option<(usize, Failure)> = None;
     let mut running = FuturesUnordered::new();
     loop {
-        while running.len() < max_items && values.len() < items.len {
-            let index = values.len();
-            values.push(Payload::empty());
+        while running.len() < max_items {
+            let next = if values.len() < items.len {
+                values.push(Payload::empty());
+                let index = values.len() - 1;
+                Some((index, place.item(index as u32)))
+            } else {
+                repeated.pop_front()
+            };
+            let Some((index, place)) = next else { break };
             group.begin();
-            let place = place.item(index as u32);
             let item =
                 async move { run_task(run, place, name, options.clone(), dependents, || body(index)).await };
-            running.push(item.map(move |outcome| (index, outcome)));
+            running.push(item.map(move |end| (index, end)));
         }
-        let Some((index, outcome)) = running.next().await else { break };
+        let Some((index, end)) = running.next().await else { break };
         group.end();
-        match outcome {
-            Ok(value) => values[index] = value,
-            Err(failure) if failed.as_ref().is_none_or(|(first, _)| index < *first) => {
+        match end {
+            TaskEnd::Ended(Ok(value)) => values[index] = value,
+            TaskEnd::Ended(Err(failure)) if failed.as_ref().is_none_or(|(first, _)| index < *first) => {
                 failed = Some((index, failure));
             }
-            Err(_) => {}
+            TaskEnd::Ended(Err(_)) => {}
+            TaskEnd::Repeated(place) => repeated.push_back((index, place)),
         }
     }
     match failed {

@@ -50,8 +50,12 @@ impl TaskPlace {
     }
 }
 
-/// Whether a task is repeated if its recorded outcome is a failure, because the execution was resumed since. Call this before the task's call
-/// begins. A task is not repeated if one of its dependents is recorded, because that one ran on account of the failure.
+/// Whether a task is repeated if its recorded outcome is a failure, because the execution was resumed since. Call this
+/// before the task's call begins.
+///
+/// A task is not repeated if a task that depends on it, directly or through others, is recorded: that one ran on account
+/// of the failure. `dependents` are the places of these tasks. A task that was repeated before is repeated again, since
+/// what is recorded of its dependents may be later.
 pub(crate) fn is_repeated(
     run: &Run,
     place: TaskPlace,
@@ -59,7 +63,8 @@ pub(crate) fn is_repeated(
 ) -> bool {
     run.is_replaying()
         && run.may_have_failed_before_resume(&place.path())
-        && !dependents.any(|dependent| run.has_recorded(&dependent.path()))
+        && (run.has_recorded(&place.repeated().path())
+            || !dependents.any(|dependent| run.has_recorded_in_branch(dependent.number)))
 }
 
 /// Begins the call of a task, unless its name or its options are invalid.

@@ -66,6 +66,13 @@ impl GraphProgress {
         Some(task)
     }
 
+    /// Notes that a task runs again, because its recorded failure is from before a resume.
+    pub fn repeat(&mut self, task: usize) {
+        self.counted -= usize::from(std::mem::take(&mut self.is_counted[task]));
+        self.states[task] = TaskState::Pending;
+        self.ready.push_back(task);
+    }
+
     /// Notes the end of a task. Its dependents become ready or are skipped if it was their last dependency to end.
     /// `value_holds` returns whether a condition of a rule holds for the value of a task that has succeeded. Calls
     /// `on_skip` with each task that is skipped.

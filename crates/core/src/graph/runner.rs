@@ -1,5 +1,6 @@
 //! The code of a graph's workflow: begins each task when its dependencies have ended, and collects the outcomes.
 
+use std::collections::HashMap;
 use std::pin::Pin;
 use std::sync::Arc;
 
@@ -10,15 +11,22 @@ use crate::failure::Failure;
 use crate::graph::code::{GraphCode, Source, TaskBody};
 use crate::graph::condition::ValueCondition;
 use crate::graph::map::run_items;
+use crate::graph::place::TaskPlace;
 use crate::graph::progress::GraphProgress;
 use crate::graph::shape::GraphShape;
-use crate::graph::task::{run_child_task, run_task};
+use crate::graph::task::{TaskEnd, run_child_task, run_task};
 use crate::payload::Payload;
 use crate::runtime::run::Run;
 use crate::workflow::branch::BranchGroup;
 
-/// A task that has begun. Resolves to the task's index and outcome.
-type RunningTask = Pin<Box<dyn Future<Output = (usize, Result<Payload, Failure>)> + Send>>;
+/// A task that has begun. Resolves to the task's index, its end, and its arguments in case it is repeated.
+type RunningTask = Pin<Box<dyn Future<Output = (usize, TaskEnd, TaskArguments)> + Send>>;
+
+/// The values of a task's arguments.
+type TaskArguments = Vec<Option<Payload>>;
+
+/// Tasks that run again, because their recorded failures are from before a resume: the next place and the arguments.
+type RepeatedTasks = HashMap<usize, (TaskPlace, TaskArguments)>;
 
 /// Runs a graph to its output.
 ///
@@ -33,19 +41,32 @@ pub(super) async fn run_graph(
     let mut values = Values::new(&code, input);
     let mut failures: Vec<(usize, Failure)> = Vec::new();
     let mut running: FuturesUnordered<RunningTask> = FuturesUnordered::new();
+    let mut repeated = RepeatedTasks::new();
     loop {
         let is_replaying = run.is_replaying();
-        let is_recorded = |task: usize| {
+        let is_recorded = |task: usize, repeated: &RepeatedTasks| {
             // a mapped task has no record of its own, and its items may be recorded
             let is_mapped = matches!(code.tasks[task].body, TaskBody::Map(..));
-            is_replaying && (is_mapped || run.has_recorded(&code.shape.place(task).path()))
+            let place = || repeated.get(&task).map_or_else(|| code.shape.place(task), |(place, _)| *place);
+            is_replaying && (is_mapped || run.has_recorded(&place().path()))
         };
-        while let Some(task) = progress.begin_next(is_recorded) {
+        while let Some(task) = progress.begin_next(|task| is_recorded(task, &repeated)) {
             group.begin();
-            running.push(begin_task(&run, &code, task, values.take_arguments(&code, task)));
+            let (place, arguments) = repeated
+                .remove(&task)
+                .unwrap_or_else(|| (code.shape.place(task), values.take_arguments(&code, task)));
+            running.push(begin_task(&run, &code, task, place, arguments));
         }
-        let Some((task, outcome)) = running.next().await else { break };
+        let Some((task, end, arguments)) = running.next().await else { break };
         group.end();
+        let outcome = match end {
+            TaskEnd::Ended(outcome) => outcome,
+            TaskEnd::Repeated(place) => {
+                repeated.insert(task, (place, arguments));
+                progress.repeat(task);
+                continue;
+            }
+        };
         let has_succeeded = outcome.is_ok();
         match outcome {
             Ok(value) => values.set(task, value),
@@ -71,9 +92,10 @@ fn begin_task(
     run: &Arc<Run>,
     code: &Arc<GraphCode>,
     task: usize,
-    arguments: Vec<Option<Payload>>,
+    place: TaskPlace,
+    arguments: TaskArguments,
 ) -> RunningTask {
-    let (place, name) = (code.shape.place(task), &code.shape.tasks()[task].name);
+    let name = &code.shape.tasks()[task].name;
     let options = code.tasks[task].options.clone();
     if let TaskBody::Map(body, max_items) = &code.tasks[task].body {
         let (run, name, max_items) = (run.clone(), name.clone(), *max_items);
@@ -85,13 +107,13 @@ fn begin_task(
                 Ok(items) => run_items(&run, place, &name, options, items, max_items, dependents).await,
                 Err(failure) => Err(failure),
             };
-            (task, outcome)
+            (task, TaskEnd::Ended(outcome), Vec::new())
         });
     }
     let (run, name, code) = (run.clone(), name.clone(), code.clone());
     Box::pin(async move {
         let dependents = || code.shape.dependent_places(task);
-        let outcome = match &code.tasks[task].body {
+        let end = match &code.tasks[task].body {
             TaskBody::Once(body) => {
                 run_task(&run, place, &name, options, dependents, || body(&arguments)).await
             }
@@ -99,7 +121,7 @@ fn begin_task(
             // the items were begun above
             TaskBody::Map(..) => std::future::pending().await,
         };
-        (task, outcome)
+        (task, end, arguments)
     })
 }
 

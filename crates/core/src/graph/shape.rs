@@ -185,9 +185,23 @@ impl GraphShape {
         self.tasks[task].place
     }
 
-    /// Returns the places of the tasks that depend on a task.
+    /// Returns the places of the tasks that depend on a task, directly or through others: the nearer ones first.
     pub fn dependent_places(&self, task: usize) -> impl Iterator<Item = TaskPlace> {
-        self.dependents(task).iter().map(|&dependent| self.place(dependent))
+        let mut found = HashSet::new();
+        let mut next = VecDeque::new();
+        let mut dependents = self.dependents(task);
+        std::iter::from_fn(move || {
+            loop {
+                while let [dependent, rest @ ..] = dependents {
+                    dependents = rest;
+                    if found.insert(*dependent) {
+                        next.push_back(*dependent);
+                        return Some(self.place(*dependent));
+                    }
+                }
+                dependents = self.dependents(next.pop_front()?);
+            }
+        })
     }
 
     pub(super) fn index_of(&self, task: &str) -> Option<usize> {

@@ -1,4 +1,4 @@
-//! The run of one task as a step or as a child, and its repetition after a resume.
+//! The run of one task as a step or as a child, and whether it is repeated after a resume.
 
 use std::sync::Arc;
 
@@ -12,47 +12,53 @@ use crate::workflow::child::{NewChild, begin_child_call, run_child};
 use crate::workflow::retry::StepOptions;
 use crate::workflow::step::run_step;
 
-/// Runs a task, or an item of a mapped one, as a step. If the recorded outcome is a failure from before a resume, runs the
-/// task again.
+/// The end of a task's step or child.
+pub(super) enum TaskEnd {
+    /// The task has ended.
+    Ended(Result<Payload, Failure>),
+    /// The recorded outcome is a failure from before a resume: the task runs again at this place, when the limits allow.
+    Repeated(TaskPlace),
+}
+
+/// Runs a task, or an item of a mapped one, as a step.
 pub(super) async fn run_task<D: Iterator<Item = TaskPlace>>(
     run: &Arc<Run>,
-    mut place: TaskPlace,
+    place: TaskPlace,
     name: &Name,
     options: Option<Box<StepOptions>>,
     dependents: impl Fn() -> D + Send,
-    mut begin_attempt: impl FnMut() -> TaskFuture + Send,
-) -> Result<Payload, Failure> {
-    loop {
-        let is_repeated = is_repeated(run, place, dependents());
-        let call = begin_task_call(run, place, name, options.as_deref())?;
-        let outcome = run_step(call, &mut begin_attempt, options.clone()).await;
-        if outcome.is_ok() || !is_repeated {
-            return outcome;
-        }
-        place = place.repeated();
+    begin_attempt: impl FnMut() -> TaskFuture + Send,
+) -> TaskEnd {
+    let is_repeated = is_repeated(run, place, dependents());
+    let call = match begin_task_call(run, place, name, options.as_deref()) {
+        Ok(call) => call,
+        Err(failure) => return TaskEnd::Ended(Err(failure)),
+    };
+    match run_step(call, begin_attempt, options).await {
+        Err(_) if is_repeated => TaskEnd::Repeated(place.repeated()),
+        outcome => TaskEnd::Ended(outcome),
     }
 }
 
-/// Runs a task that is a workflow, as a child of the execution. If the child had failed before a resume, starts another
-/// child.
+/// Runs a task that is a workflow, as a child of the execution. A task that is repeated starts another child.
 pub(super) async fn run_child_task<D: Iterator<Item = TaskPlace>>(
     run: &Arc<Run>,
-    mut place: TaskPlace,
+    place: TaskPlace,
     task: &ChildTask,
     arguments: &[Option<Payload>],
     dependents: impl Fn() -> D + Send,
-) -> Result<Payload, Failure> {
-    let input = (task.input)(arguments)?;
-    let fingerprint = input.fingerprint();
-    loop {
-        let is_repeated = is_repeated(run, place, dependents());
-        let call = begin_child_call(run, place.path(), &task.definition, fingerprint);
-        let (definition, input) = (task.definition.clone(), input.clone());
-        let child = NewChild { definition, input, fingerprint, options: None, is_detached: false };
-        let outcome = run_child(call, child).await;
-        if outcome.is_ok() || !is_repeated {
-            return outcome;
-        }
-        place = place.repeated();
+) -> TaskEnd {
+    let input = match (task.input)(arguments) {
+        Ok(input) => input,
+        Err(failure) => return TaskEnd::Ended(Err(failure)),
+    };
+    let is_repeated = is_repeated(run, place, dependents());
+    let (definition, fingerprint) = (task.definition.clone(), input.fingerprint());
+    let call = begin_child_call(run, place.path(), &definition, fingerprint);
+    match run_child(call, NewChild { definition, input, fingerprint, options: None, is_detached: false })
+        .await
+    {
+        Err(_) if is_repeated => TaskEnd::Repeated(place.repeated()),
+        outcome => TaskEnd::Ended(outcome),
     }
 }

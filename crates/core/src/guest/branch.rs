@@ -102,7 +102,8 @@ impl GuestBranch {
     }
 
     /// Whether a task that has failed is repeated at [the next place](TaskPlace::repeated), because the execution was
-    /// resumed since. Call this before [`task`](Self::task).
+    /// resumed since. `dependents` are the places of all tasks that depend on the task, directly or through others. Call
+    /// this before [`task`](Self::task).
     pub fn is_repeated_task(&self, place: TaskPlace, dependents: impl Iterator<Item = TaskPlace>) -> bool {
         is_repeated(&self.cx.run, place, dependents)
     }

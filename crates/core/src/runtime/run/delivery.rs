@@ -89,6 +89,11 @@ impl Run {
         self.state().delivery.replay.as_ref().is_some_and(|replay| replay.has_recorded(path))
     }
 
+    /// Whether an outcome is recorded at the root's call with this number, or below, delivered again or not.
+    pub(crate) fn has_recorded_in_branch(&self, number: u32) -> bool {
+        self.state().delivery.replay.as_mut().is_some_and(|replay| replay.has_recorded_in_branch(number))
+    }
+
     /// Whether the step at `path` failed before the execution was resumed last, and the failure is not delivered again yet.
     /// Also true for a child at `path` that ended before: the child's own row has its outcome.
     pub(crate) fn may_have_failed_before_resume(&self, path: &Path) -> bool {

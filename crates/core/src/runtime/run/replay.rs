@@ -1,6 +1,6 @@
 //! Replay: delivers the recorded outcomes of an execution again, in their order.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use crate::path::Path;
 use crate::store::{Attempt, Checkpoint, CheckpointKind, Record};
@@ -13,6 +13,8 @@ pub(crate) struct Replay {
     /// The checkpoints by order; `None` in place of a checkpoint whose delivery was repeated.
     recorded: Vec<Option<Checkpoint>>,
     by_path: HashMap<Path, usize>,
+    /// The first numbers of all recorded paths; `None` until they are needed.
+    first_numbers: Option<HashSet<u32>>,
     /// Index of the checkpoint whose delivery is next.
     next: usize,
     /// Ids of the calls that wait for their delivery, by path.
@@ -71,7 +73,7 @@ impl Replay {
         let by_path =
             checkpoints.iter().enumerate().map(|(i, checkpoint)| (checkpoint.path.clone(), i)).collect();
         let recorded = checkpoints.into_iter().map(Some).collect();
-        (Some(Self { recorded, by_path, next: 0, calls: HashMap::new() }), attempts)
+        (Some(Self { recorded, by_path, first_numbers: None, next: 0, calls: HashMap::new() }), attempts)
     }
 
     /// Returns the largest recorded order.
@@ -123,6 +125,15 @@ impl Replay {
     /// Whether the outcome of the call at `path` is recorded and not delivered again yet.
     pub(crate) fn has_recorded(&self, path: &Path) -> bool {
         self.checkpoint(path).is_some()
+    }
+
+    /// Whether an outcome is recorded at the root's call with this number, or below, delivered again or not.
+    pub(crate) fn has_recorded_in_branch(&mut self, number: u32) -> bool {
+        let first_number = |path: &Path| path.numbers()?.first().copied();
+        let by_path = &self.by_path;
+        self.first_numbers
+            .get_or_insert_with(|| by_path.keys().filter_map(first_number).collect())
+            .contains(&number)
     }
 
     /// Returns the checkpoint at `path`, unless its delivery was repeated.
