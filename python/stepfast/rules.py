@@ -77,11 +77,11 @@ def skipped(task: Any) -> Rule:
 
 
 class TaskValue:
-    """The value of a task, or a field of it, of which a comparison makes a rule: `value("count") > 10`. Fields
-    are those of dicts, dataclasses and models: `value("stats")["rows"] == 0`.
+    """The value of a task, or a field of it, of which a comparison makes a rule: `value("count") > 10`.
+    Fields are those of dicts, dataclasses and models: `value("stats")["rows"] == 0`.
 
-    The rule does not hold if the task has not succeeded, or if the value has no such field. Values that have no
-    order, such as a number and a text, differ, and neither is less than the other.
+    The rule does not hold if the task has not succeeded, or if the value has no such field. Values that have
+    no order, such as a number and a text, differ, and neither is less than the other.
     """
 
     __slots__ = ("_fields", "_task")

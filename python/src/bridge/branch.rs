@@ -397,6 +397,12 @@ impl Branch {
         })
     }
 
+    /// Whether a replay delivers the outcome of the task or the callback with these settings.
+    fn has_recorded_task(&self, settings: &StepSettings) -> bool {
+        let Some(place) = settings.task_place().filter(|_| self.process.is_current()) else { return false };
+        self.guest_branch.with(|branch| branch.as_ref().is_some_and(|branch| branch.has_recorded_task(place)))
+    }
+
     /// Whether the task of these settings has failed and is repeated, because the execution was resumed since.
     fn is_repeated_task(&self, settings: &StepSettings, shape: &GraphShape, task: usize) -> bool {
         let Some(place) = settings.task_place().filter(|_| self.process.is_current()) else { return false };

@@ -105,6 +105,11 @@ impl StepSettings {
         self.at(py, self.task_place().map(TaskPlace::repeated))
     }
 
+    /// Returns these settings of a callback, at the place of the callback for the end of a task.
+    fn at_end_of(&self, py: Python<'_>, task: &Self, has_succeeded: bool) -> Self {
+        self.at(py, task.task_place().map(|place| place.callback(has_succeeded)))
+    }
+
     /// The name of the step.
     #[getter(name)]
     fn text(&self) -> String {

@@ -11,7 +11,7 @@ from stepfast._graph.async_runner import run_in_tasks
 from stepfast._graph.context_merge import MergePolicy, check_policy
 from stepfast._graph.graph_run import CONTEXT_INPUT, GraphRun
 from stepfast._graph.included_task import IncludedTask
-from stepfast._graph.task import Task, dependencies_of
+from stepfast._graph.task import Task, dependencies_of, needs_loop
 from stepfast._graph.thread_runner import run_in_threads
 from stepfast._runtime.caller_warnings import caller_module
 from stepfast._runtime.code_exceptions import execution_entry
@@ -125,6 +125,8 @@ class Graph(Workflow[..., Any]):
         may_fail: bool = False,
         map_over: Task[..., Any] | str | None = None,
         max_items: int | None = None,
+        on_success: Callable[..., object] | None = None,
+        on_failure: Callable[..., object] | None = None,
         retries: int = 0,
         backoff: Duration = 1.0,
         backoff_factor: float = 2.0,
@@ -146,6 +148,8 @@ class Graph(Workflow[..., Any]):
         may_fail: bool = False,
         map_over: Task[..., Any] | str | None = None,
         max_items: int | None = None,
+        on_success: Callable[..., object] | None = None,
+        on_failure: Callable[..., object] | None = None,
         retries: int = 0,
         backoff: Duration = 1.0,
         backoff_factor: float = 2.0,
@@ -170,6 +174,13 @@ class Graph(Workflow[..., Any]):
                 values. If an item fails, the others run to their end, and then the task fails.
             max_items: The maximum number of items that run at a time, at least 1; by default 1,000 in async
                 graphs, and 16 in sync ones.
+            on_success: A function that runs after the task has succeeded, before the tasks that depend on it.
+                Its parameters can be "task", the name of the task, and "value". It is a step of its own; its
+                errors are recorded, and change nothing else. Of a mapped task, it runs for each
+                item.
+            on_failure: A function that runs after the last attempt has failed, with "task" and "error";
+                otherwise like `on_success`. If the task is repeated after a resume and fails again, the
+                function runs again.
             retries: See `step`, as for all further options.
             backoff: See `step`.
             backoff_factor: See `step`.
@@ -192,6 +203,8 @@ class Graph(Workflow[..., Any]):
                 name=function.__name__ if name is None else name,
                 graph=self.name,
                 **edges,
+                on_success=on_success,
+                on_failure=on_failure,
                 retries=retries,
                 backoff=backoff,
                 backoff_factor=backoff_factor,
@@ -217,6 +230,8 @@ class Graph(Workflow[..., Any]):
         may_fail: bool = False,
         map_over: Task[..., Any] | str | None = None,
         max_items: int | None = None,
+        on_success: Callable[..., object] | None = None,
+        on_failure: Callable[..., object] | None = None,
     ) -> Task[..., R]:
         """Declares a task that runs a workflow, or another graph, as a child of the execution. The parameters
         of the workflow take the values of tasks and the inputs of this graph, as the parameters of a task's
@@ -231,6 +246,8 @@ class Graph(Workflow[..., Any]):
             may_fail: See `task`.
             map_over: See `task`. Each item is a child.
             max_items: See `task`.
+            on_success: See `task`.
+            on_failure: See `task`.
 
         Raises:
             InvalidArgument: The value is no workflow of this program, another task has the name, the graph is
@@ -257,6 +274,8 @@ class Graph(Workflow[..., Any]):
             name=name or (included.function.__name__ if graph is None else graph.name),
             graph=self.name,
             **edges,
+            on_success=on_success,
+            on_failure=on_failure,
             **_ONE_ATTEMPT,
         )
         self._add(task)
@@ -338,7 +357,8 @@ class Graph(Workflow[..., Any]):
     def _complete(self) -> None:
         tasks = list(self._tasks.values())
         for task in tasks:
-            task.complete()
+            if isinstance(task, IncludedTask):
+                task.complete()
         shape = _native.GraphShape(
             self.name, [(task.name, dependencies_of(task, self._tasks), task.rule) for task in tasks]
         )
@@ -372,7 +392,7 @@ class Graph(Workflow[..., Any]):
                     self._check_value(task, name, parameter)
                 else:
                     self._add_input(inputs, name, parameter)
-        self.is_async = any(task.is_async for task in tasks)
+        self.is_async = any(needs_loop(task) for task in tasks)
         run = self._async_function(shape, tasks) if self.is_async else self._sync_function(shape, tasks)
         keyword_only = [each.replace(kind=each.KEYWORD_ONLY) for each in inputs.values()]
         run.__module__, run.__qualname__ = self.function.__module__, self.function.__qualname__

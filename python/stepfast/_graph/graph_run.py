@@ -9,7 +9,7 @@ from typing import Any, Final
 from stepfast import _native
 from stepfast._graph.context_merge import ContextMerger, MergePolicy
 from stepfast._graph.items import call_for_items
-from stepfast._graph.task import Task
+from stepfast._graph.task import Task, value_of
 from stepfast._graph.task_call import TaskCall
 from stepfast._runtime.branch import current_branch
 
@@ -95,7 +95,7 @@ class GraphRun:
         task = self._tasks[number]
         if task.context_parameter is not None and self._context is not None:
             self._context.apply(number, value)
-            value = value["value"]
+            value = value_of(task, value)
         self.values[task.name] = value
         self._progress.end(number, True, self._value_holds)
 
@@ -108,7 +108,7 @@ class GraphRun:
         self._progress.end(number, False, self._value_holds)
 
     def _value_holds(self, task: str, fields: list[str], sign: str, literal: Any) -> bool:
-        """Returns whether the value of a task that has succeeded, or a field of it, compares with a literal."""
+        """Returns whether a condition holds for the value of a task that has succeeded."""
         value = self.values[task]
         for field in fields:
             value = _field_of(value, field)
@@ -121,7 +121,7 @@ class GraphRun:
             return False
 
     def outcome(self) -> dict[str, Any]:
-        """Returns the values of all tasks, by name; of a graph with a context the values of the context, by key.
+        """Returns the values of all tasks by name; if the graph has a context, its values by key.
 
         Raises:
             Exception: The exception of the first task that has failed, in topological order, unless it may

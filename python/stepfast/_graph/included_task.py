@@ -41,6 +41,7 @@ class IncludedTask(Task[..., R]):
         self._complete = complete
 
     def complete(self) -> None:
+        """Completes the task: its workflow may be a graph whose tasks are declared later."""
         self._complete()
         self.is_async = self.workflow.is_async
         self.parameters = parameters_of(self.name, self.workflow.function)

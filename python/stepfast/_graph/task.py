@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, Final, ParamSpec, TypeVar, cast
 
 from stepfast import _native
+from stepfast._graph.callback import Callback
 from stepfast._graph.context import context_parameter, recording_changes
 from stepfast._workflow.step import Step
 from stepfast.errors import InvalidArgument
@@ -43,6 +44,8 @@ class Task(Step[P, R]):
         may_fail: bool,
         map_over: str | None,
         max_items: int | None,
+        on_success: Callable[..., object] | None,
+        on_failure: Callable[..., object] | None,
         **step_options: Any,
     ) -> None:
         #: The name of the parameter that takes the context of the graph; None if the task takes none.
@@ -59,13 +62,18 @@ class Task(Step[P, R]):
         self.may_fail: bool = may_fail
         self.map_over: str | None = map_over
         self.max_items: int | None = max_items
+        #: The functions that run after the end of the task; None if there are none.
+        self.on_success: Callback | None = None
+        self.on_failure: Callback | None = None
+        if on_success is not None:
+            self.on_success = Callback(on_success, self.name, True)
+        if on_failure is not None:
+            self.on_failure = Callback(on_failure, self.name, False)
+        self.has_callbacks: bool = on_success is not None or on_failure is not None
         #: The parameters of the function: each takes the value of a task, or an input of the graph.
         self.parameters: dict[str, inspect.Parameter] = parameters_of(self.name, function)
         if self.context_parameter is not None:
             del self.parameters[self.context_parameter]
-
-    def complete(self) -> None:
-        """Completes the definition of the task, when its graph is complete."""
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         return self._plain_function(*args, **kwargs)
@@ -78,6 +86,17 @@ def dependencies_of(task: Task[..., Any], task_names: Iterable[str]) -> list[str
     """Returns the names of the tasks on which a task depends, by `after` and by its parameters."""
     known = set(task_names)
     return [*task.after, *(name for name in task.parameters if name in known)]
+
+
+def value_of(task: Task[..., Any], outcome: Any) -> Any:
+    """Returns the value of a task, without the changes of the context that are recorded with it."""
+    return outcome if task.context_parameter is None else outcome["value"]
+
+
+def needs_loop(task: Task[..., Any]) -> bool:
+    """Returns whether a task or one of its callbacks is async."""
+    callbacks = (task.on_success, task.on_failure)
+    return task.is_async or any(callback is not None and callback.is_async for callback in callbacks)
 
 
 def parameters_of(task: str, function: Callable[..., Any]) -> dict[str, inspect.Parameter]:
@@ -96,4 +115,4 @@ def parameters_of(task: str, function: Callable[..., Any]) -> dict[str, inspect.
     return dict(parameters)
 
 
-__all__ = ["Task", "dependencies_of", "parameters_of"]
+__all__ = ["Task", "dependencies_of", "needs_loop", "parameters_of", "value_of"]

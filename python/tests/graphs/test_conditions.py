@@ -4,8 +4,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
-
 from graphs import forget
+
 from stepfast import Engine, Graph, InvalidArgument
 from stepfast.rules import Rule, all_done, value
 
@@ -62,7 +62,7 @@ T = value("t")
         (Stats(rows=3), T["rows"] == 3, True),
         (Stats(rows=3), (T["rows"] == 3) & (T["name"] == "b"), False),
         (Stats(rows=3), (T["rows"] == 4) | ~(T["name"] == "b"), True),
-        (float("nan"), T != float("nan"), True),
+        (float("nan"), float("nan") != T, True),
     ],
     ids=str,
 )

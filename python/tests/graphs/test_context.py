@@ -5,8 +5,8 @@ import dataclasses
 from typing import Any
 
 import pytest
-
 from graphs import forget
+
 from stepfast import AsyncEngine, Context, EncodeError, Engine, Graph, InvalidArgument
 from stepfast.rules import all_done
 

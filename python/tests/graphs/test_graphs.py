@@ -6,8 +6,8 @@ import threading
 from typing import Any
 
 import pytest
-
 from graphs import forget
+
 from stepfast import AsyncEngine, Engine, Graph, InvalidArgument, step, workflow
 from stepfast.rules import all_done, any_success, failed, none_failed, one_failed, skipped, succeeded
 

@@ -4,8 +4,8 @@ import asyncio
 from typing import Any
 
 import pytest
-
 from graphs import forget
+
 from stepfast import AsyncEngine, Engine, Graph, InvalidArgument, Queue, step, workflow
 
 calls: list[str] = []

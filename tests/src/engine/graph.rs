@@ -20,6 +20,8 @@ super::cases![
     graph_is_a_child,
     task_is_a_graph,
     resume_starts_a_failed_child_again,
+    condition_on_a_value_decides_what_runs,
+    callbacks_run_after_the_ends_of_tasks,
     mapped_task_joins_values_in_order,
     mapped_items_are_limited,
     failed_item_fails_its_task_after_the_others,
@@ -204,6 +206,57 @@ async fn graph_is_a_child(fixture: &dyn StoreFixture) {
     };
     let (engine, _) = open_engine(fixture, |b| b.register(&inner).register(&outer)).await;
     assert_eq!(engine.run(&outer, 20).await.unwrap(), 41);
+    shut_down(engine).await;
+}
+
+async fn condition_on_a_value_decides_what_runs(fixture: &dyn StoreFixture) {
+    let mut graph = Graph::<i64>::new("g");
+    let input = graph.input();
+    let count = graph.task("count").run(input, async |n: i64| BodyResult::Ok(n));
+    let large = graph
+        .task("large")
+        .when(Rule::value("count").gt(10))
+        .run(count.clone(), async |n: i64| BodyResult::Ok(n * 100));
+    let small = graph
+        .task("small")
+        .when(Rule::value("count").le(10))
+        .run(count.clone(), async |n: i64| BodyResult::Ok(n));
+    let graph = graph.build((large.optional(), small.optional())).unwrap();
+    let (engine, _) = open_engine(fixture, |b| b.register(&graph)).await;
+    assert_eq!(engine.run(&graph, 10).await.unwrap(), (None, Some(10)));
+    assert_eq!(engine.run(&graph, 11).await.unwrap(), (Some(1100), None));
+    shut_down(engine).await;
+}
+
+async fn callbacks_run_after_the_ends_of_tasks(fixture: &dyn StoreFixture) {
+    let (successes, failures) = (Count::new(), Count::new());
+    let mut graph = Graph::<()>::new("g");
+    let (on_success, on_failure) = (successes.clone(), failures.clone());
+    let good = graph
+        .task("good")
+        .on_success(move |value: i64| {
+            assert_eq!(value, 7);
+            on_success.increment();
+            // the failure of a callback is recorded, and changes nothing else
+            async { Err(Failure::new("callback")) }
+        })
+        .run((), async |()| BodyResult::Ok(7_i64));
+    let bad = graph
+        .task("bad")
+        .may_fail()
+        .on_failure(move |failure| {
+            assert_eq!(failure.message, "bad");
+            on_failure.increment();
+            async { BodyResult::Ok(()) }
+        })
+        .run(good.clone(), async |_: i64| Err::<i64, _>(Failure::new("bad")));
+    let graph = graph.build((good, bad.optional())).unwrap();
+    let (engine, _) = open_engine(fixture, |b| b.register(&graph)).await;
+    assert_eq!(engine.run(&graph, ()).workflow_id("x").await.unwrap(), (7, None));
+    assert_eq!((successes.get(), failures.get()), (1, 1));
+    let checkpoints = record(&engine, "x").await.checkpoints;
+    let names: Vec<&str> = checkpoints.iter().map(|it| &*it.name).collect();
+    assert_eq!(names, ["good", "good.on_success", "bad", "bad.on_failure"]);
     shut_down(engine).await;
 }
 

@@ -9,6 +9,7 @@ use serde::{Serialize, de::DeserializeOwned};
 use crate::error::Error;
 use crate::failure::{Failure, IntoFailure};
 use crate::graph::arguments::{ArgumentSource, Arguments, GraphInput, TaskRef};
+use crate::graph::callback::Callbacks;
 use crate::graph::code::{ChildTask, GraphCode, MapItems, Source, TaskBody, TaskCode, TaskFuture};
 use crate::graph::rule::Rule;
 use crate::graph::runner::run_graph;
@@ -37,6 +38,7 @@ struct DeclaredTask {
     arguments: Vec<ArgumentSource>,
     body: TaskBody,
     options: Option<Box<StepOptions>>,
+    callbacks: Callbacks,
     may_fail: bool,
 }
 
@@ -46,6 +48,7 @@ pub struct TaskBuilder<'g> {
     tasks: &'g mut Vec<DeclaredTask>,
     declaration: TaskDeclaration,
     options: Option<Box<StepOptions>>,
+    callbacks: Callbacks,
     may_fail: bool,
 }
 
@@ -79,7 +82,13 @@ where
     pub fn task(&mut self, name: impl Into<Name>) -> TaskBuilder<'_> {
         let declaration =
             TaskDeclaration { name: name.into(), dependencies: Vec::new(), rule: Rule::default() };
-        TaskBuilder { tasks: &mut self.tasks, declaration, options: None, may_fail: false }
+        TaskBuilder {
+            tasks: &mut self.tasks,
+            declaration,
+            options: None,
+            callbacks: Callbacks::default(),
+            may_fail: false,
+        }
     }
 
     /// Sets the maximum number of tasks of one execution that run at a time; unlimited by default. At least 1.
@@ -125,12 +134,12 @@ where
         let mut tasks = Vec::with_capacity(self.tasks.len());
         for task in self.tasks {
             let arguments = resolve(&task.arguments)?;
-            let DeclaredTask { body, options, may_fail, .. } = task;
+            let DeclaredTask { body, options, callbacks, may_fail, .. } = task;
             let mut conditions = Vec::new();
             task.declaration.rule.visit_conditions(&mut |condition| {
                 conditions.extend(shape.index_of(&condition.task).map(Source::Task));
             });
-            tasks.push(TaskCode { arguments, conditions, body, options, may_fail });
+            tasks.push(TaskCode { arguments, conditions, body, options, callbacks, may_fail });
         }
         let output = move |values: &[Option<Payload>]| {
             let values =
@@ -168,6 +177,36 @@ impl<'g> TaskBuilder<'g> {
     /// rules.
     pub fn may_fail(mut self) -> Self {
         self.may_fail = true;
+        self
+    }
+
+    /// Calls `callback` with the value of the task, after the task has succeeded. The callback is a step of its own, and
+    /// runs before the tasks that depend on this one. A failure of the callback is recorded, and changes nothing else. Of
+    /// a mapped task, the callback runs for each item.
+    pub fn on_success<T, F, Fut, E>(mut self, callback: F) -> Self
+    where
+        T: DeserializeOwned,
+        F: Fn(T) -> Fut + Send + Sync + 'static,
+        Fut: Future<Output = Result<(), E>> + Send + 'static,
+        E: IntoFailure,
+    {
+        self.callbacks.on_success = Some(Box::new(move |value: &Payload| match value.decode() {
+            Ok(value) => encode_value(callback(value)),
+            Err(error) => Box::pin(std::future::ready(Err(error.to_failure().permanent()))),
+        }));
+        self
+    }
+
+    /// Calls `callback` with the failure of the task, after its last attempt; otherwise like
+    /// [`on_success`](Self::on_success). After a resume, a task that fails again calls it again.
+    pub fn on_failure<F, Fut, E>(mut self, callback: F) -> Self
+    where
+        F: Fn(Failure) -> Fut + Send + Sync + 'static,
+        Fut: Future<Output = Result<(), E>> + Send + 'static,
+        E: IntoFailure,
+    {
+        self.callbacks.on_failure =
+            Some(Box::new(move |failure: &Failure| encode_value(callback(failure.clone()))));
         self
     }
 
@@ -243,13 +282,13 @@ impl<'g> TaskBuilder<'g> {
     }
 
     fn declare<T>(self, sources: Vec<ArgumentSource>, body: TaskBody) -> TaskRef<T> {
-        let Self { tasks, mut declaration, options, may_fail } = self;
+        let Self { tasks, mut declaration, options, callbacks, may_fail } = self;
         declaration.dependencies.extend(sources.iter().filter_map(|source| match source {
             ArgumentSource::Input => None,
             ArgumentSource::Task { name, .. } => Some(name.clone()),
         }));
         let task = TaskRef::new(declaration.name.clone());
-        tasks.push(DeclaredTask { declaration, arguments: sources, body, options, may_fail });
+        tasks.push(DeclaredTask { declaration, arguments: sources, body, options, callbacks, may_fail });
         task
     }
 

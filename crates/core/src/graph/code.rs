@@ -4,6 +4,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 
 use crate::failure::Failure;
+use crate::graph::callback::Callbacks;
 use crate::graph::shape::GraphShape;
 use crate::payload::Payload;
 use crate::runtime::definition::Definition;
@@ -65,6 +66,7 @@ pub(super) struct TaskCode {
     pub(super) body: TaskBody,
     /// The options of the task's step; `None` for the defaults.
     pub(super) options: Option<Box<StepOptions>>,
+    pub(super) callbacks: Callbacks,
     /// Whether the graph may complete although the task has failed.
     pub(super) may_fail: bool,
 }

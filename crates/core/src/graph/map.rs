@@ -7,6 +7,7 @@ use futures_util::FutureExt;
 use futures_util::stream::{FuturesUnordered, StreamExt};
 
 use crate::failure::Failure;
+use crate::graph::callback::Callbacks;
 use crate::graph::code::MapItems;
 use crate::graph::place::TaskPlace;
 use crate::graph::task::{TaskEnd, run_task};
@@ -27,6 +28,7 @@ pub(super) async fn run_items<D: Iterator<Item = TaskPlace>>(
     options: Option<Box<StepOptions>>,
     items: MapItems,
     max_items: usize,
+    callbacks: &Callbacks,
     dependents: impl Fn() -> D + Send + Sync,
 ) -> Result<Payload, Failure> {
     let group = BranchGroup::new(run);
@@ -46,8 +48,11 @@ pub(super) async fn run_items<D: Iterator<Item = TaskPlace>>(
             };
             let Some((index, place)) = next else { break };
             group.begin();
-            let item =
-                async move { run_task(run, place, name, options.clone(), dependents, || body(index)).await };
+            let item = async move {
+                let end = run_task(run, place, name, options.clone(), dependents, || body(index)).await;
+                callbacks.run(run, place, name, &end).await;
+                end
+            };
             running.push(item.map(move |end| (index, end)));
         }
         let Some((index, end)) = running.next().await else { break };
@@ -58,7 +63,7 @@ pub(super) async fn run_items<D: Iterator<Item = TaskPlace>>(
                 failed = Some((index, failure));
             }
             TaskEnd::Ended(Err(_)) => {}
-            TaskEnd::Repeated(place) => repeated.push_back((index, place)),
+            TaskEnd::Repeated(place, _) => repeated.push_back((index, place)),
         }
     }
     match failed {

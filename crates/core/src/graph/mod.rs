@@ -32,6 +32,7 @@
 
 mod arguments;
 mod builder;
+mod callback;
 mod code;
 mod condition;
 mod map;

@@ -23,6 +23,8 @@ pub struct TaskPlace {
     pub(super) item: Option<u32>,
     /// How often the task was repeated after resumes of the execution.
     pub(super) repetition: u32,
+    /// Whether the task has succeeded, if this is the place of the callback for its end.
+    pub(super) callback: Option<bool>,
 }
 
 impl TaskPlace {
@@ -38,6 +40,12 @@ impl TaskPlace {
         Self { repetition: self.repetition + 1, ..self }
     }
 
+    /// Returns the place of the callback for the end of the task at this place.
+    #[must_use]
+    pub fn callback(self, has_succeeded: bool) -> Self {
+        Self { callback: Some(has_succeeded), ..self }
+    }
+
     /// Returns the path of the task's checkpoint.
     pub fn path(self) -> Path {
         let path = Path::root().child(self.number);
@@ -46,7 +54,12 @@ impl TaskPlace {
             // 0 is left to repetitions
             Some(item) => path.child(item.saturating_add(1)),
         };
-        if self.repetition == 0 { path } else { path.child(0).child(self.repetition) }
+        let path = if self.repetition == 0 { path } else { path.child(0).child(self.repetition) };
+        match self.callback {
+            None => path,
+            // below a repetition with the number 0, which no task has
+            Some(has_succeeded) => path.child(0).child(0).child(u32::from(has_succeeded)),
+        }
     }
 }
 

@@ -61,7 +61,7 @@ pub(super) async fn run_graph(
         group.end();
         let outcome = match end {
             TaskEnd::Ended(outcome) => outcome,
-            TaskEnd::Repeated(place) => {
+            TaskEnd::Repeated(place, _) => {
                 repeated.insert(task, (place, arguments));
                 progress.repeat(task);
                 continue;
@@ -104,7 +104,10 @@ fn begin_task(
         return Box::pin(async move {
             let dependents = || code.shape.dependent_places(task);
             let outcome = match items {
-                Ok(items) => run_items(&run, place, &name, options, items, max_items, dependents).await,
+                Ok(items) => {
+                    let callbacks = &code.tasks[task].callbacks;
+                    run_items(&run, place, &name, options, items, max_items, callbacks, dependents).await
+                }
                 Err(failure) => Err(failure),
             };
             (task, TaskEnd::Ended(outcome), Vec::new())
@@ -121,6 +124,7 @@ fn begin_task(
             // the items were begun above
             TaskBody::Map(..) => std::future::pending().await,
         };
+        code.tasks[task].callbacks.run(&run, place, &name, &end).await;
         (task, end, arguments)
     })
 }

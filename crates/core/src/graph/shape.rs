@@ -318,7 +318,7 @@ fn resolve(
         dependencies.iter().map(|&dependency| &*declarations[dependency].name).collect();
     sorted.sort_unstable();
     let fingerprint = xxh3_64(format!("{rule}\n{}", sorted.join("\n")).as_bytes());
-    let place = TaskPlace { number: 0, fingerprint, item: None, repetition: 0 };
+    let place = TaskPlace { number: 0, fingerprint, item: None, repetition: 0, callback: None };
     Ok(TaskShape { name: name.clone(), dependencies, rule: rule.clone(), level: 0, place })
 }
 

@@ -16,8 +16,8 @@ use crate::workflow::step::run_step;
 pub(super) enum TaskEnd {
     /// The task has ended.
     Ended(Result<Payload, Failure>),
-    /// The recorded outcome is a failure from before a resume: the task runs again at this place, when the limits allow.
-    Repeated(TaskPlace),
+    /// The recorded outcome is this failure from before a resume: the task runs again at the place, when the limits allow.
+    Repeated(TaskPlace, Failure),
 }
 
 /// Runs a task, or an item of a mapped one, as a step.
@@ -35,7 +35,7 @@ pub(super) async fn run_task<D: Iterator<Item = TaskPlace>>(
         Err(failure) => return TaskEnd::Ended(Err(failure)),
     };
     match run_step(call, begin_attempt, options).await {
-        Err(_) if is_repeated => TaskEnd::Repeated(place.repeated()),
+        Err(failure) if is_repeated => TaskEnd::Repeated(place.repeated(), failure),
         outcome => TaskEnd::Ended(outcome),
     }
 }
@@ -58,7 +58,7 @@ pub(super) async fn run_child_task<D: Iterator<Item = TaskPlace>>(
     match run_child(call, NewChild { definition, input, fingerprint, options: None, is_detached: false })
         .await
     {
-        Err(_) if is_repeated => TaskEnd::Repeated(place.repeated()),
+        Err(failure) if is_repeated => TaskEnd::Repeated(place.repeated(), failure),
         outcome => TaskEnd::Ended(outcome),
     }
 }
