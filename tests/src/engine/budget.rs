@@ -307,8 +307,8 @@ async fn graph_costs_a_row_per_task_and_a_flush_per_level(fixture: &dyn StoreFix
     shut_down(engine).await;
 }
 
-/// Returns a graph of layers of tasks, each of which depends on tasks of the layer before. The value of a task is the sum
-/// of theirs, and 1.
+/// Returns a graph of layers of tasks, each of which depends on tasks of the layer before. The value of a task is the
+/// sum of theirs, and 1.
 fn layered_graph(layers: usize, width: usize, dependencies: usize) -> Workflow<(), Vec<u32>> {
     let mut graph = Graph::<()>::new("layers");
     let mut layer: Vec<TaskRef<u32>> = Vec::new();

@@ -1,5 +1,5 @@
-//! [`GatedEngine`]: an engine whose bodies complete in a random order, and executions that continue from a part of their
-//! Writes, as after a crash.
+//! [`GatedEngine`]: an engine whose bodies complete in a random order, and executions that continue from a part of
+//! their Writes, as after a crash.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

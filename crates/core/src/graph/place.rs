@@ -50,11 +50,11 @@ impl TaskPlace {
     }
 }
 
-/// Whether a task that has failed is repeated, because the execution was resumed since. Call this before the task's call
-/// begins.
+/// Whether a task that has failed is repeated, because the execution was resumed since. Call this before the task's
+/// call begins.
 ///
-/// A task is not repeated if a task that depends on it, directly or through others, is recorded: that one ran on account
-/// of the failure. `dependents` are the places of these tasks. A task that was repeated before is repeated again, since
+/// A task is not repeated if a task that depends on it, directly or through others, is recorded: that one ran on
+/// account of the failure. `dependents` are the places of these tasks. A task that was repeated before is repeated again, since
 /// what is recorded of its dependents may be later.
 pub(crate) fn is_repeated(
     run: &Run,

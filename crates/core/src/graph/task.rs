@@ -15,7 +15,7 @@ use crate::workflow::step::run_step;
 pub(super) enum StepEnd {
     /// The task has ended.
     Ended(Result<Payload, Failure>),
-    /// The recorded outcome is a failure from before a resume: the task runs again at this place, when the limits allow.
+    /// The recorded outcome is a failure from before a resume. The task runs again at this place when the limits allow.
     Repeated(TaskPlace),
 }
 
