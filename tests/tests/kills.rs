@@ -3,14 +3,16 @@
 
 #![allow(clippy::unwrap_used, clippy::print_stdout)] // children print for the test
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::{BufRead, BufReader};
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, ChildStdout, Command, Stdio};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use rustix::process::{Signal, getpid, kill_process};
-use stepfast::store::{RequestResult, Status};
+use stepfast::graph::Graph;
+use stepfast::store::{Checkpoint, Record, RequestResult, Status};
 use stepfast::{Context, Engine, EngineBuilder, Error, Failure, Workflow};
 use stepfast_tests::crash::harness::fresh_database;
 use stepfast_tests::engine::run_within;
@@ -61,6 +63,12 @@ impl Peer {
         assert_eq!(status.signal(), Some(Signal::KILL.as_raw()), "{status}");
     }
 
+    /// Returns the lines that the child has printed since, after its death.
+    fn remaining_lines(&mut self) -> Vec<String> {
+        let texts = self.lines.by_ref().map(|line| line.unwrap());
+        texts.filter_map(|line| Some(line.split_once("child: ")?.1.to_owned())).collect()
+    }
+
     fn kill(&mut self) {
         self.process.kill().unwrap();
         self.process.wait().unwrap();
@@ -88,6 +96,7 @@ fn child() {
             match &*role {
                 "resumes" => resumes(&url).await,
                 "runs" => runs(&url).await,
+                "maps" => maps(&url).await,
                 role => panic!("{role}"),
             }
         });
@@ -277,5 +286,91 @@ fn live_process_takes_over_with_same_idempotency_key() {
         let taken = tokio::time::timeout(limit, taken.wait_for(Option::is_some)).await;
         assert_eq!(*taken.expect("no execution was taken over").unwrap(), Some(key));
         engine.shutdown(SHUTDOWN_GRACE).await.unwrap();
+    });
+}
+
+/// Number of items of the graph that is killed in the middle.
+const ITEMS: u64 = 10_000;
+
+/// Returns the graph `squares`, which is mapped over all items and adds their squares up. `on_body` is called with the
+/// item of each body that begins.
+fn squares(on_body: impl Fn(u64) + Send + Sync + 'static) -> Workflow<(), u64> {
+    let mut graph = Graph::<()>::new("squares");
+    let items = graph.task("items").run((), async |()| BodyResult::Ok((0..ITEMS).collect::<Vec<_>>()));
+    let square = graph.task("square").map_over(&items).max_items(100).run((), move |item, ()| {
+        on_body(item);
+        async move {
+            tokio::task::yield_now().await;
+            BodyResult::Ok(item * item)
+        }
+    });
+    let sum = graph.task("sum").run(square, async |all: Vec<u64>| BodyResult::Ok(all.iter().sum::<u64>()));
+    graph.build(sum).unwrap()
+}
+
+/// Runs the graph as `x`, and prints the item of each body.
+async fn maps(url: &str) {
+    let squares = squares(|item| println!("child: {item}"));
+    let engine = engine(url, |b| b.register(&squares)).await;
+    engine.run(&squares, ()).workflow_id("x").await.unwrap();
+}
+
+/// Returns the checkpoints of the items by item.
+fn items_of(record: &Record) -> BTreeMap<u64, Checkpoint> {
+    let items = record.checkpoints.iter().filter(|checkpoint| &*checkpoint.name == "square");
+    let by_item = |checkpoint: &Checkpoint| {
+        // the number of the task, and the number of the item from 1
+        let numbers = checkpoint.path.numbers().unwrap();
+        assert_eq!(numbers.len(), 2, "{}", checkpoint.path);
+        (u64::from(numbers[1]) - 1, checkpoint.clone())
+    };
+    let found: BTreeMap<u64, Checkpoint> = items.clone().map(by_item).collect();
+    assert_eq!(found.len(), items.count(), "no item is recorded twice");
+    found
+}
+
+#[test]
+fn items_recorded_before_kill_do_not_run_again() {
+    on_each(async |url: &str, is_sqlite| {
+        let mut peer = Peer::start("maps", url);
+        let mut begun: BTreeSet<u64> = BTreeSet::new();
+        let kill_after = fastrand::usize(1_000..ITEMS as usize / 2);
+        println!("kill after {kill_after} bodies");
+        while begun.len() < kill_after {
+            begun.insert(peer.line().parse().unwrap());
+        }
+        peer.kill();
+        begun.extend(peer.remaining_lines().iter().map(|line| line.parse::<u64>().unwrap()));
+        let idle = engine(url, |b| b).await;
+        let before = items_of(&idle.show("x").await.unwrap());
+        idle.shutdown(SHUTDOWN_GRACE).await.unwrap();
+        assert!(
+            !before.is_empty() && before.len() < begun.len(),
+            "the kill was in the middle: {}",
+            before.len()
+        );
+        assert!(before.keys().all(|item| begun.contains(item)), "only items that have run are recorded");
+
+        let bodies: Arc<Mutex<Vec<u64>>> = Arc::default();
+        let noted = bodies.clone();
+        let squares = squares(move |item| noted.lock().unwrap().push(item));
+        let engine = engine(url, |b| b.register(&squares)).await;
+        let output = engine.get::<u64>("x").await.unwrap().result().await.unwrap();
+        assert_eq!(output, (0..ITEMS).map(|item| item * item).sum::<u64>());
+        let record = engine.show("x").await.unwrap();
+        engine.shutdown(SHUTDOWN_GRACE).await.unwrap();
+        assert_eq!(
+            record.checkpoints.len() as u64,
+            ITEMS + 2,
+            "one checkpoint for each item and each other task"
+        );
+        let after = items_of(&record);
+        assert!(after.keys().copied().eq(0..ITEMS));
+        assert!(before.iter().all(|(item, checkpoint)| after[item] == *checkpoint), "the record is kept");
+        let mut bodies = std::mem::take(&mut *bodies.lock().unwrap());
+        bodies.sort_unstable();
+        let expected: Vec<u64> = (0..ITEMS).filter(|item| !before.contains_key(item)).collect();
+        assert_eq!(bodies, expected, "exactly the items run that were not recorded");
+        println!("sqlite: {is_sqlite}: {} recorded of {} begun before the kill", before.len(), begun.len());
     });
 }

@@ -23,6 +23,8 @@ super::cases![
     hundred_concurrent_runs_share_flushes,
     writes_held_behind_a_start_cost_two_flushes,
     graph_costs_a_row_per_task_and_a_flush_per_level,
+    layers_of_10_000_tasks_cost_a_row_each_and_two_flushes_per_layer,
+    fan_out_of_10_000_tasks_costs_a_row_each_and_few_flushes,
 ];
 
 /// Waits until no execution runs: a caller may see an end in the database before the counters contain its flush.
@@ -34,12 +36,17 @@ async fn wait_until_idle(engine: &Engine) {
 
 /// Returns the cost of `work` in an otherwise idle engine.
 async fn cost(engine: &Engine, work: impl Future<Output = ()>) -> CounterSnapshot {
+    let cost = cost_with_reads(engine, work).await;
+    assert_eq!(cost.reads, 0, "the engine read from the store: {cost:?}");
+    cost
+}
+
+/// Returns the cost of `work` that may take so long that the engine reads meanwhile.
+async fn cost_with_reads(engine: &Engine, work: impl Future<Output = ()>) -> CounterSnapshot {
     let before = engine.store().counters().snapshot();
     work.await;
     wait_until_idle(engine).await;
-    let cost = engine.store().counters().snapshot().since(&before);
-    assert_eq!(cost.reads, 0, "the engine read from the store: {cost:?}");
-    cost
+    engine.store().counters().snapshot().since(&before)
 }
 
 fn assert_rows(cost: &CounterSnapshot, expected: &[(Table, (u64, u64, u64))]) {
@@ -292,22 +299,77 @@ async fn writes_held_behind_a_start_cost_two_flushes(fixture: &dyn StoreFixture)
 
 async fn graph_costs_a_row_per_task_and_a_flush_per_level(fixture: &dyn StoreFixture) {
     // three levels of four tasks, each of which depends on all tasks of the level before
-    let mut graph = Graph::<()>::new("levels");
-    let mut level: Vec<TaskRef<u32>> = Vec::new();
-    for depth in 0..3 {
-        level = (0..4)
-            .map(|n| {
-                let task = graph.task(format!("t{depth}.{n}"));
-                task.run(level.clone(), async |values: Vec<u32>| {
-                    Ok::<_, Failure>(1 + values.iter().sum::<u32>())
-                })
-            })
-            .collect();
-    }
-    let graph = graph.build(level).unwrap();
+    let graph = layered_graph(3, 4, 4);
     let (engine, _) = open_engine(fixture, |b| b.register(&graph)).await;
     let rows = [(Table::Executions, (1, 1, 0)), (Table::Checkpoints, (12, 0, 0))];
     let run = async || assert_eq!(engine.run(&graph, ()).await.unwrap(), [21; 4]);
     assert_eq!(fewest_flushes(&engine, &rows, 4, run).await, 4);
+    shut_down(engine).await;
+}
+
+/// Returns a graph of layers of tasks, each of which depends on tasks of the layer before. The value of a task is the
+/// sum of theirs, and 1.
+fn layered_graph(layers: usize, width: usize, dependencies: usize) -> Workflow<(), Vec<u32>> {
+    let mut graph = Graph::<()>::new("layers");
+    let mut layer: Vec<TaskRef<u32>> = Vec::new();
+    for depth in 0..layers {
+        layer = (0..width)
+            .map(|n| {
+                let above: Vec<_> =
+                    layer.iter().cycle().skip(n).step_by(3).take(dependencies).cloned().collect();
+                let task = graph.task(format!("t{depth}.{n}"));
+                task.run(above, async |values: Vec<u32>| {
+                    Ok::<_, Failure>(values.iter().fold(1, |sum: u32, value| sum.wrapping_add(*value)))
+                })
+            })
+            .collect();
+    }
+    graph.build(layer).unwrap()
+}
+
+/// Runs a wide graph repeatedly until a run takes at most `max_flushes`, and asserts the same cost in rows each time.
+async fn assert_wide_graph(
+    engine: &Engine,
+    rows: &[(Table, (u64, u64, u64))],
+    max_flushes: u64,
+    run: impl AsyncFn(),
+) {
+    let mut all = Vec::new();
+    while all.len() < 10 {
+        let cost = cost_with_reads(engine, run()).await;
+        assert_rows(&cost, rows);
+        assert_eq!(cost.claims, 0);
+        if cost.flushes <= max_flushes {
+            return;
+        }
+        all.push(cost.flushes);
+    }
+    panic!("more than {max_flushes} flushes in each run: {all:?}");
+}
+
+async fn layers_of_10_000_tasks_cost_a_row_each_and_two_flushes_per_layer(fixture: &dyn StoreFixture) {
+    let graph = layered_graph(100, 100, 3);
+    let (engine, _) = open_engine(fixture, |b| b.register(&graph)).await;
+    let rows = [(Table::Executions, (1, 1, 0)), (Table::Checkpoints, (10_000, 0, 0))];
+    let value = (0..100).fold(0, |above: u32, depth| if depth == 0 { 1 } else { above.wrapping_mul(3) + 1 });
+    let run = async || assert_eq!(engine.run(&graph, ()).await.unwrap(), [value; 100]);
+    // a flush wakes more tasks than one turn of the loop runs, so some layers are flushed in two parts
+    assert_wide_graph(&engine, &rows, 2 * 100 + 1, run).await;
+    shut_down(engine).await;
+}
+
+async fn fan_out_of_10_000_tasks_costs_a_row_each_and_few_flushes(fixture: &dyn StoreFixture) {
+    let mut graph = Graph::<()>::new("fan");
+    let root = graph.task("root").run((), async |()| Ok::<_, Failure>(1));
+    let all: Vec<_> = (0..10_000)
+        .map(|n| graph.task(format!("t{n}")).run(root.clone(), async |x: u32| Ok::<_, Failure>(x)))
+        .collect();
+    let sum = graph.task("sum").run(all, async |all: Vec<u32>| Ok::<_, Failure>(all.iter().sum::<u32>()));
+    let graph = graph.build(sum).unwrap();
+    let (engine, _) = open_engine(fixture, |b| b.register(&graph)).await;
+    let rows = [(Table::Executions, (1, 1, 0)), (Table::Checkpoints, (10_002, 0, 0))];
+    let run = async || assert_eq!(engine.run(&graph, ()).await.unwrap(), 10_000);
+    // three levels and the end; the second level needs several turns of the loop, and exceeds the size of a flush
+    assert_wide_graph(&engine, &rows, 16, run).await;
     shut_down(engine).await;
 }

@@ -1,10 +1,10 @@
-//! [`GatedEngine`]: an engine whose bodies complete in a random order, and executions that continue from a part of their
-//! Writes, as after a crash.
+//! [`GatedEngine`]: an engine whose bodies complete in a random order, and executions that continue from a part of
+//! their Writes, as after a crash.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use stepfast_core::store::{Detail, ExecutionId, Outcome, Record, State, Transition, Write};
+use stepfast_core::store::{Detail, ExecutionId, Outcome, Record, RequestResult, State, Transition, Write};
 use stepfast_core::{Engine, EngineBuilder, Key, Store};
 use tokio::sync::{Notify, oneshot};
 
@@ -98,12 +98,20 @@ pub(super) async fn load(store: &Arc<dyn Store>, key: Key) -> Record {
     store.load(&[ExecutionId::Key(key)], Detail::Full).await.unwrap().remove(0).unwrap()
 }
 
+/// A Write with its outcome.
+pub(super) type CommittedWrite = (Write, Outcome);
+
 /// Returns random prefixes of the Writes that were committed through `store`, at most `cuts`. None of them contains the
 /// last end of the execution.
-pub(super) fn cut(store: &FaultStore, key: Key, cuts: usize, random: &mut fastrand::Rng) -> Vec<Vec<Write>> {
-    let effective = store.committed_writes().into_iter().filter(|(_, outcome)| *outcome != Outcome::NotFound);
-    let writes: Vec<Write> = effective.map(|(write, _)| write).collect();
-    let last = writes.iter().rposition(|write| is_end(write, key)).unwrap();
+pub(super) fn cut(
+    store: &FaultStore,
+    key: Key,
+    cuts: usize,
+    random: &mut fastrand::Rng,
+) -> Vec<Vec<CommittedWrite>> {
+    let mut writes = store.committed_writes();
+    writes.retain(|(_, outcome)| *outcome != Outcome::NotFound);
+    let last = writes.iter().rposition(|(write, _)| is_end(write, key)).unwrap();
     let mut places: Vec<usize> = (1..=last).collect();
     random.shuffle(&mut places);
     places.truncate(cuts);
@@ -114,14 +122,16 @@ fn is_end(write: &Write, execution: Key) -> bool {
     matches!(write, Write::Transition(Transition { key, state: State::Ended { .. }, .. }) if *key == execution)
 }
 
-/// Commits `writes` to `store` as a worker that then ends. An execution that is queued in between is claimed.
-pub(super) async fn replay_writes(store: &Arc<dyn Store>, writes: &[Write], workflows: &[&str]) {
+/// Commits `writes` to `store` as a worker that then ends. The worker claims an execution that was claimed in between.
+pub(super) async fn replay_writes(store: &Arc<dyn Store>, writes: Vec<CommittedWrite>, workflows: &[&str]) {
     let mut worker = Worker::register_for(store, workflows).await;
-    for write in writes {
-        while worker.commit_one(write.clone()).await == Outcome::NotFound {
-            // the execution waits for a claim, and perhaps for a timer before
-            tokio::task::yield_now().await;
+    for (write, outcome) in writes {
+        if matches!(outcome, Outcome::RequestHandled(RequestResult::Pending, _)) {
             worker.claim(1).await;
+        }
+        if worker.commit_one(write.clone()).await == Outcome::NotFound {
+            worker.claim(1).await;
+            assert_ne!(worker.commit_one(write.clone()).await, Outcome::NotFound, "{write:?}");
         }
     }
     store.close(worker.id).await.unwrap();

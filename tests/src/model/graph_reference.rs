@@ -58,8 +58,10 @@ pub(super) struct RandomTask {
 pub struct RandomGraph {
     pub(super) tasks: Vec<RandomTask>,
     pub(super) max_concurrency: usize,
-    /// Whether executions are suspended between two attempts.
-    pub(super) suspends: bool,
+    /// Whether there is a pause between two attempts, longer than the sleeps for which an execution is suspended.
+    pub(super) has_pauses: bool,
+    /// The number of bodies of a run after which the execution is cancelled once.
+    pub(super) cancelled_after: Option<usize>,
 }
 
 /// The work of one step: a task, or an item of a mapped task by its index.
@@ -155,8 +157,9 @@ impl RandomGraph {
                 }
                 repetitions.last() == Some(&true)
             };
-            let has_success_of_items = self.max_items(n).is_none() || matches!(ends[0], End::Succeeded(_));
-            let end = if !dependencies.is_empty() && !(has_success_of_items && task.rule.holds(&ends)) {
+            let has_items = self.max_items(n).is_none() || matches!(ends[0], End::Succeeded(_));
+            let runs = dependencies.is_empty() || has_items && task.rule.holds(&ends);
+            let end = if !runs {
                 End::Skipped
             } else if self.max_items(n).is_some() {
                 let items = values[0].clone().unwrap_or_default();

@@ -19,12 +19,13 @@ use super::graph_reference::{
 };
 use crate::faults::fault_store::FaultStore;
 
-/// The number of retries of each task: enough for one attempt that fails in each of two processes.
-const RETRIES: u32 = 2;
+/// The number of retries of each task: enough for one attempt that fails in each of two processes, and one that fails
+/// before a cancel.
+const RETRIES: u32 = 3;
 /// Maximum number of resumes of an execution.
 const MAX_RESUMES: u32 = 3;
-/// The backoff of an execution that is suspended between two attempts, and the wait after which it is suspended.
-const SUSPENDED_BACKOFF: Duration = Duration::from_millis(3);
+/// The pause between two attempts, and the shortest sleep for which an execution is suspended.
+const PAUSE: Duration = Duration::from_millis(3);
 const SUSPEND_AFTER: Duration = Duration::from_millis(1);
 
 /// The output of a random graph: the values of its tasks.
@@ -71,8 +72,15 @@ pub fn graphs() -> impl Strategy<Value = RandomGraph> {
         len,
         max_items,
     });
-    (proptest::collection::vec(task, 1..16), 1..6usize, proptest::bool::weighted(0.2))
-        .prop_map(|(tasks, max_concurrency, suspends)| RandomGraph { tasks, max_concurrency, suspends })
+    let cancelled_after = proptest::option::weighted(0.3, 1..12usize);
+    let graph =
+        (proptest::collection::vec(task, 1..16), 1..6usize, proptest::bool::weighted(0.2), cancelled_after);
+    graph.prop_map(|(tasks, max_concurrency, has_pauses, cancelled_after)| RandomGraph {
+        tasks,
+        max_concurrency,
+        has_pauses,
+        cancelled_after,
+    })
 }
 
 /// The state that the bodies of a graph share.
@@ -95,18 +103,35 @@ struct BodyLimit {
     bodies: usize,
 }
 
+/// A body that runs, until this value is dropped.
+struct RunningBody<'s> {
+    state: &'s BodyState,
+    mapped: Option<usize>,
+}
+
+impl<'s> RunningBody<'s> {
+    fn begin(state: &'s BodyState, limit: BodyLimit) -> Self {
+        let mut running = state.running.lock().unwrap_or_else(PoisonError::into_inner);
+        let count = running.entry(limit.mapped).or_default();
+        *count += 1;
+        state.excess.fetch_max(count.saturating_sub(limit.bodies), SeqCst);
+        Self { state, mapped: limit.mapped }
+    }
+}
+
+impl Drop for RunningBody<'_> {
+    fn drop(&mut self) {
+        let mut running = self.state.running.lock().unwrap_or_else(PoisonError::into_inner);
+        *running.entry(self.mapped).or_default() -= 1;
+    }
+}
+
 impl BodyState {
     /// Waits at the gate. Fails if this attempt fails.
     async fn attempt(&self, name: &str, attempts: Attempts, limit: BodyLimit) -> Result<(), Failure> {
-        let count = |change: isize| {
-            let mut running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
-            let count = running.entry(limit.mapped).or_default();
-            *count = count.saturating_add_signed(change);
-            self.excess.fetch_max(count.saturating_sub(limit.bodies), SeqCst);
-        };
-        count(1);
+        let running = RunningBody::begin(self, limit);
         let number = self.gate.wait_for_release(name).await;
-        count(-1);
+        drop(running);
         if attempts.fails(number, self.resumes.load(SeqCst)) { Err(Failure::new("no")) } else { Ok(()) }
     }
 }
@@ -123,7 +148,7 @@ impl RandomGraph {
                 dependencies.iter().map(|&dependency| tasks[dependency].optional()).collect();
             let rule =
                 if dependencies.is_empty() { Rule::all_success() } else { task.rule.to_rule(&dependencies) };
-            let backoff = if self.suspends { SUSPENDED_BACKOFF } else { Duration::ZERO };
+            let backoff = if self.has_pauses { PAUSE } else { Duration::ZERO };
             let policy =
                 RetryPolicy { retries: RETRIES, backoff, max_backoff: backoff, ..RetryPolicy::default() };
             let builder = graph.task(name_of(n, None)).retry(policy);
@@ -194,10 +219,10 @@ fn unit_of(shape: &GraphShape, path: &Path) -> (Unit, usize) {
     ((task.expect("a task of the graph"), item), repetition)
 }
 
-/// Returns the recorded repetitions of all units. After a resume, failures that come last are withdrawn.
-fn repetitions(shape: &GraphShape, record: &Record, is_resumed: bool) -> Repetitions {
+/// Returns the recorded repetitions of all units: without the failures that come last if a resume withdraws them.
+fn repetitions(shape: &GraphShape, record: &Record, is_withdrawn: bool) -> Repetitions {
     let mut checkpoints = record.checkpoints.as_slice();
-    while is_resumed
+    while is_withdrawn
         && let [rest @ .., last] = checkpoints
         && last.kind == CheckpointKind::Failed
     {
@@ -235,7 +260,7 @@ impl<'g> GraphEngine<'g> {
         let state = BodyState { resumes: Arc::new(resumes.into()), ..BodyState::default() };
         let (workflow, shape) = graph.build(&state);
         let with = |builder: stepfast_core::EngineBuilder| {
-            let builder = if graph.suspends { builder.suspend_after(SUSPEND_AFTER) } else { builder };
+            let builder = if graph.has_pauses { builder.suspend_after(SUSPEND_AFTER) } else { builder };
             builder.register(&workflow)
         };
         let stage = GatedEngine::open(store.clone(), state.gate.clone(), seed, with).await;
@@ -243,38 +268,50 @@ impl<'g> GraphEngine<'g> {
     }
 
     /// Waits for the end of `x`, and compares it and the number of bodies with the reference. Resumes `x` as long as it
-    /// fails. `before` is the record at the beginning of the run, `kept` what the evaluation keeps of it, and `kept_at`
-    /// receives that of the further runs.
-    async fn run_to_end(
-        &self,
-        key: Key,
-        mut before: Option<Record>,
-        mut kept: Repetitions,
-    ) -> Vec<Repetitions> {
-        let mut kept_by_run = vec![kept.clone()];
+    /// fails or is cancelled. `before` is the record at the beginning, and `kept` what the evaluation keeps of it.
+    /// Returns what it keeps at the beginning of each run.
+    async fn run_to_end(&self, key: Key, mut before: Option<Record>, kept: Repetitions) -> Vec<Repetitions> {
+        let mut kept_by_run = vec![kept];
         loop {
             let resumes = self.state.resumes.load(SeqCst);
             let outcome = self.stage.engine.get::<Output>("x").await.unwrap().result().await;
             let record = load(&self.store, key).await;
-            let evaluation = self.graph.evaluate(&kept, resumes);
+            let evaluation = self.graph.evaluate(&kept_by_run[kept_by_run.len() - 1], resumes);
+            let recorded = repetitions(&self.shape, &record, false);
             let failure = self.graph.failure(&evaluation.ends);
-            match (&outcome, &failure) {
-                (Ok(output), None) => assert_eq!(*output, values_of(&evaluation.ends)),
-                (Err(Error::Failed(error)), Some(expected)) => assert_eq!(error.message, *expected),
-                _ => panic!("{outcome:?}, not {failure:?}"),
+            let is_cancelled = matches!(outcome, Err(Error::Cancelled(_)));
+            if is_cancelled {
+                let is_expected = |(unit, repetitions): (&Unit, &Vec<bool>)| {
+                    evaluation.repetitions[unit].starts_with(repetitions)
+                };
+                assert!(recorded.iter().all(is_expected), "{recorded:?}, not {:?}", evaluation.repetitions);
+            } else {
+                match (&outcome, &failure) {
+                    (Ok(output), None) => assert_eq!(*output, values_of(&evaluation.ends)),
+                    (Err(Error::Failed(error)), Some(expected)) => assert_eq!(error.message, *expected),
+                    _ => panic!("{outcome:?}, not {failure:?}"),
+                }
+                assert_eq!(recorded, evaluation.repetitions);
+                self.assert_bodies(&evaluation, before.as_ref());
+                if failure.is_none() || resumes >= MAX_RESUMES {
+                    return kept_by_run;
+                }
             }
-            assert_eq!(repetitions(&self.shape, &record, false), evaluation.repetitions);
-            self.assert_bodies(&evaluation, before.as_ref());
-            if failure.is_none() || resumes == MAX_RESUMES {
-                return kept_by_run;
-            }
-            kept = repetitions(&self.shape, &record, true);
-            kept_by_run.push(kept.clone());
-            before = None;
+            kept_by_run.push(repetitions(&self.shape, &record, !is_cancelled));
+            before = is_cancelled.then_some(record);
             self.stage.gate.begun().clear();
             self.state.resumes.store(resumes + 1, SeqCst);
             assert_eq!(self.stage.engine.resume("x").await.unwrap(), RequestResult::Done);
         }
+    }
+
+    /// Cancels `x` as soon as this number of bodies has begun in a run.
+    async fn cancel_after(&self, bodies: usize) {
+        while self.stage.gate.begun().values().sum::<usize>() < bodies {
+            tokio::task::yield_now().await;
+        }
+        self.stage.engine.cancel("x").await.unwrap();
+        std::future::pending::<()>().await;
     }
 
     /// Asserts that the bodies have begun that must, and as often as the attempts say that were not recorded `before`.
@@ -314,12 +351,15 @@ pub async fn check(graph: &RandomGraph, seed: u64, cuts: usize) {
     let store = FaultStore::with_flush_writes(Arc::new(MemoryStore::new()), 1);
     let first = GraphEngine::open(store.clone(), graph, seed, 0).await;
     let key = first.stage.engine.start(&first.workflow, ()).workflow_id("x").await.unwrap().key();
-    let kept_by_run = first.run_to_end(key, None, Repetitions::new()).await;
+    let kept_by_run = tokio::select! {
+        kept_by_run = first.run_to_end(key, None, Repetitions::new()) => kept_by_run,
+        () = first.cancel_after(graph.cancelled_after.unwrap_or(usize::MAX)) => Vec::new(),
+    };
     first.stage.close().await;
     for writes in cut(&store, key, cuts, &mut random) {
-        let resumes = writes.iter().filter(|write| is_resume(write)).count();
+        let resumes = writes.iter().filter(|(write, _)| is_resume(write)).count();
         let store: Arc<dyn Store> = Arc::new(MemoryStore::new());
-        replay_writes(&store, &writes, &["graph"]).await;
+        replay_writes(&store, writes, &["graph"]).await;
         let before = load(&store, key).await;
         let next = GraphEngine::open(store.clone(), graph, random.u64(..), resumes as u32).await;
         next.run_to_end(key, Some(before.clone()), kept_by_run[resumes].clone()).await;

@@ -10,11 +10,11 @@ use std::time::Duration;
 use futures_util::future::BoxFuture;
 use proptest::prelude::*;
 use serde::{Deserialize, Serialize};
-use stepfast_core::store::{CheckpointKind, Record, Write};
+use stepfast_core::store::{CheckpointKind, Record};
 use stepfast_core::{Context, Failure, Key, MemoryStore, Store, Workflow};
 use tokio::sync::mpsc;
 
-use super::gated_engine::{BodyGate, GatedEngine, cut, load, replay_writes};
+use super::gated_engine::{BodyGate, CommittedWrite, GatedEngine, cut, load, replay_writes};
 use crate::engine::support::fresh_number;
 use crate::faults::fault_store::FaultStore;
 
@@ -287,12 +287,18 @@ pub async fn check(program: &Program, seed: u64, cuts: usize) {
         "the workflow received the recorded outcomes"
     );
     for writes in cut(&store, key, cuts, &mut random) {
-        continue_from(&writes, key, random.u64(..), &record, &seen).await;
+        continue_from(writes, key, random.u64(..), &record, &seen).await;
     }
 }
 
 /// Continues from `writes`, as after a crash.
-async fn continue_from(writes: &[Write], key: Key, seed: u64, first: &Record, first_seen: &ObservedOutcomes) {
+async fn continue_from(
+    writes: Vec<CommittedWrite>,
+    key: Key,
+    seed: u64,
+    first: &Record,
+    first_seen: &ObservedOutcomes,
+) {
     let store: Arc<dyn Store> = Arc::new(MemoryStore::new());
     replay_writes(&store, writes, &["program", "child"]).await;
     let before = load(&store, key).await;
