@@ -2,6 +2,7 @@
 //! its JSON, so its format is a contract.
 
 pub mod peers;
+pub mod plot;
 pub mod readme;
 pub mod table;
 

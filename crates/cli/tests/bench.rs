@@ -203,3 +203,26 @@ fn queue_sweep_has_row_for_each_combination() {
         }
     }
 }
+
+#[test]
+fn graphs_print_a_sweep_and_draw_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let plots = folder.path().join("new").join("plots");
+    let sweep = ["pipeline", "--iterations", "30", "--concurrency", "1,8", "--plot", plots.to_str().unwrap()];
+    let (printed, report) = run_bench(&sweep);
+    assert!(
+        printed.starts_with("Performance test completed!\nConfiguration: 30 iterations, 1 concurrency\n"),
+        "{printed}"
+    );
+    assert_eq!(printed.matches("Success rate: 30/30 (100.0%)").count(), 2, "{printed}");
+    for row in report["rows"].as_array().unwrap() {
+        assert!(row["tasks_per_second"].as_f64() > row["per_second"].as_f64(), "{row}");
+    }
+    for (file, label) in
+        [("pipeline-throughput.svg", "workflows per second"), ("pipeline-time.svg", "seconds")]
+    {
+        let svg = std::fs::read_to_string(plots.join(file)).unwrap();
+        assert!(svg.contains(label) && svg.matches("<circle").count() == 2, "{svg}");
+        assert!(printed.contains(file), "{printed}");
+    }
+}

@@ -1,8 +1,10 @@
 //! `stepfast bench simple`, `stepfast bench parallel` and `stepfast bench pipeline`.
 
+use std::path::PathBuf;
+
 use clap::Args;
 use stepfast_benchmarks::experiments::graphs::{self, GraphParameters, Shape};
-use stepfast_benchmarks::report::table;
+use stepfast_benchmarks::report::{plot, table};
 
 use super::{BenchArgs, PythonArgs, Sdk, forward_stderr, progress_bar};
 use crate::output;
@@ -22,6 +24,9 @@ pub(crate) struct GraphBenchArgs {
     sdk: Sdk,
     #[command(flatten)]
     python: PythonArgs,
+    /// Also write the graphs of the throughput and of the time by callers into this directory, as SVG files.
+    #[arg(long, value_name = "DIR")]
+    plot: Option<PathBuf>,
 }
 
 impl GraphBenchArgs {
@@ -45,7 +50,13 @@ impl GraphBenchArgs {
             rows.push(row);
         }
         let report = self.common.report(shape.as_str(), self.sdk, rows, Vec::new()).await?;
-        self.common.output(&report, &table::sweep_table(&report.rows))
+        self.common.output(&report, &table::sweep_table(&report.rows))?;
+        if let Some(directory) = &self.plot {
+            for file in plot::write_sweep(&report.rows, shape.as_str(), directory)? {
+                output::print(&format!("wrote {}", file.display()));
+            }
+        }
+        Ok(())
     }
 }
 
