@@ -7,7 +7,7 @@ from inspect import isawaitable
 from typing import Any, Final, cast
 
 from stepfast._graph.task import Task
-from stepfast._graph.task_call import TaskCall
+from stepfast._graph.task_call import ItemRepeated, TaskCall
 from stepfast._runtime.branch import current_branch
 from stepfast._validation.text import short_repr
 from stepfast._workflow.gather import is_on_loop, map
@@ -42,36 +42,57 @@ def call_for_items(call: TaskCall, kwargs: dict[str, Any]) -> Any:
             f"task {task.name!r} is mapped over {name!r}, which has returned {short_repr(items)}, and must "
             "return a list"
         )
-    numbered = list(enumerate(cast("list[Any]", items)))
+    items = cast("list[Any]", items)
     if is_on_loop():
-        return _call_async(call, name, numbered, kwargs)
+        return _call_async(call, name, items, kwargs)
 
-    def call_item(numbered_item: tuple[int, Any]) -> _Outcome:
-        index, item = numbered_item
+    def call_item(numbered_item: tuple[int, int]) -> _Outcome:
+        index, repetition = numbered_item
         try:
-            return call.run(current_branch(), {**kwargs, name: item}, index), None
+            return call.run(current_branch(), {**kwargs, name: items[index]}, index, repetition), None
         except Exception as error:
             return None, error
 
-    return _values(task, map(call_item, numbered, concurrency=task.max_items))
+    outcomes: list[_Outcome] = [(None, None)] * len(items)
+    remaining = [(index, 0) for index in range(len(items))]
+    while remaining:
+        _note(outcomes, remaining, map(call_item, remaining, concurrency=task.max_items))
+        remaining = _repeated(outcomes, remaining)
+    return _values(task, outcomes)
 
 
 def _call_async(
-    call: TaskCall, name: str, numbered: list[tuple[int, Any]], kwargs: dict[str, Any]
+    call: TaskCall, name: str, items: list[Any], kwargs: dict[str, Any]
 ) -> Coroutine[object, None, list[Any]]:
-    async def call_item(numbered_item: tuple[int, Any]) -> _Outcome:
-        index, item = numbered_item
+    async def call_item(numbered_item: tuple[int, int]) -> _Outcome:
+        index, repetition = numbered_item
         try:
-            value = call.run(current_branch(), {**kwargs, name: item}, index)
+            value = call.run(current_branch(), {**kwargs, name: items[index]}, index, repetition)
             return await value if isawaitable(value) else value, None
         except Exception as error:
             return None, error
 
     async def call_all() -> list[Any]:
-        outcomes = await map(call_item, numbered, concurrency=call.task.max_items or DEFAULT_ITEMS)
+        outcomes: list[_Outcome] = [(None, None)] * len(items)
+        remaining = [(index, 0) for index in range(len(items))]
+        while remaining:
+            ended = await map(call_item, remaining, concurrency=call.task.max_items or DEFAULT_ITEMS)
+            _note(outcomes, remaining, ended)
+            remaining = _repeated(outcomes, remaining)
         return _values(call.task, outcomes)
 
     return call_all()
+
+
+def _note(outcomes: list[_Outcome], numbered: list[tuple[int, int]], ended: list[_Outcome]) -> None:
+    for (index, _), outcome in zip(numbered, ended, strict=True):
+        outcomes[index] = outcome
+
+
+def _repeated(outcomes: list[_Outcome], numbered: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Returns the items that run again, each with its next repetition. They run after the others, and hold
+    back no recorded item."""
+    return [(n, repetition + 1) for n, repetition in numbered if isinstance(outcomes[n][1], ItemRepeated)]
 
 
 def _values(task: Task[..., Any], outcomes: list[_Outcome]) -> list[Any]:

@@ -13,6 +13,10 @@ from stepfast._workflow.child import call_child_at
 from stepfast._workflow.step import run_in_this_thread
 
 
+class ItemRepeated(Exception):
+    """The recorded outcome of an item is a failure from before a resume: the item runs again."""
+
+
 class TaskCall:
     """The call of a task in one execution.
 
@@ -26,24 +30,36 @@ class TaskCall:
         self.task: Task[..., Any] = task
         self._shape, self._number = shape, number
 
-    def run(self, branch: _native.Branch | None, kwargs: dict[str, Any], item: int | None = None) -> Any:
+    def run(
+        self,
+        branch: _native.Branch | None,
+        kwargs: dict[str, Any],
+        item: int | None = None,
+        repetition: int = 0,
+    ) -> Any:
         """Runs the task as a step or a child of `branch`; outside of executions calls its function.
 
         Args:
             branch: The branch of the execution; None outside of executions.
             kwargs: The arguments by name.
             item: The index of the item, if the task is mapped.
+            repetition: The number of times that the item was repeated after resumes.
 
         Returns:
             The value; in async code an awaitable of it.
+
+        Raises:
+            ItemRepeated: The item has failed, and its next repetition decides.
         """
         if branch is None:
             return self.task.function(**kwargs)
         settings = self.task.settings if item is None else self.task.settings.for_item(item)
+        for _ in range(repetition):
+            settings = settings.for_repetition()
         if branch.is_replaying or self.task.has_callbacks:
             # the recorded outcome may be a failure from before a resume
             run_to_end = self._run_to_end_async if branch.is_on_loop else self._run_to_end
-            return run_to_end(settings, branch, kwargs)
+            return run_to_end(settings, branch, kwargs, item is not None)
         return self._run_once(settings, branch, kwargs)
 
     def _run_once(
@@ -56,7 +72,7 @@ class TaskCall:
         return run_in_this_thread(branch.step(settings, (), kwargs), branch, self.task, (), kwargs)
 
     def _run_to_end(
-        self, settings: _native.StepSettings, branch: _native.Branch, kwargs: dict[str, Any]
+        self, settings: _native.StepSettings, branch: _native.Branch, kwargs: dict[str, Any], is_item: bool
     ) -> Any:
         """Runs the task with its callbacks, and again if it had failed before a resume."""
         while True:
@@ -67,13 +83,15 @@ class TaskCall:
                 self._notify(branch, settings, self.task.on_failure, error, is_repeated)
                 if not is_repeated:
                     raise
+                if is_item:
+                    raise ItemRepeated from error
             else:
                 self._notify(branch, settings, self.task.on_success, value_of(self.task, value))
                 return value
             settings = settings.for_repetition()
 
     async def _run_to_end_async(
-        self, settings: _native.StepSettings, branch: _native.Branch, kwargs: dict[str, Any]
+        self, settings: _native.StepSettings, branch: _native.Branch, kwargs: dict[str, Any], is_item: bool
     ) -> Any:
         """Does the same as `_run_to_end` in async code."""
         while True:
@@ -84,6 +102,8 @@ class TaskCall:
                 await self._notify_async(branch, settings, self.task.on_failure, error, is_repeated)
                 if not is_repeated:
                     raise
+                if is_item:
+                    raise ItemRepeated from error
             else:
                 await self._notify_async(branch, settings, self.task.on_success, value_of(self.task, value))
                 return value
@@ -132,4 +152,4 @@ def _settings_after(
     return None if is_repeated and not branch.has_recorded_task(settings) else settings
 
 
-__all__ = ["TaskCall"]
+__all__ = ["ItemRepeated", "TaskCall"]

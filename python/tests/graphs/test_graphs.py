@@ -280,6 +280,52 @@ def test_resume_repeats_a_failure_before_the_ends_of_other_tasks(url: str, is_as
     }
 
 
+@pytest.mark.parametrize("is_async", [False, True], ids=["sync", "async"])
+def test_repeated_items_hold_back_no_recorded_item(url: str, is_async: bool) -> None:
+    graph, calls = Graph(f"resumed items {is_async}"), list[int]()
+
+    @graph.task
+    def numbers() -> list[int]:
+        return list(range(6))
+
+    def call(number: int) -> int:
+        calls.append(number)
+        # all items but the last fail in the first run
+        if len(calls) < 6:
+            raise ValueError("not yet")
+        return number
+
+    if is_async:
+
+        @graph.task(name="same", map_over=numbers, max_items=1)
+        async def _(numbers: int) -> int:
+            return call(numbers)
+    else:
+
+        @graph.task(name="same", map_over=numbers, max_items=1)
+        def _(numbers: int) -> int:
+            return call(numbers)
+
+    async def run() -> None:
+        async with AsyncEngine(url) as engine:
+            handle = await engine.start(graph.options(workflow_id="x"))
+            with pytest.raises(ValueError, match="not yet"):
+                await handle.result()
+            await engine.resume("x")
+            assert await (await engine.get("x", graph)).result() == list(range(6))
+
+    if is_async:
+        asyncio.run(run())
+    else:
+        with Engine(url) as engine:
+            handle = engine.start(graph.options(workflow_id="x"))
+            with pytest.raises(ValueError, match="not yet"):
+                handle.result()
+            engine.resume("x")
+            assert engine.get("x", graph).result() == list(range(6))
+    assert calls == [*range(6), *range(5)]
+
+
 def test_resume_keeps_a_failure_that_was_compensated(url: str) -> None:
     graph, calls = Graph("resumed after compensation"), list[str]()
 
