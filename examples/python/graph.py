@@ -37,4 +37,6 @@ if __name__ == "__main__":
     print(" -> ".join(order.critical_path))
     with Engine("sqlite://graph.db") as engine:
         for in_stock in (True, False):
-            print(engine.run(order, items=["tea", "cup"], in_stock=in_stock))
+            handle = engine.start(order, items=["tea", "cup"], in_stock=in_stock)
+            print(handle.result())
+            print(order.to_tree(engine.show(handle.workflow_id)))

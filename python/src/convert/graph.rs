@@ -1,6 +1,7 @@
 //! [`GraphShape`], [`GraphProgress`] and [`Rule`]: the structure of graphs, and which tasks may begin.
 
 use std::cell::RefCell;
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use pyo3::exceptions::PyIndexError;
@@ -189,6 +190,12 @@ impl GraphShape {
     /// The graph as an SVG picture.
     fn to_svg(&self) -> String {
         self.0.to_svg()
+    }
+
+    /// The graph as a tree of text, with a note for each task by name.
+    #[allow(clippy::needless_pass_by_value)] // converted from Python
+    fn to_tree(&self, notes: HashMap<String, String>) -> String {
+        self.0.to_tree(|task| notes.get(task).cloned().unwrap_or_default())
     }
 
     /// Gives the step of a task its place in the record.

@@ -110,6 +110,12 @@ impl StepSettings {
         self.at(py, task.task_place().map(|place| place.callback(has_succeeded)))
     }
 
+    /// The position of the task in the record; None for other steps.
+    #[getter]
+    fn path(&self) -> Option<String> {
+        self.task_place().map(|place| place.path().to_string())
+    }
+
     /// The name of the step.
     #[getter(name)]
     fn text(&self) -> String {

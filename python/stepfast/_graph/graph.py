@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, Final, ParamSpec, TypeVar, cast, overload
+from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar, cast, overload
 
 from stepfast import _native
 from stepfast._graph.async_runner import run_in_tasks
@@ -12,6 +12,7 @@ from stepfast._graph.context_merge import MergePolicy, check_policy
 from stepfast._graph.graph_run import CONTEXT_INPUT, GraphRun
 from stepfast._graph.included_task import IncludedTask
 from stepfast._graph.task import Task, dependencies_of, needs_loop
+from stepfast._graph.task_notes import task_notes
 from stepfast._graph.thread_runner import run_in_threads
 from stepfast._runtime.caller_warnings import caller_module
 from stepfast._runtime.code_exceptions import execution_entry
@@ -25,6 +26,9 @@ from stepfast._workflow.startable import Startable
 from stepfast._workflow.workflow import Workflow, parts_of_child
 from stepfast.errors import InvalidArgument
 from stepfast.rules import Rule, all_success
+
+if TYPE_CHECKING:
+    from stepfast._engine.records import Record
 
 P = ParamSpec("P")
 R = TypeVar("R", covariant=True)
@@ -494,6 +498,16 @@ class Graph(Workflow[..., Any]):
         if found is None:
             raise InvalidArgument(f"graph {self.name!r} has no task {task!r}")
         return found
+
+    def to_tree(self, record: Record | None = None) -> str:
+        """Returns the graph as a tree of text: a line for each task, below the last of its dependencies.
+
+        Args:
+            record: The record of an execution, as `engine.show` returns it: then each line has the state and
+                the duration of the task. By default the lines have the names only.
+        """
+        shape = self._validated_shape()
+        return shape.to_tree({} if record is None else task_notes(list(self._tasks.values()), record))
 
     def to_mermaid(self) -> str:
         """Returns the graph in the language of Mermaid, which many forges draw."""

@@ -600,3 +600,47 @@ def test_unknown_and_missing_inputs_are_rejected() -> None:
         for inputs in ({}, {"source": "a", "target": "b"}):
             with pytest.raises((InvalidArgument, TypeError), match="source|target"):
                 engine.run(etl, **inputs)
+
+
+def test_tree_shows_states_of_tasks_and_items(url: str) -> None:
+    graph = Graph("tree")
+    may_fail: list[str] = []
+
+    @graph.task
+    def items() -> list[int]:
+        return [0, 1, 2]
+
+    @graph.task(map_over=items, on_success=lambda value: None)
+    def each(items: int) -> int:
+        return items
+
+    @graph.task(after=each)
+    def fails() -> None:
+        may_fail.append("")
+        if len(may_fail) == 1:
+            raise ValueError("once")
+
+    @graph.task(after=fails)
+    def last() -> None: ...
+
+    assert graph.to_tree() == ("tree\n└─ items\n   └─ each\n      └─ fails\n         └─ last\n")
+    with Engine(url) as engine:
+        handle = engine.start(graph)
+        with pytest.raises(ValueError, match="once"):
+            handle.result()
+        states = [
+            line.split("  ") for line in graph.to_tree(engine.show(handle.workflow_id)).splitlines()[1:]
+        ]
+        found = [
+            [part.strip("└─ ") for part in line if part.strip("└─ ") and " ms" not in part] for line in states
+        ]
+        assert found == [
+            ["items", "succeeded"],
+            ["each", "succeeded", "3 items"],
+            ["fails", "failed", "ValueError('once')"],
+            ["last", "skipped"],
+        ]
+        handle.resume()
+        engine.get(handle.workflow_id).result()
+        tree = graph.to_tree(engine.show(handle.workflow_id))
+        assert tree.count("succeeded") == 4 and "failed" not in tree

@@ -1,4 +1,6 @@
-//! Pictures of graphs: Mermaid, DOT of Graphviz, and SVG.
+//! Pictures of graphs: Mermaid, DOT of Graphviz, SVG, and trees of text.
+
+mod tree;
 
 use std::fmt::Write;
 
