@@ -23,7 +23,7 @@ WIDTH: Final = 100
 GROUPS: Final = {
     "Steps and workflows": (
         "python",
-        "step workflow sleep sleep_until Duration RetryOn Step BoundStep Workflow BoundWorkflow "
+        "step workflow sleep sleep_until wait_until Duration RetryOn Step BoundStep Workflow BoundWorkflow "
         "ConfiguredWorkflow RemoteWorkflow Startable StartOptions OnDuplicate OnFull Instance",
     ),
     "Concurrency, time limits, children": (

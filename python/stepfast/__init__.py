@@ -34,6 +34,7 @@ from stepfast._workflow.sleep import sleep, sleep_until
 from stepfast._workflow.startable import Startable
 from stepfast._workflow.step import BoundStep, Step
 from stepfast._workflow.timeout import timeout, wait_for
+from stepfast._workflow.wait_until import wait_until
 from stepfast._workflow.workflow import BoundWorkflow, ConfiguredWorkflow, Workflow, workflow
 from stepfast.errors import (
     Conflict,
@@ -135,6 +136,7 @@ __all__ = [
     "step",
     "timeout",
     "wait_for",
+    "wait_until",
     "workflow",
 ]
 
