@@ -69,7 +69,7 @@ pub(crate) struct CallerRun {
     pub(crate) branch: Py<Branch>,
     /// The caller's task.
     pub(crate) caller_task: Py<PyAny>,
-    /// The context of the code, which was created empty and is not the caller's.
+    /// The `contextvars.Context` in which the code runs: a new, empty one instead of the caller's.
     pub(crate) context: Py<PyAny>,
 }
 

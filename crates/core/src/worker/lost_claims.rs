@@ -46,7 +46,7 @@ impl LostClaims {
         self.is_searching
     }
 
-    /// Whether the last list had executions that a second list, at once, has to confirm.
+    /// Whether the store has to list again at once: an execution counts as lost if two lists in a row contain it.
     pub(crate) fn has_suspects(&self) -> bool {
         !self.suspects.is_empty()
     }
