@@ -94,7 +94,7 @@ def test_resume_runs_a_failed_child_again(url: str) -> None:
     attempts: list[int] = []
     graph = Graph("child_fails_once")
 
-    @workflow(name="fails_once")
+    @workflow(name="included_fails_once")
     def fails_once(number: int) -> int:
         attempts.append(number)
         if len(attempts) == 1:

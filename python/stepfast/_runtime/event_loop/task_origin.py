@@ -90,8 +90,8 @@ class DroppedTasks:
             self._unwinding.add(task)
 
     def task_ended(self, branch: Branch, task: asyncio.Future[Any]) -> None:
-        """Notes the end of a task. If the workflow has returned before its task ended, also notes the
-        task's name for the warning."""
+        """Notes the end of a task. If the workflow had returned while this task was still running, also notes
+        the task's name for `warn_of_dropped`."""
         was_cancelled = task not in self._unwinding and cast("Any", task).cancelling()
         self._unwinding.discard(task)
         if branch.stop_code != _STOPPED_BY_RETURN or branch.run_id in self._raised_runs or was_cancelled:
