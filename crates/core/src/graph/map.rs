@@ -7,32 +7,29 @@ use futures_util::FutureExt;
 use futures_util::stream::{FuturesUnordered, StreamExt};
 
 use crate::failure::Failure;
-use crate::graph::callback::Callbacks;
-use crate::graph::code::MapItems;
+use crate::graph::code::{GraphCode, MapItems};
 use crate::graph::place::TaskPlace;
 use crate::graph::task::{TaskEnd, run_task};
-use crate::name::Name;
 use crate::payload::Payload;
 use crate::runtime::run::Run;
 use crate::workflow::branch::BranchGroup;
-use crate::workflow::retry::StepOptions;
 
 /// Runs a task for all items, and returns the list of their values in the order of the items. The items begin in their
 /// order, at most `max_items` at a time. Items that are repeated after a resume begin after the others, so that they
 /// hold back no recorded item. If some of the items fail, the others run to their end, and the failure is that of the
 /// first failed item.
-pub(super) async fn run_items<D: Iterator<Item = TaskPlace>>(
+pub(super) async fn run_items(
     run: &Arc<Run>,
-    place: TaskPlace,
-    name: &Name,
-    options: Option<Box<StepOptions>>,
+    code: &GraphCode,
+    task: usize,
     items: MapItems,
     max_items: usize,
-    callbacks: &Callbacks,
-    dependents: impl Fn() -> D + Send + Sync,
 ) -> Result<Payload, Failure> {
     let group = BranchGroup::new(run);
-    let (options, body, dependents) = (&options, &items.body, &dependents);
+    let (place, name) = (code.shape.place(task), &code.shape.tasks()[task].name);
+    let (options, callbacks) = (&code.tasks[task].options, &code.tasks[task].callbacks);
+    let dependents = &|| code.shape.dependent_places(task);
+    let body = &items.body;
     let mut values: Vec<Payload> = Vec::with_capacity(items.len);
     let mut repeated: VecDeque<(usize, TaskPlace)> = VecDeque::new();
     let mut failed: Option<(usize, Failure)> = None;

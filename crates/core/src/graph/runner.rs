@@ -75,7 +75,9 @@ pub(super) async fn run_graph(
         let mut skipped = Vec::new();
         let value_holds = |condition: &ValueCondition| values.satisfy(&code.shape, condition);
         progress.end(&code.shape, task, has_succeeded, value_holds, |task| skipped.push(task));
-        skipped.into_iter().for_each(|task| values.skip_arguments(&code, task));
+        for task in skipped {
+            values.skip_arguments(&code, task);
+        }
     }
     drop(group);
     let unhandled = failures
@@ -95,19 +97,13 @@ fn begin_task(
     place: TaskPlace,
     arguments: TaskArguments,
 ) -> RunningTask {
-    let name = &code.shape.tasks()[task].name;
-    let options = code.tasks[task].options.clone();
+    let (name, options) = (&code.shape.tasks()[task].name, code.tasks[task].options.clone());
     if let TaskBody::Map(body, max_items) = &code.tasks[task].body {
-        let (run, name, max_items) = (run.clone(), name.clone(), *max_items);
         let items = body(arguments);
-        let code = code.clone();
+        let (run, code, max_items) = (run.clone(), code.clone(), *max_items);
         return Box::pin(async move {
-            let dependents = || code.shape.dependent_places(task);
             let outcome = match items {
-                Ok(items) => {
-                    let callbacks = &code.tasks[task].callbacks;
-                    run_items(&run, place, &name, options, items, max_items, callbacks, dependents).await
-                }
+                Ok(items) => run_items(&run, &code, task, items, max_items).await,
                 Err(failure) => Err(failure),
             };
             (task, TaskEnd::Ended(outcome), Vec::new())
