@@ -1,5 +1,7 @@
 //! Graphs: the order of their tasks, rules, failures, limits, and restarts with changed graphs.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::time::Duration;
 
 use stepfast_core::graph::{Graph, Rule};
@@ -82,21 +84,35 @@ async fn independent_tasks_run_concurrently(fixture: &dyn StoreFixture) {
     shut_down(engine).await;
 }
 
+/// The number of bodies that run at a time.
+#[derive(Clone, Default)]
+struct Peak {
+    begun: Count,
+    running: Arc<AtomicUsize>,
+    most: Arc<AtomicUsize>,
+}
+
+impl Peak {
+    /// Counts a body that runs now. The body ends when at least `beside` bodies have begun.
+    async fn count(&self, beside: usize) {
+        self.most.fetch_max(self.running.fetch_add(1, SeqCst) + 1, SeqCst);
+        self.begun.increment();
+        self.begun.wait_for(beside).await;
+        self.running.fetch_sub(1, SeqCst);
+    }
+}
+
 async fn concurrency_limit_is_kept(fixture: &dyn StoreFixture) {
-    let (running, most) = (Count::new(), Count::new());
+    let peak = Peak::default();
     let mut graph = Graph::<()>::new("g");
     graph.max_concurrency(3);
     let tasks: Vec<_> = (0..20)
         .map(|n| {
-            let (running, most) = (running.clone(), most.clone());
+            let peak = peak.clone();
             graph.task(format!("t{n}")).run((), move |()| {
-                let (running, most) = (running.clone(), most.clone());
+                let peak = peak.clone();
                 async move {
-                    if running.increment() > most.get() {
-                        most.increment();
-                    }
-                    tokio::task::yield_now().await;
-                    running.decrement();
+                    peak.count(3).await;
                     BodyResult::Ok(n)
                 }
             })
@@ -105,7 +121,7 @@ async fn concurrency_limit_is_kept(fixture: &dyn StoreFixture) {
     let graph = graph.build(tasks).unwrap();
     let (engine, _) = open_engine(fixture, |b| b.register(&graph)).await;
     assert_eq!(engine.run(&graph, ()).await.unwrap(), (0..20).collect::<Vec<i64>>());
-    assert_eq!(most.get(), 3);
+    assert_eq!(peak.most.load(SeqCst), 3);
     shut_down(engine).await;
 }
 
@@ -332,22 +348,18 @@ async fn mapped_task_joins_values_in_order(fixture: &dyn StoreFixture) {
 }
 
 async fn mapped_items_are_limited(fixture: &dyn StoreFixture) {
-    let (running, most) = (Count::new(), Count::new());
-    let counts = (running.clone(), most.clone());
+    let peak = Peak::default();
+    let counted = peak.clone();
     let graph = squares(7, move |x| {
-        let (running, most) = counts.clone();
+        let peak = counted.clone();
         Box::pin(async move {
-            if running.increment() > most.get() {
-                most.increment();
-            }
-            tokio::task::yield_now().await;
-            running.decrement();
+            peak.count(7).await;
             Ok(x)
         })
     });
     let (engine, _) = open_engine(fixture, |b| b.register(&graph)).await;
     engine.run(&graph, 100).await.unwrap();
-    assert_eq!(most.get(), 7);
+    assert_eq!(peak.most.load(SeqCst), 7);
     shut_down(engine).await;
 }
 
