@@ -89,6 +89,6 @@ bench: setup ## Measure this machine (BENCH_STORES="sqlite ..."), and put the fi
 	cargo run $(CARGO_FLAGS) --quiet -p stepfast-benchmarks --bin readme-table
 
 .PHONY: bench-peers
-bench-peers: setup ## Measure DBOS beside Stepfast on one Postgres server, in turns (PEER_ROUNDS)
+bench-peers: setup ## Measure other engines beside Stepfast on one Postgres server and SQLite, in turns (PEER_ROUNDS)
 	tests/with-postgres benchmarks/peers/measure $(TODAY) $(PEER_ROUNDS)
 	cargo run $(CARGO_FLAGS) --quiet -p stepfast-benchmarks --bin readme-table

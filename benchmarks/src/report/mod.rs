@@ -1,6 +1,7 @@
 //! Reports: [`Report`] has the figures of an experiment, which become tables and go into the READMEs. Other programs read
 //! its JSON, so its format is a contract.
 
+mod peer_graphs;
 pub mod peers;
 pub mod plot;
 pub mod readme;

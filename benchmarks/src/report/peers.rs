@@ -1,4 +1,4 @@
-//! Compares other engines with Stepfast on the same server: the table of `peers/README.md`, generated from `peers/results/`.
+//! Compares other engines with Stepfast on the same machine: the tables of `peers/README.md`, generated from `peers/results/`.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -7,6 +7,7 @@ use std::path::Path;
 use serde::Deserialize;
 
 use crate::measure::median;
+use crate::report::peer_graphs::graph_table;
 use crate::report::readme::{group_digits, read_reports, replace_between};
 use crate::report::{Report, Row};
 
@@ -23,67 +24,87 @@ pub const RESULTS: &str = "peers/results";
 /// A line of a peer's results; see `peers/dbos/bench.py`.
 #[derive(Clone, Debug, Default, Deserialize)]
 pub struct PeerResult {
-    peer: String,
-    experiment: String,
-    version: Option<String>,
-    mode: Option<String>,
-    size: Option<usize>,
-    concurrency: Option<usize>,
-    callers: Option<String>,
-    per_second: Option<f64>,
-    p50_ms: Option<f64>,
-    bytes_each: Option<f64>,
-    flushes_each: Option<f64>,
-    killed_with: Option<usize>,
-    steps_begun_meanwhile: Option<usize>,
-    after_seconds: Option<f64>,
+    pub(super) peer: String,
+    pub(super) experiment: String,
+    pub(super) version: Option<String>,
+    pub(super) mode: Option<String>,
+    pub(super) store: Option<String>,
+    pub(super) size: Option<usize>,
+    pub(super) concurrency: Option<usize>,
+    pub(super) callers: Option<String>,
+    pub(super) per_second: Option<f64>,
+    pub(super) p50_ms: Option<f64>,
+    pub(super) bytes_each: Option<f64>,
+    pub(super) flushes_each: Option<f64>,
+    pub(super) killed_with: Option<usize>,
+    pub(super) steps_begun_meanwhile: Option<usize>,
+    pub(super) after_seconds: Option<f64>,
+}
+
+/// The newest results. Those of graphs may have another date than all others, because they are measured separately.
+#[derive(Debug, Default)]
+pub struct Results {
+    engines: DateResults,
+    graphs: DateResults,
 }
 
 /// The results of one date: those of the peers, and Stepfast's reports.
 #[derive(Debug, Default)]
-pub struct Results {
-    lines: Vec<PeerResult>,
-    reports: Vec<Report>,
+pub(super) struct DateResults {
+    pub(super) lines: Vec<PeerResult>,
+    pub(super) reports: Vec<Report>,
 }
+
+/// The beginning of the names of files with results of graphs, after their date.
+const GRAPH_PREFIX: &str = "-graphs-";
 
 impl Results {
     /// Reads the newest results in `folder`.
     pub fn newest(folder: &Path) -> std::io::Result<Self> {
-        let mut files = Vec::new();
-        for entry in std::fs::read_dir(folder)? {
-            files.push(entry?.path());
-        }
-        files.sort();
-        let date =
-            |path: &Path| path.file_name().and_then(|name| name.to_str()?.get(..10).map(str::to_owned));
-        let Some(newest) = files.iter().filter_map(|path| date(path)).max() else {
-            return Ok(Self::default());
-        };
-        let mut lines = Vec::new();
-        for path in files.iter().filter(|path| path.extension().is_some_and(|extension| extension == "jsonl"))
-        {
-            if date(path).as_ref() == Some(&newest) {
-                for line in std::fs::read_to_string(path)?.lines() {
-                    lines.push(serde_json::from_str(line).map_err(|error| {
-                        std::io::Error::other(format!("{}: {error}: {line}", path.display()))
-                    })?);
-                }
-            }
-        }
-        let own_figures = read_reports(folder)?.into_iter().filter(|(name, _)| name.starts_with(&newest));
-        Ok(Self { lines, reports: own_figures.map(|(_, report)| report).collect() })
+        let is_graph = |name: &str| name.get(10..).is_some_and(|rest| rest.starts_with(GRAPH_PREFIX));
+        let engines = DateResults::newest(folder, |name| !is_graph(name))?;
+        Ok(Self { engines, graphs: DateResults::newest(folder, is_graph)? })
     }
 }
 
-/// Returns `text` with a new table between its markers, or an error if the markers are missing.
+impl DateResults {
+    /// Reads the newest of the results in `folder` whose file names are in the group.
+    fn newest(folder: &Path, is_in_group: impl Fn(&str) -> bool) -> std::io::Result<Self> {
+        let mut names = Vec::new();
+        for entry in std::fs::read_dir(folder)? {
+            names.push(entry?.file_name().to_string_lossy().into_owned());
+        }
+        names.retain(|name| is_in_group(name));
+        names.sort();
+        let Some(newest) = names.iter().filter_map(|name| name.get(..10)).max().map(str::to_owned) else {
+            return Ok(Self::default());
+        };
+        let mut lines = Vec::new();
+        let is_lines = |name: &str| Path::new(name).extension().is_some_and(|it| it == "jsonl");
+        for name in names.iter().filter(|name| name.starts_with(&newest) && is_lines(name)) {
+            for line in std::fs::read_to_string(folder.join(name))?.lines() {
+                lines.push(
+                    serde_json::from_str(line)
+                        .map_err(|error| std::io::Error::other(format!("{name}: {error}: {line}")))?,
+                );
+            }
+        }
+        let reports = read_reports(folder)?.into_iter();
+        let reports = reports.filter(|(name, _)| name.starts_with(&newest) && is_in_group(name));
+        Ok(Self { lines, reports: reports.map(|(_, report)| report).collect() })
+    }
+}
+
+/// Returns `text` with new tables between its markers, or an error if the markers are missing.
 pub fn update_page(text: &str, results: &Results) -> Result<String, String> {
-    replace_between(text, BEGIN_MARKER, END_MARKER, &results_table(results))
+    let tables = engine_tables(&results.engines) + &graph_table(&results.graphs);
+    replace_between(text, BEGIN_MARKER, END_MARKER, &tables)
 }
 
 /// A row of the table: its name, and its cells.
 type TableRow = (String, [Option<String>; 3]);
 
-fn results_table(results: &Results) -> String {
+fn engine_tables(results: &DateResults) -> String {
     // the first peer has all experiments
     let peers = peer_columns(results);
     let Some((_, peer)) = peers.first() else { return "run `make bench-peers`\n".to_owned() };
@@ -107,7 +128,7 @@ fn results_table(results: &Results) -> String {
 }
 
 /// Returns the peers, with the names of their columns.
-fn peer_columns(results: &Results) -> Vec<(&str, String)> {
+fn peer_columns(results: &DateResults) -> Vec<(&str, String)> {
     let mut peers = Vec::new();
     for line in results.lines.iter().filter(|line| line.experiment == "about") {
         let column = format!("{} {}, Python", line.peer, line.version.as_deref().unwrap_or_default());
@@ -126,7 +147,7 @@ const BYTES: MetricReaders = (|line| line.bytes_each, |row| per_workflow(row, ro
 const FLUSHES: MetricReaders = (|line| line.flushes_each, |row| per_workflow(row, row.flushes));
 
 /// Returns the table of no-op workflows through a queue, in one process that enqueues and runs them.
-fn queue_table(results: &Results, peers: &[(&str, String)]) -> String {
+fn queue_table(results: &DateResults, peers: &[(&str, String)]) -> String {
     let columns: Vec<&str> = peers.iter().map(|(_, column)| &**column).collect();
     let mut text = format!("\n| through a queue | {} |", columns.join(" | "));
     text += " Stepfast, Python | Stepfast, Rust |\n|---|";
@@ -169,7 +190,7 @@ fn per_workflow(row: &Row, count: u64) -> Option<f64> {
     (count > 0).then(|| count as f64 / row.completed.max(1) as f64)
 }
 
-fn workflow_rows(results: &Results) -> Vec<TableRow> {
+fn workflow_rows(results: &DateResults) -> Vec<TableRow> {
     type Kind = (usize, Option<String>);
     let mut peer_figures: BTreeMap<Kind, Vec<(f64, f64)>> = BTreeMap::new();
     for line in &results.lines {
@@ -196,7 +217,7 @@ fn workflow_rows(results: &Results) -> Vec<TableRow> {
     cells
 }
 
-fn payload_rows(results: &Results) -> Vec<TableRow> {
+fn payload_rows(results: &DateResults) -> Vec<TableRow> {
     let peer_figures = |mode: &str, size: Option<usize>| {
         let is_wanted = |line: &&PeerResult| {
             line.experiment == "payload" && line.mode.as_deref() == Some(mode) && line.size == size
@@ -219,7 +240,7 @@ fn payload_rows(results: &Results) -> Vec<TableRow> {
     cells
 }
 
-fn takeover_row(results: &Results) -> Option<TableRow> {
+fn takeover_row(results: &DateResults) -> Option<TableRow> {
     let line = results.lines.iter().find(|line| line.experiment == "takeover")?;
     let waited = line.after_seconds.unwrap_or_default();
     let peer_figures = match line.steps_begun_meanwhile {
@@ -234,7 +255,7 @@ fn takeover_row(results: &Results) -> Option<TableRow> {
     ))
 }
 
-fn rows_of<'r>(results: &'r Results, sdk: &'r str, experiment: &'r str) -> impl Iterator<Item = &'r Row> {
+fn rows_of<'r>(results: &'r DateResults, sdk: &'r str, experiment: &'r str) -> impl Iterator<Item = &'r Row> {
     let reports = results.reports.iter();
     reports.filter(move |it| it.sdk == sdk && it.experiment == experiment).flat_map(|report| &report.rows)
 }
@@ -297,8 +318,8 @@ mod tests {
             figures: Vec::new(),
         };
         let lines = vec![about, line(30.0), line(900.0), line(80.0), queue, lost];
-        let results = Results { lines, reports: vec![report] };
-        let table = results_table(&results);
+        let results = DateResults { lines, reports: vec![report] };
+        let table = engine_tables(&results);
         assert!(table.contains("| | other 1.2, Python |"), "{table}");
         let workflows = "| workflows per second (p50), 32 tasks | 80 (2.0 ms) |  | 12,345 (1.0 ms) |";
         assert!(table.contains(workflows), "{table}");
