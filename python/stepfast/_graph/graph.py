@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar, cast, overload
 
 from stepfast import _native
+from stepfast._graph.annotations import check_annotations
 from stepfast._graph.async_runner import run_in_tasks
 from stepfast._graph.context_merge import MergePolicy, check_policy
 from stepfast._graph.graph_run import CONTEXT_INPUT, GraphRun
@@ -344,7 +345,8 @@ class Graph(Workflow[..., Any]):
 
         Raises:
             InvalidArgument: A dependency or a task of a rule does not exist, tasks depend on each other in
-                a cycle, a task can never run, or a task needs a value that may be missing when it runs.
+                a cycle, a task can never run, a task needs a value that may be missing when it runs, or the
+                annotations of tasks cannot agree.
         """
         if self._shape is not None:
             return
@@ -396,6 +398,7 @@ class Graph(Workflow[..., Any]):
                     self._check_value(task, name, parameter)
                 else:
                     self._add_input(inputs, name, parameter)
+        check_annotations(self.name, tasks)
         self.is_async = any(needs_loop(task) for task in tasks)
         run = self._async_function(shape, tasks) if self.is_async else self._sync_function(shape, tasks)
         keyword_only = [each.replace(kind=each.KEYWORD_ONLY) for each in inputs.values()]
