@@ -2,23 +2,42 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-from typing import Any, TypeVar, cast
+import functools
+import math
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, TypeVar, overload
 
-from stepfast._runtime.branch import current_branch
-from stepfast._runtime.event_loop.asyncio_internals import current_loop
+from stepfast._validation.coroutine_function import CoroutineFunction
 from stepfast._validation.durations import Duration, to_seconds
 from stepfast._validation.text import short_repr
+from stepfast._workflow.gather import is_on_loop
 from stepfast._workflow.sleep import sleep
-from stepfast._workflow.step import Step
+from stepfast._workflow.step import BoundStep, Step
 from stepfast.errors import InvalidArgument
 
 T = TypeVar("T")
 
+#: A remaining time that is shorter, in seconds, counts as over: such times come from rounding.
+_MIN_PAUSE_SECONDS = 1e-6
 
+
+# Type checkers cannot find out whether sync or async code passes a sync condition. The type is Any, so that
+# sync code can use the value, and async code can await it.
+
+
+@overload
 def wait_until(
-    condition: Callable[[], T], *, every: Duration, timeout: Duration | None = None
-) -> Awaitable[T]:
+    condition: Callable[[], Coroutine[Any, Any, T]], *, every: Duration, timeout: Duration | None = None
+) -> Awaitable[T]: ...
+
+
+@overload
+def wait_until(
+    condition: Callable[[], object], *, every: Duration, timeout: Duration | None = None
+) -> Any: ...
+
+
+def wait_until(condition: Callable[[], Any], *, every: Duration, timeout: Duration | None = None) -> Any:
     """Waits until a condition holds: `wait_until(is_paid, every=60)` in sync code, and
     `await wait_until(is_paid, every=60)` in async code.
 
@@ -29,39 +48,53 @@ def wait_until(
 
     Args:
         condition: A function or a step without arguments, sync or async. The wait ends when it returns a true
-            value.
-        every: The pause between two checks, more than 0.
-        timeout: The longest sum of all pauses; no limit by default. After it the condition is checked once
-            more.
+            value. `functools.partial` gives arguments to it: `wait_until(partial(is_paid, order), every=60)`.
+        every: The pause between two checks, as seconds or as a `timedelta`, more than 0.
+        timeout: The longest sum of all pauses, as seconds or as a `timedelta`; no limit by default. After it
+            the condition is checked once more. The time of the checks does not count, so a replay ends in
+            the same way.
 
     Returns:
         The true value of the condition; in async code an object to await.
 
     Raises:
         TimeoutError: The condition did not hold within the time.
-        InvalidArgument: The condition is no function, or a time span is out of its bounds.
-        Exception: The exception that the condition has raised.
+        InvalidArgument: The condition is no function, is a workflow, or is async in sync code; or a time span
+            is out of its bounds.
+        Exception: The exception that the condition has raised, after the last attempt of a step with retries.
     """
-    if not callable(condition):
-        raise InvalidArgument(f"condition is {short_repr(condition)}, and must be a function")
     pause = to_seconds("every", every, 0)
-    if pause == 0:
+    if pause == 0 or pause == math.inf:
+        raise InvalidArgument(f"every is {short_repr(every)}, and must be more than 0 s, and finite")
+    limit = math.inf if timeout is None else to_seconds("timeout", timeout, 0)
+    name, check = _durable_check(condition)
+    return (_wait_async if is_on_loop() else _wait)(check, name, pause, limit)
+
+
+def _durable_check(condition: Any) -> tuple[str, Callable[[], Any]]:
+    """Returns the name of the condition's step, and a function that calls the step. In async code the call
+    returns an awaitable."""
+    is_partial = type(condition) is functools.partial
+    function: Any = condition.func if is_partial else condition
+    if not callable(function):
+        raise InvalidArgument(f"condition is {short_repr(condition)}, and must be a function")
+    step: Any = function if issubclass(type(function), Step | BoundStep) else _step_of(function)
+    name: str = step.step.name if issubclass(type(step), BoundStep) else step.name
+    if not CoroutineFunction.is_like(step):
+        if is_on_loop():
+            # a step in a process has a call of its own for async code
+            step = getattr(step, "in_process", step.in_thread)
+    elif not is_on_loop():
         raise InvalidArgument(
-            "every is 0, and must be more: the checks would fill the record without a pause"
+            f"condition is {short_repr(condition)}, which is async, but the code that waits is sync: make "
+            "the code async, or the condition sync"
         )
-    limit = None if timeout is None else to_seconds("timeout", timeout, 0)
-    check: Step[[], Any] = _step_of(condition)
-    branch = current_branch()
-    is_on_loop = current_loop() is not None if branch is None else branch.is_on_loop
-    wait = _wait_async if is_on_loop else _wait
-    return cast("Awaitable[T]", wait(check, pause, limit))
+    return name, functools.partial(step, *condition.args, **condition.keywords) if is_partial else step
 
 
-def _step_of(condition: Callable[[], Any]) -> Step[[], Any]:
-    if isinstance(condition, Step):
-        return cast("Step[[], Any]", condition)
+def _step_of(function: Callable[..., Any]) -> Step[..., Any]:
     return Step(
-        condition,
+        function,
         name=None,
         retries=0,
         backoff=1.0,
@@ -75,31 +108,28 @@ def _step_of(condition: Callable[[], Any]) -> Step[[], Any]:
     )
 
 
-def _wait(check: Step[[], Any], pause: float, limit: float | None) -> Any:
-    waited = 0.0
+def _wait(check: Callable[[], Any], name: str, pause: float, limit: float) -> Any:
+    rounds = 0
     while not (value := check()):
-        length = _next_pause(check, pause, limit, waited)
-        sleep(length)
-        waited += length
+        sleep(_next_pause(name, pause, limit, rounds))
+        rounds += 1
     return value
 
 
-async def _wait_async(check: Step[[], Any], pause: float, limit: float | None) -> Any:
-    waited = 0.0
-    while not (value := await (check() if check.is_async else check.in_thread())):
-        length = _next_pause(check, pause, limit, waited)
-        await sleep(length)
-        waited += length
+async def _wait_async(check: Callable[[], Awaitable[Any]], name: str, pause: float, limit: float) -> Any:
+    rounds = 0
+    while not (value := await check()):
+        await sleep(_next_pause(name, pause, limit, rounds))
+        rounds += 1
     return value
 
 
-def _next_pause(check: Step[[], Any], pause: float, limit: float | None, waited: float) -> float:
+def _next_pause(name: str, pause: float, limit: float, rounds: int) -> float:
     """Returns the next pause in seconds. Depends on the number of rounds only, so each replay repeats it."""
-    if limit is None:
-        return pause
-    if waited >= limit:
-        raise TimeoutError(f"the condition {check.name!r} did not hold within {limit:g} s of pauses")
-    return min(pause, limit - waited)
+    remaining = limit - rounds * pause
+    if remaining < _MIN_PAUSE_SECONDS:
+        raise TimeoutError(f"the condition {name!r} did not hold within {limit:g} s of pauses")
+    return min(pause, remaining)
 
 
 __all__ = ["wait_until"]

@@ -5,6 +5,7 @@ import sys
 from collections.abc import Awaitable, Coroutine
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Any, Self, TypeVar, assert_type
 
 import stepfast
@@ -50,6 +51,7 @@ from stepfast import (
     step,
     timeout,
     wait_for,
+    wait_until,
     workflow,
 )
 from stepfast.values import decode, encode, register
@@ -127,6 +129,9 @@ def parcel(item: str, amount: int = 1) -> str:
 
     sleep(0.001)
     sleep(minutes=0.00001)
+    weight: int = wait_until(partial(weigh, item), every=0.001, timeout=timedelta(seconds=1))
+    assert_type(wait_until(lambda: True, every=1), Any)
+    assert weight == len(item)
     assert_type(gather(lambda: weigh(item), lambda: label.name), tuple[int, str])
     assert_type(gather(lambda: 1, lambda: "b", lambda: 2.0), tuple[int, str, float])
     assert_type(gather(lambda: 1, lambda: "b", lambda: 2.0, lambda: b"d"), tuple[int, str, float, bytes])
@@ -178,6 +183,8 @@ async def cart(items: list[str]) -> dict[str, float]:
     pause = sleep(0.001)
     assert_type(pause, Awaitable[None])
     await pause
+    assert_type(await wait_until(partial(price, items[0]), every=60), float)
+    assert await wait_until(partial(weigh, items[0]), every=60) == len(items[0])
     async with timeout(60) as limit:
         await sleep(0.001)
     assert_type(limit.expired(), bool)
