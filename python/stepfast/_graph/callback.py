@@ -40,19 +40,7 @@ class Callback(Step[..., None]):
                 raise InvalidArgument(
                     f"{option} of task {task!r} has the parameter {name!r}, and takes only task and {outcome}"
                 )
-        super().__init__(
-            _without_value(function),
-            name=f"{task}.{option}",
-            retries=0,
-            backoff=1.0,
-            backoff_factor=2.0,
-            max_backoff=60.0,
-            jitter=0.5,
-            timeout=None,
-            speculative=False,
-            retry_on=None,
-            retry_if=None,
-        )
+        super().__init__(_without_value(function), name=f"{task}.{option}")
 
     def settings_after(self, task: _native.StepSettings) -> _native.StepSettings:
         """Returns the settings of the callback for the end of a task with these settings."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar, cast, overload
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast, overload
 
 from stepfast import _native
 from stepfast._graph.annotations import check_annotations
@@ -33,23 +33,6 @@ if TYPE_CHECKING:
 
 P = ParamSpec("P")
 R = TypeVar("R", covariant=True)
-
-#: The step options of a task that runs a child: the child has retries of its own.
-_ONE_ATTEMPT: Final[dict[str, Any]] = {
-    "retries": 0,
-    "backoff": 1.0,
-    "backoff_factor": 2.0,
-    "max_backoff": 60.0,
-    "jitter": 0.5,
-    "timeout": None,
-    "speculative": False,
-    "retry_on": None,
-    "retry_if": None,
-}
-
-
-def _nothing() -> None:
-    """Completes a workflow that is no graph."""
 
 
 class Graph(Workflow[..., Any]):
@@ -216,7 +199,6 @@ class Graph(Workflow[..., Any]):
                 max_backoff=max_backoff,
                 jitter=jitter,
                 timeout=timeout,
-                speculative=False,
                 retry_on=retry_on,
                 retry_if=retry_if,
             )
@@ -270,18 +252,15 @@ class Graph(Workflow[..., Any]):
                 f"graph {self.name!r} includes {included.name!r}, which is bound to an object: include a "
                 "workflow that is a function"
             )
-        graph = included if isinstance(included, Graph) else None
         edges = self._edges(after, when, may_fail, map_over, max_items)
         task: IncludedTask[R] = IncludedTask(
             included,
             start_options,
-            _nothing if graph is None else graph.validate,
-            name=name or (included.function.__name__ if graph is None else graph.name),
+            name=name or (included.name if isinstance(included, Graph) else included.function.__name__),
             graph=self.name,
             **edges,
             on_success=on_success,
             on_failure=on_failure,
-            **_ONE_ATTEMPT,
         )
         self._add(task)
         return task
@@ -364,6 +343,8 @@ class Graph(Workflow[..., Any]):
         tasks = list(self._tasks.values())
         for task in tasks:
             if isinstance(task, IncludedTask):
+                if isinstance(task.workflow, Graph):
+                    task.workflow.validate()
                 task.complete()
         shape = _native.GraphShape(
             self.name, [(task.name, dependencies_of(task, self._tasks), task.rule) for task in tasks]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from stepfast._graph.task import Task, parameters_of
@@ -26,7 +25,6 @@ class IncludedTask(Task[..., R]):
         self,
         workflow: Workflow[..., R],
         start_options: CheckedOptions | None,
-        complete: Callable[[], None],
         **task_options: Any,
     ) -> None:
         # the function of an included graph is known when that graph is complete
@@ -38,11 +36,9 @@ class IncludedTask(Task[..., R]):
         self.workflow: Workflow[..., R] = workflow
         #: The options of the child's start; None for the defaults.
         self.start_options: CheckedOptions | None = start_options
-        self._complete = complete
 
     def complete(self) -> None:
-        """Completes the task: its workflow may be a graph whose tasks are declared later."""
-        self._complete()
+        """Completes the task, after its workflow: that may be a graph whose tasks are declared later."""
         self.is_async = self.workflow.is_async
         self.parameters = parameters_of(self.name, self.workflow.function)
 

@@ -78,7 +78,7 @@ def _durable_check(condition: Any) -> tuple[str, Callable[[], Any]]:
     function: Any = condition.func if is_partial else condition
     if not callable(function):
         raise InvalidArgument(f"condition is {short_repr(condition)}, and must be a function")
-    step: Any = function if issubclass(type(function), Step | BoundStep) else _step_of(function)
+    step: Any = function if issubclass(type(function), Step | BoundStep) else Step(function)
     name: str = step.step.name if issubclass(type(step), BoundStep) else step.name
     if not CoroutineFunction.is_like(step):
         if is_on_loop():
@@ -90,22 +90,6 @@ def _durable_check(condition: Any) -> tuple[str, Callable[[], Any]]:
             "the code async, or the condition sync"
         )
     return name, functools.partial(step, *condition.args, **condition.keywords) if is_partial else step
-
-
-def _step_of(function: Callable[..., Any]) -> Step[..., Any]:
-    return Step(
-        function,
-        name=None,
-        retries=0,
-        backoff=1.0,
-        backoff_factor=2.0,
-        max_backoff=60.0,
-        jitter=0.5,
-        timeout=None,
-        speculative=False,
-        retry_on=None,
-        retry_if=None,
-    )
 
 
 def _wait(check: Callable[[], Any], name: str, pause: float, limit: float) -> Any:
