@@ -9,7 +9,7 @@ from stepfast import _native
 from stepfast._graph.callback import Callback
 from stepfast._graph.included_task import IncludedTask
 from stepfast._graph.task import Task, value_of
-from stepfast._workflow.child import call_child_at
+from stepfast._workflow.child import run_child
 from stepfast._workflow.step import run_in_this_thread
 
 
@@ -66,7 +66,7 @@ class TaskCall:
         self, settings: _native.StepSettings, branch: _native.Branch, kwargs: dict[str, Any]
     ) -> Any:
         if isinstance(self.task, IncludedTask):
-            return call_child_at(branch, self.task.workflow, kwargs, self.task.start_options, settings)
+            return run_child(self.task.workflow, branch, (), kwargs, self.task.start_options, settings)
         if branch.is_on_loop:
             return branch.awaitable_step(settings, (), (), kwargs)
         return run_in_this_thread(branch.step(settings, (), kwargs), branch, self.task, (), kwargs)

@@ -141,29 +141,26 @@ def call_child(
             f"workflow {workflow.name!r} is sync, and waiting for it would block the event loop of an async "
             f"one: make it async, or write await {workflow.function.__name__}.in_thread(...)"
         )
-    host = branch.host
-    number = host.number(workflow)
-    native = None if options is None else _native_options(options)
-    if workflow.is_async:
-        return branch.child(host.native, number, args, kwargs, False, native)
-    return host.threads.run_child(branch, number, args, kwargs, native)
+    return run_child(workflow, branch, args, kwargs, options)
 
 
-def call_child_at(
-    branch: _native.Branch,
+def run_child(
     workflow: Workflow[..., Any],
+    branch: _native.Branch,
+    args: tuple[Any, ...],
     kwargs: dict[str, Any],
     options: CheckedOptions | None,
-    task: _native.StepSettings,
+    task: _native.StepSettings | None = None,
 ) -> Any:
-    """Runs a workflow as a child that is a task of a graph.
+    """Runs a workflow as a child, whether it is async or not. A sync workflow of async code runs in a thread.
 
     Args:
-        branch: The branch of the graph's execution.
         workflow: The workflow.
+        branch: The branch whose code runs the child.
+        args: The workflow's arguments by position.
         kwargs: The workflow's arguments by name.
         options: The options of the child's start; None for the defaults.
-        task: The settings of the task, which contain its place in the record.
+        task: The settings of the task, if the child is a task of a graph: its place in the record is in them.
 
     Returns:
         In async code an awaitable of the output, in sync code the output.
@@ -172,8 +169,8 @@ def call_child_at(
     number = host.number(workflow)
     native = None if options is None else _native_options(options)
     if branch.is_on_loop:
-        return branch.child(host.native, number, (), kwargs, False, native, task)
-    return host.threads.run_child(branch, number, (), kwargs, native, task)
+        return branch.child(host.native, number, args, kwargs, False, native, task)
+    return host.threads.run_child(branch, number, args, kwargs, native, task)
 
 
 def call_child_in_thread(
@@ -198,9 +195,8 @@ def call_child_in_thread(
         raise InvalidArgument(
             f"in_thread is for async workflows that call sync ones, and {workflow.name!r} is called elsewhere"
         )
-    host = branch.host
-    native = None if options is None else _native_options(options)
-    return branch.child(host.native, host.number(workflow), args, kwargs, False, native)
+    call: Coroutine[object, None, R] = run_child(workflow, branch, args, kwargs, options)
+    return call
 
 
 def start_child(
