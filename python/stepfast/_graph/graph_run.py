@@ -54,10 +54,10 @@ class GraphRun:
         self.branch: _native.Branch | None = current_branch()
         self._shape, self._tasks, self._inputs = shape, tasks, inputs
         self._progress = _native.GraphProgress(shape, concurrency)
-        self._order = {name: number for number, name in enumerate(shape.topological_order())}
         #: The values of the tasks that have succeeded.
         self.values: dict[str, Any] = {}
-        self._failures: dict[int, Exception] = {}
+        #: The failures of tasks that may not fail, by name.
+        self._failures: dict[str, Exception] = {}
         #: The context of the graph; None if no task takes it.
         self._context: ContextMerger | None = None
         if merge is not None:
@@ -103,7 +103,7 @@ class GraphRun:
         """Notes the failure of a task."""
         task = self._tasks[number]
         if not task.may_fail:
-            self._failures[self._order[task.name]] = error
+            self._failures[task.name] = error
             error.add_note(f"task {task.name!r} of graph {self.graph_name!r} failed")
         self._progress.end(number, False, self._value_holds)
 
@@ -128,7 +128,8 @@ class GraphRun:
                 fail.
         """
         if self._failures:
-            raise self._failures[min(self._failures)]
+            first = next(name for name in self._shape.topological_order() if name in self._failures)
+            raise self._failures[first]
         return self.values if self._context is None else self._context.final(self._shape.leaves())
 
 
