@@ -96,9 +96,9 @@ mod tests {
             tree,
             "etl\n\
              ├─ extract\n\
-             │  ├─ double     succeeded\n\
+             │  ├─ double   succeeded\n\
              │  └─ triple\n\
-             │     └─ load    (also after double, extract)\n\
+             │     └─ load  (also after double, extract)\n\
              └─ alone\n"
         );
         assert_eq!(self::shape(&[]).to_tree(|_| String::new()), "etl\n");
