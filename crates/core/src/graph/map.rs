@@ -26,10 +26,7 @@ pub(super) async fn run_items(
     max_items: usize,
 ) -> Result<Payload, Failure> {
     let group = BranchGroup::new(run);
-    let (place, name) = (code.shape.place(task), &code.shape.tasks()[task].name);
-    let (options, callbacks) = (&code.tasks[task].options, &code.tasks[task].callbacks);
-    let dependents = &|| code.shape.dependent_places(task);
-    let body = &items.body;
+    let (first_place, body) = (code.shape.place(task), &items.body);
     let mut values: Vec<Payload> = Vec::with_capacity(items.len);
     let mut repeated: VecDeque<(usize, TaskPlace)> = VecDeque::new();
     let mut failed: Option<(usize, Failure)> = None;
@@ -39,17 +36,13 @@ pub(super) async fn run_items(
             let next = if values.len() < items.len {
                 values.push(Payload::empty());
                 let index = values.len() - 1;
-                Some((index, place.item(index as u32)))
+                Some((index, first_place.item(index as u32)))
             } else {
                 repeated.pop_front()
             };
             let Some((index, place)) = next else { break };
             group.begin();
-            let item = async move {
-                let end = run_task(run, place, name, options.clone(), dependents, || body(index)).await;
-                callbacks.run(run, place, name, &end).await;
-                end
-            };
+            let item = run_task(run, code, task, place, move || body(index));
             running.push(item.map(move |end| (index, end)));
         }
         let Some((index, end)) = running.next().await else { break };

@@ -41,11 +41,6 @@ impl GraphProgress {
         }
     }
 
-    /// Returns the state of a task.
-    pub fn state(&self, task: usize) -> TaskState {
-        self.states[task]
-    }
-
     /// Takes the next task that may begin, and notes that it has begun. `is_recorded` returns whether a replay delivers
     /// the outcome of a task: such a task does not count towards the limit, because its body does not run.
     pub fn begin_next(&mut self, is_recorded: impl Fn(usize) -> bool) -> Option<usize> {

@@ -76,7 +76,7 @@ pub(super) async fn run_graph(
         let value_holds = |condition: &ValueCondition| values.satisfy(&code.shape, condition);
         progress.end(&code.shape, task, has_succeeded, value_holds, |task| skipped.push(task));
         for task in skipped {
-            values.skip_arguments(&code, task);
+            values.take_arguments(&code, task);
         }
     }
     drop(group);
@@ -97,30 +97,21 @@ fn begin_task(
     place: TaskPlace,
     arguments: TaskArguments,
 ) -> RunningTask {
-    let (name, options) = (&code.shape.tasks()[task].name, code.tasks[task].options.clone());
-    if let TaskBody::Map(body, max_items) = &code.tasks[task].body {
-        let items = body(arguments);
-        let (run, code, max_items) = (run.clone(), code.clone(), *max_items);
-        return Box::pin(async move {
-            let outcome = match items {
-                Ok(items) => run_items(&run, &code, task, items, max_items).await,
-                Err(failure) => Err(failure),
-            };
-            (task, TaskEnd::Ended(outcome), Vec::new())
-        });
-    }
-    let (run, name, code) = (run.clone(), name.clone(), code.clone());
+    let (run, code) = (run.clone(), code.clone());
     Box::pin(async move {
-        let dependents = || code.shape.dependent_places(task);
         let end = match &code.tasks[task].body {
-            TaskBody::Once(body) => {
-                run_task(&run, place, &name, options, dependents, || body(&arguments)).await
+            TaskBody::Once(body) => run_task(&run, &code, task, place, || body(&arguments)).await,
+            TaskBody::Child(child) => run_child_task(&run, &code, task, place, child, &arguments).await,
+            TaskBody::Map(body, max_items) => {
+                let outcome = match body(arguments) {
+                    // in a box of its own, because the futures of all tasks are as large as the largest one
+                    Ok(items) => Box::pin(run_items(&run, &code, task, items, *max_items)).await,
+                    Err(failure) => Err(failure),
+                };
+                // items are repeated one by one, so the task itself never is
+                return (task, TaskEnd::Ended(outcome), Vec::new());
             }
-            TaskBody::Child(child) => run_child_task(&run, place, child, &arguments, dependents).await,
-            // the items were begun above
-            TaskBody::Map(..) => std::future::pending().await,
         };
-        code.tasks[task].callbacks.run(&run, place, &name, &end).await;
         (task, end, arguments)
     })
 }
@@ -173,25 +164,12 @@ impl Values {
         }
     }
 
-    fn take_arguments(&mut self, code: &GraphCode, task: usize) -> Vec<Option<Payload>> {
-        let arguments = code.tasks[task].arguments.iter().map(|&source| self.take(source)).collect();
-        self.release_conditions(code, task);
-        arguments
-    }
-
-    /// Releases the values that a skipped task would have used.
-    fn skip_arguments(&mut self, code: &GraphCode, task: usize) {
-        for &source in &code.tasks[task].arguments {
-            self.take(source);
-        }
-        self.release_conditions(code, task);
-    }
-
-    /// Releases the values that the rule of a task has used.
-    fn release_conditions(&mut self, code: &GraphCode, task: usize) {
+    /// Takes the arguments of a task that begins or is skipped, and releases the values that its rule has used.
+    fn take_arguments(&mut self, code: &GraphCode, task: usize) -> TaskArguments {
         for &source in &code.tasks[task].conditions {
             self.take(source);
         }
+        code.tasks[task].arguments.iter().map(|&source| self.take(source)).collect()
     }
 
     fn take_outputs(&mut self, code: &GraphCode) -> Vec<Option<Payload>> {

@@ -3,13 +3,11 @@
 use std::sync::Arc;
 
 use crate::failure::Failure;
-use crate::graph::code::{ChildTask, TaskFuture};
+use crate::graph::code::{ChildTask, GraphCode, TaskFuture};
 use crate::graph::place::{TaskPlace, begin_task_call, is_repeated};
-use crate::name::Name;
 use crate::payload::Payload;
 use crate::runtime::run::Run;
 use crate::workflow::child::{NewChild, begin_child_call, run_child};
-use crate::workflow::retry::StepOptions;
 use crate::workflow::step::run_step;
 
 /// The end of a task's step or child.
@@ -21,44 +19,58 @@ pub(super) enum TaskEnd {
 }
 
 /// Runs a task, or an item of a mapped one, as a step.
-pub(super) async fn run_task<D: Iterator<Item = TaskPlace>>(
+pub(super) async fn run_task(
     run: &Arc<Run>,
+    code: &GraphCode,
+    task: usize,
     place: TaskPlace,
-    name: &Name,
-    options: Option<Box<StepOptions>>,
-    dependents: impl Fn() -> D + Send,
     begin_attempt: impl FnMut() -> TaskFuture + Send,
 ) -> TaskEnd {
-    let is_repeated = is_repeated(run, place, dependents());
-    let call = match begin_task_call(run, place, name, options.as_deref()) {
-        Ok(call) => call,
-        Err(failure) => return TaskEnd::Ended(Err(failure)),
-    };
-    match run_step(call, begin_attempt, options).await {
-        Err(failure) if is_repeated => TaskEnd::Repeated(place.repeated(), failure),
-        outcome => TaskEnd::Ended(outcome),
+    let (name, options) = (&code.shape.tasks()[task].name, &code.tasks[task].options);
+    let is_repeated = is_repeated(run, place, code.shape.dependent_places(task));
+    match begin_task_call(run, place, name, options.as_deref()) {
+        Ok(call) => {
+            let outcome = run_step(call, begin_attempt, options.clone()).await;
+            end_task(run, code, task, place, outcome, is_repeated).await
+        }
+        Err(failure) => end_task(run, code, task, place, Err(failure), false).await,
     }
 }
 
 /// Runs a task that is a workflow, as a child of the execution. A task that is repeated starts another child.
-pub(super) async fn run_child_task<D: Iterator<Item = TaskPlace>>(
+pub(super) async fn run_child_task(
     run: &Arc<Run>,
+    code: &GraphCode,
+    task: usize,
     place: TaskPlace,
-    task: &ChildTask,
+    child: &ChildTask,
     arguments: &[Option<Payload>],
-    dependents: impl Fn() -> D + Send,
 ) -> TaskEnd {
-    let input = match (task.input)(arguments) {
+    let input = match (child.input)(arguments) {
         Ok(input) => input,
-        Err(failure) => return TaskEnd::Ended(Err(failure)),
+        Err(failure) => return end_task(run, code, task, place, Err(failure), false).await,
     };
-    let is_repeated = is_repeated(run, place, dependents());
-    let (definition, fingerprint) = (task.definition.clone(), input.fingerprint());
+    let is_repeated = is_repeated(run, place, code.shape.dependent_places(task));
+    let (definition, fingerprint) = (child.definition.clone(), input.fingerprint());
     let call = begin_child_call(run, place.path(), &definition, fingerprint);
-    match run_child(call, NewChild { definition, input, fingerprint, options: None, is_detached: false })
-        .await
-    {
+    let child = NewChild { definition, input, fingerprint, options: None, is_detached: false };
+    let outcome = run_child(call, child).await;
+    end_task(run, code, task, place, outcome, is_repeated).await
+}
+
+/// Returns the end of a task with this outcome, after the task's callback has run.
+async fn end_task(
+    run: &Arc<Run>,
+    code: &GraphCode,
+    task: usize,
+    place: TaskPlace,
+    outcome: Result<Payload, Failure>,
+    is_repeated: bool,
+) -> TaskEnd {
+    let end = match outcome {
         Err(failure) if is_repeated => TaskEnd::Repeated(place.repeated(), failure),
         outcome => TaskEnd::Ended(outcome),
-    }
+    };
+    code.tasks[task].callbacks.run(run, place, &code.shape.tasks()[task].name, &end).await;
+    end
 }
