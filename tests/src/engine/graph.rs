@@ -1,14 +1,12 @@
 //! Graphs: the order of their tasks, rules, failures, limits, and restarts with changed graphs.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::time::Duration;
 
 use stepfast_core::graph::{Graph, Rule};
 use stepfast_core::store::{CheckpointKind, RequestResult};
 use stepfast_core::{Context, Engine, Error, Failure, RetryPolicy, Status, Workflow};
 
-use super::support::{BodyResult, Count, Latch, open_engine, record, shut_down};
+use super::support::{BodyResult, Count, Latch, Peak, open_engine, record, shut_down};
 use crate::StoreFixture;
 
 super::cases![
@@ -84,24 +82,6 @@ async fn independent_tasks_run_concurrently(fixture: &dyn StoreFixture) {
     shut_down(engine).await;
 }
 
-/// The number of bodies that run at a time.
-#[derive(Clone, Default)]
-struct Peak {
-    begun: Count,
-    running: Arc<AtomicUsize>,
-    most: Arc<AtomicUsize>,
-}
-
-impl Peak {
-    /// Counts a body that runs now. The body ends when at least `beside` bodies have begun.
-    async fn count(&self, beside: usize) {
-        self.most.fetch_max(self.running.fetch_add(1, SeqCst) + 1, SeqCst);
-        self.begun.increment();
-        self.begun.wait_for(beside).await;
-        self.running.fetch_sub(1, SeqCst);
-    }
-}
-
 async fn concurrency_limit_is_kept(fixture: &dyn StoreFixture) {
     let peak = Peak::default();
     let mut graph = Graph::<()>::new("g");
@@ -121,7 +101,7 @@ async fn concurrency_limit_is_kept(fixture: &dyn StoreFixture) {
     let graph = graph.build(tasks).unwrap();
     let (engine, _) = open_engine(fixture, |b| b.register(&graph)).await;
     assert_eq!(engine.run(&graph, ()).await.unwrap(), (0..20).collect::<Vec<i64>>());
-    assert_eq!(peak.most.load(SeqCst), 3);
+    assert_eq!(peak.get(), 3);
     shut_down(engine).await;
 }
 
@@ -359,7 +339,7 @@ async fn mapped_items_are_limited(fixture: &dyn StoreFixture) {
     });
     let (engine, _) = open_engine(fixture, |b| b.register(&graph)).await;
     engine.run(&graph, 100).await.unwrap();
-    assert_eq!(peak.most.load(SeqCst), 7);
+    assert_eq!(peak.get(), 7);
     shut_down(engine).await;
 }
 

@@ -5,7 +5,7 @@ use stepfast_core::graph::{Graph, Rule};
 use stepfast_core::store::RequestResult;
 use stepfast_core::{Engine, Error, Failure, Workflow};
 
-use super::support::{BodyResult, Count, Latch, open_engine, record, shut_down};
+use super::support::{BodyResult, Count, Latch, Peak, open_engine, record, shut_down};
 use crate::StoreFixture;
 
 super::cases![
@@ -128,20 +128,16 @@ async fn repeated_task_with_recorded_dependents_is_replayed(fixture: &dyn StoreF
 }
 
 async fn repeated_items_hold_back_no_recorded_item(fixture: &dyn StoreFixture) {
-    let (bodies, running, most) = (Count::new(), Count::new(), Count::new());
-    let counts = (bodies.clone(), running, most.clone());
+    let (bodies, peak) = (Count::new(), Peak::default());
+    let counts = (bodies.clone(), peak.clone());
     let mut graph = Graph::<()>::new("g");
     let numbers = graph.task("numbers").run((), async |()| BodyResult::Ok((0..6).collect::<Vec<i64>>()));
     let squares = graph.task("square").map_over(&numbers).max_items(1).run((), move |x: i64, ()| {
-        let (bodies, running, most) = counts.clone();
+        let (bodies, peak) = counts.clone();
         async move {
             // all items but the last fail in the first run
             let number = bodies.increment();
-            if running.increment() > most.get() {
-                most.increment();
-            }
-            tokio::task::yield_now().await;
-            running.decrement();
+            peak.count(1).await;
             if number < 6 { Err(Failure::new("no")) } else { Ok(x * x) }
         }
     });
@@ -152,27 +148,22 @@ async fn repeated_items_hold_back_no_recorded_item(fixture: &dyn StoreFixture) {
     assert_fails(&engine, "square").await;
     resume(&engine).await;
     assert_eq!(engine.get::<i64>("x").await.unwrap().result().await.unwrap(), 55);
-    assert_eq!((bodies.get(), most.get()), (11, 1), "five items run again, one at a time");
+    assert_eq!((bodies.get(), peak.get()), (11, 1), "five items run again, one at a time");
     shut_down(engine).await;
 }
 
 async fn repeated_tasks_are_limited(fixture: &dyn StoreFixture) {
-    let (bodies, running, most) = (Count::new(), Count::new(), Count::new());
+    let (bodies, peak) = (Count::new(), Peak::default());
     let mut graph = Graph::<()>::new("g");
     graph.max_concurrency(2);
     let tasks: Vec<_> = (0..10)
         .map(|n| {
-            let (bodies, running, most) = (bodies.clone(), running.clone(), most.clone());
+            let (bodies, peak) = (bodies.clone(), peak.clone());
             graph.task(format!("t{n}")).run((), move |()| {
-                let (bodies, running, most) = (bodies.clone(), running.clone(), most.clone());
+                let (bodies, peak) = (bodies.clone(), peak.clone());
                 async move {
                     let number = bodies.increment();
-                    if running.increment() > most.get() {
-                        most.increment();
-                    }
-                    // others begin meanwhile
-                    tokio::task::yield_now().await;
-                    running.decrement();
+                    peak.count(2).await;
                     if number < 10 { Err(Failure::new("no")) } else { Ok(n) }
                 }
             })
@@ -185,6 +176,6 @@ async fn repeated_tasks_are_limited(fixture: &dyn StoreFixture) {
     assert_fails(&engine, "t").await;
     resume(&engine).await;
     assert_eq!(engine.get::<i64>("x").await.unwrap().result().await.unwrap(), 45);
-    assert_eq!((bodies.get(), most.get()), (19, 2), "nine tasks run again, two at a time");
+    assert_eq!((bodies.get(), peak.get()), (19, 2), "nine tasks run again, two at a time");
     shut_down(engine).await;
 }

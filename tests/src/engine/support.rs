@@ -135,6 +135,31 @@ impl Default for Count {
     }
 }
 
+/// The largest number of bodies that have run at a time.
+#[derive(Clone, Default)]
+pub struct Peak {
+    begun: Count,
+    running: Arc<AtomicUsize>,
+    most: Arc<AtomicUsize>,
+}
+
+impl Peak {
+    /// Counts a body that runs now. The body ends when at least `beside` bodies have begun.
+    pub async fn count(&self, beside: usize) {
+        self.most.fetch_max(self.running.fetch_add(1, SeqCst) + 1, SeqCst);
+        self.begun.increment();
+        self.begun.wait_for(beside).await;
+        // others begin meanwhile, if no limit holds them back
+        tokio::task::yield_now().await;
+        self.running.fetch_sub(1, SeqCst);
+    }
+
+    /// Returns the largest number so far.
+    pub fn get(&self) -> usize {
+        self.most.load(SeqCst)
+    }
+}
+
 /// Returns a number that is unique in the process.
 pub fn fresh_number() -> usize {
     static LAST: AtomicUsize = AtomicUsize::new(0);
