@@ -40,7 +40,8 @@ demo: setup ## Set up, measure the payload experiment, then kill workflows in th
 	@echo && echo '$$ python examples/python/payload_size.py' && .venv/bin/python examples/python/payload_size.py
 	@echo && echo '$$ python examples/python/crash.py' && .venv/bin/python examples/python/crash.py
 	@rm -rf $(DEMO) && mkdir -p $(DEMO)
-	@echo && echo '$$ python examples/python/graph.py' && cd $(DEMO) && $(CURDIR)/.venv/bin/python $(CURDIR)/examples/python/graph.py
+	@echo && echo '$$ python examples/python/graphs/compensation.py'
+	@cd $(DEMO) && $(CURDIR)/.venv/bin/python $(CURDIR)/examples/python/graphs/compensation.py
 	@echo && $(TARGET)/release/examples/crash sqlite:$(DEMO)/demo.db
 	@echo && echo '$$ stepfast workflow list --store sqlite:$(DEMO)/demo.db'
 	@.venv/bin/stepfast workflow list --store sqlite:$(DEMO)/demo.db

@@ -109,6 +109,7 @@ examples! {
     hello on memory sqlite postgres;
     steps_and_retries on memory sqlite postgres;
     graph on memory sqlite postgres;
+    etl on memory sqlite postgres;
     parallel on memory sqlite postgres;
     sleep on memory sqlite postgres;
     children on memory sqlite postgres;

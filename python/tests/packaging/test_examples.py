@@ -26,7 +26,7 @@ EXPECTED_OUTPUTS = {
         "process 2 ended; steps that it ran: 11 12 13 14 15 16 17 18 19 20 \n"
     ),
     "fan_out": "tea reserved, 3 EUR\nbread reserved, 5 EUR\nbutter reserved, 6 EUR\n",
-    "graph": (
+    "graphs/compensation": (
         "reserve -> charge -> ship -> refund -> report\n"
         "shipped\n"
         "order\n"
@@ -43,6 +43,17 @@ EXPECTED_OUTPUTS = {
         "         └─ refund     succeeded  N ms  (also after charge)\n"
         "            └─ report  succeeded  N ms  (also after ship)\n\n"
     ),
+    "graphs/etl": (
+        "etl\n"
+        "└─ extract\n"
+        "   ├─ totals\n"
+        "   │  └─ load\n"
+        "   │     └─ report  (also after rejected)\n"
+        "   └─ rejected\n\n"
+        "2 products loaded, rejected: bread two\n"
+        "{'cup': 4, 'tea': 8}\n"
+    ),
+    "graphs/map_over": "longest: shop/10\nsteps: 14\nfailed attempt: shop/3 is unreachable\n",
     "hello": "Hello, world!\n",
     "log": "parcel parcel-7 : begun\nparcel parcel-7 pack: packing tea\nparcel parcel-7 : done\n",
     "bulk": (
@@ -80,7 +91,8 @@ def test_example_prints_expected_output(name: str, tmp_path: pathlib.Path) -> No
 
 
 def test_every_example_has_its_test() -> None:
-    assert {path.stem for path in EXAMPLES.glob("*.py")} == {
+    names = {path.relative_to(EXAMPLES).with_suffix("").as_posix() for path in EXAMPLES.rglob("*.py")}
+    assert names == {
         *EXPECTED_OUTPUTS,
         "outbox",
         "payload_size",

@@ -1,4 +1,4 @@
-"""A graph of tasks: values along its edges, and a compensation: python graph.py"""
+"""A task that may fail, and a compensation that runs if it has failed: python compensation.py"""
 
 from stepfast import Engine, Graph
 from stepfast.rules import all_done, failed, succeeded
@@ -35,7 +35,7 @@ def report(ship: str | None = None, refund: str | None = None) -> str:
 
 if __name__ == "__main__":
     print(" -> ".join(order.critical_path))
-    with Engine("sqlite://graph.db") as engine:
+    with Engine("sqlite://compensation.db") as engine:
         for in_stock in (True, False):
             handle = engine.start(order, items=["tea", "cup"], in_stock=in_stock)
             print(handle.result())
