@@ -55,6 +55,16 @@ pub fn list_names<'n>(names: impl IntoIterator<Item = &'n str>) -> String {
     shown
 }
 
+/// Returns a duration, given in milliseconds, in the largest fitting unit.
+pub fn format_duration(millis: i64) -> String {
+    match millis {
+        ..1_000 => format!("{millis} ms"),
+        1_000..60_000 => format!("{:.1} s", millis as f64 / 1e3),
+        60_000..3_600_000 => format!("{} min {} s", millis / 60_000, millis / 1_000 % 60),
+        _ => format!("{} h {} min", millis / 3_600_000, millis / 60_000 % 60),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -38,9 +38,9 @@ use stepfast_core::queue::fairness::FairShare;
 use stepfast_core::queue::{QueueChange, QueueRow};
 use stepfast_core::store::counters::Counters;
 use stepfast_core::store::{
-    Claim, ClaimReply, DeadLetter, Detail, ExecutionId, Filter, Finding, Flush, Heartbeat, HeartbeatReply,
-    Hint, MigrationReport, Outcome, Page, Record, Registration, StoreError, StoreInfo, WorkerId, WorkerInfo,
-    WorkerOverview,
+    Claim, ClaimReply, DeadLetter, Detail, ExecutionId, Filter, Finding, Flush, GraphRow, Heartbeat,
+    HeartbeatReply, Hint, MigrationReport, Outcome, Page, Record, Registration, StoreError, StoreInfo,
+    WorkerId, WorkerInfo, WorkerOverview,
 };
 use stepfast_core::sync::Mutex;
 use stepfast_core::{Key, Store};
@@ -285,6 +285,15 @@ impl Store for PostgresStore {
     async fn queues(&self, names: Option<&[Arc<str>]>) -> Result<Vec<QueueRow>, StoreError> {
         self.counters.add_read();
         self.reader.queues(names).await
+    }
+
+    async fn store_graphs(&self, graphs: &[GraphRow]) -> Result<(), StoreError> {
+        self.control.store_graphs(graphs).await
+    }
+
+    async fn graphs(&self, names: Option<&[Arc<str>]>) -> Result<Vec<GraphRow>, StoreError> {
+        self.counters.add_read();
+        self.reader.graphs(names).await
     }
 
     async fn heartbeat(&self, heartbeat: &Heartbeat) -> Result<HeartbeatReply, StoreError> {

@@ -23,6 +23,7 @@ pub(crate) const TABLES: &[&str] = &[
     "claims",
     "quarantine",
     "queues",
+    "graphs",
     "depths",
     "inbox",
     "rates",

@@ -46,9 +46,9 @@ use stepfast_core::payload::ChunkRef;
 use stepfast_core::queue::{QueueChange, QueueRow};
 use stepfast_core::store::counters::Counters;
 use stepfast_core::store::{
-    Claim, ClaimReply, DeadLetter, Detail, Durability, ExecutionId, Filter, Flush, Heartbeat, HeartbeatReply,
-    Hint, Outcome, Page, Record, Registration, Store, StoreError, StoreInfo, WorkerId, WorkerInfo,
-    WorkerOverview,
+    Claim, ClaimReply, DeadLetter, Detail, Durability, ExecutionId, Filter, Flush, GraphRow, Heartbeat,
+    HeartbeatReply, Hint, Outcome, Page, Record, Registration, Store, StoreError, StoreInfo, WorkerId,
+    WorkerInfo, WorkerOverview,
 };
 use stepfast_core::sync::Mutex;
 use stepfast_core::text::abbreviate;
@@ -345,6 +345,16 @@ impl Store for SqliteStore {
     async fn queues(&self, names: Option<&[Arc<str>]>) -> Result<Vec<QueueRow>, StoreError> {
         let names = names.map(<[_]>::to_vec);
         self.read_blocking(move |database| database.queues(names.as_deref())).await
+    }
+
+    async fn store_graphs(&self, graphs: &[GraphRow]) -> Result<(), StoreError> {
+        let graphs = graphs.to_vec();
+        self.read_blocking(move |database| database.store_graphs(&graphs)).await
+    }
+
+    async fn graphs(&self, names: Option<&[Arc<str>]>) -> Result<Vec<GraphRow>, StoreError> {
+        let names = names.map(<[_]>::to_vec);
+        self.read_blocking(move |database| database.graphs(names.as_deref())).await
     }
 
     async fn heartbeat(&self, heartbeat: &Heartbeat) -> Result<HeartbeatReply, StoreError> {

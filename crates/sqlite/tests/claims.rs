@@ -164,6 +164,7 @@ async fn hot_statements_never_scan_tables() {
             "delete_orphaned_slots.sql",
             "workers.sql",
             "queues.sql",
+            "graphs.sql",
             "waiting_work.sql",
             "inbox_rows.sql",
             "dead_letters.sql",

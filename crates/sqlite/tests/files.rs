@@ -156,9 +156,9 @@ async fn outdated_engine_requeues_executions_before_migration() {
     });
     closed.await.expect("the engine closes its registration");
     let error = old.start(&workflow, 1).await.unwrap_err();
-    assert!(matches!(error, stepfast_core::Error::NewerSchema { found: 99, supported: 3 }), "{error}");
+    assert!(matches!(error, stepfast_core::Error::NewerSchema { found: 99, supported: 4 }), "{error}");
     let error = open().await.err().unwrap();
-    assert!(matches!(error, StoreError::NewerSchema { found: 99, supported: 3 }), "{error}");
+    assert!(matches!(error, StoreError::NewerSchema { found: 99, supported: 4 }), "{error}");
     let rows: Vec<(String, i64, i64)> = conn
         .prepare("SELECT workflow_id, status, recoveries FROM executions ORDER BY workflow_id")
         .unwrap()
@@ -167,7 +167,7 @@ async fn outdated_engine_requeues_executions_before_migration() {
         .map(Result::unwrap)
         .collect();
     assert_eq!(rows, [("long".to_owned(), 1, 0), ("short".to_owned(), 4, 0)]);
-    conn.execute("UPDATE shard SET oldest_engine = 3", []).unwrap();
+    conn.execute("UPDATE shard SET oldest_engine = 4", []).unwrap();
     let new = open().await.unwrap();
     assert_eq!(new.run(&workflow, 1).await.unwrap(), 1);
     new.shutdown(Duration::from_secs(5)).await.unwrap();
@@ -182,7 +182,7 @@ async fn store_opened_before_migration_registers_no_worker() {
         "INSERT INTO schema_version SELECT 99, 'later', applied_on, checksum FROM schema_version LIMIT 1";
     conn.execute(later, []).unwrap();
     let error = store.register(1, &WorkerInfo::default()).await.unwrap_err();
-    assert!(matches!(error, StoreError::NewerSchema { found: 99, supported: 3 }), "{error}");
+    assert!(matches!(error, StoreError::NewerSchema { found: 99, supported: 4 }), "{error}");
 }
 
 #[tokio::test]
@@ -190,10 +190,10 @@ async fn store_that_must_exist_is_not_migrated() {
     let (_dir, path) = temp_database();
     drop(SqliteStore::open(&path, SqliteOptions::default()).unwrap());
     let conn = rusqlite::Connection::open(&path).unwrap();
-    conn.execute("DELETE FROM schema_version WHERE version = 3", []).unwrap();
+    conn.execute("DELETE FROM schema_version WHERE version >= 3", []).unwrap();
     let options = SqliteOptions { must_exist: true, ..SqliteOptions::default() };
     let Err(StoreError::Open { reason, .. }) = SqliteStore::open(&path, options) else { panic!() };
-    let words = ["has version 2", "needs version 3", "stepfast db migrate"];
+    let words = ["has version 2", "needs version 4", "stepfast db migrate"];
     assert!(words.iter().all(|words| reason.contains(words)), "{reason}");
 }
 
@@ -202,7 +202,7 @@ async fn migration_is_rejected_while_older_processes_run() {
     let (_dir, path) = temp_database();
     let _worker = Worker::at(&path).await;
     let conn = rusqlite::Connection::open(&path).unwrap();
-    conn.execute("DELETE FROM schema_version WHERE version = 3", []).unwrap();
+    conn.execute("DELETE FROM schema_version WHERE version >= 3", []).unwrap();
     let Err(StoreError::Open { reason, .. }) = SqliteStore::open(&path, SqliteOptions::default()) else {
         panic!()
     };

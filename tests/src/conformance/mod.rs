@@ -22,6 +22,7 @@ mod depth;
 mod fairness;
 mod fence;
 mod flush;
+mod graphs;
 mod heartbeat;
 mod hint;
 mod list;
@@ -52,6 +53,7 @@ nouns![
     depth,
     fence,
     flush,
+    graphs,
     hint,
     list,
     load,

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use stepfast_core::graph::{Graph, Rule};
+use stepfast_core::graph::{Graph, GraphDeclaration, Rule};
 use stepfast_core::store::{CheckpointKind, RequestResult};
 use stepfast_core::{Context, Engine, Error, Failure, RetryPolicy, Status, Workflow};
 
@@ -27,6 +27,7 @@ super::cases![
     failed_item_fails_its_task_after_the_others,
     mapped_items_are_recorded_once_across_engines,
     graph_with_new_tasks_continues,
+    declaration_is_stored_when_an_engine_opens,
     graph_without_a_recorded_task_parks,
     graph_with_changed_dependencies_parks,
 ];
@@ -477,4 +478,33 @@ async fn graph_without_a_recorded_task_parks(fixture: &dyn StoreFixture) {
 async fn graph_with_changed_dependencies_parks(fixture: &dyn StoreFixture) {
     let reason = "task \"second\" was recorded with other dependencies";
     assert_parks(fixture, Variant::OtherDependency, reason).await;
+}
+
+async fn declaration_is_stored_when_an_engine_opens(fixture: &dyn StoreFixture) {
+    let declare = |last: &'static str| {
+        let mut graph = Graph::<i64>::new("declared");
+        let first = graph.task("first").run((), async |()| BodyResult::Ok(1));
+        let last = graph
+            .task(last)
+            .after(&first)
+            .when(Rule::all_done() & Rule::value("first").gt(0))
+            .run((), async |()| BodyResult::Ok(2));
+        graph.build(last.optional()).unwrap()
+    };
+    let plain = Workflow::new("plain", async |_: Context, (): ()| BodyResult::Ok(()));
+    let store = fixture.store();
+    for last in ["last", "last", "later"] {
+        let engine = Engine::builder(store.clone()).register(&plain).register(&declare(last));
+        shut_down(engine.open().await.unwrap()).await;
+        let rows = fixture.second_store().await.graphs(None).await.unwrap();
+        assert_eq!(rows.iter().map(|row| &*row.name).collect::<Vec<_>>(), ["declared"]);
+        let declaration = GraphDeclaration::from_row(&rows[0]).unwrap();
+        assert_eq!(declaration.inputs, None);
+        let shape = declaration.shape("declared").unwrap();
+        assert_eq!(shape.topological_order(), ["first", last]);
+        assert_eq!(shape.rule(last), Some(&(Rule::all_done() & Rule::value("first").gt(0))));
+    }
+    // an engine without graphs leaves those of other programs
+    shut_down(Engine::builder(store.clone()).register(&plain).open().await.unwrap()).await;
+    assert_eq!(store.graphs(None).await.unwrap().len(), 1);
 }

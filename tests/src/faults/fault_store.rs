@@ -9,9 +9,9 @@ use stepfast_core::payload::ChunkRef;
 use stepfast_core::queue::{QueueChange, QueueRow};
 use stepfast_core::store::counters::Counters;
 use stepfast_core::store::{
-    Claim, ClaimReply, DeadLetter, Detail, ExecutionId, Filter, Flush, Heartbeat, HeartbeatReply, Hint,
-    Outcome, Page, Record, Registration, Store, StoreError, StoreInfo, WorkerId, WorkerInfo, WorkerOverview,
-    Write,
+    Claim, ClaimReply, DeadLetter, Detail, ExecutionId, Filter, Flush, GraphRow, Heartbeat, HeartbeatReply,
+    Hint, Outcome, Page, Record, Registration, Store, StoreError, StoreInfo, WorkerId, WorkerInfo,
+    WorkerOverview, Write,
 };
 use tokio::sync::watch;
 
@@ -463,6 +463,14 @@ impl Store for FaultStore {
     async fn queues(&self, names: Option<&[Arc<str>]>) -> Result<Vec<QueueRow>, StoreError> {
         let fault = self.begin_call(Call::Queues).await?;
         finish_call(Call::Queues, fault, self.inner.queues(names).await)
+    }
+
+    async fn store_graphs(&self, graphs: &[GraphRow]) -> Result<(), StoreError> {
+        self.inner.store_graphs(graphs).await
+    }
+
+    async fn graphs(&self, names: Option<&[Arc<str>]>) -> Result<Vec<GraphRow>, StoreError> {
+        self.inner.graphs(names).await
     }
 
     async fn heartbeat(&self, heartbeat: &Heartbeat) -> Result<HeartbeatReply, StoreError> {

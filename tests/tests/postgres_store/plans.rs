@@ -125,6 +125,8 @@ const OTHER_STATEMENTS: &[Sql] = &[
     Sql::WaitingWork,
     Sql::DeadLetters,
     Sql::Queues,
+    Sql::Graphs,
+    Sql::SetGraphs,
     Sql::SetQueue,
     Sql::AssignSlots,
     Sql::SavepointBeforeSlots,

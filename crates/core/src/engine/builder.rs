@@ -16,7 +16,7 @@ use crate::queue::{OnConflict, Queue, check_queue_name};
 use crate::runtime::commit_observer::EngineObserver;
 use crate::runtime::definition::Definitions;
 use crate::runtime::inner::{EngineInner, EngineOptions};
-use crate::store::{Store, StoreError, WorkerInfo};
+use crate::store::{GraphRow, Store, StoreError, WorkerInfo};
 use crate::text::quote;
 use crate::workflow::Workflow;
 
@@ -184,6 +184,7 @@ impl EngineBuilder {
         for (queue, on_conflict) in &declared {
             declare_queue(&*store, queue, *on_conflict).await?;
         }
+        store_graphs(&*store, definitions.graphs()).await?;
         // lanes come first, then their slow lanes, then one lane for claims
         let claim_lane = lanes * 2;
         let registering_at = tokio::time::Instant::now();
@@ -269,6 +270,20 @@ fn check_declared_queues(declared: &[(Queue, OnConflict)]) -> Result<(), Error> 
                 format!("{} is declared twice, in different ways; declare it once", quote(&each.0.name));
             return Err(Error::Invalid { input: "queue name", reason });
         }
+    }
+    Ok(())
+}
+
+/// Stores the graphs that are not stored in this form already.
+async fn store_graphs(store: &dyn Store, mut graphs: Vec<GraphRow>) -> Result<(), Error> {
+    if graphs.is_empty() {
+        return Ok(());
+    }
+    let names: Vec<Arc<str>> = graphs.iter().map(|graph| graph.name.clone()).collect();
+    let stored = store.graphs(Some(&names)).await?;
+    graphs.retain(|graph| !stored.contains(graph));
+    if !graphs.is_empty() {
+        store.store_graphs(&graphs).await?;
     }
     Ok(())
 }

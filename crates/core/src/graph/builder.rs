@@ -11,9 +11,10 @@ use crate::failure::{Failure, IntoFailure};
 use crate::graph::arguments::{ArgumentSource, Arguments, GraphInput, TaskRef};
 use crate::graph::callback::Callbacks;
 use crate::graph::code::{ChildTask, GraphCode, MapItems, Source, TaskBody, TaskCode, TaskFuture};
-use crate::graph::rule::Rule;
 use crate::graph::runner::run_graph;
-use crate::graph::shape::{GraphShape, TaskDeclaration};
+use crate::graph::shape::GraphShape;
+use crate::graph::shape::declaration::{GraphDeclaration, TaskDeclaration};
+use crate::graph::shape::rule::Rule;
 use crate::name::Name;
 use crate::payload::Payload;
 use crate::runtime::definition::{BodyFuture, CodeLocation};
@@ -131,6 +132,8 @@ where
             check_output(&self.name, source, &self.tasks)?;
         }
         let outputs = resolve(&output_sources)?;
+        let declarations = self.tasks.iter().map(|task| task.declaration.clone()).collect();
+        let declaration = GraphDeclaration { tasks: declarations, inputs: None }.to_json()?;
         let mut tasks = Vec::with_capacity(self.tasks.len());
         for task in self.tasks {
             let arguments = resolve(&task.arguments)?;
@@ -156,7 +159,8 @@ where
         let body = move |run: Arc<Run>, input: &Payload| -> Result<BodyFuture, Failure> {
             Ok(Box::pin(run_graph(run, code.clone(), input.clone())))
         };
-        Ok(Workflow::from_body(&self.name, CodeLocation::Graph, Box::new(body)))
+        let workflow = Workflow::from_body(&self.name, CodeLocation::Graph, Box::new(body));
+        Ok(workflow.declared(declaration))
     }
 }
 

@@ -2,8 +2,8 @@
 
 use std::collections::VecDeque;
 
-use crate::graph::condition::ValueCondition;
 use crate::graph::shape::GraphShape;
+use crate::graph::shape::condition::ValueCondition;
 use crate::graph::state::TaskState;
 
 /// The states of a graph's tasks in one execution. Each task counts its dependencies that have not ended, so the end of
@@ -97,6 +97,11 @@ impl GraphProgress {
                 }
             }
         }
+    }
+
+    /// Returns the states of all tasks.
+    pub(super) fn into_states(self) -> Vec<TaskState> {
+        self.states
     }
 
     /// Whether the rule of a task holds. All dependencies of the task have ended.

@@ -9,11 +9,11 @@ use futures_util::stream::FuturesUnordered;
 
 use crate::failure::Failure;
 use crate::graph::code::{GraphCode, Source, TaskBody};
-use crate::graph::condition::ValueCondition;
 use crate::graph::map::run_items;
 use crate::graph::place::TaskPlace;
 use crate::graph::progress::GraphProgress;
 use crate::graph::shape::GraphShape;
+use crate::graph::shape::condition::ValueCondition;
 use crate::graph::task::{TaskEnd, run_child_task, run_task};
 use crate::payload::Payload;
 use crate::runtime::run::Run;

@@ -35,6 +35,7 @@ use crate::engine::start_future::{RunFuture, StartFuture};
 use crate::engine::submission::{ArcRef, Submission};
 use crate::error::Error;
 use crate::failure::Failure;
+use crate::graph::GraphDeclaration;
 use crate::payload::Payload;
 use crate::runtime::definition::BodyFuture;
 use crate::runtime::run::Run;
@@ -63,6 +64,11 @@ impl GuestWorkflow {
             Ok(Box::pin(body(GuestBranch { cx: Context::root(run), active: None }, input.clone())))
         };
         Self::from_guest_body(name, is_eager, holds_thread, time_limit_hint, Box::new(body))
+    }
+
+    /// Returns the same workflow as a graph with this declaration, which engines store.
+    pub fn with_graph(self, declaration: &GraphDeclaration) -> Result<Self, Error> {
+        Ok(self.declared(declaration.to_json()?))
     }
 }
 

@@ -27,9 +27,9 @@ use crate::payload::ChunkRef;
 use crate::queue::{QueueChange, QueueRow};
 use crate::store::counters::Counters;
 use crate::store::{
-    Claim, ClaimReply, DeadLetter, Detail, Durability, ExecutionId, Filter, Flush, Heartbeat, HeartbeatReply,
-    Hint, Outcome, Page, Record, Registration, Store, StoreError, StoreInfo, WorkerId, WorkerInfo,
-    WorkerOverview,
+    Claim, ClaimReply, DeadLetter, Detail, Durability, ExecutionId, Filter, Flush, GraphRow, Heartbeat,
+    HeartbeatReply, Hint, Outcome, Page, Record, Registration, Store, StoreError, StoreInfo, WorkerId,
+    WorkerInfo, WorkerOverview,
 };
 
 /// The epoch of every registration, until a takeover or a close ends it.
@@ -189,6 +189,18 @@ impl Store for MemoryStore {
     async fn queues(&self, names: Option<&[Arc<str>]>) -> Result<Vec<QueueRow>, StoreError> {
         self.counters.add_read();
         Ok(self.tables().queues(names))
+    }
+
+    async fn store_graphs(&self, graphs: &[GraphRow]) -> Result<(), StoreError> {
+        let rows = graphs.iter().map(|graph| (graph.name.clone(), graph.clone()));
+        self.tables().graphs.extend(rows);
+        Ok(())
+    }
+
+    async fn graphs(&self, names: Option<&[Arc<str>]>) -> Result<Vec<GraphRow>, StoreError> {
+        self.counters.add_read();
+        let is_requested = |row: &&GraphRow| names.is_none_or(|names| names.contains(&row.name));
+        Ok(self.tables().graphs.values().filter(is_requested).cloned().collect())
     }
 
     async fn heartbeat(&self, heartbeat: &Heartbeat) -> Result<HeartbeatReply, StoreError> {

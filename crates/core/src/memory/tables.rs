@@ -14,8 +14,8 @@ use crate::queue::fairness::FairShare;
 use crate::queue::{DEFAULT_QUEUE, Placement, QueueRow};
 use crate::store::counters::{Counters, Table};
 use crate::store::{
-    Attempt, Checkpoint, Detail, Execution, Outcome, QUARANTINE_STRIKES, Record, RequestKind, State, Status,
-    StoreError, WorkerId, WorkerInfo, next_strikes, quarantine_delay,
+    Attempt, Checkpoint, Detail, Execution, GraphRow, Outcome, QUARANTINE_STRIKES, Record, RequestKind,
+    State, Status, StoreError, WorkerId, WorkerInfo, next_strikes, quarantine_delay,
 };
 
 /// All tables of a [`MemoryStore`](super::MemoryStore), with their indexes.
@@ -41,6 +41,7 @@ pub(super) struct Tables {
     /// Index of `ready`: by execution.
     ready_positions: BTreeMap<Key, ReadyPosition>,
     pub(super) queues: BTreeMap<Arc<str>, QueueRow>,
+    pub(super) graphs: BTreeMap<Arc<str>, GraphRow>,
     /// Running executions of queues that limit how many run, with their owners.
     pub(super) slots: BTreeMap<Key, (Arc<Placement>, WorkerId)>,
     pub(super) fair_share: FairShare,

@@ -9,7 +9,7 @@ use crate::failure::Failure;
 use crate::name_checks::check_name;
 use crate::payload::Payload;
 use crate::runtime::run::Run;
-use crate::store::ExistingExecution;
+use crate::store::{ExistingExecution, GraphRow};
 use crate::text::list_names;
 
 /// The future of a workflow's code. It resolves to the encoded output.
@@ -40,6 +40,8 @@ pub(crate) struct Definition {
     pub(crate) code: CodeLocation,
     /// Text for messages: the language's way to set a durable time limit.
     pub(crate) time_limit_hint: &'static str,
+    /// The declaration of a graph, which engines store; `None` for other workflows.
+    pub(crate) graph: Option<Arc<str>>,
     pub(crate) body: Box<Body>,
 }
 
@@ -119,5 +121,15 @@ impl Definitions {
         let mut names: Vec<Arc<str>> = self.0.keys().cloned().collect();
         names.sort();
         names.into()
+    }
+
+    /// Returns the graphs among the workflows, sorted by name.
+    pub(crate) fn graphs(&self) -> Vec<GraphRow> {
+        let row = |it: &Arc<Definition>| {
+            it.graph.clone().map(|declaration| GraphRow { name: it.name.clone(), declaration })
+        };
+        let mut graphs: Vec<GraphRow> = self.0.values().filter_map(row).collect();
+        graphs.sort_by(|a, b| a.name.cmp(&b.name));
+        graphs
     }
 }

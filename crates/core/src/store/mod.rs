@@ -10,6 +10,7 @@ pub mod counters;
 mod error;
 mod execution;
 mod filter;
+mod graphs;
 mod heartbeat;
 mod quarantine;
 mod workers;
@@ -24,6 +25,7 @@ pub use execution::{
     RequestKind, Status, UNKNOWN_STATUS_MESSAGE, WorkerId, decode_pending_sleeps, encode_pending_sleeps,
 };
 pub use filter::{DEFAULT_LIMIT, Filter, Page};
+pub use graphs::GraphRow;
 pub use heartbeat::{Heartbeat, HeartbeatReply, Hint, MAX_EXPIRED};
 pub use quarantine::{QUARANTINE_STRIKES, next_strikes, quarantine_delay};
 pub use workers::{
@@ -106,6 +108,12 @@ pub trait Store: Send + Sync + 'static {
 
     /// Returns the existing queues in the order of their names. If `names` is given, returns only the queues in it.
     async fn queues(&self, names: Option<&[Arc<str>]>) -> Result<Vec<QueueRow>, StoreError>;
+
+    /// Stores graphs by name, each in place of the stored graph of this name.
+    async fn store_graphs(&self, graphs: &[GraphRow]) -> Result<(), StoreError>;
+
+    /// Returns the stored graphs in the order of their names. If `names` is given, returns only the graphs in it.
+    async fn graphs(&self, names: Option<&[Arc<str>]>) -> Result<Vec<GraphRow>, StoreError>;
 
     /// Returns everything that concerns the worker. Once a second a heartbeat also renews the registration and checks
     /// for dead workers; see [`renews_lease`](Heartbeat::renews_lease).

@@ -78,6 +78,7 @@ where
             is_eager: true,
             code,
             time_limit_hint: "`cx.timeout`, or `cx.race`",
+            graph: None,
             body,
         };
         Self { definition: Arc::new(definition), types: PhantomData }
@@ -88,23 +89,30 @@ where
     /// per step. Use durable reads for code that shows outcomes to the outside world other than through steps.
     #[must_use]
     pub fn durable_reads(self, has_durable_reads: bool) -> Self {
-        let is_eager = !has_durable_reads;
-        match Arc::try_unwrap(self.definition) {
-            Ok(definition) => {
-                Self { definition: Arc::new(Definition { is_eager, ..definition }), types: PhantomData }
-            }
-            Err(definition) => {
-                let (name, inner) = (definition.name.clone(), definition);
-                let (code, time_limit_hint) = (inner.code, inner.time_limit_hint);
-                let body = Box::new(move |run: Arc<Run>, input: &Payload| (inner.body)(run, input));
-                let definition = Definition { name, is_eager, code, time_limit_hint, body };
-                Self { definition: Arc::new(definition), types: PhantomData }
-            }
-        }
+        self.change(|definition| definition.is_eager = !has_durable_reads)
     }
 }
 
 impl<I, O> Workflow<I, O> {
+    /// Returns the same workflow as a graph with this declaration, which is JSON.
+    pub(crate) fn declared(self, declaration: String) -> Self {
+        self.change(|definition| definition.graph = Some(declaration.into()))
+    }
+
+    /// Returns the same workflow with a changed definition. Clones of the workflow keep their definition.
+    fn change(self, change: impl FnOnce(&mut Definition)) -> Self {
+        let mut definition = Arc::try_unwrap(self.definition).unwrap_or_else(|shared| Definition {
+            name: shared.name.clone(),
+            is_eager: shared.is_eager,
+            code: shared.code,
+            time_limit_hint: shared.time_limit_hint,
+            graph: shared.graph.clone(),
+            body: Box::new(move |run: Arc<Run>, input: &Payload| (shared.body)(run, input)),
+        });
+        change(&mut definition);
+        Self { definition: Arc::new(definition), types: PhantomData }
+    }
+
     /// Returns the workflow `name`, whose code is in another program. A [`Client`](crate::Client) or an engine starts
     /// executions of this workflow, and workers of the other program run them. An engine that has registered a workflow
     /// of this name may run them itself. `I` and `O` must match the types in the other program. Such a workflow cannot
@@ -118,6 +126,7 @@ impl<I, O> Workflow<I, O> {
             is_eager: true,
             code: CodeLocation::OtherProgram,
             time_limit_hint: "",
+            graph: None,
             body: Box::new(body),
         };
         Self { definition: Arc::new(definition), types: PhantomData }
@@ -139,7 +148,8 @@ impl Workflow<Payload, Payload> {
         body: Box<Body>,
     ) -> Self {
         let code = if holds_thread { CodeLocation::Thread } else { CodeLocation::Loop };
-        let definition = Definition { name: name.into(), is_eager, code, time_limit_hint, body };
+        let name = name.into();
+        let definition = Definition { name, is_eager, code, time_limit_hint, graph: None, body };
         Self { definition: Arc::new(definition), types: PhantomData }
     }
 }

@@ -242,6 +242,10 @@ statements! {
     );
     /// Lists queues.
     Queues = include_str!("../../queries/queues.sql");
+    /// Lists graphs.
+    Graphs = include_str!("../../queries/graphs.sql");
+    /// Stores graphs.
+    SetGraphs = include_str!("../../queries/set_graphs.sql");
     /// Creates or changes a queue.
     SetQueue = include_str!("../../queries/set_queue.sql");
     /// Assigns slots to the running executions of a queue.
@@ -358,6 +362,7 @@ pub(crate) const CONTROL_STATEMENTS: &[Sql] = &[
     Sql::DeleteClaims,
     Sql::ClaimedExecutions,
     Sql::Register,
+    Sql::SetGraphs,
     Sql::ReadVersions,
 ];
 
@@ -395,6 +400,7 @@ pub(crate) const READ_STATEMENTS: &[Sql] = &[
     Sql::CountByAttribute,
     Sql::DeadWorkers,
     Sql::Queues,
+    Sql::Graphs,
     Sql::Workers,
     Sql::DeadLetters,
     Sql::WaitingWork,

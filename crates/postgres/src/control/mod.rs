@@ -1,5 +1,6 @@
 //! Control of workers and queues: registrations, heartbeats, takeovers of dead workers, and changes of queues.
 
+mod graphs;
 mod heartbeat;
 mod lease_observer;
 mod outage_guard;

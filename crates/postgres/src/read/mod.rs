@@ -1,5 +1,6 @@
 //! Reads: loads and lists by [`Reader`], on connections of their own.
 
+mod graphs;
 pub(crate) mod queues;
 pub(crate) mod workers;
 

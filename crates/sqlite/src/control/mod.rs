@@ -1,5 +1,6 @@
 //! Control of workers: registrations, the heartbeat once a second, takeovers of dead workers, and changes of queues.
 
+mod graphs;
 mod heartbeat;
 mod queues;
 mod takeover;

@@ -1,6 +1,7 @@
 //! Reads: loads and lists rows, on connections that neither wait for the writer nor block it.
 
 mod filter;
+mod graphs;
 pub(crate) mod queues;
 pub(crate) mod workers;
 

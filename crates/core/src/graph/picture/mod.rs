@@ -1,5 +1,6 @@
 //! Pictures of graphs: Mermaid, DOT of Graphviz, SVG, and trees of text.
 
+pub(super) mod execution_tree;
 mod tree;
 
 use std::fmt::Write;
@@ -154,8 +155,8 @@ fn escape_xml(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::graph::rule::Rule;
-    use crate::graph::shape::TaskDeclaration;
+    use crate::graph::shape::declaration::TaskDeclaration;
+    use crate::graph::shape::rule::Rule;
 
     fn shape() -> GraphShape {
         let task = |name: &'static str, dependencies: &[&'static str], rule: Rule| TaskDeclaration {

@@ -66,8 +66,8 @@ impl GraphShape {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::graph::rule::Rule;
-    use crate::graph::shape::TaskDeclaration;
+    use crate::graph::shape::declaration::TaskDeclaration;
+    use crate::graph::shape::rule::Rule;
 
     fn shape(tasks: &[(&'static str, &[&'static str])]) -> GraphShape {
         let declarations: Vec<TaskDeclaration> = tasks

@@ -3,7 +3,9 @@
 use std::fmt;
 use std::ops::{BitAnd, BitOr, Not};
 
-use crate::graph::condition::ValueCondition;
+use serde::{Deserialize, Serialize};
+
+use crate::graph::shape::condition::ValueCondition;
 use crate::graph::state::TaskState;
 use crate::name::Name;
 
@@ -18,10 +20,11 @@ use crate::name::Name;
 /// let rule = Rule::all_done() & !Rule::failed("charge");
 /// assert_eq!(rule.to_string(), "all_done() & ~failed(\"charge\")");
 /// ```
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Rule(RuleNode);
 
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 enum RuleNode {
     Every(Condition),
     Any(Condition),
@@ -33,7 +36,8 @@ enum RuleNode {
 }
 
 /// A condition on the state of one ended task.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 enum Condition {
     Ended,
     Succeeded,
@@ -112,7 +116,7 @@ impl Rule {
     }
 
     /// Whether the rule is the default.
-    pub(super) fn is_default(&self) -> bool {
+    pub(in crate::graph) fn is_default(&self) -> bool {
         *self == Self::all_success()
     }
 
@@ -129,7 +133,7 @@ impl Rule {
     }
 
     /// Calls `visit` with each task that the rule names.
-    pub(super) fn visit_tasks(&self, visit: &mut dyn FnMut(&Name)) {
+    pub(in crate::graph) fn visit_tasks(&self, visit: &mut dyn FnMut(&Name)) {
         match &self.0 {
             RuleNode::Every(_) | RuleNode::Any(_) => {}
             RuleNode::Task(_, task) => visit(task),
@@ -142,7 +146,7 @@ impl Rule {
     }
 
     /// Calls `visit` with each condition on a value.
-    pub(super) fn visit_conditions(&self, visit: &mut dyn FnMut(&ValueCondition)) {
+    pub(in crate::graph) fn visit_conditions(&self, visit: &mut dyn FnMut(&ValueCondition)) {
         match &self.0 {
             RuleNode::Every(_) | RuleNode::Any(_) | RuleNode::Task(..) => {}
             RuleNode::Value(condition) => visit(condition),
@@ -156,7 +160,7 @@ impl Rule {
     /// Whether the rule holds. `dependencies` are the states of the task's dependencies, and `state_of` returns the state
     /// of a dependency by name. All of them have ended. `value_holds` returns whether a condition holds for the value of
     /// its task, which has succeeded.
-    pub(super) fn holds(
+    pub(in crate::graph) fn holds(
         &self,
         dependencies: &[TaskState],
         state_of: &dyn Fn(&str) -> TaskState,

@@ -1,5 +1,9 @@
 //! [`GraphShape`]: the structure of a graph, without the code of its tasks.
 
+pub(super) mod condition;
+pub(super) mod declaration;
+pub(super) mod rule;
+
 use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 
@@ -7,10 +11,12 @@ use xxhash_rust::xxh3::xxh3_64;
 
 use crate::error::Error;
 use crate::graph::place::TaskPlace;
-use crate::graph::rule::Rule;
+use crate::graph::shape::declaration::TaskDeclaration;
+use crate::graph::shape::rule::Rule;
 use crate::graph::state::TaskState;
 use crate::name::Name;
 use crate::name_checks::check_name;
+use crate::path::Path;
 use crate::text::list_names;
 
 /// Smallest number of a task in the paths of its checkpoints. Smaller numbers are left to calls of other kinds.
@@ -44,17 +50,6 @@ pub struct TaskShape {
     /// The length of the longest chain of dependencies.
     pub(super) level: usize,
     pub(super) place: TaskPlace,
-}
-
-/// A task as it is declared, before its dependencies are found.
-#[derive(Clone, Debug)]
-pub struct TaskDeclaration {
-    /// The name of the task.
-    pub name: Name,
-    /// The names of its dependencies. Repeated names count once.
-    pub dependencies: Vec<Name>,
-    /// The condition on which the task runs.
-    pub rule: Rule,
 }
 
 impl GraphShape {
@@ -153,6 +148,11 @@ impl GraphShape {
     /// Returns the rule of a task; `None` if there is no such task.
     pub fn rule(&self, task: &str) -> Option<&Rule> {
         Some(&self.tasks[*self.by_name.get(task)?].rule)
+    }
+
+    /// Returns the path of a task's checkpoint; `None` if there is no such task.
+    pub fn path_of(&self, task: &str) -> Option<Path> {
+        self.index_of(task).map(|task| self.place(task).path())
     }
 
     /// Returns the chain of tasks that takes longest: each depends on the one before. `duration` returns the time that a

@@ -4,13 +4,14 @@ use std::cmp::Ordering;
 use std::fmt;
 
 use rmpv::Value;
+use serde::{Deserialize, Serialize};
 
-use crate::graph::rule::Rule;
+use crate::graph::shape::rule::Rule;
 use crate::name::Name;
 use crate::payload::Payload;
 
 /// A condition on the value of a task, or on a field of that value: the value is compared with a literal.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ValueCondition {
     /// The task whose value is compared.
     pub task: Name,
@@ -23,7 +24,8 @@ pub struct ValueCondition {
 }
 
 /// A kind of comparison.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Comparison {
     /// Equal.
     Eq,
@@ -40,7 +42,8 @@ pub enum Comparison {
 }
 
 /// A literal in a condition.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Literal {
     /// No value.
     None,
@@ -49,6 +52,7 @@ pub enum Literal {
     /// An integer.
     Integer(i64),
     /// A number.
+    #[serde(with = "float_text")]
     Float(f64),
     /// A text.
     Text(String),
@@ -151,7 +155,7 @@ impl Comparison {
 
 impl ValueCondition {
     /// Whether the condition holds for the value of its task.
-    pub(super) fn holds(&self, value: &Payload) -> bool {
+    pub fn holds(&self, value: &Payload) -> bool {
         let Ok(value) = value.decode::<Value>() else { return false };
         let mut value = &value;
         for field in &self.fields {
@@ -253,6 +257,21 @@ impl From<&str> for Literal {
 impl From<String> for Literal {
     fn from(literal: String) -> Self {
         Self::Text(literal)
+    }
+}
+
+/// Numbers as text, since JSON has neither NaN nor infinities.
+mod float_text {
+    use serde::de::Error;
+    use serde::{Deserialize, Deserializer, Serializer};
+
+    #[allow(clippy::trivially_copy_pass_by_ref)] // serde passes a reference
+    pub(super) fn serialize<S: Serializer>(number: &f64, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(number)
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<f64, D::Error> {
+        String::deserialize(deserializer)?.parse().map_err(D::Error::custom)
     }
 }
 

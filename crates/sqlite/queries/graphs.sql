@@ -1,0 +1,2 @@
+-- All graphs, by name.
+SELECT name, declaration FROM graphs ORDER BY name
