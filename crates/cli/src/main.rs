@@ -5,8 +5,12 @@ mod bench;
 mod client;
 mod db;
 mod dead_letters;
+mod execution_tree;
+mod follow;
+mod graph;
 mod output;
 mod queue;
+mod show;
 mod unclaimable;
 mod value;
 mod worker;
@@ -45,6 +49,8 @@ enum Command {
     #[command(subcommand)]
     Workflow(workflow::WorkflowCommand),
     #[command(subcommand)]
+    Graph(graph::GraphCommand),
+    #[command(subcommand)]
     Queue(queue::QueueCommand),
     #[command(subcommand)]
     Worker(worker::WorkerCommand),
@@ -64,6 +70,7 @@ async fn main() -> ExitCode {
     }
     let result = match command {
         Command::Workflow(workflow) => workflow.run().await,
+        Command::Graph(graph) => graph.run().await,
         Command::Queue(queue) => queue.run().await,
         Command::Worker(worker) => worker.run().await,
         Command::Db(db) => db.run().await,

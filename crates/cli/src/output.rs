@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use stepfast::clock::Timestamp;
 use stepfast::queue::Placement;
 use stepfast::store::{Attempt, Checkpoint, CheckpointKind, Execution, Record, WorkerId};
-use stepfast::text::escape_controls;
+use stepfast::text::{escape_controls, format_duration};
 use stepfast::{Error, ErrorKind, Failure, Key, Payload, Status};
 
 use crate::value::payload_json;
@@ -190,7 +190,7 @@ pub(crate) struct ShowData {
 
 impl ShowData {
     /// Returns the key of the child that a checkpoint refers to, and the child's row.
-    fn child(&self, checkpoint: &Checkpoint) -> Option<(Key, Option<&Execution>)> {
+    pub(crate) fn child(&self, checkpoint: &Checkpoint) -> Option<(Key, Option<&Execution>)> {
         let key = child_key(checkpoint)?;
         Some((key, self.children.get(&key)))
     }
@@ -249,6 +249,13 @@ fn child_json(child: &Execution) -> Value {
         "status": child.status.as_str(),
         "outcome": payload_json(&child.outcome),
     })
+}
+
+/// Returns a line with the workflow, the id and the status of an execution.
+pub(crate) fn status_line(shown: &ShowData) -> String {
+    let execution = &shown.record.execution;
+    let mark = if shown.dead_workers.owns(execution) { " (worker dead)" } else { "" };
+    format!("{} {}  {}{mark}", execution.workflow, execution.workflow_id(), format_status(execution))
 }
 
 pub(crate) fn record_text(shown: &ShowData) -> String {
@@ -369,7 +376,7 @@ fn format_failure(payload: &Payload) -> String {
     }
 }
 
-fn full_failure(payload: &Payload) -> String {
+pub(crate) fn full_failure(payload: &Payload) -> String {
     payload.decode::<Failure>().map_or_else(
         |_| short_payload(payload),
         |failure| {
@@ -378,16 +385,6 @@ fn full_failure(payload: &Payload) -> String {
             if is_exception { format!("{}: {failure}", failure.kind) } else { failure.to_string() }
         },
     )
-}
-
-/// Formats a duration in the largest fitting unit.
-fn format_duration(millis: i64) -> String {
-    match millis {
-        ..1_000 => format!("{millis} ms"),
-        1_000..60_000 => format!("{:.1} s", millis as f64 / 1e3),
-        60_000..3_600_000 => format!("{} min {} s", millis / 60_000, millis / 1_000 % 60),
-        _ => format!("{} h {} min", millis / 3_600_000, millis / 60_000 % 60),
-    }
 }
 
 /// Formats a payload in one short line.

@@ -8,13 +8,15 @@ use clap::{Args, Subcommand};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::{Value, json};
 use stepfast::clock::{Clock, SystemClock, Timestamp};
-use stepfast::store::{Detail, Execution, ExecutionId, Filter, Record, RequestResult, WaitingWork};
+use stepfast::store::{Detail, Execution, ExecutionId, Filter, Record, RequestResult};
 use stepfast::text::{abbreviate, quote};
 use stepfast::{BulkResult, Error, Key, Status, Store};
 
 use crate::client::with_client;
+use crate::execution_tree::{execution_tree, graph_of};
+use crate::follow::follow;
 use crate::output::{self, DeadWorkers, Exit};
-use crate::unclaimable;
+use crate::show::load_shown;
 
 /// Show executions, cancel and resume them.
 #[derive(Subcommand)]
@@ -94,6 +96,10 @@ pub(crate) struct ShowExecutionArgs {
     target: StoreArgs,
     /// The execution's workflow_id.
     workflow_id: String,
+    /// Show the execution until it has ended, for a graph the states of its tasks. The exit code is 1 if it did not
+    /// complete.
+    #[arg(long, conflicts_with = "json")]
+    follow: bool,
 }
 
 #[derive(Args)]
@@ -175,36 +181,17 @@ impl ListExecutionsArgs {
 impl ShowExecutionArgs {
     async fn run(self) -> anyhow::Result<Exit> {
         let store = stepfast::connect_existing(&self.target.store).await?;
-        let mut record = find_execution(&store, &self.workflow_id, Detail::Full).await?;
-        // values that are stored in chunks are loaded, so that they are shown too
-        let key = record.execution.key;
-        let fetch = async |payload: &mut stepfast::Payload| -> Result<(), Error> {
-            if let Some(chunks) = payload.chunk_ref() {
-                *payload = stepfast::Payload::from_bytes(store.load_value(key, chunks).await?);
-            }
-            Ok(())
-        };
-        fetch(&mut record.execution.input).await?;
-        fetch(&mut record.execution.outcome).await?;
-        for checkpoint in &mut record.checkpoints {
-            fetch(&mut checkpoint.outcome).await?;
+        if self.follow {
+            return follow(&store, &self.workflow_id).await;
         }
-        let children: Vec<ExecutionId> =
-            record.checkpoints.iter().filter_map(output::child_key).map(ExecutionId::Key).collect();
-        let children = if children.is_empty() {
-            Vec::new()
-        } else {
-            store.load(&children, Detail::Outcome).await.map_err(Error::from)?
-        };
-        let children = children.into_iter().flatten().map(|it| (it.execution.key, it.execution)).collect();
-        let dead_workers = dead_owners(&store, std::slice::from_ref(&record.execution)).await?;
-        let unclaimable = explain_unclaimable(&store, &record.execution).await?;
-        let shown = output::ShowData { record, children, dead_workers, unclaimable };
+        let shown = load_shown(&store, &self.workflow_id).await?;
         if self.target.json {
             output::print_json(&output::record_json(&shown))?;
-        } else {
-            output::print(&output::record_text(&shown));
+            return Ok(Exit::Done);
         }
+        let graph = graph_of(&store, &shown.record.execution.workflow).await?;
+        let tree = graph.map_or_else(String::new, |shape| format!("\n\n{}", execution_tree(&shape, &shown)));
+        output::print(format!("{}{tree}", output::record_text(&shown)).trim_end());
         Ok(Exit::Done)
     }
 }
@@ -314,33 +301,28 @@ async fn request_each(
 }
 
 /// Parses an attribute of the form `NAME=VALUE`.
-fn parse_attribute(text: &str) -> anyhow::Result<(String, String)> {
+pub(crate) fn parse_attribute(text: &str) -> anyhow::Result<(String, String)> {
     let (name, value) =
         text.split_once('=').ok_or_else(|| anyhow!("{} is not of the form NAME=VALUE", quote(text)))?;
     Ok((name.to_owned(), value.to_owned()))
 }
 
 /// Returns the dead workers among the owners of these executions.
-async fn dead_owners(store: &Arc<dyn Store>, executions: &[Execution]) -> Result<DeadWorkers, Error> {
+pub(crate) async fn dead_owners(
+    store: &Arc<dyn Store>,
+    executions: &[Execution],
+) -> Result<DeadWorkers, Error> {
     let mut owners: Vec<_> = executions.iter().filter_map(|execution| execution.owner).collect();
     owners.sort_unstable();
     owners.dedup();
     Ok(DeadWorkers(if owners.is_empty() { owners } else { store.dead_workers(&owners).await? }))
 }
 
-/// Explains why no live worker can run an execution that waits for a worker; `None` if a live worker can.
-async fn explain_unclaimable(store: &Arc<dyn Store>, execution: &Execution) -> Result<Option<String>, Error> {
-    if execution.status != Status::Queued {
-        return Ok(None);
-    }
-    // with a limit of 0, the store returns the workers alone, and counts no other waiting executions
-    let overview = store.workers(0).await?;
-    let (workflow, app_version) = (execution.workflow.clone(), execution.app_version.clone());
-    let waiting = WaitingWork { workflow, app_version, executions: 1 };
-    Ok(overview.check_unclaimable(&waiting).map(|it| unclaimable::unclaimable_reason(&it)))
-}
-
-async fn find_execution(store: &Arc<dyn Store>, workflow_id: &str, detail: Detail) -> Result<Record, Error> {
+pub(crate) async fn find_execution(
+    store: &Arc<dyn Store>,
+    workflow_id: &str,
+    detail: Detail,
+) -> Result<Record, Error> {
     let mut ids = vec![ExecutionId::Given(workflow_id.into())];
     ids.extend(Key::from_text(workflow_id).map(ExecutionId::Key));
     let found = store.load(&ids, detail).await?;

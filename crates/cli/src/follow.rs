@@ -1,0 +1,57 @@
+//! `--follow`: shows an execution until it has ended.
+
+use std::io::IsTerminal;
+use std::sync::Arc;
+use std::time::Duration;
+
+use indicatif::{ProgressBar, ProgressStyle};
+use stepfast::{Status, Store};
+
+use crate::execution_tree::{execution_tree, graph_of};
+use crate::output::{self, Exit};
+use crate::show::load_shown;
+
+/// Time between two pictures. A reader sees no faster changes.
+const REFRESH_INTERVAL: Duration = Duration::from_millis(500);
+
+/// Shows an execution until it has ended: in a terminal in place, otherwise again after each change.
+pub(crate) async fn follow(store: &Arc<dyn Store>, workflow_id: &str) -> anyhow::Result<Exit> {
+    let live = std::io::stdout().is_terminal().then(|| {
+        let bar = ProgressBar::new_spinner();
+        bar.set_style(
+            ProgressStyle::with_template("{msg}").unwrap_or_else(|_| ProgressStyle::default_spinner()),
+        );
+        bar
+    });
+    let mut graph = None;
+    let mut last = String::new();
+    loop {
+        let shown = load_shown(store, workflow_id).await?;
+        let execution = &shown.record.execution;
+        if graph.is_none() {
+            graph = graph_of(store, &execution.workflow).await?;
+        }
+        let has_ended = execution.status.is_terminal();
+        let text = match &graph {
+            Some(shape) => {
+                let tree = execution_tree(shape, &shown);
+                format!("{}\n{}", output::status_line(&shown), tree.trim_end())
+            }
+            None => output::record_text(&shown),
+        };
+        match &live {
+            Some(bar) if !has_ended => bar.set_message(output::escape_lines(&text)),
+            Some(bar) => {
+                bar.finish_and_clear();
+                output::print(&text);
+            }
+            None if text != last => output::print(&text),
+            None => {}
+        }
+        if has_ended {
+            return Ok(if execution.status == Status::Completed { Exit::Done } else { Exit::Failed });
+        }
+        last = text;
+        tokio::time::sleep(REFRESH_INTERVAL).await;
+    }
+}
