@@ -38,7 +38,7 @@ mod _native {
     #[pymodule_export]
     use crate::bridge::task_code::BranchCoroutine;
     #[pymodule_export]
-    use crate::convert::graph::{GraphProgress, GraphShape, Rule};
+    use crate::convert::graph::{GraphDeclaration, GraphProgress, GraphShape, Rule};
     #[pymodule_export]
     use crate::convert::outbox::{encode_start, hint_channel};
     #[pymodule_export]

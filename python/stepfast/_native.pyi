@@ -120,9 +120,23 @@ class GraphShape:
     def critical_path(self) -> list[str]: ...
     def to_mermaid(self) -> str: ...
     def to_dot(self) -> str: ...
-    def to_tree(self, notes: dict[str, str]) -> str: ...
+    def to_tree(self) -> str: ...
+    def to_execution_tree(
+        self,
+        status: str,
+        calls: list[RecordedCall],
+        value_holds: Callable[[str, list[str], str, bool | int | float | str | None], bool],
+    ) -> str: ...
     def to_svg(self) -> str: ...
     def bind(self, task: int, settings: StepSettings) -> None: ...
+    def declare(self, inputs: list[tuple[str, bool]]) -> GraphDeclaration: ...
+
+#: A call of an execution: its path, its name, its outcome ("succeeded", "failed", "ended" or "attempt"), its
+#: duration in milliseconds, and its error.
+RecordedCall = tuple[str, str, str, int, str]
+
+@final
+class GraphDeclaration: ...
 
 @final
 class GraphProgress:
@@ -323,7 +337,7 @@ class Engine:
     @staticmethod
     def open(
         url: str,
-        definitions: list[tuple[str, bool, Port, Signature | None]],
+        definitions: list[tuple[str, bool, Port, Signature | None, GraphDeclaration | None]],
         max_running: int,
         max_threads: int,
         suspend_after: float,

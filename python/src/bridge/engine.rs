@@ -8,7 +8,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PyTuple};
 use stepfast::guest::{GuestInput, GuestWorkflow};
 use stepfast::store::Filter;
-use stepfast::{Client, Engine as CoreEngine, Payload};
+use stepfast::{Client, Engine as CoreEngine, Error, Payload};
 
 use crate::bridge::call::Call;
 use crate::bridge::caller_code::CallerCode;
@@ -19,6 +19,7 @@ use crate::bridge::mailbox::{Mailbox, Message, NewRun};
 use crate::bridge::port::Port;
 use crate::bridge::reply::{MappedReply, Reply, ReplyFuture};
 use crate::convert::filter::UnresolvedFilter;
+use crate::convert::graph::GraphDeclaration;
 use crate::convert::queue::{QueueTuple, on_conflict, queue_from_tuple};
 use crate::convert::record;
 use crate::convert::signature::Signature;
@@ -54,8 +55,10 @@ impl Drop for Engine {
     }
 }
 
-/// A workflow to register: name, whether it is eager, the port through which its code runs, parameters.
-type DefinitionTuple<'py> = (String, bool, Bound<'py, Port>, Option<Py<Signature>>);
+/// A workflow to register: name, whether it is eager, the port through which its code runs, parameters, and the
+/// declaration of a graph.
+type DefinitionTuple<'py> =
+    (String, bool, Bound<'py, Port>, Option<Py<Signature>>, Option<Py<GraphDeclaration>>);
 
 #[pymethods]
 impl Engine {
@@ -76,15 +79,20 @@ impl Engine {
         queues: Vec<(QueueTuple, String)>,
         serve_queues: Option<Vec<String>>,
     ) -> PyResult<Self> {
-        let ports: Vec<Py<Port>> = definitions.iter().map(|(_, _, port, _)| port.clone().unbind()).collect();
-        let workflows: Vec<KnownWorkflow> = definitions
+        let ports: Vec<Py<Port>> = definitions.iter().map(|(_, _, port, ..)| port.clone().unbind()).collect();
+        let workflows = definitions
             .into_iter()
             .enumerate()
-            .map(|(number, (name, is_eager, port, signature))| KnownWorkflow {
-                workflow: define_workflow(number, &name, is_eager, port.get().mailbox.clone()),
-                signature: signature.map(Arc::new),
+            .map(|(number, (name, is_eager, port, signature, graph))| {
+                let workflow = define_workflow(number, &name, is_eager, port.get().mailbox.clone());
+                let workflow = match graph {
+                    Some(graph) => workflow.with_graph(&graph.get().0)?,
+                    None => workflow,
+                };
+                Ok(KnownWorkflow { workflow, signature: signature.map(Arc::new) })
             })
-            .collect();
+            .collect::<Result<Vec<_>, Error>>()
+            .map_err(|error| to_exception(py, &error))?;
         let opened = without_interpreter(py, || {
             runtime().block_on(async {
                 let store = stepfast::connect(url).await?;

@@ -1,13 +1,16 @@
 //! [`GraphShape`], [`GraphProgress`] and [`Rule`]: the structure of graphs, and which tasks may begin.
 
 use std::cell::RefCell;
-use std::collections::HashMap;
 use std::sync::Arc;
 
 use pyo3::exceptions::PyIndexError;
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyFloat, PyString};
-use stepfast::graph::{self, Comparison, Literal, TaskDeclaration, TaskPlace, ValueCondition};
+use stepfast::Status;
+use stepfast::graph::{
+    self, Comparison, InputDeclaration, Literal, RecordedCall, RecordedOutcome, TaskDeclaration, TaskPlace,
+    ValueCondition,
+};
 
 use crate::convert::step_settings::StepSettings;
 use crate::error::to_exception;
@@ -118,12 +121,22 @@ impl LiteralValue {
 
 /// The structure of a graph.
 #[pyclass(frozen, module = "stepfast._native")]
-pub(crate) struct GraphShape(Arc<graph::GraphShape>);
+pub(crate) struct GraphShape {
+    shape: Arc<graph::GraphShape>,
+    tasks: Vec<TaskDeclaration>,
+}
+
+/// The declaration of a graph, which engines store.
+#[pyclass(frozen, module = "stepfast._native")]
+pub(crate) struct GraphDeclaration(pub(crate) graph::GraphDeclaration);
+
+/// A recorded call: path, name, outcome, duration in milliseconds, error.
+type CallTuple = (String, String, String, i64, String);
 
 impl GraphShape {
     /// Returns the places of the tasks that depend on a task, directly or through others.
     pub(crate) fn dependent_places(&self, task: usize) -> impl Iterator<Item = TaskPlace> {
-        self.0.dependent_places(task)
+        self.shape.dependent_places(task)
     }
 }
 
@@ -133,7 +146,7 @@ impl GraphShape {
     #[new]
     #[allow(clippy::needless_pass_by_value)] // converted from Python
     fn new(py: Python<'_>, name: &str, tasks: Vec<(String, Vec<String>, Rule)>) -> PyResult<Self> {
-        let declarations: Vec<TaskDeclaration> = tasks
+        let tasks: Vec<TaskDeclaration> = tasks
             .into_iter()
             .map(|(name, dependencies, rule)| TaskDeclaration {
                 name: name.into(),
@@ -141,69 +154,103 @@ impl GraphShape {
                 rule: rule.0,
             })
             .collect();
-        match graph::GraphShape::new(name, &declarations) {
-            Ok(shape) => Ok(Self(Arc::new(shape))),
+        match graph::GraphShape::new(name, &tasks) {
+            Ok(shape) => Ok(Self { shape: Arc::new(shape), tasks }),
             Err(error) => Err(to_exception(py, &error)),
         }
     }
 
     /// The names of the tasks, each after those of its dependencies.
     fn topological_order(&self) -> Vec<&str> {
-        self.0.topological_order()
+        self.shape.topological_order()
     }
 
     /// The names of the tasks by the length of their longest chain of dependencies.
     fn levels(&self) -> Vec<Vec<&str>> {
-        self.0.levels()
+        self.shape.levels()
     }
 
     /// The names of the tasks without dependencies.
     fn roots(&self) -> Vec<&str> {
-        self.0.roots()
+        self.shape.roots()
     }
 
     /// The names of the tasks without dependents.
     fn leaves(&self) -> Vec<&str> {
-        self.0.leaves()
+        self.shape.leaves()
     }
 
     /// The names of the dependencies of a task.
     fn dependencies(&self, task: &str) -> Option<Vec<&str>> {
-        self.0.dependencies(task)
+        self.shape.dependencies(task)
     }
 
     /// The longest chain of tasks.
     fn critical_path(&self) -> Vec<&str> {
-        self.0.critical_path(|_| 1.0)
+        self.shape.critical_path(|_| 1.0)
     }
 
     /// The graph in the language of Mermaid.
     fn to_mermaid(&self) -> String {
-        self.0.to_mermaid()
+        self.shape.to_mermaid()
     }
 
     /// The graph in DOT, the language of Graphviz.
     fn to_dot(&self) -> String {
-        self.0.to_dot()
+        self.shape.to_dot()
     }
 
     /// The graph as an SVG picture.
     fn to_svg(&self) -> String {
-        self.0.to_svg()
+        self.shape.to_svg()
     }
 
-    /// The graph as a tree of text, with a note for each task by name.
-    #[allow(clippy::needless_pass_by_value)] // converted from Python
-    fn to_tree(&self, notes: HashMap<String, String>) -> String {
-        self.0.to_tree(|task| notes.get(task).cloned().unwrap_or_default())
+    /// The graph as a tree of text.
+    fn to_tree(&self) -> String {
+        self.shape.to_tree(|_| String::new())
+    }
+
+    /// The graph as a tree of text, with the states of the tasks in an execution. `value_holds` is as in
+    /// `GraphProgress.end`.
+    fn to_execution_tree(
+        &self,
+        status: &str,
+        calls: Vec<CallTuple>,
+        value_holds: &Bound<'_, PyAny>,
+    ) -> PyResult<String> {
+        let status = status.parse::<Status>().map_err(|error| crate::error::runtime_error(&error))?;
+        let calls = calls.into_iter().map(|(path, name, outcome, duration_ms, error)| RecordedCall {
+            path: path.split('.').filter_map(|number| number.parse().ok()).collect(),
+            name,
+            outcome: match outcome.as_str() {
+                "failed" => RecordedOutcome::Failed(error),
+                "ended" => RecordedOutcome::Ended,
+                "attempt" => RecordedOutcome::FailedAttempt,
+                _ => RecordedOutcome::Succeeded,
+            },
+            duration_ms,
+        });
+        let raised = RefCell::new(None);
+        let holds = |condition: &ValueCondition| call_condition(value_holds, condition, &raised);
+        let tree = self.shape.to_execution_tree(status, calls, holds);
+        raised.into_inner().map_or(Ok(tree), Err)
+    }
+
+    /// Returns the declaration of the graph. Each input has a name, and is required or not.
+    fn declare(&self, inputs: Vec<(String, bool)>) -> GraphDeclaration {
+        let inputs = inputs.into_iter().map(|(name, is_required)| InputDeclaration { name, is_required });
+        GraphDeclaration(graph::GraphDeclaration {
+            tasks: self.tasks.clone(),
+            inputs: Some(inputs.collect()),
+        })
     }
 
     /// Gives the step of a task its place in the record.
     fn bind(&self, task: usize, settings: &StepSettings) -> PyResult<()> {
-        if task >= self.0.len() {
+        if task >= self.shape.len() {
             return Err(PyIndexError::new_err("there is no such task"));
         }
-        settings.bind_task(self.0.place(task));
+        settings.bind_task(self.shape.place(task));
         Ok(())
     }
 }
@@ -227,8 +274,8 @@ impl GraphProgress {
 impl GraphProgress {
     #[new]
     fn new(shape: &GraphShape, max_concurrency: Option<usize>) -> Self {
-        let progress = graph::GraphProgress::new(&shape.0, max_concurrency.unwrap_or(usize::MAX));
-        Self { shape: shape.0.clone(), progress: Mutex::new(progress) }
+        let progress = graph::GraphProgress::new(&shape.shape, max_concurrency.unwrap_or(usize::MAX));
+        Self { shape: shape.shape.clone(), progress: Mutex::new(progress) }
     }
 
     /// Takes the next task that may begin, outside of executions.
@@ -240,21 +287,29 @@ impl GraphProgress {
     /// returns whether it holds.
     fn end(&self, task: usize, has_succeeded: bool, value_holds: &Bound<'_, PyAny>) -> PyResult<()> {
         // a condition runs Python code, under which no lock may be held. The callers take turns, by a lock of theirs.
-        let error = RefCell::new(None);
-        let holds = |condition: &ValueCondition| {
-            let ValueCondition { task, fields, comparison, literal } = condition;
-            let literal = LiteralValue(literal.clone()).to_python(value_holds.py());
-            let answer = literal
-                .and_then(|literal| value_holds.call1((&**task, fields, comparison.operator(), literal)))
-                .and_then(|answer| answer.is_truthy());
-            answer.unwrap_or_else(|raised| {
-                error.replace(Some(raised));
-                false
-            })
-        };
+        let raised = RefCell::new(None);
+        let holds = |condition: &ValueCondition| call_condition(value_holds, condition, &raised);
         let mut progress = self.progress.with(std::mem::take);
         progress.end(&self.shape, task, has_succeeded, holds, |_| {});
         self.progress.with(|shared| *shared = progress);
-        error.into_inner().map_or(Ok(()), Err)
+        raised.into_inner().map_or(Ok(()), Err)
     }
+}
+
+/// Returns whether a condition holds, by a Python function. An error of the function is stored in `raised`; then the
+/// condition does not hold.
+fn call_condition(
+    value_holds: &Bound<'_, PyAny>,
+    condition: &ValueCondition,
+    raised: &RefCell<Option<PyErr>>,
+) -> bool {
+    let ValueCondition { task, fields, comparison, literal } = condition;
+    let literal = LiteralValue(literal.clone()).to_python(value_holds.py());
+    let answer = literal
+        .and_then(|literal| value_holds.call1((&**task, fields, comparison.operator(), literal)))
+        .and_then(|answer| answer.is_truthy());
+    answer.unwrap_or_else(|error| {
+        raised.replace(Some(error));
+        false
+    })
 }

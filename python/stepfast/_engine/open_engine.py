@@ -117,7 +117,13 @@ class OpenEngine(Operations):
             self.native: _native.Engine = _native.Engine.open_client(url, names, list(queues))
         else:
             definitions = [
-                (workflow.name, not workflow.durable_reads, self._port_of(workflow), workflow.signature)
+                (
+                    workflow.name,
+                    not workflow.durable_reads,
+                    self._port_of(workflow),
+                    workflow.signature,
+                    workflow.declaration,
+                )
                 for workflow in self.workflows
             ]
             self.native = _native.Engine.open(

@@ -10,10 +10,10 @@ from stepfast import _native
 from stepfast._graph.annotations import check_annotations
 from stepfast._graph.async_runner import run_in_tasks
 from stepfast._graph.context_merge import MergePolicy, check_policy
+from stepfast._graph.execution_tree import execution_tree
 from stepfast._graph.graph_run import CONTEXT_INPUT, GraphRun
 from stepfast._graph.included_task import IncludedTask
 from stepfast._graph.task import Task, dependencies_of, needs_loop
-from stepfast._graph.task_notes import task_notes
 from stepfast._graph.thread_runner import run_in_threads
 from stepfast._runtime.caller_warnings import caller_module
 from stepfast._runtime.code_exceptions import execution_entry
@@ -81,6 +81,7 @@ class Graph(Workflow[..., Any]):
         self.durable_reads: bool = False
         self.is_async: bool = False
         self.signature: _native.Signature | None = None
+        self.declaration: _native.GraphDeclaration | None = None
         self.__stepfast__ = True
         self._tasks: dict[str, Task[..., Any]] = {}
         self._shape: _native.GraphShape | None = None
@@ -386,6 +387,9 @@ class Graph(Workflow[..., Any]):
         run.__module__, run.__qualname__ = self.function.__module__, self.function.__qualname__
         run.__signature__ = inspect.Signature(keyword_only)  # type: ignore[attr-defined] # read by inspect
         self.signature = signature_of(run)
+        self.declaration = shape.declare(
+            [(each.name, each.default is each.empty) for each in inputs.values()]
+        )
         self.function = self.__wrapped__ = run
         self._shape = shape
 
@@ -488,10 +492,11 @@ class Graph(Workflow[..., Any]):
 
         Args:
             record: The record of an execution, as `engine.show` returns it: then each line has the state and
-                the duration of the task. By default the lines have the names only.
+                the duration of the task. A line with the critical path follows if the path takes a second or
+                more. By default the lines have the names only.
         """
         shape = self._validated_shape()
-        return shape.to_tree({} if record is None else task_notes(list(self._tasks.values()), record))
+        return shape.to_tree() if record is None else execution_tree(shape, self._tasks, record)
 
     def to_mermaid(self) -> str:
         """Returns the graph in the language of Mermaid, which many forges draw."""

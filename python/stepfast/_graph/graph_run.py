@@ -109,16 +109,7 @@ class GraphRun:
 
     def _value_holds(self, task: str, fields: list[str], sign: str, literal: Any) -> bool:
         """Returns whether a condition holds for the value of a task that has succeeded."""
-        value = self.values[task]
-        for field in fields:
-            value = _field_of(value, field)
-            if value is MISSING:
-                return False
-        try:
-            return bool(_COMPARISONS[sign](value, literal))
-        except TypeError:
-            # the values have no order
-            return False
+        return condition_holds(self.values[task], fields, sign, literal)
 
     def outcome(self) -> dict[str, Any]:
         """Returns the values of all tasks by name; if the graph has a context, its values by key.
@@ -131,6 +122,26 @@ class GraphRun:
             first = next(name for name in self._shape.topological_order() if name in self._failures)
             raise self._failures[first]
         return self.values if self._context is None else self._context.final(self._shape.leaves())
+
+
+def condition_holds(value: Any, fields: list[str], sign: str, literal: Any) -> bool:
+    """Returns whether a condition holds for a value.
+
+    Args:
+        value: The value of the condition's task.
+        fields: The names of nested fields of the value, from the outermost one.
+        sign: The operator of the comparison.
+        literal: The literal with which the value, or its field, is compared.
+    """
+    for field in fields:
+        value = _field_of(value, field)
+        if value is MISSING:
+            return False
+    try:
+        return bool(_COMPARISONS[sign](value, literal))
+    except TypeError:
+        # the values have no order
+        return False
 
 
 def _field_of(value: Any, name: str) -> Any:

@@ -148,6 +148,8 @@ class Workflow(_LocalWorkflow[P, R]):
         self.durable_reads = durable_reads
         self.is_async: bool = inspect.iscoroutinefunction(function)
         self.signature: _native.Signature | None = signature_of(function)
+        #: The declaration of a graph, which engines store; None for other workflows.
+        self.declaration: _native.GraphDeclaration | None = None
         if self.is_async:
             execution_entry(function)
         functools.update_wrapper(self, function)
