@@ -8,9 +8,10 @@ import itertools
 import numbers
 import types
 import typing
-from collections.abc import Callable, Iterator
-from typing import Any, Final, Literal, cast
+from collections.abc import Callable
+from typing import Any, Final, cast
 
+from stepfast._graph.annotation_types import class_of, evaluate, members_of
 from stepfast._graph.included_task import IncludedTask
 from stepfast._graph.task import Task
 from stepfast.errors import InvalidArgument
@@ -37,8 +38,6 @@ _CONTAINERS: Final[tuple[type, ...]] = (
 )
 #: Type checkers accept these classes in place of each other, unless they are strict.
 _BYTES: Final = (bytes, bytearray, memoryview)
-
-_UNIONS: Final = (typing.Union, types.UnionType)
 
 
 def check_annotations(graph_name: str, tasks: list[Task[..., Any]]) -> None:
@@ -92,11 +91,11 @@ class _AnnotationReader:
         key = (annotation, id(namespace) if has_own_namespace else 0)
         try:
             if key not in self._types:
-                self._types[key] = _evaluate(annotation, namespace)
+                self._types[key] = evaluate(annotation, namespace)
             return self._types[key]
         except TypeError:
             # the annotation has no hash, as `Annotated[int, []]`
-            return _evaluate(annotation, namespace)
+            return evaluate(annotation, namespace)
 
     def value_type(self, task: Task[..., Any]) -> Any:
         """Returns the type of the value of a task. The value of a mapped task is a list."""
@@ -118,15 +117,6 @@ def _function_of(task: Task[..., Any]) -> Callable[..., Any]:
     return cast("Callable[..., Any]", body if task.context_parameter is None else body.__wrapped__)
 
 
-def _evaluate(annotation: Any, namespace: dict[str, Any]) -> Any:
-    holder = types.SimpleNamespace(__annotations__={"annotation": annotation})
-    try:
-        return typing.get_type_hints(holder, namespace)["annotation"]
-    except Exception:
-        # names that only type checkers import, or local ones
-        return Any
-
-
 def _check_value(
     graph_name: str,
     reader: _AnnotationReader,
@@ -138,7 +128,7 @@ def _check_value(
     value = reader.value_type(dependency)
     taken = f"takes the value of {dependency.name!r} as {_text(expected)}"
     if task.map_over == dependency.name:
-        items = [_item_type(each) for each in _members(value) if _is_possible_list(each)]
+        items = [_item_type(each) for each in members_of(value) if _is_possible_list(each)]
         if not items:
             raise InvalidArgument(
                 f"task {task.name!r} of graph {graph_name!r} is mapped over {dependency.name!r}, which "
@@ -173,7 +163,8 @@ def _check_input(
 def _can_agree(first: Any, second: Any) -> bool:
     """Returns whether a value may have both types."""
     return any(
-        _can_members_agree(one, other) for one, other in itertools.product(_members(first), _members(second))
+        _can_members_agree(one, other)
+        for one, other in itertools.product(members_of(first), members_of(second))
     )
 
 
@@ -181,35 +172,9 @@ def _can_members_agree(first: Any, second: Any) -> bool:
     """Returns whether a value may have both types, neither of which is a union."""
     if first == second or first is Any or second is Any:
         return True
-    if not _can_classes_agree(_class_of(first), _class_of(second)):
+    if not _can_classes_agree(class_of(first), class_of(second)):
         return False
     return _can_arguments_agree(first, second)
-
-
-def _members(given: Any) -> Iterator[Any]:
-    """Returns the types of which a type is the union: classes, their generic aliases, and `Any`."""
-    if isinstance(given, typing.NewType):
-        yield from _members(given.__supertype__)
-        return
-    origin = typing.get_origin(given)
-    if origin in _UNIONS:
-        for member in typing.get_args(given):
-            yield from _members(member)
-    elif origin is Literal:
-        yield from {type(value) for value in typing.get_args(given)}
-    elif typing.is_typeddict(given) or typing.is_typeddict(origin):
-        yield dict
-    elif given is None:
-        yield type(None)
-    elif isinstance(given, type) or isinstance(origin, type):
-        yield given
-    else:
-        # a type variable, a forward reference, or a form that no class stands for
-        yield Any
-
-
-def _class_of(member: Any) -> type:
-    return cast("type", typing.get_origin(member) or member)
 
 
 def _can_classes_agree(first: type, second: type) -> bool:
@@ -252,7 +217,7 @@ def _have_common_subclass(first: type, second: type) -> bool:
 
 def _can_arguments_agree(first: Any, second: Any) -> bool:
     """Returns whether what two types contain may agree. Their classes agree."""
-    first_class, second_class = _class_of(first), _class_of(second)
+    first_class, second_class = class_of(first), class_of(second)
     first_arguments, second_arguments = typing.get_args(first), typing.get_args(second)
     if not first_arguments or not second_arguments:
         return True
@@ -292,16 +257,16 @@ def _item_union(arguments: tuple[Any, ...]) -> Any:
 def _item_type(member: Any) -> Any:
     """Returns the type of the items of a list or another container."""
     arguments = typing.get_args(member)
-    if _class_of(member) is tuple:
+    if class_of(member) is tuple:
         return _item_union(arguments)
-    return arguments[0] if arguments and _class_of(member) in _CONTAINERS else Any
+    return arguments[0] if arguments and class_of(member) in _CONTAINERS else Any
 
 
 def _is_possible_list(member: Any) -> bool:
     """Returns whether a value of this type may be a list or a tuple, over which a task can be mapped."""
     if member is Any:
         return True
-    given = _class_of(member)
+    given = class_of(member)
     return _can_classes_agree(given, list) or _can_classes_agree(given, tuple)
 
 
