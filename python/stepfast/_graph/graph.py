@@ -109,7 +109,7 @@ class Graph(Workflow[..., Any]):
         /,
         *,
         name: str | None = None,
-        after: Iterable[Task[..., Any] | str] = (),
+        after: Task[..., Any] | str | Iterable[Task[..., Any] | str] = (),
         when: Rule | None = None,
         may_fail: bool = False,
         map_over: Task[..., Any] | str | None = None,
@@ -132,7 +132,7 @@ class Graph(Workflow[..., Any]):
         /,
         *,
         name: str | None = None,
-        after: Iterable[Task[..., Any] | str] = (),
+        after: Task[..., Any] | str | Iterable[Task[..., Any] | str] = (),
         when: Rule | None = None,
         may_fail: bool = False,
         map_over: Task[..., Any] | str | None = None,
@@ -154,7 +154,8 @@ class Graph(Workflow[..., Any]):
             function: The body, sync or async.
             name: The name, unique in the graph; by default the name of the function. The record identifies
                 the task by it, so it must stay the same as long as executions may continue.
-            after: Tasks, or names of tasks, on which this one depends without taking their values.
+            after: The tasks on which this one depends without taking their values: a task, its name, or
+                several of these.
             when: The condition on which the task runs, see `stepfast.rules`; by default all dependencies
                 must have succeeded.
             may_fail: Whether the graph completes although this task has failed; False by default.
@@ -213,7 +214,7 @@ class Graph(Workflow[..., Any]):
         workflow: Startable[..., R],
         *,
         name: str | None = None,
-        after: Iterable[Task[..., Any] | str] = (),
+        after: Task[..., Any] | str | Iterable[Task[..., Any] | str] = (),
         when: Rule | None = None,
         may_fail: bool = False,
         map_over: Task[..., Any] | str | None = None,
@@ -281,7 +282,7 @@ class Graph(Workflow[..., Any]):
 
     def _edges(
         self,
-        after: Iterable[Task[..., Any] | str],
+        after: Task[..., Any] | str | Iterable[Task[..., Any] | str],
         when: Rule | None,
         may_fail: bool,
         map_over: Task[..., Any] | str | None,
