@@ -58,8 +58,8 @@ BEGINNING: Final = """\
 # Python: every name
 
 Import these names from `stepfast`, except those of `stepfast.rules` and `stepfast.values`. In signatures,
-`P` stands for the parameters of a function, and `R` and `T` for its output. [errors.md](errors.md) explains
-the codes of errors. `stepfast.__version__` is the version of the package.
+`P` stands for the parameters of a function, `R` and `T` for its output, and `S` for the class of a context.
+[errors.md](errors.md) explains the codes of errors. `stepfast.__version__` is the version of the package.
 
 | names | guide |
 |---|---|

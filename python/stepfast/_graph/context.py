@@ -4,32 +4,87 @@ from __future__ import annotations
 
 import functools
 import inspect
+import re
+import types
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final, Generic
 
+from stepfast._graph.context_fields import ContextFields, fields_of
+from stepfast._graph.fields_view import AttributeView, ItemView
 from stepfast._validation.text import short_repr
 from stepfast._values.decoder import decode
 from stepfast._values.encoder import encode
 from stepfast.errors import InvalidArgument
 
+if TYPE_CHECKING:
+    from typing_extensions import TypeVar
+
+    S = TypeVar("S", default=Any)
+else:
+    from typing import TypeVar
+
+    S = TypeVar("S")
+
 #: Values of these types cannot change, so that they need no copy.
 _UNCHANGEABLE: Final = (str, int, float, bool, bytes, type(None))
+#: The text of an annotation that names a context, and perhaps its class.
+_CONTEXT_TEXT: Final = re.compile(r"['\"]?(?:\w+\.)*Context(?:\[.*\])?['\"]?")
 
 
-class Context:
+class Context(Generic[S]):
     """The values that the tasks of a graph share by key. A task that has a parameter with the annotation
     `Context` receives the values that the tasks before it have written, and those of the input `context`.
 
     The changes of a task are recorded when the task has succeeded; those of a failed attempt are dropped.
     Each read returns a copy, so a change of a list or a dict takes effect with `set` or `update` only.
+
+    The annotation may name a class, as in `Context[Stats]`: a dataclass, a pydantic model, an attrs or
+    msgspec class, or a TypedDict. Then the keys of the graph's context are the fields of this class. A write
+    checks the key and the value: pydantic validates the value by the field, and for other classes the value
+    must be an instance of the annotated type. The items of containers are not checked. For tests, a call of
+    `Context[Stats]` returns a context.
+
+    Args:
+        values: The first values by key; none by default.
+
+    Raises:
+        InvalidArgument: A key is no field of the class, or the field rejects the value.
     """
 
-    __slots__ = ("_changes", "_values")
+    __slots__ = ("_changes", "_class_fields", "_place", "_values")
 
     def __init__(self, values: Mapping[str, Any] | None = None) -> None:
         self._values: dict[str, Any] = {} if values is None else dict(values)
         #: The keys that this task has written or removed.
         self._changes: set[str] = set()
+        #: The fields of the class; None if the annotations of the graph name no class.
+        self._class_fields: ContextFields | None = None
+        #: The place of the context for error messages: its task, or an empty text.
+        self._place: str = ""
+
+    if not TYPE_CHECKING:
+
+        def __class_getitem__(cls, given):
+            arguments = given if isinstance(given, tuple) else (given,)
+            if len(arguments) != 1:
+                raise TypeError(f"a context has one class, and not {len(arguments)}")
+            return _TypedContext(cls, arguments)
+
+    @property
+    def fields(self) -> S:
+        """The context as an object of the class that the annotation names. `context.fields.count = 3` writes
+        a key, and `context.fields.count` reads it. If the key does not exist, a read returns the default of
+        the field. The object has the fields of the class, but not its methods. The fields of a TypedDict are
+        items: `context.fields["count"]`. If no task names a class, the context raises `InvalidArgument`.
+        """
+        if self._class_fields is None:
+            raise InvalidArgument(
+                f"the context{self._place} has no fields: name a class in the annotation, Context[Stats]"
+            )
+        view: Any = (
+            ItemView(self) if self._class_fields.has_items else AttributeView(self, self._class_fields)
+        )
+        return view  # type: ignore[no-any-return] # has the fields of the class
 
     def insert(self, key: str, value: Any) -> None:
         """Adds a new key.
@@ -39,7 +94,8 @@ class Context:
             value: The value, which must be recordable.
 
         Raises:
-            InvalidArgument: The key exists already, or is no text.
+            InvalidArgument: The key exists already, is no text, or is no field of the class; or the field
+                rejects the value.
             EncodeError: The value cannot be recorded.
         """
         if key in self._values:
@@ -57,6 +113,7 @@ class Context:
 
         Raises:
             KeyError: The key does not exist.
+            InvalidArgument: The key is no field of the class, or the field rejects the value.
             EncodeError: The value cannot be recorded.
         """
         self._require(key)
@@ -70,11 +127,13 @@ class Context:
             value: The value, which must be recordable.
 
         Raises:
-            InvalidArgument: The key is no text.
+            InvalidArgument: The key is no text, or is no field of the class; or the field rejects the value.
             EncodeError: The value cannot be recorded.
         """
         if not isinstance(key, str):  # pyright: ignore[reportUnnecessaryIsInstance] # for programs without types
             raise InvalidArgument(f"context key {short_repr(key)} is no text")
+        if self._class_fields is not None:
+            value = self._class_fields.checked(key, value, self._values, self._place)
         self._values[key] = _copy(value, key)
         self._changes.add(key)
 
@@ -84,8 +143,14 @@ class Context:
         Args:
             key: The key.
             default: The value if the key does not exist; None by default.
+
+        Raises:
+            InvalidArgument: The key does not exist, and is no field of the class.
         """
-        return _copy(self._values[key], key) if key in self._values else default
+        if key in self._values:
+            return _copy(self._values[key], key)
+        self._check_key(key)
+        return default
 
     def remove(self, key: str) -> Any:
         """Removes a key, and returns its value.
@@ -95,6 +160,7 @@ class Context:
 
         Raises:
             KeyError: The key does not exist.
+            InvalidArgument: The key does not exist, and is no field of the class.
         """
         self._require(key)
         self._changes.add(key)
@@ -128,8 +194,13 @@ class Context:
 
     def _require(self, key: str) -> None:
         if key not in self._values:
+            self._check_key(key)
             keys = ", ".join(repr(each) for each in sorted(self._values)) or "none"
             raise KeyError(f"the context has no key {key!r}; its keys are: {keys}")
+
+    def _check_key(self, key: str) -> None:
+        if self._class_fields is not None:
+            self._class_fields.check_key(key, self._place)
 
     def changes(self) -> dict[str, Any]:
         """Returns the changes of the task for its record: the values by key, and the removed keys."""
@@ -139,6 +210,31 @@ class Context:
         }
 
 
+class _TypedContext(types.GenericAlias):
+    """The annotation `Context[Stats]`. A call of it makes a context with the fields of the class."""
+
+    def __call__(self, values: Mapping[str, Any] | None = None) -> Context[Any]:
+        fields = fields_of(self.__args__[0])
+        given: Mapping[str, Any] = values or {}
+        return TaskContext({key: fields.checked(key, given[key], given, "") for key in given}, fields, "")
+
+
+class TaskContext(Context[Any]):
+    """The context of a task, with values that its graph has checked.
+
+    Args:
+        values: The values by key.
+        fields: The fields of the class; None if the context has no class.
+        place: The place of the context for error messages: " of task 'load' of graph 'etl'".
+    """
+
+    __slots__ = ()
+
+    def __init__(self, values: Mapping[str, Any], fields: ContextFields | None, place: str) -> None:
+        super().__init__(values)
+        self._class_fields, self._place = fields, place
+
+
 def _copy(value: Any, key: str) -> Any:
     if type(value) in _UNCHANGEABLE:
         return value
@@ -146,27 +242,32 @@ def _copy(value: Any, key: str) -> Any:
 
 
 def context_parameter(function: Callable[..., Any]) -> str | None:
-    """Returns the name of a function's parameter with the annotation `Context`; None if it has none."""
+    """Returns the name of a function's parameter with the annotation `Context`, or `Context` of a class; None
+    if the function has none."""
     for name, parameter in inspect.signature(function).parameters.items():
         annotation = parameter.annotation
-        if annotation is Context:
-            return name
-        if isinstance(annotation, str) and annotation.rpartition(".")[2].strip("'\"") == "Context":
+        if isinstance(annotation, str):
+            if _CONTEXT_TEXT.fullmatch(annotation):
+                return name
+        elif annotation is Context or isinstance(annotation, _TypedContext):
             return name
     return None
 
 
-def recording_changes(function: Callable[..., Any], parameter: str) -> Callable[..., Any]:
+def recording_changes(
+    function: Callable[..., Any], parameter: str, make_context: Callable[[dict[str, Any]], Context[Any]]
+) -> Callable[..., Any]:
     """Returns the body of a task that takes a context. Each call gets a context of its own, and returns the
     task's value with the changes of the context.
 
     Args:
         function: The function of the task.
         parameter: The name of its parameter that takes the context.
+        make_context: Returns a context with values by key.
     """
 
-    def begin(kwargs: dict[str, Any]) -> Context:
-        kwargs[parameter] = context = Context(kwargs[parameter])
+    def begin(kwargs: dict[str, Any]) -> Context[Any]:
+        kwargs[parameter] = context = make_context(kwargs[parameter])
         return context
 
     if inspect.iscoroutinefunction(function):
@@ -186,4 +287,4 @@ def recording_changes(function: Callable[..., Any], parameter: str) -> Callable[
     return run
 
 
-__all__ = ["Context", "context_parameter", "recording_changes"]
+__all__ = ["Context", "TaskContext", "context_parameter", "recording_changes"]

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final, Literal, NamedTuple, cast
 
 from stepfast import _native
+from stepfast._graph.context_fields import ContextFields
 from stepfast._validation.text import short_repr
 from stepfast.errors import InvalidArgument
 
@@ -38,6 +39,10 @@ class ContextMerger:
         names: The names of the tasks, by number.
         policy: How values of parallel tasks are merged.
         initial: The values of the input.
+        fields: The fields of the class of the context; None if no task names a class.
+
+    Raises:
+        InvalidArgument: A value of the input has a key that is no field, or a field rejects the value.
     """
 
     def __init__(
@@ -47,11 +52,17 @@ class ContextMerger:
         names: list[str],
         policy: MergePolicy,
         initial: Mapping[str, Any],
+        fields: ContextFields | None,
     ) -> None:
         self._graph_name, self._shape, self._names, self._policy = graph_name, shape, names, policy
         self._numbers: dict[str, int] = {name: number for number, name in enumerate(names)}
         self._order: dict[str, int] = {name: at for at, name in enumerate(shape.topological_order())}
-        self._initial: _View = {key: _Entry(value, INPUT) for key, value in initial.items()}
+        self._fields = fields
+        place = f" of the input of graph {graph_name!r}"
+        self._initial: _View = {
+            key: _Entry(value if fields is None else fields.checked(key, value, initial, place), INPUT)
+            for key, value in initial.items()
+        }
         self._before: dict[int, _View] = {}
         self._after: dict[int, _View] = {}
         self._ancestors: dict[int, set[int]] = {}
@@ -60,7 +71,8 @@ class ContextMerger:
         """Returns the values by key that a task reads.
 
         Raises:
-            InvalidArgument: Parallel tasks have written one key, and the policy is "error".
+            InvalidArgument: Parallel tasks have written one key, and the policy is "error"; or the class
+                of the context rejects the merged value.
         """
         return _values(self._view_before(number))
 
@@ -77,7 +89,8 @@ class ContextMerger:
         """Returns the values by key at the end of the graph.
 
         Raises:
-            InvalidArgument: Parallel tasks have written one key, and the policy is "error".
+            InvalidArgument: Parallel tasks have written one key, and the policy is "error"; or the class
+                of the context rejects the merged value.
         """
         return _values(self._merge([self._numbers[leaf] for leaf in leaves], None))
 
@@ -152,6 +165,9 @@ class ContextMerger:
             value = values[0]
             for other in values[1:]:
                 value = merge(key, names, value, other)
+        if self._fields is not None and value is not _REMOVED:
+            place = f" of the merge of graph {self._graph_name!r}"
+            value = self._fields.checked(key, value, {}, place)
         # without a reader the entry is not merged again
         return _Entry(value, INPUT if reader is None else reader)
 

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast, overload
 from stepfast import _native
 from stepfast._graph.annotations import check_annotations
 from stepfast._graph.async_runner import run_in_tasks
+from stepfast._graph.context_class import find_context_fields
+from stepfast._graph.context_fields import ContextFields
 from stepfast._graph.context_merge import MergePolicy, check_policy
 from stepfast._graph.execution_tree import execution_tree
 from stepfast._graph.graph_run import CONTEXT_INPUT, GraphRun
@@ -78,6 +80,8 @@ class Graph(Workflow[..., Any]):
         self._merge: MergePolicy = check_policy(merge)
         #: Whether a task takes the context.
         self._has_context = False
+        #: The fields of the class of the context; None if no task names a class.
+        self._context_fields: ContextFields | None = None
         self.durable_reads: bool = False
         self.is_async: bool = False
         self.signature: _native.Signature | None = None
@@ -326,8 +330,8 @@ class Graph(Workflow[..., Any]):
 
         Raises:
             InvalidArgument: A dependency or a task of a rule does not exist, tasks depend on each other in
-                a cycle, a task can never run, a task needs a value that may be missing when it runs, or the
-                annotations of tasks cannot agree.
+                a cycle, a task can never run, a task needs a value that may be missing when it runs, the
+                annotations of tasks cannot agree, or tasks name different classes of the context.
         """
         if self._shape is not None:
             return
@@ -369,8 +373,10 @@ class Graph(Workflow[..., Any]):
             inputs[CONTEXT_INPUT] = inspect.Parameter(
                 CONTEXT_INPUT, inspect.Parameter.KEYWORD_ONLY, default=None
             )
+        self._context_fields = find_context_fields(self.name, tasks)
         for number, task in enumerate(tasks):
             shape.bind(number, task.settings)
+            task.context_fields = self._context_fields
             for name, parameter in task.parameters.items():
                 if name == CONTEXT_INPUT and self._has_context:
                     raise InvalidArgument(
@@ -429,7 +435,7 @@ class Graph(Workflow[..., Any]):
         self, shape: _native.GraphShape, tasks: list[Task[..., Any]], inputs: dict[str, Any]
     ) -> GraphRun:
         merge = self._merge if self._has_context else None
-        return GraphRun(self.name, shape, self.concurrency, tasks, inputs, merge)
+        return GraphRun(self.name, shape, self.concurrency, tasks, inputs, merge, self._context_fields)
 
     def _output(self, values: dict[str, Any]) -> Any:
         if self._has_context:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from stepfast import _native
+from stepfast._graph.context_fields import ContextFields
 from stepfast._graph.context_merge import ContextMerger, MergePolicy
 from stepfast._graph.items import call_for_items
 from stepfast._graph.task import Task, value_of
@@ -39,6 +40,7 @@ class GraphRun:
         tasks: The tasks of the graph.
         inputs: The inputs of the execution.
         merge: How the values of parallel tasks in the context are merged; None if no task takes a context.
+        context_fields: The fields of the class of the context; None if no task names a class.
     """
 
     def __init__(
@@ -49,6 +51,7 @@ class GraphRun:
         tasks: list[Task[..., Any]],
         inputs: dict[str, Any],
         merge: MergePolicy | None = None,
+        context_fields: ContextFields | None = None,
     ) -> None:
         self.graph_name: str = graph_name
         self.branch: _native.Branch | None = current_branch()
@@ -62,7 +65,8 @@ class GraphRun:
         self._context: ContextMerger | None = None
         if merge is not None:
             initial: dict[str, Any] = inputs.get(CONTEXT_INPUT) or {}
-            self._context = ContextMerger(graph_name, shape, [task.name for task in tasks], merge, initial)
+            names = [task.name for task in tasks]
+            self._context = ContextMerger(graph_name, shape, names, merge, initial, context_fields)
 
     def begin_ready(self) -> list[int]:
         """Notes that all tasks have begun that may begin at the moment, and returns their numbers."""

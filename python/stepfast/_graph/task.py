@@ -8,7 +8,8 @@ from typing import Any, Final, ParamSpec, TypeVar, cast
 
 from stepfast import _native
 from stepfast._graph.callback import Callback
-from stepfast._graph.context import context_parameter, recording_changes
+from stepfast._graph.context import TaskContext, context_parameter, recording_changes
+from stepfast._graph.context_fields import ContextFields
 from stepfast._workflow.step import Step
 from stepfast.errors import InvalidArgument
 
@@ -50,9 +51,15 @@ class Task(Step[P, R]):
     ) -> None:
         #: The name of the parameter that takes the context of the graph; None if the task takes none.
         self.context_parameter: str | None = context_parameter(function)
+        #: The annotation of that parameter; None if there is none.
+        self.context_annotation: Any = None
+        #: The fields of the class of the context; None if it has no class, or until the graph is complete.
+        self.context_fields: ContextFields | None = None
         self._plain_function: Callable[P, R] = function
         if self.context_parameter is not None:
-            body = cast("Callable[P, R]", recording_changes(function, self.context_parameter))
+            body = cast(
+                "Callable[P, R]", recording_changes(function, self.context_parameter, self._make_context)
+            )
         else:
             body = function
         super().__init__(body, **step_options)
@@ -73,7 +80,12 @@ class Task(Step[P, R]):
         #: The parameters of the function: each takes the value of a task, or an input of the graph.
         self.parameters: dict[str, inspect.Parameter] = parameters_of(self.name, function)
         if self.context_parameter is not None:
-            del self.parameters[self.context_parameter]
+            self.context_annotation = self.parameters.pop(self.context_parameter).annotation
+
+    def _make_context(self, values: dict[str, Any]) -> TaskContext:
+        return TaskContext(
+            values, self.context_fields, f" of task {self.name!r} of graph {self.graph_name!r}"
+        )
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         return self._plain_function(*args, **kwargs)

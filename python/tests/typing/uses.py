@@ -3,10 +3,10 @@
 import asyncio
 import sys
 from collections.abc import Awaitable, Coroutine
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from typing import Any, Self, TypeVar, assert_type
+from typing import Any, Self, TypedDict, TypeVar, assert_type
 
 import stepfast
 from stepfast import (
@@ -22,9 +22,11 @@ from stepfast import (
     Child,
     Client,
     ConfiguredWorkflow,
+    Context,
     Current,
     Engine,
     Execution,
+    Graph,
     Handle,
     Instance,
     OnDuplicate,
@@ -309,6 +311,63 @@ class Crate:
         return self.count()
 
 
+@dataclass
+class Stats:
+    count: int = 0
+    words: list[str] = field(default_factory=list[str])
+
+
+class Row(TypedDict, total=False):
+    count: int
+
+
+stats_graph = Graph("stats")
+
+
+@stats_graph.task
+def read_words(context: Context[Stats], text: str) -> None:
+    assert_type(context.fields, Stats)
+    assert_type(context.fields.count, int)
+    context.fields.words = text.split()
+    context.fields.count += len(context.fields.words)
+
+
+@stats_graph.task(after=read_words)
+def log_count(context: Context) -> None:
+    assert_type(context, Context[Any])
+    assert_type(context["count"], Any)
+    context["count"] = 2 * context["count"]
+    print(context.to_dict())
+
+
+@stats_graph.task(after=[log_count, "read_words"])
+def check_count(context: Context[Stats]) -> int:
+    log_count(context)
+    return context.fields.count
+
+
+row_graph = Graph("row")
+
+
+@row_graph.task
+def write_row(context: Context[Row]) -> None:
+    assert_type(context.fields.get("count"), int | None)
+    context.fields["count"] = 3
+    count: int = context.fields["count"]
+    assert count == 3
+
+
+def use_graphs(url: str) -> None:
+    """Runs graphs whose context has a class, and calls a task with such a context."""
+    context = Context[Stats]({"count": 1})
+    read_words(context, "to be")
+    assert_type(context.fields.count, int)
+    assert context.fields.count == 3
+    with Engine(url) as engine:
+        assert_type(engine.run(stats_graph, text="to be"), Any)
+        assert engine.run(row_graph) == {"count": 3}
+
+
 def use_engine(url: str) -> None:
     shop = Shop("eu", "EUR")
     mail = Queue("mail", concurrency=2, worker_concurrency=2, key_concurrency=1, on_conflict="keep")
@@ -525,4 +584,5 @@ def use_outside_of_workflows() -> None:
 if __name__ == "__main__":
     use_outside_of_workflows()
     use_engine(sys.argv[1])
+    use_graphs(sys.argv[1])
     asyncio.run(use_async_engine(sys.argv[1]))

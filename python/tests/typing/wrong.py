@@ -7,6 +7,8 @@ No test runs this file."""
 # ruff: noqa: B018, F841
 
 import asyncio
+from dataclasses import dataclass
+from typing import TypedDict
 
 import stepfast
 from stepfast import (
@@ -15,7 +17,9 @@ from stepfast import (
     AsyncHandle,
     Child,
     Client,
+    Context,
     Engine,
+    Graph,
     Handle,
     Instance,
     Outbox,
@@ -278,6 +282,27 @@ async def misuse_async_engine(engine: AsyncEngine, client: AsyncClient) -> None:
     await client.start("order", "tea")  # call-overload | reportArgumentType reportCallIssue
     with engine:  # attr-defined | reportGeneralTypeIssues
         pass
+
+
+@dataclass
+class Stats:
+    count: int = 0
+
+
+class Row(TypedDict):
+    count: int
+
+
+def misuse_context(graph: Graph, stats: Context[Stats], row: Context[Row]) -> None:
+    stats.fields.count = "3"  # assignment | reportAttributeAccessIssue
+    stats.fields.cuont = 3  # attr-defined | reportAttributeAccessIssue
+    stats.fields.cuont  # attr-defined | reportAttributeAccessIssue
+    stats.count  # attr-defined | reportAttributeAccessIssue
+    stats.fields = Stats()  # misc | reportAttributeAccessIssue
+    row.fields["count"] = "3"  # typeddict-item | reportGeneralTypeIssues
+    row.fields["cuont"] = 3  # typeddict-unknown-key | reportGeneralTypeIssues
+    other: Context[Row] = stats  # assignment | reportAssignmentType
+    graph.task(after=3)  # call-overload | reportArgumentType
 
 
 def make_undetected_mistakes(engine: Engine) -> None:
