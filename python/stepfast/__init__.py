@@ -12,7 +12,7 @@ from stepfast._engine.handle import AsyncHandle, Handle
 from stepfast._engine.records import Attempt, Checkpoint, Execution, Record
 from stepfast._engine.status import Status, StatusText
 from stepfast._engine.workers import Unclaimable, Worker, WorkerOverview
-from stepfast._graph.context import Context
+from stepfast._graph.context_values.context import Context
 from stepfast._graph.graph import Graph
 from stepfast._graph.task import Task
 from stepfast._native import __version__ as __version__

@@ -36,7 +36,8 @@ def execution_tree(shape: _native.GraphShape, tasks: dict[str, Task[..., Any]], 
     return shape.to_execution_tree(str(record.execution.status), list(_calls(record)), value_holds)
 
 
-def _calls(record: Record) -> Iterator[_native.RecordedCall]:
+def _calls(record: Record) -> Iterator[tuple[str, str, str, int, str]]:
+    """Returns the calls of an execution: path, name, outcome, duration in milliseconds, and error."""
     for attempt in record.attempts:
         yield attempt.path, "", "attempt", 0, ""
     for each in record.checkpoints:

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast, overload
 from stepfast import _native
 from stepfast._graph.annotations import check_annotations
 from stepfast._graph.async_runner import run_in_tasks
-from stepfast._graph.context_class import find_context_fields
-from stepfast._graph.context_fields import ContextFields
-from stepfast._graph.context_merge import MergePolicy, check_policy
+from stepfast._graph.context_values.context_class import find_context_fields
+from stepfast._graph.context_values.fields import ContextFields
+from stepfast._graph.context_values.merge import MergePolicy, check_policy
 from stepfast._graph.execution_tree import execution_tree
 from stepfast._graph.graph_run import CONTEXT_INPUT, GraphRun
 from stepfast._graph.included_task import IncludedTask

@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from stepfast import _native
-from stepfast._graph.context_fields import ContextFields
-from stepfast._graph.context_merge import ContextMerger, MergePolicy
+from stepfast._graph.context_values.fields import ContextFields
+from stepfast._graph.context_values.merge import ContextMerger, MergePolicy
 from stepfast._graph.items import call_for_items
 from stepfast._graph.task import Task, value_of
 from stepfast._graph.task_call import TaskCall

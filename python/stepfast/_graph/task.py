@@ -8,8 +8,8 @@ from typing import Any, Final, ParamSpec, TypeVar, cast
 
 from stepfast import _native
 from stepfast._graph.callback import Callback
-from stepfast._graph.context import TaskContext, context_parameter, recording_changes
-from stepfast._graph.context_fields import ContextFields
+from stepfast._graph.context_values.context import TaskContext, context_parameter, recording_changes
+from stepfast._graph.context_values.fields import ContextFields
 from stepfast._workflow.step import Step
 from stepfast.errors import InvalidArgument
 

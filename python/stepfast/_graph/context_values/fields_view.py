@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, MutableMapping
 from typing import TYPE_CHECKING, Any, Final
 
-from stepfast._graph.context_fields import NO_DEFAULT, ContextFields
+from stepfast._graph.context_values.fields import NO_DEFAULT, ContextFields
 
 if TYPE_CHECKING:
-    from stepfast._graph.context import Context
+    from stepfast._graph.context_values.context import Context
 
 # names that no field has
 _CONTEXT: Final = "__stepfast_context__"

@@ -7,8 +7,8 @@ import typing
 from typing import Any
 
 from stepfast._graph.annotation_types import evaluate
-from stepfast._graph.context import Context
-from stepfast._graph.context_fields import ContextFields, fields_of
+from stepfast._graph.context_values.context import Context
+from stepfast._graph.context_values.fields import ContextFields, fields_of
 from stepfast._graph.task import Task
 from stepfast.errors import InvalidArgument
 

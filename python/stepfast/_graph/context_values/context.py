@@ -9,8 +9,8 @@ import types
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final, Generic
 
-from stepfast._graph.context_fields import ContextFields, fields_of
-from stepfast._graph.fields_view import AttributeView, ItemView
+from stepfast._graph.context_values.fields import ContextFields, fields_of
+from stepfast._graph.context_values.fields_view import AttributeView, ItemView
 from stepfast._validation.text import short_repr
 from stepfast._values.decoder import decode
 from stepfast._values.encoder import encode

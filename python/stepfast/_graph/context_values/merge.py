@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final, Literal, NamedTuple, cast
 
 from stepfast import _native
-from stepfast._graph.context_fields import ContextFields
+from stepfast._graph.context_values.fields import ContextFields
 from stepfast._validation.text import short_repr
 from stepfast.errors import InvalidArgument
 
