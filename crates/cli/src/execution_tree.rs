@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use stepfast::graph::{GraphDeclaration, GraphShape, RecordedCall, RecordedOutcome, ValueCondition};
 use stepfast::store::CheckpointKind;
-use stepfast::{Error, Path, Status, Store};
+use stepfast::{Error, Path, Payload, Status, Store};
 
 use crate::output::{ShowData, cell_text, full_failure};
 
@@ -53,9 +53,21 @@ pub(crate) fn execution_tree(shape: &GraphShape, shown: &ShowData) -> String {
         let path = shape.path_of(&condition.task);
         let checkpoint =
             record.checkpoints.iter().rfind(|checkpoint| Some(&checkpoint.path) == path.as_ref());
-        checkpoint.is_some_and(|checkpoint| condition.holds(&checkpoint.outcome))
+        checkpoint.is_some_and(|checkpoint| condition.holds(&task_value(&checkpoint.outcome)))
     };
     shape.to_execution_tree(record.execution.status, attempts.chain(calls), value_holds)
+}
+
+/// Returns the value of a task, without the changes of the context that a Python task records with its value.
+fn task_value(outcome: &Payload) -> Payload {
+    let inner = outcome.to_value().and_then(|value| {
+        let entries = value.as_map()?;
+        let inner =
+            |name: &str| entries.iter().find(|(key, _)| key.as_str() == Some(name)).map(|(_, value)| value);
+        let has_context = entries.len() == 3 && inner("set").is_some() && inner("removed").is_some();
+        Payload::encode(inner("value").filter(|_| has_context)?).ok()
+    });
+    inner.unwrap_or_else(|| outcome.clone())
 }
 
 fn numbers(path: &Path) -> Vec<u32> {

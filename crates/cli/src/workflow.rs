@@ -18,7 +18,7 @@ use crate::follow::follow;
 use crate::output::{self, DeadWorkers, Exit};
 use crate::show::load_shown;
 
-/// Show executions, cancel and resume them.
+/// Show executions, cancel, pause and resume them.
 #[derive(Subcommand)]
 pub(crate) enum WorkflowCommand {
     /// List executions, newest first.
@@ -27,6 +27,8 @@ pub(crate) enum WorkflowCommand {
     Show(ShowExecutionArgs),
     /// Cancel executions, and the children they wait for.
     Cancel(RequestArgs),
+    /// Park executions until they are resumed: steps that run end first, and no further step begins.
+    Pause(RequestArgs),
     /// Continue executions that are parked, failed or cancelled.
     Resume(RequestArgs),
 }
@@ -116,13 +118,33 @@ pub(crate) struct RequestArgs {
     filter: FilterArgs,
 }
 
+/// A request for executions.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum RequestAction {
+    Cancel,
+    Pause,
+    Resume,
+}
+
+impl RequestAction {
+    /// Returns the verb for the worker that handles the request.
+    fn verb(self) -> &'static str {
+        match self {
+            RequestAction::Cancel => "stop",
+            RequestAction::Pause => "park",
+            RequestAction::Resume => "continue",
+        }
+    }
+}
+
 impl WorkflowCommand {
     pub(crate) async fn run(self) -> anyhow::Result<Exit> {
         match self {
             WorkflowCommand::List(list) => list.run().await,
             WorkflowCommand::Show(show) => show.run().await,
-            WorkflowCommand::Cancel(args) => args.run(true).await,
-            WorkflowCommand::Resume(args) => args.run(false).await,
+            WorkflowCommand::Cancel(args) => args.run(RequestAction::Cancel).await,
+            WorkflowCommand::Pause(args) => args.run(RequestAction::Pause).await,
+            WorkflowCommand::Resume(args) => args.run(RequestAction::Resume).await,
         }
     }
 }
@@ -197,7 +219,7 @@ impl ShowExecutionArgs {
 }
 
 impl RequestArgs {
-    async fn run(self, is_cancel: bool) -> anyhow::Result<Exit> {
+    async fn run(self, action: RequestAction) -> anyhow::Result<Exit> {
         let store = stepfast::connect_existing(&self.target.store).await?;
         let filter = self.filter.into_filter(&store).await?;
         let has_filters = filter != Filter::default();
@@ -205,24 +227,24 @@ impl RequestArgs {
             if has_filters {
                 bail!("filters need --all: give either workflow_ids, or --all with filters");
             }
-            return request_each(store, &self.workflow_ids, self.target.json, is_cancel).await;
+            return request_each(store, &self.workflow_ids, self.target.json, action).await;
         }
         if !has_filters {
             bail!("--all needs a filter, such as --queue, --workflow or --status");
         }
-        if !is_cancel && filter.statuses.is_empty() && filter.is_parked.is_none() {
+        if action == RequestAction::Resume && filter.statuses.is_empty() && filter.is_parked.is_none() {
             bail!("resume --all needs a status: add --status failed, --status cancelled or --parked");
         }
-        request_all(store, &filter, self.target.json, is_cancel).await
+        request_all(store, &filter, self.target.json, action).await
     }
 }
 
-/// Cancels or resumes all executions that match the filter.
+/// Sends a request for all executions that match the filter.
 async fn request_all(
     store: Arc<dyn Store>,
     filter: &Filter,
     is_json: bool,
-    is_cancel: bool,
+    action: RequestAction,
 ) -> anyhow::Result<Exit> {
     let count = Filter { limit: 0, ..filter.clone() };
     let total = store.list(&count).await.map_err(Error::from)?.total.unwrap_or(0);
@@ -230,15 +252,15 @@ async fn request_all(
     bar.set_style(ProgressStyle::with_template("{wide_bar} {human_pos}/{human_len}  {per_sec}  {eta} left")?);
     let progress = |results: BulkResult| bar.set_position(results.total());
     let results = with_client(store, async |client| {
-        Ok(if is_cancel {
-            client.cancel_all(filter, progress).await?
-        } else {
-            client.resume_all(filter, progress).await?
+        Ok(match action {
+            RequestAction::Cancel => client.cancel_all(filter, progress).await?,
+            RequestAction::Pause => client.pause_all(filter, progress).await?,
+            RequestAction::Resume => client.resume_all(filter, progress).await?,
         })
     })
     .await;
     bar.finish_and_clear();
-    let verb = if is_cancel { "stop" } else { "continue" };
+    let verb = action.verb();
     let BulkResult { done, pending, not_applicable } = results?;
     if is_json {
         output::print_json(&json!({ "done": done, "pending": pending, "not_applicable": not_applicable }))?;
@@ -256,20 +278,23 @@ async fn request_all(
     Ok(Exit::Done)
 }
 
-/// Cancels or resumes the executions with these ids.
+/// Sends a request for each of the executions with these ids.
 async fn request_each(
     store: Arc<dyn Store>,
     workflow_ids: &[String],
     is_json: bool,
-    is_cancel: bool,
+    action: RequestAction,
 ) -> anyhow::Result<Exit> {
-    let verb = if is_cancel { "stops" } else { "continues" };
+    let verb = format!("{}s", action.verb());
     let (exit, results) = with_client(store, async |client| {
         let mut exit = Exit::Done;
         let mut results = Vec::new();
         for workflow_id in workflow_ids {
-            let result =
-                if is_cancel { client.cancel(workflow_id).await } else { client.resume(workflow_id).await };
+            let result = match action {
+                RequestAction::Cancel => client.cancel(workflow_id).await,
+                RequestAction::Pause => client.pause(workflow_id).await,
+                RequestAction::Resume => client.resume(workflow_id).await,
+            };
             let (word, detail) = match result {
                 Ok(RequestResult::Done) => ("done", None),
                 Ok(RequestResult::Pending) => {

@@ -44,6 +44,8 @@ pub const OUTCOME_REJECTED: &str = "SF-0025";
 pub const UNREADABLE: &str = "SF-0026";
 /// The kind of failure of an execution whose worker died too often.
 pub const KILLS_WORKERS: &str = "SF-0027";
+/// The kind of failure that parks an execution on request.
+pub const PAUSED: &str = "SF-0028";
 
 #[allow(clippy::trivially_copy_pass_by_ref)] // serde's signature
 fn is_true(value: &bool) -> bool {
@@ -87,6 +89,11 @@ impl Failure {
     /// Returns the failure of an execution that was cancelled on request.
     pub(crate) fn cancelled() -> Self {
         Self::with_kind(CANCELLED, "cancelled on request").permanent()
+    }
+
+    /// Returns the failure that parks an execution on request.
+    pub(crate) fn paused() -> Self {
+        Self::with_kind(PAUSED, "paused on request; resume the execution to continue it").permanent()
     }
 
     /// Returns the failure that parks an execution whose record cannot be read.

@@ -376,20 +376,20 @@ impl Engine {
         self.query(py, port, query, Reply::Page)
     }
 
-    /// Cancels or resumes all matching executions; returns how many are done, pending, and not applicable.
+    /// Cancels, pauses or resumes all matching executions; returns how many are done, pending, and not applicable.
     fn act_on_all(
         &self,
         py: Python<'_>,
         port: Option<&Bound<'_, Port>>,
         filter: UnresolvedFilter,
-        is_cancel: bool,
+        action: String,
     ) -> PyResult<Call> {
         let query = move |engine: CoreEngine| async move {
             let filter = filter.resolve(&engine).await?;
-            if is_cancel {
-                engine.cancel_all(&filter, |_| ()).await
-            } else {
-                engine.resume_all(&filter, |_| ()).await
+            match action.as_str() {
+                "cancel" => engine.cancel_all(&filter, |_| ()).await,
+                "pause" => engine.pause_all(&filter, |_| ()).await,
+                _ => engine.resume_all(&filter, |_| ()).await,
             }
         };
         self.query(py, port, query, Reply::BulkResult)

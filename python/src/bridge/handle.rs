@@ -2,7 +2,8 @@
 
 use futures_util::future::join_all;
 use pyo3::prelude::*;
-use stepfast::Payload;
+use stepfast::store::RequestResult;
+use stepfast::{Error, Payload};
 
 use crate::bridge::call::Call;
 use crate::bridge::coroutine::CallCoroutine;
@@ -20,6 +21,29 @@ pub(crate) struct Handle {
 impl Handle {
     pub(crate) fn new(handle: stepfast::Handle<Payload>) -> Self {
         Self { handle, process: Process::current() }
+    }
+}
+
+impl Handle {
+    /// Returns a call that sends a request for the execution.
+    fn request<F>(
+        &self,
+        py: Python<'_>,
+        port: Option<&Bound<'_, Port>>,
+        send: impl FnOnce(stepfast::Handle<Payload>) -> F,
+    ) -> PyResult<Call>
+    where
+        F: Future<Output = Result<RequestResult, Error>> + Send + 'static,
+    {
+        self.process.check(py)?;
+        let request = send(self.handle.clone());
+        let future: ReplyFuture = Box::pin(async move {
+            match request.await {
+                Ok(result) => Reply::RequestResult(result),
+                Err(error) => Reply::Error(error),
+            }
+        });
+        Ok(Call::awaitable(port, future))
     }
 }
 
@@ -52,30 +76,19 @@ impl Handle {
         Ok(Call::awaitable(port, future))
     }
 
-    /// Requests that the execution be cancelled.
+    /// Requests that the execution be cancelled, with the children that it awaits.
     fn cancel(&self, py: Python<'_>, port: Option<&Bound<'_, Port>>) -> PyResult<Call> {
-        self.process.check(py)?;
-        let handle = self.handle.clone();
-        let future: ReplyFuture = Box::pin(async move {
-            match handle.cancel().await {
-                Ok(result) => Reply::RequestResult(result),
-                Err(error) => Reply::Error(error),
-            }
-        });
-        Ok(Call::awaitable(port, future))
+        self.request(py, port, |handle| async move { handle.cancel().await })
     }
 
     /// Requests that the execution be resumed, if it is parked, failed or cancelled.
     fn resume(&self, py: Python<'_>, port: Option<&Bound<'_, Port>>) -> PyResult<Call> {
-        self.process.check(py)?;
-        let handle = self.handle.clone();
-        let future: ReplyFuture = Box::pin(async move {
-            match handle.resume().await {
-                Ok(result) => Reply::RequestResult(result),
-                Err(error) => Reply::Error(error),
-            }
-        });
-        Ok(Call::awaitable(port, future))
+        self.request(py, port, |handle| async move { handle.resume().await })
+    }
+
+    /// Requests that the execution be parked.
+    fn pause(&self, py: Python<'_>, port: Option<&Bound<'_, Port>>) -> PyResult<Call> {
+        self.request(py, port, |handle| async move { handle.pause().await })
     }
 
     /// Returns the outputs of all `handles`, or the errors with which they have ended, in one call.

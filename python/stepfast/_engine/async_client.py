@@ -217,6 +217,11 @@ class AsyncClient:
         forbid_in_workflow("engine.cancel")
         return await (await self.get(workflow_id)).cancel()
 
+    async def pause(self, workflow_id: str) -> bool:
+        """Requests that an execution be parked. See `Client.pause`."""
+        forbid_in_workflow("engine.pause")
+        return await (await self.get(workflow_id)).pause()
+
     async def resume(self, workflow_id: str) -> bool:
         """Requests that an execution continue from its record. See `Client.resume`."""
         forbid_in_workflow("engine.resume")
@@ -225,6 +230,10 @@ class AsyncClient:
     async def cancel_all(self, **filter: Unpack[Filter]) -> BulkResult:
         """Cancels all executions that match the filter and have not ended. See `Client.cancel_all`."""
         return await self._here.cancel_all(filter)
+
+    async def pause_all(self, **filter: Unpack[Filter]) -> BulkResult:
+        """Parks all executions that match the filter and can be paused. See `Client.pause_all`."""
+        return await self._here.pause_all(filter)
 
     async def resume_all(self, **filter: Unpack[Filter]) -> BulkResult:
         """Continues all executions that match the filter and are parked, failed or cancelled. See

@@ -282,6 +282,21 @@ class Client:
         forbid_in_workflow("engine.cancel")
         return self.get(workflow_id).cancel()
 
+    def pause(self, workflow_id: str) -> bool:
+        """Requests that an execution be parked. See `Handle.pause`.
+
+        Args:
+            workflow_id: The workflow_id of the execution.
+
+        Returns:
+            False if the execution is scheduled, or had ended before.
+
+        Raises:
+            NotFound: There is no such execution.
+        """
+        forbid_in_workflow("engine.pause")
+        return self.get(workflow_id).pause()
+
     def resume(self, workflow_id: str) -> bool:
         """Requests that an execution continue from its record. See `Handle.resume`.
 
@@ -312,6 +327,22 @@ class Client:
             InvalidArgument: There is no condition, or a condition has a value that it cannot have.
         """
         return self._open_engine.cancel_all(filter).wait()
+
+    def pause_all(self, **filter: Unpack[Filter]) -> BulkResult:
+        """Parks all executions that match the filter and can be paused, in the order of `list`:
+        `engine.pause_all(workflow="etl")`. See `pause`.
+
+        Args:
+            filter: The conditions, at least one; see `Filter`.
+
+        Returns:
+            The number of executions that are parked now, the number that their workers will park, and the
+            number whose status does not allow a pause.
+
+        Raises:
+            InvalidArgument: There is no condition, or a condition has a value that it cannot have.
+        """
+        return self._open_engine.pause_all(filter).wait()
 
     def resume_all(self, **filter: Unpack[Filter]) -> BulkResult:
         """Continues all executions that match the filter and are parked, failed or cancelled, in the order of

@@ -72,6 +72,21 @@ class Handle(Generic[R]):
         is_done: bool = wait_for_call(self._native.cancel(None))
         return is_done
 
+    def pause(self) -> bool:
+        """Parks the execution until it is resumed: no further step begins.
+
+        The request is durable when the call returns. If a worker runs the execution, the worker receives the
+        request within about a second. The worker parks the execution when all steps that run have ended and
+        are recorded. If the execution ends with these steps, the request has no effect. Children that the
+        execution has started continue. `result` raises `Parked` for a paused execution.
+
+        Returns:
+            False if the execution is scheduled, or had ended before.
+        """
+        forbid_in_workflow("handle.pause")
+        is_done: bool = wait_for_call(self._native.pause(None))
+        return is_done
+
     def resume(self) -> bool:
         """Continues the execution from its record, if it is parked, failed or cancelled.
 
@@ -165,6 +180,12 @@ class AsyncHandle(Generic[R]):
         """Requests the cancellation of the execution. See `Handle.cancel`."""
         forbid_in_workflow("handle.cancel")
         is_done: bool = await self._native.cancel(self._port)
+        return is_done
+
+    async def pause(self) -> bool:
+        """Parks the execution until it is resumed. See `Handle.pause`."""
+        forbid_in_workflow("handle.pause")
+        is_done: bool = await self._native.pause(self._port)
         return is_done
 
     async def resume(self) -> bool:

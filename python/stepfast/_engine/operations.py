@@ -95,7 +95,14 @@ class Operations:
         native = self._outside_workflow("cancel_all")
         conditions = filter_tuple(filter)
         _reject_empty(conditions, 'cancel_all(queue="emails")')
-        return PendingReply(native.act_on_all(self.port, conditions, True), _bulk_result)
+        return PendingReply(native.act_on_all(self.port, conditions, "cancel"), _bulk_result)
+
+    def pause_all(self, filter: Filter) -> PendingReply[BulkResult]:
+        """Parks the executions that match the filter."""
+        native = self._outside_workflow("pause_all")
+        conditions = filter_tuple(filter)
+        _reject_empty(conditions, 'pause_all(workflow="etl")')
+        return PendingReply(native.act_on_all(self.port, conditions, "pause"), _bulk_result)
 
     def resume_all(self, filter: Filter) -> PendingReply[BulkResult]:
         """Continues the executions that match the filter."""
@@ -107,7 +114,7 @@ class Operations:
                 'resume_all needs the state of the executions: give status="failed", status="cancelled" or '
                 "is_parked=True"
             )
-        return PendingReply(native.act_on_all(self.port, conditions, False), _bulk_result)
+        return PendingReply(native.act_on_all(self.port, conditions, "resume"), _bulk_result)
 
     def workers(self) -> PendingReply[WorkerOverview]:
         """Lists the workers of the database, and the executions that none of them can run."""

@@ -3,7 +3,7 @@
 import pathlib
 import subprocess
 
-from stepfast import Engine, Graph, workflow
+from stepfast import Context, Engine, Graph, workflow
 from stepfast.rules import value
 
 
@@ -101,3 +101,29 @@ def test_inputs_of_the_program_are_checked(url: str, program: pathlib.Path) -> N
             failed = run(program, url, "graph", "run", "program words", "--input", given)
             assert failed.returncode == 1 and words_of_error in failed.stderr, failed.stderr
         assert run(program, url, "workflow", "list", "--count").stdout == "0\n"
+
+
+counted = Graph("program context")
+
+
+@counted.task
+def count(context: Context) -> int:
+    context["seen"] = 3
+    return 3
+
+
+@counted.task(when=value("count") > 2)
+def many(context: Context) -> None:
+    context["many"] = True
+
+
+@counted.task(when=value("count") > 5)
+def very_many(context: Context) -> None: ...
+
+
+def test_condition_on_a_task_with_a_context_is_shown(url: str, program: pathlib.Path) -> None:
+    with Engine(url) as engine:
+        engine.start(counted.options(workflow_id="context-1")).result()
+        expected = {"count": "succeeded", "many": "succeeded", "very_many": "skipped"}
+        assert states(run(program, url, "workflow", "show", "context-1").stdout) == expected
+        assert states(counted.to_tree(engine.show("context-1"))) == expected

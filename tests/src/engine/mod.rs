@@ -38,6 +38,7 @@ mod identified_child;
 mod limit;
 mod lost_claim_reply;
 mod multiple_engines;
+mod pause;
 mod queue;
 mod queued_child;
 mod rejected_write;
@@ -81,6 +82,7 @@ nouns![
     queued_child,
     request,
     multiple_engines,
+    pause,
     start,
     step,
     unreadable,

@@ -127,7 +127,12 @@ fn targeted_draft() -> impl Strategy<Value = TargetedDraft> {
 
 fn draft() -> impl Strategy<Value = Draft> {
     let value = prop_oneof![Just(0), Just(7), Just(u64::MAX)];
-    let kind = prop_oneof![Just(RequestKind::Cancel), Just(RequestKind::Resume), Just(RequestKind::Expire)];
+    let kind = prop_oneof![
+        Just(RequestKind::Cancel),
+        Just(RequestKind::Resume),
+        Just(RequestKind::Expire),
+        Just(RequestKind::Pause)
+    ];
     prop_oneof![
         6 => (index(), 0..2u8, any::<bool>(), any::<bool>(), state(6)).prop_map(
             |(index, workflow, has_id, is_detached, state)| {

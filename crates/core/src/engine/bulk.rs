@@ -66,6 +66,22 @@ impl Engine {
     }
 }
 
+impl Engine {
+    /// Parks all executions that match `filter` and can be paused, as [`pause`](Engine::pause) parks one. In all other
+    /// respects the method works like [`cancel_all`](Engine::cancel_all).
+    pub async fn pause_all(
+        &self,
+        filter: &Filter,
+        progress: impl FnMut(BulkResult) + Send,
+    ) -> Result<BulkResult, Error> {
+        let mut filter = filter.clone();
+        if filter.statuses.is_empty() {
+            filter.statuses = vec![Status::Queued, Status::Running, Status::Waiting];
+        }
+        request_all(&self.inner, filter, RequestKind::Pause, progress).await
+    }
+}
+
 async fn request_all(
     engine: &EngineInner,
     mut filter: Filter,

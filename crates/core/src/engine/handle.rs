@@ -85,6 +85,11 @@ impl<O> Handle<O> {
         self.request(RequestKind::Resume).await
     }
 
+    /// Parks the execution; see [`Engine::pause`](crate::Engine::pause).
+    pub async fn pause(&self) -> Result<RequestResult, Error> {
+        self.request(RequestKind::Pause).await
+    }
+
     /// Stages a request by key, because another execution may have this key's text as its given workflow_id.
     async fn request(&self, kind: RequestKind) -> Result<RequestResult, Error> {
         let engine = self.engine();

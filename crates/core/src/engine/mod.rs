@@ -124,6 +124,19 @@ impl Engine {
         self.inner.request(workflow_id, RequestKind::Resume).await
     }
 
+    /// Parks an execution until it is [resumed](Engine::resume).
+    ///
+    /// - `Done`: the execution is parked.
+    /// - `Pending`: the request is durable. The worker that runs the execution receives it with a heartbeat. From then
+    ///   on no further body begins. The worker parks the execution when all bodies that run have ended and are recorded.
+    ///   The request has no effect if the execution ends before.
+    /// - `NotApplicable`: the execution is scheduled, or has ended.
+    ///
+    /// Children that the execution has started continue.
+    pub async fn pause(&self, workflow_id: &str) -> Result<RequestResult, Error> {
+        self.inner.request(workflow_id, RequestKind::Pause).await
+    }
+
     /// Returns the static facts about the store.
     pub fn store_info(&self) -> &StoreInfo {
         self.inner.store.info()

@@ -160,8 +160,7 @@ impl Tables {
 
     /// Returns the outcome of a Checkpoint or an Attempt. If a cancel is pending, the outcome reports it.
     fn outcome_of_record(&self, execution: Key) -> Outcome {
-        let has_request = self.requests_of(execution).next().is_some();
-        if has_request { Outcome::CancelRequested } else { Outcome::Applied }
+        if self.has_cancel(execution) { Outcome::CancelRequested } else { Outcome::Applied }
     }
 
     fn apply_attempt(&mut self, attempt: &Attempt, counters: &Counters) -> Outcome {
@@ -179,10 +178,13 @@ impl Tables {
         if !self.owned.contains(&(worker, transition.key)) {
             return Outcome::NotFound;
         }
+        let has_cancel = self.has_cancel(transition.key);
         let has_request = self.requests_of(transition.key).next().is_some();
         let mut outcome = Outcome::Applied;
         match &transition.state {
-            State::Waiting { pending_sleeps, .. } | State::Parked { pending_sleeps, .. } if has_request => {
+            State::Waiting { pending_sleeps, .. } | State::Parked { pending_sleeps, .. }
+                if has_cancel || has_request && transition.state.status() == Status::Waiting =>
+            {
                 self.set_state(
                     transition.key,
                     &State::Queued { pending_sleeps: pending_sleeps.clone() },
@@ -190,7 +192,7 @@ impl Tables {
                     counters,
                 );
             }
-            State::Ended { status, at, .. } if has_request && *status != Status::Cancelled => {
+            State::Ended { status, at, .. } if has_cancel && *status != Status::Cancelled => {
                 let state = State::Ended { status: Status::Cancelled, outcome: cancel_outcome(), at: *at };
                 self.set_state(transition.key, &state, Some(worker), counters);
                 outcome = Outcome::Cancelled;
@@ -214,7 +216,7 @@ impl Tables {
     fn apply_request(&mut self, request: &Request, counters: &Counters) -> Outcome {
         let Some(row) = self.executions.get(&request.execution) else { return Outcome::NotFound };
         let (status, parent) = (row.status, row.parent.as_ref().map(|parent| parent.key));
-        let pending_sleeps = if row.is_parked { row.pending_sleeps.clone() } else { Vec::new() };
+        let (is_parked, pending_sleeps) = (row.is_parked, row.pending_sleeps.clone());
         let result = request.decide(status, row.is_parked, row.deadline_at);
         match request.kind {
             _ if matches!(result, RequestResult::NotApplicable(_)) => {}
@@ -223,12 +225,21 @@ impl Tables {
                 if status == Status::Failed {
                     self.retract_failures(request.execution, counters);
                 }
+                self.clear_requests(request.execution, counters);
                 if status.is_terminal() {
                     self.resume_in_next_run(request.execution, counters);
                 } else {
                     self.set_state(request.execution, &State::Queued { pending_sleeps }, None, counters);
                 }
                 self.reset_strikes(request.execution);
+            }
+            RequestKind::Pause if status == Status::Running => {
+                self.insert_request(request.execution, request, counters);
+            }
+            RequestKind::Pause if is_parked => {}
+            RequestKind::Pause => {
+                let state = State::Parked { reason: request.reason.clone(), pending_sleeps };
+                self.set_state(request.execution, &state, None, counters);
             }
         }
         request.outcome(result, parent)
@@ -241,9 +252,7 @@ impl Tables {
         while let Some(key) = pending.pop() {
             pending.extend(self.awaited_children(key));
             if self.executions.get(&key).is_some_and(|row| row.status == Status::Running) {
-                if self.requests.insert((key, request.id), RequestKind::Cancel).is_none() {
-                    counters.add_inserted(Table::Requests, 1);
-                }
+                self.insert_request(key, request, counters);
             } else {
                 let status = Status::Cancelled;
                 let state = State::Ended { status, outcome: request.reason.clone(), at: request.at };
@@ -251,6 +260,18 @@ impl Tables {
                 self.clear_requests(key, counters);
             }
         }
+    }
+
+    /// Adds a row to `requests`, unless the request is there already.
+    fn insert_request(&mut self, key: Key, request: &Request, counters: &Counters) {
+        if self.requests.insert((key, request.id), request.recorded_kind()).is_none() {
+            counters.add_inserted(Table::Requests, 1);
+        }
+    }
+
+    /// Whether a cancel of the execution is pending.
+    fn has_cancel(&self, key: Key) -> bool {
+        self.requests_of(key).any(|kind| kind == RequestKind::Cancel)
     }
 
     /// Deletes the failures of steps at the end of the record, with their attempts and the abandoned calls after them.
@@ -273,7 +294,6 @@ impl Tables {
 
     /// Queues an ended execution again, under the next run_no.
     fn resume_in_next_run(&mut self, key: Key, counters: &Counters) {
-        self.clear_requests(key, counters);
         self.set_state(key, &State::Queued { pending_sleeps: Vec::new() }, None, counters);
         if let Some(row) = self.executions.get_mut(&key) {
             row.run_no += 1;

@@ -21,7 +21,6 @@ use crate::runtime::lease::Lease;
 use crate::runtime::lifecycle::Lifecycle;
 use crate::runtime::load_batcher::LoadBatcher;
 use crate::runtime::read_ahead::ReadAhead;
-use crate::runtime::run::Interrupt;
 use crate::runtime::runs::Runs;
 use crate::runtime::start::id_locks::IdLocks;
 use crate::runtime::store_clock::StoreClock;
@@ -204,6 +203,7 @@ impl EngineInner {
             RequestKind::Cancel => cancel_outcome(),
             RequestKind::Expire => Payload::from_failure(&Failure::deadline_reached()),
             RequestKind::Resume => Payload::empty(),
+            RequestKind::Pause => Payload::from_failure(&Failure::paused()),
         };
         let request = Request { execution: key, id: Key::mint(0), kind, at: self.now(), reason };
         let Some((lane, lsn)) = self.stage_unowned(key, Write::Request(request)) else {
@@ -213,9 +213,9 @@ impl EngineInner {
             Outcome::RequestHandled(result, _) => {
                 crate::crash_point!("request durable");
                 if result == RequestResult::Pending {
-                    // an execution that runs here is interrupted without waiting for the worker's heartbeat
-                    if let (RequestKind::Cancel, Some(run)) = (kind, self.runs.get(key)) {
-                        run.interrupt(Interrupt::Cancel(Failure::cancelled().into()));
+                    // an execution that runs here is stopped without waiting for the worker's heartbeat
+                    if let Some(run) = self.runs.get(key) {
+                        run.handle_request(kind);
                     }
                 }
                 Ok(Some(result))

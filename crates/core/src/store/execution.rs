@@ -344,13 +344,15 @@ pub enum RequestKind {
     /// Ends the execution as `cancelled`, together with all awaited children below it, because its deadline has passed
     /// and no worker runs it.
     Expire = 3,
+    /// Parks the execution: at once if no worker runs it, otherwise as soon as no body runs.
+    Pause = 4,
 }
 
 impl RequestKind {
     /// Returns the kind with this number in a row of `requests`; `None` if the number is unknown. Rows of `requests`
     /// are never of kind [`Expire`](Self::Expire).
     pub fn from_number(number: i64) -> Option<Self> {
-        [Self::Cancel, Self::Resume].into_iter().find(|kind| *kind as i64 == number)
+        [Self::Cancel, Self::Resume, Self::Pause].into_iter().find(|kind| *kind as i64 == number)
     }
 }
 

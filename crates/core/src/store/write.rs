@@ -138,9 +138,10 @@ pub struct Start {
 ///
 /// A request may have been recorded since the owner's last heartbeat, so pending requests change the effect, unless
 /// the flush [clears](Write::ClearRequests) them:
-/// - A Transition to `Waiting` or `Parked` makes the execution `queued` instead. Its next owner handles the requests.
-/// - A Transition to `Ended` deletes the requests and ends the execution as `cancelled`, whatever status the Transition
-///   contains. The outcome is then [`Cancelled`](Outcome::Cancelled).
+/// - If a cancel is pending, a Transition to `Waiting` or `Parked` makes the execution `queued` instead. If a pause is
+///   pending, a Transition to `Waiting` does so. The next owner handles the requests.
+/// - A Transition to `Ended` deletes the requests. If a cancel is among them, the execution ends as `cancelled`,
+///   whatever status the Transition contains. The outcome is then [`Cancelled`](Outcome::Cancelled).
 ///
 /// A Transition to any state but `Running` frees the execution's slot in its queue.
 #[derive(Clone, Debug)]
@@ -198,19 +199,21 @@ pub enum State {
     },
 }
 
-/// The Write that cancels, resumes or expires an execution.
+/// The Write that cancels, resumes, expires or pauses an execution.
 ///
 /// A request to an execution that no worker runs takes effect at once. A request to a running execution becomes a row
 /// in `requests`, and the owner handles it. The outcome is [`Outcome::RequestHandled`] or [`Outcome::NotFound`].
 ///
 /// - [`Cancel`](RequestKind::Cancel) applies to the execution and to all awaited children below it, atomically.
 /// - [`Resume`](RequestKind::Resume) makes a parked, `failed` or `cancelled` execution `queued`. For an ended execution
-///   it also increments `run_no`, so that children get new keys, and clears the outcome, the deadline and the requests.
-///   For a `failed` execution the request also deletes the failures of steps at the end of the record, with their
+///   it also increments `run_no`, so that children get new keys, and clears the outcome and the deadline. The request
+///   deletes all pending requests. For a `failed` execution the request also deletes the failures of steps at the end of the record, with their
 ///   attempts. These steps are then tried again.
 /// - [`Expire`](RequestKind::Expire) ends an execution whose deadline is not after `at`, in the same way as a cancel.
 ///   Otherwise the request is not applicable. An expiry is never applicable to a running execution, because the owner
 ///   enforces the deadline.
+/// - [`Pause`](RequestKind::Pause) parks a `queued` or `waiting` execution with `reason`. A parked execution stays as it
+///   is. A pause is not applicable to a `scheduled` execution.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Request {
     /// The key of the execution.
@@ -221,7 +224,8 @@ pub struct Request {
     pub kind: RequestKind,
     /// The time of the request.
     pub at: Timestamp,
-    /// The outcome of the executions that a cancel ends: an encoded [`Failure`](crate::Failure). Empty for a resume.
+    /// The outcome of the executions that a cancel ends or a pause parks: an encoded [`Failure`](crate::Failure). Empty
+    /// for a resume.
     pub reason: Payload,
 }
 
@@ -236,12 +240,19 @@ impl Request {
                 has_expired && status != Status::Running && !status.is_terminal()
             }
             RequestKind::Resume => is_parked || matches!(status, Status::Failed | Status::Cancelled),
+            RequestKind::Pause => matches!(status, Status::Queued | Status::Running | Status::Waiting),
         };
         match status {
             _ if !is_applicable => RequestResult::NotApplicable(status),
             Status::Running => RequestResult::Pending,
             _ => RequestResult::Done,
         }
+    }
+
+    /// Returns the kind with which the request is recorded for a running execution. An expiry of a parent reaches its
+    /// running children as a cancel.
+    pub fn recorded_kind(&self) -> RequestKind {
+        if self.kind == RequestKind::Expire { RequestKind::Cancel } else { self.kind }
     }
 
     /// Infers the result of a request that took effect before, from the present status of its execution. `has_ended_it`
@@ -251,13 +262,16 @@ impl Request {
             RequestKind::Cancel | RequestKind::Expire if has_ended_it => RequestResult::Done,
             RequestKind::Cancel if !status.is_terminal() => RequestResult::Pending,
             RequestKind::Resume if status != Status::Completed => RequestResult::Done,
+            RequestKind::Pause if status == Status::Running => RequestResult::Pending,
+            RequestKind::Pause if matches!(status, Status::Queued | Status::Waiting) => RequestResult::Done,
             _ => RequestResult::NotApplicable(status),
         }
     }
 
     /// Returns the outcome of the request with this result. `parent` is the parent of the execution.
     pub fn outcome(&self, result: RequestResult, parent: Option<Key>) -> Outcome {
-        let has_ended_it = result == RequestResult::Done && self.kind != RequestKind::Resume;
+        let ends = matches!(self.kind, RequestKind::Cancel | RequestKind::Expire);
+        let has_ended_it = result == RequestResult::Done && ends;
         Outcome::RequestHandled(result, parent.filter(|_| has_ended_it))
     }
 }

@@ -8,10 +8,8 @@ use tokio::sync::MutexGuard;
 use tokio::time::Instant;
 
 use crate::clock::time_since_boot;
-use crate::failure::Failure;
 use crate::key::Key;
 use crate::runtime::inner::EngineInner;
-use crate::runtime::run::Interrupt;
 use crate::store::{Heartbeat, HeartbeatReply, Hint, MAX_EXPIRED, Record, RequestKind};
 use crate::worker::launch::{lane_generations, launch};
 use crate::worker::lost_claims::LostClaims;
@@ -195,8 +193,8 @@ impl Heartbeats {
         }
         // cancel before the renewal: bodies that wait for the lease begin after the renewal
         for (key, kind) in &reply.requests {
-            if let (RequestKind::Cancel, Some(run)) = (kind, engine.runs.get(*key)) {
-                run.interrupt(Interrupt::Cancel(Failure::cancelled().into()));
+            if let Some(run) = engine.runs.get(*key) {
+                run.handle_request(*kind);
             }
         }
         if renews_lease {

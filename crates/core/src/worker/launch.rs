@@ -75,6 +75,8 @@ pub(crate) fn launch(engine: &Arc<EngineInner>, mut record: Record, generations:
         run.interrupt(Interrupt::Fail(kills_workers_failure(execution.strikes).into()));
     } else if let Some(reason) = &execution.unreadable {
         run.interrupt(Interrupt::Park(Failure::unreadable_record(reason).into()));
+    } else if record.requests.contains(&RequestKind::Pause) {
+        run.interrupt(Interrupt::Pause);
     } else if engine.is_draining() {
         // the claim was under way when the draining began
         run.interrupt(Interrupt::Requeue);

@@ -1,10 +1,12 @@
 //! [`StepExecution`]: the state of a step until its outcome. The step is polled in place: its state is small, and rare
 //! paths are boxed.
 
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::{Context as TaskContext, Poll};
 use std::time::Duration;
+
+use futures_util::future::select;
 
 use crate::commit::DurableFuture;
 use crate::error::Error;
@@ -133,7 +135,7 @@ impl StepExecution {
                     if !permits_body(&call.run, &outcome) {
                         self.disown();
                     } else if call.run.engine.lease.is_held() {
-                        return self.begin_body();
+                        return self.begin_body(cx);
                     } else {
                         self.run_slow_path(|call, _| {
                             Box::pin(async move {
@@ -175,7 +177,7 @@ impl StepExecution {
                     let (call, next) = std::task::ready!(slow_path.as_mut().poll(cx));
                     self.call = Some(call);
                     match next {
-                        NextStage::Body => return self.begin_body(),
+                        NextStage::Body => return self.begin_body(cx),
                         NextStage::Attempt(attempt) => {
                             self.attempt = attempt;
                             self.wait_for_barrier();
@@ -213,7 +215,13 @@ impl StepExecution {
         }
     }
 
-    fn begin_body(&mut self) -> Poll<StepAction> {
+    fn begin_body(&mut self, cx: &TaskContext<'_>) -> Poll<StepAction> {
+        if let Some(call) = self.call.as_ref().filter(|call| call.run.is_pausing()) {
+            // the run's task parks the execution when all other branches wait too
+            self.stage = StepStage::Finished;
+            call.wait_for_resume(cx.waker());
+            return Poll::Pending;
+        }
         if !self.call.as_ref().is_some_and(|call| call.run.can_begin_body()) {
             // the execution is cancelled, or past its deadline: the run's task stops the code
             self.stage = StepStage::Finished;
@@ -310,7 +318,7 @@ async fn handle_failed_attempt(
     record_attempt(call, attempt, &failure);
     crate::crash_point!("attempt staged");
     // the pause is not recorded, and the run does not suspend for it
-    tokio::time::sleep(pause).await;
+    sleep_unless_pausing(call, pause).await;
     Ok(())
 }
 
@@ -340,8 +348,14 @@ async fn resume_attempts(call: &Call, policy: RetryPolicy) -> Result<u32, Failur
     // the remaining time is at most the whole pause, whatever the clock showed when the attempt failed
     let whole = policy.pause_after(attempt - 1);
     let remaining = last.at.plus(whole).since(call.run.engine.now());
-    tokio::time::sleep(remaining.min(whole)).await;
+    sleep_unless_pausing(call, remaining.min(whole)).await;
     Ok(attempt)
+}
+
+/// Sleeps until the next attempt, or until the run is pausing: then the attempt does not begin.
+async fn sleep_unless_pausing(call: &Call, pause: Duration) {
+    let pausing = pin!(call.run.wait_pausing());
+    select(pin!(tokio::time::sleep(pause)), pausing).await;
 }
 
 /// Whether a body may begin. `outcome` is the outcome of the Write for which the body has waited.

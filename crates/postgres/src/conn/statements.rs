@@ -101,6 +101,8 @@ statements! {
     Resume = include_str!("../../queries/resume.sql");
     /// Deletes the last failures of steps, so that those steps are tried again.
     RetractFailures = include_str!("../../queries/retract_failures.sql");
+    /// Parks executions on request.
+    Park = include_str!("../../queries/park.sql");
     /// Records requests.
     InsertRequests = include_str!("../../queries/insert_requests.sql");
     /// Deletes rows of `ready`, so that their executions cannot be claimed.
@@ -313,6 +315,7 @@ pub(crate) const FLUSH_STATEMENTS: &[Sql] = &[
     Sql::Cancel,
     Sql::Resume,
     Sql::RetractFailures,
+    Sql::Park,
     Sql::InsertRequests,
     Sql::DeleteReady,
     Sql::DeleteQuarantine,

@@ -1,4 +1,4 @@
-//! Applies requests: decides, on locked rows, which executions each cancel, expiry or resume changes.
+//! Applies requests: decides, on locked rows, which executions each cancel, expiry, resume or pause changes.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
@@ -40,7 +40,9 @@ pub(crate) struct RequestDecisions<'a> {
     cancelled: Vec<(Key, &'a Request)>,
     /// Resumed executions, each with its status before the resume.
     resumed: Vec<(Key, Status)>,
-    /// Running executions, each with its request. Their owners cancel them later.
+    /// Executions that are parked at once, each with its request.
+    parked: Vec<(Key, &'a Request)>,
+    /// Running executions, each with its request. Their owners handle the requests later.
     requested: Vec<(Key, &'a Request)>,
     /// The outcomes of the requests, each with the index of its Write.
     pub outcomes: Vec<(usize, Outcome)>,
@@ -96,6 +98,7 @@ impl LockedRows {
                             self.cancel_tree(request, &mut decisions);
                         }
                         RequestKind::Resume => self.resume(request.execution, &mut decisions),
+                        RequestKind::Pause => self.pause(request, &mut decisions),
                     }
                     request.outcome(result, target.parent)
                 }
@@ -122,6 +125,20 @@ impl LockedRows {
         }
     }
 
+    fn pause<'a>(&mut self, request: &'a Request, decisions: &mut RequestDecisions<'a>) {
+        match self.rows.get_mut(&request.execution) {
+            Some(row) if row.status == Status::Running => {
+                decisions.requested.push((request.execution, request));
+            }
+            Some(row) if !row.is_parked => {
+                row.status = Status::Queued;
+                row.is_parked = true;
+                decisions.parked.push((request.execution, request));
+            }
+            _ => {}
+        }
+    }
+
     fn resume(&mut self, key: Key, decisions: &mut RequestDecisions<'_>) {
         if let Some(row) = self.rows.get_mut(&key) {
             decisions.resumed.push((key, row.status));
@@ -132,9 +149,33 @@ impl LockedRows {
 }
 
 impl<'a> RequestDecisions<'a> {
+    /// Returns the queries that delete the rows by which executions that do not run would continue.
+    fn delete_wake_conditions(executions: &[(Key, &'a Request)], queries: &mut Vec<Query<'a>>) {
+        for (sql, action) in [
+            (Sql::DeleteReady, "deleting from ready"),
+            (Sql::DeleteQuarantine, "deleting from the quarantine"),
+            (Sql::DeleteTimers, "deleting timers"),
+            (Sql::DeleteWaits, "deleting waits"),
+        ] {
+            let params = vec![column(executions, |(key, _)| to_uuid(*key))];
+            queries.push(Query { sql, action, params });
+        }
+    }
+
     /// Returns the queries that apply the decisions.
     pub(crate) fn queries(&self) -> Vec<Query<'a>> {
         let mut queries = Vec::new();
+        // a later cancel of a parent in the same flush also ends parked children
+        let mut parked = self.parked.clone();
+        parked.sort_by_key(|(key, _)| *key);
+        if !parked.is_empty() {
+            let params = vec![
+                column(&parked, |(key, _)| to_uuid(*key)),
+                column(&parked, |(_, request)| non_empty_bytes(&request.reason)),
+            ];
+            queries.push(Query { sql: Sql::Park, action: "parking executions", params });
+            Self::delete_wake_conditions(&parked, &mut queries);
+        }
         let mut cancelled = self.cancelled.clone();
         cancelled.sort_by_key(|(key, _)| *key);
         if !cancelled.is_empty() {
@@ -144,19 +185,9 @@ impl<'a> RequestDecisions<'a> {
                 column(&cancelled, |(_, request)| Timestamptz(request.at)),
             ];
             queries.push(Query { sql: Sql::Cancel, action: "cancelling executions", params });
-            for (sql, action) in [
-                (Sql::DeleteReady, "deleting from ready"),
-                (Sql::DeleteQuarantine, "deleting from the quarantine"),
-                (Sql::DeleteTimers, "deleting timers"),
-                (Sql::DeleteWaits, "deleting waits"),
-                (Sql::ClearRequests, "deleting requests"),
-            ] {
-                queries.push(Query {
-                    sql,
-                    action,
-                    params: vec![column(&cancelled, |(key, _)| to_uuid(*key))],
-                });
-            }
+            Self::delete_wake_conditions(&cancelled, &mut queries);
+            let params = vec![column(&cancelled, |(key, _)| to_uuid(*key))];
+            queries.push(Query { sql: Sql::ClearRequests, action: "deleting requests", params });
         }
         if !self.resumed.is_empty() {
             let mut resumed = self.resumed.clone();
@@ -168,23 +199,19 @@ impl<'a> RequestDecisions<'a> {
             queries.push(Query { sql: Sql::Resume, action: "resuming executions", params });
             let params = vec![column(&self.resumed, |(key, _)| to_uuid(*key))];
             queries.push(Query { sql: Sql::ReadyResumed, action: "making executions ready", params });
-            let renewed: Vec<Key> =
-                resumed.iter().filter(|(_, was)| was.is_terminal()).map(|(key, _)| *key).collect();
             let failed: Vec<Key> =
                 resumed.iter().filter(|(_, was)| *was == Status::Failed).map(|(key, _)| *key).collect();
             if !failed.is_empty() {
                 let params = vec![column(&failed, |key| to_uuid(*key))];
                 queries.push(Query { sql: Sql::RetractFailures, action: "retracting failures", params });
             }
-            if !renewed.is_empty() {
-                let params = vec![column(&renewed, |key| to_uuid(*key))];
-                queries.push(Query { sql: Sql::ClearRequests, action: "deleting requests", params });
-            }
+            let params = vec![column(&resumed, |(key, _)| to_uuid(*key))];
+            queries.push(Query { sql: Sql::ClearRequests, action: "deleting requests", params });
         }
         if !self.requested.is_empty() {
             let params = vec![
                 column(&self.requested, |(_, request)| Timestamptz(request.at)),
-                column(&self.requested, |_| RequestKind::Cancel as i16),
+                column(&self.requested, |(_, request)| request.recorded_kind() as i16),
                 column(&self.requested, |(key, _)| to_uuid(*key)),
                 column(&self.requested, |(_, request)| to_uuid(request.id)),
             ];

@@ -120,11 +120,13 @@ pub(crate) enum Sql {
     UnfinishedChildren,
     Cancel,
     Resume,
+    Park,
     TrailingFailures,
     RetractAttempts,
     RetractFailures,
     InsertRequest,
     HasCancelRequest,
+    HasRequest,
     HasAnyRequest,
     ClearRequests,
     Requests,
@@ -284,6 +286,7 @@ impl Sql {
             }
             Sql::Cancel => include_str!("../../queries/cancel.sql"),
             Sql::Resume => include_str!("../../queries/resume.sql"),
+            Sql::Park => include_str!("../../queries/park.sql"),
             Sql::TrailingFailures => include_str!("../../queries/trailing_failures.sql"),
             Sql::RetractAttempts => {
                 "DELETE FROM attempts
@@ -299,6 +302,7 @@ impl Sql {
                  ON CONFLICT DO NOTHING"
             }
             Sql::HasCancelRequest => "SELECT 1 FROM requests WHERE execution = ?1 AND kind = 1",
+            Sql::HasRequest => "SELECT 1 FROM requests WHERE execution = ?1",
             Sql::HasAnyRequest => "SELECT 1 FROM requests",
             Sql::ClearRequests => "DELETE FROM requests WHERE execution = ?1",
             Sql::Requests => "SELECT kind FROM requests WHERE execution = ?1 ORDER BY n",

@@ -188,9 +188,12 @@ impl<'c, 'f> FlushApplier<'c, 'f> {
         let replacement; // the state that replaces the Transition's, if the execution has a cancel request
         let mut outcome = Outcome::Applied;
         let state = match &transition.state {
-            State::Waiting { pending_sleeps, .. } | State::Parked { pending_sleeps, .. }
-                if self.has_cancel_request(transition.key)? =>
-            {
+            // the next owner handles the requests
+            State::Waiting { pending_sleeps, .. } if self.has_request(Sql::HasRequest, transition.key)? => {
+                replacement = State::Queued { pending_sleeps: pending_sleeps.clone() };
+                &replacement
+            }
+            State::Parked { pending_sleeps, .. } if self.has_cancel_request(transition.key)? => {
                 replacement = State::Queued { pending_sleeps: pending_sleeps.clone() };
                 &replacement
             }
@@ -233,7 +236,7 @@ impl<'c, 'f> FlushApplier<'c, 'f> {
             self.pieces.discard_pending(pending_count);
             return Ok(Outcome::NotFound);
         }
-        if matches!(state, State::Ended { .. }) && self.has_cancel_request(transition.key)? {
+        if matches!(state, State::Ended { .. }) && self.has_request(Sql::HasRequest, transition.key)? {
             self.sql.delete(Table::Requests, Sql::ClearRequests, [id])?;
         }
         if let (Some(placement), false) = (&transition.placement, matches!(state, State::Running { .. })) {
@@ -339,6 +342,11 @@ impl<'c, 'f> FlushApplier<'c, 'f> {
 
     /// Whether the execution has a cancel request that this flush does not clear.
     fn has_cancel_request(&mut self, id: Key) -> DbResult<bool> {
+        self.has_request(Sql::HasCancelRequest, id)
+    }
+
+    /// Whether the execution has a request, by this query, that the flush does not clear.
+    fn has_request(&mut self, query: Sql, id: Key) -> DbResult<bool> {
         if !self.has_requests()? {
             return Ok(false);
         }
@@ -347,7 +355,7 @@ impl<'c, 'f> FlushApplier<'c, 'f> {
             .writes
             .iter()
             .any(|write| matches!(write, Write::ClearRequests(cleared) if *cleared == id));
-        Ok(!is_cleared && self.sql.exists(Sql::HasCancelRequest, [key_bytes(&id)])?)
+        Ok(!is_cleared && self.sql.exists(query, [key_bytes(&id)])?)
     }
 
     /// Whether any execution has a request. Usually no execution has one, so one query per flush saves all others.

@@ -1,4 +1,4 @@
-//! Cancel, expire and resume: a [`Request`] takes effect at once, unless the execution is running. Then its owner
+//! Cancel, expire, resume and pause: a [`Request`] takes effect at once, unless the execution is running. Then its owner
 //! handles the request.
 
 use rusqlite::OptionalExtension;
@@ -35,6 +35,11 @@ impl FlushApplier<'_, '_> {
             _ if matches!(result, RequestResult::NotApplicable(_)) => {}
             RequestKind::Cancel | RequestKind::Expire => self.cancel_tree(request, target.status)?,
             RequestKind::Resume => self.resume(request.execution, &target)?,
+            RequestKind::Pause if target.status == Status::Running => {
+                self.insert_request(request, request.execution)?;
+            }
+            RequestKind::Pause if target.is_parked => {}
+            RequestKind::Pause => self.park(request)?,
         }
         Ok(request.outcome(result, target.parent))
     }
@@ -65,7 +70,7 @@ impl FlushApplier<'_, '_> {
         let mut unfinished = vec![(request.execution, status)];
         while let Some((id, status)) = unfinished.pop() {
             if status == Status::Running {
-                self.insert_cancel_request(request, id)?;
+                self.insert_request(request, id)?;
             } else {
                 self.finish_as_cancelled(request, id)?;
             }
@@ -85,9 +90,9 @@ impl FlushApplier<'_, '_> {
         Ok(())
     }
 
-    fn insert_cancel_request(&mut self, request: &Request, id: Key) -> DbResult<()> {
-        let params =
-            (key_bytes(&id), key_bytes(&request.id), RequestKind::Cancel as u8, request.at.as_micros());
+    fn insert_request(&mut self, request: &Request, id: Key) -> DbResult<()> {
+        let kind = request.recorded_kind() as u8;
+        let params = (key_bytes(&id), key_bytes(&request.id), kind, request.at.as_micros());
         self.sql.insert(Table::Requests, Sql::InsertRequest, params)?;
         self.note_request();
         Ok(())
@@ -98,11 +103,25 @@ impl FlushApplier<'_, '_> {
         let reason = self.pieces.column_value(&mut self.sql, &request.reason)?;
         let params = (key_bytes(&id), reason.bytes(), request.at.as_micros());
         self.sql.update(Table::Executions, Sql::Cancel, params)?;
+        self.delete_wake_conditions(id)?;
+        self.sql.delete(Table::Requests, Sql::ClearRequests, [key_bytes(&id)])?;
+        Ok(())
+    }
+
+    /// Parks an execution that no worker runs.
+    fn park(&mut self, request: &Request) -> DbResult<()> {
+        let reason = self.pieces.column_value(&mut self.sql, &request.reason)?;
+        let params = (key_bytes(&request.execution), reason.bytes());
+        self.sql.update(Table::Executions, Sql::Park, params)?;
+        self.delete_wake_conditions(request.execution)
+    }
+
+    /// Deletes the rows by which an execution that does not run would continue.
+    fn delete_wake_conditions(&mut self, id: Key) -> DbResult<()> {
         self.sql.delete(Table::Ready, Sql::DeleteReady, [key_bytes(&id)])?;
         self.sql.run(Sql::DeleteQuarantine, [key_bytes(&id)])?;
         self.sql.delete(Table::Timers, Sql::DeleteTimer, [key_bytes(&id)])?;
         self.sql.delete(Table::Waits, Sql::DeleteWaits, [key_bytes(&id)])?;
-        self.sql.delete(Table::Requests, Sql::ClearRequests, [key_bytes(&id)])?;
         Ok(())
     }
 
@@ -126,9 +145,7 @@ impl FlushApplier<'_, '_> {
     fn resume(&mut self, id: Key, target: &RequestTarget) -> DbResult<()> {
         self.pieces.delete_referenced(&mut self.sql, Sql::StoredOutcome, [key_bytes(&id)])?;
         self.sql.update(Table::Executions, Sql::Resume, (key_bytes(&id), i64::from(!target.is_parked)))?;
-        if !target.is_parked {
-            self.sql.delete(Table::Requests, Sql::ClearRequests, [key_bytes(&id)])?;
-        }
+        self.sql.delete(Table::Requests, Sql::ClearRequests, [key_bytes(&id)])?;
         if target.status == Status::Failed {
             self.retract_failures(id)?;
         }

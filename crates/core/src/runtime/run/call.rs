@@ -65,11 +65,13 @@ pub(crate) struct Delivery {
     pub(crate) lsn: Lsn,
 }
 
-/// The timer or child for which a call waits. A call whose body runs waits for neither.
+/// The event for which a call waits. A call whose body runs waits for none.
 #[derive(Clone, Debug)]
 pub(crate) enum WaitingFor {
     Timer(Timestamp),
     Child(Key),
+    /// The end of a pause: the body of the call has not begun.
+    Resume,
 }
 
 /// The result of polling a call.
@@ -165,6 +167,11 @@ impl Call {
             self.run.set_waiting_for(self.id, WaitingFor::Timer(due_at), &waker);
             tokio::time::sleep(due_at.since(now).min(CLOCK_RECHECK_INTERVAL)).await;
         }
+    }
+
+    /// Notes that the body of the call does not begin, because the run is pausing.
+    pub(crate) fn wait_for_resume(&self, waker: &Waker) {
+        self.run.set_waiting_for(self.id, WaitingFor::Resume, waker);
     }
 
     /// Returns the call's number among the run's calls.

@@ -13,11 +13,13 @@ mod state;
 pub(crate) mod task;
 
 use std::collections::BTreeMap;
+use std::pin::pin;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::task::{Wake, Waker};
 
 use futures_util::task::AtomicWaker;
+use tokio::sync::Notify;
 
 use state::{CallTable, DeliveryState, GuestState, RunStaging};
 pub(crate) use state::{ChildEnd, ChildState, RunState, ThreadUse};
@@ -33,7 +35,9 @@ use crate::runtime::definition::Definition;
 use crate::runtime::inner::EngineInner;
 use crate::runtime::run::call::WaitingFor;
 use crate::runtime::run::replay::{Attempts, Replay};
-use crate::store::{Attempt, CheckpointKind, Parent, PendingSleep, Start, State, Status, Transition, Write};
+use crate::store::{
+    Attempt, CheckpointKind, Parent, PendingSleep, RequestKind, Start, State, Status, Transition, Write,
+};
 
 /// An execution while it runs in this process.
 pub(crate) struct Run {
@@ -67,6 +71,10 @@ pub(crate) struct Run {
     is_polled: AtomicBool,
     /// Whether a Write was staged during a poll without waking an idle committer.
     is_wake_pending: AtomicBool,
+    /// Whether the run is pausing.
+    is_pausing: AtomicBool,
+    /// Notified when the run is pausing.
+    pausing: Notify,
 }
 
 /// The end of a run, for waiters in this process.
@@ -96,6 +104,8 @@ pub(crate) enum Interrupt {
     Fail(Box<Failure>),
     /// The code disagrees with the record, or the record cannot be read.
     Park(Box<Failure>),
+    /// The execution was paused, and no body runs.
+    Pause,
     /// The engine shuts down and requeues the execution.
     Requeue,
     /// The code asked the program to exit. The execution is requeued after a pause, if the program has not
@@ -204,6 +214,8 @@ impl Run {
             is_woken: AtomicBool::new(false),
             is_polled: AtomicBool::new(false),
             is_wake_pending: AtomicBool::new(false),
+            is_pausing: AtomicBool::new(false),
+            pausing: Notify::new(),
         })
     }
 
@@ -252,6 +264,38 @@ impl Run {
             }
         }
         self.wake_task();
+    }
+
+    /// Handles a request that is recorded for this execution, which runs.
+    pub(crate) fn handle_request(&self, kind: RequestKind) {
+        match kind {
+            RequestKind::Cancel => self.interrupt(Interrupt::Cancel(Failure::cancelled().into())),
+            RequestKind::Pause => self.pause(),
+            // these requests are recorded for no running execution
+            RequestKind::Resume | RequestKind::Expire => {}
+        }
+    }
+
+    /// Pauses the run: no further body begins, and the run is parked when all its branches wait.
+    fn pause(&self) {
+        self.is_pausing.store(true, SeqCst);
+        self.pausing.notify_waiters();
+        self.wake_task();
+    }
+
+    /// Whether the run is pausing: no further body begins.
+    pub(crate) fn is_pausing(&self) -> bool {
+        self.is_pausing.load(SeqCst)
+    }
+
+    /// Waits until the run is pausing.
+    pub(crate) async fn wait_pausing(&self) {
+        let mut pausing = pin!(self.pausing.notified());
+        // registered before the flag is read: `pause` sets the flag first
+        pausing.as_mut().enable();
+        if !self.is_pausing() {
+            pausing.await;
+        }
     }
 
     /// Interrupts the run if its deadline has passed. Returns whether the deadline has passed.

@@ -117,7 +117,7 @@ impl Run {
         state.active_branches = state.active_branches.saturating_add_signed(by);
         if by < 0 && self.definition.is_guest() {
             // code that is notified of a branch's end on an event loop may cancel or begin other branches
-            state.guest.is_branch_end_unsettled |= state.guest.thread_use.is_none();
+            state.guest.is_branch_end_unsettled |= !self.definition.holds_thread();
             if state.has_undelivered() {
                 drop(state);
                 self.wake_task();
@@ -168,11 +168,11 @@ impl Run {
             });
         }
         let suspend_after = self.engine.options.suspend_after;
-        let now = self.engine.now();
+        let (now, is_pausing) = (self.engine.now(), self.is_pausing());
         state.calls.outstanding > 0
             && state.calls.iter().filter(|call| call.is_awaited).all(|call| match &call.waiting_for {
-                Some(WaitingFor::Timer(due_at)) => due_at.since(now) > suspend_after,
-                Some(WaitingFor::Child(_)) => true,
+                Some(WaitingFor::Timer(due_at)) => is_pausing || due_at.since(now) > suspend_after,
+                Some(WaitingFor::Child(_) | WaitingFor::Resume) => true,
                 None => false,
             })
     }

@@ -23,7 +23,7 @@ use crate::runtime::definition::BodyFuture;
 use crate::runtime::run::call::{CLOCK_RECHECK_INTERVAL, IdleState, WaitingFor};
 use crate::runtime::run::quiescence::Quiescence;
 use crate::runtime::run::{ChildEnd, ChildState, Conclusion, Interrupt, Run, StopReason};
-use crate::store::{Outcome, State, Status, Write, cancel_outcome};
+use crate::store::{Outcome, PendingSleep, State, Status, Write, cancel_outcome};
 
 type BoxedFuture<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 
@@ -180,15 +180,19 @@ impl RunTask {
         let suspend_after = run.engine.options.suspend_after;
         let mut suspend_at = None;
         if let Some(waits) = durable_waits {
+            if run.is_pausing() {
+                run.interrupt(Interrupt::Pause);
+                return false;
+            }
             let are_all_distant = waits.iter().all(|(_, waiting_for, _)| match waiting_for {
                 WaitingFor::Timer(due_at) => due_at.since(now) > suspend_after,
-                WaitingFor::Child(_) => true,
+                WaitingFor::Child(_) | WaitingFor::Resume => true,
             });
             if are_all_distant {
                 let since = waits.iter().filter_map(|(_, waiting_for, begun_at)| match waiting_for {
                     WaitingFor::Child(key) if run.holds_thread_for(*key) => Some(now),
                     WaitingFor::Child(_) => Some(begun_at.plus(suspend_after)),
-                    WaitingFor::Timer(_) => None,
+                    WaitingFor::Timer(_) | WaitingFor::Resume => None,
                 });
                 match since.max() {
                     Some(at) if at > now => suspend_at = Some(at),
@@ -309,7 +313,11 @@ impl RunTask {
         };
         // read the waits before the code is dropped: the code's destructors remove the calls, and record
         // nothing because the run is closed
-        let waits = if matches!(interrupt, Interrupt::Suspend) { run.durable_waits() } else { None };
+        let waits = if matches!(interrupt, Interrupt::Suspend | Interrupt::Pause) {
+            run.durable_waits()
+        } else {
+            None
+        };
         if run.definition.is_guest() {
             // the guest's code unwinds by itself; its waits were read before
             run.wake_stop_wakers();
@@ -323,7 +331,7 @@ impl RunTask {
         &mut self,
         interrupt: Interrupt,
         waits: Option<Vec<(crate::path::Path, WaitingFor, crate::clock::Timestamp)>>,
-        pending_sleeps: Vec<crate::store::PendingSleep>,
+        pending_sleeps: Vec<PendingSleep>,
     ) {
         let run = self.run.clone();
         let (state, final_state) = match interrupt {
@@ -356,6 +364,12 @@ impl RunTask {
                     State::Parked { reason: Payload::from_failure(&failure), pending_sleeps },
                     FinalState::Released,
                 )
+            }
+            Interrupt::Pause => {
+                tracing::info!(execution = %run.key, workflow = %run.definition.name, "execution paused");
+                let pending_sleeps = waits.map_or(pending_sleeps, sleeps_of);
+                let reason = Payload::from_failure(&Failure::paused());
+                (State::Parked { reason, pending_sleeps }, FinalState::Released)
             }
             Interrupt::Defer if !run.engine.is_closing() => {
                 {
@@ -594,13 +608,23 @@ fn suspension_state(
         match waiting_for {
             WaitingFor::Timer(due_at) => {
                 wake_at = Some(wake_at.map_or(due_at, |other| other.min(due_at)));
-                pending_sleeps.push(crate::store::PendingSleep { path, due_at });
+                pending_sleeps.push(PendingSleep { path, due_at });
             }
             WaitingFor::Child(key) => children.push(key),
+            WaitingFor::Resume => {}
         }
     }
     let for_children = !children.is_empty();
     (State::Waiting { wake_at, children, pending_sleeps }, FinalState::Suspended(for_children))
+}
+
+/// Returns the sleeps among the durable waits of a run.
+fn sleeps_of(waits: Vec<(crate::path::Path, WaitingFor, crate::clock::Timestamp)>) -> Vec<PendingSleep> {
+    let sleep = |(path, waiting_for, _)| match waiting_for {
+        WaitingFor::Timer(due_at) => Some(PendingSleep { path, due_at }),
+        WaitingFor::Child(_) | WaitingFor::Resume => None,
+    };
+    waits.into_iter().filter_map(sleep).collect()
 }
 
 /// Returns the length of the next sleep on the way to `at`: at most the recheck interval, plus 1 ms. `now` is
