@@ -74,5 +74,5 @@ pub use workflow::Workflow;
 pub use workflow::branch::{Branch, Either, Elapsed};
 pub use workflow::child::{Child, ChildHandle, StartChild, StartDetached};
 pub use workflow::context::Context;
-pub use workflow::retry::{RetryPolicy, StepOptions};
+pub use workflow::retry::{Pauses, RetryPolicy, StepOptions};
 pub use workflow::step::Step;

@@ -14,7 +14,9 @@ use crate::faults::fault_store::{Call, FaultStore};
 
 super::cases![
     attempts_continue_after_a_crash,
-    backoff_between_attempts_outlasts_a_crash,
+    exponential_backoff_outlasts_a_crash,
+    linear_backoff_outlasts_a_crash,
+    custom_backoff_outlasts_a_crash,
     interrupted_body_counts_no_attempt,
     exhausted_attempts_fail_the_step_after_a_crash,
 ];
@@ -120,25 +122,34 @@ async fn attempts_continue_after_a_crash(fixture: &dyn StoreFixture) {
     crashes.end().await;
 }
 
-async fn backoff_between_attempts_outlasts_a_crash(fixture: &dyn StoreFixture) {
+async fn exponential_backoff_outlasts_a_crash(fixture: &dyn StoreFixture) {
+    let policy = RetryPolicy { max_backoff: HOUR * 9, ..RetryPolicy::exponential(HOUR, 2.0) };
+    assert_backoff_outlasts_a_crash(fixture, policy).await;
+}
+
+async fn linear_backoff_outlasts_a_crash(fixture: &dyn StoreFixture) {
+    let policy = RetryPolicy { max_backoff: HOUR * 9, ..RetryPolicy::linear(HOUR, HOUR) };
+    assert_backoff_outlasts_a_crash(fixture, policy).await;
+}
+
+async fn custom_backoff_outlasts_a_crash(fixture: &dyn StoreFixture) {
+    assert_backoff_outlasts_a_crash(fixture, RetryPolicy::custom(|attempt| HOUR * attempt)).await;
+}
+
+/// Checks that the pauses of `policy`, of one hour and of two hours, continue after crashes.
+async fn assert_backoff_outlasts_a_crash(fixture: &dyn StoreFixture, policy: RetryPolicy) {
     let bodies = Count::new();
     let workflow = {
         let bodies = bodies.clone();
         Workflow::new("w", move |mut cx: Context, (): ()| {
             let bodies = bodies.clone();
             async move {
-                // an hour after the first attempt, two hours after the second
-                let policy = RetryPolicy {
-                    retries: 2,
-                    backoff: HOUR,
-                    max_backoff: HOUR * 9,
-                    ..RetryPolicy::default()
-                };
                 cx.step("flaky", || {
                     let n = bodies.increment();
                     std::future::ready(if n < 3 { Err(Failure::new(format!("no {n}"))) } else { Ok(n) })
                 })
                 .retry(policy)
+                .retries(2)
                 .await
             }
         })
