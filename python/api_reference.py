@@ -23,8 +23,8 @@ WIDTH: Final = 100
 GROUPS: Final = {
     "Steps and workflows": (
         "python",
-        "step workflow sleep sleep_until wait_until Duration RetryOn Step BoundStep Workflow BoundWorkflow "
-        "ConfiguredWorkflow RemoteWorkflow Startable StartOptions OnDuplicate OnFull Instance",
+        "step workflow sleep sleep_until wait_until Duration Backoff RetryOn Step BoundStep Workflow "
+        "BoundWorkflow ConfiguredWorkflow RemoteWorkflow Startable StartOptions OnDuplicate OnFull Instance",
     ),
     "Concurrency, time limits, children": (
         "python-asyncio",

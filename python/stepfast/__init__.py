@@ -22,6 +22,7 @@ from stepfast._outbox.outbox import AsyncOutbox, Outbox
 from stepfast._processes import BoundProcessStep, ProcessStep
 from stepfast._runtime.current import Current, current, current_or_none
 from stepfast._runtime.log import ReplayFilter
+from stepfast._validation.backoff import Backoff
 from stepfast._validation.durations import Duration
 from stepfast._validation.retry_rule import RetryOn
 from stepfast._values.references import class_of_name as _class_of_name
@@ -66,6 +67,7 @@ __all__ = [
     "AsyncHandle",
     "AsyncOutbox",
     "Attempt",
+    "Backoff",
     "BoundProcessStep",
     "BoundStep",
     "BoundWorkflow",

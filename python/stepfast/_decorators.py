@@ -7,6 +7,7 @@ from typing import Any, Literal, ParamSpec, TypeVar, cast, overload
 
 from stepfast._processes import ProcessStep
 from stepfast._validation import bounds
+from stepfast._validation.backoff import Backoff
 from stepfast._validation.durations import Duration
 from stepfast._validation.retry_rule import RetryOn
 from stepfast._workflow.step import Step
@@ -25,7 +26,7 @@ def step(
     process: Literal[True],
     name: str | None = None,
     retries: int = 0,
-    backoff: Duration = 1.0,
+    backoff: Backoff = 1.0,
     backoff_factor: float = 2.0,
     max_backoff: Duration = 60.0,
     jitter: float = 0.5,
@@ -42,7 +43,7 @@ def step(
     process: bool = False,
     name: str | None = None,
     retries: int = 0,
-    backoff: Duration = 1.0,
+    backoff: Backoff = 1.0,
     backoff_factor: float = 2.0,
     max_backoff: Duration = 60.0,
     jitter: float = 0.5,
@@ -60,7 +61,7 @@ def step(
     process: bool = False,
     name: str | None = None,
     retries: int = 0,
-    backoff: Duration = 1.0,
+    backoff: Backoff = 1.0,
     backoff_factor: float = 2.0,
     max_backoff: Duration = 60.0,
     jitter: float = 0.5,
@@ -81,9 +82,14 @@ def step(
             module.
         retries: The maximum number of attempts after the first; 0 by default.
         backoff: The pause before the second attempt, as seconds or as a `timedelta`; 1 s by default. Each
-            further pause is `backoff_factor` times longer.
-        backoff_factor: The factor by which each further pause grows, at least 1; 2 by default.
-        max_backoff: The longest pause, as seconds or as a `timedelta`; 60 s by default.
+            further pause is `backoff_factor` times longer. Or a list of the pauses, whose last one is
+            repeated: `backoff=[1, 5, 30]`. Or a sync function that returns the pause for the number of the
+            failed attempt, from 1: `backoff=lambda attempt: 5 * attempt`. The function is called when the
+            step is defined, for at most 1,000 attempts; the last pause is repeated after them.
+        backoff_factor: The factor by which each further pause grows, at least 1; 2 by default. With 1, all
+            pauses are equal. Not allowed if `backoff` is a list or a function.
+        max_backoff: The longest pause, as seconds or as a `timedelta`; 60 s by default. Longer pauses are
+            shortened to it, but a list must have none.
         jitter: The share of a pause that is random, from 0 to 1. With 0.5, the default, a pause of 4 s
             becomes 2 to 4 s.
         timeout: The time limit of an attempt, as seconds or as a `timedelta`; no limit by default. A longer

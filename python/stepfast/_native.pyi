@@ -77,6 +77,7 @@ class StepSettings:
         function: Callable[..., Any],
         retry_if: Callable[[Exception], bool] | None,
         signature: Signature | None,
+        pauses: list[float] | None = None,
     ) -> StepSettings: ...
     def for_item(self, index: int) -> StepSettings: ...
     @property

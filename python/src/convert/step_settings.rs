@@ -1,14 +1,16 @@
 //! [`StepSettings`]: the settings that all calls of a step share.
 
+use std::collections::BTreeSet;
 use std::sync::OnceLock;
 use std::time::Duration;
 
 use pyo3::prelude::*;
 use pyo3::types::PyString;
 use stepfast::graph::TaskPlace;
-use stepfast::{Name, RetryPolicy, StepOptions};
+use stepfast::{Name, Pauses, RetryPolicy, StepOptions};
 
 use crate::convert::signature::Signature;
+use crate::lock::Mutex;
 
 /// The settings of a step, created once per step function. The settings contain no time limit, because the package
 /// enforces the limit of an attempt.
@@ -59,7 +61,7 @@ impl StepSettings {
 #[pymethods]
 impl StepSettings {
     #[new]
-    #[pyo3(signature = (name, retries, backoff, factor, max_backoff, jitter, is_speculative, function, retry_if, signature))]
+    #[pyo3(signature = (name, retries, backoff, factor, max_backoff, jitter, is_speculative, function, retry_if, signature, pauses=None))]
     #[allow(clippy::too_many_arguments)] // arguments by name, once per step function
     fn new(
         name: &Bound<'_, PyString>,
@@ -72,6 +74,7 @@ impl StepSettings {
         function: Py<PyAny>,
         retry_if: Option<Py<PyAny>>,
         signature: Option<Py<Signature>>,
+        pauses: Option<Vec<f64>>,
     ) -> PyResult<Self> {
         let seconds = |seconds: f64| Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX);
         let is_default = retries == 0 && !is_speculative;
@@ -80,6 +83,9 @@ impl StepSettings {
             backoff: seconds(backoff),
             backoff_factor: factor,
             max_backoff: seconds(max_backoff),
+            pauses: pauses.map_or(Pauses::Exponential, |pauses| {
+                Pauses::Listed(shared_pauses(pauses.into_iter().map(seconds).collect()))
+            }),
             jitter,
             retry_if: None,
         };
@@ -146,4 +152,18 @@ impl StepSettings {
             task_place,
         }
     }
+}
+
+/// Returns a list of pauses that lives as long as the program, because policies are copied for each call. Equal lists
+/// share their memory, so a program that defines a step many times keeps one list.
+fn shared_pauses(pauses: Vec<Duration>) -> &'static [Duration] {
+    static LISTS: Mutex<BTreeSet<&'static [Duration]>> = Mutex::new(BTreeSet::new());
+    LISTS.with(|lists| {
+        let list = lists.get(&*pauses).copied();
+        list.unwrap_or_else(|| {
+            let list = &*pauses.leak();
+            lists.insert(list);
+            list
+        })
+    })
 }

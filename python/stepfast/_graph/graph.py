@@ -20,6 +20,7 @@ from stepfast._graph.thread_runner import run_in_threads
 from stepfast._runtime.caller_warnings import caller_module
 from stepfast._runtime.code_exceptions import execution_entry
 from stepfast._validation import bounds
+from stepfast._validation.backoff import Backoff
 from stepfast._validation.durations import Duration
 from stepfast._validation.retry_rule import RetryOn
 from stepfast._validation.signature import signature_of
@@ -121,7 +122,7 @@ class Graph(Workflow[..., Any]):
         on_success: Callable[..., object] | None = None,
         on_failure: Callable[..., object] | None = None,
         retries: int = 0,
-        backoff: Duration = 1.0,
+        backoff: Backoff = 1.0,
         backoff_factor: float = 2.0,
         max_backoff: Duration = 60.0,
         jitter: float = 0.5,
@@ -144,7 +145,7 @@ class Graph(Workflow[..., Any]):
         on_success: Callable[..., object] | None = None,
         on_failure: Callable[..., object] | None = None,
         retries: int = 0,
-        backoff: Duration = 1.0,
+        backoff: Backoff = 1.0,
         backoff_factor: float = 2.0,
         max_backoff: Duration = 60.0,
         jitter: float = 0.5,

@@ -34,6 +34,7 @@ from stepfast._runtime.failures import fail_attempt
 from stepfast._runtime.threads.time_limit import begin_in_thread, call_within, run_within
 from stepfast._runtime.waiting import error_of
 from stepfast._validation import bounds
+from stepfast._validation.backoff import Backoff, to_pauses
 from stepfast._validation.coroutine_function import CoroutineFunction
 from stepfast._validation.durations import Duration, to_seconds, to_timeout
 from stepfast._validation.names import qualified_name
@@ -71,7 +72,7 @@ class Step(CoroutineFunction, Generic[P, R]):
         *,
         name: str | None = None,
         retries: int = 0,
-        backoff: Duration = 1.0,
+        backoff: Backoff = 1.0,
         backoff_factor: float = 2.0,
         max_backoff: Duration = 60.0,
         jitter: float = 0.5,
@@ -100,17 +101,20 @@ class Step(CoroutineFunction, Generic[P, R]):
             body = functools.partial(asyncio.to_thread, begin_in_thread, cast("Any", function))
         if self.timeout is not None:
             body = functools.partial(call_within_limit, self.timeout, body)
+        longest_pause = to_seconds("max_backoff", max_backoff, 0)
+        first_pause, pauses = to_pauses(backoff, backoff_factor, longest_pause, retries)
         self.settings: _native.StepSettings = _native.StepSettings(
             self.name,
             retries,
-            to_seconds("backoff", backoff, 0),
+            first_pause,
             backoff_factor,
-            to_seconds("max_backoff", max_backoff, 0),
+            longest_pause,
             jitter,
             speculative,
             body,
             self.retry_if,
             signature_of(function),
+            pauses,
         )
         functools.update_wrapper(self, function)
 
