@@ -14,7 +14,7 @@ use crate::show::load_shown;
 /// Time between two pictures. A reader sees no faster changes.
 const REFRESH_INTERVAL: Duration = Duration::from_millis(500);
 
-/// Shows an execution until it has ended: in a terminal in place, otherwise again after each change.
+/// Shows an execution until it has ended or is parked: in a terminal in place, otherwise again after each change.
 pub(crate) async fn follow(store: &Arc<dyn Store>, workflow_id: &str) -> anyhow::Result<Exit> {
     let live = std::io::stdout().is_terminal().then(|| {
         let bar = ProgressBar::new_spinner();
@@ -31,11 +31,12 @@ pub(crate) async fn follow(store: &Arc<dyn Store>, workflow_id: &str) -> anyhow:
         if graph.is_none() {
             graph = graph_of(store, &execution.workflow).await?;
         }
-        let has_ended = execution.status.is_terminal();
+        // a parked execution continues only after a resume
+        let has_ended = execution.status.is_terminal() || execution.is_parked;
         let text = match &graph {
             Some(shape) => {
                 let tree = execution_tree(shape, &shown);
-                format!("{}\n{}", output::status_line(&shown), tree.trim_end())
+                format!("{}\n{}", output::status_lines(&shown), tree.trim_end())
             }
             None => output::record_text(&shown),
         };

@@ -251,11 +251,19 @@ fn child_json(child: &Execution) -> Value {
     })
 }
 
-/// Returns a line with the workflow, the id and the status of an execution.
-pub(crate) fn status_line(shown: &ShowData) -> String {
+/// Returns a line with the workflow, the id and the status of an execution, and a line with the failure because of which
+/// the execution ended or is parked.
+pub(crate) fn status_lines(shown: &ShowData) -> String {
     let execution = &shown.record.execution;
     let mark = if shown.dead_workers.owns(execution) { " (worker dead)" } else { "" };
-    format!("{} {}  {}{mark}", execution.workflow, execution.workflow_id(), format_status(execution))
+    let failure = format_outcome(execution).filter(|_| execution.status != Status::Completed);
+    format!(
+        "{} {}  {}{mark}{}",
+        execution.workflow,
+        execution.workflow_id(),
+        format_status(execution),
+        failure.map_or_else(String::new, |failure| format!("\n{failure}"))
+    )
 }
 
 pub(crate) fn record_text(shown: &ShowData) -> String {

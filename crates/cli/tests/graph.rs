@@ -155,6 +155,23 @@ async fn graph_is_run_and_followed() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn follow_ends_when_the_execution_is_parked() {
+    let (_directory, url, engine, [begun, permits]) = worker().await;
+    output_of(&url, &["graph", "run", "order", "--input", "5", "--workflow-id", "order-2"]);
+    begun.acquire().await.unwrap().forget();
+    engine.pause("order-2").await.unwrap();
+    permits.add_permits(1);
+    let show = ["workflow", "show", "order-2", "--follow"];
+    let followed = in_thread(move || stepfast(&url, &show)).await;
+    assert_eq!(followed.status.code(), Some(1));
+    let shown = String::from_utf8(followed.stdout).unwrap();
+    let last = shown.split("order order-2  ").last().unwrap();
+    assert!(last.starts_with("queued (parked)\npaused on request"), "{shown}");
+    assert_eq!(state_of(last, "charge"), "succeeded", "{shown}");
+    engine.shutdown(GRACE).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn wrong_inputs_are_rejected() {
     let (_directory, url, engine, _) = worker().await;
     let no_json = failure_of(&url, &["graph", "run", "order", "--input", "{"]);
