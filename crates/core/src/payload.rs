@@ -148,6 +148,33 @@ impl Payload {
         Self::in_place(&bytes).unwrap_or_else(|| Self(PayloadRepr::Shared(bytes.into_vec().into())))
     }
 
+    /// Creates a map from values that are already encoded, by key.
+    pub(crate) fn from_entries<'e, K: AsRef<str> + 'e>(
+        entries: impl IntoIterator<Item = (&'e K, &'e Payload), IntoIter: ExactSizeIterator>,
+    ) -> Self {
+        let entries = entries.into_iter();
+        let mut encoded = Vec::new();
+        // the head of a map in MessagePack
+        match entries.len() {
+            len @ 0..=15 => encoded.push(0x80 | len as u8),
+            len @ 16..=0xffff => {
+                encoded.push(0xde);
+                encoded.extend_from_slice(&(len as u16).to_be_bytes());
+            }
+            len => {
+                encoded.push(0xdf);
+                encoded.extend_from_slice(&(len as u32).to_be_bytes());
+            }
+        }
+        for (key, value) in entries {
+            let key = Self::encode(key.as_ref()).unwrap_or_default();
+            for part in [&key, value] {
+                encoded.extend_from_slice(part.as_message_pack().unwrap_or(&[0xc0]));
+            }
+        }
+        Self::from_message_pack(&encoded)
+    }
+
     /// Returns the value as MessagePack; `None` if the payload has another encoding.
     pub fn as_message_pack(&self) -> Option<&[u8]> {
         match self.as_bytes().split_first() {
@@ -322,6 +349,17 @@ mod tests {
     use std::collections::HashMap;
 
     use super::*;
+
+    #[test]
+    fn entries_make_a_map() {
+        for len in [0, 15, 16, 0xffff, 0x1_0000] {
+            let entries: std::collections::BTreeMap<String, Payload> =
+                (0..len).map(|n| (n.to_string(), Payload::encode(&n).unwrap())).collect();
+            let map = Payload::from_entries(&entries);
+            let expected = (0..len).map(|n| (n.to_string(), n)).collect();
+            assert_eq!(map.decode::<std::collections::BTreeMap<String, u32>>().unwrap(), expected);
+        }
+    }
 
     #[test]
     fn deep_values_do_not_overflow_the_stack() {

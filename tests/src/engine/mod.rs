@@ -32,6 +32,7 @@ mod drain;
 mod fault;
 mod fence;
 mod graph;
+mod graph_context;
 mod graph_resume;
 mod hostile;
 mod identified_child;
@@ -73,6 +74,7 @@ nouns![
     client,
     drain,
     graph,
+    graph_context,
     graph_resume,
     hostile,
     identified_child,

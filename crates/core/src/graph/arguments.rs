@@ -5,6 +5,8 @@ use std::marker::PhantomData;
 use serde::de::DeserializeOwned;
 
 use crate::error::Error;
+use crate::graph::code::TaskArguments;
+use crate::graph::context::shared::GraphContext;
 use crate::name::Name;
 use crate::payload::Payload;
 
@@ -64,12 +66,50 @@ pub enum ArgumentSource {
         /// Whether the value may be missing.
         is_optional: bool,
     },
+    /// The context of the graph.
+    Context {
+        /// Whether the task may change the context.
+        is_changed: bool,
+    },
+}
+
+/// The encoded arguments of an attempt, in the order of their sources.
+#[doc(hidden)]
+pub struct ArgumentValues<'v> {
+    payloads: std::slice::Iter<'v, Option<Payload>>,
+    context: Option<GraphContext>,
+}
+
+impl<'v> ArgumentValues<'v> {
+    pub(super) fn new(arguments: &'v TaskArguments) -> Self {
+        let context = arguments.context.as_ref();
+        Self {
+            payloads: arguments.payloads.iter(),
+            context: context.map(|values| GraphContext::from_values(values.clone())),
+        }
+    }
+
+    /// Skips the first value.
+    pub(super) fn skip_first(mut self) -> Self {
+        self.payloads.next();
+        self
+    }
+
+    fn next(&mut self) -> Option<&'v Payload> {
+        self.payloads.next()?.as_ref()
+    }
+
+    /// Returns the context of the attempt. All calls return the same one.
+    pub(super) fn context(&mut self) -> GraphContext {
+        self.context.get_or_insert_default().clone()
+    }
 }
 
 /// The values that a task takes, or the values of which a graph makes its output.
 ///
-/// Implemented for `()`, for the [input of the graph](GraphInput), for [tasks](TaskRef), for lists of tasks with values
-/// of one type (`Vec<TaskRef<T>>`), and for tuples of these.
+/// Implemented for `()`, for the [input of the graph](GraphInput), for [tasks](TaskRef), for the [context of the
+/// graph](crate::graph::ContextRef), for lists of tasks with values of one type (`Vec<TaskRef<T>>`), and for tuples of
+/// these.
 pub trait Arguments {
     /// The types of the values.
     type Values: Send + 'static;
@@ -78,9 +118,9 @@ pub trait Arguments {
     #[doc(hidden)]
     fn collect_sources(&self, sources: &mut Vec<ArgumentSource>);
 
-    /// Decodes the values from `payloads`, of which it takes as many as it has sources.
+    /// Decodes the values, of which it takes as many as it has sources.
     #[doc(hidden)]
-    fn decode(&self, payloads: &mut dyn Iterator<Item = Option<&Payload>>) -> Result<Self::Values, Error>;
+    fn decode(&self, values: &mut ArgumentValues<'_>) -> Result<Self::Values, Error>;
 }
 
 impl<T: DeserializeOwned + Send + 'static> Arguments for TaskRef<T> {
@@ -90,8 +130,8 @@ impl<T: DeserializeOwned + Send + 'static> Arguments for TaskRef<T> {
         sources.push(ArgumentSource::Task { name: self.name.clone(), is_optional: false });
     }
 
-    fn decode(&self, payloads: &mut dyn Iterator<Item = Option<&Payload>>) -> Result<T, Error> {
-        let Some(Some(payload)) = payloads.next() else { return Err(missing_value(&self.name)) };
+    fn decode(&self, values: &mut ArgumentValues<'_>) -> Result<T, Error> {
+        let Some(payload) = values.next() else { return Err(missing_value(&self.name)) };
         payload.decode().map_err(|error| error.with_value(|| format!("the value of task {:?}", &*self.name)))
     }
 }
@@ -103,8 +143,8 @@ impl<T: DeserializeOwned + Send + 'static> Arguments for OptionalTaskRef<T> {
         sources.push(ArgumentSource::Task { name: self.0.name.clone(), is_optional: true });
     }
 
-    fn decode(&self, payloads: &mut dyn Iterator<Item = Option<&Payload>>) -> Result<Option<T>, Error> {
-        let Some(Some(payload)) = payloads.next() else { return Ok(None) };
+    fn decode(&self, values: &mut ArgumentValues<'_>) -> Result<Option<T>, Error> {
+        let Some(payload) = values.next() else { return Ok(None) };
         let value = payload.decode();
         value.map(Some).map_err(|error| error.with_value(|| format!("the value of task {:?}", &*self.0.name)))
     }
@@ -117,8 +157,8 @@ impl<I: DeserializeOwned + Send + 'static> Arguments for GraphInput<I> {
         sources.push(ArgumentSource::Input);
     }
 
-    fn decode(&self, payloads: &mut dyn Iterator<Item = Option<&Payload>>) -> Result<I, Error> {
-        let Some(Some(payload)) = payloads.next() else { return Err(missing_value("input")) };
+    fn decode(&self, values: &mut ArgumentValues<'_>) -> Result<I, Error> {
+        let Some(payload) = values.next() else { return Err(missing_value("input")) };
         payload.decode().map_err(|error| error.with_value(|| "the input of the graph".to_owned()))
     }
 }
@@ -132,8 +172,8 @@ impl<Each: Arguments> Arguments for Vec<Each> {
         }
     }
 
-    fn decode(&self, payloads: &mut dyn Iterator<Item = Option<&Payload>>) -> Result<Self::Values, Error> {
-        self.iter().map(|argument| argument.decode(payloads)).collect()
+    fn decode(&self, values: &mut ArgumentValues<'_>) -> Result<Self::Values, Error> {
+        self.iter().map(|argument| argument.decode(values)).collect()
     }
 }
 
@@ -152,10 +192,10 @@ macro_rules! tuple_arguments {
             #[allow(non_snake_case, unused_variables, clippy::unused_unit)]
             fn decode(
                 &self,
-                payloads: &mut dyn Iterator<Item = Option<&Payload>>,
+                values: &mut ArgumentValues<'_>,
             ) -> Result<Self::Values, Error> {
                 let ($($argument,)*) = self;
-                Ok(($($argument.decode(payloads)?,)*))
+                Ok(($($argument.decode(values)?,)*))
             }
         }
     };

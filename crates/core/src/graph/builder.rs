@@ -8,9 +8,14 @@ use serde::{Serialize, de::DeserializeOwned};
 
 use crate::error::Error;
 use crate::failure::{Failure, IntoFailure};
-use crate::graph::arguments::{ArgumentSource, Arguments, GraphInput, TaskRef};
+use crate::graph::arguments::{ArgumentSource, ArgumentValues, Arguments, GraphInput, TaskRef};
 use crate::graph::callback::Callbacks;
-use crate::graph::code::{ChildTask, GraphCode, MapItems, Source, TaskBody, TaskCode, TaskFuture};
+use crate::graph::code::{
+    ChildTask, GraphCode, MapItems, Source, TaskArguments, TaskBody, TaskCode, TaskFuture,
+};
+use crate::graph::context::merge::Merge;
+use crate::graph::context::shared::GraphContext;
+use crate::graph::context::source::ContextRef;
 use crate::graph::runner::run_graph;
 use crate::graph::shape::GraphShape;
 use crate::graph::shape::declaration::{GraphDeclaration, TaskDeclaration};
@@ -30,6 +35,8 @@ pub struct Graph<I> {
     name: String,
     tasks: Vec<DeclaredTask>,
     max_concurrency: usize,
+    merge: Merge,
+    has_context_input: bool,
     input: PhantomData<fn(I)>,
 }
 
@@ -70,12 +77,69 @@ where
 {
     /// Returns a graph without tasks. The name is that of the workflow.
     pub fn new(name: impl Into<String>) -> Self {
-        Self { name: name.into(), tasks: Vec::new(), max_concurrency: usize::MAX, input: PhantomData }
+        Self {
+            name: name.into(),
+            tasks: Vec::new(),
+            max_concurrency: usize::MAX,
+            merge: Merge::default(),
+            has_context_input: false,
+            input: PhantomData,
+        }
     }
 
     /// Returns the input of the graph, which tasks take as an argument.
     pub fn input(&self) -> GraphInput<I> {
         GraphInput(PhantomData)
+    }
+
+    /// Returns the context of the graph, which tasks take as an argument: values that the tasks share by key.
+    ///
+    /// A task reads the values that the tasks before it have written, directly or through others:
+    /// [`after`](TaskBuilder::after) makes it depend on a task whose value it does not take. The context begins empty.
+    ///
+    /// ```
+    /// use std::sync::Arc;
+    ///
+    /// use stepfast_core::graph::{Graph, GraphContext};
+    /// use stepfast_core::{Engine, Failure, MemoryStore};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), stepfast_core::Error> {
+    /// let mut graph = Graph::<String>::new("count");
+    /// let (input, context) = (graph.input(), graph.context());
+    /// let read = graph.task("read").run((context, input), async |(cx, text): (GraphContext, String)| {
+    ///     cx.insert("words", text.split(' ').collect::<Vec<_>>())?;
+    ///     Ok::<_, Failure>(())
+    /// });
+    /// let number = graph.task("number").after(&read).run(context, async |cx: GraphContext| {
+    ///     cx.insert("number", cx.require::<Vec<String>>("words")?.len())?;
+    ///     Ok::<_, Failure>(())
+    /// });
+    /// graph.task("tidy").after(&number).run(context, async |cx: GraphContext| Ok::<_, Failure>(cx.remove("words")?));
+    /// let count = graph.build(context)?; // the output is the context at the end
+    ///
+    /// let engine = Engine::builder(Arc::new(MemoryStore::new())).register(&count).open().await?;
+    /// let output = engine.run(&count, "to be or not".to_owned()).await?;
+    /// assert_eq!((output.keys(), output.get("number")?), (vec!["number".to_owned()], Some(4)));
+    /// # engine.shutdown(std::time::Duration::from_secs(1)).await
+    /// # }
+    /// ```
+    pub fn context(&self) -> ContextRef {
+        ContextRef::new()
+    }
+
+    /// Returns the [context](Self::context) of the graph, which begins with the fields of the input as its first values.
+    /// The input is a struct, or a map with texts as keys. Executions with another input fail.
+    pub fn context_with_input(&mut self) -> ContextRef {
+        self.has_context_input = true;
+        ContextRef::new()
+    }
+
+    /// Sets how values are merged that parallel tasks have written under one key of the context; [`Merge::Error`] by
+    /// default.
+    pub fn merge(&mut self, policy: Merge) -> &mut Self {
+        self.merge = policy;
+        self
     }
 
     /// Declares a task. The name must be unique in the graph: it identifies the task in the record, so it must stay the
@@ -109,7 +173,8 @@ where
         Ok(shape)
     }
 
-    /// Returns the graph as a workflow. Its output is made of the values of `output`: a task, or a tuple of tasks.
+    /// Returns the graph as a workflow. Its output is made of the values of `output`: a task, the context, or a tuple of
+    /// these.
     ///
     /// The execution fails if a task fails, unless the task [may fail](TaskBuilder::may_fail). Tasks that do not depend
     /// on the failed task run to their end first.
@@ -137,24 +202,37 @@ where
         let mut tasks = Vec::with_capacity(self.tasks.len());
         for task in self.tasks {
             let arguments = resolve(&task.arguments)?;
+            let changes_context = changes_context(&task.arguments);
             let DeclaredTask { body, options, callbacks, may_fail, .. } = task;
             let mut conditions = Vec::new();
             task.declaration.rule.visit_conditions(&mut |condition| {
                 conditions.extend(shape.index_of(&condition.task).map(Source::Task));
             });
-            tasks.push(TaskCode { arguments, conditions, body, options, callbacks, may_fail });
+            tasks.push(TaskCode {
+                arguments,
+                conditions,
+                body,
+                changes_context,
+                options,
+                callbacks,
+                may_fail,
+            });
         }
-        let output = move |values: &[Option<Payload>]| {
+        let output = move |values: &TaskArguments| {
             let values =
-                output.decode(&mut values.iter().map(Option::as_ref)).map_err(|error| error.to_failure())?;
+                output.decode(&mut ArgumentValues::new(values)).map_err(|error| error.to_failure())?;
             Payload::encode(&values).map_err(|error| error.to_failure())
         };
+        let mut sources = tasks.iter().flat_map(|task: &TaskCode| &task.arguments).chain(&outputs);
+        let has_context = sources.any(|source| *source == Source::Context);
         let code = Arc::new(GraphCode {
             shape,
             tasks,
             max_concurrency: self.max_concurrency,
             outputs,
             output: Box::new(output),
+            merge: has_context.then_some(self.merge),
+            has_context_input: self.has_context_input,
         });
         let body = move |run: Arc<Run>, input: &Payload| -> Result<BodyFuture, Failure> {
             Ok(Box::pin(run_graph(run, code.clone(), input.clone())))
@@ -251,9 +329,12 @@ impl<'g> TaskBuilder<'g> {
     {
         let mut sources = Vec::new();
         arguments.collect_sources(&mut sources);
-        let body = move |values: &[Option<Payload>]| -> TaskFuture {
-            match arguments.decode(&mut values.iter().map(Option::as_ref)) {
-                Ok(values) => encode_value(body(values)),
+        let changes_context = changes_context(&sources);
+        let body = move |values: &TaskArguments| -> TaskFuture {
+            let mut values = ArgumentValues::new(values);
+            match arguments.decode(&mut values) {
+                Ok(decoded) if changes_context => encode_changes(body(decoded), values.context()),
+                Ok(decoded) => encode_value(body(decoded)),
                 Err(error) => Box::pin(std::future::ready(Err(error.to_failure().permanent()))),
             }
         };
@@ -275,9 +356,9 @@ impl<'g> TaskBuilder<'g> {
     {
         let mut sources = Vec::new();
         arguments.collect_sources(&mut sources);
-        let input = move |values: &[Option<Payload>]| {
+        let input = move |values: &TaskArguments| {
             let values = arguments
-                .decode(&mut values.iter().map(Option::as_ref))
+                .decode(&mut ArgumentValues::new(values))
                 .map_err(|error| error.to_failure().permanent())?;
             Payload::encode(&values).map_err(|error| error.to_failure().permanent())
         };
@@ -288,7 +369,7 @@ impl<'g> TaskBuilder<'g> {
     fn declare<T>(self, sources: Vec<ArgumentSource>, body: TaskBody) -> TaskRef<T> {
         let Self { tasks, mut declaration, options, callbacks, may_fail } = self;
         declaration.dependencies.extend(sources.iter().filter_map(|source| match source {
-            ArgumentSource::Input => None,
+            ArgumentSource::Input | ArgumentSource::Context { .. } => None,
             ArgumentSource::Task { name, .. } => Some(name.clone()),
         }));
         let task = TaskRef::new(declaration.name.clone());
@@ -327,13 +408,12 @@ impl<T> MapBuilder<'_, T> {
         items.collect_sources(&mut sources);
         arguments.collect_sources(&mut sources);
         let shared = Arc::new((arguments, body));
-        let body = move |values: Vec<Option<Payload>>| -> Result<MapItems, Failure> {
-            let list =
-                items.decode(&mut values.iter().map(Option::as_ref)).map_err(|error| error.to_failure())?;
+        let body = move |values: TaskArguments| -> Result<MapItems, Failure> {
+            let list = items.decode(&mut ArgumentValues::new(&values)).map_err(|error| error.to_failure())?;
             let (len, shared) = (list.len(), shared.clone());
             let body = move |index: usize| -> TaskFuture {
                 let (arguments, body) = &*shared;
-                match arguments.decode(&mut values.iter().skip(1).map(Option::as_ref)) {
+                match arguments.decode(&mut ArgumentValues::new(&values).skip_first()) {
                     Ok(values) => encode_value(body(list[index].clone(), values)),
                     Err(error) => Box::pin(std::future::ready(Err(error.to_failure().permanent()))),
                 }
@@ -357,9 +437,29 @@ where
     })
 }
 
+/// Encodes the value of an attempt, with the changes of its context.
+fn encode_changes<Fut, T, E>(attempt: Fut, context: GraphContext) -> TaskFuture
+where
+    Fut: Future<Output = Result<T, E>> + Send + 'static,
+    T: Serialize,
+    E: IntoFailure,
+{
+    Box::pin(async move {
+        let value = attempt.await.map_err(IntoFailure::into_failure)?;
+        let encode = || context.changes(Payload::encode(&value)?).encode();
+        encode().map_err(|error| error.to_failure())
+    })
+}
+
+/// Whether a task with these arguments may change the context.
+fn changes_context(arguments: &[ArgumentSource]) -> bool {
+    arguments.iter().any(|source| matches!(source, ArgumentSource::Context { is_changed: true }))
+}
+
 fn resolve_source(shape: &GraphShape, source: &ArgumentSource) -> Result<Source, Error> {
     match source {
         ArgumentSource::Input => Ok(Source::Input),
+        ArgumentSource::Context { .. } => Ok(Source::Context),
         ArgumentSource::Task { name, .. } => {
             shape.index_of(name).map(Source::Task).ok_or_else(|| Error::Invalid {
                 input: "graph",
@@ -372,9 +472,24 @@ fn resolve_source(shape: &GraphShape, source: &ArgumentSource) -> Result<Source,
     }
 }
 
-/// Returns an error if a task takes a value that may be missing when the task runs.
+/// Returns an error if a task takes a value that may be missing when the task runs, or takes the context and cannot
+/// change it.
 fn check_arguments(graph: &str, task: &DeclaredTask) -> Result<(), Error> {
     let TaskDeclaration { name, rule, .. } = &task.declaration;
+    let unchanging = match &task.body {
+        TaskBody::Once(_) => None,
+        TaskBody::Map(..) => Some("is mapped over items, which would change it at the same time"),
+        TaskBody::Child(_) => Some("is a workflow, which cannot change it"),
+    };
+    if let Some(unchanging) = unchanging
+        && changes_context(&task.arguments)
+    {
+        let reason = format!(
+            "{graph:?}: task {name:?} takes the context and {unchanging}; take a view of the context, and change the \
+             context in a task after it"
+        );
+        return Err(Error::Invalid { input: "graph", reason });
+    }
     for source in &task.arguments {
         if let ArgumentSource::Task { name: argument, is_optional: false } = source
             && !rule.requires_success(argument)

@@ -30,8 +30,8 @@ impl Callbacks {
     /// record is read.
     pub(super) async fn run(&self, run: &Arc<Run>, place: TaskPlace, task: &Name, end: &TaskEnd) {
         let (name, begin): (&str, &(dyn Fn() -> TaskFuture + Send + Sync)) = match end {
-            TaskEnd::Ended(Ok(value)) => match &self.on_success {
-                Some(body) => ("on_success", &|| body(value)),
+            TaskEnd::Ended(Ok(ended)) => match &self.on_success {
+                Some(body) => ("on_success", &|| body(&ended.value)),
                 None => return,
             },
             TaskEnd::Ended(Err(failure)) | TaskEnd::Repeated(_, failure) => match &self.on_failure {

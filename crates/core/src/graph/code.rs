@@ -5,6 +5,8 @@ use std::sync::Arc;
 
 use crate::failure::Failure;
 use crate::graph::callback::Callbacks;
+use crate::graph::context::ContextValues;
+use crate::graph::context::merge::Merge;
 use crate::graph::shape::GraphShape;
 use crate::payload::Payload;
 use crate::runtime::definition::Definition;
@@ -23,6 +25,14 @@ pub(super) enum TaskBody {
     Child(ChildTask),
 }
 
+/// The arguments of a task, or the values of which the output is made.
+pub(super) struct TaskArguments {
+    /// The values of the sources except the context, in their order.
+    pub(super) payloads: Vec<Option<Payload>>,
+    /// The context, if it is among the sources.
+    pub(super) context: Option<ContextValues>,
+}
+
 /// A task that is a workflow.
 pub(super) struct ChildTask {
     pub(super) definition: Arc<Definition>,
@@ -31,10 +41,10 @@ pub(super) struct ChildTask {
 }
 
 /// Begins an attempt, with the values of the task's arguments.
-pub(super) type OnceBody = dyn Fn(&[Option<Payload>]) -> TaskFuture + Send + Sync;
+pub(super) type OnceBody = dyn Fn(&TaskArguments) -> TaskFuture + Send + Sync;
 
 /// Decodes the items, which are the first argument of the task.
-pub(super) type MapBody = dyn Fn(Vec<Option<Payload>>) -> Result<MapItems, Failure> + Send + Sync;
+pub(super) type MapBody = dyn Fn(TaskArguments) -> Result<MapItems, Failure> + Send + Sync;
 
 /// The items over which a task is mapped.
 pub(super) struct MapItems {
@@ -53,10 +63,14 @@ pub(super) struct GraphCode {
     /// The values from which the output is made.
     pub(super) outputs: Vec<Source>,
     pub(super) output: Box<OutputBody>,
+    /// The merge policy of the context; `None` if neither a task nor the output takes the context.
+    pub(super) merge: Option<Merge>,
+    /// Whether the fields of the input are the first values of the context.
+    pub(super) has_context_input: bool,
 }
 
 /// Makes one value of several: the output of a graph, or the input of a task that is a workflow.
-pub(super) type OutputBody = dyn Fn(&[Option<Payload>]) -> Result<Payload, Failure> + Send + Sync;
+pub(super) type OutputBody = dyn Fn(&TaskArguments) -> Result<Payload, Failure> + Send + Sync;
 
 /// The code of a task.
 pub(super) struct TaskCode {
@@ -64,6 +78,8 @@ pub(super) struct TaskCode {
     /// The tasks on whose values the task's rule has conditions.
     pub(super) conditions: Vec<Source>,
     pub(super) body: TaskBody,
+    /// Whether the recorded value contains changes of the context.
+    pub(super) changes_context: bool,
     /// The options of the task's step; `None` for the defaults.
     pub(super) options: Option<Box<StepOptions>>,
     pub(super) callbacks: Callbacks,
@@ -78,4 +94,6 @@ pub(super) enum Source {
     Input,
     /// The value of the task with this index.
     Task(usize),
+    /// The context of the graph.
+    Context,
 }

@@ -48,7 +48,7 @@ pub(super) async fn run_items(
         let Some((index, end)) = running.next().await else { break };
         group.end();
         match end {
-            TaskEnd::Ended(Ok(value)) => values[index] = value,
+            TaskEnd::Ended(Ok(ended)) => values[index] = ended.value,
             TaskEnd::Ended(Err(failure)) if failed.as_ref().is_none_or(|(first, _)| index < *first) => {
                 failed = Some((index, failure));
             }

@@ -8,22 +8,22 @@ use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 
 use crate::failure::Failure;
-use crate::graph::code::{GraphCode, Source, TaskBody};
+use crate::graph::code::{GraphCode, Source, TaskArguments, TaskBody};
+use crate::graph::context::ContextValues;
+use crate::graph::context::merger::ContextMerger;
+use crate::graph::context::shared::GraphContext;
 use crate::graph::map::run_items;
 use crate::graph::place::TaskPlace;
 use crate::graph::progress::GraphProgress;
 use crate::graph::shape::GraphShape;
 use crate::graph::shape::condition::ValueCondition;
-use crate::graph::task::{TaskEnd, run_child_task, run_task};
+use crate::graph::task::{TaskEnd, TaskValue, fail_task, run_child_task, run_task};
 use crate::payload::Payload;
 use crate::runtime::run::Run;
 use crate::workflow::branch::BranchGroup;
 
 /// A task that has begun. Resolves to the task's index, its end, and its arguments in case it is repeated.
-type RunningTask = Pin<Box<dyn Future<Output = (usize, TaskEnd, TaskArguments)> + Send>>;
-
-/// The values of a task's arguments.
-type TaskArguments = Vec<Option<Payload>>;
+type RunningTask = Pin<Box<dyn Future<Output = (usize, TaskEnd, Option<TaskArguments>)> + Send>>;
 
 /// Tasks that run again, because their recorded failures are from before a resume: the next place and the arguments.
 type RepeatedTasks = HashMap<usize, (TaskPlace, TaskArguments)>;
@@ -38,6 +38,8 @@ pub(super) async fn run_graph(
 ) -> Result<Payload, Failure> {
     let group = BranchGroup::new(&run);
     let mut progress = GraphProgress::new(&code.shape, code.max_concurrency);
+    let initial = if code.has_context_input { fields_of_input(&input)? } else { ContextValues::new() };
+    let mut context = code.merge.as_ref().map(|merge| ContextMerger::new(&code.shape, merge, initial));
     let mut values = Values::new(&code, input);
     let mut failures: Vec<(usize, Failure)> = Vec::new();
     let mut running: FuturesUnordered<RunningTask> = FuturesUnordered::new();
@@ -52,9 +54,17 @@ pub(super) async fn run_graph(
         };
         while let Some(task) = progress.begin_next(|task| is_recorded(task, &repeated)) {
             group.begin();
-            let (place, arguments) = repeated
-                .remove(&task)
-                .unwrap_or_else(|| (code.shape.place(task), values.take_arguments(&code, task)));
+            let (place, arguments) = match repeated.remove(&task) {
+                Some((place, arguments)) => (place, Ok(arguments)),
+                None => {
+                    let payloads = values.take_arguments(&code, task);
+                    let reads_context = code.tasks[task].arguments.contains(&Source::Context);
+                    let reader = context.as_mut().filter(|_| reads_context);
+                    let read = reader.map(|context| context.read(task)).transpose();
+                    let arguments = read.map(|context| TaskArguments { payloads, context });
+                    (code.shape.place(task), arguments)
+                }
+            };
             running.push(begin_task(&run, &code, task, place, arguments));
         }
         let Some((task, end, arguments)) = running.next().await else { break };
@@ -62,14 +72,19 @@ pub(super) async fn run_graph(
         let outcome = match end {
             TaskEnd::Ended(outcome) => outcome,
             TaskEnd::Repeated(place, _) => {
-                repeated.insert(task, (place, arguments));
+                repeated.extend(arguments.map(|arguments| (task, (place, arguments))));
                 progress.repeat(task);
                 continue;
             }
         };
         let has_succeeded = outcome.is_ok();
         match outcome {
-            Ok(value) => values.set(task, value),
+            Ok(ended) => {
+                values.set(task, ended.value);
+                if let (Some(context), Some(changes)) = (&mut context, ended.changes) {
+                    context.apply(task, *changes);
+                }
+            }
             Err(failure) => failures.push((task, failure)),
         }
         let mut skipped = Vec::new();
@@ -86,7 +101,11 @@ pub(super) async fn run_graph(
         .min_by_key(|(task, _)| code.shape.position(*task));
     match unhandled {
         Some((task, failure)) => Err(name_task(&code, task, failure)),
-        None => (code.output)(&values.take_outputs(&code)),
+        None => {
+            let reader = context.as_mut().filter(|_| code.outputs.contains(&Source::Context));
+            let context = reader.map(ContextMerger::read_final).transpose()?;
+            (code.output)(&TaskArguments { payloads: values.take_outputs(&code), context })
+        }
     }
 }
 
@@ -95,10 +114,14 @@ fn begin_task(
     code: &Arc<GraphCode>,
     task: usize,
     place: TaskPlace,
-    arguments: TaskArguments,
+    arguments: Result<TaskArguments, Failure>,
 ) -> RunningTask {
     let (run, code) = (run.clone(), code.clone());
     Box::pin(async move {
+        let arguments = match arguments {
+            Ok(arguments) => arguments,
+            Err(failure) => return (task, fail_task(&run, &code, task, place, failure).await, None),
+        };
         let end = match &code.tasks[task].body {
             TaskBody::Once(body) => run_task(&run, &code, task, place, || body(&arguments)).await,
             TaskBody::Child(child) => run_child_task(&run, &code, task, place, child, &arguments).await,
@@ -109,11 +132,20 @@ fn begin_task(
                     Err(failure) => Err(failure),
                 };
                 // items are repeated one by one, so the task itself never is
-                return (task, TaskEnd::Ended(outcome), Vec::new());
+                let outcome = outcome.map(|value| TaskValue { value, changes: None });
+                return (task, TaskEnd::Ended(outcome), None);
             }
         };
-        (task, end, arguments)
+        (task, end, Some(arguments))
     })
+}
+
+/// Returns the fields of the input, which are the first values of the context.
+fn fields_of_input(input: &Payload) -> Result<ContextValues, Failure> {
+    let fields = input.decode::<GraphContext>();
+    fields
+        .map(GraphContext::into_values)
+        .map_err(|error| error.with_value(|| "the input of the graph as its context".to_owned()).to_failure())
 }
 
 /// Returns the failure of a graph whose task has failed.
@@ -157,6 +189,8 @@ impl Values {
     fn take(&mut self, source: Source) -> Option<Payload> {
         match source {
             Source::Input => Some(self.input.clone()),
+            // the merger has the context
+            Source::Context => None,
             Source::Task(task) => {
                 self.uses[task] -= 1;
                 if self.uses[task] == 0 { self.of_tasks[task].take() } else { self.of_tasks[task].clone() }
@@ -165,14 +199,19 @@ impl Values {
     }
 
     /// Takes the arguments of a task that begins or is skipped, and releases the values that its rule has used.
-    fn take_arguments(&mut self, code: &GraphCode, task: usize) -> TaskArguments {
+    fn take_arguments(&mut self, code: &GraphCode, task: usize) -> Vec<Option<Payload>> {
         for &source in &code.tasks[task].conditions {
             self.take(source);
         }
-        code.tasks[task].arguments.iter().map(|&source| self.take(source)).collect()
+        self.take_all(&code.tasks[task].arguments)
     }
 
     fn take_outputs(&mut self, code: &GraphCode) -> Vec<Option<Payload>> {
-        code.outputs.iter().map(|&source| self.take(source)).collect()
+        self.take_all(&code.outputs)
+    }
+
+    fn take_all(&mut self, sources: &[Source]) -> Vec<Option<Payload>> {
+        let sources = sources.iter().filter(|source| **source != Source::Context);
+        sources.map(|&source| self.take(source)).collect()
     }
 }

@@ -2,20 +2,28 @@
 
 use std::sync::Arc;
 
-use crate::failure::Failure;
-use crate::graph::code::{ChildTask, GraphCode, TaskFuture};
+use crate::failure::{Failure, UNREADABLE};
+use crate::graph::code::{ChildTask, GraphCode, TaskArguments, TaskFuture};
+use crate::graph::context::changes::ContextChanges;
 use crate::graph::place::{TaskPlace, begin_task_call, is_repeated};
 use crate::payload::Payload;
-use crate::runtime::run::Run;
+use crate::runtime::run::{Interrupt, Run};
 use crate::workflow::child::{NewChild, begin_child_call, run_child};
 use crate::workflow::step::run_step;
 
 /// The end of a task's step or child.
 pub(super) enum TaskEnd {
     /// The task has ended.
-    Ended(Result<Payload, Failure>),
+    Ended(Result<TaskValue, Failure>),
     /// The recorded outcome is this failure from before a resume: the task runs again at the place, when the limits allow.
     Repeated(TaskPlace, Failure),
+}
+
+/// The value of a task that has succeeded.
+pub(super) struct TaskValue {
+    pub(super) value: Payload,
+    /// The changes of the context, if the task may change it.
+    pub(super) changes: Option<Box<ContextChanges>>,
 }
 
 /// Runs a task, or an item of a mapped one, as a step.
@@ -44,7 +52,7 @@ pub(super) async fn run_child_task(
     task: usize,
     place: TaskPlace,
     child: &ChildTask,
-    arguments: &[Option<Payload>],
+    arguments: &TaskArguments,
 ) -> TaskEnd {
     let input = match (child.input)(arguments) {
         Ok(input) => input,
@@ -58,6 +66,36 @@ pub(super) async fn run_child_task(
     end_task(run, code, task, place, outcome, is_repeated).await
 }
 
+/// Returns the end of a task that cannot begin, after the task's callback has run.
+pub(super) async fn fail_task(
+    run: &Arc<Run>,
+    code: &GraphCode,
+    task: usize,
+    place: TaskPlace,
+    failure: Failure,
+) -> TaskEnd {
+    end_task(run, code, task, place, Err(failure), false).await
+}
+
+/// Returns the value of a task by its recorded value. Parks the execution if the recorded value should have changes of
+/// the context and has none.
+async fn read_value(run: &Run, code: &GraphCode, task: usize, recorded: Payload) -> TaskValue {
+    if !code.tasks[task].changes_context {
+        return TaskValue { value: recorded, changes: None };
+    }
+    match ContextChanges::decode(&recorded) {
+        Ok(changes) => TaskValue { value: changes.value.clone(), changes: Some(Box::new(changes)) },
+        Err(error) => {
+            let error = error.with_value(|| "the value with the changes of the context".to_owned());
+            let (graph, name) = (code.shape.name(), &code.shape.tasks()[task].name);
+            let failure =
+                Failure::with_kind(UNREADABLE, format!("workflow {graph:?}, task {name:?}: {error}"));
+            run.interrupt(Interrupt::Park(failure.permanent().into()));
+            std::future::pending().await
+        }
+    }
+}
+
 /// Returns the end of a task with this outcome, after the task's callback has run.
 async fn end_task(
     run: &Arc<Run>,
@@ -68,8 +106,9 @@ async fn end_task(
     is_repeated: bool,
 ) -> TaskEnd {
     let end = match outcome {
+        Ok(recorded) => TaskEnd::Ended(Ok(read_value(run, code, task, recorded).await)),
         Err(failure) if is_repeated => TaskEnd::Repeated(place.repeated(), failure),
-        outcome => TaskEnd::Ended(outcome),
+        Err(failure) => TaskEnd::Ended(Err(failure)),
     };
     code.tasks[task].callbacks.run(run, place, &code.shape.tasks()[task].name, &end).await;
     end

@@ -223,7 +223,8 @@ impl GraphShape {
         (self.tasks[task].level, task)
     }
 
-    fn leaf_indexes(&self) -> impl Iterator<Item = usize> {
+    /// Returns the indexes of the tasks on which no task depends.
+    pub(super) fn leaf_indexes(&self) -> impl Iterator<Item = usize> {
         (0..self.tasks.len()).filter(|&task| self.dependents(task).is_empty())
     }
 
