@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from stepfast import AsyncEngine, Context, Engine, Graph, InvalidArgument, current
+from stepfast import AsyncEngine, Context, Engine, Graph, InvalidArgument, WorkflowCancelled, current
 from stepfast.rules import all_done, any_success, failed, none_failed, succeeded, value
 
 
@@ -262,6 +262,8 @@ def test_execution_is_listed_cancelled_and_resumed(url: str) -> None:
                 "accept_control"
             ]
             await handle.cancel()
+            with pytest.raises(WorkflowCancelled):
+                await handle.result()
             may_end = True
             assert await engine.resume("x")
             result: int = await (await engine.get("x")).result()
