@@ -198,6 +198,37 @@ def test_policy_merges_values(url: str, merge: Any, values: list[Any], expected:
     assert run_sync(graph, url) == {"key": expected, "seen": expected}
 
 
+def join_in_place(key: str, values: list[Any]) -> Any:
+    for value in values[1:]:
+        values[0] += value
+    return values[0]
+
+
+@pytest.mark.parametrize("merge", ["concatenate", "deep", join_in_place])
+def test_merged_values_are_merged_once(url: str, merge: Any) -> None:
+    graph = Graph(f"merged_once.{url[:6]}", merge=merge)
+
+    def write(name: str, *after: Any) -> Any:
+        def body(context: Context) -> None:
+            context["k"] = [name]
+
+        return graph.task(name=name, after=after)(body)
+
+    def read(name: str, *after: Any) -> Any:
+        def body(context: Context) -> None:
+            context[name] = context["k"]
+
+        return graph.task(name=name, after=after)(body)
+
+    one, two = write("one"), write("two")
+    # both read the merged value, and pass it on
+    left, right = read("left", one, two), read("right", one, two)
+    read("last", left, right, write("three"))
+    output = run_sync(graph, url)
+    assert output["left"] == output["right"] == ["one", "two"]
+    assert output["last"] == output["k"] == ["one", "two", "three"]
+
+
 def test_values_that_cannot_be_concatenated_are_named() -> None:
     graph = parallel_graph("context_unmergeable", [1, [2]], merge="concatenate")
     with pytest.raises(InvalidArgument, match=r"the context key 'key' with 1 and \[2\], and only two lists"):

@@ -8,6 +8,8 @@ from typing import Any, Final, Literal, NamedTuple, cast
 from stepfast import _native
 from stepfast._graph.context_values.fields import ContextFields
 from stepfast._validation.text import short_repr
+from stepfast._values.decoder import decode
+from stepfast._values.encoder import encode
 from stepfast.errors import InvalidArgument
 
 #: How a graph merges the values that parallel tasks have written under one key.
@@ -24,14 +26,15 @@ class _Entry(NamedTuple):
     writer: int
 
 
-_View = dict[str, _Entry]
+#: The entries of each key: several if tasks have written them that do not depend on each other.
+_View = dict[str, tuple[_Entry, ...]]
 
 
 class ContextMerger:
     """The context of one execution of a graph. A task reads the values of the tasks on which it depends,
     directly or through others. If tasks that do not depend on each other have written one key, the policy of
-    the graph decides. Such values are in the topological order of their tasks, so each replay has
-    the same order.
+    the graph decides when a task reads the context. Such values are in the topological order of their tasks,
+    so each replay has the same order.
 
     Args:
         graph_name: The name of the graph.
@@ -60,7 +63,7 @@ class ContextMerger:
         self._fields = fields
         place = f" of the input of graph {graph_name!r}"
         self._initial: _View = {
-            key: _Entry(value if fields is None else fields.checked(key, value, initial, place), INPUT)
+            key: (_Entry(value if fields is None else fields.checked(key, value, initial, place), INPUT),)
             for key, value in initial.items()
         }
         self._before: dict[int, _View] = {}
@@ -74,15 +77,15 @@ class ContextMerger:
             InvalidArgument: Parallel tasks have written one key, and the policy is "error"; or the class
                 of the context rejects the merged value.
         """
-        return _values(self._view_before(number))
+        return self._resolve(self._view_before(number))
 
     def apply(self, number: int, changes: Mapping[str, Any]) -> None:
         """Notes the changes of a task that has succeeded."""
         view = dict(self._view_before(number))
         for key, value in changes["set"].items():
-            view[key] = _Entry(value, number)
+            view[key] = (_Entry(value, number),)
         for key in changes["removed"]:
-            view[key] = _Entry(_REMOVED, number)
+            view[key] = (_Entry(_REMOVED, number),)
         self._after[number] = view
 
     def final(self, leaves: list[str]) -> dict[str, Any]:
@@ -92,12 +95,12 @@ class ContextMerger:
             InvalidArgument: Parallel tasks have written one key, and the policy is "error"; or the class
                 of the context rejects the merged value.
         """
-        return _values(self._merge([self._numbers[leaf] for leaf in leaves], None))
+        return self._resolve(self._merge([self._numbers[leaf] for leaf in leaves]))
 
     def _view_before(self, number: int) -> _View:
         view = self._before.get(number)
         if view is None:
-            view = self._before[number] = self._merge(self._dependencies(number), number)
+            view = self._before[number] = self._merge(self._dependencies(number))
         return view
 
     def _view_after(self, number: int) -> _View:
@@ -119,57 +122,71 @@ class ContextMerger:
         names = self._shape.dependencies(self._names[number]) or []
         return [self._numbers[name] for name in names]
 
-    def _merge(self, tasks: list[int], reader: int | None) -> _View:
-        """Returns the merged context of several tasks, for a task or for the end of the graph."""
+    def _merge(self, tasks: list[int]) -> _View:
+        """Returns the context after several tasks."""
         if not tasks:
             return self._initial
         views = [self._view_after(task) for task in tasks]
         if len(views) == 1:
             return views[0]
         merged: _View = {}
-        rivals: dict[str, dict[int, _Entry]] = {}
+        parallel: set[str] = set()
         for view in views:
-            for key, entry in view.items():
-                first = merged.setdefault(key, entry)
-                if first.writer != entry.writer:
-                    rivals.setdefault(key, {first.writer: first})[entry.writer] = entry
-        for key, by_writer in rivals.items():
-            merged[key] = self._decide(key, by_writer, reader)
+            for key, entries in view.items():
+                known = merged.setdefault(key, entries)
+                if known is entries:
+                    continue
+                writers = {entry.writer for entry in known}
+                new = tuple(entry for entry in entries if entry.writer not in writers)
+                if new:
+                    merged[key] = known + new
+                    parallel.add(key)
+        for key in parallel:
+            merged[key] = self._parallel(merged[key])
         return merged
 
-    def _decide(self, key: str, by_writer: dict[int, _Entry], reader: int | None) -> _Entry:
-        """Returns the entry of a key for which several tasks are candidates."""
-        writers = [
-            writer
-            for writer in by_writer
-            if not any(self._is_before(writer, other) for other in by_writer if other != writer)
+    def _parallel(self, entries: tuple[_Entry, ...]) -> tuple[_Entry, ...]:
+        """Returns the entries whose tasks do not come before the task of another entry, in topological
+        order."""
+        last = [
+            entry
+            for entry in entries
+            if not any(self._is_before(entry.writer, other.writer) for other in entries if other is not entry)
         ]
-        writers.sort(key=lambda writer: self._order[self._names[writer]])
-        if len(writers) == 1:
-            return by_writer[writers[0]]
-        if self._policy == "last":
-            return by_writer[writers[-1]]
-        names = [self._names[writer] for writer in writers]
+        if len(last) > 1:
+            last.sort(key=lambda entry: self._order[self._names[entry.writer]])
+        return tuple(last)
+
+    def _resolve(self, view: _View) -> dict[str, Any]:
+        """Returns the values by key: one value for each key that exists."""
+        values = {key: self._resolve_key(key, entries) for key, entries in view.items()}
+        return {key: value for key, value in values.items() if value is not _REMOVED}
+
+    def _resolve_key(self, key: str, entries: tuple[_Entry, ...]) -> Any:
+        if len(entries) == 1 or self._policy == "last":
+            return entries[-1].value
+        names = [self._names[entry.writer] for entry in entries]
         if self._policy == "error":
             shown = " and ".join(repr(name) for name in names)
             raise InvalidArgument(
                 f"the tasks {shown} of graph {self._graph_name!r} have both written the context key {key!r}, "
                 "and none of them depends on another one: write different keys, or give the graph a merge"
             )
-        values = [by_writer[writer].value for writer in writers if by_writer[writer].value is not _REMOVED]
-        value: Any = _REMOVED
+        values = [entry.value for entry in entries if entry.value is not _REMOVED]
+        if not values:
+            return _REMOVED
         if callable(self._policy):
-            value = self._policy(key, values) if values else _REMOVED
-        elif values:
+            # a function may change the values, which other tasks read too
+            value = self._policy(key, [decode(encode(each)) for each in values])
+        else:
             merge = _merge_deeply if self._policy == "deep" else _concatenate
             value = values[0]
             for other in values[1:]:
                 value = merge(key, names, value, other)
-        if self._fields is not None and value is not _REMOVED:
+        if self._fields is not None:
             place = f" of the merge of graph {self._graph_name!r}"
             value = self._fields.checked(key, value, {}, place)
-        # without a reader the entry is not merged again
-        return _Entry(value, INPUT if reader is None else reader)
+        return value
 
     def _is_before(self, writer: int, other: int) -> bool:
         """Returns whether a task is among the direct and indirect dependencies of another one."""
@@ -199,10 +216,6 @@ def check_policy(policy: Any) -> MergePolicy:
         f"merge is {short_repr(policy)}, and must be 'error', 'last', 'concatenate', 'deep', or a function "
         "of a key and its values"
     )
-
-
-def _values(view: _View) -> dict[str, Any]:
-    return {key: entry.value for key, entry in view.items() if entry.value is not _REMOVED}
 
 
 def _concatenate(key: str, names: list[str], one: Any, other: Any) -> Any:
