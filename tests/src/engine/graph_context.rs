@@ -1,4 +1,4 @@
-//! The context of graphs: values that tasks share by key, merges of parallel changes, restarts and resumes.
+//! The context of graphs: values that tasks share by key, merges of parallel changes, takeovers and resumes.
 
 use std::collections::BTreeMap;
 use std::future::ready;
@@ -9,8 +9,9 @@ use stepfast_core::payload::Payload;
 use stepfast_core::store::RequestResult;
 use stepfast_core::{Error, Failure, Workflow};
 
-use super::support::{BodyResult, Count, Latch, open_engine, record, shut_down};
+use super::support::{BodyResult, Count, Latch, open_engine, open_second_engine, record, row, shut_down};
 use crate::StoreFixture;
+use crate::faults::fault_store::Call;
 
 super::cases![
     values_flow_along_edges,
@@ -23,7 +24,7 @@ super::cases![
     failed_attempt_changes_nothing,
     failed_and_skipped_tasks_pass_the_context_on,
     value_is_separate_from_the_changes,
-    restarted_engine_replays_recorded_changes,
+    takeover_replays_recorded_changes,
     resume_keeps_recorded_changes,
     value_without_changes_parks,
     tasks_that_cannot_change_the_context_are_rejected,
@@ -319,7 +320,7 @@ fn waiting_task(
     });
 }
 
-async fn restarted_engine_replays_recorded_changes(fixture: &dyn StoreFixture) {
+async fn takeover_replays_recorded_changes(fixture: &dyn StoreFixture) {
     let (bodies, begun, latch) = (Count::new(), Count::new(), Latch::new());
     let mut graph = Graph::<()>::new("g");
     graph.merge(Merge::Last);
@@ -334,16 +335,22 @@ async fn restarted_engine_replays_recorded_changes(fixture: &dyn StoreFixture) {
     let joined = set(&mut graph, "joined", &[&large, &other], &[]);
     waiting_task(&mut graph, context, &joined, &begun, &latch);
     let graph = graph.build(context.view::<Values>()).unwrap();
-    let (one, _) = open_engine(fixture, |b| b.register(&graph)).await;
+    let (one, store) = open_engine(fixture, |b| b.register(&graph)).await;
     one.start(&graph, ()).workflow_id("x").await.unwrap();
     begun.wait_for(1).await;
-    shut_down(one).await;
+    // the dead engine does not notice its death, and does not write
+    let owner = row(&one, "x").await.owner.unwrap();
+    store.hold_calls(&[Call::Heartbeat, Call::Commit, Call::Claim]);
+    fixture.mark_dead(owner).await;
+    let (two, _) = open_second_engine(fixture, |b| b.register(&graph)).await;
+    begun.wait_for(2).await;
     latch.open();
-    let (two, _) = open_engine(fixture, |b| b.register(&graph)).await;
     let output = two.get::<Values>("x").await.unwrap().result().await.unwrap();
     let expected = [("bodies", 1), ("k", 1), ("keys", 2)].map(|(key, value)| (key.to_owned(), value));
     assert_eq!(output, Values::from(expected));
     assert_eq!((bodies.get(), begun.get()), (1, 2), "only the interrupted body ran again");
+    store.release();
+    shut_down(one).await;
     shut_down(two).await;
 }
 
