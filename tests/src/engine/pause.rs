@@ -17,6 +17,7 @@ use crate::faults::fault_store::Call;
 super::cases![
     execution_parks_between_its_steps,
     graph_parks_when_no_task_runs,
+    execution_parks_although_a_branch_waits_for_another_one,
     other_engine_pauses_a_running_execution,
     suspended_execution_parks_at_once,
     short_sleep_keeps_its_due_time,
@@ -123,6 +124,45 @@ async fn graph_parks_when_no_task_runs(fixture: &dyn StoreFixture) {
     engine.resume("x").await.unwrap();
     assert_eq!(engine.get::<usize>("x").await.unwrap().result().await.unwrap(), 1);
     assert_eq!(begun.get(), 3);
+    shut_down(engine).await;
+}
+
+async fn execution_parks_although_a_branch_waits_for_another_one(fixture: &dyn StoreFixture) {
+    let (begun, latch) = (Count::new(), Latch::new());
+    let workflow = {
+        let (begun, latch) = (begun.clone(), latch.clone());
+        Workflow::new("channel", move |mut cx: Context, x: i64| {
+            let (begun, latch) = (begun.clone(), latch.clone());
+            async move {
+                let first = cx.step("first", || {
+                    let (begun, latch) = (begun.clone(), latch.clone());
+                    async move {
+                        begun.increment();
+                        latch.wait().await;
+                        BodyResult::Ok(x)
+                    }
+                });
+                let first = first.await?;
+                let (sender, receiver) = tokio::sync::oneshot::channel();
+                let _branch = cx.spawn(move |mut cx: Context| async move {
+                    let second = cx.step("second", async || BodyResult::Ok(2)).await?;
+                    let _ = sender.send(second);
+                    BodyResult::Ok(())
+                });
+                // no durable wait: the other branch sends the value after its step
+                let second: i64 = receiver.await.map_err(|_| Failure::new("closed"))?;
+                Ok::<_, Failure>(first + second)
+            }
+        })
+    };
+    let (engine, _) = open_engine(fixture, |b| b.register(&workflow)).await;
+    let handle = engine.start(&workflow, 10).workflow_id("x").await.unwrap();
+    begun.wait_for(1).await;
+    assert_eq!(handle.pause().await.unwrap(), RequestResult::Pending);
+    latch.open();
+    assert_paused(&handle).await;
+    engine.resume("x").await.unwrap();
+    assert_eq!(engine.get::<i64>("x").await.unwrap().result().await.unwrap(), 12);
     shut_down(engine).await;
 }
 

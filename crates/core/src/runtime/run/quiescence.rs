@@ -231,6 +231,13 @@ impl Run {
     pub(crate) fn durable_waits(&self) -> Option<Vec<(Path, WaitingFor, Timestamp)>> {
         self.state().durable_waits()
     }
+
+    /// Returns the durable waits with which a paused run is parked, in the form of
+    /// [`durable_waits`](Self::durable_waits). Returns `None` if the run cannot be parked yet.
+    pub(crate) fn waits_at_pause(&self) -> Option<Vec<(Path, WaitingFor, Timestamp)>> {
+        let state = self.state();
+        state.durable_waits().or_else(|| state.waits_at_gate())
+    }
 }
 
 impl RunState {
@@ -272,6 +279,26 @@ impl RunState {
         let next = self.delivery.replay.as_ref()?.peek()?;
         let disagreement = if is_graph { describe_missing_task(next) } else { describe_early_return(next) };
         Some(non_determinism_failure(&disagreement))
+    }
+
+    /// Returns the durable waits of a pausing run in which a body does not begin and no other body runs. Other
+    /// branches may wait for events outside of durable calls. Such an event may depend on the body that does not
+    /// begin, so the run does not wait for it.
+    fn waits_at_gate(&self) -> Option<Vec<(Path, WaitingFor, Timestamp)>> {
+        if self.delivery.block_count > 0
+            || self.has_undelivered()
+            || self.calls.unconsumed > 0
+            || self.guest.cancelled_calls > 0
+        {
+            return None;
+        }
+        let waits: Vec<_> = self
+            .calls
+            .iter()
+            .filter(|call| call.is_waited_for())
+            .map(|call| Some((call.path.clone(), call.waiting_for.clone()?, call.begun_at)))
+            .collect::<Option<_>>()?;
+        waits.iter().any(|(_, waiting_for, _)| matches!(waiting_for, WaitingFor::Resume)).then_some(waits)
     }
 
     pub(crate) fn durable_waits(&self) -> Option<Vec<(Path, WaitingFor, Timestamp)>> {

@@ -179,11 +179,11 @@ impl RunTask {
         let now = run.engine.now();
         let suspend_after = run.engine.options.suspend_after;
         let mut suspend_at = None;
+        if run.is_pausing() && run.waits_at_pause().is_some() {
+            run.interrupt(Interrupt::Pause);
+            return false;
+        }
         if let Some(waits) = durable_waits {
-            if run.is_pausing() {
-                run.interrupt(Interrupt::Pause);
-                return false;
-            }
             let are_all_distant = waits.iter().all(|(_, waiting_for, _)| match waiting_for {
                 WaitingFor::Timer(due_at) => due_at.since(now) > suspend_after,
                 WaitingFor::Child(_) | WaitingFor::Resume => true,
@@ -313,10 +313,10 @@ impl RunTask {
         };
         // read the waits before the code is dropped: the code's destructors remove the calls, and record
         // nothing because the run is closed
-        let waits = if matches!(interrupt, Interrupt::Suspend | Interrupt::Pause) {
-            run.durable_waits()
-        } else {
-            None
+        let waits = match interrupt {
+            Interrupt::Suspend => run.durable_waits(),
+            Interrupt::Pause => run.waits_at_pause(),
+            _ => None,
         };
         if run.definition.is_guest() {
             // the guest's code unwinds by itself; its waits were read before
