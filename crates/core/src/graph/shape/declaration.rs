@@ -117,4 +117,14 @@ mod tests {
         let message = unknown.unwrap_err().to_string();
         assert!(message.contains("\"etl\" cannot be read") && message.contains("newer version"), "{message}");
     }
+
+    #[test]
+    fn long_chain_of_conditions_returns_from_json() {
+        let rule = (0..200).map(|n| Rule::failed(format!("task {n}"))).reduce(|a, b| a | b).unwrap();
+        let task = TaskDeclaration { name: "a".into(), dependencies: Vec::new(), rule };
+        let declaration = GraphDeclaration { tasks: vec![task], inputs: None };
+        let declared = declaration.to_json().unwrap();
+        let row = GraphRow { name: "etl".into(), declaration: declared.into() };
+        assert_eq!(GraphDeclaration::from_row(&row).unwrap(), declaration);
+    }
 }

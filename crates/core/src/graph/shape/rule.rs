@@ -30,8 +30,8 @@ enum RuleNode {
     Any(Condition),
     Task(Condition, Name),
     Value(Box<ValueCondition>),
-    And(Box<[Rule; 2]>),
-    Or(Box<[Rule; 2]>),
+    And(Vec<Rule>),
+    Or(Vec<Rule>),
     Not(Box<Rule>),
 }
 
@@ -184,7 +184,14 @@ impl BitAnd for Rule {
     type Output = Rule;
 
     fn bitand(self, other: Rule) -> Rule {
-        Rule(RuleNode::And(Box::new([self, other])))
+        // a chain of rules is one node: a stored rule may be nested to a limited depth only
+        let rules = |rule| match rule {
+            Rule(RuleNode::And(rules)) => rules,
+            rule => vec![rule],
+        };
+        let mut joined = rules(self);
+        joined.extend(rules(other));
+        Rule(RuleNode::And(joined))
     }
 }
 
@@ -192,7 +199,14 @@ impl BitOr for Rule {
     type Output = Rule;
 
     fn bitor(self, other: Rule) -> Rule {
-        Rule(RuleNode::Or(Box::new([self, other])))
+        // a chain of rules is one node: a stored rule may be nested to a limited depth only
+        let rules = |rule| match rule {
+            Rule(RuleNode::Or(rules)) => rules,
+            rule => vec![rule],
+        };
+        let mut joined = rules(self);
+        joined.extend(rules(other));
+        Rule(RuleNode::Or(joined))
     }
 }
 
@@ -226,10 +240,14 @@ impl fmt::Display for Rule {
     }
 }
 
-fn write_joined(f: &mut fmt::Formatter<'_>, rules: &[Rule; 2], operator: &str) -> fmt::Result {
-    write_operand(f, &rules[0])?;
-    f.write_str(operator)?;
-    write_operand(f, &rules[1])
+fn write_joined(f: &mut fmt::Formatter<'_>, rules: &[Rule], operator: &str) -> fmt::Result {
+    for (number, rule) in rules.iter().enumerate() {
+        if number > 0 {
+            f.write_str(operator)?;
+        }
+        write_operand(f, rule)?;
+    }
+    Ok(())
 }
 
 fn write_operand(f: &mut fmt::Formatter<'_>, rule: &Rule) -> fmt::Result {
