@@ -132,7 +132,8 @@ impl Engine {
     ///   The request has no effect if the execution ends before.
     /// - `NotApplicable`: the execution is scheduled, or has ended.
     ///
-    /// Children that the execution has started continue.
+    /// Children that the execution has started continue. A pending pause cannot be withdrawn: a resume is not applicable
+    /// until the execution is parked.
     pub async fn pause(&self, workflow_id: &str) -> Result<RequestResult, Error> {
         self.inner.request(workflow_id, RequestKind::Pause).await
     }
