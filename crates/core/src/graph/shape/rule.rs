@@ -139,7 +139,9 @@ impl Rule {
             RuleNode::Task(_, task) => visit(task),
             RuleNode::Value(condition) => visit(&condition.task),
             RuleNode::And(rules) | RuleNode::Or(rules) => {
-                rules.iter().for_each(|rule| rule.visit_tasks(visit));
+                for rule in rules {
+                    rule.visit_tasks(visit);
+                }
             }
             RuleNode::Not(rule) => rule.visit_tasks(visit),
         }
@@ -151,7 +153,9 @@ impl Rule {
             RuleNode::Every(_) | RuleNode::Any(_) | RuleNode::Task(..) => {}
             RuleNode::Value(condition) => visit(condition),
             RuleNode::And(rules) | RuleNode::Or(rules) => {
-                rules.iter().for_each(|rule| rule.visit_conditions(visit));
+                for rule in rules {
+                    rule.visit_conditions(visit);
+                }
             }
             RuleNode::Not(rule) => rule.visit_conditions(visit),
         }
