@@ -23,14 +23,11 @@ pub(crate) async fn follow(store: &Arc<dyn Store>, workflow_id: &str) -> anyhow:
         );
         bar
     });
-    let mut graph = None;
+    let mut shown = load_shown(store, workflow_id).await?;
+    let graph = graph_of(store, &shown.record.execution.workflow).await?;
     let mut last = String::new();
     loop {
-        let shown = load_shown(store, workflow_id).await?;
         let execution = &shown.record.execution;
-        if graph.is_none() {
-            graph = graph_of(store, &execution.workflow).await?;
-        }
         // a parked execution continues only after a resume
         let has_ended = execution.status.is_terminal() || execution.is_parked;
         let text = match &graph {
@@ -54,5 +51,6 @@ pub(crate) async fn follow(store: &Arc<dyn Store>, workflow_id: &str) -> anyhow:
         }
         last = text;
         tokio::time::sleep(REFRESH_INTERVAL).await;
+        shown = load_shown(store, workflow_id).await?;
     }
 }

@@ -7,7 +7,7 @@ use clap::{Args, Subcommand, ValueEnum};
 use comfy_table::Table;
 use comfy_table::presets::UTF8_HORIZONTAL_ONLY;
 use serde_json::{Map, Value, json};
-use stepfast::graph::{GraphDeclaration, GraphShape, InputDeclaration};
+use stepfast::graph::{GraphDeclaration, GraphShape, InputDeclaration, Rule};
 use stepfast::store::GraphRow;
 use stepfast::text::{list_names, quote};
 use stepfast::{Error, Store, Workflow};
@@ -175,8 +175,9 @@ impl RunGraphArgs {
 
 /// Loads a graph by its name.
 async fn find_graph(store: &Arc<dyn Store>, name: &str) -> anyhow::Result<(GraphDeclaration, GraphShape)> {
-    let rows = store.graphs(None).await.map_err(Error::from)?;
-    let Some(row) = rows.iter().find(|row| *row.name == *name) else {
+    let found = store.graphs(Some(&[name.into()])).await.map_err(Error::from)?;
+    let Some(row) = found.first() else {
+        let rows = store.graphs(None).await.map_err(Error::from)?;
         let known = match rows.len() {
             0 => "a program that opens an engine with graphs stores them".to_owned(),
             _ => format!("the graphs are {}", list_names(rows.iter().map(|row| &*row.name))),
@@ -195,12 +196,8 @@ fn read_graph(row: &GraphRow) -> Result<(GraphDeclaration, GraphShape), Error> {
 /// Returns the tree of a graph, in which each line has the rule of the task unless it is the default.
 fn tree_of_rules(shape: &GraphShape) -> String {
     shape.to_tree(|task| {
-        let rule = shape.rule(task).map_or(String::new(), ToString::to_string);
-        if rule == stepfast::graph::Rule::default().to_string() {
-            String::new()
-        } else {
-            format!("when {rule}")
-        }
+        let rule = shape.rule(task).filter(|rule| **rule != Rule::default());
+        rule.map_or_else(String::new, |rule| format!("when {rule}"))
     })
 }
 

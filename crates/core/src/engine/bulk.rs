@@ -47,10 +47,7 @@ impl Engine {
         filter: &Filter,
         progress: impl FnMut(BulkResult) + Send,
     ) -> Result<BulkResult, Error> {
-        let mut filter = filter.clone();
-        if filter.statuses.is_empty() {
-            filter.statuses = Status::ALL.into_iter().filter(|status| !status.is_terminal()).collect();
-        }
+        let filter = with_default_statuses(filter, |status| !status.is_terminal());
         request_all(&self.inner, filter, RequestKind::Cancel, progress).await
     }
 
@@ -64,9 +61,7 @@ impl Engine {
     ) -> Result<BulkResult, Error> {
         request_all(&self.inner, filter.clone(), RequestKind::Resume, progress).await
     }
-}
 
-impl Engine {
     /// Parks all executions that match `filter` and can be paused, as [`pause`](Engine::pause) parks one. In all other
     /// respects the method works like [`cancel_all`](Engine::cancel_all).
     pub async fn pause_all(
@@ -74,12 +69,20 @@ impl Engine {
         filter: &Filter,
         progress: impl FnMut(BulkResult) + Send,
     ) -> Result<BulkResult, Error> {
-        let mut filter = filter.clone();
-        if filter.statuses.is_empty() {
-            filter.statuses = vec![Status::Queued, Status::Running, Status::Waiting];
-        }
+        let filter = with_default_statuses(filter, |status| {
+            matches!(status, Status::Queued | Status::Running | Status::Waiting)
+        });
         request_all(&self.inner, filter, RequestKind::Pause, progress).await
     }
+}
+
+/// Returns the filter with those statuses for which `is_default` returns true, unless the filter has any.
+fn with_default_statuses(filter: &Filter, is_default: impl Fn(Status) -> bool) -> Filter {
+    let mut filter = filter.clone();
+    if filter.statuses.is_empty() {
+        filter.statuses = Status::ALL.into_iter().filter(|status| is_default(*status)).collect();
+    }
+    filter
 }
 
 async fn request_all(
