@@ -35,6 +35,7 @@ const HOT_STATEMENTS: &[(Sql, &[&str])] = &[
     (Sql::InsertWaits, &[]),
     (Sql::ClearRequests, &[]),
     (Sql::Cancel, &[]),
+    (Sql::Park, &[]),
     (Sql::Resume, &[]),
     (Sql::RetractFailures, &[]),
     (Sql::InsertRequests, &[]),
