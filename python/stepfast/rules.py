@@ -6,7 +6,7 @@ Rules combine with `&`, `|` and `~`: `when=all_done() & ~failed("charge")`.
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar, Final, Literal
 
 from stepfast._native import Rule
 from stepfast._validation.text import short_repr
@@ -76,24 +76,27 @@ def skipped(task: Any) -> Rule:
     return Rule.skipped(_name_of(task))
 
 
-class TaskValue:
-    """The value of a task, or a field of it, of which a comparison makes a rule: `value("count") > 10`.
-    Fields are those of dicts, dataclasses and models: `value("stats")["rows"] == 0`.
+class ComparedValue:
+    """A value, or a field of it, of which a comparison makes a rule: `value("count") > 10`. Fields are those
+    of dicts, dataclasses and models: `value("stats")["rows"] == 0`. See `value` and `context_value`.
 
-    The rule does not hold if the task has not succeeded, or if the value has no such field. Values that have
-    no order, such as a number and a text, differ, and neither is less than the other.
+    The rule does not hold if there is no value, or if the value has no such field. Values that have no order,
+    such as a number and a text, differ, and neither is less than the other.
     """
 
-    __slots__ = ("_fields", "_task")
+    __slots__ = ("_fields", "_name", "_source")
 
-    def __init__(self, task: str, fields: tuple[str, ...] = ()) -> None:
-        self._task: str = task
+    def __init__(
+        self, source: Literal["value", "context_value"], name: str, fields: tuple[str, ...] = ()
+    ) -> None:
+        self._source: Literal["value", "context_value"] = source
+        self._name: str = name
         self._fields: tuple[str, ...] = fields
 
-    def __getitem__(self, field: str) -> TaskValue:
+    def __getitem__(self, field: str) -> ComparedValue:
         if not isinstance(field, str):  # pyright: ignore[reportUnnecessaryIsInstance] # for programs without types
             raise InvalidArgument(f"{short_repr(field)} is no name of a field of {self!r}: give a text")
-        return TaskValue(self._task, (*self._fields, field))
+        return ComparedValue(self._source, self._name, (*self._fields, field))
 
     def __eq__(self, literal: object) -> Rule:  # type: ignore[override] # pyright: ignore[reportIncompatibleMethodOverride]
         return self._compare("==", literal)
@@ -113,6 +116,23 @@ class TaskValue:
     def __ge__(self, literal: object) -> Rule:
         return self._compare(">=", literal)
 
+    def contains(self, literal: bool | int | float | str | None) -> Rule:
+        """Returns the rule that the value contains the literal: as a part of a text, an element of a list, or
+        a key of a dict.
+
+        Args:
+            literal: None, a bool, a number or a text.
+
+        Raises:
+            InvalidArgument: The literal is of another type.
+        """
+        return self._compare("contains", literal)
+
+    def exists(self) -> Rule:
+        """Returns the rule that the value exists, whatever it is: the task has succeeded, or the context has
+        the key; and the value has the field."""
+        return self._compare("exists", None)
+
     __hash__: ClassVar[None]  # type: ignore[assignment] # pyright: ignore[reportIncompatibleMethodOverride]
 
     def __bool__(self) -> bool:
@@ -128,20 +148,38 @@ class TaskValue:
             )
         if isinstance(literal, int) and not -(2**63) <= literal < 2**63:
             raise InvalidArgument(f"{self!r} is compared with {literal}, which does not fit into 64 bits")
-        return Rule.value(self._task, list(self._fields), operator, literal)
+        make_rule = Rule.value if self._source == "value" else Rule.context_value
+        return make_rule(self._name, list(self._fields), operator, literal)
 
     def __repr__(self) -> str:
-        return f'value("{self._task}")' + "".join(f'["{field}"]' for field in self._fields)
+        return f'{self._source}("{self._name}")' + "".join(f'["{field}"]' for field in self._fields)
 
 
-def value(task: Any) -> TaskValue:
+def value(task: Any) -> ComparedValue:
     """Returns the value of a task, of which a comparison makes a rule: `when=value("count") > 10`. The task
     becomes a dependency.
 
     Args:
         task: The task, or its name.
     """
-    return TaskValue(_name_of(task))
+    return ComparedValue("value", _name_of(task))
+
+
+def context_value(key: str) -> ComparedValue:
+    """Returns the value of a key of the context, of which a comparison makes a rule:
+    `when=context_value("rows") > 10`. The rule sees the context that the task would read: the changes of the
+    tasks on which it depends, directly or through others. The task fails if parallel tasks have written the
+    key, and the graph does not merge their values.
+
+    Args:
+        key: The key, a text.
+
+    Raises:
+        InvalidArgument: The key is no text.
+    """
+    if not isinstance(key, str):  # pyright: ignore[reportUnnecessaryIsInstance] # for programs without types
+        raise InvalidArgument(f"context key {short_repr(key)} is no text")
+    return ComparedValue("context_value", key)
 
 
 def _name_of(task: Any) -> str:
@@ -152,12 +190,13 @@ def _name_of(task: Any) -> str:
 
 
 __all__ = [
+    "ComparedValue",
     "Rule",
-    "TaskValue",
     "all_done",
     "all_success",
     "always",
     "any_success",
+    "context_value",
     "failed",
     "none_failed",
     "one_failed",

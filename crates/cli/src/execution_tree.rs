@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
-use stepfast::graph::{GraphDeclaration, GraphShape, RecordedCall, RecordedOutcome, ValueCondition};
+use stepfast::graph::{
+    GraphDeclaration, GraphShape, RecordedCall, RecordedOutcome, ValueCondition, ValueSource,
+};
 use stepfast::store::CheckpointKind;
 use stepfast::{Error, Path, Payload, Status, Store};
 
@@ -49,11 +51,13 @@ pub(crate) fn execution_tree(shape: &GraphShape, shown: &ShowData) -> String {
             duration_ms: checkpoint.duration_ms,
         }
     });
-    let value_holds = |condition: &ValueCondition| {
-        let path = shape.path_of(&condition.task);
+    let value_holds = |_: &str, condition: &ValueCondition| {
+        // only the program of the graph can merge its context
+        let ValueSource::Task(task) = &condition.source else { return None };
+        let path = shape.path_of(task);
         let checkpoint =
             record.checkpoints.iter().rfind(|checkpoint| Some(&checkpoint.path) == path.as_ref());
-        checkpoint.is_some_and(|checkpoint| condition.holds(&task_value(&checkpoint.outcome)))
+        Some(checkpoint.is_some_and(|checkpoint| condition.holds(&task_value(&checkpoint.outcome))))
     };
     shape.to_execution_tree(record.execution.status, attempts.chain(calls), value_holds)
 }

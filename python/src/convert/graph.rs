@@ -1,6 +1,5 @@
 //! [`GraphShape`], [`GraphProgress`] and [`Rule`]: the structure of graphs, and which tasks may begin.
 
-use std::cell::RefCell;
 use std::sync::Arc;
 
 use pyo3::exceptions::PyIndexError;
@@ -9,7 +8,7 @@ use pyo3::types::{PyBool, PyFloat, PyString};
 use stepfast::Status;
 use stepfast::graph::{
     self, Comparison, InputDeclaration, Literal, RecordedCall, RecordedOutcome, TaskDeclaration, TaskPlace,
-    ValueCondition,
+    ValueCondition, ValueSource,
 };
 
 use crate::convert::step_settings::StepSettings;
@@ -57,11 +56,29 @@ impl Rule {
     /// The rule that the value of the task, or a field of it, compares with a literal in this way.
     #[staticmethod]
     fn value(task: String, fields: Vec<String>, operator: &str, literal: LiteralValue) -> PyResult<Self> {
-        let Some(comparison) = Comparison::from_operator(operator) else {
-            return Err(crate::error::runtime_error("there is no such comparison"));
-        };
-        let condition = ValueCondition { task: task.into(), fields, comparison, literal: literal.0 };
-        Ok(Self(graph::Rule::of_value(condition)))
+        Self::compared(ValueSource::Task(task.into()), fields, operator, literal)
+    }
+
+    /// The rule that the value of a key of the context, or a field of it, compares with a literal in this way.
+    #[staticmethod]
+    fn context_value(
+        key: String,
+        fields: Vec<String>,
+        operator: &str,
+        literal: LiteralValue,
+    ) -> PyResult<Self> {
+        Self::compared(ValueSource::Context(key), fields, operator, literal)
+    }
+
+    /// The keys of the context about which the rule has conditions.
+    fn context_keys(&self) -> Vec<String> {
+        let mut keys = Vec::new();
+        self.0.visit_conditions(&mut |condition| {
+            if let ValueSource::Context(key) = &condition.source {
+                keys.push(key.clone());
+            }
+        });
+        keys
     }
 
     /// Whether the rule can hold only if the task has succeeded.
@@ -83,6 +100,21 @@ impl Rule {
 
     fn __repr__(&self) -> String {
         self.0.to_string()
+    }
+}
+
+impl Rule {
+    fn compared(
+        source: ValueSource,
+        fields: Vec<String>,
+        operator: &str,
+        literal: LiteralValue,
+    ) -> PyResult<Self> {
+        let Some(comparison) = Comparison::from_operator(operator) else {
+            return Err(crate::error::runtime_error("there is no such comparison"));
+        };
+        let condition = ValueCondition { source, fields, comparison, literal: literal.0 };
+        Ok(Self(graph::Rule::of_value(condition)))
     }
 }
 
@@ -230,10 +262,9 @@ impl GraphShape {
             },
             duration_ms,
         });
-        let raised = RefCell::new(None);
-        let holds = |condition: &ValueCondition| call_condition(value_holds, condition, &raised);
-        let tree = self.shape.to_execution_tree(status, calls, holds);
-        raised.into_inner().map_or(Ok(tree), Err)
+        let mut raised = None;
+        let tree = self.shape.to_execution_tree(status, calls, conditions_by(value_holds, &mut raised));
+        raised.map_or(Ok(tree), Err)
     }
 
     /// Returns the declaration of the graph. Each input has a name, and is required or not.
@@ -272,10 +303,19 @@ impl GraphProgress {
 
 #[pymethods]
 impl GraphProgress {
+    /// Returns the progress of an execution in which no task has begun. `value_holds` is as in `end`.
     #[new]
-    fn new(shape: &GraphShape, max_concurrency: Option<usize>) -> Self {
-        let progress = graph::GraphProgress::new(&shape.shape, max_concurrency.unwrap_or(usize::MAX));
-        Self { shape: shape.shape.clone(), progress: Mutex::new(progress) }
+    fn new(
+        shape: &GraphShape,
+        max_concurrency: Option<usize>,
+        value_holds: &Bound<'_, PyAny>,
+    ) -> PyResult<Self> {
+        let mut raised = None;
+        let holds = conditions_by(value_holds, &mut raised);
+        let max_concurrency = max_concurrency.unwrap_or(usize::MAX);
+        let progress = graph::GraphProgress::new(&shape.shape, max_concurrency, holds, |_| {});
+        let progress = Self { shape: shape.shape.clone(), progress: Mutex::new(progress) };
+        raised.map_or(Ok(progress), Err)
     }
 
     /// Takes the next task that may begin, outside of executions.
@@ -283,33 +323,46 @@ impl GraphProgress {
         self.progress.with(|progress| progress.begin_next(|_| false))
     }
 
-    /// Notes the end of a task. `value_holds` gets the task, the fields, the operator and the literal of a condition, and
-    /// returns whether it holds.
+    /// Notes the end of a task. `value_holds` returns whether a condition holds; None if its value cannot be read. It gets
+    /// the name of the task with the rule, the name of the task whose value is compared (None for the context), the fields
+    /// of the value (first the key of the context), the operator and the literal.
     fn end(&self, task: usize, has_succeeded: bool, value_holds: &Bound<'_, PyAny>) -> PyResult<()> {
         // a condition runs Python code, under which no lock may be held. The callers take turns, by a lock of theirs.
-        let raised = RefCell::new(None);
-        let holds = |condition: &ValueCondition| call_condition(value_holds, condition, &raised);
+        let mut raised = None;
+        let holds = conditions_by(value_holds, &mut raised);
         let mut progress = self.progress.with(std::mem::take);
         progress.end(&self.shape, task, has_succeeded, holds, |_| {});
         self.progress.with(|shared| *shared = progress);
-        raised.into_inner().map_or(Ok(()), Err)
+        raised.map_or(Ok(()), Err)
     }
 }
 
-/// Returns whether a condition holds, by a Python function. An error of the function is stored in `raised`; then the
-/// condition does not hold.
+/// Returns a function that decides on conditions by a Python function. The last error of that function is stored in
+/// `raised`; then the condition is undecided.
+fn conditions_by(
+    value_holds: &Bound<'_, PyAny>,
+    raised: &mut Option<PyErr>,
+) -> impl FnMut(&str, &ValueCondition) -> Option<bool> {
+    move |reader, condition| {
+        call_condition(value_holds, reader, condition).unwrap_or_else(|error| {
+            *raised = Some(error);
+            None
+        })
+    }
+}
+
 fn call_condition(
     value_holds: &Bound<'_, PyAny>,
+    reader: &str,
     condition: &ValueCondition,
-    raised: &RefCell<Option<PyErr>>,
-) -> bool {
-    let ValueCondition { task, fields, comparison, literal } = condition;
-    let literal = LiteralValue(literal.clone()).to_python(value_holds.py());
-    let answer = literal
-        .and_then(|literal| value_holds.call1((&**task, fields, comparison.operator(), literal)))
-        .and_then(|answer| answer.is_truthy());
-    answer.unwrap_or_else(|error| {
-        raised.replace(Some(error));
-        false
-    })
+) -> PyResult<Option<bool>> {
+    let ValueCondition { source, fields, comparison, literal } = condition;
+    let (task, key) = match source {
+        ValueSource::Task(task) => (Some(&**task), None),
+        ValueSource::Context(key) => (None, Some(key)),
+    };
+    let fields: Vec<&String> = key.into_iter().chain(fields).collect();
+    let literal = LiteralValue(literal.clone()).to_python(value_holds.py())?;
+    let answer = value_holds.call1((reader, task, fields, comparison.operator(), literal))?;
+    if answer.is_none() { Ok(None) } else { answer.is_truthy().map(Some) }
 }

@@ -11,9 +11,9 @@ from stepfast._graph.annotations import check_annotations
 from stepfast._graph.async_runner import run_in_tasks
 from stepfast._graph.context_values.context_class import find_context_fields
 from stepfast._graph.context_values.fields import ContextFields
-from stepfast._graph.context_values.merge import MergePolicy, check_policy
+from stepfast._graph.context_values.merge import CONTEXT_INPUT, ContextMerger, MergePolicy, check_policy
 from stepfast._graph.execution_tree import execution_tree
-from stepfast._graph.graph_run import CONTEXT_INPUT, GraphRun
+from stepfast._graph.graph_run import GraphRun
 from stepfast._graph.included_task import IncludedTask
 from stepfast._graph.task import Task, dependencies_of, needs_loop
 from stepfast._graph.thread_runner import run_in_threads
@@ -79,7 +79,7 @@ class Graph(Workflow[..., Any]):
         self.__qualname__: str = name
         self.concurrency: int | None = concurrency
         self._merge: MergePolicy = check_policy(merge)
-        #: Whether a task takes the context.
+        #: Whether a task takes the context, or a rule reads it.
         self._has_context = False
         #: The fields of the class of the context; None if no task names a class.
         self._context_fields: ContextFields | None = None
@@ -369,20 +369,26 @@ class Graph(Workflow[..., Any]):
                     "parameter of this name, which takes the item"
                 )
         inputs: dict[str, inspect.Parameter] = {}
-        self._has_context = any(task.context_parameter is not None for task in tasks)
+        self._has_context = any(
+            task.context_parameter is not None or task.rule.context_keys() for task in tasks
+        )
         if self._has_context:
             inputs[CONTEXT_INPUT] = inspect.Parameter(
                 CONTEXT_INPUT, inspect.Parameter.KEYWORD_ONLY, default=None
             )
         self._context_fields = find_context_fields(self.name, tasks)
         for number, task in enumerate(tasks):
+            if self._context_fields is not None:
+                for key in task.rule.context_keys():
+                    place = f" in the rule of task {task.name!r} of graph {self.name!r}"
+                    self._context_fields.check_key(key, place)
             shape.bind(number, task.settings)
             task.context_fields = self._context_fields
             for name, parameter in task.parameters.items():
                 if name == CONTEXT_INPUT and self._has_context:
                     raise InvalidArgument(
                         f"the parameter {name!r} of task {task.name!r} of graph {self.name!r} needs the "
-                        "annotation Context, because other tasks take the context"
+                        "annotation Context, because the graph has a context"
                     )
                 if name in self._tasks:
                     self._check_value(task, name, parameter)
@@ -435,8 +441,16 @@ class Graph(Workflow[..., Any]):
     def _run(
         self, shape: _native.GraphShape, tasks: list[Task[..., Any]], inputs: dict[str, Any]
     ) -> GraphRun:
-        merge = self._merge if self._has_context else None
-        return GraphRun(self.name, shape, self.concurrency, tasks, inputs, merge, self._context_fields)
+        context = self._context_merger(shape, inputs)
+        return GraphRun(self.name, shape, self.concurrency, tasks, inputs, context)
+
+    def _context_merger(self, shape: _native.GraphShape, inputs: dict[str, Any]) -> ContextMerger | None:
+        """Returns the context of an execution; None if the graph has no context."""
+        if not self._has_context:
+            return None
+        initial: dict[str, Any] = inputs.get(CONTEXT_INPUT) or {}
+        names = list(self._tasks)
+        return ContextMerger(self.name, shape, names, self._merge, initial, self._context_fields)
 
     def _output(self, values: dict[str, Any]) -> Any:
         if self._has_context:
@@ -504,7 +518,9 @@ class Graph(Workflow[..., Any]):
                 more. By default the lines have the names only.
         """
         shape = self._validated_shape()
-        return shape.to_tree() if record is None else execution_tree(shape, self._tasks, record)
+        if record is None:
+            return shape.to_tree()
+        return execution_tree(shape, self._tasks, record, self._context_merger(shape, record.kwargs))
 
     def to_mermaid(self) -> str:
         """Returns the graph in the language of Mermaid, which many forges draw."""

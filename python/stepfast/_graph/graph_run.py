@@ -7,18 +7,11 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from stepfast import _native
-from stepfast._graph.context_values.fields import ContextFields
-from stepfast._graph.context_values.merge import ContextMerger, MergePolicy
+from stepfast._graph.context_values.merge import MISSING, ContextMerger
 from stepfast._graph.items import call_for_items
 from stepfast._graph.task import Task, value_of
 from stepfast._graph.task_call import TaskCall
 from stepfast._runtime.branch import current_branch
-
-#: The value of a parameter that has none: its task has failed or was skipped, or the input was not given.
-MISSING: Final = object()
-
-#: The name of the input that contains the first values of the context.
-CONTEXT_INPUT: Final = "context"
 
 _COMPARISONS: Final[dict[str, Callable[[Any, Any], Any]]] = {
     "==": operator.eq,
@@ -27,6 +20,8 @@ _COMPARISONS: Final[dict[str, Callable[[Any, Any], Any]]] = {
     "<=": operator.le,
     ">": operator.gt,
     ">=": operator.ge,
+    "contains": operator.contains,
+    "exists": lambda value, literal: True,
 }
 
 
@@ -39,8 +34,7 @@ class GraphRun:
         concurrency: The maximum number of tasks that run at a time; None for no limit.
         tasks: The tasks of the graph.
         inputs: The inputs of the execution.
-        merge: How the values of parallel tasks in the context are merged; None if no task takes a context.
-        context_fields: The fields of the class of the context; None if no task names a class.
+        context: The context of the execution; None if the graph has no context.
     """
 
     def __init__(
@@ -50,23 +44,20 @@ class GraphRun:
         concurrency: int | None,
         tasks: list[Task[..., Any]],
         inputs: dict[str, Any],
-        merge: MergePolicy | None = None,
-        context_fields: ContextFields | None = None,
+        context: ContextMerger | None,
     ) -> None:
         self.graph_name: str = graph_name
         self.branch: _native.Branch | None = current_branch()
         self._shape, self._tasks, self._inputs = shape, tasks, inputs
-        self._progress = _native.GraphProgress(shape, concurrency)
         #: The values of the tasks that have succeeded.
         self.values: dict[str, Any] = {}
         #: The failures of tasks that may not fail, by name.
         self._failures: dict[str, Exception] = {}
-        #: The context of the graph; None if no task takes it.
-        self._context: ContextMerger | None = None
-        if merge is not None:
-            initial: dict[str, Any] = inputs.get(CONTEXT_INPUT) or {}
-            names = [task.name for task in tasks]
-            self._context = ContextMerger(graph_name, shape, names, merge, initial, context_fields)
+        self._context = context
+        #: The failures of tasks whose rules read a key of the context that cannot be merged, by name.
+        self._unreadable: dict[str, Exception] = {}
+        self._numbers: dict[str, int] = {task.name: number for number, task in enumerate(tasks)}
+        self._progress = _native.GraphProgress(shape, concurrency, self._value_holds)
 
     def begin_ready(self) -> list[int]:
         """Notes that all tasks have begun that may begin at the moment, and returns their numbers."""
@@ -84,6 +75,8 @@ class GraphRun:
         """Calls a task as a step of `branch`, or for each item if it is mapped. Returns the value; in async
         code an awaitable of it."""
         task = self._tasks[number]
+        if task.name in self._unreadable:
+            raise self._unreadable.pop(task.name)
         kwargs: dict[str, Any] = {}
         for name in task.parameters:
             value = self.values.get(name, self._inputs.get(name, MISSING))
@@ -111,9 +104,20 @@ class GraphRun:
             error.add_note(f"task {task.name!r} of graph {self.graph_name!r} failed")
         self._progress.end(number, False, self._value_holds)
 
-    def _value_holds(self, task: str, fields: list[str], sign: str, literal: Any) -> bool:
-        """Returns whether a condition holds for the value of a task that has succeeded."""
-        return condition_holds(self.values[task], fields, sign, literal)
+    def _value_holds(
+        self, reader: str, task: str | None, fields: list[str], sign: str, literal: Any
+    ) -> bool | None:
+        """Returns whether a condition of a task's rule holds: for the value of a task that has succeeded, or
+        for the context that `reader`, the task of the rule, reads. Returns None if it cannot be read."""
+        if task is not None:
+            return condition_holds(self.values[task], fields, sign, literal)
+        assert self._context is not None
+        try:
+            return context_holds(self._context, self._numbers[reader], fields, sign, literal)
+        except Exception as error:
+            # also one of the merge function of the graph
+            self._unreadable[reader] = error
+            return None
 
     def outcome(self) -> dict[str, Any]:
         """Returns the values of all tasks by name; if the graph has a context, its values by key.
@@ -126,6 +130,24 @@ class GraphRun:
             first = next(name for name in self._shape.topological_order() if name in self._failures)
             raise self._failures[first]
         return self.values if self._context is None else self._context.final(self._shape.leaves())
+
+
+def context_holds(context: ContextMerger, reader: int, fields: list[str], sign: str, literal: Any) -> bool:
+    """Returns whether a condition holds for the context that a task reads.
+
+    Args:
+        context: The context.
+        reader: The number of the task.
+        fields: The key, and the names of nested fields of its value.
+        sign: See `condition_holds`.
+        literal: See `condition_holds`.
+
+    Raises:
+        Exception: The values of parallel tasks cannot be merged.
+    """
+    key, *inner = fields
+    value = context.read_key(reader, key)
+    return value is not MISSING and condition_holds(value, inner, sign, literal)
 
 
 def condition_holds(value: Any, fields: list[str], sign: str, literal: Any) -> bool:

@@ -24,6 +24,8 @@ super::cases![
     failed_attempt_changes_nothing,
     failed_and_skipped_tasks_pass_the_context_on,
     value_is_separate_from_the_changes,
+    rules_read_the_context_before_their_tasks,
+    rule_about_a_conflict_fails_its_task,
     takeover_replays_recorded_changes,
     resume_keeps_recorded_changes,
     value_without_changes_parks,
@@ -296,6 +298,56 @@ async fn value_is_separate_from_the_changes(fixture: &dyn StoreFixture) {
     let output = run(fixture, &graph).await.unwrap();
     assert_eq!(output, (Values::from([("k".to_owned(), 1)]), Some(7), None));
     assert_eq!(called.get(), 1);
+}
+
+async fn rules_read_the_context_before_their_tasks(fixture: &dyn StoreFixture) {
+    let mut graph = Graph::<Values>::new("g");
+    let context = graph.context_with_input();
+    let done = |graph: &mut Graph<Values>, name: &'static str, rule: Rule| {
+        graph.task(name).when(rule).run((), async |()| BodyResult::Ok(true))
+    };
+    let mode = |mode: i64| Rule::context_value("mode").eq(mode);
+    // without dependencies, a rule reads the input
+    let full = done(&mut graph, "full", mode(1));
+    let fast = done(&mut graph, "fast", mode(2));
+    let after_fast = graph.task("after_fast").run(fast.clone(), async |_: bool| BodyResult::Ok(true));
+    let count = graph.task("count").after(&full).run(context, async |cx: GraphContext| cx.set("rows", 5));
+    let rows = || Rule::context_value("rows");
+    let large = done(&mut graph, "large", Rule::succeeded("count") & rows().gt(4));
+    let small = done(&mut graph, "small", Rule::succeeded("count") & rows().le(4));
+    // `fast` does not depend on `count`, so the key does not exist for this task
+    let unknown = done(&mut graph, "unknown", Rule::skipped("fast") & rows().ge(0));
+    let output =
+        (full.optional(), after_fast.optional(), large.optional(), small.optional(), unknown.optional());
+    let graph = graph.build(output).unwrap();
+    let _ = count;
+    let (engine, _) = open_engine(fixture, |b| b.register(&graph)).await;
+    let run = |mode: i64| engine.run(&graph, Values::from([("mode".to_owned(), mode)]));
+    assert_eq!(run(1).await.unwrap(), (Some(true), None, Some(true), None, None));
+    assert_eq!(run(2).await.unwrap(), (None, Some(true), None, None, None));
+    shut_down(engine).await;
+}
+
+async fn rule_about_a_conflict_fails_its_task(fixture: &dyn StoreFixture) {
+    let called = Count::new();
+    let counted = called.clone();
+    let mut graph = Graph::<()>::new("g");
+    let first = set(&mut graph, "first", &[], &[("k", json(1)), ("alone", json(1))]);
+    let second = set(&mut graph, "second", &[], &[("k", json(2))]);
+    let rule = |key: &str| Rule::all_success() & !Rule::context_value(key).eq(7);
+    let reader = graph.task("reader").after(&first).after(&second).when(rule("k"));
+    reader.run((), move |()| {
+        counted.increment();
+        ready(BodyResult::Ok(()))
+    });
+    let other = graph.task("other").after(&first).after(&second).when(rule("alone"));
+    let other = other.run((), async |()| BodyResult::Ok(()));
+    let graph = graph.build(other.optional()).unwrap();
+    let message = run(fixture, &graph).await.unwrap_err().to_string();
+    assert!(message.contains("task \"reader\" of graph \"g\" failed"), "{message}");
+    assert!(message.contains("tasks \"first\" and \"second\""), "{message}");
+    assert!(message.contains("context key \"k\""), "{message}");
+    assert_eq!(called.get(), 0);
 }
 
 /// Declares a task that inserts `key`, waits for the latch, and inserts the number of keys that it has read.

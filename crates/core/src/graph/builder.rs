@@ -18,6 +18,7 @@ use crate::graph::context::shared::GraphContext;
 use crate::graph::context::source::ContextRef;
 use crate::graph::runner::run_graph;
 use crate::graph::shape::GraphShape;
+use crate::graph::shape::condition::ValueSource;
 use crate::graph::shape::declaration::{GraphDeclaration, TaskDeclaration};
 use crate::graph::shape::rule::Rule;
 use crate::name::Name;
@@ -199,15 +200,19 @@ where
         let outputs = resolve(&output_sources)?;
         let declarations = self.tasks.iter().map(|task| task.declaration.clone()).collect();
         let declaration = GraphDeclaration { tasks: declarations, inputs: None }.to_json()?;
-        let mut tasks = Vec::with_capacity(self.tasks.len());
+        let mut tasks: Vec<TaskCode> = Vec::with_capacity(self.tasks.len());
         for task in self.tasks {
             let arguments = resolve(&task.arguments)?;
             let changes_context = changes_context(&task.arguments);
             let DeclaredTask { body, options, callbacks, may_fail, .. } = task;
             let mut conditions = Vec::new();
             task.declaration.rule.visit_conditions(&mut |condition| {
-                conditions.extend(shape.index_of(&condition.task).map(Source::Task));
+                conditions.push(match &condition.source {
+                    ValueSource::Task(task) => ArgumentSource::Task { name: task.clone(), is_optional: true },
+                    ValueSource::Context(_) => ArgumentSource::Context { is_changed: false },
+                });
             });
+            let conditions = resolve(&conditions)?;
             tasks.push(TaskCode {
                 arguments,
                 conditions,
@@ -223,7 +228,8 @@ where
                 output.decode(&mut ArgumentValues::new(values)).map_err(|error| error.to_failure())?;
             Payload::encode(&values).map_err(|error| error.to_failure())
         };
-        let mut sources = tasks.iter().flat_map(|task: &TaskCode| &task.arguments).chain(&outputs);
+        let mut sources =
+            tasks.iter().flat_map(|task| task.arguments.iter().chain(&task.conditions)).chain(&outputs);
         let has_context = sources.any(|source| *source == Source::Context);
         let code = Arc::new(GraphCode {
             shape,

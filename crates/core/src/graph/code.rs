@@ -63,7 +63,7 @@ pub(super) struct GraphCode {
     /// The values from which the output is made.
     pub(super) outputs: Vec<Source>,
     pub(super) output: Box<OutputBody>,
-    /// The merge policy of the context; `None` if neither a task nor the output takes the context.
+    /// The merge policy of the context; `None` if no task, rule or output reads the context.
     pub(super) merge: Option<Merge>,
     /// Whether the fields of the input are the first values of the context.
     pub(super) has_context_input: bool,
@@ -75,7 +75,7 @@ pub(super) type OutputBody = dyn Fn(&TaskArguments) -> Result<Payload, Failure> 
 /// The code of a task.
 pub(super) struct TaskCode {
     pub(super) arguments: Vec<Source>,
-    /// The tasks on whose values the task's rule has conditions.
+    /// The sources of the values that conditions of the task's rule compare.
     pub(super) conditions: Vec<Source>,
     pub(super) body: TaskBody,
     /// Whether the recorded value contains changes of the context.

@@ -53,7 +53,7 @@ pub use picture::execution_tree::{RecordedCall, RecordedOutcome};
 pub use place::TaskPlace;
 pub(crate) use place::{begin_task_call, is_repeated};
 pub use progress::GraphProgress;
-pub use shape::condition::{ComparedValue, Comparison, Literal, ValueCondition};
+pub use shape::condition::{ComparedValue, Comparison, Literal, ValueCondition, ValueSource};
 pub use shape::declaration::{GraphDeclaration, InputDeclaration, TaskDeclaration};
 pub use shape::rule::Rule;
 pub use shape::{GraphShape, TaskShape};

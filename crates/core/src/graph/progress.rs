@@ -26,19 +26,26 @@ pub struct GraphProgress {
 
 impl GraphProgress {
     /// Returns the progress of an execution in which no task has begun. At most `max_concurrency` tasks run at a time,
-    /// and at least one.
-    pub fn new(shape: &GraphShape, max_concurrency: usize) -> Self {
+    /// and at least one. `value_holds` and `on_skip` are as in [`end`](Self::end).
+    pub fn new(
+        shape: &GraphShape,
+        max_concurrency: usize,
+        mut value_holds: impl FnMut(&str, &ValueCondition) -> Option<bool>,
+        mut on_skip: impl FnMut(usize),
+    ) -> Self {
         let unmet: Vec<usize> = shape.tasks().iter().map(|task| task.dependencies.len()).collect();
-        let ready = (0..unmet.len()).filter(|&task| unmet[task] == 0).collect();
-        Self {
+        let roots = (0..unmet.len()).filter(|&task| unmet[task] == 0).collect();
+        let mut progress = Self {
             states: vec![TaskState::Pending; unmet.len()],
             is_counted: vec![false; unmet.len()],
             unmet,
-            ready,
+            ready: VecDeque::new(),
             waiting: VecDeque::new(),
             max_concurrency: max_concurrency.max(1),
             counted: 0,
-        }
+        };
+        progress.settle(shape, roots, &mut value_holds, &mut on_skip);
+        progress
     }
 
     /// Takes the next task that may begin, and notes that it has begun. `is_recorded` returns whether a replay delivers
@@ -69,32 +76,49 @@ impl GraphProgress {
     }
 
     /// Notes the end of a task. Its dependents become ready or are skipped if it was their last dependency to end.
-    /// `value_holds` returns whether a condition of a rule holds for the value of a task that has succeeded. Calls
-    /// `on_skip` with each task that is skipped.
+    /// `value_holds` returns whether a condition of a task's rule holds; `None` if its value cannot be read. A task whose rule
+    /// depends on such a value becomes ready. Calls `on_skip` with each task that is skipped.
     pub fn end(
         &mut self,
         shape: &GraphShape,
         task: usize,
         has_succeeded: bool,
-        value_holds: impl Fn(&ValueCondition) -> bool,
+        mut value_holds: impl FnMut(&str, &ValueCondition) -> Option<bool>,
         mut on_skip: impl FnMut(usize),
     ) {
         self.counted -= usize::from(std::mem::take(&mut self.is_counted[task]));
         self.states[task] = if has_succeeded { TaskState::Succeeded } else { TaskState::Failed };
-        let mut ended = VecDeque::from([task]);
-        while let Some(task) = ended.pop_front() {
-            for &dependent in shape.dependents(task) {
-                self.unmet[dependent] -= 1;
-                if self.unmet[dependent] > 0 {
-                    continue;
-                }
-                if self.is_wanted(shape, dependent, &value_holds) {
-                    self.ready.push_back(dependent);
-                } else {
-                    self.states[dependent] = TaskState::Skipped;
-                    on_skip(dependent);
-                    ended.push_back(dependent);
-                }
+        let mut met = VecDeque::new();
+        self.end_dependency(shape, task, &mut met);
+        self.settle(shape, met, &mut value_holds, &mut on_skip);
+    }
+
+    /// Makes the tasks in `met`, whose dependencies have all ended, ready or skipped by their rules; then also the tasks of
+    /// which the last dependency was skipped.
+    fn settle(
+        &mut self,
+        shape: &GraphShape,
+        mut met: VecDeque<usize>,
+        value_holds: &mut dyn FnMut(&str, &ValueCondition) -> Option<bool>,
+        on_skip: &mut dyn FnMut(usize),
+    ) {
+        while let Some(task) = met.pop_front() {
+            if self.is_wanted(shape, task, value_holds) {
+                self.ready.push_back(task);
+            } else {
+                self.states[task] = TaskState::Skipped;
+                on_skip(task);
+                self.end_dependency(shape, task, &mut met);
+            }
+        }
+    }
+
+    /// Counts the end of a dependency for each dependent of a task, and adds those without further dependencies to `met`.
+    fn end_dependency(&mut self, shape: &GraphShape, task: usize, met: &mut VecDeque<usize>) {
+        for &dependent in shape.dependents(task) {
+            self.unmet[dependent] -= 1;
+            if self.unmet[dependent] == 0 {
+                met.push_back(dependent);
             }
         }
     }
@@ -104,12 +128,12 @@ impl GraphProgress {
         self.states
     }
 
-    /// Whether the rule of a task holds. All dependencies of the task have ended.
+    /// Whether the rule of a task holds, or depends on a value that cannot be read.
     fn is_wanted(
         &self,
         shape: &GraphShape,
         task: usize,
-        value_holds: &dyn Fn(&ValueCondition) -> bool,
+        value_holds: &mut dyn FnMut(&str, &ValueCondition) -> Option<bool>,
     ) -> bool {
         let task = &shape.tasks()[task];
         let mut states = task.dependencies.iter().map(|&dependency| self.states[dependency]);
@@ -119,6 +143,8 @@ impl GraphProgress {
         let states: Vec<TaskState> = states.collect();
         let state_of =
             |name: &str| shape.index_of(name).map_or(TaskState::Skipped, |named| self.states[named]);
-        task.rule.holds(&states, &state_of, value_holds)
+        task.rule
+            .holds(&states, &state_of, &mut |condition| value_holds(&task.name, condition))
+            .unwrap_or(true)
     }
 }

@@ -16,7 +16,7 @@ use crate::graph::map::run_items;
 use crate::graph::place::TaskPlace;
 use crate::graph::progress::GraphProgress;
 use crate::graph::shape::GraphShape;
-use crate::graph::shape::condition::ValueCondition;
+use crate::graph::shape::condition::{ValueCondition, ValueSource};
 use crate::graph::task::{TaskEnd, TaskValue, fail_task, run_child_task, run_task};
 use crate::payload::Payload;
 use crate::runtime::run::Run;
@@ -37,10 +37,17 @@ pub(super) async fn run_graph(
     input: Payload,
 ) -> Result<Payload, Failure> {
     let group = BranchGroup::new(&run);
-    let mut progress = GraphProgress::new(&code.shape, code.max_concurrency);
     let initial = if code.has_context_input { fields_of_input(&input)? } else { ContextValues::new() };
     let mut context = code.merge.as_ref().map(|merge| ContextMerger::new(&code.shape, merge, initial));
     let mut values = Values::new(&code, input);
+    // the failures of tasks whose rules read a key of the context that cannot be merged
+    let mut unreadable: HashMap<usize, Failure> = HashMap::new();
+    let mut skipped = Vec::new();
+    let value_holds = |reader: &str, condition: &ValueCondition| {
+        condition_holds(&code.shape, &values, context.as_mut(), &mut unreadable, reader, condition)
+    };
+    let mut progress =
+        GraphProgress::new(&code.shape, code.max_concurrency, value_holds, |task| skipped.push(task));
     let mut failures: Vec<(usize, Failure)> = Vec::new();
     let mut running: FuturesUnordered<RunningTask> = FuturesUnordered::new();
     let mut repeated = RepeatedTasks::new();
@@ -52,6 +59,9 @@ pub(super) async fn run_graph(
             let place = || repeated.get(&task).map_or_else(|| code.shape.place(task), |(place, _)| *place);
             is_replaying && (is_mapped || run.has_recorded(&place().path()))
         };
+        for task in skipped.drain(..) {
+            values.take_arguments(&code, task);
+        }
         while let Some(task) = progress.begin_next(|task| is_recorded(task, &repeated)) {
             group.begin();
             let (place, arguments) = match repeated.remove(&task) {
@@ -60,7 +70,10 @@ pub(super) async fn run_graph(
                     let payloads = values.take_arguments(&code, task);
                     let reads_context = code.tasks[task].arguments.contains(&Source::Context);
                     let reader = context.as_mut().filter(|_| reads_context);
-                    let read = reader.map(|context| context.read(task)).transpose();
+                    let read = match unreadable.remove(&task) {
+                        Some(failure) => Err(failure),
+                        None => reader.map(|context| context.read(task)).transpose(),
+                    };
                     let arguments = read.map(|context| TaskArguments { payloads, context });
                     (code.shape.place(task), arguments)
                 }
@@ -87,12 +100,10 @@ pub(super) async fn run_graph(
             }
             Err(failure) => failures.push((task, failure)),
         }
-        let mut skipped = Vec::new();
-        let value_holds = |condition: &ValueCondition| values.satisfy(&code.shape, condition);
+        let value_holds = |reader: &str, condition: &ValueCondition| {
+            condition_holds(&code.shape, &values, context.as_mut(), &mut unreadable, reader, condition)
+        };
         progress.end(&code.shape, task, has_succeeded, value_holds, |task| skipped.push(task));
-        for task in skipped {
-            values.take_arguments(&code, task);
-        }
     }
     drop(group);
     let unhandled = failures
@@ -105,6 +116,34 @@ pub(super) async fn run_graph(
             let reader = context.as_mut().filter(|_| code.outputs.contains(&Source::Context));
             let context = reader.map(ContextMerger::read_final).transpose()?;
             (code.output)(&TaskArguments { payloads: values.take_outputs(&code), context })
+        }
+    }
+}
+
+/// Returns whether a condition of the rule of the task `reader` holds. If the value cannot be read, the result is `None`,
+/// and the failure is added to `unreadable`.
+fn condition_holds(
+    shape: &GraphShape,
+    values: &Values,
+    context: Option<&mut ContextMerger<'_>>,
+    unreadable: &mut HashMap<usize, Failure>,
+    reader: &str,
+    condition: &ValueCondition,
+) -> Option<bool> {
+    match &condition.source {
+        ValueSource::Task(task) => {
+            let value = shape.index_of(task).and_then(|task| values.of_tasks[task].as_ref());
+            Some(value.is_some_and(|value| condition.holds(value)))
+        }
+        ValueSource::Context(key) => {
+            let reader = shape.index_of(reader)?;
+            match context?.read_key(reader, key) {
+                Ok(value) => Some(value.is_some_and(|value| condition.holds(&value))),
+                Err(failure) => {
+                    unreadable.insert(reader, failure);
+                    None
+                }
+            }
         }
     }
 }
@@ -172,12 +211,6 @@ impl Values {
             }
         }
         Self { input, of_tasks: vec![None; code.tasks.len()], uses }
-    }
-
-    /// Whether a condition holds for the value of its task.
-    fn satisfy(&self, shape: &GraphShape, condition: &ValueCondition) -> bool {
-        let value = shape.index_of(&condition.task).and_then(|task| self.of_tasks[task].as_ref());
-        value.is_some_and(|value| condition.holds(value))
     }
 
     fn set(&mut self, task: usize, value: Payload) {

@@ -19,6 +19,12 @@ MergePolicy = Literal["error", "last", "concatenate", "deep"] | Callable[[str, l
 INPUT: Final = -1
 _REMOVED: Final = object()
 
+#: The name of the input that contains the first values of the context.
+CONTEXT_INPUT: Final = "context"
+
+#: The value of a key, an input or a field that has none.
+MISSING: Final = object()
+
 
 class _Entry(NamedTuple):
     value: Any
@@ -78,6 +84,16 @@ class ContextMerger:
                 of the context rejects the merged value.
         """
         return self._resolve(self._view_before(number))
+
+    def read_key(self, number: int, key: str) -> Any:
+        """Returns the value of a key that a task reads; `MISSING` if there is no such key.
+
+        Raises:
+            InvalidArgument: As in `read`.
+        """
+        entries = self._view_before(number).get(key)
+        value = _REMOVED if entries is None else self._resolve_key(key, entries)
+        return MISSING if value is _REMOVED else value
 
     def apply(self, number: int, changes: Mapping[str, Any]) -> None:
         """Notes the changes of a task that has succeeded."""
@@ -247,4 +263,4 @@ def _unmergeable(key: str, names: list[str], one: Any, other: Any, kinds: str) -
     )
 
 
-__all__ = ["ContextMerger", "MergePolicy", "check_policy"]
+__all__ = ["CONTEXT_INPUT", "MISSING", "ContextMerger", "MergePolicy", "check_policy"]

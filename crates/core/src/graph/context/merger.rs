@@ -62,6 +62,12 @@ impl<'g> ContextMerger<'g> {
         self.resolve(&values)
     }
 
+    /// Returns the value of a key that a task reads; `None` if there is no such key. Fails like [`read`](Self::read).
+    pub(in crate::graph) fn read_key(&mut self, task: usize, key: &str) -> Result<Option<Payload>, Failure> {
+        let values = self.values_before(task);
+        values.get(key).map_or(Ok(None), |values| self.resolve_key(key, values))
+    }
+
     /// Returns the values at the end of the graph. Fails like [`read`](Self::read).
     pub(in crate::graph) fn read_final(&mut self) -> Result<ContextValues, Failure> {
         let leaves: Vec<usize> = self.shape.leaf_indexes().collect();

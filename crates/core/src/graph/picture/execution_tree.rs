@@ -51,12 +51,12 @@ impl GraphShape {
     /// Returns the graph as a tree of text, in which each line has the state of the task in one execution. A line with the
     /// critical path follows, if the path takes a second or more, and a line with recorded tasks that the graph does not
     /// have. `calls` are the recorded calls of the execution in their order. `value_holds` returns whether a condition of
-    /// a rule holds.
+    /// the rule of the named task holds; `None` if the caller cannot read the value.
     pub fn to_execution_tree(
         &self,
         status: Status,
         calls: impl IntoIterator<Item = RecordedCall>,
-        value_holds: impl Fn(&ValueCondition) -> bool,
+        value_holds: impl FnMut(&str, &ValueCondition) -> Option<bool>,
     ) -> String {
         let (reports, others) = self.report_tasks(calls);
         let states = self.task_states(&reports, status, value_holds);
@@ -102,9 +102,16 @@ impl GraphShape {
         &self,
         reports: &[TaskReport],
         status: Status,
-        value_holds: impl Fn(&ValueCondition) -> bool,
+        mut value_holds: impl FnMut(&str, &ValueCondition) -> Option<bool>,
     ) -> Vec<TaskState> {
-        let mut progress = GraphProgress::new(self, usize::MAX);
+        // tasks whose rules depend on values that the caller cannot read
+        let mut undecided: BTreeSet<usize> = BTreeSet::new();
+        let mut value_holds = |name: &str, condition: &ValueCondition| {
+            let holds = value_holds(name, condition);
+            undecided.extend(self.index_of(name).filter(|_| holds.is_none()));
+            holds
+        };
+        let mut progress = GraphProgress::new(self, usize::MAX, &mut value_holds, |_| {});
         let is_begun = |&dependent: &usize| !reports[dependent].outcomes.is_empty();
         while let Some(task) = progress.begin_next(|_| true) {
             let report = &reports[task];
@@ -112,10 +119,17 @@ impl GraphShape {
             let has_all_items =
                 !report.is_mapped || status.is_terminal() || self.dependents(task).iter().any(is_begun);
             if !report.outcomes.is_empty() && has_all_items {
-                progress.end(self, task, report.failure().is_none(), &value_holds, |_| {});
+                progress.end(self, task, report.failure().is_none(), &mut value_holds, |_| {});
             }
         }
         let mut states = progress.into_states();
+        for task in undecided {
+            if states[task] == TaskState::Running {
+                // without a record, the task may have been skipped
+                let is_skipped = status == Status::Completed;
+                states[task] = if is_skipped { TaskState::Skipped } else { TaskState::Pending };
+            }
+        }
         for (state, report) in states.iter_mut().zip(reports) {
             // a recorded task has run, although this program may evaluate its rule in another way
             if *state == TaskState::Skipped && !report.outcomes.is_empty() {
@@ -231,7 +245,7 @@ mod tests {
     }
 
     fn tree(status: Status, calls: Vec<RecordedCall>) -> String {
-        shape().to_execution_tree(status, calls, |_| false)
+        shape().to_execution_tree(status, calls, |_, _| Some(false))
     }
 
     #[test]
@@ -257,6 +271,17 @@ mod tests {
         assert_eq!(tree(Status::Running, calls.clone()), expected);
         assert!(tree(Status::Waiting, calls.clone()).contains("alone       ready"));
         assert!(tree(Status::Cancelled, calls).contains("alone       not run"));
+    }
+
+    #[test]
+    fn task_with_an_unreadable_condition_is_pending_until_the_execution_ends() {
+        let rule = Rule::context_value("rows").gt(0);
+        let task = TaskDeclaration { name: "load".into(), dependencies: Vec::new(), rule };
+        let shape = GraphShape::new("g", &[task]).unwrap();
+        for (status, word) in [(Status::Running, "pending"), (Status::Completed, "skipped")] {
+            let tree = shape.to_execution_tree(status, [], |_, _| None);
+            assert!(tree.contains(&format!("load  {word}")), "{tree}");
+        }
     }
 
     #[test]

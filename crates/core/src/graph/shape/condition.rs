@@ -1,4 +1,4 @@
-//! [`ValueCondition`]: a condition on the value of a task.
+//! [`ValueCondition`]: a condition on the value of a task or of a key of the context.
 
 use std::cmp::Ordering;
 use std::fmt;
@@ -10,17 +10,28 @@ use crate::graph::shape::rule::Rule;
 use crate::name::Name;
 use crate::payload::Payload;
 
-/// A condition on the value of a task, or on a field of that value: the value is compared with a literal.
+/// A condition on a value, or on a field of that value: the value is compared with a literal.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ValueCondition {
-    /// The task whose value is compared.
-    pub task: Name,
+    /// The source of the value.
+    #[serde(flatten)]
+    pub source: ValueSource,
     /// The names of nested fields, from the outermost one: empty for the whole value.
     pub fields: Vec<String>,
     /// The kind of comparison.
     pub comparison: Comparison,
     /// The value with which it is compared.
     pub literal: Literal,
+}
+
+/// The source of the value that a condition compares.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ValueSource {
+    /// The task with this name.
+    Task(Name),
+    /// This key of the graph's context, as the task with the rule reads the context.
+    Context(String),
 }
 
 /// A kind of comparison.
@@ -39,6 +50,10 @@ pub enum Comparison {
     Gt,
     /// Greater or equal.
     Ge,
+    /// The value is a text that contains the literal, a list with an element that equals it, or a map with this key.
+    Contains,
+    /// The value exists, whatever it is.
+    Exists,
 }
 
 /// A literal in a condition.
@@ -58,11 +73,12 @@ pub enum Literal {
     Text(String),
 }
 
-/// The value of a task, or a field of it, of which a comparison makes a [`Rule`]: see [`Rule::value`].
+/// The value of a task or of a key of the context, or a field of it, of which a comparison makes a [`Rule`]: see
+/// [`Rule::value`] and [`Rule::context_value`].
 #[derive(Clone, Debug)]
 #[must_use = "a comparison makes a rule of this value"]
 pub struct ComparedValue {
-    task: Name,
+    source: ValueSource,
     fields: Vec<String>,
 }
 
@@ -73,7 +89,18 @@ impl Rule {
     /// The rule does not hold if the task has not succeeded, or if the value has no such field. Values of different types
     /// differ, and neither is less than the other.
     pub fn value(task: impl Into<Name>) -> ComparedValue {
-        ComparedValue { task: task.into(), fields: Vec::new() }
+        ComparedValue { source: ValueSource::Task(task.into()), fields: Vec::new() }
+    }
+
+    /// Returns the value of a key of the graph's context, of which a comparison makes a rule:
+    /// `Rule::context_value("rows").gt(10)`. The rule sees the context that the task would read: the changes of the tasks
+    /// on which the task depends, directly or through others.
+    ///
+    /// The rule does not hold if the context has no such key, or if the value has no such field. If tasks that do not depend
+    /// on each other have written the key, and the [merge policy](crate::graph::Graph::merge) of the graph does not merge
+    /// their values, the task fails.
+    pub fn context_value(key: impl Into<String>) -> ComparedValue {
+        ComparedValue { source: ValueSource::Context(key.into()), fields: Vec::new() }
     }
 }
 
@@ -114,9 +141,19 @@ impl ComparedValue {
         self.compared(Comparison::Ge, literal)
     }
 
+    /// The value contains the literal: as a part of a text, an element of a list, or a key of a map.
+    pub fn contains(self, literal: impl Into<Literal>) -> Rule {
+        self.compared(Comparison::Contains, literal)
+    }
+
+    /// The value exists, whatever it is: the task has succeeded, or the context has the key; and the value has the field.
+    pub fn exists(self) -> Rule {
+        self.compared(Comparison::Exists, Literal::None)
+    }
+
     fn compared(self, comparison: Comparison, literal: impl Into<Literal>) -> Rule {
-        let Self { task, fields } = self;
-        Rule::of_value(ValueCondition { task, fields, comparison, literal: literal.into() })
+        let Self { source, fields } = self;
+        Rule::of_value(ValueCondition { source, fields, comparison, literal: literal.into() })
     }
 }
 
@@ -130,19 +167,34 @@ impl Comparison {
             Self::Le => "<=",
             Self::Gt => ">",
             Self::Ge => ">=",
+            Self::Contains => "contains",
+            Self::Exists => "exists",
         }
     }
 
     /// Returns the comparison with this operator.
     pub fn from_operator(operator: &str) -> Option<Self> {
-        [Self::Eq, Self::Ne, Self::Lt, Self::Le, Self::Gt, Self::Ge]
+        use Comparison::{Contains, Eq, Exists, Ge, Gt, Le, Lt, Ne};
+        [Eq, Ne, Lt, Le, Gt, Ge, Contains, Exists]
             .into_iter()
             .find(|comparison| comparison.operator() == operator)
     }
 
-    /// Whether the comparison holds for operands with this order; `None` for operands of different types, and for NaN.
-    fn holds(self, order: Option<Ordering>) -> bool {
+    /// Whether the comparison of a value with a literal holds.
+    fn holds(self, value: &Value, literal: &Literal) -> bool {
+        let order = literal.order(value);
         match self {
+            Self::Exists => true,
+            Self::Contains => match (value, literal) {
+                (Value::String(text), Literal::Text(part)) => {
+                    text.as_str().is_some_and(|text| text.contains(part))
+                }
+                (Value::Array(elements), _) => {
+                    elements.iter().any(|element| Self::Eq.holds(element, literal))
+                }
+                (Value::Map(entries), _) => entries.iter().any(|(key, _)| Self::Eq.holds(key, literal)),
+                _ => false,
+            },
             Self::Eq => order == Some(Ordering::Equal),
             Self::Ne => order != Some(Ordering::Equal),
             Self::Lt => order == Some(Ordering::Less),
@@ -154,7 +206,7 @@ impl Comparison {
 }
 
 impl ValueCondition {
-    /// Whether the condition holds for the value of its task.
+    /// Whether the condition holds for the value of its source.
     pub fn holds(&self, value: &Payload) -> bool {
         let Ok(value) = value.decode::<Value>() else { return false };
         let mut value = &value;
@@ -166,7 +218,7 @@ impl ValueCondition {
             };
             value = inner;
         }
-        self.comparison.holds(self.literal.order(value))
+        self.comparison.holds(value, &self.literal)
     }
 }
 
@@ -197,11 +249,18 @@ impl Literal {
 
 impl fmt::Display for ValueCondition {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "value({:?})", &*self.task)?;
+        match &self.source {
+            ValueSource::Task(task) => write!(f, "value({:?})", &**task)?,
+            ValueSource::Context(key) => write!(f, "context_value({key:?})")?,
+        }
         for field in &self.fields {
             write!(f, "[{field:?}]")?;
         }
-        write!(f, " {} {}", self.comparison.operator(), self.literal)
+        match self.comparison {
+            Comparison::Contains => write!(f, ".contains({})", self.literal),
+            Comparison::Exists => f.write_str(".exists()"),
+            comparison => write!(f, " {} {}", comparison.operator(), self.literal),
+        }
     }
 }
 
@@ -317,11 +376,25 @@ mod tests {
     }
 
     #[test]
+    fn texts_lists_and_maps_contain_values() {
+        assert!(holds(&value().contains("urge"), "urgent") && !holds(&value().contains("a"), "urgent"));
+        assert!(holds(&value().contains(2), [1, 2]) && !holds(&value().contains("2"), [1, 2]));
+        assert!(holds(&value().contains("a"), BTreeMap::from([("a", 0)])));
+        assert!(!holds(&value().contains(1), 1) && !holds(&value().contains(Literal::None), None::<i64>));
+        assert!(holds(&value().exists(), None::<i64>) && holds(&value().exists(), 0));
+        assert!(!holds(&value().field("a").exists(), BTreeMap::from([("b", 0)])));
+        let text = (value().contains("a") & value().field("b").exists()).to_string();
+        assert_eq!(text, "(value(\"t\").contains(\"a\")) & (value(\"t\")[\"b\"].exists())");
+    }
+
+    #[test]
     fn fields_of_maps_are_compared() {
         let stats = BTreeMap::from([("rows", BTreeMap::from([("bad", 3)]))]);
         let bad = || value().field("rows").field("bad");
         assert!(holds(&bad().gt(2), &stats) && !holds(&bad().gt(3), &stats));
         assert!(!holds(&value().field("nothing").ne(1), &stats), "a missing field has no value");
         assert_eq!(bad().ne("x").to_string(), "value(\"t\")[\"rows\"][\"bad\"] != \"x\"");
+        let key = Rule::context_value("stats").field("rows");
+        assert_eq!(key.ge(1).to_string(), "context_value(\"stats\")[\"rows\"] >= 1");
     }
 }

@@ -309,7 +309,7 @@ fn resolve(
     let mut dependencies = found;
     let mut seen = HashSet::with_capacity(dependencies.len());
     dependencies.retain(|dependency| seen.insert(*dependency));
-    if dependencies.is_empty() && !rule.holds(&[], &|_| TaskState::Skipped, &|_| false) {
+    if dependencies.is_empty() && rule.holds(&[], &|_| TaskState::Skipped, &mut |_| None) == Some(false) {
         return Err(format!(
             "task {name:?} never runs: it has no dependencies, and its rule {rule} needs at least one; name its \
              dependencies, or change the rule"

@@ -5,7 +5,7 @@ use std::ops::{BitAnd, BitOr, Not};
 
 use serde::{Deserialize, Serialize};
 
-use crate::graph::shape::condition::ValueCondition;
+use crate::graph::shape::condition::{ValueCondition, ValueSource};
 use crate::graph::state::TaskState;
 use crate::name::Name;
 
@@ -125,7 +125,9 @@ impl Rule {
         match &self.0 {
             RuleNode::Every(Condition::Succeeded) => true,
             RuleNode::Task(Condition::Succeeded, named) => **named == *task,
-            RuleNode::Value(condition) => *condition.task == *task,
+            RuleNode::Value(condition) => {
+                matches!(&condition.source, ValueSource::Task(named) if **named == *task)
+            }
             RuleNode::And(rules) => rules.iter().any(|rule| rule.requires_success(task)),
             RuleNode::Or(rules) => rules.iter().all(|rule| rule.requires_success(task)),
             _ => false,
@@ -137,7 +139,11 @@ impl Rule {
         match &self.0 {
             RuleNode::Every(_) | RuleNode::Any(_) => {}
             RuleNode::Task(_, task) => visit(task),
-            RuleNode::Value(condition) => visit(&condition.task),
+            RuleNode::Value(condition) => {
+                if let ValueSource::Task(task) = &condition.source {
+                    visit(task);
+                }
+            }
             RuleNode::And(rules) | RuleNode::Or(rules) => {
                 for rule in rules {
                     rule.visit_tasks(visit);
@@ -148,7 +154,7 @@ impl Rule {
     }
 
     /// Calls `visit` with each condition on a value.
-    pub(in crate::graph) fn visit_conditions(&self, visit: &mut dyn FnMut(&ValueCondition)) {
+    pub fn visit_conditions(&self, visit: &mut dyn FnMut(&ValueCondition)) {
         match &self.0 {
             RuleNode::Every(_) | RuleNode::Any(_) | RuleNode::Task(..) => {}
             RuleNode::Value(condition) => visit(condition),
@@ -161,27 +167,43 @@ impl Rule {
         }
     }
 
-    /// Whether the rule holds. `dependencies` are the states of the task's dependencies, and `state_of` returns the state
-    /// of a dependency by name. All of them have ended. `value_holds` returns whether a condition holds for the value of
-    /// its task, which has succeeded.
+    /// Returns whether the rule holds; `None` if that depends on a value that cannot be read. `dependencies` are the states
+    /// of the task's dependencies, and `state_of` returns the state of a dependency by name. All of them have ended.
+    /// `value_holds` returns whether a condition holds, and is called for tasks that have succeeded and for the context.
     pub(in crate::graph) fn holds(
         &self,
         dependencies: &[TaskState],
         state_of: &dyn Fn(&str) -> TaskState,
-        value_holds: &dyn Fn(&ValueCondition) -> bool,
-    ) -> bool {
+        value_holds: &mut dyn FnMut(&ValueCondition) -> Option<bool>,
+    ) -> Option<bool> {
         match &self.0 {
-            RuleNode::Every(condition) => dependencies.iter().all(|state| condition.holds(*state)),
-            RuleNode::Any(condition) => dependencies.iter().any(|state| condition.holds(*state)),
-            RuleNode::Task(condition, task) => condition.holds(state_of(task)),
-            RuleNode::Value(condition) => {
-                state_of(&condition.task) == TaskState::Succeeded && value_holds(condition)
+            RuleNode::Every(condition) => Some(dependencies.iter().all(|state| condition.holds(*state))),
+            RuleNode::Any(condition) => Some(dependencies.iter().any(|state| condition.holds(*state))),
+            RuleNode::Task(condition, task) => Some(condition.holds(state_of(task))),
+            RuleNode::Value(condition) => match &condition.source {
+                ValueSource::Task(task) if state_of(task) != TaskState::Succeeded => Some(false),
+                _ => value_holds(condition),
+            },
+            RuleNode::And(rules) => {
+                decide(rules.iter().map(|rule| rule.holds(dependencies, state_of, value_holds)), false)
             }
-            RuleNode::And(rules) => rules.iter().all(|rule| rule.holds(dependencies, state_of, value_holds)),
-            RuleNode::Or(rules) => rules.iter().any(|rule| rule.holds(dependencies, state_of, value_holds)),
-            RuleNode::Not(rule) => !rule.holds(dependencies, state_of, value_holds),
+            RuleNode::Or(rules) => {
+                decide(rules.iter().map(|rule| rule.holds(dependencies, state_of, value_holds)), true)
+            }
+            RuleNode::Not(rule) => rule.holds(dependencies, state_of, value_holds).map(|holds| !holds),
         }
     }
+}
+
+/// Returns `decisive` if one of the parts has this value, and otherwise the other value; `None` if a part that is not
+/// known could be decisive.
+fn decide(mut parts: impl Iterator<Item = Option<bool>>, decisive: bool) -> Option<bool> {
+    let mut is_known = true;
+    let is_decided = parts.any(|part| {
+        is_known &= part.is_some();
+        part == Some(decisive)
+    });
+    if is_decided { Some(decisive) } else { is_known.then_some(!decisive) }
 }
 
 impl BitAnd for Rule {
@@ -269,7 +291,7 @@ mod tests {
     const STATES: [TaskState; 3] = [TaskState::Succeeded, TaskState::Failed, TaskState::Skipped];
 
     fn holds(rule: &Rule, states: &[TaskState]) -> bool {
-        rule.holds(states, &|name| states[name.parse::<usize>().unwrap()], &|_| true)
+        rule.holds(states, &|name| states[name.parse::<usize>().unwrap()], &mut |_| Some(true)).unwrap()
     }
 
     #[test]
@@ -314,6 +336,26 @@ mod tests {
                     assert_eq!(holds(&rule, &states), expected, "{rule} {states:?}");
                 }
             }
+        }
+    }
+
+    #[test]
+    fn unreadable_value_leaves_a_rule_open_unless_another_part_decides() {
+        let unreadable = || Rule::context_value("key").gt(0);
+        let (holds, fails) = (Rule::all_done, Rule::any_success);
+        for (rule, expected) in [
+            (unreadable(), None),
+            (!unreadable(), None),
+            (unreadable() & holds(), None),
+            (holds() & unreadable(), None),
+            (unreadable() & fails(), Some(false)),
+            (fails() & unreadable(), Some(false)),
+            (unreadable() | holds(), Some(true)),
+            (holds() | unreadable(), Some(true)),
+            (unreadable() | fails(), None),
+            (!(unreadable() & fails()), Some(true)),
+        ] {
+            assert_eq!(rule.holds(&[], &|_| TaskState::Skipped, &mut |_| None), expected, "{rule}");
         }
     }
 
