@@ -9,6 +9,7 @@ pub mod flush;
 pub mod graphs;
 pub mod history;
 pub mod idle;
+pub mod large_graph;
 pub mod memory;
 pub mod payload;
 pub mod queue;

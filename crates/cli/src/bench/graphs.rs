@@ -60,7 +60,7 @@ impl GraphBenchArgs {
     }
 }
 
-fn parse_positive(text: &str) -> Result<usize, String> {
+pub(super) fn parse_positive(text: &str) -> Result<usize, String> {
     match text.parse() {
         Ok(number @ 1..) => Ok(number),
         _ => Err("give a number of at least 1".to_owned()),

@@ -4,6 +4,7 @@ mod backlog;
 mod graphs;
 mod history;
 mod idle;
+mod large_graph;
 mod memory;
 mod payload;
 mod queue;
@@ -59,6 +60,8 @@ pub(crate) enum BenchCommand {
     Parallel(graphs::GraphBenchArgs),
     /// Graphs of three tasks in a row.
     Pipeline(graphs::GraphBenchArgs),
+    /// Graphs with few and with many tasks: the time per task.
+    LargeGraph(large_graph::LargeGraphArgs),
     #[command(hide = true)]
     Worker(takeover::WorkerProcessArgs),
 }
@@ -81,6 +84,7 @@ impl BenchCommand {
             BenchCommand::Simple(graph) => graph.run(Shape::Simple).await,
             BenchCommand::Parallel(graph) => graph.run(Shape::Parallel).await,
             BenchCommand::Pipeline(graph) => graph.run(Shape::Pipeline).await,
+            BenchCommand::LargeGraph(graph) => graph.run().await,
             BenchCommand::Worker(worker) => worker.run().await,
         }
     }
