@@ -448,9 +448,9 @@ class Graph(Workflow[..., Any]):
         """Returns the context of an execution; None if the graph has no context."""
         if not self._has_context:
             return None
-        initial: dict[str, Any] = inputs.get(CONTEXT_INPUT) or {}
-        names = list(self._tasks)
-        return ContextMerger(self.name, shape, names, self._merge, initial, self._context_fields)
+        given = inputs.get(CONTEXT_INPUT)
+        initial: dict[str, Any] = {} if given is None else given
+        return ContextMerger(self.name, shape, list(self._tasks), self._merge, initial, self._context_fields)
 
     def _output(self, values: dict[str, Any]) -> Any:
         if self._has_context:

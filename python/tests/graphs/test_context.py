@@ -276,9 +276,35 @@ def test_failed_and_skipped_tasks_pass_the_context_on() -> None:
     assert run_sync(graph) == {"a": 1, "b": 2}
 
 
+@pytest.mark.parametrize(
+    ("context", "message"),
+    [
+        (3, "the input 'context' of graph 'context_input' is 3, and must be a dict"),
+        ([], "the input 'context' of graph 'context_input' is \\[\\], and must be a dict"),
+        ({1: 2}, "the context key 1 of the input of graph 'context_input' is no text"),
+    ],
+    ids=repr,
+)
+def test_wrong_input_of_the_context_is_rejected(context: Any, message: str) -> None:
+    graph = Graph("context_input")
+
+    @graph.task
+    def write(context: Context) -> None: ...
+
+    with Engine("memory:") as engine:
+        assert engine.run(graph, context=None) == {}
+        with pytest.raises(InvalidArgument, match=message):
+            engine.run(graph, context=context)
+
+
 def test_wrong_contexts_are_rejected() -> None:
     with pytest.raises(InvalidArgument, match="merge is 'first', and must be 'error', 'last'"):
         Graph("context_policy", merge="first")  # type: ignore[arg-type]
+    with pytest.raises(InvalidArgument, match="'one' and 'two' of .*both take the context"):
+
+        @Graph("context_twice").task
+        def both(one: Context, two: Context) -> None: ...
+
     graph = Graph("context_mapped")
 
     @graph.task

@@ -243,15 +243,30 @@ def _copy(value: Any, key: str) -> Any:
 
 def context_parameter(function: Callable[..., Any]) -> str | None:
     """Returns the name of a function's parameter with the annotation `Context`, or `Context` of a class; None
-    if the function has none."""
-    for name, parameter in inspect.signature(function).parameters.items():
-        annotation = parameter.annotation
-        if isinstance(annotation, str):
-            if _CONTEXT_TEXT.fullmatch(annotation):
-                return name
-        elif annotation is Context or isinstance(annotation, _TypedContext):
-            return name
-    return None
+    if the function has none.
+
+    Raises:
+        InvalidArgument: Several parameters have such an annotation.
+    """
+    parameters = inspect.signature(function).parameters.values()
+    names = [parameter.name for parameter in parameters if _is_context(parameter.annotation)]
+    if len(names) > 1:
+        raise InvalidArgument(
+            f"the parameters {names[0]!r} and {names[1]!r} of {_name_of(function)} both take the context: "
+            "leave one of them out"
+        )
+    return names[0] if names else None
+
+
+def _name_of(function: Callable[..., Any]) -> str:
+    name = getattr(function, "__qualname__", None)
+    return name if isinstance(name, str) else short_repr(function)
+
+
+def _is_context(annotation: Any) -> bool:
+    if isinstance(annotation, str):
+        return _CONTEXT_TEXT.fullmatch(annotation) is not None
+    return annotation is Context or isinstance(annotation, _TypedContext)
 
 
 def recording_changes(

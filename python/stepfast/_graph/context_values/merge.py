@@ -51,7 +51,8 @@ class ContextMerger:
         fields: The fields of the class of the context; None if no task names a class.
 
     Raises:
-        InvalidArgument: A value of the input has a key that is no field, or a field rejects the value.
+        InvalidArgument: The input is no mapping or has a key that is no text, or the class rejects a key or
+            a value.
     """
 
     def __init__(
@@ -67,7 +68,15 @@ class ContextMerger:
         self._numbers: dict[str, int] = {name: number for number, name in enumerate(names)}
         self._order: dict[str, int] = {name: at for at, name in enumerate(shape.topological_order())}
         self._fields = fields
+        if not isinstance(initial, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance] # for programs without types
+            raise InvalidArgument(
+                f"the input 'context' of graph {graph_name!r} is {short_repr(initial)}, and must be a dict "
+                "of the first values by key"
+            )
         place = f" of the input of graph {graph_name!r}"
+        for key in initial:
+            if fields is None and not isinstance(key, str):  # pyright: ignore[reportUnnecessaryIsInstance] # for programs without types
+                raise InvalidArgument(f"the context key {short_repr(key)}{place} is no text")
         self._initial: _View = {
             key: (_Entry(value if fields is None else fields.checked(key, value, initial, place), INPUT),)
             for key, value in initial.items()
