@@ -181,6 +181,11 @@ class OpenEngine(Operations):
                 f"{short_repr(defined)} is async, and runs on an event loop: use an AsyncEngine; to leave "
                 f"the execution to another worker, start RemoteWorkflow({defined.name!r})"
             )
+        if registered_workflow(defined.name) is not defined:
+            raise InvalidArgument(
+                f"{short_repr(defined)} was replaced by another one of this name, which was defined "
+                "later: give one of them another name"
+            )
         raise InvalidArgument(
             f"{short_repr(defined)} is not known to this engine, because it was defined after the engine was "
             "opened: close the engine, and open it again"

@@ -17,6 +17,7 @@ from stepfast._graph.graph_run import GraphRun
 from stepfast._graph.included_task import IncludedTask
 from stepfast._graph.task import Task, dependencies_of, needs_loop
 from stepfast._graph.thread_runner import run_in_threads
+from stepfast._runtime.branch import current_branch
 from stepfast._runtime.caller_warnings import caller_module
 from stepfast._runtime.code_exceptions import execution_entry
 from stepfast._validation import bounds
@@ -536,6 +537,18 @@ class Graph(Workflow[..., Any]):
 
     def _repr_svg_(self) -> str:
         return self.to_svg()
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if current_branch() is None:
+            # an engine checks the inputs when it starts an execution
+            self.validate()
+            try:
+                inspect.signature(self.function).bind(*args, **kwargs)
+            except TypeError as error:
+                raise TypeError(
+                    f"the arguments do not fit graph {self.name!r}{inspect.signature(self.function)}: {error}"
+                ) from None
+        return super().__call__(*args, **kwargs)
 
     def __repr__(self) -> str:
         return f"<graph {self.name}>"

@@ -602,6 +602,24 @@ def test_unknown_and_missing_inputs_are_rejected() -> None:
                 engine.run(etl, **inputs)
 
 
+def test_plain_call_checks_the_inputs() -> None:
+    for inputs in ({}, {"source": "a", "target": "b"}):
+        with pytest.raises(TypeError, match=r"the arguments do not fit graph 'etl'\(.*(source|target)"):
+            etl(**inputs)
+    with pytest.raises(TypeError, match="too many positional arguments"):
+        etl("a")
+
+
+def test_graph_that_was_replaced_is_named() -> None:
+    first, second = Graph("replaced"), Graph("replaced")
+    for number, graph in enumerate((first, second)):
+        graph.task(name="answer")(lambda number=number: number)
+    with Engine("memory:") as engine:
+        assert engine.run(second) == 1
+        with pytest.raises(InvalidArgument, match="<graph replaced> was replaced by another one of this"):
+            engine.run(first)
+
+
 def test_tree_shows_states_of_tasks_and_items(url: str) -> None:
     graph = Graph("tree")
     may_fail: list[str] = []
