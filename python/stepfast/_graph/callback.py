@@ -20,17 +20,19 @@ class Callback(Step[..., None]):
     Args:
         function: The function, sync or async.
         task: The name of the task.
+        graph: The name of the graph.
         has_succeeded: Whether it runs after a success; otherwise after a failure.
 
     Raises:
         InvalidArgument: The value is no function, or has a parameter of another name.
     """
 
-    def __init__(self, function: Callable[..., object], task: str, has_succeeded: bool) -> None:
+    def __init__(self, function: Callable[..., object], task: str, graph: str, has_succeeded: bool) -> None:
         option, outcome = ("on_success", "value") if has_succeeded else ("on_failure", "error")
         if not callable(function):
             raise InvalidArgument(
-                f"{option} of task {task!r} is {short_repr(function)}, and must be a function"
+                f"{option} of task {task!r} of graph {graph!r} is {short_repr(function)}, and must be a "
+                "function"
             )
         bounds.check_function(option, function)
         self._task, self._outcome, self._has_succeeded = task, outcome, has_succeeded
@@ -38,7 +40,8 @@ class Callback(Step[..., None]):
         for name in self._parameters:
             if name not in ("task", outcome):
                 raise InvalidArgument(
-                    f"{option} of task {task!r} has the parameter {name!r}, and takes only task and {outcome}"
+                    f"{option} of task {task!r} of graph {graph!r} has the parameter {name!r}, and takes "
+                    f"only task and {outcome}"
                 )
         super().__init__(_without_value(function), name=f"{task}.{option}")
 

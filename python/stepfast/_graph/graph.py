@@ -190,13 +190,14 @@ class Graph(Workflow[..., Any]):
             InvalidArgument: The value is no function, another task has the name, the graph is complete, or
                 an option is out of its bounds.
         """
-        edges = self._edges(after, when, may_fail, map_over, max_items)
 
         def declare(function: Callable[..., Any]) -> Task[..., Any]:
             bounds.check_function("task", function)
+            task_name = _name_of_function(function) if name is None else name
+            edges = self._edges(task_name, after, when, may_fail, map_over, max_items)
             task: Task[..., Any] = Task(
                 function,
-                name=function.__name__ if name is None else name,
+                name=task_name,
                 graph=self.name,
                 **edges,
                 on_success=on_success,
@@ -251,8 +252,8 @@ class Graph(Workflow[..., Any]):
         parts = parts_of_child(workflow)
         if parts is None:
             raise InvalidArgument(
-                f"include is given {short_repr(workflow)}, and must be given a workflow or a graph of this "
-                "program"
+                f"include of graph {self.name!r} is given {short_repr(workflow)}, and must be given a "
+                "workflow or a graph of this program"
             )
         included, bound_args, start_options = parts
         if bound_args:
@@ -260,11 +261,12 @@ class Graph(Workflow[..., Any]):
                 f"graph {self.name!r} includes {included.name!r}, which is bound to an object: include a "
                 "workflow that is a function"
             )
-        edges = self._edges(after, when, may_fail, map_over, max_items)
+        task_name = name or (included.name if isinstance(included, Graph) else included.function.__name__)
+        edges = self._edges(task_name, after, when, may_fail, map_over, max_items)
         task: IncludedTask[R] = IncludedTask(
             included,
             start_options,
-            name=name or (included.name if isinstance(included, Graph) else included.function.__name__),
+            name=task_name,
             graph=self.name,
             **edges,
             on_success=on_success,
@@ -288,43 +290,41 @@ class Graph(Workflow[..., Any]):
 
     def _edges(
         self,
+        task: str,
         after: Task[..., Any] | str | Iterable[Task[..., Any] | str],
         when: Rule | None,
         may_fail: bool,
         map_over: Task[..., Any] | str | None,
         max_items: int | None,
     ) -> dict[str, Any]:
-        """Returns the arguments of `Task` that say when the task runs, and how often."""
-        bounds.check_flag("may_fail", may_fail)
+        """Returns the arguments of `Task` that say when the task of this name runs, and how often."""
+        place = f" of task {task!r} of graph {self.name!r}"
+        bounds.check_flag(f"may_fail{place}", may_fail)
         if when is not None and not isinstance(when, Rule):  # pyright: ignore[reportUnnecessaryIsInstance] # for programs without types
             raise InvalidArgument(
-                f"when is {short_repr(when)}, and must be a rule, such as stepfast.rules.all_done()"
+                f"when{place} is {short_repr(when)}, and must be a rule, such as stepfast.rules.all_done()"
             )
         if max_items is not None:
-            bounds.check_count("max_items", max_items, 1)
+            bounds.check_count(f"max_items{place}", max_items, 1)
             if map_over is None:
-                raise InvalidArgument("max_items is for tasks with map_over: leave it out")
-        tasks_before = (after,) if isinstance(after, str | Task) else after
+                raise InvalidArgument(f"max_items{place} is for tasks with map_over: leave it out")
+        tasks_before = (after,) if isinstance(after, str | Task) or not isinstance(after, Iterable) else after  # pyright: ignore[reportUnnecessaryIsInstance] # for programs without types
         return {
-            "after": tuple(self._name_of(each) for each in tasks_before),
+            "after": tuple(self._name_of(f"after{place}", each) for each in tasks_before),
             "rule": all_success() if when is None else when,
             "may_fail": may_fail,
-            "map_over": None if map_over is None else self._name_of(map_over),
+            "map_over": None if map_over is None else self._name_of(f"map_over{place}", map_over),
             "max_items": max_items,
         }
 
-    def _name_of(self, task: Any) -> str:
+    def _name_of(self, what: str, task: Any) -> str:
         if isinstance(task, str):
             return task
         if not isinstance(task, Task):
-            raise InvalidArgument(
-                f"after of graph {self.name!r} has {short_repr(task)}, which is neither a task nor its name"
-            )
+            raise InvalidArgument(f"{what} has {short_repr(task)}, which is neither a task nor its name")
         given = cast("Task[..., Any]", task)
         if self._tasks.get(given.name) is not given:
-            raise InvalidArgument(
-                f"after of graph {self.name!r} has {given!r}, which is no task of this graph"
-            )
+            raise InvalidArgument(f"{what} has {given!r}, which is no task of this graph")
         return given.name
 
     def validate(self) -> None:
@@ -358,17 +358,8 @@ class Graph(Workflow[..., Any]):
             self.name, [(task.name, dependencies_of(task, self._tasks), task.rule) for task in tasks]
         )
         for task in tasks:
-            if task.map_over is not None and task.context_parameter is not None:
-                raise InvalidArgument(
-                    f"task {task.name!r} of graph {self.name!r} is mapped over items and takes the context, "
-                    "which its items would change at the same time: pass values by other parameters, and "
-                    "write the context in a task after it"
-                )
-            if task.map_over is not None and task.map_over not in task.parameters:
-                raise InvalidArgument(
-                    f"task {task.name!r} of graph {self.name!r} is mapped over {task.map_over!r}, but has no "
-                    "parameter of this name, which takes the item"
-                )
+            if task.map_over is not None:
+                self._check_map(task, task.map_over)
         inputs: dict[str, inspect.Parameter] = {}
         self._has_context = any(
             task.context_parameter is not None or task.rule.context_keys() for task in tasks
@@ -408,12 +399,32 @@ class Graph(Workflow[..., Any]):
         self.function = self.__wrapped__ = run
         self._shape = shape
 
+    def _check_map(self, task: Task[..., Any], items: str) -> None:
+        """Rejects a mapped task that cannot take the items of another task."""
+        if items not in self._tasks:
+            raise InvalidArgument(
+                f"task {task.name!r} of graph {self.name!r} is mapped over {items!r}, which is no task of "
+                "the graph: name a task that returns a list"
+            )
+        if task.context_parameter is not None:
+            raise InvalidArgument(
+                f"task {task.name!r} of graph {self.name!r} is mapped over items and takes the context, "
+                "which its items would change at the same time: pass values by other parameters, and "
+                "write the context in a task after it"
+            )
+        if items not in task.parameters:
+            raise InvalidArgument(
+                f"task {task.name!r} of graph {self.name!r} is mapped over {items!r}, but has no "
+                "parameter of this name, which takes the item"
+            )
+
     def _check_value(self, task: Task[..., Any], name: str, parameter: inspect.Parameter) -> None:
         """Rejects a parameter that takes the value of another task, if that value may be missing."""
         if parameter.default is parameter.empty and not task.rule.requires_success(name):
             raise InvalidArgument(
                 f"task {task.name!r} of graph {self.name!r} takes the value of {name!r}, which may be "
-                f"missing by the rule {task.rule}: give the parameter a default, {name}=None"
+                f"missing by the rule {task.rule}: give the parameter a default, {name}=None, or add "
+                f'succeeded("{name}") to the rule by &'
             )
 
     def _add_input(
@@ -555,6 +566,16 @@ class Graph(Workflow[..., Any]):
 
     def __rich_repr__(self) -> Iterator[Any]:
         yield self.name
+
+
+def _name_of_function(function: Callable[..., Any]) -> str:
+    """Returns the name of the function of a task."""
+    name = getattr(function, "__name__", None)
+    if not isinstance(name, str):
+        raise InvalidArgument(
+            f"{short_repr(function)} has no name: give the task a name, @graph.task(name=...)"
+        )
+    return name
 
 
 __all__ = ["Graph"]

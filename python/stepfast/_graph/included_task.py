@@ -40,7 +40,7 @@ class IncludedTask(Task[..., R]):
     def complete(self) -> None:
         """Completes the task, after its workflow: that may be a graph whose tasks are declared later."""
         self.is_async = self.workflow.is_async
-        self.parameters = parameters_of(self.name, self.workflow.function)
+        self.parameters = parameters_of(self.name, self.graph_name, self.workflow.function)
 
 
 __all__ = ["IncludedTask"]

@@ -17,6 +17,12 @@ P = ParamSpec("P")
 R = TypeVar("R", covariant=True)
 
 _BY_NAME: Final = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+#: The advice of error messages about parameters of other kinds.
+_ADVICE: Final = {
+    inspect.Parameter.POSITIONAL_ONLY: "leave out the / of the function",
+    inspect.Parameter.VAR_POSITIONAL: "give each parameter a name of its own",
+    inspect.Parameter.VAR_KEYWORD: "give each parameter a name of its own",
+}
 
 
 class Task(Step[P, R]):
@@ -73,12 +79,12 @@ class Task(Step[P, R]):
         self.on_success: Callback | None = None
         self.on_failure: Callback | None = None
         if on_success is not None:
-            self.on_success = Callback(on_success, self.name, True)
+            self.on_success = Callback(on_success, self.name, graph, True)
         if on_failure is not None:
-            self.on_failure = Callback(on_failure, self.name, False)
+            self.on_failure = Callback(on_failure, self.name, graph, False)
         self.has_callbacks: bool = on_success is not None or on_failure is not None
         #: The parameters of the function: each takes the value of a task, or an input of the graph.
-        self.parameters: dict[str, inspect.Parameter] = parameters_of(self.name, function)
+        self.parameters: dict[str, inspect.Parameter] = parameters_of(self.name, graph, function)
         if self.context_parameter is not None:
             self.context_annotation = self.parameters.pop(self.context_parameter).annotation
 
@@ -111,7 +117,7 @@ def needs_loop(task: Task[..., Any]) -> bool:
     return task.is_async or any(callback is not None and callback.is_async for callback in callbacks)
 
 
-def parameters_of(task: str, function: Callable[..., Any]) -> dict[str, inspect.Parameter]:
+def parameters_of(task: str, graph: str, function: Callable[..., Any]) -> dict[str, inspect.Parameter]:
     """Returns the parameters of a task's function, by name.
 
     Raises:
@@ -121,8 +127,8 @@ def parameters_of(task: str, function: Callable[..., Any]) -> dict[str, inspect.
     for parameter in parameters.values():
         if parameter.kind not in _BY_NAME:
             raise InvalidArgument(
-                f"task {task!r} has the parameter {parameter}, which has no name of a task or an input: give "
-                "each parameter a name of its own"
+                f"task {task!r} of graph {graph!r} has the parameter {parameter}, which takes no value by a "
+                f"name: {_ADVICE[parameter.kind]}"
             )
     return dict(parameters)
 

@@ -173,16 +173,26 @@ def check_step_options(
     check_flag("speculative", speculative)
 
 
+def _is_function(value: Any) -> bool:
+    # descriptors have errors of their own
+    return callable(value) or isinstance(value, classmethod | staticmethod)
+
+
 def check_function(what: str, value: Any) -> None:
     """Checks that a value can be the body of a step, or the code of a workflow.
 
     Raises:
-        InvalidArgument: The value is a step or a workflow already, or a generator function.
+        InvalidArgument: The value is no function, is a step or a workflow already, or is a generator
+            function.
     """
     if hasattr(value, "__stepfast__"):
         raise InvalidArgument(
             f"{short_repr(value)} is a step or a workflow already, and cannot be made a {what}: decorate a "
             "plain function"
+        )
+    if not _is_function(value):
+        raise InvalidArgument(
+            f"{short_repr(value)} is no function, and cannot be made a {what}: decorate a function"
         )
     if inspect.isasyncgenfunction(value):
         raise InvalidArgument(

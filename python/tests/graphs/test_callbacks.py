@@ -138,7 +138,7 @@ def test_async_callback_needs_an_async_engine(url: str) -> None:
 def test_wrong_callbacks_are_rejected() -> None:
     graph = Graph("wrong_callbacks")
     with pytest.raises(
-        InvalidArgument, match="on_success of task 'task' has the parameter 'error', and takes only"
+        InvalidArgument, match="on_success of task 'task' of graph .* has the parameter 'error', and takes"
     ):
         graph.task(name="task", on_success=lambda error: None)(lambda: None)
     with pytest.raises(InvalidArgument, match="on_failure"):

@@ -536,23 +536,45 @@ def wrong_graphs() -> dict[str, tuple[Any, str]]:
     def items_without_map(graph: Graph) -> None:
         graph.task(max_items=3)(lambda: None)
 
+    def mapped_over_unknown(graph: Graph) -> None:
+        @graph.task(map_over="a")
+        def b(a: int) -> None: ...
+
+    def mapped_over_no_task(graph: Graph) -> None:
+        graph.task(name="b", map_over=["a"])(lambda a: None)  # type: ignore[call-overload]
+
+    def no_function(graph: Graph) -> None:
+        graph.task(3)  # type: ignore[call-overload]
+
+    def after_number(graph: Graph) -> None:
+        graph.task(name="b", after=3)(lambda: None)  # type: ignore[call-overload]
+
+    def only_by_position(graph: Graph) -> None:
+        @graph.task
+        def a(source: str, /) -> None: ...
+
     def no_items(graph: Graph) -> None:
         graph.task(map_over="a", max_items=0)(lambda a: None)  # pyright: ignore[reportUnknownLambdaType]
 
     return {
         "mapped without parameter": (mapped_without_parameter, "mapped over 'a', but has no parameter"),
-        "items without map": (items_without_map, "max_items is for tasks with map_over"),
-        "no items": (no_items, "max_items is 0"),
+        "mapped over unknown": (mapped_over_unknown, "task 'b' .* over 'a', which is no task of the graph"),
+        "mapped over no task": (mapped_over_no_task, "map_over of task 'b' .* neither a task nor its name"),
+        "items without map": (items_without_map, "max_items of task '<lambda>' .* is for tasks with"),
+        "no items": (no_items, "max_items of task '<lambda>' .* is 0"),
+        "no function": (no_function, "3 is no function, and cannot be made a task"),
+        "after number": (after_number, "after of task 'b' .* has 3, which is neither a task nor its name"),
+        "only by position": (only_by_position, "task 'a' .* the parameter source: str, .* leave out the /"),
         "unknown": (unknown, 'task "load" depends on "extrat".* did you mean "extract"'),
         "cycle": (cycle, "in a cycle: .* -> .* -> .* -> "),
         "itself": (itself, "in a cycle: a -> a;"),
         "duplicate": (duplicate, "has two tasks named 'a'"),
         "rule about unknown": (rule_about_unknown, 'task "refund" has a rule about "ship", which is no task'),
         "never": (never, 'task "alone" never runs'),
-        "missing value": (missing_value, "task 'b' .* takes the value of 'a', which may be missing"),
+        "missing value": (missing_value, "task 'b' .* value of 'a', .* a=None, or add succeeded"),
         "many values": (many_values, "has the parameter \\*values"),
         "nul": (nul, "must consist of printable characters"),
-        "no rule": (no_rule, "when is 'all_done', and must be a rule"),
+        "no rule": (no_rule, "when of task '<lambda>' of graph 'wrong no rule' is 'all_done', and must be"),
         "foreign": (foreign, "is no task of this graph"),
         "no task": (no_task, "is neither a task nor its name"),
     }
