@@ -139,7 +139,7 @@ def call_child(
     if branch.is_on_loop and not workflow.is_async:
         raise InvalidArgument(
             f"workflow {workflow.name!r} is sync, and waiting for it would block the event loop of an async "
-            f"one: make it async, or write await {workflow.function.__name__}.in_thread(...)"
+            f"one: make it async, or write await {workflow.__name__}.in_thread(...)"
         )
     return run_child(workflow, branch, args, kwargs, options)
 
