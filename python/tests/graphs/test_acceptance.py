@@ -1,13 +1,29 @@
 """Acceptance tests of graphs, through the public API only: what users of task-graph engines do first."""
 
 import asyncio
-import dataclasses
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import pytest
+from graphs import forget
 
-from stepfast import AsyncEngine, Context, Engine, Graph, InvalidArgument, WorkflowCancelled, current
-from stepfast.rules import all_done, any_success, failed, none_failed, succeeded, value
+from stepfast import (
+    AsyncEngine,
+    Client,
+    Context,
+    Engine,
+    Graph,
+    InvalidArgument,
+    RemoteWorkflow,
+    WorkflowCancelled,
+    WorkflowParked,
+    current,
+    wait_until,
+    workflow,
+)
+from stepfast.rules import all_done, any_success, failed, none_failed, one_failed, skipped, succeeded, value
 
 
 def outcome(graph: Graph, url: str, **inputs: Any) -> Any:
@@ -217,6 +233,191 @@ def test_rules_route_failures_and_values(url: str) -> None:
     assert outcome(graph, url, rows=500) == (500, "archived")
 
 
+def test_rules_name_skipped_tasks_and_combine(url: str) -> None:
+    graph = Graph("accept_rules_combined")
+
+    @graph.task(may_fail=True)
+    def check(rows: int) -> int:
+        if rows < 0:
+            raise ValueError("negative")
+        return rows
+
+    @graph.task(when=value(check) > 10)
+    def archive() -> str:
+        return "archived"
+
+    @graph.task(when=skipped(archive) & ~failed(check))
+    def small() -> str:
+        return "small"
+
+    @graph.task(after=[check, archive], when=one_failed() | succeeded(archive))
+    def alert() -> str:
+        return "alert"
+
+    assert outcome(graph, url, rows=5) == {"small": "small"}
+    assert outcome(graph, url, rows=50) == {"alert": "alert"}
+    assert outcome(graph, url, rows=-5) == {"alert": "alert"}
+
+
+def versioned(*, factor: int, has_new_task: bool = False, depends: bool = True) -> Graph:
+    """Returns a graph as one version of a program declares it. The last task fails in the first version."""
+    graph = Graph("accept_version")
+
+    @graph.task
+    def load() -> int:
+        return 7
+
+    @graph.task(after=[load] if depends else [])
+    def scale() -> int:
+        return 2
+
+    @graph.task
+    def total(load: int, scale: int) -> int:
+        if factor == 0:
+            raise ValueError("not yet")
+        return load * scale * factor
+
+    if has_new_task:
+
+        @graph.task
+        def report(total: int) -> str:
+            return f"total {total}"
+
+    return graph
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({}, 42),
+        ({"has_new_task": True}, "total 42"),
+        ({"depends": False}, 'task "scale" was recorded with other dependencies'),
+    ],
+    ids=["new body", "new task", "other dependencies"],
+)
+def test_execution_continues_in_a_new_version_that_fits(
+    url: str, changes: dict[str, Any], expected: Any
+) -> None:
+    with pytest.raises(ValueError, match="not yet"):
+        outcome(versioned(factor=0).options(workflow_id="x"), url)  # type: ignore[arg-type]
+    versioned(factor=3, **changes)
+    with Engine(url) as engine:
+        assert engine.resume("x")
+        handle = engine.get("x")
+        if "depends" in changes:
+            with pytest.raises(WorkflowParked, match=expected):
+                handle.result()
+        else:
+            assert handle.result() == expected
+
+
+def test_graphs_are_found_by_name(url: str) -> None:
+    graph = Graph("accept_by_name")
+
+    @graph.task
+    def double(number: int) -> int:
+        return 2 * number
+
+    with Engine(url) as engine, Client(url) as client:
+        assert client.run(RemoteWorkflow("accept_by_name"), number=4) == 8
+        assert any("accept_by_name" in worker.workflows for worker in engine.workers().workers)
+
+    with pytest.raises(InvalidArgument, match="two workflows are called 'accept_by_name'"):
+
+        @workflow(name="accept_by_name")
+        def other() -> None: ...
+
+
+def test_all_failures_of_parallel_tasks_are_recorded_and_repeated(url: str) -> None:
+    graph = Graph("accept_failures")
+    is_up = False
+    bodies: list[str] = []
+
+    def begin(task: str) -> str:
+        bodies.append(task)
+        if task != "good" and not is_up:
+            raise ConnectionError(f"{task} is down")
+        return task
+
+    for name in ("first", "second", "good"):
+        graph.task(name=name)(partial(begin, name))
+
+    @graph.task(after="good")
+    def behind() -> str:
+        return begin("good")
+
+    @graph.task
+    def joined(first: str, second: str, behind: str) -> list[str]:
+        return [first, second, behind]
+
+    with Engine(url) as engine:
+        handle = engine.start(graph.options(workflow_id="x"))
+        with pytest.raises(ConnectionError, match="first is down") as raised:
+            handle.result()
+        assert raised.value.__notes__ == ["task 'first' of graph 'accept_failures' failed"]
+        recorded = {each.name: each.kind for each in engine.show("x").checkpoints}
+        assert recorded == {"first": "failed", "second": "failed", "good": "step", "behind": "step"}
+        is_up = True
+        bodies.clear()
+        assert engine.resume("x")
+        assert engine.get("x").result() == ["first", "second", "good"]
+    assert sorted(bodies) == ["first", "second"]
+
+
+def two_of_one_name(graph: Graph) -> None:
+    for _ in range(2):
+        graph.task(name="load")(lambda: None)
+
+
+def unknown_dependency(graph: Graph) -> None:
+    graph.task(name="load", after="lod")(lambda: None)
+
+
+def unknown_task_of_a_rule(graph: Graph) -> None:
+    graph.task(name="load", when=failed("lod"))(lambda: None)
+
+
+def unknown_list(graph: Graph) -> None:
+    graph.task(name="load", map_over="items")(lambda items: None)  # pyright: ignore[reportUnknownLambdaType]
+
+
+def tasks_in_a_cycle(graph: Graph) -> None:
+    graph.task(name="load", after="lod")(lambda: None)
+    graph.task(name="lod", after="load")(lambda: None)
+
+
+def wrong_type(graph: Graph) -> None:
+    @graph.task
+    def size() -> int:
+        return 1
+
+    @graph.task
+    def load(size: str) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("declare", "cause"),
+    [
+        (two_of_one_name, "has two tasks named 'load'"),
+        (unknown_dependency, 'depends on "lod", which is no task'),
+        (unknown_task_of_a_rule, 'has a rule about "lod", which is no task'),
+        (unknown_list, "is mapped over 'items', which is no task"),
+        (tasks_in_a_cycle, "depend on each other in a cycle"),
+        (wrong_type, "takes the value of 'size' as str, but 'size' returns int"),
+    ],
+)
+def test_wrong_graph_names_graph_task_and_cause(declare: Callable[[Graph], None], cause: str) -> None:
+    graph = Graph("accept_wrong")
+    try:
+        with pytest.raises(InvalidArgument, match=cause) as raised:
+            declare(graph)
+            graph.validate()
+        assert "accept_wrong" in str(raised.value)
+        assert "load" in str(raised.value)
+    finally:
+        forget(graph)
+
+
 def test_two_graphs_have_tasks_of_one_name(url: str) -> None:
     graphs = [Graph(f"accept_twins_{number}") for number in range(2)]
     for number, graph in enumerate(graphs):
@@ -238,6 +439,25 @@ def test_many_executions_run_at_once(url: str) -> None:
             return results
 
     assert asyncio.run(main()) == [2 * n for n in range(100)]
+
+
+def test_outcomes_outlive_the_engine(url: str) -> None:
+    graph = Graph("accept_outcomes")
+
+    @graph.task
+    def invert(number: int) -> float:
+        return 1 / number
+
+    with Engine(url) as engine:
+        for number in (2, 0):
+            engine.start(graph.options(workflow_id=f"n{number}"), number=number)
+    with Engine(url) as engine:
+        assert engine.get("n2").result() == 0.5
+        with pytest.raises(ZeroDivisionError):
+            engine.get("n0").result()
+        # the same id and the same input start nothing
+        assert engine.run(graph.options(workflow_id="n2"), number=2) == 0.5
+        assert engine.count(workflow="accept_outcomes") == 2
 
 
 def test_execution_is_listed_cancelled_and_resumed(url: str) -> None:
@@ -272,20 +492,31 @@ def test_execution_is_listed_cancelled_and_resumed(url: str) -> None:
     assert asyncio.run(main()) == 2
 
 
-def test_graph_has_typed_inputs(url: str) -> None:
-    @dataclasses.dataclass
-    class Order:
-        amount: int
+@dataclass
+class Order:
+    amount: int
+    items: list[str]
 
+
+def test_graph_has_typed_inputs(url: str) -> None:
     graph = Graph("accept_inputs")
 
     @graph.task
-    def total(order: Any, discount: float = 0.0) -> float:
-        return order["amount"] * (1 - discount)
+    def total(order: Order, discount: float = 0.0) -> float:
+        return order.amount * (1 - discount)
 
-    assert outcome(graph, url, order=dataclasses.asdict(Order(8)), discount=0.5) == 4.0
-    with Engine(url) as engine, pytest.raises((InvalidArgument, TypeError), match="order"):
-        engine.run(graph)
+    @graph.task
+    def label(order: Order, total: float) -> tuple[Order, str]:
+        return order, f"{', '.join(order.items)}: {total}"
+
+    order = Order(8, ["tea", "cup"])
+    assert outcome(graph, url, order=order, discount=0.5) == (order, "tea, cup: 4.0")
+    assert outcome(graph, url, order=order)[1] == "tea, cup: 8.0"
+    with Engine(url) as engine:
+        with pytest.raises(TypeError, match="graph 'accept_inputs'.* missing a required argument: 'order'"):
+            engine.run(graph)
+        with pytest.raises(TypeError, match="graph 'accept_inputs'.* unexpected .* 'rebate'"):
+            engine.run(graph, order=order, rebate=1)
 
 
 def test_sync_and_async_tasks_mix(url: str) -> None:
@@ -340,3 +571,52 @@ def test_task_runs_another_graph(url: str) -> None:
         return accept_inner + 1
 
     assert outcome(graph, url) == 50
+
+
+def test_callbacks_take_the_outcomes_of_tasks(url: str) -> None:
+    graph = Graph("accept_callbacks")
+    calls: list[tuple[str, Any]] = []
+
+    def succeeded(task: str, value: Any) -> None:
+        calls.append((task, value))
+
+    def failed(task: str, error: Exception) -> None:
+        calls.append((task, str(error)))
+        raise AssertionError("an error of a callback changes nothing")
+
+    @graph.task(on_success=succeeded, on_failure=failed)
+    def load() -> int:
+        return 7
+
+    @graph.task(retries=2, backoff=0, may_fail=True, on_success=succeeded, on_failure=failed)
+    def check(load: int) -> None:
+        raise ValueError(f"{load} is odd")
+
+    @graph.task(after=check, when=all_done())
+    def close() -> list[tuple[str, Any]]:
+        return calls
+
+    assert outcome(graph, url) == [("load", 7), ("check", "7 is odd")]
+
+
+def test_task_waits_for_a_condition(url: str) -> None:
+    checks: list[str] = []
+
+    def has_arrived(path: str) -> bool:
+        checks.append(path)
+        return len(checks) == 3
+
+    @workflow(name="accept_wait")
+    def arrival(path: str) -> str:
+        wait_until(partial(has_arrived, path), every=0.01)
+        return path
+
+    graph = Graph("accept_deferred")
+    graph.include(arrival, name="arrived")
+
+    @graph.task
+    def length(arrived: str) -> int:
+        return len(arrived)
+
+    assert outcome(graph, url, path="a.csv") == 5
+    assert checks == ["a.csv"] * 3
