@@ -78,7 +78,7 @@ class Handle(Generic[R]):
         The request is durable when the call returns. If a worker runs the execution, the worker receives the
         request within about a second. The worker parks the execution when all steps that run have ended and
         are recorded. If the execution ends with these steps, the request has no effect. Children that the
-        execution has started continue. `result` raises `Parked` for a paused execution.
+        execution has started continue. `result` raises `WorkflowParked` meanwhile.
 
         Returns:
             False if the execution is scheduled, or had ended before.
