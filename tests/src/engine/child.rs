@@ -3,19 +3,23 @@
 use std::time::Duration;
 
 use stepfast_core::store::{CheckpointKind, Filter, Outcome, Status, Write};
-use stepfast_core::{Context, Workflow};
+use stepfast_core::{Context, EngineBuilder, Workflow};
 
 use super::support::{
-    BodyResult, Count, Latch, deliveries, is_end_of, open, open_engine, open_second_engine, record, shut_down,
+    BodyResult, Count, Latch, deliveries, is_end_of, is_suspension_of, open, open_engine, open_second_engine, record, shut_down,
 };
 use crate::StoreFixture;
 use crate::faults::fault_store::{Call, FaultStore};
+
+const HOUR: Duration = Duration::from_hours(1);
+const SHORT: Duration = Duration::from_millis(10);
 
 super::cases![
     child_starts_once_if_a_crash_precedes_the_parents_record,
     duplicate_start_discards_its_children,
     unawaited_branch_ends_with_its_workflow,
     unregistered_child_error_names_the_parent,
+    duration_of_a_child_includes_the_suspension_of_its_parent,
 ];
 
 /// Returns a workflow `child` with one step. The body increments a count, waits for the latch of that number, and
@@ -166,7 +170,6 @@ impl Drop for BranchDropCounter {
 }
 
 async fn unawaited_branch_ends_with_its_workflow(fixture: &dyn StoreFixture) {
-    const HOUR: Duration = Duration::from_hours(1);
     let (begun, late, dropped, after) = (Count::new(), Count::new(), Count::new(), Count::new());
     let latch = Latch::new();
     let workflow = {
@@ -239,6 +242,31 @@ async fn unawaited_branch_ends_with_its_workflow(fixture: &dyn StoreFixture) {
     let record = record(&two, "x").await;
     assert_eq!(deliveries(&record), [(CheckpointKind::Step, "main".to_owned())]);
     assert_eq!(record.execution.status, Status::Completed);
+    shut_down(two).await;
+}
+
+async fn duration_of_a_child_includes_the_suspension_of_its_parent(fixture: &dyn StoreFixture) {
+    let child = Workflow::new("child", |mut cx: Context, (): ()| async move {
+        cx.sleep(HOUR).await;
+        BodyResult::Ok(7)
+    });
+    let parent = {
+        let child = child.clone();
+        Workflow::new("parent", move |mut cx: Context, (): ()| {
+            let child = child.clone();
+            async move { cx.child(&child, ()).await }
+        })
+    };
+    let register = |b: EngineBuilder| b.register(&child).register(&parent).suspend_after(SHORT);
+    let (one, store) = open_engine(fixture, register).await;
+    let handle = one.start(&parent, ()).workflow_id("x").await.unwrap();
+    store.wait_until_committed(is_suspension_of(handle.key())).await;
+    shut_down(one).await;
+    fixture.clock().advance(HOUR);
+    let (two, _) = open_second_engine(fixture, register).await;
+    assert_eq!(two.get::<i32>("x").await.unwrap().result().await.unwrap(), 7);
+    let waited_ms = record(&two, "x").await.checkpoints[0].duration_ms;
+    assert!(waited_ms >= 3_600_000, "{waited_ms}");
     shut_down(two).await;
 }
 

@@ -119,10 +119,10 @@ impl Run {
         }
     }
 
-    /// Notes that the call began at `at`, in an earlier run.
+    /// Notes that the call began at `at`, if that is earlier than this run has begun it.
     pub(crate) fn set_call_begun_at(&self, id: usize, at: Timestamp) {
         if let Some(call) = self.state().calls.get_mut(id) {
-            call.begun_at = at;
+            call.begun_at = call.begun_at.min(at);
         }
     }
 

@@ -47,6 +47,7 @@ pub(crate) struct Run {
     /// The workflow_id that the caller gave.
     pub(crate) given_id: Option<Arc<str>>,
     pub(crate) run_no: u32,
+    pub(crate) created_at: Timestamp,
     pub(crate) deadline_at: Option<Timestamp>,
     /// The execution's placement whenever it is queued; `None` for the default queue.
     pub(crate) placement: Option<Arc<Placement>>,
@@ -182,6 +183,7 @@ impl Run {
             parent: new.parent,
             given_id: new.given_id,
             run_no: new.run_no,
+            created_at: new.created_at,
             deadline_at: new.deadline_at,
             placement: new.placement,
             is_replayed: new.is_replayed,

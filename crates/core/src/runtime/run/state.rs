@@ -197,6 +197,7 @@ pub(crate) enum ChildState {
 pub(crate) struct ChildEnd {
     pub(crate) status: Status,
     pub(crate) outcome: Payload,
+    pub(crate) created_at: Timestamp,
     /// The Lsn of the child's end; 0 unless the end was staged on the parent's lane.
     pub(crate) lsn: Lsn,
 }

@@ -296,7 +296,8 @@ impl RunTask {
             return;
         };
         crate::crash_point!("end staged");
-        self.notify_parent(ChildState::Ended(ChildEnd { status, outcome: outcome.clone(), lsn }));
+        let (created_at, of_parent) = (run.created_at, outcome.clone());
+        self.notify_parent(ChildState::Ended(ChildEnd { status, outcome: of_parent, created_at, lsn }));
         self.stage = TaskStage::Ending(DurableFuture::new(run, lsn), FinalState::Ended(status, outcome));
     }
 

@@ -168,9 +168,9 @@ pub(crate) async fn run_child<O: FromPayload>(call: Call, child: NewChild) -> Re
     if let Some(delivery) = call.wait_recorded().await {
         return recorded_output(&call, delivery.kind, delivery.outcome).await;
     }
-    let key = Key::derive(call.run.key, call.run.run_no, &call.path);
-    match start_or_attach(&call, child, key).await {
-        Ok(key) => wait_for_end(&call, key).await,
+    let own_key = Key::derive(call.run.key, call.run.run_no, &call.path);
+    match start_or_attach(&call, child, own_key).await {
+        Ok(key) => wait_for_end(&call, key, key == own_key).await,
         Err(failure) => {
             call.deliver(CheckpointKind::Failed, Payload::from_failure(&failure), 0).await;
             Err(failure)
@@ -200,6 +200,6 @@ pub(crate) fn begin_result_call(run: &Arc<Run>, path: Path, name: &Arc<str>) -> 
 pub(crate) async fn wait_for_result<O: FromPayload>(call: Call, key: Key) -> Result<O, Failure> {
     match call.wait_recorded().await {
         Some(delivery) => recorded_output(&call, delivery.kind, delivery.outcome).await,
-        None => wait_for_end(&call, key).await,
+        None => wait_for_end(&call, key, false).await,
     }
 }

@@ -14,8 +14,13 @@ use crate::runtime::run::call::{Call, WaitingFor};
 use crate::runtime::run::{ChildEnd, ChildState, Interrupt};
 use crate::store::{CheckpointKind, Detail, Execution, ExecutionId, Outcome, RequestKind, Status};
 
-/// Waits for the end of a child and delivers the end to the branch.
-pub(super) async fn wait_for_end<O: FromPayload>(call: &Call, key: Key) -> Result<O, Failure> {
+/// Waits for the end of a child and delivers the end to the branch. `has_started` is whether this call has started the
+/// child, perhaps in an earlier run.
+pub(super) async fn wait_for_end<O: FromPayload>(
+    call: &Call,
+    key: Key,
+    has_started: bool,
+) -> Result<O, Failure> {
     let run = &call.run;
     let signal = poll_fn(|cx| {
         let known = run.state().children.get(&key).cloned();
@@ -39,6 +44,10 @@ pub(super) async fn wait_for_end<O: FromPayload>(call: &Call, key: Key) -> Resul
     };
     if end.status == Status::Cancelled {
         stop_if_cancelled(call).await;
+    }
+    if has_started {
+        // with this time, the recorded duration covers the whole child, even after a suspension
+        run.set_call_begun_at(call.id(), end.created_at);
     }
     run.add_dependency(end.lsn);
     run.state().children.remove(&key);
@@ -87,7 +96,9 @@ async fn wait_for_remote_end(call: &Call, key: Key) -> ChildEnd {
             std::future::pending::<()>().await;
         }
         match run.engine.wait_ended(key, &on_not_ended).await {
-            Ok(Execution { status, outcome, .. }) => ChildEnd { status, outcome, lsn: Lsn(0) },
+            Ok(Execution { status, outcome, created_at, .. }) => {
+                ChildEnd { status, outcome, created_at, lsn: Lsn(0) }
+            }
             Err(error) => call.park(error.to_string()).await,
         }
     };
