@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::failure::Failure;
+use crate::failure::{Failure, PAUSED};
 use crate::text::{escape_controls, quote};
 
 /// The class of an [`Error`], by what a caller can do about it.
@@ -162,8 +162,8 @@ pub enum Error {
     Cancelled(Failure),
     /// The execution is parked: it neither runs nor fails until it is resumed.
     #[error(
-        "execution {workflow_id:?} is parked: {failure}; fix the cause, then resume it (`stepfast workflow resume \
-         {}`)",
+        "execution {workflow_id:?} is parked: {failure}; {} (`stepfast workflow resume {}`)",
+        if failure.kind == PAUSED { "resume it to continue" } else { "fix the cause, then resume it" },
         escape_controls(workflow_id)
     )]
     Parked {

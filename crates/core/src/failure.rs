@@ -93,7 +93,7 @@ impl Failure {
 
     /// Returns the failure that parks an execution on request.
     pub(crate) fn paused() -> Self {
-        Self::with_kind(PAUSED, "paused on request; resume the execution to continue it").permanent()
+        Self::with_kind(PAUSED, "paused on request").permanent()
     }
 
     /// Returns the failure that parks an execution whose record cannot be read.

@@ -5,11 +5,11 @@ use std::sync::Arc;
 use pyo3::exceptions::PyIndexError;
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyFloat, PyString};
-use stepfast::Status;
 use stepfast::graph::{
     self, Comparison, InputDeclaration, Literal, RecordedCall, RecordedOutcome, TaskDeclaration, TaskPlace,
     ValueCondition, ValueSource,
 };
+use stepfast::{Error, Status};
 
 use crate::convert::step_settings::StepSettings;
 use crate::error::to_exception;
@@ -96,6 +96,12 @@ impl Rule {
 
     fn __invert__(&self) -> Self {
         Self(!self.0.clone())
+    }
+
+    fn __bool__(&self, py: Python<'_>) -> PyResult<bool> {
+        let reason =
+            format!("{} has no truth value: combine rules with &, | and ~ instead of and, or, not", self.0);
+        Err(to_exception(py, &Error::Invalid { input: "rule", reason }))
     }
 
     fn __repr__(&self) -> String {

@@ -135,6 +135,10 @@ def test_wrong_conditions_are_rejected() -> None:
         T.__gt__(2**63)
     with pytest.raises(InvalidArgument, match=r"value\(\"t\"\) is no rule yet"):
         bool(T)
+    with pytest.raises(InvalidArgument, match=r"value\(\"t\"\) > 1 has no truth value"):
+        assert (T > 1) and (T < 3)
+    with pytest.raises(InvalidArgument, match="has no truth value"):
+        assert 1 < T < 3
     with pytest.raises(InvalidArgument, match="1 is no name of a field"):
         T[1]  # type: ignore[index]
     with pytest.raises(InvalidArgument, match="1 is no task"):

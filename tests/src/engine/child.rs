@@ -6,7 +6,8 @@ use stepfast_core::store::{CheckpointKind, Filter, Outcome, Status, Write};
 use stepfast_core::{Context, EngineBuilder, Workflow};
 
 use super::support::{
-    BodyResult, Count, Latch, deliveries, is_end_of, is_suspension_of, open, open_engine, open_second_engine, record, shut_down,
+    BodyResult, Count, Latch, deliveries, is_end_of, is_suspension_of, open, open_engine, open_second_engine,
+    record, shut_down,
 };
 use crate::StoreFixture;
 use crate::faults::fault_store::{Call, FaultStore};

@@ -341,17 +341,30 @@ fn describe_unknown(task: &Name, role: &str, unknown: &Name, by_name: &HashMap<N
     format!("task {task:?} {role} {unknown:?}, which is no task of the graph; {hint}")
 }
 
-/// Assigns each task its number: a hash of its name. Of tasks with the same hash, those that are defined later get the
-/// next free numbers.
+/// Assigns each task its number, by its name. Of tasks with the same number, those that are defined later get the next
+/// free numbers.
 fn assign_numbers(tasks: &mut [TaskShape]) {
     let mut taken = HashSet::with_capacity(tasks.len());
     for task in tasks {
-        let mut number = (xxh3_64(task.name.as_bytes()) as u32).max(MIN_TASK_NUMBER);
+        let mut number = number_of(&task.name);
         while !taken.insert(number) {
             number = number.checked_add(1).unwrap_or(MIN_TASK_NUMBER);
         }
         task.place.number = number;
     }
+}
+
+/// Returns the number of a task before collisions are resolved: a hash of the name without the count at its end, plus the
+/// count. Tasks with counts often run at the same time. As neighbours, their checkpoints share pages of the database.
+fn number_of(name: &str) -> u32 {
+    let digits = &name[name.trim_end_matches(|c: char| c.is_ascii_digit()).len()..];
+    // zeros at the begin belong to the name, so that `t1` and `t01` have different numbers
+    let counter = digits.trim_start_matches('0');
+    let (stem, count) = match counter.parse::<u32>() {
+        Ok(count) => (&name[..name.len() - counter.len()], count),
+        Err(_) => (name, 0),
+    };
+    (xxh3_64(stem.as_bytes()) as u32).wrapping_add(count).max(MIN_TASK_NUMBER)
 }
 
 /// Returns the dependents of all tasks, one task after the other, and the end of each task's part.
@@ -463,6 +476,16 @@ mod tests {
         assert_eq!(few.place(1), many.place(1));
         assert_ne!(few.place(0), many.place(2), "the dependencies of a differ");
         assert_eq!(few.place(0).path(), many.place(2).path());
+    }
+
+    #[test]
+    fn tasks_with_counts_have_neighbouring_numbers() {
+        for (name, next) in [("t1", "t2"), ("t9", "t10"), ("t3.99", "t3.100"), ("1", "2"), ("ä7", "ä8")] {
+            assert_eq!(number_of(name).wrapping_add(1), number_of(next), "{name} {next}");
+        }
+        let names = ["t", "t0", "t1", "t01", "t001", "t11", "u1", "t1a", "t99999999999", "t99999999998"];
+        let numbers: HashSet<u32> = names.iter().map(|name| number_of(name)).collect();
+        assert_eq!(numbers.len(), names.len());
     }
 
     #[test]
