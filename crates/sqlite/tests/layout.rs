@@ -201,7 +201,10 @@ async fn replaced_or_retracted_payload_leaves_no_pieces() {
     let parked = Key::mint(0);
     worker.commit(vec![start_write(start(parked, running()))]).await;
     worker
-        .commit(vec![transition(parked, State::Parked { reason: long.clone(), pending_sleeps: Vec::new() })])
+        .commit(vec![transition(
+            parked,
+            State::Parked { reason: long.clone(), pending_sleeps: Vec::new(), is_pause: false },
+        )])
         .await;
     assert_eq!(pieces(&path), pieces_of(&[5_000]));
     worker.commit(vec![Write::Request(cancel(parked))]).await;

@@ -304,7 +304,7 @@ class Client:
             workflow_id: The workflow_id of the execution.
 
         Returns:
-            False if the execution is neither parked nor failed nor cancelled.
+            False if the execution is neither parked nor failed nor cancelled, and no pause is pending.
 
         Raises:
             NotFound: There is no such execution.

@@ -90,11 +90,12 @@ class Handle(Generic[R]):
     def resume(self) -> bool:
         """Continues the execution from its record, if it is parked, failed or cancelled.
 
+        If the execution is not parked yet, but a pause is pending, the pause is withdrawn.
         Failed steps are tried again if no other outcome was recorded after their failure. A handle keeps the
         end that it has received. To wait for the new end, get a new handle from the engine.
 
         Returns:
-            False if the execution is neither parked nor failed nor cancelled.
+            False if the execution is neither parked nor failed nor cancelled, and no pause is pending.
         """
         forbid_in_workflow("handle.resume")
         is_done: bool = wait_for_call(self._native.resume(None))

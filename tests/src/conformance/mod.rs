@@ -27,6 +27,7 @@ mod heartbeat;
 mod hint;
 mod list;
 mod load;
+mod pause;
 mod quarantine;
 mod queue;
 mod race;
@@ -59,6 +60,7 @@ nouns![
     load,
     heartbeat,
     transition,
+    pause,
     quarantine,
     queue,
     race,

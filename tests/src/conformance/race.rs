@@ -6,8 +6,8 @@ use stepfast_core::key::Key;
 use stepfast_core::store::{Outcome, RequestResult, Start, Status, Store, StoreError, Write};
 
 use crate::fixtures::builders::{
-    at, awaiting, cancel, child_of, completed, queued, running, sleeping, start, start_in, start_queued,
-    start_running, transition, write,
+    at, awaiting, cancel, child_of, completed, pause, paused, queued, resume, running, sleeping, start,
+    start_in, start_queued, start_running, transition, write,
 };
 use crate::{StoreFixture, Worker};
 
@@ -17,6 +17,7 @@ super::cases![
     racing_child_end_and_parent_wait_wake_once,
     racing_cancel_and_wait_never_miss_each_other,
     racing_cancel_and_end_agree,
+    racing_resume_and_parking_never_miss_each_other,
     crossing_cancels_never_deadlock,
     racing_claim_and_cancel_agree,
     racing_takeover_and_flush_agree,
@@ -203,6 +204,31 @@ async fn racing_cancel_and_end_agree(fixture: &dyn StoreFixture) {
         };
         assert_eq!(one.execution(key).await.status, expected.0);
         assert_eq!(result, Outcome::RequestHandled(expected.1, None));
+    }
+}
+
+async fn racing_resume_and_parking_never_miss_each_other(fixture: &dyn StoreFixture) {
+    let (mut one, mut two) = pair(fixture).await;
+    for _ in 0..ROUNDS {
+        let key = Key::mint(0);
+        one.apply(vec![start_running(key)]).await;
+        assert_eq!(two.commit_one(pause(key)).await, Outcome::RequestHandled(RequestResult::Pending, None));
+        let result;
+        (one, (two, result)) = both(
+            async move {
+                commit_with_retries(&mut one, vec![transition(key, paused("why"))]).await;
+                one
+            },
+            async move {
+                let result = commit_with_retries(&mut two, vec![resume(key)]).await.remove(0);
+                (two, result)
+            },
+        )
+        .await;
+        assert_eq!(result, Outcome::RequestHandled(RequestResult::Done, None));
+        let [claimed] = &one.claim(10).await[..] else { panic!("the execution continues") };
+        assert_eq!((claimed.execution.key, claimed.requests.len()), (key, 0));
+        one.apply(vec![transition(key, completed())]).await;
     }
 }
 

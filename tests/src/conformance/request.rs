@@ -1,4 +1,4 @@
-//! Requests: cancel, resume and pause, in every state of an execution and from every worker.
+//! Requests: cancel and resume, in every state of an execution and from every worker.
 
 use stepfast_core::key::Key;
 use stepfast_core::payload::Payload;
@@ -9,9 +9,9 @@ use stepfast_core::store::{
 
 use super::resend::resend_of;
 use crate::fixtures::builders::{
-    at, attempt, awaiting, cancel, checkpoint, child_of, completed, ended, keys, parked, pause, payload,
-    pending_sleeps, queued, resume, running, scheduled, sleeping, start, start_in, start_queued,
-    start_running, transition, write,
+    at, attempt, awaiting, cancel, checkpoint, child_of, completed, ended, keys, parked, payload,
+    pending_sleeps, queued, resume, running, sleeping, start, start_in, start_queued, start_running,
+    transition, write,
 };
 use crate::{StoreFixture, Worker};
 
@@ -40,13 +40,6 @@ super::cases![
     foreign_worker_deletes_no_request,
     resume_of_other_states_is_not_applicable,
     resumed_execution_can_end_and_be_resumed_again,
-    pause_parks_an_execution_that_is_not_running,
-    pause_of_other_states_is_not_applicable,
-    pause_of_running_execution_is_left_to_its_owner,
-    suspension_after_a_pending_pause_is_queued,
-    end_after_a_pending_pause_stays,
-    pending_cancel_counts_beside_a_pause,
-    pause_spares_children,
 ];
 
 fn handled(result: RequestResult) -> Outcome {
@@ -69,7 +62,7 @@ async fn cancel_ends_an_execution_that_is_not_running(fixture: &dyn StoreFixture
             pending_sleeps: sleeps.clone(),
         },
         awaiting(&keys::<1>()),
-        State::Parked { reason: payload("why"), pending_sleeps: sleeps },
+        State::Parked { reason: payload("why"), pending_sleeps: sleeps, is_pause: false },
     ];
     for state in states {
         let key = Key::mint(0);
@@ -327,7 +320,7 @@ async fn flush_carries_hundreds_of_cancels(fixture: &dyn StoreFixture) {
     let all: Vec<Key> = (0..300).map(|_| Key::mint(0)).collect();
     let states = [queued(), running(), completed()];
     let starts = all.iter().enumerate().map(|(i, key)| {
-        let reason = State::Parked { reason: payload("why"), pending_sleeps: Vec::new() };
+        let reason = State::Parked { reason: payload("why"), pending_sleeps: Vec::new(), is_pause: false };
         start_in(*key, states.get(i % 4).cloned().unwrap_or(reason))
     });
     worker.apply(starts.collect()).await;
@@ -400,7 +393,7 @@ async fn resume_continues_a_parked_execution(fixture: &dyn StoreFixture) {
     worker
         .apply(vec![transition(
             key,
-            State::Parked { reason: payload("why"), pending_sleeps: sleeps.clone() },
+            State::Parked { reason: payload("why"), pending_sleeps: sleeps.clone(), is_pause: false },
         )])
         .await;
     let before = worker.record(key).await;
@@ -535,142 +528,4 @@ async fn resumed_execution_can_end_and_be_resumed_again(fixture: &dyn StoreFixtu
         worker.commit_one(resume(key)).await,
         handled(RequestResult::NotApplicable(Status::Completed))
     );
-}
-
-async fn pause_parks_an_execution_that_is_not_running(fixture: &dyn StoreFixture) {
-    let mut worker = Worker::register(&fixture.store()).await;
-    let sleeps = pending_sleeps(&[(1, 5)]);
-    let states = [
-        queued(),
-        State::Queued { pending_sleeps: sleeps.clone() },
-        State::Waiting { wake_at: Some(at(90)), children: keys::<2>().to_vec(), pending_sleeps: sleeps },
-        awaiting(&keys::<1>()),
-    ];
-    for state in states {
-        let key = Key::mint(0);
-        worker.apply(vec![start_in(key, state)]).await;
-        let before = worker.execution(key).await;
-        let request = worker.new_flush(vec![pause(key)]);
-        assert_eq!(worker.send(&request).await.unwrap(), [handled(RequestResult::Done)]);
-        assert_eq!(worker.send(&resend_of(&request)).await.unwrap(), [handled(RequestResult::Done)]);
-        let parked = Execution {
-            status: Status::Queued,
-            is_parked: true,
-            outcome: payload("paused"),
-            wake_at: None,
-            ..before
-        };
-        let record = worker.record(key).await;
-        assert_eq!(record.execution, parked);
-        assert!(record.requests.is_empty());
-        let reply = worker.heartbeat().await;
-        assert_eq!((reply.has_ready, reply.next_due), (false, None));
-        assert!(worker.claim(10).await.is_empty());
-        assert_eq!(worker.commit_one(resume(key)).await, handled(RequestResult::Done));
-        let [claimed] = &worker.claim(10).await[..] else { panic!("it continues") };
-        assert_eq!((claimed.execution.key, &claimed.execution.pending_sleeps), (key, &parked.pending_sleeps));
-        worker.apply(vec![transition(key, completed())]).await;
-    }
-    // the reason of a parked execution stays
-    let key = Key::mint(0);
-    worker.apply(vec![start_in(key, parked("why"))]).await;
-    assert_eq!(worker.commit_one(pause(key)).await, handled(RequestResult::Done));
-    assert_eq!(worker.execution(key).await.outcome, payload("why"));
-}
-
-async fn pause_of_other_states_is_not_applicable(fixture: &dyn StoreFixture) {
-    let mut worker = Worker::register(&fixture.store()).await;
-    let states =
-        [scheduled(at(90)), completed(), ended(Status::Failed, "no"), ended(Status::Cancelled, "no")];
-    for state in states {
-        let key = Key::mint(0);
-        worker.apply(vec![start_in(key, state.clone())]).await;
-        let before = worker.record(key).await;
-        let expected = [handled(RequestResult::NotApplicable(state.status()))];
-        let request = worker.new_flush(vec![pause(key)]);
-        assert_eq!(worker.send(&request).await.unwrap(), expected);
-        assert_eq!(worker.send(&resend_of(&request)).await.unwrap(), expected);
-        assert_eq!(worker.record(key).await, before);
-    }
-    assert_eq!(worker.commit_one(pause(Key::mint(0))).await, Outcome::NotFound);
-}
-
-async fn pause_of_running_execution_is_left_to_its_owner(fixture: &dyn StoreFixture) {
-    let mut owner = Worker::register(&fixture.store()).await;
-    let mut other = Worker::register(&fixture.second_store().await).await;
-    let key = Key::mint(0);
-    owner.apply(vec![start_running(key)]).await;
-    let before = owner.execution(key).await;
-    let request = other.new_flush(vec![pause(key)]);
-    assert_eq!(other.send(&request).await.unwrap(), [handled(RequestResult::Pending)]);
-    assert_eq!(other.send(&resend_of(&request)).await.unwrap(), [handled(RequestResult::Pending)]);
-    let record = other.record(key).await;
-    assert_eq!((record.execution, record.requests), (before, vec![RequestKind::Pause]));
-    assert_eq!(owner.heartbeat().await.requests, [(key, RequestKind::Pause)]);
-    // records go on as before, and the owner parks the execution
-    let recorded = vec![Write::Checkpoint(checkpoint(key, 1, "a")), Write::Attempt(attempt(key, 2, 1))];
-    assert_eq!(owner.commit(recorded).await, [Outcome::Applied, Outcome::Applied]);
-    assert_eq!(owner.commit_one(transition(key, parked("paused"))).await, Outcome::Applied);
-    assert!(other.execution(key).await.is_parked);
-    assert!(other.claim(10).await.is_empty());
-    // the resume deletes the request, so the next owner does not park the execution again
-    assert_eq!(other.commit_one(resume(key)).await, handled(RequestResult::Done));
-    let [claimed] = &other.claim(10).await[..] else { panic!("it continues") };
-    assert!(claimed.requests.is_empty());
-}
-
-async fn suspension_after_a_pending_pause_is_queued(fixture: &dyn StoreFixture) {
-    let mut owner = Worker::register(&fixture.store()).await;
-    let mut other = Worker::register(&fixture.second_store().await).await;
-    for state in [sleeping(at(900)), awaiting(&keys::<1>())] {
-        let key = Key::mint(0);
-        owner.apply(vec![start_running(key)]).await;
-        assert_eq!(other.commit_one(pause(key)).await, handled(RequestResult::Pending));
-        assert_eq!(owner.commit_one(transition(key, state)).await, Outcome::Applied);
-        let [claimed] = &other.claim(10).await[..] else { panic!("the next owner parks it") };
-        assert_eq!((claimed.execution.key, &claimed.requests[..]), (key, &[RequestKind::Pause][..]));
-        other.apply(vec![transition(key, parked("paused"))]).await;
-    }
-}
-
-async fn end_after_a_pending_pause_stays(fixture: &dyn StoreFixture) {
-    let mut owner = Worker::register(&fixture.store()).await;
-    for end in [completed(), ended(Status::Failed, "no")] {
-        let key = Key::mint(0);
-        owner.apply(vec![start_running(key)]).await;
-        assert_eq!(owner.commit_one(pause(key)).await, handled(RequestResult::Pending));
-        let flush = owner.new_flush(vec![transition(key, end.clone())]);
-        assert_eq!(owner.send(&flush).await.unwrap(), [Outcome::Applied]);
-        assert_eq!(owner.send(&resend_of(&flush)).await.unwrap(), [Outcome::Applied]);
-        let record = owner.record(key).await;
-        assert_eq!(record.execution.status, end.status());
-        assert!(record.requests.is_empty());
-    }
-}
-
-async fn pending_cancel_counts_beside_a_pause(fixture: &dyn StoreFixture) {
-    let mut owner = Worker::register(&fixture.store()).await;
-    let mut other = Worker::register(&fixture.second_store().await).await;
-    let [ended, parked_first] = keys();
-    owner.apply(vec![start_running(ended), start_running(parked_first)]).await;
-    for key in [ended, parked_first] {
-        assert_eq!(other.commit_one(pause(key)).await, handled(RequestResult::Pending));
-        assert_eq!(other.commit_one(cancel(key)).await, handled(RequestResult::Pending));
-    }
-    assert_eq!(owner.commit_one(transition(ended, completed())).await, Outcome::Cancelled);
-    assert_eq!(owner.commit_one(transition(parked_first, parked("paused"))).await, Outcome::Applied);
-    let [claimed] = &other.claim(10).await[..] else { panic!("the next owner cancels it") };
-    assert_eq!(claimed.requests, [RequestKind::Pause, RequestKind::Cancel]);
-}
-
-async fn pause_spares_children(fixture: &dyn StoreFixture) {
-    let mut worker = Worker::register(&fixture.store()).await;
-    let [parent, child] = keys();
-    worker.apply(vec![start_in(parent, awaiting(&[child])), write(child_of(parent, child, queued()))]).await;
-    assert_eq!(worker.commit_one(pause(parent)).await, handled(RequestResult::Done));
-    let [claimed] = &worker.claim(10).await[..] else { panic!("the child continues") };
-    assert_eq!(claimed.execution.key, child);
-    worker.apply(vec![transition(child, completed())]).await;
-    assert_eq!(worker.commit_one(Write::Wake(parent)).await, Outcome::NotFound);
-    assert!(worker.execution(parent).await.is_parked);
 }

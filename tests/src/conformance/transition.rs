@@ -35,7 +35,7 @@ async fn running_execution_can_reach_each_state(fixture: &dyn StoreFixture) {
             pending_sleeps: sleeps.clone(),
         },
         State::Waiting { wake_at: None, children: keys::<1>().to_vec(), pending_sleeps: Vec::new() },
-        State::Parked { reason: payload("why"), pending_sleeps: sleeps.clone() },
+        State::Parked { reason: payload("why"), pending_sleeps: sleeps.clone(), is_pause: false },
         completed(),
         ended(Status::Failed, "boom"),
         ended(Status::Cancelled, "stop"),

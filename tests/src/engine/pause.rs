@@ -1,11 +1,12 @@
 //! Pauses: executions are parked between their bodies, and continue after a resume.
 
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use stepfast_core::failure::PAUSED;
 use stepfast_core::graph::Graph;
 use stepfast_core::store::{RequestResult, Status, Write};
-use stepfast_core::{Client, Context, Error, Failure, Handle, Workflow};
+use stepfast_core::{Client, Context, Error, Failure, Handle, RetryPolicy, Workflow};
 
 use super::support::{
     BodyResult, Count, Latch, deliveries, is_parking_of, is_suspension_of, latched_workflow, open_engine,
@@ -19,6 +20,11 @@ super::cases![
     graph_parks_when_no_task_runs,
     execution_parks_although_a_branch_waits_for_another_one,
     other_engine_pauses_a_running_execution,
+    resume_withdraws_a_pending_pause,
+    resume_begins_steps_that_a_pause_holds,
+    resume_by_other_engine_withdraws_a_pending_pause,
+    resume_withdraws_a_pause_whose_parking_is_under_way,
+    backoff_continues_after_a_withdrawn_pause,
     suspended_execution_parks_at_once,
     short_sleep_keeps_its_due_time,
     queued_execution_parks_at_once,
@@ -182,6 +188,162 @@ async fn other_engine_pauses_a_running_execution(fixture: &dyn StoreFixture) {
     assert_eq!(client.resume("x").await.unwrap(), RequestResult::Done);
     assert_eq!(client.get::<i64>("x").await.unwrap().result().await.unwrap(), 12);
     client.shutdown(HOUR).await.unwrap();
+    shut_down(engine).await;
+}
+
+async fn resume_withdraws_a_pending_pause(fixture: &dyn StoreFixture) {
+    let (begun, latch) = (Count::new(), Latch::new());
+    let workflow = two_steps(&begun, &latch);
+    let (engine, store) = open_engine(fixture, |b| b.register(&workflow)).await;
+    let handle = engine.start(&workflow, 10).workflow_id("x").await.unwrap();
+    begun.wait_for(1).await;
+    assert_eq!(handle.resume().await.unwrap(), RequestResult::NotApplicable(Status::Running));
+    assert_eq!(handle.pause().await.unwrap(), RequestResult::Pending);
+    assert_eq!(handle.resume().await.unwrap(), RequestResult::Done);
+    assert!(record(&engine, "x").await.requests.is_empty());
+    latch.open();
+    assert_eq!(handle.result().await.unwrap(), 12);
+    let writes = store.committed_writes();
+    assert!(!writes.iter().any(|(write, _)| is_parking_of(handle.key())(write)), "the run continued");
+    shut_down(engine).await;
+}
+
+/// Returns a workflow of two branches. The body of the first step of each branch increments `begun` and waits for its
+/// latch. The second branch has another step, whose body also increments `begun`.
+fn two_branches(begun: &Count, latches: &[Latch; 2]) -> Workflow<i64, i64> {
+    let (begun, latches) = (begun.clone(), latches.clone());
+    Workflow::new("two branches", move |mut cx: Context, x: i64| {
+        let (begun, latches) = (begun.clone(), latches.clone());
+        async move {
+            let first_step = |mut cx: Context, n: usize| {
+                let (begun, latch) = (begun.clone(), latches[n].clone());
+                async move {
+                    let value = cx.step("first", || {
+                        let (begun, latch) = (begun.clone(), latch.clone());
+                        async move {
+                            begun.increment();
+                            latch.wait().await;
+                            BodyResult::Ok(x)
+                        }
+                    });
+                    value.await.map(|value| (cx, value))
+                }
+            };
+            let second = async |cx: Context| {
+                let (mut cx, value) = first_step(cx, 1).await?;
+                let other = cx.step("second", || {
+                    begun.increment();
+                    std::future::ready(BodyResult::Ok(1))
+                });
+                BodyResult::Ok(value + other.await?)
+            };
+            let (first, second) = cx.join(|cx| first_step(cx, 0), second).await;
+            Ok::<_, Failure>(first?.1 + second?)
+        }
+    })
+}
+
+/// Returns a predicate for the first checkpoint of an execution.
+fn is_first_checkpoint(write: &Write) -> bool {
+    matches!(write, Write::Checkpoint(_))
+}
+
+async fn resume_begins_steps_that_a_pause_holds(fixture: &dyn StoreFixture) {
+    let (begun, latches) = (Count::new(), [Latch::new(), Latch::new()]);
+    let workflow = two_branches(&begun, &latches);
+    let (engine, store) = open_engine(fixture, |b| b.register(&workflow)).await;
+    let handle = engine.start(&workflow, 10).workflow_id("x").await.unwrap();
+    begun.wait_for(2).await;
+    assert_eq!(handle.pause().await.unwrap(), RequestResult::Pending);
+    latches[1].open();
+    store.wait_until_committed(is_first_checkpoint).await;
+    store.wait_until_called(Call::Heartbeat, store.call_count(Call::Heartbeat) + 1).await;
+    assert_eq!(begun.get(), 2, "the second step does not begin");
+    assert_eq!(engine.resume("x").await.unwrap(), RequestResult::Done);
+    begun.wait_for(3).await;
+    latches[0].open();
+    assert_eq!(handle.result().await.unwrap(), 21);
+    assert_eq!(begun.get(), 3);
+    shut_down(engine).await;
+}
+
+async fn resume_by_other_engine_withdraws_a_pending_pause(fixture: &dyn StoreFixture) {
+    let (begun, latches) = (Count::new(), [Latch::new(), Latch::new()]);
+    let workflow = two_branches(&begun, &latches);
+    let (engine, store) = open_engine(fixture, |b| b.register(&workflow)).await;
+    let client = Client::open(fixture.second_store().await).await.unwrap();
+    let handle = engine.start(&workflow, 10).workflow_id("x").await.unwrap();
+    begun.wait_for(2).await;
+    assert_eq!(client.pause("x").await.unwrap(), RequestResult::Pending);
+    // the owner receives the request with a heartbeat
+    store.wait_until_called(Call::Heartbeat, store.call_count(Call::Heartbeat) + 2).await;
+    latches[1].open();
+    store.wait_until_committed(is_first_checkpoint).await;
+    store.wait_until_called(Call::Heartbeat, store.call_count(Call::Heartbeat) + 1).await;
+    assert_eq!(begun.get(), 2, "the second step does not begin");
+    assert_eq!(client.resume("x").await.unwrap(), RequestResult::Done);
+    begun.wait_for(3).await;
+    latches[0].open();
+    assert_eq!(handle.result().await.unwrap(), 21);
+    assert_eq!(begun.get(), 3);
+    client.shutdown(HOUR).await.unwrap();
+    shut_down(engine).await;
+}
+
+async fn resume_withdraws_a_pause_whose_parking_is_under_way(fixture: &dyn StoreFixture) {
+    let (begun, latch) = (Count::new(), Latch::new());
+    let workflow = two_steps(&begun, &latch);
+    let (engine, store) = open_engine(fixture, |b| b.register(&workflow)).await;
+    let client = Client::open(fixture.second_store().await).await.unwrap();
+    let handle = engine.start(&workflow, 10).workflow_id("x").await.unwrap();
+    begun.wait_for(1).await;
+    assert_eq!(handle.pause().await.unwrap(), RequestResult::Pending);
+    store.hold_writes(is_parking_of(handle.key()));
+    latch.open();
+    store.wait_until_hanging().await;
+    assert_eq!(client.resume("x").await.unwrap(), RequestResult::Done);
+    store.release();
+    assert_eq!(client.get::<i64>("x").await.unwrap().result().await.unwrap(), 12);
+    assert_eq!(begun.get(), 2);
+    client.shutdown(HOUR).await.unwrap();
+    shut_down(engine).await;
+}
+
+async fn backoff_continues_after_a_withdrawn_pause(fixture: &dyn StoreFixture) {
+    let backoff = Duration::from_millis(500);
+    let policy = RetryPolicy { retries: 1, jitter: 0.0, ..RetryPolicy::fixed(backoff) };
+    let (attempts, begun, latch) = (Count::new(), Count::new(), Latch::new());
+    let begun_at = Arc::new(Mutex::new(Vec::new()));
+    let graph = {
+        let mut graph = Graph::<()>::new("g");
+        let (begun, latch, attempts) = (begun.clone(), latch.clone(), attempts.clone());
+        let begun_at = begun_at.clone();
+        let _ = graph.task("running").run((), move |()| {
+            let (begun, latch) = (begun.clone(), latch.clone());
+            async move {
+                begun.increment();
+                latch.wait().await;
+                BodyResult::Ok(1)
+            }
+        });
+        let failing = graph.task("failing").retry(policy).run((), move |()| {
+            begun_at.lock().unwrap().push(tokio::time::Instant::now());
+            let attempt = attempts.increment();
+            async move { if attempt == 1 { Err(Failure::new("no")) } else { Ok(5) } }
+        });
+        graph.build(failing).unwrap()
+    };
+    let (engine, store) = open_engine(fixture, |b| b.register(&graph)).await;
+    let handle = engine.start(&graph, ()).workflow_id("x").await.unwrap();
+    begun.wait_for(1).await;
+    store.wait_until_committed(|write| matches!(write, Write::Attempt(_))).await;
+    assert_eq!(handle.pause().await.unwrap(), RequestResult::Pending);
+    assert_eq!(engine.resume("x").await.unwrap(), RequestResult::Done);
+    attempts.wait_for(2).await;
+    let [first, second] = begun_at.lock().unwrap()[..] else { panic!("two attempts") };
+    assert!(second - first >= backoff);
+    latch.open();
+    assert_eq!(handle.result().await.unwrap(), 5);
     shut_down(engine).await;
 }
 

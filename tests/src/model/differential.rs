@@ -510,8 +510,9 @@ impl DifferentialStores {
                     pending_sleeps: sleeps(*sleep_count),
                 }
             }
-            DraftState::Parked { sleep_count } => {
-                State::Parked { reason: value(count), pending_sleeps: sleeps(*sleep_count) }
+            DraftState::Parked { sleep_count, is_pause } => {
+                let (reason, pending_sleeps) = (value(count), sleeps(*sleep_count));
+                State::Parked { reason, pending_sleeps, is_pause: *is_pause }
             }
             DraftState::Ended { status } => State::Ended {
                 status: *status,

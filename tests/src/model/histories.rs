@@ -95,7 +95,7 @@ pub enum DraftState {
     /// Waiting until a time relative to now, and for some of the children.
     Waiting { due_in: Option<i16>, children: u16, sleep_count: u8 },
     /// Parked.
-    Parked { sleep_count: u8 },
+    Parked { sleep_count: u8, is_pause: bool },
     /// Ended.
     Ended { status: Status },
 }
@@ -115,7 +115,8 @@ fn state(running: u32) -> impl Strategy<Value = DraftState> {
         2 => (0..3u8).prop_map(|sleep_count| DraftState::Queued { sleep_count }),
         4 => (any::<Option<i16>>(), any::<u16>(), 0..3u8)
             .prop_map(|(due_in, children, sleep_count)| DraftState::Waiting { due_in, children, sleep_count }),
-        1 => (0..3u8).prop_map(|sleep_count| DraftState::Parked { sleep_count }),
+        2 => (0..3u8, any::<bool>())
+            .prop_map(|(sleep_count, is_pause)| DraftState::Parked { sleep_count, is_pause }),
         3 => status.prop_map(|status| DraftState::Ended { status }),
     ]
 }

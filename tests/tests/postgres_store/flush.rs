@@ -160,7 +160,7 @@ async fn transition_leaves_no_trace_of_former_state() {
         State::Running { pending_sleeps: pending_sleeps.clone() },
         State::Queued { pending_sleeps: pending_sleeps.clone() },
         State::Waiting { wake_at: Some(later(9)), children: vec![], pending_sleeps: pending_sleeps.clone() },
-        State::Parked { reason: payload("why"), pending_sleeps: pending_sleeps.clone() },
+        State::Parked { reason: payload("why"), pending_sleeps: pending_sleeps.clone(), is_pause: false },
         ended(Status::Failed),
     ];
     let writes = keys.iter().zip(states.clone()).map(|(key, state)| transition(*key, state)).collect();

@@ -15,6 +15,7 @@ const HOT_STATEMENTS: &[(Sql, &[&str])] = &[
     (Sql::Finish, &[]),
     (Sql::Transition, &[]),
     (Sql::RequeueRequested, &[]),
+    (Sql::ParkPaused, &[]),
     // checks whether any request exists
     (Sql::DeleteRequests, &["on requests others"]),
     (Sql::Wake, &[]),
@@ -34,6 +35,7 @@ const HOT_STATEMENTS: &[(Sql, &[&str])] = &[
     (Sql::InsertTimers, &[]),
     (Sql::InsertWaits, &[]),
     (Sql::ClearRequests, &[]),
+    (Sql::DeletePauses, &[]),
     (Sql::Cancel, &[]),
     (Sql::Park, &[]),
     (Sql::Resume, &[]),

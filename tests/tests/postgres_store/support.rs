@@ -195,7 +195,7 @@ pub(crate) fn ended(status: Status) -> State {
 }
 
 pub(crate) fn parked() -> State {
-    State::Parked { reason: payload("parked"), pending_sleeps: Vec::new() }
+    State::Parked { reason: payload("parked"), pending_sleeps: Vec::new(), is_pause: false }
 }
 
 pub(crate) fn later(seconds: u64) -> Timestamp {

@@ -119,7 +119,8 @@ impl Engine {
     }
 
     /// Continues an execution that is parked, failed or cancelled, from its record. If the execution failed, the
-    /// failed steps with which its record ends are deleted and tried again. The rest of the record is kept.
+    /// failed steps with which its record ends are deleted and tried again. The rest of the record is kept. If the
+    /// execution is not parked yet, but a pause is pending, the resume withdraws the pause.
     pub async fn resume(&self, workflow_id: &str) -> Result<RequestResult, Error> {
         self.inner.request(workflow_id, RequestKind::Resume).await
     }
@@ -132,8 +133,7 @@ impl Engine {
     ///   The request has no effect if the execution ends before.
     /// - `NotApplicable`: the execution is scheduled, or has ended.
     ///
-    /// Children that the execution has started continue. A pending pause cannot be withdrawn: a resume is not applicable
-    /// until the execution is parked.
+    /// Children that the execution has started continue. A resume withdraws a pending pause.
     pub async fn pause(&self, workflow_id: &str) -> Result<RequestResult, Error> {
         self.inner.request(workflow_id, RequestKind::Pause).await
     }

@@ -2,14 +2,14 @@
 
 use std::time::Duration;
 
-use super::tables::Tables;
+use super::tables::{MAX_KEY, MIN_KEY, Tables};
 use crate::clock::{MAX_STORED_DURATION, Timestamp};
 use crate::key::Key;
 use crate::store::counters::{Counters, Table};
 use crate::store::{
     Attempt, Checkpoint, CheckpointKind, Chunk, DeleteChunks, Execution, ExistingExecution, Flush, Outcome,
     Request, RequestKind, RequestResult, Start, State, Status, StoreError, Transition, WorkerId, Write,
-    cancel_outcome,
+    cancel_outcome, continues_in_place,
 };
 
 impl Tables {
@@ -192,6 +192,12 @@ impl Tables {
                     counters,
                 );
             }
+            State::Parked { pending_sleeps, is_pause: true, .. } => {
+                let is_pending = self.delete_pauses(transition.key, counters);
+                let queued = State::Queued { pending_sleeps: pending_sleeps.clone() };
+                let state = if is_pending { &transition.state } else { &queued };
+                self.set_state(transition.key, state, Some(worker), counters);
+            }
             State::Ended { status, at, .. } if has_cancel && *status != Status::Cancelled => {
                 let state = State::Ended { status: Status::Cancelled, outcome: cancel_outcome(), at: *at };
                 self.set_state(transition.key, &state, Some(worker), counters);
@@ -217,10 +223,14 @@ impl Tables {
         let Some(row) = self.executions.get(&request.execution) else { return Outcome::NotFound };
         let (status, parent) = (row.status, row.parent.as_ref().map(|parent| parent.key));
         let (is_parked, pending_sleeps) = (row.is_parked, row.pending_sleeps.clone());
-        let result = request.decide(status, row.is_parked, row.deadline_at);
+        let has_pause = self.requests_of(request.execution).any(|kind| kind == RequestKind::Pause);
+        let result = request.decide(status, row.is_parked, row.deadline_at, has_pause);
         match request.kind {
             _ if matches!(result, RequestResult::NotApplicable(_)) => {}
             RequestKind::Cancel | RequestKind::Expire => self.cancel_tree(request, counters),
+            RequestKind::Resume if !continues_in_place(status, is_parked) => {
+                self.delete_pauses(request.execution, counters);
+            }
             RequestKind::Resume => {
                 if status == Status::Failed {
                     self.retract_failures(request.execution, counters);
@@ -238,7 +248,8 @@ impl Tables {
             }
             RequestKind::Pause if is_parked => {}
             RequestKind::Pause => {
-                let state = State::Parked { reason: request.reason.clone(), pending_sleeps };
+                let reason = request.reason.clone();
+                let state = State::Parked { reason, pending_sleeps, is_pause: false };
                 self.set_state(request.execution, &state, None, counters);
             }
         }
@@ -267,6 +278,21 @@ impl Tables {
         if self.requests.insert((key, request.id), request.recorded_kind()).is_none() {
             counters.add_inserted(Table::Requests, 1);
         }
+    }
+
+    /// Deletes the pending pauses of an execution. Returns whether there were any.
+    fn delete_pauses(&mut self, key: Key, counters: &Counters) -> bool {
+        let pauses: Vec<_> = self
+            .requests
+            .range((key, MIN_KEY)..=(key, MAX_KEY))
+            .filter(|(_, kind)| **kind == RequestKind::Pause)
+            .map(|(id, _)| *id)
+            .collect();
+        for id in &pauses {
+            self.requests.remove(id);
+        }
+        counters.add_deleted(Table::Requests, pauses.len() as u64);
+        !pauses.is_empty()
     }
 
     /// Whether a cancel of the execution is pending.

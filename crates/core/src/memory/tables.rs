@@ -109,8 +109,8 @@ impl LaneRow {
     }
 }
 
-const MIN_KEY: Key = Key::from_bytes([0; 16]);
-const MAX_KEY: Key = Key::from_bytes([0xff; 16]);
+pub(super) const MIN_KEY: Key = Key::from_bytes([0; 16]);
+pub(super) const MAX_KEY: Key = Key::from_bytes([0xff; 16]);
 
 impl Tables {
     /// Returns the lane's row if its epoch is still `epoch`: the fence.

@@ -216,10 +216,10 @@ impl EngineInner {
             // a Transition is replaced above; the parent receives the rejection of a child's Start
             Write::Transition(_) | Write::Start(_) => return,
             Write::Checkpoint(checkpoint) if is_rejection_checkpoint(checkpoint) => {
-                State::Parked { reason: checkpoint.outcome.clone(), pending_sleeps }
+                State::Parked { reason: checkpoint.outcome.clone(), pending_sleeps, is_pause: false }
             }
             Write::Checkpoint(_) => State::Queued { pending_sleeps },
-            _ => State::Parked { reason: failure, pending_sleeps },
+            _ => State::Parked { reason: failure, pending_sleeps, is_pause: false },
         };
         stage_transition(lane, tree, Transition { key: execution, placement, state });
     }
@@ -272,7 +272,7 @@ fn stage_transition(lane: &Lane, tree: Key, transition: Transition) {
 fn replacement_state(rejected: &State, failure: &Payload, at: Timestamp) -> Option<State> {
     match rejected {
         State::Ended { outcome, .. } if is_rejection_failure(outcome) => {
-            Some(State::Parked { reason: outcome.clone(), pending_sleeps: Vec::new() })
+            Some(State::Parked { reason: outcome.clone(), pending_sleeps: Vec::new(), is_pause: false })
         }
         State::Parked { reason, .. } if is_rejection_failure(reason) => None,
         _ => Some(State::Ended { status: Status::Failed, outcome: failure.clone(), at }),

@@ -212,11 +212,13 @@ impl EngineInner {
         match lane.wait_durable(lsn).await {
             Outcome::RequestHandled(result, _) => {
                 crate::crash_point!("request durable");
-                if result == RequestResult::Pending {
-                    // an execution that runs here is stopped without waiting for the worker's heartbeat
-                    if let Some(run) = self.runs.get(key) {
-                        run.handle_request(kind);
-                    }
+                if matches!(
+                    (kind, result),
+                    (RequestKind::Resume, RequestResult::Done) | (_, RequestResult::Pending)
+                ) && let Some(run) = self.runs.get(key)
+                {
+                    // an execution that runs here handles the request without waiting for the worker's heartbeat
+                    run.handle_request(kind);
                 }
                 Ok(Some(result))
             }

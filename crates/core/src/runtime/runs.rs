@@ -1,6 +1,6 @@
 //! [`Runs`]: the executions that run in this process, by key.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use crate::key::{Key, KeyMap};
 use crate::runtime::inner::EngineInner;
@@ -16,6 +16,8 @@ pub(crate) struct Runs {
     /// Executions whose run begins here when their staged Start is applied, each with the number of its
     /// [`ExpectedRun`]s.
     expected: Mutex<KeyMap<usize>>,
+    /// The runs that have begun to pause. Some of them may have ended since, or continue.
+    pausing: Mutex<Vec<Weak<Run>>>,
 }
 
 /// A guard for an execution whose run begins here without a claim. While the guard lives, no claim launches
@@ -90,6 +92,20 @@ impl Runs {
         if shard.get(&run.key).is_some_and(|other| std::ptr::eq(Arc::as_ptr(other), run)) {
             shard.remove(&run.key);
         }
+    }
+
+    /// Notes that a run begins to pause.
+    pub(crate) fn add_pausing(&self, run: Weak<Run>) {
+        self.pausing.lock().unwrap_or_else(PoisonError::into_inner).push(run);
+    }
+
+    /// Returns the open runs that are pausing.
+    pub(crate) fn pausing(&self) -> Vec<Arc<Run>> {
+        let mut all = self.pausing.lock().unwrap_or_else(PoisonError::into_inner);
+        let pausing: Vec<Arc<Run>> =
+            all.iter().filter_map(Weak::upgrade).filter(|run| run.is_pausing() && run.is_open()).collect();
+        *all = pausing.iter().map(Arc::downgrade).collect();
+        pausing
     }
 
     pub(crate) fn all(&self) -> Vec<Arc<Run>> {

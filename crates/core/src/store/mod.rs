@@ -33,7 +33,7 @@ pub use workers::{
 };
 pub use write::{
     Chunk, DeleteChunks, ExistingExecution, Flush, Outcome, Request, RequestResult, Start, State, Transition,
-    Write, cancel_outcome,
+    Write, cancel_outcome, continues_in_place,
 };
 
 use std::sync::Arc;

@@ -140,6 +140,8 @@ pub struct Start {
 /// the flush [clears](Write::ClearRequests) them:
 /// - If a cancel is pending, a Transition to `Waiting` or `Parked` makes the execution `queued` instead. If a pause is
 ///   pending, a Transition to `Waiting` does so. The next owner handles the requests.
+/// - A Transition to `Parked` because of a pause deletes the pending pauses. If none is pending, a resume has withdrawn
+///   the pause, and the execution becomes `queued` instead.
 /// - A Transition to `Ended` deletes the requests. If a cancel is among them, the execution ends as `cancelled`,
 ///   whatever status the Transition contains. The outcome is then [`Cancelled`](Outcome::Cancelled).
 ///
@@ -187,6 +189,8 @@ pub enum State {
         reason: Payload,
         /// The sleeps that are not over.
         pending_sleeps: Vec<PendingSleep>,
+        /// Whether the execution is parked because of a pending pause.
+        is_pause: bool,
     },
     /// The execution has ended.
     Ended {
@@ -201,14 +205,15 @@ pub enum State {
 
 /// The Write that cancels, resumes, expires or pauses an execution.
 ///
-/// A request to an execution that no worker runs takes effect at once. A request to a running execution becomes a row
-/// in `requests`, and the owner handles it. The outcome is [`Outcome::RequestHandled`] or [`Outcome::NotFound`].
+/// A request to an execution that no worker runs takes effect at once. A cancel or pause of a running execution becomes
+/// a row in `requests`, and the owner handles it. The outcome is [`Outcome::RequestHandled`] or [`Outcome::NotFound`].
 ///
 /// - [`Cancel`](RequestKind::Cancel) applies to the execution and to all awaited children below it, atomically.
 /// - [`Resume`](RequestKind::Resume) makes a parked, `failed` or `cancelled` execution `queued`. For an ended execution
 ///   it also increments `run_no`, so that children get new keys, and clears the outcome and the deadline. The request
-///   deletes all pending requests. For a `failed` execution the request also deletes the failures of steps at the end of the record, with their
-///   attempts. These steps are then tried again.
+///   deletes all pending requests. For a `failed` execution the request also deletes the failures of steps at the end
+///   of the record, with their attempts. These steps are then tried again. For any other execution with a pending pause
+///   the request only deletes the pending pauses.
 /// - [`Expire`](RequestKind::Expire) ends an execution whose deadline is not after `at`, in the same way as a cancel.
 ///   Otherwise the request is not applicable. An expiry is never applicable to a running execution, because the owner
 ///   enforces the deadline.
@@ -230,21 +235,30 @@ pub struct Request {
 }
 
 impl Request {
-    /// Decides the request by the present state of its execution. Unless the result is
-    /// [`NotApplicable`](RequestResult::NotApplicable), the request takes effect.
-    pub fn decide(&self, status: Status, is_parked: bool, deadline_at: Option<Timestamp>) -> RequestResult {
+    /// Decides the request by the present state of its execution. `has_pause` says whether a pause is pending, and
+    /// matters for a resume only. Unless the result is [`NotApplicable`](RequestResult::NotApplicable), the request
+    /// takes effect.
+    pub fn decide(
+        &self,
+        status: Status,
+        is_parked: bool,
+        deadline_at: Option<Timestamp>,
+        has_pause: bool,
+    ) -> RequestResult {
         let is_applicable = match self.kind {
             RequestKind::Cancel => !status.is_terminal(),
             RequestKind::Expire => {
                 let has_expired = deadline_at.is_some_and(|at| at <= self.at);
                 has_expired && status != Status::Running && !status.is_terminal()
             }
-            RequestKind::Resume => is_parked || matches!(status, Status::Failed | Status::Cancelled),
+            RequestKind::Resume => {
+                continues_in_place(status, is_parked) || has_pause && !status.is_terminal()
+            }
             RequestKind::Pause => matches!(status, Status::Queued | Status::Running | Status::Waiting),
         };
         match status {
             _ if !is_applicable => RequestResult::NotApplicable(status),
-            Status::Running => RequestResult::Pending,
+            Status::Running if self.kind != RequestKind::Resume => RequestResult::Pending,
             _ => RequestResult::Done,
         }
     }
@@ -274,6 +288,11 @@ impl Request {
         let has_ended_it = result == RequestResult::Done && ends;
         Outcome::RequestHandled(result, parent.filter(|_| has_ended_it))
     }
+}
+
+/// Whether a resume continues an execution in this state. Otherwise a resume can only withdraw a pending pause.
+pub fn continues_in_place(status: Status, is_parked: bool) -> bool {
+    is_parked || matches!(status, Status::Failed | Status::Cancelled)
 }
 
 /// Returns the outcome of an execution that was cancelled on request: an encoded [`Failure`](crate::Failure).

@@ -161,6 +161,8 @@ impl Heartbeats {
         self.is_search_deferred = self.lost_claims.is_searching() && no_claim.is_none();
         let held = no_claim.as_ref().map(|_| engine.runs.keys());
         let generations = lane_generations(&engine);
+        // their requests are durable by now, so the reply contains each pause that was not withdrawn
+        let pausing = engine.runs.pausing();
         let heartbeat = Heartbeat {
             worker: registration.worker,
             epoch: registration.epoch,
@@ -195,6 +197,11 @@ impl Heartbeats {
         for (key, kind) in &reply.requests {
             if let Some(run) = engine.runs.get(*key) {
                 run.handle_request(*kind);
+            }
+        }
+        for run in pausing {
+            if !reply.requests.contains(&(run.key, RequestKind::Pause)) {
+                run.withdraw_pause();
             }
         }
         if renews_lease {

@@ -1,12 +1,13 @@
 //! [`StepExecution`]: the state of a step until its outcome. The step is polled in place: its state is small, and rare
 //! paths are boxed.
 
+use std::future::poll_fn;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::{Context as TaskContext, Poll};
 use std::time::Duration;
 
-use futures_util::future::select;
+use futures_util::future::{Either, select};
 
 use crate::commit::DurableFuture;
 use crate::error::Error;
@@ -50,6 +51,8 @@ enum StepStage {
     Waiting,
     /// Waiting until the Writes before the body are durable.
     Barrier(DurableFuture<Arc<Run>>),
+    /// Waiting for the end of a pause: the run's task parks the execution when all other branches wait too.
+    Paused,
     Body,
     /// Waiting for the delivery of the value; the delivery is present if it came at once.
     Delivery(Payload, Option<Delivery>),
@@ -135,7 +138,9 @@ impl StepExecution {
                     if !permits_body(&call.run, &outcome) {
                         self.disown();
                     } else if call.run.engine.lease.is_held() {
-                        return self.begin_body(cx);
+                        if let Some(action) = self.begin_body() {
+                            return Poll::Ready(action);
+                        }
                     } else {
                         self.run_slow_path(|call, _| {
                             Box::pin(async move {
@@ -144,6 +149,11 @@ impl StepExecution {
                             })
                         });
                     }
+                }
+                StepStage::Paused => {
+                    let Some(call) = &self.call else { return Poll::Pending };
+                    std::task::ready!(call.poll_pause(cx));
+                    self.wait_for_barrier();
                 }
                 StepStage::Body => {
                     let Some(outcome) = self.outcome.take() else { return Poll::Pending };
@@ -177,7 +187,11 @@ impl StepExecution {
                     let (call, next) = std::task::ready!(slow_path.as_mut().poll(cx));
                     self.call = Some(call);
                     match next {
-                        NextStage::Body => return self.begin_body(cx),
+                        NextStage::Body => {
+                            if let Some(action) = self.begin_body() {
+                                return Poll::Ready(action);
+                            }
+                        }
                         NextStage::Attempt(attempt) => {
                             self.attempt = attempt;
                             self.wait_for_barrier();
@@ -215,22 +229,21 @@ impl StepExecution {
         }
     }
 
-    fn begin_body(&mut self, cx: &TaskContext<'_>) -> Poll<StepAction> {
-        if let Some(call) = self.call.as_ref().filter(|call| call.run.is_pausing()) {
-            // the run's task parks the execution when all other branches wait too
-            self.stage = StepStage::Finished;
-            call.wait_for_resume(cx.waker());
-            return Poll::Pending;
+    /// Begins the body. Returns `None` if the body may not begin now, after setting the next stage.
+    fn begin_body(&mut self) -> Option<StepAction> {
+        if self.call.as_ref().is_some_and(|call| call.run.is_pausing()) {
+            self.stage = StepStage::Paused;
+            return None;
         }
         if !self.call.as_ref().is_some_and(|call| call.run.can_begin_body()) {
             // the execution is cancelled, or past its deadline: the run's task stops the code
             self.stage = StepStage::Finished;
-            return Poll::Pending;
+            return None;
         }
         crate::crash_point!("body begins");
         self.outcome = None;
         self.stage = StepStage::Body;
-        Poll::Ready(StepAction::RunBody)
+        Some(StepAction::RunBody)
     }
 
     /// Records the body's result. Returns the value if the code receives it at once, without waiting for a delivery.
@@ -318,7 +331,7 @@ async fn handle_failed_attempt(
     record_attempt(call, attempt, &failure);
     crate::crash_point!("attempt staged");
     // the pause is not recorded, and the run does not suspend for it
-    sleep_unless_pausing(call, pause).await;
+    sleep_before_retry(call, pause).await;
     Ok(())
 }
 
@@ -348,14 +361,16 @@ async fn resume_attempts(call: &Call, policy: RetryPolicy) -> Result<u32, Failur
     // the remaining time is at most the whole pause, whatever the clock showed when the attempt failed
     let whole = policy.pause_after(attempt - 1);
     let remaining = last.at.plus(whole).since(call.run.engine.now());
-    sleep_unless_pausing(call, remaining.min(whole)).await;
+    sleep_before_retry(call, remaining.min(whole)).await;
     Ok(attempt)
 }
 
-/// Sleeps until the next attempt, or until the run is pausing: then the attempt does not begin.
-async fn sleep_unless_pausing(call: &Call, pause: Duration) {
-    let pausing = pin!(call.run.wait_pausing());
-    select(pin!(tokio::time::sleep(pause)), pausing).await;
+/// Sleeps until the next attempt is due. The run may be parked for a pause meanwhile.
+async fn sleep_before_retry(call: &Call, pause: Duration) {
+    let mut sleep = pin!(tokio::time::sleep(pause));
+    while let Either::Right(_) = select(sleep.as_mut(), pin!(call.run.wait_pausing())).await {
+        poll_fn(|cx| call.poll_pause(cx)).await;
+    }
 }
 
 /// Whether a body may begin. `outcome` is the outcome of the Write for which the body has waited.

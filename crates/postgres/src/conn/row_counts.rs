@@ -106,7 +106,11 @@ pub(crate) fn count_changes(
             Sql::InsertTimers => counters.add_inserted(Table::Timers, rows),
             Sql::InsertWaits => counters.add_inserted(Table::Waits, rows),
             Sql::InsertRequests => counters.add_inserted(Table::Requests, rows),
-            Sql::ClearRequests => counters.add_deleted(Table::Requests, rows),
+            Sql::ClearRequests | Sql::DeletePauses => counters.add_deleted(Table::Requests, rows),
+            Sql::ParkPaused => {
+                let deleted: i64 = Columns::new(single_row(result)?).next()?;
+                counters.add_deleted(Table::Requests, deleted.unsigned_abs());
+            }
             Sql::DeleteRequests => {
                 let (cancelled, deleted) = keys_and_count(result)?;
                 counters.add_deleted(Table::Requests, deleted);

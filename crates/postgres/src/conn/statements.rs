@@ -57,6 +57,8 @@ statements! {
     Transition = include_str!("../../queries/transition.sql");
     /// Queues executions that this flush suspends or parks although a cancel of them is pending.
     RequeueRequested = include_str!("../../queries/requeue_requested.sql");
+    /// Deletes the pauses of executions that are parked because of them.
+    ParkPaused = include_str!("../../queries/park_paused.sql");
     /// Deletes the requests of executions that end.
     DeleteRequests = include_str!("../../queries/delete_requests.sql");
     /// Wakes executions whose wait is over.
@@ -95,6 +97,8 @@ statements! {
     InsertWaits = include_str!("../../queries/insert_waits.sql");
     /// Deletes requests that were handled.
     ClearRequests = "DELETE FROM requests WHERE execution = ANY($1::uuid[])";
+    /// Deletes pending pauses.
+    DeletePauses = "DELETE FROM requests WHERE execution = ANY($1::uuid[]) AND kind = 4";
     /// Ends executions as cancelled.
     Cancel = include_str!("../../queries/cancel.sql");
     /// Queues executions that were parked or have ended.
@@ -118,7 +122,7 @@ statements! {
     /// Returns the executions that Starts are duplicates of.
     Existing = include_str!("../../queries/existing.sql");
     /// Returns pending requests.
-    PendingRequests = "SELECT execution, n FROM requests WHERE execution = ANY($1::uuid[])";
+    PendingRequests = "SELECT execution, n, kind FROM requests WHERE execution = ANY($1::uuid[])";
 
     /// Fails if one of these queues has a depth limit.
     AssertNoDepthLimit = "SELECT 1 / (count(*) = 0)::integer FROM depths WHERE queue = ANY($1::text[])";
@@ -292,6 +296,7 @@ pub(crate) const FLUSH_STATEMENTS: &[Sql] = &[
     Sql::Finish,
     Sql::Transition,
     Sql::RequeueRequested,
+    Sql::ParkPaused,
     Sql::DeleteRequests,
     Sql::Wake,
     Sql::StartRunning,
@@ -312,6 +317,7 @@ pub(crate) const FLUSH_STATEMENTS: &[Sql] = &[
     Sql::InsertTimers,
     Sql::InsertWaits,
     Sql::ClearRequests,
+    Sql::DeletePauses,
     Sql::Cancel,
     Sql::Resume,
     Sql::RetractFailures,

@@ -4,8 +4,8 @@ use stepfast_core::Key;
 use stepfast_core::clock::Timestamp;
 use stepfast_core::queue::Placement;
 use stepfast_core::store::{
-    Attempt, Checkpoint, Chunk, DeleteChunks, Flush, Request, State, Transition, WorkerId, Write,
-    cancel_outcome,
+    Attempt, Checkpoint, Chunk, DeleteChunks, Flush, Request, RequestKind, State, Transition, WorkerId,
+    Write, cancel_outcome,
 };
 use uuid::Uuid;
 
@@ -96,6 +96,14 @@ impl<'a> FlushPlan<'a> {
         }
     }
 
+    /// Returns the query for the pending requests to executions to resume; `None` if the flush resumes none.
+    pub(crate) fn pauses_query(&self) -> Option<Query<'a>> {
+        let resumed = self.requests.iter().filter(|(_, request)| request.kind == RequestKind::Resume);
+        let resumed: Vec<Uuid> = resumed.map(|(_, request)| to_uuid(request.execution)).collect();
+        let (sql, action) = (Sql::PendingRequests, "reading requests");
+        (!resumed.is_empty()).then(|| Query { sql, action, params: vec![param(resumed)] })
+    }
+
     fn push_cleared_requests(&self, queries: &mut Vec<Query<'a>>) {
         if !self.cleared_requests.is_empty() {
             let params = vec![column(&self.cleared_requests, |key| to_uuid(*key))];
@@ -136,6 +144,16 @@ impl<'a> FlushPlan<'a> {
                     sql: Sql::RequeueRequested,
                     action: "requeueing executions with requests",
                     params: vec![param(idle)],
+                });
+            }
+            let is_pause = |state: &State| matches!(state, State::Parked { is_pause: true, .. });
+            let paused = transitions.iter().filter(|(_, change)| is_pause(&change.state));
+            let paused: Vec<Uuid> = paused.map(|(_, change)| to_uuid(change.key)).collect();
+            if !paused.is_empty() {
+                queries.push(Query {
+                    sql: Sql::ParkPaused,
+                    action: "parking paused executions",
+                    params: vec![param(paused)],
                 });
             }
         }
@@ -247,7 +265,7 @@ impl<'a> FlushPlan<'a> {
                 State::Running { .. } | State::Parked { .. } | State::Ended { .. } => {}
             }
         }
-        // executions with a pending cancel were queued instead; ReadyResumed ignores all others
+        // requests may have queued these executions instead; ReadyResumed ignores all others
         resumed.extend(self.suspended_or_parked());
         for (sql, queued) in [(Sql::Ready, queued), (Sql::ReadyResumed, resumed)] {
             if !queued.is_empty() {

@@ -202,7 +202,7 @@ async fn try_commit<'a>(
             .ok_or_else(|| corrupt("a flush"))?;
         let mut locked = LockedRows::read(results.get(index).ok_or_else(|| corrupt("a query result"))?)?;
         let mut rounds = 0;
-        let targets = loop {
+        let mut targets = loop {
             let relocked = pipeline::run(session, TxPart::Middle, &[plan.lock_query()]).await?;
             let targets = LockedRows::read(relocked.first().ok_or_else(|| corrupt("a query result"))?)?;
             if targets.is_subset_of(&locked) {
@@ -216,6 +216,10 @@ async fn try_commit<'a>(
                 ));
             }
         };
+        if let Some(query) = plan.pauses_query() {
+            let pauses = pipeline::run(session, TxPart::Middle, &[query]).await?;
+            targets.read_pauses(pauses.first().ok_or_else(|| corrupt("a query result"))?)?;
+        }
         let decisions = targets.decide(&plan.requests);
         let more = decisions.queries();
         results.extend(pipeline::run(session, TxPart::End, &more).await?);

@@ -6,12 +6,14 @@ use stepfast_core::Key;
 use stepfast_core::clock::Timestamp;
 use stepfast_core::store::{
     Outcome, Request, RequestKind, RequestResult, Status, StoreError, UNKNOWN_STATUS_MESSAGE,
+    continues_in_place,
 };
 use uuid::Uuid;
 
 use crate::conn::pipeline::{Query, QueryResult, column};
 use crate::conn::statements::Sql;
 use crate::error::store_error;
+use crate::rows::Columns;
 use crate::rows::types::{Timestamptz, non_empty_bytes, to_key, to_uuid};
 
 /// A locked row of an execution.
@@ -31,6 +33,8 @@ pub(crate) struct LockedRows {
     /// Rows whose status this version does not support. Requests do not change them.
     unknown: HashSet<Key>,
     children: HashMap<Key, Vec<Key>>,
+    /// Executions with a pending pause. Only executions to resume are looked up.
+    pausing: HashSet<Key>,
 }
 
 /// The effects of requests.
@@ -40,6 +44,8 @@ pub(crate) struct RequestDecisions<'a> {
     cancelled: Vec<(Key, &'a Request)>,
     /// Resumed executions, each with its status before the resume.
     resumed: Vec<(Key, Status)>,
+    /// Executions whose pending pauses are withdrawn.
+    withdrawn: Vec<Key>,
     /// Executions that are parked at once, each with its request.
     parked: Vec<(Key, &'a Request)>,
     /// Running executions, each with its request. Their owners handle the requests later.
@@ -76,6 +82,18 @@ impl LockedRows {
         Ok(locked_rows)
     }
 
+    /// Reads the result of `PendingRequests`, a query for the executions to resume, which must be locked.
+    pub(crate) fn read_pauses(&mut self, result: &QueryResult) -> Result<(), StoreError> {
+        for row in &result.rows {
+            let mut row = Columns::new(row);
+            let (key, _id, kind) = (row.key()?, row.key()?, row.next::<i16>()?);
+            if RequestKind::from_number(kind.into()) == Some(RequestKind::Pause) {
+                self.pausing.insert(key);
+            }
+        }
+        Ok(())
+    }
+
     /// Whether `locked` contains all rows of `self`.
     pub(crate) fn is_subset_of(&self, locked: &LockedRows) -> bool {
         self.rows.keys().all(|key| locked.rows.contains_key(key))
@@ -91,7 +109,9 @@ impl LockedRows {
                 }
                 None => Outcome::NotFound,
                 Some(target) => {
-                    let result = request.decide(target.status, target.is_parked, target.deadline_at);
+                    let has_pause = self.pausing.contains(&request.execution);
+                    let result =
+                        request.decide(target.status, target.is_parked, target.deadline_at, has_pause);
                     match request.kind {
                         _ if matches!(result, RequestResult::NotApplicable(_)) => {}
                         RequestKind::Cancel | RequestKind::Expire => {
@@ -140,10 +160,13 @@ impl LockedRows {
     }
 
     fn resume(&mut self, key: Key, decisions: &mut RequestDecisions<'_>) {
-        if let Some(row) = self.rows.get_mut(&key) {
-            decisions.resumed.push((key, row.status));
-            row.status = Status::Queued;
-            row.is_parked = false;
+        match self.rows.get_mut(&key) {
+            Some(row) if continues_in_place(row.status, row.is_parked) => {
+                decisions.resumed.push((key, row.status));
+                row.status = Status::Queued;
+                row.is_parked = false;
+            }
+            _ => decisions.withdrawn.push(key),
         }
     }
 }
@@ -207,6 +230,10 @@ impl<'a> RequestDecisions<'a> {
             }
             let params = vec![column(&resumed, |(key, _)| to_uuid(*key))];
             queries.push(Query { sql: Sql::ClearRequests, action: "deleting requests", params });
+        }
+        if !self.withdrawn.is_empty() {
+            let params = vec![column(&self.withdrawn, |key| to_uuid(*key))];
+            queries.push(Query { sql: Sql::DeletePauses, action: "deleting pauses", params });
         }
         if !self.requested.is_empty() {
             let params = vec![

@@ -126,9 +126,11 @@ pub(crate) enum Sql {
     RetractFailures,
     InsertRequest,
     HasCancelRequest,
+    HasPauseRequest,
     HasRequest,
     HasAnyRequest,
     ClearRequests,
+    DeletePauses,
     Requests,
     DueTimers,
     ReadyPage,
@@ -302,9 +304,11 @@ impl Sql {
                  ON CONFLICT DO NOTHING"
             }
             Sql::HasCancelRequest => "SELECT 1 FROM requests WHERE execution = ?1 AND kind = 1",
+            Sql::HasPauseRequest => "SELECT 1 FROM requests WHERE execution = ?1 AND kind = 4",
             Sql::HasRequest => "SELECT 1 FROM requests WHERE execution = ?1",
             Sql::HasAnyRequest => "SELECT 1 FROM requests",
             Sql::ClearRequests => "DELETE FROM requests WHERE execution = ?1",
+            Sql::DeletePauses => "DELETE FROM requests WHERE execution = ?1 AND kind = 4",
             Sql::Requests => "SELECT kind FROM requests WHERE execution = ?1 ORDER BY n",
             Sql::DueTimers => include_str!("../../queries/due_timers.sql"),
             Sql::ReadyPage => include_str!("../../queries/ready_page.sql"),

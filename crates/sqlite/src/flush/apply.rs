@@ -185,7 +185,7 @@ impl<'c, 'f> FlushApplier<'c, 'f> {
 
     fn apply_transition(&mut self, transition: &Transition) -> DbResult<Outcome> {
         let (id, owner) = (key_bytes(&transition.key), self.flush.worker.0);
-        let replacement; // the state that replaces the Transition's, if the execution has a cancel request
+        let replacement; // the state that replaces the Transition's, because of requests
         let mut outcome = Outcome::Applied;
         let state = match &transition.state {
             // the next owner handles the requests
@@ -193,7 +193,10 @@ impl<'c, 'f> FlushApplier<'c, 'f> {
                 replacement = State::Queued { pending_sleeps: pending_sleeps.clone() };
                 &replacement
             }
-            State::Parked { pending_sleeps, .. } if self.has_cancel_request(transition.key)? => {
+            State::Parked { pending_sleeps, is_pause, .. }
+                if self.has_cancel_request(transition.key)?
+                    || *is_pause && !self.has_request(Sql::HasPauseRequest, transition.key)? =>
+            {
                 replacement = State::Queued { pending_sleeps: pending_sleeps.clone() };
                 &replacement
             }
@@ -238,6 +241,8 @@ impl<'c, 'f> FlushApplier<'c, 'f> {
         }
         if matches!(state, State::Ended { .. }) && self.has_request(Sql::HasRequest, transition.key)? {
             self.sql.delete(Table::Requests, Sql::ClearRequests, [id])?;
+        } else if matches!(state, State::Parked { is_pause: true, .. }) {
+            self.sql.delete(Table::Requests, Sql::DeletePauses, [id])?;
         }
         if let (Some(placement), false) = (&transition.placement, matches!(state, State::Running { .. })) {
             self.sql.delete(Table::Slots, Sql::FreeSlot, (&*placement.queue, &*placement.key, id))?;

@@ -4,7 +4,9 @@
 use rusqlite::OptionalExtension;
 use stepfast_core::key::Key;
 use stepfast_core::store::counters::Table;
-use stepfast_core::store::{Outcome, Request, RequestKind, RequestResult, Status, UNKNOWN_STATUS_MESSAGE};
+use stepfast_core::store::{
+    Outcome, Request, RequestKind, RequestResult, Status, UNKNOWN_STATUS_MESSAGE, continues_in_place,
+};
 
 use crate::conn::statements::Sql;
 use crate::error::DbResult;
@@ -30,10 +32,15 @@ impl FlushApplier<'_, '_> {
         if !target.has_known_status {
             return Ok(Outcome::Rejected(UNKNOWN_STATUS_MESSAGE.into()));
         }
-        let result = request.decide(target.status, target.is_parked, target.deadline_at);
+        let has_pause = request.kind == RequestKind::Resume
+            && self.sql.exists(Sql::HasPauseRequest, [key_bytes(&request.execution)])?;
+        let result = request.decide(target.status, target.is_parked, target.deadline_at, has_pause);
         match request.kind {
             _ if matches!(result, RequestResult::NotApplicable(_)) => {}
             RequestKind::Cancel | RequestKind::Expire => self.cancel_tree(request, target.status)?,
+            RequestKind::Resume if !continues_in_place(target.status, target.is_parked) => {
+                self.sql.delete(Table::Requests, Sql::DeletePauses, [key_bytes(&request.execution)])?;
+            }
             RequestKind::Resume => self.resume(request.execution, &target)?,
             RequestKind::Pause if target.status == Status::Running => {
                 self.insert_request(request, request.execution)?;

@@ -170,7 +170,7 @@ pub fn waiting(wake_at: Option<Timestamp>, children: &[Key]) -> State {
 }
 
 pub fn parked(reason: &str) -> State {
-    State::Parked { reason: value(reason), pending_sleeps: Vec::new() }
+    State::Parked { reason: value(reason), pending_sleeps: Vec::new(), is_pause: false }
 }
 
 pub fn completed(outcome: &str) -> State {

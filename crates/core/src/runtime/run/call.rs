@@ -169,9 +169,17 @@ impl Call {
         }
     }
 
-    /// Notes that the body of the call does not begin, because the run is pausing.
-    pub(crate) fn wait_for_resume(&self, waker: &Waker) {
-        self.run.set_waiting_for(self.id, WaitingFor::Resume, waker);
+    /// Polls for the end of the pause of a pausing run. The run may be parked while the call waits.
+    pub(crate) fn poll_pause(&self, cx: &mut TaskContext<'_>) -> Poll<()> {
+        if self.run.is_pausing() {
+            self.run.set_waiting_for(self.id, WaitingFor::Resume, cx.waker());
+            // the pause may have been withdrawn before the waker was kept
+            if self.run.is_pausing() {
+                return Poll::Pending;
+            }
+        }
+        self.run.clear_waiting_for(self.id);
+        Poll::Ready(())
     }
 
     /// Returns the call's number among the run's calls.

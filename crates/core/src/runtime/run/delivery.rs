@@ -162,6 +162,13 @@ impl Run {
         }
     }
 
+    /// Notes that the call waits for nothing any more, and continues.
+    pub(crate) fn clear_waiting_for(&self, id: usize) {
+        let mut state = self.state();
+        let was_waiting = state.calls.get_mut(id).is_some_and(|call| call.waiting_for.take().is_some());
+        state.calls.durable_wait_count -= u32::from(was_waiting);
+    }
+
     /// Completes a call with its outcome. If no other branch can be affected, delivers the outcome at once
     /// and returns the delivery. Otherwise the outcome is delivered in its turn.
     pub(crate) fn complete_call(

@@ -268,20 +268,42 @@ impl Run {
         self.wake_task();
     }
 
-    /// Handles a request that is recorded for this execution, which runs.
+    /// Handles a request to this execution, which runs.
     pub(crate) fn handle_request(&self, kind: RequestKind) {
         match kind {
             RequestKind::Cancel => self.interrupt(Interrupt::Cancel(Failure::cancelled().into())),
             RequestKind::Pause => self.pause(),
-            // these requests are recorded for no running execution
-            RequestKind::Resume | RequestKind::Expire => {}
+            RequestKind::Resume => self.withdraw_pause(),
+            // an expiry does not apply to a running execution
+            RequestKind::Expire => {}
         }
     }
 
     /// Pauses the run: no further body begins, and the run is parked when all its branches wait.
     fn pause(&self) {
-        self.is_pausing.store(true, SeqCst);
+        if self.is_pausing.swap(true, SeqCst) {
+            return;
+        }
+        self.engine.runs.add_pausing(self.self_ref.clone());
         self.pausing.notify_waiters();
+        self.wake_task();
+    }
+
+    /// Withdraws the pause of a run that is not parked yet: its bodies begin again.
+    pub(crate) fn withdraw_pause(&self) {
+        if !self.is_pausing.swap(false, SeqCst) {
+            return;
+        }
+        let wakers: Vec<Waker> = self
+            .state()
+            .calls
+            .iter_mut()
+            .filter(|call| matches!(call.waiting_for, Some(WaitingFor::Resume)))
+            .filter_map(|call| call.waker.take())
+            .collect();
+        for waker in wakers {
+            waker.wake();
+        }
         self.wake_task();
     }
 

@@ -362,7 +362,11 @@ impl RunTask {
                     "execution parked"
                 );
                 (
-                    State::Parked { reason: Payload::from_failure(&failure), pending_sleeps },
+                    State::Parked {
+                        reason: Payload::from_failure(&failure),
+                        pending_sleeps,
+                        is_pause: false,
+                    },
                     FinalState::Released,
                 )
             }
@@ -370,7 +374,7 @@ impl RunTask {
                 tracing::info!(execution = %run.key, workflow = %run.definition.name, "execution paused");
                 let pending_sleeps = waits.map_or(pending_sleeps, sleeps_of);
                 let reason = Payload::from_failure(&Failure::paused());
-                (State::Parked { reason, pending_sleeps }, FinalState::Released)
+                (State::Parked { reason, pending_sleeps, is_pause: true }, FinalState::Released)
             }
             Interrupt::Defer if !run.engine.is_closing() => {
                 {
