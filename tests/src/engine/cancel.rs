@@ -2,12 +2,14 @@
 
 use std::sync::Arc;
 
+use futures_util::FutureExt;
 use futures_util::future::join_all;
-use stepfast_core::store::{RequestResult, Status};
-use stepfast_core::{Context, Engine, Error, Handle, Workflow};
+use stepfast_core::store::{RequestResult, Status, Write};
+use stepfast_core::{Client, Context, Engine, Error, Handle, Workflow};
 
 use super::support::{
-    BodyResult, Count, Latch, is_end_of, latched_workflow, open_engine, open_second_engine, record, shut_down,
+    BodyResult, Count, GRACE, Latch, is_end_of, latched_workflow, open_engine, open_second_engine, record,
+    shut_down,
 };
 use crate::StoreFixture;
 use crate::faults::fault_store::{Call, FaultStore};
@@ -17,6 +19,8 @@ super::cases![
     cancel_wins_over_an_end_in_flight,
     cancel_wins_when_received_before_the_end,
     racing_end_and_cancel_have_one_winner,
+    late_heartbeat_reply_spares_a_later_run,
+    late_reply_to_a_cancel_spares_a_later_run,
 ];
 
 /// Returns the status that a waiter in this engine sees.
@@ -147,4 +151,73 @@ async fn racing_end_and_cancel_have_one_winner(fixture: &dyn StoreFixture) {
     }
     shut_down(one).await;
     shut_down(two).await;
+}
+
+/// Returns a workflow of two steps. The body of each step increments `begun` and waits for a latch of its own.
+fn two_steps(begun: &Count, latches: &[Latch; 2]) -> Workflow<i64, i64> {
+    let (begun, latches) = (begun.clone(), latches.clone());
+    Workflow::new("two steps", move |mut cx: Context, x: i64| {
+        let (begun, latches) = (begun.clone(), latches.clone());
+        async move {
+            for latch in latches {
+                cx.step("wait", || {
+                    let (begun, latch) = (begun.clone(), latch.clone());
+                    async move {
+                        begun.increment();
+                        latch.wait().await;
+                        BodyResult::Ok(())
+                    }
+                })
+                .await?;
+            }
+            BodyResult::Ok(x)
+        }
+    })
+}
+
+/// Lets the first step of `two_steps` end, so that the cancelled execution ends, and resumes the execution. Returns when
+/// the second step of the next run has begun.
+async fn end_and_resume(engine: &Engine, begun: &Count, latches: &[Latch; 2]) {
+    latches[0].open();
+    assert_eq!(awaited_status(engine, "x").await, Status::Cancelled);
+    assert_eq!(engine.resume("x").await.unwrap(), RequestResult::Done);
+    begun.wait_for(2).await;
+}
+
+async fn late_heartbeat_reply_spares_a_later_run(fixture: &dyn StoreFixture) {
+    let (begun, latches) = (Count::new(), [Latch::new(), Latch::new()]);
+    let workflow = two_steps(&begun, &latches);
+    let (engine, store) = open_engine(fixture, |b| b.register(&workflow)).await;
+    let client = Client::open(fixture.second_store().await).await.unwrap();
+    engine.start(&workflow, 1).workflow_id("x").await.unwrap();
+    begun.wait_for(1).await;
+    store.hold_request_replies();
+    assert_eq!(client.cancel("x").await.unwrap(), RequestResult::Pending);
+    store.wait_until_hanging().await;
+    end_and_resume(&engine, &begun, &latches).await;
+    store.release();
+    store.wait_until_called(Call::Heartbeat, store.call_count(Call::Heartbeat) + 2).await;
+    latches[1].open();
+    assert_eq!(awaited_status(&engine, "x").await, Status::Completed);
+    client.shutdown(GRACE).await.unwrap();
+    shut_down(engine).await;
+}
+
+async fn late_reply_to_a_cancel_spares_a_later_run(fixture: &dyn StoreFixture) {
+    let (begun, latches) = (Count::new(), [Latch::new(), Latch::new()]);
+    let workflow = two_steps(&begun, &latches);
+    let (engine, store) = open_engine(fixture, |b| b.register(&workflow)).await;
+    let handle = engine.start(&workflow, 1).workflow_id("x").await.unwrap();
+    begun.wait_for(1).await;
+    // the caller is not polled between the commit of its cancel and the resume
+    store.hold_writes(|write| matches!(write, Write::Request(_)));
+    let mut cancel = Box::pin(handle.cancel());
+    assert!((&mut cancel).now_or_never().is_none());
+    store.release();
+    store.wait_until_committed(|write| matches!(write, Write::Request(_))).await;
+    end_and_resume(&engine, &begun, &latches).await;
+    assert_eq!(cancel.await.unwrap(), RequestResult::Pending);
+    latches[1].open();
+    assert_eq!(awaited_status(&engine, "x").await, Status::Completed);
+    shut_down(engine).await;
 }

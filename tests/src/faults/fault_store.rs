@@ -185,6 +185,11 @@ impl FaultStore {
         self.change(|rules| rules.held_replies = vec![Call::Claim]);
     }
 
+    /// Makes replies to heartbeats that contain requests hang until [`release`](Self::release).
+    pub fn hold_request_replies(&self) {
+        self.change(|rules| rules.held_replies = vec![Call::Heartbeat]);
+    }
+
     /// Makes flushes with a matching Write hang until [`release`](Self::release).
     pub fn hold_writes(&self, matches: impl Fn(&Write) -> bool + Send + 'static) {
         self.change(|rules| rules.held_writes = Some(Box::new(matches)));
@@ -476,7 +481,13 @@ impl Store for FaultStore {
     async fn heartbeat(&self, heartbeat: &Heartbeat) -> Result<HeartbeatReply, StoreError> {
         self.change(|rules| rules.renewals += usize::from(heartbeat.renews_lease));
         let fault = self.begin_call(Call::Heartbeat).await?;
-        finish_call(Call::Heartbeat, fault, self.inner.heartbeat(heartbeat).await)
+        let reply = self.inner.heartbeat(heartbeat).await;
+        if reply.as_ref().is_ok_and(|it| !it.requests.is_empty())
+            && self.rules().held_replies.contains(&Call::Heartbeat)
+        {
+            self.hang_until(|rules| rules.held_replies.is_empty()).await;
+        }
+        finish_call(Call::Heartbeat, fault, reply)
     }
 
     async fn load(&self, ids: &[ExecutionId], detail: Detail) -> Result<Vec<Option<Record>>, StoreError> {

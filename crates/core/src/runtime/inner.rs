@@ -206,19 +206,22 @@ impl EngineInner {
             RequestKind::Pause => Payload::from_failure(&Failure::paused()),
         };
         let request = Request { execution: key, id: Key::mint(0), kind, at: self.now(), reason };
+        let run = self.runs.get(key);
         let Some((lane, lsn)) = self.stage_unowned(key, Write::Request(request)) else {
             return Err(self.dropped_write_error());
         };
         match lane.wait_durable(lsn).await {
             Outcome::RequestHandled(result, _) => {
                 crate::crash_point!("request durable");
-                if matches!(
-                    (kind, result),
-                    (RequestKind::Resume, RequestResult::Done) | (_, RequestResult::Pending)
-                ) && let Some(run) = self.runs.get(key)
-                {
+                let is_pending = result == RequestResult::Pending;
+                if is_pending || (kind, result) == (RequestKind::Resume, RequestResult::Done) {
                     // an execution that runs here handles the request without waiting for the worker's heartbeat
-                    run.handle_request(kind);
+                    match (run, self.runs.get(key)) {
+                        (Some(run), Some(current)) if Arc::ptr_eq(&run, &current) => run.handle_request(kind),
+                        // the request may concern another run, which has ended since
+                        (_, Some(_)) if is_pending => self.wakeups.request_heartbeat(),
+                        _ => {}
+                    }
                 }
                 Ok(Some(result))
             }

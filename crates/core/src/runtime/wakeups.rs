@@ -30,6 +30,8 @@ pub(crate) struct Wakeups {
     pub(crate) is_fenced: AtomicBool,
     /// Whether the next turn of the heartbeat loop sends a heartbeat even if none is due.
     pub(crate) is_heartbeat_requested: AtomicBool,
+    /// Number of heartbeats sent.
+    pub(crate) heartbeats_sent: AtomicU64,
     /// Whether a queue's limits held ready executions back: the next freed slot causes a claim.
     pub(crate) is_slot_awaited: AtomicBool,
     /// Number of times that slots of queues were freed here.

@@ -161,6 +161,7 @@ impl Heartbeats {
         self.is_search_deferred = self.lost_claims.is_searching() && no_claim.is_none();
         let held = no_claim.as_ref().map(|_| engine.runs.keys());
         let generations = lane_generations(&engine);
+        let number = engine.wakeups.heartbeats_sent.fetch_add(1, SeqCst);
         // their requests are durable by now, so the reply contains each pause that was not withdrawn
         let pausing = engine.runs.pausing();
         let heartbeat = Heartbeat {
@@ -195,8 +196,10 @@ impl Heartbeats {
         }
         // cancel before the renewal: bodies that wait for the lease begin after the renewal
         for (key, kind) in &reply.requests {
-            if let Some(run) = engine.runs.get(*key) {
-                run.handle_request(*kind);
+            match engine.runs.get(*key) {
+                Some(run) if run.precedes_heartbeat(number) => run.handle_request(*kind),
+                Some(_) => engine.wakeups.is_heartbeat_requested.store(true, SeqCst),
+                None => {}
             }
         }
         for run in pausing {

@@ -72,6 +72,8 @@ pub(crate) struct Run {
     is_polled: AtomicBool,
     /// Whether a Write was staged during a poll without waking an idle committer.
     is_wake_pending: AtomicBool,
+    /// Number of heartbeats that were sent before the run was made.
+    heartbeats_before: u64,
     /// Whether the run is pausing.
     is_pausing: AtomicBool,
     /// Notified when the run is pausing.
@@ -175,6 +177,7 @@ impl NewRun {
 
 impl Run {
     pub(crate) fn new(engine: Arc<EngineInner>, definition: Arc<Definition>, new: NewRun) -> Arc<Self> {
+        let heartbeats_before = engine.wakeups.heartbeats_sent.load(SeqCst);
         let next_order = new.replay.as_ref().map_or(0, Replay::last_order) + 1;
         Arc::new_cyclic(|self_ref| Self {
             self_ref: self_ref.clone(),
@@ -216,6 +219,7 @@ impl Run {
             is_woken: AtomicBool::new(false),
             is_polled: AtomicBool::new(false),
             is_wake_pending: AtomicBool::new(false),
+            heartbeats_before,
             is_pausing: AtomicBool::new(false),
             pausing: Notify::new(),
         })
@@ -277,6 +281,12 @@ impl Run {
             // an expiry does not apply to a running execution
             RequestKind::Expire => {}
         }
+    }
+
+    /// Whether the run was made before the heartbeat with this number was sent, counted from 0. If not, requests in the
+    /// reply may concern an earlier run of the execution.
+    pub(crate) fn precedes_heartbeat(&self, number: u64) -> bool {
+        self.heartbeats_before <= number
     }
 
     /// Pauses the run: no further body begins, and the run is parked when all its branches wait.
