@@ -14,6 +14,7 @@ super::cases![
     pause_parks_an_execution_that_is_not_running,
     pause_of_other_states_is_not_applicable,
     pause_of_running_execution_is_left_to_its_owner,
+    resent_pause_of_a_requeued_execution_is_pending,
     suspension_after_a_pending_pause_is_queued,
     end_after_a_pending_pause_stays,
     pending_cancel_counts_beside_a_pause,
@@ -106,6 +107,19 @@ async fn pause_of_running_execution_is_left_to_its_owner(fixture: &dyn StoreFixt
     assert_eq!(other.commit_one(resume(key)).await, handled(RequestResult::Done));
     let [claimed] = &other.claim(10).await[..] else { panic!("it continues") };
     assert!(claimed.requests.is_empty());
+}
+
+async fn resent_pause_of_a_requeued_execution_is_pending(fixture: &dyn StoreFixture) {
+    let mut owner = Worker::register(&fixture.store()).await;
+    let mut other = Worker::register(&fixture.second_store().await).await;
+    let key = Key::mint(0);
+    owner.apply(vec![start_running(key)]).await;
+    let request = other.new_flush(vec![pause(key)]);
+    assert_eq!(other.send(&request).await.unwrap(), [handled(RequestResult::Pending)]);
+    owner.apply(vec![transition(key, queued())]).await;
+    assert_eq!(other.send(&resend_of(&request)).await.unwrap(), [handled(RequestResult::Pending)]);
+    let [claimed] = &owner.claim(10).await[..] else { panic!("the next owner parks it") };
+    assert_eq!(claimed.requests, [RequestKind::Pause]);
 }
 
 async fn suspension_after_a_pending_pause_is_queued(fixture: &dyn StoreFixture) {

@@ -270,14 +270,16 @@ impl Request {
     }
 
     /// Infers the result of a request that took effect before, from the present status of its execution. `has_ended_it`
-    /// says whether this request has ended the execution.
-    pub fn infer_result(&self, status: Status, has_ended_it: bool) -> RequestResult {
+    /// says whether this request has ended the execution, and `is_pending` whether its row is still in `requests`.
+    pub fn infer_result(&self, status: Status, has_ended_it: bool, is_pending: bool) -> RequestResult {
         match self.kind {
+            _ if is_pending => RequestResult::Pending,
             RequestKind::Cancel | RequestKind::Expire if has_ended_it => RequestResult::Done,
             RequestKind::Cancel if !status.is_terminal() => RequestResult::Pending,
             RequestKind::Resume if status != Status::Completed => RequestResult::Done,
-            RequestKind::Pause if status == Status::Running => RequestResult::Pending,
-            RequestKind::Pause if matches!(status, Status::Queued | Status::Waiting) => RequestResult::Done,
+            RequestKind::Pause if matches!(status, Status::Queued | Status::Running | Status::Waiting) => {
+                RequestResult::Done
+            }
             _ => RequestResult::NotApplicable(status),
         }
     }

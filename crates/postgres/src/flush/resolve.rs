@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use stepfast_core::Key;
 use stepfast_core::store::{
-    ExistingExecution, Flush, Outcome, Request, RequestKind, RequestResult, Start, State, Status, StoreError,
-    Transition, UNKNOWN_STATUS_MESSAGE, Write,
+    ExistingExecution, Flush, Outcome, Request, Start, State, Status, StoreError, Transition,
+    UNKNOWN_STATUS_MESSAGE, Write,
 };
 
 use crate::conn::pipeline;
@@ -181,10 +181,6 @@ fn request_outcome(request: &Request, found: Option<&ExistingRow>, is_pending: b
     if !has_known_status {
         return Outcome::Rejected(UNKNOWN_STATUS_MESSAGE.into());
     }
-    let result = match request.kind {
-        RequestKind::Cancel if is_pending => RequestResult::Pending,
-        // the request has no row any more, so the owner has handled it
-        _ => request.infer_result(existing.status, existing.status == Status::Cancelled),
-    };
+    let result = request.infer_result(existing.status, existing.status == Status::Cancelled, is_pending);
     request.outcome(result, existing.parent)
 }

@@ -177,7 +177,11 @@ impl FlushApplier<'_, '_> {
             return Ok(Outcome::Rejected(UNKNOWN_STATUS_MESSAGE.into()));
         }
         let is_from_request = target.status == Status::Cancelled && target.ended_at == Some(request.at);
-        Ok(request.outcome(request.infer_result(target.status, is_from_request), target.parent))
+        let is_pending = self
+            .sql
+            .exists(Sql::HasRequestWithId, (key_bytes(&request.execution), key_bytes(&request.id)))?;
+        let result = request.infer_result(target.status, is_from_request, is_pending);
+        Ok(request.outcome(result, target.parent))
     }
 }
 
