@@ -20,6 +20,7 @@ super::cases![
     pending_cancel_counts_beside_a_pause,
     resume_withdraws_pending_pauses,
     parking_for_a_pause_by_others_than_the_owner_keeps_the_pause,
+    parked_execution_has_no_pending_pause,
     pause_spares_children,
 ];
 
@@ -206,6 +207,22 @@ async fn parking_for_a_pause_by_others_than_the_owner_keeps_the_pause(fixture: &
     assert_eq!(other.commit_one(pause(key)).await, handled(RequestResult::Pending));
     assert_eq!(other.commit_one(transition(key, paused("why"))).await, Outcome::NotFound);
     assert_eq!(owner.heartbeat().await.requests, [(key, RequestKind::Pause)]);
+}
+
+async fn parked_execution_has_no_pending_pause(fixture: &dyn StoreFixture) {
+    let mut worker = Worker::register(&fixture.store()).await;
+    let [by_pause, by_code, requeued] = keys();
+    for key in [by_pause, by_code, requeued] {
+        worker.apply(vec![start_running(key)]).await;
+        assert_eq!(worker.commit_one(pause(key)).await, handled(RequestResult::Pending));
+    }
+    worker.apply(vec![transition(by_pause, paused("why")), transition(by_code, parked("why"))]).await;
+    worker.apply(vec![transition(requeued, queued())]).await;
+    assert_eq!(worker.commit_one(pause(requeued)).await, handled(RequestResult::Done));
+    for key in [by_pause, by_code, requeued] {
+        let record = worker.record(key).await;
+        assert_eq!((record.execution.is_parked, &record.requests[..]), (true, &[][..]));
+    }
 }
 
 async fn pause_spares_children(fixture: &dyn StoreFixture) {

@@ -15,7 +15,7 @@ const HOT_STATEMENTS: &[(Sql, &[&str])] = &[
     (Sql::Finish, &[]),
     (Sql::Transition, &[]),
     (Sql::RequeueRequested, &[]),
-    (Sql::ParkPaused, &[]),
+    (Sql::SettlePauses, &[]),
     // checks whether any request exists
     (Sql::DeleteRequests, &["on requests others"]),
     (Sql::Wake, &[]),

@@ -192,10 +192,10 @@ impl Tables {
                     counters,
                 );
             }
-            State::Parked { pending_sleeps, is_pause: true, .. } => {
+            State::Parked { pending_sleeps, is_pause, .. } => {
                 let is_pending = self.delete_pauses(transition.key, counters);
                 let queued = State::Queued { pending_sleeps: pending_sleeps.clone() };
-                let state = if is_pending { &transition.state } else { &queued };
+                let state = if *is_pause && !is_pending { &queued } else { &transition.state };
                 self.set_state(transition.key, state, Some(worker), counters);
             }
             State::Ended { status, at, .. } if has_cancel && *status != Status::Cancelled => {
@@ -248,6 +248,7 @@ impl Tables {
             }
             RequestKind::Pause if is_parked => {}
             RequestKind::Pause => {
+                self.delete_pauses(request.execution, counters);
                 let reason = request.reason.clone();
                 let state = State::Parked { reason, pending_sleeps, is_pause: false };
                 self.set_state(request.execution, &state, None, counters);

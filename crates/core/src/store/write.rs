@@ -140,8 +140,8 @@ pub struct Start {
 /// the flush [clears](Write::ClearRequests) them:
 /// - If a cancel is pending, a Transition to `Waiting` or `Parked` makes the execution `queued` instead. If a pause is
 ///   pending, a Transition to `Waiting` does so. The next owner handles the requests.
-/// - A Transition to `Parked` because of a pause deletes the pending pauses. If none is pending, a resume has withdrawn
-///   the pause, and the execution becomes `queued` instead.
+/// - A Transition to `Parked` deletes the pending pauses. If the execution is parked because of a pause, but none is
+///   pending, a resume has withdrawn the pause, and the execution becomes `queued` instead.
 /// - A Transition to `Ended` deletes the requests. If a cancel is among them, the execution ends as `cancelled`,
 ///   whatever status the Transition contains. The outcome is then [`Cancelled`](Outcome::Cancelled).
 ///
@@ -217,8 +217,8 @@ pub enum State {
 /// - [`Expire`](RequestKind::Expire) ends an execution whose deadline is not after `at`, in the same way as a cancel.
 ///   Otherwise the request is not applicable. An expiry is never applicable to a running execution, because the owner
 ///   enforces the deadline.
-/// - [`Pause`](RequestKind::Pause) parks a `queued` or `waiting` execution with `reason`. A parked execution stays as it
-///   is. A pause is not applicable to a `scheduled` execution.
+/// - [`Pause`](RequestKind::Pause) parks a `queued` or `waiting` execution with `reason`, and deletes its pending
+///   pauses. A parked execution stays as it is. A pause is not applicable to a `scheduled` execution.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Request {
     /// The key of the execution.

@@ -107,7 +107,7 @@ pub(crate) fn count_changes(
             Sql::InsertWaits => counters.add_inserted(Table::Waits, rows),
             Sql::InsertRequests => counters.add_inserted(Table::Requests, rows),
             Sql::ClearRequests | Sql::DeletePauses => counters.add_deleted(Table::Requests, rows),
-            Sql::ParkPaused => {
+            Sql::SettlePauses => {
                 let deleted: i64 = Columns::new(single_row(result)?).next()?;
                 counters.add_deleted(Table::Requests, deleted.unsigned_abs());
             }

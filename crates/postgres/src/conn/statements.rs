@@ -57,8 +57,8 @@ statements! {
     Transition = include_str!("../../queries/transition.sql");
     /// Queues executions that this flush suspends or parks although a cancel of them is pending.
     RequeueRequested = include_str!("../../queries/requeue_requested.sql");
-    /// Deletes the pauses of executions that are parked because of them.
-    ParkPaused = include_str!("../../queries/park_paused.sql");
+    /// Deletes the pauses of executions that are parked.
+    SettlePauses = include_str!("../../queries/settle_pauses.sql");
     /// Deletes the requests of executions that end.
     DeleteRequests = include_str!("../../queries/delete_requests.sql");
     /// Wakes executions whose wait is over.
@@ -296,7 +296,7 @@ pub(crate) const FLUSH_STATEMENTS: &[Sql] = &[
     Sql::Finish,
     Sql::Transition,
     Sql::RequeueRequested,
-    Sql::ParkPaused,
+    Sql::SettlePauses,
     Sql::DeleteRequests,
     Sql::Wake,
     Sql::StartRunning,

@@ -146,15 +146,15 @@ impl<'a> FlushPlan<'a> {
                     params: vec![param(idle)],
                 });
             }
-            let is_pause = |state: &State| matches!(state, State::Parked { is_pause: true, .. });
-            let paused = transitions.iter().filter(|(_, change)| is_pause(&change.state));
-            let paused: Vec<Uuid> = paused.map(|(_, change)| to_uuid(change.key)).collect();
-            if !paused.is_empty() {
-                queries.push(Query {
-                    sql: Sql::ParkPaused,
-                    action: "parking paused executions",
-                    params: vec![param(paused)],
-                });
+            let parked = |change: &Transition| match &change.state {
+                State::Parked { is_pause, .. } => Some((to_uuid(change.key), *is_pause)),
+                _ => None,
+            };
+            let parked: Vec<_> = transitions.iter().filter_map(|(_, change)| parked(change)).collect();
+            if !parked.is_empty() {
+                let params =
+                    vec![column(&parked, |(key, _)| *key), column(&parked, |(_, is_pause)| *is_pause)];
+                queries.push(Query { sql: Sql::SettlePauses, action: "deleting pauses", params });
             }
         }
         let freed: Vec<(Key, &Placement)> = self.freed_slots().collect();

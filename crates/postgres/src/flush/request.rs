@@ -198,6 +198,8 @@ impl<'a> RequestDecisions<'a> {
             ];
             queries.push(Query { sql: Sql::Park, action: "parking executions", params });
             Self::delete_wake_conditions(&parked, &mut queries);
+            let params = vec![column(&parked, |(key, _)| to_uuid(*key))];
+            queries.push(Query { sql: Sql::DeletePauses, action: "deleting pauses", params });
         }
         let mut cancelled = self.cancelled.clone();
         cancelled.sort_by_key(|(key, _)| *key);

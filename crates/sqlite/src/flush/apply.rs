@@ -241,7 +241,7 @@ impl<'c, 'f> FlushApplier<'c, 'f> {
         }
         if matches!(state, State::Ended { .. }) && self.has_request(Sql::HasRequest, transition.key)? {
             self.sql.delete(Table::Requests, Sql::ClearRequests, [id])?;
-        } else if matches!(state, State::Parked { is_pause: true, .. }) {
+        } else if matches!(state, State::Parked { .. }) && self.has_requests()? {
             self.sql.delete(Table::Requests, Sql::DeletePauses, [id])?;
         }
         if let (Some(placement), false) = (&transition.placement, matches!(state, State::Running { .. })) {

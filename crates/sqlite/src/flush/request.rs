@@ -120,6 +120,7 @@ impl FlushApplier<'_, '_> {
         let reason = self.pieces.column_value(&mut self.sql, &request.reason)?;
         let params = (key_bytes(&request.execution), reason.bytes());
         self.sql.update(Table::Executions, Sql::Park, params)?;
+        self.sql.delete(Table::Requests, Sql::DeletePauses, [key_bytes(&request.execution)])?;
         self.delete_wake_conditions(request.execution)
     }
 
