@@ -96,25 +96,35 @@ impl ListGraphsArgs {
     async fn run(self) -> anyhow::Result<Exit> {
         let store = stepfast::connect_existing(&self.target.store).await?;
         let rows = store.graphs(None).await.map_err(Error::from)?;
-        let graphs = rows.iter().map(read_graph).collect::<Result<Vec<_>, _>>()?;
+        let graphs: Vec<_> = rows.iter().map(|row| (&row.name, read_graph(row))).collect();
         if self.target.json {
-            let graphs: Vec<Value> =
-                graphs.iter().map(|(declaration, shape)| graph_json(declaration, shape)).collect();
-            output::print_json(&json!({ "graphs": graphs }))?;
+            let graph = |(name, graph): &(&Arc<str>, Result<_, Error>)| match graph {
+                Ok((declaration, shape)) => graph_json(declaration, shape),
+                Err(error) => json!({ "name": name, "error": error.to_string() }),
+            };
+            output::print_json(&json!({ "graphs": graphs.iter().map(graph).collect::<Vec<_>>() }))?;
         } else if graphs.is_empty() {
             output::print("no graphs: a program that opens an engine with graphs stores them");
         } else {
             let mut table = Table::new();
             table.load_style(UTF8_HORIZONTAL_ONLY).set_header(["name", "tasks", "levels", "inputs"]);
-            for (declaration, shape) in &graphs {
+            for (name, graph) in &graphs {
+                let name = output::cell_text(name);
+                let Ok((declaration, shape)) = graph else {
+                    table.add_row([name, "unreadable".to_owned()]);
+                    continue;
+                };
                 table.add_row([
-                    output::cell_text(shape.name()),
+                    name,
                     shape.len().to_string(),
                     shape.levels().len().to_string(),
                     output::cell_text(&describe_inputs(declaration)),
                 ]);
             }
             output::print(&table.to_string());
+            for error in graphs.iter().filter_map(|(_, graph)| graph.as_ref().err()) {
+                output::print(&output::cell_text(&error.to_string()));
+            }
         }
         Ok(Exit::Done)
     }

@@ -9,6 +9,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use stepfast::graph::{Graph, Rule};
 use stepfast::prelude::*;
+use stepfast::store::GraphRow;
 use tempfile::TempDir;
 use tokio::sync::Semaphore;
 
@@ -115,6 +116,24 @@ async fn graphs_are_listed_and_shown_without_their_program() {
     assert_eq!(json_of(&url, &["graph", "list"])["graphs"], json!([shown]));
     let unknown = failure_of(&url, &["graph", "show", "ordre"]);
     assert!(unknown.contains("the store has no graph \"ordre\"; the graphs are order"), "{unknown}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn graph_of_a_later_version_is_listed_as_unreadable() {
+    let (_directory, url, engine, _) = worker().await;
+    let declaration = r#"{"tasks":[{"name":"a","rule":"later"}]}"#.into();
+    let later = GraphRow { name: "later".into(), declaration };
+    engine.store().store_graphs(&[later]).await.unwrap();
+    engine.shutdown(GRACE).await.unwrap();
+    let list = output_of(&url, &["graph", "list"]);
+    assert!(list.lines().any(|line| line.trim_start().starts_with("order ")), "{list}");
+    assert!(list.lines().any(|line| line.trim_start().starts_with("later ")), "{list}");
+    assert!(list.contains("unreadable") && list.contains("newer version"), "{list}");
+    let graphs = json_of(&url, &["graph", "list"])["graphs"].clone();
+    assert_eq!((&graphs[0]["name"], &graphs[1]["name"]), (&json!("later"), &json!("order")));
+    assert!(graphs[0]["error"].as_str().unwrap().contains("newer version"), "{graphs}");
+    let error = failure_of(&url, &["graph", "show", "later"]);
+    assert!(error.contains("the stored declaration of \"later\" cannot be read"), "{error}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
