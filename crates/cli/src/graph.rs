@@ -269,6 +269,36 @@ fn encode_input(name: &str, declaration: &GraphDeclaration, input: Option<Value>
     Ok(json!([[], given]))
 }
 
+/// Parses JSON. An integer that needs more than 64 bits is an error, because it would become a float.
 fn parse_json(text: &str) -> anyhow::Result<Value> {
-    serde_json::from_str(text).map_err(|error| anyhow!("{} is no JSON: {error}", quote(text)))
+    let value = serde_json::from_str(text).map_err(|error| anyhow!("{} is no JSON: {error}", quote(text)))?;
+    if let Some(integer) = find_large_integer(text) {
+        bail!("{integer} is no integer of 64 bits: pass it as a text or as a float");
+    }
+    Ok(value)
+}
+
+/// Returns the first integer of a valid JSON text that is neither an `i64` nor a `u64`.
+fn find_large_integer(text: &str) -> Option<&str> {
+    let mut rest = text;
+    loop {
+        rest = rest.trim_start_matches(|c: char| c != '"' && c != '-' && !c.is_ascii_digit());
+        if let Some(string) = rest.strip_prefix('"') {
+            let mut is_escaped = false;
+            let end = string.find(|c| {
+                let is_end = c == '"' && !is_escaped;
+                is_escaped = c == '\\' && !is_escaped;
+                is_end
+            })?;
+            rest = string.get(end + 1..)?;
+            continue;
+        }
+        let end = rest.find(|c: char| !c.is_ascii_digit() && !"+-.eE".contains(c)).unwrap_or(rest.len());
+        let (number, others) = rest.split_at_checked(end).filter(|(number, _)| !number.is_empty())?;
+        let is_integer = !number.contains(['.', 'e', 'E']);
+        if is_integer && number.parse::<i64>().is_err() && number.parse::<u64>().is_err() {
+            return Some(number);
+        }
+        rest = others;
+    }
 }

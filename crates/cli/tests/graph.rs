@@ -200,3 +200,25 @@ async fn wrong_inputs_are_rejected() {
     assert!(String::from_utf8_lossy(&failed.stdout).contains("failed"));
     engine.shutdown(GRACE).await.unwrap();
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn integers_that_would_become_floats_are_rejected() {
+    let (_directory, url, engine, _) = worker().await;
+    engine.shutdown(GRACE).await.unwrap();
+    for input in
+        ["18446744073709551616", "[-9223372036854775809]", r#"{"a": ["\\\"", 100000000000000000000]}"#]
+    {
+        let error = failure_of(&url, &["graph", "run", "order", "--input", input]);
+        assert!(error.contains("is no integer of 64 bits"), "{error}");
+    }
+    for (n, input) in ["18446744073709551615", "-9223372036854775808", "1e20", r#""100000000000000000000""#]
+        .into_iter()
+        .enumerate()
+    {
+        let id = n.to_string();
+        output_of(&url, &["graph", "run", "order", "--input", input, "--workflow-id", &id]);
+        let shown = json_of(&url, &["workflow", "show", &id]);
+        let expected: Value = serde_json::from_str(input).unwrap();
+        assert_eq!(shown["input"], expected, "{shown}");
+    }
+}
