@@ -1,5 +1,6 @@
 //! Graphs: the order of their tasks, rules, failures, limits, and restarts with changed graphs.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use stepfast_core::graph::{Graph, GraphDeclaration, Rule};
@@ -8,6 +9,7 @@ use stepfast_core::{Context, Engine, Error, Failure, RetryPolicy, Status, Workfl
 
 use super::support::{BodyResult, Count, Latch, Peak, open_engine, record, shut_down};
 use crate::StoreFixture;
+use crate::faults::fault_store::{Call, FaultStore};
 
 super::cases![
     tasks_receive_values_of_their_dependencies,
@@ -24,6 +26,7 @@ super::cases![
     callbacks_run_after_the_ends_of_tasks,
     mapped_task_joins_values_in_order,
     mapped_items_are_limited,
+    unreachable_store_is_reported_when_graphs_are_stored,
     failed_item_fails_its_task_after_the_others,
     mapped_items_are_recorded_once_across_engines,
     graph_with_new_tasks_continues,
@@ -507,4 +510,19 @@ async fn declaration_is_stored_when_an_engine_opens(fixture: &dyn StoreFixture) 
     // an engine without graphs leaves those of other programs
     shut_down(Engine::builder(store.clone()).register(&plain).open().await.unwrap()).await;
     assert_eq!(store.graphs(None).await.unwrap().len(), 1);
+}
+
+async fn unreachable_store_is_reported_when_graphs_are_stored(fixture: &dyn StoreFixture) {
+    let mut graph = Graph::<()>::new("g");
+    let task = graph.task("a").run((), async |()| BodyResult::Ok(1));
+    let graph = graph.build(task).unwrap();
+    let store = FaultStore::wrap(fixture.store());
+    let opening = |store: &Arc<FaultStore>| Engine::builder(store.clone()).register(&graph).open();
+    for call in [Call::Graphs, Call::Register] {
+        store.make_unavailable(&[call]);
+        let Err(error) = opening(&store).await else { panic!("the store is unreachable") };
+        assert!(matches!(error, Error::Unreachable { .. }), "{call:?}: {error}");
+    }
+    store.heal();
+    shut_down(opening(&store).await.unwrap()).await;
 }

@@ -38,6 +38,8 @@ pub enum Call {
     List,
     /// `queues`
     Queues,
+    /// `graphs` and `store_graphs`
+    Graphs,
 }
 
 /// The fault of a call.
@@ -148,7 +150,7 @@ impl FaultStore {
         changed
     }
 
-    /// Makes the `n`th call from now fail. Registrations and closes do not count.
+    /// Makes the `n`th call from now fail. Registrations, closes and graphs do not count.
     pub fn fail_nth_call(&self, n: u64, fault: Fault) {
         self.change(|rules| {
             rules.failing_call = Some((rules.calls + n, fault));
@@ -345,7 +347,7 @@ impl FaultStore {
         let (fault, is_held) = self.change(|rules| {
             rules.received.push(call);
             let mut fault = None;
-            if !matches!(call, Call::Register | Call::Close) {
+            if !matches!(call, Call::Register | Call::Close | Call::Graphs) {
                 rules.calls += 1;
                 if let Some((n, kind)) = rules.failing_call
                     && n == rules.calls
@@ -471,11 +473,13 @@ impl Store for FaultStore {
     }
 
     async fn store_graphs(&self, graphs: &[GraphRow]) -> Result<(), StoreError> {
-        self.inner.store_graphs(graphs).await
+        let fault = self.begin_call(Call::Graphs).await?;
+        finish_call(Call::Graphs, fault, self.inner.store_graphs(graphs).await)
     }
 
     async fn graphs(&self, names: Option<&[Arc<str>]>) -> Result<Vec<GraphRow>, StoreError> {
-        self.inner.graphs(names).await
+        let fault = self.begin_call(Call::Graphs).await?;
+        finish_call(Call::Graphs, fault, self.inner.graphs(names).await)
     }
 
     async fn heartbeat(&self, heartbeat: &Heartbeat) -> Result<HeartbeatReply, StoreError> {

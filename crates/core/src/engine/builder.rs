@@ -184,7 +184,7 @@ impl EngineBuilder {
         for (queue, on_conflict) in &declared {
             declare_queue(&*store, queue, *on_conflict).await?;
         }
-        store_graphs(&*store, definitions.graphs()).await?;
+        store_graphs(&*store, definitions.graphs()).await.map_err(opening_error)?;
         // lanes come first, then their slow lanes, then one lane for claims
         let claim_lane = lanes * 2;
         let registering_at = tokio::time::Instant::now();
@@ -193,11 +193,7 @@ impl EngineBuilder {
         let registration =
             run_on_own_thread(async move { registering.register(claim_lane + 1, &registered_info).await })
                 .await?;
-        let registration = registration.map_err(|error| match error {
-            // no request of a caller was under way, so no outcome is unknown
-            StoreError::Unavailable(reason) => Error::Unreachable { store: "the database".into(), reason },
-            error => error.into(),
-        })?;
+        let registration = registration.map_err(opening_error)?;
         let runtime = tokio::runtime::Handle::current();
         let engine = EngineInner::new(
             store.clone(),
@@ -274,8 +270,16 @@ fn check_declared_queues(declared: &[(Queue, OnConflict)]) -> Result<(), Error> 
     Ok(())
 }
 
+/// Returns the error of an engine that cannot be opened. No request of a caller was under way, so no outcome is unknown.
+fn opening_error(error: StoreError) -> Error {
+    match error {
+        StoreError::Unavailable(reason) => Error::Unreachable { store: "the database".into(), reason },
+        error => error.into(),
+    }
+}
+
 /// Stores the graphs that are not stored in this form already.
-async fn store_graphs(store: &dyn Store, mut graphs: Vec<GraphRow>) -> Result<(), Error> {
+async fn store_graphs(store: &dyn Store, mut graphs: Vec<GraphRow>) -> Result<(), StoreError> {
     if graphs.is_empty() {
         return Ok(());
     }
