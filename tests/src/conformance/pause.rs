@@ -18,6 +18,7 @@ super::cases![
     suspension_after_a_pending_pause_is_queued,
     end_after_a_pending_pause_stays,
     pending_cancel_counts_beside_a_pause,
+    pending_cancel_outlives_a_pause_and_a_resume,
     resume_withdraws_pending_pauses,
     parking_for_a_pause_by_others_than_the_owner_keeps_the_pause,
     parked_execution_has_no_pending_pause,
@@ -165,6 +166,22 @@ async fn pending_cancel_counts_beside_a_pause(fixture: &dyn StoreFixture) {
     assert_eq!(owner.commit_one(transition(parked_first, paused("why"))).await, Outcome::Applied);
     let [claimed] = &other.claim(10).await[..] else { panic!("the next owner cancels it") };
     assert_eq!(claimed.requests, [RequestKind::Pause, RequestKind::Cancel]);
+}
+
+async fn pending_cancel_outlives_a_pause_and_a_resume(fixture: &dyn StoreFixture) {
+    let mut worker = Worker::register(&fixture.store()).await;
+    let key = Key::mint(0);
+    worker.apply(vec![start_running(key)]).await;
+    assert_eq!(worker.commit_one(cancel(key)).await, handled(RequestResult::Pending));
+    worker.apply(vec![transition(key, queued())]).await;
+    assert_eq!(worker.commit_one(pause(key)).await, handled(RequestResult::Done));
+    assert!(worker.claim(10).await.is_empty());
+    assert_eq!(worker.commit_one(resume(key)).await, handled(RequestResult::Done));
+    let [claimed] = &worker.claim(10).await[..] else { panic!("it continues") };
+    assert_eq!(claimed.execution.key, key);
+    assert_eq!(worker.record(key).await.requests, [RequestKind::Cancel]);
+    worker.commit_one(transition(key, completed())).await;
+    assert_eq!(worker.execution(key).await.status, Status::Cancelled);
 }
 
 async fn resume_withdraws_pending_pauses(fixture: &dyn StoreFixture) {

@@ -235,7 +235,7 @@ impl Tables {
                 if status == Status::Failed {
                     self.retract_failures(request.execution, counters);
                 }
-                self.clear_requests(request.execution, counters);
+                self.delete_pauses(request.execution, counters);
                 if status.is_terminal() {
                     self.resume_in_next_run(request.execution, counters);
                 } else {

@@ -211,9 +211,9 @@ pub enum State {
 /// - [`Cancel`](RequestKind::Cancel) applies to the execution and to all awaited children below it, atomically.
 /// - [`Resume`](RequestKind::Resume) makes a parked, `failed` or `cancelled` execution `queued`. For an ended execution
 ///   it also increments `run_no`, so that children get new keys, and clears the outcome and the deadline. The request
-///   deletes all pending requests. For a `failed` execution the request also deletes the failures of steps at the end
-///   of the record, with their attempts. These steps are then tried again. For any other execution with a pending pause
-///   the request only deletes the pending pauses.
+///   deletes pending pauses; a pending cancel stays. For a `failed` execution the request also deletes the failures of
+///   steps at the end of the record, with their attempts. These steps are then tried again. For any other execution
+///   with a pending pause the request only deletes the pending pauses.
 /// - [`Expire`](RequestKind::Expire) ends an execution whose deadline is not after `at`, in the same way as a cancel.
 ///   Otherwise the request is not applicable. An expiry is never applicable to a running execution, because the owner
 ///   enforces the deadline.

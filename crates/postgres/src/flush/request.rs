@@ -231,7 +231,7 @@ impl<'a> RequestDecisions<'a> {
                 queries.push(Query { sql: Sql::RetractFailures, action: "retracting failures", params });
             }
             let params = vec![column(&resumed, |(key, _)| to_uuid(*key))];
-            queries.push(Query { sql: Sql::ClearRequests, action: "deleting requests", params });
+            queries.push(Query { sql: Sql::DeletePauses, action: "deleting pauses", params });
         }
         if !self.withdrawn.is_empty() {
             let params = vec![column(&self.withdrawn, |key| to_uuid(*key))];

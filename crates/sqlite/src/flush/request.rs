@@ -153,7 +153,7 @@ impl FlushApplier<'_, '_> {
     fn resume(&mut self, id: Key, target: &RequestTarget) -> DbResult<()> {
         self.pieces.delete_referenced(&mut self.sql, Sql::StoredOutcome, [key_bytes(&id)])?;
         self.sql.update(Table::Executions, Sql::Resume, (key_bytes(&id), i64::from(!target.is_parked)))?;
-        self.sql.delete(Table::Requests, Sql::ClearRequests, [key_bytes(&id)])?;
+        self.sql.delete(Table::Requests, Sql::DeletePauses, [key_bytes(&id)])?;
         if target.status == Status::Failed {
             self.retract_failures(id)?;
         }
