@@ -14,7 +14,7 @@ use stepfast::{Error, Store, Workflow};
 
 use crate::client::with_client;
 use crate::follow::follow;
-use crate::output::{self, Exit};
+use crate::output::{self, Exit, NotFound};
 use crate::workflow::{StoreArgs, parse_attribute};
 
 /// Show graphs, and start executions of them.
@@ -192,7 +192,7 @@ async fn find_graph(store: &Arc<dyn Store>, name: &str) -> anyhow::Result<(Graph
             0 => "a program that opens an engine with graphs stores them".to_owned(),
             _ => format!("the graphs are {}", list_names(rows.iter().map(|row| &*row.name))),
         };
-        bail!("the store has no graph {}; {known}", quote(name));
+        bail!(NotFound(format!("the store has no graph {}; {known}", quote(name))));
     };
     Ok(read_graph(row)?)
 }

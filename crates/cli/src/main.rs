@@ -82,7 +82,7 @@ async fn main() -> ExitCode {
             Exit::of(ours)
         } else {
             print_error(&format!("{error:#}"));
-            Exit::Failed
+            if error.is::<output::NotFound>() { Exit::NotFound } else { Exit::Failed }
         }
     });
     ExitCode::from(exit as u8)

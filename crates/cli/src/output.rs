@@ -1,6 +1,7 @@
 //! The program's output: tables for people, JSON for programs; and its exit codes.
 
 use std::collections::{BTreeMap, HashMap};
+use std::fmt;
 use std::io::Write;
 
 use comfy_table::Table;
@@ -22,7 +23,7 @@ pub(crate) enum Exit {
     /// Something failed; the message says what.
     Failed = 1,
     // 2 is clap's: the command line is wrong
-    /// The execution or the queue does not exist.
+    /// The execution, the queue or the graph does not exist.
     NotFound = 3,
     /// The request does not apply to the execution's status, or the id is taken.
     NotApplicable = 4,
@@ -40,6 +41,18 @@ impl Exit {
         }
     }
 }
+
+/// The error that what a command names does not exist, with [`Exit::NotFound`].
+#[derive(Debug)]
+pub(crate) struct NotFound(pub(crate) String);
+
+impl fmt::Display for NotFound {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for NotFound {}
 
 /// Returns lines for a terminal, with all control characters escaped.
 pub(crate) fn escape_lines(text: &str) -> String {

@@ -2,7 +2,9 @@
 
 #![allow(clippy::unwrap_used)]
 
-use std::process::{Command, Output};
+#[path = "support/program.rs"]
+mod program;
+
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,28 +15,18 @@ use stepfast::store::GraphRow;
 use tempfile::TempDir;
 use tokio::sync::Semaphore;
 
+use crate::program::{output_of, stepfast};
+
 const GRACE: Duration = Duration::from_secs(20);
-
-fn stepfast(store: &str, arguments: &[&str]) -> Output {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_stepfast"));
-    command.args(arguments).args(["--store", store]).env_remove("STEPFAST_STORE");
-    command.output().unwrap()
-}
-
-/// Runs a command that must succeed. Returns what it prints.
-fn output_of(store: &str, arguments: &[&str]) -> String {
-    let output = stepfast(store, arguments);
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    String::from_utf8(output.stdout).unwrap()
-}
 
 fn json_of(store: &str, arguments: &[&str]) -> Value {
     serde_json::from_str(&output_of(store, &[arguments, &["--json"]].concat())).unwrap()
 }
 
-fn failure_of(store: &str, arguments: &[&str]) -> String {
+/// Runs a command that must fail with this exit code. Returns the error.
+fn failure_of(store: &str, code: i32, arguments: &[&str]) -> String {
     let output = stepfast(store, arguments);
-    assert!(!output.status.success());
+    assert_eq!(output.status.code(), Some(code));
     String::from_utf8(output.stderr).unwrap()
 }
 
@@ -114,7 +106,7 @@ async fn graphs_are_listed_and_shown_without_their_program() {
         json!({ "name": "charge", "dependencies": ["reserve"], "rule": "all_success()" })
     );
     assert_eq!(json_of(&url, &["graph", "list"])["graphs"], json!([shown]));
-    let unknown = failure_of(&url, &["graph", "show", "ordre"]);
+    let unknown = failure_of(&url, 3, &["graph", "show", "ordre"]);
     assert!(unknown.contains("the store has no graph \"ordre\"; the graphs are order"), "{unknown}");
 }
 
@@ -132,7 +124,7 @@ async fn graph_of_a_later_version_is_listed_as_unreadable() {
     let graphs = json_of(&url, &["graph", "list"])["graphs"].clone();
     assert_eq!((&graphs[0]["name"], &graphs[1]["name"]), (&json!("later"), &json!("order")));
     assert!(graphs[0]["error"].as_str().unwrap().contains("newer version"), "{graphs}");
-    let error = failure_of(&url, &["graph", "show", "later"]);
+    let error = failure_of(&url, 1, &["graph", "show", "later"]);
     assert!(error.contains("the stored declaration of \"later\" cannot be read"), "{error}");
 }
 
@@ -142,7 +134,7 @@ async fn store_without_graphs_says_so() {
     let url = format!("sqlite:{}", directory.path().join("shop.db").display());
     drop(stepfast::connect(&url).await.unwrap());
     assert!(output_of(&url, &["graph", "list"]).contains("no graphs: a program that opens an engine"));
-    assert!(failure_of(&url, &["graph", "run", "order"]).contains("the store has no graph \"order\""));
+    assert!(failure_of(&url, 3, &["graph", "run", "order"]).contains("the store has no graph \"order\""));
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -193,7 +185,7 @@ async fn follow_ends_when_the_execution_is_parked() {
 #[tokio::test(flavor = "multi_thread")]
 async fn wrong_inputs_are_rejected() {
     let (_directory, url, engine, _) = worker().await;
-    let no_json = failure_of(&url, &["graph", "run", "order", "--input", "{"]);
+    let no_json = failure_of(&url, 2, &["graph", "run", "order", "--input", "{"]);
     assert!(no_json.contains("\"{\" is no JSON"), "{no_json}");
     let failed = stepfast(&url, &["graph", "run", "order", "--input", "\"text\"", "--follow"]);
     assert_eq!(failed.status.code(), Some(1), "an execution that failed: {failed:?}");
@@ -208,7 +200,7 @@ async fn integers_that_would_become_floats_are_rejected() {
     for input in
         ["18446744073709551616", "[-9223372036854775809]", r#"{"a": ["\\\"", 100000000000000000000]}"#]
     {
-        let error = failure_of(&url, &["graph", "run", "order", "--input", input]);
+        let error = failure_of(&url, 2, &["graph", "run", "order", "--input", input]);
         assert!(error.contains("is no integer of 64 bits"), "{error}");
     }
     for (n, input) in ["18446744073709551615", "-9223372036854775808", "1e20", r#""100000000000000000000""#]

@@ -2,9 +2,10 @@
 
 #![allow(clippy::unwrap_used)]
 
+#[path = "support/program.rs"]
+mod program;
 mod support;
 
-use std::process::{Command, Output};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,24 +15,13 @@ use stepfast::queue::Queue;
 use stepfast::{Key, Store};
 use tempfile::TempDir;
 
-const GRACE: Duration = Duration::from_secs(20);
+use crate::program::{output_of, stepfast};
 
-fn stepfast(store: &str, arguments: &[&str]) -> Output {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_stepfast"));
-    command.args(arguments).args(["--store", store]).env_remove("STEPFAST_STORE");
-    command.output().unwrap()
-}
+const GRACE: Duration = Duration::from_secs(20);
 
 /// Runs a `queue` command that must succeed. Returns what it prints.
 fn queue_output(store: &str, arguments: &[&str]) -> String {
     output_of(store, &[&["queue"], arguments].concat())
-}
-
-/// Runs any command that must succeed. Returns what it prints.
-fn output_of(store: &str, arguments: &[&str]) -> String {
-    let output = stepfast(store, arguments);
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    String::from_utf8(output.stdout).unwrap()
 }
 
 fn json_output(store: &str, arguments: &[&str]) -> Value {

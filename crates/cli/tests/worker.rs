@@ -2,27 +2,22 @@
 
 #![allow(clippy::unwrap_used)]
 
-use std::process::Command;
+#[path = "support/program.rs"]
+mod program;
+
 use std::time::Duration;
 
 use serde_json::Value;
 use stepfast::prelude::*;
 use stepfast::{Client, Store};
 
+use crate::program::output_of;
+
 const GRACE: Duration = Duration::from_secs(20);
 
 /// Returns what `worker list` prints.
 fn list_output(store: &str, arguments: &[&str]) -> String {
     output_of(store, &[&["worker", "list"], arguments].concat())
-}
-
-/// Runs a command that must succeed. Returns what it prints.
-fn output_of(store: &str, arguments: &[&str]) -> String {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_stepfast"));
-    command.args(arguments).args(["--store", store]).env_remove("STEPFAST_STORE");
-    let output = command.output().unwrap();
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    String::from_utf8(output.stdout).unwrap()
 }
 
 async fn store(url: &str) -> std::sync::Arc<dyn Store> {

@@ -98,7 +98,7 @@ def _repeated(outcomes: list[_Outcome], numbered: list[tuple[int, int]]) -> list
 def _values(task: Task[..., Any], outcomes: list[_Outcome]) -> list[Any]:
     for index, (_, error) in enumerate(outcomes):
         if error is not None:
-            error.add_note(f"item {index} of {len(outcomes)} of task {task.name!r} failed")
+            error.add_note(f"item {index + 1} of {len(outcomes)} of task {task.name!r} failed")
             raise error
     return [value for value, _ in outcomes]
 

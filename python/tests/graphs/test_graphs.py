@@ -435,7 +435,7 @@ def test_failed_item_fails_its_task_after_the_others(is_async: bool) -> None:
         else:
             run_sync(graph, count=10, fails=True)
     assert sorted(begun) == list(range(10))
-    assert "item 3 of 10 of task 'square' failed" in raised.value.__notes__
+    assert "item 4 of 10 of task 'square' failed" in raised.value.__notes__
 
 
 def test_mapped_items_are_recorded_once_across_engines(tmp_path: pathlib.Path) -> None:

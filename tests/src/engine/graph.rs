@@ -361,7 +361,7 @@ async fn failed_item_fails_its_task_after_the_others(fixture: &dyn StoreFixture)
     let (engine, _) = open_engine(fixture, |b| b.register(&graph)).await;
     let error = engine.run(&graph, 10).workflow_id("x").await.unwrap_err();
     let Error::Failed(failure) = &error else { panic!("{error}") };
-    let expected = "task \"square\" of graph \"squares\" failed: item 4 of 10 failed: poison";
+    let expected = "task \"square\" of graph \"squares\" failed: item 5 of 10 failed: poison";
     assert_eq!((failure.message.as_str(), bodies.get()), (expected, 10));
     // a resume repeats only the failed items
     engine.resume("x").await.unwrap();

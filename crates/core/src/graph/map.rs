@@ -58,7 +58,8 @@ pub(super) async fn run_items(
     }
     match failed {
         Some((index, failure)) => {
-            let message = format!("item {index} of {} failed: {}", items.len, failure.message);
+            // as in the path of the item, the first one has the number 1
+            let message = format!("item {} of {} failed: {}", index + 1, items.len, failure.message);
             Err(Failure { message, ..failure })
         }
         None => Ok(join_values(&values)),
