@@ -22,6 +22,7 @@ super::cases![
     other_engine_pauses_a_running_execution,
     resume_withdraws_a_pending_pause,
     resume_begins_steps_that_a_pause_holds,
+    resume_begins_tasks_that_a_pause_holds,
     resume_by_other_engine_withdraws_a_pending_pause,
     resume_withdraws_a_pause_whose_parking_is_under_way,
     backoff_continues_after_a_withdrawn_pause,
@@ -91,9 +92,9 @@ async fn execution_parks_between_its_steps(fixture: &dyn StoreFixture) {
     shut_down(engine).await;
 }
 
-async fn graph_parks_when_no_task_runs(fixture: &dyn StoreFixture) {
-    let begun = Count::new();
-    let latches = [Latch::new(), Latch::new()];
+/// Returns a graph in which the tasks `left` and `right` increment `begun` and wait for a latch each. The task `after left`
+/// also increments `begun`.
+fn joined_graph(begun: &Count, latches: &[Latch; 2]) -> Workflow<(), usize> {
     let mut graph = Graph::<()>::new("g");
     let [left, right] = [("left", 0), ("right", 1)].map(|(name, n)| {
         let (begun, latch) = (begun.clone(), latches[n].clone());
@@ -113,7 +114,12 @@ async fn graph_parks_when_no_task_runs(fixture: &dyn StoreFixture) {
     });
     let join =
         graph.task("join").run((after_left, right), async |(a, b): (usize, usize)| BodyResult::Ok(a + b));
-    let graph = graph.build(join).unwrap();
+    graph.build(join).unwrap()
+}
+
+async fn graph_parks_when_no_task_runs(fixture: &dyn StoreFixture) {
+    let (begun, latches) = (Count::new(), [Latch::new(), Latch::new()]);
+    let graph = joined_graph(&begun, &latches);
     let (engine, store) = open_engine(fixture, |b| b.register(&graph)).await;
     let handle = engine.start(&graph, ()).workflow_id("x").await.unwrap();
     begun.wait_for(2).await;
@@ -264,6 +270,25 @@ async fn resume_begins_steps_that_a_pause_holds(fixture: &dyn StoreFixture) {
     latches[0].open();
     assert_eq!(handle.result().await.unwrap(), 21);
     assert_eq!(begun.get(), 3);
+    shut_down(engine).await;
+}
+
+async fn resume_begins_tasks_that_a_pause_holds(fixture: &dyn StoreFixture) {
+    let (begun, latches) = (Count::new(), [Latch::new(), Latch::new()]);
+    let graph = joined_graph(&begun, &latches);
+    let (engine, store) = open_engine(fixture, |b| b.register(&graph)).await;
+    let handle = engine.start(&graph, ()).workflow_id("x").await.unwrap();
+    begun.wait_for(2).await;
+    assert_eq!(handle.pause().await.unwrap(), RequestResult::Pending);
+    latches[0].open();
+    store.wait_until_committed(is_first_checkpoint).await;
+    // the run polls the task after `left`, and holds it
+    store.wait_until_called(Call::Heartbeat, store.call_count(Call::Heartbeat) + 1).await;
+    assert_eq!(begun.get(), 2);
+    assert_eq!(handle.resume().await.unwrap(), RequestResult::Done);
+    begun.wait_for(3).await;
+    latches[1].open();
+    assert_eq!(handle.result().await.unwrap(), 1);
     shut_down(engine).await;
 }
 
