@@ -4,6 +4,7 @@ import asyncio
 import pathlib
 import subprocess
 import threading
+import time
 
 import pytest
 
@@ -84,6 +85,100 @@ def test_sleeping_execution_parks_at_once(url: str) -> None:
         assert calls == []
         assert engine.resume("p-2")
         assert engine.get("p-2").result(timeout=30) == "slept"
+
+
+def wait_for_checkpoint(engine: Engine, workflow_id: str) -> None:
+    """Waits until a step of the execution is recorded."""
+    while not engine.show(workflow_id).checkpoints:
+        time.sleep(0.01)
+
+
+def test_resume_begins_tasks_that_a_pause_holds(url: str) -> None:
+    graph = Graph("resumed graph")
+    noted = threading.Semaphore(0)
+
+    def note_end(name: str) -> str:
+        noted.release()
+        return note.function(name)
+
+    @graph.task
+    def left() -> str:
+        return hold.function("left")
+
+    @graph.task
+    def right() -> str:
+        return hold.function("right")
+
+    @graph.task
+    def after_left(left: str) -> str:
+        return note_end("after left")
+
+    @graph.task
+    def after_right(right: str) -> str:
+        return note_end("after right")
+
+    with Engine(url) as engine:
+        handle = engine.start(graph.options(workflow_id="p-9"))
+        for _ in range(2):
+            assert begun.acquire(timeout=30)
+        assert handle.pause()
+        permits.release()
+        wait_for_checkpoint(engine, "p-9")
+        assert sorted(calls) == ["left", "right"]
+        assert handle.resume()
+        # one of the tasks still runs
+        assert noted.acquire(timeout=30)
+        permits.release()
+        assert handle.result(timeout=30) == {"after_left": "after left", "after_right": "after right"}
+        assert len(calls) == 4
+
+
+def test_resume_begins_tasks_of_an_async_graph_that_a_pause_holds(url: str) -> None:
+    graph = Graph("resumed async graph")
+
+    async def main() -> None:
+        begun, permits, noted = asyncio.Semaphore(0), asyncio.Semaphore(0), asyncio.Semaphore(0)
+
+        async def hold() -> int:
+            begun.release()
+            await permits.acquire()
+            return 1
+
+        async def note() -> int:
+            noted.release()
+            return 1
+
+        @graph.task
+        async def left() -> int:
+            return await hold()
+
+        @graph.task
+        async def right() -> int:
+            return await hold()
+
+        @graph.task
+        async def after_left(left: int) -> int:
+            return await note()
+
+        @graph.task
+        async def after_right(right: int) -> int:
+            return await note()
+
+        async with AsyncEngine(url) as engine, asyncio.timeout(30):
+            handle = await engine.start(graph.options(workflow_id="p-10"))
+            for _ in range(2):
+                await begun.acquire()
+            assert await handle.pause()
+            permits.release()
+            while not (await engine.show("p-10")).checkpoints:
+                await asyncio.sleep(0.01)
+            assert noted.locked()
+            assert await handle.resume()
+            await noted.acquire()
+            permits.release()
+            assert await handle.result() == {"after_left": 1, "after_right": 1}
+
+    asyncio.run(main())
 
 
 def test_graph_parks_when_no_task_runs(url: str) -> None:
