@@ -259,7 +259,9 @@ def test_rules_name_skipped_tasks_and_combine(url: str) -> None:
     assert outcome(graph, url, rows=-5) == {"alert": "alert"}
 
 
-def versioned(*, factor: int, has_new_task: bool = False, depends: bool = True) -> Graph:
+def versioned(
+    *, factor: int, has_new_task: bool = False, depends: bool = True, scale_name: str = "scale"
+) -> Graph:
     """Returns a graph as one version of a program declares it. The last task fails in the first version."""
     graph = Graph("accept_version")
 
@@ -267,15 +269,15 @@ def versioned(*, factor: int, has_new_task: bool = False, depends: bool = True) 
     def load() -> int:
         return 7
 
-    @graph.task(after=[load] if depends else [])
+    @graph.task(name=scale_name, after=[load] if depends else [])
     def scale() -> int:
         return 2
 
-    @graph.task
-    def total(load: int, scale: int) -> int:
+    @graph.task(after=scale_name)
+    def total(load: int) -> int:
         if factor == 0:
             raise ValueError("not yet")
-        return load * scale * factor
+        return load * 2 * factor
 
     if has_new_task:
 
@@ -292,8 +294,9 @@ def versioned(*, factor: int, has_new_task: bool = False, depends: bool = True) 
         ({}, 42),
         ({"has_new_task": True}, "total 42"),
         ({"depends": False}, 'task "scale" was recorded with other dependencies'),
+        ({"scale_name": "scaling"}, 'with step "scale"'),
     ],
-    ids=["new body", "new task", "other dependencies"],
+    ids=["new body", "new task", "other dependencies", "other name"],
 )
 def test_execution_continues_in_a_new_version_that_fits(
     url: str, changes: dict[str, Any], expected: Any
@@ -304,7 +307,7 @@ def test_execution_continues_in_a_new_version_that_fits(
     with Engine(url) as engine:
         assert engine.resume("x")
         handle = engine.get("x")
-        if "depends" in changes:
+        if isinstance(expected, str) and "scale" in expected:
             with pytest.raises(WorkflowParked, match=expected):
                 handle.result()
         else:
