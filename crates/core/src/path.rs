@@ -4,6 +4,9 @@ use std::fmt;
 
 use smallvec::SmallVec;
 
+/// Smallest number of a task in the paths of its calls. Calls of other kinds have smaller numbers.
+pub(crate) const MIN_TASK_NUMBER: u32 = 1 << 24;
+
 /// The structural position of a durable call: its number in its branch, below the numbers of the enclosing branches.
 ///
 /// Numbers are stored as order-preserving variable-length integers, so comparing the bytes compares the paths:
@@ -60,6 +63,11 @@ impl Path {
     pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
         let path = Self(SmallVec::from_slice(bytes));
         path.numbers().map(|_| path)
+    }
+
+    /// Whether the call is a task of a graph, or a call of such a task.
+    pub(crate) fn is_of_task(&self) -> bool {
+        self.numbers().is_some_and(|numbers| numbers.first() >= Some(&MIN_TASK_NUMBER))
     }
 
     /// Returns the numbers from the root down; `None` if the bytes are not a path.

@@ -260,7 +260,12 @@ def test_rules_name_skipped_tasks_and_combine(url: str) -> None:
 
 
 def versioned(
-    *, factor: int, has_new_task: bool = False, depends: bool = True, scale_name: str = "scale"
+    *,
+    factor: int,
+    has_new_task: bool = False,
+    depends: bool = True,
+    scale_name: str = "scale",
+    gate: bool = False,
 ) -> Graph:
     """Returns a graph as one version of a program declares it. The last task fails in the first version."""
     graph = Graph("accept_version")
@@ -269,7 +274,10 @@ def versioned(
     def load() -> int:
         return 7
 
-    @graph.task(name=scale_name, after=[load] if depends else [])
+    if gate:
+        graph.task(lambda: None, name="gate")
+
+    @graph.task(name=scale_name, after=(["gate"] if gate else []) + ([load.name] if depends else []))
     def scale() -> int:
         return 2
 
@@ -294,9 +302,10 @@ def versioned(
         ({}, 42),
         ({"has_new_task": True}, "total 42"),
         ({"depends": False}, 'task "scale" was recorded with other dependencies'),
-        ({"scale_name": "scaling"}, 'with step "scale"'),
+        ({"scale_name": "scaling"}, 'task "scale" is recorded, but is not in the graph'),
+        ({"gate": True}, 'task "scale" is recorded.*waits for task "gate"'),
     ],
-    ids=["new body", "new task", "other dependencies", "other name"],
+    ids=["new body", "new task", "other dependencies", "other name", "new dependency"],
 )
 def test_execution_continues_in_a_new_version_that_fits(
     url: str, changes: dict[str, Any], expected: Any

@@ -33,6 +33,7 @@ super::cases![
     declaration_is_stored_when_an_engine_opens,
     graph_without_a_recorded_task_parks,
     graph_with_changed_dependencies_parks,
+    graph_whose_recorded_task_depends_on_a_new_one_parks,
 ];
 
 /// Returns a task's body that increments `begun`, waits for `latch`, and returns `value`.
@@ -408,6 +409,8 @@ enum Variant {
     WithoutFirst,
     /// The task `second` depends on `first`.
     OtherDependency,
+    /// The task `second` depends on a new task.
+    NewDependency,
 }
 
 /// Returns a graph of `first`, `second` and `last`, of which two run at a time. `last` waits for the latch.
@@ -422,7 +425,10 @@ fn changing_graph(variant: Variant, begun: &Count, latch: &Latch) -> Workflow<()
     let other = graph.task("other").run((), async |()| BodyResult::Ok(5));
     let first = (variant != Variant::WithoutFirst)
         .then(|| graph.task("first").after(&other).run((), async |()| BodyResult::Ok(10)));
+    let new =
+        (variant == Variant::NewDependency).then(|| graph.task("new").run((), async |()| BodyResult::Ok(())));
     let second = graph.task("second").after(&other);
+    let second = if let Some(new) = &new { second.after(new) } else { second };
     let second = match (&first, variant) {
         (Some(first), Variant::OtherDependency) => second.after(first),
         _ => second,
@@ -476,6 +482,12 @@ async fn assert_parks(fixture: &dyn StoreFixture, variant: Variant, reason: &str
 
 async fn graph_without_a_recorded_task_parks(fixture: &dyn StoreFixture) {
     assert_parks(fixture, Variant::WithoutFirst, "task \"first\" is recorded, but is not in the graph").await;
+}
+
+async fn graph_whose_recorded_task_depends_on_a_new_one_parks(fixture: &dyn StoreFixture) {
+    let reason = "task \"second\" is recorded, but is not in the graph, or depends on a task that is not recorded; the \
+                  code waits for task \"new\"";
+    assert_parks(fixture, Variant::NewDependency, reason).await;
 }
 
 async fn graph_with_changed_dependencies_parks(fixture: &dyn StoreFixture) {

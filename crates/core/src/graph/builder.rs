@@ -243,7 +243,7 @@ where
         let body = move |run: Arc<Run>, input: &Payload| -> Result<BodyFuture, Failure> {
             Ok(Box::pin(run_graph(run, code.clone(), input.clone())))
         };
-        let workflow = Workflow::from_body(&self.name, CodeLocation::Graph, Box::new(body));
+        let workflow = Workflow::from_body(&self.name, CodeLocation::Task, Box::new(body));
         Ok(workflow.declared(declaration))
     }
 }

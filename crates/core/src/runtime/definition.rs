@@ -23,8 +23,6 @@ pub(crate) type Body = dyn Fn(Arc<Run>, &Payload) -> Result<BodyFuture, Failure>
 pub(crate) enum CodeLocation {
     /// In the run's task, which polls the code.
     Task,
-    /// In the run's task, which runs the tasks of a graph.
-    Graph,
     /// In another language, polled by an event loop of that language.
     Loop,
     /// In another language, holding a thread of a pool while it runs.
@@ -49,11 +47,6 @@ impl Definition {
     /// Whether a binding polls the code, not the run's task.
     pub(crate) fn is_guest(&self) -> bool {
         matches!(self.code, CodeLocation::Loop | CodeLocation::Thread)
-    }
-
-    /// Whether the workflow is a graph.
-    pub(crate) fn is_graph(&self) -> bool {
-        self.code == CodeLocation::Graph
     }
 
     /// Whether the code holds a thread of a pool while it runs.

@@ -16,11 +16,8 @@ use crate::graph::shape::rule::Rule;
 use crate::graph::state::TaskState;
 use crate::name::Name;
 use crate::name_checks::check_name;
-use crate::path::Path;
+use crate::path::{MIN_TASK_NUMBER, Path};
 use crate::text::list_names;
-
-/// Smallest number of a task in the paths of its checkpoints. Smaller numbers are left to calls of other kinds.
-const MIN_TASK_NUMBER: u32 = 1 << 24;
 /// Maximum number of tasks of a cycle that a message names.
 const MAX_SHOWN_CYCLE: usize = 20;
 /// Least similarity, from 0 to 1, of a name that an error suggests.

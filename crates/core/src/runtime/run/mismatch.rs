@@ -28,19 +28,26 @@ pub(crate) fn describe_missing_call<'c>(
     next: &Checkpoint,
     awaited: impl Iterator<Item = &'c CallState>,
 ) -> String {
-    let mut text = format!(
-        "the record continues with {} {:?} at position {}, but the code does not call it",
-        describe(next.kind),
-        &*next.name,
-        next.path
-    );
+    let mut text = if next.path.is_of_task() {
+        describe_missing_task(next) + ", or depends on a task that is not recorded"
+    } else {
+        format!(
+            "the record continues with {} {:?} at position {}, but the code does not call it",
+            describe(next.kind),
+            &*next.name,
+            next.path
+        )
+    };
     for (n, call) in awaited.enumerate() {
         if n == MAX_NAMED_CALLS {
             text.push_str(", and for more calls");
             break;
         }
         text.push_str(if n == 0 { "; the code waits for " } else { ", for " });
-        let _ = write!(text, "{} {:?} at position {}", call.kind.noun(), &*call.name, call.path);
+        let _ = write!(text, "{} {:?}", call.kind.noun(), &*call.name);
+        if !call.path.is_of_task() {
+            let _ = write!(text, " at position {}", call.path);
+        }
     }
     text
 }
@@ -51,12 +58,15 @@ pub(crate) fn describe_replaced_sleep(kind: CallKind, name: &str, path: &Path) -
 }
 
 /// Describes a graph without a task whose outcome is recorded.
-pub(crate) fn describe_missing_task(next: &Checkpoint) -> String {
+fn describe_missing_task(next: &Checkpoint) -> String {
     format!("task {:?} is recorded, but is not in the graph", &*next.name)
 }
 
 /// Describes code that returns while the record continues.
 pub(crate) fn describe_early_return(next: &Checkpoint) -> String {
+    if next.path.is_of_task() {
+        return describe_missing_task(next);
+    }
     format!(
         "the record continues with {} {:?} at position {}, but the code returns before it",
         describe(next.kind),

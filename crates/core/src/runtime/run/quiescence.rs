@@ -12,8 +12,7 @@ use crate::key::Key;
 use crate::path::Path;
 use crate::runtime::run::call::{Delivery, Phase, WaitingFor};
 use crate::runtime::run::mismatch::{
-    describe_early_return, describe_missing_abandonment, describe_missing_call, describe_missing_task,
-    non_determinism_failure,
+    describe_early_return, describe_missing_abandonment, describe_missing_call, non_determinism_failure,
 };
 use crate::runtime::run::{ChildState, Interrupt, Run, RunState, ThreadUse};
 use crate::store::CheckpointKind;
@@ -86,7 +85,6 @@ impl Run {
             }
             let disagreement = match call {
                 Some(_) => describe_missing_abandonment(next, self.definition.time_limit_hint),
-                None if self.definition.is_graph() => describe_missing_task(next),
                 None => describe_missing_call(next, calls.iter().filter(|call| call.is_waited_for())),
             };
             state.interrupt = Some(Interrupt::Park(non_determinism_failure(&disagreement).into()));
@@ -275,10 +273,9 @@ impl RunState {
     }
 
     /// Returns a failure if the record continues although the code has returned.
-    pub(crate) fn early_return_failure(&self, is_graph: bool) -> Option<Failure> {
+    pub(crate) fn early_return_failure(&self) -> Option<Failure> {
         let next = self.delivery.replay.as_ref()?.peek()?;
-        let disagreement = if is_graph { describe_missing_task(next) } else { describe_early_return(next) };
-        Some(non_determinism_failure(&disagreement))
+        Some(non_determinism_failure(&describe_early_return(next)))
     }
 
     /// Returns the durable waits of a pausing run in which a body does not begin and no other body runs. Other

@@ -237,9 +237,7 @@ impl RunTask {
         run.check_deadline();
         {
             let mut state = run.state();
-            let mismatch = state
-                .early_return_failure(self.run.definition.is_graph())
-                .map(|failure| Interrupt::Park(failure.into()));
+            let mismatch = state.early_return_failure().map(|failure| Interrupt::Park(failure.into()));
             if let Some(interrupt) = state.take_interrupt().or(mismatch) {
                 drop(state);
                 self.stop(interrupt);
