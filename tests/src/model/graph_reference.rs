@@ -167,7 +167,7 @@ impl RandomGraph {
                     .filter(|&index| !succeeds((n, Some(index)), Some(items[index])))
                     .collect();
                 match failed.first() {
-                    Some(index) => End::Failed(format!("item {index} of {} failed: no", items.len())),
+                    Some(index) => End::Failed(format!("item {} of {} failed: no", index + 1, items.len())),
                     None => {
                         End::Succeeded(items.iter().map(|item| value_of(n, *item, &values[1..])).collect())
                     }
