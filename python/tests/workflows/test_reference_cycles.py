@@ -72,8 +72,8 @@ async def catches_failures_async() -> int:
     return 1
 
 
-#: The number of executions of each kind, by which the number of collected objects is divided. Other tests leave
-#: some objects behind, fewer than this number.
+#: The number of executions of each kind, by which the number of collected objects is divided. Other tests
+#: leave some objects behind, fewer than this number.
 EXECUTIONS_PER_KIND = 200
 
 
