@@ -198,8 +198,6 @@ impl<'a> RequestDecisions<'a> {
             ];
             queries.push(Query { sql: Sql::Park, action: "parking executions", params });
             Self::delete_wake_conditions(&parked, &mut queries);
-            let params = vec![column(&parked, |(key, _)| to_uuid(*key))];
-            queries.push(Query { sql: Sql::DeletePauses, action: "deleting pauses", params });
         }
         let mut cancelled = self.cancelled.clone();
         cancelled.sort_by_key(|(key, _)| *key);
@@ -230,11 +228,12 @@ impl<'a> RequestDecisions<'a> {
                 let params = vec![column(&failed, |key| to_uuid(*key))];
                 queries.push(Query { sql: Sql::RetractFailures, action: "retracting failures", params });
             }
-            let params = vec![column(&resumed, |(key, _)| to_uuid(*key))];
-            queries.push(Query { sql: Sql::DeletePauses, action: "deleting pauses", params });
         }
-        if !self.withdrawn.is_empty() {
-            let params = vec![column(&self.withdrawn, |key| to_uuid(*key))];
+        let parked = self.parked.iter().map(|(key, _)| key);
+        let resumed = self.resumed.iter().map(|(key, _)| key);
+        let without_pauses: Vec<Key> = parked.chain(resumed).chain(&self.withdrawn).copied().collect();
+        if !without_pauses.is_empty() {
+            let params = vec![column(&without_pauses, |key| to_uuid(*key))];
             queries.push(Query { sql: Sql::DeletePauses, action: "deleting pauses", params });
         }
         if !self.requested.is_empty() {
