@@ -474,6 +474,50 @@ fn step_body_waits_for_heartbeat_after_lease_expiry() {
     });
 }
 
+/// The lease in the database may have expired while the reply was under way.
+#[test]
+fn lease_counts_from_when_its_renewal_was_requested() {
+    case(async || {
+        let lease = Duration::from_secs(2);
+        let (code_latch, passed, bodies) = (Latch::new(), Count::new(), Count::new());
+        let shared = (code_latch.clone(), passed.clone(), bodies.clone());
+        let workflow = Workflow::new("late", move |mut cx: Context, (): ()| {
+            let (code_latch, passed, bodies) = shared.clone();
+            async move {
+                code_latch.wait().await;
+                let step = |mut cx: Context| async move {
+                    cx.step("s", || std::future::ready(BodyResult::Ok(bodies.increment()))).await
+                };
+                // polled after the step, in the same turn
+                let last = |_| async { passed.increment() };
+                cx.join(step, last).await.0
+            }
+        });
+        let schema = PostgresServer::shared().fresh_schema_name();
+        let clock = Arc::new(TestClock::frozen(TEST_EPOCH));
+        let options = PostgresOptions::default().schema(schema).clock(clock).lease(lease);
+        let store = store(PostgresServer::shared().url(), options).await;
+        let engine = open(store.clone(), |b| b.register(&workflow)).await;
+        let handle = engine.start(&workflow, ()).workflow_id("x").await.unwrap();
+        let renewals = store.hold_calls(&[Call::Renew]);
+        store.wait_until_called(Call::Renew, renewals + 1).await;
+        // all later renewals fail
+        store.make_unavailable(&[Call::Renew]);
+        let began = Instant::now();
+        while began.elapsed() <= lease {
+            row(&engine, "x").await;
+        }
+        code_latch.open();
+        passed.wait_for(1).await;
+        store.release();
+        store.wait_until_called(Call::Renew, renewals + 3).await;
+        assert_eq!(bodies.get(), 0, "another worker may run the body by now");
+        store.heal();
+        assert_eq!(handle.result().await.unwrap(), 1);
+        shut_down(engine).await;
+    });
+}
+
 #[test]
 fn step_body_never_begins_after_cancel_during_disconnect() {
     case(async || {

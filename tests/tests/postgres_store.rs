@@ -4,10 +4,10 @@
 #![allow(clippy::unwrap_used)] // this is test code
 
 mod postgres_store {
+    mod assignments;
     mod cancel;
     mod claim;
     mod claim_cursors;
-    mod claim_rows;
     mod connections;
     mod errors;
     mod fence;
@@ -17,7 +17,7 @@ mod postgres_store {
     mod idle;
     mod inbox;
     mod migration_preparation;
-    mod ownership;
+    mod neighbours;
     mod plans;
     mod proxy;
     mod races;

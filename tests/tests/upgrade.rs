@@ -66,9 +66,9 @@ fn run_case(
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
     let violations = runtime.block_on(async {
         let mut deployment = if is_sqlite {
-            Deployment::on_sqlite(form)
+            Deployment::alone_on_sqlite(form)
         } else {
-            Deployment::on_postgres(PostgresServer::shared(), form).await
+            Deployment::alone_on_postgres(PostgresServer::shared(), form).await
         };
         let bodies = observe_bodies(&mut deployment);
         let mut deployment = run(deployment).await;

@@ -42,7 +42,7 @@ async fn explain_unclaimable(store: &Arc<dyn Store>, execution: &Execution) -> R
         return Ok(None);
     }
     // with a limit of 0, the store returns the workers alone, and counts no other waiting executions
-    let overview = store.workers(0).await?;
+    let overview = store.workers(0, false).await?;
     let (workflow, app_version) = (execution.workflow.clone(), execution.app_version.clone());
     let waiting = WaitingWork { workflow, app_version, executions: 1 };
     Ok(overview.check_unclaimable(&waiting).map(|it| unclaimable::unclaimable_reason(&it)))

@@ -164,7 +164,7 @@ async fn invalid_commands_are_rejected() {
         assert!(message.contains("give a whole number"), "{message}");
     }
     // and no client of a failed command stays registered
-    let workers = connect(&store).await.workers(0).await.unwrap().workers;
+    let workers = connect(&store).await.workers(0, true).await.unwrap().workers;
     assert!(workers.is_empty(), "{} are registered", workers.len());
 
     let nowhere = format!("sqlite:{}", directory.path().join("other.db").display());

@@ -14,6 +14,9 @@ pub const MAX_VALUE_BYTES: usize = 1024;
 /// Maximum number of attributes of an execution.
 pub const MAX_ATTRIBUTES: usize = 64;
 
+/// The part of an attribute's size that does not depend on its texts, in bytes.
+const ROW_SIZE: usize = 64;
+
 /// A map from names to values. An execution gets its attributes when it starts. Lists and counts find the execution by
 /// its attributes.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -41,6 +44,12 @@ impl Attributes {
     /// Returns the number of attributes.
     pub fn len(&self) -> usize {
         self.0.len()
+    }
+
+    /// Returns the size in bytes that counts towards the limits of a flush and the budget of a lane: the texts, and a
+    /// fixed part for the row of each attribute.
+    pub(crate) fn size(&self) -> usize {
+        self.iter().map(|(name, value)| name.len() + value.len() + ROW_SIZE).sum()
     }
 
     /// Whether the map has no attributes.

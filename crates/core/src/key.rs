@@ -112,6 +112,11 @@ impl Key {
         u16::from_be_bytes([self.0[14] & SHARD_HIGH_BITS, self.0[15]])
     }
 
+    /// Returns a number by which hints name the execution. Few other executions have the same one.
+    pub fn tag(&self) -> u32 {
+        self.stable_hash() as u32
+    }
+
     /// Returns a hash of the key that is the same in every process. By this hash, an engine distributes execution trees
     /// over its lanes.
     pub fn stable_hash(&self) -> u64 {

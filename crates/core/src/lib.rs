@@ -4,6 +4,7 @@
 //! This crate contains the engine and the [`Store`] contract. It contains no SQL and no network code.
 
 pub mod attributes;
+mod canonical;
 pub mod clock;
 mod commit;
 #[cfg(feature = "crash-points")]

@@ -8,6 +8,7 @@ use serde::{Serialize, de::DeserializeOwned};
 use smallvec::SmallVec;
 use xxhash_rust::xxh3::xxh3_64;
 
+use crate::canonical;
 use crate::error::Error;
 use crate::failure::Failure;
 
@@ -256,16 +257,8 @@ impl Payload {
 
     /// Returns eight bytes that distinguish values: a hash of the encoding with all maps sorted.
     pub fn fingerprint(&self) -> u64 {
-        let Some((&MESSAGE_PACK, mut bytes)) = self.as_bytes().split_first() else {
-            return xxh3_64(self.as_bytes());
-        };
-        let Ok(mut value) = read_value_with_max_depth(&mut bytes, MAX_DEPTH) else {
-            return xxh3_64(self.as_bytes());
-        };
-        sort_maps(&mut value);
-        let mut canonical = Vec::with_capacity(self.len());
-        rmpv::encode::write_value(&mut canonical, &value)
-            .map_or_else(|_| xxh3_64(self.as_bytes()), |()| xxh3_64(&canonical))
+        let encoded = self.as_message_pack().and_then(|bytes| canonical::hash(bytes, MAX_DEPTH));
+        encoded.unwrap_or_else(|| xxh3_64(self.as_bytes()))
     }
 
     /// Returns the [fingerprint](Self::fingerprint) of a value without maps, whose encoding needs no sorting.
@@ -300,24 +293,6 @@ fn describe_value(value: &rmpv::Value) -> String {
             format!("a map with {}", if names.is_empty() { "no fields".to_owned() } else { names.join(", ") })
         }
         Value::Ext(..) => "an extension of MessagePack".to_owned(),
-    }
-}
-
-fn sort_maps(value: &mut rmpv::Value) {
-    match value {
-        rmpv::Value::Array(items) => items.iter_mut().for_each(sort_maps),
-        rmpv::Value::Map(entries) => {
-            for (key, item) in entries.iter_mut() {
-                sort_maps(key);
-                sort_maps(item);
-            }
-            entries.sort_by_cached_key(|(key, _)| {
-                let mut bytes = Vec::new();
-                let _ = rmpv::encode::write_value(&mut bytes, key);
-                bytes
-            });
-        }
-        _ => {}
     }
 }
 

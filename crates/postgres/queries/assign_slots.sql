@@ -1,30 +1,19 @@
 -- Gives a slot to each running execution of a queue. $1: the queue; its row is locked, so that no further execution
--- begins. Executions that are not in the index of owners are found as in owned_executions.sql. Each row is locked and
--- checked again: a flush that ends the execution then waits, and deletes the slot. A row that another transaction has
--- locked is skipped, because that transaction may wait for another of these rows. Returns one of the found executions
--- that got no slot, null if all got one. Such an execution no longer runs, or another transaction is changing it.
+-- begins. The running executions are found by the assignments of all workers. Each row is locked and checked again: a
+-- flush that ends the execution then waits, and deletes the slot. A row that another transaction has locked is skipped,
+-- because that transaction may wait for another of these rows. Returns one of the found executions that got no slot,
+-- null if all got one. Such an execution no longer runs, or another transaction is changing it.
 WITH found AS MATERIALIZED (
-    SELECT e.key
-    FROM executions AS e
-    WHERE e.owner IS NOT NULL AND e.status = 2 AND e.queue = $1::text
-  UNION
-    SELECT e.key
-    FROM workers AS w
+    SELECT DISTINCT e.key
+    FROM assignments AS a
+    CROSS JOIN unnest(a.executions) AS u (key)
     CROSS JOIN LATERAL (SELECT e.key FROM executions AS e
-                        WHERE e.key >= w.from_key AND e.key < w.to_key AND e.started_by = w.worker_id
-                          AND e.status = 2 AND e.queue = $1::text
-                        OFFSET 0) AS e
-  UNION
-    SELECT e.key
-    FROM claims AS c
-    CROSS JOIN unnest(c.executions) AS u (key)
-    CROSS JOIN LATERAL (SELECT e.key FROM executions AS e
-                        WHERE e.key = u.key AND e.started_by = c.worker_id AND e.status = 2 AND e.queue = $1::text
+                        WHERE e.key = u.key AND e.owner = a.worker_id AND e.status = 2 AND e.queue = $1::text
                         OFFSET 0) AS e
 ), running AS MATERIALIZED (
     SELECT f.key, e.worker, e.queue_key
     FROM (SELECT f.key FROM found AS f ORDER BY f.key OFFSET 0) AS f
-    LEFT JOIN LATERAL (SELECT coalesce(e.owner, e.started_by) AS worker, coalesce(e.queue_key, '') AS queue_key
+    LEFT JOIN LATERAL (SELECT e.owner AS worker, coalesce(e.queue_key, '') AS queue_key
                        FROM executions AS e
                        WHERE e.key = f.key AND e.status = 2 AND e.queue = $1::text
                        OFFSET 0 FOR SHARE SKIP LOCKED) AS e ON true

@@ -1,16 +1,21 @@
--- Returns the time, whether an execution of a named queue is due, and whether the inbox has a row. $1: the workflows, $2:
--- the time now, null for the server's, $3: the version of the code, null for any, $4: the queues that are served, null
--- for all.
-SELECT coalesce($2::timestamptz, clock_timestamp()),
-       (SELECT true
-        FROM (SELECT t.execution FROM timers AS t
-              WHERE t.due_at <= (SELECT coalesce($2::timestamptz, clock_timestamp()))
-              ORDER BY t.due_at OFFSET 0) AS t
-        CROSS JOIN LATERAL (SELECT FROM executions AS e
-                            WHERE e.key = t.execution AND e.status IN (0, 3) AND e.queue IS NOT NULL
-                              AND e.workflow = ANY($1::text[])
-                              AND (e.app_version = $3::text OR e.app_version IS NULL OR $3::text IS NULL)
-                              AND ($4::text[] IS NULL OR e.queue = ANY($4::text[]))
-                            OFFSET 0) AS e
-        LIMIT 1) IS TRUE,
-       (SELECT true FROM inbox ORDER BY id LIMIT 1) IS TRUE
+-- Returns the time, whether executions are due, and whether the inbox has a row: the streams of the worker that have a due
+-- timer, found by hopping along the index from a text before the streams of a workflow to a text after them. $1: the
+-- workflows, $2: the time now, null for the server's, $3: the version of the code, null for any, $4: the queues that are
+-- served, null for all.
+WITH RECURSIVE streams (stream, until) AS (
+    SELECT (w.workflow || E'\x01') COLLATE "C", (w.workflow || E'\x02') COLLATE "C" FROM unnest($1::text[]) AS w (workflow)
+  UNION ALL
+    SELECT n.stream, s.until
+    FROM streams AS s
+    CROSS JOIN LATERAL (SELECT t.stream FROM timers AS t WHERE t.stream > s.stream AND t.stream < s.until
+                        ORDER BY t.stream LIMIT 1) AS n
+)
+SELECT c.now, due.streams, (SELECT true FROM inbox ORDER BY id LIMIT 1) IS TRUE
+FROM (SELECT coalesce($2::timestamptz, clock_timestamp()) AS now) AS c
+CROSS JOIN LATERAL (
+    SELECT array_agg(s.stream) AS streams
+    FROM streams AS s
+    WHERE ($3::text IS NULL OR split_part(s.stream, E'\x01', 2) IN ('', $3::text))
+      AND ($4::text[] IS NULL OR split_part(s.stream, E'\x01', 3) = ANY($4::text[]))
+      AND (SELECT true FROM timers AS t WHERE t.stream = s.stream AND t.due_at <= c.now LIMIT 1)
+) AS due

@@ -1,4 +1,5 @@
--- Claims executions from the quarantine. $1: the worker, $2: the executions. The columns are those of claim.sql. An
+-- Claims executions from the quarantine. $1: the worker, $2: the executions, $3 and $4: their queues, with the versions of
+-- the settings that the claim has read. The columns are those of claim.sql. An
 -- execution that is claimed with no other is marked: if the worker dies now, that execution is the cause.
 WITH chosen AS MATERIALIZED (
     SELECT e.key, u.n
@@ -10,11 +11,13 @@ WITH chosen AS MATERIALIZED (
                         OFFSET 0 FOR UPDATE SKIP LOCKED) AS e
 ), taken AS (
     UPDATE executions AS e
-    SET status = 2, owner = $1::bigint, started_by = NULL, is_alone = nullif((SELECT count(*) = 1 FROM chosen), false),
+    SET status = 2, owner = $1::bigint, is_alone = nullif((SELECT count(*) = 1 FROM chosen), false),
         run_timeout_ms = NULL
     FROM chosen AS c
     WHERE e.key = c.key
     RETURNING e.*, c.n
+), asked AS (
+    UPDATE requests SET worker_id = $1::bigint WHERE execution = ANY(ARRAY(SELECT key FROM chosen))
 ), undated AS (
     DELETE FROM deadlines WHERE execution = ANY(ARRAY(SELECT key FROM taken WHERE deadline_at IS NOT NULL))
 ), released AS (
@@ -23,6 +26,9 @@ WITH chosen AS MATERIALIZED (
 SELECT key, root, parent, is_detached, workflow_id, workflow, fingerprint, status, is_paused, input, outcome,
        owner, run_no, recoveries, created_at, ended_at, deadline_at, armed, NULL::timestamptz AS wake_at,
        strikes, app_version, queue, queue_key, priority, dedup_id, run_timeout_ms,
-       true AS has_more, true, NULL::bigint AS seq, 0::bigint, 0::bigint, 0::bigint
+       true AS has_more, false,
+       NOT EXISTS (SELECT FROM unnest($3::text[], $4::bigint[]) AS u (name, version)
+                   WHERE u.version IS DISTINCT FROM (SELECT q.version FROM queues AS q WHERE q.name = u.name)),
+       NULL::bigint AS seq, 0::bigint, 0::bigint, 0::bigint
 FROM taken
 ORDER BY n

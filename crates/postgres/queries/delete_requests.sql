@@ -1,7 +1,8 @@
 -- Deletes the requests of executions that this transaction ends. A cancel among them turns the end into a cancelled one.
 -- The rows of the executions are locked: a request is either visible here, or its transaction sees the end. $1:
--- executions, $2: the outcome of executions that end as cancelled. Usually `requests` is empty: then nothing else is
--- checked. Returns one row: the number of deleted requests, and the executions that ended as cancelled, null if none did.
+-- executions, $2: the outcome of executions that end as cancelled, $3 and $4: the worker and its lane. Usually `requests` is
+-- empty: then nothing else is checked. Returns one row: the number of deleted requests, the number of executions that ended
+-- as cancelled, and a kept report of them, null if none did.
 WITH asked AS (
     DELETE FROM requests
     WHERE execution = ANY(ARRAY(
@@ -20,4 +21,7 @@ WITH asked AS (
     WHERE e.key = a.execution AND e.status IN (4, 5)
     RETURNING e.key
 )
-SELECT (SELECT count(*) FROM asked), (SELECT array_agg(key) FROM cancelled)
+SELECT (SELECT count(*) FROM asked), count(*),
+       CASE WHEN count(*) > 0
+            THEN keep_outcomes($3::bigint, $4::smallint, jsonb_build_object('cancelled', jsonb_agg(key))) END AS report
+FROM cancelled

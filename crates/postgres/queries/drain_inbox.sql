@@ -69,12 +69,15 @@ WITH picked AS MATERIALIZED (
     WHERE j.nth = 1 AND j.key IN (SELECT key FROM started)
     RETURNING 1
 ), delayed AS (
-    INSERT INTO timers (due_at, execution)
-    SELECT due_at, key FROM judged WHERE nth = 1 AND key IN (SELECT key FROM started WHERE status = 0)
+    INSERT INTO timers (due_at, execution, stream)
+    SELECT due_at, key, workflow || E'\x01' || coalesce(app_version, '') || E'\x01' || coalesce(queue, 'default')
+    FROM judged
+    WHERE nth = 1 AND key IN (SELECT key FROM started WHERE status = 0)
     RETURNING 1
 ), queued AS (
-    INSERT INTO ready (execution, workflow, app_version, queue, queue_key, priority)
-    SELECT key, workflow, app_version, coalesce(queue, 'default'), coalesce(queue_key, ''), coalesce(priority, 0)
+    INSERT INTO ready (execution, stream, queue_key, priority)
+    SELECT key, workflow || E'\x01' || coalesce(app_version, '') || E'\x01' || coalesce(queue, 'default'),
+           coalesce(queue_key, ''), coalesce(priority, 0)
     FROM started
     WHERE status = 1
     ORDER BY created_at, key

@@ -8,12 +8,12 @@
 -- Every flush leaves an old version of the row behind. While any transaction holds a snapshot, all old versions stay, and
 -- a search by key would step over them. So the row is looked up by its last ctid, and by its key only if it has moved.
 WITH here AS (
-    UPDATE lanes SET last_number = $4::bigint
+    UPDATE lanes SET last_number = $4::bigint, last_outcomes = NULL
     WHERE ctid = $5::text::tid AND worker_id = $1::bigint AND lane = $2::smallint AND epoch = $3::bigint
       AND (last_number = $4::bigint - 1 OR ($6::boolean AND last_number < $4::bigint))
     RETURNING ctid::text AS place
 ), elsewhere AS (
-    UPDATE lanes SET last_number = $4::bigint
+    UPDATE lanes SET last_number = $4::bigint, last_outcomes = NULL
     WHERE NOT EXISTS (SELECT FROM here) AND worker_id = $1::bigint AND lane = $2::smallint AND epoch = $3::bigint
       AND (last_number = $4::bigint - 1 OR ($6::boolean AND last_number < $4::bigint))
     RETURNING ctid::text AS place

@@ -1,7 +1,7 @@
 -- Loads executions. $1: keys, $2: ids given by callers, $3: true to leave out the inputs.
 SELECT e.key, e.root, e.parent, e.is_detached, e.workflow_id, e.workflow, e.fingerprint, e.status, e.is_paused,
        CASE WHEN $3::boolean THEN '' ELSE e.input END, e.outcome,
-       CASE WHEN e.status = 2 THEN coalesce(e.owner, e.started_by) END, e.run_no, e.recoveries, e.created_at,
+       e.owner, e.run_no, e.recoveries, e.created_at,
        e.ended_at, e.deadline_at, e.armed, t.due_at, e.strikes, e.app_version,
        e.queue, e.queue_key, e.priority, e.dedup_id, e.run_timeout_ms
 FROM (SELECT unnest($1::uuid[])

@@ -1,80 +1,76 @@
--- Returns and locks the queues that have ready executions, with the limits of those that were declared. Queues are found
--- by hopping from one to the next along the index; the queues that the last claim took from are given, and need no hop. A
--- claim holds a lock on the row of each declared queue. The lock is exclusive where limits allow only one claim at a
--- time. Elsewhere the lock is shared, so that no limits can be set in the meantime.
--- Where nothing else keeps claims apart, on queues with a shared lock and on undeclared queues, claims take turns by
--- advisory locks. Two claims at a time would scan the same rows, and lock rows that the other one has just taken. A few
--- advisory locks stand for all queues of a schema, because only speed depends on them. $1: the queues that are served,
--- null for all, $2: if given, these queues instead of those with ready executions, $3: the queues that the last claim
--- took from, $4: false to claim without taking turns.
+-- Returns the queues that have ready executions of the worker's workflows, with their settings, and locks the settings.
+-- Streams are found by hopping from one to the next along the index; those that the last claim took from are given, and need
+-- no hop. $1: the queues that are served, null for all, $2: if given, these queues instead of those with ready executions,
+-- $3: the worker's workflows, $4: its version, null for any, $5: the streams that the last claim took from, $6: false to
+-- claim without taking turns.
+-- The lock is exclusive where limits allow only one claim at a time, and shared elsewhere, so that nothing is changed in
+-- the meantime. The statement's snapshot may be older than the lock: a later statement compares the versions of the queues.
+-- Where the lock is shared, claims of the same streams take turns by other advisory locks. Two claims at a time would scan the
+-- same rows, and lock rows that the other one has just taken. Claims of other services have other streams. A few of these locks
+-- stand for all streams of a schema, because only speed depends on them.
 WITH RECURSIVE known AS MATERIALIZED (
-    SELECT k.queue COLLATE "C" AS queue FROM unnest($3::text[]) AS k (queue) WHERE $2::text[] IS NULL
-), gaps (behind, before) AS (
-    SELECT lag(k.queue, 1, '') OVER (ORDER BY k.queue), k.queue FROM known AS k
+    SELECT k.stream COLLATE "C" AS stream, split_part(k.stream, E'\x01', 1) AS workflow
+    FROM unnest($5::text[]) AS k (stream)
+    -- the last claim may have been for other workflows
+    WHERE $2::text[] IS NULL AND split_part(k.stream, E'\x01', 1) = ANY($3::text[])
+), gaps AS (
+    -- from a text before the streams of a workflow to the first known one, and so on, up to a text after them
+    SELECT g.stream, coalesce(lead(g.stream) OVER (PARTITION BY g.workflow ORDER BY g.stream),
+                              (g.workflow || E'\x02') COLLATE "C") AS until
+    FROM (SELECT w.workflow, (w.workflow || E'\x01') COLLATE "C" AS stream FROM unnest($3::text[]) AS w (workflow)
+          WHERE $2::text[] IS NULL
+          UNION ALL
+          SELECT k.workflow, k.stream FROM known AS k) AS g
+), hops (stream, until, is_found) AS (
+    SELECT g.stream, g.until, false FROM gaps AS g
   UNION ALL
-    SELECT coalesce(max(k.queue), ''), NULL FROM known AS k HAVING $2::text[] IS NULL
-), hops (queue, before) AS (
-    SELECT CASE WHEN g.before IS NULL
-                THEN (SELECT r.queue FROM ready AS r WHERE r.queue > g.behind ORDER BY r.queue LIMIT 1)
-                ELSE (SELECT r.queue FROM ready AS r
-                      WHERE r.queue > g.behind AND r.queue < g.before ORDER BY r.queue LIMIT 1) END,
-           g.before
-    FROM gaps AS g
-  UNION ALL
-    SELECT CASE WHEN h.before IS NULL
-                THEN (SELECT r.queue FROM ready AS r WHERE r.queue > h.queue ORDER BY r.queue LIMIT 1)
-                ELSE (SELECT r.queue FROM ready AS r
-                      WHERE r.queue > h.queue AND r.queue < h.before ORDER BY r.queue LIMIT 1) END,
-           h.before
+    SELECT n.stream, h.until, true
     FROM hops AS h
-    WHERE h.queue IS NOT NULL
+    CROSS JOIN LATERAL (SELECT r.stream FROM ready AS r WHERE r.stream > h.stream AND r.stream < h.until
+                        ORDER BY r.stream LIMIT 1) AS n
+), streams AS MATERIALIZED (
+    SELECT s.stream, s.queue
+    FROM (SELECT s.stream, split_part(s.stream, E'\x01', 2) AS app_version, split_part(s.stream, E'\x01', 3) AS queue
+          FROM (SELECT h.stream FROM hops AS h WHERE h.is_found
+                UNION ALL
+                SELECT k.stream FROM known AS k) AS s) AS s
+    WHERE ($1::text[] IS NULL OR s.queue = ANY($1::text[])) AND ($4::text IS NULL OR s.app_version IN ('', $4::text))
 ), served AS MATERIALIZED (
-    SELECT n.queue
-    FROM (SELECT h.queue FROM hops AS h WHERE h.queue IS NOT NULL
-          UNION ALL
-          SELECT k.queue FROM known AS k
-          UNION ALL
-          SELECT unnest($2::text[])) AS n
-    WHERE $1::text[] IS NULL OR n.queue = ANY($1::text[])
+    SELECT s.queue FROM (SELECT queue FROM streams UNION SELECT unnest($2::text[])) AS s
+    WHERE $1::text[] IS NULL OR s.queue = ANY($1::text[])
+), states AS MATERIALIZED (
+    SELECT s.queue, q.*,
+           CASE WHEN q.is_paused THEN NULL
+                WHEN q.is_serial
+                THEN pg_try_advisory_xact_lock(hashtext('stepfast queues ' || current_schema()), hashtext(s.queue) & 255)
+                ELSE pg_try_advisory_xact_lock_shared(hashtext('stepfast queues ' || current_schema()),
+                                                      hashtext(s.queue) & 255) END AS is_held
+    FROM served AS s
+    LEFT JOIN LATERAL (SELECT q.* FROM queues AS q WHERE q.name = s.queue OFFSET 0) AS q ON true
 ), turns AS MATERIALIZED (
     SELECT s.queue,
-           CASE WHEN $4::boolean
-                THEN pg_try_advisory_xact_lock(hashtext('stepfast.' || current_schema()), hashtext(s.queue) & 63)
+           CASE WHEN $6::boolean
+                THEN pg_try_advisory_xact_lock(hashtext('stepfast.' || current_schema()), hashtext(t.stream) & 63)
                 ELSE true END AS is_ours
-    FROM served AS s
-    WHERE NOT EXISTS (SELECT FROM queues AS q WHERE q.name = s.queue AND (q.is_serial OR q.is_paused))
-), locked AS MATERIALIZED (
-    SELECT q.*
-    FROM served AS s
-    CROSS JOIN LATERAL (SELECT name, concurrency, worker_concurrency, key_concurrency,
-                               rate_starts, rate_period_ms, rate_burst, key_rate_starts, key_rate_period_ms, key_rate_burst,
-                               key_weights
-                        FROM queues
-                        WHERE name = s.queue AND is_serial AND NOT is_paused
-                        OFFSET 0 FOR NO KEY UPDATE SKIP LOCKED) AS q
-), shared AS MATERIALIZED (
-    SELECT q.*
-    FROM served AS s
-    CROSS JOIN LATERAL (SELECT name, concurrency, worker_concurrency, key_concurrency,
-                               rate_starts, rate_period_ms, rate_burst, key_rate_starts, key_rate_period_ms, key_rate_burst,
-                               key_weights
-                        FROM queues
-                        WHERE name = s.queue AND NOT is_serial AND NOT is_paused
-                        OFFSET 0 FOR SHARE SKIP LOCKED) AS q
-), held AS (
-    SELECT * FROM locked UNION ALL SELECT * FROM shared
+    FROM states AS s
+    CROSS JOIN LATERAL (SELECT min(x.stream) AS stream FROM streams AS x WHERE x.queue = s.queue) AS t
+    WHERE s.is_held AND s.is_serial IS NOT TRUE
 )
-SELECT s.queue,
-       h.name IS NOT NULL AS is_held,
-       h.name IS NULL AND (SELECT NOT q.is_paused FROM queues AS q WHERE q.name = s.queue) IS TRUE AS is_locked,
-       h.name IS NULL AND (SELECT true FROM queues AS q WHERE q.name = s.queue) IS NULL AS is_free,
-       (SELECT NOT t.is_ours FROM turns AS t WHERE t.queue = s.queue) IS TRUE AS is_awaited,
-       h.concurrency, h.worker_concurrency, h.key_concurrency, h.rate_starts, h.rate_period_ms, h.rate_burst,
-       h.key_rate_starts, h.key_rate_period_ms, h.key_rate_burst, h.key_weights,
-       (SELECT true FROM ready AS r WHERE r.queue = s.queue AND r.queue_key > '' LIMIT 1) IS TRUE AS has_keys,
+SELECT s.queue, s.version,
+       CASE WHEN s.is_held IS NULL THEN 'paused'
+            WHEN NOT s.is_held THEN 'locked'
+            WHEN (SELECT NOT t.is_ours FROM turns AS t WHERE t.queue = s.queue) THEN 'contended'
+            ELSE 'open' END,
+       s.concurrency, s.worker_concurrency, s.key_concurrency, s.rate_starts, s.rate_period_ms, s.rate_burst,
+       s.key_rate_starts, s.key_rate_period_ms, s.key_rate_burst, s.key_weights,
+       ARRAY(SELECT x.stream FROM streams AS x WHERE x.queue = s.queue ORDER BY x.stream),
+       (SELECT true FROM streams AS x
+        CROSS JOIN LATERAL (SELECT FROM ready AS r WHERE r.stream = x.stream AND r.queue_key > '' LIMIT 1) AS r
+        WHERE x.queue = s.queue LIMIT 1) IS TRUE AS has_keys,
        -- only claims under a rate need has_woken
-       coalesce(h.rate_starts, h.key_rate_starts) IS NOT NULL
-           AND (SELECT true FROM ready AS r WHERE r.queue = s.queue AND r.is_woken LIMIT 1) IS TRUE AS has_woken
-FROM served AS s
-LEFT JOIN held AS h ON h.name = s.queue
+       coalesce(s.rate_starts, s.key_rate_starts) IS NOT NULL
+       AND (SELECT true FROM streams AS x
+            CROSS JOIN LATERAL (SELECT FROM ready AS r WHERE r.stream = x.stream AND r.is_woken LIMIT 1) AS r
+            WHERE x.queue = s.queue LIMIT 1) IS TRUE AS has_woken
+FROM states AS s
 ORDER BY s.queue

@@ -1,16 +1,35 @@
--- Requeues the running executions of owners without a registration. $1: the owners, $2: true if they died, false if they
--- closed their registration, $3: the time now, null for the server's.
+-- Requeues executions that a fenced worker runs, by some of its assignments, and deletes these. $1: the worker, $2: true if
+-- it died, false if it closed its registration, $3: the time now, null for the server's, $4: the maximum number of
+-- executions. An assignment stays if one of its executions is left: another transaction has locked it, or the maximum is
+-- reached.
 -- Strikes and delays are as in store/quarantine.rs of the core: an execution that was recovered three times in a row with
 -- nothing new recorded goes to the quarantine. From then on, a recovery without progress is a strike only if the
 -- execution was tried alone.
-WITH chosen AS MATERIALIZED (
-    SELECT key, workflow, app_version, queue, queue_key, priority, created_at, coalesce(strikes, 0) AS strikes, progress,
-           coalesce(is_alone, false) AS is_alone
-    FROM executions
-    WHERE owner = ANY($1::bigint[]) AND status = 2
-    ORDER BY key
-    LIMIT 5000
-    FOR UPDATE SKIP LOCKED
+WITH listed AS MATERIALIZED (
+    SELECT a.lane, a.number, a.executions, sum(cardinality(a.executions)) OVER (ORDER BY a.lane, a.number) AS total,
+           row_number() OVER (ORDER BY a.lane, a.number) AS n
+    FROM (SELECT a.lane, a.number, a.executions FROM assignments AS a
+          WHERE a.worker_id = $1::bigint
+          ORDER BY a.lane, a.number
+          LIMIT 100
+          FOR UPDATE SKIP LOCKED) AS a
+), running AS MATERIALIZED (
+    SELECT l.lane, l.number, e.key
+    FROM listed AS l
+    CROSS JOIN unnest(l.executions) AS u (key)
+    CROSS JOIN LATERAL (SELECT e.key FROM executions AS e
+                        WHERE e.key = u.key AND e.owner = $1::bigint AND e.status = 2 OFFSET 0) AS e
+    WHERE l.n = 1 OR l.total <= $4::bigint
+), chosen AS MATERIALIZED (
+    SELECT e.*
+    FROM (SELECT DISTINCT r.key FROM running AS r ORDER BY r.key LIMIT $4::bigint) AS r
+    CROSS JOIN LATERAL (SELECT e.key, e.workflow, e.app_version, e.queue, e.queue_key, e.priority, e.created_at,
+                               coalesce(e.strikes, 0) AS strikes, e.progress, coalesce(e.is_alone, false) AS is_alone
+                        FROM executions AS e
+                        WHERE e.key = r.key AND e.owner = $1::bigint AND e.status = 2
+                        OFFSET 0 FOR UPDATE SKIP LOCKED) AS e
+), remaining AS MATERIALIZED (
+    SELECT r.lane, r.number FROM running AS r WHERE r.key NOT IN (SELECT c.key FROM chosen AS c)
 ), counted AS MATERIALIZED (
     SELECT c.*,
            CASE WHEN $2::boolean
@@ -38,8 +57,9 @@ WITH chosen AS MATERIALIZED (
     ON CONFLICT DO NOTHING
 ), queued AS (
     -- ahead of executions that have not begun, as in ready_resumed.sql
-    INSERT INTO ready (execution, workflow, app_version, queue, queue_key, priority, seq) OVERRIDING SYSTEM VALUE
-    SELECT key, workflow, app_version, coalesce(queue, 'default'), coalesce(queue_key, ''), coalesce(priority, 0),
+    INSERT INTO ready (execution, stream, queue_key, priority, seq) OVERRIDING SYSTEM VALUE
+    SELECT key, workflow || E'\x01' || coalesce(app_version, '') || E'\x01' || coalesce(queue, 'default'),
+           coalesce(queue_key, ''), coalesce(priority, 0),
            (extract(epoch FROM created_at) * 1000000)::bigint - 4611686018427387904
     FROM judged
     WHERE NOT $2::boolean OR now_strikes < 3
@@ -57,10 +77,16 @@ WITH chosen AS MATERIALIZED (
     INSERT INTO quarantine (due_at, execution, workflow, app_version)
     SELECT coalesce($3::timestamptz, clock_timestamp())
            + CASE WHEN now_strikes > 3 THEN least(2 ^ least(now_strikes - 4, 6), 60) ELSE 0 END * interval '1 second',
-           key, workflow, app_version
+           key, workflow, coalesce(app_version, '')
     FROM judged
     WHERE $2::boolean AND now_strikes >= 3
     ORDER BY key
     ON CONFLICT DO NOTHING
+), ended AS (
+    DELETE FROM assignments AS a
+    USING listed AS l
+    WHERE a.worker_id = $1::bigint AND a.lane = l.lane AND a.number = l.number AND (l.n = 1 OR l.total <= $4::bigint)
+      AND NOT EXISTS (SELECT FROM remaining AS r WHERE r.lane = l.lane AND r.number = l.number)
+    RETURNING 1
 )
-SELECT count(*) FROM moved
+SELECT (SELECT count(*) FROM moved), (SELECT count(*) FROM ended)

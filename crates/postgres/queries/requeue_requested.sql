@@ -6,4 +6,6 @@ SET status = 1, is_paused = false, outcome = NULL
 WHERE e.key = ANY(ARRAY(SELECT u.key FROM unnest($1::uuid[]) AS u (key)
                         CROSS JOIN LATERAL (SELECT FROM requests AS r WHERE r.execution = u.key LIMIT 1) AS r))
   AND e.xmin = pg_current_xact_id()::xid
-  AND (e.status = 3 OR e.is_paused AND EXISTS (SELECT FROM requests AS r WHERE r.execution = e.key AND r.kind = 1))
+  AND (e.status = 3
+       -- not EXISTS, which some servers turn into a scan of all requests
+       OR e.is_paused AND (SELECT true FROM requests AS r WHERE r.execution = e.key AND r.kind = 1 LIMIT 1))

@@ -1,7 +1,7 @@
 -- Deletes the last failures (checkpoints of kind 2) from the records of failed executions, so that their steps are tried
 -- again. A failure is one of the last if no checkpoint of another kind follows it, except abandoned calls. The statement
--- also deletes the attempts of these steps, and the calls that were abandoned after the first of the failures. $1:
--- executions.
+-- also deletes the attempts of these steps, and the calls that were abandoned after the first of the failures. It deletes
+-- the chunks of the failures too: byte 81, then the number of the value. $1: executions.
 WITH cuts AS MATERIALIZED (
     SELECT k.execution,
            (SELECT min(f.order_no) FROM checkpoints AS f
@@ -21,6 +21,20 @@ WITH cuts AS MATERIALIZED (
         CROSS JOIN LATERAL (SELECT a.ctid AS place FROM attempts AS a
                             WHERE a.execution = k.execution AND a.path = f.path
                             OFFSET 0) AS a
+    ))
+), chunked AS (
+    DELETE FROM chunks
+    WHERE ctid = ANY (ARRAY(
+        SELECT c.place
+        FROM cuts AS k
+        CROSS JOIN LATERAL (SELECT substring(f.outcome FROM 2 FOR 8) AS value FROM checkpoints AS f
+                            WHERE f.execution = k.execution AND f.order_no >= k.first
+                              AND encode(substring(f.outcome FROM 1 FOR 1), 'hex') = '81'
+                            OFFSET 0) AS f
+        CROSS JOIN LATERAL (SELECT c.ctid AS place FROM chunks AS c
+                            WHERE c.execution = k.execution
+                              AND c.value = ('x' || encode(f.value, 'hex'))::bit(64)::bigint
+                            OFFSET 0) AS c
     ))
 )
 DELETE FROM checkpoints AS c

@@ -1,4 +1,6 @@
--- Starts executions with any options. Arrays as in start_running.sql.
+-- Starts executions with any options. Arrays as in start_running.sql. $23 and $24: the worker and its lane. Returns one row:
+-- the number of inserted executions, and a kept report of the Starts that were not inserted and of the executions that they
+-- found, null if all were inserted.
 WITH started AS (
     INSERT INTO executions (created_at, ended_at, deadline_at, owner, fingerprint, status, is_paused,
                             is_detached, key, root, parent, workflow, workflow_id, input, outcome, armed, app_version,
@@ -16,4 +18,10 @@ WITH started AS (
     SELECT deadline_at, key FROM started WHERE deadline_at IS NOT NULL AND status IN (0, 1, 3)
     ON CONFLICT DO NOTHING
 )
-SELECT key FROM started
+SELECT count(*),
+       CASE WHEN count(*) < cardinality($9::uuid[]) THEN (
+           SELECT keep_conflicts($23::bigint, $24::smallint, 'not_inserted', array_agg(u.key), array_agg(u.id),
+                                 array_agg(u.queue), array_agg(u.dedup_id))
+           FROM unnest($9::uuid[], $13::text[], $18::text[], $21::text[]) AS u (key, id, queue, dedup_id)
+           WHERE u.key NOT IN (SELECT key FROM started)) END AS report
+FROM started

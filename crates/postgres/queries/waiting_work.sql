@@ -1,14 +1,23 @@
 -- Counts the executions that wait for a worker, by workflow and version of the code. $1: the time now, null for the
--- server's, $2: the maximum number of executions to count.
-SELECT workflow, app_version, count(*)
-FROM (SELECT r.workflow, r.app_version FROM ready AS r
+-- server's, $2: the maximum number of executions to count. Due timers are found by hopping along the index from one stream to
+-- the next.
+WITH RECURSIVE streams (stream) AS (
+    (SELECT t.stream FROM timers AS t ORDER BY t.stream LIMIT 1)
+  UNION ALL
+    SELECT n.stream
+    FROM streams AS s
+    CROSS JOIN LATERAL (SELECT t.stream FROM timers AS t WHERE t.stream > s.stream ORDER BY t.stream LIMIT 1) AS n
+)
+SELECT w.workflow, nullif(w.app_version, ''), count(*)
+FROM (SELECT split_part(r.stream, E'\x01', 1) AS workflow, split_part(r.stream, E'\x01', 2) AS app_version FROM ready AS r
       UNION ALL
       SELECT q.workflow, q.app_version FROM quarantine AS q
       UNION ALL
-      SELECT e.workflow, e.app_version
-      FROM timers AS t
-      JOIN executions AS e ON e.key = t.execution
-      WHERE t.due_at <= coalesce($1::timestamptz, clock_timestamp()) AND e.status IN (0, 3)
+      SELECT split_part(s.stream, E'\x01', 1), split_part(s.stream, E'\x01', 2)
+      FROM streams AS s
+      CROSS JOIN LATERAL (SELECT FROM timers AS t
+                          WHERE t.stream = s.stream AND t.due_at <= coalesce($1::timestamptz, clock_timestamp())
+                          LIMIT $2::bigint) AS t
       LIMIT $2::bigint) AS w
-GROUP BY workflow, app_version
-ORDER BY workflow, app_version NULLS FIRST
+GROUP BY w.workflow, w.app_version
+ORDER BY w.workflow, w.app_version

@@ -1,5 +1,7 @@
--- Wakes waiting executions that are due or whose child has ended. $1: executions, locked before, $2: the time now, null
--- for the server's.
+-- Wakes waiting executions that are due or whose child has ended. $1: executions, of which lock_executions.sql has locked
+-- those that wait, $2: the time now, null for the server's, $3 and $4: the worker and the lane of a flush, null for none.
+-- Returns one row: the numbers of woken executions and of deleted timers and waits, and a kept report of the executions
+-- that were not woken, null if all were.
 WITH woken AS (
     UPDATE executions AS e
     SET status = 1
@@ -18,11 +20,16 @@ WITH woken AS (
     DELETE FROM waits WHERE execution = ANY(ARRAY(SELECT key FROM woken)) RETURNING 1
 ), queued AS (
     -- ahead of executions that have not begun, as in ready_resumed.sql
-    INSERT INTO ready (execution, workflow, app_version, queue, queue_key, priority, seq, is_woken)
-        OVERRIDING SYSTEM VALUE
-    SELECT key, workflow, app_version, coalesce(queue, 'default'), coalesce(queue_key, ''), coalesce(priority, 0),
+    INSERT INTO ready (execution, stream, queue_key, priority, seq, is_woken) OVERRIDING SYSTEM VALUE
+    SELECT key, workflow || E'\x01' || coalesce(app_version, '') || E'\x01' || coalesce(queue, 'default'),
+           coalesce(queue_key, ''), coalesce(priority, 0),
            (extract(epoch FROM created_at) * 1000000)::bigint - 4611686018427387904, true
     FROM woken
     ON CONFLICT DO NOTHING
 )
-SELECT key, (SELECT count(*) FROM unarmed), (SELECT count(*) FROM unwaited) FROM woken
+SELECT count(*), (SELECT count(*) FROM unarmed), (SELECT count(*) FROM unwaited),
+       CASE WHEN count(*) < cardinality($1::uuid[])
+            THEN keep_outcomes($3::bigint, $4::smallint, jsonb_build_object('not_found', (
+                SELECT jsonb_agg(u.key) FROM unnest($1::uuid[]) AS u (key)
+                WHERE u.key NOT IN (SELECT key FROM woken)))) END AS report
+FROM woken

@@ -124,7 +124,9 @@ pub(crate) fn store_error(action: &str, error: &Error) -> StoreError {
 /// so blocked and rejected transactions count as unavailable and may be retried.
 pub(crate) fn unavailable_error(error: DbError) -> StoreError {
     match error.into_store_error() {
-        StoreError::Blocked(reason) | StoreError::Rejected(reason) => StoreError::Unavailable(reason),
+        StoreError::Blocked(reason) | StoreError::TableLocked(reason) | StoreError::Rejected(reason) => {
+            StoreError::Unavailable(reason)
+        }
         error => error,
     }
 }

@@ -4,9 +4,11 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex as StdMutex, PoisonError};
 
-use stepfast_core::store::{Durability, StoreError, WorkerId};
+use stepfast_core::Key;
+use stepfast_core::store::{AssignmentId, Durability, StoreError, WorkerId};
 use tokio::runtime::{Handle, Id};
 use tokio::sync::Mutex;
+use uuid::Uuid;
 
 use crate::conn::connector::{Connector, Purpose};
 use crate::conn::pipeline;
@@ -16,6 +18,7 @@ use crate::conn::session::TxPart;
 use crate::conn::statements::Sql;
 use crate::error::{DbError, corrupt};
 use crate::rows::Columns;
+use crate::rows::types::to_uuid;
 
 /// A lane that several calls share. The option is `None` while a call uses the lane, and before its first connection.
 type SharedLane = Arc<Mutex<Option<Lane>>>;
@@ -44,6 +47,8 @@ pub(crate) struct LanePosition {
     pub ctid_hint: Option<String>,
     /// Whether no number of the lane has become durable since the worker's last renewal.
     is_idle: bool,
+    /// The server session on which a renewal has found this number last.
+    found_on: Option<u64>,
 }
 
 impl Lanes {
@@ -84,19 +89,36 @@ impl Lanes {
     pub(crate) fn record_durable(&self, worker: WorkerId, lane: u16, number: i64, ctid_hint: Option<String>) {
         self.with_worker(worker, |progress| {
             if progress.positions.get(&lane).is_none_or(|position| position.number < number) {
-                progress.positions.insert(lane, LanePosition { lane, number, ctid_hint, is_idle: false });
+                progress
+                    .positions
+                    .insert(lane, LanePosition { lane, number, ctid_hint, is_idle: false, found_on: None });
             }
         });
     }
 
-    /// Returns the lanes on which no number became durable between the last call and this one. A lane in use needs no
-    /// check: its next flush or claim proves that the database has lost nothing.
-    pub(crate) fn take_idle_positions(&self, worker: WorkerId) -> Vec<LanePosition> {
+    /// Returns the lanes to check for lost history on a server session: those on which no number became durable between
+    /// the last call and this one, and whose number was not yet found on this session. A lane in use needs no check: its
+    /// next flush or claim proves that the database has lost nothing. Neither does a number that was found on this
+    /// session, because a server that loses history ends its sessions. Without a session (`None`), each call returns all
+    /// idle lanes.
+    pub(crate) fn take_idle_positions(&self, worker: WorkerId, session: Option<u64>) -> Vec<LanePosition> {
         self.with_worker(worker, |progress| {
-            let idle = progress.positions.values().filter(|position| position.is_idle).cloned().collect();
+            let is_due = |it: &&LanePosition| it.is_idle && (session.is_none() || it.found_on != session);
+            let idle = progress.positions.values().filter(is_due).cloned().collect();
             progress.positions.values_mut().for_each(|position| position.is_idle = true);
             idle
         })
+    }
+
+    /// Records that a check on a server session has found these positions.
+    pub(crate) fn record_found(&self, worker: WorkerId, found: &[LanePosition], session: Option<u64>) {
+        self.with_worker(worker, |progress| {
+            for LanePosition { lane, number, .. } in found {
+                if let Some(position) = progress.positions.get_mut(lane).filter(|it| it.number == *number) {
+                    position.found_on = session;
+                }
+            }
+        });
     }
 }
 
@@ -211,22 +233,30 @@ impl Lane {
         pipeline::run(&self.session, TxPart::Whole, &[query]).await.map(|_| ())
     }
 
-    /// Reads the lane's epoch and last number. Returns `None` if the lane does not exist.
-    pub(crate) async fn read_state(&self) -> Result<Option<(i64, i64)>, DbError> {
-        self.query_state(self.state_query()).await
+    /// Reads the lane's epoch, last number, and the outcomes that are kept with this number. Returns `None` if the lane
+    /// does not exist.
+    pub(crate) async fn read_state(&self) -> Result<Option<(i64, i64, Option<String>)>, DbError> {
+        let results = pipeline::run(&self.session, TxPart::Standalone, &[self.state_query()]).await?;
+        let Some(row) = results.first().and_then(|result| result.rows.first()) else { return Ok(None) };
+        let mut row = Columns::new(row);
+        Ok(Some((row.next()?, row.next()?, row.next()?)))
     }
 
     /// Returns an error if the database does not have this claim of the lane's worker.
     pub(crate) async fn check_claim(&self, claim: &LanePosition) -> Result<(), DbError> {
-        let state = self.query_state(lane_state_query(self.worker, claim.lane, None)).await?;
+        let query = lane_state_query(self.worker, claim.lane, None);
+        let results = pipeline::run(&self.session, TxPart::Standalone, &[query]).await?;
+        let state = parse_lane_state(results.first().ok_or_else(|| corrupt("a query result"))?)?;
         let last = state.map_or(0, |(_, last)| last);
         if last < claim.number { Err(lost_history(claim.lane, claim.number, last).into()) } else { Ok(()) }
     }
+}
 
-    async fn query_state(&self, query: Query<'_>) -> Result<Option<(i64, i64)>, DbError> {
-        let results = pipeline::run(&self.session, TxPart::Standalone, &[query]).await?;
-        parse_lane_state(results.first().ok_or_else(|| corrupt("a query result"))?)
-    }
+/// Returns the query that records an assignment.
+pub(crate) fn assignment_query(worker: WorkerId, id: AssignmentId, executions: Vec<Key>) -> Query<'static> {
+    let executions: Vec<Uuid> = executions.into_iter().map(to_uuid).collect();
+    let params = vec![param(worker.0), param(id.lane.cast_signed()), param(id.number), param(executions)];
+    Query { sql: Sql::InsertAssignment, action: "recording an assignment", params }
 }
 
 /// Returns the query that reads the row of a lane; see [`parse_lane_state`].

@@ -15,6 +15,7 @@
 //! The SQL is in `queries/`.
 
 mod admin;
+mod changes;
 mod claim;
 mod conn;
 mod control;
@@ -22,7 +23,6 @@ mod error;
 mod flush;
 mod lane;
 mod notify;
-mod ownership;
 mod quoting;
 mod read;
 mod rows;
@@ -38,9 +38,9 @@ use stepfast_core::queue::fairness::FairShare;
 use stepfast_core::queue::{QueueChange, QueueRow};
 use stepfast_core::store::counters::Counters;
 use stepfast_core::store::{
-    Claim, ClaimReply, DeadLetter, Detail, ExecutionId, Filter, Finding, Flush, GraphRow, Heartbeat,
-    HeartbeatReply, Hint, MigrationReport, Outcome, Page, Record, Registration, StoreError, StoreInfo,
-    WorkerId, WorkerInfo, WorkerOverview,
+    Assignments, Claim, ClaimReply, DeadLetter, Detail, ExecutionId, Filter, Finding, Flush, GraphRow,
+    Heartbeat, HeartbeatReply, Hint, Maintenance, MigrationReport, Outcome, Page, Record, Registration,
+    Renewal, StoreError, StoreInfo, WorkerId, WorkerInfo, WorkerOverview,
 };
 use stepfast_core::sync::Mutex;
 use stepfast_core::{Key, Store};
@@ -63,7 +63,7 @@ pub struct PostgresStore {
     connector: Arc<Connector>,
     background: Arc<BackgroundRuntime>,
     lanes: Arc<Lanes>,
-    ownership: Arc<Ownership>,
+    assignments: Arc<Assignments>,
     /// The state of the fair share between queues and queue keys, kept from claim to claim.
     fair_share: Mutex<FairShare>,
     cursors: ClaimCursors,
@@ -75,6 +75,7 @@ pub struct PostgresStore {
 }
 
 use crate::admin::{check, migrate};
+use crate::changes::Changes;
 use crate::claim::ClaimMemory;
 use crate::claim::InboxState;
 use crate::claim::cursors::ClaimCursors;
@@ -84,8 +85,7 @@ use crate::conn::dial::DialTarget;
 use crate::control::WorkerControl;
 use crate::flush::depth::LimitedQueues;
 use crate::lane::Lanes;
-use crate::notify::{Hints, READY_HINT};
-use crate::ownership::Ownership;
+use crate::notify::Hints;
 use crate::read::Reader;
 
 impl PostgresStore {
@@ -116,19 +116,19 @@ impl PostgresStore {
             max_flush_bytes: 4 << 20,
             lease: Some(connector.options().lease),
         };
-        let (ownership, lanes) = (Arc::new(Ownership::default()), Arc::new(Lanes::default()));
+        let (assignments, lanes) = (Arc::new(Assignments::default()), Arc::new(Lanes::default()));
         Ok(Self {
             info,
             counters: Counters::default(),
             control: WorkerControl::new(
                 connector.clone(),
                 background.clone(),
-                ownership.clone(),
+                assignments.clone(),
                 lanes.clone(),
                 heartbeat_session,
             ),
             lanes,
-            ownership,
+            assignments,
             fair_share: Mutex::default(),
             cursors: ClaimCursors::default(),
             inbox: InboxState::default(),
@@ -201,7 +201,7 @@ impl PostgresStore {
     /// Runs the first step of a takeover alone, regardless of the lease. Returns whether the worker was registered.
     #[doc(hidden)]
     pub async fn end_registration(&self, worker: WorkerId) -> Result<bool, StoreError> {
-        self.control.end_registration(worker).await
+        self.control.fence(worker).await
     }
 
     /// Runs the second step of a takeover alone, for a worker whose registration has ended. Returns the number of
@@ -244,14 +244,17 @@ impl Store for PostgresStore {
     }
 
     async fn register(&self, lanes: u16, info: &WorkerInfo) -> Result<Registration, StoreError> {
-        self.control.register(lanes, info).await
+        let registration = self.control.register(lanes, info).await?;
+        self.hints.add_worker(registration.worker, info);
+        Ok(registration)
     }
 
     async fn close(&self, worker: WorkerId) -> Result<(), StoreError> {
         let requeued = self.control.close(worker).await?;
         self.lanes.remove_worker(worker);
+        self.hints.remove_worker(worker);
         if requeued > 0 {
-            self.hints.send_and_wait(&self.background, READY_HINT).await;
+            self.hints.send_and_wait(&self.background, Changes::any_ready()).await;
         }
         Ok(())
     }
@@ -260,25 +263,31 @@ impl Store for PostgresStore {
         let outcomes = flush::commit(
             &self.connector,
             &self.lanes,
-            &self.ownership,
+            &self.assignments,
             &self.limited_queues,
             &self.counters,
             flush,
         )
         .await?;
-        self.hints.send(&self.background, notify::hint_for_flush(flush, &outcomes));
+        let is_client = self.hints.is_client(flush.worker);
+        self.hints.send(&self.background, Changes::of_flush(flush, &outcomes, is_client));
         Ok(outcomes)
     }
 
     async fn claim(&self, claim: &Claim) -> Result<ClaimReply, StoreError> {
-        let Self { connector, lanes, ownership, counters, fair_share, cursors, inbox, .. } = self;
-        claim::claim(connector, lanes, ClaimMemory { ownership, fair_share, cursors, inbox }, counters, claim)
-            .await
+        let Self { connector, lanes, assignments, counters, fair_share, cursors, inbox, .. } = self;
+        let memory = ClaimMemory { assignments, fair_share, cursors, inbox };
+        let (reply, has_queued) = claim::claim(connector, lanes, memory, counters, claim).await?;
+        if has_queued && (reply.has_more || reply.records.is_empty()) {
+            // the worker does not run all that the claim has made ready
+            self.hints.send(&self.background, Changes::any_ready());
+        }
+        Ok(reply)
     }
 
     async fn change_queue(&self, change: &QueueChange) -> Result<Option<QueueRow>, StoreError> {
         let row = self.control.change_queue(change).await?;
-        self.hints.send(&self.background, READY_HINT);
+        self.hints.send(&self.background, Changes::any_ready());
         Ok(row)
     }
 
@@ -296,11 +305,28 @@ impl Store for PostgresStore {
         self.reader.graphs(names).await
     }
 
-    async fn heartbeat(&self, heartbeat: &Heartbeat) -> Result<HeartbeatReply, StoreError> {
-        let (reply, has_peers) = self.control.heartbeat(heartbeat, &self.reader).await?;
+    async fn renew(&self, worker: WorkerId, epoch: i64) -> Result<Renewal, StoreError> {
+        let (renewal, has_peers) = self.control.renew(worker, epoch).await?;
         self.hints.set_has_peers(has_peers);
-        if reply.is_fenced {
+        if renewal.is_fenced {
             // the worker registers again, and no longer needs these lanes
+            self.lanes.remove_worker(worker);
+            self.hints.remove_worker(worker);
+        }
+        Ok(Renewal { receives_hints: self.hints.is_listening(), ..renewal })
+    }
+
+    async fn maintain(&self, worker: WorkerId, epoch: i64) -> Result<Maintenance, StoreError> {
+        let (maintenance, counts) = self.control.maintain(worker, epoch).await?;
+        if let Some((count, peers)) = counts {
+            self.hints.set_worker_counts(worker, count, peers);
+        }
+        Ok(maintenance)
+    }
+
+    async fn heartbeat(&self, heartbeat: &Heartbeat) -> Result<HeartbeatReply, StoreError> {
+        let reply = self.control.heartbeat(heartbeat, &self.reader).await?;
+        if reply.is_fenced {
             self.lanes.remove_worker(heartbeat.worker);
         }
         Ok(reply)
@@ -309,7 +335,7 @@ impl Store for PostgresStore {
     async fn take_over(&self, worker: WorkerId) -> Result<u64, StoreError> {
         let recovered = self.control.take_over(worker).await?;
         if recovered > 0 {
-            self.hints.send(&self.background, READY_HINT);
+            self.hints.send(&self.background, Changes::any_ready());
         }
         Ok(recovered)
     }
@@ -337,12 +363,12 @@ impl Store for PostgresStore {
         self.reader.dead_letters(limit).await
     }
 
-    async fn workers(&self, limit: u64) -> Result<WorkerOverview, StoreError> {
+    async fn workers(&self, limit: u64, counts_running: bool) -> Result<WorkerOverview, StoreError> {
         self.counters.add_read();
-        self.reader.workers(limit, self.control.now(), self.control.lease_micros()).await
+        self.reader.workers((limit, counts_running), self.control.now(), self.control.lease_micros()).await
     }
 
-    async fn next_hint(&self) -> Hint {
-        self.hints.next_hint(&self.background).await
+    async fn next_hint(&self, worker: WorkerId) -> Hint {
+        self.hints.next_hint(&self.background, worker).await
     }
 }

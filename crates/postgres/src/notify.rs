@@ -1,12 +1,13 @@
 //! [`Hints`]: hints to and from other processes, by LISTEN and NOTIFY. A NOTIFY is never part of a flush, and one
-//! NOTIFY stands for many changes.
+//! NOTIFY stands for many changes. Each names what it concerns, so that only the workers that can act are woken.
 
+use std::collections::{HashMap, HashSet};
 use std::future::poll_fn;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
 use std::time::Duration;
 
-use stepfast_core::store::{Flush, Hint, Outcome, State, StoreError, Write};
+use stepfast_core::store::{Hint, StoreError, WorkerId, WorkerInfo};
 use stepfast_core::sync::Mutex;
 use tokio::runtime::Handle;
 use tokio::sync::{Notify, watch};
@@ -15,26 +16,33 @@ use tokio_postgres::types::{ToSql, Type};
 use tokio_postgres::{AsyncMessage, Client};
 use xxhash_rust::xxh3::xxh3_64;
 
+use crate::changes::{Changes, workflow_tag};
 use crate::conn::background::BackgroundRuntime;
 use crate::conn::connector::{Connector, Purpose, with_jitter};
 use crate::error::store_error;
 
-/// The pause after each NOTIFY, as a multiple of the time that the NOTIFY took, and the maximum pause. The pauses are
+/// The pause after each NOTIFY, as a multiple of the time that the NOTIFY took, and the maximum of that. The pauses are
 /// needed because a NOTIFY takes a lock of the whole server.
 const NOTIFY_PAUSE: (u32, Duration) = (4, Duration::from_millis(5));
+
+/// The pause after each NOTIFY for each registered worker and each process that sends hints, and the maximum of that. A
+/// NOTIFY wakes every connection that listens, so the pauses limit what all hints together cost the server: one wake per
+/// 50 us, about a fourth of a processor.
+const WAKE_PAUSE: (Duration, Duration) = (Duration::from_micros(50), Duration::from_secs(5));
+
+/// The minimum number of workers that claim because of a hint of ready executions. Where more workers can run them, each
+/// worker draws lots, so that about as many claim as there are executions. The next heartbeat of any worker without work
+/// finds executions for which all of these workers had no place.
+const MIN_WOKEN_WORKERS: u32 = 16;
+
+/// The time for which a process counts as a sender after its last hint.
+const SENDER_MEMORY: Duration = Duration::from_secs(10);
 
 /// The maximum time for which a closing worker waits until its last hint is sent.
 const FINAL_SEND_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// The pause before a new connection, which doubles from the first value to the second, with jitter.
 const RECONNECT_PAUSES: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(5));
-
-/// The hint that nothing has changed for other processes.
-const EMPTY_HINT: Hint = Hint { has_ready: false, has_other: false };
-/// The hint that an execution may be ready.
-pub(crate) const READY_HINT: Hint = Hint { has_ready: true, has_other: false };
-/// The hint that anything may have changed.
-const FULL_HINT: Hint = Hint { has_ready: true, has_other: true };
 
 /// Returns the channel on which the workers of a schema listen. A program that writes rows for these workers sends
 /// `<name> ready`, with any name that contains no blank.
@@ -46,15 +54,19 @@ pub fn hint_channel(schema: &str) -> String {
 pub(crate) struct Hints {
     connector: Arc<Connector>,
     is_running: AtomicBool,
+    /// Whether the connection for hints listens.
+    is_listening: AtomicBool,
     /// Whether other workers may exist. False once a heartbeat has found no other worker. Then no hint is sent.
     has_peers: AtomicBool,
+    /// The number of registered workers, as of the last count.
+    worker_count: AtomicU32,
     send_requested: Notify,
-    /// The hint that is still to be sent.
-    unsent: Mutex<Hint>,
-    /// The number of received hints that set `has_ready`, and the number of received hints that set `has_other`.
-    received: watch::Sender<(u64, u64)>,
-    /// The values of `received` at the last return of [`next_hint`](Self::next_hint).
-    returned: Mutex<(u64, u64)>,
+    /// The changes that are still to be announced.
+    unsent: Mutex<Changes>,
+    /// The registered workers of this store.
+    listeners: Mutex<HashMap<WorkerId, Listener>>,
+    /// The other processes that have sent hints, by name, each with the time of its last hint.
+    senders: Mutex<HashMap<String, Instant>>,
     /// The number of NOTIFYs begun. `last_sent` contains the number of the last one that succeeded.
     sends_begun: AtomicU64,
     last_sent: watch::Sender<u64>,
@@ -63,17 +75,37 @@ pub(crate) struct Hints {
     name: String,
 }
 
+/// A worker that receives hints.
+struct Listener {
+    /// The tags of the workflows that the worker can run.
+    workflows: HashSet<u32>,
+    is_client: bool,
+    /// The number of workers that can run one of these workflows, as of the last count; 0 before the first one.
+    peers: u32,
+    /// The union of the hints that were received since the last return of [`Hints::next_hint`].
+    pending: Hint,
+    changed: Arc<Notify>,
+}
+
+/// Whether one of `peers` workers claims after a hint of this number of executions.
+fn is_chosen(peers: u32, ready_count: u32) -> bool {
+    let woken = ready_count.max(MIN_WOKEN_WORKERS);
+    peers <= woken || fastrand::u32(..peers) < woken
+}
+
 impl Hints {
     pub(crate) fn new(connector: Arc<Connector>) -> Self {
         let channel = hint_channel(&connector.options().schema);
         Self {
             connector,
             is_running: AtomicBool::new(false),
+            is_listening: AtomicBool::new(false),
             has_peers: AtomicBool::new(true),
+            worker_count: AtomicU32::new(1),
             send_requested: Notify::new(),
             unsent: Mutex::default(),
-            received: watch::Sender::new((0, 0)),
-            returned: Mutex::default(),
+            listeners: Mutex::default(),
+            senders: Mutex::default(),
             sends_begun: AtomicU64::new(0),
             last_sent: watch::Sender::new(0),
             channel,
@@ -86,49 +118,109 @@ impl Hints {
         self.has_peers.store(has_peers, Relaxed);
     }
 
-    /// Sends a hint to other processes, soon.
-    pub(crate) fn send(self: &Arc<Self>, background: &BackgroundRuntime, hint: Hint) {
-        if hint != EMPTY_HINT && self.has_peers.load(Relaxed) {
-            merge_hint(&self.unsent, hint);
+    /// Whether hints of other processes are received.
+    pub(crate) fn is_listening(&self) -> bool {
+        self.is_listening.load(Relaxed)
+    }
+
+    /// Adds a worker that receives hints.
+    pub(crate) fn add_worker(&self, worker: WorkerId, info: &WorkerInfo) {
+        let workflows = info.workflows.iter().map(|name| workflow_tag(name)).collect();
+        let mut listeners = self.listeners.lock();
+        // Other processes may have changed something before the worker was added. A new connection announces this later.
+        let pending = if self.is_listening() { Hint::ANY_CHANGE } else { Hint::default() };
+        let changed = Arc::default();
+        listeners
+            .insert(worker, Listener { workflows, is_client: info.is_client, peers: 0, pending, changed });
+    }
+
+    /// Removes a worker. Its hints are lost.
+    pub(crate) fn remove_worker(&self, worker: WorkerId) {
+        self.listeners.lock().remove(&worker);
+    }
+
+    /// Whether the worker is a client of this store.
+    pub(crate) fn is_client(&self, worker: WorkerId) -> bool {
+        self.listeners.lock().get(&worker).is_some_and(|listener| listener.is_client)
+    }
+
+    /// Sets the number of registered workers, and of those that can run a workflow of this worker.
+    pub(crate) fn set_worker_counts(&self, worker: WorkerId, count: u32, peers: u32) {
+        self.worker_count.store(count, Relaxed);
+        if let Some(listener) = self.listeners.lock().get_mut(&worker) {
+            listener.peers = peers;
+        }
+    }
+
+    /// Announces changes to other processes, soon.
+    pub(crate) fn send(self: &Arc<Self>, background: &BackgroundRuntime, changes: Changes) {
+        if !changes.is_empty() && self.has_peers.load(Relaxed) {
+            self.unsent.lock().merge(changes);
             self.ensure_running(background);
             self.send_requested.notify_one();
         }
     }
 
-    /// Sends a hint and waits until it is sent, for [`FINAL_SEND_TIMEOUT`] at most: the process may end next.
-    pub(crate) async fn send_and_wait(self: &Arc<Self>, background: &BackgroundRuntime, hint: Hint) {
+    /// Announces changes and waits until the hint is sent, for [`FINAL_SEND_TIMEOUT`] at most: the process may end next.
+    pub(crate) async fn send_and_wait(self: &Arc<Self>, background: &BackgroundRuntime, changes: Changes) {
         if !self.has_peers.load(Relaxed) {
             return;
         }
         // a NOTIFY in progress may be older than this hint
         let next = self.sends_begun.load(SeqCst) + 1;
         let mut last_sent = self.last_sent.subscribe();
-        self.send(background, hint);
+        self.send(background, changes);
         let _ = tokio::time::timeout(FINAL_SEND_TIMEOUT, last_sent.wait_for(|last| *last >= next)).await;
     }
 
-    /// Waits for a hint of another process. Returns the union of all hints that were received since the last call
-    /// returned.
-    pub(crate) async fn next_hint(self: &Arc<Self>, background: &BackgroundRuntime) -> Hint {
+    /// Waits for a hint of another process that concerns the worker. Returns the union of all hints that were received
+    /// since the last return for this worker.
+    pub(crate) async fn next_hint(
+        self: &Arc<Self>,
+        background: &BackgroundRuntime,
+        worker: WorkerId,
+    ) -> Hint {
         if !self.connector.can_listen() {
             return std::future::pending().await;
         }
         self.ensure_running(background);
-        let (ready, other) = *self.returned.lock();
-        let mut received = self.received.subscribe();
-        // the sender is a field of `self`, so it is not dropped during the wait
-        let now =
-            received.wait_for(|now| now.0 > ready || now.1 > other).await.map_or((ready, other), |now| *now);
-        let mut returned = self.returned.lock();
-        *returned = (returned.0.max(now.0), returned.1.max(now.1));
-        Hint { has_ready: now.0 > ready, has_other: now.1 > other }
+        loop {
+            let changed = {
+                let mut listeners = self.listeners.lock();
+                let Some(listener) = listeners.get_mut(&worker) else { break };
+                if !listener.pending.is_empty() {
+                    return std::mem::take(&mut listener.pending);
+                }
+                listener.changed.clone()
+            };
+            changed.notified().await;
+        }
+        // the registration has ended
+        std::future::pending().await
     }
 
-    fn receive(&self, hint: Hint) {
-        self.received.send_modify(|(ready, other)| {
-            *ready += u64::from(hint.has_ready);
-            *other += u64::from(hint.has_other);
-        });
+    /// Passes changes on to the workers that they concern.
+    fn receive(&self, changes: &Changes) {
+        for listener in self.listeners.lock().values_mut() {
+            let mut hint = changes.hint_for(&listener.workflows);
+            hint.has_ready = hint.has_ready && is_chosen(listener.peers, changes.ready_count());
+            if !hint.is_empty() {
+                listener.pending.merge(hint);
+                listener.changed.notify_one();
+            }
+        }
+    }
+
+    /// Returns the pause after a NOTIFY that took this time.
+    fn pause_after(&self, duration: Duration) -> Duration {
+        let senders = {
+            let mut senders = self.senders.lock();
+            senders.retain(|_, heard_at| heard_at.elapsed() < SENDER_MEMORY);
+            senders.len() as u32 + 1
+        };
+        let wakes = senders.saturating_mul(self.worker_count.load(Relaxed));
+        let pause = (duration * NOTIFY_PAUSE.0).min(NOTIFY_PAUSE.1);
+        pause.max(WAKE_PAUSE.0.saturating_mul(wakes).min(WAKE_PAUSE.1))
     }
 
     /// Starts the task with the connection for hints, unless the task is running. The task ends with the background
@@ -144,7 +236,9 @@ impl Hints {
             let (mut has_ever_connected, mut is_reported) = (false, false);
             loop {
                 let mut has_connected = false;
-                if let Err(error) = hints.serve_connection(&mut has_connected).await {
+                let served = hints.serve_connection(&mut has_connected).await;
+                hints.is_listening.store(false, Relaxed);
+                if let Err(error) = served {
                     has_ever_connected |= has_connected;
                     if !has_ever_connected && !std::mem::replace(&mut is_reported, true) {
                         tracing::warn!(
@@ -177,7 +271,8 @@ impl Hints {
                     && let Some((sender, text)) = notification.payload().split_once(' ')
                     && sender != hints.name
                 {
-                    hints.receive(parse_payload(text));
+                    hints.senders.lock().insert(sender.to_owned(), Instant::now());
+                    hints.receive(&Changes::parse(text));
                 }
             }
         });
@@ -185,8 +280,12 @@ impl Hints {
         if self.connector.can_listen() {
             let listen = format!("SET synchronous_commit TO off; LISTEN {}", self.channel);
             client.batch_execute(&listen).await.map_err(fail)?;
+            self.is_listening.store(true, Relaxed);
             // hints may have been sent before this connection listened
-            self.receive(FULL_HINT);
+            for listener in self.listeners.lock().values_mut() {
+                listener.pending.merge(Hint::ANY_CHANGE);
+                listener.changed.notify_one();
+            }
         }
         *has_connected = true;
         tokio::select! {
@@ -199,74 +298,37 @@ impl Hints {
         loop {
             self.send_requested.notified().await;
             let number = self.sends_begun.fetch_add(1, SeqCst) + 1;
-            let hint = take_hint(&self.unsent);
-            let payload = format!("{} {}", self.name, payload_text(hint));
+            let changes = std::mem::take(&mut *self.unsent.lock());
+            let payload = format!("{} {changes}", self.name);
             // this is an unnamed statement, which also works through a proxy that pools transactions
             let params: [(&(dyn ToSql + Sync), Type); 2] =
                 [(&self.channel, Type::TEXT), (&payload, Type::TEXT)];
             let begun_at = Instant::now();
             if let Err(error) = client.query_typed("SELECT pg_notify($1, $2)", &params).await {
                 // the next connection sends this hint
-                merge_hint(&self.unsent, hint);
+                self.unsent.lock().merge(changes);
                 self.send_requested.notify_one();
                 return Err(error);
             }
             self.last_sent.send_replace(number);
-            tokio::time::sleep((begun_at.elapsed() * NOTIFY_PAUSE.0).min(NOTIFY_PAUSE.1)).await;
+            tokio::time::sleep(self.pause_after(begun_at.elapsed())).await;
         }
     }
 }
 
-/// Returns the hint for a flush: whether other processes may claim its executions, wait for them, or have to handle
-/// requests.
-pub(crate) fn hint_for_flush(flush: &Flush, outcomes: &[(usize, Outcome)]) -> Hint {
-    let mut all = EMPTY_HINT;
-    // a self-claiming Start has this outcome if its execution was queued instead of begun
-    all.has_ready = outcomes.iter().any(|(_, outcome)| *outcome == Outcome::Queued);
-    for write in &flush.writes {
-        let state = match write {
-            Write::Start(start) => &start.state,
-            Write::Transition(change) => &change.state,
-            Write::Wake(_) | Write::Request(_) => return FULL_HINT,
-            Write::Checkpoint(_)
-            | Write::Attempt(_)
-            | Write::ClearRequests(_)
-            | Write::Chunk(_)
-            | Write::DeleteChunks(_) => continue,
-        };
-        all.has_ready |= matches!(state, State::Queued { .. });
-        all.has_other |= !matches!(state, State::Queued { .. } | State::Running { .. });
-        if all == FULL_HINT {
-            break;
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn about_as_many_workers_claim_as_executions_are_ready() {
+        let chosen =
+            |peers: u32, ready_count: u32| (0..peers).filter(|_| is_chosen(peers, ready_count)).count();
+        assert_eq!([chosen(16, 1), chosen(40, 40), chosen(1_000, u32::MAX)], [16, 40, 1_000]);
+        let rounds = 100;
+        for (ready_count, expected) in [(1, 16), (200, 200)] {
+            let mean = (0..rounds).map(|_| chosen(1_000, ready_count)).sum::<usize>() / rounds;
+            assert!((expected * 8 / 10..expected * 12 / 10).contains(&mean), "{mean} of {expected}");
         }
-    }
-    all
-}
-
-fn merge_hint(target: &Mutex<Hint>, hint: Hint) {
-    let mut all = target.lock();
-    all.has_ready |= hint.has_ready;
-    all.has_other |= hint.has_other;
-}
-
-fn take_hint(source: &Mutex<Hint>) -> Hint {
-    std::mem::take(&mut *source.lock())
-}
-
-/// Returns the text of a hint, which follows the sender's name in the payload.
-fn payload_text(hint: Hint) -> &'static str {
-    match (hint.has_ready, hint.has_other) {
-        (true, false) => "ready",
-        (false, true) => "more",
-        _ => "anything",
-    }
-}
-
-/// Parses the text of a hint. An unknown text counts as a hint that anything may have changed.
-fn parse_payload(text: &str) -> Hint {
-    match text {
-        "ready" => READY_HINT,
-        "more" => Hint { has_other: true, ..EMPTY_HINT },
-        _ => FULL_HINT,
     }
 }

@@ -20,7 +20,7 @@ pub(crate) const TABLES: &[&str] = &[
     "chunks",
     "ready",
     "deadlines",
-    "claims",
+    "assignments",
     "quarantine",
     "queues",
     "graphs",
@@ -36,6 +36,9 @@ pub(crate) const TABLES: &[&str] = &[
     "shard",
     "dead_letters",
 ];
+
+/// The store's functions.
+const FUNCTIONS: &[&str] = &["keep_outcomes", "keep_conflicts"];
 
 /// The privileges that an engine needs on the store's tables.
 pub(crate) const TABLE_PRIVILEGES: &[&str] = &["SELECT", "INSERT", "UPDATE", "DELETE"];
@@ -184,12 +187,15 @@ pub(crate) fn role_name_error(role: &str) -> Option<String> {
 pub(crate) fn grant_script(schema: &str, role: &str) -> String {
     let (schema, role, privileges) =
         (quote_identifier(schema), quote_identifier(role), TABLE_PRIVILEGES.join(", "));
-    let tables: Vec<_> = TABLES.iter().map(|table| format!("{schema}.{table}")).collect();
+    let all =
+        |names: &[&str]| names.iter().map(|name| format!("{schema}.{name}")).collect::<Vec<_>>().join(", ");
     format!(
         "GRANT USAGE ON SCHEMA {schema} TO {role};\n\
          GRANT {privileges} ON {} TO {role};\n\
          GRANT SELECT ON {schema}.{VERSION_TABLE} TO {role};\n\
+         GRANT EXECUTE ON FUNCTION {} TO {role};\n\
          ALTER DEFAULT PRIVILEGES IN SCHEMA {schema} GRANT {privileges} ON TABLES TO {role};\n",
-        tables.join(", ")
+        all(TABLES),
+        all(FUNCTIONS)
     )
 }

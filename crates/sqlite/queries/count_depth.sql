@@ -1,10 +1,21 @@
--- The number of executions of a queue that have not begun: ready for the first time, or scheduled. 1 queue
-WITH RECURSIVE workflows (name) AS (
-    SELECT min(workflow) FROM ready
+-- The number of executions of a queue that have not begun: ready for the first time, or scheduled. Both tables are in the
+-- order of their streams. The query skips from one pair of workflow and version to the next: rtrim removes the queue from a
+-- stream, and char(2) follows the separator. 1 queue
+WITH RECURSIVE ready_pairs (prefix) AS (
+    SELECT (SELECT rtrim(stream, replace(stream, char(1), '')) FROM ready WHERE stream >= '' ORDER BY stream LIMIT 1)
     UNION ALL
-    SELECT (SELECT min(r.workflow) FROM ready AS r WHERE r.workflow > w.name) FROM workflows AS w WHERE w.name IS NOT NULL
+    SELECT (SELECT rtrim(stream, replace(stream, char(1), '')) FROM ready
+            WHERE stream > substr(p.prefix, 1, length(p.prefix) - 1) || char(2) ORDER BY stream LIMIT 1)
+    FROM ready_pairs AS p WHERE p.prefix IS NOT NULL
+),
+timer_pairs (prefix) AS (
+    SELECT (SELECT rtrim(stream, replace(stream, char(1), '')) FROM timers WHERE stream >= '' ORDER BY stream LIMIT 1)
+    UNION ALL
+    SELECT (SELECT rtrim(stream, replace(stream, char(1), '')) FROM timers
+            WHERE stream > substr(p.prefix, 1, length(p.prefix) - 1) || char(2) ORDER BY stream LIMIT 1)
+    FROM timer_pairs AS p WHERE p.prefix IS NOT NULL
 )
 SELECT
-    (SELECT count(*) FROM workflows AS w CROSS JOIN ready AS r
-     WHERE r.workflow = w.name AND r.queue = ?1 AND r.seq > 0)
-    + (SELECT count(*) FROM executions WHERE queue = ?1 AND status = 0)
+    (SELECT count(*) FROM ready_pairs AS p CROSS JOIN ready AS r WHERE r.stream = p.prefix || ?1 AND r.seq > 0)
+    + (SELECT count(*) FROM timer_pairs AS p CROSS JOIN timers AS t CROSS JOIN executions AS e ON e.key = t.execution
+       WHERE t.stream = p.prefix || ?1 AND e.status = 0)

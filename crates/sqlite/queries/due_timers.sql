@@ -1,5 +1,7 @@
--- Timers up to a time, after a position, with their executions. 1 due_at, 2 execution, 3 until, 4 limit
-SELECT timers.due_at, timers.execution, executions.workflow, executions.app_version, executions.queue, executions.status
+-- Timers of a stream up to a time, after a position, with the statuses of their executions. 1 stream, 2 due_at, 3 execution,
+-- 4 until, 5 limit
+SELECT timers.due_at, timers.execution, executions.status
 FROM timers CROSS JOIN executions ON executions.key = timers.execution
-WHERE (timers.due_at, timers.execution) > (?1, ?2) AND timers.due_at <= ?3 AND executions.status IN (0, 3)
-ORDER BY timers.due_at, timers.execution LIMIT ?4
+WHERE timers.stream = ?1 AND (timers.due_at, timers.execution) > (?2, ?3) AND timers.due_at <= ?4
+    AND executions.status IN (0, 3)
+ORDER BY timers.due_at, timers.execution LIMIT ?5

@@ -1,7 +1,6 @@
--- The first ready rows of a workflow in a queue key, after a position. 1 workflow, 2 queue, 3 queue_key, 4 priority,
--- 5 seq, 6 execution, 7 limit, 8 version of the code, NULL for any, 9 is_woken, NULL for both
+-- The first ready rows of a stream in a queue key, after a position. 1 stream, 2 queue_key, 3 priority, 4 seq, 5 execution, 6
+-- limit, 7 is_woken, NULL for both
 SELECT priority, seq, execution FROM ready
-WHERE workflow = ?1 AND queue = ?2 AND queue_key = ?3 AND (priority, seq, execution) > (?4, ?5, ?6)
-    AND (app_version = ?8 OR app_version IS NULL OR ?8 IS NULL)
-    AND (?9 IS NULL OR is_woken = ?9)
-ORDER BY priority, seq, execution LIMIT ?7
+WHERE stream = ?1 AND queue_key = ?2 AND (priority, seq, execution) > (?3, ?4, ?5)
+    AND (?7 IS NULL OR is_woken = ?7)
+ORDER BY priority, seq, execution LIMIT ?6

@@ -11,7 +11,7 @@ use rusqlite::{Connection, OptionalExtension};
 use stepfast_core::clock::{Clock, Timestamp};
 use stepfast_core::queue::fairness::FairShare;
 use stepfast_core::store::counters::{Counters, WriterTime};
-use stepfast_core::store::{Durability, StoreError, StoreInfo};
+use stepfast_core::store::{Assignments, Durability, StoreError, StoreInfo};
 use stepfast_core::sync::Mutex;
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
@@ -77,8 +77,8 @@ pub(crate) struct Database {
     pub(crate) listener: Arc<Listener>,
     /// The worker_ids of this store's registrations that are not closed.
     pub(crate) workers: Mutex<Vec<i64>>,
-    /// Number of heartbeats so far that renewed a registration.
-    pub(crate) renewals: AtomicU64,
+    /// Number of maintenances so far.
+    pub(crate) maintenances: AtomicU64,
     /// Whether a sweep is due. Sweeps are due at regular intervals, and after a takeover, to wake the executions that
     /// the dead worker should have woken.
     pub(crate) is_sweep_due: AtomicBool,
@@ -97,6 +97,8 @@ pub(crate) struct Database {
     pub(crate) idle_readers: Mutex<Vec<Connection>>,
     /// Whether all registrations are closed, so that no connection stays open.
     pub(crate) is_idle: AtomicBool,
+    /// The assignments of this store's workers.
+    pub(crate) assignments: Assignments,
     /// Limits the number of concurrent reads for async callers.
     pub(crate) read_permits: Arc<Semaphore>,
     /// The order in which the next claims serve queues and queue keys.

@@ -46,9 +46,9 @@ use stepfast_core::payload::ChunkRef;
 use stepfast_core::queue::{QueueChange, QueueRow};
 use stepfast_core::store::counters::Counters;
 use stepfast_core::store::{
-    Claim, ClaimReply, DeadLetter, Detail, Durability, ExecutionId, Filter, Flush, GraphRow, Heartbeat,
-    HeartbeatReply, Hint, Outcome, Page, Record, Registration, Store, StoreError, StoreInfo, WorkerId,
-    WorkerInfo, WorkerOverview,
+    Assignments, Claim, ClaimReply, DeadLetter, Detail, Durability, ExecutionId, Filter, Flush, GraphRow,
+    Heartbeat, HeartbeatReply, Hint, Maintenance, Outcome, Page, Record, Registration, Renewal, Store,
+    StoreError, StoreInfo, WorkerId, WorkerInfo, WorkerOverview,
 };
 use stepfast_core::sync::Mutex;
 use stepfast_core::text::abbreviate;
@@ -217,7 +217,7 @@ impl SqliteStore {
             listener: share.hints.add_listener(),
             share,
             workers: Mutex::default(),
-            renewals: AtomicU64::new(0),
+            maintenances: AtomicU64::new(0),
             is_sweep_due: AtomicBool::new(false),
             database_file: Mutex::new(Some(writer.database_file)),
             writer: Mutex::new(Some(writer)),
@@ -226,6 +226,7 @@ impl SqliteStore {
             flush_counted_at: Mutex::default(),
             idle_readers: Mutex::default(),
             is_idle: AtomicBool::new(false),
+            assignments: Assignments::default(),
             read_permits: Arc::new(Semaphore::new(read::MAX_READERS)),
             fair_share: Mutex::default(),
         };
@@ -357,6 +358,14 @@ impl Store for SqliteStore {
         self.read_blocking(move |database| database.graphs(names.as_deref())).await
     }
 
+    async fn renew(&self, worker: WorkerId, epoch: i64) -> Result<Renewal, StoreError> {
+        self.database.renew(worker, epoch)
+    }
+
+    async fn maintain(&self, worker: WorkerId, epoch: i64) -> Result<Maintenance, StoreError> {
+        self.database.maintain(worker, epoch)
+    }
+
     async fn heartbeat(&self, heartbeat: &Heartbeat) -> Result<HeartbeatReply, StoreError> {
         self.database.heartbeat(heartbeat)
     }
@@ -388,14 +397,14 @@ impl Store for SqliteStore {
         self.read_blocking(move |database| database.dead_letters(limit)).await
     }
 
-    async fn workers(&self, limit: u64) -> Result<WorkerOverview, StoreError> {
-        self.read_blocking(move |database| database.workers(limit)).await
+    async fn workers(&self, limit: u64, counts_running: bool) -> Result<WorkerOverview, StoreError> {
+        self.read_blocking(move |database| database.workers(limit, counts_running)).await
     }
 
-    async fn next_hint(&self) -> Hint {
+    async fn next_hint(&self, _worker: WorkerId) -> Hint {
         self.database.share.hints.watch();
         self.database.listener.wait_for_change().await;
-        Hint { has_ready: false, has_other: true }
+        Hint::ANY_CHANGE
     }
 }
 

@@ -54,7 +54,7 @@ async fn commit_to_replaced_file_is_not_acknowledged() {
             damage(&companion_path(worker.store.path(), suffix));
             let error = reason(worker.try_commit(vec![start_write(start(Key::mint(0), queued()))]).await);
             assert!(error.contains(word) && error.contains(&format!("test.db{suffix} ")), "{error}");
-            let reply = worker.store.heartbeat(&worker.heartbeat_request(&["w"])).await;
+            let reply = worker.renew().await;
             if suffix.is_empty() {
                 assert!(reason(reply).contains(word));
             }
@@ -80,13 +80,13 @@ async fn engine_stops_with_reason_when_database_is_replaced() {
 }
 
 #[tokio::test]
-async fn replaced_presence_file_is_detected_by_next_heartbeat() {
+async fn replaced_presence_file_is_detected_by_next_renewal() {
     for damage in [replace as fn(&Path), |path| fs::remove_file(path).unwrap()] {
         let (_dir, path) = temp_database();
         let worker = Worker::at(&path).await;
         worker.heartbeat().await;
         damage(&companion_path(worker.store.path(), "-presence"));
-        let error = reason(worker.store.heartbeat(&worker.heartbeat_request(&["w"])).await);
+        let error = reason(worker.renew().await);
         assert!(error.contains("test.db-presence was"), "{error}");
     }
 }
@@ -104,10 +104,10 @@ async fn database_behind_acknowledged_count_is_rejected() {
     let conn = rusqlite::Connection::open(&path).unwrap();
     let count: i64 = conn.query_row("SELECT count FROM flushes", [], |row| row.get(0)).unwrap();
     conn.execute("UPDATE flushes SET count = count - 1", []).unwrap();
-    let error = reason(worker.store.heartbeat(&worker.heartbeat_request(&["w"])).await);
+    let error = reason(worker.renew().await);
     assert!(error.contains("less than was acknowledged"), "{error}");
     conn.execute("UPDATE flushes SET count = ?1, nonce = nonce + 1", [count]).unwrap();
-    let error = reason(worker.store.heartbeat(&worker.heartbeat_request(&["w"])).await);
+    let error = reason(worker.renew().await);
     assert!(error.contains("another database"), "{error}");
     drop((conn, worker));
 
@@ -156,9 +156,9 @@ async fn outdated_engine_requeues_executions_before_migration() {
     });
     closed.await.expect("the engine closes its registration");
     let error = old.start(&workflow, 1).await.unwrap_err();
-    assert!(matches!(error, stepfast_core::Error::NewerSchema { found: 99, supported: 4 }), "{error}");
+    assert!(matches!(error, stepfast_core::Error::NewerSchema { found: 99, supported: 5 }), "{error}");
     let error = open().await.err().unwrap();
-    assert!(matches!(error, StoreError::NewerSchema { found: 99, supported: 4 }), "{error}");
+    assert!(matches!(error, StoreError::NewerSchema { found: 99, supported: 5 }), "{error}");
     let rows: Vec<(String, i64, i64)> = conn
         .prepare("SELECT workflow_id, status, recoveries FROM executions ORDER BY workflow_id")
         .unwrap()
@@ -182,7 +182,7 @@ async fn store_opened_before_migration_registers_no_worker() {
         "INSERT INTO schema_version SELECT 99, 'later', applied_on, checksum FROM schema_version LIMIT 1";
     conn.execute(later, []).unwrap();
     let error = store.register(1, &WorkerInfo::default()).await.unwrap_err();
-    assert!(matches!(error, StoreError::NewerSchema { found: 99, supported: 4 }), "{error}");
+    assert!(matches!(error, StoreError::NewerSchema { found: 99, supported: 5 }), "{error}");
 }
 
 #[tokio::test]
@@ -193,7 +193,7 @@ async fn store_that_must_exist_is_not_migrated() {
     conn.execute("DELETE FROM schema_version WHERE version >= 3", []).unwrap();
     let options = SqliteOptions { must_exist: true, ..SqliteOptions::default() };
     let Err(StoreError::Open { reason, .. }) = SqliteStore::open(&path, options) else { panic!() };
-    let words = ["has version 2", "needs version 4", "stepfast db migrate"];
+    let words = ["has version 2", "needs version 5", "stepfast db migrate"];
     assert!(words.iter().all(|words| reason.contains(words)), "{reason}");
 }
 

@@ -44,7 +44,7 @@ async fn dropped_engine_is_taken_over_by_peer() {
     drop(one);
     assert_eq!(two.heartbeat().await.recovered, 2500);
     assert_eq!(two.heartbeat().await.recovered, 0);
-    assert!(matches!(two.store.commit(&flush).await, Err(StoreError::Fenced)));
+    assert!(matches!(two.send(&flush).await, Err(StoreError::Fenced)));
     let row = two.record(keys[0]).await.execution;
     assert_eq!((row.status, row.owner, row.recoveries), (Status::Queued, None, 1));
     assert_eq!(two.status(ended).await, Status::Completed);
@@ -62,11 +62,18 @@ async fn interrupted_takeover_is_finished_after_next_heartbeat() {
     // as if the peer had died between the two steps of the takeover
     let conn = Connection::open(&path).unwrap();
     conn.execute("DELETE FROM lanes WHERE worker_id = ?1", [one.registration.worker.0]).unwrap();
-    conn.execute("DELETE FROM workers WHERE worker_id = ?1", [one.registration.worker.0]).unwrap();
-    assert_eq!(two.heartbeat().await.recovered, 1);
-    assert_eq!(two.claim_keys(9, &["w"]).await, [id]);
+    conn.execute("UPDATE workers SET epoch = epoch + 1 WHERE worker_id = ?1", [one.registration.worker.0])
+        .unwrap();
     assert!(one.heartbeat().await.is_fenced);
     assert!(matches!(one.try_commit(vec![transition(id, completed("x"))]).await, Err(StoreError::Fenced)));
+    drop(one);
+    assert_eq!(two.heartbeat().await.recovered, 1);
+    assert_eq!(two.claim_keys(9, &["w"]).await, [id]);
+    let count = |table: &str| {
+        let query = format!("SELECT count(*) FROM {table}");
+        conn.query_row(&query, [], |row| row.get::<_, i64>(0)).unwrap()
+    };
+    assert_eq!((count("workers"), count("assignments")), (1, 1), "those of the worker that claimed");
 }
 
 #[tokio::test]
@@ -130,9 +137,9 @@ async fn commit_wakes_other_stores_of_process_only() {
     let (_dir, path) = temp_database();
     let (one, two) = (Worker::at(&path).await, Worker::at(&path).await);
     one.commit(vec![start_write(start(Key::mint(0), running()))]).await;
-    two.store.next_hint().await;
-    for (store, cause) in [(&one.store, "its own commit"), (&two.store, "nothing new")] {
-        let mut changed = pin!(store.next_hint());
+    two.store.next_hint(two.registration.worker).await;
+    for (worker, cause) in [(&one, "its own commit"), (&two, "nothing new")] {
+        let mut changed = pin!(worker.store.next_hint(worker.registration.worker));
         let woken = poll_fn(|cx| Poll::Ready(changed.as_mut().poll(cx).is_ready())).await;
         assert!(!woken, "woken by {cause}");
     }

@@ -81,6 +81,41 @@ async fn inbox_row_enters_full_queue_and_counts() {
     assert_eq!(worker.commit_one(next_start()).await, Outcome::Applied);
 }
 
+/// The store knows the number of waiting executions without counting them, until rows of the inbox add to it.
+#[tokio::test]
+async fn inbox_rows_count_where_the_depth_was_known() {
+    let (_dir, path) = temp_database();
+    let worker = Worker::at(&path).await;
+    let queue = Queue::new("a").max_depth(3);
+    worker.store.change_queue(&QueueChange { queue, is_paused: false, expected_version: 0 }).await.unwrap();
+    let next_start = || {
+        let placement = Placement { queue: "a".into(), key: "".into(), priority: 0 };
+        start_write(Start { placement: Some(placement.into()), ..start(Key::mint(0), queued()) })
+    };
+    assert_eq!(worker.commit_one(next_start()).await, Outcome::Applied);
+    let foreign = Connection::open(&path).unwrap();
+    for _ in 0..2 {
+        insert_row(&foreign, Key::mint(0), None, None, None);
+    }
+    assert_eq!(worker.claim(1, &["w"]).await.len(), 1);
+    let outcomes = [worker.commit_one(next_start()).await, worker.commit_one(next_start()).await];
+    assert_eq!(outcomes, [Outcome::Applied, Outcome::Full]);
+}
+
+#[tokio::test]
+async fn attributes_of_an_inbox_row_are_kept() {
+    let (_dir, path) = temp_database();
+    let worker = Worker::at(&path).await;
+    let foreign = Connection::open(&path).unwrap();
+    let key = Key::mint(0);
+    let insert = r#"INSERT INTO inbox (put_at, key, workflow, input, attributes)
+                    VALUES (?1, ?2, 'w', x'00', '{"tenant": "acme", "region": "eu"}')"#;
+    foreign.execute(insert, (NOON.as_micros(), key.as_bytes())).unwrap();
+    assert_eq!(worker.claim_keys(9, &["w"]).await, [key]);
+    let attributes = worker.record(key).await.execution.attributes;
+    assert_eq!(attributes, [("tenant", "acme"), ("region", "eu")].into_iter().collect());
+}
+
 #[tokio::test]
 async fn invalid_row_is_rejected_by_insert() {
     let (_dir, path) = temp_database();

@@ -80,9 +80,9 @@ async fn payloads_of_all_sizes_are_read_back_unchanged() {
             }
         } else {
             let flush = worker.flush(writes);
-            assert_eq!(worker.store.commit(&flush).await.unwrap(), []);
+            assert_eq!(worker.send(&flush).await.unwrap(), []);
             let (again, before) = (Flush { is_resent: true, ..flush }, pieces(&path));
-            assert_eq!(worker.store.commit(&again).await.unwrap(), [], "the flush was applied before");
+            assert_eq!(worker.send(&again).await.unwrap(), [], "the flush was applied before");
             assert_eq!(pieces(&path), before);
         }
         for (len, one, two) in &keys {

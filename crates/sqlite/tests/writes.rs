@@ -175,7 +175,8 @@ async fn batched_rows_are_applied_like_single_rows() {
         .zip(&steps)
         .flat_map(|(row, step)| [start_write(row.clone()), Write::Checkpoint(step.clone())])
         .collect();
-    assert_eq!(worker.commit(flush.clone()).await, []);
+    let first = worker.flush(flush.clone());
+    assert_eq!(worker.send(&first).await.unwrap(), []);
     for (row, step) in rows.iter().zip(&steps) {
         let record = worker.record(row.key).await;
         let execution = &record.execution;
@@ -191,8 +192,7 @@ async fn batched_rows_are_applied_like_single_rows() {
         );
         assert_eq!(record.checkpoints, std::slice::from_ref(step));
     }
-    let resent = Flush { is_resent: true, ..worker.flush(flush.clone()) };
-    assert_eq!(worker.store.commit(&resent).await.unwrap(), []);
+    assert_eq!(worker.send(&resent(&first)).await.unwrap(), []);
 
     // a few existing rows among many new ones
     let mut again: Vec<_> = (0..60).map(|_| start_write(start(Key::mint(0), running()))).collect();
@@ -319,17 +319,17 @@ async fn lane_with_stale_epoch_or_missing_row_is_fenced() {
     let id = Key::mint(0);
     let mut flush = worker.flush(vec![start_write(start(id, running()))]);
     flush.epoch += 1;
-    assert!(matches!(worker.store.commit(&flush).await, Err(StoreError::Fenced)));
+    assert!(matches!(worker.send(&flush).await, Err(StoreError::Fenced)));
     flush.epoch -= 1;
     flush.lane = 9;
-    assert!(matches!(worker.store.commit(&flush).await, Err(StoreError::Fenced)));
+    assert!(matches!(worker.send(&flush).await, Err(StoreError::Fenced)));
     let mut claim = worker.claim_request(1, &["w"]);
     claim.epoch += 1;
     assert!(matches!(worker.store.claim(&claim).await, Err(StoreError::Fenced)));
     worker.store.close(worker.registration.worker).await.unwrap();
     flush.lane = 0;
     for flush in [resent(&flush), flush] {
-        assert!(matches!(worker.store.commit(&flush).await, Err(StoreError::Fenced)));
+        assert!(matches!(worker.send(&flush).await, Err(StoreError::Fenced)));
     }
     assert_eq!(worker.store.load(&[ExecutionId::Key(id)], Detail::Outcome).await.unwrap(), [None]);
 }
@@ -396,10 +396,10 @@ async fn resent_flush_returns_first_outcomes_if_applied() {
     let (_dir, path) = temp_database();
     let worker = Worker::at(&path).await;
     let flush = one_of_each(&worker).await;
-    let outcomes = worker.store.commit(&flush).await.unwrap();
+    let outcomes = worker.send(&flush).await.unwrap();
     assert_eq!(outcomes.iter().map(|(i, _)| *i).collect::<Vec<_>>(), [0, 7, 8, 9, 11]);
     let before = dump(&path);
-    assert_eq!(worker.store.commit(&resent(&flush)).await.unwrap(), outcomes);
+    assert_eq!(worker.send(&resent(&flush)).await.unwrap(), outcomes);
     assert_eq!(dump(&path), before);
 }
 
@@ -408,13 +408,13 @@ async fn resent_flush_is_applied_if_not_applied_before() {
     let (_dir, path) = temp_database();
     let worker = Worker::at(&path).await;
     let flush = one_of_each(&worker).await;
-    let outcomes = worker.store.commit(&resent(&flush)).await.unwrap();
+    let outcomes = worker.send(&resent(&flush)).await.unwrap();
     assert_eq!(outcomes.iter().map(|(i, _)| *i).collect::<Vec<_>>(), [0, 7, 8, 9, 11]);
-    assert_eq!(worker.store.commit(&resent(&flush)).await.unwrap(), outcomes);
+    assert_eq!(worker.send(&resent(&flush)).await.unwrap(), outcomes);
 }
 
 #[tokio::test]
-async fn start_of_earlier_registration_proves_no_flush() {
+async fn start_of_earlier_registration_is_a_duplicate_in_each_try() {
     let (_dir, path) = temp_database();
     let first = Worker::at(&path).await;
     let again = start(Key::mint(0), queued());
@@ -427,9 +427,9 @@ async fn start_of_earlier_registration_proves_no_flush() {
     let chunk_write = Write::Chunk(chunk(mine, 77, 0, b"abc"));
     let flush = worker.flush(vec![start_write(again), chunk_write, transition(mine, completed("done"))]);
     // nothing of the first attempt was applied
-    let outcomes = worker.store.commit(&resent(&flush)).await.unwrap();
+    let outcomes = worker.send(&resent(&flush)).await.unwrap();
     assert_eq!(worker.status(mine).await, Status::Completed);
-    assert_eq!(worker.store.commit(&resent(&flush)).await.unwrap(), []);
+    assert_eq!(worker.send(&resent(&flush)).await.unwrap(), outcomes);
     assert!(matches!(outcomes[..], [(0, Outcome::Duplicate(_))]), "{outcomes:?}");
 }
 
@@ -440,9 +440,9 @@ async fn single_write_flush_is_applied_once_when_resent() {
     let flush = one_of_each(&worker).await;
     for write in flush.writes {
         let single = worker.flush(vec![write]);
-        let outcomes = worker.store.commit(&single).await.unwrap();
+        let outcomes = worker.send(&single).await.unwrap();
         let before = dump(&path);
-        let again = worker.store.commit(&resent(&single)).await.unwrap();
+        let again = worker.send(&resent(&single)).await.unwrap();
         assert_eq!(dump(&path), before, "{single:?}");
         assert_eq!(again, outcomes, "{single:?}");
     }
@@ -522,6 +522,6 @@ async fn counters_match_rows_and_statements() {
     assert_eq!(counted.row_changes(Table::Checkpoints), (1, 0, 0));
     assert_eq!(counted.row_changes(Table::Ready), (0, 0, 0));
     assert_eq!((counted.flushes, counted.writes, counted.reads), (2, 4, 0));
-    // BEGIN, fence, two rows, COMMIT; the second flush also queries once whether a request exists
-    assert_eq!(counted.statements, 5 + 6);
+    // BEGIN, fence, two rows, an assignment, COMMIT; the second flush also queries once whether a request exists
+    assert_eq!(counted.statements, 6 + 6);
 }

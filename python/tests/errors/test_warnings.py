@@ -37,7 +37,7 @@ def call_workflow_as_child(n: int) -> int:
 
 @workflow
 def sleep_briefly() -> None:
-    sleep(0.05)
+    sleep(0.5)
 
 
 class Shop(Instance):

@@ -69,5 +69,8 @@ if __name__ == "__main__":
                     if engine.resume("reads"):
                         kill_process()
             case "finish":
-                FLAG_FILE.write_text("read")
+                # the execution may run already: the file must never be seen without its text
+                whole = FLAG_FILE.with_suffix(".new")
+                whole.write_text("read")
+                whole.replace(FLAG_FILE)
                 print(engine.get("pays").result(), engine.get("reads").result())

@@ -3,7 +3,8 @@
 use smallvec::SmallVec;
 use stepfast_core::key::Key;
 use stepfast_core::payload::ChunkRef;
-use stepfast_core::store::{DeleteChunks, StoreError, Write};
+use stepfast_core::store::counters::Table;
+use stepfast_core::store::{Chunk, DeleteChunks, StoreError, Write};
 
 use crate::fixtures::builders::{chunk, keys, start_running};
 use crate::{StoreFixture, Worker};
@@ -13,6 +14,7 @@ super::cases![
     missing_chunks_are_reported_as_corrupt,
     existing_chunk_is_never_overwritten,
     orphaned_chunks_are_deleted,
+    chunks_of_withdrawn_values_are_deleted,
     chunks_of_values_and_executions_stay_separate,
     chunk_holds_a_megabyte,
     chunks_may_precede_their_execution,
@@ -45,6 +47,38 @@ async fn value_loads_whole_from_its_chunks(fixture: &dyn StoreFixture) {
     worker.apply(chunks).await;
     let expected: Vec<u8> = (0..300u32).flat_map(u32::to_be_bytes).collect();
     assert_eq!(worker.store.load_value(key, reference(9, 1_200, 300)).await.unwrap(), expected);
+}
+
+async fn chunks_of_withdrawn_values_are_deleted(fixture: &dyn StoreFixture) {
+    let mut worker = Worker::register(&fixture.store()).await;
+    let [key, other] = keys();
+    worker.apply(vec![start_running(key), start_running(other)]).await;
+    let values = [0, 7, u64::MAX, 1 << 63];
+    for value in values {
+        worker.apply(vec![chunk(key, value, 0, b"ab"), chunk(key, value, 1, b"c")]).await;
+        worker.apply(vec![chunk(other, value, 0, b"ab"), chunk(other, value, 1, b"c")]).await;
+    }
+    for (n, withdrawn) in values.into_iter().enumerate() {
+        let before = worker.store.counters().snapshot();
+        // a piece of the value may be in the same flush, and pieces of other values too
+        worker
+            .apply(vec![
+                chunk(key, withdrawn, 2, b"d"),
+                chunk(key, 8, n as u32, b"8"),
+                Write::Chunk(Chunk::withdrawal(key, withdrawn)),
+            ])
+            .await;
+        let cost = worker.store.counters().snapshot().since(&before);
+        assert_eq!(cost.row_changes(Table::Chunks), (2, 0, 3));
+        for value in values {
+            let is_gone = values[..=n].contains(&value);
+            assert_eq!(is_corrupt(&worker, key, reference(value, 3, 2)).await, is_gone);
+            assert!(!is_corrupt(&worker, other, reference(value, 3, 2)).await);
+        }
+    }
+    assert_eq!(&worker.store.load_value(key, reference(8, 4, 4)).await.unwrap()[..], b"8888");
+    // a value without pieces
+    worker.apply(vec![Write::Chunk(Chunk::withdrawal(key, 7))]).await;
 }
 
 async fn missing_chunks_are_reported_as_corrupt(fixture: &dyn StoreFixture) {

@@ -2,14 +2,18 @@
 
 use stepfast_core::key::Key;
 use stepfast_core::queue::Queue;
+use stepfast_core::store::{Outcome, Write};
 
 use super::queue::{complete, declare_queue, enqueue_all};
-use crate::fixtures::builders::{enqueue, keys, queue_transition, queued, start_queued};
+use crate::fixtures::builders::{enqueue, keys, queue_transition, queued, sleeping, start_queued};
 use crate::{StoreFixture, Worker};
 
 super::cases![
     smaller_priorities_are_claimed_first,
     begun_executions_come_first_within_their_priority,
+    priority_is_kept_through_a_wait,
+    priority_is_kept_through_a_requeue,
+    priority_is_kept_through_a_takeover,
     queues_take_turns,
     keys_take_turns,
     keys_take_turns_by_weight,
@@ -37,6 +41,60 @@ async fn begun_executions_come_first_within_their_priority(fixture: &dyn StoreFi
     worker.apply(vec![enqueue(low, "a", "", 0), enqueue(high, "a", "", -1)]).await;
     worker.apply(vec![queue_transition(begun, "a", "", queued())]).await;
     for key in [high, begun, low] {
+        assert_eq!(worker.claim_keys(1).await, [key]);
+    }
+}
+
+/// Claims an execution of priority 5, then starts executions of a higher and of a lower priority. Returns the three keys
+/// in the order of their priorities.
+async fn begin_between_priorities(worker: &mut Worker, owner: &mut Worker) -> [Key; 3] {
+    let [high, begun, low] = keys();
+    worker.apply(vec![enqueue(begun, "a", "", 5)]).await;
+    assert_eq!(owner.claim_keys(1).await, [begun]);
+    worker.apply(vec![enqueue(low, "a", "", 9), enqueue(high, "a", "", 1)]).await;
+    [high, begun, low]
+}
+
+async fn priority_is_kept_through_a_wait(fixture: &dyn StoreFixture) {
+    let mut worker = Worker::register(&fixture.store()).await;
+    let mut owner = Worker::register(&fixture.store()).await;
+    // woken by a Wake, or by the next claim
+    for has_wake in [true, false] {
+        let all = begin_between_priorities(&mut worker, &mut owner).await;
+        owner.apply(vec![queue_transition(all[1], "a", "", sleeping(fixture.now()))]).await;
+        if has_wake {
+            assert_eq!(worker.commit_one(Write::Wake(all[1])).await, Outcome::Applied);
+        }
+        for key in all {
+            assert_eq!(worker.claim_keys(1).await, [key]);
+        }
+    }
+}
+
+async fn priority_is_kept_through_a_requeue(fixture: &dyn StoreFixture) {
+    let mut worker = Worker::register(&fixture.store()).await;
+    let mut owner = Worker::register(&fixture.store()).await;
+    // by the run itself, or by the end of its worker
+    for is_closing in [false, true] {
+        let all = begin_between_priorities(&mut worker, &mut owner).await;
+        if is_closing {
+            owner.store.close(owner.id).await.unwrap();
+        } else {
+            owner.apply(vec![queue_transition(all[1], "a", "", queued())]).await;
+        }
+        for key in all {
+            assert_eq!(worker.claim_keys(1).await, [key]);
+        }
+    }
+}
+
+async fn priority_is_kept_through_a_takeover(fixture: &dyn StoreFixture) {
+    let mut worker = Worker::register(&fixture.second_store().await).await;
+    let mut dead = Worker::register(&fixture.store()).await;
+    let all = begin_between_priorities(&mut worker, &mut dead).await;
+    fixture.mark_dead(dead.id).await;
+    assert_eq!(worker.take_over_dead_workers().await, 1);
+    for key in all {
         assert_eq!(worker.claim_keys(1).await, [key]);
     }
 }

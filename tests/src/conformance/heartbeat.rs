@@ -18,11 +18,12 @@ super::cases![
     heartbeat_returns_requests_to_its_running_executions,
     heartbeat_returns_finished_and_parked_watched_executions,
     heartbeat_returns_unheld_executions_only_if_asked,
+    heartbeat_returns_unheld_execution_once,
     heartbeat_reports_ready_executions_of_its_workflows,
     heartbeat_reports_earliest_due_time_of_its_workflows,
     heartbeat_without_events_returns_nothing,
-    heartbeat_without_renewal_returns_the_same,
-    heartbeat_of_unknown_registration_is_fenced,
+    heartbeat_reports_all_that_concerns_the_worker,
+    unknown_registration_is_fenced,
     heartbeat_watches_thousands_of_executions,
 ];
 
@@ -100,6 +101,23 @@ async fn heartbeat_returns_unheld_executions_only_if_asked(fixture: &dyn StoreFi
     assert_eq!(worker.store.heartbeat(&heartbeat).await.unwrap().unheld.len(), 2);
 }
 
+async fn heartbeat_returns_unheld_execution_once(fixture: &dyn StoreFixture) {
+    let mut worker = Worker::register(&fixture.store()).await;
+    let [beside, twice] = keys();
+    worker.apply(vec![start_running(beside), start_running(twice)]).await;
+    // the flush and the claim have both set it running
+    worker.apply(vec![transition(twice, queued())]).await;
+    assert_eq!(worker.claim(1).await.len(), 1);
+    let heartbeat = Heartbeat { held: Some(vec![beside]), ..worker.new_heartbeat() };
+    let unheld = worker.store.heartbeat(&heartbeat).await.unwrap().unheld;
+    assert_eq!(unheld.iter().map(|record| record.execution.key).collect::<Vec<_>>(), [twice]);
+    // the assignment of the flush still lists it
+    worker.heartbeat().await;
+    worker.apply(vec![transition(twice, completed()), transition(beside, completed())]).await;
+    let heartbeat = Heartbeat { held: Some(Vec::new()), ..worker.new_heartbeat() };
+    assert!(worker.store.heartbeat(&heartbeat).await.unwrap().unheld.is_empty());
+}
+
 async fn heartbeat_reports_ready_executions_of_its_workflows(fixture: &dyn StoreFixture) {
     let mut worker = Worker::register(&fixture.store()).await;
     assert!(!worker.heartbeat().await.has_ready);
@@ -152,7 +170,7 @@ async fn heartbeat_without_events_returns_nothing(fixture: &dyn StoreFixture) {
     assert!(reply.requests.is_empty() && reply.finished.is_empty() && reply.unheld.is_empty());
 }
 
-async fn heartbeat_without_renewal_returns_the_same(fixture: &dyn StoreFixture) {
+async fn heartbeat_reports_all_that_concerns_the_worker(fixture: &dyn StoreFixture) {
     let mut worker = Worker::register(&fixture.store()).await;
     let [unheld, finished] = keys();
     let states = [(unheld, running()), (finished, completed()), (Key::mint(0), sleeping(at(30)))];
@@ -160,28 +178,21 @@ async fn heartbeat_without_renewal_returns_the_same(fixture: &dyn StoreFixture) 
     worker.apply(vec![start_queued(Key::mint(0))]).await;
     worker.commit(vec![cancel(unheld)]).await;
     let watched_keys = vec![finished];
-    let heartbeat = Heartbeat {
-        renews_lease: false,
-        watched: watched_keys,
-        held: Some(Vec::new()),
-        ..worker.new_heartbeat()
-    };
+    let heartbeat = Heartbeat { watched: watched_keys, held: Some(Vec::new()), ..worker.new_heartbeat() };
     let reply = worker.store.heartbeat(&heartbeat).await.unwrap();
     assert_eq!((reply.now, reply.is_fenced, reply.has_ready), (fixture.now(), false, true));
     assert_eq!((reply.next_due, reply.requests), (Some(at(30)), vec![(unheld, RequestKind::Cancel)]));
     assert_eq!((reply.finished, reply.unheld), (vec![finished], vec![worker.record(unheld).await]));
 }
 
-async fn heartbeat_of_unknown_registration_is_fenced(fixture: &dyn StoreFixture) {
+async fn unknown_registration_is_fenced(fixture: &dyn StoreFixture) {
     let worker = Worker::register(&fixture.store()).await;
     let mut unknown = worker.new_heartbeat();
     unknown.worker.0 += 1_000;
     let stale = Heartbeat { epoch: worker.epoch + 1, ..worker.new_heartbeat() };
     for heartbeat in [unknown, stale] {
-        for is_renewal in [false, true] {
-            let heartbeat = Heartbeat { renews_lease: is_renewal, ..heartbeat.clone() };
-            assert!(worker.store.heartbeat(&heartbeat).await.unwrap().is_fenced);
-        }
+        assert!(worker.store.renew(heartbeat.worker, heartbeat.epoch).await.unwrap().is_fenced);
+        assert!(worker.store.heartbeat(&heartbeat).await.unwrap().is_fenced);
     }
     assert!(!worker.heartbeat().await.is_fenced);
 }

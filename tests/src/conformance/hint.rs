@@ -20,8 +20,8 @@ async fn waiting_engine_receives_a_hint_of_anothers_commit(fixture: &dyn StoreFi
     }
     let mut one = Worker::register(&fixture.store()).await;
     let two = Worker::register(&fixture.second_store().await).await;
-    let listener: Arc<dyn Store> = two.store.clone();
-    let received = tokio::spawn(async move { listener.next_hint().await });
+    let (listener, two_id): (Arc<dyn Store>, _) = (two.store.clone(), two.id);
+    let received = tokio::spawn(async move { listener.next_hint(two_id).await });
     // commits continue until one is noticed: the test cannot observe when the listener has begun to listen
     let commit_until_received = async {
         while !received.is_finished() {
@@ -38,9 +38,9 @@ async fn commit_between_two_calls_yields_a_hint(fixture: &dyn StoreFixture) {
     }
     let mut one = Worker::register(&fixture.store()).await;
     let two = Worker::register(&fixture.second_store().await).await;
-    let listener: Arc<dyn Store> = two.store.clone();
+    let (listener, two_id): (Arc<dyn Store>, _) = (two.store.clone(), two.id);
     for _ in 0..3 {
         one.apply(vec![start_queued(Key::mint(0))]).await;
-        tokio::time::timeout(HINT_TIMEOUT, listener.next_hint()).await.expect("no hint");
+        tokio::time::timeout(HINT_TIMEOUT, listener.next_hint(two_id)).await.expect("no hint");
     }
 }

@@ -25,7 +25,7 @@ super::cases![
 ];
 
 /// Marks the worker as dead, lets `survivor` take over its executions, and registers a new worker in its place.
-async fn replace_dead_worker(fixture: &dyn StoreFixture, worker: &mut Worker, survivor: &Worker) {
+pub(super) async fn replace_dead_worker(fixture: &dyn StoreFixture, worker: &mut Worker, survivor: &Worker) {
     fixture.mark_dead(worker.id).await;
     survivor.take_over_dead_workers().await;
     *worker = Worker::register(&fixture.store()).await;

@@ -5,8 +5,9 @@ use std::time::Duration;
 use stepfast_core::key::Key;
 use stepfast_core::queue::rate::Rate;
 use stepfast_core::queue::{DEFAULT_QUEUE, Queue};
-use stepfast_core::store::{Claim, Start, Write};
+use stepfast_core::store::{Claim, QUARANTINE_STRIKES, Start, Write};
 
+use super::quarantine::replace_dead_worker;
 use super::queue::{claim_all, complete, declare_queue, enqueue_all};
 use crate::fixtures::builders::{
     WORKFLOW, at, awaiting, completed, keys, placement, queue_transition, queued, sleeping, start,
@@ -18,14 +19,54 @@ super::cases![
     rate_holds_in_every_window,
     even_rate_spaces_starts,
     key_rate_holds_for_each_key,
+    key_rate_holds_over_several_claims,
     begun_execution_consumes_no_start,
     begun_execution_without_capacity_blocks_no_start,
     begun_execution_without_worker_blocks_no_start,
     begun_and_new_executions_share_a_claim,
     begun_execution_precedes_keys_with_exhausted_rate,
     taken_over_execution_begins_again_and_counts,
+    execution_tried_in_quarantine_counts,
     changed_rate_resets_its_window,
+    starts_of_keys_that_came_once_are_deleted,
 ];
+
+/// Asserts that the table of starts has at most this number of rows.
+async fn assert_stored_starts(fixture: &dyn StoreFixture, rows: usize) {
+    let probe = format!(
+        "CREATE TABLE probe (n integer, CONSTRAINT at_most_{rows} CHECK (n <= {rows})); \
+         INSERT INTO probe SELECT count(*) FROM rates; \
+         DROP TABLE probe;"
+    );
+    fixture.execute(&probe).await;
+}
+
+async fn starts_of_keys_that_came_once_are_deleted(fixture: &dyn StoreFixture) {
+    let mut worker = Worker::register(&fixture.store()).await;
+    let minute = Duration::from_mins(1);
+    declare_queue(fixture, Queue::new("window").key_rate(Rate::new(2, minute))).await;
+    declare_queue(fixture, Queue::new("even").key_rate(Rate::new(2, minute).burst(4))).await;
+    for round in 0..20 {
+        for queue in ["window", "even"] {
+            // keys that come once, and a key whose starts always count
+            let mut starts: Vec<Write> = (0..8)
+                .map(|n| {
+                    let key = format!("{round} {n}");
+                    write(Start { placement: placement(queue, &key, 0), ..start(Key::mint(0), queued()) })
+                })
+                .collect();
+            starts.extend((0..9).map(|_| {
+                write(Start { placement: placement(queue, "busy", 0), ..start(Key::mint(0), queued()) })
+            }));
+            worker.apply(starts).await;
+        }
+        let (claimed, _) = claim_all(&mut worker).await;
+        assert!(claimed.len() >= 2 * 8 + 2, "{}", claimed.len());
+        fixture.clock().advance(minute);
+    }
+    // two queues, each with the keys of a few rounds
+    assert_stored_starts(fixture, 2 * 9 * 6).await;
+}
 
 /// Claims as [`claim_all`] does, and sorts the keys.
 async fn claim_sorted(worker: &mut Worker) -> Vec<Key> {
@@ -92,6 +133,20 @@ async fn key_rate_holds_for_each_key(fixture: &dyn StoreFixture) {
     assert_eq!(claim_all(&mut worker).await, (vec![], Some(at(10_000_000))));
     fixture.clock().advance(Duration::from_secs(10));
     assert_eq!(claim_sorted(&mut worker).await, sorted([x[2], x[3], z[2]]));
+}
+
+async fn key_rate_holds_over_several_claims(fixture: &dyn StoreFixture) {
+    let mut worker = Worker::register(&fixture.store()).await;
+    let mut other = Worker::register(&fixture.second_store().await).await;
+    declare_queue(fixture, Queue::new("a").key_rate(Rate::new(2, Duration::from_secs(10)))).await;
+    let x: [Key; 4] = enqueue_all(&mut worker, "a", "x").await;
+    assert_eq!(worker.claim_keys(1).await, x[..1]);
+    assert_eq!(other.claim_keys(1).await, x[1..2]);
+    assert_eq!(claim_all(&mut worker).await, (vec![], Some(at(10_000_000))));
+    let y: [Key; 1] = enqueue_all(&mut worker, "a", "y").await;
+    assert_eq!(other.claim_keys(9).await, y);
+    fixture.clock().advance(Duration::from_secs(10));
+    assert_eq!(claim_all(&mut worker).await.0, x[2..]);
 }
 
 async fn begun_execution_consumes_no_start(fixture: &dyn StoreFixture) {
@@ -195,6 +250,24 @@ async fn taken_over_execution_begins_again_and_counts(fixture: &dyn StoreFixture
     );
     fixture.clock().advance(Duration::from_secs(100));
     assert_eq!(claim_sorted(&mut other).await, sorted([all[0], all[1]]));
+}
+
+async fn execution_tried_in_quarantine_counts(fixture: &dyn StoreFixture) {
+    let survivor = Worker::register(&fixture.second_store().await).await;
+    let mut worker = Worker::register(&fixture.store()).await;
+    let starts = QUARANTINE_STRIKES + 1;
+    let rate = Rate::new(starts, Duration::from_hours(1));
+    declare_queue(fixture, Queue::new("a").rate(rate).key_rate(rate)).await;
+    let [tried]: [Key; 1] = enqueue_all(&mut worker, "a", "").await;
+    for _ in 0..QUARANTINE_STRIKES {
+        assert_eq!(worker.claim_keys(1).await, [tried]);
+        replace_dead_worker(fixture, &mut worker, &survivor).await;
+    }
+    let [fresh]: [Key; 1] = enqueue_all(&mut worker, "a", "").await;
+    assert_eq!(worker.claim_from_quarantine(1).await.len(), 1);
+    assert!(claim_all(&mut worker).await.0.is_empty(), "the trial was the last start of the hour");
+    fixture.clock().advance(Duration::from_hours(2));
+    assert_eq!(claim_all(&mut worker).await.0, [fresh]);
 }
 
 async fn changed_rate_resets_its_window(fixture: &dyn StoreFixture) {

@@ -21,6 +21,7 @@ super::cases![
     recoveries_are_summed_over_takeovers,
     dead_worker_without_executions_is_taken_over,
     close_requeues_executions_without_a_recovery,
+    closing_worker_is_not_taken_over,
     closed_worker_is_fenced,
     repeated_close_changes_nothing,
     worker_ids_are_never_reused,
@@ -219,6 +220,26 @@ async fn close_requeues_executions_without_a_recovery(fixture: &dyn StoreFixture
     assert!(claimed.iter().all(|record| record.execution.recoveries == 0));
     assert_eq!(claimed[0].execution.pending_sleeps, sleeps);
     assert_eq!(other.take_over_dead_workers().await, 0);
+}
+
+async fn closing_worker_is_not_taken_over(fixture: &dyn StoreFixture) {
+    let mut closing = Worker::register(&fixture.store()).await;
+    let mut other = Worker::register(&fixture.second_store().await).await;
+    for _ in 0..10 {
+        closing.apply((0..2_000).map(|_| start_running(Key::mint(0))).collect()).await;
+    }
+    let (store, id) = (closing.store.clone(), closing.id);
+    // a task of its own: a store may block its thread
+    let close = tokio::spawn(async move { store.close(id).await });
+    let mut recovered = 0;
+    while !close.is_finished() {
+        recovered += other.heartbeat().await.recovered;
+    }
+    close.await.unwrap().unwrap();
+    assert_eq!(recovered, 0, "executions that other workers requeued");
+    let claimed = other.claim(20_000).await;
+    assert_eq!(claimed.len(), 20_000);
+    assert!(claimed.iter().all(|record| record.execution.recoveries == 0));
 }
 
 async fn closed_worker_is_fenced(fixture: &dyn StoreFixture) {

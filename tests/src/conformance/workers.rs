@@ -21,7 +21,7 @@ super::cases![
 ];
 
 async fn overview(worker: &Worker) -> WorkerOverview {
-    worker.store.workers(u64::MAX).await.unwrap()
+    worker.store.workers(u64::MAX, true).await.unwrap()
 }
 
 fn row(overview: &WorkerOverview, worker: &Worker) -> RegisteredWorker {
@@ -34,11 +34,11 @@ fn waiting(workflow: &str, app_version: Option<&str>, executions: u64) -> Waitin
 
 async fn overview_returns_the_info_of_each_worker(fixture: &dyn StoreFixture) {
     let store = fixture.store();
-    assert_eq!(store.workers(10).await.unwrap(), WorkerOverview::default());
+    assert_eq!(store.workers(10, true).await.unwrap(), WorkerOverview::default());
     let worker = WorkerInfo { app_version: Some("v7".into()), ..worker_info(&["a", "b c"]) };
     let client = WorkerInfo { is_client: true, ..WorkerInfo::default() };
     let ids = [store.register(1, &worker).await.unwrap(), store.register(1, &client).await.unwrap()];
-    let overview = fixture.second_store().await.workers(10).await.unwrap();
+    let overview = fixture.second_store().await.workers(10, true).await.unwrap();
     let rows: Vec<_> = overview.workers.iter().map(|row| (row.worker, &row.info, row.is_alive)).collect();
     assert_eq!(rows, [(ids[0].worker, &worker, true), (ids[1].worker, &client, true)]);
     assert!(overview.workers.iter().all(|row| row.registered_at == fixture.now() && row.running == 0));
@@ -92,5 +92,5 @@ async fn overview_counts_waiting_executions(fixture: &dyn StoreFixture) {
 async fn overview_counts_at_most_its_limit(fixture: &dyn StoreFixture) {
     let mut worker = Worker::register(&fixture.store()).await;
     worker.apply((0..50).map(|_| start_queued(Key::mint(0))).collect()).await;
-    assert_eq!(worker.store.workers(20).await.unwrap().waiting, [waiting(WORKFLOW, None, 20)]);
+    assert_eq!(worker.store.workers(20, true).await.unwrap().waiting, [waiting(WORKFLOW, None, 20)]);
 }

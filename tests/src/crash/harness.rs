@@ -12,7 +12,7 @@ use tokio::runtime::Runtime;
 
 use crate::crash::child;
 use crate::crash::promises::Promises;
-use crate::fixtures::pooler::Pooler;
+use crate::fixtures::pooler::{Pooler, PreparedStatements};
 use crate::fixtures::postgres_server::PostgresServer;
 
 /// The time after which a child that prints nothing counts as hanging.
@@ -26,7 +26,7 @@ pub enum StoreKind {
     /// A separate database on the test server.
     Postgres,
     /// A separate database on the test server through a pooler, without hints.
-    Pooled,
+    Pooled(PreparedStatements),
 }
 
 /// The options of a child process.
@@ -111,7 +111,7 @@ impl CrashHarness {
             None => runtime.block_on(fresh_database()),
         };
         let (direct_url, url) = match kind {
-            StoreKind::Pooled => (url.clone(), Pooler::shared().store_url(&url, false)),
+            StoreKind::Pooled(statements) => (url.clone(), Pooler::shared(statements).store_url(&url, false)),
             StoreKind::Sqlite | StoreKind::Postgres => (url.clone(), url),
         };
         let (promises, children) = (Promises::default(), Vec::new());

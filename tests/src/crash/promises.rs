@@ -7,15 +7,18 @@ use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
 
 use stepfast::clock::{Clock, SystemClock};
-use stepfast::store::{Checkpoint, CheckpointKind, Detail, ExecutionId, Filter, Record};
+use stepfast::store::{Checkpoint, CheckpointKind, Detail, Execution, ExecutionId, Filter, Record};
 use stepfast::{Key, Status, Store};
 
 use crate::chaos::load;
+use crate::chaos::neighbour::NEIGHBOUR_PREFIX;
 use crate::crash::child::{CHILDREN, root_output};
 use crate::crash::leftovers;
 
 /// Maximum number of records that are loaded together.
 const RECORDS_PER_LOAD: usize = 1000;
+/// Maximum number of executions of a list.
+const MAX_LISTED: usize = 1_000_000;
 
 /// The acknowledgements of all children of a database, and the violations found.
 #[derive(Clone, Default)]
@@ -93,9 +96,28 @@ impl Promises {
     /// Compares the acknowledgements with the database. `is_done`: every child has printed `done`. Returns the number
     /// of executions.
     pub async fn check(&mut self, store: &Arc<dyn Store>, is_done: bool) -> u64 {
-        let filter = Filter { limit: 1_000_000, ..Filter::default() };
-        let all = store.list(&filter).await.unwrap().executions;
-        let ids: HashSet<String> = all.iter().map(stepfast::store::Execution::workflow_id).collect();
+        let all = store.list(&Filter { limit: MAX_LISTED, ..Filter::default() }).await.unwrap().executions;
+        self.check_listed(store, all, is_done).await
+    }
+
+    /// Compares the acknowledgements with the executions of these workflows, as [`check`](Self::check) does.
+    pub async fn check_workflows(
+        &mut self,
+        store: &Arc<dyn Store>,
+        workflows: &[String],
+        is_done: bool,
+    ) -> u64 {
+        let mut all = Vec::new();
+        for workflow in workflows {
+            let workflow = Some(workflow.as_str().into());
+            let filter = Filter { workflow, limit: MAX_LISTED, ..Filter::default() };
+            all.extend(store.list(&filter).await.unwrap().executions);
+        }
+        self.check_listed(store, all, is_done).await
+    }
+
+    async fn check_listed(&mut self, store: &Arc<dyn Store>, all: Vec<Execution>, is_done: bool) -> u64 {
+        let ids: HashSet<String> = all.iter().map(Execution::workflow_id).collect();
         for id in self.started.clone() {
             self.expect(ids.contains(&id), || format!("{id} was acknowledged and is gone"));
         }
@@ -163,7 +185,8 @@ impl Promises {
                 format!("{id} was acknowledged with {output:?} and is {status:?} with {found:?}")
             });
         }
-        let output: Option<fn(u32) -> String> = match &*row.workflow {
+        let workflow = load_workflow(row);
+        let output: Option<fn(u32) -> String> = match workflow {
             "root" => Some(root_output),
             "order" => Some(load::order_output),
             "gated" => Some(load::gated_output),
@@ -174,7 +197,7 @@ impl Promises {
             let (found, expected) = (row.outcome.decode::<String>().unwrap_or_default(), output(n));
             self.expect(found == expected, || format!("{id} returned {found:?} instead of {expected:?}"));
         }
-        let expected = match &*row.workflow {
+        let expected = match workflow {
             "long_parent" | "long_child" => Status::Cancelled,
             "poison" => Status::Failed,
             _ => Status::Completed,
@@ -210,7 +233,7 @@ impl Promises {
             let is_dense = numbers.iter().copied().eq(1..=numbers.len() as u32);
             self.expect(is_dense, || format!("{id} has attempts {numbers:?}"));
         }
-        let limit = match &*record.execution.workflow {
+        let limit = match load_workflow(&record.execution) {
             "root" => CHILDREN,
             "order" => load::CHILDREN,
             "long_parent" => 1,
@@ -229,6 +252,11 @@ impl Promises {
             }
         }
     }
+}
+
+/// Returns the name of the execution's workflow without that of the service.
+fn load_workflow(execution: &Execution) -> &str {
+    execution.workflow.strip_prefix(NEIGHBOUR_PREFIX).unwrap_or(&execution.workflow)
 }
 
 /// Returns the steps that have a recorded outcome and whose bodies print lines.

@@ -6,7 +6,7 @@ use stepfast_core::store::{Filter, RequestResult, Status};
 use stepfast_core::{Context, Engine, EngineBuilder, Error, ErrorKind, Failure, Workflow};
 
 use super::support::{
-    BodyResult, Count, Latch, is_suspension_of, open_engine, record, row, shut_down, wait_in_step,
+    BodyResult, Count, Latch, is_suspension_of, noop, open_engine, record, row, shut_down, wait_in_step,
 };
 use crate::StoreFixture;
 use crate::faults::fault_store::Call;
@@ -18,6 +18,8 @@ super::cases![
     sleep_instead_of_a_step_parks_the_execution,
     step_before_a_pending_sleep_parks_the_execution,
     changed_arguments_park_the_execution,
+    changed_input_of_a_child_parks_the_execution,
+    changed_input_of_a_started_child_parks_the_execution,
     unreadable_value_parks_the_execution,
     unreadable_input_parks_the_execution,
     early_end_parks_the_execution,
@@ -201,6 +203,51 @@ async fn changed_arguments_park_the_execution(fixture: &dyn StoreFixture) {
         cx.step("charge", async || BodyResult::Ok(x)).args(&(x + 1)).await
     });
     assert_parks_and_resumes(fixture, changed, "SF-0023", &["\"charge\"", "arguments"]).await;
+}
+
+async fn changed_input_of_a_child_parks_the_execution(fixture: &dyn StoreFixture) {
+    assert_changed_input_parks(fixture, true).await;
+}
+
+async fn changed_input_of_a_started_child_parks_the_execution(fixture: &dyn StoreFixture) {
+    assert_changed_input_parks(fixture, false).await;
+}
+
+/// Asserts that a parent is parked if its code gives its child another input than in the record.
+async fn assert_changed_input_parks(fixture: &dyn StoreFixture, is_awaited: bool) {
+    let (count, latch) = (Count::new(), Latch::new());
+    let child = noop();
+    let parent = |added: i64| {
+        let (child, count, latch) = (child.clone(), count.clone(), latch.clone());
+        Workflow::new("w", move |mut cx: Context, x: i64| {
+            let (child, count, latch) = (child.clone(), count.clone(), latch.clone());
+            async move {
+                let output = if is_awaited {
+                    cx.child(&child, x + added).await?
+                } else {
+                    cx.start_child(&child, x + added).await?.result(&mut cx).await?
+                };
+                wait_in_step(&mut cx, &count, &latch).await?;
+                BodyResult::Ok(output)
+            }
+        })
+    };
+    let (original, changed) = (parent(0), parent(1));
+    let (one, _) = open_engine(fixture, |b| b.register(&original).register(&child)).await;
+    one.start(&original, 40).workflow_id("x").await.unwrap();
+    count.wait_for(1).await;
+    shut_down(one).await;
+    let (two, _) = open_engine(fixture, |b| b.register(&changed).register(&child)).await;
+    let failure = assert_parked(&two, "SF-0023").await;
+    for fragment in ["position 1", "\"noop\"", "arguments"] {
+        assert!(failure.message.contains(fragment), "{fragment}: {failure}");
+    }
+    shut_down(two).await;
+    latch.open();
+    let (three, _) = open_engine(fixture, |b| b.register(&original).register(&child)).await;
+    assert_eq!(three.resume("x").await.unwrap(), RequestResult::Done);
+    assert_eq!(three.get::<i64>("x").await.unwrap().result().await.unwrap(), 40);
+    shut_down(three).await;
 }
 
 async fn unreadable_value_parks_the_execution(fixture: &dyn StoreFixture) {

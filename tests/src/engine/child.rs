@@ -95,14 +95,14 @@ async fn child_starts_once_if_a_crash_precedes_the_parents_record(fixture: &dyn 
         store.hold_calls(&[Call::Heartbeat, Call::Register, Call::Claim]);
         fixture.mark_dead(record(&two, id).await.execution.owner.unwrap()).await;
         bodies.wait_for(2).await;
-        // the second engine attaches to the existing child
+        // the second engine attaches to the existing child, whose run may have begun there already
         other
             .wait_until_committed(
                 |write| matches!(write, Write::Checkpoint(it) if it.kind == CheckpointKind::Started),
             )
             .await;
         let restart = other.committed_writes().into_iter().find(|(write, _)| is_child_start(write));
-        assert!(matches!(restart, Some((_, Outcome::Duplicate(_)))), "{restart:?}");
+        assert!(matches!(restart, None | Some((_, Outcome::Duplicate(_)))), "{restart:?}");
         store.release();
         latches[1].open();
         assert_eq!(two.get::<usize>(id).await.unwrap().result().await.unwrap(), 2);

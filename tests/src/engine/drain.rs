@@ -8,7 +8,7 @@ use stepfast_core::store::Status;
 use stepfast_core::{Context, Engine, EngineBuilder, Error, Workflow};
 
 use super::support::{
-    Count, GRACE, Latch, latched_workflow, noop, open_engine, open_second_engine, row, shut_down,
+    Count, GRACE, Latch, latched_workflow, noop, open, open_engine, open_second_engine, row, shut_down,
 };
 use crate::StoreFixture;
 
@@ -20,6 +20,7 @@ super::cases![
     execution_claimed_during_drain_is_requeued,
     idle_engine_drains_at_once,
     unlimited_grace_is_accepted,
+    engine_ends_with_its_runtime,
 ];
 
 /// A grace that no test reaches.
@@ -31,6 +32,28 @@ fn begin_drain(engine: &Engine) -> LocalBoxFuture<'static, Result<(), Error>> {
     let mut draining = async move { engine.drain(LONG_GRACE).await }.boxed_local();
     assert!((&mut draining).now_or_never().is_none());
     draining
+}
+
+/// A program drops the runtime of an open engine. Nothing can run in it any more, so another engine continues.
+async fn engine_ends_with_its_runtime(fixture: &dyn StoreFixture) {
+    let (count, latch) = (Count::new(), Latch::new());
+    let workflow = latched_workflow("w", &count, &latch);
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+    let (store, registered) = (fixture.store(), workflow.clone());
+    let opening = runtime.spawn(async move { open(store, |b| b.register(&registered)).await });
+    let one = opening.await.unwrap();
+    let first = one.start(&workflow, 5).workflow_id("x").await.unwrap();
+    count.wait_for(1).await;
+    runtime.shutdown_background();
+    let (two, _) = open_second_engine(fixture, |b| b.register(&workflow)).await;
+    count.wait_for(2).await;
+    latch.open();
+    while row(&two, "x").await.status != Status::Completed {
+        tokio::task::yield_now().await;
+    }
+    drop(first);
+    assert!(matches!(one.start(&workflow, 5).await, Err(Error::Shutdown)));
+    shut_down(two).await;
 }
 
 async fn drain_waits_for_running_executions(fixture: &dyn StoreFixture) {

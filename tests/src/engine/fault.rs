@@ -518,7 +518,7 @@ async fn end_never_overtakes_writes_held_behind_its_start(fixture: &dyn StoreFix
     // its Start waits in the next flush without an outcome; the timer's checkpoint is held, and the end follows it
     let one = engine.clone();
     let run = tokio::spawn(async move { one.run(&sleeper, ()).workflow_id("x").await });
-    while engine.lane_load().iter().map(|lane| lane.waiters).sum::<usize>() < 2 {
+    while engine.lane_load().iter().map(|lane| lane.waiters).sum::<usize>() < 3 {
         tokio::task::yield_now().await;
     }
     store.release();

@@ -24,6 +24,7 @@ super::cases![
     registration_is_retried_until_it_succeeds,
     fence_received_by_two_lanes_at_once_loses_no_start,
     fence_received_late_by_one_lane_loses_no_start,
+    worker_that_was_taken_over_drops_its_runs,
 ];
 
 async fn fence_loses_no_start(fixture: &dyn StoreFixture) {
@@ -361,4 +362,53 @@ async fn fence_of_two_lanes(fixture: &dyn StoreFixture, is_one_lane_late: bool) 
     shut_down(one).await;
     shut_down(two).await;
     assert_eq!(store.call_count(Call::Register), 2, "the engine registers again once");
+}
+
+/// A value that counts when it is dropped.
+struct CountedDrop(Count);
+
+impl Drop for CountedDrop {
+    fn drop(&mut self) {
+        self.0.increment();
+    }
+}
+
+async fn worker_that_was_taken_over_drops_its_runs(fixture: &dyn StoreFixture) {
+    let (begun, dropped, latch) = (Count::new(), Count::new(), Latch::new());
+    let workflow = {
+        let (begun, dropped, latch) = (begun.clone(), dropped.clone(), latch.clone());
+        Workflow::new("w", move |mut cx: Context, (): ()| {
+            let (begun, dropped, latch) = (begun.clone(), dropped.clone(), latch.clone());
+            async move {
+                cx.step("s", || {
+                    let (begun, dropped, latch) =
+                        (begun.clone(), CountedDrop(dropped.clone()), latch.clone());
+                    async move {
+                        let _dropped = dropped;
+                        begun.increment();
+                        latch.wait().await;
+                        BodyResult::Ok(())
+                    }
+                })
+                .await
+            }
+        })
+    };
+    let (one, store) = open_engine(fixture, |b| b.register(&workflow)).await;
+    let (two, _) = open_second_engine(fixture, |b| b.register(&workflow)).await;
+    let handle = one.start(&workflow, ()).workflow_id("x").await.unwrap();
+    begun.wait_for(1).await;
+    let owner = row(&two, "x").await.owner.unwrap();
+    store.hold_calls(&[Call::Heartbeat]);
+    fixture.mark_dead(owner).await;
+    begun.wait_for(2).await;
+    assert_eq!(dropped.get(), 0, "the worker has not noticed the takeover");
+    store.release();
+    // the body that waits in the first engine stages nothing by itself
+    dropped.wait_for(1).await;
+    latch.open();
+    handle.result().await.unwrap();
+    assert_eq!((begun.get(), row(&two, "x").await.recoveries), (2, 1));
+    shut_down(one).await;
+    shut_down(two).await;
 }

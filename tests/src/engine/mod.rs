@@ -29,6 +29,7 @@ mod child;
 mod client;
 mod crash_loop;
 mod drain;
+mod fan_in;
 mod fault;
 mod fence;
 mod graph;
@@ -36,6 +37,7 @@ mod graph_context;
 mod graph_resume;
 mod hostile;
 mod identified_child;
+mod leftovers;
 mod limit;
 mod lost_claim_reply;
 mod multiple_engines;
@@ -45,6 +47,7 @@ mod queued_child;
 mod rejected_write;
 mod request;
 mod self_claiming;
+mod speculation;
 mod staging_budget;
 mod start;
 mod step;
@@ -73,18 +76,21 @@ nouns![
     child,
     client,
     drain,
+    fan_in,
     graph,
     graph_context,
     graph_resume,
     hostile,
     identified_child,
     crash_loop,
+    leftovers,
     limit,
     queue,
     queued_child,
     request,
     multiple_engines,
     pause,
+    speculation,
     start,
     step,
     unreadable,

@@ -1,5 +1,11 @@
-//! Rejected Writes: a database that also rejects the replacement of a rejected Write.
+//! Rejected and blocked Writes: a database that also rejects the replacement of a rejected Write, and a lock that blocks
+//! all Writes.
 
+use std::task::Poll;
+use std::time::Duration;
+
+use futures_util::FutureExt;
+use futures_util::future::join_all;
 use stepfast_core::failure::OUTCOME_REJECTED;
 use stepfast_core::queue::Queue;
 use stepfast_core::store::{RequestResult, State, Status, Write};
@@ -7,6 +13,7 @@ use stepfast_core::{Context, EngineBuilder, Error, Failure, Workflow};
 
 use super::support::{BodyResult, Count, GRACE, noop, open_engine, record, row, shut_down, steps};
 use crate::StoreFixture;
+use crate::faults::fault_store::Call;
 
 super::cases![
     rejected_failure_parks_the_execution,
@@ -16,6 +23,8 @@ super::cases![
     rejected_attempt_parks_the_execution,
     rejected_child_start_is_the_error_of_its_call,
     parked_execution_frees_its_slot,
+    blocked_neighbours_wait_in_one_flush,
+    many_blocked_rows_delay_no_others,
 ];
 
 fn is_end(write: &Write) -> bool {
@@ -219,5 +228,61 @@ async fn parked_execution_frees_its_slot(fixture: &dyn StoreFixture) {
     store.accept_all();
     let unrelated = engine.start(&noop, 7).queue("a").await.unwrap();
     assert_eq!(tokio::time::timeout(GRACE, unrelated.result()).await.unwrap().unwrap(), 7);
+    shut_down(engine).await;
+}
+
+/// Locks on many rows delay only the executions that need these rows, although no Write of a flush passes.
+async fn many_blocked_rows_delay_no_others(fixture: &dyn StoreFixture) {
+    let steps = steps();
+    let (engine, store) = open_engine(fixture, |b| b.register(&steps)).await;
+    store.hold_calls(&[Call::Commit]);
+    store.block(|write| matches!(write, Write::Start(start) if start.workflow_id.is_some()));
+    let later = Duration::from_hours(1);
+    let mut blocked: Vec<_> = (0..60)
+        .map(|n| {
+            let start = engine.start(&steps, n).workflow_id(format!("blocked {n}")).delay(later);
+            Box::pin(start.into_future())
+        })
+        .collect();
+    for start in &mut blocked {
+        // one turn stages it
+        assert!(std::future::poll_fn(|cx| Poll::Ready(start.poll_unpin(cx))).await.is_pending());
+    }
+    store.release();
+    for n in 0..20 {
+        assert_eq!(engine.run(&steps, n).await.unwrap().len(), n);
+    }
+    store.accept_all();
+    for start in join_all(blocked).await {
+        start.unwrap();
+    }
+    shut_down(engine).await;
+}
+
+/// A lock on a table blocks all Writes of a flush. They do not queue up in the slow lane, which commits one at a time.
+async fn blocked_neighbours_wait_in_one_flush(fixture: &dyn StoreFixture) {
+    const STARTS: usize = 200;
+    let steps = steps();
+    let (engine, store) = open_engine(fixture, |b| b.register(&steps)).await;
+    store.hold_calls(&[Call::Commit]);
+    let later = Duration::from_hours(1);
+    let mut starts: Vec<_> =
+        (0..STARTS).map(|n| Box::pin(engine.start(&steps, n).delay(later).into_future())).collect();
+    for start in &mut starts {
+        // one turn stages it
+        assert!(std::future::poll_fn(|cx| Poll::Ready(start.poll_unpin(cx))).await.is_pending());
+    }
+    store.lock_table(|_| true);
+    store.release();
+    store.wait_until_called(Call::Commit, store.call_count(Call::Commit) + 200).await;
+    let before = store.flush_sizes().len();
+    store.accept_all();
+    for start in join_all(starts).await {
+        start.unwrap();
+    }
+    let sizes = store.flush_sizes();
+    let alone = sizes[before..].iter().filter(|size| **size == 1).count();
+    // each lane may have been trying a few by themselves
+    assert!(alone <= 2 * 9, "{alone} Writes were committed alone: {sizes:?}");
     shut_down(engine).await;
 }

@@ -28,6 +28,8 @@ super::cases![
     budget_is_returned_when_a_run_abandons_a_step,
     budget_is_returned_when_a_caller_times_out,
     value_larger_than_the_budget_passes_alone,
+    attributes_take_budget,
+    children_get_budget_while_parents_wait,
     waiting_callers_receive_an_error_at_shutdown,
     waiting_callers_receive_an_error_at_a_forced_shutdown,
 ];
@@ -517,6 +519,61 @@ async fn value_larger_than_the_budget_passes_alone(fixture: &dyn StoreFixture) {
         }
         shut_down(engine).await;
     }
+}
+
+async fn attributes_take_budget(fixture: &dyn StoreFixture) {
+    let length = length();
+    let (engine, store) = open_engine(fixture, with_budget).await;
+    store.hold_calls(&[Call::Commit]);
+    let mut starts: Vec<_> = (0..64)
+        .map(|_| {
+            let attributes = (0..17).map(|n| (format!("a{n}"), "v".repeat(1000)));
+            let start = attributes.fold(engine.start(&length, String::new()), |start, (name, value)| {
+                start.attribute(name, value)
+            });
+            Box::pin(start.into_future())
+        })
+        .collect();
+    for start in &mut starts {
+        // one turn stages it, unless it has to wait for budget
+        assert!(std::future::poll_fn(|cx| Poll::Ready(start.poll_unpin(cx))).await.is_pending());
+    }
+    let (staged, lanes) = (waiters(&engine), engine.lane_load().len());
+    assert!((1..=3 * lanes).contains(&staged), "{staged} Starts were staged");
+    store.release();
+    for start in join_all(starts).await {
+        assert_eq!(start.unwrap().result().await.unwrap(), 0);
+    }
+    assert_budget_is_returned(&engine, &store).await;
+    shut_down(engine).await;
+}
+
+/// Runs parents that hold budget for their own Starts, which are not staged yet, while their children need budget.
+async fn children_get_budget_while_parents_wait(fixture: &dyn StoreFixture) {
+    let (child, begun, latch) = (length(), Count::new(), Latch::new());
+    let (calls, gate) = (begun.clone(), latch.clone());
+    let parent = Workflow::new("parent", move |mut cx: Context, input: String| {
+        let (child, calls, gate) = (child.clone(), calls.clone(), gate.clone());
+        async move {
+            calls.increment();
+            gate.wait().await;
+            cx.child(&child, input).await
+        }
+    });
+    let (engine, store) = open_engine(fixture, |b| with_budget(b).register(&parent)).await;
+    let mut runs: Vec<_> = (0..40).map(|_| Box::pin(engine.run(&parent, value()).into_future())).collect();
+    for run in &mut runs {
+        // one turn begins the code, unless the run has to wait for budget
+        assert!(std::future::poll_fn(|cx| Poll::Ready(run.poll_unpin(cx))).await.is_pending());
+    }
+    // a commit may have returned the budget of some Starts meanwhile
+    assert!(begun.get() >= 3, "{}", begun.get());
+    latch.open();
+    for output in join_all(runs).await {
+        assert_eq!(output.unwrap(), VALUE_SIZE);
+    }
+    assert_budget_is_returned(&engine, &store).await;
+    shut_down(engine).await;
 }
 
 /// Returns callers at the limit: the Starts of some are staged, others wait for budget.

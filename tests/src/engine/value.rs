@@ -1,9 +1,11 @@
 //! Values that are too large for a row.
 
+use std::time::Duration;
+
 use stepfast_core::payload::ChunkRef;
-use stepfast_core::store::Write;
 use stepfast_core::store::counters::Table;
-use stepfast_core::{Context, Error, ErrorKind, Failure, Key, Workflow};
+use stepfast_core::store::{Status, Write};
+use stepfast_core::{Context, Either, Engine, Error, ErrorKind, Failure, Key, Payload, Workflow};
 
 use super::support::{
     BodyResult, Count, Latch, open, open_engine, open_second_engine, record, row, shut_down,
@@ -14,6 +16,10 @@ use crate::faults::fault_store::{Call, FaultStore};
 super::cases![
     chunks_of_a_dead_run_are_deleted,
     chunks_of_a_start_that_is_not_applied_are_deleted,
+    chunks_of_an_abandoned_step_are_deleted,
+    chunks_of_a_requeued_run_are_deleted,
+    chunks_of_an_input_are_stored_once_when_a_parent_dies,
+    failures_of_attempts_are_kept_when_a_worker_dies,
     value_over_the_limit_is_recorded_with_its_code,
 ];
 
@@ -77,6 +83,9 @@ fn values(store: &FaultStore) -> Vec<(Key, ChunkRef)> {
     let mut values: Vec<(Key, ChunkRef)> = Vec::new();
     for (write, _) in store.committed_writes() {
         let Write::Chunk(chunk) = write else { continue };
+        if chunk.is_withdrawal() {
+            continue;
+        }
         let len = chunk.bytes.len() as u64;
         match values.iter_mut().find(|(key, value)| (*key, value.value) == (chunk.execution, chunk.value)) {
             Some((_, value)) => {
@@ -116,6 +125,166 @@ async fn chunks_of_a_start_that_is_not_applied_are_deleted(fixture: &dyn StoreFi
         assert_eq!(exists, key == first.key());
         assert_eq!(two.store().load_value(key, value).await.is_ok(), exists);
     }
+    shut_down(two).await;
+}
+
+/// The size of a value with six chunks, more than a run stages at once.
+const LONG_SIZE: usize = 11 << 19;
+
+/// Asserts that exactly those values have chunks to which a record of these executions refers.
+async fn assert_all_are_referenced(engine: &Engine, values: Vec<(Key, ChunkRef)>, executions: &[Key]) {
+    let mut referenced = Vec::new();
+    for key in executions {
+        let record = record(engine, &key.to_string()).await;
+        let outcomes = record.checkpoints.iter().map(|checkpoint| &checkpoint.outcome);
+        let payloads = outcomes.chain([&record.execution.input, &record.execution.outcome]);
+        referenced.extend(payloads.filter_map(Payload::chunk_ref).map(|chunks| (*key, chunks.value)));
+    }
+    for (key, value) in values {
+        let is_stored = engine.store().load_value(key, value).await.is_ok();
+        assert_eq!(is_stored, referenced.contains(&(key, value.value)), "{value:?} of {key}");
+    }
+}
+
+/// Waits until this number of Writes are staged behind a flush. A run stages three chunks behind a flush with one.
+async fn wait_until_staged(engine: &Engine, writes: usize) {
+    while engine.lane_load().iter().map(|lane| lane.staged).sum::<usize>() < writes {
+        tokio::task::yield_now().await;
+    }
+}
+
+fn is_chunk(write: &Write) -> bool {
+    matches!(write, Write::Chunk(_))
+}
+
+async fn chunks_of_an_abandoned_step_are_deleted(fixture: &dyn StoreFixture) {
+    let gate = Latch::new();
+    let winner = gate.clone();
+    let workflow = Workflow::new("w", move |mut cx: Context, (): ()| {
+        let winner = winner.clone();
+        async move {
+            let step = |mut cx: Context| async move {
+                cx.step("large", async || BodyResult::Ok("l".repeat(LONG_SIZE))).await
+            };
+            let won = |_| async { winner.wait().await };
+            BodyResult::Ok(matches!(cx.race(step, won).await, Either::Second(())))
+        }
+    });
+    let store = FaultStore::with_flush_writes(fixture.store(), 1);
+    let engine = open(store.clone(), |b| b.register(&workflow)).await;
+    store.hold_writes(is_chunk);
+    let handle = engine.start(&workflow, ()).await.unwrap();
+    wait_until_staged(&engine, 3).await;
+    gate.open();
+    // the call is recorded as abandoned behind its chunks
+    wait_until_staged(&engine, 4).await;
+    store.release();
+    assert!(handle.result().await.unwrap());
+    assert!(!values(&store).is_empty());
+    assert_all_are_referenced(&engine, values(&store), &[handle.key()]).await;
+    shut_down(engine).await;
+}
+
+async fn chunks_of_a_requeued_run_are_deleted(fixture: &dyn StoreFixture) {
+    let workflow = Workflow::new("w", |mut cx: Context, (): ()| async move {
+        let value = cx.step("large", async || BodyResult::Ok("l".repeat(LONG_SIZE))).await?;
+        BodyResult::Ok(value.len())
+    });
+    let first_store = FaultStore::with_flush_writes(fixture.store(), 1);
+    let one = open(first_store.clone(), |b| b.register(&workflow)).await;
+    first_store.hold_writes(is_chunk);
+    let key = one.start(&workflow, ()).await.unwrap().key();
+    wait_until_staged(&one, 3).await;
+    let ending = {
+        let one = one.clone();
+        tokio::spawn(async move { shut_down(one).await })
+    };
+    // the run leaves its execution while the flush of its first chunks is under way
+    wait_until_staged(&one, 4).await;
+    first_store.release();
+    ending.await.unwrap();
+    let (two, second_store) = open_second_engine(fixture, |b| b.register(&workflow)).await;
+    while row(&two, &key.to_string()).await.status != Status::Completed {
+        tokio::task::yield_now().await;
+    }
+    let stored = [first_store, second_store].iter().flat_map(|store| values(store)).collect();
+    assert_all_are_referenced(&two, stored, &[key]).await;
+    shut_down(two).await;
+}
+
+async fn chunks_of_an_input_are_stored_once_when_a_parent_dies(fixture: &dyn StoreFixture) {
+    let length =
+        Workflow::new("length", |_cx: Context, text: String| async move { BodyResult::Ok(text.len()) });
+    let child = length.clone();
+    let parent = Workflow::new("parent", move |mut cx: Context, size: usize| {
+        let child = child.clone();
+        async move { cx.child(&child, "i".repeat(size)).await }
+    });
+    let store = FaultStore::with_flush_writes(fixture.store(), 1);
+    let one = open(store.clone(), |b| b.register(&length).register(&parent)).await;
+    let (two, second_store) = open_second_engine(fixture, |b| b.register(&length).register(&parent)).await;
+    let is_child = |write: &Write| matches!(write, Write::Start(start) if start.parent.is_some());
+    store.hold_writes(is_child);
+    let handle = one.start(&parent, SIZE).await.unwrap();
+    store.wait_until_hanging().await;
+    // the worker dies after the chunks of the child's input, before the child's Start
+    let owner = row(&two, &handle.key().to_string()).await.owner.unwrap();
+    store.hold_calls(&[Call::Heartbeat]);
+    fixture.mark_dead(owner).await;
+    second_store.wait_until_committed(is_child).await;
+    store.release();
+    assert_eq!(handle.result().await.unwrap(), SIZE);
+    let stored: Vec<_> = values(&store).into_iter().chain(values(&second_store)).collect();
+    let child = stored[0].0;
+    assert_eq!(stored, [stored[0], stored[0]], "both runs store the same chunks");
+    assert_all_are_referenced(&two, stored, &[handle.key(), child]).await;
+    shut_down(one).await;
+    shut_down(two).await;
+}
+
+async fn failures_of_attempts_are_kept_when_a_worker_dies(fixture: &dyn StoreFixture) {
+    let (bodies, latch) = (Count::new(), Latch::new());
+    let workflow = {
+        let (bodies, latch) = (bodies.clone(), latch.clone());
+        Workflow::new("w", move |mut cx: Context, (): ()| {
+            let (bodies, latch) = (bodies.clone(), latch.clone());
+            async move {
+                cx.step("s", || {
+                    let (n, latch) = (bodies.increment(), latch.clone());
+                    async move {
+                        if n == 1 {
+                            return Err(Failure::new("f".repeat(SIZE)));
+                        }
+                        latch.wait().await;
+                        Ok(n)
+                    }
+                })
+                .retries(1)
+                .backoff(Duration::ZERO, Duration::ZERO)
+                .await
+            }
+        })
+    };
+    let (one, store) = open_engine(fixture, |b| b.register(&workflow)).await;
+    let (two, _) = open_second_engine(fixture, |b| b.register(&workflow)).await;
+    let handle = one.start(&workflow, ()).workflow_id("x").await.unwrap();
+    bodies.wait_for(2).await;
+    let owner = row(&two, "x").await.owner.unwrap();
+    store.hold_calls(&[Call::Heartbeat]);
+    fixture.mark_dead(owner).await;
+    // the second engine deletes the chunks to which no row refers, before the next attempt begins there
+    bodies.wait_for(3).await;
+    store.release();
+    let record = record(&two, "x").await;
+    assert_eq!((record.attempts.len(), record.execution.recoveries), (1, 1));
+    let failure = match record.attempts[0].failure.chunk_ref() {
+        Some(chunks) => Payload::from_bytes(two.store().load_value(handle.key(), chunks).await.unwrap()),
+        None => record.attempts[0].failure.clone(),
+    };
+    assert_eq!(failure.decode::<Failure>().unwrap().message.len(), SIZE);
+    latch.open();
+    assert_eq!(handle.result().await.unwrap(), 3);
+    shut_down(one).await;
     shut_down(two).await;
 }
 

@@ -10,8 +10,8 @@ use stepfast_core::queue::{QueueChange, QueueRow};
 use stepfast_core::store::counters::Counters;
 use stepfast_core::store::{
     Claim, ClaimReply, DeadLetter, Detail, ExecutionId, Filter, Flush, GraphRow, Heartbeat, HeartbeatReply,
-    Hint, Outcome, Page, Record, Registration, Store, StoreError, StoreInfo, WorkerId, WorkerInfo,
-    WorkerOverview, Write,
+    Hint, Maintenance, Outcome, Page, Record, Registration, Renewal, Store, StoreError, StoreInfo, WorkerId,
+    WorkerInfo, WorkerOverview, Write,
 };
 use tokio::sync::watch;
 
@@ -26,8 +26,12 @@ pub enum Call {
     Commit,
     /// `claim`
     Claim,
-    /// `heartbeat`
+    /// `heartbeat`. Faults of this kind also apply to `renew` and `maintain`.
     Heartbeat,
+    /// `renew`
+    Renew,
+    /// `maintain`
+    Maintain,
     /// `take_over`
     TakeOver,
     /// `load`
@@ -94,14 +98,13 @@ struct Rules {
     hanging: usize,
     rejected: Option<WriteMatcher>,
     blocked: Option<WriteMatcher>,
+    table_locked: Option<WriteMatcher>,
     /// The error of the next commit, which then has no effect.
     next_commit_error: Option<StoreError>,
     committed: Vec<(Write, Outcome)>,
     flush_sizes: Vec<usize>,
     /// The kinds of all calls received, in order.
     received: Vec<Call>,
-    /// Number of heartbeats that renewed the lease.
-    renewals: usize,
     /// The hints that engines receive.
     hint_mode: HintMode,
     /// All workers that registered.
@@ -250,6 +253,11 @@ impl FaultStore {
         self.change(|rules| rules.rejected = Some(Box::new(matches)));
     }
 
+    /// Makes flushes with a matching Write fail with `TableLocked`.
+    pub fn lock_table(&self, matches: impl Fn(&Write) -> bool + Send + 'static) {
+        self.change(|rules| rules.table_locked = Some(Box::new(matches)));
+    }
+
     /// Makes flushes with a matching Write fail with `Blocked`.
     pub fn block(&self, matches: impl Fn(&Write) -> bool + Send + 'static) {
         self.change(|rules| rules.blocked = Some(Box::new(matches)));
@@ -257,7 +265,7 @@ impl FaultStore {
 
     /// Ends [`reject`](Self::reject) and [`block`](Self::block).
     pub fn accept_all(&self) {
-        self.change(|rules| (rules.rejected, rules.blocked) = (None, None));
+        self.change(|rules| (rules.rejected, rules.blocked, rules.table_locked) = (None, None, None));
     }
 
     /// Makes the next claim or heartbeat fail with this error, without effect.
@@ -306,14 +314,14 @@ impl FaultStore {
         self.rules().received.iter().filter(|seen| **seen == call).count()
     }
 
-    /// Waits until this number of heartbeats renewed the lease.
+    /// Waits until the lease was renewed this number of times.
     pub async fn wait_until_renewed(&self, times: usize) {
-        self.wait_until(|rules| rules.renewals >= times).await;
+        self.wait_until_called(Call::Renew, times).await;
     }
 
-    /// Returns the number of heartbeats that renewed the lease.
+    /// Returns the number of renewals of leases.
     pub fn renewal_count(&self) -> usize {
-        self.rules().renewals
+        self.call_count(Call::Renew)
     }
 
     /// Sends the engine endless hints.
@@ -359,13 +367,13 @@ impl FaultStore {
             if let Some((_, kind)) = rules.failing_kind.take_if(|(other, _)| *other == call) {
                 fault = Some(kind);
             }
-            if rules.unavailable.contains(&call) {
+            if includes(&rules.unavailable, call) {
                 fault = Some(Fault::Before);
             }
-            (fault, rules.held_calls.contains(&call))
+            (fault, includes(&rules.held_calls, call))
         });
         if is_held {
-            self.hang_until(|rules| !rules.held_calls.contains(&call)).await;
+            self.hang_until(|rules| !includes(&rules.held_calls, call)).await;
         }
         match fault {
             Some(Fault::Before) => Err(unavailable(call)),
@@ -376,6 +384,11 @@ impl FaultStore {
             fault => Ok(fault),
         }
     }
+}
+
+/// Whether a fault of these kinds applies to a call.
+fn includes(kinds: &[Call], call: Call) -> bool {
+    kinds.contains(&call) || matches!(call, Call::Renew | Call::Maintain) && kinds.contains(&Call::Heartbeat)
 }
 
 fn unavailable(call: Call) -> StoreError {
@@ -426,6 +439,8 @@ impl Store for FaultStore {
                 Some(StoreError::Rejected("a test rejects it".into()))
             } else if matches(&rules.blocked) {
                 Some(StoreError::Blocked("a test blocks it".into()))
+            } else if matches(&rules.table_locked) {
+                Some(StoreError::TableLocked("a test locks a table".into()))
             } else {
                 None
             }
@@ -482,8 +497,20 @@ impl Store for FaultStore {
         finish_call(Call::Graphs, fault, self.inner.graphs(names).await)
     }
 
+    async fn renew(&self, worker: WorkerId, epoch: i64) -> Result<Renewal, StoreError> {
+        let fault = self.begin_call(Call::Renew).await?;
+        let renewal = self.inner.renew(worker, epoch).await;
+        // tests wait for regular heartbeats, which are rare if hints announce all changes
+        let renewal = renewal.map(|renewal| Renewal { receives_hints: false, ..renewal });
+        finish_call(Call::Renew, fault, renewal)
+    }
+
+    async fn maintain(&self, worker: WorkerId, epoch: i64) -> Result<Maintenance, StoreError> {
+        let fault = self.begin_call(Call::Maintain).await?;
+        finish_call(Call::Maintain, fault, self.inner.maintain(worker, epoch).await)
+    }
+
     async fn heartbeat(&self, heartbeat: &Heartbeat) -> Result<HeartbeatReply, StoreError> {
-        self.change(|rules| rules.renewals += usize::from(heartbeat.renews_lease));
         let fault = self.begin_call(Call::Heartbeat).await?;
         let reply = self.inner.heartbeat(heartbeat).await;
         if reply.as_ref().is_ok_and(|it| !it.requests.is_empty())
@@ -522,17 +549,17 @@ impl Store for FaultStore {
         self.inner.dead_letters(limit).await
     }
 
-    async fn workers(&self, limit: u64) -> Result<WorkerOverview, StoreError> {
-        self.inner.workers(limit).await
+    async fn workers(&self, limit: u64, counts_running: bool) -> Result<WorkerOverview, StoreError> {
+        self.inner.workers(limit, counts_running).await
     }
 
-    async fn next_hint(&self) -> Hint {
+    async fn next_hint(&self, worker: WorkerId) -> Hint {
         let hint_mode = self.rules().hint_mode;
         match hint_mode {
-            HintMode::PassThrough => self.inner.next_hint().await,
+            HintMode::PassThrough => self.inner.next_hint(worker).await,
             HintMode::Busy => {
                 tokio::task::yield_now().await;
-                Hint { has_ready: false, has_other: true }
+                Hint::ANY_CHANGE
             }
             HintMode::Silent => std::future::pending().await,
         }

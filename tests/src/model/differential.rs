@@ -9,8 +9,8 @@ use smallvec::SmallVec;
 use stepfast_core::key::Key;
 use stepfast_core::payload::{ChunkRef, Payload};
 use stepfast_core::store::{
-    DeleteChunks, Detail, Execution, ExecutionId, Filter, Flush, Heartbeat, HeartbeatReply, Outcome, Parent,
-    Record, Request, RequestKind, Start, State, Status, StoreError, WorkerId, Write,
+    DeleteChunks, Detail, Execution, ExecutionId, Filter, Flush, Heartbeat, HeartbeatReply, Parent, Record,
+    Request, RequestKind, Start, State, Status, StoreError, WorkerId, Write,
 };
 
 use crate::fixtures::builders::{attempt, checkpoint, chunk, payload, pending_sleeps, start, transition};
@@ -245,19 +245,10 @@ impl DifferentialStores {
             let outcomes = worker.send(&flush).await.unwrap();
             if is_repeated {
                 let resent = worker.send(&Flush { is_resent: true, ..flush }).await.unwrap();
-                for (i, write) in writes.iter().enumerate() {
-                    if matches!(write, Write::Start(_)) {
-                        assert_eq!(existing_key(&resent[i]), existing_key(&outcomes[i]), "{write:?}");
-                    }
-                }
+                assert_eq!(resent, outcomes, "a resend returns different outcomes: {writes:?}");
             }
-            let comparable: Vec<_> = writes
-                .iter()
-                .zip(outcomes)
-                .map(|(write, it)| comparable_outcome(write, it, is_resent))
-                .collect();
-            let model = model.get_or_insert_with(|| comparable.clone());
-            assert_eq!(&comparable, model, "the stores return different outcomes");
+            let model = model.get_or_insert_with(|| outcomes.clone());
+            assert_eq!(&outcomes, model, "the stores return different outcomes");
         }
     }
 
@@ -531,25 +522,6 @@ fn text(count: i64) -> String {
 
 fn value(count: i64) -> Payload {
     payload(&text(count))
-}
-
-/// Returns the part of an outcome in which stores must agree. For a resent flush, this is only the existing execution
-/// of each Start: the other outcomes are read from rows that no longer contain everything.
-fn comparable_outcome(write: &Write, outcome: Outcome, is_resent: bool) -> (Option<Outcome>, Option<Key>) {
-    match write {
-        Write::Start(_) if is_resent => (None, existing_key(&outcome)),
-        _ if is_resent => (None, None),
-        _ => (Some(outcome), None),
-    }
-}
-
-/// Returns the key of the existing execution if the Start was a duplicate.
-fn existing_key(outcome: &Outcome) -> Option<Key> {
-    match outcome {
-        Outcome::Applied => None,
-        Outcome::Duplicate(existing) => Some(existing.key),
-        other => panic!("not an outcome of a Start: {other:?}"),
-    }
 }
 
 /// Applies a history to all stores. Panics where they differ.

@@ -204,12 +204,10 @@ async fn expect_starts_counted_from_claim(db: &Fixture) {
 #[tokio::test(flavor = "multi_thread")]
 async fn start_counts_from_claim_time_after_lock_wait() {
     let db = fixture_with_rate().await;
-    let lock = "SELECT FROM queues WHERE name = 'a' FOR NO KEY UPDATE";
-    let waits = format!(
-        "locktype IN ('tuple', 'transactionid') AND pid IN (SELECT pid FROM pg_locks WHERE relation = '{}.queues'::regclass)",
-        db.schema
-    );
-    claim_delayed_by_lock(&db, db.claim(10), lock, &waits).await;
+    let class = format!("hashtext('stepfast queues {}')", db.schema);
+    let waits = format!("locktype = 'advisory' AND classid::bigint = ({class}::bigint & 4294967295)");
+    let lock = format!("SELECT pg_advisory_xact_lock({class}, hashtext('a') & 255)");
+    claim_delayed_by_lock(&db, db.claim(10), &lock, &waits).await;
     expect_starts_counted_from_claim(&db).await;
 }
 

@@ -88,6 +88,28 @@ async fn cancelled_statement_is_retried_separately() {
 }
 
 #[tokio::test]
+async fn locks_on_tables_and_on_rows_are_distinguished() {
+    let db = Fixture::new().await;
+    let mut foreign = client(&db.schema).await;
+    let try_alone = async || {
+        let id = Some("wanted".into());
+        let start = stepfast_core::store::Start { workflow_id: id, ..start_of(Key::mint(0), RUNNING) };
+        let flush = db.flush(vec![Write::Start(Box::new(start))]);
+        db.commit(&Flush { is_bisecting: true, ..flush }).await.unwrap_err()
+    };
+    let lock = foreign.transaction().await.unwrap();
+    let take = "INSERT INTO executions (key, workflow, status, created_at, input, workflow_id) \
+                VALUES (gen_random_uuid(), 'order', 4, now(), '', 'wanted')";
+    lock.execute(take, &[]).await.unwrap();
+    assert!(matches!(try_alone().await, StoreError::Blocked(_)));
+    lock.rollback().await.unwrap();
+    let lock = foreign.transaction().await.unwrap();
+    lock.batch_execute("LOCK TABLE executions IN SHARE MODE").await.unwrap();
+    assert!(matches!(try_alone().await, StoreError::TableLocked(_)));
+    lock.rollback().await.unwrap();
+}
+
+#[tokio::test]
 async fn mismatched_schema_is_attributed_to_no_item() {
     let db = Fixture::new().await;
     let (before, key) = (Key::mint(0), Key::mint(0));
@@ -111,7 +133,7 @@ async fn session_without_its_statements_is_replaced() {
         .batch_execute(
             "CREATE FUNCTION forget() RETURNS trigger LANGUAGE plpgsql AS \
              $$ BEGIN EXECUTE 'DEALLOCATE ALL'; RETURN NULL; END $$; \
-             CREATE TRIGGER forget AFTER INSERT ON executions EXECUTE FUNCTION forget()",
+             CREATE TRIGGER forget AFTER INSERT ON assignments EXECUTE FUNCTION forget()",
         )
         .await
         .unwrap();

@@ -194,36 +194,15 @@ async fn resent_flush_is_applied_once_with_same_outcomes() {
     let first = db.commit(&flush).await.unwrap();
     let counts = db.counts().await;
     let again = db.commit(&Flush { is_resent: true, ..flush.clone() }).await.unwrap();
-    let keys = |outcomes: &[(usize, Outcome)]| {
-        outcomes.iter().map(|(i, outcome)| (*i, duplicate_of(outcome))).collect::<Vec<_>>()
-    };
-    assert_eq!(keys(&again), keys(&first));
+    assert_eq!(again, first);
     assert_eq!(again.len(), 5, "{again:?}");
-    assert_eq!(again[1].1.clone(), first[1].1.clone().with_status(Status::Cancelled));
-    assert_eq!(again[2..], first[2..]);
     assert_eq!(db.counts().await, counts);
     // also after a takeover
     assert!(db.store.end_registration(db.worker.worker).await.unwrap());
     let later = db.commit(&Flush { is_resent: true, ..flush.clone() }).await.unwrap();
-    assert_eq!(keys(&later), keys(&first));
+    assert_eq!(later, first);
     let next = Flush { number: flush.number + 1, is_resent: true, ..flush };
     assert!(matches!(db.commit(&next).await, Err(StoreError::Fenced)));
-}
-
-trait WithStatus {
-    fn with_status(self, status: Status) -> Self;
-}
-
-impl WithStatus for Outcome {
-    fn with_status(self, status: Status) -> Self {
-        match self {
-            Outcome::Duplicate(mut existing) => {
-                existing.status = status;
-                Outcome::Duplicate(existing)
-            }
-            outcome => outcome,
-        }
-    }
 }
 
 #[tokio::test]
@@ -332,8 +311,8 @@ async fn lane_row_is_found_directly_while_snapshot_keeps_versions() {
         }
         sql.execute("SELECT pg_sleep(0.05)", &[]).await.unwrap();
     };
-    // once per lane, before the location of its row is known
-    assert!(found_by_key + walked <= 5, "{found_by_key} searches by key, {walked} walks");
+    // once per lane, before the location of its row is known, and by migrations
+    assert!(found_by_key + walked <= 8, "{found_by_key} searches by key, {walked} walks");
     snapshot.rollback().await.unwrap();
 }
 

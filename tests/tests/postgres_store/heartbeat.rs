@@ -1,9 +1,13 @@
 //! Heartbeats, leases, takeovers by time, closing, and hints.
 
+use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::FutureExt;
 use stepfast_core::queue::{Queue, QueueChange};
-use stepfast_core::store::{Flush, Heartbeat, RequestKind, Status, StoreError};
+use stepfast_core::store::{
+    EndedExecutions, Flush, Heartbeat, Hint, RequestKind, Status, StoreError, WorkerInfo,
+};
 use stepfast_core::{Key, Store};
 use tokio::time::Instant;
 
@@ -71,6 +75,26 @@ async fn expired_worker_is_taken_over_after_unchanged_heartbeats() {
 }
 
 #[tokio::test]
+async fn worker_that_renews_after_it_was_found_dead_is_not_taken_over() {
+    let db = Fixture::new().await;
+    let key = Key::mint(0);
+    db.write(vec![start(key, RUNNING)]).await;
+    let other = db.other().await;
+    let observer = other.register(1, &worker_info(&[])).await.unwrap();
+    let observe = async || {
+        other.renew(observer.worker, observer.epoch).await.unwrap();
+        other.maintain(observer.worker, observer.epoch).await.unwrap().has_dead_workers
+    };
+    db.clock.advance(Duration::from_secs(4));
+    let found = [observe().await, observe().await, observe().await];
+    assert_eq!(found, [false, false, true]);
+    assert!(!db.renew().await.unwrap().is_fenced);
+    assert_eq!(other.take_over(observer.worker).await.unwrap(), 0);
+    assert!(!db.heartbeat().await.is_fenced);
+    assert_eq!(db.write(vec![transition(key, ended(Status::Completed))]).await, []);
+}
+
+#[tokio::test]
 async fn worker_is_taken_over_although_server_clock_was_set_back() {
     let lease = Duration::from_millis(100);
     let db = Fixture::with(|options| options.lease(lease)).await;
@@ -112,7 +136,7 @@ async fn valid_lease_is_respected_after_many_heartbeats() {
 }
 
 #[tokio::test]
-async fn heartbeat_without_renewal_changes_no_row() {
+async fn heartbeat_changes_no_row_and_takes_over_no_worker() {
     let db = Fixture::new().await;
     let key = Key::mint(0);
     db.write(vec![start(key, RUNNING)]).await;
@@ -124,26 +148,20 @@ async fn heartbeat_without_renewal_changes_no_row() {
         db.sql.query_one(query, &[]).await.unwrap().get::<_, Vec<String>>(0)
     };
     let before = versions().await;
-    let without_renewal = Heartbeat { renews_lease: false, ..heartbeat_request(&observer) };
-    // the lease has expired, but only heartbeats with renewals observe peers
+    // the lease has expired, but only maintenance observes peers
     db.clock.advance(Duration::from_secs(4));
     for _ in 0..5 {
-        assert_eq!(heartbeat_and_take_over(&other, &without_renewal).await.recovered, 0);
+        assert!(!other.heartbeat(&heartbeat_request(&observer)).await.unwrap().is_fenced);
     }
     assert_eq!(versions().await, before);
     let mut recovered = 0;
     for _ in 0..3 {
         assert_eq!(recovered, 0);
         recovered = heartbeat_and_take_over(&other, &heartbeat_request(&observer)).await.recovered;
-        other.heartbeat(&without_renewal).await.unwrap();
+        other.heartbeat(&heartbeat_request(&observer)).await.unwrap();
     }
     assert_eq!(recovered, 1);
-    let fenced = db
-        .store
-        .heartbeat(&Heartbeat { renews_lease: false, ..heartbeat_request(&db.worker) })
-        .await
-        .unwrap();
-    assert!(fenced.is_fenced);
+    assert!(db.store.heartbeat(&heartbeat_request(&db.worker)).await.unwrap().is_fenced);
 }
 
 #[tokio::test]
@@ -231,14 +249,39 @@ async fn parent_of_finished_child_is_woken_by_takeover() {
 async fn other_processes_receive_hints() {
     let db = Fixture::new().await;
     let other = db.other().await;
-    other.register(1, &worker_info(&[])).await.unwrap();
+    let listener = other.register(1, &worker_info(&["order"])).await.unwrap().worker;
     // the first hint is for changes before the store listened
-    other.next_hint().await;
-    for (state, has_ready) in [(QUEUED, true), (ended(Status::Completed), false)] {
-        let (changed, ()) = tokio::join!(other.next_hint(), async {
-            db.write(vec![start(Key::mint(0), state)]).await;
-        });
-        assert_eq!((changed.has_ready, changed.has_other), (has_ready, !has_ready));
+    assert!(other.next_hint(listener).await.has_other);
+    let key = Key::mint(0);
+    let ready = Hint { has_ready: true, ..Hint::default() };
+    let over = Hint { ended: EndedExecutions::Tagged(vec![key.tag()]), ..Hint::default() };
+    for (state, key, expected) in [(QUEUED, Key::mint(0), ready), (ended(Status::Completed), key, over)] {
+        let (hint, _) = tokio::join!(other.next_hint(listener), db.write(vec![start(key, state)]));
+        assert_eq!(hint, expected);
+    }
+}
+
+#[tokio::test]
+async fn hints_wake_only_workers_that_can_act() {
+    let db = Fixture::new().await;
+    let other = db.other().await;
+    let [foreign, client] = [(false, "foreign"), (true, "order")].map(|(is_client, workflow)| {
+        let info = worker_info(&[workflow]);
+        WorkerInfo { is_client, workflows: if is_client { Arc::new([]) } else { info.workflows }, ..info }
+    });
+    let foreign = other.register(1, &foreign).await.unwrap().worker;
+    let client = other.register(1, &client).await.unwrap().worker;
+    let own = other.register(1, &worker_info(&["order"])).await.unwrap().worker;
+    // the first hint says that the store listens now
+    for worker in [foreign, client, own] {
+        assert!(other.next_hint(worker).await.has_other);
+    }
+    let (hint, _) = tokio::join!(other.next_hint(own), db.write(vec![start(Key::mint(0), QUEUED)]));
+    assert!(hint.has_ready);
+    // all workers of a store receive a hint at the same time
+    for worker in [foreign, client] {
+        let is_woken = other.next_hint(worker).now_or_never().is_some();
+        assert!(!is_woken, "{worker:?} cannot claim the execution");
     }
 }
 
@@ -272,13 +315,14 @@ async fn peers_receive_hint_of_requeue_before_close_returns() {
     let db = Fixture::new().await;
     let other = db.other().await;
     // the store listens from here on
-    other.next_hint().await;
+    let listener = other.register(1, &worker_info(&["order"])).await.unwrap().worker;
+    other.next_hint(listener).await;
     db.write(vec![start(Key::mint(0), RUNNING)]).await;
     let Fixture { store, worker, .. } = db;
     store.close(worker.worker).await.unwrap();
     // as when its process ends
     drop(store);
-    let hint = tokio::time::timeout(Duration::from_mins(1), other.next_hint()).await;
+    let hint = tokio::time::timeout(Duration::from_mins(1), other.next_hint(listener)).await;
     assert!(hint.is_ok(), "no hint was received");
 }
 
@@ -310,6 +354,8 @@ async fn orphaned_slots_are_deleted() {
     }
     assert_eq!(db.count("slots").await, 2);
     foreign.batch_execute("ROLLBACK").await.unwrap();
+    // a sweep is due once a minute for all workers of the schema
+    db.clock.advance(Duration::from_mins(1));
     for _ in 0..60 {
         db.heartbeat().await;
     }

@@ -2,8 +2,9 @@
 
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 
-use stepfast_core::store::{Claim, Flush, Heartbeat, Registration, Status, StoreError, Write};
+use stepfast_core::store::{Claim, Flush, Heartbeat, Registration, Renewal, Status, StoreError, Write};
 use stepfast_core::{Key, Store};
+use stepfast_postgres::PostgresOptions;
 
 use super::proxy::Proxy;
 use super::support::*;
@@ -14,6 +15,12 @@ fn expect_loss<T: std::fmt::Debug>(answer: Result<T, StoreError>) {
     assert!(reason.contains("lost history"), "{reason}");
 }
 
+/// Names the connections of a store after its schema, to distinguish them from those of other tests.
+fn named_after_schema(mut options: PostgresOptions) -> PostgresOptions {
+    options.application_name.clone_from(&options.schema);
+    options
+}
+
 impl Fixture {
     /// Undoes the last claim of the worker, which had claimed this execution.
     async fn lose_claim(&self, key: Key) {
@@ -21,15 +28,25 @@ impl Fixture {
             .batch_execute(&format!(
                 "BEGIN; \
                  UPDATE lanes SET last_number = last_number - 1 WHERE lane = 2 AND worker_id = {worker}; \
-                 DELETE FROM claims WHERE worker_id = {worker}; \
-                 UPDATE executions SET status = 1, started_by = NULL WHERE key = '{key}'; \
-                 INSERT INTO ready (execution, workflow) VALUES ('{key}', 'order'); \
+                 DELETE FROM assignments WHERE worker_id = {worker}; \
+                 UPDATE executions SET status = 1, owner = NULL WHERE key = '{key}'; \
+                 INSERT INTO ready (execution, stream) VALUES ('{key}', E'order\\x01\\x01default'); \
                  COMMIT",
                 worker = self.worker.worker.0,
                 key = uuid(key),
             ))
             .await
             .unwrap();
+    }
+
+    /// Ends the session of renewals, as a server does that loses history, and renews on another one.
+    async fn renew_on_new_session(&self) -> Result<Renewal, StoreError> {
+        end_sessions(&self.sql, &format!("{} control", self.schema)).await;
+        match self.renew().await {
+            // the end of the session was not known yet
+            Err(StoreError::Unavailable(_)) => self.renew().await,
+            renewed => renewed,
+        }
     }
 
     /// Registers another worker, which claims the execution. Returns its registration, and a constructor of its next
@@ -100,17 +117,44 @@ async fn launched_claim_that_is_lost_later_is_detected() {
 
 #[tokio::test]
 async fn lost_flush_is_detected_by_lease_renewal() {
-    let db = Fixture::new().await;
+    let db = Fixture::with(named_after_schema).await;
     for lane in [0, 1] {
         let flush = db.flush_on(lane, vec![start(Key::mint(0), RUNNING)]);
         db.commit(&flush).await.unwrap();
     }
     for _ in 0..3 {
-        db.store.heartbeat(&heartbeat_request(&db.worker)).await.unwrap();
+        db.renew().await.unwrap();
     }
     // the worker sends nothing more on that lane
     db.sql.batch_execute("UPDATE lanes SET last_number = 0 WHERE lane = 1").await.unwrap();
-    expect_loss(db.store.heartbeat(&heartbeat_request(&db.worker)).await);
+    expect_loss(db.renew_on_new_session().await);
+}
+
+#[tokio::test]
+async fn idle_lane_is_checked_once_per_session() {
+    let proxy = Proxy::start().await;
+    let db = Fixture::at(&proxy.url, named_after_schema).await;
+    let count_renewals = async |renewals: u64| {
+        let before = proxy.faults.statements.load(SeqCst);
+        for _ in 0..renewals {
+            db.renew().await.unwrap();
+        }
+        proxy.faults.statements.load(SeqCst) - before
+    };
+    count_renewals(1).await;
+    assert_eq!(count_renewals(5).await, 5);
+    for lane in [0, 1] {
+        db.commit(&db.flush_on(lane, vec![start(Key::mint(0), RUNNING)])).await.unwrap();
+    }
+    // both lanes are checked at once, when they have been idle from one renewal to the next
+    assert_eq!(count_renewals(1).await, 1);
+    assert_eq!(count_renewals(1).await, 2);
+    assert_eq!(count_renewals(5).await, 5);
+    // another session may belong to another server
+    db.renew_on_new_session().await.unwrap();
+    assert_eq!(count_renewals(5).await, 5);
+    db.commit(&db.flush_on(1, vec![start(Key::mint(0), RUNNING)])).await.unwrap();
+    assert_eq!(count_renewals(7).await, 8);
 }
 
 #[tokio::test]
@@ -121,12 +165,12 @@ async fn advancing_lane_is_no_loss() {
         db.commit(&db.flush_on(1, vec![start(Key::mint(0), QUEUED)])).await.unwrap();
         assert_eq!(db.take(1).await.len(), 1, "{n}");
         for _ in 0..n {
-            db.store.heartbeat(&heartbeat_request(&db.worker)).await.unwrap();
+            db.renew().await.unwrap();
         }
     }
     // a worker that was taken over registers again
     assert!(db.store.end_registration(db.worker.worker).await.unwrap());
-    assert!(db.store.heartbeat(&heartbeat_request(&db.worker)).await.unwrap().is_fenced);
+    assert!(db.renew().await.unwrap().is_fenced);
 }
 
 #[tokio::test]

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use stepfast_core::queue::{Queue, QueueChange};
-use stepfast_core::store::{Claim, Outcome, Status};
+use stepfast_core::queue::{Placement, Queue, QueueChange};
+use stepfast_core::store::{Claim, Outcome, Status, Write};
 use stepfast_core::{Key, Store};
 use tokio_postgres::Client;
 
@@ -85,24 +85,56 @@ async fn delayed_row_waits_until_due() {
 #[tokio::test]
 async fn inbox_row_enters_full_queue_and_counts() {
     let db = Fixture::new().await;
-    let queue = Queue::new("a").max_depth(2);
-    let change = QueueChange { queue, is_paused: false, expected_version: 0 };
-    db.store.change_queue(&change).await.unwrap();
+    declare_depth(&db, 2).await;
     for _ in 0..3 {
         insert_start(&db.sql, &InboxStart { queue: Some("a"), ..inbox_start() }).await;
     }
     assert_eq!(db.take(1).await.len(), 1);
-    let more = || {
-        let placement = stepfast_core::queue::Placement { queue: "a".into(), key: "".into(), priority: 0 };
-        let mut start = start(Key::mint(0), QUEUED);
-        if let stepfast_core::store::Write::Start(start) = &mut start {
-            start.placement = Some(placement.into());
-        }
-        start
-    };
-    assert_eq!(db.outcome(more()).await, Outcome::Full);
+    assert_eq!(db.outcome(start_in_queue()).await, Outcome::Full);
     assert_eq!(db.take(1).await.len(), 1);
-    assert_eq!(db.outcome(more()).await, Outcome::Applied);
+    assert_eq!(db.outcome(start_in_queue()).await, Outcome::Applied);
+}
+
+/// Declares the queue `a` with a depth.
+async fn declare_depth(db: &Fixture, max_depth: u32) {
+    let queue = Queue::new("a").max_depth(max_depth);
+    let change = QueueChange { queue, is_paused: false, expected_version: 0 };
+    db.store.change_queue(&change).await.unwrap();
+}
+
+/// Returns a Start in the queue `a`.
+fn start_in_queue() -> Write {
+    let mut start = start(Key::mint(0), QUEUED);
+    if let Write::Start(start) = &mut start {
+        start.placement = Some(Placement { queue: "a".into(), key: "".into(), priority: 0 }.into());
+    }
+    start
+}
+
+/// The store knows the number of waiting executions without counting them, until rows of the inbox add to it.
+#[tokio::test]
+async fn inbox_rows_count_where_the_depth_was_known() {
+    let db = Fixture::new().await;
+    declare_depth(&db, 3).await;
+    assert_eq!(db.outcome(start_in_queue()).await, Outcome::Applied);
+    for _ in 0..2 {
+        insert_start(&db.sql, &InboxStart { queue: Some("a"), ..inbox_start() }).await;
+    }
+    assert_eq!(db.take(1).await.len(), 1);
+    let outcomes = [db.outcome(start_in_queue()).await, db.outcome(start_in_queue()).await];
+    assert_eq!(outcomes, [Outcome::Applied, Outcome::Full]);
+}
+
+#[tokio::test]
+async fn attributes_of_an_inbox_row_are_kept() {
+    let db = Fixture::new().await;
+    let key = Key::mint(0);
+    let insert = r#"INSERT INTO inbox (key, workflow, input, attributes)
+                    VALUES ($1, 'order', '\x00', '{"tenant": "acme", "region": "eu"}')"#;
+    db.sql.execute(insert, &[&uuid(key)]).await.unwrap();
+    assert_eq!(db.take(9).await.len(), 1);
+    let attributes = db.load(key).await.unwrap().execution.attributes;
+    assert_eq!(attributes, [("tenant", "acme"), ("region", "eu")].into_iter().collect());
 }
 
 #[tokio::test]

@@ -28,6 +28,7 @@ const HOT_STATEMENTS: &[(Sql, &[&str])] = &[
     (Sql::InsertCheckpoints, &["on requests others"]),
     (Sql::InsertAttempts, &["on requests others"]),
     (Sql::InsertChunks, &[]),
+    (Sql::WithdrawValues, &[]),
     (Sql::DeleteChunks, &[]),
     (Sql::Ready, &[]),
     (Sql::ReadyResumed, &[]),
@@ -45,15 +46,18 @@ const HOT_STATEMENTS: &[(Sql, &[&str])] = &[
     (Sql::DeleteQuarantine, &[]),
     (Sql::DeleteTimers, &[]),
     (Sql::DeleteWaits, &[]),
-    (Sql::Existing, &[]),
+    (Sql::KeepRejected, &[]),
+    (Sql::KeepDecided, &[]),
     (Sql::PendingRequests, &[]),
     // the first of an order
     (Sql::StartDebounced, &[]),
     (Sql::AssertNoDepthLimit, &[]),
     (Sql::LockDepths, &[]),
-    (Sql::CountDepths, &[]),
+    // the first pair of workflow and version
+    (Sql::CountDepths, &["timers_due", "ready_order"]),
     (Sql::UpdateDepths, &[]),
-    (Sql::LockReadyQueues, &["ready_order"]),
+    (Sql::LockReadyQueues, &[]),
+    (Sql::LockQueues, &[]),
     (Sql::AwaitClaimLock, &[]),
     (Sql::LockQueue, &[]),
     (Sql::AwaitExecution, &[]),
@@ -62,39 +66,27 @@ const HOT_STATEMENTS: &[(Sql, &[&str])] = &[
     (Sql::RateUsage, &[]),
     (Sql::RecordStarts, &[]),
     (Sql::NextKeys, &[]),
-    (Sql::CheckDue, &["timers_due", "inbox_id"]),
+    (Sql::CheckDue, &["inbox_id"]),
     (Sql::DrainInbox, &["inbox_id", "on shard"]),
     (Sql::FirstInboxRow, &["inbox_id"]),
     (Sql::InsertDeadLetter, &[]),
-    (Sql::QueueDue, &["timers_due"]),
-    (Sql::Claim, &["timers_due"]),
+    (Sql::QueueDue, &[]),
+    (Sql::Claim, &[]),
     (Sql::TakeSlots, &[]),
-    (Sql::QuarantineCandidates, &["quarantine_due"]),
+    (Sql::QuarantineCandidates, &[]),
     (Sql::ClaimQuarantined, &[]),
     (Sql::Checkpoints, &[]),
     (Sql::Attempts, &[]),
     (Sql::Requests, &[]),
-    // small tables, the first rows of an order, and a skip scan of owners
-    (
-        Sql::Heartbeat,
-        &[
-            "inbox_id",
-            "on requests",
-            "on ready",
-            "timers_due",
-            "quarantine_due",
-            "on workers",
-            "executions_owner",
-            // one row
-            "on shard",
-        ],
-    ),
+    // one row
+    (Sql::Renew, &["on shard"]),
+    // the first rows of an order
+    (Sql::Look, &["inbox_id"]),
+    (Sql::HasInboxRows, &["inbox_id"]),
+    (Sql::BeginSweep, &["on shard"]),
     (Sql::OwnedExecutions, &[]),
-    (Sql::IndexOwner, &[]),
-    (Sql::UnindexedExecutions, &[]),
-    (Sql::DeleteClaims, &[]),
-    (Sql::DeleteAllClaims, &[]),
-    (Sql::ClaimedExecutions, &[]),
+    (Sql::InsertAssignment, &[]),
+    (Sql::TidyAssignments, &[]),
     (Sql::Load, &[]),
     (Sql::InsertAttributes, &[]),
     (Sql::Attributes, &[]),
@@ -104,7 +96,6 @@ const HOT_STATEMENTS: &[(Sql, &[&str])] = &[
     (Sql::LockLanes, &[]),
     (Sql::RaiseLaneEpochs, &[]),
     (Sql::RaiseWorkerEpoch, &[]),
-    (Sql::IndexAllOwners, &[]),
     (Sql::Unregister, &[]),
     (Sql::Requeue, &[]),
     (Sql::LoadChunks, &[]),
@@ -119,9 +110,12 @@ const HOT_STATEMENTS: &[(Sql, &[&str])] = &[
 const OTHER_STATEMENTS: &[Sql] = &[
     Sql::DiscardPlans,
     Sql::ServerTime,
+    Sql::IsTableLocked,
     Sql::Register,
     Sql::ReadVersions,
     Sql::DeadWorkers,
+    Sql::Peers,
+    Sql::CountWorkers,
     Sql::List,
     Sql::Count,
     Sql::Workers,
@@ -154,20 +148,20 @@ async fn fill(db: &Fixture, rows: u32) {
              SELECT now(), i % 5, gen_random_uuid(), CASE WHEN i % 5 = 2 THEN i % 3 END, \
                     CASE WHEN i % 4 = 0 THEN gen_random_uuid() END, 'order', 'id-' || gen_random_uuid(), 'x' \
              FROM generate_series(1, {rows}) i; \
-             TRUNCATE attributes, checkpoints, attempts, chunks, ready, timers, waits, requests, queues, depths, slots, rates, claims, inbox, deadlines; \
+             TRUNCATE attributes, checkpoints, attempts, chunks, ready, timers, waits, requests, queues, depths, slots, rates, assignments, inbox, deadlines; \
              INSERT INTO checkpoints SELECT now(), 1, 1, null, 1, 1, key, 'a', 's', 'o' FROM executions; \
              INSERT INTO attempts SELECT now(), 1, key, 'a', 'f' FROM executions; \
              INSERT INTO attributes SELECT key, 'n', 'v' FROM executions; \
              INSERT INTO chunks SELECT 1, 1, key, 'x' FROM executions; \
-             INSERT INTO ready (execution, workflow) SELECT key, 'order' FROM executions; \
+             INSERT INTO ready (execution, stream) SELECT key, E'order\\x01\\x01default' FROM executions; \
              INSERT INTO queues (version, changed_at, is_paused, is_serial, name) \
              SELECT 1, now(), false, true, key::text FROM executions; \
              INSERT INTO inbox (key, workflow, input) SELECT key, 'order', '' FROM executions; \
              INSERT INTO depths SELECT 1, 1, key::text FROM executions; \
              INSERT INTO rates SELECT now(), 1, true, 'default', key::text FROM executions; \
              INSERT INTO slots SELECT 1, key, 'default', key::text FROM executions; \
-             INSERT INTO claims SELECT 1, row_number() OVER (ORDER BY key), ARRAY[key] FROM executions; \
-             INSERT INTO timers SELECT now(), key FROM executions; \
+             INSERT INTO assignments SELECT 1, row_number() OVER (ORDER BY key), 0, ARRAY[key] FROM executions; \
+             INSERT INTO timers SELECT now(), key, E'order\\x01\\x01default' FROM executions; \
              INSERT INTO deadlines SELECT now(), key FROM executions; \
              INSERT INTO waits SELECT key, key FROM executions; \
              INSERT INTO requests SELECT now(), 1, key, key FROM executions",
@@ -182,6 +176,8 @@ async fn every_hot_statement_uses_an_index() {
     db.sql.batch_execute(&db.store.lane_settings()).await.unwrap();
     // autovacuum may hold locks on the tables
     db.sql.batch_execute("SET lock_timeout = 0").await.unwrap();
+    // LockQueues sets it for the statements that follow
+    db.sql.batch_execute("SET stepfast.locked_queues = ''").await.unwrap();
     let more = [
         "workers",
         "lanes",
@@ -189,7 +185,7 @@ async fn every_hot_statement_uses_an_index() {
         "depths",
         "slots",
         "rates",
-        "claims",
+        "assignments",
         "inbox",
         "attributes",
         "deadlines",
@@ -213,19 +209,24 @@ async fn every_hot_statement_uses_an_index() {
         }
         if statistics.contains("while they were empty") {
             let roles = "TRUNCATE attempts, chunks, ready, timers, waits, requests, queues, depths, slots, rates, \
-                 claims";
+                 assignments";
             db.sql.batch_execute(roles).await.unwrap();
         }
         if analyze {
             db.sql.batch_execute("ANALYZE").await.unwrap();
         }
         for &(sql, walks) in HOT_STATEMENTS {
-            let types = db.sql.prepare(sql.text()).await.unwrap();
+            let text = match sql {
+                Sql::KeepRejected => function_body(&db, "keep_conflicts").await,
+                Sql::KeepDecided => function_body(&db, "keep_outcomes").await,
+                sql => sql.text().to_owned(),
+            };
+            let types = db.sql.prepare(&text).await.unwrap();
             let types: Vec<String> = types.params().iter().map(|ty| sql_name(ty.name())).collect();
             let nulls = vec!["NULL"; types.len()].join(", ");
             let arguments = |list: &str| if types.is_empty() { String::new() } else { format!("({list})") };
             db.sql
-                .batch_execute(&format!("PREPARE hot{} AS {}", arguments(&types.join(", ")), sql.text()))
+                .batch_execute(&format!("PREPARE hot{} AS {}", arguments(&types.join(", ")), text))
                 .await
                 .unwrap();
             let explain = format!("EXPLAIN (COSTS OFF) EXECUTE hot{}", arguments(&nulls));
@@ -239,6 +240,15 @@ async fn every_hot_statement_uses_an_index() {
             db.sql.batch_execute("DEALLOCATE hot").await.unwrap();
         }
     }
+}
+
+/// Returns the statement in a function of the store.
+async fn function_body(db: &Fixture, name: &str) -> String {
+    let body =
+        "SELECT prosrc FROM pg_proc WHERE proname = $1 AND pronamespace = current_schema()::regnamespace";
+    let body: String = db.sql.query_one(body, &[&name]).await.unwrap().get(0);
+    let body = body.split_once("BEGIN").unwrap().1.split_once(';').unwrap().0.trim();
+    body.strip_prefix("RETURN (").map_or(body, |body| body.strip_suffix(')').unwrap()).to_owned()
 }
 
 fn sql_name(name: &str) -> String {
@@ -269,6 +279,5 @@ fn check(sql: Sql, statistics: &str, walks: &[&str], plan: &[String]) {
         Sql::Transition | Sql::Finish | Sql::RequeueRequested | Sql::Cancel | Sql::Resume | Sql::Wake
     ) {
         assert!(text.contains("executions_key"), "{sql:?}\n{text}");
-        assert!(!text.contains("executions_owner"), "{sql:?}\n{text}");
     }
 }

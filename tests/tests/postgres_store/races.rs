@@ -7,6 +7,7 @@ use stepfast_core::clock::Timestamp;
 use stepfast_core::queue::{Placement, Queue, QueueChange, QueueRow};
 use stepfast_core::store::{Claim, ClaimReply, Outcome, Start, State, Status, StoreError, Transition, Write};
 use stepfast_core::{Key, Store};
+use tokio::task::JoinHandle;
 use tokio_postgres::Client;
 
 use super::support::*;
@@ -70,6 +71,58 @@ async fn takeover_waits_for_inflight_flush_and_finds_its_rows() {
 }
 
 #[tokio::test]
+async fn takeover_requeues_nothing_before_the_fence() {
+    let db = long_timeouts().await;
+    let key = Key::mint(0);
+    db.write(vec![start(key, RUNNING)]).await;
+    let observer = db.store.register(1, &worker_info(&[])).await.unwrap();
+    db.clock.advance(Duration::from_hours(1));
+    for is_dead_found in [false, false, true] {
+        db.store.renew(observer.worker, observer.epoch).await.unwrap();
+        let maintenance = db.store.maintain(observer.worker, observer.epoch).await.unwrap();
+        assert_eq!(maintenance.has_dead_workers, is_dead_found);
+    }
+    // as a flush under way holds it
+    let mut other_session = client(&db.schema).await;
+    let lock = other_session.transaction().await.unwrap();
+    let lanes = "SELECT FROM lanes WHERE worker_id = $1 FOR UPDATE";
+    lock.execute(lanes, &[&db.worker.worker.0]).await.unwrap();
+    let (store, worker) = (db.store.clone(), observer.worker);
+    let taking_over = tokio::spawn(async move { store.take_over(worker).await });
+    wait_until_blocked(&db.sql, "SELECT lane FROM lanes").await;
+    assert_eq!(db.status(key).await, Status::Running);
+    lock.rollback().await.unwrap();
+    assert_eq!(taking_over.await.unwrap().unwrap(), 1);
+    assert_eq!(db.status(key).await, Status::Queued);
+}
+
+#[tokio::test]
+async fn slots_of_a_fenced_worker_count_until_its_executions_are_requeued() {
+    let db = Fixture::new().await;
+    let queue = Queue::new("a").concurrency(1);
+    let change = QueueChange { queue, is_paused: false, expected_version: 0 };
+    db.store.change_queue(&change).await.unwrap();
+    let [first, second] = [(); 2].map(|()| Key::mint(0));
+    for key in [first, second] {
+        let mut write = start(key, QUEUED);
+        if let Write::Start(start) = &mut write {
+            start.placement = Some(Placement { queue: "a".into(), key: "".into(), priority: 0 }.into());
+        }
+        db.write(vec![write]).await;
+    }
+    assert_eq!(db.take(9).await.len(), 1);
+    let other = db.other().await;
+    let registration = other.register(3, &worker_info(&[])).await.unwrap();
+    let claim =
+        |number| Claim { worker: registration.worker, epoch: registration.epoch, number, ..db.claim(9) };
+    assert!(other.end_registration(db.worker.worker).await.unwrap());
+    assert_eq!(other.claim(&claim(1)).await.unwrap().records, [], "the first execution may still run");
+    assert_eq!(other.requeue(db.worker.worker).await.unwrap(), 1);
+    let claimed = other.claim(&claim(1)).await.unwrap().records;
+    assert_eq!(claimed.iter().map(|record| record.execution.key).collect::<Vec<_>>(), [first]);
+}
+
+#[tokio::test]
 async fn concurrent_takeovers_requeue_every_execution() {
     let db = long_timeouts().await;
     let keys: Vec<Key> = (0..64).map(|_| Key::mint(0)).collect();
@@ -77,20 +130,19 @@ async fn concurrent_takeovers_requeue_every_execution() {
     let moment = format!("BEFORE UPDATE ON executions FOR EACH ROW WHEN (NEW.key = '{}')", keys[0]);
     let holder = lock_at_moment(&db, &moment).await;
     let (one, other, worker) = (db.other().await, db.other().await, db.worker.worker);
-    let slow = tokio::spawn(async move { one.end_registration(worker).await });
-    // it has found the running executions, and is blocked at the first one: the other takeover indexes the rest
-    wait_until_blocked(&db.sql, "e.started_by = ANY($1::bigint[])").await;
+    assert!(one.end_registration(worker).await.unwrap());
+    let slow = tokio::spawn(async move { one.requeue(worker).await });
+    // it has locked the assignment, and is blocked at the first execution: the other takeover leaves both to it
+    wait_until_blocked(&db.sql, "WITH listed AS MATERIALIZED").await;
     assert!(other.end_registration(worker).await.unwrap());
+    assert_eq!(other.requeue(worker).await.unwrap(), 0);
+    assert_eq!(db.count("workers").await, 1);
     release(&holder).await;
-    assert!(slow.await.unwrap().unwrap());
-    assert_eq!(other.requeue(worker).await.unwrap(), 64);
+    assert_eq!(slow.await.unwrap().unwrap(), 64);
     for key in keys {
         assert_eq!(db.status(key).await, Status::Queued);
     }
-    // the next takeover deletes the rest of the registration, unless the slow one had locked all executions before it
-    // was blocked: that depends on the plan of its query
-    other.end_registration(worker).await.unwrap();
-    assert_eq!(db.count("workers").await, 0);
+    assert_eq!((db.count("workers").await, db.count("assignments").await), (0, 0));
 }
 
 #[tokio::test]
@@ -121,18 +173,50 @@ async fn child_that_finishes_during_suspension_wakes_parent() {
     // the child finishes on another lane: neither transaction sees the other
     let flush = db.flush_on(1, vec![transition(of, ended(Status::Completed))]);
     assert_eq!(db.commit(&flush).await.unwrap(), []);
-    let waking = tokio::spawn({
-        let db = db.clone();
-        async move { db.commit(&db.flush_on(1, vec![Write::Wake(parent)])).await }
-    });
-    wait_until_blocked(&db.sql, "WITH RECURSIVE tree").await;
+    // the Wake of the child's worker does not wait for the suspension, and finds no waiting parent
+    let flush = db.flush_on(1, vec![Write::Wake(parent)]);
+    assert_eq!(db.commit(&flush).await.unwrap(), [(0, Outcome::NotFound)]);
     release(&holder).await;
     assert_eq!(waiting_flush.await.unwrap().unwrap(), []);
-    assert_eq!(waking.await.unwrap().unwrap(), []);
+    // the Wake of the parent's worker follows the suspension
+    assert_eq!(db.outcome(Write::Wake(parent)).await, Outcome::Applied);
     assert_eq!(db.status(parent).await, Status::Queued);
     // a repeated Wake finds the parent woken already
     assert_eq!(db.outcome(Write::Wake(parent)).await, Outcome::NotFound);
     assert_eq!(db.count("ready").await, 1);
+}
+
+#[tokio::test]
+async fn locked_parent_that_runs_does_not_block_the_end_of_its_child() {
+    let db = long_timeouts().await;
+    let (parent, of) = (Key::mint(0), Key::mint(0));
+    db.write(vec![start(parent, RUNNING), child(of, parent, false, RUNNING)]).await;
+    let mut other_session = client(&db.schema).await;
+    let lock = other_session.transaction().await.unwrap();
+    lock.execute("SELECT FROM executions WHERE key = $1 FOR UPDATE", &[&uuid(parent)]).await.unwrap();
+    let flush = db.flush(vec![transition(of, ended(Status::Completed)), Write::Wake(parent)]);
+    assert_eq!(db.commit(&flush).await.unwrap(), [(1, Outcome::NotFound)]);
+    lock.rollback().await.unwrap();
+}
+
+#[tokio::test]
+async fn wake_that_waited_for_a_lock_checks_the_status_again() {
+    let db = long_timeouts().await;
+    let (parent, of) = (Key::mint(0), Key::mint(0));
+    db.write(vec![start(parent, waiting(None, &[of])), child(of, parent, false, ended(Status::Completed))])
+        .await;
+    let mut other_session = client(&db.schema).await;
+    let lock = other_session.transaction().await.unwrap();
+    // another worker wakes the parent at the same moment
+    lock.execute("UPDATE executions SET status = 1 WHERE key = $1", &[&uuid(parent)]).await.unwrap();
+    let waking = tokio::spawn({
+        let db = db.clone();
+        async move { db.commit(&db.flush(vec![Write::Wake(parent)])).await }
+    });
+    wait_until_blocked(&db.sql, "WITH RECURSIVE tree").await;
+    lock.commit().await.unwrap();
+    assert_eq!(waking.await.unwrap().unwrap(), [(0, Outcome::NotFound)]);
+    assert_eq!(db.count("ready").await, 0);
 }
 
 #[tokio::test]
@@ -212,6 +296,16 @@ async fn starts_of_same_ids_on_two_lanes_do_not_deadlock() {
     assert_eq!(db.count("ready").await, 1000);
 }
 
+/// Begins a claim, and returns it once it waits at a trigger of `assignments`, where it holds all its locks.
+async fn begin_claim(db: &Arc<Fixture>, claim: Claim) -> JoinHandle<Result<ClaimReply, StoreError>> {
+    let claiming = tokio::spawn({
+        let db = db.clone();
+        async move { db.store.claim(&claim).await }
+    });
+    wait_until_blocked(&db.sql, "INSERT INTO assignments").await;
+    claiming
+}
+
 #[tokio::test]
 async fn claim_waits_for_claim_of_same_queue() {
     let db = long_timeouts().await;
@@ -221,12 +315,8 @@ async fn claim_waits_for_claim_of_same_queue() {
     let second = other.register(3, &worker_info(&[])).await.unwrap();
     let mine = db.claim(2);
     let theirs = Claim { worker: second.worker, epoch: second.epoch, ..mine.clone() };
-    let holder = lock_table(&db, "claims").await;
-    let claiming = tokio::spawn({
-        let db = db.clone();
-        async move { db.store.claim(&mine).await }
-    });
-    wait_until_blocked(&db.sql, "SELECT e.key, e.place, e.bytes, t.due_at").await;
+    let holder = lock_table(&db, "assignments").await;
+    let claiming = begin_claim(&db, mine).await;
     let waiting = tokio::spawn(async move { other.claim(&theirs).await });
     wait_until_blocked(&db.sql, "SELECT pg_advisory_xact_lock").await;
     release(&holder).await;
@@ -235,6 +325,68 @@ async fn claim_waits_for_claim_of_same_queue() {
     };
     assert_eq!(taken(claiming.await.unwrap().unwrap()), keys[..2]);
     assert_eq!(taken(waiting.await.unwrap().unwrap()), keys[2..]);
+}
+
+/// Waits until a claim waits for the turn of another claim.
+async fn wait_until_turn_is_awaited(db: &Fixture) {
+    let query = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted \
+                 AND classid::bigint = (hashtext('stepfast.' || current_schema())::bigint & 4294967295)";
+    loop {
+        let waiting: i64 = db.sql.query_one(query, &[]).await.unwrap().get(0);
+        if waiting > 0 {
+            return;
+        }
+    }
+}
+
+/// A claim that found nothing elsewhere waits for the queue that another claim has locked: what that one leaves is not
+/// announced again.
+#[tokio::test]
+async fn claim_that_finds_nothing_else_waits_for_a_locked_queue() {
+    let db = long_timeouts().await;
+    let paused = QueueChange { queue: Queue::new("mails"), is_paused: true, expected_version: 0 };
+    db.store.change_queue(&paused).await.unwrap().unwrap();
+    let put = |key| Write::Start(Box::new(Start { placement: placement(), ..start_of(key, QUEUED) }));
+    let keys: Vec<Key> = (0..4).map(|_| Key::mint(0)).collect();
+    let queued = keys.iter().map(|key| start(*key, QUEUED)).chain([put(Key::mint(0))]);
+    db.write(queued.collect()).await;
+    let other = db.other().await;
+    let second = other.register(3, &worker_info(&[])).await.unwrap();
+    let mine = db.claim(2);
+    let theirs = Claim { worker: second.worker, epoch: second.epoch, ..mine.clone() };
+    let holder = lock_table(&db, "assignments").await;
+    let claiming = begin_claim(&db, mine).await;
+    let mut waiting = tokio::spawn(async move { other.claim(&theirs).await });
+    tokio::select! {
+        () = wait_until_turn_is_awaited(&db) => {}
+        reply = &mut waiting => panic!("{reply:?}"),
+    }
+    release(&holder).await;
+    assert_eq!(claiming.await.unwrap().unwrap().records.len(), 2);
+    assert_eq!(waiting.await.unwrap().unwrap().records.len(), 2);
+}
+
+#[tokio::test]
+async fn claim_does_not_wait_for_the_claim_of_another_service() {
+    let db = long_timeouts().await;
+    let foreign = Key::mint(0);
+    let of_other = Start { workflow: "foreign".into(), ..start_of(foreign, QUEUED) };
+    db.write(vec![start(Key::mint(0), QUEUED), Write::Start(Box::new(of_other))]).await;
+    let other = db.other().await;
+    let second = other.register(3, &worker_info(&["foreign"])).await.unwrap();
+    let mine = db.claim(2);
+    let workflows = ["foreign".into()].into();
+    let theirs = Claim { worker: second.worker, epoch: second.epoch, workflows, ..mine.clone() };
+    let of_first = format!("FOR EACH ROW WHEN (NEW.worker_id = {})", db.worker.worker.0);
+    let holder = lock_at_moment(&db, &format!("AFTER INSERT ON assignments {of_first}")).await;
+    let claiming = begin_claim(&db, mine).await;
+    let claimed = tokio::select! {
+        reply = other.claim(&theirs) => reply.unwrap(),
+        () = wait_until_turn_is_awaited(&db) => panic!("the claim waits"),
+    };
+    assert_eq!(claimed.records.iter().map(|record| record.execution.key).collect::<Vec<_>>(), [foreign]);
+    release(&holder).await;
+    assert_eq!(claiming.await.unwrap().unwrap().records.len(), 1);
 }
 
 #[tokio::test]
@@ -395,7 +547,7 @@ async fn first_limit_does_not_wait_for_blocked_claim() {
         let (db, claim) = (db.clone(), db.claim(9));
         async move { db.store.claim(&claim).await }
     });
-    wait_until_blocked(&db.sql, "SELECT FROM queues WHERE name = $1::text FOR NO KEY UPDATE").await;
+    wait_until_blocked(&db.sql, "SELECT pg_advisory_xact_lock(hashtext('stepfast queues").await;
     flush.batch_execute("ROLLBACK").await.unwrap();
     assert!(limiting.await.unwrap().unwrap().is_some());
     assert!(claiming.await.unwrap().unwrap().records.is_empty());

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use stepfast_core::store::{Flush, Outcome, StoreError};
 use stepfast_core::{Key, Store};
 use stepfast_postgres::{PostgresOptions, PostgresStore};
+use stepfast_tests::fixtures::postgres_cluster::set_synchronous_standbys;
 use stepfast_tests::fixtures::postgres_server::PostgresServer;
 use tokio::task::JoinHandle;
 use tokio_postgres::{Client, NoTls};
@@ -26,18 +27,6 @@ impl OwnServer {
         let (sql, connection) = tokio_postgres::connect(server.url(), NoTls).await.unwrap();
         tokio::spawn(connection);
         Self { store: Arc::new(store), sql, _server: server }
-    }
-
-    async fn set_standby(&self, name: &str) {
-        let alter = format!("ALTER SYSTEM SET synchronous_standby_names = '{name}'");
-        self.sql.batch_execute(&alter).await.unwrap();
-        self.sql.batch_execute("SELECT pg_reload_conf()").await.unwrap();
-        // waiting sessions have received the setting when new sessions have
-        while self.current_standby().await != name {}
-    }
-
-    async fn current_standby(&self) -> String {
-        self.sql.query_one("SHOW synchronous_standby_names", &[]).await.unwrap().get(0)
     }
 
     /// Waits until `commit` waits for the standby, and applies the function `what` to its session.
@@ -68,7 +57,7 @@ async fn expect_no_acknowledgement(how: &str) {
         let (store, flush) = (own_server.store.clone(), Flush { is_resent, ..flush.clone() });
         tokio::spawn(async move { store.commit(&flush).await })
     };
-    own_server.set_standby("absent").await;
+    set_synchronous_standbys(&own_server.sql, "absent").await;
     let first = send(false);
     own_server.interrupt(&first, how).await;
     let answer = first.await.unwrap();
@@ -82,7 +71,7 @@ async fn expect_no_acknowledgement(how: &str) {
     }
     let again = send(true);
     own_server.interrupt(&again, "pid").await;
-    own_server.set_standby("").await;
+    set_synchronous_standbys(&own_server.sql, "").await;
     assert_eq!(again.await.unwrap().unwrap(), [], "{how}");
     let next = Flush { number: 2, writes: vec![checkpoint(key, 1)], ..flush };
     assert_eq!(own_server.store.commit(&next).await.unwrap(), []);

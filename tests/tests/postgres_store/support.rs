@@ -9,8 +9,8 @@ use stepfast_core::attributes::Attributes;
 use stepfast_core::clock::{ManualClock, Timestamp};
 use stepfast_core::store::{
     Attempt, Checkpoint, CheckpointKind, Claim, Detail, ExecutionId, Flush, Heartbeat, Outcome, Parent,
-    Record, Registration, Request, RequestKind, Start, State, Status, StoreError, Transition, WorkerId,
-    Write,
+    Record, Registration, Renewal, Request, RequestKind, Start, State, Status, StoreError, Transition,
+    WorkerId, Write,
 };
 use stepfast_core::{Key, Path, Payload, Store};
 use stepfast_postgres::{PostgresOptions, PostgresStore};
@@ -41,6 +41,14 @@ pub(crate) async fn client(schema: &str) -> Client {
     tokio::spawn(connection);
     client.batch_execute(&format!("SET search_path TO {schema}")).await.unwrap();
     client
+}
+
+/// Ends the sessions with this application name, and waits until the server has ended them.
+pub(crate) async fn end_sessions(sql: &Client, application_name: &str) {
+    let end = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = $1";
+    assert!(sql.execute(end, &[&application_name]).await.unwrap() > 0);
+    let count = "SELECT FROM pg_stat_activity WHERE application_name = $1";
+    while sql.execute(count, &[&application_name]).await.unwrap() > 0 {}
 }
 
 impl Fixture {
@@ -149,6 +157,10 @@ impl Fixture {
         Ok(records)
     }
 
+    pub(crate) async fn renew(&self) -> Result<Renewal, StoreError> {
+        self.store.renew(self.worker.worker, self.worker.epoch).await
+    }
+
     pub(crate) async fn heartbeat(&self) -> HeartbeatWithTakeover {
         heartbeat_and_take_over(&*self.store, &heartbeat_request(&self.worker)).await
     }
@@ -170,7 +182,6 @@ pub(crate) fn heartbeat_request(worker: &Registration) -> Heartbeat {
     Heartbeat {
         worker: worker.worker,
         epoch: worker.epoch,
-        renews_lease: true,
         watched: Vec::new(),
         held: None,
         workflows: workflows(),

@@ -140,7 +140,7 @@ async fn encryption(store: &PostgresStore, server: &str, name: &str) -> bool {
             .is_some()
     );
     // the first hint says that the store listens now
-    store.next_hint().await;
+    store.next_hint(worker.worker).await;
     let (client, connection) = tokio_postgres::connect(server, NoTls).await.unwrap();
     tokio::spawn(connection);
     let rows = client

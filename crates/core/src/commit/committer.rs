@@ -7,7 +7,7 @@ use std::task::Waker;
 use tokio::runtime;
 use tokio::sync::{mpsc, oneshot};
 
-use super::flush_sender::FlushSender;
+use super::flush_sender::{FlushSender, RESEND_BACKOFF};
 use super::lane::Lane;
 use super::lsn::Lsn;
 use super::observer::{CommitObserver, SettledWrite};
@@ -22,6 +22,9 @@ use crate::thread::spawn_on_thread;
 const MAX_INLINE_WAKES: usize = 16;
 /// Number of waiters that one task wakes, when there are more than [`MAX_INLINE_WAKES`].
 const WAKES_PER_TASK: usize = 1024;
+/// Number of parts of a flush that locks on tables block in a row, with none that passes, from which on the whole flush
+/// waits.
+const MAX_BLOCKED_NEIGHBOURS: usize = 8;
 
 impl Lane {
     /// Opens lane `number` of the registration and starts its committer. The receiver resolves when the committer has
@@ -107,7 +110,30 @@ impl Committer {
         let mut parts = vec![segment];
         let mut is_bisecting = false;
         let mut progress = FlushProgress::default();
-        while let Some(mut part) = parts.pop() {
+        // parts whose first Write a lock on a table blocks, of one tree each, since the last commit
+        let mut blocked: Vec<Segment> = Vec::new();
+        let mut pause = RESEND_BACKOFF.0;
+        loop {
+            if blocked.len() >= MAX_BLOCKED_NEIGHBOURS {
+                // no Write passes, and each would wait in the slow lane by itself. The parts that were tried come last,
+                // so that other parts are tried if they do not use the locked table
+                parts.splice(0..0, blocked.drain(..).rev());
+                parts = parts
+                    .into_iter()
+                    .rev()
+                    .reduce(|joined, part| joined.join(Some(part)))
+                    .into_iter()
+                    .collect();
+                is_bisecting = false;
+                progress.add_applied_outcomes();
+                self.publish(Lsn(0), std::mem::take(&mut progress));
+                tokio::select! {
+                    () = tokio::time::sleep(pause.mul_f64(0.5 + fastrand::f64())) => {}
+                    () = self.lane.wait_abandoned() => {}
+                }
+                pause = (pause * 2).min(RESEND_BACKOFF.1);
+            }
+            let Some(mut part) = parts.pop() else { break };
             let mut writes = std::mem::take(&mut part.writes);
             let result = self.sender.commit(registration, &mut writes, is_bisecting).await;
             part.writes = writes;
@@ -116,20 +142,31 @@ impl Committer {
                     crate::crash_point!("flush durable");
                     self.record_committed(&part, outcomes, &mut progress);
                     progress.parts.push(part);
+                    // neighbours pass: the locked table is not used by all
+                    for part in blocked.drain(..) {
+                        self.block(part);
+                    }
                 }
-                Err(error @ (StoreError::Rejected(_) | StoreError::Blocked(_))) => {
+                Err(
+                    error @ (StoreError::Rejected(_) | StoreError::Blocked(_) | StoreError::TableLocked(_)),
+                ) => {
                     is_bisecting = true;
                     match part.split().or_else(Segment::split_first) {
                         Ok((first, second)) => parts.extend([second, first]),
                         Err(single) => {
                             // if the Write's tree has more Writes, they are next on the stack
                             let rest = parts.pop_if(|next| next.metas[0].tree == single.metas[0].tree);
-                            self.reject_or_block(single.join(rest), &error, &mut progress);
+                            match error {
+                                StoreError::Blocked(_) => self.block(single.join(rest)),
+                                StoreError::TableLocked(_) => blocked.push(single.join(rest)),
+                                _ => self.reject(single.join(rest), &error, &mut progress),
+                            }
                         }
                     }
                 }
                 Err(StoreError::Fenced) => {
                     parts.push(part);
+                    parts.extend(blocked.drain(..).rev());
                     // the parts are a stack: the first part is on top
                     parts.reverse();
                     let worker = registration.worker;
@@ -142,6 +179,7 @@ impl Committer {
                 Err(StoreError::Unavailable(_)) => {
                     // this happens only in an abandoned lane: the last flush may or may not have been committed
                     parts.push(part);
+                    parts.append(&mut blocked);
                     progress.add_applied_outcomes();
                     self.publish(Lsn(0), progress);
                     let remaining: Vec<Entry> = parts.into_iter().flat_map(Segment::into_entries).collect();
@@ -150,6 +188,7 @@ impl Committer {
                 }
                 Err(error) => {
                     parts.push(part);
+                    parts.append(&mut blocked);
                     progress.add_applied_outcomes();
                     self.publish(Lsn(0), progress);
                     self.observer.on_poisoned(error);
@@ -160,6 +199,9 @@ impl Committer {
                     return false;
                 }
             }
+        }
+        for part in blocked {
+            self.block(part);
         }
         self.publish(watermark, progress);
         true
@@ -198,22 +240,23 @@ impl Committer {
         self.observer.on_settled(self.lane.number(), SettledWrite { execution, tree, lsn, write, outcome });
     }
 
-    /// Rejects the first Write of `segment`, or sends it to the slow lane if it waits for another transaction. Holds
-    /// the rest of its tree.
-    fn reject_or_block(&mut self, segment: Segment, error: &StoreError, progress: &mut FlushProgress) {
-        if let StoreError::Blocked(_) = error {
-            let (entry, generation) = {
-                let mut staging = self.lane.staging();
-                (staging.block(segment, &self.lane.0.watermark), staging.generation())
-            };
-            let (lane, store, observer) = (&self.lane, &self.sender.store, &self.observer);
-            let slow_lane =
-                self.slow_lane.get_or_insert_with(|| slow_lane::spawn(lane, store.clone(), observer.clone()));
-            if let Err(mpsc::error::SendError((entry, _))) = slow_lane.send((entry, generation)) {
-                self.drop_all(&[entry]);
-            }
-            return;
+    /// Sends the first Write of `segment` to the slow lane, because it waits for another transaction. Holds the rest of
+    /// its tree.
+    fn block(&mut self, segment: Segment) {
+        let (entry, generation) = {
+            let mut staging = self.lane.staging();
+            (staging.block(segment, &self.lane.0.watermark), staging.generation())
+        };
+        let (lane, store, observer) = (&self.lane, &self.sender.store, &self.observer);
+        let slow_lane =
+            self.slow_lane.get_or_insert_with(|| slow_lane::spawn(lane, store.clone(), observer.clone()));
+        if let Err(mpsc::error::SendError((entry, _))) = slow_lane.send((entry, generation)) {
+            self.drop_all(&[entry]);
         }
+    }
+
+    /// Rejects the first Write of `segment`, and holds the rest of its tree.
+    fn reject(&mut self, segment: Segment, error: &StoreError, progress: &mut FlushProgress) {
         let (rejected, dropped) = self.lane.staging().reject(segment, &self.lane.0.watermark);
         progress.outcomes.extend(dropped);
         let outcome = Outcome::Rejected(error.to_string().into());
@@ -245,15 +288,13 @@ impl Committer {
         let mut parts = Some(progress.parts);
         let mut wakers = wakers.into_iter();
         loop {
-            let batch: Vec<Waker> = wakers.by_ref().take(WAKES_PER_TASK).collect();
-            if batch.is_empty() {
+            let batch = WakeOnDrop(wakers.by_ref().take(WAKES_PER_TASK).collect());
+            if batch.0.is_empty() {
                 break;
             }
             let parts = parts.take();
             lane.runtime.spawn(async move {
-                for waker in batch {
-                    waker.wake();
-                }
+                drop(batch);
                 drop(parts);
             });
         }
@@ -264,6 +305,17 @@ impl Committer {
         let lsns = entries.iter().flat_map(|entry| entry.meta.lsns.iter());
         self.lane.0.watermark.publish(None, [], lsns.map(|&lsn| (lsn, Outcome::Dropped)));
         self.lane.0.budget.add_permits(reserved);
+    }
+}
+
+/// Waiters that are woken even if the runtime of their task has ended.
+struct WakeOnDrop(Vec<Waker>);
+
+impl Drop for WakeOnDrop {
+    fn drop(&mut self) {
+        for waker in self.0.drain(..) {
+            waker.wake();
+        }
     }
 }
 

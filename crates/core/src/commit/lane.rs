@@ -125,10 +125,14 @@ impl Lane {
 
     fn stage_with(
         &self,
-        staged: Staged,
+        mut staged: Staged,
         fold_target: &mut FoldTarget,
         needs_wake: impl FnOnce(&mut Staging) -> bool,
     ) -> Option<(Lsn, bool)> {
+        if staged.reserved == 0 {
+            // most Writes without a reservation are small; they still leave less budget for payloads
+            staged.reserved = self.try_reserve(staged.write.size());
+        }
         let reserved = staged.reserved;
         let staged = {
             let mut staging = self.staging();

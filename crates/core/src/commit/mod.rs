@@ -9,6 +9,7 @@
 //! ```
 //!
 //! - `lane.rs`, `staging.rs`, `segment.rs`: what is staged, and where Writes are **folded** and **held**.
+//! - `pending_wakes.rs`: Wakes of one execution **share** a Write.
 //! - `committer.rs`, `flush_sender.rs`: one thread per lane. Flushes are numbered, resent and bisected here,
 //!   and a **fenced** flush is handled here.
 //! - `slow_lane.rs`: Writes that wait for locks of other transactions.
@@ -23,9 +24,12 @@ mod flush_sender;
 mod lane;
 mod lsn;
 mod observer;
+mod pending_wakes;
 mod segment;
 mod slow_lane;
 mod staging;
+#[cfg(test)]
+mod staging_tests;
 mod watermark;
 
 pub(crate) use durable::{DurableFuture, HasLane};

@@ -54,8 +54,8 @@ pub(super) struct Segment {
     /// Number of Writes that may change the same row as another Write of the segment. If it is 0, no Writes
     /// collide.
     pub(super) unowned_changes: usize,
-    /// Indexes of the guarded Starts in `writes`.
-    pub(super) guarded_starts: Vec<usize>,
+    /// Indexes of the Starts in `writes` that [hold their tree](holds_tree).
+    pub(super) holding_starts: Vec<usize>,
     /// Indexes of Starts and Transitions in `writes`, by execution. Contains only those whose
     /// [`FoldTarget`](super::FoldTarget) is out of date: they were released from a held tree, or moved within
     /// the segment.
@@ -78,6 +78,13 @@ pub(super) fn changed_rows(write: &Write) -> SmallVec<[(u8, Key); 2]> {
     }
 }
 
+/// Whether later Writes of the tree wait for the outcome of `write`: a guarded Start of a root, or of a child with an id.
+/// A child that only a replay may start again has a key of its own, and nothing is staged for it before the outcome.
+pub(super) fn holds_tree(write: &Write) -> bool {
+    let Write::Start(start) = write else { return false };
+    start.is_guarded && (start.parent.is_none() || start.workflow_id.is_some() || start.dedup_id.is_some())
+}
+
 impl Segment {
     pub(super) fn into_entries(self) -> VecDeque<Entry> {
         self.writes.into_iter().zip(self.metas).map(|(write, meta)| Entry { write, meta }).collect()
@@ -86,8 +93,8 @@ impl Segment {
     pub(super) fn from_entries(entries: Vec<Entry>) -> Self {
         let mut segment = Self::default();
         for Entry { write, meta } in entries {
-            if matches!(&write, Write::Start(start) if start.is_guarded) {
-                segment.guarded_starts.push(segment.writes.len());
+            if holds_tree(&write) {
+                segment.holding_starts.push(segment.writes.len());
             }
             segment.writes.push(write);
             segment.metas.push(meta);

@@ -46,7 +46,7 @@ pub(super) fn spawn(
                 None => Outcome::Fenced,
                 Some(registration) => match sender.commit(registration, &mut writes, false).await {
                     Ok(mut outcomes) => outcomes.pop().map_or(Outcome::Applied, |(_, outcome)| outcome),
-                    Err(StoreError::Blocked(_)) if !lane.is_abandoned() => {
+                    Err(StoreError::Blocked(_) | StoreError::TableLocked(_)) if !lane.is_abandoned() => {
                         // try the other Writes first: each may wait for a different lock
                         waiting.extend(writes.pop().map(|write| (Entry { write, meta }, generation)));
                         blocked += 1;

@@ -18,7 +18,8 @@ use smallvec::smallvec;
 
 use super::fate::Fate;
 use super::lsn::Lsn;
-use super::segment::{Entry, Meta, Segment, changed_rows};
+use super::pending_wakes::PendingWakes;
+use super::segment::{Entry, Meta, Segment, changed_rows, holds_tree};
 use super::watermark::Watermark;
 use crate::key::Key;
 use crate::queue::Placement;
@@ -76,6 +77,7 @@ pub(super) struct Staging {
     next_segment: u64,
     segments: VecDeque<Segment>,
     held: HashMap<Key, HeldTree>,
+    pending_wakes: PendingWakes,
     /// Fates of the trees whose roots' Starts have no known outcome.
     fates: HashMap<Key, Fate>,
     registration: Option<Registration>,
@@ -114,6 +116,7 @@ impl Staging {
             next_segment: 0,
             segments: VecDeque::new(),
             held: HashMap::new(),
+            pending_wakes: PendingWakes::default(),
             fates: HashMap::new(),
             registration: None,
             generation: Arc::default(),
@@ -216,6 +219,9 @@ impl Staging {
                 _ => {}
             }
         }
+        if let Some(lsn) = self.pending_wakes.find(&write) {
+            return Some(lsn);
+        }
         if let Some(fate) = fate
             && matches!(&write, Write::Start(start) if start.is_guarded && start.key == tree)
         {
@@ -223,6 +229,7 @@ impl Staging {
         }
         let lsn = self.next_lsn;
         self.next_lsn.0 += 1;
+        self.pending_wakes.add(&write, lsn);
         let may_fold = match self.held.get(&tree) {
             _ if self.held.is_empty() => true,
             None => true,
@@ -311,10 +318,10 @@ impl Staging {
         match &write {
             Write::Start(start) => {
                 fold_target = FoldTarget(Some((segment.id, index)));
-                if start.is_guarded {
-                    segment.guarded_starts.push(index);
-                    // the child may exist already, and its run may change the same row in this segment
-                    segment.unowned_changes += usize::from(start.parent.is_some());
+                // the child may exist already, and its run may change the same row in this segment
+                segment.unowned_changes += usize::from(start.is_guarded && start.parent.is_some());
+                if holds_tree(&write) {
+                    segment.holding_starts.push(index);
                     let held =
                         HeldTree { reason: HoldReason::StartPending(start.key), queue: VecDeque::new() };
                     self.held.insert(meta.tree, held);
@@ -350,6 +357,7 @@ impl Staging {
                     None => Lsn(self.next_lsn.0 - 1),
                 };
                 if !segment.writes.is_empty() {
+                    self.pending_wakes.remove_taken(&segment.writes);
                     return NextFlush::Segment(segment, registration, new_watermark);
                 }
             }
@@ -378,8 +386,8 @@ impl Staging {
             }
             rows.extend(changed);
             segment.bytes += write.size();
-            if matches!(&write, Write::Start(start) if start.is_guarded) {
-                segment.guarded_starts.push(segment.writes.len());
+            if holds_tree(&write) {
+                segment.holding_starts.push(segment.writes.len());
             }
             segment.writes.push(write);
             segment.metas.push(meta);
@@ -397,7 +405,7 @@ impl Staging {
                 Some(held) => {
                     queue.extend(held.queue.drain(..));
                     held.queue = queue;
-                    let start_stays = segment.guarded_starts.iter().any(|&i| segment.metas[i].tree == tree);
+                    let start_stays = segment.holding_starts.iter().any(|&i| segment.metas[i].tree == tree);
                     if matches!(held.reason, HoldReason::StartPending(_)) && !start_stays {
                         held.reason = HoldReason::Collision;
                     }
@@ -413,7 +421,7 @@ impl Staging {
     /// dropped because a Start failed.
     pub(super) fn settle(&mut self, segment: &Segment, outcomes: &[(usize, Outcome)]) -> Outcomes {
         let mut dropped = Outcomes::new();
-        for &index in &segment.guarded_starts {
+        for &index in &segment.holding_starts {
             let (tree, key) = (segment.metas[index].tree, segment.writes[index].execution());
             if self.held.get(&tree).is_none_or(|held| held.reason != HoldReason::StartPending(key)) {
                 continue;
@@ -460,6 +468,7 @@ impl Staging {
                 }
                 let Some(held) = self.held.get_mut(&tree) else { return };
                 for entry in held.queue.drain(..) {
+                    self.pending_wakes.remove_dropped(&entry);
                     self.freed_bytes += entry.meta.reserved as usize;
                     dropped.extend(entry.meta.lsns.iter().map(|&lsn| (lsn, Outcome::Dropped)));
                 }
@@ -542,6 +551,7 @@ impl Staging {
         let mut extracted = HashMap::from([(tree, VecDeque::new())]);
         for entry in &entries {
             watermark.hold(&entry.meta.lsns);
+            self.pending_wakes.add(&entry.write, entry.meta.lsns[0]);
         }
         for later in &mut self.segments {
             later.extract_trees(&mut extracted, watermark);
@@ -617,6 +627,7 @@ impl Staging {
             self.registration = None;
             // no run of this generation stages another Write
             self.fates.clear();
+            self.pending_wakes.clear();
             entries.extend(self.segments.drain(..).flat_map(Segment::into_entries));
             entries.extend(self.held.drain().flat_map(|(_, held)| held.queue));
         }
@@ -645,6 +656,7 @@ impl Staging {
             }
         }
         watermark.hold(&entry.meta.lsns);
+        self.pending_wakes.add(&entry.write, entry.meta.lsns[0]);
         let tree = entry.meta.tree;
         match self.held.get_mut(&tree) {
             // a Write returned by the slow lane precedes the Writes held behind it

@@ -25,8 +25,37 @@ pub(super) struct Watermark {
     lsn: AtomicU64,
     /// Number of held Lsns, which the watermark does not settle when it passes them.
     held: AtomicUsize,
-    /// Number of kept outcomes other than `Applied`, including those kept for woken waiters.
-    exceptions: AtomicUsize,
+    exceptions: Exceptions,
+}
+
+/// Number of slots of [`Exceptions`].
+const EXCEPTION_SLOTS: usize = 1 << 12;
+
+/// The Lsns that have had an outcome other than `Applied`, as a filter that is read without a lock.
+///
+/// Each slot has the largest of these Lsns with one residue. An Lsn above its slot has no such outcome. Newer Lsns raise
+/// the slots, so only an Lsn that is as old as the slots can be mistaken for an exception.
+struct Exceptions(Box<[AtomicU64]>);
+
+impl Default for Exceptions {
+    fn default() -> Self {
+        Self((0..EXCEPTION_SLOTS).map(|_| AtomicU64::new(0)).collect())
+    }
+}
+
+impl Exceptions {
+    fn slot(&self, lsn: Lsn) -> &AtomicU64 {
+        &self.0[(lsn.0 % EXCEPTION_SLOTS as u64) as usize]
+    }
+
+    fn insert(&self, lsn: Lsn) {
+        self.slot(lsn).fetch_max(lsn.0, SeqCst);
+    }
+
+    /// Whether the Lsn may have had an outcome other than `Applied`. False is certain.
+    fn may_contain(&self, lsn: Lsn) -> bool {
+        lsn.0 <= self.slot(lsn).load(SeqCst)
+    }
 }
 
 #[derive(Default)]
@@ -35,7 +64,10 @@ struct Inner {
     outcomes: HashMap<Lsn, Outcome>,
     /// The Lsns of `outcomes`, oldest entry first.
     outcome_order: VecDeque<Lsn>,
+    /// The waiters in order of id. Removed waiters stay for a time: see [`Inner::remove_waiter`].
     waiters: Vec<Waiter>,
+    /// Number of removed waiters in `waiters`.
+    removed_waiters: usize,
     next_waiter: u64,
     /// Numbers of Lsns held and of waiters registered since the last [`Watermark::take_counts`].
     uncounted: (u64, u64),
@@ -46,10 +78,26 @@ struct Inner {
 struct Waiter {
     id: u64,
     lsn: Lsn,
-    waker: Waker,
+    /// `None` if the waiter was removed.
+    waker: Option<Waker>,
 }
 
 impl Inner {
+    /// Removes a waiter. The cost does not grow with the number of waiters: the waiter is only marked, and the list is
+    /// compacted when half of its waiters are marked.
+    fn remove_waiter(&mut self, id: u64) {
+        self.pending_outcomes.remove(&id);
+        if let Ok(i) = self.waiters.binary_search_by_key(&id, |waiter| waiter.id)
+            && self.waiters[i].waker.take().is_some()
+        {
+            self.removed_waiters += 1;
+        }
+        if self.removed_waiters * 2 > self.waiters.len() {
+            self.waiters.retain(|waiter| waiter.waker.is_some());
+            self.removed_waiters = 0;
+        }
+    }
+
     /// Returns the outcome of `lsn` if it is settled. Removes the outcome that is pending for this waiter.
     fn take_outcome(&mut self, watermark: Lsn, lsn: Lsn, waiter: Option<u64>) -> Option<Outcome> {
         if let Some(outcome) = waiter.and_then(|id| self.pending_outcomes.remove(&id)) {
@@ -77,11 +125,11 @@ impl Watermark {
 
     /// Returns the outcome of `lsn` if it is settled; takes no lock in the common case.
     fn peek(&self, lsn: Lsn, waiter: Option<u64>) -> Option<Outcome> {
-        // an Lsn enters `held`, and its outcome is kept, before the watermark passes the Lsn; so loads in
-        // this order miss neither
+        // an Lsn enters `held` and `exceptions` before the watermark passes the Lsn; so loads in this order miss
+        // neither
         let watermark = self.lsn();
         let is_held_empty = self.held.load(SeqCst) == 0;
-        if self.exceptions.load(SeqCst) == 0 {
+        if !self.exceptions.may_contain(lsn) {
             if lsn > watermark {
                 return None;
             }
@@ -140,6 +188,8 @@ impl Watermark {
                 }
             }
             for (lsn, outcome) in outcomes {
+                // before the watermark and `held` are stored, as `peek` loads them first
+                self.exceptions.insert(lsn);
                 inner.held.remove(&lsn);
                 if inner.outcomes.insert(lsn, outcome).is_none() {
                     inner.outcome_order.push_back(lsn);
@@ -147,7 +197,11 @@ impl Watermark {
             }
             let now = watermark.map_or_else(|| self.lsn(), |lsn| lsn.max(self.lsn()));
             let (held, outcomes, pending) = (&inner.held, &inner.outcomes, &mut inner.pending_outcomes);
+            inner.removed_waiters = 0;
             inner.waiters.retain_mut(|waiter| {
+                if waiter.waker.is_none() {
+                    return false;
+                }
                 let outcome = if outcomes.is_empty() { None } else { outcomes.get(&waiter.lsn) };
                 let is_settled = outcome.is_some()
                     || (waiter.lsn <= now && (held.is_empty() || !held.contains(&waiter.lsn)));
@@ -155,7 +209,7 @@ impl Watermark {
                     pending.insert(waiter.id, outcome.clone());
                 }
                 if is_settled {
-                    wakers.push(std::mem::replace(&mut waiter.waker, Waker::noop().clone()));
+                    wakers.extend(waiter.waker.take());
                 }
                 !is_settled
             });
@@ -165,7 +219,6 @@ impl Watermark {
                 inner.outcomes.remove(&oldest);
             }
             // stored in the reverse order of the loads in `peek`
-            self.exceptions.store(inner.outcomes.len() + inner.pending_outcomes.len(), SeqCst);
             self.held.store(inner.held.len(), SeqCst);
             self.lsn.store(now.0, SeqCst);
         }
@@ -187,29 +240,25 @@ impl Watermark {
         if let Some(id) = *waiter
             && let Ok(i) = inner.waiters.binary_search_by_key(&id, |waiter| waiter.id)
         {
-            inner.waiters[i].waker.clone_from(waker);
+            inner.waiters[i].waker = Some(waker.clone());
             return Poll::Pending;
         }
         let id = inner.next_waiter;
         inner.next_waiter += 1;
         inner.uncounted.1 += 1;
-        inner.waiters.push(Waiter { id, lsn, waker: waker.clone() });
+        inner.waiters.push(Waiter { id, lsn, waker: Some(waker.clone()) });
         *waiter = Some(id);
         Poll::Pending
     }
 
     /// Removes a waiter that no longer waits.
     pub(super) fn remove_waiter(&self, id: u64) {
-        let mut inner = self.inner();
-        inner.pending_outcomes.remove(&id);
-        // waiters are in order of id, and `retain_mut` keeps the order
-        if let Ok(i) = inner.waiters.binary_search_by_key(&id, |waiter| waiter.id) {
-            inner.waiters.remove(i);
-        }
+        self.inner().remove_waiter(id);
     }
 
     pub(super) fn waiter_count(&self) -> usize {
-        self.inner().waiters.len()
+        let inner = self.inner();
+        inner.waiters.len() - inner.removed_waiters
     }
 }
 
@@ -233,6 +282,49 @@ mod tests {
                 && inner.waiters.is_empty()
                 && inner.outcomes.len() == MAX_KEPT_OUTCOMES
         );
+    }
+
+    #[test]
+    fn exception_does_not_make_other_lsns_take_the_lock() {
+        let watermark = Watermark::default();
+        let exceptions = |range: std::ops::Range<u64>| range.map(|n| (Lsn(n * 100), Outcome::Queued));
+        watermark.publish(Some(Lsn(1_000_000)), [], exceptions(1..10_000));
+        let newest = (999_001..999_900).filter(|n| n % 100 != 0);
+        {
+            // with the lock held, `peek` returns only if it does not take the lock
+            let _inner = watermark.inner();
+            for n in newest {
+                assert!(!watermark.exceptions.may_contain(Lsn(n)), "{n}");
+                assert_eq!(watermark.peek(Lsn(n), None), Some(Outcome::Applied));
+            }
+            assert_eq!(watermark.peek(Lsn(1_000_001), None), None);
+        }
+        for n in 1..10_000 {
+            assert_eq!(watermark.peek(Lsn(n * 100), None), Some(Outcome::Queued), "{n}");
+            assert_eq!(watermark.peek(Lsn(n * 100 + 1), None), Some(Outcome::Applied), "{n}");
+        }
+    }
+
+    #[test]
+    fn removing_waiters_moves_few_others() {
+        const WAITERS: u64 = 10_000;
+        let watermark = Watermark::default();
+        let mut ids = vec![None; WAITERS as usize];
+        for id in &mut ids {
+            assert!(watermark.poll(Lsn(1), id, Waker::noop()).is_pending());
+        }
+        for (n, id) in ids.iter().take(9_000).enumerate() {
+            watermark.remove_waiter(id.unwrap());
+            watermark.remove_waiter(id.unwrap());
+            assert_eq!(watermark.waiter_count(), WAITERS as usize - n - 1);
+            let inner = watermark.inner();
+            assert!(inner.waiters.len() <= 2 * (inner.waiters.len() - inner.removed_waiters).max(1));
+            // the list is compacted at most when it has halved: a removal in between moves nothing
+            assert!(inner.removed_waiters > 0 || inner.waiters.len() < 5_001);
+        }
+        let woken = watermark.settle(Some(Lsn(1)), [], []);
+        assert_eq!((woken.len(), watermark.waiter_count()), (1_000, 0));
+        assert_eq!(watermark.poll(Lsn(1), &mut ids[9_500], Waker::noop()), Poll::Ready(Outcome::Applied));
     }
 
     #[test]

@@ -228,6 +228,7 @@ impl EngineBuilder {
         let (shutdown, receiver) = oneshot::channel();
         engine.set_shutdown_sender(shutdown);
         crate::worker::spawn(engine.clone(), claim_lane, lane_ends, receiver)?;
+        engine.end_with_runtime();
         tracing::info!(
             store = store.info().version,
             database = store.info().location,

@@ -21,7 +21,7 @@ use crate::queue::debounce::debounce_key;
 use crate::queue::{OnDuplicate, OnFull, Placement};
 use crate::runtime::definition::Definition;
 use crate::runtime::inner::EngineInner;
-use crate::runtime::run::chunks::ChunkTarget;
+use crate::runtime::run::chunks::{self, ChunkTarget};
 use crate::runtime::run::task::RunTask;
 use crate::runtime::run::{Conclusion, NewRun, Run};
 use crate::runtime::start::id_locks::{IdLock, IdLockUntilSettled};
@@ -202,8 +202,16 @@ impl Submission<'_> {
         }
         let lane = engine.lane_of(key);
         let generation = lane.generation();
-        let place = ChunkTarget { lane, generation, execution: key, tree: key, is_unowned: true, fate: None };
-        let (input, reserved) = crate::runtime::run::chunks::store(place, self.input.clone()).await;
+        let place = ChunkTarget {
+            lane,
+            generation,
+            execution: key,
+            tree: key,
+            is_unowned: true,
+            fate: None,
+            run: None,
+        };
+        let (input, reserved) = chunks::store(place, self.input.clone(), options.attributes.size()).await;
         let is_local = self.may_begin_here(placement.as_deref(), id.is_some()) && engine.take_slot();
         if !is_local {
             engine.note_queued();

@@ -1,10 +1,12 @@
 //! Application of a flush: one function per kind of Write.
 
+use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use super::tables::{MAX_KEY, MIN_KEY, Tables};
 use crate::clock::{MAX_STORED_DURATION, Timestamp};
 use crate::key::Key;
+use crate::payload::{ChunkRef, Payload};
 use crate::store::counters::{Counters, Table};
 use crate::store::{
     Attempt, Checkpoint, CheckpointKind, Chunk, DeleteChunks, Execution, ExistingExecution, Flush, Outcome,
@@ -236,6 +238,8 @@ impl Tables {
                     self.retract_failures(request.execution, counters);
                 }
                 self.delete_pauses(request.execution, counters);
+                let outcome = self.executions.get(&request.execution).map(|row| row.outcome.clone());
+                self.delete_value(request.execution, &outcome.unwrap_or_default(), counters);
                 if status.is_terminal() {
                     self.resume_in_next_run(request.execution, counters);
                 } else {
@@ -310,7 +314,8 @@ impl Tables {
             |it: &Checkpoint| !matches!(it.kind, CheckpointKind::Failed | CheckpointKind::Abandoned);
         let last = recorded.split_off(recorded.iter().rposition(is_kept).map_or(0, |at| at + 1));
         let retracted = last.into_iter().skip_while(|it| it.kind != CheckpointKind::Failed);
-        for Checkpoint { path, kind, .. } in retracted {
+        for Checkpoint { path, kind, outcome, .. } in retracted {
+            self.delete_value(key, &outcome, counters);
             self.checkpoints.remove(&(key, path.clone()));
             counters.add_deleted(Table::Checkpoints, 1);
             if kind == CheckpointKind::Failed {
@@ -336,6 +341,11 @@ impl Tables {
     }
 
     fn apply_chunk(&mut self, chunk: &Chunk, counters: &Counters) -> Outcome {
+        if chunk.is_withdrawal() {
+            let (first, last) = ((chunk.execution, chunk.value, 0), (chunk.execution, chunk.value, u32::MAX));
+            self.delete_chunks(first..=last, |_| true, counters);
+            return Outcome::Applied;
+        }
         self.chunks.entry((chunk.execution, chunk.value, chunk.index)).or_insert_with(|| {
             counters.add_inserted(Table::Chunks, 1);
             chunk.bytes.clone()
@@ -345,17 +355,30 @@ impl Tables {
 
     fn apply_delete_chunks(&mut self, deletion: &DeleteChunks, counters: &Counters) -> Outcome {
         let (first, last) = ((deletion.execution, 0, 0), (deletion.execution, u64::MAX, u32::MAX));
-        let orphans: Vec<_> = self
-            .chunks
-            .range(first..=last)
-            .map(|(id, _)| *id)
-            .filter(|(_, value, _)| !deletion.keep.contains(value))
-            .collect();
+        self.delete_chunks(first..=last, |value| !deletion.keep.contains(&value), counters);
+        Outcome::Applied
+    }
+
+    /// Deletes the chunks to which a payload of the execution refers.
+    fn delete_value(&mut self, key: Key, payload: &Payload, counters: &Counters) {
+        if let Some(ChunkRef { value, .. }) = payload.chunk_ref() {
+            self.delete_chunks((key, value, 0)..=(key, value, u32::MAX), |_| true, counters);
+        }
+    }
+
+    /// Deletes the chunks in a range whose values are orphaned.
+    fn delete_chunks(
+        &mut self,
+        range: RangeInclusive<(Key, u64, u32)>,
+        is_orphaned: impl Fn(u64) -> bool,
+        counters: &Counters,
+    ) {
+        let orphans: Vec<_> =
+            self.chunks.range(range).map(|(id, _)| *id).filter(|(_, value, _)| is_orphaned(*value)).collect();
         for id in &orphans {
             self.chunks.remove(id);
         }
         counters.add_deleted(Table::Chunks, orphans.len() as u64);
-        Outcome::Applied
     }
 }
 

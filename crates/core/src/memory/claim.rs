@@ -7,7 +7,7 @@ use super::tables::Tables;
 use crate::clock::Timestamp;
 use crate::key::Key;
 use crate::store::counters::Counters;
-use crate::store::{Claim, ClaimReply, Detail, Record, State, StoreError, is_same_version, is_served};
+use crate::store::{Claim, ClaimReply, Detail, State, StoreError, is_same_version, is_served};
 
 impl Tables {
     /// Takes executions whose timer is due, by due time, and then ready ones. A claim from quarantine takes executions
@@ -130,7 +130,7 @@ impl Tables {
         counters: &Counters,
     ) -> bool {
         let Some(record) = self.record(key, Detail::Full) else { return false };
-        *bytes += record_bytes(&record);
+        *bytes += record.claim_bytes();
         if reply.records.len() >= claim.limit || (*bytes > claim.max_bytes && !reply.records.is_empty()) {
             return false;
         }
@@ -194,10 +194,4 @@ impl Tables {
                 && is_served(queues, &self.placement(key).queue)
         })
     }
-}
-
-/// Returns the number of bytes of a record that count towards [`Claim::max_bytes`].
-fn record_bytes(record: &Record) -> usize {
-    let checkpoints: usize = record.checkpoints.iter().map(|checkpoint| checkpoint.outcome.len()).sum();
-    record.execution.input.len() + checkpoints
 }

@@ -1,4 +1,4 @@
-//! Heartbeats: replies to workers, and the takeover of dead workers.
+//! Renewals and heartbeats: replies to workers, and the takeover of dead workers.
 
 use std::collections::BTreeSet;
 
@@ -6,9 +6,18 @@ use super::tables::Tables;
 use crate::clock::Timestamp;
 use crate::key::Key;
 use crate::store::counters::Counters;
-use crate::store::{Detail, Heartbeat, HeartbeatReply, MAX_EXPIRED, WorkerId};
+use crate::store::{Detail, Heartbeat, HeartbeatReply, MAX_EXPIRED, Maintenance, Renewal, WorkerId};
 
 impl Tables {
+    pub(super) fn renew(&self, worker: WorkerId, epoch: i64, now: Timestamp) -> Renewal {
+        let is_fenced = self.workers.get(&worker).is_none_or(|worker| worker.epoch != epoch);
+        Renewal { now, is_fenced, ..Renewal::default() }
+    }
+
+    pub(super) fn maintain(&self, worker: WorkerId) -> Maintenance {
+        Maintenance { has_dead_workers: self.has_dead_workers(worker), ..Maintenance::default() }
+    }
+
     pub(super) fn heartbeat(&self, heartbeat: &Heartbeat, now: Timestamp) -> HeartbeatReply {
         if self.workers.get(&heartbeat.worker).is_none_or(|worker| worker.epoch != heartbeat.epoch) {
             return HeartbeatReply { now, is_fenced: true, ..HeartbeatReply::default() };
@@ -33,7 +42,6 @@ impl Tables {
             unheld.filter_map(|key| self.record(*key, Detail::Full)).collect()
         });
         HeartbeatReply {
-            newer_schema: None,
             now,
             is_fenced: false,
             requests,
@@ -49,8 +57,6 @@ impl Tables {
                 .filter(|(key, _)| can_run(**key))
                 .map(|(_, at)| *at)
                 .min(),
-            has_dead_workers: self.has_dead_workers(heartbeat.worker),
-            next_expiry_at: None,
         }
     }
 

@@ -28,8 +28,8 @@ use crate::queue::{QueueChange, QueueRow};
 use crate::store::counters::Counters;
 use crate::store::{
     Claim, ClaimReply, DeadLetter, Detail, Durability, ExecutionId, Filter, Flush, GraphRow, Heartbeat,
-    HeartbeatReply, Hint, Outcome, Page, Record, Registration, Store, StoreError, StoreInfo, WorkerId,
-    WorkerInfo, WorkerOverview,
+    HeartbeatReply, Hint, Maintenance, Outcome, Page, Record, Registration, Renewal, Store, StoreError,
+    StoreInfo, WorkerId, WorkerInfo, WorkerOverview,
 };
 
 /// The epoch of every registration, until a takeover or a close ends it.
@@ -203,6 +203,14 @@ impl Store for MemoryStore {
         Ok(self.tables().graphs.values().filter(is_requested).cloned().collect())
     }
 
+    async fn renew(&self, worker: WorkerId, epoch: i64) -> Result<Renewal, StoreError> {
+        Ok(self.tables().renew(worker, epoch, self.clock.now()))
+    }
+
+    async fn maintain(&self, worker: WorkerId, _epoch: i64) -> Result<Maintenance, StoreError> {
+        Ok(self.tables().maintain(worker))
+    }
+
     async fn heartbeat(&self, heartbeat: &Heartbeat) -> Result<HeartbeatReply, StoreError> {
         Ok(self.tables().heartbeat(heartbeat, self.clock.now()))
     }
@@ -262,12 +270,12 @@ impl Store for MemoryStore {
         Ok(Vec::new())
     }
 
-    async fn workers(&self, limit: u64) -> Result<WorkerOverview, StoreError> {
+    async fn workers(&self, limit: u64, _counts_running: bool) -> Result<WorkerOverview, StoreError> {
         self.counters.add_read();
         Ok(self.tables().worker_overview(limit, self.clock.now()))
     }
 
-    async fn next_hint(&self) -> Hint {
+    async fn next_hint(&self, _worker: WorkerId) -> Hint {
         let seen = || self.seen_changes.lock().unwrap_or_else(PoisonError::into_inner);
         let start = *seen();
         let mut changes = self.changes.subscribe();
@@ -275,6 +283,6 @@ impl Store for MemoryStore {
             let mut seen = seen();
             *seen = (*now).max(*seen);
         }
-        Hint { has_ready: false, has_other: true }
+        Hint::ANY_CHANGE
     }
 }

@@ -36,6 +36,9 @@ impl ClaimableQueues {
     }
 }
 
+/// Number of entries of `rates` below which none are deleted.
+const MIN_PRUNED_RATES: usize = 32;
+
 impl Tables {
     /// Stores a queue if it has the expected version. From then on, the queue's running executions count towards its
     /// limits.
@@ -160,6 +163,23 @@ impl Tables {
             all.retain(|at, _| *at > entry.prune_until);
             *all.entry(entry.at).or_default() += entry.starts;
         }
+        if self.rates.len() > 2 * self.counting_rates.max(MIN_PRUNED_RATES) {
+            self.prune_rates(now);
+        }
+    }
+
+    /// Deletes the starts that no longer count. The keys of these starts may never start again.
+    fn prune_rates(&mut self, now: Timestamp) {
+        let mut rates = std::mem::take(&mut self.rates);
+        rates.retain(|(queue, key), all| {
+            let limits = self.limits(queue);
+            let rate = if key.is_some() { limits.key_rate } else { limits.rate };
+            let until = rate.map_or(now, |rate| rate.expired_until(now));
+            all.retain(|at, _| *at > until);
+            !all.is_empty()
+        });
+        self.counting_rates = rates.len();
+        self.rates = rates;
     }
 
     /// Returns the queues with executions that `can_claim` accepts.

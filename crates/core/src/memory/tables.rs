@@ -47,6 +47,8 @@ pub(super) struct Tables {
     pub(super) fair_share: FairShare,
     /// The starts that count for the rate of a queue, or of one of its keys.
     pub(super) rates: BTreeMap<(Arc<str>, Option<Arc<str>>), StartsByTime>,
+    /// Number of entries of `rates` that counted when the others were deleted last.
+    pub(super) counting_rates: usize,
     /// Ready executions that continue after they were `waiting`.
     pub(super) woken: BTreeSet<Key>,
     /// Due times of `waiting` and `scheduled` executions.

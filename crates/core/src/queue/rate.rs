@@ -55,8 +55,8 @@ pub struct RateEntry {
     pub at: Timestamp,
     /// The number of starts; 0 with even spacing.
     pub starts: u64,
-    /// The time up to which stored entries no longer count, so that the store deletes them. With even spacing the store
-    /// keeps only one entry.
+    /// The time up to which stored entries of the same queue or queue key no longer count, so that the store deletes
+    /// them. With even spacing the store keeps only one entry, so this is the time of the new one.
     pub prune_until: Timestamp,
 }
 
@@ -133,6 +133,11 @@ impl Rate {
         Timestamp::from_micros(if is_even { i64::MIN } else { now.as_micros() - self.period_micros() })
     }
 
+    /// Returns the time up to which no stored entry counts at the time `now`, with or without even spacing.
+    pub fn expired_until(&self, now: Timestamp) -> Timestamp {
+        Timestamp::from_micros(now.as_micros() - self.period_micros())
+    }
+
     /// Returns the starts that the rate allows at the time `now`.
     pub fn allowance(&self, usage: &RateUsage, now: Timestamp) -> Allowance {
         let now = now.as_micros();
@@ -160,12 +165,12 @@ impl Rate {
 
     /// Returns the entry that records this number of starts at the time `now`.
     pub fn entry(&self, usage: &RateUsage, now: Timestamp, starts: usize) -> RateEntry {
-        let at = self.entry_time(usage, now.as_micros(), starts);
+        let at = Timestamp::from_micros(self.entry_time(usage, now.as_micros(), starts));
         let (starts, prune_until) = match self.burst {
             None => (starts as u64, self.window_start(now)),
-            Some(_) => (0, Timestamp::from_micros(i64::MAX)),
+            Some(_) => (0, at),
         };
-        RateEntry { at: Timestamp::from_micros(at), starts, prune_until }
+        RateEntry { at, starts, prune_until }
     }
 
     fn entry_time(&self, usage: &RateUsage, now: i64, starts: usize) -> i64 {

@@ -1,6 +1,6 @@
 //! [`CompletionWatch`]: the watchers of executions in the database, whichever process runs them.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -11,15 +11,43 @@ use crate::key::Key;
 use crate::runtime::inner::EngineInner;
 use crate::store::Execution;
 
+/// Maximum number of watched executions in a heartbeat. A heartbeat with all of them could take longer than a lease.
+const MAX_PORTION: usize = 1_000;
+
 #[derive(Default)]
 pub(crate) struct CompletionWatch {
     count: AtomicUsize,
-    executions: Mutex<HashMap<Key, WatchedExecution>>,
+    watched: Mutex<Watched>,
+}
+
+/// The watched executions, and the order in which heartbeats ask for them.
+#[derive(Default)]
+struct Watched {
+    executions: HashMap<Key, WatchedExecution>,
+    /// The executions by turn: those that no heartbeat has asked for the longest come first.
+    turns: BTreeMap<u64, Key>,
+    next_turn: u64,
+    /// The end of the present round: heartbeats ask for the executions with earlier turns.
+    round_end: u64,
 }
 
 struct WatchedExecution {
     change: Arc<Notify>,
     watchers: usize,
+    turn: u64,
+}
+
+impl Watched {
+    fn take_turn(&mut self, key: Key) -> u64 {
+        let turn = self.next_turn;
+        self.next_turn += 1;
+        self.turns.insert(turn, key);
+        turn
+    }
+
+    fn is_round_open(&self) -> bool {
+        self.turns.first_key_value().is_some_and(|(turn, _)| *turn < self.round_end)
+    }
 }
 
 /// A registration of a caller that waits for one execution. It ends when this value is dropped.
@@ -30,19 +58,27 @@ pub(crate) struct Watcher<'w> {
 }
 
 impl CompletionWatch {
-    fn lock_executions(&self) -> MutexGuard<'_, HashMap<Key, WatchedExecution>> {
-        self.executions.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock_watched(&self) -> MutexGuard<'_, Watched> {
+        self.watched.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Registers a watcher of an execution. Call [`Watcher::next_change`] before each load of the execution,
     /// then wait for that change.
     pub(crate) fn watch(&self, key: Key) -> Watcher<'_> {
-        let mut watched = self.lock_executions();
-        let entry =
-            watched.entry(key).or_insert_with(|| WatchedExecution { change: Arc::default(), watchers: 0 });
-        entry.watchers += 1;
-        let change = entry.change.clone();
-        self.count.store(watched.len(), SeqCst);
+        let mut watched = self.lock_watched();
+        let change = match watched.executions.get_mut(&key) {
+            Some(entry) => {
+                entry.watchers += 1;
+                entry.change.clone()
+            }
+            None => {
+                let (change, turn) = (Arc::<Notify>::default(), watched.take_turn(key));
+                let entry = WatchedExecution { change: change.clone(), watchers: 1, turn };
+                watched.executions.insert(key, entry);
+                change
+            }
+        };
+        self.count.store(watched.executions.len(), SeqCst);
         Watcher { watch: self, key, change }
     }
 
@@ -58,19 +94,60 @@ impl CompletionWatch {
 
     /// Notifies the watchers of `key`, which then load the execution again.
     pub(crate) fn notify(&self, key: Key) {
-        if let Some(watched) = self.lock_executions().get(&key) {
+        if let Some(watched) = self.lock_watched().executions.get(&key) {
             watched.change.notify_waiters();
         }
     }
 
-    /// Returns the keys of all watched executions.
-    pub(crate) fn keys(&self) -> Vec<Key> {
-        if self.has_watchers() { self.lock_executions().keys().copied().collect() } else { Vec::new() }
+    /// Notifies the watchers of executions whose keys have these tags.
+    pub(crate) fn notify_tagged(&self, tags: &[u32]) {
+        if tags.is_empty() || !self.has_watchers() {
+            return;
+        }
+        let tags: HashSet<u32> = tags.iter().copied().collect();
+        for (key, watched) in &self.lock_watched().executions {
+            if tags.contains(&key.tag()) {
+                watched.change.notify_waiters();
+            }
+        }
+    }
+
+    /// Begins a round: the next heartbeats ask for all executions that are watched now, in portions.
+    pub(crate) fn begin_round(&self) {
+        let mut watched = self.lock_watched();
+        watched.round_end = watched.next_turn;
+    }
+
+    /// Whether heartbeats of this round have not asked for some watched executions yet.
+    pub(crate) fn is_round_open(&self) -> bool {
+        self.has_watchers() && self.lock_watched().is_round_open()
+    }
+
+    /// Takes the next portion of this round. Begins another round if all watched executions are one portion.
+    pub(crate) fn take_portion(&self) -> Vec<Key> {
+        if !self.has_watchers() {
+            return Vec::new();
+        }
+        let mut watched = self.lock_watched();
+        let watched = &mut *watched;
+        if watched.executions.len() <= MAX_PORTION {
+            watched.round_end = watched.next_turn;
+        }
+        let mut portion = Vec::new();
+        while portion.len() < MAX_PORTION && watched.is_round_open() {
+            let Some((_, key)) = watched.turns.pop_first() else { break };
+            let turn = watched.take_turn(key);
+            if let Some(entry) = watched.executions.get_mut(&key) {
+                entry.turn = turn;
+            }
+            portion.push(key);
+        }
+        portion
     }
 
     /// Notifies all watchers.
     pub(crate) fn notify_all(&self) {
-        for watched in self.lock_executions().values() {
+        for watched in self.lock_watched().executions.values() {
             watched.change.notify_waiters();
         }
     }
@@ -85,14 +162,16 @@ impl Watcher<'_> {
 
 impl Drop for Watcher<'_> {
     fn drop(&mut self) {
-        let mut watched = self.watch.lock_executions();
-        if let Some(entry) = watched.get_mut(&self.key) {
+        let mut watched = self.watch.lock_watched();
+        if let Some(entry) = watched.executions.get_mut(&self.key) {
             entry.watchers -= 1;
             if entry.watchers == 0 {
-                watched.remove(&self.key);
+                let turn = entry.turn;
+                watched.executions.remove(&self.key);
+                watched.turns.remove(&turn);
             }
         }
-        self.watch.count.store(watched.len(), SeqCst);
+        self.watch.count.store(watched.executions.len(), SeqCst);
     }
 }
 
@@ -120,7 +199,8 @@ impl EngineInner {
     ) -> Result<Execution, Error> {
         let watcher = self.completion_watch.watch(key);
         if self.info.is_client {
-            // a client with watchers sends a heartbeat every second
+            // a client with watchers renews its registration and sends heartbeats like a worker
+            self.wakeups.renewal.notify_one();
             self.wakeups.heartbeat.notify_one();
         }
         loop {
@@ -145,5 +225,41 @@ impl EngineInner {
             }
             change.await;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use super::*;
+
+    #[test]
+    fn heartbeats_of_a_round_ask_for_each_execution_once() {
+        let watch = CompletionWatch::default();
+        let keys: Vec<Key> = (0..2_500).map(|_| Key::mint(0)).collect();
+        let mut watchers: Vec<Watcher<'_>> = keys.iter().map(|key| watch.watch(*key)).collect();
+        assert!(watch.take_portion().is_empty(), "no round has begun");
+        watch.begin_round();
+        assert_eq!(watch.take_portion(), keys[..1_000]);
+        // the round continues without executions whose watchers are gone, and without later watchers
+        drop(watchers.drain(1_500..1_600));
+        let later = watch.watch(Key::mint(0));
+        let rest: HashSet<Key> = [watch.take_portion(), watch.take_portion()].concat().into_iter().collect();
+        assert_eq!(rest.len(), 1_400);
+        assert!(!rest.contains(&keys[0]) && !rest.contains(&keys[1_500]) && !rest.contains(&later.key));
+        assert!(!watch.is_round_open() && watch.take_portion().is_empty());
+        watch.begin_round();
+        assert_eq!(watch.take_portion()[0], keys[0], "the oldest portion comes first");
+    }
+
+    #[test]
+    fn each_heartbeat_asks_for_all_of_a_few_executions() {
+        let watch = CompletionWatch::default();
+        let watchers: Vec<Watcher<'_>> = (0..10).map(|_| watch.watch(Key::mint(0))).collect();
+        assert_eq!((watch.take_portion().len(), watch.take_portion().len()), (10, 10));
+        drop(watchers);
+        assert!(watch.take_portion().is_empty());
+        assert!(watch.lock_watched().turns.is_empty());
     }
 }

@@ -19,6 +19,8 @@ pub(crate) struct Lease {
     clock: fn() -> Duration,
     /// Expiry in microseconds of the clock.
     expires_at: AtomicU64,
+    /// Expiry after the last renewal while the lease was not held; 0 for none.
+    pending: AtomicU64,
     renewed: Notify,
 }
 
@@ -31,14 +33,46 @@ impl Lease {
 
     fn with_clock(clock: fn() -> Duration, length: Option<Duration>, sent_at: Duration) -> Self {
         let expires_at = length.map_or(NEVER_EXPIRES, |length| micros(sent_at + length));
-        Self { length, clock, expires_at: AtomicU64::new(expires_at), renewed: Notify::new() }
+        Self {
+            length,
+            clock,
+            expires_at: AtomicU64::new(expires_at),
+            pending: AtomicU64::new(0),
+            renewed: Notify::new(),
+        }
     }
 
-    /// Extends the lease after a renewal whose request was sent at `sent_at`, as time since the machine
-    /// booted.
-    pub(crate) fn renew(&self, sent_at: Duration) {
+    /// Begins the lease of a registration whose request was sent at `sent_at`, as time since the machine booted.
+    pub(crate) fn begin(&self, sent_at: Duration) {
         let Some(length) = self.length else { return };
+        self.extend(micros(sent_at + length));
+    }
+
+    /// Extends the lease after a renewal whose request was sent at `sent_at`, as time since the machine booted. If the
+    /// lease is not held, requests may have come in the meantime. The renewal is then pending until they are handled, and
+    /// the result is true.
+    pub(crate) fn renew(&self, sent_at: Duration) -> bool {
+        let Some(length) = self.length else { return false };
         let expires_at = micros(sent_at + length);
+        if self.is_held() {
+            self.extend(expires_at);
+            return false;
+        }
+        self.pending.fetch_max(expires_at, SeqCst);
+        micros((self.clock)()) < expires_at
+    }
+
+    /// Whether a renewal is pending.
+    pub(crate) fn is_pending(&self) -> bool {
+        self.pending.load(SeqCst) > 0
+    }
+
+    /// Extends the lease by the pending renewals.
+    pub(crate) fn grant_pending(&self) {
+        self.extend(self.pending.swap(0, SeqCst));
+    }
+
+    fn extend(&self, expires_at: u64) {
         self.expires_at.fetch_max(expires_at, SeqCst);
         self.renewed.notify_waiters();
     }
@@ -78,15 +112,27 @@ mod tests {
         let ago = |seconds| CLOCK().saturating_sub(Duration::from_secs(seconds));
         let lease = Lease::with_clock(CLOCK, Some(Duration::from_secs(100)), ago(200));
         assert!(!lease.is_held() && lease.wait_held().now_or_never().is_none());
-        lease.renew(ago(150));
-        assert!(!lease.is_held(), "a late reply renews nothing");
+        assert!(!lease.renew(ago(150)), "a late reply renews nothing");
+        lease.grant_pending();
+        assert!(!lease.is_held());
         let mut waiting = Box::pin(lease.wait_held());
         assert!(waiting.as_mut().now_or_never().is_none());
-        lease.renew(ago(50));
+        lease.begin(ago(50));
         assert!(lease.is_held() && waiting.now_or_never().is_some());
-        lease.renew(ago(150));
-        assert!(lease.is_held(), "an older reply takes nothing back");
+        assert!(!lease.renew(ago(150)) && lease.is_held(), "an older reply takes nothing back");
         assert!(Lease::with_clock(CLOCK, None, ago(200)).is_held(), "a store without leases");
+    }
+
+    #[test]
+    fn lapsed_lease_begins_again_after_requests_are_handled() {
+        let ago = |seconds| CLOCK().saturating_sub(Duration::from_secs(seconds));
+        let lease = Lease::with_clock(CLOCK, Some(Duration::from_secs(100)), ago(200));
+        assert!(lease.renew(ago(50)) && !lease.is_held() && lease.is_pending());
+        // a further renewal before the requests are handled
+        assert!(lease.renew(ago(10)) && !lease.is_held());
+        lease.grant_pending();
+        assert!(lease.is_held() && !lease.is_pending());
+        assert!(!lease.renew(ago(0)) && !lease.is_pending(), "the lease was held");
     }
 
     /// The machine was suspended for an hour: its monotonic clock stood still, but the lease has expired.

@@ -1,7 +1,7 @@
 //! [`Lifecycle`]: whether an engine is open, draining, closing or stopped by an error, and how it ends.
 
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 use std::time::Duration;
 
 use tokio::sync::oneshot;
@@ -42,6 +42,24 @@ const DROPPED_WRITE_MESSAGE: &str = "the Write was dropped: the engine lost its 
 
 /// Longest time for which executions may continue in an engine that is too old for the coming schema.
 const OUTDATED_DRAIN_GRACE: Duration = Duration::from_secs(10);
+
+/// A value that the runtime of an engine drops when it ends.
+struct RuntimeGuard(Weak<EngineInner>);
+
+impl Drop for RuntimeGuard {
+    fn drop(&mut self) {
+        let Some(engine) = self.0.upgrade() else { return };
+        if engine.is_closing() || *engine.wakeups.is_stopped.borrow() {
+            return;
+        }
+        tracing::error!(
+            "the runtime of the engine has ended; the engine requeues its executions and ends: shut engines down before \
+             their runtime"
+        );
+        let (done, _) = oneshot::channel();
+        engine.send_shutdown(ShutdownRequest { grace: Duration::ZERO, done });
+    }
+}
 
 impl EngineInner {
     /// Whether a drain or shutdown has begun: the engine takes no new executions.
@@ -86,6 +104,17 @@ impl EngineInner {
             run.interrupt(Interrupt::Disowned);
         }
         self.completion_watch.notify_all();
+    }
+
+    /// Ends the engine when the runtime that runs its executions ends, for example because it was dropped before the
+    /// engine was shut down. The worker has a runtime of its own: otherwise it would keep the executions, and claim more.
+    pub(crate) fn end_with_runtime(self: &Arc<Self>) {
+        let guard = RuntimeGuard(Arc::downgrade(self));
+        let mut is_stopped = self.wakeups.is_stopped.subscribe();
+        self.runtime.spawn(async move {
+            let _guard = guard;
+            let _ = is_stopped.wait_for(|is_stopped| *is_stopped).await;
+        });
     }
 
     /// Shuts the engine down cleanly, because the database is being migrated to a schema that this program

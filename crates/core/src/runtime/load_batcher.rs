@@ -31,6 +31,22 @@ struct Pending {
     is_loading: bool,
 }
 
+/// A guard of the task that sends queries. If the task panics, or its runtime has ended, the pending loads fail, and the
+/// next load begins another task.
+struct LoadingGuard(Option<Arc<LoadBatcher>>);
+
+impl Drop for LoadingGuard {
+    fn drop(&mut self) {
+        let Some(batcher) = self.0.take() else { return };
+        // dropped without the lock, because dropping a sender wakes its caller
+        let _failed = {
+            let mut pending = batcher.pending.lock();
+            pending.is_loading = false;
+            std::mem::take(&mut pending.keys)
+        };
+    }
+}
+
 impl LoadBatcher {
     pub(crate) fn new(store: Arc<dyn Store>, runtime: runtime::Handle) -> Arc<Self> {
         Arc::new(Self { store, runtime, pending: Mutex::default() })
@@ -46,13 +62,14 @@ impl LoadBatcher {
         };
         if is_first {
             // in a task of its own: this caller may be dropped, and other callers still need their replies
-            self.runtime.spawn(self.clone().load_pending());
+            let guard = LoadingGuard(Some(self.clone()));
+            self.runtime.spawn(self.clone().load_pending(guard));
         }
         loaded.await.unwrap_or_else(|_| Err(Error::Unavailable("the query was dropped".into())))
     }
 
     /// Sends queries until no keys are pending.
-    async fn load_pending(self: Arc<Self>) {
+    async fn load_pending(self: Arc<Self>, mut guard: LoadingGuard) {
         loop {
             let batch = {
                 let mut pending = self.pending.lock();
@@ -62,6 +79,7 @@ impl LoadBatcher {
                 batch
             };
             if batch.is_empty() {
+                guard.0 = None;
                 return;
             }
             let ids: Vec<ExecutionId> = batch.iter().map(|(key, _)| ExecutionId::Key(*key)).collect();
@@ -78,6 +96,25 @@ impl LoadBatcher {
                     }
                 }
             }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures_util::FutureExt;
+
+    use super::*;
+    use crate::memory::MemoryStore;
+
+    #[test]
+    fn load_fails_when_its_runtime_has_ended() {
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        let batcher = LoadBatcher::new(Arc::new(MemoryStore::new()), runtime.handle().clone());
+        drop(runtime);
+        for _ in 0..2 {
+            let loaded = batcher.load(Key::mint(0)).now_or_never();
+            assert!(matches!(loaded, Some(Err(Error::Unavailable(_)))), "{loaded:?}");
         }
     }
 }

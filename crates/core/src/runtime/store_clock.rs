@@ -23,7 +23,7 @@ const DRIFT_DIVISOR: i64 = 1_000;
 ///
 /// Each reply bounds the offset, which is the store's time minus the process's time. If a reply shows `now`,
 /// the offset is at least `now - received_at` and at most `now - sent_at`. The smallest upper bound is kept
-/// until a lower bound exceeds it.
+/// until a lower bound exceeds it. A reply whose request was under way when another reply was received does not count.
 pub(crate) struct StoreClock {
     epoch: Instant,
     /// Version of the other fields; odd while they are being changed.
@@ -38,7 +38,8 @@ pub(crate) struct StoreClock {
     /// slowed. `slowed_at` is in microseconds since `epoch`.
     ahead: AtomicI64,
     slowed_at: AtomicI64,
-    changes: Mutex<()>,
+    /// The time at which the last reply was received, in microseconds since `epoch`. Locked during changes.
+    received_at: Mutex<i64>,
 }
 
 impl StoreClock {
@@ -53,7 +54,7 @@ impl StoreClock {
             lower_bound_at: AtomicI64::new(micros(sent_at.elapsed())),
             ahead: AtomicI64::new(0),
             slowed_at: AtomicI64::new(0),
-            changes: Mutex::default(),
+            received_at: Mutex::new(i64::MIN),
         }
     }
 
@@ -110,8 +111,13 @@ impl StoreClock {
     }
 
     fn apply_reply(&self, sent_at: Instant, received_at: Instant, now: Timestamp) {
-        let _changes = self.changes.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut last_received_at = self.received_at.lock().unwrap_or_else(PoisonError::into_inner);
+        if self.since_epoch(sent_at) < *last_received_at {
+            // the store's clock may have been set between the two replies, and their order is unknown
+            return;
+        }
         let since = self.since_epoch(received_at);
+        *last_received_at = since;
         let new_lower_bound = now.as_micros() - since;
         let upper_bound = now.as_micros() - self.since_epoch(sent_at);
         let lower_bound = self.lower_bound_offset(since);
@@ -162,6 +168,20 @@ mod tests {
         assert_eq!(offset(), 61_001, "the store's clock was set forward");
         clock.apply_reply(at(2_000), at(2_002), shows(2_501));
         assert_eq!(offset(), 501, "and back");
+    }
+
+    #[test]
+    fn reply_from_before_a_change_of_the_clock_does_not_undo_it() {
+        let epoch = Instant::now();
+        let at = |millis| epoch + Duration::from_millis(millis);
+        let shows = |millis: i64| Timestamp::from_micros(millis * 1_000);
+        let clock = StoreClock::new(epoch, shows(0));
+        // the store's clock was set between the two replies
+        clock.apply_reply(at(1_000), at(1_010), shows(61_000));
+        clock.apply_reply(at(1_005), at(1_020), shows(1_008));
+        assert_eq!(clock.estimate(1_020_000), 61_020_000);
+        clock.apply_reply(at(1_020), at(1_020), shows(1_020));
+        assert_eq!(clock.estimate(1_020_000), 1_020_000);
     }
 
     #[test]

@@ -3,6 +3,7 @@
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering::SeqCst};
 
 use tokio::sync::{Notify, watch};
+use tokio::time::Instant;
 
 use crate::clock::Timestamp;
 use crate::key::Key;
@@ -11,12 +12,16 @@ use crate::sync::Mutex;
 /// Signals to the worker's loops, and the reasons for them.
 #[derive(Default)]
 pub(crate) struct Wakeups {
+    /// Wakes the renewals: a client has begun to wait for executions, or the time of the next renewal has changed.
+    pub(crate) renewal: Notify,
     /// Wakes the heartbeats.
     pub(crate) heartbeat: Notify,
     /// Wakes the claimer.
     pub(crate) claim: Notify,
-    /// Wakes the takeover: a heartbeat has found dead workers.
-    pub(crate) takeover: Notify,
+    /// Wakes the maintenance: the registration was renewed.
+    pub(crate) maintenance: Notify,
+    /// The time of an additional renewal; `None` if only regular ones are due.
+    pub(crate) extra_renewal_at: Mutex<Option<Instant>>,
     /// Ends all loops: the registration is over.
     pub(crate) fence: Notify,
     /// Wakes callers that wait until no execution runs any more.
@@ -30,11 +35,13 @@ pub(crate) struct Wakeups {
     pub(crate) is_fenced: AtomicBool,
     /// Whether the next turn of the heartbeat loop sends a heartbeat even if none is due.
     pub(crate) is_heartbeat_requested: AtomicBool,
+    /// Whether hints announce all changes by other processes, as of the last renewal.
+    pub(crate) receives_hints: AtomicBool,
     /// Number of heartbeats sent.
     pub(crate) heartbeats_sent: AtomicU64,
     /// Whether a queue's limits held ready executions back: the next freed slot causes a claim.
     pub(crate) is_slot_awaited: AtomicBool,
-    /// Number of times that slots of queues were freed here.
+    /// Number of times that slots of queues were freed, here or as a hint announced.
     pub(crate) freed_queue_slots: AtomicU64,
     /// Whether a quarantined execution is being tried. Meanwhile, each end of a run makes the worker check
     /// whether the next trial may begin.
@@ -85,6 +92,14 @@ impl Wakeups {
         if self.freed_queue_slots.load(SeqCst) != freed && self.is_slot_awaited.swap(false, SeqCst) {
             self.wake_claimer(true);
         }
+    }
+
+    /// Requests a renewal at a time, or earlier.
+    pub(crate) fn request_renewal(&self, at: Instant) {
+        let mut extra = self.extra_renewal_at.lock();
+        *extra = Some(extra.map_or(at, |earlier| earlier.min(at)));
+        drop(extra);
+        self.renewal.notify_one();
     }
 
     /// Requests a heartbeat now.

@@ -18,8 +18,8 @@ pub struct Claim {
     pub number: i64,
     /// Maximum number of executions to take.
     pub limit: usize,
-    /// Maximum size of the inputs and checkpoints of all taken executions, in bytes. The claim takes at least one
-    /// execution, however large it is.
+    /// Maximum [size](super::Record::claim_bytes) of all taken executions, in bytes. The claim takes at least one
+    /// execution, however large it is, and may exceed the maximum by the last one.
     pub max_bytes: usize,
     /// The workflows that the worker can run. The claim takes only their executions.
     pub workflows: Arc<[Arc<str>]>,
@@ -54,6 +54,6 @@ pub struct ClaimReply {
 }
 
 /// Whether `served` contains the queue; `None` contains all queues.
-pub(crate) fn is_served(served: Option<&[Arc<str>]>, queue: &str) -> bool {
+pub fn is_served(served: Option<&[Arc<str>]>, queue: &str) -> bool {
     served.is_none_or(|served| served.iter().any(|name| **name == *queue))
 }

@@ -18,6 +18,10 @@ pub enum StoreError {
     /// A Write waits for a lock of another transaction. Nothing was written.
     #[error("a Write is blocked by another transaction: {0}")]
     Blocked(String),
+    /// A single Write waits for a lock of another transaction on a whole table, as other Writes probably do. Nothing was
+    /// written.
+    #[error("a Write is blocked by another transaction that has locked a table: {0}")]
+    TableLocked(String),
     /// The database's user lacks a privilege. Nothing was changed.
     #[error("permission denied by the database: {0}")]
     PermissionDenied(String),
@@ -60,9 +64,10 @@ impl From<StoreError> for Error {
             StoreError::Corrupt(reason) => Error::Corrupt(reason),
             StoreError::Open { store, reason } => Error::Open { store, reason },
             StoreError::Unreachable { store, reason } => Error::Unreachable { store, reason },
-            error @ (StoreError::Fenced | StoreError::Rejected(_) | StoreError::Blocked(_)) => {
-                Error::Unavailable(error.to_string())
-            }
+            error @ (StoreError::Fenced
+            | StoreError::Rejected(_)
+            | StoreError::Blocked(_)
+            | StoreError::TableLocked(_)) => Error::Unavailable(error.to_string()),
         }
     }
 }

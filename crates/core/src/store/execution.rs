@@ -356,6 +356,9 @@ impl RequestKind {
     }
 }
 
+/// The memory that a claimed checkpoint or attempt takes beside its outcome or failure, in bytes.
+pub const CLAIMED_ROW_BYTES: usize = 300;
+
 /// An execution with everything recorded about it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Record {
@@ -373,6 +376,15 @@ impl Record {
     /// Creates the record of an execution of which only the row is loaded.
     pub fn without_details(execution: Execution) -> Self {
         Self { execution, checkpoints: Vec::new(), attempts: Vec::new(), requests: Vec::new() }
+    }
+
+    /// Returns the size that counts towards the [`max_bytes`](super::Claim::max_bytes) of a claim: about the memory that
+    /// the input, the checkpoints and the attempts take.
+    pub fn claim_bytes(&self) -> usize {
+        let outcomes = self.checkpoints.iter().map(|checkpoint| checkpoint.outcome.len());
+        let failures = self.attempts.iter().map(|attempt| attempt.failure.len());
+        let rows = outcomes.chain(failures).map(|bytes| bytes + CLAIMED_ROW_BYTES);
+        self.execution.input.len() + rows.sum::<usize>()
     }
 }
 
@@ -409,6 +421,7 @@ mod tests {
         let bytes = encode_pending_sleeps(&sleeps);
         assert_eq!(decode_pending_sleeps(&bytes), Some(sleeps));
         assert_eq!(decode_pending_sleeps(&bytes[..bytes.len() - 1]), None);
+        assert_eq!(decode_pending_sleeps(&[&bytes[..], &[0]].concat()), None, "one byte too many");
         assert_eq!(decode_pending_sleeps(&[]), Some(Vec::new()));
     }
 }

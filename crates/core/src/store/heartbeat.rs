@@ -1,11 +1,44 @@
-//! [`Heartbeat`]: a worker's report to the store, whose reply contains what concerns the worker.
+//! [`Renewal`]: the reply to the renewal of a registration. [`Maintenance`]: what a worker does once a second for the
+//! store, and finds. [`Heartbeat`]: a worker's report to the store, whose reply
+//! contains what concerns the worker.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::claim::is_served;
 use super::{Record, RequestKind, WorkerId};
 use crate::clock::Timestamp;
 use crate::key::Key;
+
+/// The reply to the renewal of a registration.
+#[derive(Clone, Debug, Default)]
+pub struct Renewal {
+    /// The store's time.
+    pub now: Timestamp,
+    /// Whether the worker was taken over, and must register again.
+    pub is_fenced: bool,
+    /// Two schema versions: the version to which the database is being migrated, and the newest one that this program
+    /// supports. `None` unless the database's version is newer. The worker then requeues the executions that it runs,
+    /// and ends.
+    pub newer_schema: Option<(i64, i64)>,
+    /// Whether there are requests to executions that the worker runs. The worker then sends a heartbeat.
+    pub has_requests: bool,
+    /// Whether the store receives hints of all changes by other processes. Heartbeats then may be rare.
+    pub receives_hints: bool,
+}
+
+/// The findings of a worker's [maintenance](crate::store::Store::maintain).
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Maintenance {
+    /// Whether workers are dead, or a takeover of dead workers is unfinished. The worker then calls
+    /// [`take_over`](crate::store::Store::take_over).
+    pub has_dead_workers: bool,
+    /// The time until another worker counts as dead, unless that worker renews its lease first. A renewal and a
+    /// maintenance just after this time detect the death.
+    pub next_expiry_in: Option<Duration>,
+    /// Whether executions may be ready that no hint has announced. The worker then claims.
+    pub has_unannounced: bool,
+}
 
 /// A worker's report to the store. The [reply](HeartbeatReply) contains everything that concerns the worker.
 #[derive(Clone, Debug)]
@@ -14,11 +47,8 @@ pub struct Heartbeat {
     pub worker: WorkerId,
     /// The epoch of the worker's registration.
     pub epoch: i64,
-    /// Whether the heartbeat renews the registration and checks for dead workers. True once a second; false for the
-    /// heartbeats that follow hints.
-    pub renews_lease: bool,
-    /// The executions whose ends other parts of this process wait for. The reply lists those that have ended or are
-    /// parked.
+    /// Executions whose ends other parts of this process wait for, at most 1,000. The reply lists those that have ended or
+    /// are parked.
     pub watched: Vec<Key>,
     /// The executions that this process runs. If given, the reply lists the executions that the worker owns but that
     /// are not in this list.
@@ -58,16 +88,6 @@ pub struct HeartbeatReply {
     pub next_deadline: Option<Timestamp>,
     /// The earliest time at which an execution in quarantine that the worker can run may be claimed.
     pub quarantined_until: Option<Timestamp>,
-    /// Whether workers are dead, or a takeover of dead workers is unfinished. The worker then calls
-    /// [`take_over`](crate::store::Store::take_over).
-    pub has_dead_workers: bool,
-    /// Two schema versions: the version to which the database is being migrated, and the newest one that this program
-    /// supports. `None` unless the database's version is newer. The worker then requeues the executions that it runs,
-    /// and ends.
-    pub newer_schema: Option<(i64, i64)>,
-    /// The earliest time at which another worker counts as dead, unless that worker renews its lease first. A
-    /// heartbeat just after this time detects the death.
-    pub next_expiry_at: Option<Timestamp>,
 }
 
 /// Maximum number of expired executions in a reply.
@@ -80,11 +100,64 @@ impl Heartbeat {
     }
 }
 
-/// A notification that another process may have changed something.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+/// A notification that another process may have changed something that concerns the worker.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Hint {
     /// Whether an execution may be ready. If so, the worker claims at once, without a heartbeat before the claim.
     pub has_ready: bool,
-    /// Whether anything else may have changed that a heartbeat reports: an end, a request, a due time.
+    /// Whether slots of queues may have become free.
+    pub has_free_slots: bool,
+    /// Whether anything else may have changed that a heartbeat reports: a request, or a due time.
     pub has_other: bool,
+    /// The executions that may have ended or may be parked.
+    pub ended: EndedExecutions,
+}
+
+impl Hint {
+    /// The hint that anything may have changed. A heartbeat shows whether executions are ready, so that a worker without
+    /// work claims nothing.
+    pub const ANY_CHANGE: Self =
+        Self { has_ready: false, has_free_slots: true, has_other: true, ended: EndedExecutions::Any };
+
+    /// Whether the hint announces nothing.
+    pub fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
+
+    /// Adds another hint to this one.
+    pub fn merge(&mut self, other: Self) {
+        self.has_ready |= other.has_ready;
+        self.has_free_slots |= other.has_free_slots;
+        self.has_other |= other.has_other;
+        self.ended.merge(other.ended);
+    }
+}
+
+/// The executions of a hint that may have ended or may be parked.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum EndedExecutions {
+    /// The executions whose keys have these [tags](Key::tag), in no order.
+    Tagged(Vec<u32>),
+    /// Any executions.
+    Any,
+}
+
+impl EndedExecutions {
+    /// Maximum number of tags. With more of them, any execution may have ended.
+    const MAX_TAGS: usize = 10_000;
+
+    fn merge(&mut self, other: Self) {
+        match (&mut *self, other) {
+            (Self::Tagged(tags), Self::Tagged(more)) if tags.len() + more.len() <= Self::MAX_TAGS => {
+                tags.extend(more);
+            }
+            _ => *self = Self::Any,
+        }
+    }
+}
+
+impl Default for EndedExecutions {
+    fn default() -> Self {
+        Self::Tagged(Vec::new())
+    }
 }

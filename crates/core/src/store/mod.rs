@@ -5,6 +5,7 @@
 //! finds only some of these places.
 
 mod admin;
+mod assignments;
 mod claim;
 pub mod counters;
 mod error;
@@ -12,22 +13,27 @@ mod execution;
 mod filter;
 mod graphs;
 mod heartbeat;
+mod kept_outcomes;
 mod quarantine;
+mod stream;
 mod workers;
 mod write;
 
 pub use admin::{Finding, MigrationReport};
-pub(crate) use claim::is_served;
-pub use claim::{Claim, ClaimReply};
+pub use assignments::{AssignmentId, Assignments, Tidying, started_keys, starting_keys};
+pub use claim::{Claim, ClaimReply, is_served};
 pub use error::StoreError;
 pub use execution::{
-    Attempt, Checkpoint, CheckpointKind, Detail, Execution, ExecutionId, Parent, PendingSleep, Record,
-    RequestKind, Status, UNKNOWN_STATUS_MESSAGE, WorkerId, decode_pending_sleeps, encode_pending_sleeps,
+    Attempt, CLAIMED_ROW_BYTES, Checkpoint, CheckpointKind, Detail, Execution, ExecutionId, Parent,
+    PendingSleep, Record, RequestKind, Status, UNKNOWN_STATUS_MESSAGE, WorkerId, decode_pending_sleeps,
+    encode_pending_sleeps,
 };
 pub use filter::{DEFAULT_LIMIT, Filter, Page};
 pub use graphs::GraphRow;
-pub use heartbeat::{Heartbeat, HeartbeatReply, Hint, MAX_EXPIRED};
+pub use heartbeat::{EndedExecutions, Heartbeat, HeartbeatReply, Hint, MAX_EXPIRED, Maintenance, Renewal};
+pub use kept_outcomes::{KeptExecution, KeptKey, decode_outcomes, encode_outcomes, unreadable_outcomes};
 pub use quarantine::{QUARANTINE_STRIKES, next_strikes, quarantine_delay};
+pub use stream::Stream;
 pub use workers::{
     DeadLetter, RegisteredWorker, UnclaimableWork, WaitingWork, WorkerInfo, WorkerOverview, is_same_version,
 };
@@ -78,7 +84,8 @@ pub trait Store: Send + Sync + 'static {
     /// `Ok`: the whole flush is durable. The method returns the outcomes other than `Applied`, with the indexes of
     /// their Writes in ascending order. An `Err` from the first attempt to commit this number means:
     /// - [`Unavailable`](StoreError::Unavailable): the outcome is *unknown*; the flush may be durable now, later or
-    ///   never. Send the flush again with `is_resent`, and the store finds the outcome.
+    ///   never. Send the flush again with `is_resent`. If the flush was applied, the store returns the outcomes that it
+    ///   has kept with the flush's number, however the executions have changed since.
     /// - [`Fenced`](StoreError::Fenced): nothing of this flush, or of a later flush of this lane, is or will be
     ///   durable.
     /// - [`Rejected`](StoreError::Rejected), [`Blocked`](StoreError::Blocked): nothing of this flush is durable.
@@ -115,17 +122,23 @@ pub trait Store: Send + Sync + 'static {
     /// Returns the stored graphs in the order of their names. If `names` is given, returns only the graphs in it.
     async fn graphs(&self, names: Option<&[Arc<str>]>) -> Result<Vec<GraphRow>, StoreError>;
 
-    /// Returns everything that concerns the worker. Once a second a heartbeat also renews the registration and checks
-    /// for dead workers; see [`renews_lease`](Heartbeat::renews_lease).
+    /// Renews a registration. A worker calls this method once a second.
     ///
-    /// A heartbeat does not wait for claims, and waits for a takeover only if the worker itself is being taken over. A
-    /// heartbeat that renews the registration returns only after all searches for its reply.
+    /// The cost does not depend on the rows of the store. The method waits for no other method, except for a takeover of
+    /// the worker itself.
+    async fn renew(&self, worker: WorkerId, epoch: i64) -> Result<Renewal, StoreError>;
+
+    /// Does a worker's part of the maintenance of the store: detects dead workers, and deletes the worker's records of
+    /// executions that it no longer runs. A worker calls this method after each renewal.
+    async fn maintain(&self, worker: WorkerId, epoch: i64) -> Result<Maintenance, StoreError>;
+
+    /// Returns everything that concerns the worker. Does not wait for claims.
     async fn heartbeat(&self, heartbeat: &Heartbeat) -> Result<HeartbeatReply, StoreError>;
 
-    /// Takes over the workers that the last heartbeat of `worker` found dead: requeues the executions that they ran,
+    /// Takes over the workers that the last maintenance by `worker` found dead: requeues the executions that they ran,
     /// and returns the number of these executions.
     ///
-    /// The method may take long; meanwhile heartbeats and claims continue. The method also wakes executions that a dead
+    /// The method may take long; meanwhile renewals, heartbeats and claims continue. The method also wakes executions that a dead
     /// worker should have woken. That worker may have died between the end of a child and the parent's Wake. If a
     /// takeover is interrupted, any later takeover completes it.
     async fn take_over(&self, worker: WorkerId) -> Result<u64, StoreError>;
@@ -145,10 +158,11 @@ pub trait Store: Send + Sync + 'static {
     async fn dead_letters(&self, limit: u64) -> Result<Vec<DeadLetter>, StoreError>;
 
     /// Returns the registered workers, and counts of the executions that wait for a worker. Counts up to `limit`
-    /// executions.
+    /// executions. `counts_running` is whether to count what each worker runs, which takes a look-up per execution;
+    /// otherwise `running` is 0.
     ///
     /// The overview is for people: no decision depends on it.
-    async fn workers(&self, limit: u64) -> Result<WorkerOverview, StoreError>;
+    async fn workers(&self, limit: u64, counts_running: bool) -> Result<WorkerOverview, StoreError>;
 
     /// Returns the members of `workers` that are dead or no longer registered at the time of the call.
     ///
@@ -156,11 +170,12 @@ pub trait Store: Send + Sync + 'static {
     /// leases, the result includes workers whose lease has expired, although they may still renew it.
     async fn dead_workers(&self, workers: &[WorkerId]) -> Result<Vec<WorkerId>, StoreError>;
 
-    /// Waits until another process may have changed something since the last return of this method.
+    /// Waits until another process may have changed something that concerns the worker, since the last return of this
+    /// method for the worker.
     ///
-    /// A hint only saves time: the heartbeat once a second finds the same without it. In a store without hints this
-    /// method never returns.
-    async fn next_hint(&self) -> Hint;
+    /// A hint only saves time: a regular heartbeat finds the same without it. In a store without hints this method never
+    /// returns.
+    async fn next_hint(&self, worker: WorkerId) -> Hint;
 }
 
 /// Static facts about a store.
@@ -184,8 +199,8 @@ pub struct StoreInfo {
     pub max_flush_writes: usize,
     /// Maximum size of a flush, in bytes.
     pub max_flush_bytes: usize,
-    /// The time after a call of `register` or `heartbeat` during which no other worker takes over the calling worker,
-    /// whatever happens. After this time the worker begins no further body until a heartbeat has succeeded. `None` if
+    /// The time after a call of `register` or `renew` during which no other worker takes over the calling worker,
+    /// whatever happens. After this time the worker begins no further body until a renewal has succeeded. `None` if
     /// liveness does not depend on a clock.
     pub lease: Option<Duration>,
 }

@@ -269,21 +269,6 @@ impl Request {
         if self.kind == RequestKind::Expire { RequestKind::Cancel } else { self.kind }
     }
 
-    /// Infers the result of a request that took effect before, from the present status of its execution. `has_ended_it`
-    /// says whether this request has ended the execution, and `is_pending` whether its row is still in `requests`.
-    pub fn infer_result(&self, status: Status, has_ended_it: bool, is_pending: bool) -> RequestResult {
-        match self.kind {
-            _ if is_pending => RequestResult::Pending,
-            RequestKind::Cancel | RequestKind::Expire if has_ended_it => RequestResult::Done,
-            RequestKind::Cancel if !status.is_terminal() => RequestResult::Pending,
-            RequestKind::Resume if status != Status::Completed => RequestResult::Done,
-            RequestKind::Pause if matches!(status, Status::Queued | Status::Running | Status::Waiting) => {
-                RequestResult::Done
-            }
-            _ => RequestResult::NotApplicable(status),
-        }
-    }
-
     /// Returns the outcome of the request with this result. `parent` is the parent of the execution.
     pub fn outcome(&self, result: RequestResult, parent: Option<Key>) -> Outcome {
         let ends = matches!(self.kind, RequestKind::Cancel | RequestKind::Expire);
@@ -316,6 +301,9 @@ pub enum RequestResult {
 }
 
 /// The Write that records one piece of a large value. Insert-only: an existing piece stays as it is.
+///
+/// A chunk without bytes *withdraws* the value, because no row will refer to it: the store deletes all pieces of the
+/// value, also those that the same flush inserts.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Chunk {
     /// The key of the execution.
@@ -324,10 +312,22 @@ pub struct Chunk {
     pub value: u64,
     /// The number of the piece, from 0.
     pub index: u32,
-    /// The bytes of the piece.
+    /// The bytes of the piece. Empty to withdraw the value.
     pub bytes: Bytes,
     /// Whether the piece belongs to the input of an execution that a caller starts.
     pub is_unowned: bool,
+}
+
+impl Chunk {
+    /// Returns the Write that withdraws a value.
+    pub fn withdrawal(execution: Key, value: u64) -> Self {
+        Self { execution, value, index: u32::MAX, bytes: Bytes::new(), is_unowned: false }
+    }
+
+    /// Whether the Write withdraws its value.
+    pub fn is_withdrawal(&self) -> bool {
+        self.bytes.is_empty()
+    }
 }
 
 /// The Write that deletes pieces of large values that a disowned run of the execution left behind.
@@ -439,28 +439,37 @@ impl Write {
         }
     }
 
-    /// Returns the size in bytes that counts towards the limits of a flush and the budget of a lane. The size includes
-    /// the payloads and a fixed part for the row. Attributes do not count.
+    /// Returns the size in bytes that counts towards the limits of a flush and the budget of a lane: the payloads, the
+    /// texts, and a fixed part for each row.
     pub fn size(&self) -> usize {
-        128 + match self {
-            Write::Start(start) => {
-                start.input.len()
-                    + start.workflow_id.as_ref().map_or(0, |id| id.len())
-                    + start
-                        .placement
-                        .as_ref()
-                        .map_or(0, |placement| placement.queue.len() + placement.key.len())
-                    + start.dedup_id.as_ref().map_or(0, |id| id.len())
-                    + start.state.size()
+        ROW_SIZE
+            + match self {
+                Write::Start(start) => {
+                    start.input.len()
+                        + start.workflow_id.as_ref().map_or(0, |id| id.len())
+                        + start
+                            .placement
+                            .as_ref()
+                            .map_or(0, |placement| placement.queue.len() + placement.key.len())
+                        + start.dedup_id.as_ref().map_or(0, |id| id.len())
+                        + start.attributes.size()
+                        + start.state.size()
+                }
+                Write::Checkpoint(checkpoint) => {
+                    checkpoint.outcome.len() + checkpoint.name.len() + checkpoint.path.as_bytes().len()
+                }
+                Write::Attempt(attempt) => attempt.failure.len() + attempt.path.as_bytes().len(),
+                Write::Transition(transition) => transition.state.size(),
+                Write::Chunk(chunk) => chunk.bytes.len(),
+                Write::Request(request) => request.reason.len(),
+                Write::DeleteChunks(deletion) => deletion.keep.len() * size_of::<u64>(),
+                Write::Wake(_) | Write::ClearRequests(_) => 0,
             }
-            Write::Checkpoint(checkpoint) => checkpoint.outcome.len() + checkpoint.name.len(),
-            Write::Attempt(attempt) => attempt.failure.len(),
-            Write::Transition(transition) => transition.state.size(),
-            Write::Chunk(chunk) => chunk.bytes.len(),
-            Write::Wake(_) | Write::Request(_) | Write::ClearRequests(_) | Write::DeleteChunks(_) => 0,
-        }
     }
 }
+
+/// The part of a Write's [size](Write::size) that does not depend on its contents, in bytes.
+const ROW_SIZE: usize = 128;
 
 impl Start {
     /// Whether the queue decides if the execution runs: the Start [claims itself](Self::self_claims), and the
@@ -549,5 +558,54 @@ impl State {
             State::Scheduled { .. } => 0,
             State::Ended { outcome, .. } => outcome.len(),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn start(attributes: Attributes) -> Write {
+        Write::Start(Box::new(Start {
+            key: Key::mint(0),
+            root: Key::mint(0),
+            parent: None,
+            workflow_id: None,
+            workflow: "w".into(),
+            fingerprint: None,
+            app_version: None,
+            placement: None,
+            dedup_id: None,
+            debounce_window: None,
+            input: Payload::empty(),
+            created_at: Timestamp::from_micros(0),
+            deadline_at: None,
+            run_timeout: None,
+            attributes,
+            is_guarded: false,
+            has_begun: false,
+            self_claims: false,
+            state: State::Running { pending_sleeps: Vec::new() },
+        }))
+    }
+
+    #[test]
+    fn attributes_count_towards_the_size() {
+        let mut attributes = Attributes::default();
+        for n in 0..64 {
+            attributes.set(format!("{n:0128}"), "v".repeat(1024));
+        }
+        let bytes = 64 * (128 + 1024);
+        assert!(start(attributes).size() >= start(Attributes::NONE).size() + bytes);
+    }
+
+    #[test]
+    fn reason_of_a_request_counts_towards_the_size() {
+        let request = |reason: Payload| {
+            let (execution, id, at) = (Key::mint(0), Key::mint(0), Timestamp::from_micros(0));
+            Write::Request(Request { execution, id, kind: RequestKind::Cancel, at, reason })
+        };
+        let reason = Payload::encode(&"r".repeat(1000)).unwrap();
+        assert!(request(reason).size() >= request(Payload::empty()).size() + 1000);
     }
 }

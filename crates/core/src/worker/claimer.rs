@@ -7,7 +7,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::heartbeats::HEARTBEAT_INTERVAL;
-use super::takeover::RETRY_DELAY;
+use super::maintenance::RETRY_DELAY;
 use crate::clock::Timestamp;
 use crate::runtime::capacity::Reservation;
 use crate::runtime::inner::EngineInner;

@@ -1,4 +1,4 @@
-//! [`Heartbeats`]: the worker's loop that renews its registration and applies what the store reports.
+//! [`Heartbeats`]: the worker's loop that asks the store for changes that concern the worker, and applies them.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
@@ -7,20 +7,19 @@ use std::time::Duration;
 use tokio::sync::MutexGuard;
 use tokio::time::Instant;
 
-use crate::clock::time_since_boot;
 use crate::key::Key;
 use crate::runtime::inner::EngineInner;
-use crate::store::{Heartbeat, HeartbeatReply, Hint, MAX_EXPIRED, Record, RequestKind};
+use crate::store::{EndedExecutions, Heartbeat, HeartbeatReply, Hint, MAX_EXPIRED, Record, RequestKind};
 use crate::worker::launch::{lane_generations, launch};
 use crate::worker::lost_claims::LostClaims;
+use crate::worker::renewals::{IDLE_CLIENT_INTERVAL, RENEWAL_INTERVAL};
 
-/// The interval of the heartbeats that renew the registration.
+/// The interval between two regular heartbeats if no hints are received.
 pub(super) const HEARTBEAT_INTERVAL: Duration = Duration::from_secs(1);
-
-/// The heartbeat interval of a client without waiters, whose lease is a day.
-const IDLE_CLIENT_HEARTBEAT_INTERVAL: Duration = Duration::from_hours(1);
-/// Number of renewals between two routine searches for lost claims.
-const RENEWALS_PER_AUDIT: u32 = 60;
+/// The interval between two regular heartbeats if hints announce all changes.
+const HINTED_HEARTBEAT_INTERVAL: Duration = Duration::from_secs(5);
+/// The interval between two routine searches for lost claims.
+const AUDIT_INTERVAL: Duration = Duration::from_mins(1);
 /// The shortest pause between a heartbeat and the next one that a hint causes, as a multiple of the heartbeat's
 /// duration. So heartbeats caused by hints take only a small part of the worker's time.
 const HINTED_HEARTBEAT_PAUSE_FACTOR: u32 = 4;
@@ -44,17 +43,18 @@ pub(super) struct Heartbeats {
     is_search_deferred: bool,
     /// Whether the last heartbeat failed.
     is_failing: bool,
-    /// Number of heartbeats sent to renew the registration.
-    renewals: u32,
-    renewed_at: Option<Instant>,
-    /// The time of an additional renewal, because another worker's lease may run out then; `None` if none is expected.
-    next_expiry_check_at: Option<Instant>,
+    /// The time of the last regular heartbeat.
+    sent_at: Option<Instant>,
+    /// The time of the last routine search for lost claims.
+    audited_at: Instant,
     /// The time of the heartbeat that a hint has caused.
     hinted_heartbeat_at: Option<Instant>,
     /// The earliest time of a heartbeat that a hint causes.
     earliest_hinted_heartbeat_at: Instant,
     /// The earliest time at which a hint may notify waiters.
     earliest_notify_at: Instant,
+    /// Whether a hint has come since the last heartbeat.
+    has_hint: bool,
 }
 
 impl Heartbeats {
@@ -64,12 +64,12 @@ impl Heartbeats {
             lost_claims: LostClaims::default(),
             is_search_deferred: false,
             is_failing: false,
-            renewals: 0,
-            renewed_at: None,
-            next_expiry_check_at: None,
+            sent_at: None,
+            audited_at: Instant::now(),
             hinted_heartbeat_at: None,
             earliest_hinted_heartbeat_at: Instant::now(),
             earliest_notify_at: Instant::now(),
+            has_hint: false,
         }
     }
 
@@ -78,25 +78,26 @@ impl Heartbeats {
         let wakeups = &engine.wakeups;
         loop {
             self.lost_claims.search_if_reported(&wakeups.lost_claims);
-            let is_idle_client = engine.info.is_client && !engine.completion_watch.has_watchers();
-            let every = if is_idle_client { IDLE_CLIENT_HEARTBEAT_INTERVAL } else { HEARTBEAT_INTERVAL };
+            let every = if is_idle_client(&engine) {
+                IDLE_CLIENT_INTERVAL
+            } else if wakeups.receives_hints.load(SeqCst) {
+                HINTED_HEARTBEAT_INTERVAL
+            } else {
+                HEARTBEAT_INTERVAL
+            };
             let has_passed = |at: Option<Instant>| at.is_some_and(|at| at <= Instant::now());
-            let renews_lease = self.renewed_at.is_none_or(|at| at.elapsed() >= every)
-                || has_passed(self.next_expiry_check_at);
+            let is_regular = self.sent_at.is_none_or(|at| at.elapsed() >= every);
             // a heartbeat reports the executions whose deadlines have passed
             let is_due = has_passed(self.hinted_heartbeat_at) | wakeups.take_due_deadline(engine.now());
-            if renews_lease || is_due || wakeups.is_heartbeat_requested.swap(false, SeqCst) {
-                // a heartbeat never waits for a claim, because it renews the registration
-                self.send_heartbeat(renews_lease, wakeups.claim_lock.try_lock().ok()).await;
+            if is_regular || is_due || wakeups.is_heartbeat_requested.swap(false, SeqCst) {
+                // a heartbeat never waits for a claim, because it reports requests
+                self.send_heartbeat(is_regular, wakeups.claim_lock.try_lock().ok()).await;
             }
             if wakeups.is_heartbeat_requested.load(SeqCst) {
                 continue;
             }
-            let next = self.renewed_at.map_or_else(Instant::now, |at| at + every);
-            let next = [self.next_expiry_check_at, self.hinted_heartbeat_at]
-                .into_iter()
-                .flatten()
-                .fold(next, Instant::min);
+            let next = self.sent_at.map_or_else(Instant::now, |at| at + every);
+            let next = self.hinted_heartbeat_at.map_or(next, |at| at.min(next));
             let deadline_in =
                 wakeups.next_deadline_at.load(SeqCst).saturating_sub(engine.now().as_micros()).max(0) as u64;
             let next =
@@ -107,7 +108,7 @@ impl Heartbeats {
                 guard = wakeups.claim_lock.lock(), if self.is_search_deferred => {
                     self.send_heartbeat(false, Some(guard)).await;
                 }
-                hint = engine.store.next_hint() => self.handle_hint(&hint, next).await,
+                hint = engine.store.next_hint(engine.registration().worker) => self.handle_hint(&hint, next).await,
             }
         }
     }
@@ -118,10 +119,21 @@ impl Heartbeats {
         if hint.has_ready {
             engine.wakeups.wake_claimer(true);
         }
-        if !hint.has_other {
-            return;
+        if hint.has_free_slots {
+            engine.known_queues.notify_capacity();
+            engine.wakeups.note_queue_slots_freed();
         }
-        engine.known_queues.notify_capacity();
+        if let EndedExecutions::Tagged(tags) = &hint.ended {
+            engine.completion_watch.notify_tagged(tags);
+            if !hint.has_other {
+                return;
+            }
+        }
+        if is_idle_client(engine) {
+            // the hint may announce a migration, which waits for the end of this client
+            engine.wakeups.request_renewal(Instant::now() + RENEWAL_INTERVAL);
+        }
+        self.has_hint = true;
         if engine.completion_watch.count() > MAX_NOTIFIED_WAITERS {
             // with thousands of waiters a heartbeat takes long: leave most of the time to other work
             tokio::time::sleep_until(self.earliest_hinted_heartbeat_at.min(next)).await;
@@ -139,23 +151,27 @@ impl Heartbeats {
             Some(self.hinted_heartbeat_at.map_or(heartbeat_at, |at| at.min(heartbeat_at)));
     }
 
-    /// Sends a heartbeat and applies the reply; renews the registration if `renews_lease`. Searches for lost claims if a
-    /// search is due and `no_claim` is given. `no_claim` is the lock that every claim holds, so no claim is under way.
-    async fn send_heartbeat(&mut self, renews_lease: bool, no_claim: Option<MutexGuard<'_, ()>>) {
+    /// Sends a heartbeat and applies the reply. A regular one is sent because of the time that has passed. Searches for
+    /// lost claims if a search is due and `no_claim` is given. `no_claim` is the lock that every claim holds, so no claim
+    /// is under way.
+    async fn send_heartbeat(&mut self, is_regular: bool, no_claim: Option<MutexGuard<'_, ()>>) {
         let engine = self.engine.clone();
-        let (sent_at, sent_since_boot) = (Instant::now(), time_since_boot());
+        let sent_at = Instant::now();
         self.hinted_heartbeat_at = None;
-        if renews_lease {
-            self.renewed_at = Some(sent_at);
-            self.next_expiry_check_at = None;
-            self.renewals = self.renewals.wrapping_add(1);
+        if is_regular {
+            self.sent_at = Some(sent_at);
         }
         if engine.is_poisoned() {
             return;
         }
-        if renews_lease && self.renewals.is_multiple_of(RENEWALS_PER_AUDIT) {
+        if is_regular && self.audited_at.elapsed() >= AUDIT_INTERVAL {
+            self.audited_at = sent_at;
             self.lost_claims.begin_search([]);
         }
+        if is_regular || std::mem::take(&mut self.has_hint) {
+            engine.completion_watch.begin_round();
+        }
+        let is_lease_pending = engine.lease.is_pending();
         let registration = engine.registration();
         let no_claim = no_claim.filter(|_| self.lost_claims.is_searching());
         self.is_search_deferred = self.lost_claims.is_searching() && no_claim.is_none();
@@ -167,8 +183,7 @@ impl Heartbeats {
         let heartbeat = Heartbeat {
             worker: registration.worker,
             epoch: registration.epoch,
-            renews_lease,
-            watched: engine.completion_watch.keys(),
+            watched: engine.completion_watch.take_portion(),
             held,
             workflows: engine.info.workflows.clone(),
             app_version: engine.info.app_version.clone(),
@@ -179,22 +194,24 @@ impl Heartbeats {
             Err(error) => {
                 let Some(error) = engine.stop_if_fatal(error) else { return };
                 if !std::mem::replace(&mut self.is_failing, true) {
-                    tracing::warn!(%error, "heartbeat failed; trying again");
+                    tracing::debug!(%error, "heartbeat failed; trying again");
                 }
                 return;
             }
         };
         if std::mem::take(&mut self.is_failing) {
-            tracing::info!("heartbeats succeed again");
+            tracing::debug!("heartbeats succeed again");
         }
         self.earliest_hinted_heartbeat_at =
             Instant::now() + sent_at.elapsed() * HINTED_HEARTBEAT_PAUSE_FACTOR;
+        if engine.completion_watch.is_round_open() {
+            self.hinted_heartbeat_at = Some(self.earliest_hinted_heartbeat_at);
+        }
         engine.store_clock.correct(sent_at, reply.now);
         if reply.is_fenced {
             engine.wakeups.mark_fenced();
             return;
         }
-        // cancel before the renewal: bodies that wait for the lease begin after the renewal
         for (key, kind) in &reply.requests {
             match engine.runs.get(*key) {
                 Some(run) if run.precedes_heartbeat(number) => run.handle_request(*kind),
@@ -207,8 +224,9 @@ impl Heartbeats {
                 run.withdraw_pause();
             }
         }
-        if renews_lease {
-            engine.lease.renew(sent_since_boot);
+        if is_lease_pending {
+            // bodies that wait for the lease begin after the requests that came in the meantime
+            engine.lease.grant_pending();
         }
         self.apply_reply(reply, &heartbeat, &generations);
     }
@@ -218,19 +236,8 @@ impl Heartbeats {
         for key in reply.finished {
             engine.completion_watch.notify(key);
         }
-        if let Some(versions) = reply.newer_schema {
-            engine.drain_outdated(versions);
-        }
         if let Some(held) = &heartbeat.held {
             self.launch_lost_claims(held, reply.unheld, generations);
-        }
-        if reply.has_dead_workers {
-            engine.wakeups.takeover.notify_one();
-        }
-        if let Some(at) = reply.next_expiry_at {
-            // the margin allows for errors of the estimate, and gives each worker a different moment
-            let pause = at.since(reply.now) + Duration::from_millis(20 + fastrand::u64(..80));
-            self.next_expiry_check_at = Some(Instant::now() + pause);
         }
         if let Some(at) = reply.next_deadline {
             engine.wakeups.next_deadline_at.fetch_min(at.as_micros(), SeqCst);
@@ -272,6 +279,11 @@ impl Heartbeats {
             engine.wakeups.is_heartbeat_requested.store(true, SeqCst);
         }
     }
+}
+
+/// Whether an engine is a client that waits for no execution of other processes.
+pub(super) fn is_idle_client(engine: &EngineInner) -> bool {
+    engine.info.is_client && !engine.completion_watch.has_watchers()
 }
 
 /// Expires executions whose deadline has passed and that no worker runs. If a request fails, a later heartbeat reports

@@ -1,6 +1,6 @@
 //! The worker: a thread that keeps an engine's registration alive, and claims executions to run.
 //!
-//! The worker's loops run concurrently, so that none waits for another. They renew the registration by heartbeats,
+//! The worker's loops run concurrently, so that none waits for another. They renew the registration, send heartbeats,
 //! claim executions, take over dead workers, and report unclaimable executions. All loops end with the registration and
 //! restart under the next one.
 
@@ -8,9 +8,10 @@ mod claimer;
 mod heartbeats;
 mod launch;
 mod lost_claims;
+mod maintenance;
 mod quarantine;
+mod renewals;
 mod shutdown;
-mod takeover;
 mod unclaimable;
 
 use std::panic::AssertUnwindSafe;
@@ -32,7 +33,8 @@ use crate::store::StoreError;
 use crate::thread::spawn_on_thread;
 use crate::worker::claimer::Claimer;
 use crate::worker::heartbeats::Heartbeats;
-use crate::worker::takeover::run_takeovers;
+use crate::worker::maintenance::run_maintenance;
+use crate::worker::renewals::Renewals;
 
 /// The pause before another attempt to register.
 const REGISTER_RETRY_DELAY: Duration = Duration::from_millis(200);
@@ -40,11 +42,12 @@ const REGISTER_RETRY_DELAY: Duration = Duration::from_millis(200);
 pub(crate) struct Worker {
     pub(crate) engine: Arc<EngineInner>,
     pub(crate) lanes_ended: Vec<oneshot::Receiver<()>>,
+    renewals: Renewals,
     heartbeats: Heartbeats,
     claimer: Claimer,
 }
 
-/// Starts the worker's thread. The thread sends the first heartbeat at once, to detect workers that are already dead.
+/// Starts the worker's thread. The thread renews the registration at once, to detect workers that are already dead.
 pub(crate) fn spawn(
     engine: Arc<EngineInner>,
     claim_lane: u16,
@@ -52,6 +55,7 @@ pub(crate) fn spawn(
     shutdown: oneshot::Receiver<ShutdownRequest>,
 ) -> Result<(), Error> {
     let mut worker = Worker {
+        renewals: Renewals::new(engine.clone()),
         heartbeats: Heartbeats::new(engine.clone()),
         claimer: Claimer::new(engine.clone(), claim_lane),
         engine,
@@ -88,9 +92,10 @@ impl Worker {
                 self.register_again().await;
             }
             tokio::select! {
+                () = self.renewals.run() => {}
                 () = self.heartbeats.run() => {}
                 () = self.claimer.run() => {}
-                () = run_takeovers(&engine) => {}
+                () = run_maintenance(&engine) => {}
                 () = crate::worker::unclaimable::report_unclaimable(&engine), if !engine.info.is_client => {}
                 () = engine.wakeups.fence.notified() => {}
             }
@@ -138,8 +143,9 @@ impl Worker {
         tracing::info!(worker = registration.worker.0, "registered again");
         *engine.registration.write().unwrap_or_else(std::sync::PoisonError::into_inner) = registration;
         engine.store_clock.correct(sent_at, registration.now);
-        engine.lease.renew(sent_since_boot);
+        engine.lease.begin(sent_since_boot);
         engine.wakeups.is_fenced.store(false, SeqCst);
+        self.renewals = Renewals::new(engine.clone());
         self.heartbeats = Heartbeats::new(engine.clone());
         self.claimer = Claimer::new(engine.clone(), self.claimer.lane);
         for lane in lanes {

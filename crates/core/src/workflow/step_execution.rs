@@ -418,7 +418,7 @@ fn try_reserve_inline(call: &Call, payload: &Payload) -> Option<u32> {
 }
 
 async fn store_payload(call: &Call, payload: Payload) -> (Payload, u32) {
-    chunks::store(ChunkTarget::for_run(&call.run, call.run.key), payload).await
+    chunks::store(ChunkTarget::for_run(&call.run, call.run.key), payload, 0).await
 }
 
 fn record_attempt(call: &Call, attempt: u32, failure: &Failure) {

@@ -19,7 +19,7 @@ use crate::conn::dial::{ConnectError, DialedClient, is_transient, open_error};
 use crate::conn::options::PostgresOptions;
 use crate::conn::pooler::{detect_transaction_pooling, query_first_row, query_rows};
 use crate::conn::session::Session;
-use crate::conn::statements::CONTROL_STATEMENTS;
+use crate::conn::statements::HEARTBEAT_STATEMENTS;
 use crate::error::query_error;
 use crate::notify::hint_channel;
 use crate::quoting::{quote_identifier, quote_literal};
@@ -122,7 +122,7 @@ pub(crate) async fn open(
         Some(dialed) => {
             let prepared = async {
                 connector.set_up(&dialed.client, Purpose::Control).await?;
-                Session::from_client(connector, dialed, Purpose::Control, CONTROL_STATEMENTS).await
+                Session::from_client(connector, dialed, Purpose::Control, HEARTBEAT_STATEMENTS).await
             };
             Some(prepared.await.map_err(|error| match error {
                 // no request was sent yet

@@ -17,35 +17,37 @@ mod usage;
 pub(crate) use inbox_state::InboxState;
 pub(crate) use transaction::ClaimMemory;
 
-use std::sync::Arc;
-
+use stepfast_core::Key;
 use stepfast_core::clock::Timestamp;
 use stepfast_core::store::counters::Counters;
-use stepfast_core::store::{Claim, ClaimReply, Record, StoreError};
+use stepfast_core::store::{AssignmentId, Claim, ClaimReply, Record, StoreError, Stream};
 
 use crate::claim::cursors::queue_key;
 use crate::claim::quarantine::parse_candidates;
-use crate::claim::transaction::{ClaimTx, parse_queue_states, parse_time, time_query};
+use crate::claim::transaction::{
+    ClaimTx, DueCheck, parse_due_check, parse_queue_states, parse_time, time_query,
+};
 use crate::conn::connector::Connector;
 use crate::conn::pipeline;
 use crate::conn::pipeline::discard_plans;
-use crate::conn::pipeline::{Query, QueryResult, column, param, text_array};
+use crate::conn::pipeline::{Query, QueryResult, column, param};
 use crate::conn::row_counts::count_changes;
 use crate::conn::session::TxPart;
 use crate::conn::statements::{CLAIM_STATEMENTS, Sql};
 use crate::error::{DbError, corrupt};
-use crate::lane::{Lane, Lanes, lost_history, parse_lane_state};
+use crate::lane::{Lane, Lanes, assignment_query, lost_history, parse_lane_state};
+use crate::rows::RecordDetails;
 use crate::rows::types::to_uuid;
-use crate::rows::{Columns, RecordDetails};
 
-/// Takes executions to run; see [`Store::claim`](stepfast_core::Store::claim).
+/// Takes executions to run; see [`Store::claim`](stepfast_core::Store::claim). Also returns whether the claim has made
+/// executions ready: due ones, or rows of the inbox.
 pub(crate) async fn claim(
     connector: &Connector,
     lanes: &Lanes,
     memory: ClaimMemory<'_>,
     counters: &Counters,
     claim: &Claim,
-) -> Result<ClaimReply, StoreError> {
+) -> Result<(ClaimReply, bool), StoreError> {
     let shared_lane = lanes.shared_lane(claim.worker, claim.lane);
     let mut kept_lane = shared_lane.lock().await;
     let lane = Lane::open(connector, kept_lane.take(), (claim.worker, claim.lane), CLAIM_STATEMENTS).await?;
@@ -59,10 +61,14 @@ pub(crate) async fn claim(
         queries: Vec::new(),
         results: Vec::new(),
         scans: Vec::new(),
+        scanned_streams: Vec::new(),
+        due_streams: Vec::new(),
         claimed_rows: Vec::new(),
         serial_queues: Vec::new(),
         takes_turns: true,
         is_waiting_for_turn: false,
+        skipped_queue: None,
+        awaited_queue: None,
         is_truncated: false,
         inbox_batch: None,
     };
@@ -75,6 +81,14 @@ pub(crate) async fn claim(
         tx.reset();
         result = tx.run(counters).await;
     }
+    if let (Ok((_, false)), Some(skipped)) = (&result, tx.skipped_queue.take())
+        && pipeline::roll_back(&tx.lane.session).await
+    {
+        // wait for the other claim, holding no other lock meanwhile
+        tx.reset();
+        tx.awaited_queue = Some(skipped);
+        result = tx.run(counters).await;
+    }
     if tx.is_waiting_for_turn && result.is_err() && pipeline::roll_back(&tx.lane.session).await {
         // the claim that has its turn seems to have stopped, so this claim continues without taking turns
         tx.takes_turns = false;
@@ -82,9 +96,9 @@ pub(crate) async fn claim(
         result = tx.run(counters).await;
     }
     let is_empty = matches!(&result, Ok((reply, false)) if reply.records.is_empty());
-    if is_empty && tx.is_truncated && !memory.cursors.recent_queues().is_empty() {
-        // the capacity was allocated to recent queues, which turned out to be empty; other queues may need it
-        memory.cursors.forget_recent_queues();
+    if is_empty && tx.is_truncated && !memory.cursors.recent_streams().is_empty() {
+        // the capacity was allocated to recent streams, which turned out to be empty; other queues may need it
+        memory.cursors.forget_recent_streams();
         if pipeline::roll_back(&tx.lane.session).await {
             tx.reset();
             result = tx.run(counters).await;
@@ -97,17 +111,14 @@ pub(crate) async fn claim(
     }
     let is_clean = is_committed || pipeline::roll_back(&tx.lane.session).await;
     if !is_committed {
-        memory.cursors.forget_recent_queues();
-    }
-    if is_clean && !is_committed {
-        memory.ownership.cancel_claim(claim.worker, claim.number);
+        memory.cursors.forget_recent_streams();
     }
     let result = match result {
         Ok((reply, is_committed)) => {
             if is_clean && !is_committed && !tx.scans.is_empty() {
                 tx.delete_stale_ready().await.map_err(DbError::into_store_error)?;
             }
-            Ok(reply)
+            Ok((reply, is_committed && tx.has_queued()))
         }
         Err(error) => Err(match error.into_store_error() {
             // another transaction was faster; nothing was claimed
@@ -115,7 +126,7 @@ pub(crate) async fn claim(
                 if is_clean && tx.lane.is_usable() {
                     *kept_lane = Some(tx.lane);
                 }
-                return Ok(ClaimReply::default());
+                return Ok((ClaimReply::default(), false));
             }
             StoreError::Rejected(reason) => StoreError::Unavailable(reason),
             error => error,
@@ -138,8 +149,16 @@ impl ClaimTx<'_> {
         let first =
             if claim.from_quarantine { self.quarantine_query() } else { self.lock_queues_query(None) };
         let due = self.check_due_query();
-        let results = self.send(TxPart::Begin, vec![self.lane.state_query(), first, due]).await?;
-        let [lane_state, first, due] = results else { return Err(corrupt("a query result").into()) };
+        let mut queries = vec![self.lane.state_query()];
+        if let Some(awaited) = self.awaited_queue.take() {
+            queries.insert(0, self.wait_query(&awaited));
+        }
+        queries.extend([first, due]);
+        self.send(TxPart::Begin, queries).await?;
+        self.is_waiting_for_turn = false;
+        let [.., lane_state, first, due] = &self.results[..] else {
+            return Err(corrupt("a query result").into());
+        };
         let number = last_claim_number(lane_state, claim.epoch)?;
         if number < last_number {
             return Err(lost_history(claim.lane, last_number, number).into());
@@ -148,22 +167,21 @@ impl ClaimTx<'_> {
             // the claim was sent again although it is durable; the next heartbeat returns its executions
             return Ok((ClaimReply::default(), false));
         }
-        let mut due = Columns::new(due.rows.first().ok_or_else(|| corrupt("a query result"))?);
-        let (now, has_due, has_inbox_rows): (Timestamp, bool, bool) = (due.time()?, due.next()?, due.next()?);
+        let DueCheck { now, default_streams, named_streams, has_inbox_rows } = parse_due_check(due)?;
         let mut reply = ClaimReply::default();
-        let mut has_changes = false;
         if claim.from_quarantine {
             let candidates = parse_candidates(first)?;
             self.claim_quarantined(candidates, now, &mut reply).await?;
         } else {
             let (mut queues, mut now) = (parse_queue_states(first)?, now);
+            self.due_streams = default_streams;
+            let has_due = !named_streams.is_empty();
             if has_due || has_inbox_rows {
-                has_changes = true;
                 if has_inbox_rows {
                     self.drain_inbox().await?;
                 }
                 let mut queries = Vec::new();
-                queries.extend(has_due.then(|| self.queue_due_query()));
+                queries.extend(has_due.then(|| self.queue_due_query(&named_streams)));
                 queries.extend([self.lock_queues_query(None), time_query()]);
                 let clock = self.clock;
                 let results = self.send(TxPart::Middle, queries).await?;
@@ -174,7 +192,7 @@ impl ClaimTx<'_> {
                 return Ok((reply, false));
             }
         }
-        if reply.records.is_empty() && !has_changes {
+        if reply.records.is_empty() && !self.has_queued() {
             return Ok((reply, false));
         }
         self.commit(&mut reply).await?;
@@ -188,15 +206,21 @@ impl ClaimTx<'_> {
     /// Commits the claim, and loads the checkpoints, attempts and requests of its executions.
     async fn commit(&mut self, reply: &mut ClaimReply) -> Result<(), DbError> {
         let session = &self.lane.session;
+        let id = AssignmentId { lane: self.claim.lane, number: self.claim.number };
+        let claimed: Vec<Key> = reply.records.iter().map(|record| record.execution.key).collect();
         let mut queries = Vec::new();
         if session.needs_new_plans(reply.records.len()) {
             queries.push(discard_plans());
         }
         queries.push(self.lane.fence_query(self.claim.epoch, self.claim.number, true, None));
+        if !claimed.is_empty() {
+            queries.push(assignment_query(self.claim.worker, id, claimed.clone()));
+        }
         let rows = self.claimed_rows.iter().zip(&reply.records);
         let with_history = rows.filter(|((has_history, _), _)| *has_history);
         let keys: Vec<_> = with_history.map(|(_, record)| to_uuid(record.execution.key)).collect();
-        if !keys.is_empty() {
+        let has_details = !keys.is_empty();
+        if has_details {
             for (sql, action) in [
                 (Sql::Checkpoints, "reading checkpoints"),
                 (Sql::Attempts, "reading attempts"),
@@ -206,18 +230,17 @@ impl ClaimTx<'_> {
             }
         }
         stepfast_core::crash_point!("postgres claim open");
-        let (claim, ownership) = (self.claim, self.memory.ownership);
-        ownership.begin_claim(claim.worker, claim.number);
+        let (claim, assignments) = (self.claim, self.memory.assignments);
         let results = self.send(TxPart::End, queries).await?;
         // the claim is durable from here on
-        ownership.record_claim(
-            claim.worker,
-            claim.number,
-            reply.records.iter().map(|record| record.execution.key),
-        );
+        if !claimed.is_empty() {
+            assignments.add(claim.worker, id, claimed);
+        }
         stepfast_core::crash_point!("postgres after claim");
         let details = RecordDetails::new(&reply.records);
-        if let [.., checkpoints, attempts, requests] = results {
+        if let [.., checkpoints, attempts, requests] = results
+            && has_details
+        {
             details.add_checkpoints(&checkpoints.rows, &mut reply.records)?;
             details.add_attempts(&attempts.rows, &mut reply.records)?;
             details.add_requests(&requests.rows, &mut reply.records)?;
@@ -228,21 +251,23 @@ impl ClaimTx<'_> {
     /// Updates the cursors for the next claim.
     fn update_cursors(&mut self, reply: &ClaimReply, now: Timestamp) {
         let position = |(&(_, seq), record): (&(bool, Option<i64>), &Record)| {
-            let placement = record.execution.placement.as_deref();
-            Some((queue_key(placement), (placement.map_or(0, |placement| placement.priority), seq?)))
+            let execution = &record.execution;
+            let placement = execution.placement.as_deref();
+            let (queue, key) = queue_key(placement);
+            let stream = Stream::new(&execution.workflow, execution.app_version.as_deref(), &queue);
+            Some((stream, (queue, key), (placement.map_or(0, |placement| placement.priority), seq?)))
         };
         let claimed = self.claimed_rows.iter().zip(&reply.records).filter_map(position).collect();
         let scans = std::mem::take(&mut self.scans);
-        let is_serial = |queue: &Arc<str>| self.serial_queues.contains(queue);
+        let is_serial = |queue: &str| self.serial_queues.iter().any(|serial| **serial == *queue);
         self.memory.cursors.record_scan(scans, claimed, is_serial, now);
     }
 
     /// Deletes rows of `ready` whose executions cannot be claimed, after a claim that scanned queues and took nothing.
     async fn delete_stale_ready(&self) -> Result<(), DbError> {
         let params = vec![
-            text_array(&self.claim.workflows),
-            column(&self.scans, |((queue, _), _)| queue.to_string()),
-            column(&self.scans, |((_, key), _)| key.to_string()),
+            column(&self.scanned_streams, |(stream, _)| stream.as_str().to_owned()),
+            column(&self.scanned_streams, |(_, key)| key.to_string()),
         ];
         let query = Query { sql: Sql::DeleteStaleReady, action: "deleting stale rows of ready", params };
         let results = pipeline::run(&self.lane.session, TxPart::Standalone, &[query]).await?;

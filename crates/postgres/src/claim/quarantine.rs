@@ -10,7 +10,7 @@ use stepfast_core::store::{ClaimReply, StoreError};
 use crate::claim::queues;
 use crate::claim::transaction::{ClaimTx, parse_queue_states};
 use crate::claim::usage::count_claimed;
-use crate::conn::pipeline::{Query, QueryResult, param};
+use crate::conn::pipeline::{Query, QueryResult, column, param};
 use crate::conn::session::TxPart;
 use crate::conn::statements::Sql;
 use crate::error::{DbError, corrupt};
@@ -26,7 +26,7 @@ pub(super) struct QuarantineCandidate {
 
 impl<'a> ClaimTx<'a> {
     pub(super) fn quarantine_query(&self) -> Query<'a> {
-        self.due_query(Sql::QuarantineCandidates, "reading the quarantine")
+        self.capability_query(Sql::QuarantineCandidates, "reading the quarantine")
     }
 
     /// Takes executions of the quarantine, as far as their queues have capacity.
@@ -64,9 +64,17 @@ impl<'a> ClaimTx<'a> {
             }
         }
         let action = "claiming executions of the quarantine";
-        let params = vec![param(self.claim.worker.0), param(chosen)];
+        let params = vec![
+            param(self.claim.worker.0),
+            param(chosen),
+            column(&queues, |queue| queue.name.to_string()),
+            column(&queues, |queue| queue.version),
+        ];
         let query = Query { sql: Sql::ClaimQuarantined, action, params };
         let (rows, now) = self.run_claim_query(query, &queues, now).await?;
+        if rows.iter().any(|row| !row.is_complete) {
+            return Err(DbError::Retry("the settings of a queue were changed".into()));
+        }
         self.add_claimed(rows, reply);
         let counts = count_claimed(&reply.records);
         self.record_usage(&queues, &counts, now, &reply.records).await

@@ -7,7 +7,7 @@ use stepfast_core::clock::Timestamp;
 use stepfast_core::queue::fairness::{FairShare, ReadyQueue};
 use stepfast_core::queue::rate::{ClaimScope, Rate, RateUsage};
 use stepfast_core::queue::{Limits, remaining};
-use stepfast_core::store::{StoreError, WorkerId};
+use stepfast_core::store::{StoreError, Stream, WorkerId};
 use stepfast_core::sync::Mutex;
 use tokio_postgres::Row;
 
@@ -16,7 +16,7 @@ use crate::conn::pipeline::{Query, column, param};
 use crate::conn::session::Session;
 use crate::conn::session::TxPart;
 use crate::conn::statements::Sql;
-use crate::error::DbError;
+use crate::error::{DbError, corrupt};
 use crate::rows::Columns;
 use crate::rows::queues::parse_limits;
 use crate::rows::types::Timestamptz;
@@ -32,7 +32,7 @@ const KEY_SUCCESSOR: char = '\u{1}';
 pub(crate) enum Access {
     /// The claim may take executions.
     Open,
-    /// Another claim has locked the queue's row.
+    /// Another claim, or a change of the queue, has locked the queue's settings.
     Locked,
     /// Another claim has its turn. Claims take turns here although the queue's limits do not require one claim at a
     /// time.
@@ -44,7 +44,11 @@ pub(crate) enum Access {
 /// A queue with ready executions.
 pub(crate) struct QueueState {
     pub(crate) name: Arc<str>,
+    /// The version of the queue's settings; `None` for a queue that was not declared.
+    pub(crate) version: Option<i64>,
     pub(crate) access: Access,
+    /// The queue's streams that the worker can run; empty if the claim is from the quarantine.
+    pub(crate) streams: Vec<Stream>,
     has_keys: bool,
     pub(crate) limits: Limits,
     pub(crate) scope: ClaimScope,
@@ -89,12 +93,17 @@ impl QueueState {
     /// Parses a row of lock_ready_queues.sql.
     pub(crate) fn parse(row: &Row) -> Result<Self, StoreError> {
         let mut row = Columns::new(row);
-        let name = row.next::<&str>()?.into();
-        let is_held: bool = row.next()?;
-        let is_locked: bool = row.next()?;
-        let is_free: bool = row.next()?;
-        let is_awaited: bool = row.next()?;
+        let name: Arc<str> = row.next::<&str>()?.into();
+        let version = row.next()?;
+        let access = match row.next::<&str>()? {
+            "open" => Access::Open,
+            "locked" => Access::Locked,
+            "contended" => Access::Contended,
+            "paused" => Access::Paused,
+            _ => return Err(corrupt("a queue's access")),
+        };
         let limits = parse_limits(&mut row)?;
+        let streams = row.next::<Vec<&str>>()?.into_iter().map(Stream::from_text).collect();
         let has_keys = row.next()?;
         let has_woken: bool = row.next()?;
         let scope = match (limits.has_rate(), has_woken) {
@@ -104,12 +113,9 @@ impl QueueState {
         };
         Ok(Self {
             name,
-            access: match (is_locked, is_awaited) {
-                (true, _) => Access::Locked,
-                (_, true) => Access::Contended,
-                _ if is_held || is_free => Access::Open,
-                _ => Access::Paused,
-            },
+            version,
+            access,
+            streams,
             has_keys,
             limits,
             scope,
@@ -283,11 +289,22 @@ pub(crate) async fn load_key_capacity(
     Ok(capacity)
 }
 
-/// Returns the open queues with their keys, as the fair share needs them.
+/// Returns the number of keys below their limits that a claim needs, which may take `limit` executions.
+fn wanted_keys(queue: &QueueState, limit: usize) -> usize {
+    match queue.limits.key_rate {
+        // the rates of the keys are read later, and may allow no start
+        Some(_) => MAX_KEYS_PER_QUEUE,
+        None => queue.capacity.min(limit),
+    }
+}
+
+/// Returns the open queues with their keys, as the fair share needs them. `limit`: the number of executions that the claim
+/// may take. At most as many keys of a queue can get a turn, so no more of those below their limits are read.
 pub(crate) async fn load_ready_queues(
     session: &Session,
     queues: &mut [QueueState],
     fair_share: &Mutex<FairShare>,
+    limit: usize,
     now: Timestamp,
     leftover: &mut Leftover,
 ) -> Result<Vec<ReadyQueue>, DbError> {
@@ -307,43 +324,59 @@ pub(crate) async fn load_ready_queues(
         return Ok(ready);
     }
     let last_keys: Vec<Arc<str>> = keyed.iter().map(|i| fair_share.lock().last_key(&open[*i].name)).collect();
-    let keys_query = |first: Vec<String>, end: Vec<Option<String>>| Query {
+    // the position in `keyed` of each stream's queue, with the stream
+    let streams: Vec<(usize, &Stream)> = (keyed.iter().enumerate())
+        .flat_map(|(n, i)| open[*i].streams.iter().map(move |stream| (n, stream)))
+        .collect();
+    let queue_of = |n: &usize| &open[keyed[*n]];
+    let keys_query = |first: &dyn Fn(usize) -> String, end: &dyn Fn(usize) -> Option<String>| Query {
         sql: Sql::NextKeys,
         action: "reading keys",
         params: vec![
-            param(keyed.iter().map(|i| open[*i].name.to_string()).collect::<Vec<_>>()),
-            param(first),
-            param(end),
-            param(keyed.iter().map(|i| open[*i].limits.key_concurrency.is_some()).collect::<Vec<_>>()),
+            param(streams.iter().map(|(_, stream)| stream.queue().to_owned()).collect::<Vec<_>>()),
+            param(streams.iter().map(|(n, _)| first(*n)).collect::<Vec<_>>()),
+            param(streams.iter().map(|(n, _)| end(*n)).collect::<Vec<_>>()),
+            param(
+                (streams.iter().map(|(n, _)| queue_of(n).limits.key_concurrency.map(i64::from)))
+                    .collect::<Vec<_>>(),
+            ),
             param(MAX_KEYS_PER_QUEUE as i32),
-            param(keyed.iter().map(|i| open[*i].scope == ClaimScope::Woken).collect::<Vec<_>>()),
+            param(streams.iter().map(|(n, _)| queue_of(n).scope == ClaimScope::Woken).collect::<Vec<_>>()),
+            param(streams.iter().map(|(_, stream)| stream.as_str().to_owned()).collect::<Vec<_>>()),
+            param(streams.iter().map(|(n, _)| wanted_keys(queue_of(n), limit) as i64).collect::<Vec<_>>()),
         ],
     };
     // from the key after the one that had the last turn; then from the first key up to the one that had it
-    let after_last = keys_query(
-        last_keys.iter().map(|key| format!("{key}{KEY_SUCCESSOR}")).collect(),
-        vec![None; keyed.len()],
-    );
-    let up_to_last = keys_query(
-        vec![String::new(); keyed.len()],
-        last_keys.iter().map(|key| Some(key.to_string())).collect(),
-    );
+    let after_last = keys_query(&|n| format!("{}{KEY_SUCCESSOR}", last_keys[n]), &|_| None);
+    let up_to_last = keys_query(&|_| String::new(), &|n| Some(last_keys[n].to_string()));
     let results = pipeline::run(session, TxPart::Middle, &[after_last, up_to_last]).await?;
+    let stream_queues: Vec<usize> = streams.iter().map(|(n, _)| keyed[*n]).collect();
     for i in &keyed {
         ready[*i].keys.clear();
     }
-    for row in results.iter().flat_map(|result| &result.rows) {
-        let mut row = Columns::new(row);
-        let n = row.next::<i64>()?;
-        let Some(&i) = usize::try_from(n - 1).ok().and_then(|n| keyed.get(n)) else { continue };
-        let key: &str = row.next()?;
-        let capacity = open[i].key_capacity(row.next()?);
-        leftover.is_limited |= capacity == 0;
-        let ready_queue = &mut ready[i];
-        if ready_queue.keys.len() < MAX_KEYS_PER_QUEUE {
-            ready_queue.keys.push((key.into(), capacity));
+    let mut free_keys = vec![0; open.len()];
+    for result in &results {
+        // a key of several streams is returned for each of them
+        let mut found: Vec<(usize, Arc<str>, Option<i64>)> = Vec::with_capacity(result.rows.len());
+        for row in &result.rows {
+            let mut row = Columns::new(row);
+            let n = usize::try_from(row.next::<i64>()? - 1).ok();
+            let Some(&i) = n.and_then(|n| stream_queues.get(n)) else { continue };
+            found.push((i, row.next::<&str>()?.into(), row.next()?));
         }
-        ready_queue.has_more_keys = ready_queue.keys.len() == MAX_KEYS_PER_QUEUE;
+        found.sort_unstable();
+        found.dedup_by(|(i, key, _), (j, other, _)| i == j && key == other);
+        for (i, key, running) in found {
+            let capacity = open[i].key_capacity(running);
+            leftover.is_limited |= capacity == 0;
+            let (ready_queue, free_keys) = (&mut ready[i], &mut free_keys[i]);
+            if ready_queue.keys.len() < MAX_KEYS_PER_QUEUE && *free_keys < wanted_keys(open[i], limit) {
+                ready_queue.keys.push((key, capacity));
+                *free_keys += usize::from(capacity > 0);
+            }
+            ready_queue.has_more_keys =
+                ready_queue.keys.len() == MAX_KEYS_PER_QUEUE || *free_keys == wanted_keys(open[i], limit);
+        }
     }
     // the rates of keys limit their capacities
     let mut scopes = Vec::new();

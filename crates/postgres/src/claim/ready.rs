@@ -1,16 +1,15 @@
 //! Claims of ready executions, allocated by fair share among queues and keys.
 
 use stepfast_core::clock::Timestamp;
-use stepfast_core::queue::DEFAULT_QUEUE;
 use stepfast_core::queue::fairness::Allocation;
 use stepfast_core::queue::rate::ClaimScope;
-use stepfast_core::store::ClaimReply;
+use stepfast_core::store::{ClaimReply, Stream};
 
 use crate::claim::cursors::{QueueKey, ScanPlan, ScanRange};
 use crate::claim::queues::{self, Access, QueueState};
 use crate::claim::transaction::{ClaimTx, parse_queue_states, parse_time, time_query};
 use crate::claim::usage::count_claimed;
-use crate::conn::pipeline::{Query, column, param, text_array};
+use crate::conn::pipeline::{Query, column, param};
 use crate::conn::session::TxPart;
 use crate::conn::statements::Sql;
 use crate::error::{DbError, corrupt};
@@ -26,12 +25,7 @@ impl ClaimTx<'_> {
     ) -> Result<bool, DbError> {
         if let Some(busy) = first_if_all_busy(&queues) {
             // another claim holds the lock for a short time, so this claim waits
-            self.is_waiting_for_turn = busy.access == Access::Contended;
-            let wait = Query {
-                sql: if self.is_waiting_for_turn { Sql::AwaitClaimLock } else { Sql::LockQueue },
-                action: "waiting for another claim",
-                params: vec![param(busy.name.to_string())],
-            };
+            let wait = self.wait_query(&BusyQueue::of(busy));
             let (clock, lock) = (self.clock, self.lock_queues_query(None));
             let results = self.send(TxPart::Middle, vec![wait, lock, time_query()]).await?;
             let [_, locked, time] = results else { return Err(corrupt("a query result").into()) };
@@ -41,7 +35,8 @@ impl ClaimTx<'_> {
         }
         let serial = queues.iter().filter(|queue| queue.limits.serializes_claims());
         self.serial_queues = serial.map(|queue| queue.name.clone()).collect();
-        reply.has_more = queues.iter().any(QueueState::is_busy);
+        let busy = queues.iter().find(|queue| queue.is_busy()).map(BusyQueue::of);
+        reply.has_more = busy.is_some();
         if !self.claim_from_queues(&mut queues, now, reply).await? {
             return Ok(false);
         }
@@ -57,7 +52,19 @@ impl ClaimTx<'_> {
             return Ok(false);
         }
         reply.has_more &= !reply.records.is_empty();
+        // the claim that holds the lock may be at its limit, and nothing else announces what it leaves
+        self.skipped_queue = busy.filter(|_| reply.records.is_empty());
         Ok(true)
+    }
+
+    /// Returns the query that waits for the claim that has locked a queue.
+    pub(super) fn wait_query(&mut self, busy: &BusyQueue) -> Query<'static> {
+        self.is_waiting_for_turn = busy.is_contended;
+        Query {
+            sql: if busy.is_contended { Sql::AwaitClaimLock } else { Sql::LockQueue },
+            action: "waiting for another claim",
+            params: vec![param(busy.lock_name.clone())],
+        }
     }
 
     /// Returns the number of further executions that the claim may take.
@@ -81,9 +88,9 @@ impl ClaimTx<'_> {
     ) -> Result<bool, DbError> {
         let session = &self.lane.session;
         let mut leftover = queues::load_capacities(session, queues, self.claim.worker, now).await?;
-        let ready =
-            queues::load_ready_queues(session, queues, self.memory.fair_share, now, &mut leftover).await?;
-        let allocations = self.memory.fair_share.lock().allocate(&ready, self.remaining_executions(reply));
+        let (fair_share, limit) = (self.memory.fair_share, self.remaining_executions(reply));
+        let ready = queues::load_ready_queues(session, queues, fair_share, limit, now, &mut leftover).await?;
+        let allocations = fair_share.lock().allocate(&ready, limit);
         let scope_of = |allocation: &Allocation| {
             let queue = queues.iter().find(|queue| queue.name == allocation.queue);
             queue.map_or(ClaimScope::All, |queue| queue.scope)
@@ -97,14 +104,28 @@ impl ClaimTx<'_> {
         };
         self.is_truncated |= allocations.iter().any(|allocation| allocation.is_truncated);
         let scans: Vec<(QueueKey, ScanPlan)> = allocations.iter().map(scan).collect();
+        // the position of each scanned stream's allocation, from 1, with the stream
+        let streams: Vec<(i64, Stream)> = (1..)
+            .zip(&allocations)
+            .flat_map(|(n, allocation)| {
+                let queue = queues.iter().find(|queue| queue.name == allocation.queue);
+                let streams = queue.map_or(&[][..], |queue| &queue.streams);
+                streams.iter().map(move |stream| (n, stream.clone()))
+            })
+            .collect();
         let before = reply.records.len();
-        let Some(now) = self.claim_allocations(queues, &allocations, &scans, now, reply).await? else {
+        let Some(now) = self.claim_allocations(queues, &allocations, &scans, &streams, now, reply).await?
+        else {
             // the caller rolls back; another claim begins from scratch
             *reply = ClaimReply { has_more: true, ..ClaimReply::default() };
             self.scans.clear();
+            self.scanned_streams.clear();
             return Ok(false);
         };
         self.scans.extend(scans);
+        let scanned =
+            streams.into_iter().map(|(n, stream)| (stream, allocations[n as usize - 1].key.clone()));
+        self.scanned_streams.extend(scanned);
         let records = &reply.records[before..];
         let counts = count_claimed(records);
         for allocation in &allocations {
@@ -128,9 +149,13 @@ impl ClaimTx<'_> {
         queues: &[QueueState],
         allocations: &[Allocation],
         scans: &[(QueueKey, ScanPlan)],
+        streams: &[(i64, Stream)],
         now: Timestamp,
         reply: &mut ClaimReply,
     ) -> Result<Option<Timestamp>, DbError> {
+        if allocations.is_empty() && self.due_streams.is_empty() {
+            return Ok(Some(now));
+        }
         let claim = self.claim;
         let is_woken = |allocation: &Allocation| {
             let queue = queues.iter().find(|queue| queue.name == allocation.queue);
@@ -145,29 +170,47 @@ impl ClaimTx<'_> {
             action: "claiming executions",
             params: vec![
                 param(claim.worker.0),
-                text_array(&claim.workflows),
+                column(&self.due_streams, |stream| stream.as_str().to_owned()),
                 param(self.remaining_executions(reply) as i64),
                 param(i64::try_from(self.remaining_bytes(reply)).unwrap_or(i64::MAX)),
                 param(self.now()),
-                param(claim.app_version.as_deref()),
-                param(claim.serves(DEFAULT_QUEUE)),
-                column(allocations, |allocation| allocation.queue.to_string()),
                 column(allocations, |allocation| allocation.key.to_string()),
                 column(allocations, |allocation| i64::try_from(allocation.limit).unwrap_or(i64::MAX)),
                 column(allocations, is_woken),
-                param(claim.number),
                 column(&ranges, |(n, _)| *n),
                 column(&ranges, |(_, range)| range.priorities.0),
                 column(&ranges, |(_, range)| range.priorities.1),
                 column(&ranges, |(_, range)| range.seqs.map(|seqs| seqs.0)),
                 column(&ranges, |(_, range)| range.seqs.map(|seqs| seqs.1)),
+                column(streams, |(n, _)| *n),
+                column(streams, |(_, stream)| stream.as_str().to_owned()),
+                column(queues, |queue| queue.name.to_string()),
+                column(queues, |queue| queue.version),
             ],
         };
         let (rows, now) = self.run_claim_query(query, queues, now).await?;
         // a row that became ready again during the statement must not count as the row that was ready before
         let is_complete = rows.iter().all(|row| row.is_complete);
+        reply.has_more |= rows.iter().any(|row| row.has_more);
         self.add_claimed(rows, reply);
         Ok(is_complete.then_some(now))
+    }
+}
+
+/// A queue that another claim has locked.
+#[derive(Clone)]
+pub(super) struct BusyQueue {
+    /// The text whose hash is the lock: the queue, or its first stream.
+    lock_name: String,
+    /// Whether the other claim has its turn, and does not exclude this one.
+    is_contended: bool,
+}
+
+impl BusyQueue {
+    fn of(queue: &QueueState) -> Self {
+        let is_contended = queue.access == Access::Contended;
+        let stream = queue.streams.first().filter(|_| is_contended);
+        Self { lock_name: stream.map_or(&*queue.name, Stream::as_str).to_owned(), is_contended }
     }
 }
 

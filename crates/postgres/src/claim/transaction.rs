@@ -3,26 +3,29 @@
 use std::sync::Arc;
 
 use stepfast_core::clock::{Clock, Timestamp};
+use stepfast_core::queue::DEFAULT_QUEUE;
 use stepfast_core::queue::fairness::FairShare;
-use stepfast_core::store::{Claim, ClaimReply, Record, StoreError};
+use stepfast_core::store::{Assignments, Claim, ClaimReply, Record, StoreError, Stream};
 use stepfast_core::sync::Mutex;
 
 use crate::claim::cursors::{ClaimCursors, QueueKey, ScanPlan};
 use crate::claim::inbox_state::{InboxBatch, InboxState};
 use crate::claim::queues::QueueState;
-use crate::conn::pipeline::{self, Param, Query, QueryResult, optional_text_array, param, text_array};
+use crate::claim::ready::BusyQueue;
+use crate::conn::pipeline::{
+    self, Param, Query, QueryResult, column, optional_text_array, param, text_array,
+};
 use crate::conn::session::TxPart;
 use crate::conn::statements::Sql;
 use crate::error::{DbError, corrupt};
 use crate::lane::Lane;
-use crate::ownership::Ownership;
 use crate::rows::types::Timestamptz;
 use crate::rows::{ClaimedRow, Columns};
 
 /// The state that a store keeps from claim to claim.
 #[derive(Clone, Copy)]
 pub(crate) struct ClaimMemory<'a> {
-    pub(crate) ownership: &'a Ownership,
+    pub(crate) assignments: &'a Assignments,
     pub(crate) fair_share: &'a Mutex<FairShare>,
     pub(crate) cursors: &'a ClaimCursors,
     pub(crate) inbox: &'a InboxState,
@@ -42,6 +45,10 @@ pub(super) struct ClaimTx<'a> {
     pub(super) results: Vec<QueryResult>,
     /// The queues and queue keys from which the claim takes executions, each with its scanned ranges.
     pub(super) scans: Vec<(QueueKey, ScanPlan)>,
+    /// The streams of `scans`, each with the queue key that was scanned.
+    pub(super) scanned_streams: Vec<(Stream, Arc<str>)>,
+    /// The streams of the default queue that have due executions.
+    pub(super) due_streams: Vec<Stream>,
     /// For each record of the claim: whether it has a history, and its `seq` in `ready`.
     pub(super) claimed_rows: Vec<(bool, Option<i64>)>,
     /// Queues whose limits allow only one claim at a time.
@@ -50,6 +57,10 @@ pub(super) struct ClaimTx<'a> {
     pub(super) takes_turns: bool,
     /// Whether the claim is waiting for the turn of another claim to end.
     pub(super) is_waiting_for_turn: bool,
+    /// A queue that the claim skipped because another claim had locked it, although the claim found nothing else.
+    pub(super) skipped_queue: Option<BusyQueue>,
+    /// The queue for whose lock the claim waits first.
+    pub(super) awaited_queue: Option<BusyQueue>,
     /// Whether the claim's capacity was smaller than the number of executions that the limits of its queues allow.
     pub(super) is_truncated: bool,
     /// The rows of the inbox that are being drained; `None` once the database has accepted them.
@@ -57,13 +68,21 @@ pub(super) struct ClaimTx<'a> {
 }
 
 impl<'a> ClaimTx<'a> {
+    /// Whether the claim has made due executions or rows of the inbox ready.
+    pub(super) fn has_queued(&self) -> bool {
+        self.queries.iter().any(|query| matches!(query.sql, Sql::QueueDue | Sql::DrainInbox))
+    }
+
     /// Resets the claim after its transaction was rolled back.
     pub(super) fn reset(&mut self) {
         self.is_waiting_for_turn = false;
         self.is_truncated = false;
+        self.skipped_queue = None;
         self.queries.clear();
         self.results.clear();
         self.scans.clear();
+        self.scanned_streams.clear();
+        self.due_streams.clear();
         self.claimed_rows.clear();
     }
 
@@ -111,14 +130,21 @@ impl<'a> ClaimTx<'a> {
     }
 
     pub(super) fn lock_queues_query(&self, names: Option<Vec<String>>) -> Query<'a> {
-        let recent: Vec<String> =
-            self.memory.cursors.recent_queues().iter().map(ToString::to_string).collect();
+        let recent = self.memory.cursors.recent_streams();
         let takes_turns = self.takes_turns && names.is_none();
-        let params = vec![self.served_queues_param(), param(names), param(recent), param(takes_turns)];
+        let params = vec![
+            self.served_queues_param(),
+            param(names),
+            text_array(&self.claim.workflows),
+            param(self.claim.app_version.as_deref()),
+            column(&recent, |stream| stream.as_str().to_owned()),
+            param(takes_turns),
+        ];
         Query { sql: Sql::LockReadyQueues, action: "locking queues with ready executions", params }
     }
 
-    pub(super) fn due_query(&self, sql: Sql, action: &'static str) -> Query<'a> {
+    /// Returns a query whose parameters are what the worker can run, and the time now.
+    pub(super) fn capability_query(&self, sql: Sql, action: &'static str) -> Query<'a> {
         let params = vec![
             text_array(&self.claim.workflows),
             param(self.now()),
@@ -129,12 +155,33 @@ impl<'a> ClaimTx<'a> {
     }
 
     pub(super) fn check_due_query(&self) -> Query<'a> {
-        self.due_query(Sql::CheckDue, "checking for due executions")
+        self.capability_query(Sql::CheckDue, "checking for due executions")
     }
 
-    pub(super) fn queue_due_query(&self) -> Query<'a> {
-        self.due_query(Sql::QueueDue, "queueing due executions")
+    /// Returns the query that moves due executions of these streams, which have named queues, to `ready`.
+    pub(super) fn queue_due_query(&self, streams: &[Stream]) -> Query<'a> {
+        let params = vec![column(streams, |stream| stream.as_str().to_owned()), param(self.now())];
+        Query { sql: Sql::QueueDue, action: "queueing due executions", params }
     }
+}
+
+/// A parsed result of check_due.sql.
+pub(super) struct DueCheck {
+    pub(super) now: Timestamp,
+    /// The streams of the default queue that have due executions.
+    pub(super) default_streams: Vec<Stream>,
+    /// The streams of named queues that have due executions.
+    pub(super) named_streams: Vec<Stream>,
+    pub(super) has_inbox_rows: bool,
+}
+
+/// Parses the result of check_due.sql.
+pub(super) fn parse_due_check(result: &QueryResult) -> Result<DueCheck, StoreError> {
+    let mut row = Columns::new(result.rows.first().ok_or_else(|| corrupt("a query result"))?);
+    let now = row.time()?;
+    let streams = row.next::<Option<Vec<&str>>>()?.unwrap_or_default().into_iter().map(Stream::from_text);
+    let (default_streams, named_streams) = streams.partition(|stream| stream.queue() == DEFAULT_QUEUE);
+    Ok(DueCheck { now, default_streams, named_streams, has_inbox_rows: row.next()? })
 }
 
 /// Returns the query that reads the server's clock.

@@ -1,41 +1,23 @@
 //! Counts the rows that the statements of a transaction changed, for the store's counters.
 
-use std::collections::HashSet;
-
-use stepfast_core::Key;
 use stepfast_core::store::StoreError;
 use stepfast_core::store::counters::{Counters, Table};
 use stepfast_core::text::escape_controls;
-use uuid::Uuid;
 
 use crate::conn::pipeline::{Query, QueryResult};
 use crate::conn::statements::Sql;
 use crate::error::{corrupt, store_error};
 use crate::rows::Columns;
-use crate::rows::types::to_key;
 
 /// Returns the row of a statement that always returns exactly one row.
 pub(crate) fn single_row(result: &QueryResult) -> Result<&tokio_postgres::Row, StoreError> {
     result.rows.first().ok_or_else(|| corrupt("a query result"))
 }
 
-/// Reads a row with a count and an array of execution keys. Returns `None` for a null array.
-pub(crate) fn keys_and_count(result: &QueryResult) -> Result<(Option<HashSet<Key>>, u64), StoreError> {
-    let mut row = Columns::new(single_row(result)?);
-    let count: i64 = row.next()?;
-    let keys: Option<Vec<Uuid>> = row.next()?;
-    Ok((keys.map(|keys| keys.into_iter().map(to_key).collect()), count.unsigned_abs()))
-}
-
-/// Reads the result of `finish.sql`: the keys of the executions that ended, or `None` if all have ended, and their
-/// number.
-pub(crate) fn finished_keys_and_count(
-    result: &QueryResult,
-) -> Result<(Option<HashSet<Key>>, u64), StoreError> {
-    let mut row = Columns::new(single_row(result)?);
-    let keys: Option<Vec<Uuid>> = row.next()?;
-    let count: i64 = row.next()?;
-    Ok((keys.map(|keys| keys.into_iter().map(to_key).collect()), count as u64))
+/// Reads a count from a column of the single row of a result.
+fn count(result: &QueryResult, column: usize) -> Result<u64, StoreError> {
+    let count = single_row(result)?.try_get::<_, i64>(column);
+    count.map(i64::unsigned_abs).map_err(|error| store_error("reading a count", &error))
 }
 
 /// Adds the row changes of a committed transaction to `counters`.
@@ -48,19 +30,18 @@ pub(crate) fn count_changes(
     for (query, result) in queries.iter().zip(results) {
         let rows = result.affected_rows;
         match query.sql {
-            Sql::Finish => counters.add_updated(Table::Executions, finished_keys_and_count(result)?.1),
-            Sql::Transition | Sql::RequeueRequested | Sql::Cancel | Sql::Resume => {
+            Sql::Finish | Sql::Transition => counters.add_updated(Table::Executions, count(result, 0)?),
+            Sql::RequeueRequested | Sql::Cancel | Sql::Resume => {
                 counters.add_updated(Table::Executions, rows);
             }
-            Sql::StartRunning | Sql::StartEnded | Sql::StartNamed | Sql::Start => {
-                counters.add_inserted(Table::Executions, rows);
-            }
-            Sql::InsertCheckpoints => counters.add_inserted(Table::Checkpoints, keys_and_count(result)?.1),
+            Sql::StartRunning | Sql::StartEnded => counters.add_inserted(Table::Executions, rows),
+            Sql::StartNamed | Sql::Start => counters.add_inserted(Table::Executions, count(result, 0)?),
+            Sql::InsertCheckpoints => counters.add_inserted(Table::Checkpoints, count(result, 0)?),
             Sql::RetractFailures => counters.add_deleted(Table::Checkpoints, rows),
             Sql::InsertAttributes => counters.add_inserted(Table::Attributes, rows),
-            Sql::InsertAttempts => counters.add_inserted(Table::Attempts, keys_and_count(result)?.1),
+            Sql::InsertAttempts => counters.add_inserted(Table::Attempts, count(result, 0)?),
             Sql::InsertChunks => counters.add_inserted(Table::Chunks, rows),
-            Sql::DeleteChunks => counters.add_deleted(Table::Chunks, rows),
+            Sql::DeleteChunks | Sql::WithdrawValues => counters.add_deleted(Table::Chunks, rows),
             Sql::StartQueued => {
                 counters.add_inserted(Table::Executions, rows);
                 counters.add_inserted(Table::Ready, rows);
@@ -85,20 +66,14 @@ pub(crate) fn count_changes(
                 }
             }
             Sql::StartDebounced => {
-                let mut new = 0;
-                for row in &result.rows {
-                    new +=
-                        u64::from(row.try_get::<_, bool>("is_new").map_err(|_| corrupt("a query result"))?);
-                }
+                let (new, all) = (count(result, 0)?, count(result, 1)?);
                 counters.add_inserted(Table::Executions, new);
                 counters.add_inserted(Table::Timers, new);
-                counters.add_updated(Table::Executions, result.rows.len() as u64 - new);
+                counters.add_updated(Table::Executions, all - new);
             }
             Sql::StartSelfClaiming => {
-                let mut row = Columns::new(single_row(result)?);
-                let _: Vec<&str> = row.next()?;
-                counters.add_inserted(Table::Executions, row.next::<i64>()? as u64);
-                counters.add_inserted(Table::Ready, row.next::<i64>()? as u64);
+                counters.add_inserted(Table::Executions, count(result, 0)?);
+                counters.add_inserted(Table::Ready, count(result, 1)?);
             }
             Sql::Ready | Sql::ReadyResumed => counters.add_inserted(Table::Ready, rows),
             Sql::TakeSlots => counters.add_inserted(Table::Slots, rows),
@@ -108,18 +83,22 @@ pub(crate) fn count_changes(
             Sql::InsertRequests => counters.add_inserted(Table::Requests, rows),
             Sql::ClearRequests | Sql::DeletePauses => counters.add_deleted(Table::Requests, rows),
             Sql::SettlePauses => {
-                let deleted: i64 = Columns::new(single_row(result)?).next()?;
-                counters.add_deleted(Table::Requests, deleted.unsigned_abs());
+                counters.add_deleted(Table::Requests, count(result, 0)?);
             }
             Sql::DeleteRequests => {
-                let (cancelled, deleted) = keys_and_count(result)?;
-                counters.add_deleted(Table::Requests, deleted);
-                counters.add_updated(Table::Executions, cancelled.map_or(0, |keys| keys.len() as u64));
+                counters.add_deleted(Table::Requests, count(result, 0)?);
+                counters.add_updated(Table::Executions, count(result, 1)?);
             }
             Sql::DeleteReady => counters.add_deleted(Table::Ready, rows),
             Sql::DeleteTimers => counters.add_deleted(Table::Timers, rows),
             Sql::DeleteWaits => counters.add_deleted(Table::Waits, rows),
-            Sql::Wake | Sql::QueueDue | Sql::Claim | Sql::ClaimQuarantined => {
+            Sql::Wake => {
+                counters.add_updated(Table::Executions, count(result, 0)?);
+                counters.add_inserted(Table::Ready, count(result, 0)?);
+                counters.add_deleted(Table::Timers, count(result, 1)?);
+                counters.add_deleted(Table::Waits, count(result, 2)?);
+            }
+            Sql::QueueDue | Sql::Claim | Sql::ClaimQuarantined => {
                 count_moved_rows(counters, query.sql, result)?;
             }
             _ => {}
@@ -128,7 +107,7 @@ pub(crate) fn count_changes(
     Ok(())
 }
 
-/// Counts the changes of a wake or claim statement. Such a statement changes several tables, and the last columns of
+/// Counts the changes of a claim's statement. Such a statement changes several tables, and the last columns of
 /// each row contain the totals.
 fn count_moved_rows(counters: &Counters, sql: Sql, result: &QueryResult) -> Result<(), StoreError> {
     let Some(row) = result.rows.first() else { return Ok(()) };
@@ -139,7 +118,7 @@ fn count_moved_rows(counters: &Counters, sql: Sql, result: &QueryResult) -> Resu
     };
     let rows = result.rows.len() as u64;
     counters.add_updated(Table::Executions, rows);
-    if matches!(sql, Sql::Wake | Sql::QueueDue) {
+    if sql == Sql::QueueDue {
         counters.add_inserted(Table::Ready, rows);
     } else {
         counters.add_deleted(Table::Ready, total(3)?);

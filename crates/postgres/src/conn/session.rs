@@ -59,6 +59,8 @@ pub(crate) struct Session {
     pub client: Client,
     warnings: Arc<ServerWarnings>,
     send_mode: SendMode,
+    /// The number of this session, which no other session of the process has.
+    number: u64,
     /// Whether an error has left the connection's state in doubt.
     is_unusable: AtomicBool,
     /// Rows written or claimed since the plans were made.
@@ -83,6 +85,9 @@ const BEGIN_WITH_DEFAULTS: &str = "BEGIN ISOLATION LEVEL READ COMMITTED, READ WR
 /// The number of rows after which plans are made again: the value for a new session, which doubles each time, and the
 /// maximum.
 const REPLAN_ROWS: (u64, u64) = (32, 65_536);
+
+/// The number of sessions that this process has opened.
+static SESSIONS: AtomicU64 = AtomicU64::new(0);
 
 impl Session {
     /// Opens a connection driven by `runtime`, and prepares `statements` on it.
@@ -121,6 +126,7 @@ impl Session {
             client,
             warnings,
             send_mode,
+            number: SESSIONS.fetch_add(1, Relaxed),
             is_unusable: AtomicBool::new(false),
             rows_since_plan,
             replan_threshold,
@@ -185,6 +191,12 @@ impl Session {
     /// Returns whether a commit since the last call has succeeded without waiting for its synchronous standbys.
     pub(crate) fn take_unreplicated(&self) -> bool {
         self.warnings.take_unreplicated()
+    }
+
+    /// Returns the number of the one server session on which all statements run. Returns `None` if statements may run on
+    /// several.
+    pub(crate) fn server_session(&self) -> Option<u64> {
+        matches!(self.send_mode, SendMode::Prepared(_)).then_some(self.number)
     }
 
     /// Marks the session as unusable, so that no caller uses it again.

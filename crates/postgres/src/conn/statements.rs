@@ -47,6 +47,13 @@ statements! {
     TouchLane = "UPDATE lanes SET last_number = last_number WHERE worker_id = $1::bigint AND lane = $2::smallint";
     /// Reads a lane's epoch and last number.
     LaneState = include_str!("../../queries/lane_state.sql");
+    /// Returns whether another session has locked a table of the schema against writes, or waits to do so.
+    IsTableLocked = "SELECT EXISTS (SELECT FROM pg_locks AS l JOIN pg_class AS c ON c.oid = l.relation \
+                     WHERE l.pid <> pg_backend_pid() \
+                     AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database()) \
+                     AND l.mode IN ('ShareLock', 'ShareRowExclusiveLock', 'ExclusiveLock', 'AccessExclusiveLock') \
+                     AND c.relkind = 'r' \
+                     AND c.relnamespace = (SELECT oid FROM pg_namespace WHERE nspname = current_schema()))";
     /// Returns lanes whose last number is below an acknowledged number.
     RegressedLanes = include_str!("../../queries/regressed_lanes.sql");
     /// Locks executions in key order.
@@ -83,8 +90,15 @@ statements! {
     InsertAttempts = include_str!("../../queries/insert_attempts.sql");
     /// Stores chunks of large values.
     InsertChunks = include_str!("../../queries/insert_chunks.sql");
+    /// Deletes the chunks of values to which no row will refer.
+    WithdrawValues = "DELETE FROM chunks WHERE ctid = ANY (ARRAY( \
+                          SELECT c.place FROM unnest($1::uuid[], $2::bigint[]) AS u (execution, value) \
+                          CROSS JOIN LATERAL (SELECT c.ctid AS place FROM chunks AS c \
+                                              WHERE c.execution = u.execution AND c.value = u.value OFFSET 0) AS c))";
     /// Deletes chunks.
     DeleteChunks = include_str!("../../queries/delete_chunks.sql");
+    /// Records an assignment.
+    InsertAssignment = include_str!("../../queries/insert_assignment.sql");
     /// Makes executions ready for the first time.
     Ready = include_str!("../../queries/ready.sql");
     /// Makes executions ready again that have begun before.
@@ -119,13 +133,19 @@ statements! {
     DeleteWaits = "DELETE FROM waits WHERE execution = ANY($1::uuid[])";
     /// Creates debounced executions, or updates those that are scheduled.
     StartDebounced = include_str!("../../queries/start_debounced.sql");
-    /// Returns the executions that Starts are duplicates of.
-    Existing = include_str!("../../queries/existing.sql");
+    /// Keeps and returns a report of Starts whose queue is full, with the executions that they conflict with.
+    KeepRejected = "SELECT keep_conflicts($1::bigint, $2::smallint, 'rejected', $3::uuid[], $4::text[], $5::text[], \
+                        $6::text[]) AS report";
+    /// Keeps and returns a report of the outcomes of requests.
+    KeepDecided = "SELECT keep_outcomes($1::bigint, $2::smallint, jsonb_build_object('decided', $3::text::jsonb)) \
+                       AS report";
     /// Returns pending requests.
     PendingRequests = "SELECT execution, n, kind FROM requests WHERE execution = ANY($1::uuid[])";
 
     /// Fails if one of these queues has a depth limit.
     AssertNoDepthLimit = "SELECT 1 / (count(*) = 0)::integer FROM depths WHERE queue = ANY($1::text[])";
+    /// Locks the settings of queues for self-claiming Starts.
+    LockQueues = include_str!("../../queries/lock_queues.sql");
     /// Locks and reads the depths of queues that have a limit.
     LockDepths = include_str!("../../queries/lock_depths.sql");
     /// Counts the executions that have not begun, for each queue.
@@ -137,10 +157,11 @@ statements! {
     ServerTime = "SELECT clock_timestamp()";
     /// Locks and returns the queues that have ready executions.
     LockReadyQueues = include_str!("../../queries/lock_ready_queues.sql");
-    /// Waits for the claim that has its turn on a queue without limits; see lock_ready_queues.sql.
+    /// Waits for the claim that has its turn on a stream; see lock_ready_queues.sql.
     AwaitClaimLock = "SELECT pg_advisory_xact_lock(hashtext('stepfast.' || current_schema()), hashtext($1::text) & 63)";
-    /// Locks a queue, once no other claim has locked it.
-    LockQueue = "SELECT FROM queues WHERE name = $1::text FOR NO KEY UPDATE";
+    /// Locks the settings of a queue, once no other claim and no flush has locked them.
+    LockQueue = "SELECT pg_advisory_xact_lock(hashtext('stepfast queues ' || current_schema()), \
+                 hashtext($1::text) & 255)";
     /// Counts the slots of queues, one for each running execution.
     CountSlots = include_str!("../../queries/count_slots.sql");
     /// Counts the slots of a queue key.
@@ -181,41 +202,50 @@ statements! {
     /// Loads attributes of executions.
     Attributes = "SELECT execution, name, value FROM attributes WHERE execution = ANY($1::uuid[])";
 
-    /// Renews a worker's lease, and returns what concerns the worker.
-    Heartbeat = include_str!("../../queries/heartbeat.sql");
-    /// Returns the executions that a worker runs.
+    /// Renews a worker's lease.
+    Renew = include_str!("../../queries/renew.sql");
+    /// Returns what concerns a worker.
+    Look = include_str!("../../queries/look.sql");
+    /// Returns the leases of other workers.
+    Peers = include_str!("../../queries/peers.sql");
+    /// Returns the time, and whether the inbox has a row.
+    HasInboxRows = "SELECT coalesce($1::timestamptz, clock_timestamp()), \
+                    (SELECT true FROM inbox ORDER BY id LIMIT 1) IS TRUE";
+    /// Returns the number of registered workers, and of those that can run a workflow of a worker.
+    CountWorkers = "SELECT count(*), \
+                           count(*) FILTER (WHERE NOT w.is_client AND w.workflows && \
+                                            (SELECT o.workflows FROM workers AS o WHERE o.worker_id = $1::bigint)) \
+                    FROM workers AS w";
+    /// Begins a sweep unless another worker has begun one less than 50 s ago.
+    BeginSweep = "UPDATE shard SET swept_at = s.now \
+                  FROM (SELECT coalesce($1::timestamptz, clock_timestamp()) AS now) AS s \
+                  WHERE swept_at NOT BETWEEN s.now - interval '50 seconds' AND s.now";
+    /// Returns the assignments of a worker with the executions that it runs.
     OwnedExecutions = include_str!("../../queries/owned_executions.sql");
-    /// Adds running executions of a worker to the index of owners.
-    IndexOwner = include_str!("../../queries/index_owner.sql");
-    /// Returns the executions, among those given, that a worker runs without an entry in the index of owners.
-    UnindexedExecutions = "SELECT key FROM executions \
-                 WHERE key = ANY($2::uuid[]) AND status = 2 AND started_by = $1::bigint";
+    /// Deletes and merges assignments of which no execution, or few executions, still run.
+    TidyAssignments = include_str!("../../queries/tidy_assignments.sql");
     /// Registers a worker.
     Register = include_str!("../../queries/register.sql");
     /// Returns the oldest engine that may use the store, and the version of the schema.
     ReadVersions = "SELECT oldest_engine, (SELECT max(version) FROM schema_version) FROM shard";
     /// Locks a registration if its lease has not changed and no other session has locked it. The program must also
     /// support the schema's version.
-    LockWorker = "SELECT from_key, to_key, host, pid FROM workers WHERE worker_id = $1::bigint \
+    LockWorker = "SELECT host, pid, is_client FROM workers WHERE worker_id = $1::bigint \
                   AND ($2::timestamptz IS NULL OR lease_expires_at = $2::timestamptz) \
                   AND (SELECT max(version) FROM schema_version) <= $3::integer FOR UPDATE SKIP LOCKED";
     /// Locks the lanes of a worker, and waits for its flushes in flight.
     LockLanes = "SELECT lane FROM lanes WHERE worker_id = $1::bigint ORDER BY lane FOR UPDATE";
     /// Makes all further flushes of a worker fail.
     RaiseLaneEpochs = "UPDATE lanes SET epoch = epoch + 1 WHERE worker_id = $1::bigint";
-    /// Makes all further heartbeats of a worker fail.
-    RaiseWorkerEpoch = "UPDATE workers SET epoch = epoch + 1 WHERE worker_id = $1::bigint";
-    /// Adds all executions of fenced workers to the index of owners.
-    IndexAllOwners = include_str!("../../queries/index_all_owners.sql");
-    /// Deletes the rows of a worker's claims up to a number.
-    DeleteClaims = "DELETE FROM claims WHERE worker_id = $1::bigint AND number <= $2::bigint";
-    /// Returns the executions of claims.
-    ClaimedExecutions = "SELECT DISTINCT unnest(executions) FROM claims WHERE worker_id = $1::bigint AND number = ANY($2::bigint[])";
-    /// Deletes the rows of all claims of workers.
-    DeleteAllClaims = "DELETE FROM claims WHERE worker_id = ANY($1::bigint[])";
-    /// Ends registrations.
-    Unregister = "DELETE FROM workers WHERE worker_id = ANY($1::bigint[])";
-    /// Requeues the executions of owners without a registration.
+    /// Makes all further heartbeats of a worker fail, and ends its lease unless the worker is closing.
+    RaiseWorkerEpoch = "UPDATE workers SET epoch = epoch + 1, \
+                        lease_expires_at = CASE WHEN $2::boolean THEN 'epoch' ELSE lease_expires_at END \
+                        WHERE worker_id = $1::bigint";
+    /// Ends the registration of a worker that has no assignments. Its lanes stay for a day: a worker that was cut off may
+    /// send a flush again, and the lane's number shows whether the flush was committed. A missing lane fences a flush as a
+    /// raised epoch does.
+    Unregister = include_str!("../../queries/unregister.sql");
+    /// Requeues the executions of a fenced worker.
     Requeue = include_str!("../../queries/requeue.sql");
     /// Returns executions that wait for children that have ended.
     SatisfiedWaits = include_str!("../../queries/satisfied_waits.sql");
@@ -288,7 +318,9 @@ pub(crate) const FLUSH_STATEMENTS: &[Sql] = &[
     Sql::Fence,
     Sql::TouchLane,
     Sql::LaneState,
+    Sql::IsTableLocked,
     Sql::AssertNoDepthLimit,
+    Sql::LockQueues,
     Sql::LockDepths,
     Sql::CountDepths,
     Sql::UpdateDepths,
@@ -309,8 +341,10 @@ pub(crate) const FLUSH_STATEMENTS: &[Sql] = &[
     Sql::InsertCheckpoints,
     Sql::InsertAttempts,
     Sql::InsertChunks,
+    Sql::WithdrawValues,
     Sql::DeleteChunks,
     Sql::InsertAttributes,
+    Sql::InsertAssignment,
     Sql::Ready,
     Sql::ReadyResumed,
     Sql::FreeSlots,
@@ -327,7 +361,8 @@ pub(crate) const FLUSH_STATEMENTS: &[Sql] = &[
     Sql::DeleteQuarantine,
     Sql::DeleteTimers,
     Sql::DeleteWaits,
-    Sql::Existing,
+    Sql::KeepRejected,
+    Sql::KeepDecided,
     Sql::PendingRequests,
 ];
 
@@ -351,6 +386,7 @@ pub(crate) const CLAIM_STATEMENTS: &[Sql] = &[
     Sql::InsertDeadLetter,
     Sql::QueueDue,
     Sql::TakeSlots,
+    Sql::InsertAssignment,
     Sql::QuarantineCandidates,
     Sql::Claim,
     Sql::ClaimQuarantined,
@@ -360,30 +396,26 @@ pub(crate) const CLAIM_STATEMENTS: &[Sql] = &[
     Sql::Requests,
 ];
 
-/// Statements of heartbeats and registrations.
-pub(crate) const CONTROL_STATEMENTS: &[Sql] = &[
-    Sql::Heartbeat,
-    Sql::RegressedLanes,
-    Sql::OwnedExecutions,
-    Sql::LaneState,
-    Sql::IndexOwner,
-    Sql::UnindexedExecutions,
-    Sql::DeleteClaims,
-    Sql::ClaimedExecutions,
-    Sql::Register,
-    Sql::SetGraphs,
-    Sql::ReadVersions,
-];
+/// Statements of renewals.
+pub(crate) const RENEWAL_STATEMENTS: &[Sql] = &[Sql::Renew, Sql::RegressedLanes];
 
-/// Statements of takeovers and changes of queues.
+/// Statements of heartbeats and registrations.
+pub(crate) const HEARTBEAT_STATEMENTS: &[Sql] =
+    &[Sql::Look, Sql::OwnedExecutions, Sql::LaneState, Sql::Register, Sql::SetGraphs, Sql::ReadVersions];
+
+/// Statements of maintenance, takeovers and changes of queues.
 pub(crate) const TAKEOVER_STATEMENTS: &[Sql] = &[
+    Sql::Peers,
+    Sql::HasInboxRows,
+    Sql::CountWorkers,
+    Sql::TidyAssignments,
+    Sql::BeginSweep,
     Sql::LockWorker,
     Sql::LockLanes,
     Sql::RaiseLaneEpochs,
     Sql::RaiseWorkerEpoch,
-    Sql::IndexAllOwners,
-    Sql::DeleteAllClaims,
     Sql::Unregister,
+    Sql::LockQueue,
     Sql::SetQueue,
     Sql::AssignSlots,
     Sql::SavepointBeforeSlots,

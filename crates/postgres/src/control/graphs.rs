@@ -3,7 +3,7 @@
 use stepfast_core::store::{GraphRow, StoreError};
 
 use crate::conn::pipeline::{Query, param};
-use crate::conn::statements::Sql;
+use crate::conn::statements::{HEARTBEAT_STATEMENTS, Sql};
 use crate::control::WorkerControl;
 
 impl WorkerControl {
@@ -12,7 +12,8 @@ impl WorkerControl {
         let names: Vec<String> = graphs.iter().map(|graph| graph.name.to_string()).collect();
         let declarations: Vec<String> = graphs.iter().map(|graph| graph.declaration.to_string()).collect();
         let params = vec![param(names), param(declarations)];
-        self.query(Query { sql: Sql::SetGraphs, action: "storing graphs", params }).await?;
+        let query = Query { sql: Sql::SetGraphs, action: "storing graphs", params };
+        self.query_all(&self.heartbeat_session, HEARTBEAT_STATEMENTS, &[query]).await?;
         Ok(())
     }
 }

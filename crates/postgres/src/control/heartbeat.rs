@@ -1,74 +1,46 @@
-//! Heartbeats: a worker renews its lease, and the reply contains what concerns the worker.
+//! Renewals of leases, and heartbeats, whose reply contains what concerns the worker.
 
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
 use std::sync::PoisonError;
 use std::time::Duration;
 
 use stepfast_core::Key;
 use stepfast_core::store::{
-    Detail, ExecutionId, Heartbeat, HeartbeatReply, Record, RequestKind, StoreError, WorkerId,
+    AssignmentId, Detail, ExecutionId, Heartbeat, HeartbeatReply, Maintenance, Record, Renewal, RequestKind,
+    StoreError, Tidying, WorkerId,
 };
 use tokio::time::Instant;
+use tokio_postgres::Row;
 use uuid::Uuid;
 
-use crate::conn::pipeline::{Query, QueryResult, column, optional_text_array, param, text_array};
-use crate::conn::statements::Sql;
+use crate::conn::pipeline::{self, Query, QueryResult, column, optional_text_array, param, text_array};
+use crate::conn::row_counts::single_row;
+use crate::conn::session::TxPart;
+use crate::conn::statements::{HEARTBEAT_STATEMENTS, RENEWAL_STATEMENTS, Sql, TAKEOVER_STATEMENTS};
 use crate::control::WorkerControl;
 use crate::control::lease_observer::{LeaseObserver, PeerLease};
-use crate::error::{DbError, corrupt};
+use crate::error::{DbError, corrupt, query_error};
 use crate::lane::{self, lost_history, parse_lane_state};
-use crate::ownership::WindowRenewal;
 use crate::read::Reader;
 use crate::rows::Columns;
 use crate::rows::types::{Timestamptz, to_key, to_uuid};
 use crate::schema::newest_version;
 
-/// A parsed result of heartbeat.sql.
-struct HeartbeatRow {
-    reply: HeartbeatReply,
-    unregistered_owners: Vec<i64>,
-    peers: Vec<PeerLease>,
-    has_peers: bool,
-}
-
 impl WorkerControl {
-    /// Handles a heartbeat; see [`Store::heartbeat`](stepfast_core::Store::heartbeat). Also returns whether other
-    /// workers exist.
-    pub(crate) async fn heartbeat(
-        &self,
-        heartbeat: &Heartbeat,
-        reader: &Reader,
-    ) -> Result<(HeartbeatReply, bool), StoreError> {
-        let renewal = if heartbeat.renews_lease {
-            self.ownership.begin_renewal(heartbeat.worker)
-        } else {
-            WindowRenewal::default()
-        };
-        let is_search = heartbeat.renews_lease
-            && self.with_observer(heartbeat.worker, |observer| observer.is_search_due());
-        let params = vec![
-            param(heartbeat.worker.0),
-            param(heartbeat.epoch),
-            param(self.now().map(Timestamptz)),
-            param(self.lease_micros()),
-            param(heartbeat.watched.iter().map(|key| to_uuid(*key)).collect::<Vec<_>>()),
-            text_array(&heartbeat.workflows),
-            param(heartbeat.app_version.as_deref()),
-            param(renewal.window.as_ref().map(|window| to_uuid(window.start))),
-            param(renewal.window.as_ref().map(|window| to_uuid(window.end))),
-            param(heartbeat.renews_lease),
-            param(is_search),
-            optional_text_array(heartbeat.queues.as_ref()),
-        ];
-        let mut queries = vec![Query { sql: Sql::Heartbeat, action: "sending a heartbeat", params }];
-        let idle = if heartbeat.renews_lease {
-            self.lanes.take_idle_positions(heartbeat.worker)
-        } else {
-            Vec::new()
-        };
+    /// Renews the lease of a worker, and checks that the database has lost nothing of its idle lanes; see
+    /// [`Store::renew`](stepfast_core::Store::renew). Also returns whether other workers exist. The renewal is the first
+    /// statement and a transaction of its own, on a connection of its own.
+    pub(crate) async fn renew(&self, worker: WorkerId, epoch: i64) -> Result<(Renewal, bool), StoreError> {
+        let now = self.now().map(Timestamptz);
+        let params = vec![param(worker.0), param(epoch), param(now), param(self.lease_micros())];
+        let mut queries = vec![Query { sql: Sql::Renew, action: "renewing a lease", params }];
+        let mut kept_session = self.renewal_session.lock().await;
+        let session = self.reuse_or_open(kept_session.take(), RENEWAL_STATEMENTS).await?;
+        let server_session = session.server_session();
+        let idle = self.lanes.take_idle_positions(worker, server_session);
         if !idle.is_empty() {
             let params = vec![
-                param(heartbeat.worker.0),
+                param(worker.0),
                 column(&idle, |position| position.lane.cast_signed()),
                 column(&idle, |position| position.number),
                 column(&idle, |position| position.ctid_hint.clone()),
@@ -79,89 +51,132 @@ impl WorkerControl {
                 params,
             });
         }
-        let results = self.query_all(&queries).await?;
+        let results = pipeline::run(&session, TxPart::Standalone, &queries).await.map_err(query_error)?;
+        *kept_session = Some(session);
+        drop(kept_session);
         if let Some(row) = results.get(1).and_then(|regressed| regressed.rows.first()) {
             let mut row = Columns::new(row);
             return Err(lost_history(row.next::<i16>()?.cast_unsigned(), row.next()?, row.next()?));
         }
-        let mut parsed = parse_heartbeat_row(results.first().ok_or_else(|| corrupt("a query result"))?)?;
-        if parsed.reply.is_fenced {
-            self.remove_worker(heartbeat.worker);
-            let reply =
-                HeartbeatReply { now: parsed.reply.now, is_fenced: true, ..HeartbeatReply::default() };
-            return Ok((reply, true));
+        if !idle.is_empty() {
+            self.lanes.record_found(worker, &idle, server_session);
         }
-        if let Some(window) = renewal.window {
-            self.ownership.set_window_end(heartbeat.worker, window.end);
+        let mut row = Columns::new(single_row(results.first().ok_or_else(|| corrupt("a query result"))?)?);
+        let (now, is_registered) = (row.time()?, row.next::<bool>()?);
+        let oldest_engine = i64::from(row.next::<i32>()?);
+        let (has_peers, is_observing, has_requests) = (row.next()?, row.next()?, row.next()?);
+        if is_registered {
+            let lease = self.connector.options().lease;
+            self.with_observer(worker, |observer| {
+                observer.record_renewal(is_observing, Instant::now(), lease);
+            });
+        } else {
+            self.remove_worker(worker);
         }
-        if !renewal.to_index.is_empty() {
-            self.index_owners(heartbeat.worker, &renewal.to_index).await?;
+        let renewal = Renewal {
+            now,
+            is_fenced: !is_registered,
+            newer_schema: (oldest_engine > newest_version()).then(|| (oldest_engine, newest_version())),
+            has_requests,
+            receives_hints: false,
+        };
+        Ok((renewal, has_peers))
+    }
+
+    /// Tidies the assignments of a worker, and observes the leases of other workers if the last renewal asked for that;
+    /// see [`Store::maintain`](stepfast_core::Store::maintain). Now and then also returns the number of registered
+    /// workers, and of those that can run a workflow of this worker.
+    pub(crate) async fn maintain(
+        &self,
+        worker: WorkerId,
+        epoch: i64,
+    ) -> Result<(Maintenance, Option<(u32, u32)>), StoreError> {
+        self.tidy_assignments(worker, epoch).await?;
+        let begin = |observer: &mut LeaseObserver| (observer.is_count_due(), observer.begin_observation());
+        let (is_count_due, observation) = self.with_observer(worker, begin);
+        let mut counts = None;
+        if is_count_due {
+            let query =
+                Query { sql: Sql::CountWorkers, action: "counting workers", params: vec![param(worker.0)] };
+            let results = self.query_all(&self.takeover_session, TAKEOVER_STATEMENTS, &[query]).await?;
+            let counted = results.first().ok_or_else(|| corrupt("a query result"))?;
+            let mut row = Columns::new(single_row(counted)?);
+            counts = Some((row.next::<i64>()? as u32, row.next::<i64>()? as u32));
         }
-        if heartbeat.renews_lease {
-            self.delete_finished_claims(heartbeat.worker, renewal.uncertain_claims).await?;
+        let Some(is_sweep_due) = observation else { return Ok((Maintenance::default(), counts)) };
+        let now = || param(self.now().map(Timestamptz));
+        let params = vec![param(worker.0), now(), param(self.lease_micros()), param(is_sweep_due)];
+        let queries = [
+            Query { sql: Sql::Peers, action: "reading leases", params },
+            // a program may insert rows without a hint
+            Query { sql: Sql::HasInboxRows, action: "looking for rows of the inbox", params: vec![now()] },
+        ];
+        let results = self.query_all(&self.takeover_session, TAKEOVER_STATEMENTS, &queries).await?;
+        let [peers, inbox] = &results[..] else { return Err(corrupt("a query result")) };
+        let peers = peers.rows.iter().map(parse_peer).collect::<Result<Vec<_>, _>>()?;
+        let mut inbox = Columns::new(single_row(inbox)?);
+        let (now, has_unannounced) = (inbox.time()?, inbox.next()?);
+        let maintenance = self.with_observer(worker, |observer| {
+            let next_expiry_at = observer.observe(&peers, (now, Instant::now()));
+            Maintenance {
+                has_dead_workers: observer.targets.has_any(),
+                next_expiry_in: next_expiry_at.map(|at| at.since(now)),
+                has_unannounced,
+            }
+        });
+        Ok((maintenance, counts))
+    }
+
+    /// Handles a heartbeat; see [`Store::heartbeat`](stepfast_core::Store::heartbeat).
+    pub(crate) async fn heartbeat(
+        &self,
+        heartbeat: &Heartbeat,
+        reader: &Reader,
+    ) -> Result<HeartbeatReply, StoreError> {
+        let worker = heartbeat.worker;
+        let params = vec![
+            param(worker.0),
+            param(heartbeat.epoch),
+            param(self.now().map(Timestamptz)),
+            param(heartbeat.watched.iter().map(|key| to_uuid(*key)).collect::<Vec<_>>()),
+            text_array(&heartbeat.workflows),
+            param(heartbeat.app_version.as_deref()),
+            optional_text_array(heartbeat.queues.as_ref()),
+        ];
+        let look = Query { sql: Sql::Look, action: "looking for events", params };
+        let results = self.query_all(&self.heartbeat_session, HEARTBEAT_STATEMENTS, &[look]).await?;
+        let [look] = &results[..] else { return Err(corrupt("a query result")) };
+        let mut reply = parse_look(look)?;
+        if reply.is_fenced {
+            self.remove_worker(worker);
+            return Ok(HeartbeatReply { now: reply.now, is_fenced: true, ..HeartbeatReply::default() });
         }
         if let Some(held) = &heartbeat.held {
-            parsed.reply.unheld = self.load_unheld(heartbeat.worker, held, reader).await?;
+            reply.unheld = self.load_unheld(worker, held, reader).await?;
         }
-        if heartbeat.renews_lease {
-            let lease = self.connector.options().lease;
-            self.with_observer(heartbeat.worker, |observer| {
-                let renewed_at = Instant::now();
-                let may_declare_dead = observer.outage_guard.record_renewal(renewed_at, lease);
-                parsed.reply.next_expiry_at = observer.observe(
-                    &parsed.peers,
-                    parsed.unregistered_owners,
-                    may_declare_dead,
-                    (parsed.reply.now, renewed_at),
-                );
-                parsed.reply.has_dead_workers = observer.targets.has_any();
-            });
-        }
-        Ok((parsed.reply, parsed.has_peers))
+        Ok(reply)
     }
 
     fn with_observer<R>(&self, worker: WorkerId, f: impl FnOnce(&mut LeaseObserver) -> R) -> R {
         f(self.observers.lock().unwrap_or_else(PoisonError::into_inner).entry(worker).or_default())
     }
 
-    /// Adds running executions to the index of owners. Rows that another transaction has locked are left to the next
-    /// heartbeat.
-    async fn index_owners(&self, worker: WorkerId, executions: &[Key]) -> Result<(), StoreError> {
-        let keys: Vec<Uuid> = executions.iter().map(|key| to_uuid(*key)).collect();
-        let action = "indexing owners";
-        self.query(Query {
-            sql: Sql::IndexOwner,
-            action,
-            params: vec![param(worker.0), param(keys.clone())],
-        })
-        .await?;
-        let result = self
-            .query(Query {
-                sql: Sql::UnindexedExecutions,
-                action,
-                params: vec![param(worker.0), param(keys)],
-            })
-            .await?;
-        let unindexed = result.rows.iter().map(|row| Columns::new(row).key()).collect::<Result<_, _>>()?;
-        self.ownership.record_indexed(worker, executions, &unindexed);
-        Ok(())
-    }
-
-    /// Deletes rows of `claims` that are no longer needed. Before that, looks up the outcomes of the claims in
-    /// `uncertain`.
-    async fn delete_finished_claims(&self, worker: WorkerId, uncertain: Vec<i64>) -> Result<(), StoreError> {
-        let action = "deleting claims";
-        if !uncertain.is_empty() {
-            let params = vec![param(worker.0), param(uncertain.clone())];
-            let result = self.query(Query { sql: Sql::ClaimedExecutions, action, params }).await?;
-            let keys: Vec<Key> =
-                result.rows.iter().map(|row| Columns::new(row).key()).collect::<Result<_, _>>()?;
-            self.ownership.record_found_claims(worker, &uncertain, keys.into_iter());
-        }
-        if let Some(number) = self.ownership.take_finished_claims(worker) {
-            let params = vec![param(worker.0), param(number)];
-            self.query(Query { sql: Sql::DeleteClaims, action, params }).await?;
-        }
+    /// Deletes and merges assignments of which no execution, or few executions, still run.
+    async fn tidy_assignments(&self, worker: WorkerId, epoch: i64) -> Result<(), StoreError> {
+        let Some(Tidying { merged, deleted }) = self.assignments.begin_tidying(worker) else { return Ok(()) };
+        let (id, moved) = merged.map(|(id, moved)| (Some(id), moved)).unwrap_or_default();
+        let params = vec![
+            param(worker.0),
+            param(epoch),
+            column(&deleted, |id| id.lane.cast_signed()),
+            column(&deleted, |id| id.number),
+            param(id.map(|id| id.lane.cast_signed())),
+            param(id.map(|id| id.number)),
+            param(moved.into_iter().map(to_uuid).collect::<Vec<_>>()),
+        ];
+        let query = Query { sql: Sql::TidyAssignments, action: "tidying assignments", params };
+        self.query_all(&self.takeover_session, TAKEOVER_STATEMENTS, &[query]).await?;
+        self.assignments.end_tidying(worker);
         Ok(())
     }
 
@@ -179,7 +194,7 @@ impl WorkerControl {
         // a claim that proves to be durable is recorded as durable, so that a later loss is detected
         let claim_lane = self.lanes.claim_lane(worker);
         queries.extend(claim_lane.map(|lane| lane::lane_state_query(worker, lane, None)));
-        let results = self.query_all(&queries).await?;
+        let results = self.query_all(&self.heartbeat_session, HEARTBEAT_STATEMENTS, &queries).await?;
         if let (Some(lane), Some(row)) = (claim_lane, results.get(1))
             && let Some((_, last)) = parse_lane_state(row).map_err(DbError::into_store_error)?
         {
@@ -187,70 +202,65 @@ impl WorkerControl {
         }
         let result = results.first().ok_or_else(|| corrupt("a query result"))?;
         let held: HashSet<_> = held.iter().collect();
-        let mut unheld = Vec::new();
+        // a later assignment of an execution may exist beside its first one
+        let mut unheld = BTreeSet::new();
         for row in &result.rows {
-            let key = Columns::new(row).key()?;
-            if !held.contains(&key) {
-                unheld.push(ExecutionId::Key(key));
+            let mut row = Columns::new(row);
+            let id = AssignmentId { lane: row.next::<i16>()?.cast_unsigned(), number: row.next()? };
+            let running: Vec<Uuid> = row.next()?;
+            let running: Vec<Key> = running.into_iter().map(to_key).collect();
+            unheld.extend(running.iter().filter(|key| !held.contains(key)));
+            // a claim whose reply was lost; no claim is under way now
+            if Some(id.lane) == claim_lane {
+                self.assignments.adopt(worker, id, running);
             }
         }
         if unheld.is_empty() {
             return Ok(Vec::new());
         }
+        let unheld: Vec<ExecutionId> = unheld.into_iter().map(ExecutionId::Key).collect();
         let records = reader.load(&unheld, Detail::Full).await?;
         Ok(records.into_iter().flatten().filter(|record| record.execution.owner == Some(worker)).collect())
     }
 }
 
-fn parse_heartbeat_row(result: &QueryResult) -> Result<HeartbeatRow, StoreError> {
-    let mut row = Columns::new(result.rows.first().ok_or_else(|| corrupt("a query result"))?);
+/// Parses the result of look.sql.
+fn parse_look(result: &QueryResult) -> Result<HeartbeatReply, StoreError> {
+    let mut row = Columns::new(single_row(result)?);
     let now = row.time()?;
-    let is_fenced = row.next()?;
+    let is_registered: bool = row.next()?;
     let requested: Vec<Uuid> = row.next::<Option<_>>()?.unwrap_or_default();
     let kinds: Vec<i16> = row.next::<Option<_>>()?.unwrap_or_default();
     let finished: Vec<Uuid> = row.next()?;
     let has_ready = row.next()?;
     let next_due = row.opt_time()?;
-    let overdue: Vec<Uuid> = row.next()?;
+    let expired: Vec<Uuid> = row.next()?;
     let next_deadline = row.opt_time()?;
     let quarantined_until = row.opt_time()?;
-    let ids: Vec<i64> = row.next::<Option<_>>()?.unwrap_or_default();
-    let expiries: Vec<Timestamptz> = row.next::<Option<_>>()?.unwrap_or_default();
-    let lengths: Vec<Option<i64>> = row.next::<Option<_>>()?.unwrap_or_default();
-    let expired: Vec<bool> = row.next::<Option<_>>()?.unwrap_or_default();
-    let has_peers = row.next()?;
-    let unregistered_owners = row.next()?;
-    let oldest_engine = i64::from(row.next::<i32>()?);
     let requests = requested.into_iter().zip(kinds);
-    Ok(HeartbeatRow {
-        reply: HeartbeatReply {
-            now,
-            is_fenced,
-            requests: requests
-                .filter_map(|(execution, kind)| {
-                    Some((to_key(execution), RequestKind::from_number(kind.into())?))
-                })
-                .collect(),
-            finished: finished.into_iter().map(to_key).collect(),
-            unheld: Vec::new(),
-            has_ready,
-            next_due,
-            expired: overdue.into_iter().map(to_key).collect(),
-            next_deadline,
-            quarantined_until,
-            has_dead_workers: false,
-            newer_schema: (oldest_engine > newest_version()).then(|| (oldest_engine, newest_version())),
-            next_expiry_at: None,
-        },
-        unregistered_owners,
-        has_peers,
-        peers: (ids.into_iter().zip(expiries).zip(lengths).zip(expired))
-            .map(|(((id, expires_at), length), is_expired)| PeerLease {
-                worker: WorkerId(id),
-                expires_at: expires_at.0,
-                length: length.map(|ms| Duration::from_millis(ms.unsigned_abs())),
-                is_expired,
-            })
+    Ok(HeartbeatReply {
+        now,
+        is_fenced: !is_registered,
+        requests: requests
+            .filter_map(|(execution, kind)| Some((to_key(execution), RequestKind::from_number(kind.into())?)))
             .collect(),
+        finished: finished.into_iter().map(to_key).collect(),
+        has_ready,
+        next_due,
+        expired: expired.into_iter().map(to_key).collect(),
+        next_deadline,
+        quarantined_until,
+        ..HeartbeatReply::default()
+    })
+}
+
+/// Parses a row of peers.sql.
+fn parse_peer(row: &Row) -> Result<PeerLease, StoreError> {
+    let mut row = Columns::new(row);
+    Ok(PeerLease {
+        worker: WorkerId(row.next()?),
+        expires_at: row.time()?,
+        length: row.next::<Option<i64>>()?.map(|ms| Duration::from_millis(ms.unsigned_abs())),
+        is_expired: row.next()?,
     })
 }

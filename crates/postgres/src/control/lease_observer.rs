@@ -9,25 +9,28 @@ use tokio::time::Instant;
 
 use crate::control::outage_guard::OutageGuard;
 
-/// The number of renewals from one sweep to the next. A sweep searches for ended children whose parent was not woken,
+/// The number of observations, one per renewal, from one sweep to the next. A sweep searches for ended children whose parent was not woken,
 /// and for slots whose execution does not run.
-const RENEWALS_PER_SWEEP: u64 = 60;
+const OBSERVATIONS_PER_SWEEP: u64 = 60;
 
-/// The number of renewals that search for the leftovers of interrupted takeovers, after the worker has registered or
-/// another worker has left. Later, only one in this number of renewals searches, because searches take longer and
-/// longer while a transaction holds a snapshot.
-const RENEWALS_PER_SEARCH: u64 = 10;
+/// The end of a lease after the fence of a dead worker; see `RaiseWorkerEpoch`.
+const FENCED_LEASE: Timestamp = Timestamp::from_micros(0);
 
 /// A worker's observations of the leases of other workers, from renewal to renewal.
 #[derive(Debug, Default)]
 pub(super) struct LeaseObserver {
-    renewals: u64,
-    /// The number of renewals since the last renewal at which a known worker was missing or a leftover was found.
-    quiet_renewals: u64,
+    /// The number of maintenances.
+    maintenances: u64,
+    /// The number of observations.
+    observations: u64,
+    /// Whether the worker observes other workers, as of its last renewal.
+    is_observing: bool,
+    /// Whether the worker's renewals were continuous enough to declare others dead.
+    may_declare_dead: bool,
     /// Leases of other workers.
     leases: HashMap<WorkerId, ObservedLease>,
-    pub(super) outage_guard: OutageGuard,
-    /// The findings of the last renewal.
+    outage_guard: OutageGuard,
+    /// The findings of the last observation.
     pub(super) targets: TakeoverTargets,
 }
 
@@ -52,47 +55,68 @@ pub(super) struct PeerLease {
     pub(super) is_expired: bool,
 }
 
-/// The dead workers and leftovers to take over.
+/// The dead workers to take over, and whether a sweep is due.
 #[derive(Debug, Default)]
 pub(super) struct TakeoverTargets {
     /// Workers whose lease has expired, each with the end of its lease.
     pub(super) expired: Vec<(WorkerId, Option<Timestamp>)>,
-    /// Owners that run executions but have no registration.
-    pub(super) owners: Vec<i64>,
-    /// Whether a sweep is due: see [`RENEWALS_PER_SWEEP`].
+    /// Whether a sweep may be due: see [`OBSERVATIONS_PER_SWEEP`].
     pub(super) is_sweep_due: bool,
 }
 
 impl TakeoverTargets {
     pub(super) fn has_any(&self) -> bool {
-        !self.expired.is_empty() || !self.owners.is_empty() || self.is_sweep_due
+        !self.expired.is_empty() || self.is_sweep_due
     }
 }
 
 impl LeaseObserver {
-    pub(super) fn is_search_due(&self) -> bool {
-        self.quiet_renewals < RENEWALS_PER_SEARCH || self.renewals.is_multiple_of(RENEWALS_PER_SEARCH)
+    /// Notes a renewal of the worker's own lease, and whether the worker observes other workers from then on.
+    pub(super) fn record_renewal(&mut self, is_observing: bool, now: Instant, lease: Duration) {
+        self.is_observing = is_observing;
+        self.may_declare_dead = self.outage_guard.record_renewal(now, lease);
+        if !is_observing {
+            self.leases.clear();
+        }
+    }
+
+    /// Notes a maintenance. Returns whether to count the registered workers: at the first one, and then once a minute.
+    pub(super) fn is_count_due(&mut self) -> bool {
+        self.maintenances += 1;
+        self.maintenances % OBSERVATIONS_PER_SWEEP == 1
+    }
+
+    /// Begins an observation, and returns whether a sweep is due after it. Returns `None` if the worker does not observe
+    /// others.
+    pub(super) fn begin_observation(&mut self) -> Option<bool> {
+        self.is_observing.then(|| {
+            self.observations += 1;
+            self.observations.is_multiple_of(OBSERVATIONS_PER_SWEEP)
+        })
     }
 
     /// Notes which workers are dead. Returns the earliest future end of a lease that its worker has not renewed since
     /// the observer's last renewal.
     ///
-    /// A worker is dead if `may_declare_dead` is true, its lease has expired, and that lease stayed the same while the
-    /// observer has renewed its own lease twice. The server's clock may have been set back since a lease was written.
-    /// Therefore a lease also counts as expired when it has stayed the same for twice its length by the observer's
-    /// clock. The last parameter is the present time, by the server's clock and by the observer's.
+    /// A worker whose fence has ended its lease is dead. Any other worker is dead if this worker may declare others dead, its
+    /// lease has expired, and that lease stayed the same while the observer has renewed its own lease twice. The server's clock
+    /// may have been set back since a lease was written. Therefore a lease also counts as expired when it has stayed the
+    /// same for twice its length by the observer's clock. The last parameter is the present time, by the server's clock
+    /// and by the observer's.
     pub(super) fn observe(
         &mut self,
         peers: &[PeerLease],
-        unregistered_owners: Vec<i64>,
-        may_declare_dead: bool,
         (now, at): (Timestamp, Instant),
     ) -> Option<Timestamp> {
-        self.renewals += 1;
         let mut leases = HashMap::with_capacity(peers.len());
         let mut expired = Vec::new();
         let mut next = None;
         for &PeerLease { worker, expires_at, length, is_expired } in peers {
+            if expires_at == FENCED_LEASE {
+                // a takeover was interrupted after it had fenced the worker
+                expired.push((worker, Some(expires_at)));
+                continue;
+            }
             let observed = match self.leases.get(&worker) {
                 Some(observed) if observed.expires_at == expires_at => {
                     ObservedLease { unchanged_renewals: observed.unchanged_renewals + 1, ..*observed }
@@ -101,7 +125,7 @@ impl LeaseObserver {
             };
             let is_expired = is_expired
                 || length.is_some_and(|length| at.duration_since(observed.observed_at) > length * 2);
-            if is_expired && observed.unchanged_renewals >= 2 && may_declare_dead {
+            if is_expired && observed.unchanged_renewals >= 2 && self.may_declare_dead {
                 expired.push((worker, Some(expires_at)));
             }
             if observed.unchanged_renewals > 0 && expires_at > now {
@@ -109,14 +133,10 @@ impl LeaseObserver {
             }
             leases.insert(worker, observed);
         }
-        let is_quiet =
-            unregistered_owners.is_empty() && self.leases.keys().all(|worker| leases.contains_key(worker));
-        self.quiet_renewals = if is_quiet { self.quiet_renewals + 1 } else { 0 };
         self.leases = leases;
         self.targets = TakeoverTargets {
             expired,
-            owners: unregistered_owners,
-            is_sweep_due: self.renewals.is_multiple_of(RENEWALS_PER_SWEEP),
+            is_sweep_due: self.observations.is_multiple_of(OBSERVATIONS_PER_SWEEP),
         };
         next
     }
@@ -137,7 +157,8 @@ mod tests {
         // the server's clock was set back, so by this clock the lease ends in an hour
         let mut is_dead = |second: u64, lease: i64, may_declare_dead: bool| {
             let now = (Timestamp::from_micros(0), begun_at + Duration::from_secs(second));
-            observer.observe(&[peer(1, 3_600_000_000 + lease, false)], Vec::new(), may_declare_dead, now);
+            (observer.observations, observer.may_declare_dead) = (1, may_declare_dead);
+            observer.observe(&[peer(1, 3_600_000_000 + lease, false)], now);
             observer.targets.has_any()
         };
         assert!(!(0..=6).any(|second| is_dead(second, 0, true)));
@@ -147,26 +168,5 @@ mod tests {
         assert!(
             !is_dead(22, 2, true) && !is_dead(40, 2, false) && !is_dead(41, 2, false) && is_dead(42, 2, true)
         );
-    }
-
-    #[test]
-    fn search_follows_a_departure_and_recurs_periodically() {
-        let (mut observer, begun_at) = (LeaseObserver::default(), Instant::now());
-        let mut searches = |renewals: u64, peers: &[i64], owners: &[i64]| {
-            let peers: Vec<_> = peers.iter().map(|id| peer(*id, 0, false)).collect();
-            let mut searches = 0;
-            for _ in 0..renewals {
-                searches += u64::from(observer.is_search_due());
-                observer.observe(&peers, owners.to_vec(), true, (Timestamp::from_micros(0), begun_at));
-            }
-            searches
-        };
-        assert_eq!(searches(10, &[1, 2], &[]), 10, "while the worker is new");
-        assert_eq!(searches(50, &[1, 2], &[]), 5, "while nothing changes");
-        assert_eq!(searches(20, &[1, 2, 3], &[]), 2, "after a worker registers");
-        assert!(searches(11, &[1, 3], &[]) >= 10, "after a worker leaves");
-        searches(20, &[1, 3], &[]);
-        searches(1, &[1, 3], &[2]);
-        assert_eq!(searches(10, &[1, 3], &[]), 10, "after a leftover was found");
     }
 }

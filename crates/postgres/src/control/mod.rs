@@ -11,8 +11,8 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex as StdMutex, PoisonError};
 
 use stepfast_core::clock::Timestamp;
-use stepfast_core::store::{Registration, StoreError, WorkerId, WorkerInfo};
-use tokio::sync::Mutex;
+use stepfast_core::store::{Assignments, Registration, StoreError, WorkerId, WorkerInfo};
+use tokio::sync::{Mutex, MutexGuard};
 
 use crate::conn::background::BackgroundRuntime;
 use crate::conn::connector::{Connector, Purpose};
@@ -21,25 +21,25 @@ use crate::conn::pipeline::{Query, QueryResult, param};
 use crate::conn::pipeline::{optional_text_array, text_array};
 use crate::conn::session::Session;
 use crate::conn::session::TxPart;
-use crate::conn::statements::{CONTROL_STATEMENTS, Sql, TAKEOVER_STATEMENTS};
+use crate::conn::statements::{HEARTBEAT_STATEMENTS, Sql, TAKEOVER_STATEMENTS};
 use crate::control::lease_observer::LeaseObserver;
+use crate::control::takeover::FencedWorker;
 use crate::error::{corrupt, query_error, unavailable_error};
 use crate::lane::Lanes;
-use crate::ownership;
-use crate::ownership::Ownership;
 use crate::rows::Columns;
-use crate::rows::types::{Timestamptz, to_uuid};
+use crate::rows::types::Timestamptz;
 use crate::schema::{newest_version, newest_version_column};
 
-/// The operations that use no lane. Registrations and heartbeats use one connection, and takeovers use another one, so
-/// that the renewal of a lease never waits for a takeover.
+/// The operations that use no lane. Renewals have a connection of their own, so that they wait for nothing else. So do
+/// registrations and heartbeats, and maintenance and takeovers.
 pub(crate) struct WorkerControl {
     connector: Arc<Connector>,
     background: Arc<BackgroundRuntime>,
+    renewal_session: Mutex<Option<Session>>,
     heartbeat_session: Mutex<Option<Session>>,
     takeover_session: Mutex<Option<Session>>,
     observers: StdMutex<HashMap<WorkerId, LeaseObserver>>,
-    ownership: Arc<Ownership>,
+    assignments: Arc<Assignments>,
     lanes: Arc<Lanes>,
 }
 
@@ -48,17 +48,18 @@ impl WorkerControl {
     pub(crate) fn new(
         connector: Arc<Connector>,
         background: Arc<BackgroundRuntime>,
-        ownership: Arc<Ownership>,
+        assignments: Arc<Assignments>,
         lanes: Arc<Lanes>,
         heartbeat_session: Option<Session>,
     ) -> Self {
         Self {
             connector,
             background,
+            renewal_session: Mutex::default(),
             heartbeat_session: Mutex::new(heartbeat_session),
             takeover_session: Mutex::default(),
             observers: StdMutex::default(),
-            ownership,
+            assignments,
             lanes,
         }
     }
@@ -81,14 +82,23 @@ impl WorkerControl {
         }
     }
 
-    async fn query(&self, query: Query<'_>) -> Result<QueryResult, StoreError> {
-        self.query_all(&[query]).await?.into_iter().next().ok_or_else(|| corrupt("a query result"))
+    /// Locks the place of the session for takeovers, and returns it with the session; see [`keep_session`].
+    async fn open_takeover_session(&self) -> Result<(MutexGuard<'_, Option<Session>>, Session), StoreError> {
+        let mut kept_session = self.takeover_session.lock().await;
+        let session = self.reuse_or_open(kept_session.take(), TAKEOVER_STATEMENTS).await?;
+        Ok((kept_session, session))
     }
 
-    /// Returns the results of standalone queries on one session, each with a snapshot of its own.
-    async fn query_all(&self, queries: &[Query<'_>]) -> Result<Vec<QueryResult>, StoreError> {
-        let mut kept_session = self.heartbeat_session.lock().await;
-        let session = self.reuse_or_open(kept_session.take(), CONTROL_STATEMENTS).await?;
+    /// Returns the results of standalone queries on a session, each with a snapshot of its own. Opens the session with
+    /// `statements` unless it is open.
+    async fn query_all(
+        &self,
+        session: &Mutex<Option<Session>>,
+        statements: &[Sql],
+        queries: &[Query<'_>],
+    ) -> Result<Vec<QueryResult>, StoreError> {
+        let mut kept_session = session.lock().await;
+        let session = self.reuse_or_open(kept_session.take(), statements).await?;
         let results = pipeline::run(&session, TxPart::Standalone, queries).await.map_err(query_error)?;
         *kept_session = Some(session);
         Ok(results)
@@ -96,7 +106,6 @@ impl WorkerControl {
 
     /// Registers a worker; see [`Store::register`](stepfast_core::Store::register).
     pub(crate) async fn register(&self, lanes: u16, info: &WorkerInfo) -> Result<Registration, StoreError> {
-        let window = ownership::current_window();
         let params = vec![
             param(i32::from(lanes)),
             param(self.now().map(Timestamptz)),
@@ -107,8 +116,6 @@ impl WorkerControl {
             param(info.app_version.as_deref()),
             text_array(&info.workflows),
             param(info.is_client),
-            param(to_uuid(window.start)),
-            param(to_uuid(window.end)),
             optional_text_array(info.queues.as_ref()),
             // the epoch, a random number: if the server loses this registration and assigns its id again, the epoch is
             // another one; takeovers count up from it
@@ -121,7 +128,7 @@ impl WorkerControl {
             // the versions are read after the registration, because it may have waited for a migration
             Query { sql: Sql::ReadVersions, action, params: Vec::new() },
         ];
-        let results = self.query_all(&queries).await?;
+        let results = self.query_all(&self.heartbeat_session, HEARTBEAT_STATEMENTS, &queries).await?;
         stepfast_core::crash_point!("postgres registered");
         let [registered, versions] = &results[..] else { return Err(corrupt("a query result")) };
         let Some(row) = registered.rows.first() else {
@@ -133,38 +140,39 @@ impl WorkerControl {
             });
         };
         let mut row = Columns::new(row);
-        let registration =
-            Registration { worker: WorkerId(row.next()?), epoch: row.next()?, now: row.time()? };
-        self.ownership.add_worker(registration.worker, window);
-        Ok(registration)
+        Ok(Registration { worker: WorkerId(row.next()?), epoch: row.next()?, now: row.time()? })
     }
 
     /// Closes a registration; see [`Store::close`](stepfast_core::Store::close).
     pub(crate) async fn close(&self, worker: WorkerId) -> Result<u64, StoreError> {
         self.remove_worker(worker);
-        let mut kept_session = self.takeover_session.lock().await;
-        let session = self.reuse_or_open(kept_session.take(), TAKEOVER_STATEMENTS).await?;
+        let (kept_session, session) = self.open_takeover_session().await?;
         let result = async {
-            if takeover::end_registrations(&session, &[(worker, None)]).await?.is_empty() {
-                Ok(0)
-            } else {
-                stepfast_core::crash_point!("postgres registration closed");
-                let queued = takeover::requeue(&session, &[worker.0], false, self.now()).await?;
-                // the worker's lanes may have been closed before they had sent its last Wakes
+            let fenced = takeover::fence_workers(&session, &[(worker, None)], false).await?;
+            let Some(FencedWorker { is_client, .. }) = fenced.first() else { return Ok(0) };
+            stepfast_core::crash_point!("postgres registration closed");
+            let queued = takeover::requeue(&session, worker, false, self.now()).await?;
+            // the worker's lanes may have been closed before they had sent its last Wakes
+            if !is_client {
                 takeover::wake_satisfied(&session, self.now()).await?;
-                Ok(queued)
             }
+            Ok(queued)
         };
         let result = result.await;
-        if result.is_ok() || pipeline::roll_back(&session).await {
-            *kept_session = Some(session);
-        }
+        keep_session(kept_session, session, result.is_ok()).await;
         result.map_err(unavailable_error)
     }
 
     /// Forgets a worker whose registration has ended.
     fn remove_worker(&self, worker: WorkerId) {
         self.observers.lock().unwrap_or_else(PoisonError::into_inner).remove(&worker);
-        self.ownership.remove_worker(worker);
+        self.assignments.remove_worker(worker);
+    }
+}
+
+/// Keeps a session for the next use, unless its transaction failed and cannot be rolled back.
+async fn keep_session(mut kept_session: MutexGuard<'_, Option<Session>>, session: Session, is_ok: bool) {
+    if is_ok || pipeline::roll_back(&session).await {
+        *kept_session = Some(session);
     }
 }

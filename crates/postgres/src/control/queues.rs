@@ -9,8 +9,8 @@ use crate::conn::pipeline;
 use crate::conn::pipeline::{Query, param};
 use crate::conn::session::Session;
 use crate::conn::session::TxPart;
-use crate::conn::statements::{Sql, TAKEOVER_STATEMENTS};
-use crate::control::WorkerControl;
+use crate::conn::statements::Sql;
+use crate::control::{WorkerControl, keep_session};
 use crate::error::{DbError, corrupt};
 use crate::rows::Columns;
 use crate::rows::types::Timestamptz;
@@ -18,12 +18,9 @@ use crate::rows::types::Timestamptz;
 impl WorkerControl {
     /// Changes a queue; see [`Store::change_queue`](stepfast_core::Store::change_queue).
     pub(crate) async fn change_queue(&self, change: &QueueChange) -> Result<Option<QueueRow>, StoreError> {
-        let mut kept_session = self.takeover_session.lock().await;
-        let session = self.reuse_or_open(kept_session.take(), TAKEOVER_STATEMENTS).await?;
+        let (kept_session, session) = self.open_takeover_session().await?;
         let result = store_queue(&session, change, self.now()).await;
-        if result.is_ok() || pipeline::roll_back(&session).await {
-            *kept_session = Some(session);
-        }
+        keep_session(kept_session, session, result.is_ok()).await;
         result.map_err(DbError::into_store_error)
     }
 }
@@ -59,8 +56,11 @@ async fn store_queue(
             param(limits.key_weights.to_json()),
         ],
     };
-    let results = pipeline::run(session, TxPart::Begin, &[set]).await?;
-    let stored = results.first().and_then(|result| result.rows.first());
+    // flushes and claims that began before have ended once the lock is held; later ones skip the queue or wait
+    let lock =
+        Query { sql: Sql::LockQueue, action: "locking a queue", params: vec![param(queue.name.to_string())] };
+    let results = pipeline::run(session, TxPart::Begin, &[lock, set]).await?;
+    let stored = results.get(1).and_then(|result| result.rows.first());
     let Some(stored) = stored else {
         // the transaction must change nothing, but the statement may have deleted the starts that count for rates
         pipeline::roll_back(session).await;
@@ -75,14 +75,14 @@ async fn store_queue(
     Ok(Some(QueueRow { queue, is_paused, version, changed_at }))
 }
 
-/// Assigns slots to the running executions of a queue, in the transaction that has locked the queue's row. The
+/// Assigns slots to the running executions of a queue, in the transaction that has locked the queue's settings. The
 /// transaction holds no lock on an execution while it waits for the lock on another one, because flushes and claims may
 /// wait for this transaction.
 async fn assign_slots(session: &Session, queue: &str) -> Result<(), DbError> {
     let query = |sql, params| Query { sql, action: "assigning slots of a queue", params };
     pipeline::run(session, TxPart::Middle, &[query(Sql::SavepointBeforeSlots, Vec::new())]).await?;
     loop {
-        // each try has a new snapshot; the first one shows the executions of claims that held the queue's row before
+        // each try has a new snapshot; the first one shows the executions of claims that held the lock before
         let assign = query(Sql::AssignSlots, vec![param(queue.to_owned())]);
         let results = pipeline::run(session, TxPart::Middle, &[assign]).await?;
         let row = results

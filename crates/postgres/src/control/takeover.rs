@@ -1,11 +1,8 @@
 //! Takeovers of dead workers, in two independent steps. Each step only depends on the present state of the database,
 //! not on earlier steps.
 
-use std::collections::HashSet;
-use std::ops::Range;
 use std::sync::PoisonError;
 
-use stepfast_core::Key;
 use stepfast_core::clock::Timestamp;
 use stepfast_core::store::{StoreError, WorkerId};
 use uuid::Uuid;
@@ -14,25 +11,23 @@ use crate::conn::pipeline;
 use crate::conn::pipeline::{Query, param};
 use crate::conn::session::Session;
 use crate::conn::session::TxPart;
-use crate::conn::statements::{Sql, TAKEOVER_STATEMENTS};
-use crate::control::WorkerControl;
+use crate::conn::statements::Sql;
 use crate::control::lease_observer::TakeoverTargets;
+use crate::control::{WorkerControl, keep_session};
 use crate::error::{DbError, corrupt, unavailable_error};
-use crate::ownership;
 use crate::rows::Columns;
-use crate::rows::types::{Timestamptz, to_uuid};
+use crate::rows::types::Timestamptz;
 use crate::schema::newest_version_column;
 
-/// The maximum number of executions that one transaction requeues; see requeue.sql.
-const MAX_REQUEUED_ROWS: u64 = 5_000;
-
-/// A worker whose registration was ended by a takeover.
-pub(super) struct EndedWorker {
+/// A worker that was fenced.
+pub(super) struct FencedWorker {
     pub worker: WorkerId,
     /// The name of the worker's machine.
     pub host: String,
     /// The id of the worker's process on that machine.
     pub pid: i64,
+    /// Whether the worker only called the store, and ran no executions.
+    pub is_client: bool,
 }
 
 impl WorkerControl {
@@ -48,38 +43,34 @@ impl WorkerControl {
         self.take_over_targets(targets).await
     }
 
-    /// Runs both steps of a takeover. Work that another transaction blocks is left to the next heartbeat, which finds
-    /// this work again.
+    /// Runs both steps of a takeover for each worker. Work that another transaction blocks is left to the next heartbeat:
+    /// the worker stays registered, with an expired lease, until all of its executions are requeued.
     async fn take_over_targets(&self, targets: TakeoverTargets) -> Result<u64, StoreError> {
-        let TakeoverTargets { expired, mut owners, is_sweep_due } = targets;
-        let mut kept_session = self.takeover_session.lock().await;
-        let session = self.reuse_or_open(kept_session.take(), TAKEOVER_STATEMENTS).await?;
+        let TakeoverTargets { expired, is_sweep_due } = targets;
+        let (kept_session, session) = self.open_takeover_session().await?;
         let result = async {
-            for EndedWorker { worker, host, pid } in end_registrations(&session, &expired).await? {
+            let mut recovered = 0;
+            for FencedWorker { worker, host, pid, .. } in fence_workers(&session, &expired, true).await? {
                 tracing::warn!(
                     worker = worker.0,
                     host,
                     pid,
                     "a worker is dead; its executions are being requeued"
                 );
-                owners.push(worker.0);
+                recovered += requeue(&session, worker, true, self.now()).await?;
             }
-            let recovered = match owners.as_slice() {
-                [] => 0,
-                owners => requeue(&session, owners, true, self.now()).await?,
-            };
-            if is_sweep_due || !expired.is_empty() {
+            // one sweep is enough for all workers of a schema
+            let is_sweeping = is_sweep_due && begin_sweep(&session, self.now()).await?;
+            if is_sweeping || !expired.is_empty() {
                 wake_satisfied(&session, self.now()).await?;
             }
-            if is_sweep_due {
+            if is_sweeping {
                 delete_orphaned_slots(&session).await?;
             }
             Ok(recovered)
         };
         let result: Result<u64, DbError> = result.await;
-        if result.is_ok() || pipeline::roll_back(&session).await {
-            *kept_session = Some(session);
-        }
+        keep_session(kept_session, session, result.is_ok()).await;
         match result {
             Ok(recovered) => Ok(recovered),
             Err(error) => match error.into_store_error() {
@@ -92,42 +83,38 @@ impl WorkerControl {
         }
     }
 
-    /// Runs the first step of a takeover alone, for tests that do something between the steps: see
-    /// [`end_registrations`].
-    pub(crate) async fn end_registration(&self, worker: WorkerId) -> Result<bool, StoreError> {
-        let mut kept_session = self.takeover_session.lock().await;
-        let session = self.reuse_or_open(kept_session.take(), TAKEOVER_STATEMENTS).await?;
-        let result = end_registrations(&session, &[(worker, None)]).await;
-        if result.is_ok() || pipeline::roll_back(&session).await {
-            *kept_session = Some(session);
-        }
-        result.map(|ended| !ended.is_empty()).map_err(DbError::into_store_error)
+    /// Runs the first step of a takeover alone, for tests that do something between the steps: see [`fence_workers`].
+    pub(crate) async fn fence(&self, worker: WorkerId) -> Result<bool, StoreError> {
+        let (kept_session, session) = self.open_takeover_session().await?;
+        let result = fence_workers(&session, &[(worker, None)], true).await;
+        keep_session(kept_session, session, result.is_ok()).await;
+        result.map(|fenced| !fenced.is_empty()).map_err(DbError::into_store_error)
     }
 
     /// Runs the second step of a takeover alone: see [`requeue`].
     pub(crate) async fn requeue(&self, worker: WorkerId) -> Result<u64, StoreError> {
-        self.take_over_targets(TakeoverTargets { owners: vec![worker.0], ..TakeoverTargets::default() }).await
+        let (kept_session, session) = self.open_takeover_session().await?;
+        let result = requeue(&session, worker, true, self.now()).await;
+        keep_session(kept_session, session, result.is_ok()).await;
+        result.map_err(DbError::into_store_error)
     }
 }
 
-/// Ends registrations, as step one of a takeover, and returns the workers that were fenced. Waits for flushes in
-/// flight; later flushes of these workers fail. Afterwards their executions are in the index of owners, for step two.
+/// Fences workers, as step one of a takeover, and returns those that were fenced. Waits for flushes in flight; later
+/// flushes, claims and heartbeats of these workers fail. So their assignments no longer change, except by step two.
 ///
 /// A worker with a given lease is skipped if its lease has changed. Workers that are not registered, or that another
-/// transaction is ending, are skipped too. If another transaction has locked an execution of a worker, the worker stays
-/// registered, but fenced, until a later try.
-pub(super) async fn end_registrations(
+/// transaction is fencing, are skipped too. The fence of a dead worker ends its lease, so that any other worker may finish
+/// an interrupted takeover at once. A worker that is closing keeps its lease: it requeues its executions itself.
+pub(super) async fn fence_workers(
     session: &Session,
     workers: &[(WorkerId, Option<Timestamp>)],
-) -> Result<Vec<EndedWorker>, DbError> {
-    let (mut fenced, mut all) = (Vec::new(), Vec::new());
+    are_dead: bool,
+) -> Result<Vec<FencedWorker>, DbError> {
+    let mut fenced = Vec::new();
     for &(worker, lease) in workers {
-        match fence_worker(session, worker, lease).await.map_err(DbError::into_store_error) {
-            Ok(None) => {}
-            Ok(Some((ended, window))) => {
-                fenced.push((worker, window));
-                all.push(ended);
-            }
+        match fence_worker(session, worker, lease, are_dead).await.map_err(DbError::into_store_error) {
+            Ok(it) => fenced.extend(it),
             // other workers do not have to wait for this one
             Err(StoreError::Blocked(reason)) if pipeline::roll_back(session).await => {
                 tracing::debug!(
@@ -142,19 +129,16 @@ pub(super) async fn end_registrations(
     if !fenced.is_empty() {
         stepfast_core::crash_point!("postgres dead workers fenced");
     }
-    for (workers, window) in ownership::merge_windows(&fenced) {
-        index_owners(session, &workers, &window).await?;
-    }
-    Ok(all)
+    Ok(fenced)
 }
 
-/// Makes all further flushes and heartbeats of a worker fail. Returns the worker and its window, which no longer
-/// changes. Returns `None` if the worker was skipped.
+/// Makes all further flushes, claims and heartbeats of a worker fail. Returns `None` if the worker was skipped.
 async fn fence_worker(
     session: &Session,
     worker: WorkerId,
     lease: Option<Timestamp>,
-) -> Result<Option<(EndedWorker, Range<Key>)>, DbError> {
+    is_dead: bool,
+) -> Result<Option<FencedWorker>, DbError> {
     let lock = Query {
         sql: Sql::LockWorker,
         action: "locking a registration",
@@ -169,67 +153,69 @@ async fn fence_worker(
         };
     };
     let mut row = Columns::new(row);
-    let window = row.key()?..row.key()?;
-    let ended = EndedWorker { worker, host: row.next()?, pid: row.next()? };
+    let fenced = FencedWorker { worker, host: row.next()?, pid: row.next()?, is_client: row.next()? };
     let of_worker = |sql, action| Query { sql, action, params: vec![param(worker.0)] };
     let queries = [
         of_worker(Sql::LockLanes, "locking lanes"),
         of_worker(Sql::RaiseLaneEpochs, "fencing lanes"),
-        of_worker(Sql::RaiseWorkerEpoch, "fencing a worker"),
+        Query {
+            sql: Sql::RaiseWorkerEpoch,
+            action: "fencing a worker",
+            params: vec![param(worker.0), param(is_dead)],
+        },
     ];
     pipeline::run(session, TxPart::Middle, &queries).await?;
     stepfast_core::crash_point!("postgres fence open");
     pipeline::run(session, TxPart::End, &[]).await?;
-    Ok(Some((ended, window)))
+    Ok(Some(fenced))
 }
 
-/// Adds the executions of fenced workers to the index of owners, and ends their registrations. A worker stays
-/// registered while another transaction has locked one of its executions.
-async fn index_owners(session: &Session, workers: &[i64], window: &Range<Key>) -> Result<(), DbError> {
-    let params = vec![param(workers.to_vec()), param(to_uuid(window.start)), param(to_uuid(window.end))];
-    let query = Query { sql: Sql::IndexAllOwners, action: "indexing owners", params };
-    let results = pipeline::run(session, TxPart::Begin, &[query]).await?;
-    let mut unfinished = HashSet::new();
-    for row in results.iter().flat_map(|result| &result.rows) {
-        unfinished.insert(Columns::new(row).next::<i64>()?);
-    }
-    let done: Vec<i64> = workers.iter().copied().filter(|worker| !unfinished.contains(worker)).collect();
-    let queries = [
-        Query { sql: Sql::DeleteAllClaims, action: "deleting claims", params: vec![param(done.clone())] },
-        Query { sql: Sql::Unregister, action: "ending registrations", params: vec![param(done)] },
-    ];
-    pipeline::run(session, TxPart::End, &queries).await?;
-    Ok(())
-}
+/// The maximum number of executions that one statement requeues. If the statement exceeds its time limit, because the
+/// executions have recorded very much, it is repeated with an eighth.
+const MAX_REQUEUED: i64 = 5_000;
 
-/// Requeues, as step two of a takeover, the executions of owners without a registration, in key order. Returns the
-/// number of these executions. `are_dead` is true if the owners died, which counts as a recovery, and false if they
-/// closed their registrations. Rows that another transaction has locked are left to the next heartbeat.
+/// Requeues the executions of a fenced worker, as step two of a takeover, and ends its registration. Returns the number
+/// of the executions. `is_dead` is true if the worker died, which counts as a recovery, and false if it closed its
+/// registration. The worker stays registered while another transaction has locked one of its executions.
 pub(super) async fn requeue(
     session: &Session,
-    owners: &[i64],
-    are_dead: bool,
+    worker: WorkerId,
+    is_dead: bool,
     now: Option<Timestamp>,
 ) -> Result<u64, DbError> {
-    let mut total = 0;
+    let (mut total, mut limit) = (0, MAX_REQUEUED);
     loop {
-        let query = Query {
-            sql: Sql::Requeue,
-            action: "requeueing executions",
-            params: vec![param(owners.to_vec()), param(are_dead), param(now.map(Timestamptz))],
+        let params = vec![param(worker.0), param(is_dead), param(now.map(Timestamptz)), param(limit)];
+        let queries = [
+            Query { sql: Sql::Requeue, action: "requeueing executions", params },
+            Query { sql: Sql::Unregister, action: "ending registrations", params: vec![param(worker.0)] },
+        ];
+        let results = match pipeline::run(session, TxPart::Standalone, &queries).await {
+            Err(DbError::Cancelled(reason)) if limit > 1 && pipeline::roll_back(session).await => {
+                limit = (limit / 8).max(1);
+                tracing::warn!(reason, limit, "requeueing again with fewer executions at a time");
+                continue;
+            }
+            results => results?,
         };
-        let results = pipeline::run(session, TxPart::Standalone, &[query]).await?;
-        let row = results
-            .first()
-            .and_then(|result| result.rows.first())
-            .ok_or_else(|| corrupt("a query result"))?;
-        let count = Columns::new(row).next::<i64>()? as u64;
-        total += count;
+        let [requeued, unregistered] = &results[..] else { return Err(corrupt("a query result").into()) };
+        let mut row = Columns::new(requeued.rows.first().ok_or_else(|| corrupt("a query result"))?);
+        let (count, ended): (i64, i64) = (row.next()?, row.next()?);
+        total += count as u64;
         stepfast_core::crash_point!("postgres requeued");
-        if count < MAX_REQUEUED_ROWS {
+        // without progress, other transactions have locked all that is left
+        if unregistered.affected_rows > 0 || (count == 0 && ended == 0) {
             return Ok(total);
         }
     }
+}
+
+/// Begins a sweep. Returns false if another worker has begun one within the last minute.
+async fn begin_sweep(session: &Session, now: Option<Timestamp>) -> Result<bool, DbError> {
+    let params = vec![param(now.map(Timestamptz))];
+    let query = Query { sql: Sql::BeginSweep, action: "beginning a sweep", params };
+    let results = pipeline::run(session, TxPart::Standalone, &[query]).await?;
+    Ok(results.first().is_some_and(|result| result.affected_rows > 0))
 }
 
 /// Deletes slots whose execution does not run. An older version or an operator may have left such slots.
@@ -260,14 +246,15 @@ pub(super) async fn wake_satisfied(session: &Session, now: Option<Timestamp>) ->
         Query {
             sql: Sql::LockExecutions,
             action: "locking executions",
-            params: vec![param(Vec::<Uuid>::new()), param(keys.clone())],
+            params: vec![param(Vec::<Uuid>::new()), param(Vec::<Uuid>::new()), param(keys.clone())],
         },
         Query {
             sql: Sql::Wake,
             action: "waking executions",
-            params: vec![param(keys), param(now.map(Timestamptz))],
+            params: vec![param(keys), param(now.map(Timestamptz)), param(None::<i64>), param(None::<i16>)],
         },
     ];
     let results = pipeline::run(session, TxPart::Whole, &queries).await?;
-    Ok(results.get(1).map_or(0, |result| result.rows.len() as u64))
+    let woken = results.get(1).and_then(|result| result.rows.first());
+    woken.map_or(Ok(0), |row| Ok(Columns::new(row).next::<i64>()?.unsigned_abs()))
 }

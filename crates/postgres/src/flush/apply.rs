@@ -4,14 +4,15 @@ use stepfast_core::Key;
 use stepfast_core::clock::Timestamp;
 use stepfast_core::queue::Placement;
 use stepfast_core::store::{
-    Attempt, Checkpoint, Chunk, DeleteChunks, Flush, Request, RequestKind, State, Transition, WorkerId,
-    Write, cancel_outcome,
+    AssignmentId, Attempt, Checkpoint, Chunk, DeleteChunks, Flush, Request, RequestKind, State, Transition,
+    Write, cancel_outcome, starting_keys,
 };
 use uuid::Uuid;
 
 use crate::conn::pipeline::{Query, column, param};
 use crate::conn::statements::Sql;
 use crate::flush::starts::SortedStarts;
+use crate::lane::assignment_query;
 use crate::rows::types::{Timestamptz, non_empty_bytes, to_uuid};
 
 /// The Writes of a flush, sorted by kind, with their indexes in the flush.
@@ -28,6 +29,7 @@ pub(crate) struct FlushPlan<'a> {
     checkpoints: Vec<&'a Checkpoint>,
     attempts: Vec<&'a Attempt>,
     chunks: Vec<&'a Chunk>,
+    withdrawn_values: Vec<&'a Chunk>,
     chunk_deletions: Vec<&'a DeleteChunks>,
     cleared_requests: Vec<Key>,
 }
@@ -48,6 +50,7 @@ impl<'a> FlushPlan<'a> {
                 Write::Wake(key) => plan.wakes.push((i, *key)),
                 Write::Request(request) => plan.requests.push((i, request)),
                 Write::ClearRequests(key) => plan.cleared_requests.push(*key),
+                Write::Chunk(chunk) if chunk.is_withdrawal() => plan.withdrawn_values.push(chunk),
                 Write::Chunk(chunk) => plan.chunks.push(chunk),
                 Write::DeleteChunks(deletion) => plan.chunk_deletions.push(deletion),
             }
@@ -59,13 +62,6 @@ impl<'a> FlushPlan<'a> {
         plan
     }
 
-    /// Returns the keys of the executions that the worker stops running.
-    pub(crate) fn released_keys(&self) -> impl Iterator<Item = Key> {
-        let transitions =
-            self.transitions.iter().filter(|(_, change)| !matches!(change.state, State::Running { .. }));
-        self.ends.iter().chain(transitions).map(|(_, change)| change.key)
-    }
-
     /// Returns the queries that apply all Writes of the flush except its requests. The fence comes before them. `now`:
     /// the present time, `None` for the server's.
     pub(crate) fn queries(&self, flush: &Flush, now: Option<Timestamp>) -> Vec<Query<'a>> {
@@ -73,10 +69,12 @@ impl<'a> FlushPlan<'a> {
         if !self.wakes.is_empty() || !self.requests.is_empty() {
             queries.push(self.lock_query());
         }
+        queries.extend(self.starts.lock_queues_query());
         // requests that this flush clears are deleted before its Transitions check for pending requests
         self.push_cleared_requests(&mut queries);
-        self.push_records(&mut queries);
-        self.push_executions(flush.worker, now, &mut queries);
+        self.push_records(flush, &mut queries);
+        self.push_executions(flush, now, &mut queries);
+        Self::push_assignment(flush, &mut queries);
         self.push_state_rows(flush, &mut queries);
         queries
     }
@@ -85,14 +83,13 @@ impl<'a> FlushPlan<'a> {
     pub(crate) fn lock_query(&self) -> Query<'a> {
         let cancelled: Vec<Uuid> =
             self.requests.iter().map(|(_, request)| to_uuid(request.execution)).collect();
-        let others = self.wakes.iter().map(|(_, key)| *key);
-        let others = others.chain(self.ends.iter().chain(&self.transitions).map(|(_, change)| change.key));
+        let others = self.ends.iter().chain(&self.transitions).map(|(_, change)| change.key);
         let others = others.chain(self.requests.iter().map(|(_, request)| request.execution));
         let others: Vec<Uuid> = others.map(to_uuid).collect();
         Query {
             sql: Sql::LockExecutions,
             action: "locking executions",
-            params: vec![param(cancelled), param(others)],
+            params: vec![param(cancelled), param(others), column(&self.wakes, |(_, key)| to_uuid(*key))],
         }
     }
 
@@ -111,31 +108,35 @@ impl<'a> FlushPlan<'a> {
         }
     }
 
-    fn push_executions(&self, worker: WorkerId, now: Option<Timestamp>, queries: &mut Vec<Query<'a>>) {
+    fn push_executions(&self, flush: &Flush, now: Option<Timestamp>, queries: &mut Vec<Query<'a>>) {
+        let (worker, lane) = (flush.worker.0, flush.lane.cast_signed());
         if !self.ends.is_empty() {
             let ends = &self.ends;
             let params = vec![
-                param(worker.0),
+                param(worker),
                 column(ends, |(_, t)| to_uuid(t.key)),
                 column(ends, |(_, t)| t.state.status() as i16),
                 column(ends, |(_, t)| t.state.outcome().and_then(non_empty_bytes)),
                 column(ends, |(_, t)| t.state.ended_at().map(Timestamptz)),
+                param(lane),
             ];
             queries.push(Query { sql: Sql::Finish, action: "ending executions", params });
             let cancelled = cancel_outcome().as_bytes().to_vec();
-            let params = vec![column(ends, |(_, t)| to_uuid(t.key)), param(cancelled)];
+            let params =
+                vec![column(ends, |(_, t)| to_uuid(t.key)), param(cancelled), param(worker), param(lane)];
             queries.push(Query { sql: Sql::DeleteRequests, action: "deleting requests", params });
         }
         if !self.transitions.is_empty() {
             let transitions = &self.transitions;
             let params = vec![
-                param(worker.0),
+                param(worker),
                 column(transitions, |(_, t)| to_uuid(t.key)),
                 column(transitions, |(_, t)| t.state.status() as i16),
                 column(transitions, |(_, t)| t.state.is_parked()),
                 column(transitions, |(_, t)| t.state.outcome().and_then(non_empty_bytes)),
                 column(transitions, |(_, t)| t.state.ended_at().map(Timestamptz)),
                 column(transitions, |(_, t)| t.state.encoded_sleeps()),
+                param(lane),
             ];
             queries.push(Query { sql: Sql::Transition, action: "updating executions", params });
             let idle: Vec<Uuid> = self.suspended_or_parked().collect();
@@ -160,7 +161,7 @@ impl<'a> FlushPlan<'a> {
         let freed: Vec<(Key, &Placement)> = self.freed_slots().collect();
         if !freed.is_empty() {
             let params = vec![
-                param(worker.0),
+                param(worker),
                 column(&freed, |(key, _)| to_uuid(*key)),
                 column(&freed, |(_, placement)| placement.queue.to_string()),
                 column(&freed, |(_, placement)| placement.key.to_string()),
@@ -168,10 +169,19 @@ impl<'a> FlushPlan<'a> {
             queries.push(Query { sql: Sql::FreeSlots, action: "freeing slots", params });
         }
         if !self.wakes.is_empty() {
-            let params = vec![column(&self.wakes, |(_, key)| to_uuid(*key)), param(now.map(Timestamptz))];
+            let wakes = column(&self.wakes, |(_, key)| to_uuid(*key));
+            let params = vec![wakes, param(now.map(Timestamptz)), param(Some(worker)), param(Some(lane))];
             queries.push(Query { sql: Sql::Wake, action: "waking executions", params });
         }
-        self.starts.push_queries(worker, queries);
+        self.starts.push_queries(flush.worker, flush.lane, queries);
+    }
+
+    fn push_assignment(flush: &Flush, queries: &mut Vec<Query<'a>>) {
+        let started = starting_keys(flush);
+        if !started.is_empty() {
+            let id = AssignmentId { lane: flush.lane, number: flush.number };
+            queries.push(assignment_query(flush.worker, id, started));
+        }
     }
 
     /// Returns the executions that stop running and may have a slot in their queue, with their placements.
@@ -191,7 +201,8 @@ impl<'a> FlushPlan<'a> {
             .map(|(_, change)| to_uuid(change.key))
     }
 
-    fn push_records(&self, queries: &mut Vec<Query<'a>>) {
+    fn push_records(&self, flush: &Flush, queries: &mut Vec<Query<'a>>) {
+        let (worker, lane) = (flush.worker.0, flush.lane.cast_signed());
         if !self.checkpoints.is_empty() {
             let rows = &self.checkpoints;
             let params = vec![
@@ -205,6 +216,8 @@ impl<'a> FlushPlan<'a> {
                 column(rows, |c| c.path.as_bytes()),
                 column(rows, |c| &*c.name),
                 column(rows, |c| c.outcome.as_bytes()),
+                param(worker),
+                param(lane),
             ];
             queries.push(Query { sql: Sql::InsertCheckpoints, action: "inserting checkpoints", params });
         }
@@ -216,6 +229,8 @@ impl<'a> FlushPlan<'a> {
                 column(rows, |a| to_uuid(a.execution)),
                 column(rows, |a| a.path.as_bytes()),
                 column(rows, |a| a.failure.as_bytes()),
+                param(worker),
+                param(lane),
             ];
             queries.push(Query { sql: Sql::InsertAttempts, action: "inserting attempts", params });
         }
@@ -228,6 +243,13 @@ impl<'a> FlushPlan<'a> {
                 column(rows, |c| c.bytes.as_ref()),
             ];
             queries.push(Query { sql: Sql::InsertChunks, action: "inserting chunks", params });
+        }
+        if !self.withdrawn_values.is_empty() {
+            let params = vec![
+                column(&self.withdrawn_values, |c| to_uuid(c.execution)),
+                column(&self.withdrawn_values, |c| c.value.cast_signed()),
+            ];
+            queries.push(Query { sql: Sql::WithdrawValues, action: "withdrawing values", params });
         }
         if !self.chunk_deletions.is_empty() {
             let kept: Vec<(Key, u64)> = (self.chunk_deletions.iter())

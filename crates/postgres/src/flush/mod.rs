@@ -2,27 +2,25 @@
 
 pub(crate) mod apply;
 pub(crate) mod depth;
+mod reports;
 pub(crate) mod request;
-pub(crate) mod resolve;
-pub(crate) mod results;
 pub(crate) mod starts;
 
 use stepfast_core::store::counters::Counters;
-use stepfast_core::store::{Flush, Outcome, StoreError};
+use stepfast_core::store::{Assignments, Flush, Outcome, StoreError};
 
 use crate::conn::connector::Connector;
 use crate::conn::pipeline;
-use crate::conn::pipeline::discard_plans;
-use crate::conn::row_counts::count_changes;
-use crate::conn::session::TxPart;
+use crate::conn::pipeline::{Query, discard_plans};
+use crate::conn::row_counts::{count_changes, single_row};
+use crate::conn::session::{Session, TxPart};
 use crate::conn::statements::{FLUSH_STATEMENTS, Sql};
 use crate::error::{DbError, corrupt, unavailable_error};
 use crate::flush::apply::FlushPlan;
 use crate::flush::depth::{DepthCheck, LimitedQueues, QueueEntries};
+use crate::flush::reports::{parse_kept_reports, read_outcomes, read_reports};
 use crate::flush::request::LockedRows;
-use crate::flush::results::FlushResults;
 use crate::lane::{Lane, LanePosition, Lanes, lost_history};
-use crate::ownership::Ownership;
 
 /// The maximum number of tries of a flush. A flush whose last try conflicts with another transaction counts as blocked.
 const MAX_TRIES: usize = 4;
@@ -39,7 +37,7 @@ const MAX_LOCK_ROUNDS: usize = 8;
 pub(crate) async fn commit(
     connector: &Connector,
     lanes: &Lanes,
-    ownership: &Ownership,
+    assignments: &Assignments,
     limited_queues: &LimitedQueues,
     counters: &Counters,
     flush: &Flush,
@@ -47,7 +45,6 @@ pub(crate) async fn commit(
     let shared_lane = lanes.shared_lane(flush.worker, flush.lane);
     let mut kept_lane = shared_lane.lock().await;
     let mut plan = FlushPlan::new(flush);
-    begin_in_window(ownership, flush, &mut plan);
     let claim = lanes.last_claim(flush.worker);
     let (mut tries, mut unexplained_errors) = (0, 0);
     loop {
@@ -56,7 +53,6 @@ pub(crate) async fn commit(
         if !plan.starts.rejected.is_empty() {
             // the queues may have capacity by now
             plan = FlushPlan::new(flush);
-            begin_in_window(ownership, flush, &mut plan);
         }
         let claim = lane.unseen_claim(claim.clone());
         let result =
@@ -66,7 +62,7 @@ pub(crate) async fn commit(
         let result = match result {
             // the fence did not match: the lane's row shows the reason
             Err(DbError::Fenced) if is_clean => {
-                resolve_failed_fence(&lane, claim.as_ref(), flush).await.map_err(outcome_unknown)
+                resolve_failed_fence(&lane, claim.as_ref(), flush, &plan).await.map_err(outcome_unknown)
             }
             Err(DbError::Fenced) => {
                 let reason = "the connection was lost before the reason for the failed fence was read";
@@ -77,13 +73,18 @@ pub(crate) async fn commit(
         if result.is_ok() {
             lanes.record_durable(flush.worker, flush.lane, flush.number, lane.ctid_hint());
         }
+        let is_table_locked = is_clean
+            && flush.is_bisecting
+            && flush.writes.len() == 1
+            && matches!(result, Err(DbError::Store(StoreError::Blocked(_))))
+            && is_table_locked(&lane.session).await;
         if is_clean && lane.is_usable() {
             *kept_lane = Some(lane);
         }
         tries += 1;
         match result {
             Ok(outcomes) => {
-                ownership.record_flush(flush, plan.released_keys(), &outcomes);
+                assignments.record_flush(flush, &outcomes);
                 return Ok(outcomes);
             }
             Err(DbError::DepthLimited) if tries < MAX_TRIES => {
@@ -111,13 +112,13 @@ pub(crate) async fn commit(
                     DbError::Unexplained(reason) => StoreError::Rejected(reason),
                     // the time limit may have cancelled the statement; a smaller part of the flush may take less time
                     DbError::Cancelled(reason) => StoreError::Blocked(reason),
-                    other => other.into_store_error(),
+                    other => match other.into_store_error() {
+                        StoreError::Blocked(reason) if is_table_locked => StoreError::TableLocked(reason),
+                        error => error,
+                    },
                 };
                 if matches!(error, StoreError::Fenced) {
                     *kept_lane = None;
-                }
-                if !matches!(error, StoreError::Unavailable(_)) {
-                    ownership.record_failed_flush(flush);
                 }
                 return Err(error);
             }
@@ -125,13 +126,12 @@ pub(crate) async fn commit(
     }
 }
 
-/// Begins a flush in the worker's window: executions whose keys the window covers start without an entry in the index of
-/// owners.
-fn begin_in_window(ownership: &Ownership, flush: &Flush, plan: &mut FlushPlan<'_>) {
-    ownership.begin_flush(flush, &mut |window| {
-        plan.starts.restrict_to_window(window);
-        plan.starts.unindexed_keys().collect()
-    });
+/// Whether another transaction has locked a table of the schema against writes, or waits to do so. False if the server
+/// does not reply.
+async fn is_table_locked(session: &Session) -> bool {
+    let query = Query { sql: Sql::IsTableLocked, action: "looking for locks on tables", params: Vec::new() };
+    let results = pipeline::run(session, TxPart::Standalone, &[query]).await.unwrap_or_default();
+    results.iter().any(|result| single_row(result).is_ok_and(|row| row.get(0)))
 }
 
 /// Tries to commit a flush once. After an error, the transaction may still be open.
@@ -156,7 +156,6 @@ async fn try_commit<'a>(
     } else {
         (TxPart::Whole, TxPart::Begin)
     };
-    let mut outcomes = Vec::new();
     let mut results = Vec::new();
     stepfast_core::crash_point!("postgres before flush");
     let entries = QueueEntries::from_flush(flush);
@@ -181,7 +180,7 @@ async fn try_commit<'a>(
                 }
             }
         };
-        plan.starts.reject(rejected);
+        plan.starts.reject(&rejected);
         queries.push(check.save_query());
     } else if !entries.queues.is_empty() {
         queries.push(entries.assert_unlimited_query());
@@ -221,10 +220,10 @@ async fn try_commit<'a>(
             targets.read_pauses(pauses.first().ok_or_else(|| corrupt("a query result"))?)?;
         }
         let decisions = targets.decide(&plan.requests);
-        let more = decisions.queries();
+        let mut more = decisions.queries();
+        more.extend(decisions.keep_query(flush));
         results.extend(pipeline::run(session, TxPart::End, &more).await?);
         queries.extend(more);
-        outcomes = decisions.outcomes;
         results
     };
     // the flush is durable from here on
@@ -232,17 +231,7 @@ async fn try_commit<'a>(
     count_changes(counters, &queries, &results)?;
     counters.add_flush(flush.writes.len() as u64);
     lane.record_fence(&queries, &results, claim);
-    let mut flush_results = FlushResults::read(flush, plan, &queries, &results)?;
-    outcomes.extend(flush_results.outcomes);
-    let rejected = &plan.starts.rejected;
-    flush_results.not_inserted.extend(rejected);
-    if !flush_results.not_inserted.is_empty() {
-        let resolved =
-            resolve::resolve_not_inserted(&lane.session, flush, &flush_results.not_inserted, rejected).await;
-        outcomes.extend(resolved.map_err(unavailable_error)?);
-    }
-    outcomes.sort_by_key(|(i, _)| *i);
-    Ok(outcomes)
+    Ok(read_outcomes(flush, plan, read_reports(&results)?)?)
 }
 
 /// Converts an error of a query about a flush that may be durable. Such an error does not mean that the flush has
@@ -259,16 +248,17 @@ async fn resolve_failed_fence(
     lane: &Lane,
     claim: Option<&LanePosition>,
     flush: &Flush,
+    plan: &FlushPlan<'_>,
 ) -> Result<Vec<(usize, Outcome)>, DbError> {
-    let Some((epoch, last)) = lane.read_state().await? else {
+    let Some((epoch, last, kept)) = lane.read_state().await? else {
         return Err(DbError::Store(StoreError::Fenced));
     };
     let number = flush.number;
     // a takeover raises the lane's epoch; any epoch outside of this range belongs to another registration
     let is_ours = (flush.epoch..=flush.epoch + MAX_TAKEOVERS).contains(&epoch);
-    if is_ours && flush.is_resent && last >= number && (last == number || epoch != flush.epoch) {
+    if is_ours && flush.is_resent && last == number {
         lane.await_durable().await?;
-        return resolve::resolve_applied_flush(&lane.session, flush).await;
+        return Ok(read_outcomes(flush, plan, parse_kept_reports(kept.as_deref())?)?);
     }
     if epoch != flush.epoch {
         return Err(DbError::Store(StoreError::Fenced));

@@ -5,12 +5,12 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use stepfast_core::Key;
 use stepfast_core::clock::Timestamp;
 use stepfast_core::store::{
-    Outcome, Request, RequestKind, RequestResult, Status, StoreError, UNKNOWN_STATUS_MESSAGE,
-    continues_in_place,
+    Flush, Outcome, Request, RequestKind, RequestResult, Status, StoreError, UNKNOWN_STATUS_MESSAGE,
+    continues_in_place, encode_outcomes,
 };
 use uuid::Uuid;
 
-use crate::conn::pipeline::{Query, QueryResult, column};
+use crate::conn::pipeline::{Query, QueryResult, column, param};
 use crate::conn::statements::Sql;
 use crate::error::store_error;
 use crate::rows::Columns;
@@ -51,7 +51,7 @@ pub(crate) struct RequestDecisions<'a> {
     /// Running executions, each with its request. Their owners handle the requests later.
     requested: Vec<(Key, &'a Request)>,
     /// The outcomes of the requests, each with the index of its Write.
-    pub outcomes: Vec<(usize, Outcome)>,
+    outcomes: Vec<(usize, Outcome)>,
 }
 
 impl LockedRows {
@@ -172,6 +172,13 @@ impl LockedRows {
 }
 
 impl<'a> RequestDecisions<'a> {
+    /// Returns the query that keeps the outcomes of the requests.
+    pub(crate) fn keep_query(&self, flush: &Flush) -> Option<Query<'static>> {
+        let kept = encode_outcomes(&self.outcomes)?;
+        let params = vec![param(flush.worker.0), param(flush.lane.cast_signed()), param(kept)];
+        Some(Query { sql: Sql::KeepDecided, action: "keeping the outcomes of requests", params })
+    }
+
     /// Returns the queries that delete the rows by which executions that do not run would continue.
     fn delete_wake_conditions(executions: &[(Key, &'a Request)], queries: &mut Vec<Query<'a>>) {
         for (sql, action) in [

@@ -1,7 +1,6 @@
 //! [`SortedStarts`]: the queries of a flush's Starts. The fewer options a Start has, the fewer columns and checks it needs.
 
 use std::collections::HashSet;
-use std::ops::Range;
 
 use stepfast_core::Key;
 use stepfast_core::clock::{Timestamp, stored_millis};
@@ -42,22 +41,25 @@ const STATEMENTS: [(StartKind, Sql, &str, &[StartColumn]); 7] = [
     (StartKind::Queued, Sql::StartQueued, "queueing executions",
         &[CREATED_AT, KEY, WORKFLOW, APP_VERSION, INPUT, QUEUE, QUEUE_KEY, PRIORITY]),
     (StartKind::SelfClaiming, Sql::StartSelfClaiming, "starting self-claiming executions",
-        &[WORKER, CREATED_AT, KEY, WORKFLOW, APP_VERSION, INPUT, QUEUE, QUEUE_KEY, PRIORITY, MAY_BEGIN, QUEUES]),
+        &[WORKER, CREATED_AT, KEY, WORKFLOW, APP_VERSION, INPUT, QUEUE, QUEUE_KEY, PRIORITY, QUEUES,
+          LANE]),
     (StartKind::Debounced, Sql::StartDebounced, "inserting executions",
         &[CREATED_AT, KEY, WORKFLOW, APP_VERSION, INPUT, QUEUE, QUEUE_KEY, PRIORITY, DUE_AT, DEBOUNCE_WINDOW,
-          DEDUP_ID, RUN_TIMEOUT]),
+          DEDUP_ID, RUN_TIMEOUT, WORKER, LANE]),
     (StartKind::Named, Sql::StartNamed, "inserting executions",
-        &[WORKER, CREATED_AT, ENDED_AT, FINGERPRINT, STATUS, KEY, WORKFLOW, WORKFLOW_ID, INPUT, OUTCOME]),
+        &[WORKER, CREATED_AT, ENDED_AT, FINGERPRINT, STATUS, KEY, WORKFLOW, WORKFLOW_ID, INPUT, OUTCOME,
+          LANE]),
     (StartKind::Special, Sql::Start, "inserting executions",
         &[CREATED_AT, ENDED_AT, DEADLINE_AT, OWNER, FINGERPRINT, STATUS, IS_PARKED, IS_DETACHED, KEY, ROOT, PARENT,
           WORKFLOW, WORKFLOW_ID, INPUT, OUTCOME, PENDING_SLEEPS, APP_VERSION, QUEUE, QUEUE_KEY, PRIORITY, DEDUP_ID,
-          RUN_TIMEOUT]),
+          RUN_TIMEOUT, WORKER, LANE]),
 ];
 
 /// A function that returns a parameter of a statement: one value, or an array with one value of each Start.
 type StartColumn = for<'a> fn(&StartBatch<'_, 'a>) -> Param<'a>;
 
 const WORKER: StartColumn = |batch| param(batch.worker.0);
+const LANE: StartColumn = |batch| param(batch.lane.cast_signed());
 const QUEUES: StartColumn = |batch| param(batch.queues());
 const CREATED_AT: StartColumn = |batch| batch.column(|start| Timestamptz(start.created_at));
 const ENDED_AT: StartColumn = |batch| batch.column(|start| start.state.ended_at().map(Timestamptz));
@@ -72,7 +74,6 @@ const STATUS: StartColumn = |batch| batch.column(|start| start.state.status() as
 const IS_PARKED: StartColumn = |batch| batch.column(|start| start.state.is_parked());
 const IS_DETACHED: StartColumn =
     |batch| batch.column(|start| start.parent.as_ref().is_some_and(|parent| parent.is_detached));
-const MAY_BEGIN: StartColumn = |batch| batch.column(|start| batch.window.contains(&start.key));
 const KEY: StartColumn = |batch| batch.column(|start| to_uuid(start.key));
 const ROOT: StartColumn =
     |batch| batch.column(|start| (start.root != start.key).then(|| to_uuid(start.root)));
@@ -92,7 +93,7 @@ const DEDUP_ID: StartColumn = |batch| batch.column(|start| start.active_dedup_id
 /// The Starts that one statement inserts.
 struct StartBatch<'s, 'a> {
     worker: WorkerId,
-    window: &'s Range<Key>,
+    lane: u16,
     starts: &'s [(usize, &'a Start)],
 }
 
@@ -123,12 +124,10 @@ pub(crate) struct SortedStarts<'a> {
     pub superseded: Vec<(usize, &'a Start)>,
     /// The attributes of all Starts: key of the execution, name, and value.
     attributes: Vec<(Key, &'a str, &'a str)>,
-    /// The indexes of Starts whose queue is full.
-    pub rejected: HashSet<usize>,
+    /// The Starts whose queue is full, in the order of the flush.
+    pub rejected: Vec<(usize, &'a Start)>,
     /// Whether plain queued Starts have the kind `Queued`, whose query also makes them ready.
     has_queued: bool,
-    /// The worker's window, within which executions may begin without an entry in the index of owners.
-    window: Range<Key>,
 }
 
 impl<'a> SortedStarts<'a> {
@@ -174,16 +173,16 @@ impl<'a> SortedStarts<'a> {
     }
 
     /// Removes Starts whose queue is full.
-    pub(crate) fn reject(&mut self, rejected: HashSet<usize>) {
+    pub(crate) fn reject(&mut self, rejected: &HashSet<usize>) {
         for starts in &mut self.by_kind {
-            starts.retain(|(i, _)| !rejected.contains(i));
+            self.rejected.extend(starts.extract_if(.., |(i, _)| rejected.contains(i)));
         }
-        self.rejected = rejected;
+        self.rejected.sort_unstable_by_key(|(i, _)| *i);
     }
 
     /// Whether a Start needs no rows in `ready`, `timers` or `waits`, or gets them from the query that inserts it.
     pub(crate) fn needs_no_state_rows(&self, i: usize, start: &Start) -> bool {
-        self.rejected.contains(&i)
+        self.rejected.binary_search_by_key(&i, |(i, _)| *i).is_ok()
             || start.debounce_window.is_some()
             || self.has_queued && is_plain_queued(start)
     }
@@ -203,39 +202,18 @@ impl<'a> SortedStarts<'a> {
         }
     }
 
-    /// Makes running Starts with keys outside of `window` special, because the query of special Starts adds executions
-    /// to the index of owners; see [`Ownership`](crate::ownership::Ownership).
-    pub(crate) fn restrict_to_window(&mut self, window: &Range<Key>) {
-        let before = self.of(StartKind::Special).len();
-        for kind in [StartKind::Running, StartKind::Named] {
-            let outside =
-                |(_, start): &mut (usize, &Start)| is_running(start) && !window.contains(&start.key);
-            let moved: Vec<_> = self.of_mut(kind).extract_if(.., outside).collect();
-            self.of_mut(StartKind::Special).extend(moved);
-        }
-        if self.of(StartKind::Special).len() > before {
-            self.sort();
-        }
-        self.window = window.clone();
-    }
-
-    /// Whether the worker's window allows a self-claiming Start to begin at once.
-    pub(crate) fn may_begin(&self, start: &Start) -> bool {
-        self.window.contains(&start.key)
-    }
-
-    /// Returns the keys of executions that start running without an entry in the index of owners.
-    pub(crate) fn unindexed_keys(&self) -> impl Iterator<Item = Key> {
-        let named = self.of(StartKind::Named).iter().filter(|(_, start)| is_running(start));
-        let self_claiming =
-            self.of(StartKind::SelfClaiming).iter().filter(|(_, start)| self.may_begin(start));
-        self.of(StartKind::Running).iter().chain(named).chain(self_claiming).map(|(_, start)| start.key)
+    /// Returns the query that locks the settings of the queues in which self-claiming Starts may begin; `None` without
+    /// such Starts. A statement with a later snapshot inserts the Starts.
+    pub(crate) fn lock_queues_query(&self) -> Option<Query<'a>> {
+        let batch = StartBatch { worker: WorkerId(0), lane: 0, starts: self.of(StartKind::SelfClaiming) };
+        let query = Query { sql: Sql::LockQueues, action: "locking queues", params: vec![QUEUES(&batch)] };
+        (!batch.starts.is_empty()).then_some(query)
     }
 
     /// Adds the queries that insert the Starts.
-    pub(crate) fn push_queries(&self, worker: WorkerId, queries: &mut Vec<Query<'a>>) {
+    pub(crate) fn push_queries(&self, worker: WorkerId, lane: u16, queries: &mut Vec<Query<'a>>) {
         for (kind, sql, action, columns) in STATEMENTS {
-            let batch = StartBatch { worker, window: &self.window, starts: self.of(kind) };
+            let batch = StartBatch { worker, lane, starts: self.of(kind) };
             if !batch.starts.is_empty() {
                 let params = columns.iter().map(|column| column(&batch)).collect();
                 queries.push(Query { sql, action, params });
@@ -249,11 +227,17 @@ impl<'a> SortedStarts<'a> {
             ];
             queries.push(Query { sql: Sql::InsertAttributes, action: "inserting attributes", params });
         }
+        if !self.rejected.is_empty() {
+            let batch = StartBatch { worker, lane, starts: &self.rejected };
+            let params = [WORKER, LANE, KEY, WORKFLOW_ID, QUEUE, DEDUP_ID].map(|column| column(&batch));
+            let (sql, action) = (Sql::KeepRejected, "reading executions");
+            queries.push(Query { sql, action, params: params.into() });
+        }
     }
 }
 
 impl StartKind {
-    fn of(start: &Start) -> Self {
+    pub(crate) fn of(start: &Start) -> Self {
         if start.debounce_window.is_some() {
             return Self::Debounced;
         }

@@ -17,14 +17,15 @@ impl Reader {
     /// server's.
     pub(crate) async fn workers(
         &self,
-        limit: u64,
+        (limit, counts_running): (u64, bool),
         now: Option<Timestamp>,
         lease_micros: i64,
     ) -> Result<WorkerOverview, StoreError> {
         let limit = i64::try_from(limit).unwrap_or(i64::MAX);
         let now = now.map(Timestamptz);
         let action = "listing workers";
-        let workers = Query { sql: Sql::Workers, action, params: vec![param(now), param(lease_micros)] };
+        let params = vec![param(now), param(lease_micros), param(counts_running)];
+        let workers = Query { sql: Sql::Workers, action, params };
         let workers = self.query(workers).await?;
         let waiting = self
             .query(Query { sql: Sql::WaitingWork, action, params: vec![param(now), param(limit)] })

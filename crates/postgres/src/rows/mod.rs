@@ -11,8 +11,8 @@ use stepfast_core::attributes::Attributes;
 use stepfast_core::clock::Timestamp;
 use stepfast_core::queue::Placement;
 use stepfast_core::store::{
-    Attempt, Checkpoint, CheckpointKind, Execution, ExistingExecution, Parent, Record, RequestKind, Status,
-    StoreError, WorkerId, decode_pending_sleeps,
+    Attempt, Checkpoint, CheckpointKind, Execution, Parent, Record, RequestKind, Status, StoreError,
+    WorkerId, decode_pending_sleeps,
 };
 use stepfast_core::{Key, Path, Payload};
 use tokio_postgres::Row;
@@ -131,8 +131,10 @@ pub(crate) struct ClaimedRow {
     pub execution: Execution,
     /// Whether the execution has checkpoints, attempts or requests.
     pub has_history: bool,
-    /// Whether the claim has deleted every row of `ready` that it saw. If not, the claim is invalid. The value is the
-    /// same in each row.
+    /// Whether the claim has found more executions than it takes. The value is the same in each row.
+    pub has_more: bool,
+    /// Whether the claim has deleted every row of `ready` and `timers` that it saw, under the settings that it has read.
+    /// If not, the claim is invalid. The value is the same in each row.
     pub is_complete: bool,
     /// The execution's position in `ready`, if it had a row there.
     pub seq: Option<i64>,
@@ -145,6 +147,7 @@ impl ClaimedRow {
         Ok(Self {
             execution: parse_execution_columns(&mut row)?,
             has_history: row.next()?,
+            has_more: row.next()?,
             is_complete: row.next()?,
             seq: row.next()?,
         })
@@ -211,43 +214,6 @@ fn parse_placement(row: &mut Columns<'_>) -> Result<Option<Arc<Placement>>, Stor
         priority: priority.unwrap_or_default(),
     };
     Ok(queue.map(|queue| Arc::new(placement(queue))))
-}
-
-/// A row of `existing.sql`.
-pub(crate) struct ExistingRow {
-    /// The execution, in the form that the outcome of a duplicate Start contains.
-    pub existing: ExistingExecution,
-    /// Whether this version supports the execution's status. An unsupported status is replaced by `Queued`, the status
-    /// of parked executions.
-    pub has_known_status: bool,
-    /// The time at which the execution was accepted.
-    pub created_at: Timestamp,
-    /// The worker that runs the execution, if it began without a claim.
-    pub owner: Option<WorkerId>,
-    /// The execution's queue and active dedup_id.
-    pub dedup_key: Option<(String, String)>,
-}
-
-/// Parses a row of `existing.sql`.
-pub(crate) fn parse_existing_row(row: &Row) -> Result<ExistingRow, StoreError> {
-    let mut row = Columns::new(row);
-    let status;
-    let existing = ExistingExecution {
-        key: row.key()?,
-        given_id: row.next::<Option<&str>>()?.map(Into::into),
-        workflow: row.next::<&str>()?.into(),
-        fingerprint: row.fingerprint()?,
-        parent: row.opt_key()?,
-        status: {
-            status = row.status()?;
-            status.unwrap_or(Status::Queued)
-        },
-    };
-    let created_at = row.time()?;
-    let owner = row.next::<Option<i64>>()?.map(WorkerId);
-    let (queue, dedup_id): (Option<String>, Option<String>) = (row.next()?, row.next()?);
-    let has_known_status = status.is_some();
-    Ok(ExistingRow { existing, has_known_status, created_at, owner, dedup_key: queue.zip(dedup_id) })
 }
 
 /// An index of records by execution, by which rows with details are added to their records.

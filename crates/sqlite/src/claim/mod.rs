@@ -5,12 +5,14 @@ mod quarantine;
 mod queues;
 mod ready;
 
+use std::collections::VecDeque;
+
 use rusqlite::OptionalExtension;
 use stepfast_core::clock::Timestamp;
 use stepfast_core::key::Key;
 use stepfast_core::queue::DEFAULT_QUEUE;
 use stepfast_core::store::counters::Table;
-use stepfast_core::store::{Claim, ClaimReply, Record, Status, StoreError, WorkerId, is_same_version};
+use stepfast_core::store::{AssignmentId, Claim, ClaimReply, Record, Status, StoreError, Stream, WorkerId};
 
 use crate::claim::inbox::drain_inbox;
 use crate::conn::row_counts::StatementCounts;
@@ -18,8 +20,10 @@ use crate::conn::statements::{Sql, Statements};
 use crate::database::{Database, check_fence};
 use crate::error::DbResult;
 use crate::file_share::FileShare;
-use crate::rows::{key_bytes, key_of, optional_text, parse_execution, status_of, text};
-use crate::{read, rows};
+use crate::read;
+use crate::rows::assignments::insert_assignment;
+use crate::rows::queues::Capability;
+use crate::rows::{key_bytes, key_of, parse_execution, status_of};
 
 /// Number of rows that the search for executions reads at a time.
 const PAGE_ROWS: usize = 64;
@@ -39,20 +43,33 @@ impl Database {
                 tx.claim_due()?;
                 tx.claim_ready(&mut self.fair_share.lock())?;
             }
+            let claimed: Vec<Key> = tx.reply.records.iter().map(|record| record.execution.key).collect();
+            if !claimed.is_empty() {
+                insert_assignment(&mut tx.sql, claim.worker.0, assignment_id(claim), &claimed)?;
+            }
             Ok((tx.reply, tx.sql.counts))
         })?;
         counts.add_to(&self.counters);
         if !reply.records.is_empty() {
+            let claimed = reply.records.iter().map(|record| record.execution.key);
+            self.assignments.add(claim.worker, assignment_id(claim), claimed);
             self.counters.add_claim();
         }
         Ok(reply)
     }
 }
 
-/// Whether the claiming worker can run executions of this workflow that are pinned to this version.
-fn can_run(claim: &Claim, workflow: &str, app_version: Option<&str>) -> bool {
-    let has_workflow = claim.workflows.iter().any(|name| **name == *workflow);
-    has_workflow && is_same_version(claim.app_version.as_deref(), app_version)
+fn assignment_id(claim: &Claim) -> AssignmentId {
+    AssignmentId { lane: claim.lane, number: claim.number }
+}
+
+/// Returns what the claiming worker can run.
+fn capability(claim: &Claim) -> Capability<'_> {
+    Capability {
+        workflows: &claim.workflows,
+        app_version: claim.app_version.as_deref(),
+        queues: claim.queues.as_deref(),
+    }
 }
 
 /// A claim inside its transaction.
@@ -74,46 +91,46 @@ impl ClaimTx<'_, '_> {
     /// Claims executions whose timer is due, earliest first. An execution with a queue becomes ready instead, because
     /// the limits of its queue apply.
     fn claim_due(&mut self) -> DbResult<()> {
-        let mut after = (i64::MIN, Key::default());
+        let streams = capability(self.claim).streams(&mut self.sql, Sql::NextTimerStream)?;
+        // a page per stream, refilled when it is used up: no timers of other streams are read
+        let mut pages = Vec::with_capacity(streams.len());
+        for stream in &streams {
+            pages.push((stream, self.read_due_page(stream, (i64::MIN, Key::default()))?));
+        }
         while !self.is_full() {
-            let mut page = Vec::with_capacity(PAGE_ROWS);
-            let mut rows = self.sql.get(Sql::DueTimers)?.query((
-                after.0,
-                key_bytes(&after.1),
-                self.now.as_micros(),
-                PAGE_ROWS as i64,
-            ))?;
-            while let Some(row) = rows.next()? {
-                let queue = optional_text(row, 4)?;
-                let is_ours = can_run(self.claim, &text(row, 2)?, optional_text(row, 3)?.as_deref())
-                    && self.claim.serves(queue.as_deref().unwrap_or(DEFAULT_QUEUE));
-                page.push((
-                    row.get::<_, i64>(0)?,
-                    key_of(row, 1)?,
-                    status_of(row, 5)?.filter(|_| is_ours),
-                    queue.is_some(),
-                ));
+            let first = pages.iter_mut().filter(|(_, page)| !page.is_empty()).min_by_key(|(_, page)| page[0]);
+            let Some((stream, page)) = first else { break };
+            let Some((due_at, id, status)) = page.pop_front() else { break };
+            if page.is_empty() {
+                *page = self.read_due_page(stream, (due_at, id))?;
             }
-            drop(rows);
-            let Some((due_at, last, ..)) = page.last() else { return Ok(()) };
-            after = (*due_at, *last);
-            for (_, id, status, has_queue) in page {
-                if self.is_full() {
-                    return Ok(());
-                }
-                let Some(status) = status else { continue };
-                let has_begun = status == Status::Waiting;
-                if if has_queue {
-                    self.queue_due(id, status)?
-                } else {
-                    self.claim_execution(id, status, has_begun)?
-                } {
-                    self.sql.delete(Table::Timers, Sql::DeleteTimer, [key_bytes(&id)])?;
-                    self.sql.delete(Table::Waits, Sql::DeleteWaits, [key_bytes(&id)])?;
-                }
+            let Some(status) = status else { continue };
+            let has_begun = status == Status::Waiting;
+            if if stream.queue() == DEFAULT_QUEUE {
+                self.claim_execution(id, status, has_begun)?
+            } else {
+                self.queue_due(id, status)?
+            } {
+                self.sql.delete(Table::Timers, Sql::DeleteTimer, [key_bytes(&id)])?;
+                self.sql.delete(Table::Waits, Sql::DeleteWaits, [key_bytes(&id)])?;
             }
         }
         Ok(())
+    }
+
+    /// Reads the next due timers of a stream, after a position. A status is `None` if this version does not support it.
+    fn read_due_page(
+        &mut self,
+        stream: &Stream,
+        after: (i64, Key),
+    ) -> DbResult<VecDeque<(i64, Key, Option<Status>)>> {
+        let params = (stream.as_str(), after.0, key_bytes(&after.1), self.now.as_micros(), PAGE_ROWS as i64);
+        let mut rows = self.sql.get(Sql::DueTimers)?.query(params)?;
+        let mut page = VecDeque::new();
+        while let Some(row) = rows.next()? {
+            page.push_back((row.get(0)?, key_of(row, 1)?, status_of(row, 2)?));
+        }
+        Ok(page)
     }
 
     /// Makes an execution ready, because its timer is due. Returns false if the execution no longer has this status.
@@ -151,11 +168,12 @@ impl ClaimTx<'_, '_> {
         execution.owner = Some(WorkerId(self.claim.worker.0));
         execution.wake_at = None;
         let record = if has_begun {
+            self.sql.run(Sql::AssignRequests, (key_bytes(&id), self.claim.worker.0))?;
             read::load_record(&mut self.sql, execution)?
         } else {
             Record::without_details(execution)
         };
-        self.bytes += rows::payload_bytes(&record);
+        self.bytes += record.claim_bytes();
         self.reply.records.push(record);
         Ok(true)
     }

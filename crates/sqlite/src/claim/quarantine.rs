@@ -3,29 +3,27 @@
 use stepfast_core::queue::DEFAULT_QUEUE;
 use stepfast_core::store::Status;
 
-use crate::claim::ClaimTx;
 use crate::claim::queues::QueueState;
+use crate::claim::{ClaimTx, capability};
 use crate::conn::statements::Sql;
 use crate::error::DbResult;
-use crate::rows::{key_bytes, key_of, optional_text, text};
+use crate::rows::{key_bytes, key_of, optional_text};
 
 impl ClaimTx<'_, '_> {
     /// Claims executions in quarantine whose trial is due, the earliest trial first.
     pub(super) fn claim_quarantined(&mut self) -> DbResult<()> {
-        let version = self.claim.app_version.as_deref();
-        let mut rows = self.sql.get(Sql::QuarantineCandidates)?.query((self.now.as_micros(), version))?;
         let mut found = Vec::new();
-        while let Some(row) = rows.next()? {
-            if self.claim.workflows.contains(&text(row, 2)?) {
-                found.push((
-                    key_of(row, 1)?,
-                    optional_text(row, 3)?,
-                    optional_text(row, 4)?.unwrap_or_default(),
-                ));
+        for (workflow, version) in capability(self.claim).quarantine_versions(&mut self.sql)? {
+            let params = (self.now.as_micros(), &*workflow, &*version);
+            let mut rows = self.sql.get(Sql::QuarantineCandidates)?.query(params)?;
+            while let Some(row) = rows.next()? {
+                let due_at: i64 = row.get(0)?;
+                let queue_key = optional_text(row, 3)?.unwrap_or_default();
+                found.push((due_at, key_of(row, 1)?, optional_text(row, 2)?, queue_key));
             }
         }
-        drop(rows);
-        for (id, queue, queue_key) in found {
+        found.sort_unstable();
+        for (_, id, queue, queue_key) in found {
             if self.reply.records.len() >= self.claim.limit {
                 break;
             }

@@ -7,12 +7,13 @@ use stepfast_core::key::Key;
 use stepfast_core::queue::fairness::ReadyQueue;
 use stepfast_core::queue::rate::{ClaimScope, Rate, RateUsage};
 use stepfast_core::queue::{Limits, remaining};
+use stepfast_core::store::Stream;
 use stepfast_core::store::counters::Table;
 
 use crate::conn::statements::{Sql, Statements};
 use crate::error::DbResult;
-use crate::rows::key_bytes;
 use crate::rows::queues::{next_ready_key, read_queue};
+use crate::rows::{key_bytes, text};
 
 /// Maximum number of queue keys that one claim considers in a queue.
 const MAX_KEYS_PER_QUEUE: usize = 1_000;
@@ -67,15 +68,15 @@ impl QueueState {
         Ok(Some(state))
     }
 
-    /// Chooses the scope of the claim in a queue with a rate. If one of the workflows has a woken execution in the
-    /// queue, the claim takes only woken executions. Otherwise the claim takes executions that have not begun, as many
+    /// Chooses the scope of the claim in a queue with a rate. If one of the queue's streams has a woken execution, the
+    /// claim takes only woken executions. Otherwise the claim takes executions that have not begun, as many
     /// as the rate allows.
-    pub(crate) fn choose_scope(&mut self, sql: &mut Statements<'_>, workflows: &[Arc<str>]) -> DbResult<()> {
+    pub(crate) fn choose_scope(&mut self, sql: &mut Statements<'_>, streams: &[Stream]) -> DbResult<()> {
         if self.scope == ClaimScope::All {
             return Ok(());
         }
-        for workflow in workflows {
-            if sql.exists(Sql::HasWoken, (&**workflow, &*self.name))? {
+        for stream in streams {
+            if sql.exists(Sql::HasWoken, [stream.as_str()])? {
                 self.scope = ClaimScope::Woken;
                 return Ok(());
             }
@@ -157,37 +158,52 @@ impl QueueState {
             let Some(rate) = rate else { continue };
             let entry = rate.entry(&self.rate_usage(sql, &rate, key)?, self.now, starts);
             let (is_key, key) = (key.is_some(), key.unwrap_or_default());
-            sql.run(Sql::DeleteOldStarts, (&*self.name, is_key, key, entry.prune_until.as_micros()))?;
+            let until = entry.prune_until.as_micros();
+            sql.run(Sql::DeleteOldStarts, (&*self.name, is_key, key, until))?;
+            if is_key {
+                let mut idle: Vec<(Arc<str>, i64)> = Vec::new();
+                let mut rows = sql.get(Sql::IdleStarts)?.query((&*self.name, until))?;
+                while let Some(row) = rows.next()? {
+                    idle.push((text(row, 0)?, row.get(1)?));
+                }
+                drop(rows);
+                for (key, at) in idle {
+                    sql.run(Sql::DeleteOldStarts, (&*self.name, is_key, &*key, at))?;
+                }
+            }
             let params = (&*self.name, is_key, key, entry.at.as_micros(), entry.starts as i64);
             sql.run(Sql::RecordStarts, params)?;
         }
         Ok(())
     }
 
-    /// Returns the queue with the keys that have ready executions of these workflows, in cyclic order after `after`.
+    /// Returns the queue with the keys that have ready executions of these streams, in cyclic order after `after`. A claim
+    /// takes at most `limit` executions, so at most as many keys can get a turn.
     pub(crate) fn ready_queue(
         &mut self,
         sql: &mut Statements<'_>,
-        workflows: &[Arc<str>],
+        streams: &[Stream],
         after: &str,
+        limit: usize,
     ) -> DbResult<ReadyQueue> {
-        let mut keys = Vec::new();
+        let (mut keys, mut free_keys) = (Vec::new(), 0);
         let mut has_more_keys = false;
         // first the keys after `after`, then the keys from the beginning up to `after`
         for (begin, end) in [(Some(after), None), (None, Some(after))] {
             let mut position = begin.map(Arc::from);
             loop {
                 let mut next: Option<Arc<str>> = None;
-                for workflow in workflows {
-                    let found = next_ready_key(sql, workflow, &self.name, position.as_deref(), self.scope)?;
+                for stream in streams {
+                    let found = next_ready_key(sql, stream, position.as_deref(), self.scope)?;
                     next = next.into_iter().chain(found).min();
                 }
                 let Some(key) = next.filter(|key| end.is_none_or(|end| **key <= *end)) else { break };
-                if keys.len() == MAX_KEYS_PER_QUEUE {
+                if keys.len() == MAX_KEYS_PER_QUEUE || free_keys == limit.min(self.capacity) {
                     has_more_keys = true;
                     break;
                 }
                 let capacity = self.key_capacity(sql, &key)?;
+                free_keys += usize::from(capacity > 0);
                 keys.push((key.clone(), capacity));
                 position = Some(key);
             }

@@ -1,20 +1,19 @@
 //! Claims of ready executions, allocated by fair share among queues and keys.
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 use rusqlite::params;
 use stepfast_core::key::Key;
 use stepfast_core::queue::fairness::{Allocation, FairShare};
 use stepfast_core::queue::rate::ClaimScope;
-use stepfast_core::store::Status;
 use stepfast_core::store::counters::Table;
+use stepfast_core::store::{Status, Stream};
 
 use crate::claim::queues::QueueState;
-use crate::claim::{ClaimTx, PAGE_ROWS};
+use crate::claim::{ClaimTx, PAGE_ROWS, capability};
 use crate::conn::statements::Sql;
 use crate::error::DbResult;
-use crate::rows::queues::ready_queues;
 use crate::rows::{key_bytes, key_of};
 
 /// The position of a `ready` row within its queue key: priority, seq, execution.
@@ -26,12 +25,10 @@ impl ClaimTx<'_, '_> {
         if self.is_full() {
             return Ok(());
         }
-        let workflows = self.claim.workflows.clone();
-        let mut queues = BTreeSet::new();
-        for workflow in workflows.iter() {
-            queues.extend(ready_queues(&mut self.sql, workflow)?);
+        let mut queues: BTreeMap<Arc<str>, Vec<Stream>> = BTreeMap::new();
+        for stream in capability(self.claim).streams(&mut self.sql, Sql::NextReadyStream)? {
+            queues.entry(stream.queue().into()).or_default().push(stream);
         }
-        queues.retain(|queue| self.claim.serves(queue));
         let woken = self.claim_from_queues(fair_share, queues, false)?;
         if woken.is_empty() {
             return Ok(());
@@ -50,48 +47,51 @@ impl ClaimTx<'_, '_> {
     fn claim_from_queues(
         &mut self,
         fair_share: &mut FairShare,
-        queues: BTreeSet<Arc<str>>,
+        queues: BTreeMap<Arc<str>, Vec<Stream>>,
         claims_starts: bool,
-    ) -> DbResult<BTreeSet<Arc<str>>> {
-        let workflows = self.claim.workflows.clone();
+    ) -> DbResult<BTreeMap<Arc<str>, Vec<Stream>>> {
+        let limit = self.claim.limit - self.reply.records.len();
         let mut states = Vec::with_capacity(queues.len());
         let mut ready_queues = Vec::with_capacity(queues.len());
-        for queue in queues {
+        for (queue, streams) in queues {
             let Some(mut state) = QueueState::read(&mut self.sql, &queue, self.claim.worker.0, self.now)?
             else {
                 continue;
             };
-            state.choose_scope(&mut self.sql, if claims_starts { &[] } else { &workflows })?;
-            ready_queues.push(state.ready_queue(&mut self.sql, &workflows, &fair_share.last_key(&queue))?);
+            state.choose_scope(&mut self.sql, if claims_starts { &[] } else { &streams })?;
+            let last_key = fair_share.last_key(&queue);
+            ready_queues.push(state.ready_queue(&mut self.sql, &streams, &last_key, limit)?);
             self.reply.is_limited |= state.is_limited;
             self.reply.retry_at = self.reply.retry_at.into_iter().chain(state.retry_at).min();
-            states.push(state);
+            states.push((state, streams));
         }
         let mut all = states.iter().zip(&ready_queues).peekable();
-        for allocation in fair_share.allocate(&ready_queues, self.claim.limit - self.reply.records.len()) {
+        for allocation in fair_share.allocate(&ready_queues, limit) {
             while all.next_if(|(_, ready_queue)| ready_queue.queue != allocation.queue).is_some() {}
-            let Some((state, _)) = all.peek() else { break };
-            self.claim_allocation(&allocation, state)?;
+            let Some(((state, streams), _)) = all.peek() else { break };
+            self.claim_allocation(&allocation, state, streams)?;
         }
-        let woken = states.iter().filter(|state| state.scope == ClaimScope::Woken);
-        Ok(woken.map(|state| state.name.clone()).collect())
+        let woken = states.into_iter().filter(|(state, _)| state.scope == ClaimScope::Woken);
+        Ok(woken.map(|(state, streams)| (state.name, streams)).collect())
     }
 
-    /// Claims the first ready executions of a queue key, of all workflows that the worker has registered.
-    fn claim_allocation(&mut self, allocation: &Allocation, state: &QueueState) -> DbResult<()> {
-        let workflows = self.claim.workflows.clone();
-        // a page per workflow, refilled when it is used up: no rows of other workflows are read
-        let mut pages: Vec<(&str, VecDeque<ReadyPosition>)> = Vec::with_capacity(workflows.len());
-        for workflow in workflows.iter() {
-            pages.push((
-                workflow,
-                self.read_page(allocation, state, workflow, (i64::MIN, i64::MIN, Key::default()))?,
-            ));
+    /// Claims the first ready executions of a queue key, of all streams that the worker can run.
+    fn claim_allocation(
+        &mut self,
+        allocation: &Allocation,
+        state: &QueueState,
+        streams: &[Stream],
+    ) -> DbResult<()> {
+        // a page per stream, refilled when it is used up: no rows of other streams are read
+        let mut pages: Vec<(&Stream, VecDeque<ReadyPosition>)> = Vec::with_capacity(streams.len());
+        for stream in streams {
+            let first = (i64::MIN, i64::MIN, Key::default());
+            pages.push((stream, self.read_page(allocation, state, stream, first)?));
         }
         let mut claimed_count = 0;
         while !self.is_full() {
             let first = pages.iter_mut().filter(|(_, page)| !page.is_empty()).min_by_key(|(_, page)| page[0]);
-            let Some((workflow, page)) = first else { break };
+            let Some((stream, page)) = first else { break };
             if claimed_count == allocation.limit {
                 // the next claim finds out whether the rate allows more starts
                 self.reply.has_more |= allocation.is_truncated || state.scope == ClaimScope::Starting;
@@ -100,7 +100,7 @@ impl ClaimTx<'_, '_> {
             }
             let Some(position) = page.pop_front() else { break };
             if page.is_empty() {
-                *page = self.read_page(allocation, state, workflow, position)?;
+                *page = self.read_page(allocation, state, stream, position)?;
             }
             let (_, seq, id) = position;
             // a negative seq marks an execution that has begun: its record is loaded
@@ -114,26 +114,24 @@ impl ClaimTx<'_, '_> {
         state.record_starts(&mut self.sql, &allocation.key, claimed_count)
     }
 
-    /// Reads the next ready rows of a workflow, after a position.
+    /// Reads the next ready rows of a stream, after a position.
     fn read_page(
         &mut self,
         allocation: &Allocation,
         state: &QueueState,
-        workflow: &str,
+        stream: &Stream,
         after: ReadyPosition,
     ) -> DbResult<VecDeque<ReadyPosition>> {
         let limit = PAGE_ROWS.min(allocation.limit.saturating_add(1));
         // woken executions have an index of their own
         let sql = if state.scope == ClaimScope::Woken { Sql::WokenPage } else { Sql::ReadyPage };
         let params = params![
-            workflow,
-            &*allocation.queue,
+            stream.as_str(),
             &*allocation.key,
             after.0,
             after.1,
             key_bytes(&after.2),
             limit as i64,
-            self.claim.app_version.as_deref(),
             state.scope.is_woken(),
         ];
         let mut rows = self.sql.get(sql)?.query(params)?;

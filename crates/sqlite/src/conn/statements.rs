@@ -35,8 +35,9 @@ fn repeat_values(statement: &str) -> String {
 #[repr(usize)]
 pub(crate) enum Sql {
     Fence,
-    SetFlushNumber,
-    HasFlushNumber,
+    TakeNumber,
+    LaneState,
+    KeepOutcomes,
     StartRunning,
     StartEnded,
     StartRunningBatch,
@@ -86,16 +87,19 @@ pub(crate) enum Sql {
     DeleteRates,
     RateUsage,
     DeleteOldStarts,
+    IdleStarts,
     RecordStarts,
     HasWoken,
     WokenPage,
     ReadyDue,
-    NextReadyQueue,
+    NextReadyStream,
+    NextTimerStream,
+    FirstQuarantineVersion,
+    NextQuarantineVersion,
     FirstReadyKey,
     NextReadyKey,
     FirstWokenKey,
     NextWokenKey,
-    HasReady,
     QueueDue,
     QueueDueScheduled,
     InboxRows,
@@ -122,16 +126,17 @@ pub(crate) enum Sql {
     Resume,
     Park,
     TrailingFailures,
+    ChunkedOutcomes,
     RetractAttempts,
     RetractFailures,
     InsertRequest,
     HasCancelRequest,
     HasPauseRequest,
     HasRequest,
-    HasRequestWithId,
     HasAnyRequest,
     ClearRequests,
     DeletePauses,
+    AssignRequests,
     Requests,
     DueTimers,
     ReadyPage,
@@ -147,19 +152,30 @@ pub(crate) enum Sql {
     QuarantineCandidates,
     DeleteQuarantine,
     DeleteLanes,
+    RaiseEpoch,
     DeleteWorker,
+    InsertAssignment,
+    Assignments,
+    DeleteAssignment,
+    HasEpoch,
+    Workers,
+    IsRunBy,
 }
 
-const STATEMENT_COUNT: usize = Sql::DeleteWorker as usize + 1;
+const STATEMENT_COUNT: usize = Sql::IsRunBy as usize + 1;
 
 impl Sql {
     fn text(self) -> &'static str {
         match self {
             Sql::Fence => "SELECT epoch FROM lanes WHERE worker_id = ?1 AND lane = ?2",
-            Sql::SetFlushNumber => "UPDATE lanes SET last_number = ?3 WHERE worker_id = ?1 AND lane = ?2",
-            Sql::HasFlushNumber => {
-                "SELECT 1 FROM lanes WHERE worker_id = ?1 AND lane = ?2 AND last_number = ?3"
+            Sql::TakeNumber => {
+                "UPDATE lanes SET last_number = ?4, last_outcomes = NULL
+                 WHERE worker_id = ?1 AND lane = ?2 AND epoch = ?3 AND last_number = ?4 - 1"
             }
+            Sql::LaneState => {
+                "SELECT epoch, last_number, last_outcomes FROM lanes WHERE worker_id = ?1 AND lane = ?2"
+            }
+            Sql::KeepOutcomes => "UPDATE lanes SET last_outcomes = ?3 WHERE worker_id = ?1 AND lane = ?2",
             Sql::StartRunning => include_str!("../../queries/start_running.sql"),
             Sql::StartEnded => include_str!("../../queries/start_ended.sql"),
             Sql::StartRunningBatch => &START_RUNNING_BATCH,
@@ -236,31 +252,31 @@ impl Sql {
             Sql::DeleteOldStarts => {
                 "DELETE FROM rates WHERE queue = ?1 AND is_key = ?2 AND queue_key = ?3 AND at <= ?4"
             }
+            Sql::IdleStarts => include_str!("../../queries/idle_starts.sql"),
             Sql::RecordStarts => include_str!("../../queries/record_starts.sql"),
-            Sql::HasWoken => "SELECT 1 FROM ready WHERE workflow = ?1 AND queue = ?2 AND is_woken = 1",
+            Sql::HasWoken => "SELECT 1 FROM ready WHERE stream = ?1 AND is_woken = 1",
             Sql::WokenPage => include_str!("../../queries/woken_page.sql"),
             Sql::ReadyDue => include_str!("../../queries/ready_due.sql"),
-            Sql::NextReadyQueue => {
-                "SELECT queue FROM ready WHERE workflow = ?1 AND queue > ?2 ORDER BY queue LIMIT 1"
+            Sql::NextReadyStream => include_str!("../../queries/next_ready_stream.sql"),
+            Sql::NextTimerStream => include_str!("../../queries/next_timer_stream.sql"),
+            Sql::FirstQuarantineVersion => {
+                "SELECT app_version FROM quarantine WHERE workflow = ?1 ORDER BY app_version LIMIT 1"
             }
-            Sql::FirstReadyKey => {
-                "SELECT queue_key FROM ready WHERE workflow = ?1 AND queue = ?2 ORDER BY queue_key LIMIT 1"
+            Sql::NextQuarantineVersion => {
+                "SELECT app_version FROM quarantine WHERE workflow = ?1 AND app_version > ?2
+                 ORDER BY app_version LIMIT 1"
             }
+            Sql::FirstReadyKey => "SELECT queue_key FROM ready WHERE stream = ?1 ORDER BY queue_key LIMIT 1",
             Sql::NextReadyKey => {
-                "SELECT queue_key FROM ready WHERE workflow = ?1 AND queue = ?2 AND queue_key > ?3
-                 ORDER BY queue_key LIMIT 1"
+                "SELECT queue_key FROM ready WHERE stream = ?1 AND queue_key > ?2 ORDER BY queue_key LIMIT 1"
             }
             Sql::FirstWokenKey => {
                 "SELECT queue_key FROM ready INDEXED BY ready_woken
-                 WHERE workflow = ?1 AND queue = ?2 AND is_woken = 1 ORDER BY queue_key LIMIT 1"
+                 WHERE stream = ?1 AND is_woken = 1 ORDER BY queue_key LIMIT 1"
             }
             Sql::NextWokenKey => {
                 "SELECT queue_key FROM ready INDEXED BY ready_woken
-                 WHERE workflow = ?1 AND queue = ?2 AND is_woken = 1 AND queue_key > ?3 ORDER BY queue_key LIMIT 1"
-            }
-            Sql::HasReady => {
-                "SELECT 1 FROM ready WHERE workflow = ?1 AND queue = ?2 AND queue_key = ?3
-                 AND (app_version = ?4 OR app_version IS NULL OR ?4 IS NULL)"
+                 WHERE stream = ?1 AND is_woken = 1 AND queue_key > ?2 ORDER BY queue_key LIMIT 1"
             }
             Sql::QueueDue => "UPDATE executions SET status = 1 WHERE key = ?1 AND status = 3",
             Sql::QueueDueScheduled => include_str!("../../queries/queue_due_scheduled.sql"),
@@ -277,12 +293,12 @@ impl Sql {
             Sql::Shard => "SELECT number FROM shard",
             Sql::DeleteInboxRows => "DELETE FROM inbox WHERE id <= ?1",
             Sql::InvalidateDepthBound => "UPDATE queues SET depth_bound = 9223372036854775807 WHERE name = ?1",
-            Sql::PostponeTimer => "UPDATE timers SET due_at = ?2 WHERE execution = ?1",
-            Sql::InsertTimer => "INSERT INTO timers (execution, due_at) VALUES (?1, ?2)",
+            Sql::PostponeTimer => include_str!("../../queries/postpone_timer.sql"),
+            Sql::InsertTimer => include_str!("../../queries/insert_timer.sql"),
             Sql::DeleteTimer => "DELETE FROM timers WHERE execution = ?1",
             Sql::InsertWait => "INSERT INTO waits (execution, child) VALUES (?1, ?2) ON CONFLICT DO NOTHING",
             Sql::DeleteWaits => "DELETE FROM waits WHERE execution = ?1",
-            Sql::RequestTarget => "SELECT status, is_paused, parent, ended_at, iif(is_alone = 0, owner, NULL), deadline_at FROM executions WHERE key = ?1",
+            Sql::RequestTarget => "SELECT status, is_paused, parent, deadline_at FROM executions WHERE key = ?1",
             Sql::UnfinishedChildren => {
                 "SELECT key, status FROM executions WHERE parent = ?1 AND is_detached = 0 AND status < 4
                  ORDER BY key"
@@ -291,6 +307,12 @@ impl Sql {
             Sql::Resume => include_str!("../../queries/resume.sql"),
             Sql::Park => include_str!("../../queries/park.sql"),
             Sql::TrailingFailures => include_str!("../../queries/trailing_failures.sql"),
+            Sql::ChunkedOutcomes => {
+                "SELECT outcome FROM executions WHERE key = ?1 AND substr(outcome, 1, 1) = x'81'
+                 UNION ALL
+                 SELECT outcome FROM checkpoints
+                 WHERE execution = ?1 AND order_no >= ?2 AND substr(outcome, 1, 1) = x'81'"
+            }
             Sql::RetractAttempts => {
                 "DELETE FROM attempts
                  WHERE execution = ?1
@@ -301,16 +323,17 @@ impl Sql {
                 "DELETE FROM checkpoints WHERE execution = ?1 AND order_no >= ?2 RETURNING outcome"
             }
             Sql::InsertRequest => {
-                "INSERT INTO requests (execution, n, kind, requested_at) VALUES (?1, ?2, ?3, ?4)
+                "INSERT INTO requests (execution, n, kind, requested_at, worker_id)
+                 SELECT key, ?2, ?3, ?4, owner FROM executions WHERE key = ?1
                  ON CONFLICT DO NOTHING"
             }
             Sql::HasCancelRequest => "SELECT 1 FROM requests WHERE execution = ?1 AND kind = 1",
             Sql::HasPauseRequest => "SELECT 1 FROM requests WHERE execution = ?1 AND kind = 4",
             Sql::HasRequest => "SELECT 1 FROM requests WHERE execution = ?1",
-            Sql::HasRequestWithId => "SELECT 1 FROM requests WHERE execution = ?1 AND n = ?2",
             Sql::HasAnyRequest => "SELECT 1 FROM requests",
             Sql::ClearRequests => "DELETE FROM requests WHERE execution = ?1",
             Sql::DeletePauses => "DELETE FROM requests WHERE execution = ?1 AND kind = 4",
+            Sql::AssignRequests => "UPDATE requests SET worker_id = ?2 WHERE execution = ?1",
             Sql::Requests => "SELECT kind FROM requests WHERE execution = ?1 ORDER BY n",
             Sql::DueTimers => include_str!("../../queries/due_timers.sql"),
             Sql::ReadyPage => include_str!("../../queries/ready_page.sql"),
@@ -329,7 +352,23 @@ impl Sql {
             Sql::QuarantineCandidates => include_str!("../../queries/quarantine_candidates.sql"),
             Sql::DeleteQuarantine => "DELETE FROM quarantine WHERE execution = ?1",
             Sql::DeleteLanes => "DELETE FROM lanes WHERE worker_id = ?1",
-            Sql::DeleteWorker => "DELETE FROM workers WHERE worker_id = ?1 RETURNING host, pid",
+            Sql::RaiseEpoch => {
+                "UPDATE workers SET epoch = epoch + 1 WHERE worker_id = ?1 RETURNING host, pid"
+            }
+            Sql::DeleteWorker => "DELETE FROM workers WHERE worker_id = ?1",
+            Sql::InsertAssignment => {
+                "INSERT INTO assignments (worker_id, lane, number, executions) VALUES (?1, ?2, ?3, ?4)
+                 ON CONFLICT DO NOTHING"
+            }
+            Sql::Assignments => {
+                "SELECT lane, number, executions FROM assignments WHERE worker_id = ?1 ORDER BY lane, number"
+            }
+            Sql::DeleteAssignment => {
+                "DELETE FROM assignments WHERE worker_id = ?1 AND lane = ?2 AND number = ?3"
+            }
+            Sql::HasEpoch => "SELECT 1 FROM workers WHERE worker_id = ?1 AND epoch = ?2",
+            Sql::Workers => "SELECT worker_id FROM workers",
+            Sql::IsRunBy => "SELECT 1 FROM executions WHERE key = ?1 AND owner = ?2 AND status = 2",
         }
     }
 }

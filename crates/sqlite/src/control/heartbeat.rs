@@ -1,49 +1,82 @@
-//! Heartbeats: a worker reports to the store, and receives the changes that it must handle.
+//! Renewals, and heartbeats: a worker reports to the store, and receives the changes that it must handle.
 
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
 use std::sync::atomic::Ordering::SeqCst;
 
 use rusqlite::{Connection, OptionalExtension};
 use stepfast_core::clock::Timestamp;
 use stepfast_core::key::Key;
-use stepfast_core::queue::DEFAULT_QUEUE;
-use stepfast_core::queue::rate::ClaimScope;
 use stepfast_core::store::{
-    ExecutionId, Heartbeat, HeartbeatReply, MAX_EXPIRED, StoreError, is_same_version,
+    ExecutionId, Heartbeat, HeartbeatReply, MAX_EXPIRED, Maintenance, Renewal, StoreError, Tidying, WorkerId,
 };
 
 use crate::conn::statements::{Sql, Statements};
 use crate::database::Database;
 use crate::error::DbResult;
-use crate::rows::queues::{next_ready_key, read_queue, ready_queues};
-use crate::rows::{key_bytes, key_of, optional_text, request_kind, text};
+use crate::rows::assignments::{AssignmentRow, insert_assignment, read_assignments, retain_running};
+use crate::rows::queues::{Capability, read_queue};
+use crate::rows::{key_bytes, key_of, request_kind};
 use crate::{read, schema};
 
-/// Number of renewing heartbeats of a store from one sweep to the next; the first such heartbeat makes a sweep due. A
-/// sweep wakes executions whose child has ended without a Wake, and deletes slots of executions that do not run.
-const RENEWALS_PER_SWEEP: u64 = 60;
+/// Number of maintenances of a store from one sweep to the next; the first one makes a sweep due. A sweep wakes executions whose child has ended without a Wake, and deletes slots of executions that do not run.
+const MAINTENANCES_PER_SWEEP: u64 = 60;
 
 impl Database {
-    /// See [`Store::heartbeat`](stepfast_core::Store::heartbeat).
-    pub(crate) fn heartbeat(&self, heartbeat: &Heartbeat) -> Result<HeartbeatReply, StoreError> {
-        self.share.check_for_peers();
-        if heartbeat.renews_lease {
-            let is_sweep = self.renewals.fetch_add(1, SeqCst).is_multiple_of(RENEWALS_PER_SWEEP);
-            self.is_sweep_due.fetch_or(is_sweep, SeqCst);
-            self.check_files()?;
-        }
+    /// See [`Store::renew`](stepfast_core::Store::renew).
+    pub(crate) fn renew(&self, worker: WorkerId, epoch: i64) -> Result<Renewal, StoreError> {
+        self.check_files()?;
         // the copy of the flush count is read before the database, so that the copy is never newer
         let copied_count =
             self.share.companions.if_open().and_then(|open_files| open_files.read_flush_count());
-        self.read("reading a heartbeat", |conn| {
-            if heartbeat.renews_lease {
-                self.check_flush_count(copied_count, conn)?;
-            }
-            let mut reply = self.read_heartbeat_reply(conn, heartbeat)?;
-            let (dead, owners) = self.find_takeover_targets(conn, heartbeat.worker.0)?;
-            reply.has_dead_workers = !dead.is_empty() || !owners.is_empty() || self.is_sweep_due.load(SeqCst);
-            Ok(reply)
+        self.read("renewing a registration", |conn| {
+            self.check_flush_count(copied_count, conn)?;
+            Ok(Renewal {
+                now: self.now(),
+                is_fenced: read_epoch(conn, worker)? != Some(epoch),
+                newer_schema: schema::find_newer_version(conn)?,
+                // without hints, each renewal has its heartbeat
+                has_requests: false,
+                receives_hints: false,
+            })
         })
+    }
+
+    /// See [`Store::maintain`](stepfast_core::Store::maintain).
+    pub(crate) fn maintain(&self, worker: WorkerId, epoch: i64) -> Result<Maintenance, StoreError> {
+        self.tidy_assignments(worker.0, epoch)?;
+        let is_sweep = self.maintenances.fetch_add(1, SeqCst).is_multiple_of(MAINTENANCES_PER_SWEEP);
+        self.is_sweep_due.fetch_or(is_sweep, SeqCst);
+        let dead = self.read("looking for dead workers", |conn| self.find_dead_workers(conn, worker.0))?;
+        let has_dead_workers = !dead.is_empty() || self.is_sweep_due.load(SeqCst);
+        Ok(Maintenance { has_dead_workers, ..Maintenance::default() })
+    }
+
+    /// See [`Store::heartbeat`](stepfast_core::Store::heartbeat).
+    pub(crate) fn heartbeat(&self, heartbeat: &Heartbeat) -> Result<HeartbeatReply, StoreError> {
+        self.share.check_for_peers();
+        self.read("reading a heartbeat", |conn| self.read_heartbeat_reply(conn, heartbeat))
+    }
+
+    /// Deletes and merges assignments of which no execution, or few executions, still run.
+    fn tidy_assignments(&self, worker: i64, epoch: i64) -> Result<(), StoreError> {
+        let id = WorkerId(worker);
+        let Some(Tidying { merged, deleted }) = self.assignments.begin_tidying(id) else { return Ok(()) };
+        self.write("tidying assignments", |conn| {
+            let mut sql = Statements::new(conn);
+            // a takeover relies on the assignments of a fenced worker
+            if !sql.exists(Sql::HasEpoch, (worker, epoch))? {
+                return Ok(());
+            }
+            if let Some((id, executions)) = &merged {
+                insert_assignment(&mut sql, worker, *id, executions)?;
+            }
+            for id in &deleted {
+                sql.run(Sql::DeleteAssignment, (worker, id.lane, id.number))?;
+            }
+            Ok(())
+        })?;
+        self.assignments.end_tidying(id);
+        Ok(())
     }
 
     /// Reads the reply to a heartbeat from one snapshot of the database.
@@ -51,12 +84,7 @@ impl Database {
         let mut sql = Statements::new(conn);
         let worker = heartbeat.worker.0;
         let mut reply = HeartbeatReply { now: self.now(), ..HeartbeatReply::default() };
-        let epoch: Option<i64> = conn
-            .prepare_cached("SELECT epoch FROM workers WHERE worker_id = ?1")?
-            .query_row([worker], |row| row.get(0))
-            .optional()?;
-        reply.is_fenced = epoch != Some(heartbeat.epoch);
-        reply.newer_schema = schema::find_newer_version(conn)?;
+        reply.is_fenced = read_epoch(conn, heartbeat.worker)? != Some(heartbeat.epoch);
 
         let mut statement = conn.prepare_cached(include_str!("../../queries/pending_requests.sql"))?;
         let mut rows = statement.query([worker])?;
@@ -77,16 +105,16 @@ impl Database {
 
         if let Some(held) = &heartbeat.held {
             let held: HashSet<&Key> = held.iter().collect();
-            let mut unheld = Vec::new();
-            let mut statement = conn.prepare_cached("SELECT key FROM executions WHERE owner = ?1")?;
-            let mut rows = statement.query([worker])?;
-            while let Some(row) = rows.next()? {
-                let id = key_of(row, 0)?;
-                if !held.contains(&id) {
-                    unheld.push(id);
+            // a later assignment of an execution may exist beside its first one
+            let mut unheld = BTreeSet::new();
+            for AssignmentRow { id, executions } in read_assignments(&mut sql, worker, usize::MAX)? {
+                let running = retain_running(&mut sql, worker, executions)?;
+                unheld.extend(running.iter().filter(|id| !held.contains(id)).copied());
+                // no claim and no flush is under way whose executions are not held
+                if running.iter().any(|key| !held.contains(key)) {
+                    self.assignments.adopt(heartbeat.worker, id, running);
                 }
             }
-            drop(rows);
             for id in unheld {
                 if let Some(execution) = read::find_execution(&mut sql, &ExecutionId::Key(id), true)? {
                     reply.unheld.push(read::load_record(&mut sql, execution)?);
@@ -94,21 +122,24 @@ impl Database {
             }
         }
 
-        let version = heartbeat.app_version.as_deref();
-        let is_ours = |pinned: Option<&str>| is_same_version(version, pinned);
+        let capability = Capability {
+            workflows: &heartbeat.workflows,
+            app_version: heartbeat.app_version.as_deref(),
+            queues: heartbeat.queues.as_deref(),
+        };
         reply.has_ready = sql.exists(Sql::InboxRows, [1])?;
-        for workflow in heartbeat.workflows.iter() {
-            reply.has_ready = reply.has_ready || has_ready(&mut sql, workflow, heartbeat)?;
+        for stream in capability.streams(&mut sql, Sql::NextReadyStream)? {
+            reply.has_ready =
+                reply.has_ready || !read_queue(&mut sql, stream.queue())?.is_some_and(|row| row.is_paused);
         }
 
-        let mut rows = sql.get(Sql::QuarantineCandidates)?.query((i64::MAX, version))?;
-        while let Some(row) = rows.next()? {
-            if heartbeat.workflows.contains(&text(row, 2)?) {
-                reply.quarantined_until = Some(Timestamp::from_micros(row.get(0)?));
-                break;
+        for (workflow, version) in capability.quarantine_versions(&mut sql)? {
+            let mut rows = sql.get(Sql::QuarantineCandidates)?.query((i64::MAX, &*workflow, &*version))?;
+            if let Some(row) = rows.next()? {
+                let trial_at = Timestamp::from_micros(row.get(0)?);
+                reply.quarantined_until = reply.quarantined_until.into_iter().chain([trial_at]).min();
             }
         }
-        drop(rows);
 
         let now = reply.now.as_micros();
         let mut expired = conn.prepare_cached(include_str!("../../queries/expired_executions.sql"))?;
@@ -123,35 +154,18 @@ impl Database {
             .optional()?;
         reply.next_deadline = next.map(Timestamp::from_micros);
 
-        let mut due = conn.prepare_cached(include_str!("../../queries/due_timers.sql"))?;
-        let mut rows = due.query((i64::MIN, key_bytes(&Key::default()), i64::MAX, i64::MAX))?;
-        while let Some(row) = rows.next()? {
-            let queue = optional_text(row, 4)?.unwrap_or_else(|| DEFAULT_QUEUE.into());
-            if heartbeat.serves(&queue)
-                && heartbeat.workflows.contains(&text(row, 2)?)
-                && is_ours(optional_text(row, 3)?.as_deref())
-            {
-                reply.next_due = Some(Timestamp::from_micros(row.get(0)?));
-                break;
-            }
+        for stream in capability.streams(&mut sql, Sql::NextTimerStream)? {
+            let (first, no_key) = (i64::MIN, Key::default());
+            let params = (stream.as_str(), first, key_bytes(&no_key), i64::MAX, 1);
+            let due_at = sql.get(Sql::DueTimers)?.query_row(params, |row| row.get(0)).optional()?;
+            reply.next_due = reply.next_due.into_iter().chain(due_at.map(Timestamp::from_micros)).min();
         }
         Ok(reply)
     }
 }
 
-/// Whether executions of a workflow are ready in a queue that is served and not paused.
-fn has_ready(sql: &mut Statements<'_>, workflow: &str, heartbeat: &Heartbeat) -> DbResult<bool> {
-    for queue in ready_queues(sql, workflow)? {
-        if !heartbeat.serves(&queue) || read_queue(sql, &queue)?.is_some_and(|row| row.is_paused) {
-            continue;
-        }
-        let mut key = next_ready_key(sql, workflow, &queue, None, ClaimScope::All)?;
-        while let Some(it) = key {
-            if sql.exists(Sql::HasReady, (workflow, &*queue, &*it, heartbeat.app_version.as_deref()))? {
-                return Ok(true);
-            }
-            key = next_ready_key(sql, workflow, &queue, Some(&it), ClaimScope::All)?;
-        }
-    }
-    Ok(false)
+/// Returns the epoch of a registration; `None` if the worker is not registered.
+fn read_epoch(conn: &Connection, worker: WorkerId) -> DbResult<Option<i64>> {
+    let mut statement = conn.prepare_cached("SELECT epoch FROM workers WHERE worker_id = ?1")?;
+    Ok(statement.query_row([worker.0], |row| row.get(0)).optional()?)
 }

@@ -7,6 +7,9 @@ use stepfast_core::store::counters::Table;
 
 use crate::conn::statements::{Sql, Statements};
 use crate::database::Database;
+use crate::error::DbResult;
+use crate::rows::assignments::read_assignments;
+use crate::rows::key_bytes;
 use crate::rows::queues::read_queue;
 
 impl Database {
@@ -50,7 +53,7 @@ impl Database {
             ];
             let is_changed = sql.run(Sql::SetQueue, params)? > 0;
             if is_changed && row.queue.limits.has_slots() && !former_limits.has_slots() {
-                sql.insert(Table::Slots, Sql::AssignSlots, [&*row.queue.name])?;
+                assign_slots(&mut sql, &row.queue.name)?;
             }
             Ok((is_changed, sql.counts))
         })?;
@@ -58,4 +61,22 @@ impl Database {
         self.share.announce_commit(self.listener.id);
         Ok(is_changed.then_some(row))
     }
+}
+
+/// Assigns slots to the running executions of a queue, which are found by the assignments of all workers.
+fn assign_slots(sql: &mut Statements<'_>, queue: &str) -> DbResult<()> {
+    let mut workers = Vec::new();
+    let mut rows = sql.get(Sql::Workers)?.query([])?;
+    while let Some(row) = rows.next()? {
+        workers.push(row.get::<_, i64>(0)?);
+    }
+    drop(rows);
+    for worker in workers {
+        for assignment in read_assignments(sql, worker, usize::MAX)? {
+            for execution in assignment.executions {
+                sql.insert(Table::Slots, Sql::AssignSlots, (queue, key_bytes(&execution), worker))?;
+            }
+        }
+    }
+    Ok(())
 }

@@ -12,7 +12,8 @@ use stepfast_core::store::{QUARANTINE_STRIKES, StoreError, next_strikes, quarant
 use crate::conn::statements::{Sql, Statements};
 use crate::database::Database;
 use crate::error::DbResult;
-use crate::rows::{key_bytes, key_of, optional_text};
+use crate::rows::assignments::{AssignmentRow, read_assignments};
+use crate::rows::{key_bytes, key_of};
 
 /// Maximum number of executions that one transaction of a takeover requeues or wakes. Other writers get their turn
 /// between two such transactions.
@@ -30,12 +31,11 @@ impl Database {
 
     /// Requeues the executions of dead workers. Returns their number.
     ///
-    /// The first step fences the lanes, and commits. The second step requeues the executions that the workers still
-    /// own. The second step relies on the tables, not on the result of the first step. So the next heartbeat of any
-    /// worker finishes an interrupted takeover.
+    /// The first step fences the lanes, and commits. The second step requeues the executions of the workers'
+    /// assignments. A worker stays registered until the end of the second step. So the next heartbeat of any worker
+    /// finishes an interrupted takeover.
     fn requeue_dead_workers(&self, own: i64) -> Result<u64, StoreError> {
-        let (dead, owners) =
-            self.read("looking for dead workers", |conn| self.find_takeover_targets(conn, own))?;
+        let dead = self.read("looking for dead workers", |conn| self.find_dead_workers(conn, own))?;
         if !dead.is_empty() {
             self.is_sweep_due.store(true, SeqCst);
             for (worker, host, pid) in self.fence_workers(&dead)? {
@@ -44,8 +44,8 @@ impl Database {
             stepfast_core::crash_point!("sqlite dead workers fenced");
         }
         let mut recovered = 0;
-        for owner in dead.into_iter().chain(owners) {
-            recovered += self.requeue(owner, true)?;
+        for worker in dead {
+            recovered += self.requeue(worker, true)?;
         }
         if self.is_sweep_due.load(SeqCst) {
             stepfast_core::crash_point!("sqlite requeued without hint");
@@ -56,78 +56,60 @@ impl Database {
         Ok(recovered)
     }
 
-    /// Finds registered workers other than `own` that are dead, and unregistered workers that still own executions.
-    pub(super) fn find_takeover_targets(
-        &self,
-        conn: &Connection,
-        own: i64,
-    ) -> DbResult<(Vec<i64>, Vec<i64>)> {
+    /// Finds registered workers other than `own` that are dead. A worker that is closing is fenced, but not dead.
+    pub(super) fn find_dead_workers(&self, conn: &Connection, own: i64) -> DbResult<Vec<i64>> {
         let mut statement = conn.prepare_cached("SELECT worker_id FROM workers WHERE worker_id <> ?1")?;
         let workers = statement.query_map([own], |row| row.get(0))?.collect::<Result<Vec<i64>, _>>()?;
-        let dead = workers.into_iter().filter(|worker| !self.share.is_alive(*worker)).collect();
-        Ok((dead, unregistered_owners(conn)?))
+        Ok(workers.into_iter().filter(|worker| !self.share.is_alive(*worker)).collect())
     }
 
-    /// Deletes the lanes and registrations of workers, so that none of their flushes is applied any more. Returns the
-    /// workers that were registered, with their host name and process id.
+    /// Deletes the lanes of workers, so that none of their flushes and claims is applied any more, and makes their
+    /// heartbeats fail. Returns the workers that were registered, with their host name and process id.
     pub(super) fn fence_workers(&self, workers: &[i64]) -> Result<Vec<(i64, String, i64)>, StoreError> {
         self.write("fencing a worker", |conn| {
             let mut sql = Statements::new(conn);
             let mut registered = Vec::new();
             for worker in workers {
                 sql.run(Sql::DeleteLanes, [worker])?;
-                let mut deleted = sql.get(Sql::DeleteWorker)?.query([worker])?;
-                if let Some(row) = deleted.next()? {
+                let mut fenced = sql.get(Sql::RaiseEpoch)?.query([worker])?;
+                if let Some(row) = fenced.next()? {
                     registered.push((*worker, row.get(0)?, row.get(1)?));
-                    // a DELETE must be stepped to its end
-                    deleted.next()?;
+                    // an UPDATE must be stepped to its end
+                    fenced.next()?;
                 }
             }
             Ok(registered)
         })
     }
 
-    /// Requeues the executions of an unregistered owner, [`REQUEUE_BATCH`] in a transaction. If `is_dead`, the owner
-    /// died, and each execution counts a recovery. Otherwise the owner has ended its registration.
-    pub(super) fn requeue(&self, owner: i64, is_dead: bool) -> Result<u64, StoreError> {
+    /// Requeues the executions of a fenced worker, and then ends its registration. A transaction requeues the executions
+    /// of whole assignments, up to about [`REQUEUE_BATCH`]. If `is_dead`, the worker died, and each execution counts a
+    /// recovery. Otherwise the worker has closed its registration.
+    pub(super) fn requeue(&self, worker: i64, is_dead: bool) -> Result<u64, StoreError> {
         let mut requeued = 0;
         let now = self.now();
         loop {
-            let (rows, counts) = self.write("requeueing the executions of a worker", |conn| {
-                let mut sql = Statements::new(conn);
-                let mut found = Vec::new();
-                let params = (owner, REQUEUE_BATCH as i64, i64::from(is_dead));
-                let mut rows = sql.get(Sql::Requeue)?.query(params)?;
-                while let Some(row) = rows.next()? {
-                    let strikes: Option<u32> = row.get(1)?;
-                    let (progress, is_alone): (Option<i64>, Option<bool>) = (row.get(2)?, row.get(3)?);
-                    let state = RecoveryState {
-                        strikes: strikes.unwrap_or(0),
-                        progress,
-                        is_alone: is_alone == Some(true),
-                    };
-                    let placement = (optional_text(row, 4)?, optional_text(row, 5)?.unwrap_or_default());
-                    found.push((key_of(row, 0)?, placement, state));
-                }
-                drop(rows);
-                for (id, (queue, queue_key), state) in &found {
-                    if let Some(queue) = queue {
-                        let params = (&**queue, &**queue_key, key_bytes(id));
-                        sql.delete(Table::Slots, Sql::FreeSlot, params)?;
+            let (rows, is_finished, counts) =
+                self.write("requeueing the executions of a worker", |conn| {
+                    let mut sql = Statements::new(conn);
+                    let mut rows = 0;
+                    let assignments = read_assignments(&mut sql, worker, REQUEUE_BATCH as usize)?;
+                    let is_finished = assignments.is_empty();
+                    for AssignmentRow { id, executions } in assignments {
+                        for execution in executions {
+                            rows += u64::from(requeue_execution(&mut sql, execution, worker, is_dead, now)?);
+                        }
+                        sql.run(Sql::DeleteAssignment, (worker, id.lane, id.number))?;
                     }
-                    let trial_at = if is_dead { count_recovery(&mut sql, *id, state, now)? } else { None };
-                    if let Some(trial_at) = trial_at {
-                        sql.run(Sql::InsertQuarantine, (key_bytes(id), trial_at.as_micros()))?;
-                    } else {
-                        sql.insert(Table::Ready, Sql::ReadyResumed, (key_bytes(id), false))?;
+                    if is_finished {
+                        sql.run(Sql::DeleteWorker, [worker])?;
                     }
-                }
-                sql.counts.updated[Table::Executions as usize] += found.len() as u64;
-                Ok((found.len() as u64, sql.counts))
-            })?;
+                    sql.counts.updated[Table::Executions as usize] += rows;
+                    Ok((rows, is_finished, sql.counts))
+                })?;
             counts.add_to(&self.counters);
             requeued += rows;
-            if rows < REQUEUE_BATCH {
+            if is_finished {
                 return Ok(requeued);
             }
         }
@@ -183,6 +165,41 @@ impl Database {
     }
 }
 
+/// Requeues an execution. Returns false if the worker does not run it.
+fn requeue_execution(
+    sql: &mut Statements<'_>,
+    id: Key,
+    worker: i64,
+    is_dead: bool,
+    now: Timestamp,
+) -> DbResult<bool> {
+    let requeue = sql.get(Sql::Requeue)?;
+    let found = requeue.query_row((key_bytes(&id), worker, i64::from(is_dead)), |row| {
+        let strikes: Option<u32> = row.get(0)?;
+        let state = RecoveryState {
+            strikes: strikes.unwrap_or(0),
+            progress: row.get(1)?,
+            is_alone: row.get::<_, Option<bool>>(2)? == Some(true),
+        };
+        Ok((state, row.get(3)?, row.get(4)?))
+    });
+    let Some((state, queue, queue_key)): Option<(_, Option<String>, Option<String>)> = found.optional()?
+    else {
+        return Ok(false);
+    };
+    if let Some(queue) = queue {
+        let params = (queue, queue_key.unwrap_or_default(), key_bytes(&id));
+        sql.delete(Table::Slots, Sql::FreeSlot, params)?;
+    }
+    let trial_at = if is_dead { count_recovery(sql, id, &state, now)? } else { None };
+    if let Some(trial_at) = trial_at {
+        sql.run(Sql::InsertQuarantine, (key_bytes(&id), trial_at.as_micros()))?;
+    } else {
+        sql.insert(Table::Ready, Sql::ReadyResumed, (key_bytes(&id), false))?;
+    }
+    Ok(true)
+}
+
 /// The recovery state of an execution before its worker died.
 struct RecoveryState {
     strikes: u32,
@@ -204,20 +221,4 @@ fn count_recovery(
     let strikes = next_strikes(state.strikes, has_progressed, state.is_alone);
     sql.run(Sql::SetStrikes, (key_bytes(&id), strikes, progress))?;
     Ok((strikes >= QUARANTINE_STRIKES).then(|| now.plus(quarantine_delay(strikes))))
-}
-
-/// Finds unregistered workers that still own executions, as an interrupted takeover or close leaves them. Skips from
-/// owner to owner, so the cost does not depend on the number of executions.
-fn unregistered_owners(conn: &Connection) -> DbResult<Vec<i64>> {
-    let mut next =
-        conn.prepare_cached("SELECT owner FROM executions WHERE owner > ?1 ORDER BY owner LIMIT 1")?;
-    let mut is_registered = conn.prepare_cached("SELECT 1 FROM workers WHERE worker_id = ?1")?;
-    let (mut owner, mut unregistered) = (i64::MIN, Vec::new());
-    while let Some(found) = next.query_row([owner], |row| row.get::<_, i64>(0)).optional()? {
-        owner = found;
-        if !is_registered.exists([owner])? {
-            unregistered.push(owner);
-        }
-    }
-    Ok(unregistered)
 }

@@ -10,8 +10,8 @@ use stepfast_core::key::Key;
 use stepfast_core::payload::Payload;
 use stepfast_core::store::counters::Table;
 use stepfast_core::store::{
-    Attempt, Checkpoint, Chunk, DeleteChunks, Flush, Outcome, State, Status, Transition, Write,
-    cancel_outcome,
+    AssignmentId, Attempt, Checkpoint, Chunk, DeleteChunks, Flush, Outcome, State, Status, Transition, Write,
+    cancel_outcome, started_keys,
 };
 
 use crate::conn::statements::BATCH_ROWS;
@@ -20,6 +20,7 @@ use crate::error::DbResult;
 use crate::file_share::FileShare;
 use crate::flush::depth::DepthChecks;
 use crate::flush::row_batches::{RowBatches, RowShape};
+use crate::rows::assignments::insert_assignment;
 use crate::rows::payloads::{ColumnValue, PayloadPieces, fetch_payload};
 use crate::rows::{key_bytes, payload_of};
 
@@ -31,8 +32,6 @@ pub(crate) struct FlushApplier<'c, 'f> {
     pub(super) share: &'f FileShare,
     /// Whether the table `requests` has any row; `None` until this is first needed.
     has_requests: Option<bool>,
-    /// Whether the flush inserted a Start whose row proves that the flush was applied.
-    pub(crate) has_proving_start: bool,
     /// Executions of the flush's checkpoints and attempts that had a cancel request before the flush.
     cancel_requested: HashSet<Key>,
     /// Rows collected for batch statements.
@@ -61,7 +60,6 @@ impl<'c, 'f> FlushApplier<'c, 'f> {
             now,
             share,
             has_requests: None,
-            has_proving_start: false,
             cancel_requested: HashSet::new(),
             batches: RowBatches::new(),
             pieces: PayloadPieces::default(),
@@ -106,9 +104,13 @@ impl<'c, 'f> FlushApplier<'c, 'f> {
         }
         self.insert_remaining(&mut outcomes)?;
         self.depth_checks.store_bounds(&mut self.sql)?;
-        self.record_flush_number()?;
         outcomes.retain(|(_, outcome)| !matches!(outcome, Outcome::Applied));
         outcomes.sort_unstable_by_key(|(i, _)| *i);
+        let started = started_keys(flush, &outcomes);
+        if !started.is_empty() {
+            let id = AssignmentId { lane: flush.lane, number: flush.number };
+            insert_assignment(&mut self.sql, flush.worker.0, id, &started)?;
+        }
         Ok(outcomes)
     }
 
@@ -123,7 +125,7 @@ impl<'c, 'f> FlushApplier<'c, 'f> {
 
     /// Whether the recorded checkpoint at this path is equal to `checkpoint`; `None` if no checkpoint is recorded
     /// there.
-    pub(crate) fn compare_checkpoint(&mut self, checkpoint: &Checkpoint) -> DbResult<Option<bool>> {
+    fn compare_checkpoint(&mut self, checkpoint: &Checkpoint) -> DbResult<Option<bool>> {
         let params = (
             key_bytes(&checkpoint.execution),
             checkpoint.path.as_bytes(),
@@ -159,7 +161,7 @@ impl<'c, 'f> FlushApplier<'c, 'f> {
 
     /// Whether the recorded attempt of this path and number is equal to `attempt`; `None` if no such attempt is
     /// recorded.
-    pub(crate) fn compare_attempt(&mut self, attempt: &Attempt) -> DbResult<Option<bool>> {
+    fn compare_attempt(&mut self, attempt: &Attempt) -> DbResult<Option<bool>> {
         let params =
             (key_bytes(&attempt.execution), attempt.path.as_bytes(), attempt.attempt, attempt.at.as_micros());
         self.compare_row(Sql::CompareAttempt, params, &attempt.failure)
@@ -298,7 +300,12 @@ impl<'c, 'f> FlushApplier<'c, 'f> {
     }
 
     fn apply_chunk(&mut self, chunk: &Chunk) -> DbResult<Outcome> {
-        let params = (key_bytes(&chunk.execution), chunk.value as i64, chunk.index, &*chunk.bytes);
+        let (id, value) = (key_bytes(&chunk.execution), chunk.value as i64);
+        if chunk.is_withdrawal() {
+            self.sql.delete(Table::Chunks, Sql::DeleteChunks, (id, value))?;
+            return Ok(Outcome::Applied);
+        }
+        let params = (id, value, chunk.index, &*chunk.bytes);
         self.sql.insert(Table::Chunks, Sql::InsertChunk, params)?;
         Ok(Outcome::Applied)
     }

@@ -23,8 +23,6 @@ impl<'f> FlushApplier<'_, 'f> {
             if self.insert_starts(shape, &starts)? < BATCH_ROWS as u64 {
                 return Err(DbError::RetryRowByRow);
             }
-            // a Start of this shape is staged only once
-            self.has_proving_start = true;
             self.batches.starts[shape as usize] = clear(starts);
         }
         Ok(())

@@ -3,8 +3,9 @@
 pub(crate) mod apply;
 pub(crate) mod bulk_insert;
 pub(crate) mod depth;
+mod existing;
+mod number;
 pub(crate) mod request;
-pub(crate) mod resolve;
 mod row_batches;
 pub(crate) mod starts;
 
@@ -17,9 +18,10 @@ use crate::companions::FlushCount;
 use crate::conn;
 use crate::conn::row_counts::StatementCounts;
 use crate::conn::statements::Statements;
-use crate::database::{Database, TURN_TIMEOUT, check_fence};
+use crate::database::{Database, TURN_TIMEOUT};
 use crate::error::{DbError, DbResult};
 use crate::flush::apply::FlushApplier;
+use crate::flush::number::{Number, keep_outcomes, take_number};
 
 /// Minimum time between two flushes of a store that increment the flush count.
 const FLUSH_COUNT_INTERVAL: Duration = Duration::from_millis(100);
@@ -42,6 +44,7 @@ impl Database {
             let _ =
                 self.share.companions.if_open().map(|open_files| open_files.write_flush_count(flush_count));
         }
+        self.assignments.record_flush(flush, &outcomes);
         counts.add_to(&self.counters);
         self.counters.add_flush(flush.writes.len() as u64);
         stepfast_core::crash_point!("sqlite flush without hint");
@@ -52,12 +55,17 @@ impl Database {
     fn apply(&self, flush: &Flush, is_row_by_row: bool) -> DbResult<FlushResults> {
         self.try_write(TURN_TIMEOUT, |conn| {
             let mut sql = Statements::new(conn);
-            check_fence(&mut sql, flush.worker.0, flush.lane, flush.epoch)?;
-            let mut applier = FlushApplier::new(sql, flush, self.now(), &self.share, is_row_by_row);
-            let outcomes =
-                if flush.is_resent { applier.resolve_resent_flush()? } else { applier.apply_all()? };
+            let (outcomes, counts) = match take_number(&mut sql, flush)? {
+                Number::AppliedBefore(outcomes) => (outcomes, sql.counts),
+                Number::Taken => {
+                    let mut applier = FlushApplier::new(sql, flush, self.now(), &self.share, is_row_by_row);
+                    let outcomes = applier.apply_all()?;
+                    keep_outcomes(&mut applier.sql, flush, &outcomes)?;
+                    (outcomes, applier.sql.counts)
+                }
+            };
             let flush_count = if self.is_flush_counted() { Some(conn::count_flush(conn)?) } else { None };
-            Ok((outcomes, applier.sql.counts, flush_count))
+            Ok((outcomes, counts, flush_count))
         })
     }
 

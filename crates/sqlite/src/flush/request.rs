@@ -2,6 +2,7 @@
 //! handles the request.
 
 use rusqlite::OptionalExtension;
+use stepfast_core::Payload;
 use stepfast_core::key::Key;
 use stepfast_core::store::counters::Table;
 use stepfast_core::store::{
@@ -14,16 +15,13 @@ use crate::flush::apply::FlushApplier;
 use crate::rows::{blob, key_bytes, key_of, optional_time, status_of};
 
 /// The state of a request's execution.
-pub(crate) struct RequestTarget {
-    pub(crate) status: Status,
+struct RequestTarget {
+    status: Status,
     /// Whether this version supports the stored status. If not, `status` is `Queued`, as for a parked execution.
-    pub(crate) has_known_status: bool,
-    pub(crate) is_parked: bool,
-    pub(crate) parent: Option<Key>,
-    pub(crate) ended_at: Option<stepfast_core::clock::Timestamp>,
-    /// The worker that runs the execution, if it began without a claim.
-    pub(crate) owner: Option<i64>,
-    pub(crate) deadline_at: Option<stepfast_core::clock::Timestamp>,
+    has_known_status: bool,
+    is_parked: bool,
+    parent: Option<Key>,
+    deadline_at: Option<stepfast_core::clock::Timestamp>,
 }
 
 impl FlushApplier<'_, '_> {
@@ -51,7 +49,7 @@ impl FlushApplier<'_, '_> {
         Ok(request.outcome(result, target.parent))
     }
 
-    pub(crate) fn read_target(&mut self, id: Key) -> DbResult<Option<RequestTarget>> {
+    fn read_target(&mut self, id: Key) -> DbResult<Option<RequestTarget>> {
         let statement = self.sql.get(Sql::RequestTarget)?;
         let found = statement.query_row([key_bytes(&id)], |row| {
             let read = || -> DbResult<RequestTarget> {
@@ -61,9 +59,7 @@ impl FlushApplier<'_, '_> {
                     has_known_status: status.is_some(),
                     is_parked: row.get(1)?,
                     parent: blob(row, 2)?.is_some().then(|| key_of(row, 2)).transpose()?,
-                    ended_at: optional_time(row, 3)?,
-                    owner: row.get(4)?,
-                    deadline_at: optional_time(row, 5)?,
+                    deadline_at: optional_time(row, 3)?,
                 })
             };
             Ok(read())
@@ -150,7 +146,29 @@ impl FlushApplier<'_, '_> {
         Ok(())
     }
 
+    /// Deletes the chunks of the outcome that a resume clears, and those of the failures that it retracts.
+    fn delete_resumed_chunks(&mut self, id: Key, is_failed: bool) -> DbResult<()> {
+        let order: Option<i64> = if is_failed {
+            self.sql.get(Sql::TrailingFailures)?.query_row([key_bytes(&id)], |row| row.get(0))?
+        } else {
+            None
+        };
+        let mut values = Vec::new();
+        let mut rows =
+            self.sql.get(Sql::ChunkedOutcomes)?.query((key_bytes(&id), order.unwrap_or(i64::MAX)))?;
+        while let Some(row) = rows.next()? {
+            let outcome = blob(row, 0)?.map(Payload::from_slice);
+            values.extend(outcome.and_then(|outcome| outcome.chunk_ref()).map(|chunks| chunks.value));
+        }
+        drop(rows);
+        for value in values {
+            self.sql.delete(Table::Chunks, Sql::DeleteChunks, (key_bytes(&id), value as i64))?;
+        }
+        Ok(())
+    }
+
     fn resume(&mut self, id: Key, target: &RequestTarget) -> DbResult<()> {
+        self.delete_resumed_chunks(id, target.status == Status::Failed)?;
         self.pieces.delete_referenced(&mut self.sql, Sql::StoredOutcome, [key_bytes(&id)])?;
         self.sql.update(Table::Executions, Sql::Resume, (key_bytes(&id), i64::from(!target.is_parked)))?;
         self.sql.delete(Table::Requests, Sql::DeletePauses, [key_bytes(&id)])?;

@@ -9,7 +9,6 @@ use stepfast_core::store::{Outcome, Start, State};
 use crate::conn::statements::Sql;
 use crate::error::DbResult;
 use crate::flush::apply::FlushApplier;
-use crate::flush::resolve::is_staged_once;
 use crate::flush::row_batches::RowShape;
 use crate::rows::payloads::ColumnValue;
 use crate::rows::{key_bytes, parse_existing_row};
@@ -32,7 +31,6 @@ impl<'f> FlushApplier<'_, 'f> {
             if self.insert_start(&queued)? == 0 {
                 return self.duplicate_outcome(start);
             }
-            self.has_proving_start = true;
             self.insert_attributes(start)?;
             self.insert_ready(start)?;
             return Ok(Outcome::Queued);
@@ -44,7 +42,6 @@ impl<'f> FlushApplier<'_, 'f> {
         if inserted == 0 {
             return self.duplicate_outcome(start);
         }
-        self.has_proving_start |= is_staged_once(start);
         self.insert_attributes(start)?;
         match &start.state {
             State::Queued { .. } if !start.has_begun => self.insert_ready(start)?,
@@ -126,8 +123,6 @@ impl<'f> FlushApplier<'_, 'f> {
             placement.map(|placement| placement.priority).filter(|priority| *priority != 0),
             start.active_dedup_id().map(|dedup_id| &**dedup_id),
             start.run_timeout.map(stored_millis),
-            // `is_alone`: false marks an execution that begins without a claim
-            start.is_self_claiming().then_some(false),
         ];
         let rows = self.sql.insert(Table::Executions, Sql::Start, params)?;
         if rows == 0 {

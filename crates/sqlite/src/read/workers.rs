@@ -1,17 +1,21 @@
 //! Registered workers, waiting work and dead letters: overviews for operators.
 
+use std::collections::HashSet;
+
 use rusqlite::Row;
 use stepfast_core::store::{
-    DeadLetter, RegisteredWorker, StoreError, WaitingWork, WorkerId, WorkerInfo, WorkerOverview,
+    DeadLetter, RegisteredWorker, StoreError, Stream, WaitingWork, WorkerId, WorkerInfo, WorkerOverview,
 };
 
+use crate::conn::statements::Statements;
 use crate::database::Database;
 use crate::error::DbResult;
+use crate::rows::assignments::{read_assignments, retain_running};
 use crate::rows::{foreign_text, key_of, optional_text, text, time};
 
 impl Database {
     /// See [`Store::workers`](stepfast_core::Store::workers).
-    pub(crate) fn workers(&self, limit: u64) -> Result<WorkerOverview, StoreError> {
+    pub(crate) fn workers(&self, limit: u64, counts_running: bool) -> Result<WorkerOverview, StoreError> {
         self.counters.add_read();
         self.read("listing workers", |conn| {
             let mut overview = WorkerOverview::default();
@@ -21,13 +25,24 @@ impl Database {
                 overview.workers.push(self.registered_worker(row)?);
             }
             drop(rows);
+            let mut sql = Statements::new(conn);
+            for it in overview.workers.iter_mut().filter(|_| counts_running) {
+                let mut running = HashSet::new();
+                for assignment in read_assignments(&mut sql, it.worker.0, usize::MAX)? {
+                    running.extend(retain_running(&mut sql, it.worker.0, assignment.executions)?);
+                }
+                it.running = running.len() as u64;
+            }
             let mut statement = conn.prepare_cached(include_str!("../../queries/waiting_work.sql"))?;
             let limit = i64::try_from(limit).unwrap_or(i64::MAX);
             let mut rows = statement.query((self.now().as_micros(), limit))?;
             while let Some(row) = rows.next()? {
-                let (workflow, app_version) = (text(row, 0)?, optional_text(row, 1)?);
-                let executions = row.get::<_, i64>(2)? as u64;
-                overview.waiting.push(WaitingWork { workflow, app_version, executions });
+                let stream = Stream::from_text(&text(row, 0)?);
+                overview.waiting.push(WaitingWork {
+                    workflow: stream.workflow().into(),
+                    app_version: stream.app_version().map(Into::into),
+                    executions: row.get::<_, i64>(1)? as u64,
+                });
             }
             Ok(overview)
         })
@@ -86,7 +101,7 @@ impl Database {
             registered_at: time(row, 7)?,
             lease_expires_at: None,
             is_alive: self.share.is_alive(worker),
-            running: row.get::<_, i64>(9)? as u64,
+            running: 0,
         })
     }
 }

@@ -1,6 +1,7 @@
 //! Rows: converts columns to the types of the store contract, and back. A value that no version of Stepfast can have
 //! written is `Corrupt`.
 
+pub(crate) mod assignments;
 pub(crate) mod payloads;
 pub(crate) mod queues;
 
@@ -16,8 +17,8 @@ use stepfast_core::path::Path;
 use stepfast_core::payload::Payload;
 use stepfast_core::queue::Placement;
 use stepfast_core::store::{
-    Attempt, Checkpoint, CheckpointKind, Execution, ExistingExecution, Parent, Record, RequestKind, Status,
-    WorkerId, decode_pending_sleeps,
+    Attempt, Checkpoint, CheckpointKind, Execution, ExistingExecution, Parent, RequestKind, Status, WorkerId,
+    decode_pending_sleeps,
 };
 
 use crate::error::{DbError, DbResult};
@@ -195,13 +196,6 @@ pub(crate) fn parse_attempt(row: &Row<'_>, execution: Key) -> DbResult<Result<At
 /// Reads the kind of a request; `None` if this version does not support it.
 pub(crate) fn request_kind(row: &Row<'_>, i: usize) -> DbResult<Option<RequestKind>> {
     Ok(RequestKind::from_number(row.get(i)?))
-}
-
-/// Returns the size of an execution's payloads, in bytes.
-pub(crate) fn payload_bytes(record: &Record) -> usize {
-    record.execution.input.len()
-        + record.checkpoints.iter().map(|checkpoint| checkpoint.outcome.len()).sum::<usize>()
-        + record.attempts.iter().map(|attempt| attempt.failure.len()).sum::<usize>()
 }
 
 /// Returns the error for a column whose value this program cannot have written.

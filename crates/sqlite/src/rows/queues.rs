@@ -7,6 +7,7 @@ use rusqlite::{OptionalExtension, Row};
 use stepfast_core::queue::rate::{ClaimScope, Rate};
 use stepfast_core::queue::weights::Weights;
 use stepfast_core::queue::{Limits, Queue, QueueRow};
+use stepfast_core::store::{Stream, is_same_version, is_served};
 
 use crate::conn::statements::{Sql, Statements};
 use crate::error::DbResult;
@@ -50,26 +51,70 @@ pub(crate) fn read_queue(sql: &mut Statements<'_>, name: &str) -> DbResult<Optio
     sql.get(Sql::Queue)?.query_row([name], |row| Ok(parse_queue(row))).optional()?.transpose()
 }
 
-/// Returns the queues in which executions of a workflow are ready. Skips from queue to queue, so the cost does not
-/// depend on the number of ready executions.
-pub(crate) fn ready_queues(sql: &mut Statements<'_>, workflow: &str) -> DbResult<Vec<Arc<str>>> {
-    let mut found: Vec<Arc<str>> = Vec::new();
-    loop {
-        let after = found.last().map_or("", |last| &**last);
-        let next = sql.get(Sql::NextReadyQueue)?.query_row((workflow, after), |row| Ok(text(row, 0)));
-        match next.optional()?.transpose()? {
-            Some(queue) => found.push(queue),
-            None => return Ok(found),
+/// The capability of a worker: its workflows, the version of its code, and its queues; `None` for all.
+#[derive(Clone, Copy)]
+pub(crate) struct Capability<'a> {
+    pub(crate) workflows: &'a [Arc<str>],
+    pub(crate) app_version: Option<&'a str>,
+    pub(crate) queues: Option<&'a [Arc<str>]>,
+}
+
+impl Capability<'_> {
+    /// Whether the worker may run executions that are pinned to this version; an empty version means any.
+    fn has_version(&self, pinned: &str) -> bool {
+        is_same_version(self.app_version, (!pinned.is_empty()).then_some(pinned))
+    }
+
+    /// Returns the streams that have ready executions, or timers, and that the worker can run. `next` finds the next
+    /// stream between two texts. Skips from stream to stream, so the cost does not depend on the number of rows.
+    pub(crate) fn streams(&self, sql: &mut Statements<'_>, next: Sql) -> DbResult<Vec<Stream>> {
+        let mut streams = Vec::new();
+        for workflow in self.workflows {
+            let (mut last, end) = Stream::bounds(workflow);
+            while let Some(text) = sql.get(next)?.query_row((&last, &end), |row| row.get(0)).optional()? {
+                last = text;
+                let stream = Stream::from_text(&last);
+                if is_same_version(self.app_version, stream.app_version())
+                    && is_served(self.queues, stream.queue())
+                {
+                    streams.push(stream);
+                }
+            }
         }
+        Ok(streams)
+    }
+
+    /// Returns the workflows and versions that have executions in quarantine and that the worker can run.
+    pub(crate) fn quarantine_versions(
+        &self,
+        sql: &mut Statements<'_>,
+    ) -> DbResult<Vec<(Arc<str>, Arc<str>)>> {
+        let mut found = Vec::new();
+        for workflow in self.workflows {
+            // before every version
+            let mut last = sql
+                .get(Sql::FirstQuarantineVersion)?
+                .query_row([&**workflow], |row| Ok(text(row, 0)))
+                .optional()?
+                .transpose()?;
+            while let Some(version) = last {
+                if self.has_version(&version) {
+                    found.push((workflow.clone(), version.clone()));
+                }
+                let params = (&**workflow, &*version);
+                let next = sql.get(Sql::NextQuarantineVersion)?.query_row(params, |row| Ok(text(row, 0)));
+                last = next.optional()?.transpose()?;
+            }
+        }
+        Ok(found)
     }
 }
 
-/// Returns the first queue key after `after` with ready executions of a workflow in a queue. If `after` is `None`,
-/// begins with the first key. The scope `Woken` considers only woken executions.
+/// Returns the first queue key after `after` with ready executions of a stream. If `after` is `None`, begins with the
+/// first key. The scope `Woken` considers only woken executions.
 pub(crate) fn next_ready_key(
     sql: &mut Statements<'_>,
-    workflow: &str,
-    queue: &str,
+    stream: &Stream,
     after: Option<&str>,
     scope: ClaimScope,
 ) -> DbResult<Option<Arc<str>>> {
@@ -78,8 +123,8 @@ pub(crate) fn next_ready_key(
         ClaimScope::All | ClaimScope::Starting => (Sql::FirstReadyKey, Sql::NextReadyKey),
     };
     let next = match after {
-        None => sql.get(first)?.query_row((workflow, queue), |row| Ok(text(row, 0))),
-        Some(after) => sql.get(next)?.query_row((workflow, queue, after), |row| Ok(text(row, 0))),
+        None => sql.get(first)?.query_row([stream.as_str()], |row| Ok(text(row, 0))),
+        Some(after) => sql.get(next)?.query_row([stream.as_str(), after], |row| Ok(text(row, 0))),
     };
     next.optional()?.transpose()
 }

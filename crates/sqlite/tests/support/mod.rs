@@ -13,8 +13,8 @@ use stepfast_core::path::Path;
 use stepfast_core::payload::Payload;
 use stepfast_core::store::{
     Checkpoint, CheckpointKind, Claim, Detail, ExecutionId, Flush, Heartbeat, HeartbeatReply, Outcome,
-    Parent, Record, Registration, Request, RequestKind, Start, State, Status, Store, StoreError, Transition,
-    WorkerInfo, Write,
+    Parent, Record, Registration, Renewal, Request, RequestKind, Start, State, Status, Store, StoreError,
+    Transition, WorkerInfo, Write,
 };
 use stepfast_sqlite::{SqliteOptions, SqliteStore};
 
@@ -71,15 +71,22 @@ impl Worker {
             worker: self.registration.worker,
             lane: 0,
             epoch: self.registration.epoch,
-            number: self.number.fetch_add(1, Relaxed) + 1,
+            number: self.number.load(Relaxed) + 1,
             is_resent: false,
             is_bisecting: false,
             writes,
         }
     }
 
+    /// Sends a flush. If it is durable, the next one gets the next number.
+    pub async fn send(&self, flush: &Flush) -> Result<Vec<(usize, Outcome)>, StoreError> {
+        let outcomes = self.store.commit(flush).await?;
+        self.number.store(flush.number, Relaxed);
+        Ok(outcomes)
+    }
+
     pub async fn try_commit(&self, writes: Vec<Write>) -> Result<Vec<(usize, Outcome)>, StoreError> {
-        self.store.commit(&self.flush(writes)).await
+        self.send(&self.flush(writes)).await
     }
 
     pub async fn commit(&self, writes: Vec<Write>) -> Vec<(usize, Outcome)> {
@@ -118,7 +125,6 @@ impl Worker {
         Heartbeat {
             worker: self.registration.worker,
             epoch: self.registration.epoch,
-            renews_lease: true,
             watched: Vec::new(),
             held: None,
             workflows: names(workflows),
@@ -127,15 +133,22 @@ impl Worker {
         }
     }
 
+    pub async fn renew(&self) -> Result<Renewal, StoreError> {
+        self.store.renew(self.registration.worker, self.registration.epoch).await
+    }
+
     pub async fn heartbeat(&self) -> HeartbeatResult {
         self.heartbeat_and_take_over(&self.heartbeat_request(&["w"])).await
     }
 
-    /// Sends a heartbeat, and takes over the dead workers that it reports.
+    /// Renews the registration, sends a heartbeat, does the maintenance, and takes over the dead workers that it finds.
     pub async fn heartbeat_and_take_over(&self, heartbeat: &Heartbeat) -> HeartbeatResult {
+        let (worker, epoch) = (heartbeat.worker, heartbeat.epoch);
+        let is_fenced = self.store.renew(worker, epoch).await.unwrap().is_fenced;
         let mut reply = self.store.heartbeat(heartbeat).await.unwrap();
-        let recovered =
-            if reply.has_dead_workers { self.store.take_over(heartbeat.worker).await.unwrap() } else { 0 };
+        assert_eq!(reply.is_fenced, is_fenced);
+        let is_dead_found = !is_fenced && self.store.maintain(worker, epoch).await.unwrap().has_dead_workers;
+        let recovered = if is_dead_found { self.store.take_over(worker).await.unwrap() } else { 0 };
         reply.has_ready |= recovered > 0;
         HeartbeatResult { reply, recovered }
     }

@@ -13,6 +13,7 @@ use crate::key::Key;
 use crate::name::Name;
 use crate::path::Path;
 use crate::payload::Payload;
+use crate::runtime::run::chunks::{self, ROW_BYTES};
 use crate::runtime::run::replay::CallKind;
 use crate::runtime::run::{Interrupt, Run};
 use crate::store::{CheckpointKind, Outcome, PendingSleep};
@@ -88,6 +89,8 @@ pub(crate) enum IdleState {
     /// No branch waits for a timer or a child, or the end of another branch may still make code run. The
     /// branches may wait for bodies, or for events outside of durable calls.
     NoDurableWait,
+    /// The run has many calls, and stays in memory at least until this time.
+    TooEarly(Timestamp),
     /// Some branches wait for timers or children. `durable_waits` lists these waits if all branches have one,
     /// and is `None` otherwise. `unrecorded_sleeps` are the sleeps whose due times are not in the execution's
     /// row.
@@ -187,9 +190,26 @@ impl Call {
         self.id
     }
 
-    /// Completes the call and waits until its outcome is delivered.
+    /// Completes the call and waits until its outcome is delivered. If no budget was reserved for the checkpoint, the
+    /// call reserves it first.
     pub(crate) async fn deliver(&self, kind: CheckpointKind, outcome: Payload, reserved: u32) -> Delivery {
+        let reserved = if reserved > 0 { reserved } else { self.reserve_row(&outcome).await };
         self.wait_delivered(self.run.complete_call(self.id, kind, outcome, reserved)).await
+    }
+
+    /// Reserves budget for a checkpoint with this outcome.
+    async fn reserve_row(&self, outcome: &Payload) -> u32 {
+        let lane = self.run.lane();
+        match lane.try_reserve(outcome.len() + ROW_BYTES) {
+            0 => {
+                // a call that waits for budget must not hold budget: the budget of the run's own Start is released only
+                // when that Start is flushed
+                let _ = self.run.barrier(false);
+                // boxed to keep the futures of calls small
+                Box::pin(chunks::reserve_row(lane, outcome, 0)).await
+            }
+            reserved => reserved,
+        }
     }
 
     /// Waits until the outcome of a completed call is delivered. `immediate` is the delivery if it was made

@@ -149,12 +149,10 @@ impl Run {
     /// Notes what the call waits for, so that the run can be suspended. Keeps `waker`.
     pub(crate) fn set_waiting_for(&self, id: usize, waiting_for: WaitingFor, waker: &Waker) {
         let mut state = self.state();
-        let mut is_new = false;
+        let is_new = state.calls.set_wait(id, waiting_for);
         if let Some(call) = state.calls.get_mut(id) {
-            is_new = call.waiting_for.replace(waiting_for).is_none();
             call.waker = Some(waker.clone());
         }
-        state.calls.durable_wait_count += u32::from(is_new);
         drop(state);
         if is_new && self.definition.is_guest() {
             // the task does not poll a guest's call, so it has not seen that the run may be suspended
@@ -164,9 +162,7 @@ impl Run {
 
     /// Notes that the call waits for nothing any more, and continues.
     pub(crate) fn clear_waiting_for(&self, id: usize) {
-        let mut state = self.state();
-        let was_waiting = state.calls.get_mut(id).is_some_and(|call| call.waiting_for.take().is_some());
-        state.calls.durable_wait_count -= u32::from(was_waiting);
+        self.state().calls.clear_wait(id);
     }
 
     /// Completes a call with its outcome. If no other branch can be affected, delivers the outcome at once
@@ -189,11 +185,11 @@ impl Run {
         let call = state.calls.get_mut(id)?;
         if !matches!(call.phase, Phase::Live) {
             self.lane().release(reserved);
+            self.withdraw_value(&outcome);
             return None;
         }
         call.phase = Phase::Completed(kind, outcome, reserved);
-        let was_waiting = call.waiting_for.take().is_some();
-        state.calls.durable_wait_count -= u32::from(was_waiting);
+        state.calls.clear_wait(id);
         if is_alone {
             self.deliver(&mut state, id);
             return state.consume(id);
@@ -235,6 +231,7 @@ impl Run {
         };
         state.delivery.next_order += 1;
         state.delivery.delivered_at = at;
+        state.suspension.note_active(at);
         let Some(lsn) = self.stage_locked(state, Write::Checkpoint(checkpoint), reserved) else { return };
         let Some(call) = state.calls.get_mut(id) else { return };
         // the caller of `complete_call` has the outcome
@@ -257,7 +254,6 @@ impl Run {
     pub(crate) fn finish_call(&self, id: usize) {
         let mut state = self.state();
         let Some(call) = state.calls.remove(id) else { return };
-        state.calls.durable_wait_count -= u32::from(call.waiting_for.is_some());
         if !call.is_awaited {
             // no branch began to wait for the call: the call counts as never made, whenever its future is
             // dropped
@@ -276,8 +272,9 @@ impl Run {
                 return;
             }
             Phase::Consumed | Phase::Unreachable => return,
-            Phase::Completed(_, _, reserved) if state.is_closed || state.interrupt.is_some() => {
+            Phase::Completed(_, outcome, reserved) if state.is_closed || state.interrupt.is_some() => {
                 self.lane().release(reserved);
+                self.withdraw_value(&outcome);
                 return;
             }
             _ if state.is_closed || state.interrupt.is_some() => return,
@@ -304,8 +301,9 @@ impl Run {
                 }
             }
             Phase::Live => {}
-            Phase::Completed(_, _, reserved) => {
+            Phase::Completed(_, outcome, reserved) => {
                 self.lane().release(reserved);
+                self.withdraw_value(&outcome);
                 state.calls.completed.retain(|other| *other != id);
             }
         }
@@ -341,6 +339,13 @@ impl Run {
         }
         if state.calls.durable_wait_count == 0 || state.guest.is_branch_end_unsettled {
             return IdleState::NoDurableWait;
+        }
+        // the calls of a wide run are not looked at whenever one of many children has ended
+        if !state.calls.take_new_timer()
+            && !self.is_pausing()
+            && let Some(until) = state.suspension_gate(self.engine.now())
+        {
+            return IdleState::TooEarly(until);
         }
         let sleeps = state.calls.iter().filter_map(|call| match call.waiting_for {
             Some(WaitingFor::Timer(due_at)) => Some(PendingSleep { path: call.path.clone(), due_at }),

@@ -48,6 +48,14 @@ impl FinalFlush {
     }
 }
 
+impl Drop for RunTask {
+    /// Closes the run. A runtime that ends drops tasks whose code has not returned. In an open run, the calls of that code
+    /// would be recorded as abandoned.
+    fn drop(&mut self) {
+        self.run().close();
+    }
+}
+
 impl RunTask {
     /// Lets the run conclude without a caller that polls it. The run gets a task of its own, or no task if
     /// only the flush of its end is missing. `guard` is kept until the outcome of the Start is known.

@@ -21,7 +21,7 @@ use std::task::{Wake, Waker};
 use futures_util::task::AtomicWaker;
 use tokio::sync::Notify;
 
-use state::{CallTable, DeliveryState, GuestState, RunStaging};
+use state::{CallTable, DeliveryState, GuestState, RunStaging, SuspensionGate};
 pub(crate) use state::{ChildEnd, ChildState, RunState, ThreadUse};
 
 use crate::clock::Timestamp;
@@ -178,6 +178,7 @@ impl NewRun {
 impl Run {
     pub(crate) fn new(engine: Arc<EngineInner>, definition: Arc<Definition>, new: NewRun) -> Arc<Self> {
         let heartbeats_before = engine.wakeups.heartbeats_sent.load(SeqCst);
+        let began_at = engine.now();
         let next_order = new.replay.as_ref().map_or(0, Replay::last_order) + 1;
         Arc::new_cyclic(|self_ref| Self {
             self_ref: self_ref.clone(),
@@ -213,6 +214,7 @@ impl Run {
                 pending_sleeps: new.pending_sleeps,
                 children: BTreeMap::new(),
                 guest: GuestState::default(),
+                suspension: SuspensionGate::new(began_at),
             }),
             conclusion: Mutex::default(),
             task_waker: AtomicWaker::new(),
@@ -362,6 +364,16 @@ impl Run {
         !self.state().is_closed
     }
 
+    /// Whether `parent` has started this execution, and the execution still exists.
+    pub(crate) fn is_started_child_of(&self, parent: Key) -> bool {
+        let is_child = self.parent.as_ref().is_some_and(|it| it.key == parent);
+        if !is_child || self.is_disowned() {
+            return false;
+        }
+        let state = self.state();
+        state.interrupt.is_none() && matches!(state.stop_reason, None | Some(StopReason::Ended))
+    }
+
     /// Drops the spawned branches that the task has not taken. The state is not locked meanwhile, because the
     /// branches' destructors lock it.
     pub(crate) fn drop_spawned(&self) {
@@ -396,6 +408,10 @@ impl Run {
         if self.is_wake_pending.load(SeqCst) && self.is_wake_pending.swap(false, SeqCst) {
             self.lane().wake_committer();
         }
+    }
+
+    pub(crate) fn is_closed(&self) -> bool {
+        self.state().is_closed
     }
 
     /// Closes the run: its code records nothing more.
@@ -605,13 +621,7 @@ impl Run {
             if !matches!(known, ChildState::Ended(_)) {
                 *known = child_state;
             }
-            let waiting_call = state
-                .calls
-                .iter_mut()
-                .find(|call| matches!(call.waiting_for, Some(WaitingFor::Child(key)) if key == child));
-            if let Some(call) = waiting_call
-                && let Some(waker) = call.waker.take()
-            {
+            for waker in state.calls.take_child_wakers(child) {
                 waker.wake();
             }
         }

@@ -2,13 +2,16 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::task::Waker;
+use std::time::Duration;
+
+use smallvec::SmallVec;
 
 use super::{Interrupt, StopReason};
 use crate::clock::Timestamp;
 use crate::commit::{FoldTarget, Lsn};
-use crate::key::Key;
+use crate::key::{Key, KeyMap};
 use crate::payload::Payload;
-use crate::runtime::run::call::CallState;
+use crate::runtime::run::call::{CallState, WaitingFor};
 use crate::runtime::run::quiescence::BlockedOn;
 use crate::runtime::run::replay::{Attempts, Replay};
 use crate::store::{PendingSleep, Start, Status};
@@ -34,6 +37,7 @@ pub(crate) struct RunState {
     /// Awaited children that were started.
     pub(crate) children: BTreeMap<Key, ChildState>,
     pub(crate) guest: GuestState,
+    pub(crate) suspension: SuspensionGate,
 }
 
 /// The run's unstaged Start, and the Lsns of its staged Writes.
@@ -78,6 +82,10 @@ pub(crate) struct CallTable {
     pub(crate) unconsumed: u32,
     /// Number of calls in a durable wait: for a timer or a child.
     pub(crate) durable_wait_count: u32,
+    /// The ids of the calls that wait for each child.
+    child_waits: KeyMap<SmallVec<[usize; 1]>>,
+    /// Whether a call has begun to wait for a timer since [`take_new_timer`](Self::take_new_timer).
+    has_new_timer: bool,
 }
 
 impl CallTable {
@@ -103,8 +111,58 @@ impl CallTable {
         self.entries.get_mut(id)?.as_mut()
     }
 
+    /// Notes what a call waits for. Returns whether the call waited for nothing before.
+    pub(crate) fn set_wait(&mut self, id: usize, waiting_for: WaitingFor) -> bool {
+        let Some(call) = self.entries.get_mut(id).and_then(Option::as_mut) else { return false };
+        if let (Some(WaitingFor::Child(before)), WaitingFor::Child(now)) = (&call.waiting_for, &waiting_for)
+            && before == now
+        {
+            return false;
+        }
+        let is_new = !self.clear_wait(id);
+        match waiting_for {
+            WaitingFor::Child(child) => self.child_waits.entry(child).or_default().push(id),
+            WaitingFor::Timer(_) => self.has_new_timer |= is_new,
+            WaitingFor::Resume => {}
+        }
+        if let Some(call) = self.get_mut(id) {
+            call.waiting_for = Some(waiting_for);
+            self.durable_wait_count += 1;
+        }
+        is_new
+    }
+
+    /// Notes that a call waits for nothing any more. Returns whether the call waited.
+    pub(crate) fn clear_wait(&mut self, id: usize) -> bool {
+        let Some(waited_for) = self.get_mut(id).and_then(|call| call.waiting_for.take()) else {
+            return false;
+        };
+        self.durable_wait_count -= 1;
+        if let WaitingFor::Child(child) = waited_for
+            && let Some(ids) = self.child_waits.get_mut(&child)
+        {
+            ids.retain(|other| *other != id);
+            if ids.is_empty() {
+                self.child_waits.remove(&child);
+            }
+        }
+        true
+    }
+
+    /// Takes the wakers of the calls that wait for `child`.
+    pub(crate) fn take_child_wakers(&mut self, child: Key) -> SmallVec<[Waker; 1]> {
+        let Some(ids) = self.child_waits.get(&child) else { return SmallVec::new() };
+        ids.iter().filter_map(|id| self.entries.get_mut(*id)?.as_mut()?.waker.take()).collect()
+    }
+
+    /// Returns whether a call has begun to wait for a timer since the last call of this function.
+    pub(crate) fn take_new_timer(&mut self) -> bool {
+        std::mem::take(&mut self.has_new_timer)
+    }
+
     /// Removes a call, whose id becomes vacant.
     pub(crate) fn remove(&mut self, id: usize) -> Option<CallState> {
+        self.clear_wait(id);
         let call = self.entries.get_mut(id)?.take()?;
         self.vacant_ids.push(id);
         Some(call)
@@ -202,7 +260,49 @@ pub(crate) struct ChildEnd {
     pub(crate) lsn: Lsn,
 }
 
+/// Number of outstanding calls from which on a run is wide: its suspension costs so much that the gate limits it.
+const WIDE_RUN_CALLS: u32 = 64;
+/// The time in memory, per outstanding call, that pays for the suspension of a wide run. A suspension writes and deletes
+/// a row for each awaited child, and the replay starts over.
+const SUSPENSION_TIME_PER_CALL: Duration = Duration::from_millis(1);
+
+/// The earliest time at which a wide run may be suspended. Until then the run need not look at its calls.
+pub(crate) struct SuspensionGate {
+    /// The time of the last delivery in this run; before it, the time at which the run was made.
+    active_at: Timestamp,
+    /// The time before which a look at the calls is known to be in vain.
+    not_before: Timestamp,
+}
+
+impl SuspensionGate {
+    pub(crate) fn new(now: Timestamp) -> Self {
+        Self { active_at: now, not_before: now }
+    }
+
+    /// Notes a delivery, or that the branches cannot be suspended for now.
+    pub(crate) fn note_active(&mut self, now: Timestamp) {
+        *self = Self::new(now);
+    }
+
+    /// Notes that the run waits, and may be suspended at `at`.
+    pub(crate) fn close_until(&mut self, at: Timestamp) {
+        self.not_before = at;
+    }
+}
+
 impl RunState {
+    /// Returns the time until which the run stays in memory, because its suspension would cost too much. Returns `None` if
+    /// the run may be suspended.
+    pub(crate) fn suspension_gate(&self, now: Timestamp) -> Option<Timestamp> {
+        let calls = self.calls.outstanding;
+        if calls < WIDE_RUN_CALLS || self.guest.thread_use.is_some() {
+            return None;
+        }
+        let paid_at = self.suspension.active_at.plus(SUSPENSION_TIME_PER_CALL * calls);
+        let at = paid_at.max(self.suspension.not_before);
+        (at > now).then_some(at)
+    }
+
     /// Takes the interrupt. If there is one, closes the run at the same time, so that nothing is recorded in
     /// between.
     pub(crate) fn take_interrupt(&mut self) -> Option<Interrupt> {

@@ -174,6 +174,7 @@ impl RunTask {
         let (durable_waits, unrecorded_sleeps) = match run.prepare_to_wait() {
             IdleState::Interrupted => return false,
             IdleState::NoDurableWait => return true,
+            IdleState::TooEarly(until) => return self.wait_until(until, cx),
             IdleState::Waiting { durable_waits, unrecorded_sleeps } => (durable_waits, unrecorded_sleeps),
         };
         let now = run.engine.now();
@@ -194,14 +195,16 @@ impl RunTask {
                     WaitingFor::Child(_) => Some(begun_at.plus(suspend_after)),
                     WaitingFor::Timer(_) | WaitingFor::Resume => None,
                 });
-                match since.max() {
-                    Some(at) if at > now => suspend_at = Some(at),
-                    _ => {
-                        run.interrupt(Interrupt::Suspend);
-                        return false;
-                    }
+                suspend_at = since.max().filter(|at| *at > now).or_else(|| run.state().suspension_gate(now));
+                if suspend_at.is_none() {
+                    run.interrupt(Interrupt::Suspend);
+                    return false;
                 }
             }
+        }
+        match suspend_at {
+            Some(at) => run.state().suspension.close_until(at),
+            None => run.state().suspension.note_active(now),
         }
         // the run is not suspended now: record its long sleeps, which must not start over after a crash
         let long_sleeps: Vec<_> =
@@ -213,7 +216,12 @@ impl RunTask {
             self.suspend_timer = None;
             return true;
         };
-        let due = tokio::time::Instant::now() + pause_until(at, now);
+        self.wait_until(at, cx)
+    }
+
+    /// Sets the timer for the suspension. Returns false if the timer has fired.
+    fn wait_until(&mut self, at: Timestamp, cx: &mut TaskContext<'_>) -> bool {
+        let due = tokio::time::Instant::now() + pause_until(at, self.run.engine.now());
         let timer = self.suspend_timer.get_or_insert_with(|| Box::pin(tokio::time::sleep_until(due)));
         timer.as_mut().reset(due);
         timer.poll_unpin(cx).is_pending()
@@ -277,7 +285,7 @@ impl RunTask {
             let _ = run.ensure_start_staged(&mut run.state());
             self.stage = TaskStage::Storing(Box::pin(async move {
                 let target = crate::runtime::run::chunks::ChunkTarget::for_run(&run, run.key);
-                let (outcome, reserved) = crate::runtime::run::chunks::store(target, outcome).await;
+                let (outcome, reserved) = crate::runtime::run::chunks::store(target, outcome, 0).await;
                 (State::Ended { status, outcome, at }, reserved)
             }));
             return;

@@ -15,7 +15,7 @@ use crate::payload::Payload;
 use crate::queue::{OnDuplicate, Placement};
 use crate::runtime::definition::Definition;
 use crate::runtime::run::call::Call;
-use crate::runtime::run::chunks::ChunkTarget;
+use crate::runtime::run::chunks::{self, ChunkTarget};
 use crate::runtime::run::replay::CallKind;
 use crate::runtime::run::task::RunTask;
 use crate::runtime::run::{ChildState, Interrupt, NewRun, Run};
@@ -86,9 +86,27 @@ pub(super) async fn start_or_attach(call: &Call, child: NewChild, key: Key) -> R
         return Err(Error::TooLarge { value, size: input.len(), limit }.to_failure());
     }
     let options = options.as_deref().unwrap_or(StartOptions::DEFAULTS);
+    if run.is_replayed
+        && !is_detached
+        && !options.has_id()
+        && engine.runs.get(key).is_some_and(|child| child.is_started_child_of(run.key))
+    {
+        // the child's row decides whether the child has ended
+        run.state().children.insert(key, ChildState::Remote);
+        return Ok(key);
+    }
     let placement = resolve_placement(call, options, is_detached).await?;
+    {
+        // a call that waits for budget must not hold budget: the budget of the run's own Start is released only when
+        // that Start is flushed
+        let mut state = run.state();
+        if !state.is_closed {
+            let _ = run.ensure_start_staged(&mut state);
+        }
+    }
+    let attributes = options.attributes.size();
     let (stored, mut reserved) =
-        crate::runtime::run::chunks::store(ChunkTarget::for_run(run, key), input.clone()).await;
+        chunks::store(ChunkTarget::for_run(run, key), input.clone(), attributes).await;
     loop {
         let is_local = placement.is_none() && options.due.is_none() && engine.take_slot();
         if !is_detached {
@@ -130,10 +148,7 @@ pub(super) async fn start_or_attach(call: &Call, child: NewChild, key: Key) -> R
         };
         if outcome == Outcome::Deduplicated(None) {
             // the execution with the same dedup_id has ended in the meantime: reserve budget and try again
-            reserved = match stored.chunk_ref() {
-                Some(_) => 0,
-                None => run.lane().reserve(stored.len() + 256).await,
-            };
+            reserved = chunks::reserve_row(run.lane(), &stored, attributes).await;
             continue;
         }
         let is_other = match &outcome {

@@ -1,0 +1,308 @@
+//! [`Changes`]: the changes that a hint announces to other processes.
+
+use std::collections::{BTreeSet, HashSet};
+use std::fmt;
+
+use stepfast_core::Key;
+use stepfast_core::store::{EndedExecutions, Flush, Hint, Outcome, State, Write};
+use xxhash_rust::xxh3::xxh3_64;
+
+/// Maximum number of names of one kind in a hint. A payload of the server may have 7,999 bytes.
+const MAX_NAMES: usize = 100;
+/// Maximum number of ended executions in a hint.
+const MAX_ENDED: usize = 500;
+
+/// Returns a number by which hints name a workflow.
+pub(crate) fn workflow_tag(workflow: &str) -> u32 {
+    xxh3_64(workflow.as_bytes()) as u32
+}
+
+/// The changes that a hint announces to other processes, for the workers that can act on them.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Changes {
+    /// The tags of the workflows of executions that may be ready.
+    ready: Subjects,
+    /// The maximum number of these executions; `u32::MAX` if unknown.
+    ready_count: u32,
+    /// The tags of the workflows of executions with a new due time or deadline.
+    due: Subjects,
+    /// The tags of executions that have ended or are parked.
+    ended: Subjects,
+    /// Whether there are requests to executions that workers run.
+    has_requests: bool,
+    /// Whether slots of queues may have become free.
+    has_free_slots: bool,
+}
+
+/// The subjects of a change, by their tags.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Subjects {
+    Some(BTreeSet<u32>),
+    Any,
+}
+
+impl Default for Subjects {
+    fn default() -> Self {
+        Self::Some(BTreeSet::new())
+    }
+}
+
+impl Subjects {
+    fn is_empty(&self) -> bool {
+        matches!(self, Self::Some(all) if all.is_empty())
+    }
+
+    fn add(&mut self, subject: u32, max: usize) {
+        if let Self::Some(all) = self {
+            all.insert(subject);
+            if all.len() > max {
+                *self = Self::Any;
+            }
+        }
+    }
+
+    fn merge(&mut self, other: Self, max: usize) {
+        match other {
+            Self::Some(more) => more.into_iter().for_each(|subject| self.add(subject, max)),
+            Self::Any => *self = Self::Any,
+        }
+    }
+
+    fn contains_any(&self, wanted: impl FnOnce(&BTreeSet<u32>) -> bool) -> bool {
+        match self {
+            Self::Some(all) => wanted(all),
+            Self::Any => true,
+        }
+    }
+}
+
+impl Changes {
+    /// Returns the changes that anything may have changed.
+    pub(crate) fn any() -> Self {
+        let (ready, due, ended) = (Subjects::Any, Subjects::Any, Subjects::Any);
+        Self { ready, ready_count: u32::MAX, due, ended, has_requests: true, has_free_slots: true }
+    }
+
+    /// Returns the change that an unknown number of executions of any workflow may be ready.
+    pub(crate) fn any_ready() -> Self {
+        Self { ready: Subjects::Any, ready_count: u32::MAX, ..Self::default() }
+    }
+
+    /// Returns the changes by a flush that concern other processes: they may claim its executions, wait for them, or have
+    /// to handle requests. `is_client`: whether the flush's worker runs no executions, so that others have to wait for due
+    /// times. A worker itself waits for the due times of executions that it suspends or schedules.
+    pub(crate) fn of_flush(flush: &Flush, outcomes: &[(usize, Outcome)], is_client: bool) -> Self {
+        let mut changes = Self::default();
+        // a self-claiming Start has this outcome if its execution was queued instead of begun
+        for (i, _) in outcomes.iter().filter(|(_, outcome)| *outcome == Outcome::Queued) {
+            match flush.writes.get(*i) {
+                Some(Write::Start(start)) => changes.add_ready(Some(&start.workflow)),
+                _ => changes.add_ready(None),
+            }
+        }
+        for write in &flush.writes {
+            match write {
+                Write::Start(start) => {
+                    let tag = || workflow_tag(&start.workflow);
+                    match &start.state {
+                        State::Queued { .. } => changes.add_ready(Some(&start.workflow)),
+                        State::Ended { .. } | State::Parked { .. } => changes.add_ended(start.key),
+                        State::Running { .. } => continue,
+                        State::Scheduled { .. } | State::Waiting { .. } if !is_client => {}
+                        State::Scheduled { .. } | State::Waiting { .. } => changes.due.add(tag(), MAX_NAMES),
+                    }
+                    if is_client && start.deadline_at.is_some() {
+                        changes.due.add(tag(), MAX_NAMES);
+                    }
+                }
+                Write::Transition(change) => {
+                    match &change.state {
+                        // another worker may take it
+                        State::Queued { .. } => changes.add_ready(None),
+                        State::Ended { .. } | State::Parked { .. } => changes.add_ended(change.key),
+                        State::Running { .. } => continue,
+                        State::Scheduled { .. } | State::Waiting { .. } => {}
+                    }
+                    changes.has_free_slots |= change.placement.is_some();
+                }
+                Write::Wake(_) => changes.add_ready(None),
+                Write::Request(_) => return Self::any(),
+                Write::Checkpoint(_)
+                | Write::Attempt(_)
+                | Write::ClearRequests(_)
+                | Write::Chunk(_)
+                | Write::DeleteChunks(_) => {}
+            }
+        }
+        changes
+    }
+
+    /// Adds an execution that may be ready; without a workflow, of any.
+    fn add_ready(&mut self, workflow: Option<&str>) {
+        match workflow {
+            Some(workflow) => self.ready.add(workflow_tag(workflow), MAX_NAMES),
+            None => self.ready = Subjects::Any,
+        }
+        self.ready_count = self.ready_count.saturating_add(1);
+    }
+
+    fn add_ended(&mut self, key: Key) {
+        self.ended.add(key.tag(), MAX_ENDED);
+    }
+
+    /// Whether nothing has changed for other processes.
+    pub(crate) fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
+
+    /// Adds other changes to these.
+    pub(crate) fn merge(&mut self, other: Self) {
+        self.ready.merge(other.ready, MAX_NAMES);
+        self.ready_count = self.ready_count.saturating_add(other.ready_count);
+        self.due.merge(other.due, MAX_NAMES);
+        self.ended.merge(other.ended, MAX_ENDED);
+        self.has_requests |= other.has_requests;
+        self.has_free_slots |= other.has_free_slots;
+    }
+
+    /// Returns the maximum number of executions that may be ready; `u32::MAX` if unknown.
+    pub(crate) fn ready_count(&self) -> u32 {
+        self.ready_count
+    }
+
+    /// Returns the hint for a worker with workflows of these tags.
+    pub(crate) fn hint_for(&self, workflows: &HashSet<u32>) -> Hint {
+        let concerns = |tags: &BTreeSet<u32>| tags.iter().any(|tag| workflows.contains(tag));
+        Hint {
+            has_ready: self.ready.contains_any(concerns) && !workflows.is_empty(),
+            has_free_slots: self.has_free_slots,
+            has_other: self.has_requests || self.due.contains_any(concerns),
+            ended: match &self.ended {
+                Subjects::Some(tags) => EndedExecutions::Tagged(tags.iter().copied().collect()),
+                Subjects::Any => EndedExecutions::Any,
+            },
+        }
+    }
+
+    /// Parses the text of a hint. An unknown word means that anything may have changed, because other programs and other
+    /// versions may send hints.
+    pub(crate) fn parse(text: &str) -> Self {
+        let mut changes = Self::default();
+        for word in text.split_ascii_whitespace() {
+            let (kind, names) =
+                word.split_once('=').map_or((word, None), |(kind, names)| (kind, Some(names)));
+            let Some(subjects) = parse_subjects(names) else { return Self::any() };
+            match (kind, names) {
+                ("ready", _) => {
+                    changes.ready.merge(subjects, usize::MAX);
+                    changes.ready_count = u32::MAX;
+                }
+                // after `ready`
+                ("count", Some(_)) if let Subjects::Some(count) = subjects => {
+                    changes.ready_count = count.first().copied().unwrap_or(u32::MAX);
+                }
+                ("due", _) => changes.due.merge(subjects, usize::MAX),
+                ("ended", _) => changes.ended.merge(subjects, usize::MAX),
+                ("requests", None) => changes.has_requests = true,
+                ("slots", None) => changes.has_free_slots = true,
+                _ => return Self::any(),
+            }
+        }
+        changes
+    }
+}
+
+/// Parses names in a hint; without names, the subjects are any. Returns `None` for malformed names.
+fn parse_subjects(names: Option<&str>) -> Option<Subjects> {
+    let Some(names) = names else { return Some(Subjects::Any) };
+    let tags: Result<BTreeSet<u32>, _> = names.split(',').map(|name| u32::from_str_radix(name, 16)).collect();
+    tags.ok().map(Subjects::Some)
+}
+
+/// Writes the text of a hint, which follows the sender's name in the payload.
+impl fmt::Display for Changes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut separator = "";
+        for (kind, subjects) in [("ready", &self.ready), ("due", &self.due), ("ended", &self.ended)] {
+            if subjects.is_empty() {
+                continue;
+            }
+            write!(f, "{separator}{kind}")?;
+            separator = " ";
+            if let Subjects::Some(tags) = subjects {
+                for (i, tag) in tags.iter().enumerate() {
+                    write!(f, "{}{tag:x}", if i == 0 { '=' } else { ',' })?;
+                }
+            }
+        }
+        if self.ready_count != u32::MAX && self.ready_count > 0 {
+            write!(f, "{separator}count={:x}", self.ready_count)?;
+            separator = " ";
+        }
+        for (kind, is_set) in [("requests", self.has_requests), ("slots", self.has_free_slots)] {
+            if is_set {
+                write!(f, "{separator}{kind}")?;
+                separator = " ";
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn tagged(changes: &Changes) -> Changes {
+        let text = changes.to_string();
+        assert!(text.len() < 7_900, "{} bytes", text.len());
+        Changes::parse(&text)
+    }
+
+    #[test]
+    fn text_of_changes_is_parsed_back() {
+        let mut changes = Changes::default();
+        assert_eq!(tagged(&changes), changes);
+        for name in ["a", "b", "a workflow with a long name"] {
+            changes.add_ready(Some(name));
+        }
+        assert_eq!(changes.ready_count(), 3);
+        changes.due.add(u32::MAX, MAX_NAMES);
+        assert_eq!(tagged(&changes), changes);
+        for _ in 0..MAX_ENDED {
+            changes.add_ended(Key::mint(0));
+        }
+        changes.has_free_slots = true;
+        assert_eq!(tagged(&changes), changes);
+        assert!(matches!(changes.ended, Subjects::Some(_)));
+        changes.add_ended(Key::mint(0));
+        assert_eq!((&changes.ended, tagged(&changes)), (&Subjects::Any, changes.clone()));
+        changes.merge(Changes::any());
+        assert_eq!((tagged(&changes), changes), (Changes::any(), Changes::any()));
+    }
+
+    #[test]
+    fn unknown_text_means_that_anything_may_have_changed() {
+        assert_eq!(Changes::parse("ready"), Changes::any_ready());
+        for text in ["more", "ready=", "ready=x", "requests=1", "ready=1,,2", "slots ready=1 later", "count"]
+        {
+            assert_eq!(Changes::parse(text), Changes::any(), "{text}");
+        }
+        assert_eq!(Changes::parse(""), Changes::default());
+    }
+
+    #[test]
+    fn hints_wake_only_workers_that_can_act() {
+        let own = HashSet::from([workflow_tag("own")]);
+        let of = |name: &str| {
+            let mut changes = Changes::default();
+            changes.add_ready(Some(name));
+            changes.due.add(workflow_tag(name), MAX_NAMES);
+            changes.hint_for(&own)
+        };
+        assert!(of("foreign").is_empty());
+        assert!(of("own").has_ready && of("own").has_other);
+        let client = HashSet::new();
+        assert!(!Changes::any_ready().hint_for(&client).has_ready, "a client claims nothing");
+    }
+}

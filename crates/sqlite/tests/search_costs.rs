@@ -1,0 +1,59 @@
+//! Costs of searches: they do not grow with the rows of the worker's own streams, nor with those of other services.
+
+#![allow(clippy::unwrap_used)]
+
+mod support;
+
+use rusqlite::{Connection, StatementStatus, params_from_iter};
+use stepfast_core::store::Stream;
+use support::*;
+
+/// Maximum number of steps of SQLite's virtual machine for a search that visits a few rows.
+const MAX_STEPS: i32 = 400;
+
+/// Inserts rows of `ready` and of `timers` for a workflow.
+fn insert_rows(conn: &Connection, workflow: &str, count: u32) {
+    for table in ["ready (execution, stream, seq)", "timers (execution, stream, due_at)"] {
+        let column = if table.starts_with("ready") { "1000 + n" } else { "4000000000000000" };
+        let sql = format!(
+            "WITH RECURSIVE numbers (n) AS (VALUES (1) UNION ALL SELECT n + 1 FROM numbers WHERE n < {count})
+             INSERT INTO {table} SELECT randomblob(16), ?1, {column} FROM numbers"
+        );
+        conn.execute(&sql, [Stream::new(workflow, None, "default").as_str()]).unwrap();
+    }
+}
+
+/// Asserts that a query returns these texts, and takes few steps.
+fn assert_cheap(conn: &Connection, query: &str, params: &[&str], expected: Option<(&str, &str)>) {
+    let mut statement = conn.prepare(query).unwrap();
+    let mut rows = statement.query(params_from_iter(params)).unwrap();
+    let text = |row: &rusqlite::Row<'_>, i| match row.get_ref(i).unwrap() {
+        rusqlite::types::ValueRef::Integer(number) => number.to_string(),
+        value => value.as_str().unwrap().to_owned(),
+    };
+    let found = rows.next().unwrap().map(|row| (text(row, 0), text(row, row.as_ref().column_count() - 1)));
+    assert_eq!(found.as_ref().map(|(a, b)| (a.as_str(), b.as_str())), expected, "{query}");
+    drop(rows);
+    let steps = statement.get_status(StatementStatus::VmStep);
+    assert!(steps < MAX_STEPS, "{steps} steps: {query}");
+}
+
+#[tokio::test]
+async fn hops_do_not_step_over_rows() {
+    let (_dir, path) = temp_database();
+    let _worker = Worker::at(&path).await;
+    let conn = Connection::open(&path).unwrap();
+    for workflow in ["a", "b", "c"] {
+        insert_rows(&conn, workflow, 5_000);
+    }
+    let ready = include_str!("../queries/next_ready_stream.sql");
+    let timer = include_str!("../queries/next_timer_stream.sql");
+    for query in [ready, timer] {
+        let (before, end) = Stream::bounds("b");
+        let stream = Stream::new("b", None, "default");
+        assert_cheap(&conn, query, &[&before, &end], Some((stream.as_str(), stream.as_str())));
+        assert_cheap(&conn, query, &[stream.as_str(), &end], None);
+    }
+    let depth = include_str!("../queries/count_depth.sql");
+    assert_cheap(&conn, depth, &["another"], Some(("0", "0")));
+}
