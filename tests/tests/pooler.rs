@@ -1,5 +1,6 @@
 //! The Postgres store through a real pgbouncer in `pool_mode=transaction`: the suite of all stores, the suite of the
-//! engine, killed processes, and errors that only a pooler can cause.
+//! engine, killed processes, and errors that only a pooler can cause. If the installed version supports it, everything runs
+//! once more through a pooler that keeps track of prepared statements (`max_prepared_statements`).
 
 #![allow(clippy::unwrap_used)] // this is test code
 
@@ -7,15 +8,16 @@ use std::future::Future;
 use std::task::Poll;
 use std::time::Duration;
 
+use futures_util::future::LocalBoxFuture;
 use libtest_mimic::{Arguments, Failed, Trial};
 use stepfast::{PostgresOptions, PostgresStore};
 use stepfast_core::Store;
 use stepfast_core::store::{Filter, StoreError};
 use stepfast_tests::crash::{child, harness};
 use stepfast_tests::engine::run_within;
-use stepfast_tests::fixtures::pooler::Pooler;
+use stepfast_tests::fixtures::pooler::{Pooler, PreparedStatements};
 use stepfast_tests::fixtures::postgres_server::PostgresServer;
-use stepfast_tests::fixtures::stores::{POOLED, POOLED_WITH_RUNNING_CLOCK};
+use stepfast_tests::fixtures::stores::{pooled, pooled_with_running_clock};
 use stepfast_tests::{conformance, engine};
 use tokio_postgres::NoTls;
 
@@ -28,46 +30,53 @@ fn main() {
     let mut arguments = Arguments::from_args();
     arguments.test_threads.get_or_insert(6);
     let mut trials = Vec::new();
+    for statements in PreparedStatements::supported() {
+        add_trials(&mut trials, *statements);
+    }
+    libtest_mimic::run(&arguments, trials).exit();
+}
+
+fn add_trials(trials: &mut Vec<Trial>, statements: PreparedStatements) {
+    let prefix = if statements == PreparedStatements::Tracked { "prepared_statements::" } else { "" };
     for (noun, behaviour, run) in conformance::all() {
-        trials.push(Trial::test(format!("store::{noun}::{behaviour}"), move || {
+        trials.push(Trial::test(format!("{prefix}store::{noun}::{behaviour}"), move || {
             let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
-            runtime.map_err(|error| error.to_string())?.block_on(async { run(&*POOLED().await).await });
+            let create = pooled(statements);
+            runtime.map_err(|error| error.to_string())?.block_on(async { run(&*create().await).await });
             Ok(())
         }));
     }
     for (noun, behaviour, run) in engine::all() {
-        trials.push(Trial::test(format!("engine::{noun}::{behaviour}"), move || {
-            engine::run_case(POOLED_WITH_RUNNING_CLOCK, run).map_err(Into::into)
+        trials.push(Trial::test(format!("{prefix}engine::{noun}::{behaviour}"), move || {
+            engine::run_case(pooled_with_running_clock(statements), run).map_err(Into::into)
         }));
     }
-    trials.push(Trial::test("killed_processes_are_taken_over", killed));
-    trials.push(case("pooler_missing_in_url_is_rejected", undeclared_pooler));
-    trials.push(case("store_without_listen_sends_hints_and_waits_for_none", hints));
-    trials.push(case("server_sessions_keep_no_state", session_state));
-    libtest_mimic::run(&arguments, trials).exit();
-}
-
-fn case<F: Future<Output = ()> + 'static>(name: &'static str, run: fn() -> F) -> Trial {
-    Trial::test(name, move || {
-        run_within(TEST_TIMEOUT, move |runtime| runtime.block_on(run())).map_err(Failed::from)
-    })
+    trials.push(Trial::test(format!("{prefix}killed_processes_are_taken_over"), move || killed(statements)));
+    let mut add = |name: &str, run: fn(PreparedStatements) -> LocalBoxFuture<'static, ()>| {
+        trials.push(Trial::test(format!("{prefix}{name}"), move || {
+            run_within(TEST_TIMEOUT, move |runtime| runtime.block_on(run(statements))).map_err(Failed::from)
+        }));
+    };
+    add("pooler_missing_in_url_is_rejected", |statements| Box::pin(undeclared_pooler(statements)));
+    add("store_without_listen_sends_hints_and_waits_for_none", |statements| Box::pin(hints(statements)));
+    add("server_sessions_keep_no_state", |statements| Box::pin(session_state(statements)));
 }
 
 fn direct() -> &'static str {
     PostgresServer::shared().url()
 }
 
-fn killed() -> Result<(), Failed> {
+fn killed(statements: PreparedStatements) -> Result<(), Failed> {
     let seed = fastrand::u64(..);
-    let tally = harness::kill_at_random(harness::StoreKind::Pooled, 2, 3, seed, &|| {});
+    let tally = harness::kill_at_random(harness::StoreKind::Pooled(statements), 2, 3, seed, &|| {});
     if tally.violations.is_empty() && tally.kills >= 3 {
         return Ok(());
     }
     Err(format!("seed {seed}, {} kills: {:?}", tally.kills, tally.violations).into())
 }
 
-async fn undeclared_pooler() {
-    let url = Pooler::shared().url(direct());
+async fn undeclared_pooler(statements: PreparedStatements) {
+    let url = Pooler::shared(statements).url(direct());
     let schema = PostgresServer::shared().fresh_schema_name();
     let options = PostgresOptions::default().schema(&schema);
     let error = PostgresStore::open_with(&url, options).await.unwrap_err();
@@ -79,19 +88,23 @@ async fn undeclared_pooler() {
     assert!(error.contains("remove `options`"), "{error}");
 }
 
-async fn hints() {
+async fn hints(statements: PreparedStatements) {
     let schema = PostgresServer::shared().fresh_schema_name();
     let options = || PostgresOptions::default().schema(&schema);
     let without_listen =
-        PostgresStore::open_with(&Pooler::shared().store_url(direct(), false), options()).await.unwrap();
+        PostgresStore::open_with(&Pooler::shared(statements).store_url(direct(), false), options())
+            .await
+            .unwrap();
     let with_listen = PostgresStore::open_with(direct(), options()).await.unwrap();
-    let mut changed = std::pin::pin!(without_listen.next_hint());
+    let register = async |store: &PostgresStore| {
+        store.register(1, &stepfast_tests::fixtures::registration::worker_info(&["order"])).await.unwrap()
+    };
+    let (worker, listener) = (register(&without_listen).await, register(&with_listen).await.worker);
+    let mut changed = std::pin::pin!(without_listen.next_hint(worker.worker));
     let is_pending = std::future::poll_fn(|cx| Poll::Ready(changed.as_mut().poll(cx).is_pending())).await;
     assert!(is_pending);
     // the first hint says that the store listens now
-    with_listen.next_hint().await;
-    let worker =
-        without_listen.register(1, &stepfast_tests::fixtures::registration::worker_info(&[])).await.unwrap();
+    with_listen.next_hint(listener).await;
     let flush = stepfast_core::store::Flush {
         worker: worker.worker,
         lane: 0,
@@ -102,11 +115,11 @@ async fn hints() {
         writes: vec![stepfast_core::store::Write::Wake(stepfast_core::Key::mint(0))],
     };
     without_listen.commit(&flush).await.unwrap();
-    with_listen.next_hint().await;
+    with_listen.next_hint(listener).await;
 }
 
-async fn session_state() {
-    let pooler = Pooler::start(PostgresServer::shared(), "default_pool_size = 1");
+async fn session_state(statements: PreparedStatements) {
+    let pooler = Pooler::start(PostgresServer::shared(), statements, "default_pool_size = 1");
     let name = PostgresServer::shared().fresh_schema_name();
     let options = PostgresOptions::default().schema(&name);
     let store = PostgresStore::open_with(&pooler.store_url(direct(), false), options).await.unwrap();

@@ -1,20 +1,19 @@
-//! [`Deployment`]: a database with worker processes that call and run executions without end, and their
-//! acknowledgements.
+//! [`Deployment`]: a database with worker processes that call and run executions without end, their acknowledgements, and
+//! a [`Neighbour`].
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use rusqlite::types::ValueRef;
-use rusqlite::{Connection, OpenFlags};
 use stepfast::Store;
 use stepfast::clock::{Clock, SystemClock};
 use stepfast::store::{Detail, Execution, ExecutionId, Filter, StoreError};
 use tempfile::TempDir;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::time::Instant;
-use tokio_postgres::SimpleQueryMessage;
 
 use crate::chaos::Form;
+use crate::chaos::connection::{SqlConnection, TextRow};
+use crate::chaos::neighbour::{NEIGHBOUR_PREFIX, Neighbour, Service};
 use crate::chaos::report::Report;
 use crate::chaos::throughput::{FaultImpact, Throughput};
 use crate::chaos::worker_process::{Listener, ProcessState, WorkerEvent, WorkerOptions, WorkerProcess};
@@ -42,40 +41,70 @@ pub struct Deployment {
     pub throughput: Throughput,
     /// Every worker that was started, also ended ones.
     pub workers: Vec<WorkerProcess>,
-    /// An additional receiver of all events.
+    /// The service beside the workers; `None` where versions of the schema or durations are compared.
+    pub neighbour: Option<Neighbour>,
+    /// An additional receiver of all events of the workers.
     pub listener: Option<Listener>,
     events: (UnboundedSender<WorkerEvent>, UnboundedReceiver<WorkerEvent>),
     connection: Option<SqlConnection>,
     directory: Option<TempDir>,
 }
 
-enum SqlConnection {
-    Sqlite(Connection),
-    Postgres(Arc<tokio_postgres::Client>),
-}
-
 impl Deployment {
-    /// Creates a deployment on a new SQLite file.
-    pub fn on_sqlite(form: Form) -> Self {
+    /// Creates a deployment on a new SQLite file, beside a neighbour under load.
+    pub async fn on_sqlite(form: Form) -> Self {
+        Self::alone_on_sqlite(form).beside_neighbour().await
+    }
+
+    /// Creates a deployment on a new database of the server, beside a neighbour under load.
+    pub async fn on_postgres(server: &PostgresServer, form: Form) -> Self {
+        Self::alone_on_postgres(server, form).await.beside_neighbour().await
+    }
+
+    /// Creates a deployment without neighbour on a new SQLite file.
+    pub fn alone_on_sqlite(form: Form) -> Self {
         let directory = tempfile::tempdir().unwrap();
         let url = format!("sqlite:{}", directory.path().join("chaos.db").display());
         Self::new(url, Some(directory), form)
     }
 
-    /// Creates a deployment on a new database of the server.
-    pub async fn on_postgres(server: &PostgresServer, form: Form) -> Self {
-        let (client, connection) =
-            tokio_postgres::connect(server.url(), tokio_postgres::NoTls).await.unwrap();
-        tokio::spawn(connection);
-        let name = format!("chaos_{:x}", fastrand::u64(..));
-        client.batch_execute(&format!("CREATE DATABASE {name}")).await.unwrap();
-        Self::new(format!("{}/{name}", server.url().rsplit_once('/').unwrap().0), None, form)
+    /// Creates a deployment without neighbour on a new database of the server.
+    pub async fn alone_on_postgres(server: &PostgresServer, form: Form) -> Self {
+        let name = server.create_database("chaos").await;
+        Self::new(server.database_url(&name), None, form)
+    }
+
+    /// Creates a deployment on the database at `url`, beside a neighbour under load.
+    pub async fn at(url: String, form: Form) -> Self {
+        Self::new(url, None, form).beside_neighbour().await
     }
 
     fn new(url: String, directory: Option<TempDir>, form: Form) -> Self {
-        let (promises, throughput, workers) = (Promises::default(), Throughput::default(), Vec::new());
-        let events = unbounded_channel();
-        Self { url, form, promises, throughput, workers, listener: None, events, connection: None, directory }
+        Self {
+            url,
+            form,
+            promises: Promises::default(),
+            throughput: Throughput::default(),
+            workers: Vec::new(),
+            neighbour: None,
+            listener: None,
+            events: unbounded_channel(),
+            connection: None,
+            directory,
+        }
+    }
+
+    /// Starts the neighbour, and waits until it runs executions. So its registrations are the first.
+    async fn beside_neighbour(mut self) -> Self {
+        let plan = Neighbour::plan(&self.url, self.form);
+        let spawn = |(number, options)| WorkerProcess::spawn(&self.url, number, options, &self.events.0);
+        let processes = plan.iter().enumerate().map(spawn).collect();
+        self.neighbour = Some(Neighbour::new(processes, &self.url, self.form));
+        self.wait_until("results of the neighbour", |deployment| {
+            deployment.neighbour.as_ref().is_some_and(Neighbour::is_under_load)
+        })
+        .await;
+        self
     }
 
     /// Returns the name of the store.
@@ -107,15 +136,20 @@ impl Deployment {
 
     /// Handles a line of a worker, or its end.
     fn handle_event(&mut self, event: &WorkerEvent) {
-        if let Some(listener) = &mut self.listener {
+        let is_neighbour = event.service == Service::Neighbour;
+        if let Some(listener) = self.listener.as_mut().filter(|_| !is_neighbour) {
             listener(event);
         }
-        let process = &mut self.workers[event.number];
+        let name = event.service.name(&format!("worker {}", event.number));
+        let process = match &mut self.neighbour {
+            Some(neighbour) if is_neighbour => &mut neighbour.processes[event.number],
+            // its results are known already
+            None if is_neighbour => return,
+            _ => &mut self.workers[event.number],
+        };
         let Some(line) = &event.line else {
             if let Err(status) = process.reap() {
-                self.promises
-                    .violations
-                    .push(format!("worker {} died without a kill: {status}", event.number));
+                self.promises.violations.push(format!("{name} died without a kill: {status}"));
             }
             return;
         };
@@ -133,17 +167,17 @@ impl Deployment {
             ("shut-down", "") => process.state = ProcessState::ShutDown,
             ("migrated" | "outdated" | "open-failed", _) => {
                 if !process.note_exit(line) {
-                    self.promises.violations.push(format!("worker {}: {line}", event.number));
+                    self.promises.violations.push(format!("{name}: {line}"));
                 }
             }
-            ("error", error) => {
-                let violation = format!("worker {}: {error}", event.number);
-                self.promises.violations.push(violation);
-            }
+            ("error", error) => self.promises.violations.push(format!("{name}: {error}")),
             (what, _) => {
-                if what == "ended" {
-                    process.end_count += 1;
-                    self.throughput.record_end(event.at);
+                let is_end = what == "ended";
+                process.end_count += u64::from(is_end);
+                match &mut self.neighbour {
+                    Some(neighbour) if is_neighbour => neighbour.add_line(event, line),
+                    _ if is_end => self.throughput.record_end(event.at),
+                    _ => {}
                 }
                 self.promises.add_line(line);
             }
@@ -219,45 +253,21 @@ impl Deployment {
     }
 
     /// Returns the rows that a statement finds, as text; `None` while the database is unreachable.
-    pub async fn query_rows(&mut self, sql: &str) -> Option<Vec<Vec<Option<String>>>> {
+    pub async fn query_rows(&mut self, sql: &str) -> Option<Vec<TextRow>> {
         self.connect().await?;
-        match self.connection.as_ref()? {
-            SqlConnection::Sqlite(conn) => query_sqlite_rows(conn, sql).ok(),
-            SqlConnection::Postgres(client) => {
-                let client = client.clone();
-                let messages = client.simple_query(sql).await.ok()?;
-                let rows = messages.iter().filter_map(|message| match message {
-                    SimpleQueryMessage::Row(row) => {
-                        Some((0..row.len()).map(|i| row.get(i).map(ToOwned::to_owned)).collect())
-                    }
-                    _ => None,
-                });
-                Some(rows.collect())
-            }
-        }
+        self.connection.as_ref()?.query_rows(sql).await
     }
 
     async fn connect(&mut self) -> Option<()> {
         if self.connection.is_none() {
-            self.connection = Some(match self.url.strip_prefix("sqlite:") {
-                Some(path) => SqlConnection::Sqlite(
-                    Connection::open_with_flags(path, OpenFlags::SQLITE_OPEN_READ_WRITE).ok()?,
-                ),
-                None => SqlConnection::Postgres(Arc::new(connect(&self.url).await?)),
-            });
+            self.connection = Some(SqlConnection::open(&self.url).await?);
         }
         Some(())
     }
 
     async fn try_query_number(&mut self, sql: &str) -> Option<i64> {
         self.connect().await?;
-        let number = match self.connection.as_ref()? {
-            SqlConnection::Sqlite(conn) => conn.query_row(sql, [], |row| row.get(0)).ok(),
-            SqlConnection::Postgres(client) => {
-                let client = client.clone();
-                client.query_one(sql, &[]).await.ok().map(|row| row.get(0))
-            }
-        };
+        let number = self.connection.as_ref()?.query_number(sql).await;
         if number.is_none() {
             self.connection = None;
         }
@@ -278,10 +288,39 @@ impl Deployment {
         true
     }
 
-    /// Waits until `count` workers are registered.
+    /// Returns a query of the registrations without those of the neighbour.
+    pub fn workers_sql(&self, what: &str) -> String {
+        let neighbours = self.neighbour.iter().flat_map(|neighbour| &neighbour.processes);
+        let pids = neighbours.map(WorkerProcess::pid).chain([-1]).map(|pid| pid.to_string());
+        let pids: Vec<String> = pids.collect();
+        format!("SELECT {what} FROM workers WHERE pid NOT IN ({})", pids.join(", "))
+    }
+
+    /// Waits until `count` workers are registered, beside the neighbour.
     pub async fn wait_for_registrations(&mut self, count: usize) -> bool {
-        let what = format!("{count} registrations");
-        self.wait_for_number(&what, "SELECT count(*) FROM workers", |it| it == count as i64).await
+        let (what, sql) = (format!("{count} registrations"), self.workers_sql("count(*)"));
+        self.wait_for_number(&what, &sql, |it| it == count as i64).await
+    }
+
+    /// Records a violation if one of `count` workers, or the neighbour, has registered again.
+    pub async fn expect_no_new_registration(&mut self, count: usize) {
+        let last = self.query_number("SELECT max(worker_id) FROM workers").await;
+        let all = count + self.neighbour.as_ref().map_or(0, Neighbour::registration_count);
+        self.expect(last == Some(all as i64), || format!("a worker registered again, with the id {last:?}"));
+    }
+
+    /// Runs `outage`, during which the server is down. This time does not count for the neighbour.
+    pub async fn during_outage(&mut self, outage: impl AsyncFnOnce(&mut Self)) {
+        let from = Instant::now();
+        outage(self).await;
+        self.excuse_neighbour(from);
+    }
+
+    /// Excuses the neighbour from the time since `from`.
+    pub fn excuse_neighbour(&mut self, from: Instant) {
+        if let Some(neighbour) = &mut self.neighbour {
+            neighbour.excuse(from, Instant::now());
+        }
     }
 
     /// Warms up, runs `fault`, and measures the recovery of the throughput. The long form records a violation if the
@@ -335,6 +374,7 @@ impl Deployment {
 
     /// Stops the workers, waits until every execution has ended, checks all promises, and returns the report.
     pub async fn finish(mut self, fault: &'static str, times: u64, impact: FaultImpact) -> Report {
+        self.stop_neighbour();
         for number in self.running_workers() {
             self.workers[number].send_command("stop");
         }
@@ -342,6 +382,7 @@ impl Deployment {
             deployment.running_workers().into_iter().all(|n| deployment.workers[n].is_idle)
         })
         .await;
+        self.wait_for_idle_neighbour().await;
         // executions of killed workers end as well
         let store = self.store().await;
         let mut unfinished = u64::MAX;
@@ -363,11 +404,13 @@ impl Deployment {
         for number in self.running_workers() {
             self.workers[number].send_command("shutdown");
         }
-        let has_ended =
-            |process: &WorkerProcess| matches!(process.state, ProcessState::ShutDown | ProcessState::Exited);
-        self.wait_until("workers that have shut down", |deployment| deployment.workers.iter().all(has_ended))
-            .await;
+        self.shut_down_neighbour().await;
+        self.wait_until("workers that have shut down", |deployment| {
+            deployment.workers.iter().all(WorkerProcess::has_ended)
+        })
+        .await;
         let executions = self.promises.check(&store, true).await;
+        let notes = self.judge_neighbour().await;
         let recovered = "SELECT CAST(coalesce(sum(recoveries), 0) AS BIGINT) FROM executions";
         let takeovers = self.query_number(recovered).await.unwrap_or(-1);
         drop(store);
@@ -381,28 +424,65 @@ impl Deployment {
         }
         let violations = std::mem::take(&mut self.promises.violations);
         let store = self.store_name();
-        Report { fault, store, executions, times, takeovers, impact, violations, notes: Vec::new() }
+        Report { fault, store, executions, times, takeovers, impact, violations, notes }
     }
-}
 
-/// Returns the rows that a statement finds in a SQLite file, as text.
-fn query_sqlite_rows(conn: &Connection, sql: &str) -> rusqlite::Result<Vec<Vec<Option<String>>>> {
-    let mut statement = conn.prepare_cached(sql)?;
-    let columns = statement.column_count();
-    let rows = statement.query_map([], |row| {
-        let text = |i| {
-            Ok(match row.get_ref(i)? {
-                ValueRef::Null => None,
-                ValueRef::Integer(number) => Some(number.to_string()),
-                ValueRef::Real(number) => Some(number.to_string()),
-                ValueRef::Text(text) | ValueRef::Blob(text) => {
-                    Some(String::from_utf8_lossy(text).into_owned())
-                }
-            })
-        };
-        (0..columns).map(text).collect()
-    })?;
-    rows.collect()
+    /// Stops the neighbour alone, and checks it. Returns notes for the report.
+    pub async fn finish_neighbour(&mut self) -> Vec<String> {
+        self.stop_neighbour();
+        self.wait_for_idle_neighbour().await;
+        self.shut_down_neighbour().await;
+        let store = self.store().await;
+        let workflows: Vec<String> = ["order", "item", "gated"].map(|it| Service::Neighbour.name(it)).into();
+        self.promises.check_workflows(&store, &workflows, true).await;
+        self.judge_neighbour().await
+    }
+
+    fn command_neighbour(&mut self, command: &str) {
+        for process in self.neighbour.iter_mut().flat_map(|neighbour| &mut neighbour.processes) {
+            process.send_command(command);
+        }
+    }
+
+    fn stop_neighbour(&mut self) {
+        self.handle_pending_events();
+        if let Some(neighbour) = &mut self.neighbour {
+            neighbour.stop_watch();
+        }
+        self.command_neighbour("stop");
+    }
+
+    async fn wait_for_idle_neighbour(&mut self) {
+        self.wait_until("results of all callers of the neighbour", |deployment| {
+            deployment.neighbour.iter().flat_map(|it| &it.processes).all(|process| process.is_idle)
+        })
+        .await;
+    }
+
+    async fn shut_down_neighbour(&mut self) {
+        self.command_neighbour("shutdown");
+        self.wait_until("a neighbour that has shut down", |deployment| {
+            deployment.neighbour.iter().flat_map(|it| &it.processes).all(WorkerProcess::has_ended)
+        })
+        .await;
+    }
+
+    /// Records the violations of the neighbour, whose processes have ended, and returns notes for the report.
+    async fn judge_neighbour(&mut self) -> Vec<String> {
+        let Some(mut neighbour) = self.neighbour.take() else { return Vec::new() };
+        let recovered = format!(
+            "SELECT count(*) FROM executions WHERE workflow LIKE '{NEIGHBOUR_PREFIX}%' AND recoveries > 0"
+        );
+        let recovered = self.query_number(&recovered).await;
+        self.expect(recovered == Some(0), || {
+            format!(
+                "{recovered:?} executions of the neighbour were recovered, although none of its workers died"
+            )
+        });
+        let (violations, note) = neighbour.judge();
+        self.promises.violations.extend(violations);
+        vec![note]
+    }
 }
 
 /// Returns the number of executions that have not ended.
@@ -418,12 +498,4 @@ pub async fn load_executions(store: &Arc<dyn Store>, workflow: &str) -> Vec<Exec
         store.list(&filter).await.unwrap().executions.iter().map(|row| ExecutionId::Key(row.key)).collect();
     let records = store.load(&keys, Detail::Outcome).await.unwrap();
     records.into_iter().flatten().map(|record| record.execution).collect()
-}
-
-/// Returns a connection to the schema of the store; `None` while the database is unreachable.
-pub async fn connect(url: &str) -> Option<tokio_postgres::Client> {
-    let (client, connection) = tokio_postgres::connect(url, tokio_postgres::NoTls).await.ok()?;
-    tokio::spawn(connection);
-    client.batch_execute("SET search_path TO stepfast").await.ok()?;
-    Some(client)
 }

@@ -11,6 +11,7 @@ use stepfast::clock::{Clock, SystemClock};
 use stepfast::{Context, EngineBuilder, Failure, Workflow};
 use tokio::sync::watch;
 
+use crate::chaos::neighbour::Service;
 use crate::crash::child::LineSink;
 use crate::fixtures::later_version;
 
@@ -88,19 +89,25 @@ pub fn order_output(n: u32) -> String {
 const LARGE_BYTES: usize = 150_000;
 
 impl Load {
-    /// Creates workflows that print lines through `reporter`. Naps read the time of the database `sql`.
-    pub fn new(reporter: &Reporter, sql: Option<Arc<tokio_postgres::Client>>, gate: Gate) -> Self {
-        let item = item_workflow(reporter.clone());
+    /// Creates the workflows of a service, which print lines through `reporter`. Naps read the time of the database
+    /// `sql`.
+    pub fn new(
+        reporter: &Reporter,
+        sql: Option<Arc<tokio_postgres::Client>>,
+        gate: Gate,
+        service: Service,
+    ) -> Self {
+        let item = item_workflow(&service.name("item"), reporter.clone());
         Self {
-            order: order_workflow(reporter.clone(), item.clone()),
+            order: order_workflow(&service.name("order"), reporter.clone(), item.clone()),
             item,
-            tick: tick_workflow(reporter.clone()),
-            nap: nap_workflow(sql),
-            upgrade: upgrade_workflow(reporter.clone()),
-            poison: Workflow::new("poison", |mut cx: Context, _: u32| async move {
+            tick: tick_workflow(&service.name("tick"), reporter.clone()),
+            nap: nap_workflow(&service.name("nap"), sql),
+            upgrade: upgrade_workflow(&service.name("upgrade"), reporter.clone()),
+            poison: Workflow::new(&service.name("poison"), |mut cx: Context, _: u32| async move {
                 cx.step("crash", async || -> Result<String, Failure> { std::process::abort() }).await
             }),
-            gated: gated_workflow(reporter.clone(), gate),
+            gated: gated_workflow(&service.name("gated"), reporter.clone(), gate),
         }
     }
 
@@ -112,8 +119,8 @@ impl Load {
     }
 }
 
-fn item_workflow(reporter: Reporter) -> Workflow<u32, String> {
-    Workflow::new("item", move |mut cx: Context, _: u32| {
+fn item_workflow(name: &str, reporter: Reporter) -> Workflow<u32, String> {
+    Workflow::new(name, move |mut cx: Context, _: u32| {
         let reporter = reporter.clone();
         async move {
             let me = cx.execution_key();
@@ -122,8 +129,8 @@ fn item_workflow(reporter: Reporter) -> Workflow<u32, String> {
     })
 }
 
-fn order_workflow(reporter: Reporter, item: Workflow<u32, String>) -> Workflow<u32, String> {
-    Workflow::new("order", move |mut cx: Context, n: u32| {
+fn order_workflow(name: &str, reporter: Reporter, item: Workflow<u32, String>) -> Workflow<u32, String> {
+    Workflow::new(name, move |mut cx: Context, n: u32| {
         let (reporter, item) = (reporter.clone(), item.clone());
         async move {
             let me = cx.execution_key();
@@ -165,8 +172,8 @@ fn order_workflow(reporter: Reporter, item: Workflow<u32, String>) -> Workflow<u
     })
 }
 
-fn tick_workflow(reporter: Reporter) -> Workflow<u32, String> {
-    Workflow::new("tick", move |mut cx: Context, _: u32| {
+fn tick_workflow(name: &str, reporter: Reporter) -> Workflow<u32, String> {
+    Workflow::new(name, move |mut cx: Context, _: u32| {
         let reporter = reporter.clone();
         async move {
             let me = cx.execution_key();
@@ -182,8 +189,8 @@ fn tick_workflow(reporter: Reporter) -> Workflow<u32, String> {
     })
 }
 
-fn upgrade_workflow(reporter: Reporter) -> Workflow<u32, String> {
-    Workflow::new("upgrade", move |mut cx: Context, _: u32| {
+fn upgrade_workflow(name: &str, reporter: Reporter) -> Workflow<u32, String> {
+    Workflow::new(name, move |mut cx: Context, _: u32| {
         let reporter = reporter.clone();
         async move {
             let me = cx.execution_key();
@@ -200,8 +207,8 @@ fn upgrade_workflow(reporter: Reporter) -> Workflow<u32, String> {
 }
 
 /// Returns the workflow `nap`. Its output contains the database's time before and after the sleep, in microseconds.
-fn nap_workflow(sql: Option<Arc<tokio_postgres::Client>>) -> Workflow<u32, String> {
-    Workflow::new("nap", move |mut cx: Context, _: u32| {
+fn nap_workflow(name: &str, sql: Option<Arc<tokio_postgres::Client>>) -> Workflow<u32, String> {
+    Workflow::new(name, move |mut cx: Context, _: u32| {
         let sql = sql.clone();
         async move {
             let before = cx.step("before", || server_time(sql.as_deref())).await?;
@@ -217,8 +224,8 @@ pub fn gated_output(n: u32) -> String {
     n.to_string()
 }
 
-fn gated_workflow(reporter: Reporter, gate: Gate) -> Workflow<u32, String> {
-    Workflow::new("gated", move |mut cx: Context, n: u32| {
+fn gated_workflow(name: &str, reporter: Reporter, gate: Gate) -> Workflow<u32, String> {
+    Workflow::new(name, move |mut cx: Context, n: u32| {
         let (reporter, mut gate) = (reporter.clone(), gate.clone());
         async move {
             match n % 8 {

@@ -2,14 +2,17 @@
 //!
 //! A [`deployment`] is a database with [`worker`] processes that call and run [`load`] without end. A scenario
 //! injects a fault, measures the recovery of the [`throughput`], checks the [`promises`](crate::crash::promises), and
-//! returns a [`report`]. The time until recovery depends on the machine too: it is always printed, but judged in the
+//! returns a [`report`]. Each scenario has a [`neighbour`]: a second service on the same database, for which nothing may
+//! change. The time until recovery depends on the machine too: it is always printed, but judged in the
 //! long form only.
 
 use std::time::Duration;
 
 pub mod busy_queue;
+pub mod connection;
 pub mod deployment;
 pub mod load;
+pub mod neighbour;
 pub mod operator;
 pub mod queue_snapshot;
 pub mod report;

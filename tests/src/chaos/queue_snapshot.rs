@@ -52,11 +52,7 @@ impl QueueSnapshot {
         let (key, owner, slot) = if deployment.is_sqlite() {
             ("lower(hex(key))", "owner", "lower(hex(execution))")
         } else {
-            (
-                "replace(key::text, '-', '')",
-                "coalesce(owner, started_by)",
-                "replace(execution::text, '-', '')",
-            )
+            ("replace(key::text, '-', '')", "owner", "replace(execution::text, '-', '')")
         };
         let sql = format!(
             "SELECT 'execution' AS what, CAST(status AS TEXT) AS a, CASE WHEN status = 2 THEN {key} END AS b,
@@ -68,7 +64,7 @@ impl QueueSnapshot {
              UNION ALL
              SELECT 'ready', '', '', r.queue_key, '', CAST(count(*) AS TEXT)
              FROM ready AS r JOIN executions AS e ON e.key = r.execution AND e.status = 1
-             WHERE r.queue = '{QUEUE}' GROUP BY r.queue_key
+             WHERE e.queue = '{QUEUE}' GROUP BY r.queue_key
              UNION ALL
              SELECT 'limits', CAST(version AS TEXT), CAST(concurrency AS TEXT), CAST(worker_concurrency AS TEXT),
                     CAST(key_concurrency AS TEXT), CASE WHEN CAST(is_paused AS INTEGER) = 1 THEN '1' ELSE '0' END

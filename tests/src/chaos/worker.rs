@@ -13,15 +13,18 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::SeqCst};
 use std::time::Duration;
 
+use futures_util::future::try_join_all;
 use futures_util::{StreamExt, stream};
 use stepfast::clock::{Clock, SystemClock};
 use stepfast::queue::Queue;
-use stepfast::{Client, Engine, Error, Workflow};
+use stepfast::{Client, Engine, Error, Handle, Workflow};
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
+use tokio::time::MissedTickBehavior;
 
 use crate::chaos::load::{Load, Reporter};
+use crate::chaos::neighbour::Service;
 use crate::crash::child::LineSink;
 use crate::fixtures::later_version;
 
@@ -29,6 +32,10 @@ use crate::fixtures::later_version;
 pub const URL_VARIABLE: &str = "STEPFAST_CHAOS_WORKER";
 /// The environment variable with the prefix of the worker's workflow_ids.
 pub const NAME_VARIABLE: &str = "STEPFAST_CHAOS_NAME";
+/// The environment variable with the prefix of the names of the worker's service.
+pub const SERVICE_VARIABLE: &str = "STEPFAST_CHAOS_SERVICE";
+/// The environment variable with the minimum time from one start of a caller to the next, in milliseconds.
+pub const PACE_VARIABLE: &str = "STEPFAST_CHAOS_PACE";
 /// The environment variable with the role of the process.
 pub const ROLE_VARIABLE: &str = "STEPFAST_CHAOS_ROLE";
 /// The environment variable with the version of the program.
@@ -83,19 +90,33 @@ pub enum CallKind {
     Queued,
     /// As [`Queued`](Self::Queued), after one upgrade.
     Upgrades,
+    /// As [`Queued`](Self::Queued), beside as many executions that begin later, and a backlog in a paused queue. After
+    /// `stop` the queue is resumed.
+    Mixed,
 }
 
 /// The queue of [`CallKind::Queued`].
 const JOBS: &str = "jobs";
+/// The paused queue of [`CallKind::Mixed`], and the number of its executions.
+const HELD: &str = "held";
+const HELD_EXECUTIONS: u32 = 100;
+/// The time from the start of an execution that begins later to its due time.
+const START_DELAY: Duration = Duration::from_millis(500);
 
 impl CallKind {
-    const ALL: [(CallKind, &'static str); 5] = [
+    const ALL: [(CallKind, &'static str); 6] = [
         (CallKind::Orders, "orders"),
         (CallKind::Ticks, "ticks"),
         (CallKind::Naps, "naps"),
         (CallKind::Queued, "queued"),
         (CallKind::Upgrades, "upgrades"),
+        (CallKind::Mixed, "mixed"),
     ];
+
+    /// Returns whether every third order has a queue with limits.
+    fn has_queue(self) -> bool {
+        matches!(self, CallKind::Queued | CallKind::Upgrades | CallKind::Mixed)
+    }
 
     /// Returns the name in the environment.
     pub fn as_str(self) -> &'static str {
@@ -131,7 +152,9 @@ pub fn run_if_requested() -> bool {
         return true;
     }
     let version = std::env::var(APP_VERSION_VARIABLE).ok();
-    let config = WorkerConfig { url, name: text(NAME_VARIABLE), role, version };
+    let service = if text(SERVICE_VARIABLE).is_empty() { Service::First } else { Service::Neighbour };
+    let pace = Duration::from_millis(text(PACE_VARIABLE).parse().unwrap_or(0));
+    let config = WorkerConfig { url, name: text(NAME_VARIABLE), service, role, version, pace };
     runtime.block_on(run_worker(config, reporter, calls, callers, commands));
     true
 }
@@ -154,8 +177,10 @@ fn read_commands() -> UnboundedReceiver<String> {
 struct WorkerConfig {
     url: String,
     name: String,
+    service: Service,
     role: Role,
     version: Option<String>,
+    pace: Duration,
 }
 
 /// Migrates the schema.
@@ -176,6 +201,8 @@ struct Callers {
     reporter: Reporter,
     calls: CallKind,
     name: String,
+    service: Service,
+    pace: Duration,
     next: AtomicU32,
     is_stopped: AtomicBool,
 }
@@ -194,8 +221,8 @@ async fn open_engine(config: &WorkerConfig, load: &Load, calls: CallKind) -> Res
         }
         builder.open().await?
     };
-    if matches!(calls, CallKind::Queued | CallKind::Upgrades) {
-        engine.set_queue(&Queue::new(JOBS).concurrency(3)).await?;
+    if calls.has_queue() {
+        engine.set_queue(&Queue::new(config.service.name(JOBS)).concurrency(3)).await?;
     }
     Ok(engine)
 }
@@ -211,7 +238,7 @@ async fn run_worker(
     sink(&format!("clock {}", SystemClock.now().as_micros()));
     let sql = if calls == CallKind::Naps { Some(Arc::new(connect(&config.url).await)) } else { None };
     let gate = watch::Sender::new(true);
-    let load = Load::new(&reporter, sql, gate.subscribe());
+    let load = Load::new(&reporter, sql, gate.subscribe(), config.service);
     let engine = match open_engine(&config, &load, calls).await {
         Ok(engine) => engine,
         Err(error) => return report_error(&sink, "open-failed", &error),
@@ -221,6 +248,8 @@ async fn run_worker(
         reporter,
         calls,
         name: config.name,
+        service: config.service,
+        pace: config.pace,
         next: AtomicU32::new(0),
         is_stopped: AtomicBool::new(false),
     });
@@ -229,14 +258,26 @@ async fn run_worker(
         let (callers, upgrade) = (callers.clone(), load.upgrade.clone());
         tasks.spawn(async move {
             let id = format!("upgrade-{}", callers.name);
-            callers.may_continue(callers.call(&upgrade, &id, 1).await);
+            callers.may_continue(callers.call(&upgrade, &id, 1, None).await);
         });
     }
-    for _ in 0..count {
-        let first = if calls == CallKind::Ticks { &load.tick } else { &load.order };
-        tasks.spawn(callers.clone().call_repeatedly(first.clone(), ""));
-        if calls == CallKind::Naps {
-            tasks.spawn(callers.clone().call_repeatedly(load.nap.clone(), "nap-"));
+    let mut held = Vec::new();
+    if calls == CallKind::Mixed {
+        match callers.fill_paused_queue(&load.gated).await {
+            Ok(handles) => held = handles,
+            Err(error) => return report_error(&sink, "error", &error),
+        }
+    }
+    for caller in 0..count {
+        let repeat = |workflow: &Workflow<u32, String>, kind: &str, delay| {
+            let caller = format!("{kind}{}.{caller}", callers.name);
+            callers.clone().call_repeatedly(workflow.clone(), caller, delay)
+        };
+        tasks.spawn(repeat(if calls == CallKind::Ticks { &load.tick } else { &load.order }, "", None));
+        match calls {
+            CallKind::Naps => drop(tasks.spawn(repeat(&load.nap, "nap-", None))),
+            CallKind::Mixed => drop(tasks.spawn(repeat(&load.gated, "delayed-", Some(START_DELAY)))),
+            _ => {}
         }
     }
     let mut ended = std::pin::pin!(engine.work(Duration::from_secs(20)));
@@ -257,7 +298,7 @@ async fn run_worker(
                 let (workflow, id, n) = (load.order.clone(), (*id).to_owned(), n.parse().unwrap());
                 let callers = callers.clone();
                 tasks.spawn(async move {
-                    let _ = callers.may_continue(callers.call(&workflow, &id, n).await);
+                    let _ = callers.may_continue(callers.call(&workflow, &id, n, None).await);
                 });
             }
             ["feed", count] => {
@@ -274,6 +315,7 @@ async fn run_worker(
             }
             ["stop"] => {
                 callers.is_stopped.store(true, SeqCst);
+                callers.may_continue(callers.empty_paused_queue(std::mem::take(&mut held)).await);
                 while let Some(ended) = tasks.join_next().await {
                     ended.unwrap();
                 }
@@ -297,26 +339,73 @@ async fn connect(url: &str) -> tokio_postgres::Client {
 }
 
 impl Callers {
-    /// Starts executions one after the other until `stop`.
-    async fn call_repeatedly(self: Arc<Self>, workflow: Workflow<u32, String>, kind: &'static str) {
+    /// Starts executions one after the other until `stop`. Their workflow_ids begin with the name of the caller.
+    async fn call_repeatedly(
+        self: Arc<Self>,
+        workflow: Workflow<u32, String>,
+        caller: String,
+        delay: Option<Duration>,
+    ) {
+        let mut ticks = tokio::time::interval(self.pace.max(Duration::from_millis(1)));
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         while !self.is_stopped.load(SeqCst) {
+            if !self.pace.is_zero() {
+                ticks.tick().await;
+            }
             let n = self.next.fetch_add(1, SeqCst);
-            let id = format!("{kind}{}-{n}", self.name);
-            if !self.may_continue(self.call(&workflow, &id, n).await) {
+            let id = format!("{caller}-{n}");
+            if !self.may_continue(self.call(&workflow, &id, n, delay).await) {
                 return;
             }
         }
     }
 
-    async fn call(&self, workflow: &Workflow<u32, String>, id: &str, n: u32) -> Result<(), Error> {
+    async fn call(
+        &self,
+        workflow: &Workflow<u32, String>,
+        id: &str,
+        n: u32,
+        delay: Option<Duration>,
+    ) -> Result<(), Error> {
         let mut start = self.engine.start(workflow, n).workflow_id(id);
-        if matches!(self.calls, CallKind::Queued | CallKind::Upgrades) && n % 3 == 2 {
-            start = start.queue(JOBS);
+        if let Some(delay) = delay {
+            start = start.delay(delay);
+        } else if self.calls.has_queue() && n % 3 == 2 {
+            start = start.queue(self.service.name(JOBS));
         }
         let handle = start.await?;
         (self.reporter.sink)(&format!("started {id}"));
         let output = handle.result().await?;
         (self.reporter.sink)(&format!("ended {id} {output}"));
+        Ok(())
+    }
+
+    /// Starts executions in a paused queue.
+    async fn fill_paused_queue(&self, gated: &Workflow<u32, String>) -> Result<Vec<Handle<String>>, Error> {
+        let queue = self.service.name(HELD);
+        self.engine.set_queue(&Queue::new(&*queue)).await?;
+        self.engine.pause_queue(&queue).await?;
+        let start = |n| {
+            let id = format!("held-{}-{n}", self.name);
+            self.engine.start(gated, n).workflow_id(id).queue(&*queue).into_future()
+        };
+        let held: Vec<Handle<String>> = try_join_all((0..HELD_EXECUTIONS).map(start)).await?;
+        for handle in &held {
+            (self.reporter.sink)(&format!("started {}", handle.workflow_id()));
+        }
+        Ok(held)
+    }
+
+    /// Resumes the paused queue, and waits for the results of its executions.
+    async fn empty_paused_queue(&self, held: Vec<Handle<String>>) -> Result<(), Error> {
+        if held.is_empty() {
+            return Ok(());
+        }
+        self.engine.resume_queue(&self.service.name(HELD)).await?;
+        for handle in held {
+            let output = handle.result().await?;
+            (self.reporter.sink)(&format!("ended {} {output}", handle.workflow_id()));
+        }
         Ok(())
     }
 

@@ -3,11 +3,13 @@
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
 use tokio::sync::mpsc::UnboundedSender;
 use tokio::time::Instant;
 
+use crate::chaos::neighbour::Service;
 use crate::chaos::worker::{self, CallKind, Role};
 use crate::fixtures::later_version::LATER_VERSION_VARIABLE;
 
@@ -18,12 +20,16 @@ pub struct WorkerOptions {
     pub url: Option<String>,
     /// The role of the process.
     pub role: Role,
+    /// The service of the process.
+    pub service: Service,
     /// Whether the process is of the later version.
     pub is_later: bool,
     /// The executions that its callers start.
     pub calls: CallKind,
     /// Number of callers.
     pub callers: u32,
+    /// Minimum time from one start of a caller to the next.
+    pub pace: Duration,
     /// Additional environment variables.
     pub environment: Vec<(&'static str, String)>,
     /// The offset of its clock from the machine's, in microseconds.
@@ -90,7 +96,9 @@ pub struct WorkerProcess {
 pub struct WorkerEvent {
     /// The time when the line was read.
     pub at: Instant,
-    /// The number of the worker.
+    /// The service of the worker.
+    pub service: Service,
+    /// The number of the worker in its service.
     pub number: usize,
     /// The line; `None` at the end of the process.
     pub line: Option<String>,
@@ -112,7 +120,9 @@ impl WorkerProcess {
             command.env(worker::URL_VARIABLE, options.url.as_deref().unwrap_or(url));
         }
         command
-            .env(worker::NAME_VARIABLE, format!("w{number}"))
+            .env(worker::NAME_VARIABLE, options.service.name(&format!("w{number}")))
+            .env(worker::SERVICE_VARIABLE, options.service.name(""))
+            .env(worker::PACE_VARIABLE, options.pace.as_millis().to_string())
             .env(worker::ROLE_VARIABLE, options.role.as_str())
             .env(worker::CALLS_VARIABLE, options.calls.as_str())
             .env(worker::CALLERS_VARIABLE, options.callers.to_string())
@@ -121,11 +131,13 @@ impl WorkerProcess {
             .envs(options.environment.iter().cloned());
         let mut process = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
         let (out, sender) = (process.stdout.take().unwrap(), sender.clone());
+        let service = options.service;
         std::thread::spawn(move || {
+            let send = |line| sender.send(WorkerEvent { at: Instant::now(), service, number, line });
             for line in BufReader::new(out).lines().map_while(Result::ok) {
-                let _ = sender.send(WorkerEvent { at: Instant::now(), number, line: Some(line) });
+                let _ = send(Some(line));
             }
-            let _ = sender.send(WorkerEvent { at: Instant::now(), number, line: None });
+            let _ = send(None);
         });
         Self {
             process,
@@ -138,6 +150,11 @@ impl WorkerProcess {
             is_idle: false,
             exit_line: None,
         }
+    }
+
+    /// Returns whether the process has ended without a kill.
+    pub fn has_ended(&self) -> bool {
+        matches!(self.state, ProcessState::ShutDown | ProcessState::Exited)
     }
 
     /// Returns the process id.

@@ -9,6 +9,7 @@ use stepfast::{Client, Error, Workflow};
 
 use crate::chaos::Form;
 use crate::chaos::deployment::Deployment;
+use crate::chaos::neighbour::NOT_OF_NEIGHBOUR;
 use crate::chaos::report::Report;
 use crate::chaos::throughput::FaultImpact;
 use crate::chaos::worker_process::WorkerOptions;
@@ -32,7 +33,7 @@ const RUNNING_SQL: &str = "SELECT CAST(coalesce(sum(n), 0) * 1000 + coalesce(max
                              GROUP BY queue_key) AS running";
 /// The largest number of slots of one worker.
 const SLOTS_PER_WORKER_SQL: &str = "SELECT CAST(coalesce(max(n), 0) AS BIGINT) \
-                          FROM (SELECT count(*) AS n FROM slots GROUP BY worker_id) AS held";
+                          FROM (SELECT count(*) AS n FROM slots WHERE queue = 'backlog' GROUP BY worker_id) AS held";
 
 /// Workers that process a backlog are killed and replaced. Every execution completes and is recorded once, and no
 /// snapshot shows more running executions than the queue allows.
@@ -42,7 +43,7 @@ pub(crate) async fn on_postgres(form: Form, rng: Rng) -> Report {
 
 /// The scenario on a SQLite file.
 pub(crate) async fn on_sqlite(form: Form, rng: Rng) -> Report {
-    kill_workers(Deployment::on_sqlite(form), rng).await
+    kill_workers(Deployment::on_sqlite(form).await, rng).await
 }
 
 /// Fills the queue.
@@ -78,16 +79,16 @@ async fn kill_workers(mut deployment: Deployment, mut rng: Rng) -> Report {
     let options = WorkerOptions::default();
     deployment.start_workers(WORKERS, &options);
     let (mut kills, mut samples, mut peaks) = (0, 0, [0, 0, 0]);
-    let unfinished = "SELECT count(*) FROM executions WHERE status < 4";
-    let ended = "SELECT count(*) FROM executions WHERE status >= 4";
+    let unfinished = format!("SELECT count(*) FROM executions WHERE status < 4 AND {NOT_OF_NEIGHBOUR}");
+    let ended = format!("SELECT count(*) FROM executions WHERE status >= 4 AND {NOT_OF_NEIGHBOUR}");
     // while there is a backlog
-    while deployment.query_number(unfinished).await.is_none_or(|count| count > i64::from(MAX_RUNNING)) {
-        let before = deployment.query_number(ended).await;
+    while deployment.query_number(&unfinished).await.is_none_or(|count| count > i64::from(MAX_RUNNING)) {
+        let before = deployment.query_number(&ended).await;
         let until = tokio::time::Instant::now() + Duration::from_millis(rng.u64(LIFETIME_MILLIS));
         // on a slow machine, no execution would end in so short a life
         let deadline = until + PROGRESS_TIMEOUT;
         while tokio::time::Instant::now() < until
-            || tokio::time::Instant::now() < deadline && deployment.query_number(ended).await == before
+            || tokio::time::Instant::now() < deadline && deployment.query_number(&ended).await == before
         {
             if let (Some(of_keys), Some(of_workers)) = (
                 deployment.query_number(RUNNING_SQL).await,
@@ -110,8 +111,8 @@ async fn kill_workers(mut deployment: Deployment, mut rng: Rng) -> Report {
         format!("at most {peaks:?} ran in all, per key and per worker, of {limits:?}, in {samples} samples");
     deployment.expect(is_kept, || summary.clone());
     deployment.expect(peaks[0] > 0, || "no sample shows a running execution".into());
-    let is_all = deployment.query_number("SELECT count(*) FROM executions WHERE parent IS NULL").await
-        == Some(i64::from(items));
+    let roots = format!("SELECT count(*) FROM executions WHERE parent IS NULL AND {NOT_OF_NEIGHBOUR}");
+    let is_all = deployment.query_number(&roots).await == Some(i64::from(items));
     deployment.expect(is_all, || "items are missing, or duplicated".into());
     let mut report = deployment.finish("SIGKILL with a backlog", kills, FaultImpact::default()).await;
     report.notes.push(summary);

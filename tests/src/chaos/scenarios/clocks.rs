@@ -59,10 +59,7 @@ pub(crate) async fn skewed(form: Form, _rng: Rng) -> Report {
         deployment.observe_fault(async |deployment| deployment.listen_for(form.seconds(6, 60)).await).await;
     // the clocks stay as they are: there is no recovery to measure
     impact.recovered_after = None;
-    let ids = deployment.query_number("SELECT max(worker_id) FROM workers").await;
-    deployment.expect(ids == Some(CLOCK_OFFSETS.len() as i64), || {
-        format!("a worker registered again, with the id {ids:?}")
-    });
+    deployment.expect_no_new_registration(CLOCK_OFFSETS.len()).await;
     let store = stepfast::connect(&deployment.url).await.unwrap();
     let mut report = deployment.finish("clocks an hour off", 2, impact).await;
     if report.takeovers != 0 {

@@ -13,6 +13,7 @@ use tokio::time::Instant;
 use crate::Worker;
 use crate::chaos::Form;
 use crate::chaos::deployment::Deployment;
+use crate::chaos::neighbour::NOT_OF_NEIGHBOUR;
 use crate::chaos::report::Report;
 use crate::chaos::worker_process::{AllowedExit, WorkerOptions};
 use crate::fixtures::builders::{completed, start_in};
@@ -68,7 +69,7 @@ pub fn run_if_requested() -> bool {
 /// Four processes write a thousand rows per flush as fast as they can, and a fifth one row every 100 ms. At its p99,
 /// the fifth waits for at most 20 flushes of the others.
 pub(crate) async fn four_and_one(form: Form, _rng: Rng) -> Report {
-    let mut deployment = Deployment::on_sqlite(form);
+    let mut deployment = Deployment::on_sqlite(form).await;
     let mut start_writer = |rows: &str, every: &str| {
         let environment = vec![
             (URL_VARIABLE, deployment.url.clone()),
@@ -102,7 +103,8 @@ pub(crate) async fn four_and_one(form: Form, _rng: Rng) -> Report {
         .zip([1000, 1000, 1000, 1000, 1])
         .map(|(it, rows)| it.first().unwrap_or(&0) * rows)
         .sum();
-    let found = deployment.query_number("SELECT count(*) FROM executions").await;
+    let written = format!("SELECT count(*) FROM executions WHERE {NOT_OF_NEIGHBOUR}");
+    let found = deployment.query_number(&written).await;
     deployment
         .expect(found == Some(rows as i64), || format!("{rows} rows were acknowledged, {found:?} are there"));
     let (flush, wait) = (halves.get(2).copied().unwrap_or(0), figures[4].get(2).copied().unwrap_or(u64::MAX));
@@ -112,9 +114,10 @@ pub(crate) async fn four_and_one(form: Form, _rng: Rng) -> Report {
             format!("one row waited {wait} µs at its p99, {flush} µs is a flush of the others")
         });
     }
+    let mut notes = deployment.finish_neighbour().await;
     let (violations, ms) =
         (std::mem::take(&mut deployment.promises.violations), |micros: u64| micros as f64 / 1000.0);
-    let note = format!(
+    notes.push(format!(
         "{} flushes of 1,000 rows, median {:.1} ms; one row waited p50 {:.1}, p99 {:.1}, at most {:.1} ms: {:.1} flushes",
         figures[..4].iter().filter_map(|it| it.first()).sum::<u64>(),
         ms(flush),
@@ -122,13 +125,13 @@ pub(crate) async fn four_and_one(form: Form, _rng: Rng) -> Report {
         ms(wait),
         ms(figures[4].get(3).copied().unwrap_or(0)),
         wait as f64 / flush.max(1) as f64
-    );
+    ));
     Report {
         fault: "four writers at full speed, one slow",
         store: "sqlite",
         executions: rows,
         violations,
-        notes: vec![note],
+        notes,
         ..Report::default()
     }
 }

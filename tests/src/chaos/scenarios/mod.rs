@@ -8,6 +8,7 @@ use crate::chaos::report::Report;
 mod backlog;
 mod clocks;
 pub(super) mod concurrent_writers;
+mod failover;
 mod open_transactions;
 mod outages;
 mod pauses;
@@ -40,6 +41,7 @@ macro_rules! scenario {
 pub const SCENARIOS: &[Scenario] = &[
     scenario!("server restarts", outages::restarts),
     scenario!("long outage", outages::long_outage),
+    scenario!("failover on postgres", failover::on_postgres),
     scenario!("paused queue on postgres", pauses::on_postgres),
     scenario!("killed workers on postgres", worker_faults::killed_on_postgres),
     scenario!("stopped workers on postgres", worker_faults::stopped_on_postgres),
@@ -53,6 +55,7 @@ pub const SCENARIOS: &[Scenario] = &[
     scenario!("killed workers on sqlite", worker_faults::killed_on_sqlite),
     scenario!("lossy network", outages::lossy),
     scenario!("terminated connections", outages::terminated),
+    scenario!("killed workers behind pooler", worker_faults::killed_behind_pooler),
     scenario!("backlog on sqlite", backlog::on_sqlite),
     scenario!("concurrent writers on sqlite", concurrent_writers::four_and_one),
     scenario!("thousand dead workers", takeover::thousand_dead, short: false),

@@ -3,7 +3,8 @@
 use fastrand::Rng;
 
 use crate::chaos::Form;
-use crate::chaos::deployment::{Deployment, connect};
+use crate::chaos::connection::connect;
+use crate::chaos::deployment::Deployment;
 use crate::chaos::report::Report;
 use crate::chaos::worker_process::WorkerOptions;
 use crate::fixtures::postgres_server::PostgresServer;

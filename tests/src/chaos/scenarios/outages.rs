@@ -6,7 +6,8 @@ use fastrand::Rng;
 use tokio::time::Instant;
 
 use crate::chaos::Form;
-use crate::chaos::deployment::{Deployment, connect};
+use crate::chaos::connection::connect;
+use crate::chaos::deployment::Deployment;
 use crate::chaos::report::Report;
 use crate::chaos::throughput::FaultImpact;
 use crate::chaos::worker_process::WorkerOptions;
@@ -24,15 +25,13 @@ async fn deploy_workers(server: &PostgresServer, form: Form) -> Deployment {
 }
 
 /// Finishes the deployment, and checks that no worker was taken over.
-async fn finish_without_takeovers(
+pub(super) async fn finish_without_takeovers(
     mut deployment: Deployment,
     fault: &'static str,
     times: u64,
     impact: FaultImpact,
 ) -> Report {
-    let ids = deployment.query_number("SELECT max(worker_id) FROM workers").await;
-    deployment
-        .expect(ids == Some(WORKERS as i64), || format!("a worker registered again, with the id {ids:?}"));
+    deployment.expect_no_new_registration(WORKERS).await;
     let mut report = deployment.finish(fault, times, impact).await;
     if report.takeovers != 0 {
         report.violations.push(format!("{} executions were taken over", report.takeovers));
@@ -48,8 +47,12 @@ pub(crate) async fn restarts(form: Form, mut rng: Rng) -> Report {
     let impact = deployment
         .measure_fault(async |deployment| {
             for n in 0..times {
-                server.stop();
-                server.start_again();
+                deployment
+                    .during_outage(async |_| {
+                        server.stop();
+                        server.start_again();
+                    })
+                    .await;
                 deployment.wait_for_ends(rng.usize(20..form.pick(80, 300))).await;
                 if n % 4 == 3 {
                     deployment.check().await;
@@ -66,10 +69,14 @@ pub(crate) async fn long_outage(form: Form, _rng: Rng) -> Report {
     let mut deployment = deploy_workers(&server, form).await;
     let impact = deployment
         .measure_fault(async |deployment| {
-            server.stop();
-            // longer than two leases
-            deployment.listen_for(form.seconds(8, 60)).await;
-            server.start_again();
+            deployment
+                .during_outage(async |deployment| {
+                    server.stop();
+                    // longer than two leases
+                    deployment.listen_for(form.seconds(8, 60)).await;
+                    server.start_again();
+                })
+                .await;
         })
         .await;
     finish_without_takeovers(deployment, "Postgres is down", 1, impact).await
@@ -78,7 +85,7 @@ pub(crate) async fn long_outage(form: Form, _rng: Rng) -> Report {
 const BACKEND_PIDS_SQL: &str = "SELECT pid FROM pg_stat_activity \
                     WHERE datname = current_database() AND application_name LIKE 'stepfast %'";
 
-/// Every connection is terminated, one by one and then all at once. No call fails, and no worker is taken over.
+/// Every connection of the first service is terminated, one by one and then all at once. No call fails, and no worker is taken over.
 pub(crate) async fn terminated(form: Form, mut rng: Rng) -> Report {
     let mut deployment = deploy_workers(PostgresServer::shared(), form).await;
     let sql = connect(&deployment.url).await.unwrap();

@@ -46,7 +46,7 @@ pub(crate) async fn on_postgres(form: Form, mut rng: Rng) -> Report {
 pub(crate) async fn on_sqlite(form: Form, mut rng: Rng) -> Report {
     let mut reports = Vec::new();
     for round in Round::plan(form, &mut rng) {
-        reports.push(round.run(Deployment::on_sqlite(form)).await);
+        reports.push(round.run(Deployment::on_sqlite(form).await).await);
     }
     sum_reports(reports)
 }
@@ -308,7 +308,7 @@ impl QuietPoints {
         operator.shut_down().await;
         let impact = FaultImpact { during: throughput, ..FaultImpact::default() };
         let mut report = deployment.finish("changes of a busy queue", figures.kills, impact).await;
-        report.notes = notes;
+        report.notes.extend(notes);
         report
     }
 }

@@ -9,6 +9,7 @@ use stepfast::{Failure, Key, Store};
 use crate::Worker;
 use crate::chaos::Form;
 use crate::chaos::deployment::{Deployment, load_executions};
+use crate::chaos::neighbour::NOT_OF_NEIGHBOUR;
 use crate::chaos::report::Report;
 use crate::chaos::throughput::FaultImpact;
 use crate::chaos::worker_process::{AllowedExit, ProcessState, WorkerOptions};
@@ -26,7 +27,7 @@ const MAX_DEATHS: usize = 40;
 /// The step of one execution aborts its process, and dead workers are replaced. All others complete, and this execution
 /// ends as failed with an error code when its recoveries are used up.
 pub(crate) async fn on_sqlite(form: Form, _rng: Rng) -> Report {
-    supervise(Deployment::on_sqlite(form)).await
+    supervise(Deployment::on_sqlite(form).await).await
 }
 
 /// The scenario on Postgres, where leases must expire.
@@ -49,12 +50,12 @@ async fn supervise(mut deployment: Deployment) -> Report {
     }
     store.close(worker.id).await.unwrap();
     let options = WorkerOptions { allowed_exit: AllowedExit::Abort, ..WorkerOptions::default() };
-    let unfinished = "SELECT count(*) FROM executions WHERE status < 4";
+    let unfinished = format!("SELECT count(*) FROM executions WHERE status < 4 AND {NOT_OF_NEIGHBOUR}");
     let dead = |deployment: &Deployment| {
         deployment.workers.iter().filter(|process| process.state == ProcessState::Exited).count()
     };
     deployment.start_workers(WORKERS, &options);
-    while deployment.query_number(unfinished).await != Some(0) {
+    while deployment.query_number(&unfinished).await != Some(0) {
         while deployment.running_workers().len() < WORKERS {
             deployment.start_worker(&options);
         }

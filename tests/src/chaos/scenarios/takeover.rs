@@ -10,7 +10,8 @@ use stepfast::payload::Payload;
 use tokio::time::Instant;
 
 use crate::chaos::Form;
-use crate::chaos::deployment::{Deployment, connect};
+use crate::chaos::connection::connect;
+use crate::chaos::deployment::Deployment;
 use crate::chaos::load::TICKS;
 use crate::chaos::report::Report;
 use crate::chaos::throughput::FaultImpact;
@@ -50,8 +51,7 @@ async fn race(
         .wait_until("ends of the target", |deployment| deployment.workers[target].end_count >= 10)
         .await;
     let worker = deployment.query_number("SELECT max(worker_id) FROM workers").await.unwrap();
-    let owned =
-        "SELECT key::text, recoveries FROM executions WHERE coalesce(owner, started_by) = $1 AND status = 2";
+    let owned = "SELECT key::text, recoveries FROM executions WHERE owner = $1 AND status = 2";
     let lock = sql.transaction().await.unwrap();
     // none of its flushes is in progress, and none can begin
     lock.execute("SELECT FROM lanes WHERE worker_id = $1 FOR UPDATE", &[&worker]).await.unwrap();
@@ -82,9 +82,7 @@ async fn race(
     deployment
         .wait_for_number(
             "the takeover of the target",
-            &format!(
-                "SELECT count(*) FROM executions WHERE coalesce(owner, started_by) = {worker} AND status = 2"
-            ),
+            &format!("SELECT count(*) FROM executions WHERE owner = {worker} AND status = 2"),
             |count| count == 0,
         )
         .await;
@@ -143,22 +141,21 @@ async fn insert_dead_workers(deployment: &mut Deployment, sql: &tokio_postgres::
     let input = Payload::encode(&n).unwrap();
     let insert = format!(
         "WITH dead AS (
-             INSERT INTO workers (registered_at, lease_expires_at, pid, host, engine, workflows, is_client,
-                                  from_key, to_key)
-             SELECT now() - interval '1 hour', now() - interval '1 minute', pid, host, engine, workflows, false,
-                    from_key, to_key
-             FROM generate_series(1, {DEAD_WORKERS}), (SELECT * FROM workers LIMIT 1) AS living
-             RETURNING worker_id, from_key
+             INSERT INTO workers (registered_at, lease_expires_at, pid, host, engine, workflows, is_client)
+             SELECT now() - interval '1 hour', now() - interval '1 minute', pid, host, engine, workflows, false
+             FROM generate_series(1, {DEAD_WORKERS}), (SELECT * FROM workers WHERE 'order' = ANY(workflows) LIMIT 1) AS living
+             RETURNING worker_id
          ), lanes AS (
              INSERT INTO lanes (worker_id, epoch, lane)
              SELECT worker_id, 1, lane FROM dead, generate_series(0, 4) AS lane
+         ), running AS (
+             INSERT INTO executions (created_at, owner, status, key, workflow, workflow_id, input)
+             SELECT now(), worker_id, 2, gen_random_uuid(), 'order', 'dead-' || worker_id || '-' || n, $1::bytea
+             FROM dead, generate_series(1, {EXECUTIONS_PER_WORKER}) AS n
+             RETURNING owner, key
          )
-         -- every second one only by its key, which is of the first millisecond of the window
-         INSERT INTO executions (created_at, owner, started_by, status, key, workflow, workflow_id, input)
-         SELECT now(), CASE WHEN n % 2 = 0 THEN worker_id END, CASE WHEN n % 2 = 1 THEN worker_id END, 2,
-                overlay(gen_random_uuid()::text PLACING left(from_key::text, 13) FROM 1)::uuid,
-                'order', 'dead-' || worker_id || '-' || n, $1::bytea
-         FROM dead, generate_series(1, {EXECUTIONS_PER_WORKER}) AS n"
+         INSERT INTO assignments (worker_id, lane, number, executions)
+         SELECT owner, 0, 1, array_agg(key) FROM running GROUP BY owner"
     );
     let dead = "SELECT count(*) FROM workers WHERE registered_at < now() - interval '30 minutes'";
     let last = deployment.query_number("SELECT max(worker_id) FROM workers").await.unwrap();
@@ -230,9 +227,9 @@ impl TakeoverWatch {
 pub async fn measure_takeovers(is_sqlite: bool, times: usize) -> (Vec<String>, Vec<String>) {
     let form = Form::Short;
     let mut deployment = if is_sqlite {
-        Deployment::on_sqlite(form)
+        Deployment::alone_on_sqlite(form)
     } else {
-        Deployment::on_postgres(PostgresServer::shared(), form).await
+        Deployment::alone_on_postgres(PostgresServer::shared(), form).await
     };
     let watch = Arc::new(Mutex::new(TakeoverWatch::default()));
     let sink = watch.clone();
