@@ -49,8 +49,8 @@ demo: setup ## Set up, measure the payload experiment, then kill workflows in th
 .PHONY: check
 check: .venv/ready ## Check format, lints, types, documentation, rooms and language
 	cargo fmt --all --check
-	.venv/bin/ruff format --quiet --check --config python/pyproject.toml python examples/python
-	.venv/bin/ruff check --quiet --config python/pyproject.toml python examples/python
+	.venv/bin/ruff format --quiet --check --config python/pyproject.toml python examples/python tests/mutants
+	.venv/bin/ruff check --quiet --config python/pyproject.toml python examples/python tests/mutants
 	.venv/bin/mypy --config-file python/pyproject.toml python/stepfast
 	cd python && ../.venv/bin/lint-imports --no-cache --no-logo pyproject.toml
 	PYRIGHT_PYTHON_IGNORE_WARNINGS=1 .venv/bin/pyright --warnings --project python --pythonpath .venv/bin/python
@@ -75,10 +75,28 @@ test-rust:
 test-python:
 	.venv/bin/python -m pytest -n 3 --dist worksteal python/tests
 
+.PHONY: test-postgres-versions
+test-postgres-versions: ## Test the Postgres store on versions 13 to 18 of the server, whose binaries it fetches
+	CARGO_FLAGS="$(CARGO_FLAGS)" tests/postgres-versions
+
 .PHONY: crash
 crash: ## Kill workers and cut the power, more than KILLS times (500), then chaos and upgrades under load; check every promise after it
 	STEPFAST_CRASH_KILLS=$(KILLS) STEPFAST_CHAOS=long tests/with-postgres \
 		cargo test $(CARGO_FLAGS) -p stepfast-tests --no-fail-fast --test crash --test chaos --test upgrade
+
+.PHONY: mutants
+mutants: .venv/ready ## Break the sources in one place after the other, in a copy; each time a named test must fail (MUTANTS=text selects some)
+	CARGO_FLAGS="$(CARGO_FLAGS)" tests/with-postgres \
+		.venv/bin/python tests/mutants/run.py $(if $(MUTANTS),"$(MUTANTS)")
+
+.PHONY: mutants-quick
+mutants-quick: .venv/ready ## Do the same in a few places, in about five minutes
+	CARGO_FLAGS="$(CARGO_FLAGS)" .venv/bin/python tests/mutants/run.py --quick
+
+.PHONY: scale
+scale: ## Count the statements of 1,000 workers on one Postgres server, and take over 500 of them at once
+	STEPFAST_TEST_WORKERS=1000 cargo test $(CARGO_FLAGS) -p stepfast-tests --test many_workers -- \
+		--test-threads=1 --nocapture
 
 .PHONY: bench
 bench: setup ## Measure this machine (BENCH_STORES="sqlite ..."), and put the figures into the README
