@@ -119,6 +119,20 @@ mod tests {
     }
 
     #[test]
+    fn budget_of_a_shared_wake_is_released() {
+        let (mut staging, watermark) = bound();
+        let (tree, parent) = (Key::mint(0), Key::mint(0));
+        let mut stage_reserved = |reserved| {
+            let (generation, write) = (staging.generation(), Write::Wake(parent));
+            let staged = Staged { generation, tree, write, reserved, fate: None };
+            staging.stage(staged, &mut FoldTarget::default(), &watermark).unwrap();
+            staging.take_freed()
+        };
+        assert_eq!([stage_reserved(10), stage_reserved(20), stage_reserved(30)], [0, 20, 30]);
+        assert_eq!(take(&mut staging, &watermark).metas[0].reserved, 10);
+    }
+
+    #[test]
     fn held_wake_is_shared() {
         let (mut staging, watermark) = bound();
         let (tree, parent) = (Key::mint(0), Key::mint(0));

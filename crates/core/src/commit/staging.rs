@@ -220,6 +220,8 @@ impl Staging {
             }
         }
         if let Some(lsn) = self.pending_wakes.find(&write) {
+            // the flush of the pending Wake also releases the budget of this one
+            self.freed_bytes += reserved as usize;
             return Some(lsn);
         }
         if let Some(fate) = fate
