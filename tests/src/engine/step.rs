@@ -1,6 +1,5 @@
 //! Steps: attempts, errors, sizes, and the time at which a body may begin.
 
-use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -559,28 +558,39 @@ async fn speculative_body_waits_for_no_checkpoint(fixture: &dyn StoreFixture) {
 }
 
 async fn attempt_is_durable_before_the_next_begins(fixture: &dyn StoreFixture) {
-    let store = FaultStore::wrap(fixture.store());
-    let observed = store.clone();
-    let workflow = Workflow::new("w", move |mut cx: Context, is_speculative: bool| {
-        let store = observed.clone();
-        async move {
-            let (calls, before) = (AtomicUsize::new(0), AtomicUsize::new(attempts(&store)));
-            let step = cx
-                .step("s", || {
-                    let n = calls.fetch_add(1, SeqCst);
-                    let committed = attempts(&store) - before.load(SeqCst);
-                    std::future::ready(if n < 3 { Err(Failure::new("again")) } else { Ok((n, committed)) })
-                })
-                .retries(3)
-                .backoff(Duration::ZERO, Duration::ZERO);
-            if is_speculative { step.speculative().await } else { step.await }
-        }
-    });
-    let engine = super::support::open(store, |b| b.register(&workflow)).await;
     for is_speculative in [false, true] {
-        assert_eq!(engine.run(&workflow, is_speculative).await.unwrap(), (3, 3));
+        let (store, bodies) = (FaultStore::wrap(fixture.store()), Count::new());
+        let workflow = {
+            let (store, bodies) = (store.clone(), bodies.clone());
+            Workflow::new("w", move |mut cx: Context, (): ()| {
+                let (store, bodies) = (store.clone(), bodies.clone());
+                async move {
+                    let body = || {
+                        // the failure of this attempt is not durable before the test releases it
+                        store.hold_calls(&[Call::Commit]);
+                        let n = bodies.increment();
+                        std::future::ready(if n < 4 { Err(Failure::new("again")) } else { Ok(n) })
+                    };
+                    let step = cx.step("s", body).retries(3).backoff(Duration::ZERO, Duration::ZERO);
+                    if is_speculative { step.speculative().await } else { step.await }
+                }
+            })
+        };
+        let engine = super::support::open(store.clone(), |b| b.register(&workflow)).await;
+        let run = {
+            let (engine, workflow) = (engine.clone(), workflow.clone());
+            tokio::spawn(async move { engine.run(&workflow, ()).await })
+        };
+        for n in 1..=4 {
+            bodies.wait_for(n).await;
+            store.wait_until_hanging().await;
+            assert_eq!(bodies.get(), n, "the failure of attempt {n} is not durable");
+            store.release();
+        }
+        assert_eq!(run.await.unwrap().unwrap(), 4);
+        assert_eq!(attempts(&store), 3);
+        shut_down(engine).await;
     }
-    shut_down(engine).await;
 }
 
 fn attempts(store: &FaultStore) -> usize {
