@@ -9,7 +9,7 @@ use stepfast::queue::Queue;
 use stepfast::{Engine, Error, Workflow};
 use tokio::time::Instant;
 
-use crate::experiments::queue::{RunCounter, now_micros, workflow};
+use crate::experiments::queue::{RunCounter, enqueue, now_micros, workflow};
 use crate::measure::{Samples, median, sort_ascending};
 use crate::report::{Figure, Row};
 use crate::target::{Target, TargetLocation, postgres_error};
@@ -119,13 +119,13 @@ async fn measure(
         );
         rows.push(Row { queues: Some(1), workers: Some(0), stored: Some(step), ..other_key_row });
     }
-    full.engine.shutdown(Duration::from_secs(60)).await?;
-    empty.engine.shutdown(Duration::from_secs(60)).await?;
+    full.close().await?;
+    empty.close().await?;
     Ok((rows, figures))
 }
 
 /// A store with a paused queue.
-struct QueueStore<'t> {
+pub(crate) struct QueueStore<'t> {
     target: &'t Target,
     engine: Engine,
     workflow: Workflow<u32, i64>,
@@ -135,14 +135,14 @@ struct QueueStore<'t> {
 }
 
 /// The figures of one run of a queue.
-struct QueueRun {
-    per_second: f64,
+pub(crate) struct QueueRun {
+    pub(crate) per_second: f64,
     /// The wait times of the starts of another key, from enqueueing until they begin, in milliseconds.
     other_key_waits_ms: Vec<f64>,
 }
 
 impl<'t> QueueStore<'t> {
-    async fn open(target: &'t Target) -> Result<Self, Error> {
+    pub(crate) async fn open(target: &'t Target) -> Result<Self, Error> {
         let run_counter = Arc::new(RunCounter::default());
         let workflow = workflow(&run_counter);
         let builder =
@@ -150,6 +150,24 @@ impl<'t> QueueStore<'t> {
         let engine = builder.open().await?;
         engine.pause_queue(QUEUE_NAME).await?;
         Ok(Self { target, engine, workflow, run_counter, enqueued: 0 })
+    }
+
+    pub(crate) async fn close(self) -> Result<(), Error> {
+        self.engine.shutdown(Duration::from_secs(60)).await
+    }
+
+    /// Enqueues executions by concurrent callers. Returns the number of executions enqueued per second.
+    pub(crate) async fn enqueue(&mut self, callers: usize, count: usize) -> Result<f64, Error> {
+        let names = [QUEUE_NAME.to_owned()];
+        let begun = Instant::now();
+        let latencies = enqueue(&self.engine, &self.workflow, &names, callers, count, &|_| {}).await;
+        let mut row = Row::default();
+        latencies.fill_with_elapsed(begun.elapsed(), &mut row);
+        if row.failed > 0 {
+            return Err(Error::Unavailable(format!("{} of {count} executions were not queued", row.failed)));
+        }
+        self.enqueued += count;
+        Ok(row.per_second)
     }
 
     fn waiting_count(&self) -> usize {
@@ -176,7 +194,11 @@ impl<'t> QueueStore<'t> {
 
     /// Resumes the queue until `count` executions have run. With `with_other_key`, enqueues starts of another key when half of
     /// them have run.
-    async fn run_executions(&mut self, count: usize, with_other_key: bool) -> Result<QueueRun, Error> {
+    pub(crate) async fn run_executions(
+        &mut self,
+        count: usize,
+        with_other_key: bool,
+    ) -> Result<QueueRun, Error> {
         let before = self.run_counter.count.load(SeqCst);
         let begun = Instant::now();
         self.engine.resume_queue(QUEUE_NAME).await?;

@@ -1,8 +1,9 @@
 //! The experiments: one file per subcommand of `stepfast bench`.
 //!
 //! [`workflows`](workflows::run), [`steps`](workflows::run), [`sizes`], [`payload`], [`memory`], [`history`], [`queue`],
-//! [`rate`], [`backlog`] and [`graphs`] drive an engine. [`flush`] and [`writes`] measure the limits of the device and the database
-//! without an engine. [`idle`] and [`takeover`] start [workers](crate::worker) as separate processes.
+//! [`rate`], [`backlog`], [`neighbours`], [`sleepers`] and [`graphs`] drive an engine. [`flush`] and [`writes`] measure the
+//! limits of the device and the database without an engine. [`idle`], [`takeover`] and [`pauses`] start
+//! [workers](crate::worker) as separate processes.
 
 pub mod backlog;
 pub mod flush;
@@ -11,10 +12,13 @@ pub mod history;
 pub mod idle;
 pub mod large_graph;
 pub mod memory;
+pub mod neighbours;
+pub mod pauses;
 pub mod payload;
 pub mod queue;
 pub mod rate;
 pub mod sizes;
+pub mod sleepers;
 pub mod takeover;
 pub mod workflows;
 pub mod writes;

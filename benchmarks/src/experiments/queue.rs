@@ -376,7 +376,8 @@ async fn run_one_by_one(
     Ok(waits)
 }
 
-async fn enqueue(
+/// Enqueues `total` workflows by concurrent callers, in these queues in turn.
+pub(crate) async fn enqueue(
     engine: &Engine,
     workflow: &Workflow<u32, i64>,
     names: &[String],

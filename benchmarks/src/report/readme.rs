@@ -216,12 +216,15 @@ fn other_tables<'r>(
     of: &dyn Fn(&[&str]) -> Vec<NamedReport<'r>>,
     text: &mut String,
 ) -> Option<NamedReport<'r>> {
-    const TITLES: [(&str, &str); 8] = [
+    const TITLES: [(&str, &str); 11] = [
         ("writes", "Rows written one by one, and by an engine"),
         ("history", "With finished executions in the store"),
         ("queue", "Through queues"),
         ("rate", "Through a queue with evenly spaced starts"),
         ("backlog", "With a backlog in the queue"),
+        ("neighbours", "Beside the rows of another service"),
+        ("sleepers", "When many sleeps end at once"),
+        ("pauses", "Until pauses and limits of a busy queue take effect"),
         ("idle", "Idle engines"),
         ("takeover", "After a worker is killed"),
         ("drain", "After a worker receives SIGTERM"),
@@ -231,10 +234,10 @@ fn other_tables<'r>(
         for &found in &of(&[experiment]) {
             let Report { sdk, store, durability, rows, figures, .. } = found.1;
             let language = if sdk == "python" { ", from Python" } else { "" };
-            let rows = if matches!(experiment, "writes" | "history" | "queue" | "backlog") {
-                table::row_table(rows)
-            } else {
+            let rows = if matches!(experiment, "rate" | "idle" | "pauses" | "takeover" | "drain") {
                 table::time_table(rows)
+            } else {
+                table::row_table(rows)
             };
             let _ = write!(text, "**{title}{language}**, {store}, durability {durability}\n\n{rows}\n\n");
             if !figures.is_empty() {

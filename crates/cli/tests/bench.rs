@@ -177,6 +177,42 @@ fn backlog_is_measured_beside_empty_queue() {
 }
 
 #[test]
+fn operations_are_measured_beside_another_service_and_alone() {
+    let counts = ["--finished", "300", "--waiting", "200", "--sleeping", "100"];
+    let (printed, report) =
+        run_bench(&[&["neighbours"], &counts[..], &["--iterations", "200", "--runs", "1"]].concat());
+    assert!(printed.contains("| claim of nothing, beside another service "), "{printed}");
+    assert_eq!(report["figures"].as_array().unwrap().len(), 8);
+    for operation in ["start", "run, 3 steps", "enqueue", "drain"] {
+        for place in ["beside another service", "alone"] {
+            let row = &rows(&report, &format!("{operation}, {place}"))[0];
+            assert_eq!(row["completed"], 200, "{row}");
+            assert!(row["per_second"].as_f64().unwrap() > 0.0, "{row}");
+        }
+    }
+}
+
+#[test]
+fn sleepers_continue_in_ten_parts() {
+    let (_, report) = run_bench(&["sleepers", "--iterations", "1000", "--seconds", "5"]);
+    let rows = report["rows"].as_array().unwrap();
+    assert_eq!(rows.len(), 11);
+    assert!(rows[..10].iter().all(|row| row["completed"] == 100), "{report}");
+    let refused = bench_failure(&["sleepers", "--iterations", "1000", "--seconds", "0"]);
+    assert!(refused.contains("give more seconds"), "{refused}");
+}
+
+#[test]
+fn pauses_and_limits_of_a_busy_queue_are_timed() {
+    let arguments = ["pauses", "--per-second", "500", "--workers", "2", "--changes", "1"];
+    let (_, report) = run_bench(&arguments);
+    for change in ["pause", "concurrency of 1"] {
+        assert_eq!(rows(&report, change)[0]["completed"], 1, "{report}");
+    }
+    assert_eq!(report["figures"].as_array().unwrap().len(), 2);
+}
+
+#[test]
 fn even_rate_reports_its_intervals() {
     let (printed, report) = run_bench(&["rate", "--per-second", "50", "--workers", "0,1", "--seconds", "1"]);
     let rows = report["rows"].as_array().unwrap();

@@ -6,9 +6,12 @@ mod history;
 mod idle;
 mod large_graph;
 mod memory;
+mod neighbours;
+mod pauses;
 mod payload;
 mod queue;
 mod rate;
+mod sleepers;
 mod sweep;
 mod takeover;
 mod writes;
@@ -50,6 +53,12 @@ pub(crate) enum BenchCommand {
     Queue(queue::QueueBenchArgs),
     /// No-op workflows of a queue in which more and more other executions wait.
     Backlog(backlog::BacklogArgs),
+    /// Workflows, queues and claims beside the rows of another service, and alone.
+    Neighbours(neighbours::NeighboursArgs),
+    /// Suspended executions whose sleeps end at the same time.
+    Sleepers(sleepers::SleepersArgs),
+    /// Time until pauses and changed limits of a busy queue take effect.
+    Pauses(pauses::PausesArgs),
     /// How evenly a rate limit spaces the executions.
     Rate(rate::RateArgs),
     /// Time for which executions of a killed worker do not progress.
@@ -79,6 +88,9 @@ impl BenchCommand {
             BenchCommand::Idle(idle) => idle.run().await,
             BenchCommand::Queue(queue) => queue.run().await,
             BenchCommand::Backlog(backlog) => backlog.run().await,
+            BenchCommand::Neighbours(neighbours) => neighbours.run().await,
+            BenchCommand::Sleepers(sleepers) => sleepers.run().await,
+            BenchCommand::Pauses(pauses) => pauses.run().await,
             BenchCommand::Rate(rate) => rate.run().await,
             BenchCommand::Takeover(takeover) => takeover.run().await,
             BenchCommand::Simple(graph) => graph.run(Shape::Simple).await,
