@@ -277,11 +277,7 @@ async fn failures_of_attempts_are_kept_when_a_worker_dies(fixture: &dyn StoreFix
     store.release();
     let record = record(&two, "x").await;
     assert_eq!((record.attempts.len(), record.execution.recoveries), (1, 1));
-    let failure = match record.attempts[0].failure.chunk_ref() {
-        Some(chunks) => Payload::from_bytes(two.store().load_value(handle.key(), chunks).await.unwrap()),
-        None => record.attempts[0].failure.clone(),
-    };
-    assert_eq!(failure.decode::<Failure>().unwrap().message.len(), SIZE);
+    assert_eq!(record.attempts[0].failure.decode::<Failure>().unwrap().message.len(), SIZE);
     latch.open();
     assert_eq!(handle.result().await.unwrap(), 3);
     shut_down(one).await;

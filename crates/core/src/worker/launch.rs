@@ -122,11 +122,11 @@ fn kills_workers_failure(strikes: u32) -> Failure {
 
 /// Returns the numbers of the chunked values to which a record refers.
 fn chunk_values_in(record: &Record) -> SmallVec<[u64; 4]> {
-    let Record { execution, checkpoints, attempts, .. } = record;
+    let Record { execution, checkpoints, .. } = record;
+    // failures of attempts are never chunked
     [&execution.input, &execution.outcome]
         .into_iter()
         .chain(checkpoints.iter().map(|checkpoint| &checkpoint.outcome))
-        .chain(attempts.iter().map(|attempt| &attempt.failure))
         .filter_map(|payload| payload.chunk_ref().map(|chunks| chunks.value))
         .collect()
 }
