@@ -93,8 +93,9 @@ impl CountedServer {
             let result = if is_queued { client.run(&add, n).await } else { engine.run(&add, n).await };
             assert_eq!(result.unwrap(), n + 1);
         };
-        // each lane opens its connection
-        for begin in (0..workers as u32 * 6).step_by(workers) {
+        // each lane opens its connection; a queued execution runs on any worker, and each wave is claimed in turns
+        let waves = if is_queued { 2 } else { 6 };
+        for begin in (0..workers as u32 * waves).step_by(workers) {
             join_all((begin..begin + workers as u32).map(run)).await;
         }
         self.settle().await;

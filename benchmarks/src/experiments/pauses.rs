@@ -19,7 +19,7 @@ use crate::worker::{Worker, WorkerEvent, WorkerEventKind};
 /// The name of the queue.
 const QUEUE_NAME: &str = "bench";
 /// The time for which the executions that end after a change are observed.
-const OBSERVATION: Duration = Duration::from_secs(3);
+const OBSERVATION: Duration = Duration::from_millis(1_500);
 /// The time for which the queue is busy before each change.
 const BUSY_TIME: Duration = Duration::from_millis(500);
 /// The interval between two calls that enqueue executions.

@@ -33,7 +33,7 @@ const WAKE_PAUSE: (Duration, Duration) = (Duration::from_micros(50), Duration::f
 /// The minimum number of workers that claim because of a hint of ready executions. Where more workers can run them, each
 /// worker draws lots, so that about as many claim as there are executions. The next heartbeat of any worker without work
 /// finds executions for which all of these workers had no place.
-const MIN_WOKEN_WORKERS: u32 = 16;
+const MIN_WOKEN_WORKERS: u32 = 10;
 
 /// The time for which a process counts as a sender after its last hint.
 const SENDER_MEMORY: Duration = Duration::from_secs(10);
@@ -324,9 +324,9 @@ mod tests {
     fn about_as_many_workers_claim_as_executions_are_ready() {
         let chosen =
             |peers: u32, ready_count: u32| (0..peers).filter(|_| is_chosen(peers, ready_count)).count();
-        assert_eq!([chosen(16, 1), chosen(40, 40), chosen(1_000, u32::MAX)], [16, 40, 1_000]);
+        assert_eq!([chosen(10, 1), chosen(40, 40), chosen(1_000, u32::MAX)], [10, 40, 1_000]);
         let rounds = 100;
-        for (ready_count, expected) in [(1, 16), (200, 200)] {
+        for (ready_count, expected) in [(1, 10), (200, 200)] {
             let mean = (0..rounds).map(|_| chosen(1_000, ready_count)).sum::<usize>() / rounds;
             assert!((expected * 8 / 10..expected * 12 / 10).contains(&mean), "{mean} of {expected}");
         }
