@@ -1,9 +1,11 @@
 //! Other services in the same schema: their rows cost a worker nothing.
 
 use serde_json::Value;
+use stepfast_core::queue::{Queue, QueueChange};
 use stepfast_core::store::{Claim, Heartbeat};
 use stepfast_core::{Key, Store};
 use stepfast_postgres::statements::Sql;
+use stepfast_tests::fixtures::builders;
 
 use super::support::*;
 
@@ -161,4 +163,15 @@ async fn own_executions_are_found_beside_those_of_other_services() {
     let claim = Claim { app_version: Some("2".into()), ..db.claim(10) };
     let claimed = db.store.claim(&claim).await.unwrap().records;
     assert_eq!(claimed.iter().map(|record| record.execution.key).collect::<Vec<_>>(), [due, ready]);
+}
+
+/// A row lock of several flushes at once would be a multixact, of which the whole server has a limited number.
+#[tokio::test]
+async fn flushes_lock_no_row_of_their_queue() {
+    let db = Fixture::new().await;
+    let queue = Queue::new("q").concurrency(5);
+    db.store.change_queue(&QueueChange { queue, is_paused: false, expected_version: 0 }).await.unwrap();
+    db.write((0..3).map(|_| builders::enqueue(Key::mint(0), "q", "", 0)).collect()).await;
+    let row = db.sql.query_one("SELECT xmax::text FROM queues WHERE name = 'q'", &[]).await.unwrap();
+    assert_eq!(row.get::<_, &str>(0), "0", "a transaction has locked the row");
 }
