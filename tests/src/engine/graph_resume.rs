@@ -2,13 +2,14 @@
 
 use futures_util::future::BoxFuture;
 use stepfast_core::graph::{Graph, Rule};
-use stepfast_core::store::RequestResult;
+use stepfast_core::store::{RequestResult, Write};
 use stepfast_core::{Engine, Error, Failure, Workflow};
 
-use super::support::{BodyResult, Count, Latch, Peak, open_engine, record, shut_down};
+use super::support::{BodyResult, Count, Latch, Peak, open_engine, open_second_engine, record, shut_down};
 use crate::StoreFixture;
 
 super::cases![
+    failure_is_kept_without_a_resume,
     failure_is_kept_if_a_mapped_dependent_ran,
     failure_is_kept_if_a_task_ran_because_another_was_skipped,
     failure_is_kept_if_a_dependent_of_an_empty_map_ran,
@@ -51,6 +52,35 @@ async fn assert_failure_is_kept(fixture: &dyn StoreFixture, graph: &Workflow<(),
     assert_eq!(charges.get(), 1, "the failure is kept");
     assert_eq!(record(&engine, "x").await.checkpoints, before);
     shut_down(engine).await;
+}
+
+/// An engine shuts down after a task has failed, and another engine continues the graph.
+async fn failure_is_kept_without_a_resume(fixture: &dyn StoreFixture) {
+    let (charges, waiting, latch) = (Count::new(), Count::new(), Latch::new());
+    let mut graph = Graph::<()>::new("g");
+    let charge = graph.task("charge").run((), failing_body(&charges, 1));
+    let (waits, opened, failed) = (waiting.clone(), latch.clone(), charges.clone());
+    graph.task("log").run((), move |()| {
+        let (waits, opened, failed) = (waits.clone(), opened.clone(), failed.clone());
+        async move {
+            failed.wait_for(1).await;
+            waits.increment();
+            opened.wait().await;
+            BodyResult::Ok(())
+        }
+    });
+    let graph = graph.build(charge).unwrap();
+    let (one, store) = open_engine(fixture, |b| b.register(&graph)).await;
+    one.start(&graph, ()).workflow_id("x").await.unwrap();
+    waiting.wait_for(1).await;
+    store.wait_until_committed(|write| matches!(write, Write::Checkpoint(_))).await;
+    shut_down(one).await;
+    let (two, _) = open_second_engine(fixture, |b| b.register(&graph)).await;
+    waiting.wait_for(2).await;
+    latch.open();
+    assert_fails(&two, "charge").await;
+    assert_eq!(charges.get(), 1, "the failure is kept");
+    shut_down(two).await;
 }
 
 async fn failure_is_kept_if_a_mapped_dependent_ran(fixture: &dyn StoreFixture) {
