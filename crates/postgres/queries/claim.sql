@@ -28,7 +28,8 @@ WITH due AS MATERIALIZED (
                             FROM executions AS e
                             WHERE e.key = t.execution AND e.status IN (0, 3)
                             OFFSET 0 FOR UPDATE SKIP LOCKED) AS e
-        LIMIT greatest(16, 2 * $3::bigint / greatest(1, cardinality($2::text[])))
+        LIMIT CASE WHEN cardinality($2::text[]) = 1 THEN $3::bigint
+                   ELSE greatest(16, 2 * $3::bigint / greatest(1, cardinality($2::text[]))) END
     ) AS d
     ORDER BY d.due_at, d.key
     LIMIT $3::bigint

@@ -175,3 +175,13 @@ async fn flushes_lock_no_row_of_their_queue() {
     let row = db.sql.query_one("SELECT xmax::text FROM queues WHERE name = 'q'", &[]).await.unwrap();
     assert_eq!(row.get::<_, &str>(0), "0", "a transaction has locked the row");
 }
+
+#[tokio::test]
+async fn claim_locks_no_execution_that_it_leaves() {
+    let db = Fixture::new().await;
+    db.write((0..40).map(|_| start(Key::mint(0), waiting(Some(later(0)), &[]))).collect()).await;
+    assert_eq!(db.store.claim(&db.claim(3)).await.unwrap().records.len(), 3);
+    let left = "SELECT count(*), count(*) FILTER (WHERE xmax <> '0') FROM executions WHERE status = 3";
+    let row = db.sql.query_one(left, &[]).await.unwrap();
+    assert_eq!((row.get::<_, i64>(0), row.get::<_, i64>(1)), (37, 0));
+}
