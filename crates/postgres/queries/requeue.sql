@@ -1,7 +1,7 @@
 -- Requeues executions that a fenced worker runs, by some of its assignments, and deletes these. $1: the worker, $2: true if
 -- it died, false if it closed its registration, $3: the time now, null for the server's, $4: the maximum number of
--- executions. An assignment stays if one of its executions is left: another transaction has locked it, or the maximum is
--- reached.
+-- executions, $5 and $6: lane and number of the assignment after which to begin. An assignment stays if one of its executions
+-- is left: another transaction has locked it, or the maximum is reached. Also returns the last assignment that was examined.
 -- Strikes and delays are as in store/quarantine.rs of the core: an execution that was recovered three times in a row with
 -- nothing new recorded goes to the quarantine. From then on, a recovery without progress is a strike only if the
 -- execution was tried alone.
@@ -9,7 +9,7 @@ WITH listed AS MATERIALIZED (
     SELECT a.lane, a.number, a.executions, sum(cardinality(a.executions)) OVER (ORDER BY a.lane, a.number) AS total,
            row_number() OVER (ORDER BY a.lane, a.number) AS n
     FROM (SELECT a.lane, a.number, a.executions FROM assignments AS a
-          WHERE a.worker_id = $1::bigint
+          WHERE a.worker_id = $1::bigint AND (a.lane, a.number) > ($5::smallint, $6::bigint)
           ORDER BY a.lane, a.number
           LIMIT 100
           FOR UPDATE SKIP LOCKED) AS a
@@ -89,4 +89,9 @@ WITH listed AS MATERIALIZED (
       AND NOT EXISTS (SELECT FROM remaining AS r WHERE r.lane = l.lane AND r.number = l.number)
     RETURNING 1
 )
-SELECT (SELECT count(*) FROM moved), (SELECT count(*) FROM ended)
+SELECT (SELECT count(*) FROM moved), (SELECT count(*) FROM ended), l.lane, l.number
+FROM (SELECT 1) AS one
+LEFT JOIN (SELECT l.lane, l.number FROM listed AS l
+           WHERE l.n = 1 OR l.total <= $4::bigint
+           ORDER BY l.n DESC
+           LIMIT 1) AS l ON true

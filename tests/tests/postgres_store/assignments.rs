@@ -77,6 +77,38 @@ async fn duplicate_start_is_not_running() {
     db.expect_taken_over(&[]).await;
 }
 
+/// A locked execution of the first assignment keeps no other assignment from being requeued.
+#[tokio::test]
+async fn locked_execution_delays_no_other_assignment() {
+    let db = Fixture::new().await;
+    let mut keys = Vec::new();
+    for _ in 0..2 {
+        let started: [Key; 3_000] = new_keys();
+        db.write(started.iter().map(|key| start(*key, RUNNING)).collect()).await;
+        keys.extend(started);
+    }
+    let lock = format!("BEGIN; SELECT FROM executions WHERE key = '{}' FOR UPDATE", keys[0]);
+    db.sql.batch_execute(&lock).await.unwrap();
+    let other = db.other().await;
+    assert!(other.end_registration(db.worker.worker).await.unwrap());
+    assert_eq!(other.requeue(db.worker.worker).await.unwrap(), 5_999);
+    db.sql.batch_execute("ROLLBACK").await.unwrap();
+    assert_eq!(other.requeue(db.worker.worker).await.unwrap(), 1);
+    assert_eq!((db.count("assignments").await, db.count("workers").await), (0, 0));
+}
+
+/// A resent Start of a child finds the execution, which runs elsewhere or has ended.
+#[tokio::test]
+async fn existing_execution_is_in_no_second_assignment() {
+    let db = Fixture::new().await;
+    let [child] = new_keys();
+    db.write(vec![start_id(child, "a", ended(Status::Completed))]).await;
+    let outcomes = db.write(vec![start_id(child, "a", RUNNING)]).await;
+    assert!(matches!(outcomes.as_slice(), [(0, Outcome::Duplicate(_))]), "{outcomes:?}");
+    db.heartbeat().await;
+    assert_eq!(db.count("assignments").await, 0);
+}
+
 #[tokio::test]
 async fn finished_and_moved_executions_are_not_found() {
     let db = Fixture::new().await;

@@ -106,16 +106,17 @@ impl Assignments {
         }
     }
 
-    /// Records an assignment that was found in the database, with the executions of it that run, except those that are in
-    /// another assignment. Does nothing if the assignment is known. A claim without a reply leaves such an assignment.
+    /// Records an assignment that was found in the database, with the executions of it that run. A claim without a reply
+    /// leaves such an assignment. Does nothing if the assignment is known, or if one of the executions runs by another
+    /// assignment: its release is not reported yet, so only the row in the database lists the later run.
     pub fn adopt(&self, worker: WorkerId, id: AssignmentId, running: impl IntoIterator<Item = Key>) {
         let mut workers = self.0.lock();
         let assignments = workers.entry(worker).or_default();
         let is_pending = assignments.pending.as_ref().is_some_and(|pending| pending.deleted.contains(&id));
-        if !is_pending {
-            let unknown: Vec<Key> =
-                running.into_iter().filter(|key| !assignments.running.contains_key(key)).collect();
-            assignments.add(id, unknown);
+        let running: Vec<Key> = running.into_iter().collect();
+        let runs_elsewhere = |key| assignments.running.get(key).is_some_and(|other| *other != id);
+        if !is_pending && !running.iter().any(runs_elsewhere) {
+            assignments.add(id, running);
         }
     }
 
@@ -140,13 +141,9 @@ impl Assignments {
 
 /// Returns the executions that a flush with these outcomes has set running.
 pub fn started_keys(flush: &Flush, outcomes: &[(usize, Outcome)]) -> Vec<Key> {
-    let losers: HashSet<usize> = (outcomes.iter())
-        .filter(|(i, outcome)| match (flush.writes.get(*i), outcome) {
-            (Some(Write::Start(start)), Outcome::Duplicate(existing)) => existing.key != start.key,
-            (_, outcome) => *outcome != Outcome::Applied,
-        })
-        .map(|(i, _)| *i)
-        .collect();
+    // an execution that existed already is listed by the transaction that set it running
+    let losers: HashSet<usize> =
+        outcomes.iter().filter(|(_, outcome)| *outcome != Outcome::Applied).map(|(i, _)| *i).collect();
     let writes = flush.writes.iter().enumerate().filter(|(i, _)| !losers.contains(i));
     writes.filter_map(|(_, write)| started_key(write)).collect()
 }
@@ -336,6 +333,22 @@ mod tests {
         assignments.release(WORKER, keys.clone());
         assert_eq!(assignments.begin_tidying(WORKER), None, "the release of the first assignment");
         assignments.release(WORKER, keys);
+        assert_eq!(assignments.begin_tidying(WORKER).unwrap().deleted, [id(2)]);
+    }
+
+    #[test]
+    fn assignment_with_an_unreported_release_is_not_adopted() {
+        let (assignments, keys) = (Assignments::default(), keys(2));
+        assignments.add(WORKER, id(1), [keys[0]]);
+        // a claim without a reply has listed the execution again, beside another one
+        assignments.adopt(WORKER, id(2), keys.clone());
+        assignments.release(WORKER, [keys[0]]);
+        assert_eq!(assignments.begin_tidying(WORKER).unwrap().deleted, [id(1)]);
+        assignments.end_tidying(WORKER);
+        assignments.adopt(WORKER, id(2), keys.clone());
+        assignments.release(WORKER, [keys[1]]);
+        assert_eq!(assignments.begin_tidying(WORKER), None, "the first execution runs");
+        assignments.release(WORKER, [keys[0]]);
         assert_eq!(assignments.begin_tidying(WORKER).unwrap().deleted, [id(2)]);
     }
 

@@ -31,8 +31,9 @@ pub(super) struct FencedWorker {
 }
 
 impl WorkerControl {
-    /// Takes over a worker; see [`Store::take_over`](stepfast_core::Store::take_over).
-    pub(crate) async fn take_over(&self, worker: WorkerId) -> Result<u64, StoreError> {
+    /// Takes over dead workers; see [`Store::take_over`](stepfast_core::Store::take_over). Also returns the number of executions
+    /// that were woken because their children have ended.
+    pub(crate) async fn take_over(&self, worker: WorkerId) -> Result<(u64, u64), StoreError> {
         let targets = {
             let mut observers = self.observers.lock().unwrap_or_else(PoisonError::into_inner);
             observers
@@ -45,11 +46,11 @@ impl WorkerControl {
 
     /// Runs both steps of a takeover for each worker. Work that another transaction blocks is left to the next heartbeat:
     /// the worker stays registered, with an expired lease, until all of its executions are requeued.
-    async fn take_over_targets(&self, targets: TakeoverTargets) -> Result<u64, StoreError> {
+    async fn take_over_targets(&self, targets: TakeoverTargets) -> Result<(u64, u64), StoreError> {
         let TakeoverTargets { expired, is_sweep_due } = targets;
         let (kept_session, session) = self.open_takeover_session().await?;
         let result = async {
-            let mut recovered = 0;
+            let (mut recovered, mut woken) = (0, 0);
             for FencedWorker { worker, host, pid, .. } in fence_workers(&session, &expired, true).await? {
                 tracing::warn!(
                     worker = worker.0,
@@ -62,21 +63,21 @@ impl WorkerControl {
             // one sweep is enough for all workers of a schema
             let is_sweeping = is_sweep_due && begin_sweep(&session, self.now()).await?;
             if is_sweeping || !expired.is_empty() {
-                wake_satisfied(&session, self.now()).await?;
+                woken = wake_satisfied(&session, self.now()).await?;
             }
             if is_sweeping {
                 delete_orphaned_slots(&session).await?;
             }
-            Ok(recovered)
+            Ok((recovered, woken))
         };
-        let result: Result<u64, DbError> = result.await;
+        let result: Result<(u64, u64), DbError> = result.await;
         keep_session(kept_session, session, result.is_ok()).await;
         match result {
-            Ok(recovered) => Ok(recovered),
+            Ok(counts) => Ok(counts),
             Err(error) => match error.into_store_error() {
                 StoreError::Blocked(reason) => {
                     tracing::debug!(reason, "takeover blocked; trying again at the next heartbeat");
-                    Ok(0)
+                    Ok((0, 0))
                 }
                 error => Err(unavailable_error(error.into())),
             },
@@ -184,8 +185,13 @@ pub(super) async fn requeue(
     now: Option<Timestamp>,
 ) -> Result<u64, DbError> {
     let (mut total, mut limit) = (0, MAX_REQUEUED);
+    // lane and number of the assignment after which the next statement begins
+    let mut position: (i16, i64) = (-1, 0);
     loop {
-        let params = vec![param(worker.0), param(is_dead), param(now.map(Timestamptz)), param(limit)];
+        let (lane, number) = position;
+        let now = now.map(Timestamptz);
+        let params =
+            vec![param(worker.0), param(is_dead), param(now), param(limit), param(lane), param(number)];
         let queries = [
             Query { sql: Sql::Requeue, action: "requeueing executions", params },
             Query { sql: Sql::Unregister, action: "ending registrations", params: vec![param(worker.0)] },
@@ -201,11 +207,16 @@ pub(super) async fn requeue(
         let [requeued, unregistered] = &results[..] else { return Err(corrupt("a query result").into()) };
         let mut row = Columns::new(requeued.rows.first().ok_or_else(|| corrupt("a query result"))?);
         let (count, ended): (i64, i64) = (row.next()?, row.next()?);
+        let last: (Option<i16>, Option<i64>) = (row.next()?, row.next()?);
         total += count as u64;
         stepfast_core::crash_point!("postgres requeued");
-        // without progress, other transactions have locked all that is left
-        if unregistered.affected_rows > 0 || (count == 0 && ended == 0) {
+        if unregistered.affected_rows > 0 {
             return Ok(total);
+        }
+        if count == 0 && ended == 0 {
+            // other transactions have locked all that is left of the examined assignments
+            let (Some(lane), Some(number)) = last else { return Ok(total) };
+            position = (lane, number);
         }
     }
 }

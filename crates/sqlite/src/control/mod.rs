@@ -78,8 +78,9 @@ impl Database {
     /// Ends a registration. The presence lock of the worker is released even after an error: then other workers take it
     /// over.
     pub(crate) fn close(&self, worker: i64) -> Result<(), StoreError> {
-        self.assignments.remove_worker(WorkerId(worker));
         let closed = self.end_registration(worker);
+        // after the fence, since a flush before it records its assignment
+        self.assignments.remove_worker(WorkerId(worker));
         let mut workers = self.workers.lock();
         if let Some(i) = workers.iter().position(|own| *own == worker) {
             workers.swap_remove(i);
