@@ -18,18 +18,16 @@ WITH due AS MATERIALIZED (
     SELECT d.key, d.place, d.bytes, d.timer, d.due_at
     FROM unnest($2::text[]) AS s (stream)
     CROSS JOIN LATERAL (
-        SELECT e.key, e.place, e.bytes, t.timer, t.due_at
+        SELECT e.key, e.ctid AS place, octet_length(e.input) AS bytes, t.timer, t.due_at
         FROM (SELECT t.execution, t.ctid AS timer, t.due_at
               FROM timers AS t
               WHERE t.stream = s.stream AND t.due_at <= (SELECT coalesce($5::timestamptz, clock_timestamp()))
               ORDER BY t.due_at
               OFFSET 0) AS t
-        CROSS JOIN LATERAL (SELECT e.key, e.ctid AS place, octet_length(e.input) AS bytes
-                            FROM executions AS e
-                            WHERE e.key = t.execution AND e.status IN (0, 3)
-                            OFFSET 0 FOR UPDATE SKIP LOCKED) AS e
+        JOIN executions AS e ON e.key = t.execution AND e.status IN (0, 3)
         LIMIT CASE WHEN cardinality($2::text[]) = 1 THEN $3::bigint
                    ELSE greatest(16, 2 * $3::bigint / greatest(1, cardinality($2::text[]))) END
+        FOR UPDATE OF e SKIP LOCKED
     ) AS d
     ORDER BY d.due_at, d.key
     LIMIT $3::bigint
@@ -37,7 +35,7 @@ WITH due AS MATERIALIZED (
     SELECT w.queue_key, w.is_woken, w.most, w.n, x.stream,
            count(*) OVER (PARTITION BY w.n) > 1 AS is_merged,
            CASE WHEN count(*) OVER (PARTITION BY w.n) = 1 THEN w.most
-                ELSE greatest(16, 2 * w.most / count(*) OVER (PARTITION BY w.n)) END AS per_stream
+                ELSE least(w.most, greatest(16, 2 * w.most / count(*) OVER (PARTITION BY w.n))) END AS per_stream
     FROM (SELECT w.queue_key, least(w.most, $3::bigint) AS most, w.is_woken, w.n
           FROM unnest($6::text[], $7::bigint[], $8::boolean[]) WITH ORDINALITY AS w (queue_key, most, is_woken, n)) AS w
     CROSS JOIN LATERAL (SELECT x.stream FROM unnest($14::bigint[], $15::text[]) AS x (n, stream) WHERE x.n = w.n) AS x
@@ -45,7 +43,7 @@ WITH due AS MATERIALIZED (
     SELECT w.n, w.most, w.is_merged, w.per_stream, w.stream, q.*
     FROM scans AS w
     CROSS JOIN LATERAL (
-        SELECT e.key, e.place, e.bytes, r.ready, r.priority, r.seq
+        SELECT e.key, e.ctid AS place, octet_length(e.input) AS bytes, r.ready, r.priority, r.seq
         FROM (SELECT r.*
               FROM unnest($9::bigint[], $10::integer[], $11::integer[], $12::bigint[], $13::bigint[])
                    AS g (n, priority, last_priority, seq, last_seq)
@@ -73,14 +71,14 @@ WITH due AS MATERIALIZED (
                FROM ready AS r
                WHERE w.is_woken AND r.stream = w.stream AND r.queue_key = w.queue_key AND r.is_woken
                ORDER BY r.priority, r.seq
-               OFFSET 0)) AS r
-        CROSS JOIN LATERAL (SELECT e.key, e.ctid AS place, octet_length(e.input) AS bytes
-                            FROM executions AS e
-                            WHERE e.key = r.execution AND e.status = 1 AND NOT e.is_paused
-                            OFFSET 0 FOR UPDATE SKIP LOCKED) AS e
+               OFFSET 0)
+              OFFSET 0) AS r
+        JOIN executions AS e ON e.key = r.execution AND e.status = 1 AND NOT e.is_paused
         LIMIT w.per_stream
+        FOR UPDATE OF e SKIP LOCKED
     ) AS q
-    LIMIT (SELECT 2 * ($3::bigint - count(*)) FROM due)
+    -- no other limit: `cut` must see the first rows of all streams
+    LIMIT (SELECT CASE WHEN count(*) >= $3::bigint THEN 0 END FROM due)
 ), cut AS MATERIALIZED (
     -- the last row up to which all streams of the queue key are known
     SELECT c.n, (min(ARRAY[c.priority, c.seq]) FILTER (WHERE c.found >= c.per_stream)) AS position

@@ -1,15 +1,21 @@
 //! Fairness: priorities, and the shares of a claim that queues and keys receive.
 
+use std::collections::HashSet;
+
 use stepfast_core::key::Key;
 use stepfast_core::queue::Queue;
-use stepfast_core::store::{Outcome, Write};
+use stepfast_core::store::{Outcome, Start, Write};
 
 use super::queue::{complete, declare_queue, enqueue_all};
-use crate::fixtures::builders::{enqueue, keys, queue_transition, queued, sleeping, start_queued};
+use crate::fixtures::builders::{
+    enqueue, keys, placement, queue_transition, queued, sleeping, start, start_queued, write,
+};
 use crate::{StoreFixture, Worker};
 
 super::cases![
     smaller_priorities_are_claimed_first,
+    executions_of_two_workflows_are_claimed_in_the_order_of_their_starts,
+    each_key_of_two_workflows_has_its_turn,
     begun_executions_come_first_within_their_priority,
     priority_is_kept_through_a_wait,
     priority_is_kept_through_a_requeue,
@@ -31,6 +37,44 @@ async fn smaller_priorities_are_claimed_first(fixture: &dyn StoreFixture) {
     for key in expected {
         assert_eq!(worker.claim_keys(1).await, [key]);
     }
+}
+
+/// Returns the Start of an execution of a workflow in a queue.
+fn enqueue_workflow(key: Key, workflow: &str, queue_key: &str) -> Write {
+    let placement = placement("a", queue_key, 0);
+    write(Start { workflow: workflow.into(), placement, ..start(key, queued()) })
+}
+
+async fn executions_of_two_workflows_are_claimed_in_the_order_of_their_starts(fixture: &dyn StoreFixture) {
+    for limit in [1, 8] {
+        let mut worker = Worker::register_for(&fixture.store(), &["one", "two"]).await;
+        let all: [Key; 40] = keys();
+        for (n, key) in all.iter().enumerate() {
+            let workflow = if n < 20 { "two" } else { "one" };
+            worker.apply(vec![enqueue_workflow(*key, workflow, "")]).await;
+        }
+        let mut claimed = Vec::new();
+        while claimed.len() < all.len() {
+            claimed.extend(worker.claim_keys(limit).await);
+        }
+        assert_eq!(claimed, all, "{limit} at a time");
+    }
+}
+
+async fn each_key_of_two_workflows_has_its_turn(fixture: &dyn StoreFixture) {
+    let mut worker = Worker::register_for(&fixture.store(), &["one", "two"]).await;
+    for n in 0..50 {
+        let queue_key = format!("{n:02}");
+        for workflow in ["one", "two"] {
+            let starts = (0..5).map(|_| enqueue_workflow(Key::mint(0), workflow, &queue_key)).collect();
+            worker.apply(starts).await;
+        }
+    }
+    let claimed = worker.claim(50).await;
+    let served: HashSet<String> = (claimed.iter())
+        .filter_map(|record| record.execution.placement.as_ref().map(|placement| placement.key.to_string()))
+        .collect();
+    assert_eq!((claimed.len(), served.len()), (50, 50));
 }
 
 async fn begun_executions_come_first_within_their_priority(fixture: &dyn StoreFixture) {
