@@ -10,7 +10,7 @@ WITH peers AS (
     FROM workers AS w
     WHERE $4::boolean AND w.is_client AND w.worker_id <> $1::bigint
 )
-SELECT o.worker_id, o.lease_expires_at, o.lease_ms, o.is_over
+SELECT o.worker_id, o.lease_expires_at, o.lease_ms, o.is_over, o.is_client
 FROM (SELECT p.*,
              coalesce($2::timestamptz, clock_timestamp())
              > greatest(p.lease_expires_at, CASE WHEN $2::timestamptz IS NULL

@@ -262,5 +262,6 @@ fn parse_peer(row: &Row) -> Result<PeerLease, StoreError> {
         expires_at: row.time()?,
         length: row.next::<Option<i64>>()?.map(|ms| Duration::from_millis(ms.unsigned_abs())),
         is_expired: row.next()?,
+        is_client: row.next()?,
     })
 }

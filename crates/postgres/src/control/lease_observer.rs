@@ -42,6 +42,7 @@ struct ObservedLease {
     observed_at: Instant,
     /// The number of further renewals at which the lease was unchanged.
     unchanged_renewals: u32,
+    is_client: bool,
 }
 
 /// Another worker and its lease, as a heartbeat returns them.
@@ -53,6 +54,8 @@ pub(super) struct PeerLease {
     pub(super) length: Option<Duration>,
     /// Whether the lease has expired by the server's clock.
     pub(super) is_expired: bool,
+    /// Whether the worker is a client. The leases of clients are read only at a sweep.
+    pub(super) is_client: bool,
 }
 
 /// The dead workers to take over, and whether a sweep is due.
@@ -111,7 +114,7 @@ impl LeaseObserver {
         let mut leases = HashMap::with_capacity(peers.len());
         let mut expired = Vec::new();
         let mut next = None;
-        for &PeerLease { worker, expires_at, length, is_expired } in peers {
+        for &PeerLease { worker, expires_at, length, is_expired, is_client } in peers {
             if expires_at == FENCED_LEASE {
                 // a takeover was interrupted after it had fenced the worker
                 expired.push((worker, Some(expires_at)));
@@ -121,7 +124,7 @@ impl LeaseObserver {
                 Some(observed) if observed.expires_at == expires_at => {
                     ObservedLease { unchanged_renewals: observed.unchanged_renewals + 1, ..*observed }
                 }
-                _ => ObservedLease { expires_at, observed_at: at, unchanged_renewals: 0 },
+                _ => ObservedLease { expires_at, observed_at: at, unchanged_renewals: 0, is_client },
             };
             let is_expired = is_expired
                 || length.is_some_and(|length| at.duration_since(observed.observed_at) > length * 2);
@@ -133,11 +136,12 @@ impl LeaseObserver {
             }
             leases.insert(worker, observed);
         }
+        let is_sweep_due = self.observations.is_multiple_of(OBSERVATIONS_PER_SWEEP);
+        if !is_sweep_due {
+            leases.extend(self.leases.drain().filter(|(_, observed)| observed.is_client));
+        }
         self.leases = leases;
-        self.targets = TakeoverTargets {
-            expired,
-            is_sweep_due: self.observations.is_multiple_of(OBSERVATIONS_PER_SWEEP),
-        };
+        self.targets = TakeoverTargets { expired, is_sweep_due };
         next
     }
 }
@@ -148,7 +152,25 @@ mod tests {
 
     fn peer(id: i64, expires_at: i64, is_expired: bool) -> PeerLease {
         let (expires_at, length) = (Timestamp::from_micros(expires_at), Some(Duration::from_secs(3)));
-        PeerLease { worker: WorkerId(id), expires_at, length, is_expired }
+        PeerLease { worker: WorkerId(id), expires_at, length, is_expired, is_client: false }
+    }
+
+    #[test]
+    fn clients_are_observed_from_sweep_to_sweep() {
+        let (mut observer, begun_at) = (LeaseObserver::default(), Instant::now());
+        observer.may_declare_dead = true;
+        let mut dead_after = None;
+        for second in 1..=4 * OBSERVATIONS_PER_SWEEP {
+            observer.observations = second;
+            let client = PeerLease { is_client: true, ..peer(1, 1, true) };
+            let peers = if second.is_multiple_of(OBSERVATIONS_PER_SWEEP) { vec![client] } else { vec![] };
+            let now = (Timestamp::from_micros(2), begun_at + Duration::from_secs(second));
+            observer.observe(&peers, now);
+            if !observer.targets.expired.is_empty() {
+                dead_after = dead_after.or(Some(second));
+            }
+        }
+        assert_eq!(dead_after, Some(3 * OBSERVATIONS_PER_SWEEP));
     }
 
     #[test]
