@@ -88,9 +88,14 @@ impl Changes {
         Self { ready: Subjects::Any, ready_count: u32::MAX, ..Self::default() }
     }
 
+    /// Returns the change that an unknown number of executions of any workflow may be ready, or have new due times.
+    pub(crate) fn any_ready_or_due() -> Self {
+        Self { due: Subjects::Any, ..Self::any_ready() }
+    }
+
     /// Returns the changes by a flush that concern other processes: they may claim its executions, wait for them, or have
     /// to handle requests. `is_client`: whether the flush's worker runs no executions, so that others have to wait for due
-    /// times. A worker itself waits for the due times of executions that it suspends or schedules.
+    /// times. A worker itself waits for the due times of executions that it suspends.
     pub(crate) fn of_flush(flush: &Flush, outcomes: &[(usize, Outcome)], is_client: bool) -> Self {
         let mut changes = Self::default();
         // a self-claiming Start has this outcome if its execution was queued instead of begun
@@ -108,7 +113,8 @@ impl Changes {
                         State::Queued { .. } => changes.add_ready(Some(&start.workflow)),
                         State::Ended { .. } | State::Parked { .. } => changes.add_ended(start.key),
                         State::Running { .. } => continue,
-                        State::Scheduled { .. } | State::Waiting { .. } if !is_client => {}
+                        State::Waiting { .. } if !is_client => {}
+                        // perhaps no execution for this worker
                         State::Scheduled { .. } | State::Waiting { .. } => changes.due.add(tag(), MAX_NAMES),
                     }
                     if is_client && start.deadline_at.is_some() {
@@ -304,5 +310,7 @@ mod tests {
         assert!(of("own").has_ready && of("own").has_other);
         let client = HashSet::new();
         assert!(!Changes::any_ready().hint_for(&client).has_ready, "a client claims nothing");
+        let drained = tagged(&Changes::any_ready_or_due()).hint_for(&own);
+        assert!(drained.has_ready && drained.has_other);
     }
 }

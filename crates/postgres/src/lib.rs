@@ -277,11 +277,8 @@ impl Store for PostgresStore {
     async fn claim(&self, claim: &Claim) -> Result<ClaimReply, StoreError> {
         let Self { connector, lanes, assignments, counters, fair_share, cursors, inbox, .. } = self;
         let memory = ClaimMemory { assignments, fair_share, cursors, inbox };
-        let (reply, has_queued) = claim::claim(connector, lanes, memory, counters, claim).await?;
-        if has_queued && (reply.has_more || reply.records.is_empty()) {
-            // the worker does not run all that the claim has made ready
-            self.hints.send(&self.background, Changes::any_ready());
-        }
+        let (reply, changes) = claim::claim(connector, lanes, memory, counters, claim).await?;
+        self.hints.send(&self.background, changes);
         Ok(reply)
     }
 
@@ -333,8 +330,8 @@ impl Store for PostgresStore {
     }
 
     async fn take_over(&self, worker: WorkerId) -> Result<u64, StoreError> {
-        let recovered = self.control.take_over(worker).await?;
-        if recovered > 0 {
+        let (recovered, woken) = self.control.take_over(worker).await?;
+        if recovered + woken > 0 {
             self.hints.send(&self.background, Changes::any_ready());
         }
         Ok(recovered)

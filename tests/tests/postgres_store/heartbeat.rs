@@ -6,10 +6,13 @@ use std::time::Duration;
 use futures_util::FutureExt;
 use stepfast_core::queue::{Queue, QueueChange};
 use stepfast_core::store::{
-    EndedExecutions, Flush, Heartbeat, Hint, RequestKind, Status, StoreError, WorkerInfo,
+    EndedExecutions, Flush, Heartbeat, Hint, RequestKind, Start, Status, StoreError, WorkerInfo,
 };
 use stepfast_core::{Key, Store};
+use stepfast_postgres::statements::Sql;
+use stepfast_tests::fixtures::builders;
 use tokio::time::Instant;
+use tokio_postgres::SimpleQueryMessage;
 
 use super::support::*;
 
@@ -282,6 +285,54 @@ async fn hints_wake_only_workers_that_can_act() {
     for worker in [foreign, client] {
         let is_woken = other.next_hint(worker).now_or_never().is_some();
         assert!(!is_woken, "{worker:?} cannot claim the execution");
+    }
+}
+
+/// A worker starts or drains executions that only workers of another service can run.
+#[tokio::test]
+async fn starts_for_other_services_are_announced_to_them() {
+    let db = Fixture::new().await;
+    let other = db.other().await;
+    let foreign = other.register(1, &worker_info(&["foreign"])).await.unwrap().worker;
+    // the first hint says that the store listens now
+    assert!(other.next_hint(foreign).await.has_other);
+    let scheduled =
+        Start { workflow: "foreign".into(), ..builders::start(Key::mint(0), builders::scheduled(later(60))) };
+    let (hint, _) = tokio::join!(other.next_hint(foreign), db.write(vec![builders::write(scheduled)]));
+    assert!(hint.has_other, "the due time");
+    for workflow in ["foreign", "order"] {
+        let key = Key::mint(0);
+        let insert =
+            format!(r"INSERT INTO inbox (key, workflow, input) VALUES ('{key}', '{workflow}', '\x00')");
+        db.sql.batch_execute(&insert).await.unwrap();
+    }
+    let (hint, claimed) = tokio::join!(other.next_hint(foreign), db.take(9));
+    assert_eq!((hint.has_ready, claimed.len()), (true, 1));
+}
+
+/// Eight live workers observe leases. Leases that end too late, because the server's clock was set back, show no live worker.
+#[tokio::test]
+async fn late_ends_of_leases_disable_no_observer() {
+    let db = Fixture::new().await;
+    for _ in 0..8 {
+        db.store.register(1, &worker_info(&[])).await.unwrap();
+    }
+    let observer = db.store.register(1, &worker_info(&[])).await.unwrap();
+    db.sql.batch_execute(&format!("PREPARE renew AS {}", Sql::Renew.text())).await.unwrap();
+    for (lease, is_observing) in [("2 s", "f"), ("1 h", "t")] {
+        let others = format!(
+            "UPDATE workers SET lease_expires_at = clock_timestamp() + interval '{lease}', lease_ms = 3000 \
+             WHERE worker_id <> {}",
+            observer.worker.0
+        );
+        db.sql.batch_execute(&others).await.unwrap();
+        let renew = format!("EXECUTE renew ({}, {}, NULL, 3000000)", observer.worker.0, observer.epoch);
+        let rows = db.sql.simple_query(&renew).await.unwrap();
+        let row = rows.iter().find_map(|message| match message {
+            SimpleQueryMessage::Row(row) => Some(row),
+            _ => None,
+        });
+        assert_eq!(row.unwrap().get(4), Some(is_observing), "leases of {lease}");
     }
 }
 

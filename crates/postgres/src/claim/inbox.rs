@@ -10,7 +10,7 @@ use crate::claim::transaction::ClaimTx;
 use crate::conn::pipeline::{Query, param};
 use crate::conn::session::TxPart;
 use crate::conn::statements::Sql;
-use crate::error::DbError;
+use crate::error::{DbError, corrupt};
 use crate::rows::Columns;
 
 impl ClaimTx<'_> {
@@ -41,8 +41,10 @@ impl ClaimTx<'_> {
         }
         self.inbox_batch = Some(batch);
         let params = vec![param(self.now()), param(batch.max_rows), param(batch.only_row)];
-        self.send(TxPart::Middle, vec![Query { sql: Sql::DrainInbox, action: "draining the inbox", params }])
-            .await?;
+        let drain = Query { sql: Sql::DrainInbox, action: "draining the inbox", params };
+        let drained = self.send(TxPart::Middle, vec![drain]).await?[0].rows.first();
+        let mut row = Columns::new(drained.ok_or_else(|| corrupt("a query result"))?);
+        self.drained_rows = row.next()?;
         self.inbox_batch = None;
         self.memory.inbox.next_batch_size.store((batch.max_rows * 2).min(MAX_INBOX_ROWS), Relaxed);
         Ok(())

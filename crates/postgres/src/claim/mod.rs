@@ -22,6 +22,7 @@ use stepfast_core::clock::Timestamp;
 use stepfast_core::store::counters::Counters;
 use stepfast_core::store::{AssignmentId, Claim, ClaimReply, Record, StoreError, Stream};
 
+use crate::changes::Changes;
 use crate::claim::cursors::queue_key;
 use crate::claim::quarantine::parse_candidates;
 use crate::claim::transaction::{
@@ -39,15 +40,15 @@ use crate::lane::{Lane, Lanes, assignment_query, lost_history, parse_lane_state}
 use crate::rows::RecordDetails;
 use crate::rows::types::to_uuid;
 
-/// Takes executions to run; see [`Store::claim`](stepfast_core::Store::claim). Also returns whether the claim has made
-/// executions ready: due ones, or rows of the inbox.
+/// Takes executions to run; see [`Store::claim`](stepfast_core::Store::claim). Also returns the changes that concern other
+/// processes: the claim has made executions ready that it did not take.
 pub(crate) async fn claim(
     connector: &Connector,
     lanes: &Lanes,
     memory: ClaimMemory<'_>,
     counters: &Counters,
     claim: &Claim,
-) -> Result<(ClaimReply, bool), StoreError> {
+) -> Result<(ClaimReply, Changes), StoreError> {
     let shared_lane = lanes.shared_lane(claim.worker, claim.lane);
     let mut kept_lane = shared_lane.lock().await;
     let lane = Lane::open(connector, kept_lane.take(), (claim.worker, claim.lane), CLAIM_STATEMENTS).await?;
@@ -70,6 +71,7 @@ pub(crate) async fn claim(
         skipped_queue: None,
         awaited_queue: None,
         is_truncated: false,
+        drained_rows: 0,
         inbox_batch: None,
     };
     let mut result = tx.run(counters).await;
@@ -118,7 +120,8 @@ pub(crate) async fn claim(
             if is_clean && !is_committed && !tx.scans.is_empty() {
                 tx.delete_stale_ready().await.map_err(DbError::into_store_error)?;
             }
-            Ok((reply, is_committed && tx.has_queued()))
+            let changes = if is_committed { tx.changes(&reply) } else { Changes::default() };
+            Ok((reply, changes))
         }
         Err(error) => Err(match error.into_store_error() {
             // another transaction was faster; nothing was claimed
@@ -126,7 +129,7 @@ pub(crate) async fn claim(
                 if is_clean && tx.lane.is_usable() {
                     *kept_lane = Some(tx.lane);
                 }
-                return Ok((ClaimReply::default(), false));
+                return Ok((ClaimReply::default(), Changes::default()));
             }
             StoreError::Rejected(reason) => StoreError::Unavailable(reason),
             error => error,
@@ -246,6 +249,18 @@ impl ClaimTx<'_> {
             details.add_requests(&requests.rows, &mut reply.records)?;
         }
         Ok(())
+    }
+
+    /// Returns the changes by the claim that concern other processes.
+    fn changes(&self, reply: &ClaimReply) -> Changes {
+        if self.drained_rows > 0 {
+            // the rows of the inbox may be for any worker
+            Changes::any_ready_or_due()
+        } else if self.has_queued() && (reply.has_more || reply.records.is_empty()) {
+            Changes::any_ready()
+        } else {
+            Changes::default()
+        }
     }
 
     /// Updates the cursors for the next claim.

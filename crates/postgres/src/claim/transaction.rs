@@ -63,6 +63,8 @@ pub(super) struct ClaimTx<'a> {
     pub(super) awaited_queue: Option<BusyQueue>,
     /// Whether the claim's capacity was smaller than the number of executions that the limits of its queues allow.
     pub(super) is_truncated: bool,
+    /// The number of rows that the claim has taken from the inbox. They may be for any worker.
+    pub(super) drained_rows: i64,
     /// The rows of the inbox that are being drained; `None` once the database has accepted them.
     pub(super) inbox_batch: Option<InboxBatch>,
 }
@@ -75,6 +77,7 @@ impl<'a> ClaimTx<'a> {
 
     /// Resets the claim after its transaction was rolled back.
     pub(super) fn reset(&mut self) {
+        self.drained_rows = 0;
         self.is_waiting_for_turn = false;
         self.is_truncated = false;
         self.skipped_queue = None;
