@@ -3,13 +3,18 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use tokio::sync::Notify;
+use tokio::time::Instant;
 
 use crate::error::Error;
 use crate::key::Key;
 use crate::runtime::inner::EngineInner;
 use crate::store::Execution;
+
+/// The pause after a failed load of a watched execution.
+const RETRY_DELAY: Duration = Duration::from_millis(100);
 
 /// Maximum number of watched executions in a heartbeat. A heartbeat with all of them could take longer than a lease.
 const MAX_PORTION: usize = 1_000;
@@ -203,6 +208,7 @@ impl EngineInner {
             self.wakeups.renewal.notify_one();
             self.wakeups.heartbeat.notify_one();
         }
+        let mut retry_at = None;
         loop {
             let change = watcher.next_change();
             // a load may hang, which must not delay the engine's end
@@ -217,13 +223,17 @@ impl EngineInner {
                 Ok(Some(_)) => on_unended(),
                 Err(error @ (Error::Unavailable(_) | Error::PermissionDenied(_))) => {
                     tracing::debug!(%error, "cannot load a watched execution; retrying");
+                    retry_at = Some(Instant::now() + RETRY_DELAY);
                 }
                 Err(error) => return Err(error),
             }
             if self.is_poisoned() || *self.wakeups.is_stopped.borrow() {
                 return Err(self.closed_error());
             }
-            change.await;
+            match retry_at.take() {
+                Some(at) => drop(tokio::time::timeout_at(at, change).await),
+                None => change.await,
+            }
         }
     }
 }

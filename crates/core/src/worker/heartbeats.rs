@@ -136,8 +136,9 @@ impl Heartbeats {
         self.has_hint = true;
         if engine.completion_watch.count() > MAX_NOTIFIED_WAITERS {
             // with thousands of waiters a heartbeat takes long: leave most of the time to other work
-            tokio::time::sleep_until(self.earliest_hinted_heartbeat_at.min(next)).await;
-            engine.wakeups.is_heartbeat_requested.store(true, SeqCst);
+            let heartbeat_at = self.earliest_hinted_heartbeat_at.min(next);
+            self.hinted_heartbeat_at =
+                Some(self.hinted_heartbeat_at.map_or(heartbeat_at, |at| at.min(heartbeat_at)));
             return;
         }
         // a few waiters load their executions themselves, in one query; the heartbeat for everything else must not
@@ -196,6 +197,9 @@ impl Heartbeats {
                 if !std::mem::replace(&mut self.is_failing, true) {
                     tracing::debug!(%error, "heartbeat failed; trying again");
                 }
+                // the events that caused it do not come again
+                self.has_hint = true;
+                self.hinted_heartbeat_at = Some(Instant::now() + HEARTBEAT_INTERVAL);
                 return;
             }
         };
