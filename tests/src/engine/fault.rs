@@ -1,12 +1,13 @@
 //! Faults: the behaviour of an engine on a database that is unreachable, slow, rejects Writes, or returns corrupt data.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use futures_util::FutureExt;
 use stepfast_core::failure::OUTCOME_REJECTED;
 use stepfast_core::store::{Filter, Outcome, RequestResult, State, Status, StoreError, Write};
 use stepfast_core::{Context, Engine, Error, ErrorKind, Failure, Workflow};
+use tokio::time::Instant;
 
 use super::support::{
     BodyResult, Count, Latch, fresh_number, is_suspension_of, latched_workflow, noop, open, open_engine,
