@@ -60,6 +60,7 @@ const HOT_STATEMENTS: &[(Sql, &[&str])] = &[
     (Sql::LockQueues, &[]),
     (Sql::AwaitClaimLock, &[]),
     (Sql::LockQueue, &[]),
+    (Sql::ShareQueue, &[]),
     (Sql::AwaitExecution, &[]),
     (Sql::CountSlots, &[]),
     (Sql::CountKeySlots, &[]),

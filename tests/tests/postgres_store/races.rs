@@ -366,6 +366,35 @@ async fn claim_that_finds_nothing_else_waits_for_a_locked_queue() {
     assert_eq!(waiting.await.unwrap().unwrap().records.len(), 2);
 }
 
+/// A claim of a queue without limits waits for a change of the queue. An exclusive wait would keep the other claims from
+/// the queue, which then wait in the same way, and each in vain for the turn of another.
+#[tokio::test]
+async fn claim_that_waits_for_a_change_excludes_no_other_claim() {
+    let db = long_timeouts().await;
+    let queue = QueueChange { queue: Queue::new("mails"), is_paused: false, expected_version: 0 };
+    db.store.change_queue(&queue).await.unwrap().unwrap();
+    let key = Key::mint(0);
+    db.write(vec![Write::Start(Box::new(Start { placement: placement(), ..start_of(key, QUEUED) }))]).await;
+    let changing = client(&db.schema).await;
+    let settings = "hashtext('stepfast queues ' || current_schema()), hashtext('mails') & 255";
+    changing.batch_execute(&format!("SELECT pg_advisory_lock({settings})")).await.unwrap();
+    let claim = db.claim(2);
+    let waiting = tokio::spawn({
+        let db = db.clone();
+        async move { db.store.claim(&claim).await }
+    });
+    let query = "SELECT mode FROM pg_locks WHERE locktype = 'advisory' AND NOT granted \
+                 AND classid::bigint = (hashtext('stepfast queues ' || current_schema())::bigint & 4294967295)";
+    let mode = loop {
+        if let Some(row) = db.sql.query_opt(query, &[]).await.unwrap() {
+            break row.get::<_, String>(0);
+        }
+    };
+    assert_eq!(mode, "ShareLock");
+    release(&changing).await;
+    assert_eq!(waiting.await.unwrap().unwrap().records.len(), 1);
+}
+
 #[tokio::test]
 async fn claim_does_not_wait_for_the_claim_of_another_service() {
     let db = long_timeouts().await;
@@ -547,7 +576,7 @@ async fn first_limit_does_not_wait_for_blocked_claim() {
         let (db, claim) = (db.clone(), db.claim(9));
         async move { db.store.claim(&claim).await }
     });
-    wait_until_blocked(&db.sql, "SELECT pg_advisory_xact_lock(hashtext('stepfast queues").await;
+    wait_until_blocked(&db.sql, "SELECT pg_advisory_xact_lock_shared(hashtext('stepfast queues").await;
     flush.batch_execute("ROLLBACK").await.unwrap();
     assert!(limiting.await.unwrap().unwrap().is_some());
     assert!(claiming.await.unwrap().unwrap().records.is_empty());

@@ -59,9 +59,9 @@ impl ClaimTx<'_> {
 
     /// Returns the query that waits for the claim that has locked a queue.
     pub(super) fn wait_query(&mut self, busy: &BusyQueue) -> Query<'static> {
-        self.is_waiting_for_turn = busy.is_contended;
+        self.is_waiting_for_turn = busy.is_contended();
         Query {
-            sql: if busy.is_contended { Sql::AwaitClaimLock } else { Sql::LockQueue },
+            sql: busy.lock,
             action: "waiting for another claim",
             params: vec![param(busy.lock_name.clone())],
         }
@@ -202,15 +202,27 @@ impl ClaimTx<'_> {
 pub(super) struct BusyQueue {
     /// The text whose hash is the lock: the queue, or its first stream.
     lock_name: String,
-    /// Whether the other claim has its turn, and does not exclude this one.
-    is_contended: bool,
+    /// The statement that waits for the lock. A claim that does not exclude others must not wait for an exclusive lock:
+    /// that wait alone would keep all others from the queue.
+    lock: Sql,
 }
 
 impl BusyQueue {
     fn of(queue: &QueueState) -> Self {
-        let is_contended = queue.access == Access::Contended;
-        let stream = queue.streams.first().filter(|_| is_contended);
-        Self { lock_name: stream.map_or(&*queue.name, Stream::as_str).to_owned(), is_contended }
+        let lock = if queue.access == Access::Contended {
+            Sql::AwaitClaimLock
+        } else if queue.limits.serializes_claims() {
+            Sql::LockQueue
+        } else {
+            Sql::ShareQueue
+        };
+        let stream = queue.streams.first().filter(|_| lock == Sql::AwaitClaimLock);
+        Self { lock_name: stream.map_or(&*queue.name, Stream::as_str).to_owned(), lock }
+    }
+
+    /// Whether the other claim has its turn, and does not exclude this one.
+    pub(super) fn is_contended(&self) -> bool {
+        self.lock == Sql::AwaitClaimLock
     }
 }
 

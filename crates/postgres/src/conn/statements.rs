@@ -162,6 +162,9 @@ statements! {
     /// Locks the settings of a queue, once no other claim and no flush has locked them.
     LockQueue = "SELECT pg_advisory_xact_lock(hashtext('stepfast queues ' || current_schema()), \
                  hashtext($1::text) & 255)";
+    /// Waits until no change of a queue, and no claim that excludes others, has locked the queue's settings.
+    ShareQueue = "SELECT pg_advisory_xact_lock_shared(hashtext('stepfast queues ' || current_schema()), \
+                  hashtext($1::text) & 255)";
     /// Counts the slots of queues, one for each running execution.
     CountSlots = include_str!("../../queries/count_slots.sql");
     /// Counts the slots of a queue key.
@@ -375,6 +378,7 @@ pub(crate) const CLAIM_STATEMENTS: &[Sql] = &[
     Sql::LockReadyQueues,
     Sql::AwaitClaimLock,
     Sql::LockQueue,
+    Sql::ShareQueue,
     Sql::CountSlots,
     Sql::CountKeySlots,
     Sql::RateUsage,
