@@ -1,11 +1,10 @@
 //! The experiments: one file per subcommand of `stepfast bench`.
 //!
-//! [`workflows`](workflows::run), [`steps`](workflows::run), [`sizes`], [`payload`], [`memory`], [`history`], [`queue`],
-//! [`rate`], [`backlog`], [`neighbours`], [`sleepers`] and [`graphs`] drive an engine. [`flush`] and [`writes`] measure the
-//! limits of the device and the database without an engine. [`idle`], [`takeover`] and [`pauses`] start
+//! [`workflows`](workflows::run), [`steps`](workflows::run), [`sizes`], [`payload`], [`memory`], [`history`], [`queue`] with
+//! `rate` and `backlog`, [`neighbours`], [`sleepers`] and [`graphs`] drive an engine. [`flush`] and [`writes`] measure the limits
+//! of the device and the database without an engine. [`idle`], [`takeover`] and [`queue::pauses`] start
 //! [workers](crate::worker) as separate processes.
 
-pub mod backlog;
 pub mod flush;
 pub mod graphs;
 pub mod history;
@@ -13,10 +12,8 @@ pub mod idle;
 pub mod large_graph;
 pub mod memory;
 pub mod neighbours;
-pub mod pauses;
 pub mod payload;
 pub mod queue;
-pub mod rate;
 pub mod sizes;
 pub mod sleepers;
 pub mod takeover;

@@ -8,7 +8,7 @@ use stepfast::store::{Claim, Heartbeat, WorkerInfo};
 use stepfast::{Context, Engine, Error, Failure, Workflow};
 use tokio::time::Instant;
 
-use crate::experiments::backlog::QueueStore;
+use crate::experiments::queue::backlog::QueueStore;
 use crate::experiments::workflows::{self, IdSource, Mode, WorkflowParameters};
 use crate::experiments::writes::wait_for_all;
 use crate::measure::{Latencies, median};

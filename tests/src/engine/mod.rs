@@ -40,6 +40,7 @@ mod identified_child;
 mod leftovers;
 mod limit;
 mod lost_claim_reply;
+mod moment;
 mod multiple_engines;
 mod pause;
 mod queue;
@@ -60,6 +61,7 @@ pub fn fault_cases() -> impl Iterator<Item = (&'static str, EngineCase)> {
     fault::CASES
         .iter()
         .chain(fence::CASES)
+        .chain(moment::CASES)
         .chain(rejected_write::CASES)
         .chain(staging_budget::CASES)
         .chain(lost_claim_reply::CASES)

@@ -1,7 +1,7 @@
 //! `stepfast bench backlog`.
 
 use clap::Args;
-use stepfast_benchmarks::experiments::backlog::{self, BacklogSweep};
+use stepfast_benchmarks::experiments::queue::backlog::{self, BacklogSweep};
 use stepfast_benchmarks::report::table;
 
 use super::{BenchArgs, Sdk, progress_bar};

@@ -7,7 +7,6 @@ mod idle;
 mod large_graph;
 mod memory;
 mod neighbours;
-mod pauses;
 mod payload;
 mod queue;
 mod rate;
@@ -58,7 +57,7 @@ pub(crate) enum BenchCommand {
     /// Suspended executions whose sleeps end at the same time.
     Sleepers(sleepers::SleepersArgs),
     /// Time until pauses and changed limits of a busy queue take effect.
-    Pauses(pauses::PausesArgs),
+    Pauses(queue::PausesArgs),
     /// How evenly a rate limit spaces the executions.
     Rate(rate::RateArgs),
     /// Time for which executions of a killed worker do not progress.

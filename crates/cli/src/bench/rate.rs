@@ -1,7 +1,7 @@
 //! `stepfast bench rate`.
 
 use clap::Args;
-use stepfast_benchmarks::experiments::rate::{self, RateParameters};
+use stepfast_benchmarks::experiments::queue::rate::{self, RateParameters};
 use stepfast_benchmarks::report::table;
 
 use super::{BenchArgs, Sdk, progress_bar};

@@ -1,5 +1,9 @@
 //! `bench queue`: callers enqueue no-op workflows, and workers run them.
 
+pub mod backlog;
+pub mod pauses;
+pub mod rate;
+
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
