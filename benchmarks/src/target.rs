@@ -175,6 +175,22 @@ impl Target {
         stepfast::connect(&self.url).await
     }
 
+    /// Lets the database vacuum its tables, as autovacuum would do.
+    pub(crate) async fn vacuum(&self) -> Result<(), Error> {
+        let Some(client) = &self.postgres else { return Ok(()) };
+        client.batch_execute("VACUUM (ANALYZE)").await.map_err(postgres_error)
+    }
+
+    /// Lets the database vacuum its tables and write a checkpoint.
+    pub(crate) async fn settle(&self) -> Result<(), Error> {
+        self.vacuum().await?;
+        if let Some(client) = &self.postgres {
+            // permission may be denied; the next checkpoint comes by itself
+            let _ = client.batch_execute("CHECKPOINT").await;
+        }
+        Ok(())
+    }
+
     /// The connection to the server, for Postgres.
     pub fn postgres(&self) -> Option<&tokio_postgres::Client> {
         self.postgres.as_ref()

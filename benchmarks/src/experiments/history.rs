@@ -10,7 +10,7 @@ use crate::experiments::workflows::{self, IdSource, Mode, WorkflowParameters};
 use crate::experiments::writes::wait_for_all;
 use crate::measure::{Latencies, median, sort_ascending};
 use crate::report::{Figure, Row};
-use crate::target::{Target, TargetLocation, postgres_error};
+use crate::target::{Target, TargetLocation};
 
 /// The minimum number of stored executions for which the target applies.
 const MIN_EXECUTIONS_FOR_TARGET: usize = 1_000_000;
@@ -200,10 +200,5 @@ async fn fill_store(target: &Target, many: usize, progress: &dyn Fn(u64)) -> Res
             return Err(Error::Unavailable(format!("{} of {many} executions were not stored", row.failed)));
         }
     }
-    if let Some(client) = target.postgres() {
-        client.batch_execute("VACUUM (ANALYZE)").await.map_err(postgres_error)?;
-        // permission may be denied; the next checkpoint comes by itself
-        let _ = client.batch_execute("CHECKPOINT").await;
-    }
-    Ok(())
+    target.settle().await
 }

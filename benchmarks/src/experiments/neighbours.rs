@@ -13,7 +13,7 @@ use crate::experiments::workflows::{self, IdSource, Mode, WorkflowParameters};
 use crate::experiments::writes::wait_for_all;
 use crate::measure::{Latencies, median};
 use crate::report::{Figure, Row};
-use crate::target::{Target, TargetLocation, postgres_error};
+use crate::target::{Target, TargetLocation};
 
 /// The target: the maximum slowdown, in percent.
 const MAX_SLOWDOWN_PERCENT: f64 = 5.0;
@@ -117,7 +117,7 @@ async fn measure(
     progress: &dyn Fn(u64, &str),
 ) -> Result<(Vec<Row>, Vec<Figure>), Error> {
     fill(shared, parameters, progress).await?;
-    settle(own).await?;
+    own.settle().await?;
     let mut done = (parameters.finished + parameters.waiting + parameters.sleeping) as u64;
     let mut services = [Service::open(shared, parameters).await?, Service::open(own, parameters).await?];
     let mut rates = vec![[Vec::new(), Vec::new()]; Operation::ALL.len()];
@@ -308,15 +308,5 @@ async fn fill(
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
     engine.shutdown(Duration::from_secs(60)).await?;
-    settle(target).await
-}
-
-/// Lets the database vacuum its tables.
-async fn settle(target: &Target) -> Result<(), Error> {
-    if let Some(client) = target.postgres() {
-        client.batch_execute("VACUUM (ANALYZE)").await.map_err(postgres_error)?;
-        // permission may be denied; the next checkpoint comes by itself
-        let _ = client.batch_execute("CHECKPOINT").await;
-    }
-    Ok(())
+    target.settle().await
 }

@@ -10,7 +10,7 @@ use tokio::time::Instant;
 
 use crate::experiments::queue::RunCounter;
 use crate::report::{Figure, Row};
-use crate::target::{Target, TargetLocation, postgres_error};
+use crate::target::{Target, TargetLocation};
 
 /// The number of parts whose rates are compared.
 const PARTS: u64 = 10;
@@ -54,9 +54,7 @@ async fn measure(
     while engine.running_count() > 0 {
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
-    if let Some(client) = target.postgres() {
-        client.batch_execute("VACUUM (ANALYZE)").await.map_err(postgres_error)?;
-    }
+    target.vacuum().await?;
     let left = due_at.since(SystemClock.now());
     if left.is_zero() || run_counter.count.load(SeqCst) > 0 {
         return Err(Error::Invalid {

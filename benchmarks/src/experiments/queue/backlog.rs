@@ -12,7 +12,7 @@ use tokio::time::Instant;
 use crate::experiments::queue::{RunCounter, enqueue, now_micros, workflow};
 use crate::measure::{Samples, median, sort_ascending};
 use crate::report::{Figure, Row};
-use crate::target::{Target, TargetLocation, postgres_error};
+use crate::target::{Target, TargetLocation};
 
 /// The target: the maximum slowdown by a backlog, in percent.
 const MAX_SLOWDOWN_PERCENT: f64 = 10.0;
@@ -186,10 +186,7 @@ impl<'t> QueueStore<'t> {
             self.enqueued += batch;
             missing -= batch;
         }
-        if let Some(client) = self.target.postgres() {
-            client.batch_execute("VACUUM (ANALYZE)").await.map_err(postgres_error)?;
-        }
-        Ok(())
+        self.target.vacuum().await
     }
 
     /// Resumes the queue until `count` executions have run. With `with_other_key`, enqueues starts of another key when half of
