@@ -371,7 +371,8 @@ impl Store for SqliteStore {
     }
 
     async fn take_over(&self, worker: WorkerId) -> Result<u64, StoreError> {
-        self.database.take_over(worker.0)
+        // a sweep reads all waits, and the worker's other loops continue meanwhile
+        self.read_blocking(move |database| database.take_over(worker.0)).await
     }
 
     async fn load(&self, ids: &[ExecutionId], detail: Detail) -> Result<Vec<Option<Record>>, StoreError> {

@@ -120,31 +120,28 @@ impl Database {
     /// due.
     pub(super) fn wake_satisfied(&self) -> Result<(), StoreError> {
         let query = include_str!("../../queries/satisfied_waits.sql");
-        if !self.read("looking for satisfied waits", |conn| Ok(conn.prepare_cached(query)?.exists([1])?))? {
-            return Ok(());
-        }
-        loop {
-            let (rows, counts) = self.write("waking executions with satisfied waits", |conn| {
+        // the search reads all waits, so it must not hold the lock of writers
+        let satisfied = self.read("looking for satisfied waits", |conn| {
+            let mut statement = conn.prepare_cached(query)?;
+            let keys = statement.query_map([], |row| Ok(key_of(row, 0)))?;
+            keys.map(|key| key?).collect::<DbResult<Vec<Key>>>()
+        })?;
+        for batch in satisfied.chunks(REQUEUE_BATCH as usize) {
+            let counts = self.write("waking executions with satisfied waits", |conn| {
                 let mut sql = Statements::new(conn);
-                let mut statement = conn.prepare_cached(query)?;
-                let mut rows = statement.query([REQUEUE_BATCH as i64])?;
-                let mut satisfied = Vec::new();
-                while let Some(row) = rows.next()? {
-                    satisfied.push(key_of(row, 0)?);
+                for id in batch {
+                    // another worker may have woken it in the meantime
+                    if sql.update(Table::Executions, Sql::Wake, (key_bytes(id), i64::MIN))? > 0 {
+                        sql.delete(Table::Timers, Sql::DeleteTimer, [key_bytes(id)])?;
+                        sql.delete(Table::Waits, Sql::DeleteWaits, [key_bytes(id)])?;
+                        sql.insert(Table::Ready, Sql::ReadyResumed, (key_bytes(id), true))?;
+                    }
                 }
-                for id in &satisfied {
-                    sql.update(Table::Executions, Sql::Wake, (key_bytes(id), i64::MIN))?;
-                    sql.delete(Table::Timers, Sql::DeleteTimer, [key_bytes(id)])?;
-                    sql.delete(Table::Waits, Sql::DeleteWaits, [key_bytes(id)])?;
-                    sql.insert(Table::Ready, Sql::ReadyResumed, (key_bytes(id), true))?;
-                }
-                Ok((satisfied.len() as u64, sql.counts))
+                Ok(sql.counts)
             })?;
             counts.add_to(&self.counters);
-            if rows < REQUEUE_BATCH {
-                return Ok(());
-            }
         }
+        Ok(())
     }
 
     /// Deletes slots whose execution does not run, because older versions or operators may have left such slots.
