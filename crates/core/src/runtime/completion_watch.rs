@@ -1,6 +1,6 @@
 //! [`CompletionWatch`]: the watchers of executions in the database, whichever process runs them.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -28,7 +28,8 @@ pub(crate) struct CompletionWatch {
 /// The watched executions, and the order in which heartbeats ask for them.
 #[derive(Default)]
 struct Watched {
-    executions: HashMap<Key, WatchedExecution>,
+    /// The executions by the tags of their keys, because hints name executions by tag.
+    executions: BTreeMap<(u32, Key), WatchedExecution>,
     /// The executions by turn: those that no heartbeat has asked for the longest come first.
     turns: BTreeMap<u64, Key>,
     next_turn: u64,
@@ -71,7 +72,7 @@ impl CompletionWatch {
     /// then wait for that change.
     pub(crate) fn watch(&self, key: Key) -> Watcher<'_> {
         let mut watched = self.lock_watched();
-        let change = match watched.executions.get_mut(&key) {
+        let change = match watched.executions.get_mut(&(key.tag(), key)) {
             Some(entry) => {
                 entry.watchers += 1;
                 entry.change.clone()
@@ -79,7 +80,7 @@ impl CompletionWatch {
             None => {
                 let (change, turn) = (Arc::<Notify>::default(), watched.take_turn(key));
                 let entry = WatchedExecution { change: change.clone(), watchers: 1, turn };
-                watched.executions.insert(key, entry);
+                watched.executions.insert((key.tag(), key), entry);
                 change
             }
         };
@@ -99,7 +100,7 @@ impl CompletionWatch {
 
     /// Notifies the watchers of `key`, which then load the execution again.
     pub(crate) fn notify(&self, key: Key) {
-        if let Some(watched) = self.lock_watched().executions.get(&key) {
+        if let Some(watched) = self.lock_watched().executions.get(&(key.tag(), key)) {
             watched.change.notify_waiters();
         }
     }
@@ -109,10 +110,11 @@ impl CompletionWatch {
         if tags.is_empty() || !self.has_watchers() {
             return;
         }
-        let tags: HashSet<u32> = tags.iter().copied().collect();
-        for (key, watched) in &self.lock_watched().executions {
-            if tags.contains(&key.tag()) {
-                watched.change.notify_waiters();
+        let watched = self.lock_watched();
+        for tag in tags {
+            let of_tag = watched.executions.range((*tag, Key::default())..);
+            for (_, execution) in of_tag.take_while(|((of, _), _)| of == tag) {
+                execution.change.notify_waiters();
             }
         }
     }
@@ -142,7 +144,7 @@ impl CompletionWatch {
         while portion.len() < MAX_PORTION && watched.is_round_open() {
             let Some((_, key)) = watched.turns.pop_first() else { break };
             let turn = watched.take_turn(key);
-            if let Some(entry) = watched.executions.get_mut(&key) {
+            if let Some(entry) = watched.executions.get_mut(&(key.tag(), key)) {
                 entry.turn = turn;
             }
             portion.push(key);
@@ -168,11 +170,12 @@ impl Watcher<'_> {
 impl Drop for Watcher<'_> {
     fn drop(&mut self) {
         let mut watched = self.watch.lock_watched();
-        if let Some(entry) = watched.executions.get_mut(&self.key) {
+        let place = (self.key.tag(), self.key);
+        if let Some(entry) = watched.executions.get_mut(&place) {
             entry.watchers -= 1;
             if entry.watchers == 0 {
                 let turn = entry.turn;
-                watched.executions.remove(&self.key);
+                watched.executions.remove(&place);
                 watched.turns.remove(&turn);
             }
         }
@@ -242,6 +245,8 @@ impl EngineInner {
 mod tests {
     use std::collections::HashSet;
 
+    use futures_util::FutureExt;
+
     use super::*;
 
     #[test]
@@ -261,6 +266,18 @@ mod tests {
         assert!(!watch.is_round_open() && watch.take_portion().is_empty());
         watch.begin_round();
         assert_eq!(watch.take_portion()[0], keys[0], "the oldest portion comes first");
+    }
+
+    #[test]
+    fn tags_notify_only_the_watchers_of_their_executions() {
+        let watch = CompletionWatch::default();
+        let keys: Vec<Key> = (0..100).map(|_| Key::mint(0)).collect();
+        let watchers: Vec<Watcher<'_>> = keys.iter().map(|key| watch.watch(*key)).collect();
+        let changes: Vec<_> = watchers.iter().map(Watcher::next_change).collect();
+        watch.notify_tagged(&[keys[3].tag(), keys[70].tag(), keys[3].tag().wrapping_add(1)]);
+        let notified: Vec<usize> =
+            (0..).zip(changes).filter_map(|(i, change)| change.now_or_never().map(|()| i)).collect();
+        assert_eq!(notified, [3, 70]);
     }
 
     #[test]
