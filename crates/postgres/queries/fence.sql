@@ -1,7 +1,8 @@
 -- Takes the next number of a lane, or fails the transaction. $1: the worker, $2: its lane, $3: the epoch, $4: the number
 -- to take, $5: the ctid that the lane's row had last, null if unknown, $6: whether numbers may be skipped, $7: whether
 -- the commit has to wait until the server has flushed its log. $8 to $10: another lane of the worker, a number that this
--- lane must have reached, and the ctid of its row; null to check no other lane.
+-- lane must have reached, and the ctid of its row; null to check no other lane. $11: the executions that the flush or claim
+-- sets running, null for none. They are recorded as an assignment.
 -- The statement divides by zero if the row does not match, or if the other lane has not reached its number. With $7, the
 -- statement also fails if the session has lost its settings, so that its commits would not wait. In that case the value
 -- of synchronous_commit cannot be cast to a number.
@@ -19,6 +20,10 @@ WITH here AS (
     RETURNING ctid::text AS place
 ), taken AS (
     SELECT place FROM here UNION ALL SELECT place FROM elsewhere
+), assigned AS (
+    INSERT INTO assignments (worker_id, lane, number, executions)
+    SELECT $1::bigint, $2::smallint, $4::bigint, $11::uuid[]
+    WHERE $11::uuid[] IS NOT NULL AND EXISTS (SELECT FROM taken)
 )
 SELECT (SELECT place FROM taken), 1 / (SELECT count(*) FROM taken),
        CASE WHEN $7::boolean AND current_setting('synchronous_commit') NOT IN ('on', 'remote_apply')

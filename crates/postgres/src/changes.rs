@@ -4,7 +4,7 @@ use std::collections::{BTreeSet, HashSet};
 use std::fmt;
 
 use stepfast_core::Key;
-use stepfast_core::store::{EndedExecutions, Flush, Hint, Outcome, State, Write};
+use stepfast_core::store::{EndedExecutions, Flush, Hint, Outcome, State, WorkerId, Write};
 use xxhash_rust::xxh3::xxh3_64;
 
 /// Maximum number of names of one kind in a hint. A payload of the server may have 7,999 bytes.
@@ -15,6 +15,11 @@ const MAX_ENDED: usize = 500;
 /// Returns a number by which hints name a workflow.
 pub(crate) fn workflow_tag(workflow: &str) -> u32 {
     xxh3_64(workflow.as_bytes()) as u32
+}
+
+/// Returns a number by which hints name a worker.
+fn worker_tag(worker: WorkerId) -> u32 {
+    worker.0 as u32
 }
 
 /// The changes that a hint announces to other processes, for the workers that can act on them.
@@ -28,8 +33,8 @@ pub(crate) struct Changes {
     due: Subjects,
     /// The tags of executions that have ended or are parked.
     ended: Subjects,
-    /// Whether there are requests to executions that workers run.
-    has_requests: bool,
+    /// The tags of the workers that run executions with new or withdrawn requests.
+    requests: Subjects,
     /// Whether slots of queues may have become free.
     has_free_slots: bool,
 }
@@ -79,8 +84,8 @@ impl Subjects {
 impl Changes {
     /// Returns the changes that anything may have changed.
     pub(crate) fn any() -> Self {
-        let (ready, due, ended) = (Subjects::Any, Subjects::Any, Subjects::Any);
-        Self { ready, ready_count: u32::MAX, due, ended, has_requests: true, has_free_slots: true }
+        let [ready, due, ended, requests] = [const { Subjects::Any }; 4];
+        Self { ready, ready_count: u32::MAX, due, ended, requests, has_free_slots: true }
     }
 
     /// Returns the change that an unknown number of executions of any workflow may be ready.
@@ -93,9 +98,9 @@ impl Changes {
         Self { due: Subjects::Any, ..Self::any_ready() }
     }
 
-    /// Returns the changes by a flush that concern other processes: they may claim its executions, wait for them, or have
-    /// to handle requests. `is_client`: whether the flush's worker runs no executions, so that others have to wait for due
-    /// times. A worker itself waits for the due times of executions that it suspends.
+    /// Returns the changes by a flush that concern other processes: they may claim its executions, or wait for them. The
+    /// effects of its requests are not included. `is_client`: whether the flush's worker runs no executions, so that others
+    /// have to wait for due times. A worker itself waits for the due times of executions that it suspends.
     pub(crate) fn of_flush(flush: &Flush, outcomes: &[(usize, Outcome)], is_client: bool) -> Self {
         let mut changes = Self::default();
         // a self-claiming Start has this outcome if its execution was queued instead of begun
@@ -132,8 +137,8 @@ impl Changes {
                     changes.has_free_slots |= change.placement.is_some();
                 }
                 Write::Wake(_) => changes.add_ready(None),
-                Write::Request(_) => return Self::any(),
-                Write::Checkpoint(_)
+                Write::Request(_)
+                | Write::Checkpoint(_)
                 | Write::Attempt(_)
                 | Write::ClearRequests(_)
                 | Write::Chunk(_)
@@ -144,7 +149,7 @@ impl Changes {
     }
 
     /// Adds an execution that may be ready; without a workflow, of any.
-    fn add_ready(&mut self, workflow: Option<&str>) {
+    pub(crate) fn add_ready(&mut self, workflow: Option<&str>) {
         match workflow {
             Some(workflow) => self.ready.add(workflow_tag(workflow), MAX_NAMES),
             None => self.ready = Subjects::Any,
@@ -152,8 +157,19 @@ impl Changes {
         self.ready_count = self.ready_count.saturating_add(1);
     }
 
-    fn add_ended(&mut self, key: Key) {
+    /// Adds an execution that has ended or is parked.
+    pub(crate) fn add_ended(&mut self, key: Key) {
         self.ended.add(key.tag(), MAX_ENDED);
+    }
+
+    /// Adds a worker that runs an execution with a new or withdrawn request.
+    pub(crate) fn add_requested(&mut self, worker: WorkerId) {
+        self.requests.add(worker_tag(worker), MAX_NAMES);
+    }
+
+    /// Adds that slots of queues may have become free.
+    pub(crate) fn add_free_slots(&mut self) {
+        self.has_free_slots = true;
     }
 
     /// Whether nothing has changed for other processes.
@@ -167,7 +183,7 @@ impl Changes {
         self.ready_count = self.ready_count.saturating_add(other.ready_count);
         self.due.merge(other.due, MAX_NAMES);
         self.ended.merge(other.ended, MAX_ENDED);
-        self.has_requests |= other.has_requests;
+        self.requests.merge(other.requests, MAX_NAMES);
         self.has_free_slots |= other.has_free_slots;
     }
 
@@ -177,12 +193,13 @@ impl Changes {
     }
 
     /// Returns the hint for a worker with workflows of these tags.
-    pub(crate) fn hint_for(&self, workflows: &HashSet<u32>) -> Hint {
+    pub(crate) fn hint_for(&self, worker: WorkerId, workflows: &HashSet<u32>) -> Hint {
         let concerns = |tags: &BTreeSet<u32>| tags.iter().any(|tag| workflows.contains(tag));
         Hint {
             has_ready: self.ready.contains_any(concerns) && !workflows.is_empty(),
             has_free_slots: self.has_free_slots,
-            has_other: self.has_requests || self.due.contains_any(concerns),
+            has_other: self.requests.contains_any(|tags| tags.contains(&worker_tag(worker)))
+                || self.due.contains_any(concerns),
             ended: match &self.ended {
                 Subjects::Some(tags) => EndedExecutions::Tagged(tags.iter().copied().collect()),
                 Subjects::Any => EndedExecutions::Any,
@@ -209,7 +226,7 @@ impl Changes {
                 }
                 ("due", _) => changes.due.merge(subjects, usize::MAX),
                 ("ended", _) => changes.ended.merge(subjects, usize::MAX),
-                ("requests", None) => changes.has_requests = true,
+                ("requests", _) => changes.requests.merge(subjects, usize::MAX),
                 ("slots", None) => changes.has_free_slots = true,
                 _ => return Self::any(),
             }
@@ -229,7 +246,8 @@ fn parse_subjects(names: Option<&str>) -> Option<Subjects> {
 impl fmt::Display for Changes {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut separator = "";
-        for (kind, subjects) in [("ready", &self.ready), ("due", &self.due), ("ended", &self.ended)] {
+        let Self { ready, due, ended, requests, .. } = self;
+        for (kind, subjects) in [("ready", ready), ("due", due), ("ended", ended), ("requests", requests)] {
             if subjects.is_empty() {
                 continue;
             }
@@ -245,11 +263,8 @@ impl fmt::Display for Changes {
             write!(f, "{separator}count={:x}", self.ready_count)?;
             separator = " ";
         }
-        for (kind, is_set) in [("requests", self.has_requests), ("slots", self.has_free_slots)] {
-            if is_set {
-                write!(f, "{separator}{kind}")?;
-                separator = " ";
-            }
+        if self.has_free_slots {
+            write!(f, "{separator}slots")?;
         }
         Ok(())
     }
@@ -290,8 +305,7 @@ mod tests {
     #[test]
     fn unknown_text_means_that_anything_may_have_changed() {
         assert_eq!(Changes::parse("ready"), Changes::any_ready());
-        for text in ["more", "ready=", "ready=x", "requests=1", "ready=1,,2", "slots ready=1 later", "count"]
-        {
+        for text in ["more", "ready=", "ready=x", "slots=1", "ready=1,,2", "slots ready=1 later", "count"] {
             assert_eq!(Changes::parse(text), Changes::any(), "{text}");
         }
         assert_eq!(Changes::parse(""), Changes::default());
@@ -299,18 +313,23 @@ mod tests {
 
     #[test]
     fn hints_wake_only_workers_that_can_act() {
-        let own = HashSet::from([workflow_tag("own")]);
+        let (worker, own) = (WorkerId(7), HashSet::from([workflow_tag("own")]));
         let of = |name: &str| {
             let mut changes = Changes::default();
             changes.add_ready(Some(name));
             changes.due.add(workflow_tag(name), MAX_NAMES);
-            changes.hint_for(&own)
+            changes.hint_for(worker, &own)
         };
         assert!(of("foreign").is_empty());
         assert!(of("own").has_ready && of("own").has_other);
         let client = HashSet::new();
-        assert!(!Changes::any_ready().hint_for(&client).has_ready, "a client claims nothing");
-        let drained = tagged(&Changes::any_ready_or_due()).hint_for(&own);
+        assert!(!Changes::any_ready().hint_for(worker, &client).has_ready, "a client claims nothing");
+        let mut requests = Changes::default();
+        requests.add_requested(WorkerId(6));
+        assert!(tagged(&requests).hint_for(worker, &own).is_empty());
+        requests.add_requested(worker);
+        assert!(tagged(&requests).hint_for(worker, &client).has_other);
+        let drained = tagged(&Changes::any_ready_or_due()).hint_for(worker, &own);
         assert!(drained.has_ready && drained.has_other);
     }
 }

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex as StdMutex, PoisonError};
 
 use stepfast_core::Key;
-use stepfast_core::store::{AssignmentId, Durability, StoreError, WorkerId};
+use stepfast_core::store::{Durability, StoreError, WorkerId};
 use tokio::runtime::{Handle, Id};
 use tokio::sync::Mutex;
 use uuid::Uuid;
@@ -179,14 +179,17 @@ impl Lane {
     }
 
     /// Returns the query of the fence, which checks the lane's epoch and sets its last number to `number`. If
-    /// `has_gaps` is true, numbers may be skipped. If `claim` is given, the database must have this claim.
+    /// `has_gaps` is true, numbers may be skipped. If `claim` is given, the database must have this claim. Also records
+    /// the assignment of the executions that the transaction sets running, unless `started` is empty.
     pub(crate) fn fence_query(
         &self,
         epoch: i64,
         number: i64,
         has_gaps: bool,
         claim: Option<&LanePosition>,
+        started: Vec<Key>,
     ) -> Query<'static> {
+        let started: Vec<Uuid> = started.into_iter().map(to_uuid).collect();
         let params = vec![
             param(self.worker.0),
             param(self.number.cast_signed()),
@@ -198,6 +201,7 @@ impl Lane {
             param(claim.map(|claim| claim.lane.cast_signed())),
             param(claim.map(|claim| claim.number)),
             param(claim.and_then(|claim| claim.ctid_hint.clone())),
+            param((!started.is_empty()).then_some(started)),
         ];
         Query { sql: Sql::Fence, action: "taking the lane's next number", params }
     }
@@ -250,13 +254,6 @@ impl Lane {
         let last = state.map_or(0, |(_, last)| last);
         if last < claim.number { Err(lost_history(claim.lane, claim.number, last).into()) } else { Ok(()) }
     }
-}
-
-/// Returns the query that records an assignment.
-pub(crate) fn assignment_query(worker: WorkerId, id: AssignmentId, executions: Vec<Key>) -> Query<'static> {
-    let executions: Vec<Uuid> = executions.into_iter().map(to_uuid).collect();
-    let params = vec![param(worker.0), param(id.lane.cast_signed()), param(id.number), param(executions)];
-    Query { sql: Sql::InsertAssignment, action: "recording an assignment", params }
 }
 
 /// Returns the query that reads the row of a lane; see [`parse_lane_state`].

@@ -260,7 +260,7 @@ impl Store for PostgresStore {
     }
 
     async fn commit(&self, flush: &Flush) -> Result<Vec<(usize, Outcome)>, StoreError> {
-        let outcomes = flush::commit(
+        let (outcomes, mut changes) = flush::commit(
             &self.connector,
             &self.lanes,
             &self.assignments,
@@ -270,7 +270,8 @@ impl Store for PostgresStore {
         )
         .await?;
         let is_client = self.hints.is_client(flush.worker);
-        self.hints.send(&self.background, Changes::of_flush(flush, &outcomes, is_client));
+        changes.merge(Changes::of_flush(flush, &outcomes, is_client));
+        self.hints.send(&self.background, changes);
         Ok(outcomes)
     }
 

@@ -30,9 +30,10 @@ const NOTIFY_PAUSE: (u32, Duration) = (4, Duration::from_millis(5));
 /// 50 us, about a fourth of a processor.
 const WAKE_PAUSE: (Duration, Duration) = (Duration::from_micros(50), Duration::from_secs(5));
 
-/// The minimum number of workers that claim because of a hint of ready executions. Where more workers can run them, each
-/// worker draws lots, so that about as many claim as there are executions. The next heartbeat of any worker without work
-/// finds executions for which all of these workers had no place.
+/// The minimum number of workers that claim because of a hint of ready executions. Among more workers that are
+/// registered with the same workflows, version and queues, each worker draws lots, so that about as many of them claim as
+/// there are executions. Workers that differ in any of these draw apart, because the others may not be able to run the
+/// executions. The next heartbeat of any worker without work finds executions for which all of these workers had no place.
 const MIN_WOKEN_WORKERS: u32 = 10;
 
 /// The time for which a process counts as a sender after its last hint.
@@ -80,7 +81,7 @@ struct Listener {
     /// The tags of the workflows that the worker can run.
     workflows: HashSet<u32>,
     is_client: bool,
-    /// The number of workers that can run one of these workflows, as of the last count; 0 before the first one.
+    /// The number of workers that can run exactly the same executions, as of the last count; 0 before the first one.
     peers: u32,
     /// The union of the hints that were received since the last return of [`Hints::next_hint`].
     pending: Hint,
@@ -144,7 +145,7 @@ impl Hints {
         self.listeners.lock().get(&worker).is_some_and(|listener| listener.is_client)
     }
 
-    /// Sets the number of registered workers, and of those that can run a workflow of this worker.
+    /// Sets the number of registered workers, and of those that can run exactly what this worker can.
     pub(crate) fn set_worker_counts(&self, worker: WorkerId, count: u32, peers: u32) {
         self.worker_count.store(count, Relaxed);
         if let Some(listener) = self.listeners.lock().get_mut(&worker) {
@@ -201,8 +202,8 @@ impl Hints {
 
     /// Passes changes on to the workers that they concern.
     fn receive(&self, changes: &Changes) {
-        for listener in self.listeners.lock().values_mut() {
-            let mut hint = changes.hint_for(&listener.workflows);
+        for (worker, listener) in self.listeners.lock().iter_mut() {
+            let mut hint = changes.hint_for(*worker, &listener.workflows);
             hint.has_ready = hint.has_ready && is_chosen(listener.peers, changes.ready_count());
             if !hint.is_empty() {
                 listener.pending.merge(hint);

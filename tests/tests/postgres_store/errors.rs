@@ -133,7 +133,7 @@ async fn session_without_its_statements_is_replaced() {
         .batch_execute(
             "CREATE FUNCTION forget() RETURNS trigger LANGUAGE plpgsql AS \
              $$ BEGIN EXECUTE 'DEALLOCATE ALL'; RETURN NULL; END $$; \
-             CREATE TRIGGER forget AFTER INSERT ON assignments EXECUTE FUNCTION forget()",
+             CREATE TRIGGER forget AFTER INSERT ON executions EXECUTE FUNCTION forget()",
         )
         .await
         .unwrap();

@@ -288,6 +288,48 @@ async fn hints_wake_only_workers_that_can_act() {
     }
 }
 
+/// Many workers share a workflow, and one of them is the only one that can run another one too.
+#[tokio::test]
+async fn worker_that_alone_can_run_an_execution_is_always_woken() {
+    let db = Fixture::new().await;
+    for _ in 0..60 {
+        db.store.register(1, &worker_info(&["order"])).await.unwrap();
+    }
+    let other = db.other().await;
+    let rare = other.register(1, &worker_info(&["order", "rare"])).await.unwrap();
+    // the first hint says that the store listens now, and the first maintenance counts the workers
+    assert!(other.next_hint(rare.worker).await.has_other);
+    other.maintain(rare.worker, rare.epoch).await.unwrap();
+    for i in 0..8 {
+        let start = Start { workflow: "rare".into(), ..builders::start(Key::mint(0), QUEUED) };
+        db.write(vec![builders::write(start)]).await;
+        let hint = tokio::time::timeout(Duration::from_secs(20), other.next_hint(rare.worker)).await;
+        assert!(hint.is_ok_and(|hint| hint.has_ready), "execution {i}");
+    }
+}
+
+#[tokio::test]
+async fn requests_wake_only_the_workers_that_run_the_executions() {
+    let db = Fixture::new().await;
+    let other = db.other().await;
+    let info = worker_info(&["order"]);
+    let runner = other.register(1, &info).await.unwrap();
+    let idle = other.register(1, &info).await.unwrap().worker;
+    let key = Key::mint(0);
+    let flush = Flush { worker: runner.worker, epoch: runner.epoch, ..db.flush(vec![start(key, RUNNING)]) };
+    other.commit(&Flush { number: 1, ..flush }).await.unwrap();
+    for worker in [runner.worker, idle] {
+        // the first hint says that the store listens now
+        assert!(other.next_hint(worker).await.has_other);
+    }
+    for kind in [RequestKind::Pause, RequestKind::Resume, RequestKind::Cancel] {
+        let (hint, _) = tokio::join!(other.next_hint(runner.worker), db.write(vec![request(key, kind)]));
+        assert_eq!(hint, Hint { has_other: true, ..Hint::default() });
+        // all workers of a store receive a hint at the same time
+        assert!(other.next_hint(idle).now_or_never().is_none());
+    }
+}
+
 /// A worker starts or drains executions that only workers of another service can run.
 #[tokio::test]
 async fn starts_for_other_services_are_announced_to_them() {

@@ -86,7 +86,6 @@ const HOT_STATEMENTS: &[(Sql, &[&str])] = &[
     (Sql::HasInboxRows, &["inbox_id"]),
     (Sql::BeginSweep, &["on shard"]),
     (Sql::OwnedExecutions, &[]),
-    (Sql::InsertAssignment, &[]),
     (Sql::TidyAssignments, &[]),
     (Sql::Load, &[]),
     (Sql::InsertAttributes, &[]),

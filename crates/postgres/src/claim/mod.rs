@@ -36,7 +36,7 @@ use crate::conn::row_counts::count_changes;
 use crate::conn::session::TxPart;
 use crate::conn::statements::{CLAIM_STATEMENTS, Sql};
 use crate::error::{DbError, corrupt};
-use crate::lane::{Lane, Lanes, assignment_query, lost_history, parse_lane_state};
+use crate::lane::{Lane, Lanes, lost_history, parse_lane_state};
 use crate::rows::RecordDetails;
 use crate::rows::types::to_uuid;
 
@@ -215,10 +215,8 @@ impl ClaimTx<'_> {
         if session.needs_new_plans(reply.records.len()) {
             queries.push(discard_plans());
         }
-        queries.push(self.lane.fence_query(self.claim.epoch, self.claim.number, true, None));
-        if !claimed.is_empty() {
-            queries.push(assignment_query(self.claim.worker, id, claimed.clone()));
-        }
+        let (epoch, number) = (self.claim.epoch, self.claim.number);
+        queries.push(self.lane.fence_query(epoch, number, true, None, claimed.clone()));
         let rows = self.claimed_rows.iter().zip(&reply.records);
         let with_history = rows.filter(|((has_history, _), _)| *has_history);
         let keys: Vec<_> = with_history.map(|(_, record)| to_uuid(record.execution.key)).collect();

@@ -77,7 +77,8 @@ mod tests {
                 Type::BOOL,
                 Type::INT2,
                 Type::INT8,
-                Type::TEXT
+                Type::TEXT,
+                Type::UUID_ARRAY
             ]
         );
         assert_eq!(parameter_types(Sql::SatisfiedWaits), [] as [Type; 0]);

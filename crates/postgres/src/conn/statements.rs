@@ -97,8 +97,6 @@ statements! {
                                               WHERE c.execution = u.execution AND c.value = u.value OFFSET 0) AS c))";
     /// Deletes chunks.
     DeleteChunks = include_str!("../../queries/delete_chunks.sql");
-    /// Records an assignment.
-    InsertAssignment = include_str!("../../queries/insert_assignment.sql");
     /// Makes executions ready for the first time.
     Ready = include_str!("../../queries/ready.sql");
     /// Makes executions ready again that have begun before.
@@ -112,7 +110,7 @@ statements! {
     /// Deletes requests that were handled.
     ClearRequests = "DELETE FROM requests WHERE execution = ANY($1::uuid[])";
     /// Deletes pending pauses.
-    DeletePauses = "DELETE FROM requests WHERE execution = ANY($1::uuid[]) AND kind = 4";
+    DeletePauses = "DELETE FROM requests WHERE execution = ANY($1::uuid[]) AND kind = 4 RETURNING worker_id";
     /// Ends executions as cancelled.
     Cancel = include_str!("../../queries/cancel.sql");
     /// Queues executions that were parked or have ended.
@@ -214,11 +212,12 @@ statements! {
     /// Returns the time, and whether the inbox has a row.
     HasInboxRows = "SELECT coalesce($1::timestamptz, clock_timestamp()), \
                     (SELECT true FROM inbox ORDER BY id LIMIT 1) IS TRUE";
-    /// Returns the number of registered workers, and of those that can run a workflow of a worker.
+    /// Returns the number of registered workers, and of those that can run exactly what a worker can.
     CountWorkers = "SELECT count(*), \
-                           count(*) FILTER (WHERE NOT w.is_client AND w.workflows && \
-                                            (SELECT o.workflows FROM workers AS o WHERE o.worker_id = $1::bigint)) \
-                    FROM workers AS w";
+                           count(*) FILTER (WHERE NOT w.is_client AND (w.workflows, w.app_version, w.queues) \
+                                                                      IS NOT DISTINCT FROM \
+                                                                      (o.workflows, o.app_version, o.queues)) \
+                    FROM workers AS w LEFT JOIN workers AS o ON o.worker_id = $1::bigint";
     /// Begins a sweep unless another worker has begun one less than 50 s ago.
     BeginSweep = "UPDATE shard SET swept_at = s.now \
                   FROM (SELECT coalesce($1::timestamptz, clock_timestamp()) AS now) AS s \
@@ -347,7 +346,6 @@ pub(crate) const FLUSH_STATEMENTS: &[Sql] = &[
     Sql::WithdrawValues,
     Sql::DeleteChunks,
     Sql::InsertAttributes,
-    Sql::InsertAssignment,
     Sql::Ready,
     Sql::ReadyResumed,
     Sql::FreeSlots,
@@ -390,7 +388,6 @@ pub(crate) const CLAIM_STATEMENTS: &[Sql] = &[
     Sql::InsertDeadLetter,
     Sql::QueueDue,
     Sql::TakeSlots,
-    Sql::InsertAssignment,
     Sql::QuarantineCandidates,
     Sql::Claim,
     Sql::ClaimQuarantined,

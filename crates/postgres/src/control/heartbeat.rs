@@ -85,7 +85,7 @@ impl WorkerControl {
 
     /// Tidies the assignments of a worker, and observes the leases of other workers if the last renewal asked for that;
     /// see [`Store::maintain`](stepfast_core::Store::maintain). Now and then also returns the number of registered
-    /// workers, and of those that can run a workflow of this worker.
+    /// workers, and of those that can run exactly what this worker can.
     pub(crate) async fn maintain(
         &self,
         worker: WorkerId,

@@ -4,15 +4,14 @@ use stepfast_core::Key;
 use stepfast_core::clock::Timestamp;
 use stepfast_core::queue::Placement;
 use stepfast_core::store::{
-    AssignmentId, Attempt, Checkpoint, Chunk, DeleteChunks, Flush, Request, RequestKind, State, Transition,
-    Write, cancel_outcome, starting_keys,
+    Attempt, Checkpoint, Chunk, DeleteChunks, Flush, Request, RequestKind, State, Transition, Write,
+    cancel_outcome,
 };
 use uuid::Uuid;
 
 use crate::conn::pipeline::{Query, column, param};
 use crate::conn::statements::Sql;
 use crate::flush::starts::SortedStarts;
-use crate::lane::assignment_query;
 use crate::rows::types::{Timestamptz, non_empty_bytes, to_uuid};
 
 /// The Writes of a flush, sorted by kind, with their indexes in the flush.
@@ -69,12 +68,10 @@ impl<'a> FlushPlan<'a> {
         if !self.wakes.is_empty() || !self.requests.is_empty() {
             queries.push(self.lock_query());
         }
-        queries.extend(self.starts.lock_queues_query());
         // requests that this flush clears are deleted before its Transitions check for pending requests
         self.push_cleared_requests(&mut queries);
         self.push_records(flush, &mut queries);
         self.push_executions(flush, now, &mut queries);
-        Self::push_assignment(flush, &mut queries);
         self.push_state_rows(flush, &mut queries);
         queries
     }
@@ -174,14 +171,6 @@ impl<'a> FlushPlan<'a> {
             queries.push(Query { sql: Sql::Wake, action: "waking executions", params });
         }
         self.starts.push_queries(flush.worker, flush.lane, queries);
-    }
-
-    fn push_assignment(flush: &Flush, queries: &mut Vec<Query<'a>>) {
-        let started = starting_keys(flush);
-        if !started.is_empty() {
-            let id = AssignmentId { lane: flush.lane, number: flush.number };
-            queries.push(assignment_query(flush.worker, id, started));
-        }
     }
 
     /// Returns the executions that stop running and may have a slot in their queue, with their placements.

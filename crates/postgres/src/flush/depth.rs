@@ -66,10 +66,11 @@ impl<'a> QueueEntries<'a> {
         self.queues.iter().map(|queue| (*queue).to_owned()).collect()
     }
 
-    /// Returns a query that fails if one of the queues has a depth limit.
-    pub(crate) fn assert_unlimited_query(&self) -> Query<'static> {
+    /// Returns a query that fails if one of the queues has a depth limit; `None` without queues.
+    pub(crate) fn assert_unlimited_query(&self) -> Option<Query<'static>> {
         let params = vec![param(self.names())];
-        Query { sql: Sql::AssertNoDepthLimit, action: DEPTH_LIMIT_CHECK, params }
+        let query = Query { sql: Sql::AssertNoDepthLimit, action: DEPTH_LIMIT_CHECK, params };
+        (!self.queues.is_empty()).then_some(query)
     }
 
     /// Returns a query that locks and reads the depths of the queues that have a depth limit.

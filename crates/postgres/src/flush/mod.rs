@@ -7,8 +7,9 @@ pub(crate) mod request;
 pub(crate) mod starts;
 
 use stepfast_core::store::counters::Counters;
-use stepfast_core::store::{Assignments, Flush, Outcome, StoreError};
+use stepfast_core::store::{Assignments, Flush, Outcome, StoreError, starting_keys};
 
+use crate::changes::Changes;
 use crate::conn::connector::Connector;
 use crate::conn::pipeline;
 use crate::conn::pipeline::{Query, discard_plans};
@@ -33,6 +34,9 @@ const MAX_TAKEOVERS: i64 = (1 << 20) - 1;
 /// flush starts over.
 const MAX_LOCK_ROUNDS: usize = 8;
 
+/// The outcomes of a durable flush, each with the index of its Write, and the changes by its requests.
+pub(crate) type Committed = (Vec<(usize, Outcome)>, Changes);
+
 /// Applies a flush; see [`Store::commit`](stepfast_core::Store::commit).
 pub(crate) async fn commit(
     connector: &Connector,
@@ -41,7 +45,7 @@ pub(crate) async fn commit(
     limited_queues: &LimitedQueues,
     counters: &Counters,
     flush: &Flush,
-) -> Result<Vec<(usize, Outcome)>, StoreError> {
+) -> Result<Committed, StoreError> {
     let shared_lane = lanes.shared_lane(flush.worker, flush.lane);
     let mut kept_lane = shared_lane.lock().await;
     let mut plan = FlushPlan::new(flush);
@@ -83,9 +87,9 @@ pub(crate) async fn commit(
         }
         tries += 1;
         match result {
-            Ok(outcomes) => {
+            Ok((outcomes, changes)) => {
                 assignments.record_flush(flush, &outcomes);
-                return Ok(outcomes);
+                return Ok((outcomes, changes));
             }
             Err(DbError::DepthLimited) if tries < MAX_TRIES => {
                 limited_queues.assume_limited(&QueueEntries::from_flush(flush));
@@ -143,14 +147,14 @@ async fn try_commit<'a>(
     counters: &Counters,
     flush: &'a Flush,
     plan: &mut FlushPlan<'a>,
-) -> Result<Vec<(usize, Outcome)>, DbError> {
+) -> Result<Committed, DbError> {
     let now = connector.options().clock.as_ref().map(|clock| clock.now());
     let session = &lane.session;
     let mut queries = Vec::new();
     if session.needs_new_plans(flush.writes.len()) {
         queries.push(discard_plans());
     }
-    queries.push(lane.fence_query(flush.epoch, flush.number, false, claim));
+    queries.push(lane.fence_query(flush.epoch, flush.number, false, claim, starting_keys(flush)));
     let (mut whole, mut begin) = if flush.is_bisecting {
         (TxPart::WholeShortWait, TxPart::BeginShortWait)
     } else {
@@ -182,11 +186,14 @@ async fn try_commit<'a>(
         };
         plan.starts.reject(&rejected);
         queries.push(check.save_query());
-    } else if !entries.queues.is_empty() {
-        queries.push(entries.assert_unlimited_query());
+        queries.extend(plan.starts.lock_queues_query(&[]));
+    } else {
+        let lock = plan.starts.lock_queues_query(&entries.queues);
+        queries.extend(lock.or_else(|| entries.assert_unlimited_query()));
     }
     queries.extend(plan.queries(flush, now));
     let unsent = results.len();
+    let mut changes = Changes::default();
     let results = if plan.requests.is_empty() {
         results.extend(pipeline::run(session, whole, &queries[unsent..]).await?);
         results
@@ -222,7 +229,9 @@ async fn try_commit<'a>(
         let decisions = targets.decide(&plan.requests);
         let mut more = decisions.queries();
         more.extend(decisions.keep_query(flush));
-        results.extend(pipeline::run(session, TxPart::End, &more).await?);
+        let applied = pipeline::run(session, TxPart::End, &more).await?;
+        changes = decisions.changes(&more, &applied)?;
+        results.extend(applied);
         queries.extend(more);
         results
     };
@@ -231,7 +240,7 @@ async fn try_commit<'a>(
     count_changes(counters, &queries, &results)?;
     counters.add_flush(flush.writes.len() as u64);
     lane.record_fence(&queries, &results, claim);
-    Ok(read_outcomes(flush, plan, read_reports(&results)?)?)
+    Ok((read_outcomes(flush, plan, read_reports(&results)?)?, changes))
 }
 
 /// Converts an error of a query about a flush that may be durable. Such an error does not mean that the flush has
@@ -249,7 +258,7 @@ async fn resolve_failed_fence(
     claim: Option<&LanePosition>,
     flush: &Flush,
     plan: &FlushPlan<'_>,
-) -> Result<Vec<(usize, Outcome)>, DbError> {
+) -> Result<Committed, DbError> {
     let Some((epoch, last, kept)) = lane.read_state().await? else {
         return Err(DbError::Store(StoreError::Fenced));
     };
@@ -258,7 +267,9 @@ async fn resolve_failed_fence(
     let is_ours = (flush.epoch..=flush.epoch + MAX_TAKEOVERS).contains(&epoch);
     if is_ours && flush.is_resent && last == number {
         lane.await_durable().await?;
-        return Ok(read_outcomes(flush, plan, parse_kept_reports(kept.as_deref())?)?);
+        // the database does not keep which workers the requests concern
+        let changes = if plan.requests.is_empty() { Changes::default() } else { Changes::any() };
+        return Ok((read_outcomes(flush, plan, parse_kept_reports(kept.as_deref())?)?, changes));
     }
     if epoch != flush.epoch {
         return Err(DbError::Store(StoreError::Fenced));

@@ -6,10 +6,11 @@ use stepfast_core::Key;
 use stepfast_core::clock::Timestamp;
 use stepfast_core::store::{
     Flush, Outcome, Request, RequestKind, RequestResult, Status, StoreError, UNKNOWN_STATUS_MESSAGE,
-    continues_in_place, encode_outcomes,
+    WorkerId, continues_in_place, encode_outcomes,
 };
 use uuid::Uuid;
 
+use crate::changes::Changes;
 use crate::conn::pipeline::{Query, QueryResult, column, param};
 use crate::conn::statements::Sql;
 use crate::error::store_error;
@@ -190,6 +191,33 @@ impl<'a> RequestDecisions<'a> {
             let params = vec![column(executions, |(key, _)| to_uuid(*key))];
             queries.push(Query { sql, action, params });
         }
+    }
+
+    /// Returns the changes by the requests that concern other processes. `results`: those of [`queries`](Self::queries).
+    pub(crate) fn changes(
+        &self,
+        queries: &[Query<'_>],
+        results: &[QueryResult],
+    ) -> Result<Changes, StoreError> {
+        let mut changes = Changes::default();
+        for (key, _) in self.cancelled.iter().chain(&self.parked) {
+            changes.add_ended(*key);
+        }
+        if !self.cancelled.is_empty() {
+            // queued executions counted for the depths of their queues
+            changes.add_free_slots();
+        }
+        for _ in &self.resumed {
+            changes.add_ready(None);
+        }
+        let names_workers = |query: &Query<'_>| matches!(query.sql, Sql::InsertRequests | Sql::DeletePauses);
+        let of_workers = queries.iter().zip(results).filter(|(query, _)| names_workers(query));
+        for row in of_workers.flat_map(|(_, result)| &result.rows) {
+            if let Some(worker) = Columns::new(row).next::<Option<i64>>()? {
+                changes.add_requested(WorkerId(worker));
+            }
+        }
+        Ok(changes)
     }
 
     /// Returns the queries that apply the decisions.

@@ -9,6 +9,7 @@ use tokio_postgres::types::ToSql;
 
 use crate::conn::pipeline::{Param, Query, column, param};
 use crate::conn::statements::Sql;
+use crate::error::DEPTH_LIMIT_CHECK;
 use crate::rows::types::{Timestamptz, non_empty_bytes, to_uuid};
 
 /// The kind of a Start, which decides the statement that inserts it.
@@ -203,10 +204,13 @@ impl<'a> SortedStarts<'a> {
     }
 
     /// Returns the query that locks the settings of the queues in which self-claiming Starts may begin; `None` without
-    /// such Starts. A statement with a later snapshot inserts the Starts.
-    pub(crate) fn lock_queues_query(&self) -> Option<Query<'a>> {
+    /// such Starts. A statement with a later snapshot inserts the Starts. The query fails if one of the `unlimited`
+    /// queues has a depth limit.
+    pub(crate) fn lock_queues_query(&self, unlimited: &[&str]) -> Option<Query<'a>> {
         let batch = StartBatch { worker: WorkerId(0), lane: 0, starts: self.of(StartKind::SelfClaiming) };
-        let query = Query { sql: Sql::LockQueues, action: "locking queues", params: vec![QUEUES(&batch)] };
+        let unlimited: Vec<String> = unlimited.iter().map(|queue| (*queue).to_owned()).collect();
+        let params = vec![QUEUES(&batch), param(unlimited)];
+        let query = Query { sql: Sql::LockQueues, action: DEPTH_LIMIT_CHECK, params };
         (!batch.starts.is_empty()).then_some(query)
     }
 
