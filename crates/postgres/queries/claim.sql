@@ -3,7 +3,7 @@
 -- maximum number of executions to take and their kind: true for woken ones, false for all others, null for both. $9 to $13:
 -- the index ranges to scan, each with the position of its queue key in $6 (see claim/cursors.rs). $14 and $15: the streams to
 -- scan, each with the position of its queue key in $6. $16 and $17: the queues, with the versions of the settings that the
--- claim has read.
+-- claim has read. $18: the maximum number of due executions.
 -- Executions that another transaction has locked are skipped: this statement does not wait for them. A transaction that
 -- deletes a row of `ready`, or deletes or changes a timer, has locked the execution, so these rows need no lock. But after
 -- this statement began, such a row may have been replaced. So the claim is valid only if it deleted all the rows that it
@@ -25,12 +25,12 @@ WITH due AS MATERIALIZED (
               ORDER BY t.due_at
               OFFSET 0) AS t
         JOIN executions AS e ON e.key = t.execution AND e.status IN (0, 3)
-        LIMIT CASE WHEN cardinality($2::text[]) = 1 THEN $3::bigint
-                   ELSE greatest(16, 2 * $3::bigint / greatest(1, cardinality($2::text[]))) END
+        LIMIT CASE WHEN cardinality($2::text[]) = 1 THEN $18::bigint
+                   ELSE greatest(16, 2 * $18::bigint / greatest(1, cardinality($2::text[]))) END
         FOR UPDATE OF e SKIP LOCKED
     ) AS d
     ORDER BY d.due_at, d.key
-    LIMIT $3::bigint
+    LIMIT $18::bigint
 ), scans AS MATERIALIZED (
     SELECT w.queue_key, w.is_woken, w.most, w.n, x.stream,
            count(*) OVER (PARTITION BY w.n) > 1 AS is_merged,

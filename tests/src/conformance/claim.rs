@@ -18,6 +18,7 @@ super::cases![
     ready_executions_are_claimed_oldest_first,
     due_sleepers_are_claimed_first_by_due_time,
     timers_never_fire_early,
+    due_and_ready_executions_share_claims,
     claim_takes_at_most_its_limit,
     claim_takes_only_its_workflows,
     claim_returns_the_whole_record,
@@ -92,11 +93,39 @@ async fn claim_takes_at_most_its_limit(fixture: &dyn StoreFixture) {
         assert_eq!(claimed.len(), count);
         all.extend(claimed);
     }
-    assert!(all[..5].iter().all(|key| due.contains(key)), "due sleepers first");
-    assert!(all[5..].iter().all(|key| ready.contains(key)));
     all.sort_unstable();
-    all.dedup();
-    assert_eq!(all.len(), 10);
+    let mut expected = [ready, due].concat();
+    expected.sort_unstable();
+    assert_eq!(all, expected);
+}
+
+/// Neither a burst of due executions nor many ready ones keep the others waiting. The capacity that one kind leaves goes to
+/// the other.
+async fn due_and_ready_executions_share_claims(fixture: &dyn StoreFixture) {
+    let mut worker = Worker::register(&fixture.store()).await;
+    let due: [Key; 8] = keys();
+    let ready: [Key; 8] = keys();
+    worker.apply(due.map(|key| start_in(key, sleeping(at(-1)))).to_vec()).await;
+    worker.apply(ready.map(start_queued).to_vec()).await;
+    let due_in = |claimed: &[Key]| claimed.iter().filter(|key| due.contains(key)).count();
+    let claimed = [worker.claim_keys(1).await, worker.claim_keys(1).await].concat();
+    assert_eq!((claimed.len(), due_in(&claimed)), (2, 1), "one of each kind in two claims");
+    let claimed = worker.claim_keys(4).await;
+    assert_eq!((claimed.len(), due_in(&claimed)), (4, 2));
+    assert!(due.contains(&claimed[0]), "due ones come first");
+    worker.apply((0..4).map(|_| start_queued(Key::mint(0))).collect()).await;
+    let claimed = worker.claim_keys(8).await;
+    assert_eq!((claimed.len(), due_in(&claimed)), (8, 4));
+    let claimed = worker.claim_keys(8).await;
+    assert_eq!((claimed.len(), due_in(&claimed)), (6, 1));
+    // ready executions leave room for more due ones than their share
+    let due: [Key; 6] = keys();
+    let ready = Key::mint(0);
+    worker.apply(due.map(|key| start_in(key, sleeping(at(-1)))).to_vec()).await;
+    worker.apply(vec![start_queued(ready)]).await;
+    let claimed = worker.claim_keys(6).await;
+    assert_eq!((claimed.len(), claimed.contains(&ready)), (6, true));
+    assert_eq!(worker.claim_keys(6).await.len(), 1);
 }
 
 async fn claim_takes_only_its_workflows(fixture: &dyn StoreFixture) {

@@ -273,6 +273,13 @@ fn check(sql: Sql, statistics: &str, walks: &[&str], plan: &[String]) {
     if matches!(sql, Sql::Claim | Sql::LockReadyQueues) {
         assert!(text.contains("ready_woken"), "{sql:?}, statistics: {statistics}\n{text}");
     }
+    // One node locks all rows of a scan. A node per row would repeat the whole statement for each row that another claim has
+    // taken in the meantime.
+    if sql == Sql::Claim {
+        let locks: Vec<usize> = (0..plan.len()).filter(|i| plan[*i].contains("LockRows")).collect();
+        let locks_join = |i: &usize| plan.get(i + 1).is_some_and(|below| below.contains("Nested Loop"));
+        assert!(locks.len() == 2 && locks.iter().all(locks_join), "statistics: {statistics}\n{text}");
+    }
     // owned rows are found by key, not by a walk through all rows of the worker
     if matches!(
         sql,

@@ -10,8 +10,8 @@ use crate::store::counters::Counters;
 use crate::store::{Claim, ClaimReply, Detail, State, StoreError, is_same_version, is_served};
 
 impl Tables {
-    /// Takes executions whose timer is due, by due time, and then ready ones. A claim from quarantine takes executions
-    /// in quarantine instead.
+    /// Takes due executions up to their share of the claim, then ready ones, then further due ones. A claim from
+    /// quarantine takes executions in quarantine instead.
     pub(super) fn claim(
         &mut self,
         claim: &Claim,
@@ -38,10 +38,15 @@ impl Tables {
             }
         } else {
             self.queue_due(claim, now, counters);
-            for key in self.due_without_queue(claim, now) {
-                self.take(claim, key, now, &mut bytes, &mut reply, counters);
+            let due = self.due_without_queue(claim, now);
+            let (first, rest) = due.split_at(claim.due_share().min(due.len()));
+            for key in first {
+                self.take(claim, *key, now, &mut bytes, &mut reply, counters);
             }
             self.claim_ready(claim, now, &mut bytes, &mut reply, counters);
+            for key in rest {
+                self.take(claim, *key, now, &mut bytes, &mut reply, counters);
+            }
         }
         if let ([record], true) = (reply.records.as_slice(), claim.from_quarantine) {
             self.tried_alone.insert(record.execution.key);

@@ -37,6 +37,12 @@ impl Claim {
     pub fn serves(&self, queue: &str) -> bool {
         is_served(self.queues.as_deref(), queue)
     }
+
+    /// Returns the number of due executions that come before all ready ones: half of the limit. In every other claim the
+    /// half is rounded up. So neither kind has to wait behind many of the other, even if each claim takes one execution.
+    pub fn due_share(&self) -> usize {
+        (self.limit + usize::from(self.number % 2 == 1)) / 2
+    }
 }
 
 /// The result of a [`Claim`].

@@ -51,6 +51,14 @@ impl ClaimTx<'_> {
         } else if !queues.is_empty() && !self.claim_from_queues(&mut queues, now, reply).await? {
             return Ok(false);
         }
+        if self.is_due_cut && self.remaining_executions(reply) > 0 && self.remaining_bytes(reply) > 0 {
+            // ready executions have left room for further due ones
+            let claimed = self.claim_allocations(&[], &[], &[], &[], now, reply).await?;
+            if claimed.is_none() {
+                self.discard(reply);
+                return Ok(false);
+            }
+        }
         reply.has_more &= !reply.records.is_empty();
         // the claim that holds the lock may be at its limit, and nothing else announces what it leaves
         self.skipped_queue = busy.filter(|_| reply.records.is_empty());
@@ -116,10 +124,7 @@ impl ClaimTx<'_> {
         let before = reply.records.len();
         let Some(now) = self.claim_allocations(queues, &allocations, &scans, &streams, now, reply).await?
         else {
-            // the caller rolls back; another claim begins from scratch
-            *reply = ClaimReply { has_more: true, ..ClaimReply::default() };
-            self.scans.clear();
-            self.scanned_streams.clear();
+            self.discard(reply);
             return Ok(false);
         };
         self.scans.extend(scans);
@@ -142,6 +147,13 @@ impl ClaimTx<'_> {
         Ok(true)
     }
 
+    /// Discards what the claim has taken, before the caller rolls it back. Another claim begins from scratch.
+    fn discard(&mut self, reply: &mut ClaimReply) {
+        *reply = ClaimReply { has_more: true, ..ClaimReply::default() };
+        self.scans.clear();
+        self.scanned_streams.clear();
+    }
+
     /// Claims executions as allocated. Returns the time of the claim, or `None` if the transaction has to be rolled
     /// back.
     async fn claim_allocations(
@@ -157,6 +169,12 @@ impl ClaimTx<'_> {
             return Ok(Some(now));
         }
         let claim = self.claim;
+        let remaining = self.remaining_executions(reply);
+        let due_limit = if allocations.is_empty() {
+            remaining
+        } else {
+            claim.due_share().saturating_sub(reply.records.len()).min(remaining)
+        };
         let is_woken = |allocation: &Allocation| {
             let queue = queues.iter().find(|queue| queue.name == allocation.queue);
             queue.and_then(|queue| queue.scope.is_woken())
@@ -171,7 +189,7 @@ impl ClaimTx<'_> {
             params: vec![
                 param(claim.worker.0),
                 column(&self.due_streams, |stream| stream.as_str().to_owned()),
-                param(self.remaining_executions(reply) as i64),
+                param(remaining as i64),
                 param(i64::try_from(self.remaining_bytes(reply)).unwrap_or(i64::MAX)),
                 param(self.now()),
                 column(allocations, |allocation| allocation.key.to_string()),
@@ -186,12 +204,15 @@ impl ClaimTx<'_> {
                 column(streams, |(_, stream)| stream.as_str().to_owned()),
                 column(queues, |queue| queue.name.to_string()),
                 column(queues, |queue| queue.version),
+                param(due_limit as i64),
             ],
         };
         let (rows, now) = self.run_claim_query(query, queues, now).await?;
         // a row that became ready again during the statement must not count as the row that was ready before
         let is_complete = rows.iter().all(|row| row.is_complete);
         reply.has_more |= rows.iter().any(|row| row.has_more);
+        let due_count = rows.iter().filter(|row| row.seq.is_none()).count();
+        self.is_due_cut = !self.due_streams.is_empty() && due_limit < remaining && due_count >= due_limit;
         self.add_claimed(rows, reply);
         Ok(is_complete.then_some(now))
     }

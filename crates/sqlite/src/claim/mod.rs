@@ -1,4 +1,4 @@
-//! Claims: takes executions to run, first those whose timer is due, then ready ones, queue by queue and key by key.
+//! Claims: takes executions to run, those whose timer is due and ready ones, queue by queue and key by key.
 
 mod inbox;
 mod quarantine;
@@ -25,6 +25,9 @@ use crate::rows::assignments::insert_assignment;
 use crate::rows::queues::Capability;
 use crate::rows::{key_bytes, key_of, parse_execution, status_of};
 
+/// The position before all timers of a stream.
+const FIRST_TIMER: (i64, Key) = (i64::MIN, Key::from_bytes([0; 16]));
+
 /// Number of rows that the search for executions reads at a time.
 const PAGE_ROWS: usize = 64;
 
@@ -40,8 +43,15 @@ impl Database {
                 tx.claim_quarantined()?;
             } else {
                 drain_inbox(&mut tx.sql, share, now)?;
-                tx.claim_due()?;
+                let due_streams = capability(claim).streams(&mut tx.sql, Sql::NextTimerStream)?;
+                let (default_streams, named_streams): (Vec<_>, Vec<_>) =
+                    due_streams.into_iter().partition(|stream| stream.queue() == DEFAULT_QUEUE);
+                tx.queue_due(&named_streams)?;
+                let is_cut_short = tx.claim_due(&default_streams, claim.due_share())?;
                 tx.claim_ready(&mut self.fair_share.lock())?;
+                if is_cut_short {
+                    tx.claim_due(&default_streams, claim.limit)?;
+                }
             }
             let claimed: Vec<Key> = tx.reply.records.iter().map(|record| record.execution.key).collect();
             if !claimed.is_empty() {
@@ -88,33 +98,54 @@ impl ClaimTx<'_, '_> {
         self.reply.records.len() >= self.claim.limit || self.bytes > self.claim.max_bytes
     }
 
-    /// Claims executions whose timer is due, earliest first. An execution with a queue becomes ready instead, because
-    /// the limits of its queue apply.
-    fn claim_due(&mut self) -> DbResult<()> {
-        let streams = capability(self.claim).streams(&mut self.sql, Sql::NextTimerStream)?;
+    /// Makes due executions of these streams of named queues ready, because the limits of their queue apply.
+    fn queue_due(&mut self, streams: &[Stream]) -> DbResult<()> {
+        for stream in streams {
+            let mut page = self.read_due_page(stream, FIRST_TIMER)?;
+            while let Some(last) = page.back().map(|(due_at, id, _)| (*due_at, *id)) {
+                for (_, id, status) in page {
+                    if let Some(status) = status
+                        && self.queue_due_execution(id, status)?
+                    {
+                        self.delete_timer(id)?;
+                    }
+                }
+                page = self.read_due_page(stream, last)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Claims due executions of these streams, which have no queue, earliest first, until the claim has `limit` executions.
+    /// Returns whether some may be left.
+    fn claim_due(&mut self, streams: &[Stream], limit: usize) -> DbResult<bool> {
         // a page per stream, refilled when it is used up: no timers of other streams are read
         let mut pages = Vec::with_capacity(streams.len());
-        for stream in &streams {
-            pages.push((stream, self.read_due_page(stream, (i64::MIN, Key::default()))?));
+        for stream in streams {
+            pages.push((stream, self.read_due_page(stream, FIRST_TIMER)?));
         }
         while !self.is_full() {
             let first = pages.iter_mut().filter(|(_, page)| !page.is_empty()).min_by_key(|(_, page)| page[0]);
-            let Some((stream, page)) = first else { break };
+            let Some((stream, page)) = first else { return Ok(false) };
+            if self.reply.records.len() >= limit {
+                return Ok(true);
+            }
             let Some((due_at, id, status)) = page.pop_front() else { break };
             if page.is_empty() {
                 *page = self.read_due_page(stream, (due_at, id))?;
             }
-            let Some(status) = status else { continue };
-            let has_begun = status == Status::Waiting;
-            if if stream.queue() == DEFAULT_QUEUE {
-                self.claim_execution(id, status, has_begun)?
-            } else {
-                self.queue_due(id, status)?
-            } {
-                self.sql.delete(Table::Timers, Sql::DeleteTimer, [key_bytes(&id)])?;
-                self.sql.delete(Table::Waits, Sql::DeleteWaits, [key_bytes(&id)])?;
+            if let Some(status) = status
+                && self.claim_execution(id, status, status == Status::Waiting)?
+            {
+                self.delete_timer(id)?;
             }
         }
+        Ok(true)
+    }
+
+    fn delete_timer(&mut self, id: Key) -> DbResult<()> {
+        self.sql.delete(Table::Timers, Sql::DeleteTimer, [key_bytes(&id)])?;
+        self.sql.delete(Table::Waits, Sql::DeleteWaits, [key_bytes(&id)])?;
         Ok(())
     }
 
@@ -134,7 +165,7 @@ impl ClaimTx<'_, '_> {
     }
 
     /// Makes an execution ready, because its timer is due. Returns false if the execution no longer has this status.
-    fn queue_due(&mut self, id: Key, status: Status) -> DbResult<bool> {
+    fn queue_due_execution(&mut self, id: Key, status: Status) -> DbResult<bool> {
         let statement = if status == Status::Scheduled { Sql::QueueDueScheduled } else { Sql::QueueDue };
         if self.sql.update(Table::Executions, statement, [key_bytes(&id)])? == 0 {
             return Ok(false);
