@@ -9,8 +9,8 @@ use stepfast_core::store::{Flush, Outcome, RequestResult, Start, Status, StoreEr
 use super::queue::{complete, set_queue};
 use crate::fixtures::builders::{
     at, attempt, awaiting, cancel, checkpoint, child_of, chunk, completed, ended, enqueue, keys, pause,
-    placement, queued, resume, running, scheduled, sleeping, start, start_in, start_queued, start_running,
-    transition, write,
+    placement, queued, resume, running, scheduled, self_claiming, sleeping, start, start_in, start_queued,
+    start_running, transition, write,
 };
 use crate::{StoreFixture, Worker};
 
@@ -265,10 +265,6 @@ fn debounced(key: Key, id: &str, due: i64) -> Start {
     Start { debounce_window: Some(Duration::from_secs(3600)), state, ..deduplicated(key, id) }
 }
 
-fn self_claiming(key: Key, queue: &str) -> Write {
-    write(Start { self_claims: true, placement: placement(queue, "", 0), ..start(key, running()) })
-}
-
 async fn duplicate_is_repeated_after_the_winner_has_ended(fixture: &dyn StoreFixture) {
     let mut worker = Worker::register(&fixture.store()).await;
     let mut other = Worker::register(&fixture.second_store().await).await;
@@ -355,7 +351,7 @@ async fn queued_is_repeated_after_the_execution_has_ended(fixture: &dyn StoreFix
     let mut worker = Worker::register(&fixture.store()).await;
     let mut other = Worker::register(&fixture.second_store().await).await;
     let [waits, runs] = keys();
-    let flush = worker.new_flush(vec![self_claiming(waits, "limited"), self_claiming(runs, "free")]);
+    let flush = worker.new_flush(vec![self_claiming(waits, "limited", ""), self_claiming(runs, "free", "")]);
     let outcomes = [Outcome::Queued, Outcome::Applied];
     assert_eq!(worker.send(&flush).await.unwrap(), outcomes);
     assert_eq!(other.claim_keys(9).await, [waits]);
@@ -485,7 +481,7 @@ async fn outcomes_of_every_kind_are_repeated_together(fixture: &dyn StoreFixture
         write(deduplicated(Key::mint(0), "x")),
         enqueue(Key::mint(0), "full", "", 0),
         write(Start { placement: placement("full", "", 0), ..named(Key::mint(0), "y") }),
-        self_claiming(Key::mint(0), "limited"),
+        self_claiming(Key::mint(0), "limited", ""),
         Write::Checkpoint(checkpoint(asked, 1, "x")),
         transition(ends, completed()),
         transition(foreign, completed()),

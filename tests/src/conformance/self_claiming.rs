@@ -2,11 +2,11 @@
 
 use stepfast_core::key::Key;
 use stepfast_core::queue::Queue;
-use stepfast_core::store::{Flush, Outcome, Start, Status, Write};
+use stepfast_core::store::{Flush, Outcome, Start, Status};
 
 use super::queue::{complete, set_queue};
 use crate::fixtures::builders::{
-    at, completed, keys, placement, queue_transition, queued, running, start, write,
+    at, completed, keys, placement, queue_transition, queued, self_claiming, start, write,
 };
 use crate::{StoreFixture, Worker};
 
@@ -21,10 +21,6 @@ super::cases![
     resent_start_does_not_run_a_claimed_execution,
     restaged_start_is_queued,
 ];
-
-fn self_claiming(key: Key, queue: &str, of: &str) -> Write {
-    write(Start { self_claims: true, placement: placement(queue, of, 0), ..start(key, running()) })
-}
 
 async fn self_claiming_start_runs_at_once_without_limits(fixture: &dyn StoreFixture) {
     let mut worker = Worker::register(&fixture.store()).await;

@@ -584,6 +584,10 @@ async fn attempt_is_durable_before_the_next_begins(fixture: &dyn StoreFixture) {
         for n in 1..=4 {
             bodies.wait_for(n).await;
             store.wait_until_hanging().await;
+            // the next attempt, or the caller after the last one, waits until the failure is durable
+            while bodies.get() == n && engine.lane_load().iter().all(|lane| lane.waiters == 0) {
+                tokio::task::yield_now().await;
+            }
             assert_eq!(bodies.get(), n, "the failure of attempt {n} is not durable");
             store.release();
         }

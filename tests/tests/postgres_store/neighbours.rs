@@ -169,11 +169,16 @@ async fn own_executions_are_found_beside_those_of_other_services() {
 #[tokio::test]
 async fn flushes_lock_no_row_of_their_queue() {
     let db = Fixture::new().await;
-    let queue = Queue::new("q").concurrency(5);
-    db.store.change_queue(&QueueChange { queue, is_paused: false, expected_version: 0 }).await.unwrap();
-    db.write((0..3).map(|_| builders::enqueue(Key::mint(0), "q", "", 0)).collect()).await;
-    let row = db.sql.query_one("SELECT xmax::text FROM queues WHERE name = 'q'", &[]).await.unwrap();
-    assert_eq!(row.get::<_, &str>(0), "0", "a transaction has locked the row");
+    for queue in [Queue::new("limited").concurrency(5), Queue::new("open")] {
+        db.store.change_queue(&QueueChange { queue, is_paused: false, expected_version: 0 }).await.unwrap();
+    }
+    for queue in ["limited", "open"] {
+        db.write((0..3).map(|_| builders::enqueue(Key::mint(0), queue, "", 0)).collect()).await;
+        db.write((0..3).map(|_| builders::self_claiming(Key::mint(0), queue, "")).collect()).await;
+    }
+    let locked = "SELECT count(*), count(*) FILTER (WHERE xmax <> '0') FROM queues";
+    let row = db.sql.query_one(locked, &[]).await.unwrap();
+    assert_eq!((row.get::<_, i64>(0), row.get::<_, i64>(1)), (2, 0), "a transaction has locked a row");
 }
 
 #[tokio::test]

@@ -41,7 +41,7 @@ impl Claim {
     /// Returns the number of due executions that come before all ready ones: half of the limit. In every other claim the
     /// half is rounded up. So neither kind has to wait behind many of the other, even if each claim takes one execution.
     pub fn due_share(&self) -> usize {
-        (self.limit + usize::from(self.number % 2 == 1)) / 2
+        if self.number % 2 == 1 { self.limit.div_ceil(2) } else { self.limit / 2 }
     }
 }
 

@@ -136,9 +136,7 @@ impl Heartbeats {
         self.has_hint = true;
         if engine.completion_watch.count() > MAX_NOTIFIED_WAITERS {
             // with thousands of waiters a heartbeat takes long: leave most of the time to other work
-            let heartbeat_at = self.earliest_hinted_heartbeat_at.min(next);
-            self.hinted_heartbeat_at =
-                Some(self.hinted_heartbeat_at.map_or(heartbeat_at, |at| at.min(heartbeat_at)));
+            self.plan_hinted_heartbeat(self.earliest_hinted_heartbeat_at.min(next));
             return;
         }
         // a few waiters load their executions themselves, in one query; the heartbeat for everything else must not
@@ -147,9 +145,12 @@ impl Heartbeats {
         engine.completion_watch.notify_all();
         let now = Instant::now();
         self.earliest_notify_at = now + NOTIFY_INTERVAL;
-        let heartbeat_at = self.earliest_hinted_heartbeat_at.max(now + HEARTBEAT_AFTER_NOTIFY_DELAY);
-        self.hinted_heartbeat_at =
-            Some(self.hinted_heartbeat_at.map_or(heartbeat_at, |at| at.min(heartbeat_at)));
+        self.plan_hinted_heartbeat(self.earliest_hinted_heartbeat_at.max(now + HEARTBEAT_AFTER_NOTIFY_DELAY));
+    }
+
+    /// Plans a heartbeat because of a hint, at a time or earlier.
+    fn plan_hinted_heartbeat(&mut self, at: Instant) {
+        self.hinted_heartbeat_at = Some(self.hinted_heartbeat_at.map_or(at, |earlier| earlier.min(at)));
     }
 
     /// Sends a heartbeat and applies the reply. A regular one is sent because of the time that has passed. Searches for

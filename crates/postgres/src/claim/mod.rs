@@ -64,7 +64,6 @@ pub(crate) async fn claim(
         scans: Vec::new(),
         scanned_streams: Vec::new(),
         due_streams: Vec::new(),
-        is_due_cut: false,
         claimed_rows: Vec::new(),
         serial_queues: Vec::new(),
         takes_turns: true,

@@ -51,7 +51,10 @@ impl ClaimTx<'_> {
         } else if !queues.is_empty() && !self.claim_from_queues(&mut queues, now, reply).await? {
             return Ok(false);
         }
-        if self.is_due_cut && self.remaining_executions(reply) > 0 && self.remaining_bytes(reply) > 0 {
+        if !self.due_streams.is_empty()
+            && self.remaining_executions(reply) > 0
+            && self.remaining_bytes(reply) > 0
+        {
             // ready executions have left room for further due ones
             let claimed = self.claim_allocations(&[], &[], &[], &[], now, reply).await?;
             if claimed.is_none() {
@@ -212,7 +215,9 @@ impl ClaimTx<'_> {
         let is_complete = rows.iter().all(|row| row.is_complete);
         reply.has_more |= rows.iter().any(|row| row.has_more);
         let due_count = rows.iter().filter(|row| row.seq.is_none()).count();
-        self.is_due_cut = !self.due_streams.is_empty() && due_limit < remaining && due_count >= due_limit;
+        if due_count < due_limit {
+            self.due_streams.clear();
+        }
         self.add_claimed(rows, reply);
         Ok(is_complete.then_some(now))
     }

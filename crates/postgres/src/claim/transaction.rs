@@ -47,10 +47,8 @@ pub(super) struct ClaimTx<'a> {
     pub(super) scans: Vec<(QueueKey, ScanPlan)>,
     /// The streams of `scans`, each with the queue key that was scanned.
     pub(super) scanned_streams: Vec<(Stream, Arc<str>)>,
-    /// The streams of the default queue that have due executions.
+    /// The streams of the default queue that have due executions. Empty once the claim has taken them all.
     pub(super) due_streams: Vec<Stream>,
-    /// Whether due executions may be left because the claim took only their share.
-    pub(super) is_due_cut: bool,
     /// For each record of the claim: whether it has a history, and its `seq` in `ready`.
     pub(super) claimed_rows: Vec<(bool, Option<i64>)>,
     /// Queues whose limits allow only one claim at a time.
@@ -82,7 +80,6 @@ impl<'a> ClaimTx<'a> {
         self.drained_rows = 0;
         self.is_waiting_for_turn = false;
         self.is_truncated = false;
-        self.is_due_cut = false;
         self.skipped_queue = None;
         self.queries.clear();
         self.results.clear();
