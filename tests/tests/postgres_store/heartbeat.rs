@@ -248,6 +248,46 @@ async fn parent_of_finished_child_is_woken_by_takeover() {
     assert_eq!((db.count("ready").await, db.count("waits").await), (1, 0));
 }
 
+/// Dead workers are taken over together. One with many executions, and one with a locked execution, hold up no other.
+#[tokio::test]
+async fn dead_workers_are_taken_over_together() {
+    let db = Fixture::new().await;
+    let dead = db.other().await;
+    let mut keys = Vec::new();
+    for count in [1, 150, 0, 2, 3] {
+        let worker = dead.register(3, &worker_info(&["order"])).await.unwrap();
+        let of_worker: Vec<Key> = (0..count).map(|_| Key::mint(0)).collect();
+        let writes = of_worker.iter().map(|key| start(*key, RUNNING)).collect();
+        let flush = Flush { worker: worker.worker, epoch: worker.epoch, number: 1, ..db.flush(writes) };
+        dead.commit(&flush).await.unwrap();
+        keys.push(of_worker);
+    }
+    let mut foreign = client(&db.schema).await;
+    let lock = foreign.transaction().await.unwrap();
+    let locked = keys[3][0];
+    let sql = format!("SELECT 1 FROM executions WHERE key = '{locked}' FOR UPDATE");
+    lock.batch_execute(&sql).await.unwrap();
+    let other = db.other().await;
+    let observer = other.register(1, &worker_info(&[])).await.unwrap();
+    let take_over = async || {
+        db.clock.advance(Duration::from_secs(4));
+        for _ in 0..3 {
+            heartbeat_and_take_over(&other, &heartbeat_request(&observer)).await;
+        }
+    };
+    take_over().await;
+    let queued = |keys: &[Vec<Key>]| keys.iter().flatten().copied().filter(|key| *key != locked).collect();
+    let queued: Vec<Key> = queued(&keys);
+    for key in &queued {
+        assert_eq!(db.status(*key).await, Status::Queued);
+    }
+    assert_eq!(db.status(locked).await, Status::Running);
+    lock.rollback().await.unwrap();
+    take_over().await;
+    assert_eq!(db.status(locked).await, Status::Queued);
+    assert_eq!((db.count("ready").await as usize, db.count("assignments").await), (queued.len() + 1, 0));
+}
+
 #[tokio::test]
 async fn other_processes_receive_hints() {
     let db = Fixture::new().await;
@@ -305,6 +345,25 @@ async fn worker_that_alone_can_run_an_execution_is_always_woken() {
         db.write(vec![builders::write(start)]).await;
         let hint = tokio::time::timeout(Duration::from_secs(20), other.next_hint(rare.worker)).await;
         assert!(hint.is_ok_and(|hint| hint.has_ready), "execution {i}");
+    }
+}
+
+/// The first workers of many claim at once. The others look soon after, because more executions are ready than workers exist.
+#[tokio::test]
+async fn as_many_workers_as_executions_are_woken() {
+    let db = Fixture::new().await;
+    for _ in 0..39 {
+        db.store.register(1, &worker_info(&["order"])).await.unwrap();
+    }
+    let other = db.other().await;
+    let worker = other.register(1, &worker_info(&["order"])).await.unwrap();
+    // the first hint says that the store listens now, and the first maintenance counts the workers
+    assert!(other.next_hint(worker.worker).await.has_other);
+    other.maintain(worker.worker, worker.epoch).await.unwrap();
+    for i in 0..6 {
+        db.write((0..41).map(|_| start(Key::mint(0), QUEUED)).collect()).await;
+        let hint = tokio::time::timeout(Duration::from_secs(20), other.next_hint(worker.worker)).await;
+        assert!(hint.is_ok_and(|hint| hint.has_ready || hint.has_other), "hint {i}");
     }
 }
 

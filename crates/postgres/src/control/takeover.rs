@@ -1,6 +1,7 @@
 //! Takeovers of dead workers, in two independent steps. Each step only depends on the present state of the database,
 //! not on earlier steps.
 
+use std::collections::VecDeque;
 use std::sync::PoisonError;
 
 use stepfast_core::clock::Timestamp;
@@ -8,7 +9,8 @@ use stepfast_core::store::{StoreError, WorkerId};
 use uuid::Uuid;
 
 use crate::conn::pipeline;
-use crate::conn::pipeline::{Query, param};
+use crate::conn::pipeline::{Query, QueryResult, param};
+use crate::conn::row_counts::single_row;
 use crate::conn::session::Session;
 use crate::conn::session::TxPart;
 use crate::conn::statements::Sql;
@@ -29,6 +31,9 @@ pub(super) struct FencedWorker {
     /// Whether the worker only called the store, and ran no executions.
     pub is_client: bool,
 }
+
+/// The maximum number of dead workers that one transaction fences, or whose executions it requeues.
+const MAX_WORKERS_AT_ONCE: usize = 50;
 
 impl WorkerControl {
     /// Takes over dead workers; see [`Store::take_over`](stepfast_core::Store::take_over). Also returns the number of executions
@@ -51,15 +56,17 @@ impl WorkerControl {
         let (kept_session, session) = self.open_takeover_session().await?;
         let result = async {
             let (mut recovered, mut woken) = (0, 0);
-            for FencedWorker { worker, host, pid, .. } in fence_workers(&session, &expired, true).await? {
+            let fenced = fence_workers(&session, &expired, true).await?;
+            for FencedWorker { worker, host, pid, .. } in &fenced {
                 tracing::warn!(
                     worker = worker.0,
                     host,
                     pid,
                     "a worker is dead; its executions are being requeued"
                 );
-                recovered += requeue(&session, worker, true, self.now()).await?;
             }
+            let fenced: Vec<WorkerId> = fenced.iter().map(|fenced| fenced.worker).collect();
+            recovered += requeue_all(&session, &fenced, self.now()).await?;
             // one sweep is enough for all workers of a schema
             let is_sweeping = is_sweep_due && begin_sweep(&session, self.now()).await?;
             if is_sweeping || !expired.is_empty() {
@@ -113,16 +120,21 @@ pub(super) async fn fence_workers(
     are_dead: bool,
 ) -> Result<Vec<FencedWorker>, DbError> {
     let mut fenced = Vec::new();
-    for &(worker, lease) in workers {
-        match fence_worker(session, worker, lease, are_dead).await.map_err(DbError::into_store_error) {
-            Ok(it) => fenced.extend(it),
+    let mut groups: VecDeque<_> = workers.chunks(MAX_WORKERS_AT_ONCE).collect();
+    while let Some(group) = groups.pop_front() {
+        match fence_group(session, group, are_dead).await.map_err(DbError::into_store_error) {
+            Ok(of_group) => fenced.extend(of_group),
             // other workers do not have to wait for this one
             Err(StoreError::Blocked(reason)) if pipeline::roll_back(session).await => {
-                tracing::debug!(
-                    worker = worker.0,
-                    reason,
-                    "takeover blocked; trying again at the next heartbeat"
-                );
+                if let [(worker, _)] = group {
+                    tracing::debug!(
+                        worker = worker.0,
+                        reason,
+                        "takeover blocked; trying again at the next heartbeat"
+                    );
+                } else {
+                    groups.extend(group.chunks(1));
+                }
             }
             Err(error) => return Err(error.into()),
         }
@@ -133,42 +145,120 @@ pub(super) async fn fence_workers(
     Ok(fenced)
 }
 
-/// Makes all further flushes, claims and heartbeats of a worker fail. Returns `None` if the worker was skipped.
-async fn fence_worker(
+/// Makes all further flushes, claims and heartbeats of some workers fail, in one transaction.
+async fn fence_group(
     session: &Session,
-    worker: WorkerId,
-    lease: Option<Timestamp>,
-    is_dead: bool,
-) -> Result<Option<FencedWorker>, DbError> {
-    let lock = Query {
+    workers: &[(WorkerId, Option<Timestamp>)],
+    are_dead: bool,
+) -> Result<Vec<FencedWorker>, DbError> {
+    let lock = |(worker, lease): &(WorkerId, Option<Timestamp>)| Query {
         sql: Sql::LockWorker,
         action: "locking a registration",
         params: vec![param(worker.0), param(lease.map(Timestamptz)), param(newest_version_column())],
     };
-    let locked = pipeline::run(session, TxPart::Begin, &[lock]).await?;
-    let Some(row) = locked.first().and_then(|result| result.rows.first()) else {
+    let locks: Vec<Query<'_>> = workers.iter().map(lock).collect();
+    let locked = pipeline::run(session, TxPart::Begin, &locks).await?;
+    let mut fenced = Vec::new();
+    let mut queries = Vec::new();
+    for ((worker, _), locked) in workers.iter().zip(&locked) {
+        let Some(row) = locked.rows.first() else { continue };
+        let mut row = Columns::new(row);
+        fenced.push(FencedWorker {
+            worker: *worker,
+            host: row.next()?,
+            pid: row.next()?,
+            is_client: row.next()?,
+        });
+        let of_worker = |sql, action| Query { sql, action, params: vec![param(worker.0)] };
+        queries.extend([
+            of_worker(Sql::LockLanes, "locking lanes"),
+            of_worker(Sql::RaiseLaneEpochs, "fencing lanes"),
+            Query {
+                sql: Sql::RaiseWorkerEpoch,
+                action: "fencing a worker",
+                params: vec![param(worker.0), param(are_dead)],
+            },
+        ]);
+    }
+    if fenced.is_empty() {
         return if pipeline::roll_back(session).await {
-            Ok(None)
+            Ok(fenced)
         } else {
             Err(StoreError::Unavailable("the connection was lost".into()).into())
         };
-    };
-    let mut row = Columns::new(row);
-    let fenced = FencedWorker { worker, host: row.next()?, pid: row.next()?, is_client: row.next()? };
-    let of_worker = |sql, action| Query { sql, action, params: vec![param(worker.0)] };
-    let queries = [
-        of_worker(Sql::LockLanes, "locking lanes"),
-        of_worker(Sql::RaiseLaneEpochs, "fencing lanes"),
-        Query {
-            sql: Sql::RaiseWorkerEpoch,
-            action: "fencing a worker",
-            params: vec![param(worker.0), param(is_dead)],
-        },
-    ];
+    }
     pipeline::run(session, TxPart::Middle, &queries).await?;
     stepfast_core::crash_point!("postgres fence open");
     pipeline::run(session, TxPart::End, &[]).await?;
-    Ok(Some(fenced))
+    Ok(fenced)
+}
+
+/// Requeues the executions of fenced workers that are dead, as step two of a takeover, and ends their registrations. Returns
+/// the number of the executions. Workers with few executions share a transaction: when hundreds die at once, their
+/// executions must not wait for hundreds of flushes of the log, nor become ready in small portions that all other workers
+/// compete for.
+async fn requeue_all(
+    session: &Session,
+    workers: &[WorkerId],
+    now: Option<Timestamp>,
+) -> Result<u64, DbError> {
+    let mut total = 0;
+    for group in workers.chunks(MAX_WORKERS_AT_ONCE) {
+        let mut rest = group.to_vec();
+        if group.len() > 1 {
+            let limit = MAX_REQUEUED / MAX_WORKERS_AT_ONCE as i64;
+            let queries: Vec<Query<'_>> =
+                group.iter().flat_map(|worker| requeue_queries(*worker, true, now, limit, (-1, 0))).collect();
+            match send_requeue(session, TxPart::Whole, &queries).await {
+                Ok(results) => {
+                    rest.clear();
+                    for (worker, results) in group.iter().zip(results.chunks(2)) {
+                        let [requeued, unregistered] = results else {
+                            return Err(corrupt("a query result").into());
+                        };
+                        total += Columns::new(single_row(requeued)?).next::<i64>()? as u64;
+                        if unregistered.affected_rows == 0 {
+                            rest.push(*worker);
+                        }
+                    }
+                }
+                // one of them may need more time, or have a locked row
+                Err(_) if pipeline::roll_back(session).await => {}
+                Err(error) => return Err(error),
+            }
+        }
+        for worker in rest {
+            total += requeue(session, worker, true, now).await?;
+        }
+    }
+    Ok(total)
+}
+
+/// Returns the queries that requeue executions of a worker by the assignments after `position`, and end the registration
+/// of a worker without assignments.
+fn requeue_queries(
+    worker: WorkerId,
+    is_dead: bool,
+    now: Option<Timestamp>,
+    limit: i64,
+    (lane, number): (i16, i64),
+) -> [Query<'static>; 2] {
+    let now = now.map(Timestamptz);
+    let params = vec![param(worker.0), param(is_dead), param(now), param(limit), param(lane), param(number)];
+    [
+        Query { sql: Sql::Requeue, action: "requeueing executions", params },
+        Query { sql: Sql::Unregister, action: "ending registrations", params: vec![param(worker.0)] },
+    ]
+}
+
+async fn send_requeue(
+    session: &Session,
+    part: TxPart,
+    queries: &[Query<'_>],
+) -> Result<Vec<QueryResult>, DbError> {
+    let results = pipeline::run(session, part, queries).await?;
+    stepfast_core::crash_point!("postgres requeued");
+    Ok(results)
 }
 
 /// The maximum number of executions that one statement requeues. If the statement exceeds its time limit, because the
@@ -188,15 +278,8 @@ pub(super) async fn requeue(
     // lane and number of the assignment after which the next statement begins
     let mut position: (i16, i64) = (-1, 0);
     loop {
-        let (lane, number) = position;
-        let now = now.map(Timestamptz);
-        let params =
-            vec![param(worker.0), param(is_dead), param(now), param(limit), param(lane), param(number)];
-        let queries = [
-            Query { sql: Sql::Requeue, action: "requeueing executions", params },
-            Query { sql: Sql::Unregister, action: "ending registrations", params: vec![param(worker.0)] },
-        ];
-        let results = match pipeline::run(session, TxPart::Standalone, &queries).await {
+        let queries = requeue_queries(worker, is_dead, now, limit, position);
+        let results = match send_requeue(session, TxPart::Standalone, &queries).await {
             Err(DbError::Cancelled(reason)) if limit > 1 && pipeline::roll_back(session).await => {
                 limit = (limit / 8).max(1);
                 tracing::warn!(reason, limit, "requeueing again with fewer executions at a time");
@@ -209,7 +292,6 @@ pub(super) async fn requeue(
         let (count, ended): (i64, i64) = (row.next()?, row.next()?);
         let last: (Option<i16>, Option<i64>) = (row.next()?, row.next()?);
         total += count as u64;
-        stepfast_core::crash_point!("postgres requeued");
         if unregistered.affected_rows > 0 {
             return Ok(total);
         }
