@@ -93,6 +93,12 @@ impl Changes {
         Self { ready: Subjects::Any, ready_count: u32::MAX, ..Self::default() }
     }
 
+    /// Returns the change that this number of executions of any workflow may be ready.
+    pub(crate) fn ready(count: u64) -> Self {
+        let ready_count = u32::try_from(count).unwrap_or(u32::MAX);
+        Self { ready: Subjects::Any, ready_count, ..Self::default() }
+    }
+
     /// Returns the change that an unknown number of executions of any workflow may be ready, or have new due times.
     pub(crate) fn any_ready_or_due() -> Self {
         Self { due: Subjects::Any, ..Self::any_ready() }

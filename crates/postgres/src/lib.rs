@@ -254,7 +254,7 @@ impl Store for PostgresStore {
         self.lanes.remove_worker(worker);
         self.hints.remove_worker(worker);
         if requeued > 0 {
-            self.hints.send_and_wait(&self.background, Changes::any_ready()).await;
+            self.hints.send_and_wait(&self.background, Changes::ready(requeued)).await;
         }
         Ok(())
     }
@@ -333,7 +333,7 @@ impl Store for PostgresStore {
     async fn take_over(&self, worker: WorkerId) -> Result<u64, StoreError> {
         let (recovered, woken) = self.control.take_over(worker).await?;
         if recovered + woken > 0 {
-            self.hints.send(&self.background, Changes::any_ready());
+            self.hints.send(&self.background, Changes::ready(recovered + woken));
         }
         Ok(recovered)
     }

@@ -3,6 +3,7 @@
 
 use std::collections::{HashMap, HashSet};
 use std::future::poll_fn;
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
 use std::time::Duration;
@@ -30,11 +31,15 @@ const NOTIFY_PAUSE: (u32, Duration) = (4, Duration::from_millis(5));
 /// 50 us, about a fourth of a processor.
 const WAKE_PAUSE: (Duration, Duration) = (Duration::from_micros(50), Duration::from_secs(5));
 
-/// The minimum number of workers that claim because of a hint of ready executions. Among more workers that are
-/// registered with the same workflows, version and queues, each worker draws lots, so that about as many of them claim as
-/// there are executions. Workers that differ in any of these draw apart, because the others may not be able to run the
-/// executions. The next heartbeat of any worker without work finds executions for which all of these workers had no place.
-const MIN_WOKEN_WORKERS: u32 = 10;
+/// The number of workers that claim at once because of a hint of ready executions. Among more workers that are registered
+/// with the same workflows, version and queues, each draws lots. Workers that differ in any of these draw apart, because the
+/// others may not be able to run the executions.
+const WOKEN_WORKERS: u32 = 10;
+
+/// The time, in milliseconds, after which further workers look whether executions of a hint are still ready, until as many
+/// workers as there are executions are awake. A look costs far less than a claim, and the first workers often take all. The
+/// next heartbeat of any worker without work finds executions for which none of these had a place.
+const LOOK_DELAY: Range<u64> = 100..600;
 
 /// The time for which a process counts as a sender after its last hint.
 const SENDER_MEMORY: Duration = Duration::from_secs(10);
@@ -83,15 +88,25 @@ struct Listener {
     is_client: bool,
     /// The number of workers that can run exactly the same executions, as of the last count; 0 before the first one.
     peers: u32,
+    /// Whether the worker will soon look whether executions of an earlier hint are still ready.
+    is_look_planned: bool,
     /// The union of the hints that were received since the last return of [`Hints::next_hint`].
     pending: Hint,
     changed: Arc<Notify>,
 }
 
-/// Whether one of `peers` workers claims after a hint of this number of executions.
-fn is_chosen(peers: u32, ready_count: u32) -> bool {
-    let woken = ready_count.max(MIN_WOKEN_WORKERS);
-    peers <= woken || fastrand::u32(..peers) < woken
+impl Listener {
+    fn add(&mut self, hint: Hint) {
+        if !hint.is_empty() {
+            self.pending.merge(hint);
+            self.changed.notify_one();
+        }
+    }
+}
+
+/// Draws lots: whether a worker is one of `count` among `peers` workers.
+fn is_chosen(peers: u32, count: u32) -> bool {
+    peers <= count || fastrand::u32(..peers) < count
 }
 
 impl Hints {
@@ -130,9 +145,15 @@ impl Hints {
         let mut listeners = self.listeners.lock();
         // Other processes may have changed something before the worker was added. A new connection announces this later.
         let pending = if self.is_listening() { Hint::ANY_CHANGE } else { Hint::default() };
-        let changed = Arc::default();
-        listeners
-            .insert(worker, Listener { workflows, is_client: info.is_client, peers: 0, pending, changed });
+        let listener = Listener {
+            workflows,
+            is_client: info.is_client,
+            peers: 0,
+            is_look_planned: false,
+            pending,
+            changed: Arc::default(),
+        };
+        listeners.insert(worker, listener);
     }
 
     /// Removes a worker. Its hints are lost.
@@ -201,14 +222,28 @@ impl Hints {
     }
 
     /// Passes changes on to the workers that they concern.
-    fn receive(&self, changes: &Changes) {
+    fn receive(self: &Arc<Self>, changes: &Changes) {
+        let mut looking = Vec::new();
         for (worker, listener) in self.listeners.lock().iter_mut() {
             let mut hint = changes.hint_for(*worker, &listener.workflows);
-            hint.has_ready = hint.has_ready && is_chosen(listener.peers, changes.ready_count());
-            if !hint.is_empty() {
-                listener.pending.merge(hint);
-                listener.changed.notify_one();
+            if hint.has_ready && !is_chosen(listener.peers, WOKEN_WORKERS) {
+                hint.has_ready = false;
+                if !listener.is_look_planned && is_chosen(listener.peers, changes.ready_count()) {
+                    listener.is_look_planned = true;
+                    looking.push(*worker);
+                }
             }
+            listener.add(hint);
+        }
+        for worker in looking {
+            let hints = self.clone();
+            tokio::spawn(async move {
+                tokio::time::sleep(Duration::from_millis(fastrand::u64(LOOK_DELAY))).await;
+                if let Some(listener) = hints.listeners.lock().get_mut(&worker) {
+                    listener.is_look_planned = false;
+                    listener.add(Hint { has_other: true, ..Hint::default() });
+                }
+            });
         }
     }
 
@@ -284,8 +319,7 @@ impl Hints {
             self.is_listening.store(true, Relaxed);
             // hints may have been sent before this connection listened
             for listener in self.listeners.lock().values_mut() {
-                listener.pending.merge(Hint::ANY_CHANGE);
-                listener.changed.notify_one();
+                listener.add(Hint::ANY_CHANGE);
             }
         }
         *has_connected = true;
@@ -322,14 +356,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn about_as_many_workers_claim_as_executions_are_ready() {
-        let chosen =
-            |peers: u32, ready_count: u32| (0..peers).filter(|_| is_chosen(peers, ready_count)).count();
-        assert_eq!([chosen(10, 1), chosen(40, 40), chosen(1_000, u32::MAX)], [10, 40, 1_000]);
+    fn lots_choose_about_as_many_workers_as_wanted() {
+        let chosen = |peers: u32, count: u32| (0..peers).filter(|_| is_chosen(peers, count)).count();
+        assert_eq!([chosen(10, 10), chosen(40, 40), chosen(1_000, u32::MAX)], [10, 40, 1_000]);
         let rounds = 100;
-        for (ready_count, expected) in [(1, 10), (200, 200)] {
-            let mean = (0..rounds).map(|_| chosen(1_000, ready_count)).sum::<usize>() / rounds;
-            assert!((expected * 8 / 10..expected * 12 / 10).contains(&mean), "{mean} of {expected}");
+        for count in [10, 200] {
+            let mean = (0..rounds).map(|_| chosen(1_000, count)).sum::<usize>() / rounds;
+            let count = count as usize;
+            assert!((count * 8 / 10..count * 12 / 10).contains(&mean), "{mean} of {count}");
         }
     }
 }
