@@ -107,7 +107,8 @@ pub struct Hint {
     pub has_ready: bool,
     /// Whether slots of queues may have become free.
     pub has_free_slots: bool,
-    /// Whether anything else may have changed that a heartbeat reports: a request, or a due time.
+    /// Whether anything else may have changed that a heartbeat reports: a request, a due time, or a ready execution that other
+    /// workers may claim first.
     pub has_other: bool,
     /// The executions that may have ended or may be parked.
     pub ended: EndedExecutions,
