@@ -6,9 +6,10 @@ use std::time::Duration;
 use futures_util::FutureExt;
 use stepfast_core::queue::{Queue, QueueChange};
 use stepfast_core::store::{
-    EndedExecutions, Flush, Heartbeat, Hint, RequestKind, Start, Status, StoreError, WorkerInfo,
+    EndedExecutions, Flush, Heartbeat, Hint, RequestKind, Start, Status, StoreError, WorkerId, WorkerInfo,
 };
 use stepfast_core::{Key, Store};
+use stepfast_postgres::PostgresStore;
 use stepfast_postgres::statements::Sql;
 use stepfast_tests::fixtures::builders;
 use tokio::time::Instant;
@@ -276,8 +277,7 @@ async fn dead_workers_are_taken_over_together() {
         }
     };
     take_over().await;
-    let queued = |keys: &[Vec<Key>]| keys.iter().flatten().copied().filter(|key| *key != locked).collect();
-    let queued: Vec<Key> = queued(&keys);
+    let queued: Vec<Key> = keys.into_iter().flatten().filter(|key| *key != locked).collect();
     for key in &queued {
         assert_eq!(db.status(*key).await, Status::Queued);
     }
@@ -328,22 +328,28 @@ async fn hints_wake_only_workers_that_can_act() {
     }
 }
 
+/// Registers `count` workers of the workflow `order`, and on a store of its own a worker that listens and has counted them.
+async fn worker_beside(db: &Fixture, count: usize, workflows: &[&str]) -> (PostgresStore, WorkerId) {
+    for _ in 0..count {
+        db.store.register(1, &worker_info(&["order"])).await.unwrap();
+    }
+    let other = db.other().await;
+    let registration = other.register(1, &worker_info(workflows)).await.unwrap();
+    // the first hint says that the store listens now, and the first maintenance counts the workers
+    assert!(other.next_hint(registration.worker).await.has_other);
+    other.maintain(registration.worker, registration.epoch).await.unwrap();
+    (other, registration.worker)
+}
+
 /// Many workers share a workflow, and one of them is the only one that can run another one too.
 #[tokio::test]
 async fn worker_that_alone_can_run_an_execution_is_always_woken() {
     let db = Fixture::new().await;
-    for _ in 0..60 {
-        db.store.register(1, &worker_info(&["order"])).await.unwrap();
-    }
-    let other = db.other().await;
-    let rare = other.register(1, &worker_info(&["order", "rare"])).await.unwrap();
-    // the first hint says that the store listens now, and the first maintenance counts the workers
-    assert!(other.next_hint(rare.worker).await.has_other);
-    other.maintain(rare.worker, rare.epoch).await.unwrap();
+    let (other, rare) = worker_beside(&db, 60, &["order", "rare"]).await;
     for i in 0..8 {
         let start = Start { workflow: "rare".into(), ..builders::start(Key::mint(0), QUEUED) };
         db.write(vec![builders::write(start)]).await;
-        let hint = tokio::time::timeout(Duration::from_secs(20), other.next_hint(rare.worker)).await;
+        let hint = tokio::time::timeout(Duration::from_secs(20), other.next_hint(rare)).await;
         assert!(hint.is_ok_and(|hint| hint.has_ready), "execution {i}");
     }
 }
@@ -352,17 +358,10 @@ async fn worker_that_alone_can_run_an_execution_is_always_woken() {
 #[tokio::test]
 async fn as_many_workers_as_executions_are_woken() {
     let db = Fixture::new().await;
-    for _ in 0..39 {
-        db.store.register(1, &worker_info(&["order"])).await.unwrap();
-    }
-    let other = db.other().await;
-    let worker = other.register(1, &worker_info(&["order"])).await.unwrap();
-    // the first hint says that the store listens now, and the first maintenance counts the workers
-    assert!(other.next_hint(worker.worker).await.has_other);
-    other.maintain(worker.worker, worker.epoch).await.unwrap();
+    let (other, worker) = worker_beside(&db, 39, &["order"]).await;
     for i in 0..6 {
         db.write((0..41).map(|_| start(Key::mint(0), QUEUED)).collect()).await;
-        let hint = tokio::time::timeout(Duration::from_secs(20), other.next_hint(worker.worker)).await;
+        let hint = tokio::time::timeout(Duration::from_secs(20), other.next_hint(worker)).await;
         assert!(hint.is_ok_and(|hint| hint.has_ready || hint.has_other), "hint {i}");
     }
 }

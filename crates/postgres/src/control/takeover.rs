@@ -288,7 +288,7 @@ pub(super) async fn requeue(
             results => results?,
         };
         let [requeued, unregistered] = &results[..] else { return Err(corrupt("a query result").into()) };
-        let mut row = Columns::new(requeued.rows.first().ok_or_else(|| corrupt("a query result"))?);
+        let mut row = Columns::new(single_row(requeued)?);
         let (count, ended): (i64, i64) = (row.next()?, row.next()?);
         let last: (Option<i16>, Option<i64>) = (row.next()?, row.next()?);
         total += count as u64;
