@@ -8,11 +8,13 @@
 #![allow(clippy::unwrap_used, clippy::print_stdout)] // a test with a main of its own
 
 use std::collections::VecDeque;
+use std::io::Write;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::ExitCode;
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
 
-use stepfast_tests::chaos::report::{Report, TABLE_HEAD};
+use stepfast_tests::chaos::report::TABLE_HEAD;
 use stepfast_tests::chaos::{Form, SCENARIOS, Scenario, measure_takeovers, worker, write_if_requested};
 use stepfast_tests::fixtures::postgres_server::PostgresServer;
 use tokio::runtime::Runtime;
@@ -53,13 +55,8 @@ fn main() -> ExitCode {
     println!("chaos: {form:?} form, STEPFAST_CHAOS_SEED={seed}");
     let chosen = chosen(form);
     PostgresServer::shared();
-    let (reports, failed) = run(form, seed, chosen);
     println!("{TABLE_HEAD}");
-    for report in &reports {
-        println!("{report}");
-    }
-    let violations: usize = reports.iter().map(|report| report.violations.len()).sum();
-    let is_ok = violations + failed == 0;
+    let is_ok = run(form, seed, chosen);
     println!("test chaos ... {}", if is_ok { "ok" } else { "FAILED" });
     if is_ok { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
@@ -85,48 +82,51 @@ fn runtime() -> Runtime {
     tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap()
 }
 
-/// Runs the scenarios. Returns their reports, and the number that panicked.
-fn run(form: Form, seed: u64, chosen: Vec<&'static Scenario>) -> (Vec<Report>, usize) {
-    let queue: Mutex<VecDeque<_>> = Mutex::new((0..).zip(chosen).collect());
-    let reports = Mutex::new(Vec::new());
-    let failed = Mutex::new(0);
+/// Runs the scenarios, and prints the report of each when it ends. Returns whether none panicked or broke a promise.
+fn run(form: Form, seed: u64, chosen: Vec<&'static Scenario>) -> bool {
+    let queue: Mutex<VecDeque<_>> = Mutex::new(chosen.into());
+    let is_ok = AtomicBool::new(true);
     std::thread::scope(|scope| {
         // scenarios run one by one if the throughput is judged
         for _ in 0..form.pick(AT_ONCE, 1) {
             scope.spawn(|| {
                 loop {
-                    let Some((n, scenario)) = queue.lock().unwrap().pop_front() else { return };
-                    // the same choices, independent of the other scenarios
-                    let salt =
-                        scenario.name.bytes().fold(0u64, |sum, byte| sum.wrapping_mul(31) ^ u64::from(byte));
-                    let rng = fastrand::Rng::with_seed(seed.wrapping_add(salt));
-                    let began = tokio::time::Instant::now();
-                    let limit = form.seconds(300, 3_600);
-                    let done = catch_unwind(AssertUnwindSafe(|| {
-                        runtime().block_on(async {
-                            let run = tokio::time::timeout(limit, (scenario.run)(form, rng));
-                            run.await
-                                .unwrap_or_else(|_| panic!("the scenario has not finished after {limit:?}"))
-                        })
-                    }));
-                    let Ok(report) = done else {
-                        *failed.lock().unwrap() += 1;
-                        println!("  {} PANICKED", scenario.name);
-                        continue;
-                    };
-                    println!("  {} took {:.0} s", scenario.name, began.elapsed().as_secs_f64());
-                    for violation in report.violations.iter().take(SHOWN) {
-                        println!("  VIOLATION: {}: {violation}", scenario.name);
+                    let Some(scenario) = queue.lock().unwrap().pop_front() else { return };
+                    if !run_scenario(form, seed, scenario) {
+                        is_ok.store(false, Ordering::Relaxed);
                     }
-                    if report.violations.len() > SHOWN {
-                        println!("  and {} more", report.violations.len() - SHOWN);
-                    }
-                    reports.lock().unwrap().push((n, report));
                 }
             });
         }
     });
-    let mut reports = reports.into_inner().unwrap();
-    reports.sort_by_key(|(n, _)| *n);
-    (reports.into_iter().map(|(_, report)| report).collect(), failed.into_inner().unwrap())
+    is_ok.into_inner()
+}
+
+/// Runs a scenario and prints its report. Returns whether the scenario neither panicked nor broke a promise.
+fn run_scenario(form: Form, seed: u64, scenario: &Scenario) -> bool {
+    // the same choices, independent of the other scenarios
+    let salt = scenario.name.bytes().fold(0u64, |sum, byte| sum.wrapping_mul(31) ^ u64::from(byte));
+    let rng = fastrand::Rng::with_seed(seed.wrapping_add(salt));
+    let began = tokio::time::Instant::now();
+    let limit = form.seconds(300, 3_600);
+    let done = catch_unwind(AssertUnwindSafe(|| {
+        runtime().block_on(async {
+            let run = tokio::time::timeout(limit, (scenario.run)(form, rng));
+            run.await.unwrap_or_else(|_| panic!("the scenario has not finished after {limit:?}"))
+        })
+    }));
+    let Ok(report) = done else {
+        println!("{} PANICKED", scenario.name);
+        return false;
+    };
+    // one lock, so that reports of concurrent scenarios do not mix
+    let mut out = std::io::stdout().lock();
+    writeln!(out, "{report}\n    {} took {:.0} s", scenario.name, began.elapsed().as_secs_f64()).unwrap();
+    for violation in report.violations.iter().take(SHOWN) {
+        writeln!(out, "    VIOLATION: {violation}").unwrap();
+    }
+    if report.violations.len() > SHOWN {
+        writeln!(out, "    and {} more", report.violations.len() - SHOWN).unwrap();
+    }
+    report.violations.is_empty()
 }

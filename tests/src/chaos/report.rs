@@ -1,4 +1,4 @@
-//! [`Report`]: the result of a scenario, and the closing table.
+//! [`Report`]: the result of a scenario, as a row of a table.
 
 use std::fmt;
 
