@@ -4,7 +4,7 @@ use std::collections::{BTreeSet, HashSet};
 use std::fmt;
 
 use stepfast_core::Key;
-use stepfast_core::store::{EndedExecutions, Flush, Hint, Outcome, State, WorkerId, Write};
+use stepfast_core::store::{ClaimHint, EndedExecutions, Flush, Hint, Outcome, State, WorkerId, Write};
 use xxhash_rust::xxh3::xxh3_64;
 
 /// Maximum number of names of one kind in a hint. A payload of the server may have 7,999 bytes.
@@ -201,8 +201,14 @@ impl Changes {
     /// Returns the hint for a worker with workflows of these tags.
     pub(crate) fn hint_for(&self, worker: WorkerId, workflows: &HashSet<u32>) -> Hint {
         let concerns = |tags: &BTreeSet<u32>| tags.iter().any(|tag| workflows.contains(tag));
+        let claim = match self.ready.contains_any(concerns) {
+            _ if workflows.is_empty() => ClaimHint::None,
+            true => ClaimHint::AtOnce,
+            false if self.has_free_slots => ClaimHint::IfLimited,
+            false => ClaimHint::None,
+        };
         Hint {
-            has_ready: self.ready.contains_any(concerns) && !workflows.is_empty(),
+            claim,
             has_free_slots: self.has_free_slots,
             has_other: self.requests.contains_any(|tags| tags.contains(&worker_tag(worker)))
                 || self.due.contains_any(concerns),
@@ -327,15 +333,20 @@ mod tests {
             changes.hint_for(worker, &own)
         };
         assert!(of("foreign").is_empty());
-        assert!(of("own").has_ready && of("own").has_other);
+        assert!(of("own").claim == ClaimHint::AtOnce && of("own").has_other);
         let client = HashSet::new();
-        assert!(!Changes::any_ready().hint_for(worker, &client).has_ready, "a client claims nothing");
+        let slots = Changes { has_free_slots: true, ..Changes::default() };
+        assert_eq!(slots.hint_for(worker, &own).claim, ClaimHint::IfLimited);
+        for changes in [Changes::any_ready(), slots] {
+            let hint = changes.hint_for(worker, &client);
+            assert_eq!(hint.claim, ClaimHint::None, "a client claims nothing");
+        }
         let mut requests = Changes::default();
         requests.add_requested(WorkerId(6));
         assert!(tagged(&requests).hint_for(worker, &own).is_empty());
         requests.add_requested(worker);
         assert!(tagged(&requests).hint_for(worker, &client).has_other);
         let drained = tagged(&Changes::any_ready_or_due()).hint_for(worker, &own);
-        assert!(drained.has_ready && drained.has_other);
+        assert!(drained.claim == ClaimHint::AtOnce && drained.has_other);
     }
 }

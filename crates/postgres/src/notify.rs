@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
 use std::time::Duration;
 
-use stepfast_core::store::{Hint, StoreError, WorkerId, WorkerInfo};
+use stepfast_core::store::{ClaimHint, Hint, StoreError, WorkerId, WorkerInfo};
 use stepfast_core::sync::Mutex;
 use tokio::runtime::Handle;
 use tokio::sync::{Notify, watch};
@@ -31,7 +31,7 @@ const NOTIFY_PAUSE: (u32, Duration) = (4, Duration::from_millis(5));
 /// 50 us, about a fourth of a processor.
 const WAKE_PAUSE: (Duration, Duration) = (Duration::from_micros(50), Duration::from_secs(5));
 
-/// The number of workers that claim at once because of a hint of ready executions. Among more workers that are registered
+/// The number of workers that claim because of a hint of ready executions or free slots. Among more workers that are registered
 /// with the same workflows, version and queues, each draws lots. Workers that differ in any of these draw apart, because the
 /// others may not be able to run the executions.
 const WOKEN_WORKERS: u32 = 10;
@@ -226,9 +226,9 @@ impl Hints {
         let mut looking = Vec::new();
         for (worker, listener) in self.listeners.lock().iter_mut() {
             let mut hint = changes.hint_for(*worker, &listener.workflows);
-            if hint.has_ready && !is_chosen(listener.peers, WOKEN_WORKERS) {
-                hint.has_ready = false;
-                if !listener.is_look_planned && is_chosen(listener.peers, changes.ready_count()) {
+            if hint.claim > ClaimHint::None && !is_chosen(listener.peers, WOKEN_WORKERS) {
+                let is_ready = std::mem::take(&mut hint.claim) == ClaimHint::AtOnce;
+                if is_ready && !listener.is_look_planned && is_chosen(listener.peers, changes.ready_count()) {
                     listener.is_look_planned = true;
                     looking.push(*worker);
                 }

@@ -6,7 +6,8 @@ use std::time::Duration;
 use futures_util::FutureExt;
 use stepfast_core::queue::{Queue, QueueChange};
 use stepfast_core::store::{
-    EndedExecutions, Flush, Heartbeat, Hint, RequestKind, Start, Status, StoreError, WorkerId, WorkerInfo,
+    ClaimHint, EndedExecutions, Flush, Heartbeat, Hint, RequestKind, Start, Status, StoreError, WorkerId,
+    WorkerInfo,
 };
 use stepfast_core::{Key, Store};
 use stepfast_postgres::PostgresStore;
@@ -296,7 +297,7 @@ async fn other_processes_receive_hints() {
     // the first hint is for changes before the store listened
     assert!(other.next_hint(listener).await.has_other);
     let key = Key::mint(0);
-    let ready = Hint { has_ready: true, ..Hint::default() };
+    let ready = Hint { claim: ClaimHint::AtOnce, ..Hint::default() };
     let over = Hint { ended: EndedExecutions::Tagged(vec![key.tag()]), ..Hint::default() };
     for (state, key, expected) in [(QUEUED, Key::mint(0), ready), (ended(Status::Completed), key, over)] {
         let (hint, _) = tokio::join!(other.next_hint(listener), db.write(vec![start(key, state)]));
@@ -320,7 +321,7 @@ async fn hints_wake_only_workers_that_can_act() {
         assert!(other.next_hint(worker).await.has_other);
     }
     let (hint, _) = tokio::join!(other.next_hint(own), db.write(vec![start(Key::mint(0), QUEUED)]));
-    assert!(hint.has_ready);
+    assert_eq!(hint.claim, ClaimHint::AtOnce);
     // all workers of a store receive a hint at the same time
     for worker in [foreign, client] {
         let is_woken = other.next_hint(worker).now_or_never().is_some();
@@ -350,7 +351,7 @@ async fn worker_that_alone_can_run_an_execution_is_always_woken() {
         let start = Start { workflow: "rare".into(), ..builders::start(Key::mint(0), QUEUED) };
         db.write(vec![builders::write(start)]).await;
         let hint = tokio::time::timeout(Duration::from_secs(20), other.next_hint(rare)).await;
-        assert!(hint.is_ok_and(|hint| hint.has_ready), "execution {i}");
+        assert!(hint.is_ok_and(|hint| hint.claim == ClaimHint::AtOnce), "execution {i}");
     }
 }
 
@@ -362,8 +363,27 @@ async fn as_many_workers_as_executions_are_woken() {
     for i in 0..6 {
         db.write((0..41).map(|_| start(Key::mint(0), QUEUED)).collect()).await;
         let hint = tokio::time::timeout(Duration::from_secs(20), other.next_hint(worker)).await;
-        assert!(hint.is_ok_and(|hint| hint.has_ready || hint.has_other), "hint {i}");
+        assert!(hint.is_ok_and(|hint| hint.claim == ClaimHint::AtOnce || hint.has_other), "hint {i}");
     }
+}
+
+/// A limit of a queue may hold back hundreds of workers, but a free slot is work for one.
+#[tokio::test]
+async fn free_slots_make_few_workers_claim() {
+    let db = Fixture::new().await;
+    let (other, worker) = worker_beside(&db, 39, &["order"]).await;
+    let mut claims = 0;
+    for _ in 0..12 {
+        let end = ended(Status::Completed);
+        let (hint, _) = tokio::join!(
+            other.next_hint(worker),
+            db.write(vec![builders::queue_transition(Key::mint(0), "mail", "", end)])
+        );
+        assert!(hint.has_free_slots && hint.claim <= ClaimHint::IfLimited, "{hint:?}");
+        claims += u32::from(hint.claim == ClaimHint::IfLimited);
+    }
+    // each of 40 workers claims with a probability of a fourth
+    assert!(claims < 12, "the worker claimed after each end");
 }
 
 #[tokio::test]
@@ -407,7 +427,7 @@ async fn starts_for_other_services_are_announced_to_them() {
         db.sql.batch_execute(&insert).await.unwrap();
     }
     let (hint, claimed) = tokio::join!(other.next_hint(foreign), db.take(9));
-    assert_eq!((hint.has_ready, claimed.len()), (true, 1));
+    assert_eq!((hint.claim, claimed.len()), (ClaimHint::AtOnce, 1));
 }
 
 /// Eight live workers observe leases. Leases that end too late, because the server's clock was set back, show no live worker.

@@ -103,9 +103,9 @@ impl Heartbeat {
 /// A notification that another process may have changed something that concerns the worker.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Hint {
-    /// Whether an execution may be ready. If so, the worker claims at once, without a heartbeat before the claim.
-    pub has_ready: bool,
-    /// Whether slots of queues may have become free.
+    /// Whether the worker claims because of the hint.
+    pub claim: ClaimHint,
+    /// Whether slots of queues may have become free. Starts that wait for room in a queue are tried again.
     pub has_free_slots: bool,
     /// Whether anything else may have changed that a heartbeat reports: a request, a due time, or a ready execution that other
     /// workers may claim first.
@@ -117,8 +117,12 @@ pub struct Hint {
 impl Hint {
     /// The hint that anything may have changed. A heartbeat shows whether executions are ready, so that a worker without
     /// work claims nothing.
-    pub const ANY_CHANGE: Self =
-        Self { has_ready: false, has_free_slots: true, has_other: true, ended: EndedExecutions::Any };
+    pub const ANY_CHANGE: Self = Self {
+        claim: ClaimHint::IfLimited,
+        has_free_slots: true,
+        has_other: true,
+        ended: EndedExecutions::Any,
+    };
 
     /// Whether the hint announces nothing.
     pub fn is_empty(&self) -> bool {
@@ -127,11 +131,23 @@ impl Hint {
 
     /// Adds another hint to this one.
     pub fn merge(&mut self, other: Self) {
-        self.has_ready |= other.has_ready;
+        self.claim = self.claim.max(other.claim);
         self.has_free_slots |= other.has_free_slots;
         self.has_other |= other.has_other;
         self.ended.merge(other.ended);
     }
+}
+
+/// Whether a worker claims because of a hint. Of many workers that could claim, a store may choose some.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum ClaimHint {
+    /// The worker does not claim.
+    #[default]
+    None,
+    /// Slots of queues may have become free. The worker claims if limits of queues cut its last claim short.
+    IfLimited,
+    /// An execution may be ready. The worker claims at once, without a heartbeat before the claim.
+    AtOnce,
 }
 
 /// The executions of a hint that may have ended or may be parked.

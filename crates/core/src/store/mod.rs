@@ -30,7 +30,9 @@ pub use execution::{
 };
 pub use filter::{DEFAULT_LIMIT, Filter, Page};
 pub use graphs::GraphRow;
-pub use heartbeat::{EndedExecutions, Heartbeat, HeartbeatReply, Hint, MAX_EXPIRED, Maintenance, Renewal};
+pub use heartbeat::{
+    ClaimHint, EndedExecutions, Heartbeat, HeartbeatReply, Hint, MAX_EXPIRED, Maintenance, Renewal,
+};
 pub use kept_outcomes::{KeptExecution, KeptKey, decode_outcomes, encode_outcomes, unreadable_outcomes};
 pub use quarantine::{QUARANTINE_STRIKES, next_strikes, quarantine_delay};
 pub use stream::Stream;

@@ -9,7 +9,9 @@ use tokio::time::Instant;
 
 use crate::key::Key;
 use crate::runtime::inner::EngineInner;
-use crate::store::{EndedExecutions, Heartbeat, HeartbeatReply, Hint, MAX_EXPIRED, Record, RequestKind};
+use crate::store::{
+    ClaimHint, EndedExecutions, Heartbeat, HeartbeatReply, Hint, MAX_EXPIRED, Record, RequestKind,
+};
 use crate::worker::launch::{lane_generations, launch};
 use crate::worker::lost_claims::LostClaims;
 use crate::worker::renewals::{IDLE_CLIENT_INTERVAL, RENEWAL_INTERVAL};
@@ -116,12 +118,13 @@ impl Heartbeats {
     /// Reacts to a hint that other processes may have changed something.
     async fn handle_hint(&mut self, hint: &Hint, next: Instant) {
         let engine = &self.engine;
-        if hint.has_ready {
-            engine.wakeups.wake_claimer(true);
+        match hint.claim {
+            ClaimHint::AtOnce => engine.wakeups.wake_claimer(true),
+            ClaimHint::IfLimited => engine.wakeups.note_queue_slots_freed(),
+            ClaimHint::None => {}
         }
         if hint.has_free_slots {
             engine.known_queues.notify_capacity();
-            engine.wakeups.note_queue_slots_freed();
         }
         if let EndedExecutions::Tagged(tags) = &hint.ended {
             engine.completion_watch.notify_tagged(tags);
