@@ -180,13 +180,6 @@ async fn fence_group(
             },
         ]);
     }
-    if fenced.is_empty() {
-        return if pipeline::roll_back(session).await {
-            Ok(fenced)
-        } else {
-            Err(StoreError::Unavailable("the connection was lost".into()).into())
-        };
-    }
     pipeline::run(session, TxPart::Middle, &queries).await?;
     stepfast_core::crash_point!("postgres fence open");
     pipeline::run(session, TxPart::End, &[]).await?;
