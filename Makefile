@@ -79,6 +79,10 @@ test-python:
 test-postgres-versions: ## Test the Postgres store on versions 13 to 18 of the server, whose binaries it fetches
 	CARGO_FLAGS="$(CARGO_FLAGS)" tests/postgres-versions
 
+.PHONY: test-tracking-pooler
+test-tracking-pooler: ## Test the Postgres store through a pgbouncer that keeps track of prepared statements, which it fetches
+	CARGO_FLAGS="$(CARGO_FLAGS)" tests/with-postgres tests/tracking-pooler
+
 .PHONY: crash
 crash: ## Kill workers and cut the power, more than KILLS times (500), then chaos and upgrades under load; check every promise after it
 	STEPFAST_CRASH_KILLS=$(KILLS) STEPFAST_CHAOS=long tests/with-postgres \
