@@ -74,7 +74,7 @@ fn workflow_id(n: u32) -> String {
 }
 
 async fn kill_workers(mut deployment: Deployment, mut rng: Rng) -> Report {
-    let items = deployment.form.pick(1_500, 200_000);
+    let items = deployment.form.pick(1_500, 40_000);
     fill_queue(&mut deployment, items).await.unwrap();
     let options = WorkerOptions::default();
     deployment.start_workers(WORKERS, &options);
