@@ -210,8 +210,9 @@ impl WorkerControl {
             let running: Vec<Uuid> = row.next()?;
             let running: Vec<Key> = running.into_iter().map(to_key).collect();
             unheld.extend(running.iter().filter(|key| !held.contains(key)));
-            // a claim whose reply was lost; no claim is under way now
-            if Some(id.lane) == claim_lane {
+            // A claim whose reply was lost; no claim is under way now. A tidying may have deleted the row of executions
+            // that are held since the server read it.
+            if Some(id.lane) == claim_lane && running.iter().any(|key| !held.contains(key)) {
                 self.assignments.adopt(worker, id, running);
             }
         }
