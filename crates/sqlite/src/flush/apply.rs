@@ -32,6 +32,8 @@ pub(crate) struct FlushApplier<'c, 'f> {
     pub(super) share: &'f FileShare,
     /// Whether the table `requests` has any row; `None` until this is first needed.
     has_requests: Option<bool>,
+    /// Executions whose requests the flush clears; `None` until this is first needed.
+    cleared: Option<HashSet<Key>>,
     /// Executions of the flush's checkpoints and attempts that had a cancel request before the flush.
     cancel_requested: HashSet<Key>,
     /// Rows collected for batch statements.
@@ -60,6 +62,7 @@ impl<'c, 'f> FlushApplier<'c, 'f> {
             now,
             share,
             has_requests: None,
+            cleared: None,
             cancel_requested: HashSet::new(),
             batches: RowBatches::new(),
             pieces: PayloadPieces::default(),
@@ -362,12 +365,14 @@ impl<'c, 'f> FlushApplier<'c, 'f> {
         if !self.has_requests()? {
             return Ok(false);
         }
-        let is_cleared = self
-            .flush
-            .writes
-            .iter()
-            .any(|write| matches!(write, Write::ClearRequests(cleared) if *cleared == id));
-        Ok(!is_cleared && self.sql.exists(query, [key_bytes(&id)])?)
+        let cleared = self.cleared.get_or_insert_with(|| {
+            let cleared = self.flush.writes.iter().filter_map(|write| match write {
+                Write::ClearRequests(key) => Some(*key),
+                _ => None,
+            });
+            cleared.collect()
+        });
+        Ok(!cleared.contains(&id) && self.sql.exists(query, [key_bytes(&id)])?)
     }
 
     /// Whether any execution has a request. Usually no execution has one, so one query per flush saves all others.
