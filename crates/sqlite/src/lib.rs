@@ -363,7 +363,8 @@ impl Store for SqliteStore {
     }
 
     async fn maintain(&self, worker: WorkerId, epoch: i64) -> Result<Maintenance, StoreError> {
-        self.database.maintain(worker, epoch)
+        // another process may hold the lock of writers, and the worker's other loops continue meanwhile
+        self.read_blocking(move |database| database.maintain(worker, epoch)).await
     }
 
     async fn heartbeat(&self, heartbeat: &Heartbeat) -> Result<HeartbeatReply, StoreError> {

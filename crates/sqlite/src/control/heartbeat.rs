@@ -44,7 +44,11 @@ impl Database {
 
     /// See [`Store::maintain`](stepfast_core::Store::maintain).
     pub(crate) fn maintain(&self, worker: WorkerId, epoch: i64) -> Result<Maintenance, StoreError> {
-        self.tidy_assignments(worker.0, epoch)?;
+        match self.tidy_assignments(worker.0, epoch) {
+            // the next maintenance makes the same changes
+            Err(StoreError::Unavailable(reason)) => tracing::debug!(reason, "cannot tidy assignments"),
+            result => result?,
+        }
         let is_sweep = self.maintenances.fetch_add(1, SeqCst).is_multiple_of(MAINTENANCES_PER_SWEEP);
         self.is_sweep_due.fetch_or(is_sweep, SeqCst);
         let dead = self.read("looking for dead workers", |conn| self.find_dead_workers(conn, worker.0))?;
