@@ -102,8 +102,7 @@ impl CommitObserver for EngineObserver {
                 _ => {}
             }
         }
-        if due_at != i64::MAX {
-            engine.wakeups.next_due_at.fetch_min(due_at, SeqCst);
+        if due_at < engine.wakeups.next_due_at.fetch_min(due_at, SeqCst) {
             engine.wakeups.wake_claimer(false);
         }
         if deadline_at < engine.wakeups.next_deadline_at.fetch_min(deadline_at, SeqCst) {
