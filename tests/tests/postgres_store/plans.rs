@@ -92,7 +92,8 @@ const HOT_STATEMENTS: &[(Sql, &[&str])] = &[
     (Sql::Attributes, &[]),
     (Sql::ListByAttribute, &[]),
     (Sql::CountByAttribute, &[]),
-    (Sql::LockWorker, &[]),
+    // the newest version is the first row of a walk
+    (Sql::LockWorker, &["on schema_version"]),
     (Sql::LockLanes, &[]),
     (Sql::RaiseLaneEpochs, &[]),
     (Sql::RaiseWorkerEpoch, &[]),

@@ -214,6 +214,16 @@ impl QuietPoints {
         let queue = &mut self.queue;
         let store = stepfast::connect(&queue.deployment.url).await.unwrap();
         let mut worker = Worker::register_for(&store, &["gated"]).await;
+        // the second service would take over a worker that needs longer than a lease
+        let renewals = tokio::spawn({
+            let (store, id, epoch) = (store.clone(), worker.id, worker.epoch);
+            async move {
+                loop {
+                    let _ = store.renew(id, epoch).await;
+                    tokio::time::sleep(Duration::from_millis(500)).await;
+                }
+            }
+        });
         let snapshot = queue.observe_now().await;
         let (capacity, mut empty, mut taken) = (snapshot.capacity_of_workers(&[worker.id.0]), 0, Vec::new());
         // executions beyond a rate come later
@@ -251,6 +261,7 @@ impl QuietPoints {
         queue
             .deployment
             .expect(is_ours, || format!("a worker did not own its claimed executions: {outcomes:?}"));
+        renewals.abort();
         worker.close_with_retry().await;
         let snapshot = queue.observe_now().await;
         queue.deployment.expect(!is_alone || snapshot.slots.is_empty(), || {
