@@ -218,9 +218,10 @@ impl QuietPoints {
         let renewals = tokio::spawn({
             let (store, id, epoch) = (store.clone(), worker.id, worker.epoch);
             async move {
+                let mut ticks = tokio::time::interval(Duration::from_millis(500));
                 loop {
+                    ticks.tick().await;
                     let _ = store.renew(id, epoch).await;
-                    tokio::time::sleep(Duration::from_millis(500)).await;
                 }
             }
         });
