@@ -93,7 +93,7 @@ const HOT_STATEMENTS: &[(Sql, &[&str])] = &[
     (Sql::ListByAttribute, &[]),
     (Sql::CountByAttribute, &[]),
     // the newest version is the first row of a walk
-    (Sql::LockWorker, &["on schema_version"]),
+    (Sql::LockWorker, &["Backward using schema_version_pkey"]),
     (Sql::LockLanes, &[]),
     (Sql::RaiseLaneEpochs, &[]),
     (Sql::RaiseWorkerEpoch, &[]),
