@@ -20,7 +20,10 @@ WITH due AS MATERIALIZED (
     ) AS d
     LIMIT 5000
 ), unarmed AS (
-    DELETE FROM timers WHERE ctid = ANY(ARRAY(SELECT timer FROM due)) RETURNING execution
+    -- servers differ in whether they check a row again that has moved since the statement began
+    DELETE FROM timers
+    WHERE ctid = ANY(ARRAY(SELECT timer FROM due)) AND due_at <= coalesce($2::timestamptz, clock_timestamp())
+    RETURNING execution
 ), moved AS (
     UPDATE executions AS e
     SET status = 1, dedup_id = CASE WHEN d.status = 0 AND starts_with(e.dedup_id, E'\x01') THEN NULL ELSE e.dedup_id END

@@ -4,7 +4,7 @@
 -- epoch, $3 and $4: lanes and numbers of the rows to delete, $5 to $7: the new row, null for none.
 WITH worker AS MATERIALIZED (
     SELECT set_config('synchronous_commit', 'off', true)
-    FROM workers WHERE worker_id = $1::bigint AND epoch = $2::bigint FOR SHARE
+    FROM workers WHERE worker_id = $1::bigint AND epoch = $2::bigint FOR KEY SHARE
 ), merged AS (
     INSERT INTO assignments (worker_id, lane, number, executions)
     SELECT $1::bigint, $5::smallint, $6::bigint, $7::uuid[] FROM worker WHERE $5::smallint IS NOT NULL
