@@ -64,8 +64,12 @@ SET stream = (SELECT e.workflow || E'\x01' || coalesce(e.app_version, '') || E'\
               FROM executions AS e WHERE e.key = t.execution);
 DELETE FROM timers WHERE stream IS NULL;
 ALTER TABLE timers ALTER COLUMN stream SET NOT NULL;
+ALTER TABLE timers ADD COLUMN is_scheduled boolean NOT NULL DEFAULT false;
+UPDATE timers AS t SET is_scheduled = true FROM executions AS e WHERE e.key = t.execution AND e.status = 0;
 DROP INDEX timers_due;
 CREATE INDEX timers_due ON timers (stream, due_at);
+CREATE INDEX timers_scheduled ON timers (stream) WHERE is_scheduled;
+COMMENT ON COLUMN timers.is_scheduled IS 'True if the execution is scheduled, false if it sleeps or waits';
 COMMENT ON COLUMN timers.stream IS 'Its workflow, version of the code (empty for any) and queue, separated by U+0001';
 
 DROP INDEX ready_order;

@@ -3,7 +3,7 @@
 -- A prefix is a stream without its queue; \x02 follows the separator. $1: queues.
 WITH RECURSIVE pairs (is_timer, prefix) AS (
     SELECT true, left(t.stream, -length(split_part(t.stream, E'\x01', 3)))
-    FROM (SELECT t.stream FROM timers AS t ORDER BY t.stream LIMIT 1) AS t
+    FROM (SELECT t.stream FROM timers AS t WHERE t.is_scheduled ORDER BY t.stream LIMIT 1) AS t
   UNION ALL
     SELECT false, left(r.stream, -length(split_part(r.stream, E'\x01', 3)))
     FROM (SELECT r.stream FROM ready AS r ORDER BY r.stream LIMIT 1) AS r
@@ -11,7 +11,8 @@ WITH RECURSIVE pairs (is_timer, prefix) AS (
     SELECT p.is_timer, left(n.stream, -length(split_part(n.stream, E'\x01', 3)))
     FROM pairs AS p
     CROSS JOIN LATERAL (
-        (SELECT t.stream FROM timers AS t WHERE p.is_timer AND t.stream > left(p.prefix, -1) || E'\x02'
+        (SELECT t.stream FROM timers AS t
+         WHERE p.is_timer AND t.is_scheduled AND t.stream > left(p.prefix, -1) || E'\x02'
          ORDER BY t.stream LIMIT 1)
       UNION ALL
         (SELECT r.stream FROM ready AS r WHERE NOT p.is_timer AND r.stream > left(p.prefix, -1) || E'\x02'
@@ -23,7 +24,7 @@ SELECT u.queue,
         CROSS JOIN LATERAL (SELECT FROM ready AS r WHERE r.stream = p.prefix || u.queue AND r.seq > 0 OFFSET 0) AS r
         WHERE NOT p.is_timer)
        + (SELECT count(*) FROM pairs AS p
-          CROSS JOIN LATERAL (SELECT t.execution FROM timers AS t WHERE t.stream = p.prefix || u.queue OFFSET 0) AS t
-          CROSS JOIN LATERAL (SELECT FROM executions AS e WHERE e.key = t.execution AND e.status = 0 OFFSET 0) AS e
+          CROSS JOIN LATERAL (SELECT FROM timers AS t
+                              WHERE t.is_scheduled AND t.stream = p.prefix || u.queue OFFSET 0) AS t
           WHERE p.is_timer)
 FROM unnest($1::text[]) AS u (queue)

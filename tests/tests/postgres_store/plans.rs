@@ -54,7 +54,7 @@ const HOT_STATEMENTS: &[(Sql, &[&str])] = &[
     (Sql::AssertNoDepthLimit, &[]),
     (Sql::LockDepths, &[]),
     // the first pair of workflow and version
-    (Sql::CountDepths, &["timers_due", "ready_order"]),
+    (Sql::CountDepths, &["timers_scheduled", "ready_order"]),
     (Sql::UpdateDepths, &[]),
     (Sql::LockReadyQueues, &[]),
     (Sql::LockQueues, &[]),
