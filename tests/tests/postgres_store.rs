@@ -13,6 +13,7 @@ mod postgres_store {
     mod fence;
     mod flush;
     mod heartbeat;
+    mod hints;
     mod history;
     mod idle;
     mod inbox;

@@ -1,7 +1,7 @@
--- Wakes waiting executions that are due or whose child has ended. $1: executions, of which lock_executions.sql has locked
--- those that wait, $2: the time now, null for the server's, $3 and $4: the worker and the lane of a flush, null for none.
--- Returns one row: the numbers of woken executions and of deleted timers and waits, and a kept report of the executions
--- that were not woken, null if all were.
+-- Wakes waiting executions that are due or whose child has ended. $1: executions, of which this transaction has locked those
+-- that wait, $2: the time now, null for the server's. Returns one row: the numbers of woken executions and of deleted timers
+-- and waits, the workflows of the woken executions, and a report of the executions that were not woken, null if all were. The
+-- report is not kept, because nothing depends on the outcome of a Wake.
 WITH woken AS (
     UPDATE executions AS e
     SET status = 1
@@ -28,8 +28,9 @@ WITH woken AS (
     ON CONFLICT DO NOTHING
 )
 SELECT count(*), (SELECT count(*) FROM unarmed), (SELECT count(*) FROM unwaited),
+       ARRAY(SELECT DISTINCT workflow FROM woken),
        CASE WHEN count(*) < cardinality($1::uuid[])
-            THEN keep_outcomes($3::bigint, $4::smallint, jsonb_build_object('not_found', (
+            THEN jsonb_build_object('not_found', (
                 SELECT jsonb_agg(u.key) FROM unnest($1::uuid[]) AS u (key)
-                WHERE u.key NOT IN (SELECT key FROM woken)))) END AS report
+                WHERE u.key NOT IN (SELECT key FROM woken)))::text END AS report
 FROM woken

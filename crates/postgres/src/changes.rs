@@ -105,7 +105,7 @@ impl Changes {
     }
 
     /// Returns the changes by a flush that concern other processes: they may claim its executions, or wait for them. The
-    /// effects of its requests are not included. `is_client`: whether the flush's worker runs no executions, so that others
+    /// effects of its Wakes and requests are not included. `is_client`: whether the flush's worker runs no executions, so that others
     /// have to wait for due times. A worker itself waits for the due times of executions that it suspends.
     pub(crate) fn of_flush(flush: &Flush, outcomes: &[(usize, Outcome)], is_client: bool) -> Self {
         let mut changes = Self::default();
@@ -142,8 +142,8 @@ impl Changes {
                     }
                     changes.has_free_slots |= change.placement.is_some();
                 }
-                Write::Wake(_) => changes.add_ready(None),
-                Write::Request(_)
+                Write::Wake(_)
+                | Write::Request(_)
                 | Write::Checkpoint(_)
                 | Write::Attempt(_)
                 | Write::ClearRequests(_)
@@ -161,6 +161,14 @@ impl Changes {
             None => self.ready = Subjects::Any,
         }
         self.ready_count = self.ready_count.saturating_add(1);
+    }
+
+    /// Adds executions of these workflows that may be ready, `count` in all.
+    pub(crate) fn add_all_ready<'a>(&mut self, workflows: impl IntoIterator<Item = &'a str>, count: u64) {
+        for workflow in workflows {
+            self.ready.add(workflow_tag(workflow), MAX_NAMES);
+        }
+        self.ready_count = self.ready_count.saturating_add(u32::try_from(count).unwrap_or(u32::MAX));
     }
 
     /// Adds an execution that has ended or is parked.

@@ -250,13 +250,16 @@ impl Store for PostgresStore {
     }
 
     async fn close(&self, worker: WorkerId) -> Result<(), StoreError> {
-        let requeued = self.control.close(worker).await?;
-        self.lanes.remove_worker(worker);
-        self.hints.remove_worker(worker);
-        if requeued > 0 {
-            self.hints.send_and_wait(&self.background, Changes::ready(requeued)).await;
+        let mut ready = 0;
+        let result = self.control.close(worker, &mut ready).await;
+        if result.is_ok() {
+            self.lanes.remove_worker(worker);
+            self.hints.remove_worker(worker);
         }
-        Ok(())
+        if ready > 0 {
+            self.hints.send_and_wait(&self.background, Changes::ready(ready)).await;
+        }
+        result
     }
 
     async fn commit(&self, flush: &Flush) -> Result<Vec<(usize, Outcome)>, StoreError> {
@@ -305,7 +308,8 @@ impl Store for PostgresStore {
 
     async fn renew(&self, worker: WorkerId, epoch: i64) -> Result<Renewal, StoreError> {
         let (renewal, has_peers) = self.control.renew(worker, epoch).await?;
-        self.hints.set_has_peers(has_peers);
+        // a client starts executions for others, and seldom renews
+        self.hints.set_has_peers(has_peers || self.hints.is_client(worker));
         if renewal.is_fenced {
             // the worker registers again, and no longer needs these lanes
             self.lanes.remove_worker(worker);
@@ -331,11 +335,12 @@ impl Store for PostgresStore {
     }
 
     async fn take_over(&self, worker: WorkerId) -> Result<u64, StoreError> {
-        let (recovered, woken) = self.control.take_over(worker).await?;
-        if recovered + woken > 0 {
-            self.hints.send(&self.background, Changes::ready(recovered + woken));
+        let mut ready = 0;
+        let result = self.control.take_over(worker, &mut ready).await;
+        if ready > 0 {
+            self.hints.send(&self.background, Changes::ready(ready));
         }
-        Ok(recovered)
+        result
     }
 
     async fn load(&self, ids: &[ExecutionId], detail: Detail) -> Result<Vec<Option<Record>>, StoreError> {

@@ -34,12 +34,15 @@ const WAKE_PAUSE: (Duration, Duration) = (Duration::from_micros(50), Duration::f
 /// The number of workers that claim because of a hint of ready executions or free slots. Among more workers that are registered
 /// with the same workflows, version and queues, each draws lots. Workers that differ in any of these draw apart, because the
 /// others may not be able to run the executions.
-const WOKEN_WORKERS: u32 = 10;
+pub(crate) const WOKEN_WORKERS: u32 = 10;
 
 /// The time, in milliseconds, after which further workers look whether executions of a hint are still ready, until as many
 /// workers as there are executions are awake. A look costs far less than a claim, and the first workers often take all. The
 /// next heartbeat of any worker without work finds executions for which none of these had a place.
 const LOOK_DELAY: Range<u64> = 100..600;
+
+/// The pause after each NOTIFY of a process that was alone at its last renewal. Another process may have come since.
+const LONE_PAUSE: Duration = Duration::from_secs(1);
 
 /// The time for which a process counts as a sender after its last hint.
 const SENDER_MEMORY: Duration = Duration::from_secs(10);
@@ -62,7 +65,7 @@ pub(crate) struct Hints {
     is_running: AtomicBool,
     /// Whether the connection for hints listens.
     is_listening: AtomicBool,
-    /// Whether other workers may exist. False once a heartbeat has found no other worker. Then no hint is sent.
+    /// Whether other workers may exist. False once a renewal has found no other worker. Then hints are sent seldom.
     has_peers: AtomicBool,
     /// The number of registered workers, as of the last count.
     worker_count: AtomicU32,
@@ -176,7 +179,7 @@ impl Hints {
 
     /// Announces changes to other processes, soon.
     pub(crate) fn send(self: &Arc<Self>, background: &BackgroundRuntime, changes: Changes) {
-        if !changes.is_empty() && self.has_peers.load(Relaxed) {
+        if !changes.is_empty() {
             self.unsent.lock().merge(changes);
             self.ensure_running(background);
             self.send_requested.notify_one();
@@ -255,6 +258,9 @@ impl Hints {
             senders.len() as u32 + 1
         };
         let wakes = senders.saturating_mul(self.worker_count.load(Relaxed));
+        if !self.has_peers.load(Relaxed) {
+            return LONE_PAUSE;
+        }
         let pause = (duration * NOTIFY_PAUSE.0).min(NOTIFY_PAUSE.1);
         pause.max(WAKE_PAUSE.0.saturating_mul(wakes).min(WAKE_PAUSE.1))
     }
@@ -307,6 +313,7 @@ impl Hints {
                     && let Some((sender, text)) = notification.payload().split_once(' ')
                     && sender != hints.name
                 {
+                    hints.set_has_peers(true);
                     hints.senders.lock().insert(sender.to_owned(), Instant::now());
                     hints.receive(&Changes::parse(text));
                 }

@@ -191,11 +191,14 @@ async fn resent_flush_is_applied_once_with_same_outcomes() {
         resume(Key::mint(0)),
     ]);
     let flush = db.flush(writes);
-    let first = db.commit(&flush).await.unwrap();
+    let mut first = db.commit(&flush).await.unwrap();
+    assert_eq!(first.len(), 5, "{first:?}");
+    // that of the Wake is not kept
+    first.retain(|(i, _)| !matches!(flush.writes[*i], Write::Wake(_)));
     let counts = db.counts().await;
     let again = db.commit(&Flush { is_resent: true, ..flush.clone() }).await.unwrap();
     assert_eq!(again, first);
-    assert_eq!(again.len(), 5, "{again:?}");
+    assert_eq!(again.len(), 4, "{again:?}");
     assert_eq!(db.counts().await, counts);
     // also after a takeover
     assert!(db.store.end_registration(db.worker.worker).await.unwrap());

@@ -1,18 +1,11 @@
-//! Heartbeats, leases, takeovers by time, closing, and hints.
+//! Heartbeats, leases, takeovers by time, and closing.
 
-use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::FutureExt;
 use stepfast_core::queue::{Queue, QueueChange};
-use stepfast_core::store::{
-    ClaimHint, EndedExecutions, Flush, Heartbeat, Hint, RequestKind, Start, Status, StoreError, WorkerId,
-    WorkerInfo,
-};
+use stepfast_core::store::{Flush, Heartbeat, RequestKind, Status, StoreError};
 use stepfast_core::{Key, Store};
-use stepfast_postgres::PostgresStore;
 use stepfast_postgres::statements::Sql;
-use stepfast_tests::fixtures::builders;
 use tokio::time::Instant;
 use tokio_postgres::SimpleQueryMessage;
 
@@ -287,147 +280,6 @@ async fn dead_workers_are_taken_over_together() {
     take_over().await;
     assert_eq!(db.status(locked).await, Status::Queued);
     assert_eq!((db.count("ready").await as usize, db.count("assignments").await), (queued.len() + 1, 0));
-}
-
-#[tokio::test]
-async fn other_processes_receive_hints() {
-    let db = Fixture::new().await;
-    let other = db.other().await;
-    let listener = other.register(1, &worker_info(&["order"])).await.unwrap().worker;
-    // the first hint is for changes before the store listened
-    assert!(other.next_hint(listener).await.has_other);
-    let key = Key::mint(0);
-    let ready = Hint { claim: ClaimHint::AtOnce, ..Hint::default() };
-    let over = Hint { ended: EndedExecutions::Tagged(vec![key.tag()]), ..Hint::default() };
-    for (state, key, expected) in [(QUEUED, Key::mint(0), ready), (ended(Status::Completed), key, over)] {
-        let (hint, _) = tokio::join!(other.next_hint(listener), db.write(vec![start(key, state)]));
-        assert_eq!(hint, expected);
-    }
-}
-
-#[tokio::test]
-async fn hints_wake_only_workers_that_can_act() {
-    let db = Fixture::new().await;
-    let other = db.other().await;
-    let [foreign, client] = [(false, "foreign"), (true, "order")].map(|(is_client, workflow)| {
-        let info = worker_info(&[workflow]);
-        WorkerInfo { is_client, workflows: if is_client { Arc::new([]) } else { info.workflows }, ..info }
-    });
-    let foreign = other.register(1, &foreign).await.unwrap().worker;
-    let client = other.register(1, &client).await.unwrap().worker;
-    let own = other.register(1, &worker_info(&["order"])).await.unwrap().worker;
-    // the first hint says that the store listens now
-    for worker in [foreign, client, own] {
-        assert!(other.next_hint(worker).await.has_other);
-    }
-    let (hint, _) = tokio::join!(other.next_hint(own), db.write(vec![start(Key::mint(0), QUEUED)]));
-    assert_eq!(hint.claim, ClaimHint::AtOnce);
-    // all workers of a store receive a hint at the same time
-    for worker in [foreign, client] {
-        let is_woken = other.next_hint(worker).now_or_never().is_some();
-        assert!(!is_woken, "{worker:?} cannot claim the execution");
-    }
-}
-
-/// Registers `count` workers of the workflow `order`, and on a store of its own a worker that listens and has counted them.
-async fn worker_beside(db: &Fixture, count: usize, workflows: &[&str]) -> (PostgresStore, WorkerId) {
-    for _ in 0..count {
-        db.store.register(1, &worker_info(&["order"])).await.unwrap();
-    }
-    let other = db.other().await;
-    let registration = other.register(1, &worker_info(workflows)).await.unwrap();
-    // the first hint says that the store listens now, and the first maintenance counts the workers
-    assert!(other.next_hint(registration.worker).await.has_other);
-    other.maintain(registration.worker, registration.epoch).await.unwrap();
-    (other, registration.worker)
-}
-
-/// Many workers share a workflow, and one of them is the only one that can run another one too.
-#[tokio::test]
-async fn worker_that_alone_can_run_an_execution_is_always_woken() {
-    let db = Fixture::new().await;
-    let (other, rare) = worker_beside(&db, 60, &["order", "rare"]).await;
-    for i in 0..8 {
-        let start = Start { workflow: "rare".into(), ..builders::start(Key::mint(0), QUEUED) };
-        db.write(vec![builders::write(start)]).await;
-        let hint = tokio::time::timeout(Duration::from_secs(20), other.next_hint(rare)).await;
-        assert!(hint.is_ok_and(|hint| hint.claim == ClaimHint::AtOnce), "execution {i}");
-    }
-}
-
-/// The first workers of many claim at once. The others look soon after, because more executions are ready than workers exist.
-#[tokio::test]
-async fn as_many_workers_as_executions_are_woken() {
-    let db = Fixture::new().await;
-    let (other, worker) = worker_beside(&db, 39, &["order"]).await;
-    for i in 0..6 {
-        db.write((0..41).map(|_| start(Key::mint(0), QUEUED)).collect()).await;
-        let hint = tokio::time::timeout(Duration::from_secs(20), other.next_hint(worker)).await;
-        assert!(hint.is_ok_and(|hint| hint.claim == ClaimHint::AtOnce || hint.has_other), "hint {i}");
-    }
-}
-
-/// A limit of a queue may hold back hundreds of workers, but a free slot is work for one.
-#[tokio::test]
-async fn free_slots_make_few_workers_claim() {
-    let db = Fixture::new().await;
-    let (other, worker) = worker_beside(&db, 39, &["order"]).await;
-    let mut claims = 0;
-    for _ in 0..12 {
-        let end = ended(Status::Completed);
-        let (hint, _) = tokio::join!(
-            other.next_hint(worker),
-            db.write(vec![builders::queue_transition(Key::mint(0), "mail", "", end)])
-        );
-        assert!(hint.has_free_slots && hint.claim <= ClaimHint::IfLimited, "{hint:?}");
-        claims += u32::from(hint.claim == ClaimHint::IfLimited);
-    }
-    // each of 40 workers claims with a probability of a fourth
-    assert!(claims < 12, "the worker claimed after each end");
-}
-
-#[tokio::test]
-async fn requests_wake_only_the_workers_that_run_the_executions() {
-    let db = Fixture::new().await;
-    let other = db.other().await;
-    let info = worker_info(&["order"]);
-    let runner = other.register(1, &info).await.unwrap();
-    let idle = other.register(1, &info).await.unwrap().worker;
-    let key = Key::mint(0);
-    let flush = Flush { worker: runner.worker, epoch: runner.epoch, ..db.flush(vec![start(key, RUNNING)]) };
-    other.commit(&Flush { number: 1, ..flush }).await.unwrap();
-    for worker in [runner.worker, idle] {
-        // the first hint says that the store listens now
-        assert!(other.next_hint(worker).await.has_other);
-    }
-    for kind in [RequestKind::Pause, RequestKind::Resume, RequestKind::Cancel] {
-        let (hint, _) = tokio::join!(other.next_hint(runner.worker), db.write(vec![request(key, kind)]));
-        assert_eq!(hint, Hint { has_other: true, ..Hint::default() });
-        // all workers of a store receive a hint at the same time
-        assert!(other.next_hint(idle).now_or_never().is_none());
-    }
-}
-
-/// A worker starts or drains executions that only workers of another service can run.
-#[tokio::test]
-async fn starts_for_other_services_are_announced_to_them() {
-    let db = Fixture::new().await;
-    let other = db.other().await;
-    let foreign = other.register(1, &worker_info(&["foreign"])).await.unwrap().worker;
-    // the first hint says that the store listens now
-    assert!(other.next_hint(foreign).await.has_other);
-    let scheduled =
-        Start { workflow: "foreign".into(), ..builders::start(Key::mint(0), builders::scheduled(later(60))) };
-    let (hint, _) = tokio::join!(other.next_hint(foreign), db.write(vec![builders::write(scheduled)]));
-    assert!(hint.has_other, "the due time");
-    for workflow in ["foreign", "order"] {
-        let key = Key::mint(0);
-        let insert =
-            format!(r"INSERT INTO inbox (key, workflow, input) VALUES ('{key}', '{workflow}', '\x00')");
-        db.sql.batch_execute(&insert).await.unwrap();
-    }
-    let (hint, claimed) = tokio::join!(other.next_hint(foreign), db.take(9));
-    assert_eq!((hint.claim, claimed.len()), (ClaimHint::AtOnce, 1));
 }
 
 /// Eight live workers observe leases. Leases that end too late, because the server's clock was set back, show no live worker.

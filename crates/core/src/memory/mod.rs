@@ -29,7 +29,7 @@ use crate::store::counters::Counters;
 use crate::store::{
     Claim, ClaimReply, DeadLetter, Detail, Durability, ExecutionId, Filter, Flush, GraphRow, Heartbeat,
     HeartbeatReply, Hint, Maintenance, Outcome, Page, Record, Registration, Renewal, Store, StoreError,
-    StoreInfo, WorkerId, WorkerInfo, WorkerOverview,
+    StoreInfo, WorkerId, WorkerInfo, WorkerOverview, outcomes_to_keep,
 };
 
 /// The epoch of every registration, until a takeover or a close ends it.
@@ -167,7 +167,7 @@ impl Store for MemoryStore {
         let outcomes = tables.apply(flush, self.clock.now(), &self.counters)?;
         let lane = tables.lane(flush.worker, flush.lane, flush.epoch)?;
         lane.last_number = flush.number;
-        lane.last_outcomes.clone_from(&outcomes);
+        lane.last_outcomes = outcomes_to_keep(flush, &outcomes).cloned().collect();
         self.counters.add_flush(flush.writes.len() as u64);
         if !flush.writes.is_empty() {
             self.publish_hint(&tables);

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use super::{ExistingExecution, Outcome, RequestResult, Status, StoreError};
+use super::{ExistingExecution, Flush, Outcome, RequestResult, Status, StoreError, Write};
 use crate::key::Key;
 
 /// The version of the encoding.
@@ -37,15 +37,23 @@ pub struct KeptKey(String);
 #[derive(Serialize, Deserialize)]
 pub struct KeptExecution(KeptKey, Option<Arc<str>>, Arc<str>, Option<i64>, Option<KeptKey>, i64);
 
+/// Returns the outcomes of a flush that a store keeps for a resend: all but those of Wakes, on which nothing depends.
+pub fn outcomes_to_keep<'a>(
+    flush: &Flush,
+    outcomes: &'a [(usize, Outcome)],
+) -> impl Iterator<Item = &'a (usize, Outcome)> {
+    outcomes.iter().filter(|(i, _)| !matches!(flush.writes.get(*i), Some(Write::Wake(_))))
+}
+
 /// Encodes the outcomes of a flush as JSON, with the indexes of their Writes. Returns `None` if all Writes were
 /// applied.
 ///
 /// An outcome takes up to 30 bytes. A `Duplicate` or `Deduplicated` takes up to 130 bytes more, with the workflow_id
 /// (at most 1,024 bytes) and the name of the workflow (at most 255) of the existing execution. So 4,096 duplicates with
 /// ids and names of 10 bytes take at most 0.7 MB, and with the longest ones 6 MB.
-pub fn encode_outcomes(outcomes: &[(usize, Outcome)]) -> Option<String> {
+pub fn encode_outcomes<'a>(outcomes: impl IntoIterator<Item = &'a (usize, Outcome)>) -> Option<String> {
     let kept: Vec<(usize, KeptOutcome)> =
-        outcomes.iter().filter_map(|(i, outcome)| Some((*i, keep(outcome)?))).collect();
+        outcomes.into_iter().filter_map(|(i, outcome)| Some((*i, keep(outcome)?))).collect();
     // the outcomes contain nothing that JSON cannot represent
     if kept.is_empty() { None } else { serde_json::to_string(&(VERSION, kept)).ok() }
 }

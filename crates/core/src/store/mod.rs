@@ -33,7 +33,9 @@ pub use graphs::GraphRow;
 pub use heartbeat::{
     ClaimHint, EndedExecutions, Heartbeat, HeartbeatReply, Hint, MAX_EXPIRED, Maintenance, Renewal,
 };
-pub use kept_outcomes::{KeptExecution, KeptKey, decode_outcomes, encode_outcomes, unreadable_outcomes};
+pub use kept_outcomes::{
+    KeptExecution, KeptKey, decode_outcomes, encode_outcomes, outcomes_to_keep, unreadable_outcomes,
+};
 pub use quarantine::{QUARANTINE_STRIKES, next_strikes, quarantine_delay};
 pub use stream::Stream;
 pub use workers::{

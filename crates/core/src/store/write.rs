@@ -57,7 +57,7 @@ pub enum Write {
     /// Moves an execution that this worker runs to another state.
     Transition(Transition),
     /// Makes a `waiting` execution `queued` if one of its wake conditions holds; otherwise the outcome is
-    /// [`Outcome::NotFound`].
+    /// [`Outcome::NotFound`]. A resend always returns `Applied` for a Wake, because nothing depends on its outcome.
     Wake(Key),
     /// Requests that an execution is cancelled, resumed or expired, whether or not a worker runs it.
     Request(Request),

@@ -425,7 +425,6 @@ pub(crate) const TAKEOVER_STATEMENTS: &[Sql] = &[
     Sql::Requeue,
     Sql::SatisfiedWaits,
     Sql::DeleteOrphanedSlots,
-    Sql::LockExecutions,
     Sql::Wake,
 ];
 

@@ -101,7 +101,9 @@ impl WorkerControl {
             let results = self.query_all(&self.takeover_session, TAKEOVER_STATEMENTS, &[query]).await?;
             let counted = results.first().ok_or_else(|| corrupt("a query result"))?;
             let mut row = Columns::new(single_row(counted)?);
-            counts = Some((row.next::<i64>()? as u32, row.next::<i64>()? as u32));
+            let (workers, peers) = (row.next::<i64>()? as u32, row.next::<i64>()? as u32);
+            self.with_observer(worker, |observer| observer.record_count(workers));
+            counts = Some((workers, peers));
         }
         let Some(is_sweep_due) = observation else { return Ok((Maintenance::default(), counts)) };
         let now = || param(self.now().map(Timestamptz));

@@ -8,6 +8,7 @@ use stepfast_core::store::WorkerId;
 use tokio::time::Instant;
 
 use crate::control::outage_guard::OutageGuard;
+use crate::notify::WOKEN_WORKERS;
 
 /// The number of observations, one per renewal, from one sweep to the next. A sweep searches for ended children whose parent was not woken,
 /// and for slots whose execution does not run.
@@ -19,8 +20,8 @@ const FENCED_LEASE: Timestamp = Timestamp::from_micros(0);
 /// A worker's observations of the leases of other workers, from renewal to renewal.
 #[derive(Debug, Default)]
 pub(super) struct LeaseObserver {
-    /// The number of maintenances.
-    maintenances: u64,
+    /// The number of maintenances until the next count of workers.
+    until_count: u32,
     /// The number of observations.
     observations: u64,
     /// Whether the worker observes other workers, as of its last renewal.
@@ -83,10 +84,16 @@ impl LeaseObserver {
         }
     }
 
-    /// Notes a maintenance. Returns whether to count the registered workers: at the first one, and then once a minute.
+    /// Notes a maintenance. Returns whether to count the registered workers.
     pub(super) fn is_count_due(&mut self) -> bool {
-        self.maintenances += 1;
-        self.maintenances % OBSERVATIONS_PER_SWEEP == 1
+        self.until_count = self.until_count.saturating_sub(1);
+        self.until_count == 0
+    }
+
+    /// Notes a count of registered workers. Fewer than some ten workers all claim because of a hint, whatever their number.
+    /// More draw lots, so a fleet that has shrunk must be counted soon; but each of a thousand workers reads a thousand rows.
+    pub(super) fn record_count(&mut self, workers: u32) {
+        self.until_count = if workers <= WOKEN_WORKERS { 60 } else { (workers / 16).clamp(10, 60) };
     }
 
     /// Begins an observation, and returns whether a sweep is due after it. Returns `None` if the worker does not observe
@@ -171,6 +178,18 @@ mod tests {
             }
         }
         assert_eq!(dead_after, Some(3 * OBSERVATIONS_PER_SWEEP));
+    }
+
+    #[test]
+    fn large_fleets_are_counted_more_often() {
+        let mut observer = LeaseObserver::default();
+        assert!(observer.is_count_due(), "the first maintenance");
+        assert!(observer.is_count_due(), "the count failed");
+        for (workers, expected) in [(1, 60), (10, 60), (11, 10), (200, 12), (1_000, 60), (5_000, 60)] {
+            observer.record_count(workers);
+            let maintenances = (1..).find(|_| observer.is_count_due());
+            assert_eq!(maintenances, Some(expected), "{workers} workers");
+        }
     }
 
     #[test]

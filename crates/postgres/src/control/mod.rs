@@ -143,20 +143,21 @@ impl WorkerControl {
         Ok(Registration { worker: WorkerId(row.next()?), epoch: row.next()?, now: row.time()? })
     }
 
-    /// Closes a registration; see [`Store::close`](stepfast_core::Store::close).
-    pub(crate) async fn close(&self, worker: WorkerId) -> Result<u64, StoreError> {
+    /// Closes a registration; see [`Store::close`](stepfast_core::Store::close). Adds to `ready` the number of executions
+    /// that have become ready, also before an error.
+    pub(crate) async fn close(&self, worker: WorkerId, ready: &mut u64) -> Result<(), StoreError> {
         self.remove_worker(worker);
         let (kept_session, session) = self.open_takeover_session().await?;
         let result = async {
             let fenced = takeover::fence_workers(&session, &[(worker, None)], false).await?;
-            let Some(FencedWorker { is_client, .. }) = fenced.first() else { return Ok(0) };
+            let Some(FencedWorker { is_client, .. }) = fenced.first() else { return Ok(()) };
             stepfast_core::crash_point!("postgres registration closed");
-            let queued = takeover::requeue(&session, worker, false, self.now()).await?;
+            takeover::requeue(&session, worker, false, self.now(), ready).await?;
             // the worker's lanes may have been closed before they had sent its last Wakes
             if !is_client {
-                takeover::wake_satisfied(&session, self.now()).await?;
+                takeover::wake_satisfied(&session, self.now(), ready).await?;
             }
-            Ok(queued)
+            Ok(())
         };
         let result = result.await;
         keep_session(kept_session, session, result.is_ok()).await;

@@ -36,9 +36,9 @@ pub(super) struct FencedWorker {
 const MAX_WORKERS_AT_ONCE: usize = 50;
 
 impl WorkerControl {
-    /// Takes over dead workers; see [`Store::take_over`](stepfast_core::Store::take_over). Also returns the number of executions
-    /// that were woken because their children have ended.
-    pub(crate) async fn take_over(&self, worker: WorkerId) -> Result<(u64, u64), StoreError> {
+    /// Takes over dead workers; see [`Store::take_over`](stepfast_core::Store::take_over). Returns the number of requeued
+    /// executions. Adds to `ready` the number of executions that have become ready, also before an error.
+    pub(crate) async fn take_over(&self, worker: WorkerId, ready: &mut u64) -> Result<u64, StoreError> {
         let targets = {
             let mut observers = self.observers.lock().unwrap_or_else(PoisonError::into_inner);
             observers
@@ -46,16 +46,16 @@ impl WorkerControl {
                 .map(|observer| std::mem::take(&mut observer.targets))
                 .unwrap_or_default()
         };
-        self.take_over_targets(targets).await
+        self.take_over_targets(targets, ready).await
     }
 
     /// Runs both steps of a takeover for each worker. Work that another transaction blocks is left to the next heartbeat:
     /// the worker stays registered, with an expired lease, until all of its executions are requeued.
-    async fn take_over_targets(&self, targets: TakeoverTargets) -> Result<(u64, u64), StoreError> {
+    async fn take_over_targets(&self, targets: TakeoverTargets, ready: &mut u64) -> Result<u64, StoreError> {
         let TakeoverTargets { expired, is_sweep_due } = targets;
         let (kept_session, session) = self.open_takeover_session().await?;
+        let (mut recovered, mut woken) = (0, 0);
         let result = async {
-            let (mut recovered, mut woken) = (0, 0);
             let fenced = fence_workers(&session, &expired, true).await?;
             for FencedWorker { worker, host, pid, .. } in &fenced {
                 tracing::warn!(
@@ -66,25 +66,26 @@ impl WorkerControl {
                 );
             }
             let fenced: Vec<WorkerId> = fenced.iter().map(|fenced| fenced.worker).collect();
-            recovered += requeue_all(&session, &fenced, self.now()).await?;
+            requeue_all(&session, &fenced, self.now(), &mut recovered).await?;
             // one sweep is enough for all workers of a schema
             let is_sweeping = is_sweep_due && begin_sweep(&session, self.now()).await?;
             if is_sweeping || !expired.is_empty() {
-                woken = wake_satisfied(&session, self.now()).await?;
+                wake_satisfied(&session, self.now(), &mut woken).await?;
             }
             if is_sweeping {
                 delete_orphaned_slots(&session).await?;
             }
-            Ok((recovered, woken))
+            Ok(())
         };
-        let result: Result<(u64, u64), DbError> = result.await;
+        let result: Result<(), DbError> = result.await;
+        *ready += recovered + woken;
         keep_session(kept_session, session, result.is_ok()).await;
         match result {
-            Ok(counts) => Ok(counts),
+            Ok(()) => Ok(recovered),
             Err(error) => match error.into_store_error() {
                 StoreError::Blocked(reason) => {
                     tracing::debug!(reason, "takeover blocked; trying again at the next heartbeat");
-                    Ok((0, 0))
+                    Ok(recovered)
                 }
                 error => Err(unavailable_error(error.into())),
             },
@@ -102,9 +103,10 @@ impl WorkerControl {
     /// Runs the second step of a takeover alone: see [`requeue`].
     pub(crate) async fn requeue(&self, worker: WorkerId) -> Result<u64, StoreError> {
         let (kept_session, session) = self.open_takeover_session().await?;
-        let result = requeue(&session, worker, true, self.now()).await;
+        let mut count = 0;
+        let result = requeue(&session, worker, true, self.now(), &mut count).await;
         keep_session(kept_session, session, result.is_ok()).await;
-        result.map_err(DbError::into_store_error)
+        result.map(|()| count).map_err(DbError::into_store_error)
     }
 }
 
@@ -127,11 +129,7 @@ pub(super) async fn fence_workers(
             // other workers do not have to wait for this one
             Err(StoreError::Blocked(reason)) if pipeline::roll_back(session).await => {
                 if let [(worker, _)] = group {
-                    tracing::debug!(
-                        worker = worker.0,
-                        reason,
-                        "takeover blocked; trying again at the next heartbeat"
-                    );
+                    log_blocked(*worker, &reason);
                 } else {
                     groups.extend(group.chunks(1));
                 }
@@ -186,16 +184,16 @@ async fn fence_group(
     Ok(fenced)
 }
 
-/// Requeues the executions of fenced workers that are dead, as step two of a takeover, and ends their registrations. Returns
-/// the number of the executions. Workers with few executions share a transaction: when hundreds die at once, their
-/// executions must not wait for hundreds of flushes of the log, nor become ready in small portions that all other workers
-/// compete for.
+/// Requeues the executions of fenced workers that are dead, as step two of a takeover, and ends their registrations. Adds the
+/// number of the executions to `total`, also before an error. Workers with few executions share a transaction: when hundreds
+/// die at once, their executions must not wait for hundreds of flushes of the log, nor become ready in small portions that
+/// all other workers compete for.
 async fn requeue_all(
     session: &Session,
     workers: &[WorkerId],
     now: Option<Timestamp>,
-) -> Result<u64, DbError> {
-    let mut total = 0;
+    total: &mut u64,
+) -> Result<(), DbError> {
     for group in workers.chunks(MAX_WORKERS_AT_ONCE) {
         let mut rest = group.to_vec();
         if group.len() > 1 {
@@ -209,7 +207,7 @@ async fn requeue_all(
                         let [requeued, unregistered] = results else {
                             return Err(corrupt("a query result").into());
                         };
-                        total += Columns::new(single_row(requeued)?).next::<i64>()? as u64;
+                        *total += Columns::new(single_row(requeued)?).next::<i64>()? as u64;
                         if unregistered.affected_rows == 0 {
                             rest.push(*worker);
                         }
@@ -221,10 +219,20 @@ async fn requeue_all(
             }
         }
         for worker in rest {
-            total += requeue(session, worker, true, now).await?;
+            match requeue(session, worker, true, now, total).await.map_err(DbError::into_store_error) {
+                // other workers do not have to wait for this one
+                Err(StoreError::Blocked(reason)) if pipeline::roll_back(session).await => {
+                    log_blocked(worker, &reason)
+                }
+                result => result?,
+            }
         }
     }
-    Ok(total)
+    Ok(())
+}
+
+fn log_blocked(worker: WorkerId, reason: &str) {
+    tracing::debug!(worker = worker.0, reason, "takeover blocked; trying again at the next heartbeat");
 }
 
 /// Returns the queries that requeue executions of a worker by the assignments after `position`, and end the registration
@@ -258,16 +266,17 @@ async fn send_requeue(
 /// executions have recorded very much, it is repeated with an eighth.
 const MAX_REQUEUED: i64 = 5_000;
 
-/// Requeues the executions of a fenced worker, as step two of a takeover, and ends its registration. Returns the number
-/// of the executions. `is_dead` is true if the worker died, which counts as a recovery, and false if it closed its
+/// Requeues the executions of a fenced worker, as step two of a takeover, and ends its registration. Adds the number of the
+/// executions to `total`, also before an error. `is_dead` is true if the worker died, which counts as a recovery, and false if it closed its
 /// registration. The worker stays registered while another transaction has locked one of its executions.
 pub(super) async fn requeue(
     session: &Session,
     worker: WorkerId,
     is_dead: bool,
     now: Option<Timestamp>,
-) -> Result<u64, DbError> {
-    let (mut total, mut limit) = (0, MAX_REQUEUED);
+    total: &mut u64,
+) -> Result<(), DbError> {
+    let mut limit = MAX_REQUEUED;
     // lane and number of the assignment after which the next statement begins
     let mut position: (i16, i64) = (-1, 0);
     loop {
@@ -284,13 +293,13 @@ pub(super) async fn requeue(
         let mut row = Columns::new(single_row(requeued)?);
         let (count, ended): (i64, i64) = (row.next()?, row.next()?);
         let last: (Option<i16>, Option<i64>) = (row.next()?, row.next()?);
-        total += count as u64;
+        *total += count as u64;
         if unregistered.affected_rows > 0 {
-            return Ok(total);
+            return Ok(());
         }
         if count == 0 && ended == 0 {
             // other transactions have locked all that is left of the examined assignments
-            let (Some(lane), Some(number)) = last else { return Ok(total) };
+            let (Some(lane), Some(number)) = last else { return Ok(()) };
             position = (lane, number);
         }
     }
@@ -315,32 +324,23 @@ async fn delete_orphaned_slots(session: &Session) -> Result<(), DbError> {
     Ok(())
 }
 
-/// Wakes executions that wait for a child that has ended, and returns their number. A worker that dies before it sends
-/// the Wake leaves such executions behind.
-pub(super) async fn wake_satisfied(session: &Session, now: Option<Timestamp>) -> Result<u64, DbError> {
+/// Wakes executions that wait for a child that has ended, and adds their number to `woken`. A worker that dies before it
+/// sends the Wake leaves such executions behind.
+pub(super) async fn wake_satisfied(
+    session: &Session,
+    now: Option<Timestamp>,
+    woken: &mut u64,
+) -> Result<(), DbError> {
     let find = Query { sql: Sql::SatisfiedWaits, action: "finding satisfied waits", params: Vec::new() };
-    let found = pipeline::run(session, TxPart::Standalone, &[find]).await?;
+    let found = pipeline::run(session, TxPart::Begin, &[find]).await?;
     let mut keys = Vec::new();
     for row in found.iter().flat_map(|result| &result.rows) {
         keys.push(Columns::new(row).next::<Uuid>()?);
     }
-    if keys.is_empty() {
-        return Ok(0);
-    }
-    keys.sort_unstable();
-    let queries = [
-        Query {
-            sql: Sql::LockExecutions,
-            action: "locking executions",
-            params: vec![param(Vec::<Uuid>::new()), param(Vec::<Uuid>::new()), param(keys.clone())],
-        },
-        Query {
-            sql: Sql::Wake,
-            action: "waking executions",
-            params: vec![param(keys), param(now.map(Timestamptz)), param(None::<i64>), param(None::<i16>)],
-        },
-    ];
-    let results = pipeline::run(session, TxPart::Whole, &queries).await?;
-    let woken = results.get(1).and_then(|result| result.rows.first());
-    woken.map_or(Ok(0), |row| Ok(Columns::new(row).next::<i64>()?.unsigned_abs()))
+    let params = vec![param(keys), param(now.map(Timestamptz))];
+    let wake = Query { sql: Sql::Wake, action: "waking executions", params };
+    let results = pipeline::run(session, TxPart::End, &[wake]).await?;
+    let row = single_row(results.first().ok_or_else(|| corrupt("a query result"))?)?;
+    *woken += Columns::new(row).next::<i64>()?.unsigned_abs();
+    Ok(())
 }

@@ -167,7 +167,7 @@ impl<'a> FlushPlan<'a> {
         }
         if !self.wakes.is_empty() {
             let wakes = column(&self.wakes, |(_, key)| to_uuid(*key));
-            let params = vec![wakes, param(now.map(Timestamptz)), param(Some(worker)), param(Some(lane))];
+            let params = vec![wakes, param(now.map(Timestamptz))];
             queries.push(Query { sql: Sql::Wake, action: "waking executions", params });
         }
         self.starts.push_queries(flush.worker, flush.lane, queries);

@@ -12,7 +12,7 @@ use stepfast_core::store::{Assignments, Flush, Outcome, StoreError, starting_key
 use crate::changes::Changes;
 use crate::conn::connector::Connector;
 use crate::conn::pipeline;
-use crate::conn::pipeline::{Query, discard_plans};
+use crate::conn::pipeline::{Query, QueryResult, discard_plans};
 use crate::conn::row_counts::{count_changes, single_row};
 use crate::conn::session::{Session, TxPart};
 use crate::conn::statements::{FLUSH_STATEMENTS, Sql};
@@ -22,6 +22,7 @@ use crate::flush::depth::{DepthCheck, LimitedQueues, QueueEntries};
 use crate::flush::reports::{parse_kept_reports, read_outcomes, read_reports};
 use crate::flush::request::LockedRows;
 use crate::lane::{Lane, LanePosition, Lanes, lost_history};
+use crate::rows::Columns;
 
 /// The maximum number of tries of a flush. A flush whose last try conflicts with another transaction counts as blocked.
 const MAX_TRIES: usize = 4;
@@ -34,7 +35,7 @@ const MAX_TAKEOVERS: i64 = (1 << 20) - 1;
 /// flush starts over.
 const MAX_LOCK_ROUNDS: usize = 8;
 
-/// The outcomes of a durable flush, each with the index of its Write, and the changes by its requests.
+/// The outcomes of a durable flush, each with the index of its Write, and the changes by its Wakes and requests.
 pub(crate) type Committed = (Vec<(usize, Outcome)>, Changes);
 
 /// Applies a flush; see [`Store::commit`](stepfast_core::Store::commit).
@@ -240,7 +241,19 @@ async fn try_commit<'a>(
     count_changes(counters, &queries, &results)?;
     counters.add_flush(flush.writes.len() as u64);
     lane.record_fence(&queries, &results, claim);
+    changes.merge(woken_executions(&queries, &results)?);
     Ok((read_outcomes(flush, plan, read_reports(&results)?)?, changes))
+}
+
+/// Returns the change that the executions are ready that the Wakes of a flush have woken.
+fn woken_executions(queries: &[Query<'_>], results: &[QueryResult]) -> Result<Changes, StoreError> {
+    let mut changes = Changes::default();
+    for (_, result) in queries.iter().zip(results).filter(|(query, _)| query.sql == Sql::Wake) {
+        let mut row = Columns::new(single_row(result)?);
+        let (count, _, _): (i64, i64, i64) = (row.next()?, row.next()?, row.next()?);
+        changes.add_all_ready(row.next::<Vec<&str>>()?, count.unsigned_abs());
+    }
+    Ok(changes)
 }
 
 /// Converts an error of a query about a flush that may be durable. Such an error does not mean that the flush has
@@ -267,8 +280,9 @@ async fn resolve_failed_fence(
     let is_ours = (flush.epoch..=flush.epoch + MAX_TAKEOVERS).contains(&epoch);
     if is_ours && flush.is_resent && last == number {
         lane.await_durable().await?;
-        // the database does not keep which workers the requests concern
-        let changes = if plan.requests.is_empty() { Changes::default() } else { Changes::any() };
+        // the database keeps neither which workers the requests concern nor which executions were woken
+        let has_unknown = !plan.requests.is_empty() || !plan.wakes.is_empty();
+        let changes = if has_unknown { Changes::any() } else { Changes::default() };
         return Ok((read_outcomes(flush, plan, parse_kept_reports(kept.as_deref())?)?, changes));
     }
     if epoch != flush.epoch {

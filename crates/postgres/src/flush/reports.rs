@@ -20,7 +20,7 @@ use crate::flush::starts::{StartKind, dedup_key};
 #[derive(Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Report {
-    /// Executions that a Transition or a Wake did not change.
+    /// Executions that a Transition or a Wake did not change. Those of Wakes are not kept.
     NotFound(Vec<KeptKey>),
     /// Executions that ended as cancelled, because they had a pending cancel.
     Cancelled(Vec<KeptKey>),

@@ -1,7 +1,7 @@
 //! The number of a flush: taken from the lane's row, together with the check of the fence. The row keeps the outcomes of
 //! the flush, in case the flush is sent again because its COMMIT had no reply.
 
-use stepfast_core::store::{Flush, Outcome, StoreError, decode_outcomes, encode_outcomes};
+use stepfast_core::store::{Flush, Outcome, StoreError, decode_outcomes, encode_outcomes, outcomes_to_keep};
 
 use crate::conn::statements::{Sql, Statements};
 use crate::error::DbResult;
@@ -34,13 +34,13 @@ pub(super) fn take_number(sql: &mut Statements<'_>, flush: &Flush) -> DbResult<N
     Err(StoreError::Corrupt(format!("flush {number} of lane {lane} was sent after flush {last}")).into())
 }
 
-/// Keeps the outcomes of a flush, unless all its Writes were applied.
+/// Keeps the outcomes of a flush, unless all its Writes but Wakes were applied.
 pub(super) fn keep_outcomes(
     sql: &mut Statements<'_>,
     flush: &Flush,
     outcomes: &[(usize, Outcome)],
 ) -> DbResult<()> {
-    if let Some(kept) = encode_outcomes(outcomes) {
+    if let Some(kept) = encode_outcomes(outcomes_to_keep(flush, outcomes)) {
         sql.run(Sql::KeepOutcomes, (flush.worker.0, flush.lane, kept))?;
     }
     Ok(())
