@@ -25,17 +25,20 @@ CREATE TABLE timers_2 (
     -- One row per scheduled or suspended execution that begins, or wakes, at a due time.
     execution BLOB NOT NULL PRIMARY KEY, -- key of the execution
     due_at INTEGER NOT NULL, -- earliest time at which it becomes claimable
-    stream TEXT NOT NULL -- its workflow, the version of the code that may run it (empty for any), and its queue, separated by
+    stream TEXT NOT NULL, -- its workflow, the version of the code that may run it (empty for any), and its queue, separated by
     -- char(1), which no name contains
+    is_scheduled INTEGER NOT NULL DEFAULT 0 -- 1 if it is scheduled, 0 if it sleeps or waits
 ) STRICT, WITHOUT ROWID;
-INSERT INTO timers_2 (execution, due_at, stream)
+INSERT INTO timers_2 (execution, due_at, stream, is_scheduled)
 SELECT
     timers.execution, timers.due_at,
-    executions.workflow || char(1) || coalesce(executions.app_version, '') || char(1) || coalesce(executions.queue, 'default')
+    executions.workflow || char(1) || coalesce(executions.app_version, '') || char(1) || coalesce(executions.queue, 'default'),
+    executions.status = 0
 FROM timers CROSS JOIN executions ON executions.key = timers.execution;
 DROP TABLE timers;
 ALTER TABLE timers_2 RENAME TO timers;
 CREATE INDEX timers_by_due ON timers (stream, due_at, execution);
+CREATE INDEX timers_scheduled ON timers (stream, execution) WHERE is_scheduled = 1;
 
 CREATE TABLE ready_3 (
     -- One row per execution that can be claimed: inserted when it is queued, deleted when it is claimed.

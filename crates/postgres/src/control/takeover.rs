@@ -222,7 +222,7 @@ async fn requeue_all(
             match requeue(session, worker, true, now, total).await.map_err(DbError::into_store_error) {
                 // other workers do not have to wait for this one
                 Err(StoreError::Blocked(reason)) if pipeline::roll_back(session).await => {
-                    log_blocked(worker, &reason)
+                    log_blocked(worker, &reason);
                 }
                 result => result?,
             }
