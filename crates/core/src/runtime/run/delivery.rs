@@ -231,7 +231,9 @@ impl Run {
         };
         state.delivery.next_order += 1;
         state.delivery.delivered_at = at;
-        state.suspension.note_active(at);
+        if let Some(gate) = state.calls.suspension_gate() {
+            gate.note_active(at);
+        }
         let Some(lsn) = self.stage_locked(state, Write::Checkpoint(checkpoint), reserved) else { return };
         let Some(call) = state.calls.get_mut(id) else { return };
         // the caller of `complete_call` has the outcome

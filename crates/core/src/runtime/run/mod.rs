@@ -21,7 +21,7 @@ use std::task::{Wake, Waker};
 use futures_util::task::AtomicWaker;
 use tokio::sync::Notify;
 
-use state::{CallTable, DeliveryState, GuestState, RunStaging, SuspensionGate};
+use state::{CallTable, DeliveryState, GuestState, RunStaging};
 pub(crate) use state::{ChildEnd, ChildState, RunState, ThreadUse};
 
 use crate::clock::Timestamp;
@@ -178,7 +178,6 @@ impl NewRun {
 impl Run {
     pub(crate) fn new(engine: Arc<EngineInner>, definition: Arc<Definition>, new: NewRun) -> Arc<Self> {
         let heartbeats_before = engine.wakeups.heartbeats_sent.load(SeqCst);
-        let began_at = engine.now();
         let next_order = new.replay.as_ref().map_or(0, Replay::last_order) + 1;
         Arc::new_cyclic(|self_ref| Self {
             self_ref: self_ref.clone(),
@@ -214,7 +213,6 @@ impl Run {
                 pending_sleeps: new.pending_sleeps,
                 children: BTreeMap::new(),
                 guest: GuestState::default(),
-                suspension: SuspensionGate::new(began_at),
             }),
             conclusion: Mutex::default(),
             task_waker: AtomicWaker::new(),

@@ -37,7 +37,6 @@ pub(crate) struct RunState {
     /// Awaited children that were started.
     pub(crate) children: BTreeMap<Key, ChildState>,
     pub(crate) guest: GuestState,
-    pub(crate) suspension: SuspensionGate,
 }
 
 /// The run's unstaged Start, and the Lsns of its staged Writes.
@@ -82,10 +81,18 @@ pub(crate) struct CallTable {
     pub(crate) unconsumed: u32,
     /// Number of calls in a durable wait: for a timer or a child.
     pub(crate) durable_wait_count: u32,
+    /// `None` if no call has waited for a timer or a child yet, as in most runs.
+    durable_waits: Option<Box<DurableWaits>>,
+}
+
+/// The durable waits of a run's calls.
+#[derive(Default)]
+struct DurableWaits {
     /// The ids of the calls that wait for each child.
-    child_waits: KeyMap<SmallVec<[usize; 1]>>,
-    /// Whether a call has begun to wait for a timer since [`take_new_timer`](Self::take_new_timer).
+    by_child: KeyMap<SmallVec<[usize; 1]>>,
+    /// Whether a call has begun to wait for a timer since [`CallTable::take_new_timer`].
     has_new_timer: bool,
+    gate: SuspensionGate,
 }
 
 impl CallTable {
@@ -121,8 +128,10 @@ impl CallTable {
         }
         let is_new = !self.clear_wait(id);
         match waiting_for {
-            WaitingFor::Child(child) => self.child_waits.entry(child).or_default().push(id),
-            WaitingFor::Timer(_) => self.has_new_timer |= is_new,
+            WaitingFor::Child(child) => {
+                self.durable_waits.get_or_insert_default().by_child.entry(child).or_default().push(id);
+            }
+            WaitingFor::Timer(_) => self.durable_waits.get_or_insert_default().has_new_timer |= is_new,
             WaitingFor::Resume => {}
         }
         if let Some(call) = self.get_mut(id) {
@@ -139,11 +148,12 @@ impl CallTable {
         };
         self.durable_wait_count -= 1;
         if let WaitingFor::Child(child) = waited_for
-            && let Some(ids) = self.child_waits.get_mut(&child)
+            && let Some(waits) = &mut self.durable_waits
+            && let Some(ids) = waits.by_child.get_mut(&child)
         {
             ids.retain(|other| *other != id);
             if ids.is_empty() {
-                self.child_waits.remove(&child);
+                waits.by_child.remove(&child);
             }
         }
         true
@@ -151,13 +161,18 @@ impl CallTable {
 
     /// Takes the wakers of the calls that wait for `child`.
     pub(crate) fn take_child_wakers(&mut self, child: Key) -> SmallVec<[Waker; 1]> {
-        let Some(ids) = self.child_waits.get(&child) else { return SmallVec::new() };
-        ids.iter().filter_map(|id| self.entries.get_mut(*id)?.as_mut()?.waker.take()).collect()
+        let ids = self.durable_waits.as_ref().and_then(|waits| waits.by_child.get(&child));
+        ids.into_iter().flatten().filter_map(|id| self.entries.get_mut(*id)?.as_mut()?.waker.take()).collect()
     }
 
     /// Returns whether a call has begun to wait for a timer since the last call of this function.
     pub(crate) fn take_new_timer(&mut self) -> bool {
-        std::mem::take(&mut self.has_new_timer)
+        self.durable_waits.as_mut().is_some_and(|waits| std::mem::take(&mut waits.has_new_timer))
+    }
+
+    /// Returns the gate of the suspension, unless no call has waited for a timer or a child yet.
+    pub(crate) fn suspension_gate(&mut self) -> Option<&mut SuspensionGate> {
+        self.durable_waits.as_mut().map(|waits| &mut waits.gate)
     }
 
     /// Removes a call, whose id becomes vacant.
@@ -267,39 +282,38 @@ const WIDE_RUN_CALLS: u32 = 64;
 const SUSPENSION_TIME_PER_CALL: Duration = Duration::from_millis(1);
 
 /// The earliest time at which a wide run may be suspended. Until then the run need not look at its calls.
+#[derive(Default)]
 pub(crate) struct SuspensionGate {
-    /// The time of the last delivery in this run; before it, the time at which the run was made.
-    active_at: Timestamp,
+    /// The time of the last delivery in this run; before it, the time of the first look at the gate.
+    active_at: Option<Timestamp>,
     /// The time before which a look at the calls is known to be in vain.
-    not_before: Timestamp,
+    not_before: Option<Timestamp>,
 }
 
 impl SuspensionGate {
-    pub(crate) fn new(now: Timestamp) -> Self {
-        Self { active_at: now, not_before: now }
-    }
-
     /// Notes a delivery, or that the branches cannot be suspended for now.
     pub(crate) fn note_active(&mut self, now: Timestamp) {
-        *self = Self::new(now);
+        *self = Self { active_at: Some(now), not_before: None };
     }
 
     /// Notes that the run waits, and may be suspended at `at`.
     pub(crate) fn close_until(&mut self, at: Timestamp) {
-        self.not_before = at;
+        self.not_before = Some(at);
     }
 }
 
 impl RunState {
     /// Returns the time until which the run stays in memory, because its suspension would cost too much. Returns `None` if
     /// the run may be suspended.
-    pub(crate) fn suspension_gate(&self, now: Timestamp) -> Option<Timestamp> {
+    pub(crate) fn suspension_gate(&mut self, now: Timestamp) -> Option<Timestamp> {
         let calls = self.calls.outstanding;
         if calls < WIDE_RUN_CALLS || self.guest.thread_use.is_some() {
             return None;
         }
-        let paid_at = self.suspension.active_at.plus(SUSPENSION_TIME_PER_CALL * calls);
-        let at = paid_at.max(self.suspension.not_before);
+        let gate = self.calls.suspension_gate()?;
+        let active_at = *gate.active_at.get_or_insert(now);
+        let paid_at = active_at.plus(SUSPENSION_TIME_PER_CALL * calls);
+        let at = gate.not_before.map_or(paid_at, |at| at.max(paid_at));
         (at > now).then_some(at)
     }
 

@@ -202,9 +202,11 @@ impl RunTask {
                 }
             }
         }
-        match suspend_at {
-            Some(at) => run.state().suspension.close_until(at),
-            None => run.state().suspension.note_active(now),
+        if let Some(gate) = run.state().calls.suspension_gate() {
+            match suspend_at {
+                Some(at) => gate.close_until(at),
+                None => gate.note_active(now),
+            }
         }
         // the run is not suspended now: record its long sleeps, which must not start over after a crash
         let long_sleeps: Vec<_> =
