@@ -1,6 +1,6 @@
 //! [`Changes`]: the changes that a hint announces to other processes.
 
-use std::collections::{BTreeSet, HashSet};
+use std::collections::HashSet;
 use std::fmt;
 
 use stepfast_core::Key;
@@ -39,16 +39,17 @@ pub(crate) struct Changes {
     has_free_slots: bool,
 }
 
-/// The subjects of a change, by their tags.
+/// The subjects of a change, by their tags. A flush adds thousands of them, so repeated tags are removed only when the list is
+/// full. The list then has to become half empty, or the subjects are any.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Subjects {
-    Some(BTreeSet<u32>),
+    Some(Vec<u32>),
     Any,
 }
 
 impl Default for Subjects {
     fn default() -> Self {
-        Self::Some(BTreeSet::new())
+        Self::Some(Vec::new())
     }
 }
 
@@ -58,22 +59,37 @@ impl Subjects {
     }
 
     fn add(&mut self, subject: u32, max: usize) {
-        if let Self::Some(all) = self {
-            all.insert(subject);
+        if let Self::Some(all) = self
+            && all.last() != Some(&subject)
+        {
+            all.push(subject);
             if all.len() > max {
-                *self = Self::Any;
+                all.sort_unstable();
+                all.dedup();
+                if all.len() > max / 2 {
+                    *self = Self::Any;
+                }
             }
         }
     }
 
-    fn merge(&mut self, other: Self, max: usize) {
-        match other {
-            Self::Some(more) => more.into_iter().for_each(|subject| self.add(subject, max)),
-            Self::Any => *self = Self::Any,
+    /// Adds a subject that is rarely added twice.
+    fn add_new(&mut self, subject: u32, max: usize) {
+        match self {
+            Self::Some(all) if all.len() < max => all.push(subject),
+            _ => *self = Self::Any,
         }
     }
 
-    fn contains_any(&self, wanted: impl FnOnce(&BTreeSet<u32>) -> bool) -> bool {
+    fn merge(&mut self, other: Self, add: impl Fn(&mut Self, u32)) {
+        match (&mut *self, other) {
+            (Self::Any, _) => {}
+            (Self::Some(_), Self::Some(more)) => more.into_iter().for_each(|subject| add(self, subject)),
+            (Self::Some(_), Self::Any) => *self = Self::Any,
+        }
+    }
+
+    fn contains_any(&self, wanted: impl FnOnce(&[u32]) -> bool) -> bool {
         match self {
             Self::Some(all) => wanted(all),
             Self::Any => true,
@@ -173,7 +189,7 @@ impl Changes {
 
     /// Adds an execution that has ended or is parked.
     pub(crate) fn add_ended(&mut self, key: Key) {
-        self.ended.add(key.tag(), MAX_ENDED);
+        self.ended.add_new(key.tag(), MAX_ENDED);
     }
 
     /// Adds a worker that runs an execution with a new or withdrawn request.
@@ -193,11 +209,11 @@ impl Changes {
 
     /// Adds other changes to these.
     pub(crate) fn merge(&mut self, other: Self) {
-        self.ready.merge(other.ready, MAX_NAMES);
+        self.ready.merge(other.ready, |all, tag| all.add(tag, MAX_NAMES));
         self.ready_count = self.ready_count.saturating_add(other.ready_count);
-        self.due.merge(other.due, MAX_NAMES);
-        self.ended.merge(other.ended, MAX_ENDED);
-        self.requests.merge(other.requests, MAX_NAMES);
+        self.due.merge(other.due, |all, tag| all.add(tag, MAX_NAMES));
+        self.ended.merge(other.ended, |all, tag| all.add_new(tag, MAX_ENDED));
+        self.requests.merge(other.requests, |all, tag| all.add(tag, MAX_NAMES));
         self.has_free_slots |= other.has_free_slots;
     }
 
@@ -208,7 +224,7 @@ impl Changes {
 
     /// Returns the hint for a worker with workflows of these tags.
     pub(crate) fn hint_for(&self, worker: WorkerId, workflows: &HashSet<u32>) -> Hint {
-        let concerns = |tags: &BTreeSet<u32>| tags.iter().any(|tag| workflows.contains(tag));
+        let concerns = |tags: &[u32]| tags.iter().any(|tag| workflows.contains(tag));
         let claim = match self.ready.contains_any(concerns) {
             _ if workflows.is_empty() => ClaimHint::None,
             true => ClaimHint::AtOnce,
@@ -221,7 +237,7 @@ impl Changes {
             has_other: self.requests.contains_any(|tags| tags.contains(&worker_tag(worker)))
                 || self.due.contains_any(concerns),
             ended: match &self.ended {
-                Subjects::Some(tags) => EndedExecutions::Tagged(tags.iter().copied().collect()),
+                Subjects::Some(tags) => EndedExecutions::Tagged(tags.clone()),
                 Subjects::Any => EndedExecutions::Any,
             },
         }
@@ -235,18 +251,19 @@ impl Changes {
             let (kind, names) =
                 word.split_once('=').map_or((word, None), |(kind, names)| (kind, Some(names)));
             let Some(subjects) = parse_subjects(names) else { return Self::any() };
+            let add = |all: &mut Subjects, tag| all.add(tag, usize::MAX);
             match (kind, names) {
                 ("ready", _) => {
-                    changes.ready.merge(subjects, usize::MAX);
+                    changes.ready.merge(subjects, add);
                     changes.ready_count = u32::MAX;
                 }
                 // after `ready`
                 ("count", Some(_)) if let Subjects::Some(count) = subjects => {
                     changes.ready_count = count.first().copied().unwrap_or(u32::MAX);
                 }
-                ("due", _) => changes.due.merge(subjects, usize::MAX),
-                ("ended", _) => changes.ended.merge(subjects, usize::MAX),
-                ("requests", _) => changes.requests.merge(subjects, usize::MAX),
+                ("due", _) => changes.due.merge(subjects, add),
+                ("ended", _) => changes.ended.merge(subjects, add),
+                ("requests", _) => changes.requests.merge(subjects, add),
                 ("slots", None) => changes.has_free_slots = true,
                 _ => return Self::any(),
             }
@@ -258,7 +275,7 @@ impl Changes {
 /// Parses names in a hint; without names, the subjects are any. Returns `None` for malformed names.
 fn parse_subjects(names: Option<&str>) -> Option<Subjects> {
     let Some(names) = names else { return Some(Subjects::Any) };
-    let tags: Result<BTreeSet<u32>, _> = names.split(',').map(|name| u32::from_str_radix(name, 16)).collect();
+    let tags: Result<Vec<u32>, _> = names.split(',').map(|name| u32::from_str_radix(name, 16)).collect();
     tags.ok().map(Subjects::Some)
 }
 
@@ -318,6 +335,11 @@ mod tests {
         assert!(matches!(changes.ended, Subjects::Some(_)));
         changes.add_ended(Key::mint(0));
         assert_eq!((&changes.ended, tagged(&changes)), (&Subjects::Any, changes.clone()));
+        let mut repeated = Changes::default();
+        for n in 0..10_000 {
+            repeated.add_ready(Some(["a", "b", "c"][n % 3]));
+        }
+        assert!(matches!(&repeated.ready, Subjects::Some(tags) if tags.len() <= MAX_NAMES), "{repeated:?}");
         changes.merge(Changes::any());
         assert_eq!((tagged(&changes), changes), (Changes::any(), Changes::any()));
     }

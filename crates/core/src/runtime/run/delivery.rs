@@ -339,7 +339,7 @@ impl Run {
         if state.interrupt.is_some() || self.ensure_start_staged(&mut state).is_none() {
             return IdleState::Interrupted;
         }
-        if state.calls.durable_wait_count == 0 || state.guest.is_branch_end_unsettled {
+        if !state.calls.has_durable_wait() || state.guest.is_branch_end_unsettled {
             return IdleState::NoDurableWait;
         }
         // the calls of a wide run are not looked at whenever one of many children has ended

@@ -250,14 +250,14 @@ impl RunState {
     /// Whether a branch has ended while others are in durable waits. The run records these waits, and is
     /// suspended for them, only when it is certain that the end makes no code run.
     pub(crate) fn has_unsettled_waits(&self) -> bool {
-        self.guest.is_branch_end_unsettled && self.calls.durable_wait_count > 0
+        self.guest.is_branch_end_unsettled && self.calls.has_durable_wait()
     }
 
     /// Whether the task of a guest's run has work now that a branch waits. The work is a delivery. If all
     /// branches are quiescent, the task may also record durable waits, or suspend the run.
     pub(crate) fn needs_quiescence(&self) -> bool {
         self.has_undelivered()
-            || (self.calls.durable_wait_count > 0 && !self.guest.is_branch_end_unsettled && !self.is_active())
+            || (self.calls.has_durable_wait() && !self.guest.is_branch_end_unsettled && !self.is_active())
     }
 
     /// Notes that a branch is active.

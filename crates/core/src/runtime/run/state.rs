@@ -79,8 +79,6 @@ pub(crate) struct CallTable {
     pub(crate) outstanding: u32,
     /// Number of outstanding calls whose outcome is delivered, but was not taken by the call's branch yet.
     pub(crate) unconsumed: u32,
-    /// Number of calls in a durable wait: for a timer or a child.
-    pub(crate) durable_wait_count: u32,
     /// `None` if no call has waited for a timer or a child yet, as in most runs.
     durable_waits: Option<Box<DurableWaits>>,
 }
@@ -88,6 +86,8 @@ pub(crate) struct CallTable {
 /// The durable waits of a run's calls.
 #[derive(Default)]
 struct DurableWaits {
+    /// Number of calls that wait for a timer or a child.
+    count: u32,
     /// The ids of the calls that wait for each child.
     by_child: KeyMap<SmallVec<[usize; 1]>>,
     /// Whether a call has begun to wait for a timer since [`CallTable::take_new_timer`].
@@ -127,16 +127,15 @@ impl CallTable {
             return false;
         }
         let is_new = !self.clear_wait(id);
+        let waits = self.durable_waits.get_or_insert_default();
         match waiting_for {
-            WaitingFor::Child(child) => {
-                self.durable_waits.get_or_insert_default().by_child.entry(child).or_default().push(id);
-            }
-            WaitingFor::Timer(_) => self.durable_waits.get_or_insert_default().has_new_timer |= is_new,
+            WaitingFor::Child(child) => waits.by_child.entry(child).or_default().push(id),
+            WaitingFor::Timer(_) => waits.has_new_timer |= is_new,
             WaitingFor::Resume => {}
         }
+        waits.count += 1;
         if let Some(call) = self.get_mut(id) {
             call.waiting_for = Some(waiting_for);
-            self.durable_wait_count += 1;
         }
         is_new
     }
@@ -146,9 +145,9 @@ impl CallTable {
         let Some(waited_for) = self.get_mut(id).and_then(|call| call.waiting_for.take()) else {
             return false;
         };
-        self.durable_wait_count -= 1;
+        let Some(waits) = &mut self.durable_waits else { return true };
+        waits.count -= 1;
         if let WaitingFor::Child(child) = waited_for
-            && let Some(waits) = &mut self.durable_waits
             && let Some(ids) = waits.by_child.get_mut(&child)
         {
             ids.retain(|other| *other != id);
@@ -168,6 +167,11 @@ impl CallTable {
     /// Returns whether a call has begun to wait for a timer since the last call of this function.
     pub(crate) fn take_new_timer(&mut self) -> bool {
         self.durable_waits.as_mut().is_some_and(|waits| std::mem::take(&mut waits.has_new_timer))
+    }
+
+    /// Whether a call waits for a timer or a child.
+    pub(crate) fn has_durable_wait(&self) -> bool {
+        self.durable_waits.as_ref().is_some_and(|waits| waits.count > 0)
     }
 
     /// Returns the gate of the suspension, unless no call has waited for a timer or a child yet.
