@@ -22,6 +22,7 @@ super::cases![
     concurrency_limit_holds,
     concurrency_limit_holds_across_workers,
     worker_concurrency_limit_holds,
+    limit_that_a_claim_uses_up_is_reported,
     key_concurrency_limit_holds,
     waiting_execution_holds_no_slot,
     requeued_or_parked_execution_holds_no_slot,
@@ -155,6 +156,21 @@ async fn worker_concurrency_limit_holds(fixture: &dyn StoreFixture) {
     complete(&mut one, all[0], "a", "").await;
     assert!(two.claim_keys(10).await.is_empty());
     assert_eq!(one.claim_keys(10).await, [all[4]]);
+}
+
+/// A worker claims again when slots become free only if its last claim was limited. The limit may be used up by the claim
+/// itself, with one execution of each of many keys.
+async fn limit_that_a_claim_uses_up_is_reported(fixture: &dyn StoreFixture) {
+    let mut worker = Worker::register(&fixture.store()).await;
+    declare_queue(fixture, Queue::new("a").concurrency(2)).await;
+    for key in ["u", "v", "x"] {
+        let _: [Key; 1] = enqueue_all(&mut worker, "a", key).await;
+    }
+    let claimed = worker.send_claim(&worker.new_claim(10)).await.unwrap();
+    assert_eq!((claimed.records.len(), claimed.is_limited), (2, true));
+    complete(&mut worker, claimed.records[0].execution.key, "a", "u").await;
+    let claimed = worker.send_claim(&worker.new_claim(10)).await.unwrap();
+    assert_eq!(claimed.records.len(), 1);
 }
 
 async fn key_concurrency_limit_holds(fixture: &dyn StoreFixture) {

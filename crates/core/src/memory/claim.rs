@@ -118,7 +118,7 @@ impl Tables {
             // the next claim finds the time at which the rate allows more
             reply.has_more |=
                 found.starting_only.contains(&allocation.queue) && of_key.len() > allocation.limit;
-            reply.is_limited |= !allocation.is_truncated && of_key.len() > allocation.limit;
+            reply.is_limited |= !allocation.is_truncated && of_key.len() >= allocation.limit;
         }
         found.woken_only
     }

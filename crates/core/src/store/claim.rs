@@ -52,7 +52,7 @@ pub struct ClaimReply {
     pub records: Vec<Record>,
     /// Whether a claim with a larger limit might have taken more executions.
     pub has_more: bool,
-    /// Whether the limits of queues now prevent the claim of ready executions. Another claim may take them when a
+    /// Whether the limits of queues may prevent the claim of ready executions now. Another claim may take them when a
     /// running execution of the queue ends or suspends.
     pub is_limited: bool,
     /// The time at which the rate of a queue, or of a queue key, allows more ready executions to begin.

@@ -95,7 +95,6 @@ impl ClaimTx<'_, '_> {
             if claimed_count == allocation.limit {
                 // the next claim finds out whether the rate allows more starts
                 self.reply.has_more |= allocation.is_truncated || state.scope == ClaimScope::Starting;
-                self.reply.is_limited |= !allocation.is_truncated;
                 break;
             }
             let Some(position) = page.pop_front() else { break };
@@ -111,6 +110,8 @@ impl ClaimTx<'_, '_> {
             // deleted in both cases: if the execution was not claimed, its row is stale
             self.sql.delete(Table::Ready, Sql::DeleteReady, [key_bytes(&id)])?;
         }
+        // perhaps the limit is used up, and another key has ready executions
+        self.reply.is_limited |= claimed_count == allocation.limit && !allocation.is_truncated;
         state.record_starts(&mut self.sql, &allocation.key, claimed_count)
     }
 
