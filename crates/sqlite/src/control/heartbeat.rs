@@ -113,12 +113,17 @@ impl Database {
             // a later assignment of an execution may exist beside its first one
             let mut unheld = BTreeSet::new();
             for AssignmentRow { id, executions } in read_assignments(&mut sql, worker, usize::MAX)? {
-                let running = retain_running(&mut sql, worker, executions)?;
-                unheld.extend(running.iter().filter(|id| !held.contains(id)).copied());
-                // no claim and no flush is under way whose executions are not held
-                if running.iter().any(|key| !held.contains(key)) {
-                    self.assignments.adopt(heartbeat.worker, id, running);
+                let (known, rest): (Vec<Key>, Vec<Key>) =
+                    executions.iter().partition(|key| held.contains(key));
+                // an execution that is held need not be looked up
+                let mut running = retain_running(&mut sql, worker, rest)?;
+                if running.is_empty() {
+                    continue;
                 }
+                unheld.extend(running.iter().copied());
+                // no claim and no flush is under way whose executions are not held
+                running.extend(retain_running(&mut sql, worker, known)?);
+                self.assignments.adopt(heartbeat.worker, id, running);
             }
             for id in unheld {
                 if let Some(execution) = read::find_execution(&mut sql, &ExecutionId::Key(id), true)? {
