@@ -8,9 +8,9 @@ use stepfast_core::store::{Flush, Outcome, RequestResult, Start, Status, StoreEr
 
 use super::queue::{complete, set_queue};
 use crate::fixtures::builders::{
-    at, attempt, awaiting, cancel, checkpoint, child_of, chunk, completed, ended, enqueue, keys, pause,
-    placement, queued, resume, running, scheduled, self_claiming, sleeping, start, start_in, start_queued,
-    start_running, transition, write,
+    at, attempt, awaiting, cancel, checkpoint, child_of, chunk, completed, ended, enqueue, keys,
+    outcomes_of_resend, pause, placement, queued, resume, running, scheduled, self_claiming, sleeping, start,
+    start_in, start_queued, start_running, transition, write,
 };
 use crate::{StoreFixture, Worker};
 
@@ -238,12 +238,7 @@ async fn assert_repeated(
     flush: &Flush,
     outcomes: &[Outcome],
 ) {
-    // those of Wakes are not kept
-    let repeated = |(write, outcome): (&Write, &Outcome)| match write {
-        Write::Wake(_) => Outcome::Applied,
-        _ => outcome.clone(),
-    };
-    let outcomes: Vec<Outcome> = flush.writes.iter().zip(outcomes).map(repeated).collect();
+    let outcomes = outcomes_of_resend(flush, outcomes);
     assert_eq!(worker.send(&resend_of(flush)).await.unwrap(), outcomes);
     fixture.execute("DELETE FROM executions").await;
     assert_eq!(worker.send(&resend_of(flush)).await.unwrap(), outcomes, "the executions were deleted");
