@@ -34,7 +34,7 @@ const WAKE_PAUSE: (Duration, Duration) = (Duration::from_micros(50), Duration::f
 /// The number of workers that claim because of a hint of ready executions or free slots. Among more workers that are registered
 /// with the same workflows, version and queues, each draws lots. Workers that differ in any of these draw apart, because the
 /// others may not be able to run the executions.
-pub(crate) const WOKEN_WORKERS: u32 = 10;
+const WOKEN_WORKERS: u32 = 10;
 
 /// The time, in milliseconds, after which further workers look whether executions of a hint are still ready, until as many
 /// workers as there are executions are awake. A look costs far less than a claim, and the first workers often take all. The

@@ -8,11 +8,13 @@ use stepfast_core::store::WorkerId;
 use tokio::time::Instant;
 
 use crate::control::outage_guard::OutageGuard;
-use crate::notify::WOKEN_WORKERS;
 
 /// The number of observations, one per renewal, from one sweep to the next. A sweep searches for ended children whose parent was not woken,
 /// and for slots whose execution does not run.
 const OBSERVATIONS_PER_SWEEP: u64 = 60;
+
+/// The number of workers up to which the number does not matter: all of them claim because of a hint.
+const FEW_WORKERS: u32 = 10;
 
 /// The end of a lease after the fence of a dead worker; see `RaiseWorkerEpoch`.
 const FENCED_LEASE: Timestamp = Timestamp::from_micros(0);
@@ -90,10 +92,10 @@ impl LeaseObserver {
         self.until_count == 0
     }
 
-    /// Notes a count of registered workers. Fewer than some ten workers all claim because of a hint, whatever their number.
-    /// More draw lots, so a fleet that has shrunk must be counted soon; but each of a thousand workers reads a thousand rows.
+    /// Notes a count of registered workers. More than a few draw lots, so a fleet that has shrunk must be counted soon; but
+    /// each of a thousand workers reads a thousand rows.
     pub(super) fn record_count(&mut self, workers: u32) {
-        self.until_count = if workers <= WOKEN_WORKERS { 60 } else { (workers / 16).clamp(10, 60) };
+        self.until_count = if workers <= FEW_WORKERS { 60 } else { (workers / 16).clamp(10, 60) };
     }
 
     /// Begins an observation, and returns whether a sweep is due after it. Returns `None` if the worker does not observe
