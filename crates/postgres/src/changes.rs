@@ -225,11 +225,14 @@ impl Changes {
     /// Returns the hint for a worker with workflows of these tags.
     pub(crate) fn hint_for(&self, worker: WorkerId, workflows: &HashSet<u32>) -> Hint {
         let concerns = |tags: &[u32]| tags.iter().any(|tag| workflows.contains(tag));
-        let claim = match self.ready.contains_any(concerns) {
-            _ if workflows.is_empty() => ClaimHint::None,
-            true => ClaimHint::AtOnce,
-            false if self.has_free_slots => ClaimHint::IfLimited,
-            false => ClaimHint::None,
+        let claim = if workflows.is_empty() {
+            ClaimHint::None
+        } else if self.ready.contains_any(concerns) {
+            ClaimHint::AtOnce
+        } else if self.has_free_slots {
+            ClaimHint::IfLimited
+        } else {
+            ClaimHint::None
         };
         Hint {
             claim,
