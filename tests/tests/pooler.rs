@@ -12,9 +12,10 @@ use futures_util::future::LocalBoxFuture;
 use libtest_mimic::{Arguments, Failed, Trial};
 use stepfast::{PostgresOptions, PostgresStore};
 use stepfast_core::Store;
-use stepfast_core::store::{Filter, StoreError};
+use stepfast_core::store::{Filter, Start, StoreError};
 use stepfast_tests::crash::{child, harness};
 use stepfast_tests::engine::run_within;
+use stepfast_tests::fixtures::builders;
 use stepfast_tests::fixtures::pooler::{Pooler, PreparedStatements};
 use stepfast_tests::fixtures::postgres_server::PostgresServer;
 use stepfast_tests::fixtures::stores::{pooled, pooled_with_running_clock};
@@ -112,7 +113,10 @@ async fn hints(statements: PreparedStatements) {
         number: 1,
         is_resent: false,
         is_bisecting: false,
-        writes: vec![stepfast_core::store::Write::Wake(stepfast_core::Key::mint(0))],
+        writes: vec![builders::write(Start {
+            workflow: "order".into(),
+            ..builders::start(stepfast_core::Key::mint(0), builders::queued())
+        })],
     };
     without_listen.commit(&flush).await.unwrap();
     with_listen.next_hint(listener).await;

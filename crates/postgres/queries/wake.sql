@@ -1,7 +1,7 @@
 -- Wakes waiting executions that are due or whose child has ended. $1: executions, of which this transaction has locked those
--- that wait, $2: the time now, null for the server's. Returns one row: the numbers of woken executions and of deleted timers
--- and waits, the workflows of the woken executions, and a report of the executions that were not woken, null if all were. The
--- report is not kept, because nothing depends on the outcome of a Wake.
+-- that wait, $2: the time now, null for the server's. Returns one row: the number of woken executions, of deleted timers and of
+-- deleted waits, the workflows of the woken executions, and a report. The report names the executions that were not woken; it
+-- is null if all were. The report is not kept, because nothing depends on the outcome of a Wake.
 WITH woken AS (
     UPDATE executions AS e
     SET status = 1

@@ -39,8 +39,8 @@ pub(crate) struct Changes {
     has_free_slots: bool,
 }
 
-/// The subjects of a change, by their tags. A flush adds thousands of them, so repeated tags are removed only when the list is
-/// full. The list then has to become half empty, or the subjects are any.
+/// The subjects of a change, by their tags. A flush adds thousands of them, so repeated tags are removed only when the list
+/// has twice the maximum length, and before a hint is sent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Subjects {
     Some(Vec<u32>),
@@ -63,12 +63,19 @@ impl Subjects {
             && all.last() != Some(&subject)
         {
             all.push(subject);
+            if all.len() > max.saturating_mul(2) {
+                self.remove_repeated(max);
+            }
+        }
+    }
+
+    /// Removes repeated subjects. More than `max` others become any.
+    fn remove_repeated(&mut self, max: usize) {
+        if let Self::Some(all) = self {
+            all.sort_unstable();
+            all.dedup();
             if all.len() > max {
-                all.sort_unstable();
-                all.dedup();
-                if all.len() > max / 2 {
-                    *self = Self::Any;
-                }
+                *self = Self::Any;
             }
         }
     }
@@ -121,8 +128,8 @@ impl Changes {
     }
 
     /// Returns the changes by a flush that concern other processes: they may claim its executions, or wait for them. The
-    /// effects of its Wakes and requests are not included. `is_client`: whether the flush's worker runs no executions, so that others
-    /// have to wait for due times. A worker itself waits for the due times of executions that it suspends.
+    /// effects of its Wakes and requests are not included. `is_client`: whether the flush's worker runs no executions, so
+    /// that others have to wait for due times. A worker itself waits for the due times of executions that it suspends.
     pub(crate) fn of_flush(flush: &Flush, outcomes: &[(usize, Outcome)], is_client: bool) -> Self {
         let mut changes = Self::default();
         // a self-claiming Start has this outcome if its execution was queued instead of begun
@@ -215,6 +222,14 @@ impl Changes {
         self.ended.merge(other.ended, |all, tag| all.add_new(tag, MAX_ENDED));
         self.requests.merge(other.requests, |all, tag| all.add(tag, MAX_NAMES));
         self.has_free_slots |= other.has_free_slots;
+    }
+
+    /// Returns these changes without repeated subjects, so that their text fits into a hint.
+    pub(crate) fn without_repeated(mut self) -> Self {
+        for subjects in [&mut self.ready, &mut self.due, &mut self.requests] {
+            subjects.remove_repeated(MAX_NAMES);
+        }
+        self
     }
 
     /// Returns the maximum number of executions that may be ready; `u32::MAX` if unknown.
@@ -327,6 +342,7 @@ mod tests {
         for name in ["a", "b", "a workflow with a long name"] {
             changes.add_ready(Some(name));
         }
+        changes = changes.without_repeated();
         assert_eq!(changes.ready_count(), 3);
         changes.due.add(u32::MAX, MAX_NAMES);
         assert_eq!(tagged(&changes), changes);
@@ -342,7 +358,19 @@ mod tests {
         for n in 0..10_000 {
             repeated.add_ready(Some(["a", "b", "c"][n % 3]));
         }
-        assert!(matches!(&repeated.ready, Subjects::Some(tags) if tags.len() <= MAX_NAMES), "{repeated:?}");
+        let repeated = repeated.without_repeated();
+        assert!(matches!(&repeated.ready, Subjects::Some(tags) if tags.len() == 3), "{repeated:?}");
+        for (count, is_any) in [(MAX_NAMES, false), (MAX_NAMES + 1, true)] {
+            let mut full = Changes::default();
+            for n in 0..count {
+                full.add_ready(Some(&n.to_string()));
+                full.due.add(n as u32, MAX_NAMES);
+                full.add_requested(WorkerId(n as i64));
+            }
+            (0..MAX_ENDED).for_each(|_| full.add_ended(Key::mint(0)));
+            let full = full.without_repeated();
+            assert_eq!((full.ready == Subjects::Any, tagged(&full)), (is_any, full));
+        }
         changes.merge(Changes::any());
         assert_eq!((tagged(&changes), changes), (Changes::any(), Changes::any()));
     }

@@ -70,6 +70,8 @@ pub(crate) struct Hints {
     /// The number of registered workers, as of the last count.
     worker_count: AtomicU32,
     send_requested: Notify,
+    /// Ends a [`LONE_PAUSE`].
+    lone_pause_ended: Notify,
     /// The changes that are still to be announced.
     unsent: Mutex<Changes>,
     /// The registered workers of this store.
@@ -122,6 +124,7 @@ impl Hints {
             has_peers: AtomicBool::new(true),
             worker_count: AtomicU32::new(1),
             send_requested: Notify::new(),
+            lone_pause_ended: Notify::new(),
             unsent: Mutex::default(),
             listeners: Mutex::default(),
             senders: Mutex::default(),
@@ -134,7 +137,9 @@ impl Hints {
 
     /// Sets whether other workers exist.
     pub(crate) fn set_has_peers(&self, has_peers: bool) {
-        self.has_peers.store(has_peers, Relaxed);
+        if !self.has_peers.swap(has_peers, Relaxed) && has_peers {
+            self.lone_pause_ended.notify_one();
+        }
     }
 
     /// Whether hints of other processes are received.
@@ -188,13 +193,11 @@ impl Hints {
 
     /// Announces changes and waits until the hint is sent, for [`FINAL_SEND_TIMEOUT`] at most: the process may end next.
     pub(crate) async fn send_and_wait(self: &Arc<Self>, background: &BackgroundRuntime, changes: Changes) {
-        if !self.has_peers.load(Relaxed) {
-            return;
-        }
         // a NOTIFY in progress may be older than this hint
         let next = self.sends_begun.load(SeqCst) + 1;
         let mut last_sent = self.last_sent.subscribe();
         self.send(background, changes);
+        self.lone_pause_ended.notify_one();
         let _ = tokio::time::timeout(FINAL_SEND_TIMEOUT, last_sent.wait_for(|last| *last >= next)).await;
     }
 
@@ -258,9 +261,6 @@ impl Hints {
             senders.len() as u32 + 1
         };
         let wakes = senders.saturating_mul(self.worker_count.load(Relaxed));
-        if !self.has_peers.load(Relaxed) {
-            return LONE_PAUSE;
-        }
         let pause = (duration * NOTIFY_PAUSE.0).min(NOTIFY_PAUSE.1);
         pause.max(WAKE_PAUSE.0.saturating_mul(wakes).min(WAKE_PAUSE.1))
     }
@@ -340,7 +340,7 @@ impl Hints {
         loop {
             self.send_requested.notified().await;
             let number = self.sends_begun.fetch_add(1, SeqCst) + 1;
-            let changes = std::mem::take(&mut *self.unsent.lock());
+            let changes = std::mem::take(&mut *self.unsent.lock()).without_repeated();
             let payload = format!("{} {changes}", self.name);
             // this is an unnamed statement, which also works through a proxy that pools transactions
             let params: [(&(dyn ToSql + Sync), Type); 2] =
@@ -354,6 +354,9 @@ impl Hints {
             }
             self.last_sent.send_replace(number);
             tokio::time::sleep(self.pause_after(begun_at.elapsed())).await;
+            if !self.has_peers.load(Relaxed) {
+                let _ = tokio::time::timeout(LONE_PAUSE, self.lone_pause_ended.notified()).await;
+            }
         }
     }
 }

@@ -13,8 +13,8 @@ const MAX_STEPS: i32 = 400;
 
 /// Inserts rows of `ready` and of `timers` for a workflow.
 fn insert_rows(conn: &Connection, workflow: &str, count: u32) {
-    for table in ["ready (execution, stream, seq)", "timers (execution, stream, due_at)"] {
-        let column = if table.starts_with("ready") { "1000 + n" } else { "4000000000000000" };
+    for table in ["ready (execution, stream, seq)", "timers (execution, stream, due_at, is_scheduled)"] {
+        let column = if table.starts_with("ready") { "1000 + n" } else { "4000000000000000, 1" };
         let sql = format!(
             "WITH RECURSIVE numbers (n) AS (VALUES (1) UNION ALL SELECT n + 1 FROM numbers WHERE n < {count})
              INSERT INTO {table} SELECT randomblob(16), ?1, {column} FROM numbers"
@@ -57,8 +57,12 @@ async fn hops_do_not_step_over_rows() {
     let depth = include_str!("../queries/count_depth.sql");
     assert_cheap(&conn, depth, &["another"], Some(("0", "0")));
     // executions that sleep do not count
+    let naps = Stream::new("b", None, "naps");
     let sleepers =
         "INSERT INTO timers (execution, stream, due_at) SELECT randomblob(16), ?1, due_at FROM timers";
-    conn.execute(sleepers, [Stream::new("a", None, "naps").as_str()]).unwrap();
-    assert_cheap(&conn, depth, &["naps"], Some(("0", "0")));
+    conn.execute(sleepers, [naps.as_str()]).unwrap();
+    let scheduled =
+        "INSERT INTO timers (execution, stream, due_at, is_scheduled) VALUES (randomblob(16), ?1, 9, 1)";
+    conn.execute(scheduled, [naps.as_str()]).unwrap();
+    assert_cheap(&conn, depth, &["naps"], Some(("1", "1")));
 }

@@ -187,6 +187,12 @@ async fn process_that_was_alone_sends_hints() {
                 .unwrap();
             assert_eq!(expect_hint(&other, listener.worker).await.claim, ClaimHint::AtOnce);
         }
+        // the process ends during the pause after its last hint
+        let flush = db.flush(vec![start(Key::mint(0), RUNNING)]);
+        let flush = Flush { worker: lone.worker, epoch: lone.epoch, number: 4, ..flush };
+        db.store.commit(&flush).await.unwrap();
+        db.store.close(lone.worker).await.unwrap();
+        assert_eq!(expect_hint(&other, listener.worker).await.claim, ClaimHint::AtOnce);
     }
 }
 

@@ -162,7 +162,7 @@ async fn fill(db: &Fixture, rows: u32) {
              INSERT INTO rates SELECT now(), 1, true, 'default', key::text FROM executions; \
              INSERT INTO slots SELECT 1, key, 'default', key::text FROM executions; \
              INSERT INTO assignments SELECT 1, row_number() OVER (ORDER BY key), 0, ARRAY[key] FROM executions; \
-             INSERT INTO timers SELECT now(), key, E'order\\x01\\x01default' FROM executions; \
+             INSERT INTO timers SELECT now(), key, E'order\\x01\\x01default', true FROM executions; \
              INSERT INTO deadlines SELECT now(), key FROM executions; \
              INSERT INTO waits SELECT key, key FROM executions; \
              INSERT INTO requests SELECT now(), 1, key, key FROM executions",

@@ -92,8 +92,8 @@ impl LeaseObserver {
         self.until_count == 0
     }
 
-    /// Notes a count of registered workers. More than a few draw lots, so a fleet that has shrunk must be counted soon; but
-    /// each of a thousand workers reads a thousand rows.
+    /// Notes a count of registered workers. More than a few draw lots, so a fleet that may have shrunk is counted soon. Each
+    /// of a thousand workers reads a thousand rows, so large fleets are counted once a minute.
     pub(super) fn record_count(&mut self, workers: u32) {
         self.until_count = if workers <= FEW_WORKERS { 60 } else { (workers / 16).clamp(10, 60) };
     }

@@ -219,12 +219,18 @@ async fn requeue_all(
             }
         }
         for worker in rest {
-            match requeue(session, worker, true, now, total).await.map_err(DbError::into_store_error) {
-                // other workers do not have to wait for this one
-                Err(StoreError::Blocked(reason)) if pipeline::roll_back(session).await => {
-                    log_blocked(worker, &reason);
-                }
-                result => result?,
+            let blocked = match requeue(session, worker, true, now, total).await {
+                Ok(()) => continue,
+                Err(DbError::Cancelled(reason)) => reason,
+                Err(error) => match error.into_store_error() {
+                    StoreError::Blocked(reason) => reason,
+                    error => return Err(error.into()),
+                },
+            };
+            // other workers do not have to wait for this one
+            log_blocked(worker, &blocked);
+            if !pipeline::roll_back(session).await {
+                return Err(StoreError::Unavailable(blocked).into());
             }
         }
     }
@@ -267,8 +273,8 @@ async fn send_requeue(
 const MAX_REQUEUED: i64 = 5_000;
 
 /// Requeues the executions of a fenced worker, as step two of a takeover, and ends its registration. Adds the number of the
-/// executions to `total`, also before an error. `is_dead` is true if the worker died, which counts as a recovery, and false if it closed its
-/// registration. The worker stays registered while another transaction has locked one of its executions.
+/// executions to `total`, also before an error. `is_dead` is true if the worker died, which counts as a recovery, and false
+/// if it closed its registration. The worker stays registered while another transaction has locked one of its executions.
 pub(super) async fn requeue(
     session: &Session,
     worker: WorkerId,
@@ -280,8 +286,8 @@ pub(super) async fn requeue(
     // lane and number of the assignment after which the next statement begins
     let mut position: (i16, i64) = (-1, 0);
     loop {
-        let queries = requeue_queries(worker, is_dead, now, limit, position);
-        let results = match send_requeue(session, TxPart::Standalone, &queries).await {
+        let [requeue, unregister] = requeue_queries(worker, is_dead, now, limit, position);
+        let results = match send_requeue(session, TxPart::Standalone, &[requeue]).await {
             Err(DbError::Cancelled(reason)) if limit > 1 && pipeline::roll_back(session).await => {
                 limit = (limit / 8).max(1);
                 tracing::warn!(reason, limit, "requeueing again with fewer executions at a time");
@@ -289,12 +295,14 @@ pub(super) async fn requeue(
             }
             results => results?,
         };
-        let [requeued, unregistered] = &results[..] else { return Err(corrupt("a query result").into()) };
+        let requeued = results.first().ok_or_else(|| corrupt("a query result"))?;
         let mut row = Columns::new(single_row(requeued)?);
         let (count, ended): (i64, i64) = (row.next()?, row.next()?);
         let last: (Option<i16>, Option<i64>) = (row.next()?, row.next()?);
+        // counted before anything else may fail
         *total += count as u64;
-        if unregistered.affected_rows > 0 {
+        let ended_registrations = pipeline::run(session, TxPart::Standalone, &[unregister]).await?;
+        if ended_registrations.iter().any(|result| result.affected_rows > 0) {
             return Ok(());
         }
         if count == 0 && ended == 0 {
