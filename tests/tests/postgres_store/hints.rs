@@ -14,13 +14,24 @@ use stepfast_tests::fixtures::builders;
 
 use super::support::*;
 
+/// Registers a worker on a store of its own, and returns both once the store listens.
+async fn listening_worker(db: &Fixture, workflows: &[&str]) -> (PostgresStore, Registration) {
+    let other = db.other().await;
+    let registration = other.register(1, &worker_info(workflows)).await.unwrap();
+    // the first hint is for changes before the store listened
+    assert!(other.next_hint(registration.worker).await.has_other);
+    (other, registration)
+}
+
+async fn expect_hint(store: &PostgresStore, worker: WorkerId) -> Hint {
+    let hint = tokio::time::timeout(Duration::from_secs(20), store.next_hint(worker)).await;
+    hint.expect("no hint")
+}
+
 #[tokio::test]
 async fn other_processes_receive_hints() {
     let db = Fixture::new().await;
-    let other = db.other().await;
-    let listener = other.register(1, &worker_info(&["order"])).await.unwrap().worker;
-    // the first hint is for changes before the store listened
-    assert!(other.next_hint(listener).await.has_other);
+    let (other, Registration { worker: listener, .. }) = listening_worker(&db, &["order"]).await;
     let key = Key::mint(0);
     let ready = Hint { claim: ClaimHint::AtOnce, ..Hint::default() };
     let over = Hint { ended: EndedExecutions::Tagged(vec![key.tag()]), ..Hint::default() };
@@ -59,10 +70,8 @@ async fn worker_beside(db: &Fixture, count: usize, workflows: &[&str]) -> (Postg
     for _ in 0..count {
         db.store.register(1, &worker_info(&["order"])).await.unwrap();
     }
-    let other = db.other().await;
-    let registration = other.register(1, &worker_info(workflows)).await.unwrap();
-    // the first hint says that the store listens now, and the first maintenance counts the workers
-    assert!(other.next_hint(registration.worker).await.has_other);
+    let (other, registration) = listening_worker(db, workflows).await;
+    // the first maintenance counts the workers
     other.maintain(registration.worker, registration.epoch).await.unwrap();
     (other, registration.worker)
 }
@@ -75,8 +84,7 @@ async fn worker_that_alone_can_run_an_execution_is_always_woken() {
     for i in 0..8 {
         let start = Start { workflow: "rare".into(), ..builders::start(Key::mint(0), QUEUED) };
         db.write(vec![builders::write(start)]).await;
-        let hint = tokio::time::timeout(Duration::from_secs(20), other.next_hint(rare)).await;
-        assert!(hint.is_ok_and(|hint| hint.claim == ClaimHint::AtOnce), "execution {i}");
+        assert_eq!(expect_hint(&other, rare).await.claim, ClaimHint::AtOnce, "execution {i}");
     }
 }
 
@@ -87,8 +95,8 @@ async fn as_many_workers_as_executions_are_woken() {
     let (other, worker) = worker_beside(&db, 39, &["order"]).await;
     for i in 0..6 {
         db.write((0..41).map(|_| start(Key::mint(0), QUEUED)).collect()).await;
-        let hint = tokio::time::timeout(Duration::from_secs(20), other.next_hint(worker)).await;
-        assert!(hint.is_ok_and(|hint| hint.claim == ClaimHint::AtOnce || hint.has_other), "hint {i}");
+        let hint = expect_hint(&other, worker).await;
+        assert!(hint.claim == ClaimHint::AtOnce || hint.has_other, "hint {i}");
     }
 }
 
@@ -137,10 +145,7 @@ async fn requests_wake_only_the_workers_that_run_the_executions() {
 #[tokio::test]
 async fn starts_for_other_services_are_announced_to_them() {
     let db = Fixture::new().await;
-    let other = db.other().await;
-    let foreign = other.register(1, &worker_info(&["foreign"])).await.unwrap().worker;
-    // the first hint says that the store listens now
-    assert!(other.next_hint(foreign).await.has_other);
+    let (other, Registration { worker: foreign, .. }) = listening_worker(&db, &["foreign"]).await;
     let scheduled =
         Start { workflow: "foreign".into(), ..builders::start(Key::mint(0), builders::scheduled(later(60))) };
     let (hint, _) = tokio::join!(other.next_hint(foreign), db.write(vec![builders::write(scheduled)]));
@@ -155,20 +160,6 @@ async fn starts_for_other_services_are_announced_to_them() {
     assert_eq!((hint.claim, claimed.len()), (ClaimHint::AtOnce, 1));
 }
 
-/// Registers a worker on a store of its own, and returns both once the store listens.
-async fn listening_worker(db: &Fixture, workflow: &str) -> (PostgresStore, Registration) {
-    let other = db.other().await;
-    let registration = other.register(1, &worker_info(&[workflow])).await.unwrap();
-    // the first hint says that the store listens now
-    assert!(other.next_hint(registration.worker).await.has_other);
-    (other, registration)
-}
-
-async fn expect_hint(store: &PostgresStore, worker: WorkerId) -> Hint {
-    let hint = tokio::time::timeout(Duration::from_secs(20), store.next_hint(worker)).await;
-    hint.expect("no hint")
-}
-
 /// A process renews its lease seldom or now and then, and others may come in between.
 #[tokio::test]
 async fn process_that_was_alone_sends_hints() {
@@ -178,7 +169,7 @@ async fn process_that_was_alone_sends_hints() {
         let info = WorkerInfo { is_client, ..worker_info(&[]) };
         let lone = db.store.register(3, &info).await.unwrap();
         db.store.renew(lone.worker, lone.epoch).await.unwrap();
-        let (other, listener) = listening_worker(&db, "order").await;
+        let (other, listener) = listening_worker(&db, &["order"]).await;
         for number in 1..=3 {
             let flush = db.flush(vec![start(Key::mint(0), QUEUED)]);
             db.store
@@ -200,7 +191,7 @@ async fn process_that_was_alone_sends_hints() {
 #[tokio::test]
 async fn wakes_announce_only_what_they_have_woken() {
     let db = Fixture::new().await;
-    let (other, own) = listening_worker(&db, "order").await;
+    let (other, own) = listening_worker(&db, &["order"]).await;
     let foreign = other.register(1, &worker_info(&["foreign"])).await.unwrap().worker;
     other.next_hint(foreign).await;
     let [runs, waits] = [(); 2].map(|()| Key::mint(0));
@@ -222,7 +213,7 @@ async fn wakes_announce_only_what_they_have_woken() {
 #[tokio::test]
 async fn blocked_takeover_announces_what_became_ready() {
     let db = Fixture::new().await;
-    let (other, listener) = listening_worker(&db, "order").await;
+    let (other, listener) = listening_worker(&db, &["order"]).await;
     let dead = db.other().await;
     let mut keys = Vec::new();
     for _ in 0..2 {
