@@ -12,6 +12,11 @@ const MAX_NAMES: usize = 100;
 /// Maximum number of ended executions in a hint.
 const MAX_ENDED: usize = 500;
 
+/// The number of workers that claim because of a hint of ready executions or free slots. Among more workers that are registered
+/// with the same workflows, version and queues, each draws lots. Workers that differ in any of these draw apart, because the
+/// others may not be able to run the executions.
+pub(crate) const WOKEN_WORKERS: u32 = 10;
+
 /// Returns a number by which hints name a workflow.
 pub(crate) fn workflow_tag(workflow: &str) -> u32 {
     xxh3_64(workflow.as_bytes()) as u32
@@ -118,8 +123,7 @@ impl Changes {
 
     /// Returns the change that this number of executions of any workflow may be ready.
     pub(crate) fn ready(count: u64) -> Self {
-        let ready_count = u32::try_from(count).unwrap_or(u32::MAX);
-        Self { ready: Subjects::Any, ready_count, ..Self::default() }
+        Self { ready_count: saturate(count), ..Self::any_ready() }
     }
 
     /// Returns the change that an unknown number of executions of any workflow may be ready, or have new due times.
@@ -191,7 +195,7 @@ impl Changes {
         for workflow in workflows {
             self.ready.add(workflow_tag(workflow), MAX_NAMES);
         }
-        self.ready_count = self.ready_count.saturating_add(u32::try_from(count).unwrap_or(u32::MAX));
+        self.ready_count = self.ready_count.saturating_add(saturate(count));
     }
 
     /// Adds an execution that has ended or is parked.
@@ -288,6 +292,11 @@ impl Changes {
         }
         changes
     }
+}
+
+/// Returns a count of executions as hints carry it.
+fn saturate(count: u64) -> u32 {
+    u32::try_from(count).unwrap_or(u32::MAX)
 }
 
 /// Parses names in a hint; without names, the subjects are any. Returns `None` for malformed names.

@@ -17,7 +17,7 @@ use tokio_postgres::types::{ToSql, Type};
 use tokio_postgres::{AsyncMessage, Client};
 use xxhash_rust::xxh3::xxh3_64;
 
-use crate::changes::{Changes, workflow_tag};
+use crate::changes::{Changes, WOKEN_WORKERS, workflow_tag};
 use crate::conn::background::BackgroundRuntime;
 use crate::conn::connector::{Connector, Purpose, with_jitter};
 use crate::error::store_error;
@@ -30,11 +30,6 @@ const NOTIFY_PAUSE: (u32, Duration) = (4, Duration::from_millis(5));
 /// NOTIFY wakes every connection that listens, so the pauses limit what all hints together cost the server: one wake per
 /// 50 us, about a fourth of a processor.
 const WAKE_PAUSE: (Duration, Duration) = (Duration::from_micros(50), Duration::from_secs(5));
-
-/// The number of workers that claim because of a hint of ready executions or free slots. Among more workers that are registered
-/// with the same workflows, version and queues, each draws lots. Workers that differ in any of these draw apart, because the
-/// others may not be able to run the executions.
-const WOKEN_WORKERS: u32 = 10;
 
 /// The time, in milliseconds, after which further workers look whether executions of a hint are still ready, until as many
 /// workers as there are executions are awake. A look costs far less than a claim, and the first workers often take all. The

@@ -7,14 +7,12 @@ use stepfast_core::clock::Timestamp;
 use stepfast_core::store::WorkerId;
 use tokio::time::Instant;
 
+use crate::changes::WOKEN_WORKERS;
 use crate::control::outage_guard::OutageGuard;
 
-/// The number of observations, one per renewal, from one sweep to the next. A sweep searches for ended children whose parent was not woken,
-/// and for slots whose execution does not run.
+/// The number of observations, one per renewal, from one sweep to the next. A sweep searches for ended children whose parent
+/// was not woken, and for slots whose execution does not run.
 const OBSERVATIONS_PER_SWEEP: u64 = 60;
-
-/// The number of workers up to which the number does not matter: all of them claim because of a hint.
-const FEW_WORKERS: u32 = 10;
 
 /// The end of a lease after the fence of a dead worker; see `RaiseWorkerEpoch`.
 const FENCED_LEASE: Timestamp = Timestamp::from_micros(0);
@@ -92,10 +90,10 @@ impl LeaseObserver {
         self.until_count == 0
     }
 
-    /// Notes a count of registered workers. More than a few draw lots, so a fleet that may have shrunk is counted soon. Each
-    /// of a thousand workers reads a thousand rows, so large fleets are counted once a minute.
+    /// Notes a count of registered workers. More than [`WOKEN_WORKERS`] draw lots, so a fleet that may have shrunk is counted
+    /// soon. Each of a thousand workers reads a thousand rows, so large fleets are counted once a minute.
     pub(super) fn record_count(&mut self, workers: u32) {
-        self.until_count = if workers <= FEW_WORKERS { 60 } else { (workers / 16).clamp(10, 60) };
+        self.until_count = if workers <= WOKEN_WORKERS { 60 } else { (workers / 16).clamp(10, 60) };
     }
 
     /// Begins an observation, and returns whether a sweep is due after it. Returns `None` if the worker does not observe

@@ -231,9 +231,7 @@ impl Run {
         };
         state.delivery.next_order += 1;
         state.delivery.delivered_at = at;
-        if let Some(gate) = state.calls.suspension_gate() {
-            gate.note_active(at);
-        }
+        state.calls.note_active(at);
         let Some(lsn) = self.stage_locked(state, Write::Checkpoint(checkpoint), reserved) else { return };
         let Some(call) = state.calls.get_mut(id) else { return };
         // the caller of `complete_call` has the outcome
@@ -345,7 +343,7 @@ impl Run {
         // the calls of a wide run are not looked at whenever one of many children has ended
         if !state.calls.take_new_timer()
             && !self.is_pausing()
-            && let Some(until) = state.suspension_gate(self.engine.now())
+            && let Some(until) = state.suspendable_at(self.engine.now())
         {
             return IdleState::TooEarly(until);
         }

@@ -175,8 +175,22 @@ impl CallTable {
     }
 
     /// Returns the gate of the suspension, unless no call has waited for a timer or a child yet.
-    pub(crate) fn suspension_gate(&mut self) -> Option<&mut SuspensionGate> {
+    fn suspension_gate(&mut self) -> Option<&mut SuspensionGate> {
         self.durable_waits.as_mut().map(|waits| &mut waits.gate)
+    }
+
+    /// Notes a delivery, or that the branches cannot be suspended for now.
+    pub(crate) fn note_active(&mut self, now: Timestamp) {
+        if let Some(gate) = self.suspension_gate() {
+            *gate = SuspensionGate { active_at: Some(now), not_before: None };
+        }
+    }
+
+    /// Notes that the run waits, and may be suspended at `at`.
+    pub(crate) fn note_suspendable_at(&mut self, at: Timestamp) {
+        if let Some(gate) = self.suspension_gate() {
+            gate.not_before = Some(at);
+        }
     }
 
     /// Removes a call, whose id becomes vacant.
@@ -294,22 +308,10 @@ pub(crate) struct SuspensionGate {
     not_before: Option<Timestamp>,
 }
 
-impl SuspensionGate {
-    /// Notes a delivery, or that the branches cannot be suspended for now.
-    pub(crate) fn note_active(&mut self, now: Timestamp) {
-        *self = Self { active_at: Some(now), not_before: None };
-    }
-
-    /// Notes that the run waits, and may be suspended at `at`.
-    pub(crate) fn close_until(&mut self, at: Timestamp) {
-        self.not_before = Some(at);
-    }
-}
-
 impl RunState {
     /// Returns the time until which the run stays in memory, because its suspension would cost too much. Returns `None` if
     /// the run may be suspended.
-    pub(crate) fn suspension_gate(&mut self, now: Timestamp) -> Option<Timestamp> {
+    pub(crate) fn suspendable_at(&mut self, now: Timestamp) -> Option<Timestamp> {
         let calls = self.calls.outstanding;
         if calls < WIDE_RUN_CALLS || self.guest.thread_use.is_some() {
             return None;

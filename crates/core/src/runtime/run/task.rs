@@ -195,18 +195,16 @@ impl RunTask {
                     WaitingFor::Child(_) => Some(begun_at.plus(suspend_after)),
                     WaitingFor::Timer(_) | WaitingFor::Resume => None,
                 });
-                suspend_at = since.max().filter(|at| *at > now).or_else(|| run.state().suspension_gate(now));
+                suspend_at = since.max().filter(|at| *at > now).or_else(|| run.state().suspendable_at(now));
                 if suspend_at.is_none() {
                     run.interrupt(Interrupt::Suspend);
                     return false;
                 }
             }
         }
-        if let Some(gate) = run.state().calls.suspension_gate() {
-            match suspend_at {
-                Some(at) => gate.close_until(at),
-                None => gate.note_active(now),
-            }
+        match suspend_at {
+            Some(at) => run.state().calls.note_suspendable_at(at),
+            None => run.state().calls.note_active(now),
         }
         // the run is not suspended now: record its long sleeps, which must not start over after a crash
         let long_sleeps: Vec<_> =
