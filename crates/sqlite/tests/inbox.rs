@@ -81,7 +81,8 @@ async fn inbox_row_enters_full_queue_and_counts() {
     assert_eq!(worker.commit_one(next_start()).await, Outcome::Applied);
 }
 
-/// The store knows the number of waiting executions without counting them, until rows of the inbox add to it.
+/// The store knows the number of waiting executions without counting them, until rows of the inbox add to it. A delayed row
+/// counts too.
 #[tokio::test]
 async fn inbox_rows_count_where_the_depth_was_known() {
     let (_dir, path) = temp_database();
@@ -94,8 +95,8 @@ async fn inbox_rows_count_where_the_depth_was_known() {
     };
     assert_eq!(worker.commit_one(next_start()).await, Outcome::Applied);
     let foreign = Connection::open(&path).unwrap();
-    for _ in 0..2 {
-        insert_row(&foreign, Key::mint(0), None, None, None);
+    for due_at in [None, Some(NOON.plus(Duration::from_secs(60)).as_micros())] {
+        insert_row(&foreign, Key::mint(0), None, None, due_at);
     }
     assert_eq!(worker.claim(1, &["w"]).await.len(), 1);
     let outcomes = [worker.commit_one(next_start()).await, worker.commit_one(next_start()).await];

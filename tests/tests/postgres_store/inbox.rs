@@ -111,14 +111,15 @@ fn start_in_queue() -> Write {
     start
 }
 
-/// The store knows the number of waiting executions without counting them, until rows of the inbox add to it.
+/// The store knows the number of waiting executions without counting them, until rows of the inbox add to it. A delayed row
+/// counts too.
 #[tokio::test]
 async fn inbox_rows_count_where_the_depth_was_known() {
     let db = Fixture::new().await;
     declare_depth(&db, 3).await;
     assert_eq!(db.outcome(start_in_queue()).await, Outcome::Applied);
-    for _ in 0..2 {
-        insert_start(&db.sql, &InboxStart { queue: Some("a"), ..inbox_start() }).await;
+    for delay in [None, Some(3600)] {
+        insert_start(&db.sql, &InboxStart { queue: Some("a"), delay, ..inbox_start() }).await;
     }
     assert_eq!(db.take(1).await.len(), 1);
     let outcomes = [db.outcome(start_in_queue()).await, db.outcome(start_in_queue()).await];
