@@ -3,7 +3,6 @@
 
 use std::collections::{HashMap, HashSet};
 use std::future::poll_fn;
-use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
 use std::time::Duration;
@@ -31,10 +30,14 @@ const NOTIFY_PAUSE: (u32, Duration) = (4, Duration::from_millis(5));
 /// 50 us, about a fourth of a processor.
 const WAKE_PAUSE: (Duration, Duration) = (Duration::from_micros(50), Duration::from_secs(5));
 
-/// The time, in milliseconds, after which further workers look whether executions of a hint are still ready, until as many
-/// workers as there are executions are awake. A look costs far less than a claim, and the first workers often take all. The
-/// next heartbeat of any worker without work finds executions for which none of these had a place.
-const LOOK_DELAY: Range<u64> = 100..600;
+/// The time after which further workers look whether executions of a hint are still ready, until as many workers as there are
+/// executions are awake. A look costs far less than a claim, and the first workers often take all. The next heartbeat of any
+/// worker without work finds executions for which none of these had a place.
+const LOOK_DELAY: Duration = Duration::from_millis(100);
+
+/// The average time from one such look to the next. Workers that find something claim, often on a new connection. Hundreds
+/// of them at once would keep a server busy for seconds, while the first workers wait for it too.
+const LOOK_INTERVAL: Duration = Duration::from_millis(2);
 
 /// The pause after each NOTIFY of a process that was alone at its last renewal. Another process may have come since.
 const LONE_PAUSE: Duration = Duration::from_secs(1);
@@ -229,17 +232,19 @@ impl Hints {
             let mut hint = changes.hint_for(*worker, &listener.workflows);
             if hint.claim > ClaimHint::None && !is_chosen(listener.peers, WOKEN_WORKERS) {
                 let is_ready = std::mem::take(&mut hint.claim) == ClaimHint::AtOnce;
-                if is_ready && !listener.is_look_planned && is_chosen(listener.peers, changes.ready_count()) {
+                let looks = changes.ready_count().min(listener.peers);
+                if is_ready && !listener.is_look_planned && is_chosen(listener.peers, looks) {
                     listener.is_look_planned = true;
-                    looking.push(*worker);
+                    looking.push((*worker, looks));
                 }
             }
             listener.add(hint);
         }
-        for worker in looking {
+        for (worker, looks) in looking {
             let hints = self.clone();
             tokio::spawn(async move {
-                tokio::time::sleep(Duration::from_millis(fastrand::u64(LOOK_DELAY))).await;
+                tokio::time::sleep(LOOK_DELAY + LOOK_INTERVAL.mul_f64(f64::from(looks) * fastrand::f64()))
+                    .await;
                 if let Some(listener) = hints.listeners.lock().get_mut(&worker) {
                     listener.is_look_planned = false;
                     listener.add(Hint { has_other: true, ..Hint::default() });
