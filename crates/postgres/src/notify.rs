@@ -235,16 +235,16 @@ impl Hints {
                 let looks = changes.ready_count().min(listener.peers);
                 if is_ready && !listener.is_look_planned && is_chosen(listener.peers, looks) {
                     listener.is_look_planned = true;
-                    looking.push((*worker, looks));
+                    let delay = LOOK_INTERVAL.mul_f64(f64::from(looks) * fastrand::f64());
+                    looking.push((*worker, LOOK_DELAY + delay));
                 }
             }
             listener.add(hint);
         }
-        for (worker, looks) in looking {
+        for (worker, delay) in looking {
             let hints = self.clone();
             tokio::spawn(async move {
-                tokio::time::sleep(LOOK_DELAY + LOOK_INTERVAL.mul_f64(f64::from(looks) * fastrand::f64()))
-                    .await;
+                tokio::time::sleep(delay).await;
                 if let Some(listener) = hints.listeners.lock().get_mut(&worker) {
                     listener.is_look_planned = false;
                     listener.add(Hint { has_other: true, ..Hint::default() });

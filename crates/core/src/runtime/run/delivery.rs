@@ -231,7 +231,7 @@ impl Run {
         };
         state.delivery.next_order += 1;
         state.delivery.delivered_at = at;
-        state.calls.note_active(at);
+        state.calls.note_active(|| at);
         let Some(lsn) = self.stage_locked(state, Write::Checkpoint(checkpoint), reserved) else { return };
         let Some(call) = state.calls.get_mut(id) else { return };
         // the caller of `complete_call` has the outcome

@@ -93,7 +93,7 @@ impl Run {
         let Some(checkpoint) = replay.pop() else { return Quiescence::Idle };
         replay.calls.remove(&checkpoint.path);
         state.delivery.delivered_at = checkpoint.at;
-        state.calls.note_active(self.engine.now());
+        state.calls.note_active(|| self.engine.now());
         if let Some(call) = state.calls.get_mut(id) {
             call.phase = Phase::Delivered(Delivery {
                 kind: checkpoint.kind,

@@ -180,9 +180,10 @@ impl CallTable {
     }
 
     /// Notes a delivery, or that the branches cannot be suspended for now.
-    pub(crate) fn note_active(&mut self, now: Timestamp) {
+    /// Most runs have no gate, and do not read the clock.
+    pub(crate) fn note_active(&mut self, now: impl FnOnce() -> Timestamp) {
         if let Some(gate) = self.suspension_gate() {
-            *gate = SuspensionGate { active_at: Some(now), not_before: None };
+            *gate = SuspensionGate { active_at: Some(now()), not_before: None };
         }
     }
 
@@ -301,7 +302,7 @@ const SUSPENSION_TIME_PER_CALL: Duration = Duration::from_millis(1);
 
 /// The earliest time at which a wide run may be suspended. Until then the run need not look at its calls.
 #[derive(Default)]
-pub(crate) struct SuspensionGate {
+struct SuspensionGate {
     /// The time of the last delivery in this run; before it, the time of the first look at the gate.
     active_at: Option<Timestamp>,
     /// The time before which a look at the calls is known to be in vain.

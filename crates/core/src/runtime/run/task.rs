@@ -204,7 +204,7 @@ impl RunTask {
         }
         match suspend_at {
             Some(at) => run.state().calls.note_suspendable_at(at),
-            None => run.state().calls.note_active(now),
+            None => run.state().calls.note_active(|| now),
         }
         // the run is not suspended now: record its long sleeps, which must not start over after a crash
         let long_sleeps: Vec<_> =
