@@ -15,7 +15,8 @@ use super::support::url;
 /// The faults that a proxy injects, each once per setting.
 #[derive(Default)]
 pub(crate) struct Faults {
-    /// Number of requests: executions of prepared statements, and texts of one or more statements.
+    /// Number of requests: executions of prepared statements, and texts of one or more statements. Hints do not count:
+    /// they follow the work after a delay of real time.
     pub(crate) statements: AtomicU64,
     /// Whether to close the connection instead of forwarding the server's reply to the next COMMIT.
     pub(crate) drop_commit_reply: AtomicBool,
@@ -82,10 +83,15 @@ async fn message(from: &mut OwnedReadHalf, has_type: bool) -> Option<(u8, Vec<u8
 }
 
 async fn forward(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, queue: Queue, faults: Arc<Faults>) {
-    let mut is_first = true;
+    let (mut is_first, mut is_hint) = (true, false);
     while let Some((kind, mut bytes)) = message(&mut from, !is_first).await {
         if !is_first {
-            if matches!(kind, b'E' | b'Q') {
+            match kind {
+                b'P' => is_hint = bytes.windows(9).any(|word| word == b"pg_notify"),
+                b'S' => is_hint = false,
+                _ => {}
+            }
+            if matches!(kind, b'E' | b'Q') && !is_hint {
                 faults.statements.fetch_add(1, SeqCst);
             }
             let request = match kind {
