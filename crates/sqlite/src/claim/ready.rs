@@ -19,6 +19,23 @@ use crate::rows::{key_bytes, key_of};
 /// The position of a `ready` row within its queue key: priority, seq, execution.
 type ReadyPosition = (i64, i64, Key);
 
+/// Successive ready rows of a stream in a queue key.
+struct ReadyPage<'s> {
+    stream: &'s Stream,
+    rows: VecDeque<ReadyPosition>,
+    /// The first and the last row that were taken and not deleted yet. No other row of the claim's scope is between them.
+    taken: Option<(ReadyPosition, ReadyPosition)>,
+}
+
+impl ReadyPage<'_> {
+    fn take_first(&mut self) -> Option<ReadyPosition> {
+        let position = self.rows.pop_front()?;
+        let first = self.taken.map_or(position, |(first, _)| first);
+        self.taken = Some((first, position));
+        Some(position)
+    }
+}
+
 impl ClaimTx<'_, '_> {
     /// Claims ready executions from each queue and queue key, as far as fairness and limits allow.
     pub(super) fn claim_ready(&mut self, fair_share: &mut FairShare) -> DbResult<()> {
@@ -83,23 +100,25 @@ impl ClaimTx<'_, '_> {
         streams: &[Stream],
     ) -> DbResult<()> {
         // a page per stream, refilled when it is used up: no rows of other streams are read
-        let mut pages: Vec<(&Stream, VecDeque<ReadyPosition>)> = Vec::with_capacity(streams.len());
+        let mut pages = Vec::with_capacity(streams.len());
         for stream in streams {
             let first = (i64::MIN, i64::MIN, Key::default());
-            pages.push((stream, self.read_page(allocation, state, stream, first)?));
+            let rows = self.read_page(allocation, state, stream, first)?;
+            pages.push(ReadyPage { stream, rows, taken: None });
         }
         let mut claimed_count = 0;
         while !self.is_full() {
-            let first = pages.iter_mut().filter(|(_, page)| !page.is_empty()).min_by_key(|(_, page)| page[0]);
-            let Some((stream, page)) = first else { break };
+            let first = pages.iter_mut().filter(|page| !page.rows.is_empty()).min_by_key(|page| page.rows[0]);
+            let Some(page) = first else { break };
             if claimed_count == allocation.limit {
                 // the next claim finds out whether the rate allows more starts
                 self.reply.has_more |= allocation.is_truncated || state.scope == ClaimScope::Starting;
                 break;
             }
-            let Some(position) = page.pop_front() else { break };
-            if page.is_empty() {
-                *page = self.read_page(allocation, state, stream, position)?;
+            let Some(position) = page.take_first() else { break };
+            if page.rows.is_empty() {
+                self.delete_taken(allocation, state, page)?;
+                page.rows = self.read_page(allocation, state, page.stream, position)?;
             }
             let (_, seq, id) = position;
             // a negative seq marks an execution that has begun: its record is loaded
@@ -107,12 +126,37 @@ impl ClaimTx<'_, '_> {
                 state.take_slot(&mut self.sql, &allocation.key, id, self.claim.worker.0)?;
                 claimed_count += 1;
             }
-            // deleted in both cases: if the execution was not claimed, its row is stale
-            self.sql.delete(Table::Ready, Sql::DeleteReady, [key_bytes(&id)])?;
+        }
+        for page in &mut pages {
+            self.delete_taken(allocation, state, page)?;
         }
         // perhaps the limit is used up, and another key has ready executions
         self.reply.is_limited |= claimed_count == allocation.limit && !allocation.is_truncated;
         state.record_starts(&mut self.sql, &allocation.key, claimed_count)
+    }
+
+    /// Deletes the ready rows taken from a page. A row whose execution was not claimed is stale.
+    fn delete_taken(
+        &mut self,
+        allocation: &Allocation,
+        state: &QueueState,
+        page: &mut ReadyPage<'_>,
+    ) -> DbResult<()> {
+        let Some((first, last)) = page.taken.take() else { return Ok(()) };
+        let (stream, key) = (page.stream.as_str(), &*allocation.key);
+        let (first_id, last_id) = (key_bytes(&first.2), key_bytes(&last.2));
+        match state.scope.is_woken() {
+            None => {
+                let params = params![stream, key, first.0, first.1, first_id, last.0, last.1, last_id];
+                self.sql.delete(Table::Ready, Sql::DeleteReadyRange, params)?
+            }
+            Some(is_woken) => {
+                let params =
+                    params![stream, key, first.0, first.1, first_id, last.0, last.1, last_id, is_woken];
+                self.sql.delete(Table::Ready, Sql::DeleteReadyRangeOfScope, params)?
+            }
+        };
+        Ok(())
     }
 
     /// Reads the next ready rows of a stream, after a position.

@@ -73,6 +73,8 @@ pub(crate) enum Sql {
     InsertReady,
     ReadyResumed,
     DeleteReady,
+    DeleteReadyRange,
+    DeleteReadyRangeOfScope,
     TakeSlot,
     FreeSlot,
     DeleteOrphanedSlots,
@@ -231,6 +233,8 @@ impl Sql {
             Sql::InsertReady => include_str!("../../queries/insert_ready.sql"),
             Sql::ReadyResumed => include_str!("../../queries/ready_resumed.sql"),
             Sql::DeleteReady => "DELETE FROM ready WHERE execution = ?1",
+            Sql::DeleteReadyRange => include_str!("../../queries/delete_ready_range.sql"),
+            Sql::DeleteReadyRangeOfScope => include_str!("../../queries/delete_ready_range_of_scope.sql"),
             Sql::TakeSlot => {
                 "INSERT INTO slots (queue, queue_key, execution, worker_id) VALUES (?1, ?2, ?3, ?4)
                  ON CONFLICT DO NOTHING"
