@@ -16,6 +16,7 @@ super::cases![
     smaller_priorities_are_claimed_first,
     executions_of_two_workflows_are_claimed_in_the_order_of_their_starts,
     each_key_of_two_workflows_has_its_turn,
+    claim_of_several_pages_leaves_the_rest,
     begun_executions_come_first_within_their_priority,
     priority_is_kept_through_a_wait,
     priority_is_kept_through_a_requeue,
@@ -75,6 +76,26 @@ async fn each_key_of_two_workflows_has_its_turn(fixture: &dyn StoreFixture) {
         .filter_map(|record| record.execution.placement.as_ref().map(|placement| placement.key.to_string()))
         .collect();
     assert_eq!((claimed.len(), served.len()), (50, 50));
+}
+
+async fn claim_of_several_pages_leaves_the_rest(fixture: &dyn StoreFixture) {
+    let mut worker = Worker::register_for(&fixture.store(), &["one", "two"]).await;
+    let mut other = Worker::register_for(&fixture.store(), &["one", "two", "three"]).await;
+    let all: Vec<Key> = (0..300).map(|_| Key::mint(0)).collect();
+    for (n, key) in all.iter().enumerate() {
+        let workflow = ["one", "three", "two"][n % 3];
+        worker.apply(vec![enqueue_workflow(*key, workflow, "")]).await;
+    }
+    let served = |n: usize| n % 3 != 1;
+    let expected: Vec<Key> = (0..300).filter(|n| served(*n)).map(|n| all[n]).collect();
+    assert_eq!(worker.claim_keys(170).await, expected[..170]);
+    let probe = "CREATE TABLE probe (n integer, CONSTRAINT exactly_130 CHECK (n = 130)); \
+                 INSERT INTO probe SELECT count(*) FROM ready; \
+                 DROP TABLE probe;";
+    fixture.execute(probe).await;
+    let rest: Vec<Key> = all.iter().copied().filter(|key| !expected[..170].contains(key)).collect();
+    assert_eq!(other.claim_keys(300).await, rest);
+    assert!(other.claim_keys(300).await.is_empty());
 }
 
 async fn begun_executions_come_first_within_their_priority(fixture: &dyn StoreFixture) {

@@ -10,7 +10,7 @@ use stepfast_core::store::{Claim, QUARANTINE_STRIKES, Start, Write};
 use super::quarantine::replace_dead_worker;
 use super::queue::{claim_all, complete, declare_queue, enqueue_all};
 use crate::fixtures::builders::{
-    WORKFLOW, at, awaiting, completed, keys, placement, queue_transition, queued, sleeping, start,
+    WORKFLOW, at, awaiting, completed, enqueue, keys, placement, queue_transition, queued, sleeping, start,
     start_queued, write,
 };
 use crate::{StoreFixture, Worker};
@@ -25,6 +25,7 @@ super::cases![
     begun_execution_without_worker_blocks_no_start,
     begun_and_new_executions_share_a_claim,
     begun_execution_precedes_keys_with_exhausted_rate,
+    start_between_woken_executions_stays_ready,
     taken_over_execution_begins_again_and_counts,
     execution_tried_in_quarantine_counts,
     changed_rate_resets_its_window,
@@ -234,6 +235,19 @@ async fn begun_execution_precedes_keys_with_exhausted_rate(fixture: &dyn StoreFi
     }
     fixture.clock().advance(Duration::from_micros(60));
     assert_eq!(worker.claim_keys(1).await, [sleeps], "no other key has a start left");
+}
+
+async fn start_between_woken_executions_stays_ready(fixture: &dyn StoreFixture) {
+    let mut worker = Worker::register(&fixture.store()).await;
+    declare_queue(fixture, Queue::new("a").rate(Rate::new(9, Duration::from_hours(1)))).await;
+    let [first, new, last] = keys();
+    worker.apply(vec![enqueue(first, "a", "", 0), enqueue(last, "a", "", 2)]).await;
+    assert_eq!(worker.claim_keys(9).await, [first, last]);
+    let wait = |key| queue_transition(key, "a", "", sleeping(at(50)));
+    worker.apply(vec![wait(first), wait(last), enqueue(new, "a", "", 1)]).await;
+    fixture.clock().advance(Duration::from_micros(60));
+    assert_eq!(worker.claim_keys(2).await, [first, last], "woken executions come first");
+    assert_eq!(worker.claim_keys(9).await, [new]);
 }
 
 async fn taken_over_execution_begins_again_and_counts(fixture: &dyn StoreFixture) {
