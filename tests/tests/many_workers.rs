@@ -67,8 +67,8 @@ impl CountedServer {
         self.count_for(if self.is_long { 6 } else { 3 }, async {}).await;
     }
 
-    /// Counts statements for this time, while `work` runs, which must not take longer.
-    async fn count_for(&self, seconds: u64, work: impl Future<Output = ()>) -> StatementCounts {
+    /// Counts statements for this time, while `work` runs, or for longer if the work takes longer. Also returns the time.
+    async fn count_for(&self, seconds: u64, work: impl Future<Output = ()>) -> (StatementCounts, Duration) {
         let (before, begun_at) = (self.counter.count().await, Instant::now());
         let end = begun_at + Duration::from_secs(seconds);
         work.await;
@@ -77,7 +77,7 @@ impl CountedServer {
         if late > Duration::ZERO {
             println!("    the work took {late:?} too long");
         }
-        self.counter.count().await.since(&before)
+        (self.counter.count().await.since(&before), begun_at.elapsed())
     }
 
     /// Counts the statements of `workers` workers, in a schema of their own, for `rate` executions a second.
@@ -99,13 +99,13 @@ impl CountedServer {
             join_all((begin..begin + workers as u32).map(run)).await;
         }
         self.settle().await;
-        let idle = self.count_for(seconds, async {}).await;
+        let (idle, idle_time) = self.count_for(seconds, async {}).await;
         let count = rate * seconds as u32;
-        let busy = self.count_for(seconds, run_evenly(count, rate, run)).await;
-        let extra = busy.total() - idle.total();
+        let (busy, busy_time) = self.count_for(seconds, run_evenly(count, rate, run)).await;
+        let idle_rate = idle.total() as f64 / idle_time.as_secs_f64();
         let costs = Costs {
-            idle_rate: idle.total() as f64 / seconds as f64,
-            per_execution: extra as f64 / f64::from(count),
+            idle_rate,
+            per_execution: (busy.total() as f64 - idle_rate * busy_time.as_secs_f64()) / f64::from(count),
         };
         println!(
             "{workers} workers, {rate} executions/s{}: idle {:.0} statements/s, {:.1} statements/execution\n\
@@ -161,12 +161,12 @@ async fn check_idle_workers(idle_workflow: &str) {
     server.settle().await;
     // a long count contains the reports that workers make now and then
     let seconds = if server.is_long { 60 } else { 6 };
-    let idle = server.count_for(seconds, async {}).await;
+    let (idle, _) = server.count_for(seconds, async {}).await;
     let run = async |n: u32| {
         let engine = &busy_engines[n as usize % busy_engines.len()];
         assert_eq!(engine.run(&busy, n).await.unwrap(), n + 1);
     };
-    let during_runs = server.count_for(3, run_evenly(300, 100, run)).await;
+    let (during_runs, _) = server.count_for(3, run_evenly(300, 100, run)).await;
     let rate = idle.total() as f64 / seconds as f64;
     let per_run = (during_runs.total() as f64 - rate * 3.0) / 300.0;
     println!(

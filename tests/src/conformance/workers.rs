@@ -91,6 +91,15 @@ async fn overview_counts_waiting_executions(fixture: &dyn StoreFixture) {
 
 async fn overview_counts_at_most_its_limit(fixture: &dyn StoreFixture) {
     let mut worker = Worker::register(&fixture.store()).await;
+    let start_other = |state| write(Start { workflow: "other".into(), ..start(Key::mint(0), state) });
     worker.apply((0..50).map(|_| start_queued(Key::mint(0))).collect()).await;
-    assert_eq!(worker.store.workers(20, true).await.unwrap().waiting, [waiting(WORKFLOW, None, 20)]);
+    worker.apply((0..30).map(|_| start_other(queued())).collect()).await;
+    worker.apply((0..30).map(|_| start_other(sleeping(at(-5)))).collect()).await;
+    // the executions of one workflow hide no other
+    let mut found = worker.store.workers(20, true).await.unwrap().waiting;
+    found.sort();
+    let mut expected = [waiting(WORKFLOW, None, 20), waiting("other", None, 40)];
+    expected.sort();
+    assert_eq!(found, expected);
+    assert_eq!(worker.store.workers(0, true).await.unwrap().waiting, []);
 }

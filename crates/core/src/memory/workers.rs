@@ -17,11 +17,22 @@ impl Tables {
             running: self.owned_by(*id).count() as u64,
         };
         let due = self.due.iter().take_while(|(due_at, _)| *due_at <= now).map(|(_, key)| key);
-        let waiting = self.ready.values().chain(self.quarantine.keys()).chain(due);
+        let limit = usize::try_from(limit).unwrap_or(usize::MAX);
         let mut counts: BTreeMap<_, u64> = BTreeMap::new();
-        for key in waiting.take(usize::try_from(limit).unwrap_or(usize::MAX)) {
-            let Some(row) = self.executions.get(key) else { continue };
+        for row in self.quarantine.keys().take(limit).filter_map(|key| self.executions.get(key)) {
             *counts.entry((row.workflow.clone(), row.app_version.clone())).or_default() += 1;
+        }
+        let roles: [Box<dyn Iterator<Item = _>>; 2] = [Box::new(self.ready.values()), Box::new(due)];
+        for keys in roles {
+            let mut streams: BTreeMap<_, usize> = BTreeMap::new();
+            for (key, row) in keys.filter_map(|key| Some((key, self.executions.get(key)?))) {
+                let version = (row.workflow.clone(), row.app_version.clone());
+                let count = streams.entry((version.clone(), self.placement(*key).queue.clone())).or_default();
+                *count += 1;
+                if *count <= limit {
+                    *counts.entry(version).or_default() += 1;
+                }
+            }
         }
         let waiting = counts.into_iter().map(|((workflow, app_version), executions)| WaitingWork {
             workflow,

@@ -162,8 +162,9 @@ pub trait Store: Send + Sync + 'static {
     async fn dead_letters(&self, limit: u64) -> Result<Vec<DeadLetter>, StoreError>;
 
     /// Returns the registered workers, and counts of the executions that wait for a worker. Counts up to `limit`
-    /// executions. `counts_running` is whether to count what each worker runs, which takes a look-up per execution;
-    /// otherwise `running` is 0.
+    /// ready and as many due executions of each stream, and as many in quarantine, so that no stream hides another.
+    /// `counts_running` is whether to count what each worker runs, which takes a look-up per execution; otherwise
+    /// `running` is 0.
     ///
     /// The overview is for people: no decision depends on it.
     async fn workers(&self, limit: u64, counts_running: bool) -> Result<WorkerOverview, StoreError>;
