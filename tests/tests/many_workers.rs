@@ -166,9 +166,9 @@ async fn check_idle_workers(idle_workflow: &str) {
         let engine = &busy_engines[n as usize % busy_engines.len()];
         assert_eq!(engine.run(&busy, n).await.unwrap(), n + 1);
     };
-    let (during_runs, _) = server.count_for(3, run_evenly(300, 100, run)).await;
+    let (during_runs, time) = server.count_for(3, run_evenly(300, 100, run)).await;
     let rate = idle.total() as f64 / seconds as f64;
-    let per_run = (during_runs.total() as f64 - rate * 3.0) / 300.0;
+    let per_run = (during_runs.total() as f64 - rate * time.as_secs_f64()) / 300.0;
     println!(
         "{} workers, {BUSY_WORKERS} of them of workflow busy, the others of {idle_workflow}: {rate:.0} statements/s, \
          and {per_run:.1} for each run of a busy worker\nwhile all are idle:\n{}during 300 runs:\n{}",
