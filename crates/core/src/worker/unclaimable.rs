@@ -38,7 +38,9 @@ pub(crate) async fn report_unclaimable(engine: &EngineInner) {
             reported.iter().any(|other| other.workflow == it.workflow && other.app_version == it.app_version)
         };
         for it in unclaimable.iter().filter(|it| !is_reported(it)) {
-            let (workflow, executions) = (&*it.workflow, it.executions);
+            let workflow = &*it.workflow;
+            let at_least = if it.executions < MAX_COUNTED_EXECUTIONS { "" } else { "at least " };
+            let executions = format!("{at_least}{}", it.executions);
             match &it.app_version {
                 Some(app_version) if it.is_version_missing => tracing::warn!(
                     workflow,

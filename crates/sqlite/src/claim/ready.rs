@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
-use rusqlite::params;
+use rusqlite::{ToSql, params};
 use stepfast_core::key::Key;
 use stepfast_core::queue::fairness::{Allocation, FairShare};
 use stepfast_core::queue::rate::ClaimScope;
@@ -143,19 +143,23 @@ impl ClaimTx<'_, '_> {
         page: &mut ReadyPage<'_>,
     ) -> DbResult<()> {
         let Some((first, last)) = page.taken.take() else { return Ok(()) };
-        let (stream, key) = (page.stream.as_str(), &*allocation.key);
-        let (first_id, last_id) = (key_bytes(&first.2), key_bytes(&last.2));
-        match state.scope.is_woken() {
-            None => {
-                let params = params![stream, key, first.0, first.1, first_id, last.0, last.1, last_id];
-                self.sql.delete(Table::Ready, Sql::DeleteReadyRange, params)?
-            }
-            Some(is_woken) => {
-                let params =
-                    params![stream, key, first.0, first.1, first_id, last.0, last.1, last_id, is_woken];
-                self.sql.delete(Table::Ready, Sql::DeleteReadyRangeOfScope, params)?
-            }
+        let is_woken = state.scope.is_woken();
+        let params: &[&dyn ToSql] = params![
+            page.stream.as_str(),
+            &*allocation.key,
+            first.0,
+            first.1,
+            key_bytes(&first.2),
+            last.0,
+            last.1,
+            key_bytes(&last.2),
+            is_woken,
+        ];
+        let (sql, params) = match is_woken {
+            None => (Sql::DeleteReadyRange, &params[..params.len() - 1]),
+            Some(_) => (Sql::DeleteReadyRangeOfScope, params),
         };
+        self.sql.delete(Table::Ready, sql, params)?;
         Ok(())
     }
 
