@@ -22,7 +22,7 @@ use crate::fixtures::postgres_server::PostgresServer;
 /// Two workers try to take over the same dead worker at the same moment. Its executions are recovered exactly once.
 ///
 /// A transaction holds the lanes of the dead worker until both have tried and detected its death; then both try at once.
-pub(crate) async fn races(form: Form, _rng: Rng) -> Report {
+pub(crate) async fn races(form: Form, mut rng: Rng) -> Report {
     let mut deployment = Deployment::on_postgres(PostgresServer::shared(), form).await;
     let options = WorkerOptions::orders(8);
     let racers = deployment.start_workers(2, &options);
@@ -32,7 +32,7 @@ pub(crate) async fn races(form: Form, _rng: Rng) -> Report {
     let impact = deployment
         .measure_fault(async |deployment| {
             for _ in 0..times {
-                race(deployment, &mut sql, &racers, &options).await;
+                race(deployment, &mut sql, &racers, &options, &mut rng).await;
             }
         })
         .await;
@@ -44,6 +44,7 @@ async fn race(
     sql: &mut tokio_postgres::Client,
     racers: &[usize],
     options: &WorkerOptions,
+    rng: &mut Rng,
 ) {
     let target = deployment.start_worker(options);
     deployment.wait_for_registrations(racers.len() + 1).await;
@@ -73,11 +74,14 @@ async fn race(
         deployment.listen_for(Duration::from_millis(20)).await;
         seen.extend(deployment.query_number(waiting).await.filter(|pid| *pid > 0));
         if began.elapsed().as_secs() % 7 == 6 {
-            stop_racers(deployment, racers, async {}).await;
+            // they may try at the same moments, so that the same one is always first: one of them tries later from now on
+            let pause = Duration::from_millis(rng.u64(300..=1200));
+            stop_racers(deployment, &racers[..1], pause, async {}).await;
         }
     }
     // both have detected the death; after SIGCONT they try at the same moment
-    stop_racers(deployment, racers, async { lock.rollback().await.unwrap() }).await;
+    let pause = Duration::from_millis(1200);
+    stop_racers(deployment, racers, pause, async { lock.rollback().await.unwrap() }).await;
     deployment.wait_for_registrations(racers.len()).await;
     deployment
         .wait_for_number(
@@ -97,12 +101,17 @@ async fn race(
     }
 }
 
-/// Stops the racers for less than their leases, and continues them together after `then`.
-async fn stop_racers(deployment: &mut Deployment, racers: &[usize], then: impl Future<Output = ()>) {
+/// Stops racers for a pause shorter than their leases, and continues them together after `then`.
+async fn stop_racers(
+    deployment: &mut Deployment,
+    racers: &[usize],
+    pause: Duration,
+    then: impl Future<Output = ()>,
+) {
     for &racer in racers {
         deployment.workers[racer].signal(Signal::STOP);
     }
-    deployment.listen_for(Duration::from_millis(1200)).await;
+    deployment.listen_for(pause).await;
     then.await;
     for &racer in racers {
         deployment.workers[racer].signal(Signal::CONT);
