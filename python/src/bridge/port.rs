@@ -13,7 +13,7 @@ use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyDict, PySet};
 use rustix::event::{EventfdFlags, eventfd};
 use stepfast::Payload;
-use stepfast::guest::{BlockedOn, FlushBatch, RunControl};
+use stepfast::guest::{BlockedOn, FlushBurst, RunControl};
 use stepfast::sync::Condvar;
 
 use crate::bridge::branch::Branch;
@@ -30,41 +30,41 @@ use crate::runtime::enter_runtime;
 
 /// Maximum number of messages taken per wake-up, so that the loop can do its other work.
 const MAX_MESSAGES_PER_DRAIN: usize = 256;
-/// Number of messages whose tasks share one flush batch, so that one flush contains their Writes.
-const MESSAGES_PER_FLUSH_BATCH: usize = 64;
+/// Number of messages whose tasks share one flush burst, so that one flush contains their Writes.
+const MESSAGES_PER_FLUSH_BURST: usize = 64;
 
 thread_local! {
-    /// The flush batch that this thread has open.
-    static THREAD_FLUSH_BATCH: RefCell<Option<FlushBatch>> = const { RefCell::new(None) };
+    /// The flush burst that this thread has open.
+    static THREAD_FLUSH_BURST: RefCell<Option<FlushBurst>> = const { RefCell::new(None) };
 }
 
-/// The scope of a flush batch, in which the Writes of this thread wait for each other. The batch ends early if the
+/// The scope of a flush burst, in which the Writes of this thread wait for each other. The burst ends early if the
 /// thread has to wait.
-struct FlushBatchScope;
+struct FlushBurstScope;
 
-impl FlushBatchScope {
+impl FlushBurstScope {
     fn begin(engine: &stepfast::Engine) -> Self {
-        if let Some(batch) = FlushBatch::begin(engine) {
-            THREAD_FLUSH_BATCH.set(Some(batch));
+        if let Some(burst) = FlushBurst::begin(engine) {
+            THREAD_FLUSH_BURST.set(Some(burst));
         }
         Self
     }
 }
 
-impl Drop for FlushBatchScope {
+impl Drop for FlushBurstScope {
     fn drop(&mut self) {
-        end_flush_batch();
+        end_flush_burst();
     }
 }
 
-/// Ends the flush batch of this thread, because the thread is about to wait for its own Writes.
-pub(crate) fn end_flush_batch() {
-    drop(THREAD_FLUSH_BATCH.take());
+/// Ends the flush burst of this thread, because the thread is about to wait for its own Writes.
+pub(crate) fn end_flush_burst() {
+    drop(THREAD_FLUSH_BURST.take());
 }
 
-/// Forgets the flush batch in a forked child: it belongs to the parent.
+/// Forgets the flush burst in a forked child: it belongs to the parent.
 pub(crate) fn after_fork_in_child() {
-    std::mem::forget(THREAD_FLUSH_BATCH.take());
+    std::mem::forget(THREAD_FLUSH_BURST.take());
 }
 
 /// The engine's connection to one event loop, or to one pool of threads.
@@ -80,7 +80,7 @@ pub(crate) struct Port {
     undelivered: Mutex<Option<Vec<Py<PyAny>>>>,
     /// The thread that created the port.
     loop_thread: ThreadId,
-    /// The engine whose flushes wait for the loop's current flush batch.
+    /// The engine whose flushes wait for the loop's current flush burst.
     engine: Mutex<Option<stepfast::Engine>>,
     process: Process,
 }
@@ -113,7 +113,7 @@ impl CurrentTask {
 }
 
 impl Port {
-    /// Sets the engine whose flushes wait for the loop's current flush batch.
+    /// Sets the engine whose flushes wait for the loop's current flush burst.
     pub(crate) fn set_engine(&self, engine: Option<stepfast::Engine>) {
         drop(self.engine.replace(engine));
     }
@@ -286,8 +286,8 @@ impl Port {
         let mut messages_for_python = this.undelivered.take();
         let mut messages = messages.into_iter();
         while messages.len() > 0 {
-            let _batch = engine.as_ref().map(FlushBatchScope::begin);
-            for message in messages.by_ref().take(MESSAGES_PER_FLUSH_BATCH) {
+            let _burst = engine.as_ref().map(FlushBurstScope::begin);
+            for message in messages.by_ref().take(MESSAGES_PER_FLUSH_BURST) {
                 let taken = match message {
                     Message::Wake(waiter) => Self::resume_waiter(py, &waiter),
                     other => message_to_python(py, other, Some(slf))

@@ -110,15 +110,15 @@ impl Lane {
         }
     }
 
-    /// Begins a batch: Writes that this thread stages wait for [`Lane::end_batch`]. Returns false if the
-    /// thread is already in a batch.
-    pub(crate) fn begin_batch(&self) -> bool {
-        self.staging().begin_batch()
+    /// Begins a burst: Writes that this thread stages wait for [`Lane::end_burst`]. Returns false if the
+    /// thread is already in a burst.
+    pub(crate) fn begin_burst(&self) -> bool {
+        self.staging().begin_burst()
     }
 
-    /// Ends the batch of `thread`, and flushes the Writes staged in it.
-    pub(crate) fn end_batch(&self, thread: ThreadId) {
-        if self.staging().end_batch(thread) {
+    /// Ends the burst of `thread`, and flushes the Writes staged in it.
+    pub(crate) fn end_burst(&self, thread: ThreadId) {
+        if self.staging().end_burst(thread) {
             self.0.committer_wakeup.notify_one();
         }
     }

@@ -86,9 +86,9 @@ pub(super) struct Staging {
     is_closed: bool,
     /// Whether the committer waits to be woken.
     is_committer_idle: bool,
-    /// Threads that are in a batch, and are about to stage more Writes.
-    batching_threads: Vec<ThreadId>,
-    /// Whether the next flush takes the staged Writes although a batch has not ended.
+    /// Threads that are in a burst, and are about to stage more Writes.
+    bursting_threads: Vec<ThreadId>,
+    /// Whether the next flush takes the staged Writes although a burst has not ended.
     is_flush_due: bool,
     /// Budget of dropped Writes, in bytes, to be released.
     freed_bytes: usize,
@@ -122,7 +122,7 @@ impl Staging {
             generation: Arc::default(),
             is_closed: false,
             is_committer_idle: false,
-            batching_threads: Vec::new(),
+            bursting_threads: Vec::new(),
             is_flush_due: false,
             freed_bytes: 0,
             max_writes,
@@ -169,31 +169,31 @@ impl Staging {
 
     /// Notes that this thread has staged a Write. Returns whether the caller must wake the committer.
     pub(super) fn note_staged(&mut self) -> bool {
-        if !self.batching_threads.is_empty() && self.batching_threads.contains(&std::thread::current().id()) {
+        if !self.bursting_threads.is_empty() && self.bursting_threads.contains(&std::thread::current().id()) {
             return false;
         }
         self.is_flush_due = true;
         self.take_committer_idle()
     }
 
-    /// Begins a batch of this thread. Returns false if the thread is already in one.
-    pub(super) fn begin_batch(&mut self) -> bool {
+    /// Begins a burst of this thread. Returns false if the thread is already in one.
+    pub(super) fn begin_burst(&mut self) -> bool {
         let thread = std::thread::current().id();
-        let is_new = !self.batching_threads.contains(&thread);
+        let is_new = !self.bursting_threads.contains(&thread);
         if is_new {
-            self.batching_threads.push(thread);
+            self.bursting_threads.push(thread);
         }
         is_new
     }
 
-    /// Ends the batch of a thread: a flush of the staged Writes is due now, even if other threads are in batches.
+    /// Ends the burst of a thread: a flush of the staged Writes is due now, even if other threads are in bursts.
     /// Returns whether the caller must wake the committer.
-    pub(super) fn end_batch(&mut self, thread: ThreadId) -> bool {
-        self.batching_threads.retain(|other| *other != thread);
+    pub(super) fn end_burst(&mut self, thread: ThreadId) -> bool {
+        self.bursting_threads.retain(|other| *other != thread);
         if self.segments.is_empty() {
             return false;
         }
-        // even if other threads are in batches by now: these Writes have waited long enough
+        // even if other threads are in bursts by now: these Writes have waited long enough
         self.is_flush_due = true;
         self.take_committer_idle()
     }
@@ -343,8 +343,8 @@ impl Staging {
 
     /// Takes the next segment to flush.
     pub(super) fn take_flush(&mut self, watermark: &Watermark) -> NextFlush {
-        if !self.batching_threads.is_empty() && !self.is_flush_due && !self.is_closed {
-            // a batch has not ended: more Writes are about to follow
+        if !self.bursting_threads.is_empty() && !self.is_flush_due && !self.is_closed {
+            // a burst has not ended: more Writes are about to follow
             self.is_committer_idle = true;
             return NextFlush::NothingReady;
         }

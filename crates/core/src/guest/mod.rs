@@ -119,29 +119,29 @@ impl Engine {
     }
 }
 
-/// A batch: the Writes that one thread stages wait until this value is dropped. So one turn of an event loop needs one
-/// flush. A Write of a thread that has no batch flushes the batch too. Drop the batch before the thread waits for
+/// A burst: the Writes that one thread stages wait until this value is dropped. So one turn of an event loop needs one
+/// flush. A Write of a thread that has no burst flushes the burst too. Drop the burst before the thread waits for
 /// anything.
-pub struct FlushBatch {
+pub struct FlushBurst {
     engine: Engine,
     thread: ThreadId,
 }
 
-impl FlushBatch {
-    /// Begins a batch. Returns `None` if the thread is already in a batch of this engine.
+impl FlushBurst {
+    /// Begins a burst. Returns `None` if the thread is already in a burst of this engine.
     pub fn begin(engine: &Engine) -> Option<Self> {
         let mut is_new = false;
         for lane in engine.inner.lanes() {
-            is_new = lane.begin_batch();
+            is_new = lane.begin_burst();
         }
         is_new.then(|| Self { engine: engine.clone(), thread: std::thread::current().id() })
     }
 }
 
-impl Drop for FlushBatch {
+impl Drop for FlushBurst {
     fn drop(&mut self) {
         for lane in self.engine.inner.lanes() {
-            lane.end_batch(self.thread);
+            lane.end_burst(self.thread);
         }
     }
 }

@@ -24,7 +24,7 @@ const MAX_CLAIM_EXECUTIONS: usize = 1_000;
 const MAX_CLAIM_BYTES: usize = 16 * 1024 * 1024;
 
 /// The runs of the executions that one claim took.
-struct ClaimBatch {
+struct ClaimedRuns {
     runs: Vec<Arc<Run>>,
     /// Whether the claim was cut short: it reached its limit, or left executions that can be claimed now.
     is_cut_short: bool,
@@ -86,10 +86,10 @@ impl Claimer {
     /// Claims until the capacity is used up or nothing claimable is left.
     async fn claim_all(&mut self, for_timers: bool) {
         loop {
-            let Some(batch) = self.claim_once(MAX_CLAIM_EXECUTIONS, false).await else { break };
-            if !batch.is_cut_short {
+            let Some(claimed) = self.claim_once(MAX_CLAIM_EXECUTIONS, false).await else { break };
+            if !claimed.is_cut_short {
                 // large executions may be left over; claiming them must not delay those that were just launched
-                self.follow_up_at = (!batch.runs.is_empty()).then(|| Instant::now() + FOLLOW_UP_DELAY);
+                self.follow_up_at = (!claimed.runs.is_empty()).then(|| Instant::now() + FOLLOW_UP_DELAY);
                 break;
             }
         }
@@ -108,7 +108,7 @@ impl Claimer {
         if capacity == 0 {
             return;
         }
-        if let Some(ClaimBatch { runs, .. }) = self.claim_once(capacity, true).await {
+        if let Some(ClaimedRuns { runs, .. }) = self.claim_once(capacity, true).await {
             engine.wakeups.has_trial.store(!runs.is_empty(), SeqCst);
             self.trials.begin(&runs, engine.now());
             if !runs.is_empty() {
@@ -140,7 +140,7 @@ impl Claimer {
 
     /// Claims once, and launches the claimed executions. Returns `None` if nothing can be claimed at the moment, or if
     /// the claim failed.
-    async fn claim_once(&mut self, limit: usize, from_quarantine: bool) -> Option<ClaimBatch> {
+    async fn claim_once(&mut self, limit: usize, from_quarantine: bool) -> Option<ClaimedRuns> {
         let engine = self.engine.clone();
         if engine.info.workflows.is_empty() || engine.is_poisoned() {
             return None;
@@ -198,7 +198,7 @@ impl Claimer {
                     runs.extend(launch(&engine, record, &generations));
                     crate::crash_point!("claimed run launched");
                 }
-                Some(ClaimBatch { runs, is_cut_short })
+                Some(ClaimedRuns { runs, is_cut_short })
             }
             Err(StoreError::Fenced) => {
                 engine.wakeups.mark_fenced();

@@ -10,7 +10,7 @@ use stepfast::{Error, Payload};
 use super::{Call, CallState, max_park_time, now};
 use crate::bridge::branch::Branch;
 use crate::bridge::mailbox::NewRun;
-use crate::bridge::port::{Port, end_flush_batch};
+use crate::bridge::port::{Port, end_flush_burst};
 use crate::bridge::reply::{FailureTuple, Reply};
 use crate::bridge::waiter::Callback;
 use crate::convert::value::{decode, encode};
@@ -173,7 +173,7 @@ impl Call {
     /// wait.
     #[pyo3(signature = (seconds=None))]
     fn wait(&self, py: Python<'_>, seconds: Option<f64>) -> PyResult<u8> {
-        end_flush_batch();
+        end_flush_burst();
         let max_park_time = max_park_time(py);
         let deadline = seconds.and_then(|seconds| {
             Duration::try_from_secs_f64(seconds.max(0.0)).ok().and_then(|wait| now().checked_add(wait))
