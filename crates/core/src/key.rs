@@ -15,11 +15,27 @@ pub const SHARD_COUNT: u16 = 1024;
 /// The bits of byte 14 that contain the high bits of the shard's number.
 const SHARD_HIGH_BITS: u8 = 0b11;
 
+/// The variant bits of byte 8 in the keys of batches, bundles and items. RFC 9562 reserves this variant, so no minted or
+/// derived key has it.
+const BATCH_VARIANT: u8 = 0b1100_0000;
+/// The position of the number that distinguishes a batch, its bundles and its items.
+const NUMBER: std::ops::Range<usize> = 10..14;
+/// The number of a batch.
+const BATCH_NUMBER: u32 = u32::MAX;
+/// The number of the bundle whose last item has index 0. The numbers of items are smaller.
+const FIRST_BUNDLE_NUMBER: u32 = 1 << 31;
+
+/// Maximum number of items in a batch.
+pub const MAX_BATCH_ITEMS: u64 = (BATCH_NUMBER - FIRST_BUNDLE_NUMBER) as u64;
+
 /// The key of an execution: a UUIDv7 that the engine minted. The key of a child is derived from the parent's key
 /// instead.
 ///
 /// Keys sort by the time at which they were minted, so inserts go to the right edge of the tables. The last ten bits
 /// are the number of the execution's shard.
+///
+/// The keys of a batch, of its bundles and of its items differ in bytes 10 to 13 only. They sort as one range: the
+/// items by index, then the bundles by their last index, then the batch. No other key has their variant bits.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Key([u8; 16]);
 
@@ -73,6 +89,71 @@ impl Key {
             bytes[7] = below[7];
         }
         Self(bytes)
+    }
+
+    /// Mints the key of a batch in this shard.
+    ///
+    /// A hash of a minted key provides the bits beside the time and the number: two batches of the same millisecond
+    /// have the same key with a probability of 2^-32. The Start of the second one then finds the first one.
+    pub fn mint_batch(shard: u16) -> Self {
+        let minted = Self::mint(shard);
+        let mut bytes = minted.0;
+        bytes[6..].copy_from_slice(&xxh3_128(&minted.0).to_be_bytes()[6..]);
+        bytes[6] = 0x80 | (bytes[6] & 0x0f);
+        bytes[8] |= BATCH_VARIANT;
+        bytes[14] = bytes[14] & !SHARD_HIGH_BITS | minted.0[14] & SHARD_HIGH_BITS;
+        bytes[15] = minted.0[15];
+        Self(bytes).with_number(BATCH_NUMBER)
+    }
+
+    /// Returns the key of an item of this batch, by index.
+    pub fn item(self, index: u32) -> Self {
+        debug_assert!(self.is_batch() && u64::from(index) < MAX_BATCH_ITEMS, "item {index} of {self}");
+        self.with_number(index)
+    }
+
+    /// Returns the key of the bundle of this batch whose last item has this index. Every bundle with items at or behind an
+    /// index has this key or a larger one.
+    pub fn bundle(self, last_index: u32) -> Self {
+        debug_assert!(
+            self.is_batch() && u64::from(last_index) < MAX_BATCH_ITEMS,
+            "bundle {last_index} of {self}"
+        );
+        self.with_number(FIRST_BUNDLE_NUMBER | last_index)
+    }
+
+    /// Returns the key of the batch to which this item or bundle belongs; its own key for a batch. `None` for any other
+    /// execution.
+    pub fn batch(self) -> Option<Self> {
+        self.number().map(|_| self.with_number(BATCH_NUMBER))
+    }
+
+    /// Whether this is the key of a batch.
+    pub fn is_batch(self) -> bool {
+        self.number() == Some(BATCH_NUMBER)
+    }
+
+    /// Returns the index of the last item of this bundle; `None` unless this is the key of a bundle.
+    pub fn last_index(self) -> Option<u32> {
+        self.number()
+            .filter(|number| (FIRST_BUNDLE_NUMBER..BATCH_NUMBER).contains(number))
+            .map(|it| it - FIRST_BUNDLE_NUMBER)
+    }
+
+    /// Returns the index of this item in its batch; `None` unless this is the key of an item.
+    pub fn item_index(self) -> Option<u32> {
+        self.number().filter(|number| *number < FIRST_BUNDLE_NUMBER)
+    }
+
+    /// Returns the number by which a batch, its bundles and its items differ; `None` for other executions.
+    fn number(self) -> Option<u32> {
+        let number = || self.0[NUMBER].iter().fold(0, |number, byte| number << 8 | u32::from(*byte));
+        (self.0[8] & BATCH_VARIANT == BATCH_VARIANT).then(number)
+    }
+
+    fn with_number(mut self, number: u32) -> Self {
+        self.0[NUMBER].copy_from_slice(&number.to_be_bytes());
+        self
     }
 
     /// Creates a key from its 16 bytes.
@@ -190,6 +271,61 @@ mod tests {
                 assert_eq!((Uuid::from_bytes(key.0).get_version_num(), key.0[8] >> 6), (7, 0b10));
             }
         }
+    }
+
+    #[test]
+    fn keys_of_a_batch_are_one_range_in_order() {
+        for shard in [0, 1023] {
+            let batch = Key::mint_batch(shard);
+            let last = u32::try_from(MAX_BATCH_ITEMS - 1).unwrap();
+            let keys = [
+                batch.item(0),
+                batch.item(1),
+                batch.item(last),
+                batch.bundle(0),
+                batch.bundle(999),
+                batch.bundle(last),
+                batch,
+            ];
+            assert!(keys.windows(2).all(|pair| pair[0] < pair[1]));
+            let numbers = |key: Key| (key.item_index(), key.last_index(), key.is_batch());
+            assert_eq!(
+                keys.map(numbers),
+                [
+                    (Some(0), None, false),
+                    (Some(1), None, false),
+                    (Some(last), None, false),
+                    (None, Some(0), false),
+                    (None, Some(999), false),
+                    (None, Some(last), false),
+                    (None, None, true),
+                ]
+            );
+            for key in keys {
+                assert_eq!((key.batch(), key.shard()), (Some(batch), shard));
+                assert_eq!(Key::from_text(&key.to_string()), Some(key));
+            }
+            assert_eq!(batch.as_bytes()[..5], Key::mint(shard).as_bytes()[..5], "sorted by time");
+        }
+    }
+
+    #[test]
+    fn other_keys_belong_to_no_batch() {
+        for _ in 0..1000 {
+            let minted = Key::mint(0);
+            for key in [minted, Key::derive(minted, 1, &Path::root().child(1))] {
+                assert_eq!(
+                    (key.batch(), key.item_index(), key.last_index(), key.is_batch()),
+                    (None, None, None, false)
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn keys_of_batches_differ() {
+        let keys: HashSet<Key> = (0..10_000).map(|_| Key::mint_batch(0)).collect();
+        assert_eq!(keys.len(), 10_000);
     }
 
     #[test]

@@ -89,6 +89,9 @@ pub struct ChunkRef {
 }
 
 impl Payload {
+    /// The header of the packed inputs of a bundle.
+    pub(crate) const PACKED_INPUTS: u8 = 0x02;
+
     /// Returns the empty payload, which stands for no value, as in a row without an outcome. No value has an empty
     /// encoding.
     pub const fn empty() -> Self {

@@ -422,6 +422,7 @@ impl DifferentialStores {
                     input: value(count),
                     created_at: at,
                     deadline_at: (count % 3 == 0).then_some(at),
+                    item_count: None,
                     is_guarded: true,
                     // a history may record checkpoints of executions that never ran
                     has_begun: true,

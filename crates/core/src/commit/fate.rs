@@ -65,6 +65,7 @@ mod tests {
             input,
             created_at,
             deadline_at,
+            item_count: None,
             is_guarded,
             has_begun: false,
             self_claims: false,

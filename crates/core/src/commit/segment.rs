@@ -69,12 +69,14 @@ pub(super) fn changed_rows(write: &Write) -> SmallVec<[(u8, Key); 2]> {
     const CHUNKS: u8 = 2;
     let key = write.execution();
     match write {
-        Write::Start(_) | Write::Transition(_) | Write::Wake(_) => smallvec![(EXECUTIONS, key)],
+        Write::Start(_) | Write::Transition(_) | Write::Wake(_) | Write::CloseBatch(_) => {
+            smallvec![(EXECUTIONS, key)]
+        }
         Write::Request(_) => smallvec![(EXECUTIONS, key), (REQUESTS, key)],
         Write::ClearRequests(_) => smallvec![(REQUESTS, key)],
         Write::DeleteChunks(_) => smallvec![(CHUNKS, key)],
         // these insert rows of their own
-        Write::Chunk(_) | Write::Checkpoint(_) | Write::Attempt(_) => smallvec![],
+        Write::Chunk(_) | Write::Checkpoint(_) | Write::Attempt(_) | Write::Pack(_) => smallvec![],
     }
 }
 
@@ -146,8 +148,8 @@ impl Segment {
                 trees.len() - 1
             });
             trees[index].0 |= match write {
-                Write::Start(start) => start.is_guarded,
-                Write::Wake(_) | Write::Request(_) => true,
+                Write::Start(start) => start.is_guarded || start.is_bundle(),
+                Write::Wake(_) | Write::Request(_) | Write::CloseBatch(_) => true,
                 _ => false,
             };
         }

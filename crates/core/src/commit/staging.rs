@@ -330,10 +330,14 @@ impl Staging {
                 }
             }
             Write::Transition(_) => fold_target = FoldTarget(Some((segment.id, index))),
-            Write::Wake(_) | Write::Request(_) | Write::ClearRequests(_) | Write::DeleteChunks(_) => {
+            Write::Wake(_)
+            | Write::Request(_)
+            | Write::ClearRequests(_)
+            | Write::DeleteChunks(_)
+            | Write::CloseBatch(_) => {
                 segment.unowned_changes += 1;
             }
-            Write::Checkpoint(_) | Write::Attempt(_) | Write::Chunk(_) => {}
+            Write::Checkpoint(_) | Write::Attempt(_) | Write::Chunk(_) | Write::Pack(_) => {}
         }
         segment.bytes += size;
         segment.writes.push(write);
@@ -653,7 +657,7 @@ impl Staging {
         if let Write::Start(start) = &mut entry.write {
             // the local run is over; the worker that claims the execution runs it from the beginning
             outcomes.extend(entry.meta.lsns.drain(1..).map(|lsn| (lsn, Outcome::Fenced)));
-            if !matches!(start.state, State::Scheduled { .. }) {
+            if !matches!(start.state, State::Scheduled { .. }) && !start.key.is_batch() {
                 start.state = State::Queued { pending_sleeps: Vec::new() };
             }
         }

@@ -95,6 +95,7 @@ fn start(key: Key, parent: Option<Key>, is_guarded: bool) -> Write {
         input: Payload::empty(),
         created_at: Timestamp::from_micros(1),
         deadline_at: None,
+        item_count: None,
         is_guarded,
         has_begun: false,
         self_claims: false,

@@ -256,6 +256,7 @@ impl Submission<'_> {
             root: key,
             parent: None,
             fingerprint: id.is_some().then(|| self.fingerprint.unwrap_or_else(|| self.input.fingerprint())),
+            item_count: None,
             is_guarded: id.is_some() || dedup_id.is_some(),
             workflow_id: id,
             workflow: self.definition.name.clone(),

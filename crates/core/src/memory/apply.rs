@@ -39,6 +39,8 @@ impl Tables {
                 Write::ClearRequests(key) => self.apply_clear_requests(*key, counters),
                 Write::Chunk(chunk) => self.apply_chunk(chunk, counters),
                 Write::DeleteChunks(deletion) => self.apply_delete_chunks(deletion, counters),
+                Write::Pack(pack) => self.apply_pack(pack, counters),
+                Write::CloseBatch(close) => self.apply_close_batch(close, counters),
             };
             if outcome != Outcome::Applied {
                 outcomes.push((i, outcome));
@@ -52,6 +54,12 @@ impl Tables {
     /// this point, so a duplicate is a bug in the sender.
     fn check_inserts(&self, writes: &[Write]) -> Result<(), StoreError> {
         for write in writes {
+            if let Write::Pack(pack) = write
+                && self.packs.contains_key(&(pack.bundle, pack.number()))
+            {
+                let (bundle, number) = (pack.bundle, pack.number());
+                return Err(StoreError::Rejected(format!("bundle {bundle} already has pack {number}")));
+            }
             let (exists, kind, path) = match write {
                 Write::Checkpoint(Checkpoint { execution, path, .. }) => {
                     (self.checkpoints.contains_key(&(*execution, path.clone())), "checkpoint", path)
@@ -89,6 +97,9 @@ impl Tables {
         if is_full && start.can_be_rejected() {
             return Outcome::Full;
         }
+        if !self.fits_into_batch(start) {
+            return Outcome::NotFound;
+        }
         let row = Execution {
             key: start.key,
             root: start.root,
@@ -122,6 +133,7 @@ impl Tables {
         self.keys.extend(start.workflow_id.clone().map(|id| (id, start.key)));
         self.children.extend(start.parent.as_ref().map(|parent| (parent.key, start.key)));
         counters.add_inserted(Table::Executions, 1);
+        self.insert_batch_rows(start, counters);
         let queued = State::Queued { pending_sleeps: Vec::new() };
         let waits = start.is_self_claiming()
             && !start
@@ -214,11 +226,12 @@ impl Tables {
     }
 
     fn apply_wake(&mut self, key: Key, now: Timestamp, counters: &Counters) -> Outcome {
-        if (self.is_due(key, now) || self.has_ended_child(key)) && self.queue_waiting(key, counters) {
-            Outcome::Applied
+        let is_woken = if key.is_batch() {
+            self.end_batch(key, now, counters)
         } else {
-            Outcome::NotFound
-        }
+            (self.is_due(key, now) || self.has_ended_child(key)) && self.queue_waiting(key, counters)
+        };
+        if is_woken { Outcome::Applied } else { Outcome::NotFound }
     }
 
     fn apply_request(&mut self, request: &Request, counters: &Counters) -> Outcome {
@@ -394,5 +407,7 @@ fn apply_order(write: &Write) -> u8 {
         Write::Request(_) => 6,
         Write::Chunk(_) => 7,
         Write::DeleteChunks(_) => 8,
+        Write::Pack(_) => 9,
+        Write::CloseBatch(_) => 10,
     }
 }

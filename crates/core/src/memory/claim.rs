@@ -148,7 +148,8 @@ impl Tables {
         if self.limits(&self.placement(key).queue).has_slots() {
             self.take_slot(key, claim.worker, counters);
         }
-        reply.records.extend(self.record(key, Detail::Full));
+        let record = self.record(key, Detail::Full).map(|record| self.with_queue_limits(record));
+        reply.records.extend(record);
         true
     }
 

@@ -84,14 +84,15 @@ impl Tables {
             self.workers.remove(id);
         }
         if !dead.is_empty() {
-            self.wake_satisfied(counters);
+            self.wake_satisfied(now, counters);
         }
         self.requeue_orphans(Some(now), counters)
     }
 
     /// Wakes executions that wait for a child that has ended: a worker may have died between the child's end and the
-    /// Wake.
-    pub(super) fn wake_satisfied(&mut self, counters: &Counters) {
+    /// Wake. Ends batches whose items have ended, for the same reason.
+    pub(super) fn wake_satisfied(&mut self, now: Timestamp, counters: &Counters) {
+        self.end_batches(now, counters);
         let satisfied: Vec<Key> =
             self.executions.keys().copied().filter(|key| self.has_ended_child(*key)).collect();
         for key in satisfied {

@@ -22,7 +22,8 @@ impl Tables {
 
 /// Whether a row matches all conditions of a filter, except its position in the list.
 fn matches(row: &Execution, filter: &Filter) -> bool {
-    (filter.statuses.is_empty() || filter.statuses.contains(&row.status))
+    row.key.last_index().is_none()
+        && (filter.statuses.is_empty() || filter.statuses.contains(&row.status))
         && filter.workflow.as_ref().is_none_or(|workflow| *workflow == row.workflow)
         && filter.is_parked.is_none_or(|is_parked| is_parked == row.is_parked)
         && filter.parent.is_none_or(|parent| row.parent.as_ref().is_some_and(|it| it.key == parent))

@@ -5,6 +5,7 @@
 //! map, and plain Rust describes what the databases must do.
 
 mod apply;
+mod batches;
 mod claim;
 mod heartbeat;
 mod list;
@@ -27,9 +28,9 @@ use crate::payload::ChunkRef;
 use crate::queue::{QueueChange, QueueRow};
 use crate::store::counters::Counters;
 use crate::store::{
-    Claim, ClaimReply, DeadLetter, Detail, Durability, ExecutionId, Filter, Flush, GraphRow, Heartbeat,
-    HeartbeatReply, Hint, Maintenance, Outcome, Page, Record, Registration, Renewal, Store, StoreError,
-    StoreInfo, WorkerId, WorkerInfo, WorkerOverview, outcomes_to_keep,
+    BatchItems, Claim, ClaimReply, DeadLetter, Detail, Durability, ExecutionId, Filter, Flush, GraphRow,
+    Heartbeat, HeartbeatReply, Hint, Maintenance, Outcome, Page, Record, Registration, Renewal, Store,
+    StoreError, StoreInfo, WorkerId, WorkerInfo, WorkerOverview, outcomes_to_keep,
 };
 
 /// The epoch of every registration, until a takeover or a close ends it.
@@ -141,7 +142,7 @@ impl Store for MemoryStore {
         if tables.workers.remove(&worker).is_some() {
             tables.end_lanes(worker);
             tables.requeue_orphans(None, &self.counters);
-            tables.wake_satisfied(&self.counters);
+            tables.wake_satisfied(self.clock.now(), &self.counters);
             self.publish_hint(&tables);
         }
         Ok(())
@@ -257,6 +258,16 @@ impl Store for MemoryStore {
     async fn list(&self, filter: &Filter) -> Result<Page, StoreError> {
         self.counters.add_read();
         Ok(self.tables().list(filter))
+    }
+
+    async fn bundles(&self, batch: Key, first_item: u32, limit: u64) -> Result<Vec<Key>, StoreError> {
+        self.counters.add_read();
+        Ok(self.tables().bundles(batch, first_item, limit))
+    }
+
+    async fn batch_items(&self, batch: Key) -> Result<BatchItems, StoreError> {
+        self.counters.add_read();
+        Ok(self.tables().batch_items(batch))
     }
 
     async fn dead_workers(&self, workers: &[WorkerId]) -> Result<Vec<WorkerId>, StoreError> {

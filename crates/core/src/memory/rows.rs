@@ -18,6 +18,7 @@ enum ChangedRow {
     Chunk(Key, u64, u32),
     Request(Key, Key),
     Requests(Key),
+    Pack(Key, u32),
 }
 
 /// Returns a row that two Writes of a flush change; `None` if all rows differ.
@@ -61,5 +62,7 @@ fn changed_rows(write: &Write) -> Vec<ChangedRow> {
         Write::ClearRequests(key) => vec![ChangedRow::Requests(*key)],
         Write::Chunk(chunk) => vec![ChangedRow::Chunk(chunk.execution, chunk.value, chunk.index)],
         Write::DeleteChunks(_) => Vec::new(),
+        Write::Pack(pack) => vec![ChangedRow::Pack(pack.bundle, pack.number())],
+        Write::CloseBatch(close) => vec![ChangedRow::Execution(close.batch)],
     }
 }

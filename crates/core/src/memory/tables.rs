@@ -14,7 +14,7 @@ use crate::queue::fairness::FairShare;
 use crate::queue::{DEFAULT_QUEUE, Placement, QueueRow};
 use crate::store::counters::{Counters, Table};
 use crate::store::{
-    Attempt, Checkpoint, Detail, Execution, GraphRow, Outcome, QUARANTINE_STRIKES, Record, RequestKind,
+    Attempt, Checkpoint, Detail, Execution, GraphRow, Outcome, Pack, QUARANTINE_STRIKES, Record, RequestKind,
     State, Status, StoreError, WorkerId, WorkerInfo, next_strikes, quarantine_delay,
 };
 
@@ -67,6 +67,12 @@ pub(super) struct Tables {
     waits: BTreeSet<(Key, Key)>,
     /// Pending requests to running executions, by (execution, id of the request).
     pub(super) requests: BTreeMap<(Key, Key), RequestKind>,
+    /// Unfinished batches, with the number of items of closed ones.
+    pub(super) batches: BTreeMap<Key, Option<u64>>,
+    /// Bundles, with the number of their items.
+    pub(super) bundles: BTreeMap<Key, u64>,
+    /// Packed outcomes, by bundle and number.
+    pub(super) packs: BTreeMap<(Key, u32), Pack>,
     /// Index of `executions`: unfinished executions with a dedup_id, by (queue, dedup_id).
     pub(super) dedups: BTreeMap<(Arc<str>, Arc<str>), Key>,
 }
@@ -231,6 +237,9 @@ impl Tables {
         }
         self.set_state_columns(key, state, owner);
         self.insert_role_rows(key, state, false, counters);
+        if state.status().is_terminal() {
+            self.forget_batch(key, counters);
+        }
     }
 
     fn free_slot(&mut self, key: Key, counters: &Counters) {
@@ -377,12 +386,20 @@ impl Tables {
         let mut execution = self.execution(key)?;
         if detail == Detail::Outcome {
             execution.input = Payload::empty();
-            return Some(Record::without_details(execution));
+            return Some(Record { bundle: self.bundle_record(key), ..Record::without_details(execution) });
         }
-        let mut checkpoints: Vec<Checkpoint> = self.checkpoints_of(key).cloned().collect();
-        checkpoints.sort_by_key(|checkpoint| checkpoint.order);
-        let attempts = self.attempts_of(key).cloned().collect();
-        Some(Record { execution, checkpoints, attempts, requests: self.requests_of(key).collect() })
+        let recorded = self.recorded_keys(key);
+        let (first, last) = (*recorded.start(), *recorded.end());
+        let checkpoints = self.checkpoints.range((first, Path::root())..);
+        let checkpoints =
+            checkpoints.take_while(|((it, _), _)| *it <= last).map(|(_, checkpoint)| checkpoint);
+        let mut checkpoints: Vec<Checkpoint> = checkpoints.cloned().collect();
+        checkpoints.sort_by_key(|checkpoint| (checkpoint.execution, checkpoint.order));
+        let attempts = self.attempts.range((first, Path::root(), 0)..);
+        let attempts =
+            attempts.take_while(|((it, ..), _)| *it <= last).map(|(_, attempt)| attempt.clone()).collect();
+        let requests = self.requests_of(key).collect();
+        Some(Record { execution, checkpoints, attempts, requests, bundle: self.bundle_record(key) })
     }
 }
 

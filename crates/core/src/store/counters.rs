@@ -27,6 +27,12 @@ pub enum Table {
     Slots,
     /// `attributes`: one row per attribute of an execution.
     Attributes,
+    /// `batches`: one row per unfinished batch.
+    Batches,
+    /// `bundles`: one row per bundle.
+    Bundles,
+    /// `packs`: one row per recorded group of items' outcomes.
+    Packs,
 }
 
 impl Table {
@@ -34,7 +40,7 @@ impl Table {
     pub const COUNT: usize = Self::ALL.len();
 
     /// All counted tables.
-    pub const ALL: [Table; 10] = [
+    pub const ALL: [Table; 13] = [
         Table::Executions,
         Table::Checkpoints,
         Table::Attempts,
@@ -45,6 +51,9 @@ impl Table {
         Table::Requests,
         Table::Slots,
         Table::Attributes,
+        Table::Batches,
+        Table::Bundles,
+        Table::Packs,
     ];
 
     /// Returns the table's name in the schema.
@@ -60,6 +69,9 @@ impl Table {
             "requests",
             "slots",
             "attributes",
+            "batches",
+            "bundles",
+            "packs",
         ];
         names[self as usize]
     }

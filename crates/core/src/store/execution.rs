@@ -5,6 +5,7 @@ use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::BundleRecord;
 use crate::attributes::Attributes;
 use crate::clock::Timestamp;
 use crate::failure::Failure;
@@ -364,18 +365,24 @@ pub const CLAIMED_ROW_BYTES: usize = 300;
 pub struct Record {
     /// The row of the execution.
     pub execution: Execution,
-    /// The checkpoints, sorted by `order`. Values that are stored as chunks are references.
+    /// The checkpoints, sorted by execution and `order`. Values that are stored as chunks are references.
     pub checkpoints: Vec<Checkpoint>,
-    /// The failed attempts, sorted by path and number.
+    /// The failed attempts, sorted by execution, path and number.
     pub attempts: Vec<Attempt>,
     /// The pending requests.
     pub requests: Vec<RequestKind>,
+    /// The recorded state of the bundle's items; `None` unless the execution is a bundle. The checkpoints and attempts
+    /// are then those of the items.
+    ///
+    /// An item is *promoted* when it gets a row of its own: from then on it is an execution like any other, whose parent
+    /// is the batch.
+    pub bundle: Option<Box<BundleRecord>>,
 }
 
 impl Record {
     /// Creates the record of an execution of which only the row is loaded.
     pub fn without_details(execution: Execution) -> Self {
-        Self { execution, checkpoints: Vec::new(), attempts: Vec::new(), requests: Vec::new() }
+        Self { execution, checkpoints: Vec::new(), attempts: Vec::new(), requests: Vec::new(), bundle: None }
     }
 
     /// Returns the size that counts towards the [`max_bytes`](super::Claim::max_bytes) of a claim: about the memory that
@@ -384,7 +391,8 @@ impl Record {
         let outcomes = self.checkpoints.iter().map(|checkpoint| checkpoint.outcome.len());
         let failures = self.attempts.iter().map(|attempt| attempt.failure.len());
         let rows = outcomes.chain(failures).map(|bytes| bytes + CLAIMED_ROW_BYTES);
-        self.execution.input.len() + rows.sum::<usize>()
+        let bundle = self.bundle.as_ref().map_or(0, |bundle| bundle.claim_bytes());
+        self.execution.input.len() + rows.sum::<usize>() + bundle
     }
 }
 

@@ -13,6 +13,7 @@ mod execution;
 mod filter;
 mod graphs;
 mod heartbeat;
+mod items;
 mod kept_outcomes;
 mod quarantine;
 mod stream;
@@ -33,6 +34,10 @@ pub use graphs::GraphRow;
 pub use heartbeat::{
     ClaimHint, EndedExecutions, Heartbeat, HeartbeatReply, Hint, MAX_EXPIRED, Maintenance, Renewal,
 };
+pub use items::{
+    BatchCounts, BatchItems, BundleRecord, BundledItems, CLAIMED_ITEM_BYTES, EndedItems, ItemOutcome, Pack,
+    PackedInputs, decode_pack, unpack_inputs,
+};
 pub use kept_outcomes::{
     KeptExecution, KeptKey, decode_outcomes, encode_outcomes, outcomes_to_keep, unreadable_outcomes,
 };
@@ -42,8 +47,8 @@ pub use workers::{
     DeadLetter, RegisteredWorker, UnclaimableWork, WaitingWork, WorkerInfo, WorkerOverview, is_same_version,
 };
 pub use write::{
-    Chunk, DeleteChunks, ExistingExecution, Flush, Outcome, Request, RequestResult, Start, State, Transition,
-    Write, cancel_outcome, continues_in_place,
+    Chunk, CloseBatch, DeleteChunks, ExistingExecution, Flush, Outcome, Request, RequestResult, Start, State,
+    Transition, Write, cancel_outcome, continues_in_place,
 };
 
 use std::sync::Arc;
@@ -148,6 +153,9 @@ pub trait Store: Send + Sync + 'static {
     async fn take_over(&self, worker: WorkerId) -> Result<u64, StoreError>;
 
     /// Loads executions, in the order of `ids`; `None` for each that does not exist.
+    ///
+    /// An item without a row of its own does not exist here. The record of a bundle includes its
+    /// [items](Record::bundle), with [`Detail::Outcome`] without their checkpoints and attempts.
     async fn load(&self, ids: &[ExecutionId], detail: Detail) -> Result<Vec<Option<Record>>, StoreError>;
 
     /// Loads the bytes of a value that is stored as chunks; fails with `Corrupt` if pieces are missing.
@@ -155,8 +163,16 @@ pub trait Store: Send + Sync + 'static {
 
     /// Lists executions by their keys, the latest first, or counts them.
     ///
-    /// If a parent starts and awaits a child in one call, the child's key contains the time of the parent's key.
+    /// If a parent starts and awaits a child in one call, the child's key contains the time of the parent's key. Bundles are
+    /// not listed.
     async fn list(&self, filter: &Filter) -> Result<Page, StoreError>;
+
+    /// Returns the keys of up to `limit` bundles of a batch in ascending order, from the bundle that contains the item with
+    /// index `first_item`.
+    async fn bundles(&self, batch: Key, first_item: u32, limit: u64) -> Result<Vec<Key>, StoreError>;
+
+    /// Returns the numbers of a batch's items by state. The cost grows with the number of bundles, not of items.
+    async fn batch_items(&self, batch: Key) -> Result<BatchItems, StoreError>;
 
     /// Lists up to `limit` dead letters, the latest first: rows of the inbox that could not become executions.
     async fn dead_letters(&self, limit: u64) -> Result<Vec<DeadLetter>, StoreError>;

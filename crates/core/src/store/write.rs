@@ -13,7 +13,7 @@ use bytes::Bytes;
 use smallvec::SmallVec;
 
 use super::{
-    Attempt, Checkpoint, Execution, Parent, PendingSleep, RequestKind, Status, WorkerId,
+    Attempt, Checkpoint, Execution, Pack, Parent, PendingSleep, RequestKind, Status, WorkerId,
     encode_pending_sleeps,
 };
 use crate::attributes::Attributes;
@@ -58,6 +58,10 @@ pub enum Write {
     Transition(Transition),
     /// Makes a `waiting` execution `queued` if one of its wake conditions holds; otherwise the outcome is
     /// [`Outcome::NotFound`]. A resend always returns `Applied` for a Wake, because nothing depends on its outcome.
+    ///
+    /// A batch has one wake condition: it is closed, all its items are in its bundles, and no bundle and no item with a
+    /// row of its own is unfinished. Its Wake ends the batch as `completed` instead, at the store's time, without an
+    /// outcome.
     Wake(Key),
     /// Requests that an execution is cancelled, resumed or expired, whether or not a worker runs it.
     Request(Request),
@@ -67,6 +71,10 @@ pub enum Write {
     Chunk(Chunk),
     /// Deletes pieces of large values that no row refers to.
     DeleteChunks(DeleteChunks),
+    /// Records the outcomes of items of a bundle that this worker runs.
+    Pack(Pack),
+    /// Closes a batch: no further bundle belongs to it.
+    CloseBatch(CloseBatch),
 }
 
 /// The Write that creates an execution.
@@ -77,7 +85,11 @@ pub enum Write {
 ///   for a [debounced](Self::debounce_window) Start, which is merged into the other execution.
 /// - The queue is full, and the Start [obeys](Self::can_be_rejected) that limit: [`Full`](Outcome::Full).
 /// - The Start [claims itself](Self::self_claims), but the queue does not allow that: [`Queued`](Outcome::Queued).
+/// - A bundle does not fit into its batch: [`NotFound`](Outcome::NotFound).
 /// - Otherwise: [`Applied`](Outcome::Applied).
+///
+/// A bundle fits if its batch is unfinished, and open or large enough, and if its first item follows the last item of the
+/// batch's bundles. The Start of the batch, and those of earlier bundles in ascending order, may be in the same flush.
 #[derive(Clone, Debug)]
 pub struct Start {
     /// The key of the new execution.
@@ -116,6 +128,9 @@ pub struct Start {
     pub run_timeout: Option<Duration>,
     /// The attributes of the execution.
     pub attributes: Attributes,
+    /// The number of items in a bundle or in a closed batch; `None` for an open batch, and for other executions. The
+    /// [key](Key::batch) says whether the execution is a batch or a bundle.
+    pub item_count: Option<u64>,
     /// Whether the key or the workflow_id may already exist in the database. If so, no other Write of the tree may
     /// enter a flush before the outcome of the Start is known.
     pub is_guarded: bool,
@@ -219,6 +234,8 @@ pub enum State {
 ///   enforces the deadline.
 /// - [`Pause`](RequestKind::Pause) parks a `queued` or `waiting` execution with `reason`, and deletes its pending
 ///   pauses. A parked execution stays as it is. A pause is not applicable to a `scheduled` execution.
+///
+/// A pause and a resume are not applicable to a batch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Request {
     /// The key of the execution.
@@ -246,6 +263,8 @@ impl Request {
         has_pause: bool,
     ) -> RequestResult {
         let is_applicable = match self.kind {
+            // the bundles of a batch would continue
+            RequestKind::Pause | RequestKind::Resume if self.execution.is_batch() => false,
             RequestKind::Cancel => !status.is_terminal(),
             RequestKind::Expire => {
                 let has_expired = deadline_at.is_some_and(|at| at <= self.at);
@@ -341,6 +360,18 @@ pub struct DeleteChunks {
     pub keep: SmallVec<[u64; 4]>,
 }
 
+/// The Write that closes a batch.
+///
+/// Guard: the batch is open, or has this number of items already, whether or not it has ended; otherwise the outcome is
+/// [`Outcome::NotFound`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CloseBatch {
+    /// The key of the batch.
+    pub batch: Key,
+    /// The number of items in the batch.
+    pub item_count: u64,
+}
+
 /// The result of a Write.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -422,6 +453,8 @@ impl Write {
             Write::Request(request) => request.execution,
             Write::Chunk(chunk) => chunk.execution,
             Write::DeleteChunks(deletion) => deletion.execution,
+            Write::Pack(pack) => pack.bundle,
+            Write::CloseBatch(close) => close.batch,
         }
     }
 
@@ -432,10 +465,11 @@ impl Write {
             | Write::Attempt(_)
             | Write::Transition(_)
             | Write::ClearRequests(_)
-            | Write::DeleteChunks(_) => true,
+            | Write::DeleteChunks(_)
+            | Write::Pack(_) => true,
             Write::Chunk(chunk) => !chunk.is_unowned,
-            Write::Start(start) => start.parent.as_ref().is_some(),
-            Write::Wake(_) | Write::Request(_) => false,
+            Write::Start(start) => start.parent.is_some() && !start.is_bundle(),
+            Write::Wake(_) | Write::Request(_) | Write::CloseBatch(_) => false,
         }
     }
 
@@ -463,7 +497,8 @@ impl Write {
                 Write::Chunk(chunk) => chunk.bytes.len(),
                 Write::Request(request) => request.reason.len(),
                 Write::DeleteChunks(deletion) => deletion.keep.len() * size_of::<u64>(),
-                Write::Wake(_) | Write::ClearRequests(_) => 0,
+                Write::Pack(pack) => pack.size(),
+                Write::Wake(_) | Write::ClearRequests(_) | Write::CloseBatch(_) => 0,
             }
     }
 }
@@ -472,6 +507,17 @@ impl Write {
 const ROW_SIZE: usize = 128;
 
 impl Start {
+    /// Whether the execution is a bundle.
+    pub fn is_bundle(&self) -> bool {
+        self.key.last_index().is_some()
+    }
+
+    /// Returns the index of the first item of this bundle; `None` unless the execution is a bundle with items.
+    pub fn first_item(&self) -> Option<u32> {
+        let count = u32::try_from(self.item_count?).ok()?;
+        (u64::from(self.key.last_index()?) + 1).checked_sub(u64::from(count)).map(|first| first as u32)
+    }
+
     /// Whether the queue decides if the execution runs: the Start [claims itself](Self::self_claims), and the
     /// execution has not left the state `Running` since.
     pub fn is_self_claiming(&self) -> bool {
@@ -582,6 +628,7 @@ mod tests {
             deadline_at: None,
             run_timeout: None,
             attributes,
+            item_count: None,
             is_guarded: false,
             has_begun: false,
             self_claims: false,

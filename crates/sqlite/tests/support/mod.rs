@@ -207,6 +207,7 @@ pub fn start(key: Key, state: State) -> Start {
         input: value("input"),
         created_at: NOON,
         deadline_at: None,
+        item_count: None,
         is_guarded: false,
         has_begun: false,
         self_claims: false,

@@ -131,6 +131,7 @@ pub(super) async fn start_or_attach(call: &Call, child: NewChild, key: Key) -> R
             input: stored.clone(),
             created_at,
             deadline_at,
+            item_count: None,
             is_guarded,
             has_begun: false,
             self_claims: false,

@@ -1,0 +1,170 @@
+//! Batches: their bundles, the packed outcomes of items, and the end of a batch.
+
+use std::ops::RangeInclusive;
+
+use super::tables::Tables;
+use crate::clock::Timestamp;
+use crate::key::{Key, MAX_BATCH_ITEMS};
+use crate::payload::Payload;
+use crate::store::counters::{Counters, Table};
+use crate::store::{
+    BatchItems, BundleRecord, BundledItems, CloseBatch, Outcome, Pack, Record, Start, State, Status,
+};
+
+/// The index of the last item that a batch can have.
+const LAST_INDEX: u32 = (MAX_BATCH_ITEMS - 1) as u32;
+
+impl Tables {
+    /// Whether a bundle fits into its batch; true for any other Start.
+    pub(super) fn fits_into_batch(&self, start: &Start) -> bool {
+        let (Some(last), Some(batch)) = (start.key.last_index(), start.key.batch()) else { return true };
+        let (Some(first), Some(closed_with)) = (start.first_item(), self.batches.get(&batch)) else {
+            return false;
+        };
+        let last_bundle = self.bundles.range(bundle_keys(batch, 0)).next_back();
+        let next = last_bundle.and_then(|(key, _)| key.last_index()).map_or(0, |last| last + 1);
+        first == next && closed_with.is_none_or(|count| count > u64::from(last))
+    }
+
+    /// Inserts the rows that a batch or bundle has beside its row in `executions`.
+    pub(super) fn insert_batch_rows(&mut self, start: &Start, counters: &Counters) {
+        if start.key.is_batch() && !start.state.status().is_terminal() {
+            self.batches.insert(start.key, start.item_count);
+            counters.add_inserted(Table::Batches, 1);
+        }
+        if let (true, Some(count)) = (start.is_bundle(), start.item_count) {
+            self.bundles.insert(start.key, count);
+            counters.add_inserted(Table::Bundles, 1);
+        }
+    }
+
+    pub(super) fn apply_pack(&mut self, pack: &Pack, counters: &Counters) -> Outcome {
+        self.packs.insert((pack.bundle, pack.number()), pack.clone());
+        counters.add_inserted(Table::Packs, 1);
+        Outcome::Applied
+    }
+
+    pub(super) fn apply_close_batch(&mut self, close: &CloseBatch, counters: &Counters) -> Outcome {
+        let count = match self.batches.get_mut(&close.batch) {
+            Some(open @ None) => {
+                *open = Some(close.item_count);
+                counters.add_updated(Table::Batches, 1);
+                Some(close.item_count)
+            }
+            Some(closed) => *closed,
+            None if self.executions.contains_key(&close.batch) => Some(self.bundled_items(close.batch)),
+            None => None,
+        };
+        if count == Some(close.item_count) { Outcome::Applied } else { Outcome::NotFound }
+    }
+
+    /// Returns the number of items in the bundles of a batch.
+    fn bundled_items(&self, batch: Key) -> u64 {
+        self.bundles.range(bundle_keys(batch, 0)).map(|(_, count)| count).sum()
+    }
+
+    /// Ends a batch if its wake condition holds. Returns whether the batch has ended now.
+    pub(super) fn end_batch(&mut self, batch: Key, now: Timestamp, counters: &Counters) -> bool {
+        let is_waiting = self.executions.get(&batch).is_some_and(|row| row.status == Status::Waiting);
+        let is_complete = self.batches.get(&batch) == Some(&Some(self.bundled_items(batch)));
+        let mut members = self.executions.range(batch.item(0)..batch);
+        if !is_waiting || !is_complete || members.any(|(_, row)| !row.status.is_terminal()) {
+            return false;
+        }
+        let (status, outcome) = (Status::Completed, Payload::empty());
+        self.set_state(batch, &State::Ended { status, outcome, at: now }, None, counters);
+        true
+    }
+
+    /// Ends the batches whose wake condition holds: their worker died before it could do so.
+    pub(super) fn end_batches(&mut self, now: Timestamp, counters: &Counters) {
+        let batches: Vec<Key> = self.batches.keys().copied().collect();
+        for batch in batches {
+            self.end_batch(batch, now, counters);
+        }
+    }
+
+    /// Deletes the row of a batch that has ended; does nothing for other executions.
+    pub(super) fn forget_batch(&mut self, key: Key, counters: &Counters) {
+        if self.batches.remove(&key).is_some() {
+            counters.add_deleted(Table::Batches, 1);
+        }
+    }
+
+    /// Returns the keys of the executions whose checkpoints and attempts belong to the record of this one: the items of a
+    /// bundle, and otherwise the execution itself.
+    pub(super) fn recorded_keys(&self, key: Key) -> RangeInclusive<Key> {
+        let (Some(last), Some(batch), Some(count)) = (key.last_index(), key.batch(), self.bundles.get(&key))
+        else {
+            return key..=key;
+        };
+        let first = (u64::from(last) + 1).saturating_sub(*count) as u32;
+        batch.item(first)..=batch.item(last)
+    }
+
+    /// Returns the recorded state of a bundle's items; `None` for other executions.
+    pub(super) fn bundle_record(&self, key: Key) -> Option<Box<BundleRecord>> {
+        let item_count = *self.bundles.get(&key)?;
+        let packs = self.packs_of(key).map(|pack| pack.encode().into()).collect();
+        let items = self.recorded_keys(key);
+        let promoted = self.executions.range(items).filter_map(|(item, _)| item.item_index()).collect();
+        Some(Box::new(BundleRecord { packs, promoted, item_count, has_queue_limits: false }))
+    }
+
+    fn packs_of(&self, bundle: Key) -> impl Iterator<Item = &Pack> {
+        self.packs.range((bundle, 0)..=(bundle, u32::MAX)).map(|(_, pack)| pack)
+    }
+
+    pub(super) fn bundles(&self, batch: Key, first_item: u32, limit: u64) -> Vec<Key> {
+        if !batch.is_batch() || first_item > LAST_INDEX {
+            return Vec::new();
+        }
+        let keys = self.bundles.range(bundle_keys(batch, first_item)).map(|(key, _)| *key);
+        keys.take(usize::try_from(limit).unwrap_or(usize::MAX)).collect()
+    }
+
+    pub(super) fn batch_items(&self, batch: Key) -> BatchItems {
+        let mut items =
+            BatchItems { closed_with: self.batches.get(&batch).copied().flatten(), ..BatchItems::default() };
+        if !batch.is_batch() {
+            return items;
+        }
+        for status in Status::ALL {
+            let mut bundled = BundledItems::default();
+            for (key, count) in self.bundles.range(bundle_keys(batch, 0)) {
+                if self.executions.get(key).is_some_and(|row| row.status == status) {
+                    bundled.items += count;
+                    for pack in self.packs_of(*key) {
+                        let ended = pack.ended();
+                        bundled.packed.completed += ended.completed;
+                        bundled.packed.failed += ended.failed;
+                        bundled.packed.cancelled += ended.cancelled;
+                    }
+                }
+            }
+            if bundled.items > 0 {
+                items.bundles.push((status, bundled));
+            }
+            let promoted = self.executions.range(batch.item(0)..=batch.item(LAST_INDEX));
+            let promoted = promoted.filter(|(_, row)| row.status == status).count() as u64;
+            if promoted > 0 {
+                items.promoted.push((status, promoted));
+            }
+        }
+        items
+    }
+
+    /// Sets whether the queue of a claimed bundle limits its executions.
+    pub(super) fn with_queue_limits(&self, mut record: Record) -> Record {
+        if let Some(bundle) = &mut record.bundle {
+            let limits = self.limits(&self.placement(record.execution.key).queue);
+            bundle.has_queue_limits = limits.serializes_claims();
+        }
+        record
+    }
+}
+
+/// Returns the range of the keys of a batch's bundles, from the bundle that contains this item.
+fn bundle_keys(batch: Key, first_item: u32) -> RangeInclusive<Key> {
+    batch.bundle(first_item)..=batch.bundle(LAST_INDEX)
+}
