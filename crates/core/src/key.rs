@@ -173,9 +173,13 @@ impl Key {
     }
 
     /// Returns the workflow_id of the execution with this key: the id that its caller gave, or else the text of the
-    /// key.
+    /// key. The workflow_id of an item consists of the text of its batch's key, `#`, and the index.
     pub(crate) fn workflow_id(&self, given_id: Option<&str>) -> String {
-        given_id.map_or_else(|| self.to_string(), str::to_owned)
+        match (given_id, self.item_index(), self.batch()) {
+            (Some(id), ..) => id.to_owned(),
+            (None, Some(index), Some(batch)) => format!("{batch}#{index}"),
+            (None, ..) => self.to_string(),
+        }
     }
 
     /// Returns the 16 bytes.

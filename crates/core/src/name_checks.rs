@@ -27,3 +27,44 @@ pub(crate) fn check_text(input: &'static str, text: &str, max_bytes: usize) -> R
     };
     Err(Error::Invalid { input, reason })
 }
+
+/// Returns an error for the id of a new execution or batch that is empty, too long, contains control characters, or has the
+/// form of an item's id, as in `batch#7`.
+pub(crate) fn check_new_id(input: &'static str, id: &str) -> Result<(), Error> {
+    check_text(input, id, MAX_ID_BYTES)?;
+    if split_item_id(id).is_none() {
+        return Ok(());
+    }
+    let reason = format!("{} has the form of an item of a batch; use another character than `#`", quote(id));
+    Err(Error::Invalid { input, reason })
+}
+
+/// Splits the id of a batch's item into the id of the batch and the index; `None` for other ids.
+pub(crate) fn split_item_id(id: &str) -> Option<(&str, u32)> {
+    let (batch, digits) = id.rsplit_once('#')?;
+    let index = digits.parse().ok()?;
+    // no other spelling of the number
+    (!batch.is_empty() && u32::to_string(&index) == digits).then_some((batch, index))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn item_ids_have_one_spelling() {
+        assert_eq!(split_item_id("b#7"), Some(("b", 7)));
+        assert_eq!(split_item_id("b#1#4294967295"), Some(("b#1", u32::MAX)));
+        for other in ["b", "b#", "#7", "b#07", "b#+7", "b#-1", "b# 7", "b#7 ", "b#4294967296", "b#x"] {
+            assert_eq!(split_item_id(other), None, "{other:?}");
+        }
+    }
+
+    #[test]
+    fn ids_of_items_are_reserved() {
+        assert!(check_new_id("workflow_id", "order#7").is_err());
+        for free in ["order#x7", "order 7", "#7", "order#07"] {
+            assert!(check_new_id("workflow_id", free).is_ok(), "{free:?}");
+        }
+    }
+}

@@ -1,5 +1,6 @@
 //! [`Engine`]: the API with which programs run workflows on a store.
 
+pub(crate) mod batch;
 pub(crate) mod builder;
 pub(crate) mod bulk;
 pub(crate) mod client;

@@ -15,7 +15,7 @@ use crate::commit::{DurableFuture, Fate, FoldTarget, Lsn, Staged};
 use crate::engine::handle::{Handle, decode_outcome};
 use crate::error::Error;
 use crate::key::Key;
-use crate::name_checks::{MAX_ID_BYTES, check_name, check_text};
+use crate::name_checks::{check_name, check_new_id};
 use crate::payload::{FromPayload, INLINE_LIMIT, Payload};
 use crate::queue::debounce::debounce_key;
 use crate::queue::{OnDuplicate, OnFull, Placement};
@@ -149,7 +149,7 @@ impl<'e> Submission<'e> {
 }
 
 impl Submission<'_> {
-    fn check(&self) -> Result<(), Error> {
+    pub(crate) fn check(&self) -> Result<(), Error> {
         let Self { engine, definition, input, .. } = self;
         engine.check_open()?;
         if engine.info.is_client || definition.is_elsewhere() {
@@ -197,7 +197,7 @@ impl Submission<'_> {
         let mut id_lock = None;
         let id = self.workflow_id();
         if let Some(id) = &id {
-            check_text("workflow_id", id, MAX_ID_BYTES)?;
+            check_new_id("workflow_id", id)?;
             id_lock = Some(engine.id_locks.lock(id).await);
         }
         let lane = engine.lane_of(key);
@@ -348,7 +348,7 @@ impl Submission<'_> {
         }
     }
 
-    fn options(&self) -> &StartOptions {
+    pub(crate) fn options(&self) -> &StartOptions {
         self.options.as_deref().unwrap_or(StartOptions::DEFAULTS)
     }
 
@@ -374,7 +374,7 @@ impl Submission<'_> {
         Error::QueueFull { queue: text_or_empty(self.options().queue.as_deref()) }
     }
 
-    fn workflow_id(&self) -> Option<Arc<str>> {
+    pub(crate) fn workflow_id(&self) -> Option<Arc<str>> {
         self.options().workflow_id.clone()
     }
 

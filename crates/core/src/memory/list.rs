@@ -20,6 +20,14 @@ impl Tables {
     }
 }
 
+/// Whether the id that the caller gave begins with `prefix`, or without such an id the text of the key.
+fn has_prefix(row: &Execution, prefix: &str) -> bool {
+    match &row.given_id {
+        Some(id) => id.starts_with(prefix),
+        None => row.key.to_string().starts_with(prefix),
+    }
+}
+
 /// Whether a row matches all conditions of a filter, except its position in the list.
 fn matches(row: &Execution, filter: &Filter) -> bool {
     row.key.last_index().is_none()
@@ -27,7 +35,7 @@ fn matches(row: &Execution, filter: &Filter) -> bool {
         && filter.workflow.as_ref().is_none_or(|workflow| *workflow == row.workflow)
         && filter.is_parked.is_none_or(|is_parked| is_parked == row.is_parked)
         && filter.parent.is_none_or(|parent| row.parent.as_ref().is_some_and(|it| it.key == parent))
-        && filter.id_prefix.as_ref().is_none_or(|prefix| row.workflow_id().starts_with(&**prefix))
+        && filter.id_prefix.as_ref().is_none_or(|prefix| has_prefix(row, prefix))
         && filter.app_version.as_ref().is_none_or(|version| row.app_version.as_ref() == Some(version))
         && filter.queue.as_ref().is_none_or(|queue| **queue == *row.queue())
         && row.attributes.has_all(&filter.attributes)

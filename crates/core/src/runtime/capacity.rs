@@ -71,6 +71,16 @@ impl EngineInner {
             .is_ok()
     }
 
+    /// Takes a slot for an item of a bundle. One slot in `claim_share` is left to claims, so that other executions begin
+    /// while the items of bundles fill the engine. Returns false if no other slot is free.
+    pub(crate) fn take_slot_for_item(&self, claim_share: usize) -> bool {
+        let max = self.options.max_running - self.options.max_running / claim_share;
+        self.capacity
+            .taken_slots
+            .fetch_update(SeqCst, SeqCst, |taken| (taken < max).then_some(taken + 1))
+            .is_ok()
+    }
+
     /// Notes that an execution was queued. While capacity is exhausted, later starts must not overtake it.
     pub(crate) fn note_queued(&self) {
         if self.capacity.taken_slots.load(SeqCst) >= self.options.max_running {

@@ -79,8 +79,11 @@ impl CommitObserver for EngineObserver {
                     has_ready |= request.kind == RequestKind::Resume;
                     continue;
                 }
-                Write::Wake(_) => {
+                Write::Wake(key) => {
                     has_ready = true;
+                    if has_watchers && key.is_batch() {
+                        engine.completion_watch.notify(*key);
+                    }
                     continue;
                 }
                 _ => continue,
@@ -136,7 +139,7 @@ impl EngineInner {
     /// Stops the run of a Start that was not applied, and deletes the chunks of its input.
     fn discard_start(&self, start: &Start) {
         self.disown(start.key);
-        if start.parent.is_none() && start.input.chunk_ref().is_some() {
+        if (start.parent.is_none() || start.is_bundle()) && start.input.chunk_ref().is_some() {
             self.stage_unowned(
                 start.key,
                 Write::DeleteChunks(DeleteChunks { execution: start.key, keep: SmallVec::new() }),
@@ -172,7 +175,8 @@ impl EngineInner {
         if let Write::Start(start) = write {
             return self.discard_child(lane, tree, lsn, start);
         }
-        let run = self.runs.get(execution);
+        let continued = self.close_bundle_of(lane, execution, tree).unwrap_or(execution);
+        let run = self.runs.get(continued);
         if let Some(run) = &run {
             run.interrupt(Interrupt::Disowned);
         }
@@ -206,7 +210,8 @@ impl EngineInner {
             }
             _ => None,
         };
-        let executions = RejectedExecutions { continued: Some(execution), missing: Vec::new() };
+        let missing = if continued == execution { Vec::new() } else { vec![execution] };
+        let executions = RejectedExecutions { continued: Some(continued), missing };
         let placement = lane.replace_rejected(tree, lsn, &executions, replacement).or(placement);
         // queue the execution, so that a replay receives the error in place of the outcome. But park the
         // execution if the replay's Write would be rejected again, whatever its contents
@@ -220,7 +225,18 @@ impl EngineInner {
             Write::Checkpoint(_) => State::Queued { pending_sleeps },
             _ => State::Parked { reason: failure, pending_sleeps, is_pause: false },
         };
-        stage_transition(lane, tree, Transition { key: execution, placement, state });
+        stage_transition(lane, tree, Transition { key: continued, placement, state });
+    }
+
+    /// Closes the bundle that runs here and to which a rejected Write belongs: the Write is a Pack of the bundle, or
+    /// concerns an item without a row of its own. Returns the key of the bundle, which continues from its record.
+    fn close_bundle_of(&self, lane: &Lane, execution: Key, tree: Key) -> Option<Key> {
+        let is_item = execution.item_index().is_some() && self.runs.get(execution).is_none();
+        let bundle = self.runs.bundle(tree).filter(|_| is_item || execution == tree)?;
+        if let Some(outcomes) = bundle.close() {
+            outcomes.discard(lane);
+        }
+        Some(tree)
     }
 
     /// Handles a child's rejected Start. A guarded Start has a waiter in the parent's run, which receives the

@@ -11,6 +11,7 @@ use crate::commit::{FoldTarget, Lane, Lsn, Staged};
 use crate::error::Error;
 use crate::failure::Failure;
 use crate::key::Key;
+use crate::name_checks::split_item_id;
 use crate::payload::Payload;
 use crate::runtime::capacity::Capacity;
 use crate::runtime::completion_watch::CompletionWatch;
@@ -29,6 +30,7 @@ use crate::store::{
     Detail, ExecutionId, Outcome, Record, Registration, Request, RequestKind, RequestResult, Store,
     WorkerInfo, Write, cancel_outcome,
 };
+use crate::text::quote;
 
 /// Options with which an engine is built.
 #[derive(Clone, Copy, Debug)]
@@ -177,8 +179,16 @@ impl EngineInner {
         if let Some(record) = self.load(ExecutionId::Given(workflow_id.into()), detail).await? {
             return Ok(record);
         }
-        if let Some(key) = Key::from_text(workflow_id)
+        // a bundle is no execution for people
+        if let Some(key) = Key::from_text(workflow_id).filter(|key| key.last_index().is_none())
             && let Some(record) = self.load(ExecutionId::Key(key), detail).await?
+        {
+            return Ok(record);
+        }
+        if let Some((batch, index)) = split_item_id(workflow_id)
+            && let Ok(batch) = Box::pin(self.find(batch, Detail::Outcome)).await
+            && batch.execution.key.is_batch()
+            && let Some(record) = self.find_item(batch.execution.key, index, detail).await?
         {
             return Ok(record);
         }
@@ -190,7 +200,16 @@ impl EngineInner {
         self.check_open()?;
         let key = self.find(workflow_id, Detail::Outcome).await?.execution.key;
         let result = self.request_by_key(key, kind).await?;
-        result.ok_or_else(|| Error::NotFound { workflow_id: workflow_id.to_owned() })
+        result.ok_or_else(|| match key.item_index() {
+            None => Error::NotFound { workflow_id: workflow_id.to_owned() },
+            Some(_) => Error::Invalid {
+                input: "workflow_id",
+                reason: format!(
+                    "{} runs together with other items of its batch; cancel the batch",
+                    quote(workflow_id)
+                ),
+            },
+        })
     }
 
     /// Does the same as [`request`](Self::request), by key. Returns `None` if the execution does not exist.

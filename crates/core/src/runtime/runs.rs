@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use crate::key::{Key, KeyMap};
 use crate::runtime::inner::EngineInner;
 use crate::runtime::run::Run;
+use crate::runtime::run::bundle::BundleRun;
 
 const SHARD_COUNT: usize = 16;
 
@@ -16,6 +17,8 @@ pub(crate) struct Runs {
     /// Executions whose run begins here when their staged Start is applied, each with the number of its
     /// [`ExpectedRun`]s.
     expected: Mutex<KeyMap<usize>>,
+    /// The bundles that run here, by key.
+    bundles: Mutex<KeyMap<Weak<BundleRun>>>,
     /// The runs that have begun to pause. Some of them may have ended since, or continue.
     pausing: Mutex<Vec<Weak<Run>>>,
 }
@@ -92,6 +95,28 @@ impl Runs {
         if shard.get(&run.key).is_some_and(|other| std::ptr::eq(Arc::as_ptr(other), run)) {
             shard.remove(&run.key);
         }
+    }
+
+    /// Notes that a bundle runs here.
+    pub(crate) fn insert_bundle(&self, key: Key, bundle: &Arc<BundleRun>) {
+        self.lock_bundles().insert(key, Arc::downgrade(bundle));
+    }
+
+    /// Removes this bundle, but not a later run of the same bundle.
+    pub(crate) fn remove_bundle(&self, key: Key, bundle: &Arc<BundleRun>) {
+        let mut bundles = self.lock_bundles();
+        if bundles.get(&key).is_some_and(|other| other.as_ptr() == Arc::as_ptr(bundle)) {
+            bundles.remove(&key);
+        }
+    }
+
+    /// Returns the bundle with this key if it runs here.
+    pub(crate) fn bundle(&self, key: Key) -> Option<Arc<BundleRun>> {
+        self.lock_bundles().get(&key).and_then(Weak::upgrade)
+    }
+
+    fn lock_bundles(&self) -> MutexGuard<'_, KeyMap<Weak<BundleRun>>> {
+        self.bundles.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Notes that a run begins to pause.

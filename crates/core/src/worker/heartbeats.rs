@@ -278,7 +278,11 @@ impl Heartbeats {
         let unheld: Vec<Record> =
             unheld.into_iter().filter(|record| !engine.runs.contains(record.execution.key)).collect();
         let lost = self.lost_claims.confirm(held, unheld.iter().map(|record| record.execution.key));
-        for record in unheld.into_iter().filter(|record| lost.contains(&record.execution.key)) {
+        for mut record in unheld.into_iter().filter(|record| lost.contains(&record.execution.key)) {
+            if let Some(bundle) = &mut record.bundle {
+                // the reply of the claim would have reported this
+                bundle.has_queue_limits = record.execution.placement.is_some();
+            }
             tracing::info!(execution = %record.execution.key, "launched after a claim whose outcome was unknown");
             engine.take_slots_unchecked(1);
             launch(&engine, record, generations);

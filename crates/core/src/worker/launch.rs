@@ -14,6 +14,7 @@ use crate::runtime::run::replay::Replay;
 use crate::runtime::run::task::RunTask;
 use crate::runtime::run::{Interrupt, NewRun, Run};
 use crate::store::{DeleteChunks, QUARANTINE_STRIKES, Record, RequestKind, Write};
+use crate::worker::bundle::ClaimedBundle;
 use crate::worker::quarantine::exceeds_max_recoveries;
 
 /// Returns the generations of all lanes. Callers read the generations before they request executions from the store, so
@@ -33,13 +34,22 @@ pub(crate) fn launch(engine: &Arc<EngineInner>, mut record: Record, generations:
         engine.release_slot();
         return None;
     }
-    let Some(definition) = engine.definitions.get(&execution.workflow).cloned() else {
+    let Some(mut definition) = engine.definitions.get(&execution.workflow).cloned() else {
         // this cannot happen: a claim names the registered workflows
         engine.release_slot();
         return None;
     };
+    let mut chunk_deletions = Vec::new();
+    let bundle = ClaimedBundle::take(&mut record, &definition);
+    let is_bundle = bundle.is_some();
+    if let Some(bundle) = bundle {
+        (definition, chunk_deletions) = (bundle.definition, bundle.chunk_deletions);
+    }
     // a disowned run may have left chunks to which no row refers
-    let referenced_values = (execution.recoveries > 0).then(|| chunk_values_in(&record));
+    if execution.recoveries > 0 {
+        let keep = chunk_values_in(&record);
+        chunk_deletions.push(Write::DeleteChunks(DeleteChunks { execution: execution.key, keep }));
+    }
     let (replay, attempts) = Replay::from_record(&mut record);
     let run = Run::new(
         engine.clone(),
@@ -55,6 +65,7 @@ pub(crate) fn launch(engine: &Arc<EngineInner>, mut record: Record, generations:
             placement: execution.placement.clone(),
             start: None,
             start_reserved: 0,
+            item: None,
             replay,
             attempts,
             pending_sleeps: execution.pending_sleeps.clone(),
@@ -71,7 +82,7 @@ pub(crate) fn launch(engine: &Arc<EngineInner>, mut record: Record, generations:
         run.interrupt(Interrupt::Cancel(Failure::cancelled().into()));
     } else if run.deadline_at.is_some_and(|deadline_at| deadline_at <= engine.now()) {
         run.interrupt(Interrupt::Cancel(Failure::deadline_reached().into()));
-    } else if exceeds_max_recoveries(execution.strikes, engine.options.max_recoveries) {
+    } else if !is_bundle && exceeds_max_recoveries(execution.strikes, engine.options.max_recoveries) {
         run.interrupt(Interrupt::Fail(kills_workers_failure(execution.strikes).into()));
     } else if let Some(reason) = &execution.unreadable {
         run.interrupt(Interrupt::Park(Failure::unreadable_record(reason).into()));
@@ -85,10 +96,9 @@ pub(crate) fn launch(engine: &Arc<EngineInner>, mut record: Record, generations:
     let engine = engine.clone();
     let runtime = engine.runtime.clone();
     runtime.spawn(async move {
-        if let Some(keep) = referenced_values
-            && let Some(lsn) = run.stage(Write::DeleteChunks(DeleteChunks { execution: run.key, keep }), 0)
-        {
-            run.lane().wait_durable(lsn).await;
+        let deletions = chunk_deletions.into_iter().filter_map(|deletion| run.stage(deletion, 0));
+        if let Some(last) = deletions.last() {
+            run.lane().wait_durable(last).await;
         }
         let input = engine
             .query_with_retry(|| {

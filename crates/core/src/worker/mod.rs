@@ -4,6 +4,7 @@
 //! claim executions, take over dead workers, and report unclaimable executions. All loops end with the registration and
 //! restart under the next one.
 
+mod bundle;
 mod claimer;
 mod heartbeats;
 mod launch;

@@ -1,6 +1,7 @@
 //! [`Run`]: an execution while it runs in this process. A run keeps the Lsns of its staged Writes, its calls,
 //! the reason for which it stops, and its conclusion.
 
+pub(crate) mod bundle;
 pub(crate) mod call;
 mod children;
 pub(crate) mod chunks;
@@ -33,6 +34,7 @@ use crate::payload::Payload;
 use crate::queue::Placement;
 use crate::runtime::definition::Definition;
 use crate::runtime::inner::EngineInner;
+use crate::runtime::run::bundle::VirtualItem;
 use crate::runtime::run::call::WaitingFor;
 use crate::runtime::run::replay::{Attempts, Replay};
 use crate::store::{
@@ -142,6 +144,8 @@ pub(crate) struct NewRun {
     /// A Start that is staged when another Write depends on it, and the budget reserved for it.
     pub(crate) start: Option<Box<Start>>,
     pub(crate) start_reserved: u32,
+    /// The membership in a bundle; `None` for an execution with a row.
+    pub(crate) item: Option<Box<VirtualItem>>,
     pub(crate) replay: Option<Replay>,
     pub(crate) attempts: Option<Box<Attempts>>,
     pub(crate) pending_sleeps: Vec<PendingSleep>,
@@ -165,6 +169,7 @@ impl NewRun {
             placement: None,
             start: None,
             start_reserved: 0,
+            item: None,
             replay: None,
             attempts: None,
             pending_sleeps: Vec::new(),
@@ -199,7 +204,7 @@ impl Run {
                 interrupt: None,
                 stop_reason: None,
                 is_deferred: false,
-                staging: RunStaging::new(new.start, new.start_reserved),
+                staging: RunStaging::new(new.start, new.start_reserved, new.item),
                 calls: CallTable::default(),
                 delivery: DeliveryState {
                     next_order,
@@ -429,6 +434,9 @@ impl Run {
     /// Stages a Write like [`Run::stage`], for a caller that has locked the state. Also stages in a closed
     /// run, which still has to record the state in which it leaves the execution.
     pub(crate) fn stage_locked(&self, state: &mut RunState, write: Write, reserved: u32) -> Option<Lsn> {
+        if state.staging.item.is_some() {
+            return self.stage_of_item(state, write, reserved);
+        }
         if let Some(mut start) = state.staging.start.take() {
             if let Write::Transition(change) = write {
                 // nothing was staged yet: the execution is created in the state that it has reached
@@ -440,7 +448,7 @@ impl Run {
             let start_reserved = state.staging.start_reserved;
             self.stage_write(state, Write::Start(start), start_reserved, true)?;
         }
-        let is_required = !matches!(&write, Write::Checkpoint(c) if c.kind != CheckpointKind::Abandoned);
+        let is_required = is_required(&write);
         self.stage_write(state, write, reserved, is_required)
     }
 
@@ -485,7 +493,7 @@ impl Run {
         if state.is_closed {
             return None;
         }
-        self.ensure_start_staged(&mut state)?;
+        self.ensure_row_staged(&mut state)?;
         let mut fold_target = FoldTarget::default();
         let lsn = self.stage_on_lane(&mut state, Write::Start(start), reserved, true, &mut fold_target)?;
         crate::crash_point!("child start staged");
@@ -562,6 +570,12 @@ impl Run {
         Some(())
     }
 
+    /// Stages the Start if it is not staged yet, also that of a virtual item. Returns `None` if the run is disowned.
+    pub(crate) fn ensure_row_staged(&self, state: &mut RunState) -> Option<()> {
+        self.ensure_start_staged(state)?;
+        self.promote(state)
+    }
+
     /// Returns the barrier of a step: the largest Lsn of all earlier Writes and received values. The barrier
     /// of a speculative step ignores the run's own checkpoints of outcomes. Stages the Start if it is not
     /// staged yet. Returns `None` if the run is disowned.
@@ -626,6 +640,11 @@ impl Run {
         self.wake_task();
         true
     }
+}
+
+/// Whether a speculative step waits for the Write: for all but the outcomes of calls.
+fn is_required(write: &Write) -> bool {
+    !matches!(write, Write::Checkpoint(c) if c.kind != CheckpointKind::Abandoned)
 }
 
 impl HasLane for Arc<Run> {

@@ -60,12 +60,19 @@ impl Replay {
     /// Returns the replay of a record, and its failed attempts by path. The replay is `None` if the record
     /// has no checkpoints.
     pub(crate) fn from_record(record: &mut Record) -> (Option<Self>, Option<Box<Attempts>>) {
+        Self::from_rows(std::mem::take(&mut record.checkpoints), std::mem::take(&mut record.attempts))
+    }
+
+    /// Does the same as [`from_record`](Self::from_record) for the checkpoints and failed attempts of one execution.
+    pub(crate) fn from_rows(
+        mut checkpoints: Vec<Checkpoint>,
+        failed: Vec<Attempt>,
+    ) -> (Option<Self>, Option<Box<Attempts>>) {
         let mut attempts: Option<Box<Attempts>> = None;
-        for attempt in record.attempts.drain(..) {
+        for attempt in failed {
             let attempts = attempts.get_or_insert_default();
             attempts.entry(attempt.path.clone()).or_default().push(attempt);
         }
-        let mut checkpoints = std::mem::take(&mut record.checkpoints);
         if checkpoints.is_empty() {
             return (None, attempts);
         }

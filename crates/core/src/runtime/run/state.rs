@@ -11,6 +11,7 @@ use crate::clock::Timestamp;
 use crate::commit::{FoldTarget, Lsn};
 use crate::key::{Key, KeyMap};
 use crate::payload::Payload;
+use crate::runtime::run::bundle::VirtualItem;
 use crate::runtime::run::call::{CallState, WaitingFor};
 use crate::runtime::run::quiescence::BlockedOn;
 use crate::runtime::run::replay::{Attempts, Replay};
@@ -44,6 +45,8 @@ pub(crate) struct RunStaging {
     /// The Start while it is not staged, and the budget reserved for it.
     pub(crate) start: Option<Box<Start>>,
     pub(crate) start_reserved: u32,
+    /// The membership in a bundle while the execution has no row of its own; `None` for other executions.
+    pub(crate) item: Option<Box<VirtualItem>>,
     /// The Start's Lsn; 0 while the Start is not staged.
     pub(crate) start_lsn: Lsn,
     /// Largest Lsn of the run's own Writes and of all values that it received.
@@ -55,10 +58,15 @@ pub(crate) struct RunStaging {
 }
 
 impl RunStaging {
-    pub(crate) fn new(start: Option<Box<Start>>, start_reserved: u32) -> Self {
+    pub(crate) fn new(
+        start: Option<Box<Start>>,
+        start_reserved: u32,
+        item: Option<Box<VirtualItem>>,
+    ) -> Self {
         Self {
             start,
             start_reserved,
+            item,
             start_lsn: Lsn(0),
             last_lsn: Lsn(0),
             last_required_lsn: Lsn(0),

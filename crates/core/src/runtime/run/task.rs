@@ -386,7 +386,7 @@ impl RunTask {
                 {
                     let mut state = run.state();
                     // staging the Start registers the run, so that a shutdown finds the run
-                    let _ = run.ensure_start_staged(&mut state);
+                    let _ = run.ensure_row_staged(&mut state);
                     state.is_deferred = true;
                 }
                 let pause = run.engine.deferrals.next_pause(run.key);

@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::attributes::Attributes;
 use crate::clock::{MAX_STORED_DURATION, Timestamp};
 use crate::error::Error;
-use crate::name_checks::{MAX_ID_BYTES, check_text};
+use crate::name_checks::{MAX_ID_BYTES, check_new_id, check_text};
 use crate::payload::{INLINE_LIMIT, Payload};
 use crate::queue::{OnDuplicate, OnFull, Placement, check_queue_key, check_queue_name};
 use crate::store::State;
@@ -136,7 +136,7 @@ impl StartOptions {
     /// Returns an error if an option is set that a child cannot have.
     pub(crate) fn check_child(&self, is_detached: bool) -> Result<(), Error> {
         if let Some(id) = &self.workflow_id {
-            check_text("workflow_id", id, MAX_ID_BYTES)?;
+            check_new_id("workflow_id", id)?;
         }
         if self.debounce.is_some() {
             return invalid(

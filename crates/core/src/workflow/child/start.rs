@@ -101,7 +101,7 @@ pub(super) async fn start_or_attach(call: &Call, child: NewChild, key: Key) -> R
         // that Start is flushed
         let mut state = run.state();
         if !state.is_closed {
-            let _ = run.ensure_start_staged(&mut state);
+            let _ = run.ensure_row_staged(&mut state);
         }
     }
     let attributes = options.attributes.size();

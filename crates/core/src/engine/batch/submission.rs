@@ -1,0 +1,388 @@
+//! The submission of a batch: its inputs are packed into bundles, whose Starts are staged while the next inputs are read.
+
+use std::collections::VecDeque;
+use std::future::poll_fn;
+use std::pin::pin;
+use std::sync::Arc;
+
+
+use futures_util::stream::{Stream, StreamExt};
+use xxhash_rust::xxh3::xxh3_64;
+
+use super::BatchHandle;
+use crate::commit::{FoldTarget, Lane, Lsn, Staged};
+use crate::engine::submission::Submission;
+use crate::error::Error;
+use crate::key::{Key, MAX_BATCH_ITEMS};
+use crate::name_checks::check_new_id;
+use crate::payload::{INLINE_LIMIT, Payload};
+use crate::queue::Placement;
+use crate::runtime::run::chunks::{self, ChunkTarget};
+use crate::store::{
+    CloseBatch, Detail, ExecutionId, Outcome, PackedInputs, Parent, Start, State, Status, Write,
+    unpack_inputs,
+};
+
+/// Maximum number of items in a bundle.
+const MAX_BUNDLE_ITEMS: u32 = 1_000;
+/// Maximum number of bundles whose Starts are staged and not durable.
+const MAX_BUNDLES_IN_FLIGHT: usize = 64;
+
+/// A batch while its inputs are submitted.
+struct BatchSubmission<'s> {
+    submission: &'s Submission<'s>,
+    lane: &'s Lane,
+    batch: Key,
+    batch_id: Option<Arc<str>>,
+    placement: Option<Arc<Placement>>,
+    /// The inputs of the next bundle.
+    inputs: PackedInputs,
+    /// The fingerprint of these inputs, which is compared if a batch with this id exists.
+    fingerprint: u64,
+    /// The number of items in the staged bundles.
+    bundled: u64,
+    /// The staged bundles that are not known to be durable, oldest first.
+    in_flight: VecDeque<StagedBundle>,
+}
+
+/// A bundle whose Start is staged.
+struct StagedBundle {
+    lsn: Lsn,
+    first_item: u32,
+    fingerprint: Option<u64>,
+    inputs: Payload,
+}
+
+/// Submits a batch. `submission` has the batch's options, and no input.
+pub(super) async fn submit<O>(
+    submission: Submission<'_>,
+    inputs: impl Stream<Item = Result<Payload, Error>>,
+) -> Result<BatchHandle<O>, Error> {
+    submission.check()?;
+    let (engine, options) = (&*submission.engine, submission.options());
+    let placement = options.placement()?;
+    options.attributes.check()?;
+    if let Some(placement) = &placement {
+        engine.check_queue(&placement.queue).await?;
+    }
+    let batch_id = submission.workflow_id();
+    let mut id_lock = None;
+    if let Some(id) = &batch_id {
+        check_new_id("batch_id", id)?;
+        id_lock = Some(engine.id_locks.lock(id).await);
+    }
+    let inputs = pin!(inputs);
+    let expected_count = match inputs.size_hint() {
+        (lower, Some(upper)) if lower == upper => Some(lower as u64),
+        _ => None,
+    };
+    if let Some(count) = expected_count {
+        check_count(count)?;
+    }
+    let batch = Key::mint_batch(engine.shard);
+    let start = batch_start(&submission, batch, batch_id.clone(), placement.clone(), expected_count);
+    let lane = engine.lane_of(batch);
+    let generation = lane.generation();
+    let reserved = lane.reserve(start.attributes.size() + chunks::ROW_BYTES).await;
+    let staged = Staged { generation, tree: batch, write: Write::Start(start), reserved, fate: None };
+    let staged = lane.stage_without_wake(staged, &mut FoldTarget::default());
+    let Some((lsn, _)) = staged else { return Err(engine.dropped_write_error()) };
+    let mut new = BatchSubmission {
+        submission: &submission,
+        lane,
+        batch,
+        batch_id,
+        placement,
+        inputs: PackedInputs::default(),
+        fingerprint: 0,
+        bundled: 0,
+        in_flight: VecDeque::new(),
+    };
+    let mut is_closed = expected_count.is_some();
+    if id_lock.is_some() {
+        // another batch may have the id
+        lane.wake_committer();
+        is_closed &= new.resolve_start(lane.wait_durable(lsn).await)?;
+    }
+    let count = new.submit_inputs(inputs).await?;
+    if expected_count.is_some_and(|expected| expected != count) {
+        let reason = format!(
+            "there were {count} inputs, although their size hint was {}",
+            expected_count.unwrap_or(0)
+        );
+        return Err(Error::Invalid { input: "inputs", reason });
+    }
+    if id_lock.is_none() {
+        new.resolve_start(lane.wait_durable(lsn).await)?;
+    }
+    if !is_closed {
+        new.close(count).await?;
+    }
+    drop(id_lock);
+    Ok(BatchHandle::new(engine.clone(), new.batch, new.batch_id))
+}
+
+/// Returns the Start of a batch, which is closed if the number of its items is known.
+fn batch_start(
+    submission: &Submission<'_>,
+    batch: Key,
+    batch_id: Option<Arc<str>>,
+    placement: Option<Arc<Placement>>,
+    item_count: Option<u64>,
+) -> Box<Start> {
+    let created_at = submission.engine.now();
+    let state = match item_count {
+        Some(0) => State::Ended { status: Status::Completed, outcome: Payload::empty(), at: created_at },
+        _ => State::Waiting { wake_at: None, children: Vec::new(), pending_sleeps: Vec::new() },
+    };
+    Box::new(Start {
+        key: batch,
+        root: batch,
+        parent: None,
+        is_guarded: batch_id.is_some(),
+        workflow_id: batch_id,
+        workflow: submission.definition.name.clone(),
+        fingerprint: None,
+        app_version: submission.engine.info.app_version.clone(),
+        placement,
+        dedup_id: None,
+        debounce_window: None,
+        input: Payload::empty(),
+        created_at,
+        deadline_at: None,
+        run_timeout: None,
+        attributes: submission.options().attributes.clone(),
+        item_count,
+        has_begun: true,
+        self_claims: false,
+        state,
+    })
+}
+
+/// Returns an error if a batch cannot have this number of items.
+fn check_count(count: u64) -> Result<(), Error> {
+    if count <= MAX_BATCH_ITEMS {
+        return Ok(());
+    }
+    let reason = format!("a batch has at most {MAX_BATCH_ITEMS} items; submit several batches");
+    Err(Error::Invalid { input: "inputs", reason })
+}
+
+impl BatchSubmission<'_> {
+    /// Handles the outcome of the batch's Start. Returns whether the batch is new.
+    fn resolve_start(&mut self, outcome: Outcome) -> Result<bool, Error> {
+        match outcome {
+            Outcome::Applied => Ok(true),
+            Outcome::Duplicate(existing) if existing.key == self.batch => Ok(true),
+            Outcome::Duplicate(existing) => {
+                let workflow = &self.submission.definition.name;
+                if !existing.key.is_batch() {
+                    return Err(self.conflict("it belongs to an execution, not to a batch".to_owned()));
+                }
+                if existing.workflow != *workflow {
+                    let reason = format!(
+                        "it belongs to a batch of workflow {:?}, not {workflow:?}",
+                        existing.workflow
+                    );
+                    return Err(self.conflict(reason));
+                }
+                self.batch = existing.key;
+                Ok(false)
+            }
+            Outcome::Rejected(reason) => Err(Error::Invalid { input: "batch", reason: reason.to_string() }),
+            _ => Err(self.submission.engine.dropped_write_error()),
+        }
+    }
+
+    fn conflict(&self, reason: String) -> Error {
+        let workflow_id = self.batch.workflow_id(self.batch_id.as_deref());
+        Error::Conflict { workflow_id, reason }
+    }
+
+    /// Submits all inputs, and waits until their bundles are durable. Returns the number of inputs.
+    async fn submit_inputs(
+        &mut self,
+        mut inputs: std::pin::Pin<&mut impl Stream<Item = Result<Payload, Error>>>,
+    ) -> Result<u64, Error> {
+        while let Some(input) = self.next_input(&mut inputs).await {
+            let index = self.bundled + u64::from(self.inputs.count());
+            check_count(index + 1)?;
+            let input = input.map_err(|error| name_item(error, index))?;
+            let limit = self.submission.engine.options.value_limit;
+            if input.len() > limit {
+                let value = format!("the input of item {index} of the batch");
+                return Err(Error::TooLarge { value, size: input.len(), limit });
+            }
+            let is_full = self.inputs.count() == MAX_BUNDLE_ITEMS
+                || self.inputs.count() > 0 && self.inputs.len_with(input.len()) > INLINE_LIMIT;
+            if is_full {
+                self.stage_bundle().await?;
+            }
+            if self.batch_id.is_some() {
+                let pair = [self.fingerprint, input.fingerprint()].map(u64::to_be_bytes);
+                self.fingerprint = xxh3_64(pair.as_flattened());
+            }
+            self.inputs.push(&input);
+        }
+        if self.inputs.count() > 0 {
+            self.stage_bundle().await?;
+        }
+        self.lane.wake_committer();
+        while let Some(oldest) = self.in_flight.pop_front() {
+            self.confirm(oldest).await?;
+        }
+        Ok(self.bundled)
+    }
+
+    /// Returns the next input. While there is none yet, the staged bundles are flushed.
+    async fn next_input<S: Stream>(&self, inputs: &mut std::pin::Pin<&mut S>) -> Option<S::Item> {
+        poll_fn(|cx| {
+            let polled = inputs.poll_next_unpin(cx);
+            if polled.is_pending() {
+                self.lane.wake_committer();
+            }
+            polled
+        })
+        .await
+    }
+
+    /// Stages the Start of the next bundle. Waits until not too many bundles are under way.
+    async fn stage_bundle(&mut self) -> Result<(), Error> {
+        let engine = &*self.submission.engine;
+        let count = self.inputs.count();
+        let first_item = self.bundled as u32;
+        let bundle = self.batch.bundle(first_item + (count - 1));
+        let packed = self.inputs.take();
+        let fingerprint = self.batch_id.is_some().then_some(std::mem::take(&mut self.fingerprint));
+        let (lane, generation) = (self.lane, self.lane.generation());
+        let is_inline = packed.len() <= INLINE_LIMIT;
+        let reserved = if is_inline { lane.try_reserve(packed.len() + chunks::ROW_BYTES) } else { 0 };
+        let (input, reserved) = if reserved > 0 {
+            (packed.clone(), reserved)
+        } else {
+            lane.wake_committer();
+            let place = ChunkTarget {
+                lane,
+                generation,
+                execution: bundle,
+                tree: self.batch,
+                is_unowned: true,
+                fate: None,
+                run: None,
+            };
+            chunks::store(place, packed.clone(), 0).await
+        };
+        let start = Box::new(Start {
+            key: bundle,
+            root: bundle,
+            parent: Some(Parent { key: self.batch, is_detached: false }),
+            workflow_id: None,
+            workflow: self.submission.definition.name.clone(),
+            fingerprint,
+            app_version: engine.info.app_version.clone(),
+            placement: self.placement.clone(),
+            dedup_id: None,
+            debounce_window: None,
+            input,
+            created_at: engine.now(),
+            deadline_at: None,
+            run_timeout: None,
+            attributes: crate::attributes::Attributes::NONE,
+            item_count: Some(u64::from(count)),
+            is_guarded: false,
+            has_begun: false,
+            self_claims: false,
+            state: State::Queued { pending_sleeps: Vec::new() },
+        });
+        let staged =
+            Staged { generation, tree: self.batch, write: Write::Start(start), reserved, fate: None };
+        let staged = lane.stage_without_wake(staged, &mut FoldTarget::default());
+        let Some((lsn, _)) = staged else { return Err(engine.dropped_write_error()) };
+        crate::crash_point!("bundle staged");
+        self.bundled += u64::from(count);
+        let inputs = if fingerprint.is_some() { packed } else { Payload::empty() };
+        self.in_flight.push_back(StagedBundle { lsn, first_item, fingerprint, inputs });
+        if self.in_flight.len() >= MAX_BUNDLES_IN_FLIGHT
+            && let Some(oldest) = self.in_flight.pop_front()
+        {
+            lane.wake_committer();
+            self.confirm(oldest).await?;
+        }
+        Ok(())
+    }
+
+    /// Waits until a bundle is durable. If the batch existed before, compares the bundle with that of the earlier
+    /// submission.
+    async fn confirm(&self, bundle: StagedBundle) -> Result<(), Error> {
+        match self.lane.wait_durable(bundle.lsn).await {
+            Outcome::Applied => Ok(()),
+            Outcome::Duplicate(existing) if existing.fingerprint == bundle.fingerprint => Ok(()),
+            Outcome::Duplicate(_) | Outcome::NotFound => Err(self.difference(&bundle).await?),
+            Outcome::Rejected(reason) => Err(Error::Invalid { input: "inputs", reason: reason.to_string() }),
+            _ => Err(self.submission.engine.dropped_write_error()),
+        }
+    }
+
+    /// Returns the error for a bundle that an earlier submission of the batch has submitted with other inputs, or that
+    /// does not fit behind the bundles of that submission.
+    async fn difference(&self, bundle: &StagedBundle) -> Result<Error, Error> {
+        let engine = &*self.submission.engine;
+        let batch = engine.load(ExecutionId::Key(self.batch), Detail::Outcome).await?;
+        let status = batch.map(|record| record.execution.status);
+        if status == Some(Status::Cancelled) {
+            return Ok(self.conflict("it belongs to a batch that was cancelled".to_owned()));
+        }
+        let inputs = unpack_inputs(&bundle.inputs).unwrap_or_default();
+        let stored = engine.store.bundles(self.batch, bundle.first_item, 1).await?;
+        let Some(stored) = stored.first() else {
+            return Ok(self.conflict(format!(
+                "the batch was submitted before with {} items; the inputs have more",
+                bundle.first_item
+            )));
+        };
+        let record = engine.load(ExecutionId::Key(*stored), Detail::Full).await?;
+        let Some(record) = record else { return Ok(self.conflict("its bundle has been deleted".to_owned())) };
+        let packed = chunks::fetch(engine, *stored, record.execution.input).await?;
+        let recorded = unpack_inputs(&packed).unwrap_or_default();
+        let first_recorded =
+            (u64::from(stored.last_index().unwrap_or_default()) + 1).saturating_sub(recorded.len() as u64);
+        let recorded =
+            recorded.iter().skip((u64::from(bundle.first_item).saturating_sub(first_recorded)) as usize);
+        let same =
+            inputs.iter().zip(recorded).take_while(|(a, b)| a.fingerprint() == b.fingerprint()).count();
+        let index = u64::from(bundle.first_item) + same as u64;
+        Ok(self.conflict(format!(
+            "it belongs to a batch that was submitted with other inputs; item {index} is the first that differs"
+        )))
+    }
+
+    /// Closes the batch with this number of items.
+    async fn close(&self, item_count: u64) -> Result<(), Error> {
+        let engine = &*self.submission.engine;
+        let close = Write::CloseBatch(CloseBatch { batch: self.batch, item_count });
+        let staged = engine.stage_unowned(self.batch, close);
+        let Some((lane, lsn)) = staged else { return Err(engine.dropped_write_error()) };
+        match lane.wait_durable(lsn).await {
+            Outcome::Applied => {
+                // the items may have ended before
+                engine.stage_unowned(self.batch, Write::Wake(self.batch));
+                Ok(())
+            }
+            Outcome::NotFound => Err(self.conflict(format!(
+                "it belongs to a batch that was cancelled, or that was submitted with another number of items than \
+                 {item_count}"
+            ))),
+            _ => Err(engine.dropped_write_error()),
+        }
+    }
+}
+
+/// Returns the error of an input with the index of its item.
+fn name_item(error: Error, index: u64) -> Error {
+    match error {
+        Error::Encode { type_name, reason } => {
+            Error::Encode { type_name, reason: format!("item {index} of the batch: {reason}") }
+        }
+        error => error,
+    }
+}

@@ -1,0 +1,272 @@
+//! [`BundleRun`]: what the runs of a bundle's items share while a worker runs the bundle.
+//!
+//! An item of a bundle is *virtual* until it needs a row of its own. Its run stages checkpoints, attempts and chunks under
+//! the item's key, and hands its end to the bundle, which stages the ends of many items as one Pack. Any other state that
+//! a run records for its execution *promotes* the item: the run stages a Start, and the item is an execution like any
+//! other from then on.
+
+use std::collections::HashMap;
+use std::sync::{Arc, MutexGuard, Weak};
+
+use super::state::RunState;
+use super::{Interrupt, Run};
+use crate::attributes::Attributes;
+use crate::clock::Timestamp;
+use crate::commit::{Lane, Lsn};
+use crate::key::Key;
+use crate::payload::Payload;
+use crate::queue::Placement;
+use crate::store::{ItemOutcome, Pack, Parent, Start, State, Write};
+use crate::sync::Mutex;
+
+/// The state that the runs of a bundle's items share.
+pub(crate) struct BundleRun {
+    /// The run of the bundle, which owns this value.
+    run: Weak<Run>,
+    batch: Key,
+    workflow: Arc<str>,
+    app_version: Option<Arc<str>>,
+    placement: Option<Arc<Placement>>,
+    created_at: Timestamp,
+    state: Mutex<BundleState>,
+}
+
+/// The part of a [`BundleRun`] that its lock guards. Virtual items stage their Writes under this lock.
+#[derive(Default)]
+struct BundleState {
+    /// Whether the virtual items record nothing more.
+    is_closed: bool,
+    /// The outcomes that no Pack contains yet, and the budget reserved for them.
+    outcomes: Vec<ItemOutcome>,
+    reserved: u32,
+    /// Number of virtual items whose run has begun and not ended.
+    running: usize,
+    /// The runs of these items that are blocked, by index.
+    blocked: HashMap<u32, Weak<Run>, foldhash::fast::RandomState>,
+    /// Whether an item has left without an outcome, because the bundle is paused.
+    has_paused_item: bool,
+}
+
+/// The membership of an item's run in its bundle, as long as the item has no row of its own.
+pub(crate) struct VirtualItem {
+    pub(crate) bundle: Arc<BundleRun>,
+    pub(crate) index: u32,
+    pub(crate) input: Payload,
+}
+
+/// The outcomes that a Pack will contain.
+pub(crate) struct UnpackedOutcomes {
+    outcomes: Vec<ItemOutcome>,
+    reserved: u32,
+}
+
+impl BundleRun {
+    /// Creates the shared state of a bundle's items. `run` is the run of the bundle.
+    pub(crate) fn new(
+        run: &Arc<Run>,
+        batch: Key,
+        workflow: Arc<str>,
+        app_version: Option<Arc<str>>,
+    ) -> Arc<Self> {
+        Arc::new(Self {
+            run: Arc::downgrade(run),
+            batch,
+            workflow,
+            app_version,
+            placement: run.placement.clone(),
+            created_at: run.created_at,
+            state: Mutex::default(),
+        })
+    }
+
+    /// Locks the state for a Write of a virtual item. Returns `None` if the bundle is closed.
+    fn lock_open(&self) -> Option<MutexGuard<'_, BundleState>> {
+        Some(self.state.lock()).filter(|state| !state.is_closed)
+    }
+
+    /// Returns the Start with which an item gets a row of its own.
+    pub(crate) fn start_of(&self, index: u32, input: Payload, has_begun: bool, state: State) -> Box<Start> {
+        let root = self.run.upgrade().map_or(self.batch, |run| run.root);
+        Box::new(Start {
+            key: self.batch.item(index),
+            root,
+            parent: Some(Parent { key: self.batch, is_detached: false }),
+            workflow_id: None,
+            workflow: self.workflow.clone(),
+            fingerprint: None,
+            app_version: self.app_version.clone(),
+            placement: self.placement.clone(),
+            dedup_id: None,
+            debounce_window: None,
+            input,
+            created_at: self.created_at,
+            deadline_at: None,
+            run_timeout: None,
+            attributes: Attributes::NONE,
+            item_count: None,
+            is_guarded: false,
+            has_begun,
+            self_claims: false,
+            state,
+        })
+    }
+
+    /// Notes that the run of an item begins.
+    pub(crate) fn note_begun(&self) {
+        self.state.lock().running += 1;
+    }
+
+    /// Keeps the run of an item that is blocked, so that the item can be stopped.
+    pub(crate) fn note_blocked(&self, index: u32, run: &Arc<Run>) {
+        let mut state = self.state.lock();
+        if state.is_closed {
+            drop(state);
+            run.interrupt(Interrupt::Disowned);
+        } else if run.is_virtual_item() {
+            state.blocked.insert(index, Arc::downgrade(run));
+        }
+    }
+
+    /// Returns the number of virtual items that run.
+    pub(crate) fn running(&self) -> usize {
+        self.state.lock().running
+    }
+
+    /// Whether an item has left without an outcome, because the bundle was paused.
+    pub(crate) fn has_paused_item(&self) -> bool {
+        self.state.lock().has_paused_item
+    }
+
+    /// Pauses the items that are blocked: none of them begins another body.
+    pub(crate) fn pause_items(&self) {
+        for run in self.blocked_runs() {
+            run.pause();
+        }
+    }
+
+    fn blocked_runs(&self) -> Vec<Arc<Run>> {
+        self.state.lock().blocked.values().filter_map(Weak::upgrade).collect()
+    }
+
+    /// Takes the outcomes that no Pack contains yet.
+    pub(crate) fn take_outcomes(&self) -> Option<UnpackedOutcomes> {
+        let mut state = self.state.lock();
+        take_outcomes(&mut state)
+    }
+
+    /// Closes the bundle: its virtual items record nothing more, and their code stops. Returns the outcomes that no Pack
+    /// contains yet.
+    pub(crate) fn close(&self) -> Option<UnpackedOutcomes> {
+        let outcomes = {
+            let mut state = self.state.lock();
+            state.is_closed = true;
+            take_outcomes(&mut state)
+        };
+        for run in self.blocked_runs() {
+            run.interrupt(Interrupt::Disowned);
+        }
+        outcomes
+    }
+
+    /// Notes that an item is no virtual item of the bundle any more. The bundle's task is woken for the next item.
+    fn note_left(&self, mut state: MutexGuard<'_, BundleState>, index: u32) {
+        state.running = state.running.saturating_sub(1);
+        state.blocked.remove(&index);
+        drop(state);
+        if let Some(run) = self.run.upgrade() {
+            run.wake_task();
+        }
+    }
+}
+
+fn take_outcomes(state: &mut BundleState) -> Option<UnpackedOutcomes> {
+    if state.outcomes.is_empty() {
+        return None;
+    }
+    let mut outcomes = std::mem::take(&mut state.outcomes);
+    outcomes.sort_unstable_by_key(|it| it.index);
+    Some(UnpackedOutcomes { outcomes, reserved: std::mem::take(&mut state.reserved) })
+}
+
+impl UnpackedOutcomes {
+    /// Drops the outcomes, whose items will run again, and releases their budget.
+    pub(crate) fn discard(self, lane: &Lane) {
+        lane.release(self.reserved);
+    }
+
+    /// Stages the outcomes as a Pack of `run`, the run of their bundle. Also stages in a closed run, which still has to
+    /// record what its items have reached.
+    pub(crate) fn stage(self, run: &Run) -> Option<Lsn> {
+        let pack = Pack { bundle: run.key, outcomes: self.outcomes };
+        run.stage_locked(&mut run.state(), Write::Pack(pack), self.reserved)
+    }
+}
+
+impl Run {
+    /// Whether the execution is an item without a row of its own.
+    pub(crate) fn is_virtual_item(&self) -> bool {
+        self.state().staging.item.is_some()
+    }
+
+    /// Stages a Write of a virtual item. An end becomes an outcome of the bundle, and is durable with one of its next
+    /// Packs. Any other new state promotes the item. Returns `None` if nothing was staged.
+    pub(super) fn stage_of_item(&self, state: &mut RunState, write: Write, reserved: u32) -> Option<Lsn> {
+        let Some(item) = &state.staging.item else { return None };
+        let (bundle, index) = (item.bundle.clone(), item.index);
+        let Some(mut open) = bundle.lock_open() else {
+            self.lane().release(reserved);
+            state.interrupt = Some(Interrupt::Disowned);
+            return None;
+        };
+        match write {
+            Write::Transition(change) => match change.state {
+                State::Ended { status, outcome, .. } => {
+                    open.outcomes.push(ItemOutcome { index, status, outcome });
+                    open.reserved += reserved;
+                    state.staging.item = None;
+                    bundle.note_left(open, index);
+                    None
+                }
+                State::Parked { is_pause: true, .. } => {
+                    // the bundle is parked as a whole
+                    open.has_paused_item = true;
+                    bundle.note_left(open, index);
+                    None
+                }
+                new_state => self.promote_locked(state, &bundle, open, new_state, reserved),
+            },
+            write => {
+                let is_required = super::is_required(&write);
+                self.stage_write(state, write, reserved, is_required)
+            }
+        }
+    }
+
+    /// Gives a virtual item a row of its own, in which it is `running`. Does nothing for other executions. Returns `None`
+    /// if the run is disowned.
+    pub(crate) fn promote(&self, state: &mut RunState) -> Option<()> {
+        let Some(item) = &state.staging.item else { return Some(()) };
+        let bundle = item.bundle.clone();
+        let Some(open) = bundle.lock_open() else {
+            state.interrupt = Some(Interrupt::Disowned);
+            return None;
+        };
+        let running = State::Running { pending_sleeps: state.pending_sleeps.clone() };
+        self.promote_locked(state, &bundle, open, running, 0).map(drop)
+    }
+
+    fn promote_locked(
+        &self,
+        state: &mut RunState,
+        bundle: &BundleRun,
+        open: MutexGuard<'_, BundleState>,
+        new_state: State,
+        reserved: u32,
+    ) -> Option<Lsn> {
+        let item = state.staging.item.take()?;
+        let start = bundle.start_of(item.index, item.input, true, new_state);
+        let lsn = self.stage_write(state, Write::Start(start), reserved, true);
+        bundle.note_left(open, item.index);
+        lsn
+    }
+}

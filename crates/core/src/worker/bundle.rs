@@ -1,0 +1,334 @@
+//! [`BundleTask`]: the code of a bundle, which runs the bundle's items.
+//!
+//! The task begins one item after the other, as far as the engine has slots. An item that ends at once costs no task of its
+//! own. An item that is blocked continues in a task of its own. The outcomes of items are staged as Packs, of which one at
+//! a time is under way. The bundle ends when each item has a staged outcome or is promoted.
+
+use std::collections::{HashMap, VecDeque};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context as TaskContext, Poll, Waker};
+use std::time::Duration;
+
+use futures_util::FutureExt;
+use smallvec::SmallVec;
+use tokio::time::Instant;
+
+use crate::commit::{DurableFuture, Lsn};
+use crate::failure::{Failure, UNREADABLE};
+use crate::key::Key;
+use crate::payload::Payload;
+use crate::runtime::definition::{CodeLocation, Definition};
+use crate::runtime::run::bundle::{BundleRun, VirtualItem};
+use crate::runtime::run::replay::Replay;
+use crate::runtime::run::task::RunTask;
+use crate::runtime::run::{Interrupt, NewRun, Run};
+use crate::store::{Attempt, Checkpoint, DeleteChunks, Parent, Record, State, Write, unpack_inputs};
+use crate::sync::Mutex;
+
+/// Number of recoveries from which on the items of a bundle are promoted before any of them begins: one of them seems to
+/// kill its workers. Each item then has strikes of its own.
+const PROMOTING_RECOVERIES: u32 = 2;
+/// The time for which a poll begins items before other tasks get their turn.
+const POLL_TIME: Duration = Duration::from_micros(100);
+/// Number of items that a poll begins between two looks at the clock.
+const ITEMS_PER_CLOCK_READ: usize = 16;
+/// The part of an engine's slots that the items of bundles leave to claims: one in this number.
+const CLAIM_SHARE: usize = 4;
+
+/// The recorded calls of an item.
+#[derive(Default)]
+struct ItemRecord {
+    checkpoints: Vec<Checkpoint>,
+    attempts: Vec<Attempt>,
+}
+
+/// The recorded state of a claimed bundle.
+struct ClaimedItems {
+    batch: Key,
+    last_index: u32,
+    item_count: u64,
+    app_version: Option<Arc<str>>,
+    /// The indexes of the items that have an outcome or a row of their own, in ascending order; `None` if a pack is damaged.
+    finished: Option<Vec<u32>>,
+    records: HashMap<u32, ItemRecord, foldhash::fast::RandomState>,
+    /// Whether all items get a row of their own before any of them begins.
+    promotes_all: bool,
+}
+
+impl ClaimedItems {
+    /// Takes the recorded state of the items from the record of a bundle; `None` for any other execution.
+    fn take(record: &mut Record) -> Option<Self> {
+        let (batch, last_index) = (record.execution.key.batch()?, record.execution.key.last_index()?);
+        let bundle = record.bundle.take()?;
+        let mut records: HashMap<u32, ItemRecord, _> = HashMap::default();
+        for checkpoint in record.checkpoints.drain(..) {
+            let index = checkpoint.execution.item_index();
+            records.entry(index.unwrap_or_default()).or_default().checkpoints.push(checkpoint);
+        }
+        for attempt in record.attempts.drain(..) {
+            let index = attempt.execution.item_index();
+            records.entry(index.unwrap_or_default()).or_default().attempts.push(attempt);
+        }
+        let finished = bundle.outcomes().map(|outcomes| {
+            let mut finished: Vec<u32> = outcomes.iter().map(|it| it.index).collect();
+            finished.extend(&bundle.promoted);
+            finished.sort_unstable();
+            finished
+        });
+        Some(Self {
+            batch,
+            last_index,
+            item_count: bundle.item_count,
+            app_version: record.execution.app_version.clone(),
+            finished,
+            records,
+            promotes_all: bundle.has_queue_limits || record.execution.recoveries >= PROMOTING_RECOVERIES,
+        })
+    }
+
+    /// Returns the index of the first item.
+    fn first_index(&self) -> u32 {
+        (u64::from(self.last_index) + 1).saturating_sub(self.item_count) as u32
+    }
+
+    /// Returns the unfinished items with their inputs and records, in ascending order.
+    fn into_pending(mut self, packed: &Payload) -> Result<VecDeque<PendingItem>, Failure> {
+        let unreadable = |reason: &str| Failure::with_kind(UNREADABLE, reason.to_owned());
+        let finished =
+            self.finished.take().ok_or_else(|| unreadable("the outcomes of the items are damaged"))?;
+        let inputs = unpack_inputs(packed).filter(|inputs| inputs.len() as u64 == self.item_count);
+        let inputs = inputs.ok_or_else(|| unreadable("the inputs of the items are damaged"))?;
+        let items = (self.first_index()..=self.last_index).zip(inputs);
+        let unfinished = items.filter(|(index, _)| finished.binary_search(index).is_err());
+        Ok(unfinished
+            .map(|(index, input)| PendingItem { index, input, record: self.records.remove(&index) })
+            .collect())
+    }
+
+    /// Returns the Writes that delete the chunks that a disowned run has left behind, for each unfinished item.
+    fn chunk_deletions(&self) -> Vec<Write> {
+        let finished = self.finished.as_deref().unwrap_or_default();
+        let unfinished =
+            (self.first_index()..=self.last_index).filter(|it| finished.binary_search(it).is_err());
+        let deletion = |index| {
+            let checkpoints = self.records.get(&index).into_iter().flat_map(|record| &record.checkpoints);
+            let keep: SmallVec<[u64; 4]> =
+                checkpoints.filter_map(|it| it.outcome.chunk_ref().map(|chunks| chunks.value)).collect();
+            Write::DeleteChunks(DeleteChunks { execution: self.batch.item(index), keep })
+        };
+        unfinished.map(deletion).collect()
+    }
+}
+
+/// An item that has not begun here.
+struct PendingItem {
+    index: u32,
+    input: Payload,
+    record: Option<ItemRecord>,
+}
+
+/// A claimed bundle as the worker runs it.
+pub(super) struct ClaimedBundle {
+    /// The definition of the bundle, whose code is a [`BundleTask`].
+    pub(super) definition: Arc<Definition>,
+    /// The Writes that delete left chunks, to be durable before any item begins.
+    pub(super) chunk_deletions: Vec<Write>,
+}
+
+impl ClaimedBundle {
+    /// Takes the items from the record of a bundle; `None` for any other execution. `definition` is that of the items.
+    pub(super) fn take(record: &mut Record, definition: &Arc<Definition>) -> Option<Self> {
+        let items = ClaimedItems::take(record)?;
+        let chunk_deletions =
+            if record.execution.recoveries > 0 { items.chunk_deletions() } else { Vec::new() };
+        let (items, item_definition) = (Mutex::new(Some(items)), definition.clone());
+        let body = move |run: Arc<Run>, input: &Payload| {
+            let items = items.lock().take();
+            let items = items.ok_or_else(|| Failure::new("the items of the bundle have begun already"))?;
+            let task = BundleTask::new(run, item_definition.clone(), items, input)?;
+            Ok(Box::pin(task) as crate::runtime::definition::BodyFuture)
+        };
+        let definition = Definition {
+            name: definition.name.clone(),
+            is_eager: false,
+            code: CodeLocation::Task,
+            time_limit_hint: definition.time_limit_hint,
+            graph: None,
+            body: Box::new(body),
+        };
+        Some(Self { definition: Arc::new(definition), chunk_deletions })
+    }
+}
+
+/// The code of a bundle.
+struct BundleTask {
+    run: Arc<Run>,
+    bundle: Arc<BundleRun>,
+    /// The definition of the items.
+    definition: Arc<Definition>,
+    batch: Key,
+    pending: VecDeque<PendingItem>,
+    promotes_all: bool,
+    /// Resolves when the Pack that is under way is durable.
+    pack: Option<DurableFuture<Arc<Run>>>,
+}
+
+impl BundleTask {
+    fn new(
+        run: Arc<Run>,
+        definition: Arc<Definition>,
+        items: ClaimedItems,
+        packed_inputs: &Payload,
+    ) -> Result<Self, Failure> {
+        let (batch, promotes_all) = (items.batch, items.promotes_all);
+        let bundle = BundleRun::new(&run, batch, definition.name.clone(), items.app_version.clone());
+        let pending = items.into_pending(packed_inputs)?;
+        run.engine.runs.insert_bundle(run.key, &bundle);
+        Ok(Self { run, bundle, definition, batch, pending, promotes_all, pack: None })
+    }
+
+    /// Gives all pending items rows of their own, in which they are `queued`.
+    fn promote_all(&mut self) {
+        for PendingItem { index, input, record } in self.pending.drain(..) {
+            let queued = State::Queued { pending_sleeps: Vec::new() };
+            let start = self.bundle.start_of(index, input, record.is_some(), queued);
+            self.run.stage(Write::Start(start), 0);
+        }
+    }
+
+    /// Takes a slot for an item. The items of bundles leave some slots to claims, but one item can always run.
+    fn take_slot(&self) -> bool {
+        let engine = &self.run.engine;
+        if engine.is_draining() {
+            return false;
+        }
+        let is_first = self.bundle.running() == 0;
+        let has_thread = !self.definition.holds_thread() || engine.read_ahead.capacity() > 0;
+        if has_thread && engine.take_slot_for_item(CLAIM_SHARE) {
+            return true;
+        }
+        if is_first {
+            engine.take_slots_unchecked(1);
+        }
+        is_first
+    }
+
+    /// Begins pending items until the time of this poll is over or no slot is free. Returns whether the next poll can begin
+    /// more.
+    fn begin_items(&mut self) -> bool {
+        let began_at = Instant::now();
+        while !self.pending.is_empty() {
+            for _ in 0..ITEMS_PER_CLOCK_READ {
+                if self.run.is_pausing() || self.pending.is_empty() || !self.take_slot() {
+                    return false;
+                }
+                if let Some(item) = self.pending.pop_front() {
+                    self.begin_item(item);
+                }
+            }
+            if began_at.elapsed() > POLL_TIME {
+                return !self.pending.is_empty();
+            }
+        }
+        false
+    }
+
+    /// Begins an item, which runs until it is blocked.
+    fn begin_item(&self, item: PendingItem) {
+        let PendingItem { index, input, record } = item;
+        let (replay, attempts) = match record {
+            Some(record) => Replay::from_rows(record.checkpoints, record.attempts),
+            None => (None, None),
+        };
+        let engine = &self.run.engine;
+        let membership = VirtualItem { bundle: self.bundle.clone(), index, input: input.clone() };
+        let first = NewRun::for_first_run(
+            self.batch.item(index),
+            self.run.root,
+            self.run.created_at,
+            self.run.generation,
+        );
+        let new = NewRun {
+            parent: Some(Parent { key: self.batch, is_detached: false }),
+            placement: self.run.placement.clone(),
+            item: Some(Box::new(membership)),
+            replay,
+            attempts,
+            is_replayed: true,
+            ..first
+        };
+        let run = Run::new(engine.clone(), self.definition.clone(), new);
+        if self.definition.holds_thread() {
+            engine.read_ahead.note_claimed();
+        }
+        self.bundle.note_begun();
+        let mut task = RunTask::begin_executing(run.clone(), &input);
+        // the waker is registered again when the task of its own polls the run
+        let polled = task.poll_conclusion(&mut TaskContext::from_waker(Waker::noop()), &input);
+        if polled.is_pending() {
+            self.bundle.note_blocked(index, &run);
+            task.detach(Payload::empty(), None::<()>);
+        }
+    }
+
+    /// Stages the outcomes that no Pack contains yet. Returns the Lsn of the Pack.
+    fn stage_outcomes(&self) -> Option<Lsn> {
+        self.bundle.take_outcomes()?.stage(&self.run)
+    }
+
+    /// Stages a Pack of the outcomes, if no other one is under way.
+    fn poll_packs(&mut self, cx: &mut TaskContext<'_>) {
+        loop {
+            if let Some(pack) = &mut self.pack
+                && pack.poll_unpin(cx).is_pending()
+            {
+                return;
+            }
+            self.pack = self.stage_outcomes().map(|lsn| DurableFuture::new(self.run.clone(), lsn));
+            if self.pack.is_none() {
+                return;
+            }
+        }
+    }
+}
+
+impl Future for BundleTask {
+    type Output = Result<Payload, Failure>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut TaskContext<'_>) -> Poll<Self::Output> {
+        let this = &mut *self;
+        if this.promotes_all {
+            this.promote_all();
+        }
+        if this.begin_items() {
+            cx.waker().wake_by_ref();
+            return Poll::Pending;
+        }
+        let is_idle = this.bundle.running() == 0;
+        if is_idle && this.pending.is_empty() && !this.bundle.has_paused_item() {
+            let _ = this.stage_outcomes();
+            return Poll::Ready(Payload::encode(&()).map_err(|error| error.to_failure()));
+        }
+        if this.run.is_pausing() {
+            this.bundle.pause_items();
+        }
+        if is_idle && this.run.is_pausing() {
+            this.run.interrupt(Interrupt::Pause);
+        } else if is_idle && (this.run.engine.is_draining() || this.bundle.has_paused_item()) {
+            // the next worker reads the records of the items that have begun
+            this.run.interrupt(Interrupt::Requeue);
+        }
+        this.poll_packs(cx);
+        Poll::Pending
+    }
+}
+
+impl Drop for BundleTask {
+    fn drop(&mut self) {
+        self.run.engine.runs.remove_bundle(self.run.key, &self.bundle);
+        if let Some(outcomes) = self.bundle.close() {
+            outcomes.stage(&self.run);
+        }
+    }
+}
