@@ -92,6 +92,7 @@ async fn start_stores_every_column(fixture: &dyn StoreFixture) {
         input: payload("in"),
         created_at: at(-3),
         deadline_at: Some(at(1_000_001)),
+        item_count: None,
         is_guarded: true,
         has_begun: false,
         self_claims: false,

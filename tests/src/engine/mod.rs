@@ -21,6 +21,7 @@ use EngineCase as Case;
 
 mod attempt;
 mod attributes;
+mod batch;
 mod budget;
 mod cancel;
 mod cancelled;
@@ -71,6 +72,7 @@ pub fn fault_cases() -> impl Iterator<Item = (&'static str, EngineCase)> {
 nouns![
     attempt,
     attributes,
+    batch,
     budget,
     cancel,
     cancelled,

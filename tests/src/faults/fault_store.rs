@@ -9,9 +9,9 @@ use stepfast_core::payload::ChunkRef;
 use stepfast_core::queue::{QueueChange, QueueRow};
 use stepfast_core::store::counters::Counters;
 use stepfast_core::store::{
-    Claim, ClaimReply, DeadLetter, Detail, ExecutionId, Filter, Flush, GraphRow, Heartbeat, HeartbeatReply,
-    Hint, Maintenance, Outcome, Page, Record, Registration, Renewal, Store, StoreError, StoreInfo, WorkerId,
-    WorkerInfo, WorkerOverview, Write,
+    BatchItems, Claim, ClaimReply, DeadLetter, Detail, ExecutionId, Filter, Flush, GraphRow, Heartbeat,
+    HeartbeatReply, Hint, Maintenance, Outcome, Page, Record, Registration, Renewal, Store, StoreError,
+    StoreInfo, WorkerId, WorkerInfo, WorkerOverview, Write,
 };
 use tokio::sync::watch;
 
@@ -519,6 +519,14 @@ impl Store for FaultStore {
             self.hang_until(|rules| rules.held_replies.is_empty()).await;
         }
         finish_call(Call::Heartbeat, fault, reply)
+    }
+
+    async fn bundles(&self, batch: Key, first_item: u32, limit: u64) -> Result<Vec<Key>, StoreError> {
+        self.inner.bundles(batch, first_item, limit).await
+    }
+
+    async fn batch_items(&self, batch: Key) -> Result<BatchItems, StoreError> {
+        self.inner.batch_items(batch).await
     }
 
     async fn load(&self, ids: &[ExecutionId], detail: Detail) -> Result<Vec<Option<Record>>, StoreError> {

@@ -185,12 +185,16 @@ impl EngineInner {
         {
             return Ok(record);
         }
-        if let Some((batch, index)) = split_item_id(workflow_id)
-            && let Ok(batch) = Box::pin(self.find(batch, Detail::Outcome)).await
-            && batch.execution.key.is_batch()
-            && let Some(record) = self.find_item(batch.execution.key, index, detail).await?
-        {
-            return Ok(record);
+        if let Some((batch, index)) = split_item_id(workflow_id) {
+            let batch = match Box::pin(self.find(batch, Detail::Outcome)).await {
+                Err(Error::NotFound { .. }) => None,
+                batch => Some(batch?.execution.key).filter(|key| key.is_batch()),
+            };
+            if let Some(batch) = batch
+                && let Some(record) = self.find_item(batch, index, detail).await?
+            {
+                return Ok(record);
+            }
         }
         Err(Error::NotFound { workflow_id: workflow_id.to_owned() })
     }

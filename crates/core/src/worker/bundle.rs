@@ -52,6 +52,8 @@ struct ClaimedItems {
     /// The indexes of the items that have an outcome or a row of their own, in ascending order; `None` if a pack is damaged.
     finished: Option<Vec<u32>>,
     records: HashMap<u32, ItemRecord, foldhash::fast::RandomState>,
+    /// The indexes of the items that have a row of their own.
+    promoted: Vec<u32>,
     /// Whether all items get a row of their own before any of them begins.
     promotes_all: bool,
 }
@@ -83,6 +85,7 @@ impl ClaimedItems {
             app_version: record.execution.app_version.clone(),
             finished,
             records,
+            promoted: bundle.promoted,
             promotes_all: bundle.has_queue_limits || record.execution.recoveries >= PROMOTING_RECOVERIES,
         })
     }
@@ -183,6 +186,7 @@ impl BundleTask {
     ) -> Result<Self, Failure> {
         let (batch, promotes_all) = (items.batch, items.promotes_all);
         let bundle = BundleRun::new(&run, batch, definition.name.clone(), items.app_version.clone());
+        bundle.note_promoted(items.promoted.iter().copied());
         let pending = items.into_pending(packed_inputs)?;
         run.engine.runs.insert_bundle(run.key, &bundle);
         Ok(Self { run, bundle, definition, batch, pending, promotes_all, pack: None })
@@ -190,6 +194,7 @@ impl BundleTask {
 
     /// Gives all pending items rows of their own, in which they are `queued`.
     fn promote_all(&mut self) {
+        self.bundle.note_promoted(self.pending.iter().map(|item| item.index));
         for PendingItem { index, input, record } in self.pending.drain(..) {
             let queued = State::Queued { pending_sleeps: Vec::new() };
             let start = self.bundle.start_of(index, input, record.is_some(), queued);

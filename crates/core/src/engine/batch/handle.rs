@@ -7,7 +7,10 @@ use std::sync::Arc;
 use crate::error::Error;
 use crate::key::Key;
 use crate::runtime::inner::EngineInner;
-use crate::store::{BatchCounts, Detail, ExecutionId, RequestKind, RequestResult, Status};
+use crate::store::{BatchCounts, Detail, ExecutionId, Filter, RequestKind, RequestResult, Status};
+
+/// Number of bundles or promoted items that are read at a time.
+const PAGE_BUNDLES: u64 = 256;
 
 /// A reference to a batch whose items have outputs of type `O`.
 pub struct BatchHandle<O> {
@@ -52,10 +55,37 @@ impl<O> BatchHandle<O> {
         Ok(self.engine.store.batch_items(self.key).await?.counts())
     }
 
-    /// Waits until the batch has ended, and returns the counts of its items. Failed items do not fail the batch.
+    /// Waits until all items of the batch have ended, and returns their counts. Failed items do not fail the batch.
     pub async fn wait(&self) -> Result<BatchCounts, Error> {
-        Box::pin(self.engine.wait_ended_or_parked(self.key)).await?;
+        let batch = Box::pin(self.engine.wait_ended_or_parked(self.key)).await?;
+        if batch.status == Status::Cancelled {
+            Box::pin(self.wait_cancelled()).await?;
+        }
         self.counts().await
+    }
+
+    /// Waits until the workers have cancelled the items of a cancelled batch that they ran.
+    async fn wait_cancelled(&self) -> Result<(), Error> {
+        let mut next_index = 0;
+        loop {
+            let bundles = self.engine.store.bundles(self.key, next_index, PAGE_BUNDLES).await?;
+            let Some(last) = bundles.last().and_then(|key| key.last_index()) else { break };
+            for bundle in bundles {
+                self.engine.wait_ended_or_parked(bundle).await?;
+            }
+            next_index = last + 1;
+        }
+        let statuses = Status::ALL.into_iter().filter(|status| !status.is_terminal()).collect();
+        let mut filter =
+            Filter { statuses, parent: Some(self.key), limit: PAGE_BUNDLES as usize, ..Filter::default() };
+        loop {
+            let promoted = self.engine.store.list(&filter).await?.executions;
+            let Some(last) = promoted.last() else { return Ok(()) };
+            filter.after = Some(last.key);
+            for item in promoted {
+                self.engine.wait_ended_or_parked(item.key).await?;
+            }
+        }
     }
 
     /// Cancels the batch: items that have not ended end as `cancelled`. In all other respects like

@@ -32,6 +32,8 @@ pub struct BatchBuilder<'e, I, O> {
     engine: &'e Engine,
     definition: &'e Arc<Definition>,
     inputs: I,
+    /// Whether the size hint of the inputs can be trusted: none of them is the error of a stream.
+    has_exact_size: bool,
     options: Option<Box<StartOptions>>,
     output: PhantomData<fn() -> O>,
 }
@@ -56,7 +58,14 @@ impl Engine {
     {
         let inputs = stream::iter(inputs.into_iter().map(|input| Payload::encode(&input)));
         let definition = &workflow.definition;
-        BatchBuilder { engine: self, definition, inputs, options: None, output: PhantomData }
+        BatchBuilder {
+            engine: self,
+            definition,
+            inputs,
+            has_exact_size: true,
+            options: None,
+            output: PhantomData,
+        }
     }
 
     /// Submits one item per input of a stream as a batch; in all other respects like
@@ -73,7 +82,14 @@ impl Engine {
         use futures_util::StreamExt;
         let inputs = inputs.map(|input| Payload::encode(&input?));
         let definition = &workflow.definition;
-        BatchBuilder { engine: self, definition, inputs, options: None, output: PhantomData }
+        BatchBuilder {
+            engine: self,
+            definition,
+            inputs,
+            has_exact_size: false,
+            options: None,
+            output: PhantomData,
+        }
     }
 
     /// Returns a handle to the batch with this id, whichever process submitted the batch. Fails with [`Error::Invalid`] if
@@ -111,9 +127,9 @@ where
     type IntoFuture = BoxFuture<'e, Self::Output>;
 
     fn into_future(self) -> Self::IntoFuture {
-        let BatchBuilder { engine, definition, inputs, options, .. } = self;
+        let BatchBuilder { engine, definition, inputs, has_exact_size, options, .. } = self;
         let (engine, definition) = (ArcRef::Borrowed(&engine.inner), ArcRef::Borrowed(definition));
         let batch = Submission::new(engine, definition, Payload::empty(), options);
-        Box::pin(submission::submit(batch, inputs))
+        Box::pin(submission::submit(batch, inputs, has_exact_size))
     }
 }

@@ -5,7 +5,6 @@ use std::future::poll_fn;
 use std::pin::pin;
 use std::sync::Arc;
 
-
 use futures_util::stream::{Stream, StreamExt};
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -35,6 +34,8 @@ struct BatchSubmission<'s> {
     batch: Key,
     batch_id: Option<Arc<str>>,
     placement: Option<Arc<Placement>>,
+    /// Whether the batch existed before, perhaps with these bundles.
+    is_continued: bool,
     /// The inputs of the next bundle.
     inputs: PackedInputs,
     /// The fingerprint of these inputs, which is compared if a batch with this id exists.
@@ -53,10 +54,19 @@ struct StagedBundle {
     inputs: Payload,
 }
 
-/// Submits a batch. `submission` has the batch's options, and no input.
+impl Drop for BatchSubmission<'_> {
+    /// Lets the staged bundles be flushed, also if the caller stops waiting.
+    fn drop(&mut self) {
+        self.lane.wake_committer();
+    }
+}
+
+/// Submits a batch. `submission` has the batch's options, and no input. If `has_exact_size` is true, a size hint of the
+/// inputs that is exact is the number of items, so that the batch is closed from its beginning.
 pub(super) async fn submit<O>(
     submission: Submission<'_>,
     inputs: impl Stream<Item = Result<Payload, Error>>,
+    has_exact_size: bool,
 ) -> Result<BatchHandle<O>, Error> {
     submission.check()?;
     let (engine, options) = (&*submission.engine, submission.options());
@@ -73,7 +83,7 @@ pub(super) async fn submit<O>(
     }
     let inputs = pin!(inputs);
     let expected_count = match inputs.size_hint() {
-        (lower, Some(upper)) if lower == upper => Some(lower as u64),
+        (lower, Some(upper)) if has_exact_size && lower == upper => Some(lower as u64),
         _ => None,
     };
     if let Some(count) = expected_count {
@@ -93,6 +103,7 @@ pub(super) async fn submit<O>(
         batch,
         batch_id,
         placement,
+        is_continued: false,
         inputs: PackedInputs::default(),
         fingerprint: 0,
         bundled: 0,
@@ -119,7 +130,7 @@ pub(super) async fn submit<O>(
         new.close(count).await?;
     }
     drop(id_lock);
-    Ok(BatchHandle::new(engine.clone(), new.batch, new.batch_id))
+    Ok(BatchHandle::new(engine.clone(), new.batch, new.batch_id.clone()))
 }
 
 /// Returns the Start of a batch, which is closed if the number of its items is known.
@@ -187,6 +198,7 @@ impl BatchSubmission<'_> {
                     return Err(self.conflict(reason));
                 }
                 self.batch = existing.key;
+                self.is_continued = true;
                 Ok(false)
             }
             Outcome::Rejected(reason) => Err(Error::Invalid { input: "batch", reason: reason.to_string() }),
@@ -199,11 +211,27 @@ impl BatchSubmission<'_> {
         Error::Conflict { workflow_id, reason }
     }
 
-    /// Submits all inputs, and waits until their bundles are durable. Returns the number of inputs.
+    /// Submits all inputs, and waits until their bundles are durable, also after an error. Returns the number of inputs.
     async fn submit_inputs(
         &mut self,
-        mut inputs: std::pin::Pin<&mut impl Stream<Item = Result<Payload, Error>>>,
+        inputs: std::pin::Pin<&mut impl Stream<Item = Result<Payload, Error>>>,
     ) -> Result<u64, Error> {
+        let staged = self.stage_inputs(inputs).await;
+        self.lane.wake_committer();
+        while let Some(oldest) = self.in_flight.pop_front() {
+            let confirmed = self.confirm(oldest).await;
+            if staged.is_ok() {
+                confirmed?;
+            }
+        }
+        staged.map(|()| self.bundled)
+    }
+
+    /// Stages the bundles of all inputs.
+    async fn stage_inputs(
+        &mut self,
+        mut inputs: std::pin::Pin<&mut impl Stream<Item = Result<Payload, Error>>>,
+    ) -> Result<(), Error> {
         while let Some(input) = self.next_input(&mut inputs).await {
             let index = self.bundled + u64::from(self.inputs.count());
             check_count(index + 1)?;
@@ -227,11 +255,7 @@ impl BatchSubmission<'_> {
         if self.inputs.count() > 0 {
             self.stage_bundle().await?;
         }
-        self.lane.wake_committer();
-        while let Some(oldest) = self.in_flight.pop_front() {
-            self.confirm(oldest).await?;
-        }
-        Ok(self.bundled)
+        Ok(())
     }
 
     /// Returns the next input. While there is none yet, the staged bundles are flushed.
@@ -289,7 +313,7 @@ impl BatchSubmission<'_> {
             run_timeout: None,
             attributes: crate::attributes::Attributes::NONE,
             item_count: Some(u64::from(count)),
-            is_guarded: false,
+            is_guarded: self.is_continued,
             has_begun: false,
             self_claims: false,
             state: State::Queued { pending_sleeps: Vec::new() },

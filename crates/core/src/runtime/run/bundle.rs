@@ -9,7 +9,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, MutexGuard, Weak};
 
 use super::state::RunState;
-use super::{Interrupt, Run};
+use super::{ChildState, Interrupt, Run};
 use crate::attributes::Attributes;
 use crate::clock::Timestamp;
 use crate::commit::{Lane, Lsn};
@@ -109,6 +109,15 @@ impl BundleRun {
             self_claims: false,
             state,
         })
+    }
+
+    /// Notes that items have rows of their own, or are about to. A cancel of the bundle that arrives after the cancel of its
+    /// batch cancels them too.
+    pub(crate) fn note_promoted(&self, indexes: impl IntoIterator<Item = u32>) {
+        if let Some(run) = self.run.upgrade() {
+            let promoted = indexes.into_iter().map(|index| (self.batch.item(index), ChildState::Remote));
+            run.state().children.extend(promoted);
+        }
     }
 
     /// Notes that the run of an item begins.
@@ -265,6 +274,7 @@ impl Run {
     ) -> Option<Lsn> {
         let item = state.staging.item.take()?;
         let start = bundle.start_of(item.index, item.input, true, new_state);
+        bundle.note_promoted([item.index]);
         let lsn = self.stage_write(state, Write::Start(start), reserved, true);
         bundle.note_left(open, item.index);
         lsn
