@@ -52,8 +52,7 @@ async fn outcome_detail_omits_input_and_records(fixture: &dyn StoreFixture) {
         assert!(!execution.input.is_empty());
         execution.input = Payload::empty();
         let loaded = worker.store.load(&[ExecutionId::Key(key)], Detail::Outcome).await.unwrap();
-        let expected = Record::without_details(execution);
-        assert_eq!(loaded, [Some(expected)]);
+        assert_eq!(loaded, [Some(Record::without_details(execution))]);
     }
 }
 

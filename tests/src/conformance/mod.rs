@@ -12,6 +12,8 @@ pub type ConformanceCase = for<'a> fn(&'a dyn StoreFixture) -> BoxFuture<'a, ()>
 use ConformanceCase as Case;
 
 mod attributes;
+mod batches;
+mod bundles;
 mod checkpoint;
 mod chunk;
 mod claim;
@@ -45,6 +47,8 @@ mod workers;
 
 nouns![
     attributes,
+    batches,
+    bundles,
     checkpoint,
     chunk,
     claim,

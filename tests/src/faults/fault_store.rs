@@ -38,7 +38,7 @@ pub enum Call {
     Load,
     /// `load_value`
     LoadValue,
-    /// `list`
+    /// `list`, `bundles` and `batch_items`
     List,
     /// `queues`
     Queues,
@@ -542,6 +542,16 @@ impl Store for FaultStore {
     async fn list(&self, filter: &Filter) -> Result<Page, StoreError> {
         let fault = self.begin_call(Call::List).await?;
         finish_call(Call::List, fault, self.inner.list(filter).await)
+    }
+
+    async fn bundles(&self, batch: Key, first_item: u32, limit: u64) -> Result<Vec<Key>, StoreError> {
+        let fault = self.begin_call(Call::List).await?;
+        finish_call(Call::List, fault, self.inner.bundles(batch, first_item, limit).await)
+    }
+
+    async fn batch_items(&self, batch: Key) -> Result<BatchItems, StoreError> {
+        let fault = self.begin_call(Call::List).await?;
+        finish_call(Call::List, fault, self.inner.batch_items(batch).await)
     }
 
     async fn dead_workers(&self, workers: &[WorkerId]) -> Result<Vec<WorkerId>, StoreError> {

@@ -1,0 +1,637 @@
+//! Bundles: the records that claims and loads return, their packs, and the items of a batch in numbers.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use stepfast_core::key::{Key, MAX_BATCH_ITEMS};
+use stepfast_core::payload::Payload;
+use stepfast_core::queue::Queue;
+use stepfast_core::queue::rate::Rate;
+use stepfast_core::store::{
+    Attempt, BatchItems, BundleRecord, BundledItems, CLAIMED_ITEM_BYTES, Checkpoint, Claim, Detail,
+    EndedItems, ExecutionId, Filter, Heartbeat, ItemOutcome, Outcome, Pack, Record, RequestKind, Start,
+    State, Status, StoreError, Write, decode_pack,
+};
+
+use super::queue::declare_queue;
+use crate::fixtures::builders::{
+    at, attempt, bundle, bundle_start, cancel, checkpoint, closed_batch, completed, ended, enqueue, new_pack,
+    open_batch, pack, parked, payload, placement, promoted_item, queued, running, sleeping, start_queued,
+    transition, write,
+};
+use crate::{StoreFixture, Worker};
+
+super::cases![
+    claim_returns_a_new_bundle_with_its_number_of_items,
+    claim_returns_the_items_of_a_bundle_only,
+    claimed_bundle_knows_whether_its_queue_has_limits,
+    takeover_keeps_the_record_of_a_bundle,
+    unheld_bundle_has_its_items,
+    bundle_loads_in_both_details,
+    request_to_a_bundle_is_claimed_with_it,
+    claim_takes_bundles_up_to_its_bytes,
+    packs_count_towards_the_bytes_of_a_claim,
+    bundles_are_claimed_by_priority_and_key,
+    bundles_enter_a_full_queue,
+    concurrency_limit_counts_bundles,
+    pack_is_recorded_once,
+    large_pack_loads_unchanged,
+    bundles_are_listed_by_page,
+    bundles_are_missing_in_lists_and_counts,
+    keys_of_any_bytes_are_listed,
+    items_of_a_batch_are_counted_by_state,
+    items_of_unfinished_and_ended_batches_are_counted,
+    racing_bundles_never_overlap,
+];
+
+/// The items of the bundle whose record the tests fill.
+const FIRST: u32 = 10;
+const COUNT: u32 = 10;
+
+/// What [`fill_bundle`] records of the middle one of three bundles.
+struct FilledBundle {
+    batch: Key,
+    key: Key,
+    checkpoints: Vec<Checkpoint>,
+    attempts: Vec<Attempt>,
+    packs: Vec<Pack>,
+}
+
+impl FilledBundle {
+    fn assert_details_of(&self, record: &Record) {
+        assert_eq!(record.checkpoints, self.checkpoints);
+        assert_eq!(record.attempts, self.attempts);
+        self.assert_bundle_of(record);
+    }
+
+    fn assert_bundle_of(&self, record: &Record) {
+        let bundle = record.bundle.as_ref().expect("the record of a bundle");
+        assert_eq!((bundle.item_count, &bundle.promoted), (u64::from(COUNT), &vec![12, 19]));
+        let packs: Vec<_> = bundle.packs.iter().map(|bytes| decode_pack(bytes).unwrap()).collect();
+        let expected: Vec<_> = self.packs.iter().map(|pack| pack.outcomes.clone()).collect();
+        assert_eq!(packs, expected);
+    }
+}
+
+/// Runs three bundles of ten items each, and records packs, checkpoints, attempts and promoted items of all.
+async fn fill_bundle(worker: &mut Worker) -> FilledBundle {
+    let (before, batch, after) = (Key::mint_batch(0), Key::mint_batch(0), Key::mint_batch(0));
+    let mut writes = vec![open_batch(batch)];
+    writes.extend((0..3).map(|n| write(bundle_start(batch, n * COUNT, COUNT, running()))));
+    for neighbour in [before, after] {
+        writes.extend([open_batch(neighbour), write(bundle_start(neighbour, 0, 30, running()))]);
+    }
+    worker.apply(writes).await;
+    let neighbours =
+        [batch.item(9), batch.item(20), before.item(12), after.item(12), batch, batch.bundle(19)];
+    let mut writes: Vec<Write> = neighbours
+        .into_iter()
+        .flat_map(|key| [Write::Checkpoint(checkpoint(key, 1, "no")), Write::Attempt(attempt(key, 2, 1))])
+        .collect();
+    for (batch, index) in [(before, 12), (after, 12), (batch, 9), (batch, 20)] {
+        writes.push(promoted_item(batch, index, sleeping(at(90))));
+    }
+    writes.push(pack(batch.bundle(9), &[(0, Status::Completed)]));
+    writes.push(pack(batch.bundle(29), &[(20, Status::Completed)]));
+    worker.apply(writes).await;
+    let item = |index| batch.item(index);
+    let checkpoints = [(10, 1), (10, 2), (12, 1), (15, 3), (15, 7), (19, 1)]
+        .map(|(index, n)| checkpoint(item(index), n, "x"));
+    let attempts =
+        [(10, 3, 1), (10, 3, 2), (19, 1, 1)].map(|(index, n, number)| attempt(item(index), n, number));
+    let key = batch.bundle(FIRST + COUNT - 1);
+    let packs = vec![
+        new_pack(key, &[(10, Status::Completed), (11, Status::Completed), (13, Status::Failed)]),
+        new_pack(key, &[(14, Status::Cancelled)]),
+        new_pack(key, &[(16, Status::Completed), (19, Status::Completed)]),
+    ];
+    // in another order than that of the record
+    let mut writes: Vec<Write> = checkpoints.iter().rev().cloned().map(Write::Checkpoint).collect();
+    writes.extend(attempts.iter().rev().cloned().map(Write::Attempt));
+    writes.push(promoted_item(batch, 19, completed()));
+    worker.apply(writes).await;
+    let packed = packs.iter().rev().cloned().map(Write::Pack);
+    worker.apply(packed.chain([promoted_item(batch, 12, running())]).collect()).await;
+    FilledBundle { batch, key, checkpoints: checkpoints.to_vec(), attempts: attempts.to_vec(), packs }
+}
+
+async fn claim_returns_a_new_bundle_with_its_number_of_items(fixture: &dyn StoreFixture) {
+    let mut worker = Worker::register(&fixture.store()).await;
+    let batch = Key::mint_batch(0);
+    worker.apply(vec![open_batch(batch), bundle(batch, 0, 3)]).await;
+    worker.apply(vec![start_queued(Key::mint(0))]).await;
+    let claimed = worker.claim(10).await;
+    let bundles: Vec<_> = claimed.iter().map(|record| record.bundle.as_deref().cloned()).collect();
+    assert_eq!(bundles, [Some(BundleRecord { item_count: 3, ..BundleRecord::default() }), None]);
+    let row = &claimed[0].execution;
+    assert_eq!((row.status, row.owner, row.key), (Status::Running, Some(worker.id), batch.bundle(2)));
+    assert_eq!(row.input, bundle_start(batch, 0, 3, queued()).input);
+    assert_eq!(worker.record(batch.bundle(2)).await, claimed[0]);
+}
+
+async fn claim_returns_the_items_of_a_bundle_only(fixture: &dyn StoreFixture) {
+    let mut first = Worker::register(&fixture.store()).await;
+    let mut second = Worker::register(&fixture.second_store().await).await;
+    let filled = fill_bundle(&mut first).await;
+    first.apply(vec![transition(filled.key, queued())]).await;
+    let record = second.claim(10).await.remove(0);
+    assert_eq!((record.execution.key, record.execution.owner), (filled.key, Some(second.id)));
+    filled.assert_details_of(&record);
+    assert_eq!(second.record(filled.key).await, record, "a load returns the same record");
+    // the records of items and of the batch contain only what belongs to their own keys
+    let item = second.record(filled.batch.item(12)).await;
+    assert_eq!((item.bundle, item.attempts.len()), (None, 0));
+    assert_eq!(item.checkpoints, [checkpoint(filled.batch.item(12), 1, "x")]);
+    let batch = second.record(filled.batch).await;
+    assert_eq!((batch.bundle, batch.checkpoints.len(), batch.attempts.len()), (None, 1, 1));
+    // the other bundles are claimed with theirs
+    first.apply(vec![transition(filled.batch.bundle(29), queued())]).await;
+    let last = second.claim(10).await.remove(0);
+    let bundle = last.bundle.expect("the record of a bundle");
+    assert_eq!((bundle.promoted, bundle.packs.len()), (vec![20], 1));
+    assert_eq!(last.checkpoints, [checkpoint(filled.batch.item(20), 1, "no")]);
+}
+
+async fn claimed_bundle_knows_whether_its_queue_has_limits(fixture: &dyn StoreFixture) {
+    let mut worker = Worker::register(&fixture.store()).await;
+    let second = std::time::Duration::from_secs(1);
+    let limited = [
+        Queue::new("running").concurrency(8),
+        Queue::new("worker").worker_concurrency(8),
+        Queue::new("key").key_concurrency(8),
+        Queue::new("rate").rate(Rate::new(8, second)),
+        Queue::new("depth").max_depth(8),
+        Queue::new("free"),
+    ];
+    for queue in limited {
+        declare_queue(fixture, queue).await;
+    }
+    for (name, has_limits) in [
+        ("running", true),
+        ("worker", true),
+        ("key", true),
+        ("rate", true),
+        ("depth", false),
+        ("free", false),
+        ("undeclared", false),
+    ] {
+        let batch = Key::mint_batch(0);
+        let of_queue = |first_item| Start {
+            placement: placement(name, "k", 0),
+            ..bundle_start(batch, first_item, 2, queued())
+        };
+        worker.apply(vec![open_batch(batch), write(of_queue(0)), write(of_queue(2))]).await;
+        let records = worker.claim(10).await;
+        assert_eq!(records.len(), 2, "{name}");
+        for mut record in records {
+            assert_eq!(record.bundle.as_ref().map(|it| it.has_queue_limits), Some(has_limits), "{name}");
+            record.bundle.as_mut().unwrap().has_queue_limits = false;
+            assert_eq!(worker.record(record.execution.key).await, record, "{name}");
+        }
+    }
+}
+
+async fn takeover_keeps_the_record_of_a_bundle(fixture: &dyn StoreFixture) {
+    let mut dead = Worker::register(&fixture.store()).await;
+    let mut other = Worker::register(&fixture.second_store().await).await;
+    let filled = fill_bundle(&mut dead).await;
+    fixture.mark_dead(dead.id).await;
+    // five bundles, and a promoted item
+    assert_eq!(other.take_over_dead_workers().await, 6);
+    let late = dead.try_commit(vec![pack(filled.key, &[(15, Status::Completed)])]).await;
+    assert!(matches!(late, Err(StoreError::Fenced)), "{late:?}");
+    let claimed = other.claim(10).await;
+    assert_eq!(claimed.len(), 6);
+    let record = claimed.iter().find(|record| record.execution.key == filled.key).unwrap();
+    assert_eq!((record.execution.owner, record.execution.recoveries), (Some(other.id), 1));
+    filled.assert_details_of(record);
+    other
+        .apply(vec![pack(filled.key, &[(15, Status::Completed)]), transition(filled.key, completed())])
+        .await;
+    assert_eq!(other.record(filled.key).await.bundle.unwrap().packs.len(), 4);
+}
+
+async fn unheld_bundle_has_its_items(fixture: &dyn StoreFixture) {
+    let mut worker = Worker::register(&fixture.store()).await;
+    let filled = fill_bundle(&mut worker).await;
+    let heartbeat = Heartbeat { held: Some(Vec::new()), ..worker.new_heartbeat() };
+    let unheld = worker.store.heartbeat(&heartbeat).await.unwrap().unheld;
+    assert_eq!(unheld.len(), 6, "five bundles, and a promoted item");
+    let record = unheld.iter().find(|record| record.execution.key == filled.key).unwrap();
+    filled.assert_details_of(record);
+    assert_eq!(*record, worker.record(filled.key).await);
+}
+
+async fn bundle_loads_in_both_details(fixture: &dyn StoreFixture) {
+    let mut worker = Worker::register(&fixture.store()).await;
+    let filled = fill_bundle(&mut worker).await;
+    let ids = [filled.batch, filled.key, filled.batch.item(11), filled.batch.item(12)].map(ExecutionId::Key);
+    for detail in [Detail::Full, Detail::Outcome] {
+        let loaded = worker.store.load(&ids, detail).await.unwrap();
+        assert_eq!(loaded.iter().map(Option::is_some).collect::<Vec<_>>(), [true, true, false, true]);
+        let record = loaded[1].as_ref().unwrap();
+        if detail == Detail::Full {
+            filled.assert_details_of(record);
+            assert!(!record.execution.input.is_empty());
+        } else {
+            filled.assert_bundle_of(record);
+            assert!(record.execution.input.is_empty());
+            assert!(record.checkpoints.is_empty() && record.attempts.is_empty());
+        }
+        assert!(loaded[0].as_ref().unwrap().bundle.is_none());
+        assert!(loaded[3].as_ref().unwrap().bundle.is_none());
+    }
+}
+
+async fn request_to_a_bundle_is_claimed_with_it(fixture: &dyn StoreFixture) {
+    let mut worker = Worker::register(&fixture.store()).await;
+    let filled = fill_bundle(&mut worker).await;
+    worker.commit(vec![cancel(filled.key)]).await;
+    worker.apply(vec![transition(filled.key, queued())]).await;
+    let record = worker.claim(10).await.remove(0);
+    assert_eq!((record.execution.key, &record.requests), (filled.key, &vec![RequestKind::Cancel]));
+    filled.assert_details_of(&record);
+    assert_eq!(worker.heartbeat().await.requests, [(filled.key, RequestKind::Cancel)]);
+}
+
+async fn claim_takes_bundles_up_to_its_bytes(fixture: &dyn StoreFixture) {
+    let mut worker = Worker::register(&fixture.store()).await;
+    let batch = Key::mint_batch(0);
+    let bundles = (0..8).map(|n| bundle(batch, n * 100, 100));
+    worker.apply([open_batch(batch)].into_iter().chain(bundles).collect()).await;
+    let mut total = 0;
+    while total < 8 {
+        let claim = Claim { max_bytes: 250 * CLAIMED_ITEM_BYTES, ..worker.new_claim(10) };
+        let count = worker.try_claim(&claim).await.unwrap().len();
+        // a store may find the size of the last one only after it has taken it
+        assert!((2..=3).contains(&count), "{count} claimed");
+        total += count;
+    }
+}
+
+async fn packs_count_towards_the_bytes_of_a_claim(fixture: &dyn StoreFixture) {
+    let mut worker = Worker::register(&fixture.store()).await;
+    let batch = Key::mint_batch(0);
+    let large = Payload::from_bytes(Bytes::from(vec![1; 50_000]));
+    let bundles = (0..6).map(|n| write(bundle_start(batch, n, 1, running())));
+    worker.apply([open_batch(batch)].into_iter().chain(bundles).collect()).await;
+    for index in 0..6 {
+        let outcomes = vec![ItemOutcome { index, status: Status::Completed, outcome: large.clone() }];
+        let bundle = batch.bundle(index);
+        worker.apply(vec![Write::Pack(Pack { bundle, outcomes }), transition(bundle, queued())]).await;
+    }
+    let mut total = 0;
+    while total < 6 {
+        let claim = Claim { max_bytes: 120_000, ..worker.new_claim(10) };
+        let count = worker.try_claim(&claim).await.unwrap().len();
+        assert!((2..=3).contains(&count), "{count} claimed");
+        total += count;
+    }
+}
+
+async fn bundles_are_claimed_by_priority_and_key(fixture: &dyn StoreFixture) {
+    let mut worker = Worker::register(&fixture.store()).await;
+    let (urgent, usual) = (Key::mint_batch(0), Key::mint_batch(0));
+    let in_queue = |batch: Key, first_item, key, priority| {
+        let placement = placement("a", key, priority);
+        write(Start { placement, ..bundle_start(batch, first_item, 2, queued()) })
+    };
+    let single = Key::mint(0);
+    worker.apply(vec![open_batch(urgent), open_batch(usual)]).await;
+    for write in [
+        in_queue(usual, 0, "k", 0),
+        in_queue(usual, 2, "k", 0),
+        enqueue(single, "a", "k", 0),
+        in_queue(urgent, 0, "k", -1),
+        in_queue(urgent, 2, "k", 1),
+    ] {
+        worker.apply(vec![write]).await;
+    }
+    let expected = [urgent.bundle(1), usual.bundle(1), usual.bundle(3), single, urgent.bundle(3)];
+    assert_eq!(worker.claim_keys(3).await, expected[..3]);
+    // a bundle that has begun comes before other executions of its priority
+    worker
+        .apply(vec![crate::fixtures::builders::queue_transition(usual.bundle(3), "a", "k", queued())])
+        .await;
+    assert_eq!(worker.claim_keys(10).await, expected[2..]);
+    // keys share claims, however many bundles of one key wait
+    let (x, y) = (Key::mint_batch(0), Key::mint_batch(0));
+    let of_x = (0..10).map(|n| in_queue(x, n * 2, "x", 0));
+    worker.apply([open_batch(x), open_batch(y)].into_iter().chain(of_x).collect()).await;
+    worker.apply((0..2).map(|n| in_queue(y, n * 2, "y", 0)).collect()).await;
+    let claimed = worker.claim_keys(4).await;
+    let of_batch = |batch| claimed.iter().filter(|key| key.batch() == Some(batch)).count();
+    assert_eq!((of_batch(x), of_batch(y)), (2, 2));
+}
+
+async fn bundles_enter_a_full_queue(fixture: &dyn StoreFixture) {
+    let mut worker = Worker::register(&fixture.store()).await;
+    declare_queue(fixture, Queue::new("a").max_depth(1)).await;
+    let batch = Key::mint_batch(0);
+    let of_queue = |first_item| {
+        let placement = placement("a", "", 0);
+        write(Start { placement, ..bundle_start(batch, first_item, 2, queued()) })
+    };
+    worker.apply(vec![open_batch(batch), of_queue(0), of_queue(2)]).await;
+    worker.apply(vec![of_queue(4)]).await;
+    assert_eq!(worker.commit_one(enqueue(Key::mint(0), "a", "", 0)).await, Outcome::Full);
+    assert_eq!(worker.claim(10).await.len(), 3);
+}
+
+async fn concurrency_limit_counts_bundles(fixture: &dyn StoreFixture) {
+    let mut worker = Worker::register(&fixture.store()).await;
+    declare_queue(fixture, Queue::new("a").concurrency(2)).await;
+    let batch = Key::mint_batch(0);
+    let of_queue = |n: u32| {
+        let placement = placement("a", "", 0);
+        write(Start { placement, ..bundle_start(batch, n * 2, 2, queued()) })
+    };
+    worker.apply([open_batch(batch)].into_iter().chain((0..3).map(of_queue)).collect()).await;
+    assert_eq!(worker.claim_keys(10).await, [batch.bundle(1), batch.bundle(3)]);
+    assert!(worker.claim(10).await.is_empty());
+    super::queue::complete(&mut worker, batch.bundle(1), "a", "").await;
+    assert_eq!(worker.claim_keys(10).await, [batch.bundle(5)]);
+}
+
+async fn pack_is_recorded_once(fixture: &dyn StoreFixture) {
+    let mut worker = Worker::register(&fixture.store()).await;
+    let batch = Key::mint_batch(0);
+    let key = batch.bundle(3);
+    let unrelated = Key::mint(0);
+    let first = new_pack(key, &[(0, Status::Completed), (1, Status::Failed)]);
+    worker.apply(vec![open_batch(batch), write(bundle_start(batch, 0, 4, running()))]).await;
+    worker.apply(vec![Write::Pack(first.clone())]).await;
+    let second = vec![start_queued(unrelated), pack(key, &[(0, Status::Failed), (2, Status::Completed)])];
+    match worker.try_commit(second).await {
+        Ok(outcomes) => assert!(matches!(outcomes[1], Outcome::Rejected(_)), "{outcomes:?}"),
+        Err(error) => {
+            assert!(matches!(error, StoreError::Rejected(_)), "{error}");
+            assert!(!worker.exists(unrelated).await, "the flush was applied in part");
+        }
+    }
+    let bundle = worker.record(key).await.bundle.unwrap();
+    assert_eq!(bundle.packs.len(), 1);
+    assert_eq!(bundle.outcomes(), Some(first.outcomes));
+    // the same number in another bundle, and another number in this one
+    worker.apply(vec![write(bundle_start(batch, 4, 2, running()))]).await;
+    worker
+        .apply(vec![pack(batch.bundle(5), &[(0, Status::Completed)]), pack(key, &[(2, Status::Completed)])])
+        .await;
+}
+
+async fn large_pack_loads_unchanged(fixture: &dyn StoreFixture) {
+    let mut worker = Worker::register(&fixture.store()).await;
+    let batch = Key::mint_batch(0);
+    let mut rng = fastrand::Rng::with_seed(11);
+    let mut bytes =
+        |len: usize| Payload::from_bytes((0..len).map(|_| rng.u8(..)).collect::<Vec<u8>>().into());
+    let outcomes: Vec<ItemOutcome> = [0, 1, 17, 400, 401, 1_000, 70_000, 300_000]
+        .into_iter()
+        .zip(0..)
+        .map(|(len, index)| ItemOutcome { index, status: Status::Completed, outcome: bytes(len) })
+        .collect();
+    let equal = (8..2_000).map(|index| {
+        let outcome = payload("equal");
+        ItemOutcome { index, status: Status::Failed, outcome }
+    });
+    let key = batch.bundle(1_999);
+    let equal = Pack { bundle: key, outcomes: equal.collect() };
+    let packs: Vec<Pack> =
+        outcomes.into_iter().map(|it| Pack { bundle: key, outcomes: vec![it] }).chain([equal]).collect();
+    worker.apply(vec![open_batch(batch), write(bundle_start(batch, 0, 2_000, running()))]).await;
+    worker.apply(packs.iter().cloned().map(Write::Pack).collect()).await;
+    let record = worker.record(key).await;
+    let bundle = record.bundle.unwrap();
+    assert!(bundle.packs.iter().zip(&packs).all(|(bytes, pack)| **bytes == *pack.encode()));
+    assert_eq!(bundle.packs.len(), packs.len());
+    let items = worker.store.batch_items(batch).await.unwrap();
+    let packed = EndedItems { completed: 8, failed: 1_992, cancelled: 0 };
+    assert_eq!(items.bundles, [(Status::Running, BundledItems { items: 2_000, packed })]);
+}
+
+async fn bundles_are_listed_by_page(fixture: &dyn StoreFixture) {
+    let mut worker = Worker::register(&fixture.store()).await;
+    let (batch, other) = (Key::mint_batch(0), Key::mint_batch(0));
+    let bundles = (0..10).map(|n| bundle(batch, n * 5, 5));
+    worker.apply([open_batch(batch), open_batch(other)].into_iter().chain(bundles).collect()).await;
+    worker
+        .apply(vec![
+            bundle(other, 0, 7),
+            promoted_item(batch, 4, running()),
+            promoted_item(batch, 7, queued()),
+        ])
+        .await;
+    let all: Vec<Key> = (0..10).map(|n| batch.bundle(n * 5 + 4)).collect();
+    let store = fixture.second_store().await;
+    let last_item = u32::try_from(MAX_BATCH_ITEMS - 1).unwrap();
+    for (first_item, limit, expected) in [
+        (0, 100, &all[..]),
+        (0, 3, &all[..3]),
+        (14, 3, &all[2..5]),
+        (15, 3, &all[3..6]),
+        (49, 3, &all[9..]),
+        (50, 3, &[]),
+        (last_item, 3, &[]),
+        (u32::MAX, 3, &[]),
+        (0, 0, &[]),
+        (0, u64::MAX, &all[..]),
+    ] {
+        let found = store.bundles(batch, first_item, limit).await.unwrap();
+        assert_eq!(found, expected, "{limit} from item {first_item}");
+    }
+    assert_eq!(store.bundles(other, 0, 10).await.unwrap(), [other.bundle(6)]);
+    for key in [Key::mint_batch(0), Key::mint(0), batch.item(0), batch.bundle(4)] {
+        assert!(store.bundles(key, 0, 10).await.unwrap().is_empty());
+    }
+}
+
+async fn bundles_are_missing_in_lists_and_counts(fixture: &dyn StoreFixture) {
+    let mut worker = Worker::register(&fixture.store()).await;
+    let batch = Key::mint_batch(0);
+    let execution = Key::from_bytes([0xff; 16].map(|byte: u8| byte & 0xbf)); // sorts last
+    worker
+        .apply(vec![
+            open_batch(batch),
+            bundle(batch, 0, 5),
+            write(bundle_start(batch, 5, 5, completed())),
+            start_queued(execution),
+            promoted_item(batch, 0, queued()),
+            promoted_item(batch, 6, completed()),
+        ])
+        .await;
+    let filter = Filter::default();
+    let of_queue = Some(stepfast_core::queue::DEFAULT_QUEUE.into());
+    let all = vec![batch.item(0), batch.item(6), batch, execution];
+    for (filter, expected) in [
+        (filter.clone(), all.clone()),
+        (Filter { statuses: vec![Status::Queued], ..filter.clone() }, vec![batch.item(0), execution]),
+        (Filter { statuses: vec![Status::Completed], ..filter.clone() }, vec![batch.item(6)]),
+        (Filter { statuses: vec![Status::Waiting], ..filter.clone() }, vec![batch]),
+        (Filter { statuses: Status::ALL.to_vec(), ..filter.clone() }, all.clone()),
+        (Filter { parent: Some(batch), ..filter.clone() }, vec![batch.item(0), batch.item(6)]),
+        (
+            Filter { parent: Some(batch), statuses: vec![Status::Queued], ..filter.clone() },
+            vec![batch.item(0)],
+        ),
+        (Filter { workflow: Some(Arc::from("checkout")), ..filter.clone() }, all.clone()),
+        (Filter { queue: of_queue, ..filter.clone() }, all.clone()),
+        (Filter { is_parked: Some(false), ..filter.clone() }, all.clone()),
+        (Filter { id_prefix: Some(batch.to_string().into()), ..filter.clone() }, vec![batch]),
+        (Filter { id_prefix: Some(batch.bundle(4).to_string().into()), ..filter.clone() }, vec![]),
+        (Filter { created_from: Some(at(0)), ..filter.clone() }, all.clone()),
+        (Filter { after: Some(batch), ..filter.clone() }, vec![batch.item(0), batch.item(6)]),
+    ] {
+        let page = worker.store.list(&filter).await.unwrap();
+        let listed: BTreeSet<Key> = page.executions.iter().map(|row| row.key).collect();
+        assert_eq!(listed, expected.iter().copied().collect(), "{filter:?}");
+        let count = Filter { limit: 0, after: None, ..filter.clone() };
+        let total = if filter.after.is_some() { all.len() } else { expected.len() };
+        assert_eq!(worker.store.list(&count).await.unwrap().total, Some(total as u64), "{filter:?}");
+    }
+    // a page is full although bundles are skipped
+    let page = worker.store.list(&Filter { limit: 2, after: Some(execution), ..filter }).await.unwrap();
+    let listed: Vec<Key> = page.executions.iter().map(|row| row.key).collect();
+    assert_eq!(listed, [batch, batch.item(6)]);
+}
+
+async fn keys_of_any_bytes_are_listed(fixture: &dyn StoreFixture) {
+    let mut worker = Worker::register(&fixture.store()).await;
+    let mut keys = Vec::new();
+    for variant in [0x00, 0x3f, 0x40, 0x7f, 0x80, 0xbf, 0xc0, 0xff] {
+        for number in [0, 1, 0x7fff_ffff, 0x8000_0000, 0x8000_0001, 0xffff_fffe, 0xffff_ffff_u32] {
+            let mut bytes = [7; 16];
+            bytes[8] = variant;
+            bytes[10..14].copy_from_slice(&number.to_be_bytes());
+            keys.push(Key::from_bytes(bytes));
+        }
+    }
+    // what is no bundle by its key is an ordinary execution
+    keys.retain(|key| key.last_index().is_none());
+    keys.sort_unstable();
+    worker.apply(keys.iter().map(|key| start_queued(*key)).collect()).await;
+    let page = worker.store.list(&Filter { limit: 100, ..Filter::default() }).await.unwrap();
+    let listed: Vec<Key> = page.executions.iter().rev().map(|row| row.key).collect();
+    assert_eq!(listed, keys);
+    assert_eq!(worker.count().await, keys.len() as u64);
+}
+
+async fn items_of_a_batch_are_counted_by_state(fixture: &dyn StoreFixture) {
+    let mut worker = Worker::register(&fixture.store()).await;
+    let (batch, other) = (Key::mint_batch(0), Key::mint_batch(0));
+    let states = [
+        queued(),
+        running(),
+        parked("why"),
+        completed(),
+        ended(Status::Failed, "x"),
+        ended(Status::Cancelled, "x"),
+    ];
+    // two bundles of each state, of 10 and of 20 items
+    let mut writes = vec![closed_batch(batch, 1_000), open_batch(other)];
+    let mut packs = Vec::new();
+    for (state, n) in states.iter().zip(0..) {
+        let first = n * 30;
+        for (first, count) in [(first, 10), (first + 10, 20)] {
+            writes.push(write(bundle_start(batch, first, count, state.clone())));
+            let bundle = batch.bundle(first + count - 1);
+            packs.push(pack(bundle, &[(first, Status::Completed), (first + 1, Status::Failed)]));
+            packs.push(pack(bundle, &[(first + 2, Status::Cancelled), (first + 3, Status::Completed)]));
+        }
+    }
+    writes.extend([write(bundle_start(other, 0, 5, running())), promoted_item(other, 1, running())]);
+    packs.push(pack(other.bundle(4), &[(0, Status::Completed)]));
+    worker.apply(writes).await;
+    worker.apply(packs).await;
+    let mut promoted: Vec<State> = states.to_vec();
+    promoted.extend([sleeping(at(90)), State::Scheduled { due_at: at(90) }, completed()]);
+    let promoted =
+        promoted.into_iter().zip(0..).map(|(state, index)| promoted_item(batch, index * 13, state));
+    worker.apply(promoted.collect()).await;
+    let items = worker.store.batch_items(batch).await.unwrap();
+    let of_two = BundledItems { items: 30, packed: EndedItems { completed: 4, failed: 2, cancelled: 2 } };
+    let of_four = BundledItems { items: 60, packed: EndedItems { completed: 8, failed: 4, cancelled: 4 } };
+    let expected = BatchItems {
+        closed_with: Some(1_000),
+        bundles: vec![
+            (Status::Queued, of_four),
+            (Status::Running, of_two),
+            (Status::Completed, of_two),
+            (Status::Failed, of_two),
+            (Status::Cancelled, of_two),
+        ],
+        promoted: vec![
+            (Status::Scheduled, 1),
+            (Status::Queued, 2),
+            (Status::Running, 1),
+            (Status::Waiting, 1),
+            (Status::Completed, 2),
+            (Status::Failed, 1),
+            (Status::Cancelled, 1),
+        ],
+    };
+    assert_eq!(items, expected);
+    let of_other = worker.store.batch_items(other).await.unwrap();
+    let packed = EndedItems { completed: 1, ..EndedItems::default() };
+    assert_eq!(of_other.bundles, [(Status::Running, BundledItems { items: 5, packed })]);
+    assert_eq!((of_other.promoted, of_other.closed_with), (vec![(Status::Running, 1)], None));
+}
+
+async fn items_of_unfinished_and_ended_batches_are_counted(fixture: &dyn StoreFixture) {
+    let mut worker = Worker::register(&fixture.store()).await;
+    let (batch, empty) = (Key::mint_batch(0), Key::mint_batch(0));
+    worker
+        .apply(vec![open_batch(empty), closed_batch(batch, 3), write(bundle_start(batch, 0, 3, running()))])
+        .await;
+    let store = fixture.second_store().await;
+    assert_eq!(store.batch_items(empty).await.unwrap(), BatchItems::default());
+    let mut expected = BatchItems {
+        closed_with: Some(3),
+        bundles: vec![(Status::Running, BundledItems { items: 3, packed: EndedItems::default() })],
+        promoted: Vec::new(),
+    };
+    assert_eq!(store.batch_items(batch).await.unwrap(), expected);
+    worker
+        .apply(vec![
+            pack(batch.bundle(2), &[(0, Status::Completed), (1, Status::Failed), (2, Status::Completed)]),
+            transition(batch.bundle(2), completed()),
+        ])
+        .await;
+    worker.apply(vec![Write::Wake(batch)]).await;
+    let packed = EndedItems { completed: 2, failed: 1, cancelled: 0 };
+    expected.closed_with = None;
+    expected.bundles = vec![(Status::Completed, BundledItems { items: 3, packed })];
+    assert_eq!(store.batch_items(batch).await.unwrap(), expected);
+    for key in [Key::mint_batch(0), Key::mint(0), batch.item(0), batch.bundle(2)] {
+        assert_eq!(store.batch_items(key).await.unwrap(), BatchItems::default(), "{key}");
+    }
+}
+
+/// Two processes that append to one batch at once never create overlapping bundles.
+async fn racing_bundles_never_overlap(fixture: &dyn StoreFixture) {
+    let mut one = Worker::register(&fixture.store()).await;
+    let mut two = Worker::register(&fixture.second_store().await).await;
+    let batch = Key::mint_batch(0);
+    one.apply(vec![open_batch(batch)]).await;
+    let mut next = 0;
+    for _ in 0..25 {
+        let append = |mut worker: Worker, count: u32| async move {
+            let writes = vec![bundle(batch, next, count), bundle(batch, next + count, count)];
+            let outcomes = worker.commit_with_retry(writes).await;
+            (worker, outcomes)
+        };
+        let (first, second) = (tokio::spawn(append(one, 2)), tokio::spawn(append(two, 3)));
+        let (of_one, of_two);
+        (one, of_one) = first.await.unwrap();
+        (two, of_two) = second.await.unwrap();
+        let (applied, missing) =
+            ([Outcome::Applied, Outcome::Applied], [Outcome::NotFound, Outcome::NotFound]);
+        assert!(
+            of_one == applied && of_two == missing || of_one == missing && of_two == applied,
+            "{of_one:?}, {of_two:?}"
+        );
+        next += if of_one == applied { 4 } else { 6 };
+    }
+    let items = one.store.batch_items(batch).await.unwrap();
+    assert_eq!(items.counts().submitted, u64::from(next));
+}
