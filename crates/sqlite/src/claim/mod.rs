@@ -12,7 +12,7 @@ use stepfast_core::clock::Timestamp;
 use stepfast_core::key::Key;
 use stepfast_core::queue::DEFAULT_QUEUE;
 use stepfast_core::store::counters::Table;
-use stepfast_core::store::{AssignmentId, Claim, ClaimReply, Record, Status, StoreError, Stream, WorkerId};
+use stepfast_core::store::{AssignmentId, Claim, ClaimReply, Status, StoreError, Stream, WorkerId};
 
 use crate::claim::inbox::drain_inbox;
 use crate::conn::row_counts::StatementCounts;
@@ -202,7 +202,7 @@ impl ClaimTx<'_, '_> {
             self.sql.run(Sql::AssignRequests, (key_bytes(&id), self.claim.worker.0))?;
             read::load_record(&mut self.sql, execution)?
         } else {
-            Record::without_details(execution)
+            read::load_outcome(&mut self.sql, execution)?
         };
         self.bytes += record.claim_bytes();
         self.reply.records.push(record);

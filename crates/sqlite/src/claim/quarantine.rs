@@ -36,6 +36,7 @@ impl ClaimTx<'_, '_> {
                 continue;
             }
             if self.claim_execution(id, Status::Queued, true)? {
+                self.note_queue_limits(&state);
                 state.take_slot(&mut self.sql, &queue_key, id, self.claim.worker.0)?;
                 state.record_starts(&mut self.sql, &queue_key, 1)?;
             }

@@ -68,6 +68,11 @@ impl QueueState {
         Ok(Some(state))
     }
 
+    /// Whether two concurrent claims could together exceed the limits of the queue.
+    pub(crate) fn serializes_claims(&self) -> bool {
+        self.limits.serializes_claims()
+    }
+
     /// Chooses the scope of the claim in a queue with a rate. If one of the queue's streams has a woken execution, the
     /// claim takes only woken executions. Otherwise the claim takes executions that have not begun, as many
     /// as the rate allows.

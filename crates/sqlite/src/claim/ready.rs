@@ -123,6 +123,7 @@ impl ClaimTx<'_, '_> {
             let (_, seq, id) = position;
             // a negative seq marks an execution that has begun: its record is loaded
             if self.claim_execution(id, Status::Queued, seq < 0)? {
+                self.note_queue_limits(state);
                 state.take_slot(&mut self.sql, &allocation.key, id, self.claim.worker.0)?;
                 claimed_count += 1;
             }
@@ -133,6 +134,13 @@ impl ClaimTx<'_, '_> {
         // perhaps the limit is used up, and another key has ready executions
         self.reply.is_limited |= claimed_count == allocation.limit && !allocation.is_truncated;
         state.record_starts(&mut self.sql, &allocation.key, claimed_count)
+    }
+
+    /// Notes in the last claimed record, if it is that of a bundle, whether the queue limits its executions.
+    pub(super) fn note_queue_limits(&mut self, state: &QueueState) {
+        if let Some(bundle) = self.reply.records.last_mut().and_then(|record| record.bundle.as_mut()) {
+            bundle.has_queue_limits = state.serializes_claims();
+        }
     }
 
     /// Deletes the ready rows taken from a page. A row whose execution was not claimed is stale.

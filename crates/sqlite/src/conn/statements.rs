@@ -23,6 +23,9 @@ static INSERT_CHECKPOINT_BATCH: LazyLock<String> =
 static INSERT_PIECE_BATCH: LazyLock<String> =
     LazyLock::new(|| repeat_values(include_str!("../../queries/insert_pieces.sql")));
 
+static INSERT_BUNDLE_BATCH: LazyLock<String> =
+    LazyLock::new(|| repeat_values(include_str!("../../queries/insert_bundles.sql")));
+
 /// Repeats the line of values of an INSERT, for [`BATCH_ROWS`] rows.
 fn repeat_values(statement: &str) -> String {
     let is_values = |line: &&str| line.trim_start().starts_with("(?");
@@ -161,6 +164,29 @@ pub(crate) enum Sql {
     DeleteAssignment,
     HasEpoch,
     Workers,
+    InsertBatch,
+    BatchItemCount,
+    CloseBatch,
+    CloseBatchAgain,
+    ClosedBatches,
+    HasUnfinished,
+    SumBundles,
+    EndBatch,
+    DeleteBatch,
+    LastBundle,
+    InsertBundle,
+    InsertBundleBatch,
+    Bundles,
+    BundleItemCount,
+    BundledItems,
+    InsertPack,
+    ComparePack,
+    Packs,
+    PackedItems,
+    Promoted,
+    PromotedItems,
+    ItemCheckpoints,
+    ItemAttempts,
     IsRunBy,
 }
 
@@ -372,6 +398,43 @@ impl Sql {
             }
             Sql::HasEpoch => "SELECT 1 FROM workers WHERE worker_id = ?1 AND epoch = ?2",
             Sql::Workers => "SELECT worker_id FROM workers",
+            Sql::InsertBatch => "INSERT INTO batches (key, item_count) VALUES (?1, ?2)",
+            Sql::BatchItemCount => "SELECT item_count FROM batches WHERE key = ?1",
+            Sql::CloseBatch => "UPDATE batches SET item_count = ?2 WHERE key = ?1 AND item_count IS NULL",
+            Sql::CloseBatchAgain => include_str!("../../queries/close_batch_again.sql"),
+            Sql::ClosedBatches => "SELECT key FROM batches WHERE item_count IS NOT NULL",
+            Sql::HasUnfinished => {
+                "SELECT 1 FROM executions WHERE key BETWEEN ?1 AND ?2 AND status < 4 ORDER BY key DESC LIMIT 1"
+            }
+            Sql::SumBundles => {
+                "SELECT coalesce(sum(item_count), 0) FROM bundles WHERE key BETWEEN ?1 AND ?2"
+            }
+            Sql::EndBatch => include_str!("../../queries/end_batch.sql"),
+            Sql::DeleteBatch => "DELETE FROM batches WHERE key = ?1",
+            Sql::LastBundle => "SELECT max(key) FROM bundles WHERE key BETWEEN ?1 AND ?2",
+            Sql::InsertBundle => include_str!("../../queries/insert_bundles.sql"),
+            Sql::InsertBundleBatch => &INSERT_BUNDLE_BATCH,
+            Sql::Bundles => "SELECT key FROM bundles WHERE key BETWEEN ?1 AND ?2 ORDER BY key LIMIT ?3",
+            Sql::BundleItemCount => "SELECT item_count FROM bundles WHERE key = ?1",
+            Sql::BundledItems => include_str!("../../queries/bundled_items.sql"),
+            Sql::InsertPack => {
+                "INSERT INTO packs (bundle, number, completed, failed, cancelled, outcomes)
+                 VALUES (?1, ?2, ?3, ?4, ?5, ?6)
+                 ON CONFLICT DO NOTHING"
+            }
+            // the outcomes determine the other columns
+            Sql::ComparePack => "SELECT 1, outcomes FROM packs WHERE bundle = ?1 AND number = ?2",
+            Sql::Packs => "SELECT outcomes FROM packs WHERE bundle = ?1 ORDER BY number",
+            Sql::PackedItems => include_str!("../../queries/packed_items.sql"),
+            Sql::Promoted => "SELECT key FROM executions WHERE key BETWEEN ?1 AND ?2 ORDER BY key",
+            Sql::PromotedItems => {
+                "SELECT status, count(*) FROM executions WHERE key BETWEEN ?1 AND ?2 GROUP BY status"
+            }
+            Sql::ItemCheckpoints => include_str!("../../queries/item_checkpoints.sql"),
+            Sql::ItemAttempts => {
+                "SELECT path, attempt, failed_at, failure, execution FROM attempts
+                 WHERE execution BETWEEN ?1 AND ?2 ORDER BY execution, path, attempt"
+            }
             Sql::IsRunBy => "SELECT 1 FROM executions WHERE key = ?1 AND owner = ?2 AND status = 2",
         }
     }

@@ -97,6 +97,7 @@ impl Database {
             self.requeue(worker, false)?;
             // the last Wakes of the worker may have been fenced
             self.wake_satisfied()?;
+            self.end_complete_batches()?;
             self.share.announce_commit(self.listener.id);
         }
         Ok(())

@@ -13,6 +13,7 @@ use crate::conn::statements::{Sql, Statements};
 use crate::database::Database;
 use crate::error::DbResult;
 use crate::rows::assignments::{AssignmentRow, read_assignments};
+use crate::rows::batches::{end_batch, is_complete};
 use crate::rows::{key_bytes, key_of};
 
 /// Maximum number of executions that one transaction of a takeover requeues or wakes. Other writers get their turn
@@ -50,6 +51,7 @@ impl Database {
         if self.is_sweep_due.load(SeqCst) {
             stepfast_core::crash_point!("sqlite requeued without hint");
             self.wake_satisfied()?;
+            self.end_complete_batches()?;
             self.delete_orphaned_slots()?;
             self.is_sweep_due.store(false, SeqCst);
         }
@@ -140,6 +142,40 @@ impl Database {
                 Ok(sql.counts)
             })?;
             counts.add_to(&self.counters);
+        }
+        Ok(())
+    }
+
+    /// Ends batches whose wake condition holds, for the same reason as [`wake_satisfied`](Self::wake_satisfied).
+    pub(super) fn end_complete_batches(&self) -> Result<(), StoreError> {
+        let complete = self.read("looking for complete batches", |conn| {
+            let mut sql = Statements::new(conn);
+            let mut rows = sql.get(Sql::ClosedBatches)?.query([])?;
+            let mut closed = Vec::new();
+            while let Some(row) = rows.next()? {
+                closed.push(key_of(row, 0)?);
+            }
+            drop(rows);
+            let mut complete = Vec::new();
+            for batch in closed {
+                if is_complete(&mut sql, batch)? {
+                    complete.push(batch);
+                }
+            }
+            Ok(complete)
+        })?;
+        for batches in complete.chunks(REQUEUE_BATCH as usize) {
+            let now = self.now();
+            let counts = self.write("ending complete batches", |conn| {
+                let mut sql = Statements::new(conn);
+                for batch in batches {
+                    // another worker may have ended it in the meantime
+                    end_batch(&mut sql, *batch, now)?;
+                }
+                Ok(sql.counts)
+            })?;
+            counts.add_to(&self.counters);
+            self.share.announce_commit(self.listener.id);
         }
         Ok(())
     }

@@ -18,6 +18,7 @@ use crate::conn::statements::BATCH_ROWS;
 use crate::conn::statements::{Sql, Statements};
 use crate::error::DbResult;
 use crate::file_share::FileShare;
+use crate::flush::batches::is_batch_or_bundle;
 use crate::flush::depth::DepthChecks;
 use crate::flush::row_batches::{RowBatches, RowShape};
 use crate::rows::assignments::insert_assignment;
@@ -76,8 +77,10 @@ impl<'c, 'f> FlushApplier<'c, 'f> {
         let mut outcomes = Vec::new();
         let flush = self.flush;
         self.find_cancel_requests()?;
+        self.apply_batch_starts(&mut outcomes)?;
         for (i, write) in flush.writes.iter().enumerate() {
             let outcome = match write {
+                Write::Start(start) if is_batch_or_bundle(start) => continue,
                 Write::Start(start) => match RowShape::of(start) {
                     Some(shape) if !self.is_row_by_row => {
                         self.collect_start(i, start, shape)?;
@@ -95,11 +98,14 @@ impl<'c, 'f> FlushApplier<'c, 'f> {
                 Write::Checkpoint(checkpoint) => self.apply_checkpoint(checkpoint)?,
                 Write::Attempt(attempt) => self.apply_attempt(attempt)?,
                 Write::Transition(transition) => self.apply_transition(transition)?,
+                Write::Wake(key) if key.is_batch() => self.wake_batch(*key)?,
                 Write::Wake(key) => self.apply_wake(*key)?,
                 Write::Request(request) => self.apply_request(request)?,
                 Write::ClearRequests(key) => self.clear_requests(*key)?,
                 Write::Chunk(chunk) => self.apply_chunk(chunk)?,
                 Write::DeleteChunks(deletion) => self.delete_chunks(deletion)?,
+                Write::Pack(pack) => self.apply_pack(pack)?,
+                Write::CloseBatch(close) => self.close_batch(close)?,
             };
             if !matches!(outcome, Outcome::Applied) {
                 outcomes.push((i, outcome));
@@ -172,7 +178,7 @@ impl<'c, 'f> FlushApplier<'c, 'f> {
 
     /// Whether a recorded row is equal to the row of a Write; `None` if no row is recorded. The statement `comparison`
     /// compares the short columns and selects the payload.
-    fn compare_row(
+    pub(super) fn compare_row(
         &mut self,
         comparison: Sql,
         params: impl Params,

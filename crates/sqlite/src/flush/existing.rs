@@ -9,13 +9,13 @@ use crate::flush::apply::FlushApplier;
 use crate::rows::{key_bytes, parse_existing_row};
 
 impl FlushApplier<'_, '_> {
-    /// Returns the outcome of a Start whose queue is full.
-    pub(super) fn outcome_if_full(&mut self, start: &Start) -> DbResult<Outcome> {
+    /// Returns the outcome of a Start that is not inserted. The outcome is `rejection` unless the Start is a duplicate.
+    pub(super) fn outcome_if_rejected(&mut self, start: &Start, rejection: Outcome) -> DbResult<Outcome> {
         if let Some((existing, _)) = self.find_existing(start)? {
             return Ok(Outcome::Duplicate(Box::new(existing)));
         }
         let other = if start.dedup_id.is_some() { self.find_deduplicated(start)? } else { None };
-        Ok(other.map_or(Outcome::Full, |other| Outcome::Deduplicated(Some(other))))
+        Ok(other.map_or(rejection, |other| Outcome::Deduplicated(Some(other))))
     }
 
     /// Returns the outcome of a Start that was not inserted because another execution has its key, id or `dedup_id`.

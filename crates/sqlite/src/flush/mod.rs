@@ -1,6 +1,7 @@
 //! Flushes: applies each flush in one transaction on the write connection.
 
 pub(crate) mod apply;
+mod batches;
 pub(crate) mod bulk_insert;
 pub(crate) mod depth;
 mod existing;

@@ -107,6 +107,9 @@ impl FlushApplier<'_, '_> {
         let params = (key_bytes(&id), reason.bytes(), request.at.as_micros());
         self.sql.update(Table::Executions, Sql::Cancel, params)?;
         self.delete_wake_conditions(id)?;
+        if id.is_batch() {
+            self.sql.delete(Table::Batches, Sql::DeleteBatch, [key_bytes(&id)])?;
+        }
         self.sql.delete(Table::Requests, Sql::ClearRequests, [key_bytes(&id)])?;
         Ok(())
     }

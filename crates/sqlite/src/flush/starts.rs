@@ -23,7 +23,7 @@ impl<'f> FlushApplier<'_, 'f> {
             let check = self.depth_checks.get(&mut self.sql, &placement.queue)?;
             begins_now = start.is_self_claiming() && check.allows_immediate_start;
             if !begins_now && !check.try_admit(&mut self.sql, start, &placement.queue)? {
-                return self.outcome_if_full(start);
+                return self.outcome_if_rejected(start, Outcome::Full);
             }
         }
         if start.is_self_claiming() && !begins_now {

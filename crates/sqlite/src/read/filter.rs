@@ -3,6 +3,11 @@
 use rusqlite::types::Value;
 use stepfast_core::store::Filter;
 
+/// The condition that a key is not that of a bundle: by the variant bits of byte 8, and the number in bytes 10 to 13; see
+/// [`Key::last_index`](stepfast_core::Key::last_index).
+const IS_NO_BUNDLE: &str =
+    "(substr(key, 9, 1) < x'c0' OR substr(key, 11, 4) < x'80000000' OR substr(key, 11, 4) = x'ffffffff')";
+
 /// The SQL conditions of a filter, and the values of their parameters.
 pub(super) struct FilterConditions {
     texts: Vec<String>,
@@ -53,6 +58,16 @@ impl FilterConditions {
             all.add_prefix(prefix);
         }
         all
+    }
+
+    /// Whether the filter matches every execution.
+    pub(super) fn is_empty(&self) -> bool {
+        self.texts.is_empty()
+    }
+
+    /// Excludes bundles.
+    pub(super) fn exclude_bundles(&mut self) {
+        self.add(IS_NO_BUNDLE, []);
     }
 
     pub(super) fn add<const N: usize>(&mut self, text: &str, values: [Value; N]) {

@@ -1,5 +1,6 @@
 //! Reads: loads and lists rows, on connections that neither wait for the writer nor block it.
 
+pub(crate) mod batches;
 mod filter;
 mod graphs;
 pub(crate) mod queues;
@@ -20,9 +21,13 @@ use crate::conn::statements::{Sql, Statements};
 use crate::database::Database;
 use crate::error::{DbError, DbResult};
 use crate::fork::SqliteUse;
+use crate::read::batches::{items_of, load_bundle};
 use crate::read::filter::FilterConditions;
+use crate::rows::batches::range_bytes;
 use crate::rows::payloads::fetch_payload;
-use crate::rows::{blob, key_bytes, parse_attempt, parse_checkpoint, parse_execution, request_kind, text};
+use crate::rows::{
+    blob, key_bytes, key_of, parse_attempt, parse_checkpoint, parse_execution, request_kind, text,
+};
 
 /// Maximum number of concurrent reads for async callers, and of idle read connections.
 pub(crate) const MAX_READERS: usize = 4;
@@ -72,7 +77,7 @@ impl Database {
                     if detail == Detail::Full {
                         load_record(&mut sql, execution)
                     } else {
-                        Ok(Record::without_details(execution))
+                        load_outcome(&mut sql, execution)
                     }
                     .map(Some)
                 })
@@ -123,6 +128,13 @@ impl Database {
                 // `a.execution` has the order of the index on attributes
                 (" JOIN attributes AS a ON a.execution = executions.key", "a.execution")
             };
+            if filter.limit == 0 && conditions.is_empty() {
+                // the counts of whole tables are fast
+                let sql = "SELECT (SELECT count(*) FROM executions) - (SELECT count(*) FROM bundles)";
+                let total: i64 = conn.query_row(sql, [], |row| row.get(0))?;
+                return Ok(Page { executions: Vec::new(), total: Some(total as u64) });
+            }
+            conditions.exclude_bundles();
             if filter.limit == 0 {
                 let sql = format!("SELECT count(*) FROM executions{from}{}", conditions.text());
                 let total: i64 =
@@ -193,22 +205,38 @@ pub(crate) fn fetch_payloads(sql: &mut Statements<'_>, execution: &mut Execution
     Ok(())
 }
 
-/// Loads the attributes, checkpoints, attempts and requests of an execution whose row was read.
+/// Loads the part of a bundle's record that belongs to its outcome. The row of the execution was read.
+pub(crate) fn load_outcome(sql: &mut Statements<'_>, mut execution: Execution) -> DbResult<Record> {
+    let bundle = load_bundle(sql, &mut execution)?;
+    Ok(Record { bundle, ..Record::without_details(execution) })
+}
+
+/// Loads the attributes, checkpoints, attempts and requests of an execution whose row was read. The checkpoints and attempts
+/// of a bundle are those of its items.
 pub(crate) fn load_record(sql: &mut Statements<'_>, execution: Execution) -> DbResult<Record> {
     let id = execution.key;
-    let mut record = Record::without_details(execution);
+    let mut record = load_outcome(sql, execution)?;
     record.execution.attributes = load_attributes(sql, id)?;
-    let mut rows = sql.get(Sql::Checkpoints)?.query([key_bytes(&id)])?;
+    let items = record.bundle.as_ref().and_then(|bundle| items_of(id, bundle.item_count));
+    let mut rows = match &items {
+        Some(items) => sql.get(Sql::ItemCheckpoints)?.query(range_bytes(items))?,
+        None => sql.get(Sql::Checkpoints)?.query([key_bytes(&id)])?,
+    };
     while let Some(row) = rows.next()? {
-        match parse_checkpoint(row, id)? {
+        let execution = if items.is_some() { key_of(row, 9)? } else { id };
+        match parse_checkpoint(row, execution)? {
             Ok(checkpoint) => record.checkpoints.push(checkpoint),
             Err(column) => record.execution.note_unreadable(column),
         }
     }
     drop(rows);
-    let mut rows = sql.get(Sql::Attempts)?.query([key_bytes(&id)])?;
+    let mut rows = match &items {
+        Some(items) => sql.get(Sql::ItemAttempts)?.query(range_bytes(items))?,
+        None => sql.get(Sql::Attempts)?.query([key_bytes(&id)])?,
+    };
     while let Some(row) = rows.next()? {
-        match parse_attempt(row, id)? {
+        let execution = if items.is_some() { key_of(row, 4)? } else { id };
+        match parse_attempt(row, execution)? {
             Ok(attempt) => record.attempts.push(attempt),
             Err(column) => record.execution.note_unreadable(column),
         }

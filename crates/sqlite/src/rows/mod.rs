@@ -2,6 +2,7 @@
 //! written is `Corrupt`.
 
 pub(crate) mod assignments;
+pub(crate) mod batches;
 pub(crate) mod payloads;
 pub(crate) mod queues;
 
@@ -87,7 +88,7 @@ fn path_of(row: &Row<'_>, i: usize) -> DbResult<Option<Path>> {
 }
 
 /// Reads a number within the range of `T`.
-fn number<T: TryFrom<i64>>(row: &Row<'_>, i: usize) -> DbResult<T> {
+pub(crate) fn number<T: TryFrom<i64>>(row: &Row<'_>, i: usize) -> DbResult<T> {
     T::try_from(row.get::<_, i64>(i)?).map_err(|_| corrupt_column(row, i))
 }
 

@@ -1,0 +1,62 @@
+//! Batches: the keys of their bundles and items, and their end.
+
+use rusqlite::OptionalExtension;
+use stepfast_core::clock::Timestamp;
+use stepfast_core::key::{Key, MAX_BATCH_ITEMS};
+use stepfast_core::store::counters::Table;
+
+use crate::conn::statements::{Sql, Statements};
+use crate::error::DbResult;
+use crate::rows::key_bytes;
+
+/// The index of the last item that a batch can have.
+pub(crate) const LAST_INDEX: u32 = (MAX_BATCH_ITEMS - 1) as u32;
+
+/// Returns the first and the last key of a batch's bundles, from the bundle that contains this item.
+pub(crate) fn bundle_keys(batch: Key, first_item: u32) -> (Key, Key) {
+    (batch.bundle(first_item), batch.bundle(LAST_INDEX))
+}
+
+/// Returns the first and the last key of a batch's items.
+pub(crate) fn item_keys(batch: Key) -> (Key, Key) {
+    (batch.item(0), batch.item(LAST_INDEX))
+}
+
+/// Returns a range of keys for binding.
+pub(crate) fn range_bytes(range: &(Key, Key)) -> (&[u8], &[u8]) {
+    (key_bytes(&range.0), key_bytes(&range.1))
+}
+
+/// Reads the number of items of an unfinished batch, which is `None` while the batch is open. Returns `None` for any
+/// other batch.
+pub(crate) fn read_batch(sql: &mut Statements<'_>, batch: Key) -> DbResult<Option<Option<u64>>> {
+    let found: Option<Option<i64>> =
+        sql.get(Sql::BatchItemCount)?.query_row([key_bytes(&batch)], |row| row.get(0)).optional()?;
+    Ok(found.map(|item_count| item_count.map(|count| count as u64)))
+}
+
+/// Whether a batch is closed, all its items are in its bundles, and all bundles and items with a row have ended.
+///
+/// The searches for unfinished rows come before the sum: they end at the first row that they find. The last rows are searched
+/// first, because the first bundles are claimed first.
+pub(crate) fn is_complete(sql: &mut Statements<'_>, batch: Key) -> DbResult<bool> {
+    let Some(Some(item_count)) = read_batch(sql, batch)? else { return Ok(false) };
+    let bundles = bundle_keys(batch, 0);
+    for members in [&bundles, &item_keys(batch)] {
+        if sql.exists(Sql::HasUnfinished, range_bytes(members))? {
+            return Ok(false);
+        }
+    }
+    let bundled: i64 = sql.get(Sql::SumBundles)?.query_row(range_bytes(&bundles), |row| row.get(0))?;
+    Ok(bundled as u64 == item_count)
+}
+
+/// Ends a batch if its wake condition holds. Returns whether the batch has ended now.
+pub(crate) fn end_batch(sql: &mut Statements<'_>, batch: Key, now: Timestamp) -> DbResult<bool> {
+    let has_ended = is_complete(sql, batch)?
+        && sql.update(Table::Executions, Sql::EndBatch, (key_bytes(&batch), now.as_micros()))? > 0;
+    if has_ended {
+        sql.delete(Table::Batches, Sql::DeleteBatch, [key_bytes(&batch)])?;
+    }
+    Ok(has_ended)
+}
