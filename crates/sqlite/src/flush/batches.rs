@@ -25,12 +25,15 @@ struct BatchEnd {
 impl BatchEnd {
     /// Reads the end of a batch; `None` unless the batch is unfinished.
     fn read(sql: &mut Statements<'_>, batch: Key) -> DbResult<Option<Self>> {
-        let Some(closed_with) = read_batch(sql, batch)? else { return Ok(None) };
+        let Some(batch_row) = read_batch(sql, batch)? else { return Ok(None) };
         let statement = sql.get(Sql::LastBundle)?;
         let bundles = bundle_keys(batch, 0);
         let last: Option<[u8; 16]> = statement.query_row(range_bytes(&bundles), |row| row.get(0))?;
         let last = last.and_then(|bytes| Key::from_bytes(bytes).last_index());
-        Ok(Some(Self { closed_with, next_item: last.map_or(0, |last| u64::from(last) + 1) }))
+        Ok(Some(Self {
+            closed_with: batch_row.closed_with,
+            next_item: last.map_or(0, |last| u64::from(last) + 1),
+        }))
     }
 
     /// Whether the bundle continues the batch.

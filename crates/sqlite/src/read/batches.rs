@@ -80,7 +80,7 @@ fn read_batch_items(sql: &mut Statements<'_>, batch: Key) -> DbResult<BatchItems
     let bundled = Status::ALL.into_iter().zip(items.bundles);
     let promoted = Status::ALL.into_iter().zip(items.promoted);
     Ok(BatchItems {
-        closed_with: read_batch(sql, batch)?.flatten(),
+        closed_with: read_batch(sql, batch)?.and_then(|batch| batch.closed_with),
         bundles: bundled.filter(|(_, bundled)| bundled.items > 0).collect(),
         promoted: promoted.filter(|(_, count)| *count > 0).collect(),
     })

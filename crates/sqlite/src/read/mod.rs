@@ -134,7 +134,9 @@ impl Database {
                 let total: i64 = conn.query_row(sql, [], |row| row.get(0))?;
                 return Ok(Page { executions: Vec::new(), total: Some(total as u64) });
             }
-            conditions.exclude_bundles();
+            if conn.prepare_cached("SELECT 1 FROM bundles")?.exists([])? {
+                conditions.exclude_bundles();
+            }
             if filter.limit == 0 {
                 let sql = format!("SELECT count(*) FROM executions{from}{}", conditions.text());
                 let total: i64 =

@@ -27,12 +27,20 @@ pub(crate) fn range_bytes(range: &(Key, Key)) -> (&[u8], &[u8]) {
     (key_bytes(&range.0), key_bytes(&range.1))
 }
 
-/// Reads the number of items of an unfinished batch, which is `None` while the batch is open. Returns `None` for any
-/// other batch.
-pub(crate) fn read_batch(sql: &mut Statements<'_>, batch: Key) -> DbResult<Option<Option<u64>>> {
-    let found: Option<Option<i64>> =
-        sql.get(Sql::BatchItemCount)?.query_row([key_bytes(&batch)], |row| row.get(0)).optional()?;
-    Ok(found.map(|item_count| item_count.map(|count| count as u64)))
+/// A row of `batches`.
+#[derive(Clone, Copy)]
+pub(crate) struct UnfinishedBatch {
+    /// The number of items with which the batch was closed; `None` while it is open.
+    pub(crate) closed_with: Option<u64>,
+}
+
+/// Reads the row of a batch; `None` unless the batch is unfinished.
+pub(crate) fn read_batch(sql: &mut Statements<'_>, batch: Key) -> DbResult<Option<UnfinishedBatch>> {
+    let found = sql.get(Sql::UnfinishedBatch)?.query_row([key_bytes(&batch)], |row| {
+        let item_count: Option<i64> = row.get(0)?;
+        Ok(UnfinishedBatch { closed_with: item_count.map(|count| count as u64) })
+    });
+    Ok(found.optional()?)
 }
 
 /// Whether a batch is closed, all its items are in its bundles, and all bundles and items with a row have ended.
@@ -40,7 +48,8 @@ pub(crate) fn read_batch(sql: &mut Statements<'_>, batch: Key) -> DbResult<Optio
 /// The searches for unfinished rows come before the sum: they end at the first row that they find. The last rows are searched
 /// first, because the first bundles are claimed first.
 pub(crate) fn is_complete(sql: &mut Statements<'_>, batch: Key) -> DbResult<bool> {
-    let Some(Some(item_count)) = read_batch(sql, batch)? else { return Ok(false) };
+    let closed_with = read_batch(sql, batch)?.and_then(|batch| batch.closed_with);
+    let Some(item_count) = closed_with else { return Ok(false) };
     let bundles = bundle_keys(batch, 0);
     for members in [&bundles, &item_keys(batch)] {
         if sql.exists(Sql::HasUnfinished, range_bytes(members))? {
